@@ -1,0 +1,47 @@
+# make demo   three devices, the same sentences        make test   everything that must hold before a commit
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+PY := .venv/bin/python
+DEVICE ?= all
+PYTEST_ARGS ?=
+# Two workers of one BLAS thread each: the tests are many and small.
+TEST_ENV := RLX_REQUIRE_VULKAN=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+.PHONY: help demo test check conformance shaders bench venv
+help:
+	@echo "make demo         embed sentences on every device here and compare them with the float64 reference"
+	@echo "make test         lint, types, shipped shaders, tests (installs a software Vulkan driver if there is none)"
+	@echo "make check        lint and types only"
+	@echo "make conformance  every case on every device (DEVICE=cpu|vulkan|cuda picks one); an interrupted run resumes"
+	@echo "make shaders      compile the GLSL sources to the SPIR-V that the wheel ships"
+	@echo "make bench        rlx beside onnxruntime and torch"
+
+venv:
+	@tools/venv.sh dev
+
+demo:
+	@tools/venv.sh hf
+	@$(PY) examples/demo.py
+
+check: venv
+	@echo "check: ruff"
+	@$(PY) -m ruff check --quiet .
+	@echo "check: mypy"
+	@$(PY) -m mypy --no-error-summary
+
+test: check
+	@tools/system.sh vulkan glslang
+	@echo "test: shipped SPIR-V against its sources"
+	@$(PY) shaders/build.py --check
+	@$(TEST_ENV) $(PY) -m pytest -q -n 2 --dist worksteal $(PYTEST_ARGS)
+
+conformance: venv
+	@$(PY) -m rlx.conformance --device $(DEVICE)
+
+shaders: venv
+	@tools/system.sh glslang
+	@$(PY) shaders/build.py
+
+bench:
+	@tools/venv.sh bench
+	@$(PY) benchmarks/bench.py
