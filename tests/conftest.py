@@ -1,0 +1,100 @@
+"""What holds for every test: a clean environment, a cache folder of its own, and proof that Vulkan was exercised.
+
+With RLX_REQUIRE_VULKAN=1 (set by `make test`) a run in which no Vulkan test passed is a failed run, however many others
+passed: a missing driver must not look like a green suite.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# The examples are the same in every CI run, so that a red run can be repeated; elsewhere they vary, so that more is found.
+settings.register_profile(
+    "rlx",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("rlx")
+
+# What a developer may have set for their own work and would change what the tests see.
+_USER_SETTINGS = ("RLX_DEVICE", "RLX_DEBUG", "RLX_CUDA_PTX_CACHE", "RLX_VULKAN_ARENA_DEBUG")
+_DEVICE_IN_ID = re.compile(r"(?:^|[-\[_:])vulkan(?:$|[-\]_:\d])")
+
+
+class VulkanCount:
+    """How many tests marked `vulkan` passed, failed and were skipped; lives in the process that reports."""
+
+    def __init__(self, required: bool) -> None:
+        self.required = required
+        self.passed = 0
+        self.skipped = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if "vulkan" not in report.keywords:
+            return
+        if report.when == "call" and report.passed:
+            self.passed += 1
+        elif report.skipped:
+            self.skipped += 1
+
+    @property
+    def missing(self) -> bool:
+        return self.required and self.passed == 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.missing and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.missing:
+            terminalreporter.section("Vulkan was not exercised", red=True)
+            terminalreporter.line(
+                f"RLX_REQUIRE_VULKAN is set and no Vulkan test passed ({self.skipped} skipped). "
+                "Install a driver (Debian, Ubuntu: mesa-vulkan-drivers) or unset it."
+            )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name in _USER_SETTINGS:
+        os.environ.pop(name, None)
+    if hasattr(config, "workerinput"):
+        return  # a worker of pytest-xdist: the reporting process has done the rest, and the environment is inherited
+    cache = tempfile.mkdtemp(prefix="rlx-test-cache-")
+    os.environ["RLX_CACHE_DIR"] = cache
+    config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
+    required = os.environ.get("RLX_REQUIRE_VULKAN", "0") not in ("", "0")
+    config.pluginmanager.register(VulkanCount(required), "rlx-vulkan-count")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each case parametrized over devices by the device that its id names."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and _DEVICE_IN_ID.search(callspec.id):
+            item.add_marker(pytest.mark.vulkan)
+
+
+@pytest.fixture(scope="session")
+def repo() -> Path:
+    """The root of the source tree."""
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def clean_env(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment for subprocesses that find neither this process's settings nor its import path."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("RLX_", "PYTHON", "PYTEST", "COV"))}
+    env["RLX_CACHE_DIR"] = str(tmp_path / "cache")
+    yield env

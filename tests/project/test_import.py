@@ -1,0 +1,75 @@
+"""`import rlx` needs no GPU library, loads none, and warns of nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+OPTIONAL = ("cupy", "vulkan", "onnx", "nvmath", "tokenizers", "safetensors", "torch", "scipy")
+
+PROBE = """
+import importlib.abc, json, sys, time
+
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in BLOCKED:
+            raise ImportError(f"{name} is not installed here")
+
+BLOCKED = set(json.loads(sys.argv[1]))
+sys.meta_path.insert(0, Refuse())
+import numpy
+start = time.perf_counter()
+import rlx
+seconds = time.perf_counter() - start
+loaded = sorted({name.split(".")[0] for name in sys.modules})
+"""
+
+
+def run(code: str, blocked: tuple[str, ...], env: dict[str, str]) -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROBE + code, json.dumps(blocked)],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(answer, dict)
+    return answer
+
+
+@pytest.mark.parametrize("blocked", [OPTIONAL, ()], ids=["not installed", "installed"])
+def test_import_loads_no_optional_library(
+    blocked: tuple[str, ...], clean_env: dict[str, str], record_property: pytest.RecordProperty
+) -> None:
+    answer = run("print(json.dumps({'loaded': loaded, 'seconds': seconds}))", blocked, clean_env)
+    loaded = answer["loaded"]
+    assert isinstance(loaded, list)
+    assert not set(OPTIONAL) & set(loaded)
+    record_property("import_seconds_after_numpy", answer["seconds"])
+    print(f"import rlx after NumPy: {answer['seconds']:.3f} s")
+
+
+def test_a_graph_runs_where_no_optional_library_is_installed(clean_env: dict[str, str]) -> None:
+    code = """
+g = rlx.Graph("bare")
+x = g.input("x", (2, 3))
+g.output("y", x + x)
+y = rlx.Session(device="cpu").compile(g).run({"x": numpy.ones((2, 3), numpy.float32)})["y"]
+print(json.dumps({"y": y.tolist()}))
+"""
+    assert run(code, OPTIONAL, clean_env)["y"] == [[2.0] * 3] * 2
+
+
+def test_devices_gives_the_reason_for_each_missing_library(clean_env: dict[str, str]) -> None:
+    code = """
+found = {d.name: d for d in rlx.devices()}
+print(json.dumps({name: str(d) for name, d in found.items()}))
+"""
+    devices = run(code, OPTIONAL, clean_env)
+    assert any(name.startswith("cpu") for name in devices)

@@ -1,0 +1,114 @@
+"""Imports go one way, in the order data flows; GPU libraries are fenced into their folders."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Left to right: a layer may import itself and what stands before it.
+LAYERS = (
+    "errors",
+    "dtypes",
+    "ir",
+    "ops",
+    "autodiff",
+    "passes",
+    "driver",
+    "backends",
+    "runtime",
+    "formats",
+    "models",
+    "conformance",
+    "cli",
+)
+RANK = {name: rank for rank, name in enumerate(LAYERS)}
+# The package's own face and `python -m rlx` stand above every layer.
+TOP = {"__init__", "__main__"}
+# What one backend may use of another: the two GPU backends share `gpu`; `cpu` is also the host fallback of both.
+BACKEND_USES = {"cpu": set(), "gpu": {"cpu"}, "cuda": {"gpu", "cpu"}, "vulkan": {"gpu", "cpu"}}
+# Third-party packages and the only part of rlx that may import each.
+FENCED = {
+    "cupy": "rlx/backends/cuda/",
+    "cupy_backends": "rlx/backends/cuda/",
+    "nvmath": "rlx/backends/cuda/",
+    "cuda": "rlx/backends/cuda/",
+    "vulkan": "rlx/backends/vulkan/api.py",
+    "onnx": "rlx/formats/",
+    "tokenizers": "rlx/models/",
+    "safetensors": "rlx/formats/",
+    "torch": "nowhere",
+    "scipy": "nowhere",
+    "onnxruntime": "nowhere",
+}
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = sorted((ROOT / "rlx").rglob("*.py"))
+assert MODULES, f"no Python files under {ROOT / 'rlx'}"
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything a file imports, inside functions too.
+
+    `from rlx.ir import graph` gives `rlx.ir.graph`: names bound from a package count as its modules where there is one.
+    """
+    package = path.relative_to(ROOT).with_suffix("").parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[: -node.level]) if node.level else []
+            base += node.module.split(".") if node.module else []
+            for alias in node.names:
+                target = ROOT.joinpath(*base, alias.name)
+                is_module = target.is_dir() or target.with_suffix(".py").is_file()
+                yield node.lineno, ".".join([*base, alias.name] if is_module else base)
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(ROOT / "rlx").parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    own = layer_of(path)
+    assert own in RANK or own in TOP, f"{path}: give the new layer {own!r} its place in LAYERS"
+    wrong = []
+    for line, name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "rlx" or own in TOP:
+            continue
+        if len(parts) == 1:
+            wrong.append(f"line {line}: imports the package face; import the module that has the name")
+        elif parts[1] not in RANK:
+            wrong.append(f"line {line}: {name} is in no layer")
+        elif RANK[parts[1]] > RANK[own]:
+            wrong.append(f"line {line}: {own} may not import {name}")
+    assert not wrong, f"{path.relative_to(ROOT)}: " + "; ".join(wrong)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_third_party_libraries_stay_behind_their_fence(path: Path) -> None:
+    place = path.relative_to(ROOT).as_posix()
+    wrong = [
+        f"line {line}: {name} may be imported only in {FENCED[name.split('.')[0]]}"
+        for line, name in imports(path)
+        if name.split(".")[0] in FENCED and not place.startswith(FENCED[name.split(".")[0]])
+    ]
+    assert not wrong, f"{place}: " + "; ".join(wrong)
+
+
+@pytest.mark.parametrize("backend", sorted(BACKEND_USES))
+def test_backends_do_not_reach_into_each_other(backend: str) -> None:
+    wrong = []
+    for path in sorted((ROOT / "rlx/backends" / backend).rglob("*.py")):
+        for line, name in imports(path):
+            parts = name.split(".")
+            if parts[:2] != ["rlx", "backends"] or len(parts) < 3 or parts[2] not in BACKEND_USES:
+                continue
+            if parts[2] != backend and parts[2] not in BACKEND_USES[backend]:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert not wrong, "; ".join(wrong)

@@ -1,0 +1,62 @@
+"""The set-up scripts say plainly what is missing, and the suite cannot pass without Vulkan when it must have it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def copied(repo: Path, tmp_path: Path) -> Path:
+    """A folder with the scripts and this interpreter as its .venv, so that nothing of the checkout is touched."""
+    shutil.copytree(repo / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(repo / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_no_suitable_python_is_said(copied: Path) -> None:
+    env = {**os.environ, "PYTHON": "/nonexistent/python"}
+    done = subprocess.run(
+        ["bash", "tools/venv.sh", "dev"], cwd=copied, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "Python 3.11 or newer" in done.stderr and "/nonexistent/python" in done.stderr
+    assert not (copied / ".venv").exists()
+
+
+def test_a_driver_list_that_names_no_driver_is_said_and_nothing_is_installed(copied: Path) -> None:
+    (copied / ".venv/bin").mkdir(parents=True)
+    (copied / ".venv/bin/python").symlink_to(sys.executable)
+    env = {**os.environ, "VK_DRIVER_FILES": "/nonexistent.json", "VK_ICD_FILENAMES": "/nonexistent.json"}
+    done = subprocess.run(
+        ["bash", "tools/system.sh", "vulkan"], cwd=copied, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "VK_DRIVER_FILES" in done.stderr
+    assert "installing" not in done.stdout
+
+
+@pytest.mark.parametrize(("setting", "status"), [("1", 1), ("0", 0)])
+def test_a_run_without_vulkan_fails_when_vulkan_is_required(
+    repo: Path, tmp_path: Path, setting: str, status: int
+) -> None:
+    shutil.copy(repo / "tests/conftest.py", tmp_path)
+    (tmp_path / "test_none.py").write_text("def test_nothing():\n    pass\n", encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = vulkan: x\n", encoding="utf-8")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")} | {"RLX_REQUIRE_VULKAN": setting}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout
+    assert ("Vulkan was not exercised" in done.stdout) == bool(status)
+    assert done.stdout.splitlines()[-1].startswith("1 passed")
