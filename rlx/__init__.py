@@ -1,0 +1,1 @@
+"""rlx: one tensor program, any device, the same answer."""

@@ -1,0 +1,1 @@
+"""The backends: cpu (NumPy), cuda (CuPy), vulkan; and what the GPUs share."""

@@ -1,0 +1,178 @@
+"""The steps both GPUs run: Launch, Gemm, Copy, HostCall. Lowering makes them; a device records and replays them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlx.dtypes import DType
+from rlx.ir import Expr, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A byte range of a segment: what a pointer argument points to, and the range the hazard rules look at.
+
+    The pointer's value is the segment's address + `offset`; the step touches no byte outside offset..offset+nbytes.
+    """
+
+    segment: str
+    offset: int
+    nbytes: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.nbytes
+
+    def overlaps(self, other: Ref) -> bool:
+        return self.segment == other.segment and self.offset < other.end and other.offset < self.end
+
+
+@dataclass(frozen=True, slots=True)
+class FileKernel:
+    """A kernel from `backends/cuda/kernels/<stem>.cu` and `shaders/<stem>.comp`.
+
+    `defines` are compile-time words (NAME, value): on CUDA `-DNAME=value`, on Vulkan they select a precompiled variant
+    (`<stem>[-value…].spv`, in the order the shader's `// variants:` line lists them). `constants` are integers fixed at
+    pipeline creation: on Vulkan specialization constants 0, 1, …, on CUDA `-DC0=…`, `-DC1=…`.
+    """
+
+    stem: str
+    defines: tuple[tuple[str, str], ...] = ()
+    constants: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOperand:
+    """How a tree kernel reaches one of its tensors: `storage` dtype; `access` "flat" (element i of the output's row-major
+    order), "scalar" (always element 0) or "strided" (through the meta block)."""
+
+    storage: DType
+    access: Literal["flat", "scalar", "strided"]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeKernel:
+    """A kernel generated from elementwise expressions; equal TreeKernels share one compiled kernel.
+
+    Arguments, in order: the meta pointer (only when an operand is strided), input pointers, output pointers, then u32 n.
+    Meta block, i32: `rank` dims (row-major iteration space, collapsed), then for each strided operand, inputs first,
+    `rank` element strides (0 where broadcast, negative where reversed). Offsets of a view are folded into its pointer.
+    """
+
+    trees: tuple[Expr, ...]
+    inputs: tuple[TreeOperand, ...]
+    outputs: tuple[TreeOperand, ...]
+    rank: int  # 0 when nothing is strided
+
+
+Kernel = FileKernel | TreeKernel
+Arg = Ref | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch: `groups` workgroups; `args` as the kernel declares them, pointers first. `reads` and `writes`
+    are the byte ranges touched (a Ref both read and written stands in both)."""
+
+    kernel: Kernel
+    groups: tuple[int, int, int]
+    args: tuple[Arg, ...]
+    reads: tuple[Ref, ...]
+    writes: tuple[Ref, ...]
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """Row-major C[m,n] = op(A) op(B), `batch` times, through the vendor's library (CUDA only; Vulkan lowers to launches).
+
+    Strides between batch members are in elements; 0 repeats an operand. `precision` is "f32", "tf32", "f16" or "bf16".
+    """
+
+    a: Ref
+    b: Ref
+    c: Ref
+    m: int
+    n: int
+    k: int
+    a_dtype: DType
+    b_dtype: DType
+    c_dtype: DType
+    transpose_a: bool
+    transpose_b: bool
+    batch: int
+    stride_a: int
+    stride_b: int
+    stride_c: int
+    precision: str
+    label: str = ""
+
+    @property
+    def reads(self) -> tuple[Ref, ...]:
+        return (self.a, self.b)
+
+    @property
+    def writes(self) -> tuple[Ref, ...]:
+        return (self.c,)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copies source to target (equal sizes, not overlapping) on the device."""
+
+    source: Ref
+    target: Ref
+    label: str = ""
+
+    @property
+    def reads(self) -> tuple[Ref, ...]:
+        return (self.source,)
+
+    @property
+    def writes(self) -> tuple[Ref, ...]:
+        return (self.target,)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """Runs a node with the CPU backend's kernel: reads come over, writes go back, nothing else."""
+
+    node: Node
+    reads: tuple[Ref, ...]
+    writes: tuple[Ref, ...]
+    label: str = ""
+
+
+Step = Launch | Gemm | Copy | HostCall
+
+
+@dataclass(frozen=True, slots=True)
+class ArgDecl:
+    """One argument of a file kernel: kind "ptr", "u32", "i32" or "f32"; `access` of a pointer: "r", "w" or "rw"."""
+
+    name: str
+    kind: Literal["ptr", "u32", "i32", "f32"]
+    access: Literal["", "r", "w", "rw"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDecl:
+    """A file kernel's signature: pointers first, then scalars, at most 128 bytes; `block` threads a workgroup (as
+    the sources fix it). `defines` lists the allowed values of each define, in the order of the variant's file name."""
+
+    stem: str
+    args: tuple[ArgDecl, ...]
+    block: tuple[int, int, int] = (256, 1, 1)
+    defines: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+KERNELS: dict[str, KernelDecl] = {}
+
+
+def declare(decl: KernelDecl) -> KernelDecl:
+    """Adds a kernel to the table that both sources are tested against."""
+    if decl.stem in KERNELS:
+        raise ValueError(f"kernel {decl.stem!r} is declared twice")
+    KERNELS[decl.stem] = decl
+    return decl

@@ -1,0 +1,19 @@
+"""The driver layer: memory plans, the arena contract, and what a backend must offer."""
+
+from rlx.driver.arena import DeviceArena as DeviceArena
+from rlx.driver.buffer_arena import BufferArena as BufferArena
+from rlx.driver.device import Backend as Backend
+from rlx.driver.device import Buffer as Buffer
+from rlx.driver.device import BuildOptions as BuildOptions
+from rlx.driver.device import Device as Device
+from rlx.driver.device import DeviceInfo as DeviceInfo
+from rlx.driver.device import Dispatch as Dispatch
+from rlx.driver.device import Executable as Executable
+from rlx.driver.device import Limits as Limits
+from rlx.driver.memory import CONST as CONST
+from rlx.driver.memory import Lifetime as Lifetime
+from rlx.driver.memory import MemoryPlan as MemoryPlan
+from rlx.driver.memory import Slot as Slot
+from rlx.driver.memory import align as align
+from rlx.driver.typed import read_typed_to_f32 as read_typed_to_f32
+from rlx.driver.typed import write_typed_from_f32 as write_typed_from_f32

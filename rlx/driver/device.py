@@ -1,0 +1,151 @@
+"""What a backend offers: DeviceInfo, Limits, and the protocols Backend, Device, Buffer and Executable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.ir import Graph, Node
+
+if TYPE_CHECKING:
+    from rlx.driver.arena import DeviceArena
+    from rlx.driver.memory import MemoryPlan, Slot
+
+Bytes = npt.NDArray[np.uint8]
+DeviceKind = Literal["cpu", "integrated", "discrete", "virtual", "software"]
+Support = Literal["native", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a device allows. Bytes, threads and workgroup counts."""
+
+    max_alloc_bytes: int = 1 << 62
+    max_groups: tuple[int, int, int] = (65535, 65535, 65535)
+    max_group_threads: int = 256
+    shared_bytes: int = 32768
+    subgroup: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A device as `rlx devices` shows it. `features` are words such as "f16", "i8", "i64", "f64", "subgroup",
+    "coopmat": what kernels may use. `memory_bytes` is all of its memory."""
+
+    backend: str
+    index: int
+    name: str
+    kind: DeviceKind
+    memory_bytes: int
+    driver: str
+    features: frozenset[str] = frozenset()
+    preserves_subnormals: bool = True
+
+    @property
+    def id(self) -> str:
+        """The name the user gives: "cpu", "vulkan:0", "cuda:1"."""
+        return "cpu" if self.backend == "cpu" else f"{self.backend}:{self.index}"
+
+
+class Buffer(Protocol):
+    """One allocation of device memory, zero-filled when acquired. Offsets and sizes in bytes; callers have checked
+    the ranges. Host calls return when the data is there; they wait for work under way on the device."""
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def address(self) -> int:
+        """Where kernels find it (a device address; on the CPU the process address)."""
+        ...
+
+    def write(self, offset: int, data: Bytes) -> None: ...
+    def read(self, offset: int, out: Bytes) -> None: ...
+    def fill(self, offset: int, nbytes: int, byte: int) -> None: ...
+    def copy_from(self, source: Buffer, source_offset: int, offset: int, nbytes: int) -> None:
+        """Device-side copy; ranges of one buffer may overlap (memmove)."""
+        ...
+
+    def view(self) -> Bytes | None:
+        """The memory itself as host bytes where the host may read and write it at full speed, else None."""
+        ...
+
+    def close(self) -> None:
+        """Hands the memory back to the pool; further use is an error. Idempotent."""
+        ...
+
+
+@dataclass(slots=True)
+class BuildOptions:
+    """How a graph becomes steps. `precision` as in the design; `fallback` "host" or "error"."""
+
+    precision: str = "f32"
+    threads: int | None = None
+    debug: int = 0
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """How one node runs: "native", "alias" (no work: shares its input's slot), "decomposed" or "host"; `steps` names
+    the kernels launched."""
+
+    node: str
+    op: str
+    how: Literal["native", "alias", "decomposed", "host"]
+    steps: tuple[str, ...] = ()
+
+
+class Executable(Protocol):
+    """A lowered, recorded program bound to one arena."""
+
+    dispatch: Sequence[Dispatch]
+
+    def run(self) -> None:
+        """Runs every step on the data in the arena and returns when the outputs are there."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Device(Protocol):
+    """An opened device."""
+
+    info: DeviceInfo
+    limits: Limits
+
+    def acquire(self, nbytes: int) -> Buffer:
+        """Zero-filled memory from the pool. Raises: OutOfDeviceMemory."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Memory that could still be acquired, as far as the device tells."""
+        ...
+
+    def support(self, node: Node, slots: Mapping[int, Slot] | None = None) -> Support:
+        """Whether the node runs natively here or goes to the host."""
+        ...
+
+    def build(self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions) -> Executable:
+        """Lowers a legalized graph over a plan's slots and records it. Fills the "const" segment."""
+        ...
+
+    def synchronize(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """A family of devices; one object a package, found through the entry point group `rlx.backends`."""
+
+    name: str
+
+    def probe(self) -> list[DeviceInfo]:
+        """The devices there are. Raises: DeviceUnavailable with the reason when the backend cannot be used."""
+        ...
+
+    def open(self, index: int) -> Device:
+        """The device, opened once a process. Raises: DeviceUnavailable."""
+        ...

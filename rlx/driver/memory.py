@@ -1,0 +1,68 @@
+"""Slots and the memory plan: where every tensor lives. Pure data; imports no backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rlx.dtypes import DType
+
+ALIGNMENT = 256  # bytes; every slot begins on a multiple of it (aliases of a slice of another slot excepted)
+
+# Segment names. An executable's own memory is "arena0", "arena1", … (one unless the device limits an allocation);
+# "const" holds the graph's constants and the kernels' argument blocks. Weights and state live in stores that several
+# executables share: "weights0", …, "state0", ….
+CONST = "const"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place in device memory: `offset` and `nbytes` in bytes within `segment`; `dtype` is how it is stored."""
+
+    segment: str
+    offset: int
+    nbytes: int
+    dtype: DType
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """When a slot is in use: from step `first` to step `last`, both counted in nodes and inclusive."""
+
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
+class MemoryPlan:
+    """Where every tensor of a graph lives, keyed by tensor id.
+
+    `segments` gives the bytes of each segment the executable owns ("arena0", …, "const"). `alias_of` maps a tensor
+    that shares the slot of another (a reshape, an in-place result) to that tensor. `max_live_bytes` is the most
+    bytes alive at once: no plan can be smaller; `no_reuse_bytes` is the sum of all slots. Both count aligned arena slots.
+    """
+
+    planner: str
+    slots: dict[int, Slot] = field(default_factory=dict)
+    segments: dict[str, int] = field(default_factory=dict)
+    lifetimes: dict[int, Lifetime] = field(default_factory=dict)
+    alias_of: dict[int, int] = field(default_factory=dict)
+    max_live_bytes: int = 0
+    no_reuse_bytes: int = 0
+
+    @property
+    def arena_bytes(self) -> int:
+        return sum(n for name, n in self.segments.items() if name.startswith("arena"))
+
+    @property
+    def overhead(self) -> float:
+        """Arena bytes over the max-live bound; 1.0 is perfect."""
+        return self.arena_bytes / self.max_live_bytes if self.max_live_bytes else 1.0
+
+
+def align(nbytes: int, to: int = ALIGNMENT) -> int:
+    """nbytes rounded up to a multiple of `to`."""
+    return -(-nbytes // to) * to

@@ -1,0 +1,43 @@
+"""The errors rlx raises. Every message names what failed, what came, what was expected, and what to do."""
+
+from __future__ import annotations
+
+
+class RlxError(Exception):
+    """Base of every error that rlx raises on purpose."""
+
+
+class ShapeError(RlxError, ValueError):
+    """Shapes, ranks, axes or attribute values that do not fit an op, an input or a parameter."""
+
+
+class DTypeError(RlxError, TypeError):
+    """A dtype that an op, a device or a call does not take."""
+
+
+class UnsupportedOp(RlxError):
+    """An op, or an op with these dtypes or attributes, that a backend or a format cannot run."""
+
+
+class GraphError(RlxError):
+    """A graph that is not well formed: unknown or duplicate names, cycles, values of another graph."""
+
+
+class ModelFormatError(RlxError):
+    """A model file or folder that is damaged, lies about itself, or lacks a part."""
+
+
+class ArenaError(RlxError):
+    """An access to device memory that does not fit its slot; nothing was changed."""
+
+
+class DeviceUnavailable(RlxError):
+    """A device that is not there or cannot be used; the message gives the reason."""
+
+
+class OutOfDeviceMemory(RlxError, MemoryError):
+    """The device cannot hold the program; the message gives need, free memory and the largest tensors."""
+
+
+class DeviceLost(RlxError):
+    """The device stopped answering; sessions on it are dead, a new one can be made."""

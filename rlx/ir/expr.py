@@ -1,0 +1,135 @@
+"""Scalar expressions: what one element of an elementwise op's output is, as a small tree.
+
+One tree serves all: NumPy evaluates it, CUDA and Vulkan print it as calls of the scalar functions in
+`rlx/backends/gpu/prims.h` (`p_<primitive>_<class>`), and fusion composes trees by substitution. `Expr` is immutable
+and hashable, so that equal trees share one kernel.
+
+Classes of values: `f` float (f32 on a device; f16 and bf16 are computed in f32), `d` f64, `i` 32-bit and smaller
+integers, `l` i64, `b` bool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx.dtypes import DType, bool_, f32, promote
+
+# primitive -> number of arguments. Comparisons and predicates give bool; "cast" converts to the node's dtype;
+# the rest give their arguments' dtype.
+PRIMS: dict[str, int] = {
+    "neg": 1, "abs": 1, "sign": 1, "sqrt": 1, "rsqrt": 1, "recip": 1, "exp": 1, "expm1": 1, "log": 1, "log1p": 1,
+    "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1, "erf": 1,
+    "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "not": 1, "isnan": 1, "isinf": 1, "cast": 1,
+    "add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2, "max": 2, "min": 2, "mod": 2, "fmod": 2, "atan2": 2,
+    "and": 2, "or": 2, "xor": 2, "shl": 2, "shr": 2,
+    "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2,
+    "select": 3,
+}  # fmt: skip
+PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """A node of the tree: `prim` is a primitive's name, "arg" (value = input number) or "lit" (value = literal).
+
+    `dtype` is what the node gives. f16 and bf16 nodes are computed in f32 and rounded only by "cast" and when stored;
+    u8 and i8 nodes wrap after every operation.
+    """
+
+    prim: str
+    args: tuple[Expr, ...]
+    dtype: DType
+    value: int | float | bool | None = None
+
+    def __add__(self, other: Expr | float) -> Expr:
+        return call("add", self, other)
+
+    def __sub__(self, other: Expr | float) -> Expr:
+        return call("sub", self, other)
+
+    def __rsub__(self, other: Expr | float) -> Expr:
+        return call("sub", other, self)
+
+    def __mul__(self, other: Expr | float) -> Expr:
+        return call("mul", self, other)
+
+    def __truediv__(self, other: Expr | float) -> Expr:
+        return call("div", self, other)
+
+    def __rtruediv__(self, other: Expr | float) -> Expr:
+        return call("div", other, self)
+
+    def __neg__(self) -> Expr:
+        return call("neg", self)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+def arg(index: int, dtype: DType) -> Expr:
+    """Input number `index`."""
+    return Expr("arg", (), dtype, index)
+
+
+def lit(value: bool | int | float, dtype: DType) -> Expr:
+    """A literal of dtype `dtype`."""
+    if dtype.kind == "b":
+        return Expr("lit", (), dtype, bool(value))
+    return Expr("lit", (), dtype, float(value) if dtype.is_float else int(value))
+
+
+def cast(x: Expr, dtype: DType) -> Expr:
+    """x converted to dtype; nothing when it has that dtype."""
+    return x if x.dtype == dtype else Expr("cast", (x,), dtype)
+
+
+def call(prim: str, *args: Expr | float) -> Expr:
+    """A primitive of its arguments; Python numbers become literals and mixed dtypes are promoted."""
+    given = [a.dtype for a in args if isinstance(a, Expr)]
+    if prim == "select":
+        given = [a.dtype for a in args[1:] if isinstance(a, Expr)] or [f32]
+    common = promote(*given)
+    made = []
+    for i, a in enumerate(args):
+        if isinstance(a, Expr):
+            made.append(a if prim == "select" and i == 0 else cast(a, common))
+        else:
+            made.append(lit(a, common))
+    if len(made) != PRIMS[prim]:
+        raise ValueError(f"primitive {prim} takes {PRIMS[prim]} arguments, got {len(made)}")
+    return Expr(prim, tuple(made), bool_ if prim in PREDICATES else common)
+
+
+def substitute(tree: Expr, args: Sequence[Expr]) -> Expr:
+    """The tree with input i replaced by args[i]: how two elementwise nodes become one. Shared parts stay shared."""
+    done: dict[int, Expr] = {}
+
+    def walk(e: Expr) -> Expr:
+        key = id(e)
+        if key not in done:
+            if e.prim == "arg":
+                assert isinstance(e.value, int)
+                done[key] = args[e.value]
+            elif e.args:
+                done[key] = Expr(e.prim, tuple(walk(a) for a in e.args), e.dtype, e.value)
+            else:
+                done[key] = e
+        return done[key]
+
+    return walk(tree)
+
+
+def linearize(trees: Sequence[Expr]) -> list[Expr]:
+    """Every distinct node of the trees, arguments before users: equal subtrees appear once."""
+    order: dict[Expr, None] = {}
+
+    def walk(e: Expr) -> None:
+        if e not in order:
+            for a in e.args:
+                walk(a)
+            order[e] = None
+
+    for tree in trees:
+        walk(tree)
+    return list(order)

@@ -1,0 +1,267 @@
+"""Graph, Node and Tensor: a static program in single-assignment form, nodes in the order they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32, weak_dtype
+from rlx.errors import GraphError, ShapeError
+from rlx.ir.op import Attrs, Op, get_op
+from rlx.ir.types import TensorType, as_shape
+
+TensorLike = "Tensor | npt.ArrayLike"
+
+
+class Node:
+    """One application of an op: its inputs, attributes and output tensors. `label` is a name for people."""
+
+    __slots__ = ("attrs", "inputs", "label", "op", "outputs")
+
+    def __init__(self, op: Op, inputs: tuple[Tensor, ...], attrs: Attrs, label: str = "") -> None:
+        self.op = op
+        self.inputs = inputs
+        self.attrs = attrs
+        self.label = label
+        self.outputs: tuple[Tensor, ...] = ()
+
+    @property
+    def output(self) -> Tensor:
+        """The only output. Raises: GraphError when there are several."""
+        if len(self.outputs) != 1:
+            raise GraphError(f"node {self} has {len(self.outputs)} outputs; pick one of node.outputs")
+        return self.outputs[0]
+
+    def __str__(self) -> str:
+        outs = ",".join(f"%{t.id}" for t in self.outputs)
+        return f"{outs} = {self.op.name}" + (f" ({self.label})" if self.label else "")
+
+    __repr__ = __str__
+
+
+class Tensor:
+    """The user's handle to one tensor of a graph: `id` (unique in the graph, the key of its memory slot), `type`,
+    `node` (the node that makes it) and `index` (which of the node's outputs it is).
+
+    Has the Python operators and NumPy's broadcasting; the operators are attached by `rlx.ops.operators`.
+    """
+
+    __slots__ = ("graph", "id", "index", "node", "type")
+    __array_priority__ = 1000  # so that ndarray + Tensor asks the Tensor
+
+    def __init__(self, graph: Graph, id: int, type: TensorType, node: Node, index: int) -> None:
+        self.graph = graph
+        self.id = id
+        self.type = type
+        self.node = node
+        self.index = index
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.type.shape)
+
+    @property
+    def size(self) -> int:
+        return self.type.numel
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a rank-0 tensor")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"Tensor(%{self.id}: {self.type} = {self.node.op.name})"
+
+    __hash__ = object.__hash__
+
+
+class Graph:
+    """A static tensor program.
+
+    `nodes` run in order. `inputs` are given at each run; `params` are weights, set once; `states` persist between runs
+    and are replaced by `updates` at the end of each; `outputs` are what a run returns. All are dicts by name.
+    """
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self.nodes: list[Node] = []
+        self.inputs: dict[str, Tensor] = {}
+        self.params: dict[str, Tensor] = {}
+        self.states: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
+        self.updates: dict[str, Tensor] = {}
+        self._next_id = 0
+
+    # -- leaves
+
+    def input(self, name: str, shape: Sequence[int], dtype: DTypeLike = f32) -> Tensor:
+        """Declares an input that every run must give."""
+        return self._leaf("input", self.inputs, name, shape, dtype)
+
+    def param(self, name: str, shape: Sequence[int], dtype: DTypeLike = f32) -> Tensor:
+        """Declares a weight, set once with `set_param` and kept on the device."""
+        return self._leaf("param", self.params, name, shape, dtype)
+
+    def state(self, name: str, shape: Sequence[int], dtype: DTypeLike = f32) -> Tensor:
+        """Declares state that persists between runs, zero at first; `update` says what it becomes after a run."""
+        return self._leaf("state", self.states, name, shape, dtype)
+
+    def constant(self, value: npt.ArrayLike, dtype: DTypeLike | None = None) -> Tensor:
+        """A tensor known now. Python floats and float64 arrays become f32 unless `dtype` asks for f64."""
+        array = np.asarray(value)
+        if dtype is None:
+            dtype = f32 if array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic) else array.dtype
+        kind = as_dtype(dtype)
+        array = np.array(array, dtype=kind.np)  # a copy: the caller may go on writing to theirs
+        array.flags.writeable = False
+        return self.add("constant", (), {"value": array})[0]
+
+    def _leaf(self, op: str, table: dict[str, Tensor], name: str, shape: Sequence[int], dtype: DTypeLike) -> Tensor:
+        if not name or not isinstance(name, str):
+            raise GraphError(f"{op}: the name must be a non-empty string, not {name!r}")
+        for kind, taken in (("input", self.inputs), ("param", self.params), ("state", self.states)):
+            if name in taken:
+                raise GraphError(f"{op} {name!r}: the graph has an {kind} of that name already")
+        attrs = {"name": name, "shape": as_shape(shape, f"{op} {name!r}"), "dtype": as_dtype(dtype)}
+        tensor = self.add(op, (), attrs, label=name)[0]
+        table[name] = tensor
+        return tensor
+
+    # -- results
+
+    def output(self, name: str, tensor: Tensor) -> Tensor:
+        """Names a tensor that a run returns."""
+        if name in self.outputs:
+            raise GraphError(f"output {name!r}: the graph has an output of that name already")
+        self._own(tensor, f"output {name!r}")
+        self.outputs[name] = tensor
+        return tensor
+
+    def update(self, name: str, tensor: Tensor) -> None:
+        """Says what state `name` holds after a run; every read in the run sees what it held before."""
+        if name not in self.states:
+            raise GraphError(f"update {name!r}: no such state; the states are {sorted(self.states)}")
+        if name in self.updates:
+            raise GraphError(f"update {name!r}: updated twice")
+        self._own(tensor, f"update {name!r}")
+        if tensor.type != self.states[name].type:
+            raise ShapeError(f"update {name!r}: the state is {self.states[name].type}, the new value {tensor.type}")
+        self.updates[name] = tensor
+
+    # -- nodes
+
+    def add(self, op: Op | str, inputs: Iterable[Tensor], attrs: Attrs | None = None, label: str = "") -> tuple[Tensor, ...]:
+        """Appends a node and returns its output tensors; the types come from the op's `infer`."""
+        record = get_op(op) if isinstance(op, str) else op
+        ins = tuple(inputs)
+        for t in ins:
+            self._own(t, f"op {record.name}")
+        node = Node(record, ins, dict(attrs or {}), label)
+        types = record.infer([t.type for t in ins], node.attrs)
+        if isinstance(types, TensorType):
+            types = (types,)
+        node.outputs = tuple(Tensor(self, self._next_id + i, t, node, i) for i, t in enumerate(types))
+        self._next_id += len(types)
+        self.nodes.append(node)
+        return node.outputs
+
+    def _own(self, tensor: Tensor, what: str) -> None:
+        if not isinstance(tensor, Tensor):
+            raise GraphError(f"{what}: expected a Tensor of graph {self.name!r}, got {type(tensor).__name__}")
+        if tensor.graph is not self:
+            raise GraphError(f"{what}: tensor %{tensor.id} belongs to graph {tensor.graph.name!r}, not {self.name!r}")
+
+    def tensors(self) -> Iterable[Tensor]:
+        """Every tensor, in the order made."""
+        for node in self.nodes:
+            yield from node.outputs
+
+    def results(self) -> list[Tensor]:
+        """The tensors that must exist when a run ends: outputs, then state updates."""
+        return [*self.outputs.values(), *self.updates.values()]
+
+    def __str__(self) -> str:
+        from rlx.ir.text import to_text
+
+        return to_text(self)
+
+
+Rewrite = Callable[[Graph, Node, tuple[Tensor, ...]], "Sequence[Tensor] | None"]
+
+
+def rebuild(graph: Graph, rewrite: Rewrite | None = None, keep: set[int] | None = None) -> tuple[Graph, dict[int, Tensor]]:
+    """A new graph from an old one, node by node: the base of every pass.
+
+    `rewrite(new_graph, old_node, new_inputs)` returns the tensors that replace the node's outputs, or None to copy it.
+    `keep`, if given, holds the ids of the tensors whose nodes stay (leaves that name the signature always stay).
+    Returns the new graph and the map from old tensor id to new tensor.
+    """
+    new = Graph(graph.name)
+    mapping: dict[int, Tensor] = {}
+    tables = {"input": new.inputs, "param": new.params, "state": new.states}
+    for node in graph.nodes:
+        signature = node.op.name in tables
+        if keep is not None and not signature and not any(t.id in keep for t in node.outputs):
+            continue
+        inputs = tuple(mapping[t.id] for t in node.inputs)
+        made = rewrite(new, node, inputs) if rewrite is not None else None
+        if made is None:
+            made = new.add(node.op, inputs, node.attrs, node.label)
+            if signature:
+                tables[node.op.name][node.attrs["name"]] = made[0]
+        for old, fresh in zip(node.outputs, made, strict=True):
+            mapping[old.id] = fresh
+    new.outputs = {name: mapping[t.id] for name, t in graph.outputs.items()}
+    new.updates = {name: mapping[t.id] for name, t in graph.updates.items()}
+    return new, mapping
+
+
+def apply(op: str, *inputs: Any, **attrs: Any) -> Tensor:
+    """Applies a one-output op; Python scalars and arrays beside tensors become constants of the same graph."""
+    outs = apply_multi(op, *inputs, **attrs)
+    if len(outs) != 1:
+        raise GraphError(f"op {op} has {len(outs)} outputs; use apply_multi")
+    return outs[0]
+
+
+def apply_multi(op: str, *inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
+    """Applies an op and returns all its outputs."""
+    graph = graph_of(op, inputs)
+    return graph.add(op, as_tensors(graph, inputs), attrs)
+
+
+def graph_of(op: str, inputs: Iterable[Any]) -> Graph:
+    """The graph of the first Tensor among inputs. Raises: GraphError when there is none."""
+    for x in inputs:
+        if isinstance(x, Tensor):
+            return x.graph
+    raise GraphError(f"{op}: none of the arguments is a Tensor; make one with Graph.input, Graph.param or Graph.constant")
+
+
+def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
+    """Each input as a Tensor of `graph`; Python scalars take the dtype of the widest tensor beside them."""
+    from rlx.dtypes import promote
+
+    items = list(inputs)
+    dtypes = [x.dtype for x in items if isinstance(x, Tensor)]
+    beside = promote(*dtypes) if dtypes else f32
+    made = []
+    for x in items:
+        if isinstance(x, Tensor):
+            made.append(x)
+        elif isinstance(x, bool | int | float):  # np.float64 is a float too: a scalar is weak
+            made.append(graph.constant(x, weak_dtype(x, beside)))
+        else:
+            made.append(graph.constant(x))
+    return tuple(made)

@@ -1,0 +1,32 @@
+"""The leaf ops: input, param, state and constant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlx.dtypes import as_dtype
+from rlx.ir.op import NOT_DIFFERENTIABLE, Attrs, Op, register
+from rlx.ir.types import TensorType
+
+
+def _declared(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    return TensorType(attrs["shape"], attrs["dtype"])
+
+
+def _constant(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    value = attrs["value"]
+    return TensorType(value.shape, as_dtype(value.dtype))
+
+
+def _no_reference(*arrays: Any, **attrs: Any) -> Any:
+    raise AssertionError("a leaf is given, not computed")
+
+
+def _constant_reference(*, value: Any) -> Any:
+    return value
+
+
+for _name in ("input", "param", "state"):
+    register(Op(_name, "leaf", _declared, _no_reference, "none: a leaf", NOT_DIFFERENTIABLE, leaf=True))
+register(Op("constant", "leaf", _constant, _constant_reference, "none: a leaf", NOT_DIFFERENTIABLE, leaf=True))

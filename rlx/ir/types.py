@@ -1,0 +1,78 @@
+"""TensorType: the static shape and element type of one tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx.dtypes import DType
+from rlx.errors import ShapeError
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """What is known of a tensor before it runs: `shape`, a tuple of ints ≥ 0 (rank 0 is a scalar), and `dtype`."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+def as_shape(shape: Sequence[int] | int, what: str = "shape") -> tuple[int, ...]:
+    """The shape as a tuple of Python ints. Raises: ShapeError for a negative or non-integer dimension."""
+    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    for d in dims:
+        if isinstance(d, bool) or not hasattr(d, "__index__"):
+            raise ShapeError(f"{what}: {d!r} is not an integer dimension")
+        if d < 0:
+            raise ShapeError(f"{what}: dimension {d} of {dims} is negative; shapes are static and non-negative")
+    return tuple(int(d) for d in dims)
+
+
+def broadcast_shapes(*shapes: tuple[int, ...], op: str = "broadcast") -> tuple[int, ...]:
+    """The NumPy broadcast of shapes. Raises: ShapeError naming `op` and the shapes."""
+    rank = max((len(s) for s in shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for i, d in enumerate(shape, start=rank - len(shape)):
+            if d != 1:
+                if result[i] not in (1, d):
+                    listed = ", ".join(map(str, shapes))
+                    raise ShapeError(f"{op}: shapes {listed} do not broadcast (axis {i - rank}: {result[i]} and {d})")
+                result[i] = d
+    return tuple(result)
+
+
+def normalize_axis(axis: int, rank: int, op: str, what: str = "axis") -> int:
+    """The axis counted from the front. Raises: ShapeError naming `op` when it is out of range."""
+    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+        raise ShapeError(f"{op}: {what} {axis!r} is not an integer")
+    if not -rank <= axis < rank:
+        raise ShapeError(f"{op}: {what} {axis} is out of range for rank {rank}; expected {-rank}..{rank - 1}")
+    return int(axis) + rank if axis < 0 else int(axis)
+
+
+def normalize_axes(axes: Sequence[int] | int | None, rank: int, op: str) -> tuple[int, ...]:
+    """Sorted axes counted from the front; None means all. Raises: ShapeError for one out of range or repeated."""
+    if axes is None:
+        return tuple(range(rank))
+    listed = (axes,) if isinstance(axes, int) else tuple(axes)
+    found = sorted(normalize_axis(a, rank, op) for a in listed)
+    if len(set(found)) != len(found):
+        raise ShapeError(f"{op}: axes {listed} name an axis twice")
+    return tuple(found)

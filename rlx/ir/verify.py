@@ -1,0 +1,46 @@
+"""The verifier: what must hold of every graph. Passes run it after themselves in tests."""
+
+from __future__ import annotations
+
+from rlx.errors import GraphError
+from rlx.ir.graph import Graph
+from rlx.ir.op import REGISTRY
+from rlx.ir.text import node_text
+from rlx.ir.types import TensorType
+
+
+def verify(graph: Graph) -> None:
+    """Checks that every node comes after its inputs, types are what `infer` says, ids are unique, names agree.
+
+    Raises: GraphError naming the node.
+    """
+    seen: set[int] = set()
+    for node in graph.nodes:
+        where = f"graph {graph.name!r}: {node_text(node)}"
+        if REGISTRY.get(node.op.name) is not node.op:
+            raise GraphError(f"{where}: op {node.op.name!r} is not the registered one")
+        for t in node.inputs:
+            if t.graph is not graph:
+                raise GraphError(f"{where}: input %{t.id} belongs to another graph")
+            if t.id not in seen:
+                raise GraphError(f"{where}: input %{t.id} is used before it is made (a cycle, or nodes out of order)")
+        types = node.op.infer([t.type for t in node.inputs], node.attrs)
+        expected = (types,) if isinstance(types, TensorType) else tuple(types)
+        if expected != tuple(t.type for t in node.outputs):
+            raise GraphError(f"{where}: outputs should be {', '.join(map(str, expected))}")
+        for i, t in enumerate(node.outputs):
+            if t.id in seen:
+                raise GraphError(f"{where}: id %{t.id} is made twice")
+            if t.node is not node or t.index != i or t.graph is not graph:
+                raise GraphError(f"{where}: output %{t.id} does not point back to its node")
+            seen.add(t.id)
+    for kind, table in (("input", graph.inputs), ("param", graph.params), ("state", graph.states)):
+        for name, t in table.items():
+            if t.id not in seen or t.node.op.name != kind or t.node.attrs["name"] != name:
+                raise GraphError(f"graph {graph.name!r}: {kind} {name!r} does not name a node of the graph")
+    for name, t in (*graph.outputs.items(), *graph.updates.items()):
+        if t.graph is not graph or t.id not in seen:
+            raise GraphError(f"graph {graph.name!r}: result {name!r} is not made in the graph")
+    for name in graph.updates:
+        if name not in graph.states:
+            raise GraphError(f"graph {graph.name!r}: update of unknown state {name!r}")
