@@ -1,7 +1,7 @@
-"""What holds for every test: a clean environment, a cache folder of its own, and proof that Vulkan was exercised.
+"""What holds for every test: a clean environment, a cache of its own, and proof that Vulkan was exercised.
 
-With RLX_REQUIRE_VULKAN=1 (set by `make test`) a run in which no Vulkan test passed is a failed run, however many others
-passed: a missing driver must not look like a green suite.
+With RLX_REQUIRE_VULKAN=1 (set by `make test`) a run in which no Vulkan test passed is a failed run, however
+many others passed: a missing driver must not look like a green suite.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The examples are the same in every CI run, so that a red run can be repeated; elsewhere they vary, so that more is found.
+# The examples are the same in every CI run, so that a red run repeats; elsewhere they vary, to find more.
 settings.register_profile(
     "rlx",
     deadline=None,
@@ -70,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in _USER_SETTINGS:
         os.environ.pop(name, None)
     if hasattr(config, "workerinput"):
-        return  # a worker of pytest-xdist: the reporting process has done the rest, and the environment is inherited
+        return  # a worker of pytest-xdist inherits the environment that the reporting process made
     cache = tempfile.mkdtemp(prefix="rlx-test-cache-")
     os.environ["RLX_CACHE_DIR"] = cache
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
@@ -93,8 +92,8 @@ def repo() -> Path:
 
 
 @pytest.fixture
-def clean_env(tmp_path: Path) -> Iterator[dict[str, str]]:
+def clean_env(tmp_path: Path) -> dict[str, str]:
     """An environment for subprocesses that find neither this process's settings nor its import path."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("RLX_", "PYTHON", "PYTEST", "COV"))}
     env["RLX_CACHE_DIR"] = str(tmp_path / "cache")
-    yield env
+    return env

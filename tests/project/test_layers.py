@@ -27,7 +27,7 @@ LAYERS = (
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
 # The package's own face and `python -m rlx` stand above every layer.
 TOP = {"__init__", "__main__"}
-# What one backend may use of another: the two GPU backends share `gpu`; `cpu` is also the host fallback of both.
+# What one backend may use of another: the GPU backends share `gpu`; `cpu` is also the host fallback of both.
 BACKEND_USES = {"cpu": set(), "gpu": {"cpu"}, "cuda": {"gpu", "cpu"}, "vulkan": {"gpu", "cpu"}}
 # Third-party packages and the only part of rlx that may import each.
 FENCED = {
@@ -52,7 +52,7 @@ assert MODULES, f"no Python files under {ROOT / 'rlx'}"
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of everything a file imports, inside functions too.
 
-    `from rlx.ir import graph` gives `rlx.ir.graph`: names bound from a package count as its modules where there is one.
+    `from rlx.ir import graph` gives `rlx.ir.graph`: a name counts as a module where there is one.
     """
     package = path.relative_to(ROOT).with_suffix("").parts
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):

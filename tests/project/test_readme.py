@@ -9,7 +9,9 @@ from pathlib import Path
 
 
 def code_blocks(repo: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", (repo / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", (repo / "README.md").read_text(encoding="utf-8"), re.M | re.S
+    )
 
 
 def test_the_example_runs(repo: Path, clean_env: dict[str, str]) -> None:
@@ -32,7 +34,13 @@ def test_the_commands_exist(repo: Path, clean_env: dict[str, str]) -> None:
     assert commands
     for command in sorted(commands):
         done = subprocess.run(
-            [sys.executable, "-c", "import sys; from rlx.cli import main; sys.exit(main())", command, "--help"],
+            [
+                sys.executable,
+                "-c",
+                "import sys; from rlx.cli import main; sys.exit(main())",
+                command,
+                "--help",
+            ],
             capture_output=True,
             text=True,
             env=clean_env,
@@ -43,7 +51,9 @@ def test_the_commands_exist(repo: Path, clean_env: dict[str, str]) -> None:
 
 
 def test_the_make_targets_exist(repo: Path) -> None:
-    text = (repo / "README.md").read_text(encoding="utf-8") + (repo / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = (repo / "README.md").read_text(encoding="utf-8") + (repo / "CONTRIBUTING.md").read_text(
+        encoding="utf-8"
+    )
     named = set(re.findall(r"\bmake (\w+)(?=[`\s]*(?:#|\n|`))", text))
     defined = set(re.findall(r"^(\w+):", (repo / "Makefile").read_text(encoding="utf-8"), re.M))
     assert named and named <= defined, f"not in the Makefile: {sorted(named - defined)}"

@@ -1,4 +1,4 @@
-"""The set-up scripts say plainly what is missing, and the suite cannot pass without Vulkan when it must have it."""
+"""The set-up scripts say what is missing, and the suite cannot pass without Vulkan when it must have it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @pytest.fixture
 def copied(repo: Path, tmp_path: Path) -> Path:
-    """A folder with the scripts and this interpreter as its .venv, so that nothing of the checkout is touched."""
+    """A folder with the scripts of its own, so that nothing of the checkout is touched."""
     shutil.copytree(repo / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(repo / "pyproject.toml", tmp_path)
     return tmp_path
@@ -34,7 +34,12 @@ def test_a_driver_list_that_names_no_driver_is_said_and_nothing_is_installed(cop
     (copied / ".venv/bin/python").symlink_to(sys.executable)
     env = {**os.environ, "VK_DRIVER_FILES": "/nonexistent.json", "VK_ICD_FILENAMES": "/nonexistent.json"}
     done = subprocess.run(
-        ["bash", "tools/system.sh", "vulkan"], cwd=copied, env=env, capture_output=True, text=True, check=False
+        ["bash", "tools/system.sh", "vulkan"],
+        cwd=copied,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     assert "VK_DRIVER_FILES" in done.stderr
@@ -48,7 +53,9 @@ def test_a_run_without_vulkan_fails_when_vulkan_is_required(
     shutil.copy(repo / "tests/conftest.py", tmp_path)
     (tmp_path / "test_none.py").write_text("def test_nothing():\n    pass\n", encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = vulkan: x\n", encoding="utf-8")
-    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")} | {"RLX_REQUIRE_VULKAN": setting}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")} | {
+        "RLX_REQUIRE_VULKAN": setting
+    }
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=tmp_path,

@@ -1,0 +1,111 @@
+"""The wheel holds what a user needs, and runs a graph on Vulkan from an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+USE = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import rlx
+
+assert Path(rlx.__file__).is_relative_to(sys.prefix), f"{rlx.__file__} is not the installed wheel"
+rng = np.random.default_rng(7)
+x, w, b = (rng.standard_normal(s).astype(np.float32) for s in ((5, 33), (33, 18), (18,)))
+g = rlx.Graph("wheel")
+g.output("y", rlx.relu(g.input("x", x.shape) @ g.param("w", w.shape) + g.param("b", b.shape)))
+exe = rlx.Session(device="vulkan").compile(g)
+exe.set_param("w", w)
+exe.set_param("b", b)
+y = exe.run({"x": x})["y"]
+expected = np.maximum(x.astype(np.float64) @ w.astype(np.float64) + b, 0)
+error = np.abs(y - expected).max() / np.abs(expected).max()
+print(json.dumps({"error": float(error), "dtype": str(y.dtype)}))
+"""
+
+
+def checked(*command: str | Path, cwd: Path, env: dict[str, str]) -> str:
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    built = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, repo],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    (path,) = out.glob("rlx-*.whl")
+    return path
+
+
+def test_the_wheel_holds_all_that_is_read_at_run_time_and_nothing_else(repo: Path, wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = {
+        p.relative_to(repo).as_posix()
+        for p in (repo / "rlx").rglob("*")
+        if p.suffix in {".py", ".typed", ".spv", ".cu", ".h", ".inc"} or p.name == "manifest.json"
+    }
+    assert package - names == set(), "in the source tree and missing from the wheel"
+    assert any(n.endswith(".spv") for n in names)
+    assert any(n.endswith(".cu") for n in names)
+    assert {"rlx/py.typed", "rlx/backends/vulkan/spirv/manifest.json"} <= names
+    assert {n.split("/")[0] for n in names} == {"rlx", f"{wheel.name.split('-py3')[0]}.dist-info"}
+    assert any(n.endswith("licenses/LICENSE") for n in names)
+
+
+@pytest.mark.vulkan
+def test_a_graph_runs_on_vulkan_from_the_installed_wheel(
+    wheel: Path, tmp_path: Path, clean_env: dict[str, str]
+) -> None:
+    env_dir = tmp_path / "env"
+    checked(sys.executable, "-m", "venv", "--without-pip", env_dir, cwd=tmp_path, env=clean_env)
+    python = env_dir / "bin/python"
+    # rlx comes from the wheel, its dependencies from the environment that runs the tests: no network.
+    # A .pth inside a folder that a .pth names is not read: the editable rlx of the tests stays out.
+    site = Path(
+        checked(
+            python,
+            "-c",
+            "import sysconfig; print(sysconfig.get_path('purelib'))",
+            cwd=tmp_path,
+            env=clean_env,
+        ).strip()
+    )
+    paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (site / "dependencies.pth").write_text("\n".join(sorted(paths)) + "\n", encoding="utf-8")
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        wheel,
+    ]
+    checked(*install, cwd=tmp_path, env=clean_env)
+    (tmp_path / "use.py").write_text(USE, encoding="utf-8")
+    answer = json.loads(
+        checked(python, "-W", "error", "use.py", cwd=tmp_path, env=clean_env).splitlines()[-1]
+    )
+    assert answer["dtype"] == "float32"
+    assert answer["error"] <= 1e-6
+
+    command = env_dir / "bin/rlx"
+    assert "vulkan" in checked(command, "devices", cwd=tmp_path, env=clean_env).lower()
