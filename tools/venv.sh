@@ -39,5 +39,5 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
     exit 0
 fi
 echo "venv: installing rlx[$extras] into .venv (some minutes the first time)"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"
+.venv/bin/python -m pip install -qq --disable-pip-version-check --editable ".[$extras]"
 printf '%s\n' "$want" >"$stamp"
