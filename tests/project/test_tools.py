@@ -46,9 +46,10 @@ def test_a_driver_list_that_names_no_driver_is_said_and_nothing_is_installed(cop
     assert "installing" not in done.stdout
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "worker"])
 @pytest.mark.parametrize(("setting", "status"), [("1", 1), ("0", 0)])
 def test_a_run_without_vulkan_fails_when_vulkan_is_required(
-    repo: Path, tmp_path: Path, setting: str, status: int
+    repo: Path, tmp_path: Path, setting: str, status: int, workers: tuple[str, ...]
 ) -> None:
     shutil.copy(repo / "tests/conftest.py", tmp_path)
     (tmp_path / "test_none.py").write_text("def test_nothing():\n    pass\n", encoding="utf-8")
@@ -57,7 +58,7 @@ def test_a_run_without_vulkan_fails_when_vulkan_is_required(
         "RLX_REQUIRE_VULKAN": setting
     }
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers],
         cwd=tmp_path,
         env=env,
         capture_output=True,
