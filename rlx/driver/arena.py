@@ -42,6 +42,10 @@ class DeviceArena(Protocol):
         """The memory behind a segment, own or bound. Raises: ArenaError when there is none."""
         ...
 
+    def bind(self, segment: str, buffer: Buffer) -> None:
+        """Binds memory that others own (weights, state, workspace) under a segment name."""
+        ...
+
     def byte_offset(self, node: int) -> int:
         """Bytes from the start of the slot's segment."""
         ...
@@ -95,7 +99,9 @@ class DeviceArena(Protocol):
         """Copies the first `nbytes` of one slot to the start of another; a no-op between aliases."""
         ...
 
-    def copy_range(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int) -> None:
+    def copy_range(
+        self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int
+    ) -> None:
         """Copies bytes between slots on the device; overlapping ranges behave as memmove. Out of range: fails whole."""
         ...
 

@@ -54,13 +54,17 @@ class BufferArena:
         try:
             return self.plan.slots[node]
         except KeyError:
-            raise ArenaError(f"node {node} has no slot in this arena (it holds {len(self.plan.slots)} nodes)") from None
+            raise ArenaError(
+                f"node {node} has no slot in this arena (it holds {len(self.plan.slots)} nodes)"
+            ) from None
 
     def buffer(self, segment: str) -> Buffer:
         self._open()
         found = self._own.get(segment) or self._bound.get(segment)
         if found is None:
-            raise ArenaError(f"segment {segment!r} is not bound here; there are {sorted({**self._own, **self._bound})}")
+            raise ArenaError(
+                f"segment {segment!r} is not bound here; there are {sorted({**self._own, **self._bound})}"
+            )
         return found
 
     def bind(self, segment: str, buffer: Buffer) -> None:
@@ -86,7 +90,9 @@ class BufferArena:
     def set_actual_len(self, node: int, nbytes: int) -> None:
         slot = self.slot(node)
         if not 0 <= nbytes <= slot.nbytes:
-            raise ArenaError(f"set_actual_len: node {node}: {nbytes} bytes do not fit its slot of {slot.nbytes} bytes")
+            raise ArenaError(
+                f"set_actual_len: node {node}: {nbytes} bytes do not fit its slot of {slot.nbytes} bytes"
+            )
         self._lens[node] = nbytes
 
     def write_input_f32(self, node: int, dtype: DType, data: npt.ArrayLike) -> None:
@@ -101,7 +107,9 @@ class BufferArena:
         buffer, size = self.buffer("arena0"), self.plan.segments["arena0"]
         offset, nbytes = elem_offset * 4, self._count(n_elements) * 4
         if elem_offset < 0 or offset + nbytes > size:
-            raise ArenaError(f"read_f32_at: elements {elem_offset}..{elem_offset + n_elements} end past {size // 4}")
+            raise ArenaError(
+                f"read_f32_at: elements {elem_offset}..{elem_offset + n_elements} end past {size // 4}"
+            )
         out = np.empty(nbytes, np.uint8)
         if nbytes:
             buffer.read(offset, out)
@@ -111,7 +119,9 @@ class BufferArena:
         slot = self.slot(node)
         raw = _as_bytes(data)
         if raw.nbytes > slot.nbytes:
-            raise ArenaError(f"write: node {node}: {raw.nbytes} bytes do not fit its slot of {slot.nbytes} bytes")
+            raise ArenaError(
+                f"write: node {node}: {raw.nbytes} bytes do not fit its slot of {slot.nbytes} bytes"
+            )
         if raw.nbytes:
             self.buffer(slot.segment).write(slot.offset, raw)
 
@@ -140,9 +150,14 @@ class BufferArena:
     def copy_prefix(self, source: int, target: int, nbytes: int) -> None:
         self.copy_range(source, 0, target, 0, nbytes)
 
-    def copy_range(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int) -> None:
+    def copy_range(
+        self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int
+    ) -> None:
         a, b = self.slot(source), self.slot(target)
-        for name, node, slot, offset in (("source", source, a, source_offset), ("target", target, b, target_offset)):
+        for name, node, slot, offset in (
+            ("source", source, a, source_offset),
+            ("target", target, b, target_offset),
+        ):
             if min(offset, nbytes) < 0 or offset + nbytes > slot.nbytes:
                 raise ArenaError(
                     f"copy: {name} node {node}: bytes {offset}..{offset + nbytes} leave its slot of {slot.nbytes} bytes"
@@ -156,7 +171,9 @@ class BufferArena:
     def copy_into(self, twin: DeviceArena) -> None:
         self._open()
         if twin.plan.segments != self.plan.segments:
-            raise ArenaError(f"copy_into: the twin's segments {twin.plan.segments} are not {self.plan.segments}")
+            raise ArenaError(
+                f"copy_into: the twin's segments {twin.plan.segments} are not {self.plan.segments}"
+            )
         for name, nbytes in self.plan.segments.items():
             if nbytes:
                 twin.buffer(name).copy_from(self._own[name], 0, 0, nbytes)

@@ -49,7 +49,9 @@ class HalfRegion:
         try:
             return self._entries[node]
         except KeyError:
-            raise ArenaError(f"node {node} has no half-precision copy; register_half_param makes one") from None
+            raise ArenaError(
+                f"node {node} has no half-precision copy; register_half_param makes one"
+            ) from None
 
     def store(self, node: int, dtype: DType, data: npt.ArrayLike) -> int:
         """Rounds f32 data to dtype and stores it. Returns the byte offset in the region."""

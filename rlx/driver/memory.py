@@ -42,7 +42,7 @@ class MemoryPlan:
 
     `segments` gives the bytes of each segment the executable owns ("arena0", …, "const"). `alias_of` maps a tensor
     that shares the slot of another (a reshape, an in-place result) to that tensor. `max_live_bytes` is the most
-    bytes alive at once: no plan can be smaller; `no_reuse_bytes` is the sum of all slots. Both count aligned arena slots.
+    bytes alive at once: no plan can be smaller; `no_reuse_bytes` is the sum of all slots. Both count aligned slots.
     """
 
     planner: str

@@ -21,7 +21,7 @@ def check_typed(dtype: DType, what: str) -> None:
 def write_typed_from_f32(data: npt.ArrayLike, dtype: DType) -> npt.NDArray[np.uint8]:
     """The bytes of f32 `data` stored as `dtype` (f32, f16 or bf16).
 
-    Numerics: rounds to nearest even; NaN stays NaN; overflow gives infinity; equal to `ml_dtypes` and NumPy bit for bit.
+    Numerics: rounds to nearest even; NaN stays NaN; overflow gives infinity; equal to `ml_dtypes` bit for bit.
     Raises: DTypeError for any other dtype.
     """
     check_typed(dtype, "write_typed_from_f32")

@@ -121,13 +121,19 @@ class Graph:
         """A tensor known now. Python floats and float64 arrays become f32 unless `dtype` asks for f64."""
         array = np.asarray(value)
         if dtype is None:
-            dtype = f32 if array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic) else array.dtype
+            dtype = (
+                f32
+                if array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic)
+                else array.dtype
+            )
         kind = as_dtype(dtype)
         array = np.array(array, dtype=kind.np)  # a copy: the caller may go on writing to theirs
         array.flags.writeable = False
         return self.add("constant", (), {"value": array})[0]
 
-    def _leaf(self, op: str, table: dict[str, Tensor], name: str, shape: Sequence[int], dtype: DTypeLike) -> Tensor:
+    def _leaf(
+        self, op: str, table: dict[str, Tensor], name: str, shape: Sequence[int], dtype: DTypeLike
+    ) -> Tensor:
         if not name or not isinstance(name, str):
             raise GraphError(f"{op}: the name must be a non-empty string, not {name!r}")
         for kind, taken in (("input", self.inputs), ("param", self.params), ("state", self.states)):
@@ -156,12 +162,16 @@ class Graph:
             raise GraphError(f"update {name!r}: updated twice")
         self._own(tensor, f"update {name!r}")
         if tensor.type != self.states[name].type:
-            raise ShapeError(f"update {name!r}: the state is {self.states[name].type}, the new value {tensor.type}")
+            raise ShapeError(
+                f"update {name!r}: the state is {self.states[name].type}, the new value {tensor.type}"
+            )
         self.updates[name] = tensor
 
     # -- nodes
 
-    def add(self, op: Op | str, inputs: Iterable[Tensor], attrs: Attrs | None = None, label: str = "") -> tuple[Tensor, ...]:
+    def add(
+        self, op: Op | str, inputs: Iterable[Tensor], attrs: Attrs | None = None, label: str = ""
+    ) -> tuple[Tensor, ...]:
         """Appends a node and returns its output tensors; the types come from the op's `infer`."""
         record = get_op(op) if isinstance(op, str) else op
         ins = tuple(inputs)
@@ -180,7 +190,9 @@ class Graph:
         if not isinstance(tensor, Tensor):
             raise GraphError(f"{what}: expected a Tensor of graph {self.name!r}, got {type(tensor).__name__}")
         if tensor.graph is not self:
-            raise GraphError(f"{what}: tensor %{tensor.id} belongs to graph {tensor.graph.name!r}, not {self.name!r}")
+            raise GraphError(
+                f"{what}: tensor %{tensor.id} belongs to graph {tensor.graph.name!r}, not {self.name!r}"
+            )
 
     def tensors(self) -> Iterable[Tensor]:
         """Every tensor, in the order made."""
@@ -200,7 +212,9 @@ class Graph:
 Rewrite = Callable[[Graph, Node, tuple[Tensor, ...]], "Sequence[Tensor] | None"]
 
 
-def rebuild(graph: Graph, rewrite: Rewrite | None = None, keep: set[int] | None = None) -> tuple[Graph, dict[int, Tensor]]:
+def rebuild(
+    graph: Graph, rewrite: Rewrite | None = None, keep: set[int] | None = None
+) -> tuple[Graph, dict[int, Tensor]]:
     """A new graph from an old one, node by node: the base of every pass.
 
     `rewrite(new_graph, old_node, new_inputs)` returns the tensors that replace the node's outputs, or None to copy it.
@@ -246,7 +260,9 @@ def graph_of(op: str, inputs: Iterable[Any]) -> Graph:
     for x in inputs:
         if isinstance(x, Tensor):
             return x.graph
-    raise GraphError(f"{op}: none of the arguments is a Tensor; make one with Graph.input, Graph.param or Graph.constant")
+    raise GraphError(
+        f"{op}: no argument is a Tensor; make one with Graph.input, Graph.param or Graph.constant"
+    )
 
 
 def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:

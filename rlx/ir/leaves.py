@@ -29,4 +29,6 @@ def _constant_reference(*, value: Any) -> Any:
 
 for _name in ("input", "param", "state"):
     register(Op(_name, "leaf", _declared, _no_reference, "none: a leaf", NOT_DIFFERENTIABLE, leaf=True))
-register(Op("constant", "leaf", _constant, _constant_reference, "none: a leaf", NOT_DIFFERENTIABLE, leaf=True))
+register(
+    Op("constant", "leaf", _constant, _constant_reference, "none: a leaf", NOT_DIFFERENTIABLE, leaf=True)
+)

@@ -40,7 +40,9 @@ def as_shape(shape: Sequence[int] | int, what: str = "shape") -> tuple[int, ...]
         if isinstance(d, bool) or not hasattr(d, "__index__"):
             raise ShapeError(f"{what}: {d!r} is not an integer dimension")
         if d < 0:
-            raise ShapeError(f"{what}: dimension {d} of {dims} is negative; shapes are static and non-negative")
+            raise ShapeError(
+                f"{what}: dimension {d} of {dims} is negative; shapes are static and non-negative"
+            )
     return tuple(int(d) for d in dims)
 
 
@@ -53,7 +55,9 @@ def broadcast_shapes(*shapes: tuple[int, ...], op: str = "broadcast") -> tuple[i
             if d != 1:
                 if result[i] not in (1, d):
                     listed = ", ".join(map(str, shapes))
-                    raise ShapeError(f"{op}: shapes {listed} do not broadcast (axis {i - rank}: {result[i]} and {d})")
+                    raise ShapeError(
+                        f"{op}: shapes {listed} do not broadcast (axis {i - rank}: {result[i]} and {d})"
+                    )
                 result[i] = d
     return tuple(result)
 

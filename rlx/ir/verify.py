@@ -23,7 +23,9 @@ def verify(graph: Graph) -> None:
             if t.graph is not graph:
                 raise GraphError(f"{where}: input %{t.id} belongs to another graph")
             if t.id not in seen:
-                raise GraphError(f"{where}: input %{t.id} is used before it is made (a cycle, or nodes out of order)")
+                raise GraphError(
+                    f"{where}: input %{t.id} is used before it is made (a cycle, or nodes out of order)"
+                )
         types = node.op.infer([t.type for t in node.inputs], node.attrs)
         expected = (types,) if isinstance(types, TensorType) else tuple(types)
         if expected != tuple(t.type for t in node.outputs):

@@ -44,8 +44,8 @@ class FileKernel:
 
 @dataclass(frozen=True, slots=True)
 class TreeOperand:
-    """How a tree kernel reaches one of its tensors: `storage` dtype; `access` "flat" (element i of the output's row-major
-    order), "scalar" (always element 0) or "strided" (through the meta block)."""
+    """How a tree kernel reaches one of its tensors: `storage` dtype; `access` "flat" (element i of the output's
+    row-major order), "scalar" (always element 0) or "strided" (through the meta block)."""
 
     storage: DType
     access: Literal["flat", "scalar", "strided"]
@@ -55,7 +55,7 @@ class TreeOperand:
 class TreeKernel:
     """A kernel generated from elementwise expressions; equal TreeKernels share one compiled kernel.
 
-    Arguments, in order: the meta pointer (only when an operand is strided), input pointers, output pointers, then u32 n.
+    Arguments, in order: the meta pointer (only when an operand is strided), input pointers, output pointers, u32 n.
     Meta block, i32: `rank` dims (row-major iteration space, collapsed), then for each strided operand, inputs first,
     `rank` element strides (0 where broadcast, negative where reversed). Offsets of a view are folded into its pointer.
     """
@@ -85,7 +85,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """Row-major C[m,n] = op(A) op(B), `batch` times, through the vendor's library (CUDA only; Vulkan lowers to launches).
+    """Row-major C[m,n] = op(A) op(B), `batch` times, through the vendor's library (CUDA only; Vulkan launches).
 
     Strides between batch members are in elements; 0 repeats an operand. `precision` is "f32", "tf32", "f16" or "bf16".
     """

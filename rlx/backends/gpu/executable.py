@@ -1,0 +1,209 @@
+"""GpuExecutable: lowered steps, cut at host calls, each piece recorded once and replayed each run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.cpu.bind import bind_node
+from rlx.backends.gpu.lowering import ARGS, LOWERINGS, SCRATCH, Lowering, kernel_name, runs_natively
+from rlx.backends.gpu.steps import HostCall, Ref, Step
+from rlx.driver import Buffer, BuildOptions, Device, DeviceArena, DeviceInfo, Dispatch, Limits, MemoryPlan
+from rlx.driver.views import is_view
+from rlx.ir import Graph, Node, Tensor
+
+_RULES = ("elementwise", "movement", "reduce", "matmul", "norm", "attention", "index")
+
+
+class Recorded(Protocol):
+    """A recorded piece: one CUDA graph or command buffer."""
+
+    @property
+    def schedule(self) -> tuple[Sequence[Step], frozenset[int]]:
+        """The steps, and before which of them a full barrier stands (in stream order: before each)."""
+        ...
+
+    def launch(self) -> None: ...
+    def wait(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Records(Protocol):
+    """What a GPU device must do beyond Device for the shared executable."""
+
+    info: DeviceInfo
+    limits: Limits
+
+    def acquire(self, nbytes: int) -> Buffer: ...
+    def record(self, steps: Sequence[Step], arena: DeviceArena) -> Recorded: ...
+
+
+def load_rules() -> None:
+    """Imports the lowering rules of every op family."""
+    if not LOWERINGS:
+        for name in _RULES:
+            importlib.import_module(f"rlx.backends.gpu.lower_{name}")
+
+
+def support(device: Records | Device, node: Node) -> Literal["native", "host"]:
+    """Whether a node runs natively on this device."""
+    load_rules()
+    return "native" if node.op.leaf or runs_natively(node, device.info.features) else "host"
+
+
+def lower_graph(
+    graph: Graph, plan: MemoryPlan, info: DeviceInfo, limits: Limits, precision: str
+) -> tuple[Lowering, list[Dispatch]]:
+    """Lowers every node in order, then the state updates. Needs no device: only what is known of it."""
+    load_rules()
+    lowering = Lowering(graph, plan, info, limits, precision)
+    dispatch: list[Dispatch] = []
+    for node in graph.nodes:
+        if node.op.leaf:
+            continue
+        name = node.label or str(node)
+        if is_view(node, plan):
+            dispatch.append(Dispatch(name, node.op.name, "alias"))
+            continue
+        made = lowering.lower(node)
+        steps = lowering.steps[len(lowering.steps) - made :]
+        how: Literal["native", "host"] = "host" if any(isinstance(s, HostCall) for s in steps) else "native"
+        dispatch.append(Dispatch(name, node.op.name, how, tuple(kernel_name(s) for s in steps)))
+    lowering.lower_updates()
+    return lowering, dispatch
+
+
+def build(
+    device: Records, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
+) -> GpuExecutable:
+    """Lowers and records a graph over an arena of its plan; writes the graph's constants."""
+    lowering, dispatch = lower_graph(graph, plan, device.info, device.limits, options.precision)
+    owned: list[Buffer] = []
+    try:
+        for segment, size in ((ARGS, len(lowering.args)), (SCRATCH, lowering.scratch_bytes)):
+            if size:
+                buffer = device.acquire(size)
+                owned.append(buffer)
+                arena.bind(segment, buffer)
+        if lowering.args:
+            arena.buffer(ARGS).write(0, np.frombuffer(bytes(lowering.args), np.uint8))
+        for node in graph.nodes:
+            if node.op.name == "constant" and node.output.id in plan.slots:
+                arena.write_bytes(node.output.id, node.attrs["value"])
+        return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned)
+    except BaseException:
+        for buffer in owned:
+            buffer.close()
+        raise
+
+
+class GpuExecutable:
+    """A program recorded on a GPU: pieces of device work with host calls between them."""
+
+    def __init__(
+        self,
+        device: Records,
+        steps: Sequence[Step],
+        arena: DeviceArena,
+        plan: MemoryPlan,
+        dispatch: Sequence[Dispatch],
+        owned: Sequence[Buffer] = (),
+    ) -> None:
+        self.dispatch = dispatch
+        self.steps = steps
+        self._owned = list(owned)
+        self._pieces: list[Recorded | _HostPiece] = []
+        try:
+            for part in _cut(steps):
+                if isinstance(part, HostCall):
+                    self._pieces.append(_HostPiece(part, arena, plan))
+                else:
+                    self._pieces.append(device.record(part, arena))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def recorded(self) -> list[Recorded]:
+        """The device pieces, for the hazard checker and the timings."""
+        return [p for p in self._pieces if not isinstance(p, _HostPiece)]
+
+    def run(self) -> None:
+        pending: Recorded | None = None
+        for piece in self._pieces:
+            if pending is not None and isinstance(piece, _HostPiece):
+                pending.wait()
+                pending = None
+            piece.launch()
+            if not isinstance(piece, _HostPiece):
+                pending = piece
+        if pending is not None:
+            pending.wait()
+
+    def close(self) -> None:
+        """Frees the recordings, then the memory they refer to. Idempotent."""
+        for piece in self._pieces:
+            piece.close()
+        self._pieces.clear()
+        for buffer in self._owned:
+            buffer.close()
+        self._owned.clear()
+
+
+def _cut(steps: Sequence[Step]) -> list[Sequence[Step] | HostCall]:
+    parts: list[Sequence[Step] | HostCall] = []
+    run: list[Step] = []
+    for step in steps:
+        if isinstance(step, HostCall):
+            if run:
+                parts.append(run)
+            parts.append(step)
+            run = []
+        else:
+            run.append(step)
+    if run:
+        parts.append(run)
+    return parts
+
+
+class _HostPiece:
+    """One node on the host: the slots it reads come over, the slots it writes go back, no others."""
+
+    def __init__(self, call: HostCall, arena: DeviceArena, plan: MemoryPlan) -> None:
+        self.call = call
+        self._loads: list[Callable[[], None]] = []
+        self._stores: list[Callable[[], None]] = []
+        staged: dict[Ref, npt.NDArray[np.uint8]] = {}
+
+        def host(tensor: Tensor, write: bool) -> npt.NDArray[np.generic]:
+            slot = plan.slots[tensor.id]
+            ref = Ref(slot.segment, slot.offset, slot.nbytes)
+            raw = arena.view(tensor.id)
+            if raw is None:
+                fresh = ref not in staged
+                raw = staged.setdefault(ref, np.zeros(slot.nbytes, np.uint8))
+                buffer = arena.buffer(slot.segment)
+                if write:
+                    self._stores.append(lambda: buffer.write(ref.offset, raw))
+                elif fresh and slot.nbytes:
+                    self._loads.append(lambda: buffer.read(ref.offset, raw))
+            return raw[: slot.nbytes].view(slot.dtype.np)[: tensor.size].reshape(tensor.shape)
+
+        ins = [host(t, write=False) for t in call.node.inputs]
+        outs = [host(t, write=True) for t in call.node.outputs]
+        self._work = bind_node(call.node, ins, outs)
+
+    def launch(self) -> None:
+        for load in self._loads:
+            load()
+        self._work()
+        for store in self._stores:
+            store()
+
+    def close(self) -> None:
+        self._loads.clear()
+        self._stores.clear()
