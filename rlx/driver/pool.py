@@ -1,0 +1,102 @@
+"""BufferPool: released device memory, kept for the next arena. One pool a device, so one for the whole process."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+MAX_BUFFERS = 16
+DEFAULT_BUDGET = 1 << 30
+# A request is not given a buffer more than this many times its size: a small arena would pin a large one's memory,
+# and the next large arena would find the device full. Buffers up to _SMALL are handed on whatever was asked.
+_MAX_WASTE = 4
+_SMALL = 1 << 20
+
+
+class Sized(Protocol):
+    """Memory of `nbytes` true capacity: what was allocated, not what a user of it asked for."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+T = TypeVar("T", bound=Sized)
+
+
+class BufferPool(Generic[T]):
+    """Released memory by true capacity. At most `max_buffers` and `budget` bytes wait; the smallest go first.
+
+    Requires: `free` gives memory back to the device; it is called without the lock held.
+    Memory comes out as it went in: zero-filling is the taker's. Any thread may call.
+    """
+
+    def __init__(
+        self, free: Callable[[T], None], budget: int = DEFAULT_BUDGET, max_buffers: int = MAX_BUFFERS
+    ) -> None:
+        if budget < 0 or max_buffers < 0:
+            raise ValueError(f"a pool's limits are not negative: budget {budget}, max_buffers {max_buffers}")
+        self.budget = budget
+        self.max_buffers = max_buffers
+        self._free = free
+        self._lock = threading.Lock()
+        self._waiting: list[T] = []  # ascending capacity
+        self._nbytes = 0
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Buffers waiting."""
+        return len(self._waiting)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes waiting."""
+        return self._nbytes
+
+    def take(self, nbytes: int) -> T | None:
+        """The smallest waiting buffer of at least `nbytes`, or None where the caller has to allocate."""
+        with self._lock:
+            at = bisect_left(self._waiting, nbytes, key=_capacity)
+            if at == len(self._waiting):
+                return None
+            capacity = self._waiting[at].nbytes
+            if capacity > max(_SMALL, _MAX_WASTE * nbytes):
+                return None
+            self._nbytes -= capacity
+            return self._waiting.pop(at)
+
+    def give(self, buffer: T) -> None:
+        """Keeps a released buffer, or frees it (or smaller ones) where the limits say so."""
+        evicted: list[T] = []
+        with self._lock:
+            if self._closed or buffer.nbytes > self.budget:
+                evicted.append(buffer)
+            else:
+                insort(self._waiting, buffer, key=_capacity)
+                self._nbytes += buffer.nbytes
+                while len(self._waiting) > self.max_buffers or self._nbytes > self.budget:
+                    smallest = self._waiting.pop(0)
+                    self._nbytes -= smallest.nbytes
+                    evicted.append(smallest)
+        for gone in evicted:
+            self._free(gone)
+
+    def trim(self) -> int:
+        """Frees everything that waits. Returns the bytes freed; where there were any, retry a failed allocation."""
+        with self._lock:
+            evicted, self._waiting = self._waiting, []
+            nbytes, self._nbytes = self._nbytes, 0
+        for gone in evicted:
+            self._free(gone)
+        return nbytes
+
+    def close(self) -> None:
+        """Frees everything that waits; what is given back later is freed at once. Idempotent."""
+        with self._lock:
+            self._closed = True
+        self.trim()
+
+
+def _capacity(buffer: Sized) -> int:
+    return buffer.nbytes
