@@ -192,7 +192,7 @@ class BufferArena:
 
     def half_off(self, node: int) -> int:
         self._open()
-        return self._half.entry(node).offset
+        return self._half.offset(node)
 
     def half_at(self, elem_offset: int) -> int | None:
         self._open()

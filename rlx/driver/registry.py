@@ -1,0 +1,109 @@
+"""Finding backends and devices: the entry point group `rlx.backends`, and which device a name means."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from functools import cache
+from importlib.metadata import entry_points
+from typing import cast
+
+from rlx.driver.device import Backend, Device, DeviceInfo
+from rlx.errors import DeviceUnavailable
+
+GROUP = "rlx.backends"
+# Known without installed metadata too, and the order in which "auto" prefers them.
+_BUILTIN = {
+    "cuda": "rlx.backends.cuda:backend",
+    "vulkan": "rlx.backends.vulkan:backend",
+    "cpu": "rlx.backends.cpu:backend",
+}
+
+
+@cache
+def backend_names() -> tuple[str, ...]:
+    """Every backend's name, the built-in ones first."""
+    return tuple(dict.fromkeys([*_BUILTIN, *(e.name for e in entry_points(group=GROUP))]))
+
+
+@cache
+def load_backend(name: str) -> Backend:
+    """The backend object. Raises: DeviceUnavailable when there is none of that name or it cannot be imported."""
+    targets = {e.name: e.value for e in entry_points(group=GROUP)} | _BUILTIN
+    if name not in targets:
+        raise DeviceUnavailable(f"there is no backend {name!r}; there are {', '.join(sorted(targets))}")
+    module, _, attribute = targets[name].partition(":")
+    try:
+        return cast(Backend, getattr(importlib.import_module(module), attribute))
+    except ImportError as error:
+        raise DeviceUnavailable(f"backend {name}: {error}") from error
+
+
+def probe_all() -> tuple[list[DeviceInfo], dict[str, str]]:
+    """All devices, best first, and for each backend that has none the reason."""
+    found: list[DeviceInfo] = []
+    reasons: dict[str, str] = {}
+    for name in backend_names():
+        try:
+            infos = load_backend(name).probe()
+        except DeviceUnavailable as error:
+            reasons[name] = str(error)
+            continue
+        if not infos:
+            reasons[name] = f"no {name} device found"
+        found += infos
+    return found, reasons
+
+
+def devices() -> list[DeviceInfo]:
+    """The devices of this machine, every backend's."""
+    return probe_all()[0]
+
+
+def choose_auto() -> DeviceInfo:
+    """The device "auto" stands for: CUDA, then a hardware Vulkan device (discrete first), then the CPU; never a
+    software Vulkan driver. The environment variable RLX_DEVICE overrides it."""
+    asked = os.environ.get("RLX_DEVICE", "auto")
+    if asked != "auto":
+        return find_device(asked)
+    kinds = ("discrete", "integrated", "virtual", "cpu")
+    for backend in backend_names():
+        try:
+            infos = load_backend(backend).probe()
+        except DeviceUnavailable:
+            continue  # `rlx devices` shows the reason
+        usable = sorted((i for i in infos if i.kind in kinds), key=lambda i: kinds.index(i.kind))
+        if usable:
+            return usable[0]
+    raise DeviceUnavailable("no device at all: the CPU backend is missing from this installation")
+
+
+def find_device(name: str) -> DeviceInfo:
+    """The device of a name such as "cpu", "vulkan", "cuda:1" or "auto".
+
+    Raises: DeviceUnavailable with the reason and the devices there are.
+    """
+    if name == "auto":
+        return choose_auto()
+    backend, _, number = name.partition(":")
+    if backend not in backend_names() or (number and not number.isdecimal()):
+        raise DeviceUnavailable(
+            f'device {name!r} is not understood; give "auto", "cpu", "vulkan", "cuda" or one with a number, "cuda:1"'
+        )
+    infos = load_backend(backend).probe()
+    if not infos:
+        raise DeviceUnavailable(
+            f"device {name!r}: no {backend} device found; `rlx devices` shows what there is"
+        )
+    if not number:
+        return min(infos, key=lambda i: i.kind == "software")
+    for info in infos:
+        if info.index == int(number):
+            return info
+    raise DeviceUnavailable(f"device {name!r}: there are only {', '.join(i.id for i in infos)}")
+
+
+def open_device(name: str = "auto") -> Device:
+    """Opens the device of that name; the same object each time. Raises: DeviceUnavailable."""
+    info = find_device(name)
+    return load_backend(info.backend).open(info.index)

@@ -1,0 +1,178 @@
+"""Weights and State: tensors that outlive a run, on the device once, shared by every executable that binds them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.driver import Buffer, Device, Slot
+from rlx.driver.half import HalfRegion
+from rlx.driver.region import Region
+from rlx.dtypes import DType, DTypeLike, as_dtype
+from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.ir import TensorType
+
+
+class Weights:
+    """The weights of a model on one device, by name. Give the same object to several `compile` calls to share them.
+
+    A weight declared f32 may be kept in f16 or bf16; `version` grows whenever a weight moves or changes dtype, and
+    every executable bound to the store records itself anew before its next run.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.version = 0
+        self.lock = threading.RLock()
+        self.full = Region("weights", device.acquire)
+        self.half = HalfRegion(device.acquire)
+        self._types: dict[str, TensorType] = {}
+        self._where: dict[str, Slot] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes acquired on the device."""
+        return self.full.nbytes + self.half.region.nbytes
+
+    def declare(self, types: dict[str, TensorType]) -> None:
+        """Names weights and their types. Raises: ShapeError when a shared weight has another type here."""
+        for name, new in types.items():
+            old = self._types.setdefault(name, new)
+            if old != new:
+                raise ShapeError(f"weight {name!r} is {old} in the shared store, but {new} in this graph")
+        unset = [t for n, t in self._types.items() if n not in self._where]
+        self.full.expect(sum(-(-t.nbytes // 256) * 256 for t in unset))
+
+    def set(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:
+        """Writes one weight, kept as `dtype` (f16 or bf16 for an f32 weight; default: as declared).
+
+        Raises: GraphError for an unknown name, ShapeError, DTypeError; nothing is changed then.
+        """
+        if name not in self._types:
+            raise GraphError(f"there is no weight {name!r}; there are {_some(self._types)}")
+        declared = self._types[name]
+        kept = declared.dtype if dtype is None else as_dtype(dtype)
+        array = check_array(f"weight {name!r}", data, declared)
+        if kept != declared.dtype and not (declared.dtype.name == "f32" and kept.is_half):
+            raise DTypeError(
+                f"weight {name!r} is declared {declared.dtype} and cannot be kept as {kept}; an f32 weight may be "
+                "kept as f16 or bf16"
+            )
+        with self.lock:
+            old = self._where.get(name)
+            if kept != declared.dtype:
+                self.half.store(name, kept, array)
+                self._where[name] = self.half.slot(name)
+            else:
+                self._where[name] = self.full.reserve(name, kept, declared.nbytes)
+                self.full.write(name, array)
+            if self._where[name] != old:
+                self.version += 1
+
+    def slot(self, name: str) -> Slot:
+        """Where a weight lives. Raises: GraphError when it has not been set."""
+        if name not in self._where:
+            raise GraphError(f"weight {name!r} has not been set; set_param({name!r}, array) does it")
+        return self._where[name]
+
+    def missing(self, names: Iterator[str] | list[str]) -> list[str]:
+        """Which of the names have not been set."""
+        return [n for n in names if n not in self._where]
+
+    def dtypes(self) -> dict[str, DType]:
+        """The dtype each weight is kept in."""
+        return {name: slot.dtype for name, slot in self._where.items()}
+
+    def get(self, name: str) -> npt.NDArray[np.generic]:
+        """A copy of a weight as it is kept."""
+        slot = self.slot(name)
+        region = self.half.region if slot.segment.startswith("half") else self.full
+        return region.read(name).view(slot.dtype.np).reshape(self._types[name].shape)
+
+    def segments(self) -> dict[str, Buffer]:
+        return dict([*self.full.segments(), *self.half.region.segments()])
+
+    def close(self) -> None:
+        """Hands the memory back; executables bound to it must be closed before."""
+        self.full.close()
+        self.half.close()
+        self._where.clear()
+
+
+class State:
+    """The state of a program on one device, by name: zero at first, replaced by each run's updates."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.region = Region("state", device.acquire)
+        self._types: dict[str, TensorType] = {}
+
+    def declare(self, types: dict[str, TensorType]) -> None:
+        """Makes the slots, zero-filled where new. Raises: ShapeError when a shared state has another type here."""
+        for name, new in types.items():
+            if self._types.setdefault(name, new) != new:
+                raise ShapeError(
+                    f"state {name!r} is {self._types[name]} in the shared store, but {new} in this graph"
+                )
+        self.region.expect(sum(-(-t.nbytes // 256) * 256 for n, t in types.items() if n not in self.region))
+        for name, t in types.items():
+            self.region.reserve(name, t.dtype, t.nbytes)
+
+    def set(self, name: str, data: npt.ArrayLike) -> None:
+        if name not in self._types:
+            raise GraphError(f"there is no state {name!r}; there are {_some(self._types)}")
+        self.region.write(name, check_array(f"state {name!r}", data, self._types[name]))
+
+    def get(self, name: str) -> npt.NDArray[np.generic]:
+        """A copy of a state."""
+        if name not in self._types:
+            raise GraphError(f"there is no state {name!r}; there are {_some(self._types)}")
+        t = self._types[name]
+        return self.region.read(name).view(t.dtype.np).reshape(t.shape)
+
+    def slot(self, name: str) -> Slot:
+        return self.region.slot(name)
+
+    def copy_to(self, other: State) -> None:
+        """Copies every state into another store, on the device."""
+        other.declare(self._types)
+        mine, theirs = dict(self.region.segments()), dict(other.region.segments())
+        for name in self._types:
+            a, b = self.slot(name), other.slot(name)
+            if a.nbytes:
+                theirs[b.segment].copy_from(mine[a.segment], a.offset, b.offset, a.nbytes)
+
+    def close(self) -> None:
+        self.region.close()
+
+
+def check_array(what: str, data: npt.ArrayLike, expected: TensorType) -> npt.NDArray[np.generic]:
+    """`data` as an array of exactly the expected shape and dtype. Python numbers and lists are converted; an array of
+    another dtype is an error, since converting it might lose something.
+
+    Raises: ShapeError, DTypeError naming what came and what was expected.
+    """
+    if isinstance(data, np.ndarray | np.generic):
+        array = np.asarray(data)
+        if array.dtype != expected.dtype.np:
+            raise DTypeError(
+                f"{what}: expected dtype {expected.dtype}, got {array.dtype}; convert it with "
+                f".astype({expected.dtype.np.name!r}) if that is what you mean"
+            )
+    else:
+        array = np.asarray(data, dtype=expected.dtype.np)
+    if array.shape != expected.shape:
+        raise ShapeError(f"{what}: expected shape {expected.shape}, got {array.shape}")
+    return array
+
+
+def _some(names: dict[str, TensorType]) -> str:
+    listed = sorted(names)
+    return (
+        ", ".join(listed[:8]) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
+        if listed
+        else "none"
+    )
