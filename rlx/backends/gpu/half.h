@@ -1,0 +1,40 @@
+// Conversions between f32 and the bits of f16 and bf16: to nearest even, overflow to infinity, NaN kept; bit for bit as
+// NumPy's float16 and ml_dtypes' bfloat16. With integers: a device's own conversion may round towards zero or flush.
+#include "prelude.h"
+#ifndef RLX_HALF_H
+#define RLX_HALF_H
+
+RLX_FN uint p_f16_bits(const float x) {
+    const uint u = RLX_BITS(x);
+    const uint sign = (u >> 16) & 0x8000u;
+    const uint a = u & 0x7fffffffu;
+    uint r = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;  // normal: rounding may carry into the exponent
+    if (a < 0x38800000u) {  // below 2^-14: a multiple of 2^-24
+        const uint shift = a < 0x33000000u ? 25u : 126u - (a >> 23);
+        const uint m = (a & 0x7fffffu) | 0x800000u;
+        const uint q = m >> shift;
+        const uint rest = m & ((1u << shift) - 1u);
+        const uint half_ulp = 1u << (shift - 1u);
+        r = q + ((rest > half_ulp || (rest == half_ulp && (q & 1u) == 1u)) ? 1u : 0u);
+        if (a < 0x33000000u) r = 0u;
+    }
+    if (a >= 0x477ff000u) r = 0x7c00u;
+    if (a > 0x7f800000u) {
+        const uint payload = (a >> 13) & 0x3ffu;
+        r = 0x7c00u | (payload == 0u ? 1u : payload);
+    }
+    return sign | r;
+}
+
+RLX_FN float p_f16_value(const uint h) { return RLX_HALF_VALUE(h); }
+
+RLX_FN uint p_bf16_bits(const float x) {
+    const uint u = RLX_BITS(x);
+    return (u & 0x7fffffffu) > 0x7f800000u ? ((u >> 16) & 0x8000u) | 0x7fc0u : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+}
+
+RLX_FN float p_bf16_value(const uint h) { return RLX_FLOAT(h << 16); }
+
+RLX_FN float p_round_f16(const float x) { return p_f16_value(p_f16_bits(x)); }
+RLX_FN float p_round_bf16(const float x) { return p_bf16_value(p_bf16_bits(x)); }
+#endif

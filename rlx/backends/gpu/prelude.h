@@ -1,0 +1,23 @@
+// What prims.h and half.h are written in, for CUDA C++. shaders/include/prelude.glsl is the same for GLSL.
+// Requires -fmad=false -ftz=false -prec-div=true -prec-sqrt=true; in GLSL every operation is decorated NoContraction.
+#ifndef RLX_FN
+#define RLX_FN static __device__ __forceinline__
+#define RLX_TABLE static __device__ const
+typedef unsigned int uint;
+typedef long long rlx_i64;
+#define RLX_I64(x) x##LL
+#define RLX_BITS(x) __float_as_uint(x)
+#define RLX_FLOAT(u) __uint_as_float(u)
+#define RLX_UMULHI(a, b) __umulhi(a, b)
+#define RLX_FLOOR(x) floorf(x)
+#define RLX_CEIL(x) ceilf(x)
+#define RLX_TRUNC(x) truncf(x)
+#define RLX_ROUND(x) rintf(x)
+#define RLX_ABS(x) fabsf(x)
+RLX_FN float rlx_half_value(const uint h) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((unsigned short)h));
+    return x;
+}
+#define RLX_HALF_VALUE(h) rlx_half_value(h)
+#endif

@@ -1,0 +1,156 @@
+"""SPIR-V modules as lists of instructions: read, change, write. Follows the Khronos SPIR-V specification, version 1.5.
+
+Only what rlx needs: decorating float arithmetic so that no driver fuses it, declaring that NaN and infinity count, and
+(in `emit_spirv`) replacing a function's body and dropping what is no longer reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.errors import UnsupportedOp
+
+MAGIC = 0x07230203
+
+
+class Op:
+    """Opcodes by name (section 3.49 of the specification)."""
+
+    Undef, Name, MemberName, String, Line, ExtInstImport, ExtInst = 1, 5, 6, 7, 8, 11, 12
+    Source, SourceContinued, SourceExtension, ModuleProcessed, NoLine = 3, 2, 4, 330, 317
+    MemoryModel, EntryPoint, ExecutionMode, Capability, Extension = 14, 15, 16, 17, 10
+    TypeVoid, TypeBool, TypeInt, TypeFloat, TypeVector, TypeArray, TypeRuntimeArray = 19, 20, 21, 22, 23, 28, 29
+    TypeStruct, TypePointer, TypeFunction, TypeForwardPointer = 30, 32, 33, 39
+    ConstantTrue, ConstantFalse, Constant, ConstantComposite, ConstantNull = 41, 42, 43, 44, 46
+    SpecConstant, Function, FunctionParameter, FunctionEnd, FunctionCall = 50, 54, 55, 56, 57
+    Variable, Load, Store, AccessChain, Decorate, MemberDecorate = 59, 61, 62, 65, 71, 72
+    VectorShuffle, CompositeConstruct, CompositeExtract, CompositeInsert = 79, 80, 81, 82
+    IAdd, ISub, IMul, UDiv, UMod, ULessThan, INotEqual, IEqual = 128, 130, 132, 134, 137, 176, 171, 170
+    FAdd, FSub, FMul, VectorTimesScalar, Dot = 129, 131, 133, 142, 148
+    VectorTimesMatrix, MatrixTimesVector, MatrixTimesMatrix, MatrixTimesScalar = 144, 145, 146, 143
+    Bitcast, LogicalNotEqual, Select = 124, 165, 169
+    Phi, LoopMerge, SelectionMerge, Label, Branch, BranchConditional, Switch = 245, 246, 247, 248, 249, 250, 251
+    Kill, Return, ReturnValue, Unreachable = 252, 253, 254, 255
+
+
+NO_CONTRACTION = 42
+SIGNED_ZERO_INF_NAN_PRESERVE = 4461  # execution mode
+CAPABILITY_SIGNED_ZERO_INF_NAN_PRESERVE = 4466
+CAPABILITIES = {
+    1: "Shader", 9: "Float16", 10: "Float64", 11: "Int64", 22: "Int16", 39: "Int8", 61: "GroupNonUniform",
+    63: "GroupNonUniformArithmetic", 65: "GroupNonUniformShuffle", 66: "GroupNonUniformShuffleRelative",
+    4433: "StorageBuffer16BitAccess", 4448: "StorageBuffer8BitAccess", 4466: "SignedZeroInfNanPreserve",
+    5347: "PhysicalStorageBufferAddresses", 6022: "CooperativeMatrixKHR",
+}  # fmt: skip
+_CONTRACTED = frozenset(
+    {
+        Op.FAdd,
+        Op.FSub,
+        Op.FMul,
+        Op.VectorTimesScalar,
+        Op.Dot,
+        Op.VectorTimesMatrix,
+        Op.MatrixTimesVector,
+        Op.MatrixTimesMatrix,
+        Op.MatrixTimesScalar,
+    }
+)
+
+
+@dataclass(slots=True)
+class Inst:
+    """One instruction: its opcode and the words after the first."""
+
+    op: int
+    words: list[int]
+
+    def encode(self) -> list[int]:
+        return [(len(self.words) + 1) << 16 | self.op, *self.words]
+
+
+@dataclass(slots=True)
+class Module:
+    """A module in the order of the specification's logical layout: version, id bound, instructions."""
+
+    version: int
+    generator: int
+    bound: int
+    insts: list[Inst]
+
+    @staticmethod
+    def parse(data: bytes) -> Module:
+        """Reads a module. Raises: UnsupportedOp for bytes that are no SPIR-V of this machine's byte order."""
+        if len(data) < 20 or len(data) % 4:
+            raise UnsupportedOp(f"SPIR-V module: {len(data)} bytes; expected a multiple of 4, at least 20")
+        words = np.frombuffer(data, dtype="<u4").tolist()
+        if words[0] != MAGIC:
+            raise UnsupportedOp(f"SPIR-V module: first word {words[0]:#x}, expected {MAGIC:#x}")
+        return Module(words[1], words[2], words[3], list(_instructions(words)))
+
+    def encode(self) -> bytes:
+        """The module's bytes, little-endian."""
+        words = [MAGIC, self.version, self.generator, self.bound, 0]
+        for inst in self.insts:
+            words += inst.encode()
+        return np.array(words, dtype="<u4").tobytes()
+
+    def new_id(self) -> int:
+        self.bound += 1
+        return self.bound - 1
+
+    def names(self) -> dict[str, int]:
+        """Ids by the name that the compiler recorded; of equal names the first."""
+        found: dict[str, int] = {}
+        for inst in self.insts:
+            if inst.op == Op.Name:
+                found.setdefault(text_of(inst.words[1:]), inst.words[0])
+        return found
+
+    def capabilities(self) -> list[str]:
+        """The capabilities declared, by the specification's names (a number where this table lacks the name)."""
+        return [CAPABILITIES.get(i.words[0], str(i.words[0])) for i in self.insts if i.op == Op.Capability]
+
+
+def _instructions(words: list[int]) -> Iterator[Inst]:
+    at = 5
+    while at < len(words):
+        count = words[at] >> 16
+        if count == 0 or at + count > len(words):
+            raise UnsupportedOp(f"SPIR-V module: instruction at word {at} of {len(words)} is {count} words long")
+        yield Inst(words[at] & 0xFFFF, words[at + 1 : at + count])
+        at += count
+
+
+def text_of(words: Iterable[int]) -> str:
+    """A literal string, up to its terminating zero byte."""
+    return b"".join(w.to_bytes(4, "little") for w in words).split(b"\0", 1)[0].decode()
+
+
+def no_contraction(module: Module) -> Module:
+    """Decorates every float addition and multiplication with NoContraction, as `-fmad=false` does for CUDA.
+
+    After: results are rounded operation by operation; only an explicit fma() fuses.
+    """
+    done = {i.words[0] for i in module.insts if i.op == Op.Decorate and i.words[1] == NO_CONTRACTION}
+    want = [i.words[1] for i in module.insts if i.op in _CONTRACTED and i.words[1] not in done]
+    last = max(k for k, i in enumerate(module.insts) if i.op in (Op.Decorate, Op.MemberDecorate, Op.ExecutionMode))
+    module.insts[last + 1 : last + 1] = [Inst(Op.Decorate, [id_, NO_CONTRACTION]) for id_ in want]
+    return module
+
+
+def preserve_nan(data: bytes) -> bytes:
+    """The module with SignedZeroInfNanPreserve declared for 32-bit floats, so that no driver assumes NaN away.
+
+    Requires: a device whose shaderSignedZeroInfNanPreserveFloat32 is true (VkPhysicalDeviceFloatControlsProperties).
+    """
+    module = Module.parse(data)
+    if "SignedZeroInfNanPreserve" in module.capabilities():
+        return data
+    entry = next(i.words[1] for i in module.insts if i.op == Op.EntryPoint)
+    first_mode = next(k for k, i in enumerate(module.insts) if i.op == Op.ExecutionMode)
+    module.insts.insert(first_mode, Inst(Op.ExecutionMode, [entry, SIGNED_ZERO_INF_NAN_PRESERVE, 32]))
+    module.insts.insert(0, Inst(Op.Capability, [CAPABILITY_SIGNED_ZERO_INF_NAN_PRESERVE]))
+    return module.encode()

@@ -1,0 +1,234 @@
+"""Compiles shaders/*.comp to the SPIR-V that the wheel ships, and checks that what is shipped is what the sources say.
+
+    shaders/build.py [STEM …]    compile what changed (or the named shaders) with glslangValidator or glslang
+    shaders/build.py --check     compare the hashes in manifest.json with the files; needs no compiler
+
+A shader says what it is compiled to in comment lines of its head:
+
+    // variants: T=f32,f16;OUT=f32,bf16   a module for each combination: stem-f32-f32.spv, … (-DT=f32 -DT_f32=1 …)
+    // flags: --keep-uncalled             more compiler flags
+    // compiler: new                      a glslang that knows cooperative matrices: $GLSLANG or .tools/bin/glslang
+
+`#include` looks in shaders/include and rlx/backends/gpu. Float additions and multiplications are decorated
+NoContraction afterwards, so that no driver fuses them: only fma() fuses, as with NVRTC's -fmad=false.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from rlx.backends.gpu.spirv import Module, no_contraction  # noqa: E402
+
+SHADERS = ROOT / "shaders"
+INCLUDE = (SHADERS / "include", ROOT / "rlx" / "backends" / "gpu")
+SPIRV = ROOT / "rlx" / "backends" / "vulkan" / "spirv"
+MANIFEST = SPIRV / "manifest.json"
+TARGET = "vulkan1.2"
+RECIPE = 1  # raise when this file makes other words from the same source
+
+_HEAD = re.compile(r"^// (variants|flags|compiler): (.+)$", re.MULTILINE)
+_INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def head(source: Path) -> dict[str, str]:
+    """The `// key: value` lines of a shader."""
+    return {m[1]: m[2].strip() for m in _HEAD.finditer(source.read_text(encoding="utf-8"))}
+
+
+def variants(source: Path) -> dict[str, dict[str, str]]:
+    """Module file name -> defines, in the order of the `variants` line."""
+    line = head(source).get("variants", "")
+    axes = [part.split("=", 1) for part in line.split(";") if part.strip()]
+    names = [name.strip() for name, _ in axes]
+    values = [[v.strip() for v in listed.split(",")] for _, listed in axes]
+    made = {}
+    for chosen in itertools.product(*values):
+        made["-".join((source.stem, *chosen)) + ".spv"] = dict(zip(names, chosen, strict=True))
+    return made
+
+
+def sources(source: Path) -> list[Path]:
+    """The shader and every file it includes, each once."""
+    found = [source]
+    for path in found:  # grows while it is walked
+        for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
+            for folder in (path.parent, *INCLUDE):
+                if (folder / name).is_file():
+                    if (folder / name).resolve() not in found:
+                        found.append((folder / name).resolve())
+                    break
+            else:
+                raise SystemExit(f"{path.relative_to(ROOT)}: cannot find the include {name!r}")
+    return found
+
+
+def source_key(source: Path) -> str:
+    """One hash over the shader, its includes and this recipe: what a module was made from."""
+    parts = [f"{RECIPE} {TARGET}"]
+    parts += sorted(f"{p.relative_to(ROOT)} {sha256(p.read_bytes())}" for p in sources(source))
+    return sha256("\n".join(parts).encode())
+
+
+def compiler(source: Path) -> str:
+    """The compiler a shader asks for."""
+    if head(source).get("compiler") == "new":
+        for name in (os.environ.get("GLSLANG", ""), str(ROOT / ".tools/bin/glslang"), "glslang"):
+            if name and shutil.which(name):
+                return name
+        raise SystemExit(f"{source.name} needs glslang 15 or newer: set GLSLANG to its path")
+    for name in ("glslangValidator", "glslang"):
+        if shutil.which(name):
+            return name
+    raise SystemExit("no glslangValidator here; Debian, Ubuntu: tools/system.sh glslang")
+
+
+def version(tool: str) -> str:
+    """The first line of the compiler's version text."""
+    done = subprocess.run([tool, "--version"], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[0].strip()
+
+
+def compile_one(source: Path, defines: dict[str, str], target: Path) -> str | None:
+    """Writes one module; the compiler's words when it refuses."""
+    with tempfile.TemporaryDirectory() as folder:
+        raw = Path(folder) / "raw.spv"
+        command = [compiler(source), "-V", "--quiet", "--target-env", TARGET, "-o", str(raw)]
+        command += [f"-I{path}" for path in INCLUDE]
+        for name, value in defines.items():
+            command += [f"-D{name}={value}", f"-D{name}_{value}=1"]
+        command += head(source).get("flags", "").split()
+        done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+        made = Path(folder) / "made.spv"
+        made.write_bytes(no_contraction(Module.parse(raw.read_bytes())).encode())
+        validator = shutil.which("spirv-val")
+        if validator:
+            check = [validator, "--target-env", TARGET, "--scalar-block-layout", str(made)]
+            valid = subprocess.run(check, capture_output=True, text=True, check=False)
+            if valid.returncode != 0 and head(source).get("compiler") != "new":
+                return f"{' '.join(check)}\n{valid.stdout}{valid.stderr}"
+        beside = target.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(made, beside)
+        os.replace(beside, target)
+    return None
+
+
+def read_manifest() -> dict[str, Any]:
+    """What the last build recorded; empty when there is none."""
+    if not MANIFEST.is_file():
+        return {"modules": {}, "sources": {}}
+    loaded: dict[str, Any] = json.loads(MANIFEST.read_text(encoding="utf-8"))
+    return loaded
+
+
+def expected() -> dict[str, tuple[Path, dict[str, str]]]:
+    """Every module there should be: file name -> (source, defines)."""
+    return {
+        name: (source, defines)
+        for source in sorted(SHADERS.glob("*.comp"))
+        for name, defines in variants(source).items()
+    }
+
+
+def all_sources() -> dict[str, str]:
+    """Hash of every file that some shader is made from, by its path in the repository."""
+    files = {p for source in SHADERS.glob("*.comp") for p in sources(source)}
+    return {str(p.relative_to(ROOT)): sha256(p.read_bytes()) for p in sorted(files)}
+
+
+def build(stems: list[str]) -> int:
+    """Compiles what changed; the number of modules that failed."""
+    SPIRV.mkdir(parents=True, exist_ok=True)
+    wanted = expected()
+    before = read_manifest()["modules"]
+    modules: dict[str, Any] = {}
+    failed = made = 0
+    for name, (source, defines) in wanted.items():
+        key, target, old = source_key(source), SPIRV / name, before.get(name)
+        fresh = old and old["key"] == key and target.is_file() and sha256(target.read_bytes()) == old["sha256"]
+        if fresh or (stems and source.stem not in stems):
+            if old:
+                modules[name] = old
+            continue
+        problem = compile_one(source, defines, target)
+        if problem:
+            print(problem, file=sys.stderr)
+            failed += 1
+            continue
+        made += 1
+        data = target.read_bytes()
+        modules[name] = {
+            "source": str(source.relative_to(ROOT)),
+            "key": key,
+            "sha256": sha256(data),
+            "capabilities": Module.parse(data).capabilities(),
+            "compiler": version(compiler(source)),
+        }
+    for stale in {p.name for p in SPIRV.glob("*.spv")} - set(wanted):
+        (SPIRV / stale).unlink()
+    record = {"target": TARGET, "sources": all_sources(), "modules": dict(sorted(modules.items()))}
+    beside = MANIFEST.with_suffix(f".{os.getpid()}")
+    beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    os.replace(beside, MANIFEST)
+    print(f"shaders: {made} compiled, {len(modules) - made} up to date, {failed} failed")
+    return failed
+
+
+def check() -> list[str]:
+    """What differs between the sources, the manifest and the modules; empty when nothing does."""
+    manifest, wanted = read_manifest(), expected()
+    problems = []
+    for path in sorted(set(manifest["sources"]) ^ set(all_sources())):
+        problems.append(f"{path}: only in the {'manifest' if path in manifest['sources'] else 'tree'}")
+    for path, digest in all_sources().items():
+        if manifest["sources"].get(path, digest) != digest:
+            problems.append(f"{path}: changed since the modules were compiled")
+    for name in sorted(set(wanted) | set(manifest["modules"]) | {p.name for p in SPIRV.glob("*.spv")}):
+        entry, target = manifest["modules"].get(name), SPIRV / name
+        if name not in wanted:
+            problems.append(f"{name}: no shader makes it")
+        elif entry is None or not target.is_file():
+            problems.append(f"{name}: not compiled")
+        elif sha256(target.read_bytes()) != entry["sha256"]:
+            problems.append(f"{name}: not the file that was compiled")
+        elif entry["key"] != source_key(wanted[name][0]):
+            problems.append(f"{name}: compiled from other sources")
+    return problems
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stems", nargs="*", help="compile only these shaders")
+    parser.add_argument("--check", action="store_true", help="compare hashes; compile nothing")
+    args = parser.parse_args()
+    if args.check:
+        problems = check()
+        for line in problems:
+            print(line, file=sys.stderr)
+        if problems:
+            print("run: make shaders", file=sys.stderr)
+        return 1 if problems else 0
+    return 1 if build(args.stems) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
