@@ -13,7 +13,7 @@ from rlx.ir import Graph, Node
 
 if TYPE_CHECKING:
     from rlx.driver.arena import DeviceArena
-    from rlx.driver.memory import MemoryPlan, Slot
+    from rlx.driver.memory import MemoryPlan
 
 Bytes = npt.NDArray[np.uint8]
 DeviceKind = Literal["cpu", "integrated", "discrete", "virtual", "software"]
@@ -121,11 +121,15 @@ class Device(Protocol):
         """Zero-filled memory from the pool. Raises: OutOfDeviceMemory."""
         ...
 
+    def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer]) -> DeviceArena:
+        """An arena of the plan, zero-filled; `bound` are the segments of the stores it refers to."""
+        ...
+
     def free_bytes(self) -> int:
         """Memory that could still be acquired, as far as the device tells."""
         ...
 
-    def support(self, node: Node, slots: Mapping[int, Slot] | None = None) -> Support:
+    def support(self, node: Node) -> Support:
         """Whether the node runs natively here or goes to the host."""
         ...
 

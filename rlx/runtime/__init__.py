@@ -1,0 +1,9 @@
+"""The runtime: sessions, compiled graphs, stores of weights and state, jit."""
+
+from rlx.runtime.compiled import CompiledGraph as CompiledGraph
+from rlx.runtime.jit import grad as grad
+from rlx.runtime.jit import jit as jit
+from rlx.runtime.report import Report as Report
+from rlx.runtime.session import Session as Session
+from rlx.runtime.weights import State as State
+from rlx.runtime.weights import Weights as Weights

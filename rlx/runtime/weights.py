@@ -78,6 +78,10 @@ class Weights:
             raise GraphError(f"weight {name!r} has not been set; set_param({name!r}, array) does it")
         return self._where[name]
 
+    def find(self, name: str) -> Slot | None:
+        """Where a weight lives, None while it has not been set."""
+        return self._where.get(name)
+
     def missing(self, names: Iterator[str] | list[str]) -> list[str]:
         """Which of the names have not been set."""
         return [n for n in names if n not in self._where]

@@ -1,0 +1,287 @@
+"""CompiledGraph: a graph optimized and planned for one device, recorded when first run."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
+from rlx.driver.planner import plan as make_plan
+from rlx.dtypes import DType, DTypeLike
+from rlx.errors import GraphError, OutOfDeviceMemory
+from rlx.ir import Graph, Tensor, TensorType, verify
+from rlx.runtime.ports import Array, InputPort, OutputPort, accept_inputs
+from rlx.runtime.prepare import Prepared, prepare
+from rlx.runtime.report import Report
+from rlx.runtime.weights import State, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """How `Session.compile` was asked to compile."""
+
+    planner: Literal["reuse", "bump"]
+    storage: Literal["typed", "f32"]
+    optimize: bool
+    fallback: Literal["host", "error"]
+    build: BuildOptions
+
+
+class CompiledGraph:
+    """A graph ready to run on one device, made by `Session.compile`.
+
+    Any thread may call `run`; calls take turns. `clone()` gives a twin with its own memory for parallel use. Weights
+    are in `weights`, shared with other executables that were given the same store.
+    """
+
+    def __init__(
+        self, graph: Graph, device: Device, weights: Weights, state: State, options: CompileOptions
+    ) -> None:
+        verify(graph)
+        self.graph = graph
+        self.device = device
+        self.weights = weights
+        self.state = state
+        self.options = options
+        self._lock = threading.RLock()
+        self._closed = False
+        self._program: _Program | None = None
+        weights.declare({name: t.type for name, t in graph.params.items()})
+        state.declare({name: t.type for name, t in graph.states.items()})
+        self._prepared: Prepared | None = None
+        self._kept: dict[str, DType] = {}
+        self._version = -1
+        self._plan = self._make_plan(self._prepare())
+        self._check_memory(self._prepare())
+
+    # -- weights and state
+
+    def set_param(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:
+        """Writes a weight; `dtype="bf16"` or "f16" keeps an f32 weight in half precision (rounded to nearest even).
+
+        A change of dtype records the program anew before the next run; otherwise the weight is written in place.
+        Raises: GraphError for an unknown name, ShapeError, DTypeError; nothing is changed then.
+        """
+        if name not in self.graph.params:
+            raise GraphError(
+                f"set_param: the graph has no parameter {name!r}; it has {sorted(self.graph.params)}"
+            )
+        with self._lock:
+            self._open()
+            self.weights.set(name, data, dtype)
+
+    def set_params(self, arrays: Mapping[str, npt.ArrayLike], dtype: DTypeLike | None = None) -> None:
+        """Writes several weights. Raises: GraphError naming every unknown one before any is written."""
+        unknown = sorted(set(arrays) - set(self.graph.params))
+        if unknown:
+            raise GraphError(
+                f"set_params: no such parameters: {unknown}; there are {sorted(self.graph.params)}"
+            )
+        for name, data in arrays.items():
+            self.set_param(name, data, dtype)
+
+    def get_state(self, name: str) -> npt.NDArray[np.generic]:
+        """A copy of a state."""
+        with self._lock:
+            return self.state.get(name)
+
+    def set_state(self, name: str, data: npt.ArrayLike) -> None:
+        """Writes a state. Raises: GraphError, ShapeError, DTypeError."""
+        with self._lock:
+            self.state.set(name, data)
+
+    # -- running
+
+    def run(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Array]:
+        """Runs the graph once: NumPy arrays in by name, fresh NumPy arrays out by name.
+
+        Raises: GraphError (names, weights not set), ShapeError, DTypeError, before anything is written.
+        """
+        with self._lock:
+            program = self._ready()
+            arrays = accept_inputs(program.inputs, inputs if inputs is not None else {})
+            for port, array in zip(program.inputs, arrays, strict=True):
+                port.put(array)
+            program.executable.run()
+            return {port.name: port.take() for port in program.outputs}
+
+    def prepare(self) -> Self:
+        """Allocates and records now what the first run would."""
+        with self._lock:
+            self._ready()
+        return self
+
+    def clone(self) -> CompiledGraph:
+        """A twin with its own arena and its own copy of the state, contents copied; the weights stay shared."""
+        with self._lock:
+            self._open()
+            state = State(self.device)
+            self.state.copy_to(state)
+            twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options)
+            if self._program is not None:
+                self._program.arena.copy_into(twin._ready().arena)
+            return twin
+
+    def close(self) -> None:
+        """Frees the recording and the arena; the weights stay. Idempotent."""
+        with self._lock:
+            self._closed = True
+            if self._program is not None:
+                self._program.close()
+                self._program = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- looking inside
+
+    @property
+    def plan(self) -> MemoryPlan:
+        """Where every tensor lives."""
+        return self._plan
+
+    @property
+    def program(self) -> Graph:
+        """The optimized graph that runs."""
+        return self._prepare().graph
+
+    @property
+    def arena(self) -> DeviceArena:
+        """The recorded program's memory."""
+        with self._lock:
+            return self._ready().arena
+
+    @property
+    def executable(self) -> Executable:
+        """The backend's recorded program."""
+        with self._lock:
+            return self._ready().executable
+
+    def value(self, tensor: Tensor) -> Array:
+        """What a tensor of `program` held after the last run; only whole with `planner="bump"`."""
+        raw = self.arena.read_bytes(tensor.id, tensor.type.nbytes)
+        return raw.view(tensor.dtype.np).reshape(tensor.shape)
+
+    def report(self) -> Report:
+        """How each node runs: native, decomposed, host; and the memory plan."""
+        with self._lock:
+            program = self._ready()
+            decomposed = self._prepare().decomposed
+            nodes = [
+                replace(d, how="decomposed") if d.how == "native" and d.node in decomposed else d
+                for d in program.executable.dispatch
+            ]
+            return Report(self.device.info.id, nodes, self.plan, self.weights.nbytes)
+
+    # -- stages
+
+    def _prepare(self) -> Prepared:
+        """The optimized graph for the dtypes the weights have now."""
+        declared = self.graph.params
+        kept = {n: d for n, d in self.weights.dtypes().items() if n in declared and d != declared[n].dtype}
+        if self._prepared is None or kept != self._kept:
+            o = self.options
+            self._kept = kept
+            self._prepared = prepare(
+                self.graph,
+                support=self.device.support,
+                param_dtypes=kept,
+                storage=o.storage,
+                optimize=o.optimize,
+                fallback=o.fallback,
+            )
+        return self._prepared
+
+    def _make_plan(self, prepared: Prepared) -> MemoryPlan:
+        where = {n: self.weights.find(n) for n in prepared.graph.params}
+        absent = {n: Slot("unset", 0, t.type.nbytes, t.dtype) for n, t in prepared.graph.params.items()}
+        return make_plan(
+            prepared.graph,
+            planner=self.options.planner,
+            param_slots={n: slot or absent[n] for n, slot in where.items()},
+            state_slots={n: self.state.slot(n) for n in prepared.graph.states},
+            max_alloc_bytes=self.device.limits.max_alloc_bytes,
+        )
+
+    def _check_memory(self, prepared: Prepared) -> None:
+        plan = self._plan
+        unset = [t for n, t in self.graph.params.items() if n not in self.weights.dtypes()]
+        need = sum(plan.segments.values()) + sum(t.type.nbytes for t in unset)
+        free = self.device.free_bytes()
+        if need > free:
+            tensors = sorted(prepared.graph.tensors(), key=lambda t: -t.type.nbytes)[:5]
+            largest = "; ".join(
+                f"{t.node.label or t.node.op.name} {t.type} {t.type.nbytes:,}" for t in tensors
+            )
+            raise OutOfDeviceMemory(
+                f"graph {self.graph.name!r} needs {need:,} bytes on {self.device.info.id}, {free:,} are free. "
+                f"Largest tensors: {largest}. Use a smaller batch, keep weights in bf16, or another device"
+            )
+
+    def _open(self) -> None:
+        if self._closed:
+            raise GraphError(f"the compiled graph {self.graph.name!r} is closed")
+
+    def _ready(self) -> _Program:
+        self._open()
+        if self._program is not None and self._version == self.weights.version:
+            return self._program
+        missing = self.weights.missing(list(self.graph.params))
+        if missing:
+            raise GraphError(
+                f"graph {self.graph.name!r}: weights not set: {missing[:8]}; set_param sets them"
+            )
+        if self._program is not None:
+            self._program.close()
+            self._program = None
+        with self.weights.lock:
+            prepared = self._prepare()
+            self._plan = self._make_plan(prepared)
+            self._version = self.weights.version
+            self._program = _Program(self, prepared, self._plan)
+        if self.options.build.debug >= 1:
+            print(self.report(), file=sys.stderr)
+        return self._program
+
+
+class _Program:
+    """A recorded program: arena, executable and ports."""
+
+    def __init__(self, owner: CompiledGraph, prepared: Prepared, plan: MemoryPlan) -> None:
+        device = owner.device
+        bound = {**owner.weights.segments(), **dict(owner.state.region.segments())}
+        self.arena = device.arena(plan, bound)
+        try:
+            self.executable = device.build(prepared.graph, plan, self.arena, owner.options.build)
+        except BaseException:
+            self.arena.close()
+            raise
+        declared = owner.graph
+        graph = prepared.graph
+        self.inputs = [
+            InputPort(n, declared.inputs[n].type, graph.inputs[n], self.arena) for n in declared.inputs
+        ]
+        self.outputs = [
+            OutputPort(n, declared.outputs[n].type, graph.outputs[n], self.arena) for n in declared.outputs
+        ]
+
+    def close(self) -> None:
+        self.executable.close()
+        self.arena.close()
+
+
+def signature(graph: Graph) -> tuple[dict[str, TensorType], dict[str, TensorType]]:
+    """Input and output types by name."""
+    return {n: t.type for n, t in graph.inputs.items()}, {n: t.type for n, t in graph.outputs.items()}

@@ -1,0 +1,82 @@
+"""Ports: how run() moves inputs into their slots and outputs out of them, checks first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.driver import DeviceArena
+from rlx.errors import GraphError
+from rlx.ir import Tensor, TensorType
+from rlx.runtime.weights import check_array
+
+Array = npt.NDArray[Any]
+
+
+class InputPort:
+    """One input: `declared` is what the user gives, `tensor` the planned tensor that holds it (f32 where the plan
+    widens it)."""
+
+    __slots__ = ("_view", "_write", "declared", "name", "np_dtype", "shape")
+
+    def __init__(self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena) -> None:
+        self.name = name
+        self.declared = declared
+        self.shape = declared.shape
+        self.np_dtype = declared.dtype.np
+        raw = arena.view(tensor.id)
+        stored = tensor.dtype.np
+        self._view = None if raw is None else raw[: tensor.type.nbytes].view(stored).reshape(tensor.shape)
+        node = tensor.id
+
+        def write(array: Array) -> None:
+            arena.write_bytes(node, array if array.dtype == stored else array.astype(stored))
+
+        self._write = write
+
+    def accept(self, given: Any) -> Array:
+        """The value as an array of the declared type. Raises: ShapeError, DTypeError."""
+        if type(given) is np.ndarray and given.dtype == self.np_dtype and given.shape == self.shape:
+            return given
+        return check_array(f"input {self.name!r}", given, self.declared)
+
+    def put(self, array: Array) -> None:
+        """Writes an accepted array."""
+        if self._view is not None:
+            np.copyto(self._view, array, casting="unsafe")
+        else:
+            self._write(array)
+
+
+class OutputPort:
+    """One output: reads give a fresh array of the declared type."""
+
+    __slots__ = ("_read", "_view", "name", "np_dtype")
+
+    def __init__(self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena) -> None:
+        self.name = name
+        self.np_dtype = declared.dtype.np
+        raw = arena.view(tensor.id)
+        stored, nbytes, shape, node = tensor.dtype.np, tensor.type.nbytes, tensor.shape, tensor.id
+        self._view = None if raw is None else raw[:nbytes].view(stored).reshape(shape)
+        self._read: Callable[[], Array] = lambda: arena.read_bytes(node, nbytes).view(stored).reshape(shape)
+
+    def take(self) -> Array:
+        if self._view is not None:
+            return self._view.astype(self.np_dtype, copy=True)
+        array = self._read()
+        return array if array.dtype == self.np_dtype else array.astype(self.np_dtype)
+
+
+def accept_inputs(ports: list[InputPort], given: Mapping[str, Any]) -> list[Array]:
+    """Every input checked before any is written. Raises: GraphError for missing or unknown names."""
+    if len(given) != len(ports) or any(port.name not in given for port in ports):
+        names = [port.name for port in ports]
+        missing = [n for n in names if n not in given]
+        unknown = [n for n in given if n not in names]
+        said = [f"missing {missing}" if missing else "", f"unknown {unknown}" if unknown else ""]
+        raise GraphError(f"run: inputs {' and '.join(filter(None, said))}; the graph takes {names}")
+    return [port.accept(given[port.name]) for port in ports]

@@ -1,0 +1,37 @@
+"""From the user's graph to the one that is planned: weight dtypes, storage, optimization, legalization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rlx.driver.device import Support
+from rlx.dtypes import DType
+from rlx.ir import Graph, Node
+from rlx.passes import optimize as run_passes
+from rlx.passes import set_param_dtypes, widen
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The graph that is planned and lowered, and the labels of the nodes that came from a decomposed op."""
+
+    graph: Graph
+    decomposed: frozenset[str]
+
+
+def prepare(
+    graph: Graph,
+    *,
+    support: Callable[[Node], Support],
+    param_dtypes: Mapping[str, DType],
+    storage: str,
+    optimize: bool,
+    fallback: str,
+) -> Prepared:
+    """Applies the dtypes weights are kept in, the storage layout, and the passes. Raises: UnsupportedOp."""
+    made = set_param_dtypes(graph, param_dtypes) if param_dtypes else graph
+    if storage == "f32":
+        made = widen(made)
+    made, report = run_passes(made, support=support, fallback=fallback, fuse=optimize)
+    return Prepared(made, frozenset(report.decomposed))

@@ -1,0 +1,43 @@
+"""Report: how every node of a compiled graph runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rlx.driver import Dispatch, MemoryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How each node runs on `device` ("native", "alias", "decomposed", "host"), and the memory plan."""
+
+    device: str
+    nodes: Sequence[Dispatch]
+    plan: MemoryPlan
+    weight_bytes: int
+
+    def __iter__(self) -> Iterator[Dispatch]:
+        return iter(self.nodes)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many nodes run each way."""
+        return dict(Counter(d.how for d in self.nodes))
+
+    @property
+    def host_nodes(self) -> list[Dispatch]:
+        """The nodes that fall back to the host."""
+        return [d for d in self.nodes if d.how == "host"]
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{n} {how}" for how, n in sorted(self.counts.items()))
+        plan = self.plan
+        lines = [
+            f"device {self.device}: {len(self.nodes)} nodes ({counts or 'none'})",
+            f"arena {plan.arena_bytes:,} bytes, bound {plan.max_live_bytes:,} ({plan.overhead:.3f}), without reuse "
+            f"{plan.no_reuse_bytes:,}; weights {self.weight_bytes:,}",
+        ]
+        lines += [f"  {d.how:10} {d.op:14} {d.node}  [{' '.join(d.steps)}]" for d in self.nodes]
+        return "\n".join(lines)

@@ -1,0 +1,77 @@
+"""Session: a device and the settings under which graphs are compiled for it."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from rlx.driver import BuildOptions, DeviceInfo
+from rlx.driver.registry import open_device
+from rlx.errors import DTypeError, RlxError
+from rlx.ir import Graph
+from rlx.runtime.compiled import CompiledGraph, CompileOptions
+from rlx.runtime.weights import State, Weights
+
+PRECISIONS = ("f32", "tf32", "f16", "bf16")
+
+
+class Session:
+    """Compiles graphs for one device.
+
+    `device` is "auto" (CUDA, then a hardware Vulkan device, then the CPU; RLX_DEVICE overrides), "cpu", "vulkan",
+    "cuda", or one with a number. `precision` "f32" is honest float32; "tf32", "f16" and "bf16" let matrix products
+    round their inputs. `fallback` says what happens to nodes the device has no kernel for: "host" runs them with
+    NumPy and `report()` lists them, "error" refuses to compile. `threads` limits the CPU's threads.
+
+    Raises: DeviceUnavailable with the reason.
+    """
+
+    def __init__(
+        self,
+        device: str = "auto",
+        *,
+        precision: str = "f32",
+        fallback: Literal["host", "error"] = "host",
+        threads: int | None = None,
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise DTypeError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}")
+        if fallback not in ("host", "error"):
+            raise RlxError(f'fallback {fallback!r} is neither "host" nor "error"')
+        self.device = open_device(device)
+        self.fallback = fallback
+        self.options = BuildOptions(precision=precision, threads=threads, debug=debug_level())
+
+    @property
+    def info(self) -> DeviceInfo:
+        return self.device.info
+
+    def compile(
+        self,
+        graph: Graph,
+        *,
+        weights: Weights | None = None,
+        state: State | None = None,
+        planner: Literal["reuse", "bump"] = "reuse",
+        storage: Literal["typed", "f32"] = "typed",
+        optimize: bool = True,
+    ) -> CompiledGraph:
+        """Plans the graph for this device; the first run, or `prepare()`, records it.
+
+        `weights` and `state` share tensors with other executables. `planner="bump"` gives every tensor its own slot,
+        `storage="f32"` holds 8- and 16-bit tensors and bools as f32, `optimize=False` runs the graph as written.
+
+        Raises: ShapeError, DTypeError, UnsupportedOp, OutOfDeviceMemory (before anything is allocated).
+        """
+        options = CompileOptions(planner, storage, optimize, self.fallback, self.options)
+        return CompiledGraph(
+            graph, self.device, weights or Weights(self.device), state or State(self.device), options
+        )
+
+
+def debug_level() -> int:
+    """The level of RLX_DEBUG: 0 quiet, 1 plans, 2 launches, 3 timings, 4 every node against the float64 reference."""
+    text = os.environ.get("RLX_DEBUG", "0")
+    if not text.isdecimal():
+        raise RlxError(f"RLX_DEBUG={text!r} is not a number; levels are 0 to 4")
+    return int(text)
