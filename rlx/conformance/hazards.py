@@ -1,0 +1,89 @@
+"""The hazard checker: proves that a recorded run orders every conflicting pair of steps.
+
+It shares no code with the placement of barriers: it resolves every range a step declares to device addresses and
+replays the recording. Two steps are ordered when a barrier stands between them; two unordered steps may not touch a
+byte that either writes. Consecutive runs and host access are ordered by the wait at the end of each recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rlx.backends.gpu.steps import HostCall, Ref, Step
+from rlx.driver import DeviceArena
+
+
+class HasSchedule(Protocol):
+    """A recording: its steps, and the indices of the steps that have a barrier before them."""
+
+    @property
+    def schedule(self) -> tuple[Sequence[Step], frozenset[int]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """Two unordered steps that touch the same byte, at least one writing: indices, kind, and the first address."""
+
+    first: int
+    second: int
+    kind: str
+    address: int
+
+    def __str__(self) -> str:
+        return f"steps {self.first} and {self.second}: unordered {self.kind} at address {self.address:#x}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    begin: int
+    end: int
+    step: int
+    writes: bool
+
+
+def find_hazards(steps: Sequence[Step], barriers: Iterable[int], arena: DeviceArena) -> list[Hazard]:
+    """Every unordered conflicting pair of a recording; empty when it is sound."""
+    marks = set(barriers)
+    found: list[Hazard] = []
+    group: list[_Access] = []
+    for index, step in enumerate(steps):
+        if index in marks:
+            found += _conflicts(group)
+            group = []
+        if isinstance(step, HostCall):
+            raise ValueError(f"step {index} is a host call; a recording holds device steps only")
+        group += _accesses(index, step.reads, arena, writes=False)
+        group += _accesses(index, step.writes, arena, writes=True)
+    return found + _conflicts(group)
+
+
+def check_recording(recorded: HasSchedule, arena: DeviceArena) -> list[Hazard]:
+    """`find_hazards` over a recording's own schedule."""
+    steps, barriers = recorded.schedule
+    return find_hazards(steps, barriers, arena)
+
+
+def _accesses(index: int, refs: Sequence[Ref], arena: DeviceArena, *, writes: bool) -> list[_Access]:
+    made = []
+    for ref in refs:
+        base = arena.buffer(ref.segment).address + ref.offset
+        made.append(_Access(base, base + ref.nbytes, index, writes))
+    return made
+
+
+def _conflicts(group: list[_Access]) -> list[Hazard]:
+    """Sweeps the accesses of one barrier-free stretch in address order."""
+    found: dict[tuple[int, int], Hazard] = {}
+    active: list[_Access] = []
+    for access in sorted(group, key=lambda a: (a.begin, a.end)):
+        active = [a for a in active if a.end > access.begin]
+        for other in active:
+            if other.step == access.step or not (other.writes or access.writes):
+                continue
+            first, second = sorted((other, access), key=lambda a: a.step)
+            kind = f"{'write' if second.writes else 'read'} after {'write' if first.writes else 'read'}"
+            found.setdefault((first.step, second.step), Hazard(first.step, second.step, kind, access.begin))
+        active.append(access)
+    return sorted(found.values(), key=lambda h: (h.first, h.second))
