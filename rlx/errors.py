@@ -23,6 +23,10 @@ class GraphError(RlxError):
     """A graph that is not well formed: unknown or duplicate names, cycles, values of another graph."""
 
 
+class TracedValueError(GraphError, TypeError):
+    """A tensor of a graph used as if its value were known: as a condition, a number, an array or a sequence."""
+
+
 class ModelFormatError(RlxError):
     """A model file or folder that is damaged, lies about itself, or lacks a part."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,11 @@ from rlx.dtypes import DType, DTypeLike, as_dtype, f32, weak_dtype
 from rlx.errors import GraphError, ShapeError
 from rlx.ir.op import Attrs, Op, get_op
 from rlx.ir.types import TensorType, as_shape
+
+if TYPE_CHECKING:
+    from rlx.ir.methods import TensorMethods
+else:
+    TensorMethods = object  # the operators are attached by rlx.ops.operators
 
 TensorLike = "Tensor | npt.ArrayLike"
 
@@ -42,7 +47,7 @@ class Node:
     __repr__ = __str__
 
 
-class Tensor:
+class Tensor(TensorMethods):
     """The user's handle to one tensor of a graph: `id` (unique in the graph, the key of its memory slot), `type`,
     `node` (the node that makes it) and `index` (which of the node's outputs it is).
 

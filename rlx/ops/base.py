@@ -1,0 +1,111 @@
+"""What the op modules share: type checks for `infer`, argument handling for the public functions, unbroadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rlx.dtypes import DType, f32, promote
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Tensor, TensorType, apply
+from rlx.ir.graph import as_tensors, graph_of
+from rlx.ir.op import Infer
+from rlx.ir.types import broadcast_shapes
+
+TensorLike = Any  # a Tensor, a Python scalar or a NumPy array; at least one argument of a call is a Tensor
+
+
+def tensors(op: str, *args: TensorLike) -> tuple[Tensor, ...]:
+    """The arguments as Tensors of one graph. Raises: DTypeError for a scalar that the dtype beside it cannot hold."""
+    graph = graph_of(op, args)
+    try:
+        return as_tensors(graph, args)
+    except OverflowError as error:
+        raise DTypeError(
+            f"{op}: {error}; give rlx.cast the tensor beside it to a wider dtype first"
+        ) from None
+
+
+def tensor(op: str, x: TensorLike) -> Tensor:
+    """The one argument, which must be a Tensor."""
+    return tensors(op, x)[0]
+
+
+def cast_to(x: Tensor, dtype: DType) -> Tensor:
+    """x as dtype; nothing is added to the graph when it has it."""
+    return x if x.dtype == dtype else apply("cast", x, dtype=dtype)
+
+
+def floating(x: Tensor) -> Tensor:
+    """x itself when it is a float, else cast to f32."""
+    return x if x.dtype.is_float else cast_to(x, f32)
+
+
+def want_inputs(op: str, types: Sequence[TensorType], low: int, high: int | None = None) -> None:
+    high = low if high is None else high
+    if not low <= len(types) <= high:
+        expected = str(low) if low == high else f"{low} to {high}"
+        raise ShapeError(f"{op}: takes {expected} inputs, got {len(types)}")
+
+
+def want_float(op: str, dtype: DType, what: str = "input") -> None:
+    if not dtype.is_float:
+        raise DTypeError(
+            f"{op}: the {what} must be a float, got {dtype}; cast it first (the function rlx.{op} does)"
+        )
+
+
+def want_number(op: str, dtype: DType) -> None:
+    if dtype.kind == "b":
+        raise DTypeError(f"{op}: takes numbers, got bool; cast to a number, or use the logical_* functions")
+
+
+def want_bool(op: str, dtype: DType) -> None:
+    if dtype.kind != "b":
+        raise DTypeError(f"{op}: takes bool, got {dtype}; cast it to bool (`x != 0`)")
+
+
+def infer_unary(op: str, want: Callable[[str, DType], None]) -> Infer:
+    """Same shape, same dtype."""
+
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        want_inputs(op, types, 1)
+        want(op, types[0].dtype)
+        return types[0]
+
+    return infer
+
+
+def infer_binary(op: str, want: Callable[[str, DType], None], result: DType | None = None) -> Infer:
+    """The broadcast shape; the promoted dtype, or `result`."""
+
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        want_inputs(op, types, 2)
+        dtype = promote(types[0].dtype, types[1].dtype)
+        want(op, dtype)
+        shape = broadcast_shapes(types[0].shape, types[1].shape, op=op)
+        return TensorType(shape, dtype if result is None else result)
+
+    return infer
+
+
+def anything(op: str, dtype: DType) -> None:
+    """The check of an op that takes every dtype."""
+
+
+def unbroadcast(gradient: Tensor, like: Tensor) -> Tensor | None:
+    """The gradient of a tensor from the gradient of its broadcast: summed over the axes along which it was repeated,
+    in the tensor's shape and dtype. None for a tensor of integers or bools."""
+    if not like.dtype.is_float:
+        return None
+    extra = gradient.ndim - like.ndim
+    axes = [
+        i
+        for i in range(gradient.ndim)
+        if i < extra or (like.shape[i - extra] == 1 and gradient.shape[i] != 1)
+    ]
+    if axes:
+        gradient = apply("sum", gradient, axes=tuple(axes), keepdims=True)
+    if gradient.shape != like.shape:
+        gradient = apply("reshape", gradient, shape=like.shape)
+    return cast_to(gradient, like.dtype)

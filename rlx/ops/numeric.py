@@ -1,0 +1,87 @@
+"""What the NumPy references share: half precision by way of f32, conversions, integer powers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.dtypes import DType, as_dtype, f32, promote
+
+Array = npt.NDArray[Any]
+
+
+def working(dtype: DType) -> DType:
+    """The dtype that values of `dtype` are computed in: f32 for f16 and bf16, else itself."""
+    return f32 if dtype.is_half else dtype
+
+
+def widened(array: Array) -> Array:
+    """The array in its working dtype."""
+    dtype = as_dtype(array.dtype)
+    return array.astype(np.float32) if dtype.is_half else array
+
+
+def computed(
+    result: Callable[[Sequence[DType]], DType] | None = None, common: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a NumPy function a reference: halves go in as f32 and the result is rounded once, at the end.
+
+    `result` gives the output dtype from the input dtypes (default: the promoted one). With `common`, all inputs are
+    brought to the promoted dtype first. Floating-point warnings are off: NaN and infinity are answers here.
+    """
+
+    def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fn)
+        def reference(*arrays: Any, **attrs: Any) -> Any:
+            given = [np.asarray(a) for a in arrays]
+            dtypes = [as_dtype(a.dtype) for a in given]
+            out = result(dtypes) if result is not None else promote(*dtypes)
+            with np.errstate(all="ignore"):
+                if common:
+                    work = working(promote(*dtypes)).np
+                    given = [a.astype(work, copy=False) for a in given]
+                else:
+                    given = [widened(a) for a in given]
+                return np.asarray(fn(*given, **attrs)).astype(out.np, copy=False)
+
+        return reference
+
+    return wrap
+
+
+def convert(array: Array, dtype: DType) -> Array:
+    """The array as `dtype`, by rlx's rules.
+
+    Float to float rounds to nearest even. Float to integer truncates toward zero, NaN gives 0 and what is out of range
+    the nearest end of it (NumPy leaves both open, and devices differ). Integer to integer keeps the low bits. Anything
+    to bool is `!= 0`.
+    """
+    array = np.asarray(array)
+    source = as_dtype(array.dtype)
+    if source == dtype:
+        return array
+    if dtype.kind == "b":
+        return np.asarray(array != 0)
+    with np.errstate(all="ignore"):
+        if not (source.is_float and dtype.is_int):
+            return array.astype(dtype.np)
+        info = np.iinfo(dtype.np)
+        wide = np.trunc(array.astype(np.float64))
+        # The ends of i64 are no float64, so they are put in after the conversion, not before.
+        low, high = wide <= float(info.min), wide >= float(info.max)
+        inside = np.where(low | high | np.isnan(wide), 0.0, wide).astype(dtype.np)
+        return np.where(low, info.min, np.where(high, info.max, inside)).astype(dtype.np)
+
+
+def integer_power(base: Array, exponent: Array) -> Array:
+    """base ** exponent for integers, wrapping. A negative exponent gives the truncated real value: ±1 for a base of
+    ±1, else 0 (0 included)."""
+    negative = exponent < 0
+    result = np.power(base, np.where(negative, 0, exponent).astype(exponent.dtype))
+    odd = (exponent & 1) == 1
+    inverse = np.where(base == 1, 1, np.where(base == -1, np.where(odd, -1, 1), 0)).astype(base.dtype)
+    return np.where(negative, inverse, result)

@@ -1,0 +1,232 @@
+"""Reductions over any axes: sum, mean, prod, max, min."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType, f32, i32, i64
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.op import Decompose, Infer, Vjp
+from rlx.ir.types import normalize_axes
+from rlx.ops.base import TensorLike, cast_to, tensor, want_float, want_inputs
+from rlx.ops.numeric import Array, computed
+
+Axis = int | Sequence[int] | None
+
+
+def sum_dtype(dtype: DType) -> DType:
+    """What sums and products of `dtype` give: floats and i64 keep theirs, the other integers and bool give i32."""
+    return dtype if dtype.is_float or dtype == i64 else i32
+
+
+def _same(dtype: DType) -> DType:
+    return dtype
+
+
+def kept_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape after reducing with keepdims."""
+    return tuple(1 if i in axes else n for i, n in enumerate(shape))
+
+
+def _infer(op: str, result: Callable[[DType], DType], empty: bool) -> Infer:
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        want_inputs(op, types, 1)
+        shape, axes = types[0].shape, attrs["axes"]
+        if op == "mean":
+            want_float(op, types[0].dtype)
+        if tuple(axes) != normalize_axes(axes, len(shape), op):
+            raise ShapeError(
+                f"{op}: axes {axes} are not normalized; expected sorted axes counted from the front"
+            )
+        if not isinstance(attrs["keepdims"], bool):
+            raise DTypeError(f"{op}: keepdims is {attrs['keepdims']!r}; expected a bool")
+        if (
+            not empty
+            and any(shape[i] == 0 for i in axes)
+            and all(shape[i] for i in range(len(shape)) if i not in axes)
+        ):
+            raise ShapeError(
+                f"{op}: axes {axes} of {shape} hold no elements, and the {op} of nothing is undefined"
+            )
+        kept = kept_shape(shape, axes)
+        out = kept if attrs["keepdims"] else tuple(n for i, n in enumerate(shape) if i not in axes)
+        return TensorType(out, result(types[0].dtype))
+
+    return infer
+
+
+def _sum(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+    out = np.float64 if x.dtype == np.float64 else np.float32 if x.dtype.kind == "f" else None
+    if out is None:
+        out = np.int64 if x.dtype == np.int64 else np.int32
+    return np.sum(_last(x, axes), axis=-1, dtype=out).reshape(_shape(x, axes, keepdims))
+
+
+def _last(x: Array, axes: tuple[int, ...]) -> Array:
+    """The reduced axes flattened into one, last and contiguous: NumPy adds in pairs only there."""
+    kept = [i for i in range(x.ndim) if i not in axes]
+    count = math.prod(x.shape[i] for i in axes)
+    moved = np.transpose(x, (*kept, *axes))
+    return np.ascontiguousarray(moved).reshape((*(x.shape[i] for i in kept), count))
+
+
+def _shape(x: Array, axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
+    kept = kept_shape(x.shape, axes)
+    return kept if keepdims else tuple(n for i, n in enumerate(x.shape) if i not in axes)
+
+
+def _mean(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+    count = x.dtype.type(math.prod(x.shape[i] for i in axes))
+    return _sum(x, axes=axes, keepdims=keepdims) / count
+
+
+def _prod(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+    dtype = x.dtype if x.dtype.kind == "f" or x.dtype == np.int64 else np.dtype(np.int32)
+    return np.prod(x, axis=axes, keepdims=keepdims, dtype=dtype)
+
+
+def _max(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return np.max(x, axis=axes, keepdims=keepdims)
+
+
+def _min(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return np.min(x, axis=axes, keepdims=keepdims)
+
+
+def _back(d: Tensor, node: Node) -> Tensor:
+    """A tensor of the output's shape, repeated over the reduced axes to the input's shape."""
+    shape = node.inputs[0].shape
+    kept = kept_shape(shape, node.attrs["axes"])
+    d = d if d.shape == kept else apply("reshape", d, shape=kept)
+    return d if kept == shape else apply("expand", d, shape=shape)
+
+
+def _vjp(rule: Callable[[Tensor, Node], Tensor]) -> Vjp:
+    def vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        d = grads[0]
+        if d is None or not (d.dtype.is_float and node.inputs[0].dtype.is_float):
+            return (None,)
+        return (rule(d, node),)
+
+    return vjp
+
+
+def _count(node: Node) -> int:
+    return math.prod(node.inputs[0].shape[i] for i in node.attrs["axes"])
+
+
+def _mean_rule(d: Tensor, node: Node) -> Tensor:
+    return _back(cast_to(cast_to(d, working_float(d)) / float(builtins.max(_count(node), 1)), d.dtype), node)
+
+
+def _prod_rule(d: Tensor, node: Node) -> Tensor:
+    # The product of the others: y / x where nothing is zero; with one zero only that element has a gradient.
+    x, axes = node.inputs[0], node.attrs["axes"]
+    zero = apply("equal", x, 0)
+    safe = apply("where", zero, 1, x)
+    product = apply("prod", safe, axes=axes, keepdims=True)
+    zeros = apply("sum", zero, axes=axes, keepdims=True)
+    others = apply("where", apply("equal", zeros, apply("cast", zero, dtype=i32)), product / safe, 0)
+    return _back(d, node) * others
+
+
+def _extremum_rule(d: Tensor, node: Node) -> Tensor:
+    x = node.inputs[0]
+    best = apply("equal", x, _back(node.outputs[0], node))
+    ones = apply("cast", best, dtype=working_float(d))
+    share = ones / apply("sum", ones, axes=node.attrs["axes"], keepdims=True)
+    return cast_to(_back(d, node) * share, d.dtype)
+
+
+def working_float(d: Tensor) -> DType:
+    """f32 for halves, whose counts would stop at 2048."""
+    return f32 if d.dtype.is_half else d.dtype
+
+
+def _mean_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    x = inputs[0]
+    total = apply("sum", cast_to(x, working_float(x)), **attrs)
+    return cast_to(total / float(math.prod(x.shape[i] for i in attrs["axes"])), x.dtype)
+
+
+def _register(
+    name: str,
+    reference: Callable[..., Any],
+    rule: Callable[[Tensor, Node], Tensor],
+    result: Callable[[DType], DType],
+    empty: bool,
+    decompose: Decompose | None = None,
+) -> None:
+    register(
+        Op(
+            name,
+            "reduce",
+            _infer(name, result, empty),
+            computed(lambda dtypes: result(dtypes[0]))(reference),
+            f"numpy.{name}",
+            _vjp(rule),
+            kernel="reduce",
+            decompose=decompose,
+        )
+    )
+
+
+_register("sum", _sum, _back, sum_dtype, empty=True)
+_register("mean", _mean, _mean_rule, _same, empty=True, decompose=_mean_decompose)
+_register("prod", _prod, _prod_rule, sum_dtype, empty=True)
+_register("max", _max, _extremum_rule, _same, empty=False)
+_register("min", _min, _extremum_rule, _same, empty=False)
+
+
+def _call(op: str, x: TensorLike, axis: Axis, keepdims: bool) -> Tensor:
+    x = tensor(op, x)
+    if op == "mean" and not x.dtype.is_float:
+        x = cast_to(x, f32)
+    return apply(op, x, axes=normalize_axes(axis, x.ndim, op), keepdims=bool(keepdims))
+
+
+def sum(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The sum over the axes (None: all); 0 for an empty axis.
+
+    Dtype: floats and i64 keep theirs; bool, u8, i8 and i32 give i32, which wraps. Gradient: d, repeated.
+    Numerics: in f32 for halves, in blocks or pairs, so the error grows with the logarithm of the count.
+    """
+    return _call("sum", x, axis, keepdims)
+
+
+def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The mean over the axes (None: all); NaN for an empty axis.
+
+    Dtype: floats keep theirs; integers and bools become f32. Gradient: d / count, repeated. Numerics: as sum.
+    """
+    return _call("mean", x, axis, keepdims)
+
+
+def prod(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The product over the axes (None: all); 1 for an empty axis.
+
+    Dtype: as sum. Gradient: d times the product of the others, right where factors are zero too.
+    """
+    return _call("prod", x, axis, keepdims)
+
+
+def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The greatest over the axes (None: all); NaN where one is NaN. Raises: ShapeError for an empty axis.
+
+    Dtype: keeps. Gradient: shared evenly by the elements that are the greatest, as torch.amax does.
+    """
+    return _call("max", x, axis, keepdims)
+
+
+def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The least over the axes (None: all); NaN where one is NaN. Raises: ShapeError for an empty axis.
+
+    Dtype: keeps. Gradient: shared evenly by the elements that are the least, as torch.amin does.
+    """
+    return _call("min", x, axis, keepdims)

@@ -1,0 +1,221 @@
+"""Elementwise ops that choose or convert: where, clip, cast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType, DTypeLike, as_dtype, bool_, f32, promote
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import expr as ex
+from rlx.ir.types import broadcast_shapes
+from rlx.ops.base import (
+    TensorLike,
+    cast_to,
+    tensor,
+    tensors,
+    unbroadcast,
+    want_bool,
+    want_inputs,
+    want_number,
+)
+from rlx.ops.numeric import Array, computed, convert
+
+
+def _where_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("where", types, 3)
+    want_bool("where", types[0].dtype)
+    shape = broadcast_shapes(*(t.shape for t in types), op="where")
+    return TensorType(shape, promote(types[1].dtype, types[2].dtype))
+
+
+def _where_reference(cond: Array, a: Array, b: Array) -> Array:
+    out = promote(as_dtype(a.dtype), as_dtype(b.dtype)).np
+    return np.asarray(np.where(cond, a.astype(out), b.astype(out)))
+
+
+def _where_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    cond, a, b = node.inputs
+    d = grads[0]
+    if d is None or not d.dtype.is_float:
+        return (None, None, None)
+    return None, unbroadcast(apply("where", cond, d, 0), a), unbroadcast(apply("where", cond, 0, d), b)
+
+
+def _where_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    return ex.call("select", *args)
+
+
+register(
+    Op(
+        "where",
+        "elementwise",
+        _where_infer,
+        _where_reference,
+        "numpy.where",
+        _where_vjp,
+        _where_expr,
+        inplace=(1, 2),
+    )
+)
+
+
+def _cast_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("cast", types, 1)
+    if not isinstance(attrs["dtype"], DType):
+        raise DTypeError(
+            f"cast: attribute dtype is {attrs['dtype']!r}; expected a DType (rlx.cast takes names too)"
+        )
+    return TensorType(types[0].shape, attrs["dtype"])
+
+
+def _cast_reference(x: Array, *, dtype: DType) -> Array:
+    return convert(x, dtype)
+
+
+def _cast_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    x, d = node.inputs[0], grads[0]
+    if d is None or not (x.dtype.is_float and d.dtype.is_float):
+        return (None,)
+    return (cast_to(d, x.dtype),)
+
+
+def _cast_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    return ex.cast(args[0], attrs["dtype"])
+
+
+register(
+    Op(
+        "cast",
+        "elementwise",
+        _cast_infer,
+        _cast_reference,
+        "numpy.ndarray.astype",
+        _cast_vjp,
+        _cast_expr,
+        inplace=(0,),
+    )
+)
+
+
+def _clip_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("clip", types, 1)
+    want_number("clip", types[0].dtype)
+    for what in ("min", "max"):
+        bound = attrs[what]
+        if bound is None:
+            continue
+        if isinstance(bound, float) and math.isnan(bound):
+            raise ShapeError(f"clip: {what} is NaN; expected a number or None")
+        if types[0].dtype.is_int and not isinstance(bound, int):
+            raise DTypeError(f"clip: {what} is {bound!r} for {types[0].dtype}; expected an int or None")
+    return types[0]
+
+
+def _clip_reference(x: Array, *, min: float | None, max: float | None) -> Array:
+    if min is not None:
+        x = np.maximum(x, x.dtype.type(min))
+    if max is not None:
+        x = np.minimum(x, x.dtype.type(max))
+    return x
+
+
+def _clip_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    x, d = node.inputs[0], grads[0]
+    if d is None or not d.dtype.is_float:
+        return (None,)
+    low, high = node.attrs["min"], node.attrs["max"]
+    if low is not None:
+        d = apply("where", apply("greater_equal", x, low), d, 0)
+    if high is not None:
+        d = apply("where", apply("less_equal", x, high), d, 0)
+    return (d,)
+
+
+def _clip_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    x = args[0]
+    if attrs["min"] is not None:
+        x = ex.call("max", x, attrs["min"])
+    if attrs["max"] is not None:
+        x = ex.call("min", x, attrs["max"])
+    return x
+
+
+register(
+    Op("clip", "elementwise", _clip_infer, computed()(_clip_reference), "numpy.clip", _clip_vjp, _clip_expr,
+       inplace=(0,))
+)  # fmt: skip
+
+
+def where(cond: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
+    """a where cond is true, else b.
+
+    Shape: broadcast of the three. Dtype: cond bool (other dtypes count as `!= 0`), a and b promoted. Gradient: d to the
+    one that was taken.
+    """
+    (condition,) = tensors("where", cond) if isinstance(cond, Tensor) else (None,)
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        if condition is None:
+            tensors("where", cond, a, b)  # raises: no Tensor
+        assert condition is not None
+        # Scalars take f32, or bool or i32 when they are: cond's bool is no guide to their dtype.
+        a, b = (_scalar_like(condition, v) for v in (a, b))
+    left, right = tensors("where", a, b)
+    if condition is None:
+        condition = left.graph.constant(np.asarray(cond))
+    return apply("where", cast_to(condition, bool_), left, right)
+
+
+def _scalar_like(beside: Tensor, value: Any) -> Tensor:
+    if isinstance(value, bool):
+        return beside.graph.constant(value, bool_)
+    return beside.graph.constant(value, "i32") if isinstance(value, int) else beside.graph.constant(value)
+
+
+def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
+    """x as `dtype`; x itself when it has that dtype.
+
+    Dtype: any to any. Gradient: d, between floats; none through integers and bools. Numerics: to a float, nearest even;
+    float to integer truncates toward zero, NaN gives 0, out of range gives the nearest end; integer to integer keeps
+    the low bits; to bool is `!= 0`.
+    """
+    return cast_to(tensor("cast", x), as_dtype(dtype))
+
+
+def clip(x: TensorLike, min: float | int | None = None, max: float | int | None = None) -> Tensor:
+    """x held between min and max; None leaves an end open; NaN stays NaN; max where min > max.
+
+    Dtype: keeps; integers with a float bound become f32. Gradient: d where min ≤ x ≤ max, else 0.
+    """
+    x = tensor("clip", x)
+    for what, bound in (("min", min), ("max", max)):
+        if bound is not None and not isinstance(bound, int | float | np.integer | np.floating):
+            raise DTypeError(
+                f"clip: {what} is {type(bound).__name__}; expected a number (for tensors: minimum, maximum)"
+            )
+    low = None if min is None else _number(min)
+    high = None if max is None else _number(max)
+    if x.dtype.is_int:
+        if isinstance(low, float) or isinstance(high, float):
+            x = cast_to(x, f32)
+        else:
+            info = np.iinfo(x.dtype.np)
+            # A bound beyond the dtype says the same as its end.
+            low = None if low is None else _within(low, info)
+            high = None if high is None else _within(high, info)
+    if x.dtype.is_float:
+        low = None if low is None else float(low)
+        high = None if high is None else float(high)
+    return apply("clip", x, min=low, max=high)
+
+
+def _number(value: Any) -> int | float:
+    return int(value) if isinstance(value, int | np.integer) else float(value)
+
+
+def _within(bound: int | float, info: Any) -> int:
+    return int(max(info.min, min(info.max, bound)))
