@@ -15,5 +15,7 @@ from rlx.driver.memory import Lifetime as Lifetime
 from rlx.driver.memory import MemoryPlan as MemoryPlan
 from rlx.driver.memory import Slot as Slot
 from rlx.driver.memory import align as align
+from rlx.driver.planner import plan as plan
+from rlx.driver.planner_views import is_alias as is_alias
 from rlx.driver.typed import read_typed_to_f32 as read_typed_to_f32
 from rlx.driver.typed import write_typed_from_f32 as write_typed_from_f32

@@ -1,0 +1,361 @@
+"""Plans of random graphs and random interval problems, judged by an independent replay on shadow memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rlx.driver import MemoryPlan, planner_pack, planner_storage
+from rlx.driver.memory import ALIGNMENT, Lifetime
+from rlx.driver.planner import plan, plan_bump, plan_reuse
+from rlx.driver.planner_draw import draw
+from rlx.driver.planner_pack import Block
+from rlx.driver.planner_views import is_alias
+from rlx.errors import ArenaError, GraphError, OutOfDeviceMemory
+from rlx.ir import Graph, Tensor
+from tests.planner.shadow import faults
+from tests.planner.toys import ADD, COPY, MIX, NORM, RESHAPE, SLICE, graphs, stores
+
+MANY = settings(max_examples=500)
+
+
+@MANY
+@given(graphs(), st.sampled_from(("reuse", "bump")), st.booleans(), st.sampled_from((0, 256)))
+def test_no_live_byte_is_overwritten(g: Graph, planner: str, inplace: bool, guard: int) -> None:
+    made = plan(g, planner=planner, inplace=inplace, guard=guard, **stores(g))
+    assert faults(g, made) == []
+    arena = [s for s in made.slots.values() if s.segment.startswith("arena")]
+    assert all(s.end + (guard if s.nbytes else 0) <= made.segments[s.segment] for s in arena)
+    assert all(made.slots[t.id].offset % ALIGNMENT == 0 for t in g.tensors() if t.id not in made.alias_of)
+    assert all(s.offset % 16 == 0 for s in made.slots.values())
+    assert made.arena_bytes >= made.max_live_bytes
+    assert draw(made).endswith(f"without reuse {made.no_reuse_bytes}")
+
+
+@MANY
+@given(graphs(), st.booleans())
+def test_the_arena_is_split_where_the_device_limits_an_allocation(g: Graph, inplace: bool) -> None:
+    limit = max([-(-t.type.nbytes // ALIGNMENT) * ALIGNMENT for t in g.tensors()] + [ALIGNMENT]) + 300
+    made = plan_reuse(g, max_alloc_bytes=limit, inplace=inplace, **stores(g))
+    assert faults(g, made) == []
+    assert all(n <= limit for n in made.segments.values())
+    apart = plan_bump(g, max_alloc_bytes=limit, **stores(g))
+    assert faults(g, apart) == []
+    assert all(n <= limit for n in apart.segments.values())
+
+
+@settings(max_examples=300)
+@given(graphs())
+def test_the_bump_planner_gives_every_tensor_its_own_bytes(g: Graph) -> None:
+    made = plan_bump(g, **stores(g))
+    taken: dict[str, list[tuple[int, int]]] = {}
+    for t in g.tensors():
+        slot = made.slots[t.id]
+        if slot.nbytes:
+            taken.setdefault(slot.segment, []).append((slot.offset, slot.end))
+    for spans in taken.values():
+        spans.sort()
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+    assert made.alias_of == {}
+    assert made.arena_bytes == made.no_reuse_bytes
+
+
+@settings(max_examples=300)
+@given(graphs())
+def test_reuse_is_never_larger_than_its_parts(g: Graph) -> None:
+    made, apart = plan_reuse(g, **stores(g)), plan_bump(g, **stores(g))
+    assert made.max_live_bytes <= made.arena_bytes <= apart.arena_bytes == made.no_reuse_bytes
+    assert made.max_live_bytes <= apart.max_live_bytes
+
+
+blocks = st.lists(
+    st.builds(
+        lambda size, a, b: Block(size * ALIGNMENT, min(a, b), max(a, b)),
+        st.one_of(st.integers(0, 6), st.integers(0, 4000)),
+        st.integers(0, 30),
+        st.integers(0, 30),
+    ),
+    max_size=40,
+)
+
+
+def overlaps(problem: Sequence[Block], places: Sequence[tuple[int, int]]) -> bool:
+    """Compares all pairs, one step and one byte range at a time."""
+    for i, (a, (arena_a, at_a)) in enumerate(zip(problem, places, strict=True)):
+        for b, (arena_b, at_b) in zip(problem[:i], places[:i], strict=True):
+            together = any(b.first <= step <= b.last for step in range(a.first, a.last + 1))
+            apart = arena_a != arena_b or at_a + a.nbytes <= at_b or at_b + b.nbytes <= at_a
+            if together and not apart and a.nbytes and b.nbytes:
+                return True
+    return False
+
+
+@MANY
+@given(blocks, st.sampled_from((1 << 62, 4000 * ALIGNMENT)))
+def test_interval_problems(problem: list[Block], limit: int) -> None:
+    found = planner_pack.pack(problem, limit)
+    assert not overlaps(problem, found.places)
+    for b, (arena, at) in zip(problem, found.places, strict=True):
+        assert at >= 0 and at + b.nbytes <= found.sizes[arena] <= limit
+    live = [sum(b.nbytes for b in problem if b.first <= t <= b.last) for t in range(31)]
+    assert planner_pack.max_live(problem) == max(live) <= sum(found.sizes) <= sum(b.nbytes for b in problem)
+
+
+@settings(max_examples=200)
+@given(blocks)
+def test_every_order_gives_a_sound_packing(problem: list[Block]) -> None:
+    for order in planner_pack._orders(problem):
+        assert sorted(order) == list(range(len(problem)))
+        assert not overlaps(problem, planner_pack.first_fit(problem, order, 1 << 62).places)
+
+
+# -- planted faults: each must be found within 500 examples
+
+
+def _early(graph: Graph) -> dict[int, int]:
+    """The planner's last uses, one node too soon wherever the tensor is used at all."""
+    last = {t.id: i for i, node in enumerate(graph.nodes) for t in (*node.inputs, *node.outputs)}
+    made = {t.id: i for i, node in enumerate(graph.nodes) for t in node.outputs}
+    return {t: max(i - 1, made[t]) for t, i in last.items()}
+
+
+
+
+def _inputs_die(graph: Graph) -> dict[int, Lifetime]:
+    lives, last = planner_storage.tensor_lifetimes(graph), planner_storage.last_uses(graph)
+    for t in graph.inputs.values():
+        lives[t.id] = Lifetime(0, last[t.id])
+    return lives
+
+
+def _outputs_overlap_inputs(graph: Graph) -> dict[int, Lifetime]:
+    """Outputs that seem to begin after their node."""
+    lives = planner_storage.tensor_lifetimes(graph)
+    return {t: Lifetime(min(v.first + (v.first > 0), v.last), v.last) for t, v in lives.items()}
+
+
+FAULTS: dict[str, tuple[str, Any]] = {
+    "freed one node early": ("planner_storage.last_uses", _early),
+    "freed output": ("planner_storage.kept_to_the_end", lambda graph: []),
+    "overwritten while still needed": ("planner_storage._dies_here", lambda layout, x, step, lives: True),
+    "in place over an operand read meanwhile": ("planner_storage._alone", lambda layout, node, x: True),
+    "in place over another size": ("planner_storage.may_take_over", lambda node, position, t: True),
+    "view at the wrong place": ("planner_storage.view_offset", lambda node: 0 if node.op.name == "slice" else None),
+    "view of a state that changes": ("planner_storage._may_view", lambda *a: True),
+    "input overwritten before the next run": ("planner.tensor_lifetimes", _inputs_die),
+    "output born late": ("planner.tensor_lifetimes", _outputs_overlap_inputs),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, fault = FAULTS[name]
+    found: list[int] = []
+    tried: list[int] = []
+    monkeypatch.setattr(f"rlx.driver.{target}", fault)
+
+    @settings(
+        max_examples=500, derandomize=True, database=None, suppress_health_check=list(HealthCheck), deadline=None
+    )
+    @given(graphs())
+    def search(g: Graph) -> None:
+        tried.append(1)
+        if not found and faults(g, plan_reuse(g, **stores(g))):
+            found.append(len(tried))
+
+    search()
+    assert found, f"{name}: not found in {len(tried)} examples"
+
+
+# -- single rules
+
+
+def chain(*, keep: bool = False) -> tuple[Graph, list[Tensor]]:
+    g = Graph("chain")
+    x = g.input("x", (64, 64))
+    a = g.add(MIX, (x, x))[0]
+    b = g.add(ADD, (a, x))[0]
+    c = g.add(ADD, (b, x))[0]
+    g.output("y", c)
+    if keep:
+        g.output("b", b)
+    return g, [x, a, b, c]
+
+
+def test_in_place_takes_over_a_dying_input() -> None:
+    g, (x, a, b, c) = chain()
+    made = plan_reuse(g)
+    assert made.slots[a.id].offset == made.slots[b.id].offset == made.slots[c.id].offset
+    assert made.alias_of == {b.id: a.id, c.id: b.id}
+    assert made.slots[x.id].offset != made.slots[a.id].offset
+    assert made.arena_bytes == made.max_live_bytes == 2 * 64 * 64 * 4
+    assert not is_alias(b.node, made)
+
+
+def test_in_place_spares_outputs_and_can_be_off() -> None:
+    g, (_, _, b, c) = chain(keep=True)
+    made = plan_reuse(g)
+    assert made.slots[b.id].offset != made.slots[c.id].offset
+    assert plan_reuse(g, inplace=False).alias_of == {}
+
+
+def test_views_cost_nothing_and_chain() -> None:
+    g = Graph("views")
+    x = g.input("x", (4, 16))
+    r = g.add(RESHAPE, (x,), {"shape": (8, 8)})[0]
+    s = g.add(SLICE, (r,), {"starts": (2, 0), "stops": (6, 8), "steps": (1, 1)})[0]
+    odd = g.add(SLICE, (r,), {"starts": (0, 1), "stops": (8, 8), "steps": (1, 1)})[0]
+    g.output("s", s)
+    g.output("odd", odd)
+    made = plan_reuse(g)
+    assert made.slots[s.id].offset == made.slots[x.id].offset + 2 * 8 * 4
+    assert is_alias(r.node, made) and is_alias(s.node, made) and not is_alias(odd.node, made)
+    assert not is_alias(r.node, plan_bump(g))
+
+
+def test_a_crumb_does_not_keep_the_loaf() -> None:
+    g = Graph("crumb")
+    x = g.input("x", (64, 64))
+    big = g.add(MIX, (x, x))[0]
+    row = g.add(SLICE, (big,), {"starts": (63, 0), "stops": (64, 64), "steps": (1, 1)})[0]
+    g.output("row", row)
+    made = plan_reuse(g)
+    assert row.id not in made.alias_of
+
+
+def test_leaves_as_outputs_keep_their_slots() -> None:
+    g = Graph("leaves")
+    x, w, c = g.input("x", (3,)), g.param("w", (4,)), g.constant(np.arange(5, dtype=np.int32))
+    g.output("x", x)
+    g.output("w", w)
+    g.output("c", c)
+    g.output("again", w)
+    g.output("flat", g.add(RESHAPE, (w,), {"shape": (2, 2)})[0])
+    given = stores(g)
+    made = plan_reuse(g, **given)
+    assert made.slots[w.id] == given["param_slots"]["w"]
+    assert made.slots[g.outputs["flat"].id].segment == "w_w"
+    assert made.slots[x.id].segment == "arena0"
+    assert made.slots[c.id].segment == "const"
+    assert made.segments == {"arena0": 256, "const": 256}
+
+
+def test_a_result_that_views_a_changing_state_is_copied() -> None:
+    g = Graph("state")
+    s, x = g.state("s", (8, 8)), g.input("x", (8, 8))
+    g.update("s", g.add(ADD, (s, x))[0])
+    old = g.add(COPY, (s,))[0]
+    g.output("old", old)
+    made = plan_reuse(g, **stores(g))
+    assert old.id not in made.alias_of and made.slots[old.id].segment == "arena0"
+    assert made.slots[g.updates["s"].id].segment == "arena0"
+
+
+def test_a_changing_state_itself_cannot_be_a_result() -> None:
+    g = Graph("state")
+    s, x = g.state("s", (8, 8)), g.input("x", (8, 8))
+    g.update("s", g.add(ADD, (s, x))[0])
+    g.output("old", s)
+    with pytest.raises(GraphError, match=r"output 'old' is state 's' itself.*isolate_results"):
+        plan_reuse(g, **stores(g))
+
+
+def test_a_state_that_stays_may_be_a_result() -> None:
+    g = Graph("state")
+    s = g.state("s", (8, 8))
+    g.update("s", s)
+    g.output("s", s)
+    assert plan_reuse(g, **stores(g)).slots[s.id].segment == "s_s"
+
+
+def test_the_same_tensor_twice_is_in_place_only_elementwise() -> None:
+    g = Graph("twice")
+    x = g.input("x", (16,))
+    a = g.add(MIX, (x,))[0]
+    b = g.add(ADD, (a, a))[0]
+    c = g.add(NORM, (b, b))[0]
+    g.output("c", c)
+    made = plan_reuse(g)
+    assert made.alias_of == {b.id: a.id}
+
+
+def test_zero_size_tensors_have_empty_slots() -> None:
+    g = Graph("empty")
+    x = g.input("x", (0, 4))
+    g.output("y", g.add(ADD, (x, x))[0])
+    made = plan_reuse(g)
+    assert made.segments == {"arena0": 0, "const": 0}
+    assert {s.nbytes for s in made.slots.values()} == {0}
+    assert made.overhead == 1.0
+
+
+def test_past_four_gib() -> None:
+    g = Graph("large")
+    x = g.input("x", (1 << 31,))
+    y = g.add(MIX, (x,))[0]
+    g.output("y", y)
+    made = plan_reuse(g)
+    assert made.slots[x.id].nbytes == 1 << 33
+    assert made.arena_bytes == 1 << 34
+    split = plan_reuse(g, max_alloc_bytes=1 << 33)
+    assert split.segments == {"arena0": 1 << 33, "arena1": 1 << 33, "const": 0}
+
+
+def test_errors_say_what_to_do() -> None:
+    g = Graph("errors")
+    x, w = g.input("x", (1000, 1000)), g.param("w", (4,))
+    g.output("y", g.add(MIX, (x,))[0])
+    with pytest.raises(ArenaError, match=r"param 'w' \(f32\[4\]\) has no slot"):
+        plan_reuse(g)
+    with pytest.raises(ArenaError, match=r"param 'w' is f32\[4\], 16 bytes; the slot given is"):
+        plan_reuse(g, param_slots={"w": made_slot(w, nbytes=8)})
+    with pytest.raises(OutOfDeviceMemory, match=r"4000000 bytes; the device allocates at most 1000000 bytes"):
+        plan_reuse(g, max_alloc_bytes=1_000_000, **stores(g))
+    with pytest.raises(GraphError, match="planner 'best' is not one of reuse, bump"):
+        plan(g, planner="best")
+
+
+def made_slot(t: Tensor, nbytes: int) -> Any:
+    from rlx.driver import Slot
+
+    return Slot("weights0", 0, nbytes, t.dtype)
+
+
+def transformer(layers: int, batch: int, length: int, width: int, heads: int) -> Graph:
+    """The shapes of a BERT-like encoder: what its planner has to pack, without its arithmetic."""
+    g = Graph("transformer")
+    flat, wide = (batch, length, width), (batch, length, 4 * width)
+
+    def op(shape: tuple[int, ...], *xs: Tensor) -> Tensor:
+        y = g.add(MIX, xs[:1])[0] if xs[0].shape == shape else None
+        if y is not None and len(xs) == 1:
+            return y
+        like = g.constant(np.zeros((1,) * len(shape), np.float32))
+        from tests.planner.toys import EXPAND
+
+        return g.add(MIX, (g.add(EXPAND, (like,), {"shape": shape})[0], *(x for x in xs if x.shape == shape)))[0]
+
+    x = op(flat, g.input("ids", (batch, length)))
+    for _ in range(layers):
+        q, k, v = (op(flat, x) for _ in range(3))
+        scores = op((batch, heads, length, length), q, k)
+        probs = g.add(NORM, (scores,))[0]
+        mixed = op(flat, probs, v)
+        x = g.add(NORM, (g.add(ADD, (op(flat, mixed), x))[0],))[0]
+        up = g.add(ADD, (op(wide, x),))[0]
+        x = g.add(NORM, (g.add(ADD, (op(flat, up), x))[0],))[0]
+    g.output("y", x)
+    return g
+
+
+@pytest.mark.parametrize("shape", [(6, 8, 128, 384, 12), (6, 1, 16, 384, 12), (12, 1, 512, 768, 12), (4, 3, 77, 96, 3)])
+def test_transformers_reach_the_bound(shape: tuple[int, ...]) -> None:
+    made: MemoryPlan = plan_reuse(transformer(*shape))
+    assert made.overhead <= 1.01
+    assert made.arena_bytes < made.no_reuse_bytes / 5
