@@ -1,0 +1,181 @@
+"""Gemm steps through cuBLAS: an own handle with its own workspace, which (unlike CuPy's) can be captured in a graph.
+
+Called by ctypes: eight functions of a stable C interface, the same for CUDA 12 and 13.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from rlx.backends.cuda.libraries import load_library
+from rlx.backends.gpu.steps import Gemm
+from rlx.errors import OutOfDeviceMemory, RlxError, ShapeError, UnsupportedOp
+
+# What NVIDIA recommends for Hopper. Fixed, and used by one stream only: results do not depend on what ran before.
+WORKSPACE_BYTES = 32 << 20
+
+# cudaDataType_t and cublasComputeType_t (cuBLAS reference, library_types.h and cublas_api.h).
+_TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}
+_COMPUTE_32F, _COMPUTE_64F = 68, 70
+# How two f32 operands are multiplied; plain COMPUTE_32F with the default math mode never uses TF32.
+_F32_COMPUTE = {"f32": _COMPUTE_32F, "tf32": 77, "f16": 74, "bf16": 75}
+_OP_N, _OP_T = 0, 1
+_DEFAULT_ALGO = -1
+_NO_REDUCED_PRECISION_REDUCTION = 16  # f16 and bf16 products stay in f32 until the last rounding
+_STATUS = {
+    1: "not initialized", 3: "allocation failed", 7: "invalid value", 8: "architecture mismatch", 11: "mapping error",
+    13: "execution failed", 14: "internal error", 15: "not supported",
+}  # fmt: skip
+_INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GemmCall:
+    """A Gemm step as the column-major call it becomes: cuBLAS sees C^T = op(B)^T op(A)^T, so B comes first.
+
+    `trans`, `types` and `lds` are for (B, A), leading dimensions and strides in elements; `m`, `n` are those of C^T.
+    """
+
+    trans: tuple[int, int]
+    m: int
+    n: int
+    k: int
+    types: tuple[int, int, int]
+    lds: tuple[int, int, int]
+    strides: tuple[int, int, int]
+    batch: int
+    compute: int
+
+    @property
+    def double(self) -> bool:
+        return self.compute == _COMPUTE_64F
+
+
+def gemm_call(step: Gemm) -> GemmCall:
+    """The cuBLAS call of a step.
+
+    Raises: UnsupportedOp for dtypes or a precision that it does not combine; ShapeError past 2^31 - 1 or where a
+    batch would overwrite itself.
+    """
+    a, b, c = step.a_dtype.name, step.b_dtype.name, step.c_dtype.name
+    if a == b == c == "f32":
+        compute = _F32_COMPUTE.get(step.precision, -1)
+    elif a == b == c == "f64":
+        compute = _COMPUTE_64F
+    elif a == b and a in ("f16", "bf16") and c in (a, "f32"):
+        compute = _COMPUTE_32F
+    else:
+        compute = -1
+    if compute < 0:
+        raise UnsupportedOp(
+            f"gemm {step.label}: cuBLAS does not give {c} from {a} and {b} at precision {step.precision!r}; "
+            "lower the product to a kernel or cast its operands"
+        )
+    lds = (step.k if step.transpose_b else step.n, step.m if step.transpose_a else step.k, step.n)
+    if max(step.m, step.n, step.k, step.batch) > _INT32:
+        raise ShapeError(
+            f"gemm {step.label}: m {step.m}, n {step.n}, k {step.k}, batch {step.batch}: each must be at most {_INT32}"
+        )
+    if step.batch > 1 and step.stride_c < step.m * step.n:
+        raise ShapeError(
+            f"gemm {step.label}: batch members of {step.m}x{step.n} overlap at stride {step.stride_c}"
+        )
+    return GemmCall(
+        (_OP_T if step.transpose_b else _OP_N, _OP_T if step.transpose_a else _OP_N),
+        step.n,
+        step.m,
+        step.k,
+        (_TYPES[b], _TYPES[a], _TYPES[c]),
+        (max(lds[0], 1), max(lds[1], 1), max(lds[2], 1)),
+        (step.stride_b, step.stride_a, step.stride_c),
+        step.batch,
+        compute,
+    )
+
+
+class Blas:
+    """A cuBLAS handle. Not for two threads at once: the device holds its lock around `stream` and `gemm`.
+
+    Requires: the device is current in the calling thread; `workspace` is the address of WORKSPACE_BYTES bytes that
+    outlive the handle.
+    """
+
+    def __init__(self, major: int, workspace: int) -> None:
+        self._lib = load_library("cublas", major)
+        self._workspace = workspace
+        self._handle = ctypes.c_void_p()
+        self._one = (ctypes.c_float(1), ctypes.c_double(1))
+        self._zero = (ctypes.c_float(0), ctypes.c_double(0))
+        self._check(self._lib.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
+        mode = _NO_REDUCED_PRECISION_REDUCTION
+        self._check(self._lib.cublasSetMathMode(self._handle, ctypes.c_int(mode)), "cublasSetMathMode")
+
+    @property
+    def version(self) -> int:
+        """As cuBLAS numbers itself, 130100 for 13.1."""
+        found = ctypes.c_int()
+        self._check(self._lib.cublasGetVersion_v2(self._handle, ctypes.byref(found)), "cublasGetVersion")
+        return found.value
+
+    def use_stream(self, stream: int) -> None:
+        """Sends what follows to a stream. Setting a stream resets the workspace, so both are set."""
+        self._check(self._lib.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)), "cublasSetStream")
+        self._check(
+            self._lib.cublasSetWorkspace_v2(
+                self._handle, ctypes.c_void_p(self._workspace), ctypes.c_size_t(WORKSPACE_BYTES)
+            ),
+            "cublasSetWorkspace",
+        )
+
+    def gemm(self, call: GemmCall, a: int, b: int, c: int, label: str) -> None:
+        """Enqueues (or captures) one call on the addresses of A, B and C."""
+        if call.m == 0 or call.n == 0 or call.batch == 0:
+            return
+        one, zero = self._one[call.double], self._zero[call.double]
+        pointers = (ctypes.c_void_p(b), ctypes.c_void_p(a), ctypes.c_void_p(c))
+        types = [ctypes.c_int(t) for t in call.types]
+        lds = [ctypes.c_int(n) for n in call.lds]
+        head = (
+            self._handle,
+            *(ctypes.c_int(t) for t in call.trans),
+            ctypes.c_int(call.m),
+            ctypes.c_int(call.n),
+            ctypes.c_int(call.k),
+            ctypes.byref(one),
+        )
+        tail = (ctypes.c_int(call.compute), ctypes.c_int(_DEFAULT_ALGO))
+        if call.batch == 1:
+            status = self._lib.cublasGemmEx(
+                *head,
+                pointers[0], types[0], lds[0],
+                pointers[1], types[1], lds[1],
+                ctypes.byref(zero),
+                pointers[2], types[2], lds[2],
+                *tail,
+            )  # fmt: skip
+        else:
+            strides = [ctypes.c_longlong(s) for s in call.strides]
+            status = self._lib.cublasGemmStridedBatchedEx(
+                *head,
+                pointers[0], types[0], lds[0], strides[0],
+                pointers[1], types[1], lds[1], strides[1],
+                ctypes.byref(zero),
+                pointers[2], types[2], lds[2], strides[2],
+                ctypes.c_int(call.batch),
+                *tail,
+            )  # fmt: skip
+        self._check(status, f"gemm {label}")
+
+    def close(self) -> None:
+        if self._handle:
+            self._lib.cublasDestroy_v2(self._handle)
+            self._handle = ctypes.c_void_p()
+
+    def _check(self, status: int, doing: str) -> None:
+        if status == 0:
+            return
+        said = f"cuBLAS: {doing}: {_STATUS.get(status, 'error')} ({status})"
+        if status == 3:
+            raise OutOfDeviceMemory(said)
+        raise RlxError(said)

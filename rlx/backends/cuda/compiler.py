@@ -1,0 +1,107 @@
+"""Kernels of one device: compiled by NVRTC on first use, kept on disk, loaded once."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+from dataclasses import dataclass
+
+from rlx.backends.cuda.api import Api
+from rlx.backends.cuda.nvrtc import nvrtc
+from rlx.backends.cuda.sources import SHARED_SYMBOL, Source, kernel_source
+from rlx.backends.gpu.steps import Kernel
+from rlx.driver.diskcache import DiskCache
+
+_log = logging.getLogger(__name__)
+
+CACHE_ENV = "RLX_CUDA_PTX_CACHE"
+# CUfunction_attribute (driver API).
+_ATTRIBUTE_REGISTERS = 4
+_ATTRIBUTE_MAX_DYNAMIC_SHARED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A kernel on the device: its function handle, threads a block, bytes of dynamic shared memory."""
+
+    function: int
+    block: tuple[int, int, int]
+    shared_bytes: int
+
+
+def kernel_cache() -> DiskCache:
+    """The cache that RLX_CUDA_PTX_CACHE chooses: a folder, "off", or unset for rlx's own cache folder."""
+    return DiskCache("cuda", os.environ.get(CACHE_ENV) or None)
+
+
+class Compiler:
+    """Requires: the device is current in the calling thread. Any thread may call, except during a capture of its own:
+    loading a module is not allowed there."""
+
+    def __init__(self, api: Api, capability: int, driver: str, cache: DiskCache | None = None) -> None:
+        self._driver_api = api.driver
+        self._runtime = api.runtime
+        self._nvrtc = nvrtc(api.major)
+        self._archs = self._nvrtc.archs()
+        self._capability = capability
+        self._driver = driver
+        self._cache = kernel_cache() if cache is None else cache
+        self._lock = threading.Lock()
+        self._loaded: dict[Kernel, Loaded] = {}
+        self._modules: list[int] = []
+        self.compiled = 0
+        self.from_disk = 0
+
+    def get(self, kernel: Kernel) -> Loaded:
+        """The kernel, compiled and loaded. Raises: RlxError with NVRTC's log."""
+        with self._lock:
+            found = self._loaded.get(kernel)
+            if found is None:
+                source = kernel_source(kernel)
+                found = self._loaded[kernel] = self._load(source, self._code(source))
+            return found
+
+    def load(self, source: Source) -> Loaded:
+        """Compiles and loads a source that is no step's kernel."""
+        with self._lock:
+            return self._load(source, self._code(source))
+
+    def close(self) -> None:
+        for module in self._modules:
+            self._driver_api.moduleUnload(module)
+        self._modules.clear()
+        self._loaded.clear()
+
+    def _code(self, source: Source) -> bytes:
+        arch = source.arch(self._capability, self._archs)
+        key = (*source.key(self._nvrtc.identity, arch, self._nvrtc.include), self._driver)
+        code = self._cache.get(key)
+        if code is not None:
+            self.from_disk += 1
+            return code
+        _log.debug("compiling %s for %s", source.name, arch)
+        code = self._nvrtc.compile(source.text, source.name, source.options, dict(source.headers), arch)
+        self.compiled += 1
+        self._cache.put(key, code)
+        return code
+
+    def _load(self, source: Source, code: bytes) -> Loaded:
+        driver = self._driver_api
+        module = driver.moduleLoadData(code)
+        self._modules.append(module)
+        function = driver.moduleGetFunction(module, source.entry)
+        # Modules load lazily, which would otherwise happen at the first launch: inside a capture.
+        driver.funcGetAttribute(_ATTRIBUTE_REGISTERS, function)
+        shared = 0
+        if source.dynamic_shared:
+            shared = self._word(driver.moduleGetGlobal(module, SHARED_SYMBOL))
+            driver.funcSetAttribute(function, _ATTRIBUTE_MAX_DYNAMIC_SHARED, shared)
+        return Loaded(function, source.block, shared)
+
+    def _word(self, address: int) -> int:
+        runtime = self._runtime
+        word = ctypes.c_uint32()
+        runtime.memcpy(ctypes.addressof(word), address, 4, runtime.memcpyDeviceToHost)
+        return word.value

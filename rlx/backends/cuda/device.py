@@ -1,0 +1,312 @@
+"""The CUDA backend: discovery with reasons, and the device, opened once a process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rlx.backends.cuda.api import (
+    Api,
+    check_process,
+    device_count,
+    is_fatal,
+    load,
+    translate,
+    version_text,
+)
+from rlx.backends.cuda.blas import WORKSPACE_BYTES, Blas
+from rlx.backends.cuda.compiler import Compiler
+from rlx.backends.cuda.memory import GRANULE, CudaBuffer, Memory, Staging
+from rlx.backends.cuda.recorder import Recorded, record
+from rlx.backends.gpu.steps import Step
+from rlx.driver import (
+    BuildOptions,
+    DeviceArena,
+    DeviceInfo,
+    Executable,
+    Limits,
+    MemoryPlan,
+    Slot,
+    align,
+)
+from rlx.driver.device import Support
+from rlx.driver.pool import DEFAULT_BUDGET, BufferPool
+from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
+from rlx.ir import Graph, Node
+
+if TYPE_CHECKING:
+    from rlx.backends.gpu.executable import GpuExecutable
+
+LEAST_CAPABILITY = 70  # Volta: independent thread scheduling, and the first with tensor cores
+_FEATURES = frozenset({"f16", "bf16", "i8", "i64", "f64", "subgroup", "tensorcore"})
+
+
+class CudaBackend:
+    """NVIDIA GPUs through CuPy. Importing it loads nothing; `probe` and `open` load CuPy."""
+
+    name = "cuda"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._opened: dict[int, CudaDevice] = {}
+
+    def probe(self) -> list[DeviceInfo]:
+        """The devices there are. Raises: DeviceUnavailable with the reason when CUDA cannot be used."""
+        api = load()
+        return [_describe(api, index) for index in range(device_count(api))]
+
+    def open(self, index: int) -> CudaDevice:
+        """The device, opened once a process. Raises: DeviceUnavailable."""
+        api = load()  # before the lock: after a fork it may be held by a thread that is not there
+        with self._lock:
+            found = self._opened.get(index)
+            if found is None or found.closed:
+                count = device_count(api)
+                if not 0 <= index < count:
+                    there = ", ".join(f"cuda:{i}" for i in range(count))
+                    raise DeviceUnavailable(f"cuda:{index}: there is no such device; there are {there}")
+                found = self._opened[index] = CudaDevice(api, _describe(api, index))
+            return found
+
+
+def _describe(api: Api, index: int) -> DeviceInfo:
+    props = api.runtime.getDeviceProperties(index)
+    name = props["name"]
+    return DeviceInfo(
+        backend="cuda",
+        index=index,
+        name=name.decode() if isinstance(name, bytes) else str(name),
+        kind="integrated" if props.get("integrated") else "discrete",
+        memory_bytes=int(props["totalGlobalMem"]),
+        driver=f"CUDA {version_text(int(api.runtime.driverGetVersion()))}",
+        features=_FEATURES,
+    )
+
+
+class CudaDevice:
+    """One GPU: a stream on which everything runs in order, its memory pool, its kernels, its cuBLAS handle.
+
+    Any thread may call. In a forked child every call raises DeviceUnavailable; after a fatal error, DeviceLost.
+    """
+
+    def __init__(self, api: Api, info: DeviceInfo) -> None:
+        self.api = api
+        self.info = info
+        self.pid = os.getpid()
+        self.closed = False
+        self.lock = threading.RLock()
+        # Memory and graphs whose owners were collected; freed at the next `acquire` or `record`.
+        self.orphans: deque[Memory | int] = deque()
+        self._lost = ""
+        self._errors = api.errors
+        self._set_device = api.runtime.setDevice
+        self._blas: Blas | None = None
+        self._workspace: Memory | None = None
+        self._compiler: Compiler | None = None
+        props = api.runtime.getDeviceProperties(info.index)
+        self.capability = int(props["major"]) * 10 + int(props["minor"])
+        if self.capability < LEAST_CAPABILITY:
+            raise DeviceUnavailable(
+                f"{info.id}: {info.name} has compute capability {self.capability / 10}, rlx needs "
+                f"{LEAST_CAPABILITY / 10}"
+            )
+        self.limits = Limits(
+            max_alloc_bytes=info.memory_bytes,
+            max_groups=_triple(props["maxGridSize"]),
+            max_group_threads=int(props["maxThreadsPerBlock"]),
+            shared_bytes=int(props["sharedMemPerBlock"]),
+            subgroup=int(props["warpSize"]),
+        )
+        with self.doing("opening the device"):
+            runtime = api.runtime
+            runtime.memGetInfo()  # makes the context
+            self.stream = int(runtime.streamCreateWithFlags(runtime.streamNonBlocking))
+            self.capture_stream = int(runtime.streamCreateWithFlags(runtime.streamNonBlocking))
+        self.staging = Staging(api, self.stream)
+        self._pool: BufferPool[Memory] = BufferPool(
+            self._free, budget=max(DEFAULT_BUDGET, info.memory_bytes // 16)
+        )
+
+    # -- what every call goes through
+
+    def enter(self) -> None:
+        """Makes the device current in this thread. Raises: DeviceUnavailable in a forked child, DeviceLost."""
+        check_process(self.pid, self.info.id)
+        if self._lost:
+            raise DeviceLost(self._lost)
+        if self.closed:
+            raise DeviceUnavailable(f"{self.info.id} is closed; open it again")
+        self._set_device(self.info.index)
+
+    def doing(self, what: str) -> _Doing:
+        """A block of calls on the device; what CuPy raises becomes the typed error that says `what` failed."""
+        return _Doing(self, what)
+
+    def failed(self, error: BaseException, doing: str) -> RlxError:
+        """The typed error for one of CuPy's; a fatal one marks the device lost for every session on it."""
+        typed = translate(error, self.info.id, doing)
+        if is_fatal(error):
+            self._lost = str(typed)
+        return typed
+
+    # -- memory
+
+    def acquire(self, nbytes: int) -> CudaBuffer:
+        """Zero-filled memory from the pool. Raises: OutOfDeviceMemory."""
+        self.enter()
+        memory = self.take(nbytes)
+        with self.doing("clearing memory"):
+            self.api.runtime.memsetAsync(memory.address, 0, max(nbytes, 1), self.stream)
+        return CudaBuffer(self, memory, nbytes)
+
+    def take(self, nbytes: int) -> Memory:
+        """Memory as it is, not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
+        self.enter()
+        self.sweep()
+        wanted = align(max(nbytes, 1), GRANULE)
+        memory = self._pool.take(wanted)
+        if memory is not None:
+            return memory
+        for last in (False, True):
+            try:
+                return Memory(int(self.api.runtime.malloc(wanted)), wanted)
+            except self._errors as error:
+                typed = self.failed(error, f"acquiring {wanted:,} bytes")
+                if not isinstance(typed, OutOfDeviceMemory):
+                    raise typed from error
+                if last or not self._pool.trim():
+                    raise OutOfDeviceMemory(
+                        f"{self.info.id}: {wanted:,} bytes are needed, {self.free_bytes():,} of "
+                        f"{self.info.memory_bytes:,} are free; close what is not used, or take a smaller batch"
+                    ) from error
+        raise AssertionError("unreachable")
+
+    def give(self, memory: Memory) -> None:
+        """Takes memory back. Work under way may still use it: what reuses it comes later on the same stream."""
+        if not self.closed and not self._lost:
+            self._pool.give(memory)
+
+    def free_bytes(self) -> int:
+        """Memory that could still be acquired: free on the device, and waiting in the pool."""
+        with self.doing("asking for free memory"):
+            return int(self.api.runtime.memGetInfo()[0]) + self._pool.nbytes
+
+    def sweep(self) -> None:
+        """Frees what collected owners left behind."""
+        while self.orphans:
+            try:
+                orphan = self.orphans.popleft()
+            except IndexError:  # another thread took it
+                return
+            if isinstance(orphan, Memory):
+                self.give(orphan)
+            else:
+                self.destroy_graph(orphan)
+
+    def _free(self, memory: Memory) -> None:
+        with self.doing("freeing memory"):
+            self.api.runtime.free(memory.address)
+
+    # -- programs
+
+    @property
+    def compiler(self) -> Compiler:
+        self.enter()
+        with self.lock:
+            if self._compiler is None:
+                self._compiler = Compiler(self.api, self.capability, self.info.driver)
+            return self._compiler
+
+    @property
+    def blas(self) -> Blas:
+        """The cuBLAS handle, made on first use. Requires: `lock` held while it is used."""
+        self.enter()
+        with self.lock:
+            if self._blas is None:
+                if self._workspace is None:
+                    self._workspace = self.take(WORKSPACE_BYTES)
+                self._blas = Blas(self.api.major, self._workspace.address)
+            return self._blas
+
+    def support(self, node: Node, slots: Mapping[int, Slot] | None = None) -> Support:
+        """Whether the node runs natively here or goes to the host."""
+        from rlx.backends.gpu.executable import support
+
+        return support(self, node)
+
+    def build(
+        self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
+    ) -> GpuExecutable | Executable:
+        """Lowers a legalized graph over a plan's slots and records it."""
+        from rlx.backends.gpu.executable import build
+
+        self.enter()
+        return build(self, graph, plan, arena, options)
+
+    def record(self, steps: Sequence[Step], arena: DeviceArena) -> Recorded:
+        """Captures steps into one CUDA graph over an arena's memory."""
+        return record(self, steps, arena)
+
+    def destroy_graph(self, handle: int) -> None:
+        """Destroys an instantiated graph after the runs of it that are under way."""
+        if self.closed or self._lost:
+            return
+        with self.doing("freeing a recorded run"):
+            self.api.runtime.streamSynchronize(self.stream)
+            self.api.runtime.graphExecDestroy(handle)
+
+    def synchronize(self) -> None:
+        """Waits for everything under way on the device's stream."""
+        with self.doing("waiting for the device"):
+            self.api.runtime.streamSynchronize(self.stream)
+
+    def close(self) -> None:
+        """Frees everything. Buffers and recordings of this device are unusable afterwards. Idempotent."""
+        if self.closed or os.getpid() != self.pid:
+            return
+        if self._lost:
+            self.closed = True
+            return
+        with self.lock:
+            self.synchronize()
+            self.sweep()
+            if self._blas is not None:
+                self._blas.close()
+            if self._workspace is not None:
+                self.give(self._workspace)
+            with self.doing("closing the device"):
+                if self._compiler is not None:
+                    self._compiler.close()
+                self.staging.close()
+                self._pool.close()
+                self.api.runtime.streamDestroy(self.capture_stream)
+                self.api.runtime.streamDestroy(self.stream)
+            self.closed = True
+
+
+class _Doing:
+    """Makes the device current, and CuPy's errors typed. A class: entering one costs a third of a generator."""
+
+    __slots__ = ("_device", "_what")
+
+    def __init__(self, device: CudaDevice, what: str) -> None:
+        self._device = device
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._device.enter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and isinstance(error, self._device.api.errors):
+            raise self._device.failed(error, self._what) from error
+
+
+def _triple(values: Any) -> tuple[int, int, int]:
+    x, y, z = (int(v) for v in values)
+    return x, y, z

@@ -1,0 +1,91 @@
+"""Where NVIDIA's libraries and headers are: pip wheels, CUDA_PATH, conda, the loader's own paths, /usr/local/cuda."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from rlx.errors import DeviceUnavailable
+
+# Folder of a CUDA 12 wheel under site-packages/nvidia/; since CUDA 13 all of them share the folder cu13.
+_WHEELS = {"nvrtc": "cuda_nvrtc", "cublas": "cublas"}
+_CUDART_VERSION = re.compile(rb"#define\s+CUDART_VERSION\s+(\d+)")
+
+
+def _wheel_roots() -> list[Path]:
+    spec = importlib.util.find_spec("nvidia")
+    places = spec.submodule_search_locations if spec is not None else None
+    return [Path(p) for p in places or ()]
+
+
+def _toolkit_roots() -> Iterator[Path]:
+    """Installed toolkits, the one named by the user first, then the environment's own (conda)."""
+    for variable in ("CUDA_PATH", "CUDA_HOME"):
+        if os.environ.get(variable):
+            yield Path(os.environ[variable])
+    yield Path(sys.prefix)
+    for targets in ("x86_64-linux", "sbsa-linux"):
+        yield Path(sys.prefix) / "targets" / targets
+
+
+def _candidates(name: str, major: int) -> Iterator[Path]:
+    soname = f"lib{name}.so.{major}"
+    for root in _wheel_roots():
+        yield root / f"cu{major}" / "lib" / soname
+        yield root / _WHEELS[name] / "lib" / soname
+    for root in _toolkit_roots():
+        yield root / "lib64" / soname
+        yield root / "lib" / soname
+    yield Path(soname)  # the loader's search, which also finds what another package has loaded already
+    for system in (f"/usr/local/cuda-{major}", "/usr/local/cuda"):
+        yield Path(system) / "lib64" / soname
+
+
+@cache
+def load_library(name: str, major: int) -> ctypes.CDLL:
+    """The library lib<name>.so.<major>, `name` being "nvrtc" or "cublas".
+
+    Raises: DeviceUnavailable saying what to install.
+    """
+    failed: list[str] = []
+    for path in _candidates(name, major):
+        if path.is_absolute() and not path.is_file():
+            continue
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError as error:
+            failed.append(str(error))
+    raise DeviceUnavailable(
+        f"CUDA: lib{name}.so.{major} cannot be loaded ({'; '.join(failed)}); pip install 'rlx[cuda{major}x]', "
+        "or set CUDA_PATH to an installed toolkit"
+    )
+
+
+@cache
+def include_folder(major: int) -> Path | None:
+    """The folder with cuda_fp16.h and its like of a CUDA `major` toolkit, or None where there is none."""
+    places = [root / f"cu{major}" / "include" for root in _wheel_roots()]
+    places += [root / "cuda_runtime" / "include" for root in _wheel_roots()]
+    places += [root / "include" for root in _toolkit_roots()]
+    places += [Path(f"/usr/local/cuda-{major}/include"), Path("/usr/local/cuda/include")]
+    for place in places:
+        if (place / "cuda_fp16.h").is_file() and toolkit_version(place) // 1000 == major:
+            return place
+    return None
+
+
+@cache
+def toolkit_version(include: Path) -> int:
+    """The toolkit's version as its headers state it, 13000 for 13.0; 0 where they do not."""
+    try:
+        text = (include / "cuda_runtime_api.h").read_bytes()
+    except OSError:
+        return 0
+    found = _CUDART_VERSION.search(text)
+    return int(found[1]) if found else 0

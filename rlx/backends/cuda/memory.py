@@ -1,0 +1,213 @@
+"""CudaBuffer: device memory from plain allocations; host copies go through pinned staging, in stream order."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx.driver import Buffer, BufferArena
+from rlx.driver.device import Bytes
+from rlx.errors import ArenaError
+
+if TYPE_CHECKING:
+    from rlx.backends.cuda.api import Api
+    from rlx.backends.cuda.device import CudaDevice
+
+GRANULE = 512  # bytes; allocations are multiples of it, so that buffers of nearly one size can be handed on
+STAGING_BYTES = 8 << 20
+_BOUNCE_BYTES = 32 << 20
+
+
+@dataclass(eq=False, slots=True)
+class Memory:
+    """One allocation: its address and true capacity. What the pool keeps."""
+
+    address: int
+    nbytes: int
+
+
+def memmove_pieces(source: int, target: int, nbytes: int, piece: int) -> Iterator[tuple[int, int]]:
+    """(offset, bytes) of the pieces in the order that moves overlapping ranges safely, each piece bounced through
+    memory of `piece` bytes: from the far end when the target lies above the source."""
+    starts = range(0, nbytes, piece)
+    for at in reversed(starts) if target > source else starts:
+        yield at, min(piece, nbytes - at)
+
+
+class Staging:
+    """Two pinned host buffers of a device, used in turn: while one is copied by the GPU, the other by the CPU.
+
+    Pageable memory would make each copy wait for the driver's own, smaller staging buffers. Calls are in stream order;
+    a write returns once the data is in pinned memory (everything that rlx does later on the device comes after it).
+    """
+
+    def __init__(self, api: Api, stream: int) -> None:
+        self._runtime = api.runtime
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._addresses: list[int] = []
+        self._views: list[Bytes] = []
+        self._events: list[int] = []
+        self._turn = 0
+
+    def write(self, target: int, data: Bytes) -> None:
+        runtime = self._runtime
+        with self._lock:
+            self._open()
+            for at in range(0, data.nbytes, STAGING_BYTES):
+                turn = self._next()
+                n = min(STAGING_BYTES, data.nbytes - at)
+                runtime.eventSynchronize(self._events[turn])  # the copy that last used this buffer
+                self._views[turn][:n] = data[at : at + n]
+                runtime.memcpyAsync(
+                    target + at, self._addresses[turn], n, runtime.memcpyHostToDevice, self._stream
+                )
+                runtime.eventRecord(self._events[turn], self._stream)
+
+    def read(self, source: int, out: Bytes) -> None:
+        runtime = self._runtime
+        with self._lock:
+            self._open()
+            waiting: tuple[int, int, int] | None = None
+            for at in range(0, out.nbytes, STAGING_BYTES):
+                turn = self._next()
+                n = min(STAGING_BYTES, out.nbytes - at)
+                # Stream order keeps this copy behind any earlier copy out of the same pinned buffer.
+                runtime.memcpyAsync(
+                    self._addresses[turn], source + at, n, runtime.memcpyDeviceToHost, self._stream
+                )
+                runtime.eventRecord(self._events[turn], self._stream)
+                if waiting is not None:
+                    self._take(out, *waiting)
+                waiting = (turn, at, n)
+            if waiting is not None:
+                self._take(out, *waiting)
+
+    def close(self) -> None:
+        with self._lock:
+            self._views.clear()
+            for event in self._events:
+                self._runtime.eventDestroy(event)
+            for address in self._addresses:
+                self._runtime.freeHost(address)
+            self._events.clear()
+            self._addresses.clear()
+
+    def _take(self, out: Bytes, turn: int, at: int, n: int) -> None:
+        self._runtime.eventSynchronize(self._events[turn])
+        out[at : at + n] = self._views[turn][:n]
+
+    def _next(self) -> int:
+        self._turn ^= 1
+        return self._turn
+
+    def _open(self) -> None:
+        while len(self._addresses) < 2:
+            address = self._runtime.hostAlloc(STAGING_BYTES, self._runtime.hostAllocPortable)
+            self._addresses.append(address)
+            raw = (ctypes.c_uint8 * STAGING_BYTES).from_address(address)
+            self._views.append(np.ctypeslib.as_array(raw))
+            self._events.append(self._runtime.eventCreateWithFlags(self._runtime.eventDisableTiming))
+
+
+class CudaBuffer:
+    """Zero-filled device memory of `nbytes` bytes. Everything happens in the order of the device's one stream, so
+    that every call sees the results of the runs before it."""
+
+    def __init__(self, device: CudaDevice, memory: Memory, nbytes: int) -> None:
+        self._device = device
+        self._memory: Memory | None = memory
+        self._nbytes = nbytes
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    @property
+    def address(self) -> int:
+        return self._live().address
+
+    @property
+    def device(self) -> CudaDevice:
+        return self._device
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The bytes for other GPU libraries (CUDA array interface, version 3), in order with the device's stream."""
+        return {
+            "shape": (self._nbytes,),
+            "typestr": "|u1",
+            "data": (self.address, False),
+            "strides": None,
+            "stream": self._device.stream,
+            "version": 3,
+        }
+
+    def write(self, offset: int, data: Bytes) -> None:
+        address = self._live().address + offset
+        with self._device.doing("writing to the device"):
+            self._device.staging.write(address, data)
+
+    def read(self, offset: int, out: Bytes) -> None:
+        address = self._live().address + offset
+        with self._device.doing("reading from the device"):
+            self._device.staging.read(address, out)
+
+    def fill(self, offset: int, nbytes: int, byte: int) -> None:
+        address = self._live().address + offset
+        with self._device.doing("filling device memory"):
+            self._device.api.runtime.memsetAsync(address, byte, nbytes, self._device.stream)
+
+    def copy_from(self, source: Buffer, source_offset: int, offset: int, nbytes: int) -> None:
+        target = self._live().address + offset
+        if not isinstance(source, CudaBuffer) or source._device is not self._device:
+            held = np.empty(nbytes, np.uint8)
+            source.read(source_offset, held)
+            self.write(offset, held)
+            return
+        start = source._live().address + source_offset
+        runtime, stream = self._device.api.runtime, self._device.stream
+        kind = runtime.memcpyDeviceToDevice
+        if nbytes <= abs(target - start):
+            with self._device.doing("copying on the device"):
+                runtime.memcpyAsync(target, start, nbytes, kind, stream)
+            return
+        if target == start:
+            return
+        bounce = self._device.take(min(nbytes, _BOUNCE_BYTES))
+        try:
+            with self._device.doing("moving overlapping bytes on the device"):
+                for at, n in memmove_pieces(start, target, nbytes, bounce.nbytes):
+                    runtime.memcpyAsync(bounce.address, start + at, n, kind, stream)
+                    runtime.memcpyAsync(target + at, bounce.address, n, kind, stream)
+        finally:
+            self._device.give(bounce)
+
+    def view(self) -> Bytes | None:
+        return None
+
+    def close(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None and os.getpid() == self._device.pid:
+            self._device.give(memory)
+
+    def __del__(self) -> None:
+        # Not into the pool from here: the collector may run while this very thread holds the pool's lock.
+        memory, self._memory = getattr(self, "_memory", None), None
+        if memory is not None:
+            self._device.orphans.append(memory)
+
+    def _live(self) -> Memory:
+        if self._memory is None:
+            raise ArenaError(f"this buffer of {self._nbytes} bytes on {self._device.info.id} is closed")
+        return self._memory
+
+
+class CudaArena(BufferArena):
+    """The DeviceArena on an NVIDIA GPU."""

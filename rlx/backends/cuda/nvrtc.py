@@ -1,0 +1,138 @@
+"""NVRTC by ctypes: CUDA source to cubin or PTX. Needs neither a GPU nor CuPy, so that tests compile every kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+
+from rlx.backends.cuda.libraries import include_folder, load_library
+from rlx.errors import DeviceUnavailable, RlxError
+
+MAJORS = (13, 12)  # the CUDA generations supported, newest first
+_SUCCESS, _COMPILATION = 0, 6
+
+# Honest f32 (subnormals kept, IEEE division and square root, no contraction that the source does not ask for).
+NUMERIC_OPTIONS = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+BASE_OPTIONS = ("--std=c++17", *NUMERIC_OPTIONS)
+
+
+class Nvrtc:
+    """The compiler library of one CUDA generation. Any thread may compile."""
+
+    def __init__(self, major: int) -> None:
+        self._lib = load_library("nvrtc", major)
+        self._lib.nvrtcGetErrorString.restype = ctypes.c_char_p
+        first, second = ctypes.c_int(), ctypes.c_int()
+        self._check(self._lib.nvrtcVersion(ctypes.byref(first), ctypes.byref(second)), "nvrtcVersion")
+        self.version = (first.value, second.value)
+        self.include = include_folder(major)
+        self._size = _file_size(self._lib._name)
+
+    @property
+    def identity(self) -> str:
+        """The build, for cache keys: two builds of one version differ in size."""
+        return f"nvrtc {self.version[0]}.{self.version[1]} {self._size}"
+
+    def archs(self) -> list[int]:
+        """Compute capabilities it compiles for, 90 for 9.0, ascending."""
+        count = ctypes.c_int()
+        self._check(self._lib.nvrtcGetNumSupportedArchs(ctypes.byref(count)), "nvrtcGetNumSupportedArchs")
+        found = (ctypes.c_int * count.value)()
+        self._check(self._lib.nvrtcGetSupportedArchs(found), "nvrtcGetSupportedArchs")
+        return sorted(found)
+
+    def compile(
+        self, text: str, name: str, options: Sequence[str], headers: Mapping[str, str], arch: str
+    ) -> bytes:
+        """Compiles `text`: to a cubin for an `arch` such as "sm_90", to PTX for "compute_90".
+
+        `headers` are files by the name they are included under; `name` stands in messages.
+        Raises: RlxError with the compiler's log, which gives file and line.
+        """
+        flags = [*options, f"--gpu-architecture={arch}"]
+        if self.include is not None:
+            flags.append(f"--include-path={self.include}")
+        program = ctypes.c_void_p()
+        bodies = _strings(headers.values())
+        names = _strings(headers)
+        self._check(
+            self._lib.nvrtcCreateProgram(
+                ctypes.byref(program), text.encode(), name.encode(), len(headers), bodies, names
+            ),
+            "nvrtcCreateProgram",
+        )
+        try:
+            status = self._lib.nvrtcCompileProgram(program, len(flags), _strings(flags))
+            if status == _COMPILATION:
+                log = self._fetch("ProgramLog", program).decode("utf-8", "replace").rstrip("\0\n")
+                hint = "" if self.include is not None else "\n(no CUDA headers were found: set CUDA_PATH)"
+                raise RlxError(f"NVRTC cannot compile {name} for {arch} with {' '.join(flags)}:\n{log}{hint}")
+            self._check(status, "nvrtcCompileProgram")
+            return self._fetch("CUBIN" if arch.startswith("sm_") else "PTX", program)
+        finally:
+            self._lib.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _fetch(self, what: str, program: ctypes.c_void_p) -> bytes:
+        size = ctypes.c_size_t()
+        self._check(
+            getattr(self._lib, f"nvrtcGet{what}Size")(program, ctypes.byref(size)), f"nvrtcGet{what}Size"
+        )
+        out = ctypes.create_string_buffer(size.value)
+        self._check(getattr(self._lib, f"nvrtcGet{what}")(program, out), f"nvrtcGet{what}")
+        return out.raw
+
+    def _check(self, status: int, call: str) -> None:
+        if status != _SUCCESS:
+            said = self._lib.nvrtcGetErrorString(status)
+            raise RlxError(f"{call} failed: {said.decode()} ({status})")
+
+
+def _file_size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # the loader found it under its bare name
+        return 0
+
+
+def _strings(items: Iterable[str]) -> ctypes.Array[ctypes.c_char_p]:
+    raw = [s.encode() for s in items]
+    return (ctypes.c_char_p * max(len(raw), 1))(*raw)
+
+
+@cache
+def nvrtc(major: int) -> Nvrtc:
+    """The compiler of that CUDA generation, loaded once. Raises: DeviceUnavailable where it is not installed."""
+    return Nvrtc(major)
+
+
+def available() -> list[int]:
+    """The CUDA generations whose compiler is installed here, newest first."""
+    found = []
+    for major in MAJORS:
+        try:
+            nvrtc(major)
+        except DeviceUnavailable:
+            continue
+        found.append(major)
+    return found
+
+
+def compile_ptx_only(
+    source: str,
+    options: Sequence[str] = (),
+    arch: str = "compute_90",
+    *,
+    name: str = "kernel.cu",
+    headers: Mapping[str, str] | None = None,
+    major: int | None = None,
+) -> bytes:
+    """Compiles CUDA source without a GPU and without CuPy; `arch` "sm_90" gives a cubin instead of PTX.
+
+    `options` are added to the ones every kernel gets. `major` chooses the CUDA generation, else the newest installed.
+    Raises: RlxError with the log; DeviceUnavailable where no compiler is installed.
+    """
+    if major is None:
+        major = next(iter(available()), MAJORS[-1])
+    return nvrtc(major).compile(source, name, [*BASE_OPTIONS, *options], headers or {}, arch)

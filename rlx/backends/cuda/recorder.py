@@ -1,0 +1,182 @@
+"""A run of steps captured once into a CUDA graph and launched each time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from rlx.backends.cuda.blas import gemm_call
+from rlx.backends.cuda.packing import pack_args
+from rlx.backends.gpu.steps import Copy, Gemm, HostCall, Launch, Ref, Step
+from rlx.driver import DeviceArena
+from rlx.errors import RlxError
+
+if TYPE_CHECKING:
+    from rlx.backends.cuda.device import CudaDevice
+
+Enqueue = Callable[[int], None]  # puts one step on a stream
+
+_TIMING_RUNS = 3
+
+
+class Recorded:
+    """One CUDA graph. Everything is bound at capture: `launch` is one call. Runs are in order on the device's stream.
+
+    Requires: the arena's segments stay where they are until `close`.
+    """
+
+    def __init__(
+        self, device: CudaDevice, steps: Sequence[Step], enqueues: Sequence[Enqueue], exec_: int
+    ) -> None:
+        self._device = device
+        self._steps = tuple(steps)
+        self._enqueues = tuple(enqueues)
+        self._exec = exec_
+        self._graph_launch = device.api.runtime.graphLaunch
+        self._synchronize = device.api.runtime.streamSynchronize
+
+    @property
+    def schedule(self) -> tuple[Sequence[Step], frozenset[int]]:
+        """The steps, and before which of them everything earlier is complete: one stream, so before each."""
+        return self._steps, frozenset(range(len(self._steps)))
+
+    def launch(self) -> None:
+        """Enqueues one run. Raises: DeviceUnavailable in a forked child, DeviceLost, RlxError after `close`."""
+        device = self._device
+        device.enter()
+        if not self._exec:
+            raise RlxError(f"{device.info.id}: this recording is closed")
+        try:
+            self._graph_launch(self._exec, device.stream)
+        except device.api.errors as error:
+            raise device.failed(error, "launching a recorded run") from error
+
+    def wait(self) -> None:
+        """Returns when every run launched so far is done."""
+        device = self._device
+        device.enter()
+        try:
+            self._synchronize(device.stream)
+        except device.api.errors as error:
+            raise device.failed(error, "running recorded steps") from error
+
+    def timings(self) -> list[tuple[str, float]]:
+        """(label, microseconds) of each step, run one by one outside the graph; the best of three, so that the first
+        run's slow clocks do not count. The data in the arena is computed anew each time."""
+        device = self._device
+        runtime = device.api.runtime
+        with device.lock, device.doing("timing steps"):
+            device.blas.use_stream(device.stream)
+            events = [runtime.eventCreateWithFlags(runtime.eventDefault) for _ in range(len(self._steps) + 1)]
+            best = [float("inf")] * len(self._steps)
+            try:
+                for _ in range(_TIMING_RUNS):
+                    runtime.eventRecord(events[0], device.stream)
+                    for enqueue, event in zip(self._enqueues, events[1:], strict=True):
+                        enqueue(device.stream)
+                        runtime.eventRecord(event, device.stream)
+                    runtime.streamSynchronize(device.stream)
+                    for i, (start, end) in enumerate(pairwise(events)):
+                        best[i] = min(best[i], runtime.eventElapsedTime(start, end) * 1e3)
+            finally:
+                for event in events:
+                    runtime.eventDestroy(event)
+        return [(step.label or type(step).__name__, t) for step, t in zip(self._steps, best, strict=True)]
+
+    def close(self) -> None:
+        """Destroys the graph; a run under way is completed first. Idempotent."""
+        handle, self._exec = self._exec, 0
+        if handle and os.getpid() == self._device.pid:
+            self._device.destroy_graph(handle)
+
+    def __del__(self) -> None:
+        handle, self._exec = getattr(self, "_exec", 0), 0
+        if handle:
+            self._device.orphans.append(handle)
+
+
+def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena) -> Recorded:
+    """Captures the steps, in order, into one graph. Kernels are compiled and loaded and cuBLAS is made before.
+
+    Raises: RlxError naming the step that cannot be captured; UnsupportedOp, ShapeError for a product cuBLAS cannot do.
+    """
+    device.enter()
+    runtime = device.api.runtime
+    with device.lock:
+        device.sweep()
+        with device.doing("loading kernels"):
+            enqueues = [_enqueue(device, step, arena) for step in steps]
+        label = ""
+        with device.doing("capturing steps"):
+            stream = device.capture_stream
+            if any(isinstance(s, Gemm) for s in steps):
+                device.blas.use_stream(stream)
+            # Relaxed: as in the thread-local mode, no call of another thread disturbs the capture; this one also
+            # lets cuBLAS load a kernel on its first use, which is the call that is being captured.
+            runtime.streamBeginCapture(stream, runtime.streamCaptureModeRelaxed)
+            try:
+                for step, enqueue in zip(steps, enqueues, strict=True):
+                    label = step.label or type(step).__name__
+                    enqueue(stream)
+            except BaseException as error:
+                _abandon(device, stream)
+                if isinstance(error, device.api.errors):
+                    raise device.failed(error, f"capturing step {label}") from error
+                raise
+            graph = runtime.streamEndCapture(stream)
+            try:
+                handle = runtime.graphInstantiate(graph)
+            finally:
+                runtime.graphDestroy(graph)
+            runtime.graphUpload(handle, device.stream)
+        return Recorded(device, steps, enqueues, handle)
+
+
+def _abandon(device: CudaDevice, stream: int) -> None:
+    """Ends a capture that failed; the stream is usable again afterwards, whatever ending it says."""
+    try:
+        graph = device.api.runtime.streamEndCapture(stream)
+    except device.api.errors:
+        return
+    if graph:
+        device.api.runtime.graphDestroy(graph)
+
+
+def _enqueue(device: CudaDevice, step: Step, arena: DeviceArena) -> Enqueue:
+    """Binds a step to addresses: what remains is one call with a stream."""
+
+    def address(ref: Ref) -> int:
+        return arena.buffer(ref.segment).address + ref.offset
+
+    if isinstance(step, Launch):
+        return _enqueue_launch(device, step, address)
+    if isinstance(step, Gemm):
+        call, blas, label = gemm_call(step), device.blas, step.label
+        a, b, c = address(step.a), address(step.b), address(step.c)
+        # The handle is set to the stream by the caller: once for all steps.
+        return lambda stream: blas.gemm(call, a, b, c, label)
+    if isinstance(step, Copy):
+        runtime = device.api.runtime
+        target, source, nbytes = address(step.target), address(step.source), step.source.nbytes
+        kind = runtime.memcpyDeviceToDevice
+        return lambda stream: runtime.memcpyAsync(target, source, nbytes, kind, stream)
+    assert isinstance(step, HostCall)
+    raise RlxError(f"{step.label}: a host call cannot be captured; the step list is cut there")
+
+
+def _enqueue_launch(device: CudaDevice, step: Launch, address: Callable[[Ref], int]) -> Enqueue:
+    kernel = device.compiler.get(step.kernel)
+    packed = pack_args(step, address)
+    limits, threads = device.limits, kernel.block[0] * kernel.block[1] * kernel.block[2]
+    if threads > limits.max_group_threads or any(
+        not 0 < g <= most for g, most in zip(step.groups, limits.max_groups, strict=True)
+    ):
+        raise RlxError(
+            f"{step.label}: a grid of {step.groups} blocks of {kernel.block} threads is outside what "
+            f"{device.info.id} runs: {limits.max_groups} blocks of {limits.max_group_threads}"
+        )
+    launch = device.api.driver.launchKernel
+    grid, block, shared, function = step.groups, kernel.block, kernel.shared_bytes, kernel.function
+    return lambda stream: launch(function, *grid, *block, shared, stream, packed.pointer, 0)

@@ -1,0 +1,134 @@
+"""What NVRTC is given for a kernel: text, headers, options, entry point and block. Pure; needs no GPU and no CuPy."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from rlx.backends.cuda.nvrtc import BASE_OPTIONS
+from rlx.backends.gpu.steps import KERNELS, FileKernel, Kernel
+from rlx.errors import RlxError
+
+KERNEL_FOLDER = Path(__file__).parent / "kernels"
+# Where `#include "name"` is looked up, in this order.
+HEADER_FOLDERS = (KERNEL_FOLDER, Path(__file__).parent, Path(__file__).parent.parent / "gpu")
+TREE_ENTRY = "tree"
+TREE_BLOCK = (256, 1, 1)
+# A kernel that wants dynamic shared memory says how much, in bytes, in a variable of this name:
+# extern "C" __device__ unsigned int rlx_dynamic_shared = sizeof(Tiles);
+SHARED_SYMBOL = "rlx_dynamic_shared"
+# A source with this line uses instructions of one architecture only (wgmma, TMA) and is compiled for sm_90a, not sm_90.
+_SPECIFIC = re.compile(r"^// architecture-specific\b", re.MULTILINE)
+_QUOTED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+_ANGLED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A kernel ready to compile. `headers` are (name, text) of everything it includes with quotes, nested ones too."""
+
+    name: str
+    text: str
+    entry: str
+    block: tuple[int, int, int]
+    options: tuple[str, ...]
+    headers: tuple[tuple[str, str], ...]
+
+    @property
+    def specific(self) -> bool:
+        """Whether it must be compiled for exactly one architecture."""
+        return _SPECIFIC.search(self.text) is not None
+
+    @property
+    def dynamic_shared(self) -> bool:
+        return SHARED_SYMBOL in self.text or any(SHARED_SYMBOL in text for _, text in self.headers)
+
+    def arch(self, capability: int, supported: Sequence[int]) -> str:
+        """What to compile for on a device of this compute capability (90 for 9.0): its own machine code, or, where the
+        compiler is older than the device, PTX of the newest capability it knows, which the driver translates.
+
+        Raises: RlxError when the compiler knows nothing that the device runs.
+        """
+        if capability in supported:
+            return f"sm_{capability}{'a' if self.specific else ''}"
+        older = [c for c in supported if c < capability]
+        if not older or self.specific:
+            raise RlxError(
+                f"{self.name}: this NVRTC compiles for {sorted(supported)}, not for the device's {capability}; "
+                "install the CUDA version that matches the device"
+            )
+        return f"compute_{max(older)}"
+
+    def key(self, compiler: str, arch: str, include: Path | None) -> tuple[str, ...]:
+        """Everything the compiled code depends on, for the disk cache."""
+        texts = [self.text, *(text for _, text in self.headers)]
+        used = sorted({name for text in texts for name in _ANGLED.findall(text)})
+        system = [f"{name} {_digest(include / name)}" for name in used] if include is not None else []
+        flat = [part for header in self.headers for part in header]
+        return (self.name, self.text, *flat, *self.options, *system, compiler, arch)
+
+
+def kernel_source(kernel: Kernel) -> Source:
+    """The source of a file kernel (its variant as macro definitions) or of a tree kernel.
+
+    Raises: RlxError for a kernel without a declaration or a file, or a define value that is not declared.
+    """
+    if not isinstance(kernel, FileKernel):
+        from rlx.backends.gpu.emit_cuda import emit_cuda
+
+        text = emit_cuda(kernel)
+        return Source("tree.cu", text, TREE_ENTRY, TREE_BLOCK, BASE_OPTIONS, headers_of(text))
+    decl = KERNELS.get(kernel.stem)
+    if decl is None:
+        raise RlxError(f"CUDA kernel {kernel.stem!r} is not declared in the kernel table")
+    allowed = dict(decl.defines)
+    for name, value in kernel.defines:
+        if value not in allowed.get(name, ()):
+            raise RlxError(
+                f"CUDA kernel {kernel.stem!r}: {name}={value} is not among its variants {allowed.get(name, ())}"
+            )
+    text = _file_text(kernel.stem)
+    options = [*BASE_OPTIONS, *(f"--define-macro={name}={value}" for name, value in kernel.defines)]
+    options += [f"--define-macro=C{i}={value}" for i, value in enumerate(kernel.constants)]
+    return Source(f"{kernel.stem}.cu", text, kernel.stem, decl.block, tuple(options), headers_of(text))
+
+
+def headers_of(text: str, folders: Sequence[Path] = HEADER_FOLDERS) -> tuple[tuple[str, str], ...]:
+    """(name, text) of every file that `text` includes with quotes, and that those include, by name.
+
+    A name found in none of the folders is left for the compiler to find or to report.
+    """
+    found: dict[str, str] = {}
+    waiting = _QUOTED.findall(text)
+    while waiting:
+        name = waiting.pop()
+        path = next((folder / name for folder in folders if (folder / name).is_file()), None)
+        if name in found or path is None:
+            continue
+        found[name] = path.read_text(encoding="utf-8")
+        waiting += _QUOTED.findall(found[name])
+    return tuple(sorted(found.items()))
+
+
+def _file_text(stem: str) -> str:
+    path = KERNEL_FOLDER / f"{stem}.cu"
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RlxError(
+            f"CUDA kernel {stem!r}: {path.name} is missing from this installation: {error}"
+        ) from error
+
+
+@cache
+def _digest(path: Path) -> str:
+    """Of a system header: an updated toolkit must not find the old toolkit's kernels."""
+    digest = hashlib.sha256()
+    for part in (path, path.with_suffix(".hpp")):
+        if part.is_file():
+            digest.update(part.read_bytes())
+    return digest.hexdigest()
