@@ -16,7 +16,7 @@ from rlx.ir.types import TensorType, as_shape
 if TYPE_CHECKING:
     from rlx.ir.methods import TensorMethods
 else:
-    TensorMethods = object  # the operators are attached by rlx.ops.operators
+    TensorMethods = object  # declarations for type checkers; rlx.ops.operators attaches the methods
 
 TensorLike = "Tensor | npt.ArrayLike"
 

@@ -1,5 +1,8 @@
 """The vocabulary: one module a family. Importing this package registers every op and gives Tensor its operators."""
 
+from rlx.ops import fused as fused
+from rlx.ops import operators as operators
+from rlx.ops.attention import attention as attention
 from rlx.ops.binary import add as add
 from rlx.ops.binary import div as div
 from rlx.ops.binary import equal as equal
@@ -16,6 +19,29 @@ from rlx.ops.binary import mul as mul
 from rlx.ops.binary import not_equal as not_equal
 from rlx.ops.binary import pow as pow
 from rlx.ops.binary import sub as sub
+from rlx.ops.composite import all as all
+from rlx.ops.composite import any as any
+from rlx.ops.composite import expand_dims as expand_dims
+from rlx.ops.composite import flatten as flatten
+from rlx.ops.composite import full_like as full_like
+from rlx.ops.composite import linear as linear
+from rlx.ops.composite import log_softmax as log_softmax
+from rlx.ops.composite import logsumexp as logsumexp
+from rlx.ops.composite import moveaxis as moveaxis
+from rlx.ops.composite import normalize as normalize
+from rlx.ops.composite import ones_like as ones_like
+from rlx.ops.composite import permute_dims as permute_dims
+from rlx.ops.composite import split as split
+from rlx.ops.composite import square as square
+from rlx.ops.composite import squeeze as squeeze
+from rlx.ops.composite import stack as stack
+from rlx.ops.composite import std as std
+from rlx.ops.composite import swapaxes as swapaxes
+from rlx.ops.composite import unsqueeze as unsqueeze
+from rlx.ops.composite import var as var
+from rlx.ops.composite import zeros_like as zeros_like
+from rlx.ops.index import gather as gather
+from rlx.ops.linalg import matmul as matmul
 from rlx.ops.movement import broadcast_to as broadcast_to
 from rlx.ops.movement import concat as concat
 from rlx.ops.movement import concatenate as concatenate
@@ -23,6 +49,9 @@ from rlx.ops.movement import expand as expand
 from rlx.ops.movement import reshape as reshape
 from rlx.ops.movement import slice as slice
 from rlx.ops.movement import transpose as transpose
+from rlx.ops.norm import layer_norm as layer_norm
+from rlx.ops.norm import rms_norm as rms_norm
+from rlx.ops.norm import softmax as softmax
 from rlx.ops.reduce import max as max
 from rlx.ops.reduce import mean as mean
 from rlx.ops.reduce import min as min

@@ -32,11 +32,11 @@ def _div(a: Array, b: Array) -> Array:
 
 
 def _rsqrt(x: Array) -> Array:
-    return x.dtype.type(1) / np.sqrt(x)
+    return np.asarray(x.dtype.type(1) / np.sqrt(x))
 
 
 def _recip(x: Array) -> Array:
-    return x.dtype.type(1) / x
+    return np.asarray(x.dtype.type(1) / x)
 
 
 PRIM_FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -62,10 +62,11 @@ def _infer(op: str, result: Callable[[DType], DType], empty: bool) -> Infer:
 
 
 def _sum(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
-    out = np.float64 if x.dtype == np.float64 else np.float32 if x.dtype.kind == "f" else None
-    if out is None:
-        out = np.int64 if x.dtype == np.int64 else np.int32
-    return np.sum(_last(x, axes), axis=-1, dtype=out).reshape(_shape(x, axes, keepdims))
+    return np.sum(_last(x, axes), axis=-1, dtype=_accumulator(x)).reshape(_shape(x, axes, keepdims))
+
+
+def _accumulator(x: Array) -> np.dtype[Any]:
+    return x.dtype if x.dtype.kind == "f" or x.dtype == np.int64 else np.dtype(np.int32)
 
 
 def _last(x: Array, axes: tuple[int, ...]) -> Array:
@@ -87,8 +88,7 @@ def _mean(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _prod(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
-    dtype = x.dtype if x.dtype.kind == "f" or x.dtype == np.int64 else np.dtype(np.int32)
-    return np.prod(x, axis=axes, keepdims=keepdims, dtype=dtype)
+    return np.prod(x, axis=axes, keepdims=keepdims, dtype=_accumulator(x))
 
 
 def _max(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:

@@ -108,21 +108,32 @@ _primitive("ceil", None, "numpy.ceil")
 def _sigmoid(x: Array) -> Array:
     # exp of a negative number only: exact in the tails in every dtype.
     small = np.exp(-np.abs(x))
-    return np.where(x >= 0, x.dtype.type(1), small) / (1 + small)
+    return np.asarray(np.where(x >= 0, x.dtype.type(1), small) / (1 + small))
 
 
 def _silu(x: Array) -> Array:
-    return x * _sigmoid(x)
+    return np.asarray(x * _sigmoid(x))
 
 
 def _relu(x: Array) -> Array:
-    return np.maximum(x, x.dtype.type(0))
+    return np.asarray(np.maximum(x, x.dtype.type(0)))
 
 
 def _gelu(x: Array, *, approximate: str) -> Array:
     if approximate == "tanh":
-        return 0.5 * x * (1 + np.tanh(GELU_TANH_SCALE * (x + GELU_TANH_CUBE * (x * x * x))))
-    return (0.5 * x * erfc64(-SQRT_HALF * x)).astype(x.dtype)
+        return np.asarray(0.5 * x * (1 + np.tanh(GELU_TANH_SCALE * (x + GELU_TANH_CUBE * (x * x * x)))))
+    return np.asarray(0.5 * x * erfc64(-SQRT_HALF * x)).astype(x.dtype)
+
+
+# What matmul's epilogue may apply.
+NUMPY_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": _relu,
+    "gelu": lambda x: _gelu(x, approximate="none"),
+    "gelu_tanh": lambda x: _gelu(x, approximate="tanh"),
+    "silu": _silu,
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+}
 
 
 def _sigmoid_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:

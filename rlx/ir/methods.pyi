@@ -1,19 +1,12 @@
 """What type checkers know of a Tensor's operators and methods; `rlx.ops.operators` attaches the real ones."""
 
-from __future__ import annotations
+from collections.abc import Sequence
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rlx.dtypes import DTypeLike
-    from rlx.ir.graph import Tensor
-
+from rlx.dtypes import DTypeLike
+from rlx.ir.graph import Tensor
 
 class TensorMethods:
-    """Declarations only: this class stands before type checkers in place of `object`, and does not exist at run time."""
-
     def __add__(self, other: Any) -> Tensor: ...
     def __radd__(self, other: Any) -> Tensor: ...
     def __sub__(self, other: Any) -> Tensor: ...

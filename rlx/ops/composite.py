@@ -1,0 +1,208 @@
+"""Functions that other ops express: no record, no kernel, differentiable through what they are made of."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DTypeLike, as_dtype, bool_
+from rlx.errors import ShapeError
+from rlx.ir import Tensor, apply
+from rlx.ir.types import as_shape, normalize_axes, normalize_axis
+from rlx.ops import binary, linalg, movement, reduce, select, unary
+from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors
+from rlx.ops.reduce import Axis, working_float
+
+
+def squeeze(x: Tensor, axis: Axis = None) -> Tensor:
+    """x without its axes of length 1, or without the given ones, which must have length 1."""
+    x = tensor("squeeze", x)
+    if axis is None:
+        axes = tuple(i for i, n in enumerate(x.shape) if n == 1)
+    else:
+        axes = normalize_axes(axis, x.ndim, "squeeze")
+    for i in axes:
+        if x.shape[i] != 1:
+            raise ShapeError(f"squeeze: axis {i} of {x.shape} has {x.shape[i]} elements; expected 1")
+    return movement.reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
+
+
+def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
+    """x with axes of length 1 put in so that they stand at the given places of the result."""
+    x = tensor("expand_dims", x)
+    count = 1 if isinstance(axis, int) else len(tuple(axis))
+    axes = normalize_axes(axis, x.ndim + count, "expand_dims")
+    rest = iter(x.shape)
+    return movement.reshape(x, tuple(1 if i in axes else next(rest) for i in range(x.ndim + count)))
+
+
+unsqueeze = expand_dims
+
+
+def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
+    """x with the axes from start to end, both included, joined into one."""
+    x = tensor("flatten", x)
+    if x.ndim == 0:
+        return movement.reshape(x, (1,))
+    a = normalize_axis(start_axis, x.ndim, "flatten", "start_axis")
+    b = normalize_axis(end_axis, x.ndim, "flatten", "end_axis")
+    if a > b:
+        raise ShapeError(
+            f"flatten: start_axis {start_axis} comes after end_axis {end_axis} in shape {x.shape}"
+        )
+    joined = int(np.prod(x.shape[a : b + 1], dtype=np.int64))
+    return movement.reshape(x, (*x.shape[:a], joined, *x.shape[b + 1 :]))
+
+
+permute_dims = movement.transpose
+
+
+def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
+    """x with two axes exchanged."""
+    x = tensor("swapaxes", x)
+    a, b = (normalize_axis(i, x.ndim, "swapaxes") for i in (axis1, axis2))
+    perm = list(range(x.ndim))
+    perm[a], perm[b] = b, a
+    return movement.transpose(x, perm)
+
+
+def moveaxis(x: Tensor, source: int, destination: int) -> Tensor:
+    """x with one axis moved to another place, the others in their order."""
+    x = tensor("moveaxis", x)
+    a, b = (normalize_axis(i, x.ndim, "moveaxis") for i in (source, destination))
+    perm = [i for i in range(x.ndim) if i != a]
+    perm.insert(b, a)
+    return movement.transpose(x, perm)
+
+
+def stack(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
+    """The tensors, of one shape, side by side along a new axis."""
+    made = tensors("stack", *xs)
+    for t in made:
+        if t.shape != made[0].shape:
+            raise ShapeError(f"stack: shapes {made[0].shape} and {t.shape} differ; expected one shape")
+    axis = normalize_axis(axis, made[0].ndim + 1, "stack")
+    return movement.concat([expand_dims(t, axis) for t in made], axis)
+
+
+def split(x: Tensor, parts: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
+    """x cut along an axis into `parts` equal pieces, or into pieces of the given lengths."""
+    x = tensor("split", x)
+    axis = normalize_axis(axis, x.ndim, "split")
+    n = x.shape[axis]
+    if isinstance(parts, int):
+        if parts <= 0 or n % parts:
+            raise ShapeError(
+                f"split: axis {axis} of {x.shape} does not divide into {parts} equal parts; give lengths"
+            )
+        lengths = [n // parts] * parts
+    else:
+        lengths = list(as_shape(parts, "split: lengths"))
+        if builtins.sum(lengths) != n:
+            raise ShapeError(
+                f"split: lengths {lengths} do not add to {n}, the length of axis {axis} of {x.shape}"
+            )
+    made, start = [], 0
+    for length in lengths:
+        made.append(
+            movement.index(x, (builtins.slice(None),) * axis + (builtins.slice(start, start + length),))
+        )
+        start += length
+    return tuple(made)
+
+
+def full_like(x: Tensor, value: Any, dtype: DTypeLike | None = None) -> Tensor:
+    """A tensor of x's shape filled with one number; x's dtype unless given."""
+    x = tensor("full_like", x)
+    kind = x.dtype if dtype is None else as_dtype(dtype)
+    return movement.expand(x.graph.constant(value, kind), x.shape)
+
+
+def zeros_like(x: Tensor, dtype: DTypeLike | None = None) -> Tensor:
+    """Zeros of x's shape; x's dtype unless given."""
+    return full_like(x, 0, dtype)
+
+
+def ones_like(x: Tensor, dtype: DTypeLike | None = None) -> Tensor:
+    """Ones of x's shape; x's dtype unless given."""
+    return full_like(x, 1, dtype)
+
+
+def square(x: Tensor) -> Tensor:
+    """x·x. Dtype: any number. Gradient: 2·x·d."""
+    return binary.mul(x, x)
+
+
+def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+    """The variance over the axes: the sum of squared distances from the mean over (count - correction).
+
+    Dtype: floats keep theirs; integers and bools become f32. Numerics: two passes, in f32 for halves; NaN where
+    count ≤ correction.
+    """
+    x = floating(tensor("var", x))
+    axes = normalize_axes(axis, x.ndim, "var")
+    wide = cast_to(x, working_float(x))
+    centred = wide - reduce.mean(wide, axes, keepdims=True)
+    mean = reduce.mean(centred * centred, axes, keepdims)
+    count = float(np.prod([x.shape[i] for i in axes]))
+    if correction:
+        mean = mean * (count / (count - correction) if count > correction else float("nan"))
+    return cast_to(mean, x.dtype)
+
+
+def std(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+    """The standard deviation over the axes: the square root of `var`."""
+    return unary.sqrt(var(x, axis, keepdims, correction))
+
+
+def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether any element over the axes is true (not zero); False for an empty axis. Dtype: any; gives bool."""
+    return binary.greater(_as_i32(select.cast(x, bool_), axis, keepdims, "sum"), 0)
+
+
+def all(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether all elements over the axes are true (not zero); True for an empty axis. Dtype: any; gives bool."""
+    return binary.equal(_as_i32(unary.logical_not(x), axis, keepdims, "sum"), 0)
+
+
+def _as_i32(x: Tensor, axis: Axis, keepdims: bool, op: str) -> Tensor:
+    return apply(op, x, axes=normalize_axes(axis, x.ndim, op), keepdims=keepdims)
+
+
+def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """log(Σ exp(x)) over the axes. Dtype: float. Numerics: the greatest element is taken out first; -inf for nothing
+    but -inf, inf where there is an inf."""
+    x = floating(tensor("logsumexp", x))
+    axes = normalize_axes(axis, x.ndim, "logsumexp")
+    best = reduce.max(x, axes, keepdims=True)
+    # ±inf is not taken out: inf - inf would give NaN.
+    finite = binary.less(unary.abs(best), float("inf"))
+    shift = select.where(binary.logical_or(finite, binary.not_equal(best, best)), best, 0)
+    out = unary.log(reduce.sum(unary.exp(x - shift), axes, keepdims=True)) + shift
+    return out if keepdims else squeeze(out, axes)
+
+
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """log(softmax(x)) along an axis. Dtype: float. Numerics: x - logsumexp(x), finite where softmax is 0."""
+    x = floating(tensor("log_softmax", x))
+    axis = normalize_axis(axis, x.ndim, "log_softmax")
+    centred = x - reduce.max(x, axis, keepdims=True)
+    return centred - unary.log(reduce.sum(unary.exp(centred), axis, keepdims=True))
+
+
+def linear(
+    x: TensorLike, weight: TensorLike, bias: TensorLike | None = None, activation: str | None = None
+) -> Tensor:
+    """activation(x @ weightᵀ + bias). Shape: x (..., k), weight (n, k), bias (n,); gives (..., n)."""
+    return linalg.matmul(x, weight, bias, transpose_b=True, activation=activation)
+
+
+def normalize(x: Tensor, axis: int = -1, eps: float = 1e-12) -> Tensor:
+    """x divided by its Euclidean length along an axis, or by eps where that is shorter."""
+    x = floating(tensor("normalize", x))
+    wide = cast_to(x, working_float(x))
+    length = unary.sqrt(reduce.sum(wide * wide, axis, keepdims=True))
+    return cast_to(wide / binary.maximum(length, eps), x.dtype)

@@ -1,0 +1,183 @@
+"""Softmax, layer norm and RMS norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.op import Infer
+from rlx.ir.types import normalize_axis
+from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors, unbroadcast, want_float, want_inputs
+from rlx.ops.numeric import Array, computed
+from rlx.ops.reduce import working_float
+
+
+def _first(dtypes: Sequence[DType]) -> DType:
+    return dtypes[0]
+
+
+def _softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("softmax", types, 1)
+    want_float("softmax", types[0].dtype)
+    if attrs["axis"] != normalize_axis(attrs["axis"], types[0].rank, "softmax"):
+        raise ShapeError(
+            f"softmax: axis {attrs['axis']} is not normalized; expected it counted from the front"
+        )
+    return types[0]
+
+
+def _softmax(x: Array, *, axis: int) -> Any:
+    if x.size == 0:
+        return x
+    e = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return e / np.sum(e, axis=axis, keepdims=True)
+
+
+def _softmax_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    x, axes = inputs[0], (attrs["axis"],)
+    if x.size == 0:
+        return apply("copy", x)
+    wide = cast_to(x, working_float(x))
+    e = apply("exp", wide - apply("max", wide, axes=axes, keepdims=True))
+    return cast_to(e / apply("sum", e, axes=axes, keepdims=True), x.dtype)
+
+
+def _softmax_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    d, y = grads[0], node.outputs[0]
+    if d is None:
+        return (None,)
+    wide, p = cast_to(d, working_float(d)), cast_to(y, working_float(d))
+    return (cast_to(p * (wide - apply("sum", wide * p, axes=(node.attrs["axis"],), keepdims=True)), y.dtype),)
+
+
+register(
+    Op("softmax", "norm", _softmax_infer, computed()(_softmax), "scipy.special.softmax", _softmax_vjp,
+       kernel="softmax", decompose=_softmax_decompose, inplace=(0,))
+)  # fmt: skip
+
+
+def _norm_infer(op: str, low: int) -> Infer:
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        want_inputs(op, types, low, 3)
+        x = types[0]
+        if x.rank == 0:
+            raise ShapeError(
+                f"{op}: the input is a scalar; expected at least one axis, the last is normalized"
+            )
+        for what, t in zip(("input", "gamma", "beta"), types, strict=False):
+            want_float(op, t.dtype, what)
+        for what, t in zip(("gamma", "beta"), types[1:], strict=False):
+            if t.shape != x.shape[-1:]:
+                raise ShapeError(
+                    f"{op}: {what} is {t.shape}; expected {x.shape[-1:]}, the last axis of {x.shape}"
+                )
+        if not isinstance(attrs["eps"], float) or not attrs["eps"] >= 0:
+            raise DTypeError(f"{op}: eps is {attrs['eps']!r}; expected a float ≥ 0")
+        return x
+
+    return infer
+
+
+def _layer_norm(x: Array, gamma: Array, beta: Array, *, eps: float) -> Any:
+    # Two passes: the variance of the centred values keeps its digits where the mean is large.
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    variance = np.mean(centred * centred, axis=-1, keepdims=True)
+    y = centred / np.sqrt(variance + x.dtype.type(eps))
+    return y * gamma.astype(x.dtype) + beta.astype(x.dtype)
+
+
+def _rms_norm(x: Array, gamma: Array, *beta: Array, eps: float) -> Any:
+    square = np.mean(x * x, axis=-1, keepdims=True)
+    y = x / np.sqrt(square + x.dtype.type(eps)) * gamma.astype(x.dtype)
+    return y + beta[0].astype(x.dtype) if beta else y
+
+
+def _normalized(x: Tensor, eps: float, centre: bool) -> tuple[Tensor, Tensor]:
+    """The normalized rows and 1 / their deviation, in the working dtype."""
+    last = (x.ndim - 1,)
+    x = cast_to(x, working_float(x))
+    if centre:
+        x = x - apply("mean", x, axes=last, keepdims=True)
+    inverse = apply("rsqrt", apply("mean", x * x, axes=last, keepdims=True) + eps)
+    return x * inverse, inverse
+
+
+def _decompose(inputs: Sequence[Tensor], attrs: Attrs, centre: bool) -> Tensor:
+    x = inputs[0]
+    y, _ = _normalized(x, attrs["eps"], centre)
+    y = y * cast_to(inputs[1], y.dtype)
+    if len(inputs) == 3:
+        y = y + cast_to(inputs[2], y.dtype)
+    return cast_to(y, x.dtype)
+
+
+def _layer_norm_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    return _decompose(inputs, attrs, centre=True)
+
+
+def _rms_norm_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    return _decompose(inputs, attrs, centre=False)
+
+
+def _norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    d = grads[0]
+    if d is None:
+        return (None,) * len(node.inputs)
+    centre = node.op.name == "layer_norm"
+    x, gamma = node.inputs[:2]
+    last = (x.ndim - 1,)
+    y, inverse = _normalized(x, node.attrs["eps"], centre)
+    wide = cast_to(d, y.dtype)
+    dy = wide * cast_to(gamma, y.dtype)
+    dx = dy - y * apply("mean", dy * y, axes=last, keepdims=True)
+    if centre:
+        dx = dx - apply("mean", dy, axes=last, keepdims=True)
+    found = [cast_to(dx * inverse, x.dtype), unbroadcast(wide * y, gamma)]
+    if len(node.inputs) == 3:
+        found.append(unbroadcast(wide, node.inputs[2]))
+    return tuple(found)
+
+
+register(
+    Op("layer_norm", "norm", _norm_infer("layer_norm", 3), computed(_first)(_layer_norm),
+       "torch.nn.functional.layer_norm", _norm_vjp, kernel="layer_norm", decompose=_layer_norm_decompose, inplace=(0,))
+)  # fmt: skip
+register(
+    Op("rms_norm", "norm", _norm_infer("rms_norm", 2), computed(_first)(_rms_norm),
+       "torch.nn.functional.rms_norm", _norm_vjp, kernel="rms_norm", decompose=_rms_norm_decompose, inplace=(0,))
+)  # fmt: skip
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """exp(x) divided by its sum along an axis.
+
+    Shape: keeps. Dtype: float; integers and bools become f32. Gradient: y·(d - Σ d·y). Numerics: the greatest element
+    is subtracted first, so nothing overflows; NaN where a row holds NaN, inf, or nothing but -inf.
+    """
+    x = floating(tensor("softmax", x))
+    return apply("softmax", x, axis=normalize_axis(axis, x.ndim, "softmax"))
+
+
+def layer_norm(x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) · gamma + beta over the last axis; the variance is the biased one.
+
+    Shape: x (..., d), gamma and beta (d,). Dtype: x's; integers become f32. Gradient: to all three.
+    Numerics: in f32 for halves, two passes. Follows Ba, Kiros and Hinton, 2016.
+    """
+    x, gamma, beta = (floating(t) for t in tensors("layer_norm", x, gamma, beta))
+    return apply("layer_norm", x, gamma, beta, eps=float(eps))
+
+
+def rms_norm(x: TensorLike, gamma: TensorLike, beta: TensorLike | None = None, eps: float = 1e-6) -> Tensor:
+    """x / sqrt(mean(x²) + eps) · gamma (+ beta) over the last axis.
+
+    Shape: x (..., d), gamma and beta (d,). Dtype: x's; integers become f32. Gradient: to all.
+    Numerics: in f32 for halves. Follows Zhang and Sennrich, 2019.
+    """
+    given = (x, gamma) if beta is None else (x, gamma, beta)
+    return apply("rms_norm", *(floating(t) for t in tensors("rms_norm", *given)), eps=float(eps))

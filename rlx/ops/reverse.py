@@ -1,0 +1,74 @@
+"""The reverse sweep: gradients through the part of a graph between some tensors and others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.errors import GraphError, UnsupportedOp
+from rlx.ir import NOT_DIFFERENTIABLE, Node, Tensor
+from rlx.ir.op import _NotDifferentiable
+
+
+def pullback(
+    outputs: Sequence[Tensor], grads: Sequence[Tensor | None], wrt: Sequence[Tensor], stop: bool = False
+) -> tuple[Tensor | None, ...]:
+    """The gradient of each tensor of `wrt`, given those of `outputs`; None where none flows. Nodes are appended to the
+    tensors' graph. With `stop` the tensors of `wrt` count as independent, even where one is computed from another.
+    """
+    sources = {id(t) for t in wrt}
+    between = _nodes_between(outputs, sources, stop)
+    total: dict[int, Tensor] = {}
+    for t, d in zip(outputs, grads, strict=True):
+        if d is not None:
+            _accumulate(total, t, d)
+    for node in reversed(between):
+        given = [total.get(id(t)) for t in node.outputs]
+        if all(d is None for d in given):
+            continue
+        rule = node.op.vjp
+        if isinstance(rule, _NotDifferentiable):
+            if any(t.dtype.is_float and d is not None for t, d in zip(node.outputs, given, strict=True)):
+                raise UnsupportedOp(f"gradient: op {node.op.name} ({node}) is {NOT_DIFFERENTIABLE}")
+            continue
+        found = rule(node, given)
+        if len(found) != len(node.inputs):
+            raise GraphError(
+                f"gradient: the rule of op {node.op.name} gave {len(found)} for {len(node.inputs)} inputs"
+            )
+        for t, d in zip(node.inputs, found, strict=True):
+            if d is None or not t.dtype.is_float:
+                continue
+            if d.type != t.type:
+                raise GraphError(
+                    f"gradient: the rule of op {node.op.name} gave {d.type} for an input {t.type}"
+                )
+            _accumulate(total, t, d)
+    return tuple(total.get(id(t)) for t in wrt)
+
+
+def _accumulate(total: dict[int, Tensor], t: Tensor, d: Tensor) -> None:
+    total[id(t)] = d if id(t) not in total else total[id(t)] + d
+
+
+def _nodes_between(outputs: Sequence[Tensor], sources: set[int], stop: bool) -> list[Node]:
+    """The nodes on a path of floats from a source to an output, each after those it reads."""
+    order: list[Node] = []
+    reaches: dict[int, bool] = {}  # node -> does a source feed it
+    for output in outputs:
+        stack: list[tuple[Tensor, bool]] = [(output, False)]
+        while stack:
+            t, back = stack.pop()
+            node = t.node
+            if back:
+                reaches[id(node)] = any(
+                    id(x) in sources or reaches.get(id(x.node), False)
+                    for x in node.inputs
+                    if x.dtype.is_float
+                )
+                if reaches[id(node)]:
+                    order.append(node)
+            elif id(node) not in reaches and not (stop and id(t) in sources):
+                reaches[id(node)] = False
+                stack.append((t, True))
+                stack += [(x, False) for x in node.inputs if x.dtype.is_float]
+    return order
