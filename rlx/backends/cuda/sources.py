@@ -98,20 +98,27 @@ def kernel_source(kernel: Kernel) -> Source:
 
 
 def headers_of(text: str, folders: Sequence[Path] = HEADER_FOLDERS) -> tuple[tuple[str, str], ...]:
-    """(name, text) of every file that `text` includes with quotes, and that those include, by name.
+    """(name, text) of every file that `text` includes with quotes, and that those include, by the name they are
+    included under. A name is looked up beside the file that includes it, then in `folders`; one found nowhere is left
+    for the compiler to find or to report.
 
-    A name found in none of the folders is left for the compiler to find or to report.
+    Raises: RlxError when one name means two files, which a list of headers by name cannot express.
     """
-    found: dict[str, str] = {}
-    waiting = _QUOTED.findall(text)
-    while waiting:
-        name = waiting.pop()
-        path = next((folder / name for folder in folders if (folder / name).is_file()), None)
-        if name in found or path is None:
+    found: dict[str, Path] = {}
+    texts: dict[str, str] = {}
+    todo: list[tuple[str, Path | None]] = [(name, None) for name in _QUOTED.findall(text)]
+    while todo:
+        name, beside = todo.pop()
+        places = [beside, *folders] if beside is not None else folders
+        path = next((place / name for place in places if (place / name).is_file()), None)
+        if path is None or found.get(name) == path:
             continue
-        found[name] = path.read_text(encoding="utf-8")
-        waiting += _QUOTED.findall(found[name])
-    return tuple(sorted(found.items()))
+        if name in found:
+            raise RlxError(f'#include "{name}" means both {found[name]} and {path}; rename one')
+        found[name] = path
+        texts[name] = path.read_text(encoding="utf-8")
+        todo += [(inner, path.parent) for inner in _QUOTED.findall(texts[name])]
+    return tuple(sorted(texts.items()))
 
 
 def _file_text(stem: str) -> str:

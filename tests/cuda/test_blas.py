@@ -1,0 +1,120 @@
+"""The column-major call that a row-major Gemm step becomes, carried out on plain memory and held against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlx.backends.cuda.blas import GemmCall, gemm_call
+from rlx.backends.gpu.steps import Gemm, Ref
+from rlx.dtypes import DType, bf16, f16, f32, f64, i8
+from rlx.errors import ShapeError, UnsupportedOp
+
+R = Ref("arena0", 0, 0)
+
+
+def step(m: int, n: int, k: int, **changes: Any) -> Gemm:
+    given: dict[str, Any] = {
+        "a_dtype": f32, "b_dtype": f32, "c_dtype": f32, "transpose_a": False, "transpose_b": False, "batch": 1,
+        "stride_a": m * k, "stride_b": k * n, "stride_c": m * n, "precision": "f32", "label": "matmul%7",
+    } | changes  # fmt: skip
+    return Gemm(R, R, R, m, n, k, **given)
+
+
+def matrix(
+    memory: npt.NDArray[np.float64], start: int, rows: int, columns: int, ld: int
+) -> npt.NDArray[np.float64]:
+    """The column-major matrix that BLAS finds there: element (i, j) at start + i + j * ld."""
+    index = start + np.arange(rows)[:, None] + np.arange(columns)[None, :] * ld
+    return memory[index]
+
+
+def run(
+    call: GemmCall, a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], c_size: int
+) -> npt.NDArray[np.float64]:
+    """What cublasGemmStridedBatchedEx is documented to do, in float64."""
+    c = np.full(c_size, np.nan)
+    for z in range(call.batch):
+        at = [z * s for s in call.strides]
+        shapes = [(call.m, call.k), (call.k, call.n)]
+        operands = []
+        for memory, start, (rows, columns), ld, trans in zip(
+            (b, a), at[:2], shapes, call.lds[:2], call.trans, strict=True
+        ):
+            stored = (columns, rows) if trans else (rows, columns)
+            assert ld >= max(1, stored[0])
+            held = matrix(memory, start, *stored, ld)
+            operands.append(held.T if trans else held)
+        product = operands[0] @ operands[1]
+        index = at[2] + np.arange(call.m)[:, None] + np.arange(call.n)[None, :] * call.lds[2]
+        c[index] = product
+    return c
+
+
+sizes = st.integers(1, 7)
+
+
+@given(sizes, sizes, sizes, st.booleans(), st.booleans(), st.integers(1, 3), st.booleans(), st.booleans())
+def test_the_call_is_the_row_major_product(
+    m: int, n: int, k: int, ta: bool, tb: bool, batch: int, same_a: bool, same_b: bool
+) -> None:
+    rng = np.random.default_rng(m * 64 + n * 8 + k)
+    a = rng.normal(size=(1 if same_a else batch, *((k, m) if ta else (m, k))))
+    b = rng.normal(size=(1 if same_b else batch, *((n, k) if tb else (k, n))))
+    call = gemm_call(
+        step(
+            m, n, k, transpose_a=ta, transpose_b=tb, batch=batch,
+            stride_a=0 if same_a else m * k, stride_b=0 if same_b else k * n,
+        )
+    )  # fmt: skip
+    got = run(call, a.reshape(-1), b.reshape(-1), batch * m * n).reshape(batch, m, n)
+    expected = (np.swapaxes(a, 1, 2) if ta else a) @ (np.swapaxes(b, 1, 2) if tb else b)
+    np.testing.assert_allclose(got, np.broadcast_to(expected, got.shape), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("a", "c", "precision", "compute"),
+    [
+        (f32, f32, "f32", 68),  # CUBLAS_COMPUTE_32F: no TF32
+        (f32, f32, "tf32", 77),  # CUBLAS_COMPUTE_32F_FAST_TF32
+        (f32, f32, "f16", 74),
+        (f32, f32, "bf16", 75),
+        (f16, f16, "f32", 68),  # half operands are summed in f32
+        (f16, f32, "f16", 68),
+        (bf16, bf16, "bf16", 68),
+        (bf16, f32, "f32", 68),
+        (f64, f64, "f32", 70),
+    ],
+)
+def test_compute_type(a: DType, c: DType, precision: str, compute: int) -> None:
+    call = gemm_call(step(2, 3, 4, a_dtype=a, b_dtype=a, c_dtype=c, precision=precision))
+    assert call.compute == compute
+    assert call.double == (a is f64)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c"), [(f32, bf16, f32), (f16, bf16, f32), (i8, i8, f32), (f16, f16, bf16), (f32, f32, f16)]
+)
+def test_dtypes_that_do_not_combine_are_refused_by_name(a: DType, b: DType, c: DType) -> None:
+    with pytest.raises(UnsupportedOp, match=f"matmul%7.*{c} from {a} and {b}"):
+        gemm_call(step(2, 3, 4, a_dtype=a, b_dtype=b, c_dtype=c))
+
+
+def test_unknown_precision_is_refused() -> None:
+    with pytest.raises(UnsupportedOp, match="'int8'"):
+        gemm_call(step(2, 3, 4, precision="int8"))
+
+
+def test_sizes_past_32_bits_are_refused() -> None:
+    with pytest.raises(ShapeError, match="2147483648"):
+        gemm_call(step(2**31, 1, 1))
+
+
+def test_a_batch_that_overwrites_itself_is_refused() -> None:
+    with pytest.raises(ShapeError, match="stride 5"):
+        gemm_call(step(2, 3, 4, batch=2, stride_c=5))

@@ -1,0 +1,95 @@
+"""Every CUDA kernel compiles, in every declared variant, on a machine without a GPU."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+
+import pytest
+
+from rlx.backends.cuda.nvrtc import BASE_OPTIONS, available, compile_ptx_only, nvrtc
+from rlx.backends.cuda.sources import KERNEL_FOLDER, headers_of, kernel_source
+from rlx.backends.gpu.executable import load_rules
+from rlx.backends.gpu.steps import KERNELS, FileKernel
+from rlx.errors import RlxError
+
+load_rules()
+_CONSTANT = re.compile(r"\bC(\d+)\b")
+
+
+def variants() -> list[FileKernel]:
+    """Each declared define value with constants that suit every kernel: powers of two, the second half with 1s."""
+    found = []
+    for stem, decl in sorted(KERNELS.items()):
+        if not (KERNEL_FOLDER / f"{stem}.cu").is_file():
+            continue  # the next test reports it
+        text = kernel_source(FileKernel(stem)).text
+        texts = [text, *(body for _, body in headers_of(text))]
+        used = [int(i) for t in texts for i in _CONSTANT.findall(re.sub(r"//.*", "", t))]
+        count = max(used, default=-1) + 1
+        for values in product(*(allowed for _, allowed in decl.defines)):
+            defines = tuple(zip((name for name, _ in decl.defines), values, strict=True))
+            for constants in {tuple(1 for _ in range(count)), (32, 1, *[0] * count)[:count]}:
+                found.append(FileKernel(stem, defines, constants))
+    return found
+
+
+def test_a_compiler_is_installed_here() -> None:
+    assert available(), "the dev extra brings nvidia-cuda-nvrtc-cu12"
+    assert all(nvrtc(major).include is not None for major in available())
+
+
+def test_every_declared_kernel_has_its_source_and_every_source_its_declaration() -> None:
+    assert {path.stem for path in KERNEL_FOLDER.glob("*.cu")} == set(KERNELS)
+
+
+@pytest.mark.parametrize("kernel", variants(), ids=lambda k: "-".join([k.stem, *(v for _, v in k.defines), *map(str, k.constants)]))  # fmt: skip
+def test_kernel_compiles(kernel: FileKernel) -> None:
+    source = kernel_source(kernel)
+    options = source.options[len(BASE_OPTIONS) :]
+    arch = f"compute_90{'a' if source.specific else ''}"
+    ptx = compile_ptx_only(source.text, options, arch, name=source.name, headers=dict(source.headers))
+    signature = re.search(rf"\.entry {source.entry}\((.*?)\)", ptx.decode("ascii", "replace"), re.DOTALL)
+    assert signature, f'{source.name} has no extern "C" kernel named {source.entry}'
+    kinds = {"u64": "ptr", "u32": "u32", "s32": "i32", "f32": "f32"}
+    params = [kinds[k] for k in re.findall(r"\.param \.(?:b|u|s|f)?(\w+)", signature[1]) if k in kinds]
+    declared = [a.kind for a in KERNELS[kernel.stem].args]
+    sizes = {"ptr": 8, "u32": 4, "i32": 4, "f32": 4}
+    assert [sizes[p] for p in params] == [sizes[d] for d in declared]
+
+
+@pytest.mark.parametrize("major", available())
+class TestCompiler:
+    def test_cubin_and_ptx(self, major: int) -> None:
+        text = '#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n#include "two.h"\nextern "C" __global__ void k(float* x) { x[0] = two() * N; }'
+        headers = {"two.h": "static __device__ float two() { return 2.0f; }"}
+        cubin = compile_ptx_only(text, ["-DN=3"], "sm_90", headers=headers, major=major)
+        assert cubin[:4] == b"\x7fELF"
+        ptx = compile_ptx_only(text, ["-DN=3"], headers=headers, major=major)
+        assert b".entry k" in ptx and b".target sm_90" in ptx
+
+    def test_products_and_sums_are_not_contracted(self, major: int) -> None:
+        text = 'extern "C" __global__ void k(float* x) { x[0] = x[1] * x[2] + x[3]; x[4] = x[5] / x[6]; }'
+        ptx = compile_ptx_only(text, major=major)
+        assert b"fma.rn.f32" not in ptx and b".ftz" not in ptx and b"div.rn.f32" in ptx
+        fused = 'extern "C" __global__ void k(float* x) { x[0] = fmaf(x[1], x[2], x[3]); }'
+        assert b"fma.rn.f32" in compile_ptx_only(fused, major=major)
+
+    def test_an_error_gives_file_line_and_options(self, major: int) -> None:
+        with pytest.raises(
+            RlxError, match=r"(?s)wrong\.cu for compute_90.*-DN=3.*wrong\.cu\(2\): error"
+        ) as caught:
+            compile_ptx_only("\nint f( {", ["-DN=3"], name="wrong.cu", major=major)
+        assert "\0" not in str(caught.value)
+
+    def test_an_error_in_a_header_names_the_header(self, major: int) -> None:
+        with pytest.raises(RlxError, match=r"part\.h\(1\): error"):
+            compile_ptx_only('#include "part.h"', headers={"part.h": "int f( {"}, major=major)
+
+    def test_an_unknown_option_is_a_typed_error(self, major: int) -> None:
+        with pytest.raises(RlxError):
+            compile_ptx_only("", ["--no-such-option"], major=major)
+
+    def test_archs(self, major: int) -> None:
+        archs = nvrtc(major).archs()
+        assert 90 in archs and archs == sorted(archs)
