@@ -1,6 +1,6 @@
 """Reading and writing safetensors files, as the format's own description has it, with every claim checked.
 
-A file is: 8 bytes, the length of the header (little endian); the header, JSON of name → dtype, shape, data_offsets; data.
+A file is: 8 bytes, the header's length (little endian); a JSON header, name → dtype, shape, data_offsets; the data.
 Files are untrusted: sizes are compared with the file in exact integers before anything is read, and tensors must cover
 the data without gap or overlap.
 """

@@ -1,0 +1,159 @@
+"""The BERT encoder (Devlin et al. 2018) as an rlx graph, with the pooling that makes a sentence embedding of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import rlx.ops as ops
+from rlx.dtypes import bool_, f32, i32
+from rlx.errors import ModelFormatError
+from rlx.ir import Graph, Tensor
+
+Pooling = Literal["mean", "cls"]
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BertConfig:
+    """The numbers of config.json that shape the encoder."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int
+    type_vocab_size: int
+    layer_norm_eps: float
+    hidden_act: str
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any], where: str) -> BertConfig:
+        """Reads config.json's content. Raises: ModelFormatError naming what is missing, wrong or not supported."""
+        kind = config.get("model_type")
+        if kind != "bert":
+            raise ModelFormatError(f"{where}: model_type is {kind!r}; rlx.models.load reads 'bert' encoders")
+        sizes = {}
+        for name in list(cls.__dataclass_fields__)[:7]:
+            value = config.get(name)
+            if type(value) is not int or not 0 < value <= 1 << 24:
+                raise ModelFormatError(f"{where}: {name} is {value!r}, expected a positive integer")
+            sizes[name] = value
+        made = cls(
+            **sizes,
+            layer_norm_eps=config.get("layer_norm_eps", 1e-12),
+            hidden_act=config.get("hidden_act", ""),
+        )
+        if type(made.layer_norm_eps) is not float or not 0 < made.layer_norm_eps < 1:
+            raise ModelFormatError(
+                f"{where}: layer_norm_eps is {made.layer_norm_eps!r}, expected a number in 0..1"
+            )
+        if made.hidden_act not in _ACTIVATIONS:
+            raise ModelFormatError(
+                f"{where}: hidden_act {made.hidden_act!r} is not one of {', '.join(_ACTIVATIONS)}"
+            )
+        if made.hidden_size % made.num_attention_heads:
+            raise ModelFormatError(
+                f"{where}: hidden_size {made.hidden_size} is not a multiple of the {made.num_attention_heads} heads"
+            )
+        if config.get("position_embedding_type", "absolute") != "absolute":
+            raise ModelFormatError(
+                f"{where}: position_embedding_type {config['position_embedding_type']!r} is not read"
+            )
+        return made
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every weight of the encoder, named as in the files, with its shape."""
+        d, wide = self.hidden_size, self.intermediate_size
+        shapes: dict[str, tuple[int, ...]] = {
+            "embeddings.word_embeddings.weight": (self.vocab_size, d),
+            "embeddings.position_embeddings.weight": (self.max_position_embeddings, d),
+            "embeddings.token_type_embeddings.weight": (self.type_vocab_size, d),
+            "embeddings.LayerNorm.weight": (d,),
+            "embeddings.LayerNorm.bias": (d,),
+        }
+        linear = {
+            "attention.self.query": (d, d),
+            "attention.self.key": (d, d),
+            "attention.self.value": (d, d),
+            "attention.output.dense": (d, d),
+            "intermediate.dense": (wide, d),
+            "output.dense": (d, wide),
+        }
+        for layer in range(self.num_hidden_layers):
+            prefix = f"encoder.layer.{layer}."
+            for name, shape in linear.items():
+                shapes[f"{prefix}{name}.weight"] = shape
+                shapes[f"{prefix}{name}.bias"] = shape[:1]
+            for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+                shapes[f"{prefix}{name}.weight"] = (d,)
+                shapes[f"{prefix}{name}.bias"] = (d,)
+        return shapes
+
+
+def encoder_graph(
+    config: BertConfig, batch: int, length: int, pooling: Pooling = "mean", normalize: bool = True
+) -> Graph:
+    """The encoder for one padded size.
+
+    Inputs: `ids`, i32 (batch, length); `mask`, bool (batch, length), true where a token stands. Output: `embedding`,
+    f32 (batch, hidden_size): the mean over the tokens or the first token's vector, of length 1 when `normalize`.
+    Params carry the names and shapes of the files.
+    """
+    if length > config.max_position_embeddings:
+        raise ModelFormatError(
+            f"length {length} is beyond the model's {config.max_position_embeddings} positions"
+        )
+    g = Graph(f"bert-{batch}x{length}")
+    ids = g.input("ids", (batch, length), i32)
+    mask = g.input("mask", (batch, length), bool_)
+    params = {name: g.param(name, shape) for name, shape in config.weight_shapes().items()}
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return ops.layer_norm(x, params[f"{name}.weight"], params[f"{name}.bias"], config.layer_norm_eps)
+
+    def linear(x: Tensor, name: str, activation: str | None = None) -> Tensor:
+        return ops.matmul(
+            x, params[f"{name}.weight"], params[f"{name}.bias"], transpose_b=True, activation=activation
+        )
+
+    d, heads = config.hidden_size, config.num_attention_heads
+    words = ops.gather(params["embeddings.word_embeddings.weight"], ids)
+    places = params["embeddings.position_embeddings.weight"][:length]
+    kind = params["embeddings.token_type_embeddings.weight"][0]
+    x = norm(words + (places + kind), "embeddings.LayerNorm")
+    x = ops.reshape(x, (batch * length, d))
+    keep = ops.reshape(mask, (batch, 1, 1, length))
+
+    def split_heads(t: Tensor) -> Tensor:
+        return ops.transpose(ops.reshape(t, (batch, length, heads, d // heads)), (0, 2, 1, 3))
+
+    for layer in range(config.num_hidden_layers):
+        p = f"encoder.layer.{layer}."
+        q, k, v = (split_heads(linear(x, f"{p}attention.self.{name}")) for name in ("query", "key", "value"))
+        mixed = ops.attention(q, k, v, keep, scale=(d // heads) ** -0.5)
+        mixed = ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (batch * length, d))
+        x = norm(linear(mixed, f"{p}attention.output.dense") + x, f"{p}attention.output.LayerNorm")
+        wide = linear(x, f"{p}intermediate.dense", _ACTIVATIONS[config.hidden_act])
+        x = norm(linear(wide, f"{p}output.dense") + x, f"{p}output.LayerNorm")
+
+    states = ops.reshape(x, (batch, length, d))
+    if pooling == "cls":
+        pooled = states[:, 0]
+    else:
+        weight = ops.cast(ops.reshape(mask, (batch, length, 1)), f32)
+        count = ops.maximum(ops.sum(weight, axis=1), 1e-9)
+        pooled = ops.sum(states * weight, axis=1) / count
+    if normalize:
+        size = ops.sqrt(ops.sum(pooled * pooled, axis=-1, keepdims=True))
+        pooled = pooled / ops.maximum(size, 1e-12)
+    g.output("embedding", pooled)
+    return g
