@@ -1,0 +1,67 @@
+"""The Vulkan backend. Importing it loads neither the binding nor a driver; `backend` does on first use."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from typing import TYPE_CHECKING
+
+from rlx.errors import DeviceUnavailable
+
+if TYPE_CHECKING:
+    from rlx.backends.vulkan.device import VulkanDevice
+    from rlx.driver.device import DeviceInfo
+
+
+class VulkanBackend:
+    """Vulkan devices, by the index that `probe` gives them."""
+
+    name = "vulkan"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[int, VulkanDevice] = {}
+        self._at_exit = False
+
+    def probe(self) -> list[DeviceInfo]:
+        """The devices there are. Raises: DeviceUnavailable with the reason when there is none."""
+        from rlx.backends.vulkan.discovery import physical_devices
+
+        self._register()
+        return [physical.info for physical in physical_devices()]
+
+    def open(self, index: int) -> VulkanDevice:
+        """The device, opened once a process; anew after it was closed or lost. Raises: DeviceUnavailable."""
+        from rlx.backends.vulkan import api
+        from rlx.backends.vulkan.device import VulkanDevice, forced_memory
+        from rlx.backends.vulkan.discovery import physical_devices
+
+        api.check_process()
+        with self._lock:
+            device = self._open.get(index)
+            if device is not None and device.dead is None:
+                return device
+            devices = physical_devices()
+            if not 0 <= index < len(devices):
+                names = ", ".join(f"vulkan:{p.info.index} ({p.info.name})" for p in devices)
+                raise DeviceUnavailable(f"there is no vulkan:{index}; there are {names}")
+            self._register()
+            self._open[index] = device = VulkanDevice(devices[index], forced_memory())
+            return device
+
+    def _register(self) -> None:
+        if not self._at_exit:
+            self._at_exit = True
+            atexit.register(_close)
+
+
+def _close() -> None:
+    """Before the interpreter goes: devices, then the instance. Drivers' threads do not survive a disordered exit."""
+    from rlx.backends.vulkan import api
+    from rlx.backends.vulkan.device import close_all
+
+    close_all()
+    api.close_instance()
+
+
+backend = VulkanBackend()

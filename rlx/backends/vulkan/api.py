@@ -1,0 +1,375 @@
+"""The Vulkan API as rlx uses it, and the only file that imports `vulkan`.
+
+The package's Python wrappers are not used: they let nested temporaries dangle, return wrong objects here and there
+and cost about 12 µs a call. Everything goes through its cffi library handle, with structures from `struct`, which
+keeps what a structure points to alive as long as the structure. Handles are cffi objects, typed `Handle`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
+
+Handle = Any  # a cffi pointer to an opaque Vulkan object, or to a structure
+VALIDATION_ENV = "RLX_VULKAN_VALIDATION"
+_VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
+API_1_2, API_1_3 = 1 << 22 | 2 << 12, 1 << 22 | 3 << 12
+TIMEOUT = 2  # VK_TIMEOUT, a success code
+
+_DEVICE_LOST = -4
+_OUT_OF_MEMORY = {
+    -1: "host memory",
+    -2: "device memory",
+    -12: "memory pools",
+    -1000161000: "unfragmented memory",
+}
+_UNAVAILABLE = {
+    -3: "the driver did not initialize",
+    -6: "a layer is missing",
+    -7: "an extension is missing",
+    -8: "a feature is missing",
+    -9: "the driver is incompatible with the loader",
+}
+
+
+class VkError(RlxError):
+    """A Vulkan call that failed in a way that has no error of its own: a bug in rlx or in the driver."""
+
+
+class Binding(NamedTuple):
+    """The cffi pair: `ffi` makes and reads C data, `lib` holds the loader's functions and the constants."""
+
+    ffi: Any
+    lib: Any
+
+
+@functools.cache
+def binding() -> Binding:
+    """The loaded library. Raises: DeviceUnavailable without the package or without a Vulkan loader."""
+    try:
+        from vulkan._vulkan import ffi, lib
+    except ImportError as error:
+        raise DeviceUnavailable(
+            f"the Python package vulkan cannot be imported ({error}); pip install vulkan"
+        ) from error
+    except OSError as error:
+        raise DeviceUnavailable(
+            "no Vulkan loader (libvulkan.so.1) on this machine; install libvulkan1, and a driver: the GPU vendor's or "
+            "mesa-vulkan-drivers"
+        ) from error
+    return Binding(ffi, lib)
+
+
+def check(result: int, what: str) -> int:
+    """Passes success codes on. Raises: DeviceLost, OutOfDeviceMemory, DeviceUnavailable or VkError, naming `what`."""
+    if result >= 0:
+        return result
+    if result == _DEVICE_LOST:
+        raise DeviceLost(f"{what}: the Vulkan device was lost; open a new session on it")
+    if result in _OUT_OF_MEMORY:
+        raise OutOfDeviceMemory(f"{what}: out of {_OUT_OF_MEMORY[result]}")
+    if result in _UNAVAILABLE:
+        raise DeviceUnavailable(f"{what}: {_UNAVAILABLE[result]} (VkResult {result})")
+    raise VkError(f"{what} failed with VkResult {result}")
+
+
+# -- structures and live objects
+
+_kept: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
+
+
+def struct(name: str, stype: str | int | None = None, **fields: Any) -> Handle:
+    """A pointer to a new zeroed `name` with its sType and fields set.
+
+    Values may be numbers, handles, other structures (kept alive, copied where the field is by value), strings, and
+    lists of strings, of numbers, of handles or of structures (which become arrays).
+    """
+    ffi, lib = binding()
+    made = ffi.new(f"{name} *")
+    kept: list[Any] = []
+    if stype is not None:
+        made.sType = stype if isinstance(stype, int) else getattr(lib, f"VK_STRUCTURE_TYPE_{stype}")
+    kinds = dict(ffi.typeof(name).fields)
+    for field, value in fields.items():
+        kind = kinds[field].type
+        kept.append(value)
+        if isinstance(value, str):
+            value = ffi.new("char[]", value.encode())
+        elif isinstance(value, list):
+            if value and isinstance(value[0], str):
+                value = [ffi.new("char[]", word.encode()) for word in value]
+                kept.append(value)
+            elif kind.item.kind == "struct":
+                value = [pointer[0] for pointer in value]
+            value = ffi.new(ffi.getctype(kind.item, "[]"), value) if value else ffi.NULL
+        elif kind.kind == "struct":
+            value = value[0]
+        setattr(made, field, value)
+        kept.append(value)
+    _kept[made] = kept
+    return made
+
+
+def chain(first: Handle, *rest: Handle) -> Handle:
+    """Links structures through pNext in this order and keeps them alive with the first. Returns the first."""
+    ffi, _ = binding()
+    last = first
+    for item in rest:
+        last.pNext = ffi.cast("void *", item)
+        last = item
+    _kept.setdefault(first, []).extend(rest)
+    return first
+
+
+class FlagsStruct:
+    """A feature structure the binding does not declare: sType, pNext and `count` 32-bit flags."""
+
+    def __init__(self, stype: int, count: int) -> None:
+        ffi, _ = binding()
+        self._raw = ffi.new("uint64_t[]", 2 + (count + 1) // 2)
+        self._raw[0] = stype
+        self.pointer = ffi.cast("VkBaseOutStructure *", self._raw)
+        self.flags = ffi.cast("uint32_t *", self._raw + 2)
+        self.count = count
+        _kept[self.pointer] = [self._raw]
+
+    @property
+    def values(self) -> list[bool]:
+        return [bool(self.flags[i]) for i in range(self.count)]
+
+
+_live: Counter[str] = Counter()
+_live_lock = threading.Lock()
+
+
+def live_objects() -> dict[str, int]:
+    """Vulkan objects created and not yet destroyed, by kind; kinds without any are left out."""
+    with _live_lock:
+        return {kind: count for kind, count in _live.items() if count}
+
+
+def _count(kind: str, by: int) -> None:
+    with _live_lock:
+        _live[kind] += by
+
+
+def create(kind: str, parent: Handle, info: Handle, function: str | None = None) -> Handle:
+    """`vkCreate<kind>(parent, info)`, counted. Destroy it with `destroy`."""
+    ffi, lib = binding()
+    out = ffi.new(f"Vk{kind} *")
+    name = function or f"vkCreate{kind}"
+    check(getattr(lib, name)(parent, info, ffi.NULL, out), name)
+    _count(kind, 1)
+    return out[0]
+
+
+def adopt(kind: str, handle: Handle) -> Handle:
+    """Counts an object that a call of its own made."""
+    _count(kind, 1)
+    return handle
+
+
+def destroy(kind: str, parent: Handle, handle: Handle) -> None:
+    """Destroys (or frees, for DeviceMemory) what `create` made."""
+    ffi, lib = binding()
+    if kind == "Device":
+        lib.vkDestroyDevice(handle, ffi.NULL)
+    else:
+        verb = "vkFreeMemory" if kind == "DeviceMemory" else f"vkDestroy{kind}"
+        getattr(lib, verb)(parent, handle, ffi.NULL)
+    _count(kind, -1)
+
+
+# -- the instance
+
+
+class Instance:
+    """The process's Vulkan instance. `messages` collects what the validation layers say when they are on."""
+
+    def __init__(self) -> None:
+        ffi, lib = binding()
+        version = ffi.new("uint32_t *")
+        check(lib.vkEnumerateInstanceVersion(version), "vkEnumerateInstanceVersion")
+        if version[0] < API_1_2:
+            raise DeviceUnavailable(
+                f"the Vulkan loader is {version_text(version[0])}; rlx needs 1.2 or newer"
+            )
+        self.api_version = min(int(version[0]), API_1_3 | 0xFFF)
+        self.messages: list[str] = []
+        self.validation = os.environ.get(VALIDATION_ENV, "0") not in ("", "0")
+        self.pid = os.getpid()
+        self._messenger: Handle = None
+        self._callback: Handle = None
+        layers, extensions, flags = [], [], 0
+        if self.validation:
+            if _VALIDATION_LAYER not in instance_layers():
+                raise DeviceUnavailable(
+                    f"{VALIDATION_ENV} is set and {_VALIDATION_LAYER} is not installed; install "
+                    "vulkan-validationlayers or unset it"
+                )
+            layers.append(_VALIDATION_LAYER)
+            extensions.append("VK_EXT_debug_utils")
+        if "VK_KHR_portability_enumeration" in instance_extensions():  # drivers layered over another API
+            extensions.append("VK_KHR_portability_enumeration")
+            flags = 1
+        info = struct(
+            "VkInstanceCreateInfo", "INSTANCE_CREATE_INFO", flags=flags,
+            pApplicationInfo=struct(
+                "VkApplicationInfo", "APPLICATION_INFO",
+                pApplicationName="rlx", pEngineName="rlx", apiVersion=API_1_3 if version[0] >= API_1_3 else API_1_2,
+            ),
+            enabledLayerCount=len(layers), ppEnabledLayerNames=layers,
+            enabledExtensionCount=len(extensions), ppEnabledExtensionNames=extensions,
+        )  # fmt: skip
+        out = ffi.new("VkInstance *")
+        result = lib.vkCreateInstance(info, ffi.NULL, out)
+        if result == -9:
+            raise DeviceUnavailable(
+                "the Vulkan loader found no driver; install the GPU vendor's, or mesa-vulkan-drivers for a software one"
+            )
+        check(result, "vkCreateInstance")
+        self.handle = out[0]
+        _count("Instance", 1)
+        if self.validation:
+            self._listen()
+
+    def _listen(self) -> None:
+        ffi, _ = binding()
+
+        @ffi.callback("PFN_vkDebugUtilsMessengerCallbackEXT")  # type: ignore[untyped-decorator]
+        def heard(severity: int, kinds: int, data: Handle, user: Handle) -> int:
+            self.messages.append(ffi.string(data.pMessage).decode(errors="replace"))
+            return 0
+
+        self._callback = heard
+        info = struct(
+            "VkDebugUtilsMessengerCreateInfoEXT", "DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT",
+            messageSeverity=0x1100, messageType=0x2, pfnUserCallback=heard,  # warnings and errors of validation
+        )  # fmt: skip
+        out = ffi.new("VkDebugUtilsMessengerEXT *")
+        function = self.function("vkCreateDebugUtilsMessengerEXT")
+        check(function(self.handle, info, ffi.NULL, out), "vkCreateDebugUtilsMessengerEXT")
+        self._messenger = out[0]
+
+    def function(self, name: str) -> Any:
+        """An extension's function."""
+        ffi, lib = binding()
+        found = lib.vkGetInstanceProcAddr(self.handle, ffi.new("char[]", name.encode()))
+        if found == ffi.NULL:
+            raise DeviceUnavailable(f"the Vulkan loader has no {name}")
+        return ffi.cast(f"PFN_{name}", found)
+
+    def physical_devices(self) -> list[Handle]:
+        """Every device of every driver, in the loader's order."""
+        _, lib = binding()
+        return list(listed("VkPhysicalDevice", lib.vkEnumeratePhysicalDevices, self.handle))
+
+    def close(self) -> None:
+        """Requires: nothing made from it is left."""
+        ffi, lib = binding()
+        if self._messenger is not None:
+            self.function("vkDestroyDebugUtilsMessengerEXT")(self.handle, self._messenger, ffi.NULL)
+            self._messenger = None
+        lib.vkDestroyInstance(self.handle, ffi.NULL)
+        _count("Instance", -1)
+
+
+_instance: Instance | None = None
+_instance_lock = threading.Lock()
+
+
+def instance() -> Instance:
+    """The process's instance, made on first use. Raises: DeviceUnavailable with the reason, also after a fork."""
+    global _instance
+    check_process()
+    with _instance_lock:
+        if _instance is None:
+            _instance = Instance()
+        return _instance
+
+
+def close_instance() -> None:
+    """Destroys the instance at the end of the process. Requires: every device is closed."""
+    global _instance
+    if _instance is not None and _instance.pid == os.getpid():
+        _instance.close()
+    _instance = None
+
+
+def check_process() -> None:
+    """Raises: DeviceUnavailable in the child of a fork: drivers' threads and locks do not survive one."""
+    if _instance is not None and _instance.pid != os.getpid():
+        raise DeviceUnavailable(FORKED)
+
+
+FORKED = (
+    "Vulkan was in use before this process was forked and cannot be used in the child; start workers with "
+    'multiprocessing.get_context("spawn"), or first use the device after the fork'
+)
+
+
+# -- queries
+
+
+def listed(kind: str, function: Any, *args: Any, item: Handle = None) -> Sequence[Handle]:
+    """What one of Vulkan's count-then-fill functions gives; `item` is a structure each element starts as."""
+    ffi, _ = binding()
+    count = ffi.new("uint32_t *")
+    while True:
+        check(function(*args, count, ffi.NULL) or 0, str(kind))
+        array = ffi.new(f"{kind}[]", max(int(count[0]), 1))
+        if item is not None:
+            for i in range(count[0]):
+                array[i] = item[0]
+        result = function(*args, count, array) or 0
+        if check(result, str(kind)) != 5:  # VK_INCOMPLETE: the list grew in between
+            return _Listed([array[i] for i in range(count[0])], array)
+
+
+class _Listed(list[Any]):
+    """A list whose elements are views of `array`, which lives as long as the list."""
+
+    def __init__(self, items: Sequence[Any], array: Any) -> None:
+        super().__init__(items)
+        self.array = array
+
+
+def instance_layers() -> set[str]:
+    ffi, lib = binding()
+    layers = listed("VkLayerProperties", lib.vkEnumerateInstanceLayerProperties)
+    return {ffi.string(layer.layerName).decode() for layer in layers}
+
+
+def instance_extensions() -> set[str]:
+    ffi, lib = binding()
+    extensions = listed("VkExtensionProperties", lib.vkEnumerateInstanceExtensionProperties, ffi.NULL)
+    return {ffi.string(extension.extensionName).decode() for extension in extensions}
+
+
+def device_extensions(physical: Handle) -> set[str]:
+    ffi, lib = binding()
+    extensions = listed("VkExtensionProperties", lib.vkEnumerateDeviceExtensionProperties, physical, ffi.NULL)
+    return {ffi.string(extension.extensionName).decode() for extension in extensions}
+
+
+def text(field: Handle) -> str:
+    """A char array of a structure as a string."""
+    return str(binding().ffi.string(field).decode(errors="replace"))
+
+
+def version_text(version: int) -> str:
+    return f"{version >> 22 & 0x7F}.{version >> 12 & 0x3FF}.{version & 0xFFF}"
+
+
+def buffer_address(device: Handle, buffer: Handle) -> int:
+    """The address by which kernels reach a buffer."""
+    _, lib = binding()
+    info = struct("VkBufferDeviceAddressInfo", "BUFFER_DEVICE_ADDRESS_INFO", buffer=buffer)
+    return int(lib.vkGetBufferDeviceAddress(device, info))

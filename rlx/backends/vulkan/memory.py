@@ -1,0 +1,254 @@
+"""Vulkan memory: allocations of three kinds, and VulkanBuffer over them.
+
+"host"     mapped, cached and coherent: the host uses the memory itself. Integrated GPUs and software drivers.
+"bar"      device-local and mapped: writes go through the map; reads, which would cross the bus a cache line at a time,
+           are copied by the device into cached staging memory.
+"staging"  device-local: both directions go through staging memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+from weakref import WeakSet
+
+import numpy as np
+
+from rlx.backends.vulkan import api
+from rlx.backends.vulkan.api import Handle
+from rlx.backends.vulkan.discovery import (
+    DEVICE_LOCAL,
+    HOST_CACHED,
+    HOST_COHERENT,
+    HOST_VISIBLE,
+    Physical,
+)
+from rlx.backends.vulkan.transfer import as_bytes
+from rlx.driver.device import Buffer, Bytes
+from rlx.driver.memory import align
+from rlx.errors import ArenaError, OutOfDeviceMemory
+
+if TYPE_CHECKING:
+    from rlx.backends.vulkan.device import VulkanDevice
+    from rlx.backends.vulkan.recorder import Recorded
+
+MemoryKind = Literal["host", "bar", "staging"]
+KINDS: tuple[MemoryKind, ...] = ("host", "bar", "staging")
+_MAPPED = HOST_VISIBLE | HOST_COHERENT
+_CACHED = _MAPPED | HOST_CACHED
+# For each kind, what the memory type must have, best first.
+_WANTED: dict[MemoryKind, tuple[int, ...]] = {
+    "host": (DEVICE_LOCAL | _CACHED, _CACHED),
+    "bar": (DEVICE_LOCAL | _MAPPED,),
+    "staging": (DEVICE_LOCAL, 0),
+}
+_STAGING_WANTED = (_CACHED, _MAPPED)
+_USAGE = 0x20000 | 0x20 | 0x1 | 0x2  # shader device address, storage, transfer source and target
+_SMALL_READ = 1024  # below this, reading through the map is faster than a submission
+
+
+class Allocation:
+    """A VkBuffer with its memory, what the pool holds. `nbytes` is the true capacity; `host` the map, if any."""
+
+    def __init__(
+        self,
+        device: VulkanDevice,
+        nbytes: int,
+        kind: MemoryKind,
+        wanted: Iterable[int],
+        addressed: bool = True,
+    ) -> None:
+        self.nbytes = align(nbytes)
+        self.kind = kind
+        self.host: Bytes | None = None
+        self.address = 0
+        self._device = device
+        self._memory: Handle = None
+        ffi, lib = device.ffi, device.lib
+        usage = _USAGE if addressed else 0x1 | 0x2
+        info = api.struct("VkBufferCreateInfo", "BUFFER_CREATE_INFO", size=self.nbytes, usage=usage)
+        self.buffer = api.create("Buffer", device.handle, info)
+        try:
+            needs = ffi.new("VkMemoryRequirements *")
+            lib.vkGetBufferMemoryRequirements(device.handle, self.buffer, needs)
+            index = memory_type(device.physical, wanted, int(needs.memoryTypeBits))
+            if index is None:
+                raise OutOfDeviceMemory(
+                    f"{device.physical.info.name} has no memory of kind {kind!r} for buffers"
+                )
+            self.heap = device.physical.memory_types[index].heap
+            self.heap_bytes = int(needs.size)
+            flags = api.struct(
+                "VkMemoryAllocateFlagsInfo", "MEMORY_ALLOCATE_FLAGS_INFO", flags=2 if addressed else 0
+            )
+            request = api.struct(
+                "VkMemoryAllocateInfo", "MEMORY_ALLOCATE_INFO",
+                allocationSize=self.heap_bytes, memoryTypeIndex=index,
+            )  # fmt: skip
+            self._memory = api.create(
+                "DeviceMemory", device.handle, api.chain(request, flags), "vkAllocateMemory"
+            )
+            api.check(
+                lib.vkBindBufferMemory(device.handle, self.buffer, self._memory, 0), "vkBindBufferMemory"
+            )
+            if kind != "staging":
+                mapped = ffi.new("void **")
+                api.check(
+                    lib.vkMapMemory(device.handle, self._memory, 0, self.nbytes, 0, mapped), "vkMapMemory"
+                )
+                self.host = as_bytes(ffi, mapped[0], self.nbytes)
+            if addressed:
+                self.address = api.buffer_address(device.handle, self.buffer)
+        except BaseException:
+            self._destroy()
+            raise
+        device.count_memory(self.heap, self.heap_bytes)
+
+    def free(self) -> None:
+        """Gives the memory back to the driver."""
+        self._destroy()
+        self._device.count_memory(self.heap, -self.heap_bytes)
+
+    def _destroy(self) -> None:
+        self.host = None
+        api.destroy("Buffer", self._device.handle, self.buffer)
+        if self._memory is not None:
+            api.destroy("DeviceMemory", self._device.handle, self._memory)
+
+
+def memory_type(physical: Physical, wanted: Iterable[int], allowed: int = -1) -> int | None:
+    """The first memory type with all flags of the first entry of `wanted` that any has."""
+    for flags in wanted:
+        for index, kind in enumerate(physical.memory_types):
+            if allowed >> index & 1 and kind.flags & flags == flags:
+                return index
+    return None
+
+
+def wanted_flags(kind: MemoryKind) -> tuple[int, ...]:
+    return _WANTED[kind]
+
+
+def staging_allocation(device: VulkanDevice, nbytes: int) -> Allocation:
+    """Mapped host memory for transfers."""
+    return Allocation(device, nbytes, "host", _STAGING_WANTED, addressed=False)
+
+
+def has_kind(physical: Physical, kind: MemoryKind) -> bool:
+    """Whether the device has memory of the kind."""
+    return memory_type(physical, _WANTED[kind]) is not None
+
+
+def kind_for(physical: Physical, nbytes: int, free: int) -> MemoryKind:
+    """The kind an allocation of this size gets; `free` is what is left in the heap of kind "bar"."""
+    if physical.info.kind in ("integrated", "software") and has_kind(physical, "host"):
+        return "host"
+    bar = memory_type(physical, _WANTED["bar"])
+    if bar is None:
+        return "staging"
+    window = physical.heaps[physical.memory_types[bar].heap].nbytes
+    # A window that covers the device's memory serves everything; a small one serves what leaves most of it free.
+    whole = max(heap.nbytes for heap in physical.heaps if heap.device_local)
+    if window >= whole * 9 // 10 or nbytes <= min(window // 8, free):
+        return "bar"
+    return "staging"
+
+
+def bar_heap(physical: Physical) -> int | None:
+    """The heap behind kind "bar"."""
+    bar = memory_type(physical, _WANTED["bar"])
+    return None if bar is None else physical.memory_types[bar].heap
+
+
+class VulkanBuffer:
+    """Buffer over an allocation from the pool. `nbytes` is what was asked for."""
+
+    def __init__(self, device: VulkanDevice, memory: Allocation, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.device = device
+        self.memory = memory
+        self.kind = memory.kind
+        self.closed = False
+        self.users: WeakSet[Recorded] = WeakSet()
+
+    @property
+    def address(self) -> int:
+        return self.memory.address
+
+    def write(self, offset: int, data: Bytes) -> None:
+        self._ready()
+        if self.memory.host is not None:
+            self.memory.host[offset : offset + data.nbytes] = data
+        else:
+            self.device.transfer.upload(self.memory.buffer, offset, data)
+
+    def read(self, offset: int, out: Bytes) -> None:
+        self._ready()
+        host = self.memory.host
+        if host is not None and (self.kind == "host" or out.nbytes <= _SMALL_READ):
+            out[:] = host[offset : offset + out.nbytes]
+        else:
+            self.device.transfer.download(self.memory.buffer, offset, out)
+
+    def fill(self, offset: int, nbytes: int, byte: int) -> None:
+        self._ready()
+        host = self.memory.host
+        if host is not None and self.kind == "host":
+            host[offset : offset + nbytes] = byte
+            return
+        # The device fills whole words; the ends are written.
+        first, last = min(align(offset, 4), offset + nbytes), max((offset + nbytes) & ~3, offset)
+        if first < last:
+            self.device.transfer.fill(self.memory.buffer, first, last - first, byte)
+        else:
+            first = last = offset + nbytes
+        for start, end in ((offset, first), (last, offset + nbytes)):
+            if start < end:
+                self.write(start, np.full(end - start, byte, np.uint8))
+
+    def copy_from(self, source: Buffer, source_offset: int, offset: int, nbytes: int) -> None:
+        if not isinstance(source, VulkanBuffer) or source.device is not self.device:
+            raise ArenaError(
+                f"copy: the source is not memory of {self.device.info.id}; read it to the host and write it here"
+            )
+        source._ready()
+        self._ready()
+        if self.kind == source.kind == "host":
+            assert self.memory.host is not None and source.memory.host is not None
+            self.memory.host[offset : offset + nbytes] = source.memory.host[
+                source_offset : source_offset + nbytes
+            ]
+        else:
+            self.device.transfer.copy(source.memory.buffer, source_offset, self.memory.buffer, offset, nbytes)
+
+    def view(self) -> Bytes | None:
+        """The memory itself where it is of kind "host"."""
+        if self.closed:
+            raise ArenaError("this memory was closed and handed back to the pool")
+        self.device.alive()
+        host = self.memory.host
+        return host[: self.nbytes] if host is not None and self.kind == "host" else None
+
+    def close(self) -> None:
+        """Hands the memory to the pool. Recordings over it refuse to run from here on."""
+        if self.closed:
+            return
+        self.closed = True
+        if self.device.usable:
+            for recorded in tuple(self.users):
+                recorded.retire("memory it was recorded over was closed")
+        self.device.release(self)
+
+    def _ready(self) -> None:
+        """Waits for runs under way over this memory."""
+        if self.closed:
+            raise ArenaError("this memory was closed and handed back to the pool")
+        self.device.alive()
+        for recorded in self.device.under_way():
+            if self in recorded.buffers:
+                recorded.wait()
+
+    def __del__(self) -> None:
+        # A finalizer runs at any point, also inside a lock of ours: it only leaves the work for later.
+        if not self.closed:
+            self.device.orphans.append(self)

@@ -1,0 +1,195 @@
+"""Pipelines: SPIR-V becomes compute pipelines, once a kernel and device; the disk cache keeps what they compile to."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from rlx.backends.gpu.steps import FileKernel, Kernel
+from rlx.backends.vulkan import api
+from rlx.backends.vulkan.api import Handle
+from rlx.driver.diskcache import DiskCache
+from rlx.errors import UnsupportedOp
+
+if TYPE_CHECKING:
+    from rlx.backends.vulkan.device import VulkanDevice
+
+PUSH_BYTES = 128  # what every device grants
+_COMPUTE_STAGE = 0x20
+_MAGIC = 0x07230203
+_OP_CAPABILITY = 17
+# SPIR-V capability -> the feature word a device must have for it. Others need nothing beyond Vulkan 1.2.
+_CAPABILITIES = {
+    9: "f16", 10: "f64", 11: "i64", 22: "i16", 39: "i8", 4433: "16bit_storage", 4434: "16bit_storage",
+    4448: "8bit_storage", 4449: "8bit_storage", 5345: "memory_model", 6019: "intdot", 6018: "intdot",
+    6016: "intdot", 6017: "intdot", 6022: "coopmat", 5116: "bf16", 5117: "bf16", 5118: "bf16_coopmat",
+    5430: "coopmat2", 5431: "coopmat2", 5432: "coopmat2", 5433: "coopmat2", 5434: "coopmat2", 5439: "coopmat2",
+    62: "subgroup", 63: "subgroup", 64: "subgroup", 65: "subgroup", 66: "subgroup",
+    4464: "denorm_preserve", 4466: "float_controls", 4467: "rte",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A compute pipeline ready to bind."""
+
+    handle: Handle
+    name: str
+
+
+class Pipelines:
+    """A device's pipelines by kernel. All share one layout: 128 bytes of push constants and no descriptor sets."""
+
+    def __init__(self, device: VulkanDevice) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._made: dict[Kernel, Pipeline] = {}
+        self._disk = DiskCache("vulkan")
+        ranges = api.struct("VkPushConstantRange", stageFlags=_COMPUTE_STAGE, offset=0, size=PUSH_BYTES)
+        info = api.struct(
+            "VkPipelineLayoutCreateInfo", "PIPELINE_LAYOUT_CREATE_INFO",
+            pushConstantRangeCount=1, pPushConstantRanges=[ranges],
+        )  # fmt: skip
+        self.layout = api.create("PipelineLayout", device.handle, info)
+
+    def get(self, kernel: Kernel) -> Pipeline:
+        """The kernel's pipeline. Raises: UnsupportedOp where the device lacks what the kernel needs."""
+        with self._lock:
+            found = self._made.get(kernel)
+        if found is not None:
+            return found
+        made = self._make(kernel)
+        with self._lock:
+            kept = self._made.setdefault(kernel, made)
+        if kept is not made:  # another thread was faster
+            api.destroy("Pipeline", self._device.handle, made.handle)
+        return kept
+
+    def get_all(self, kernels: Iterable[Kernel]) -> dict[Kernel, Pipeline]:
+        """Pipelines of several kernels, compiled side by side."""
+        distinct = list(dict.fromkeys(kernels))
+        missing = [kernel for kernel in distinct if kernel not in self._made]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(min(4, len(missing))) as threads:
+                list(threads.map(self.get, missing))
+        return {kernel: self.get(kernel) for kernel in distinct}
+
+    def _make(self, kernel: Kernel) -> Pipeline:
+        device = self._device
+        if isinstance(kernel, FileKernel):
+            name = "-".join([kernel.stem, *(value for _, value in kernel.defines)])
+            code, constants = load_spirv(name), kernel.constants
+        else:
+            from rlx.backends.gpu.emit_spirv import emit_spirv
+
+            name, constants = "tree", ()
+            code = emit_spirv(kernel, device.info.features)
+        check_capabilities(name, code, device.info.features)
+        return Pipeline(self._compile(name, code, constants), name)
+
+    def _compile(self, name: str, code: bytes, constants: tuple[int, ...]) -> Handle:
+        device, ffi, lib = self._device, self._device.ffi, self._device.lib
+        values = struct.pack(f"<{len(constants)}I", *(value & 0xFFFFFFFF for value in constants))
+        key = ("pipeline", hashlib.sha256(code).digest(), values, device.physical.identity)
+        stored = self._disk.get(key)
+        words = ffi.new("uint32_t[]", len(code) // 4)
+        ffi.memmove(words, code, len(code))
+        module = api.create(
+            "ShaderModule", device.handle,
+            api.struct("VkShaderModuleCreateInfo", "SHADER_MODULE_CREATE_INFO", codeSize=len(code), pCode=words),
+        )  # fmt: skip
+        cache: Handle = None
+        try:
+            payload = ffi.from_buffer(stored) if stored else ffi.NULL
+            cache = api.create(
+                "PipelineCache", device.handle,
+                api.struct(
+                    "VkPipelineCacheCreateInfo", "PIPELINE_CACHE_CREATE_INFO",
+                    initialDataSize=len(stored or b""), pInitialData=payload,
+                ),
+            )  # fmt: skip
+            data = ffi.new("char[]", values) if values else ffi.NULL
+            entries = [
+                api.struct("VkSpecializationMapEntry", constantID=i, offset=4 * i, size=4)
+                for i in range(len(constants))
+            ]
+            special = api.struct(
+                "VkSpecializationInfo",
+                mapEntryCount=len(entries), pMapEntries=entries, dataSize=len(values), pData=data,
+            )  # fmt: skip
+            stage = api.struct(
+                "VkPipelineShaderStageCreateInfo", "PIPELINE_SHADER_STAGE_CREATE_INFO",
+                stage=_COMPUTE_STAGE, module=module, pName="main",
+                pSpecializationInfo=special if constants else ffi.NULL,
+            )  # fmt: skip
+            info = api.struct(
+                "VkComputePipelineCreateInfo", "COMPUTE_PIPELINE_CREATE_INFO", stage=stage, layout=self.layout
+            )
+            out = ffi.new("VkPipeline *")
+            device.check(
+                lib.vkCreateComputePipelines(device.handle, cache, 1, info, ffi.NULL, out),
+                f"compiling the kernel {name} for {device.info.name}",
+            )
+            handle = api.adopt("Pipeline", out[0])
+            if not stored:
+                self._store(key, cache)
+            return handle
+        finally:
+            if cache is not None:
+                api.destroy("PipelineCache", device.handle, cache)
+            api.destroy("ShaderModule", device.handle, module)
+
+    def _store(self, key: tuple[str | bytes, ...], cache: Handle) -> None:
+        device, ffi = self._device, self._device.ffi
+        size = ffi.new("size_t *")
+        if device.lib.vkGetPipelineCacheData(device.handle, cache, size, ffi.NULL) or not size[0]:
+            return
+        data = ffi.new("char[]", size[0])
+        if device.lib.vkGetPipelineCacheData(device.handle, cache, size, data) == 0:
+            self._disk.put(key, bytes(ffi.buffer(data, size[0])))
+
+    def close(self) -> None:
+        """Requires: nothing recorded with the pipelines is left."""
+        with self._lock:
+            for pipeline in self._made.values():
+                api.destroy("Pipeline", self._device.handle, pipeline.handle)
+            self._made.clear()
+        api.destroy("PipelineLayout", self._device.handle, self.layout)
+
+
+def load_spirv(name: str) -> bytes:
+    """The shipped SPIR-V `spirv/<name>.spv`. Raises: UnsupportedOp when there is none."""
+    file = resources.files("rlx.backends.vulkan").joinpath("spirv", f"{name}.spv")
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise UnsupportedOp(
+            f"kernel {name!r} has no SPIR-V in this installation; from a source tree, `make shaders` compiles it"
+        ) from None
+
+
+def check_capabilities(name: str, code: bytes, features: frozenset[str]) -> None:
+    """Raises: UnsupportedOp unless `code` is SPIR-V that asks for nothing the device lacks.
+
+    A driver may crash on a capability it does not have instead of refusing it.
+    """
+    if len(code) < 20 or len(code) % 4 or struct.unpack_from("<I", code)[0] != _MAGIC:
+        raise UnsupportedOp(
+            f"kernel {name!r}: {len(code)} bytes that are not SPIR-V; `make shaders` compiles it anew"
+        )
+    at = 20
+    while at + 4 <= len(code):
+        head = struct.unpack_from("<I", code, at)[0]
+        op, count = head & 0xFFFF, head >> 16
+        if count == 0 or op != _OP_CAPABILITY:  # capabilities come first in a module
+            return
+        word = _CAPABILITIES.get(struct.unpack_from("<I", code, at + 4)[0])
+        if word is not None and word not in features:
+            raise UnsupportedOp(f"kernel {name!r} needs {word!r}, which this device does not have")
+        at += 4 * count
