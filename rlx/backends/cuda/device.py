@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from rlx.backends.gpu.executable import GpuExecutable
 
 LEAST_CAPABILITY = 70  # Volta: independent thread scheduling, and the first with tensor cores
-_FEATURES = frozenset({"f16", "bf16", "i8", "i64", "f64", "subgroup", "tensorcore"})
+_FEATURES = frozenset({"16bit_storage", "8bit_storage", "f16", "bf16", "i8", "i64", "f64", "subgroup", "tensorcore"})
 
 
 class CudaBackend:
