@@ -17,10 +17,8 @@ from rlx.ir import expr
 
 @pytest.fixture(autouse=True)
 def declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    decl = KernelDecl(
-        "probe",
-        (ArgDecl("x", "ptr", "r"), ArgDecl("y", "ptr", "w"), ArgDecl("n", "u32"), ArgDecl("s", "i32"), ArgDecl("f", "f32")),
-    )  # fmt: skip
+    pointers = (ArgDecl("x", "ptr", "r"), ArgDecl("y", "ptr", "w"))
+    decl = KernelDecl("probe", (*pointers, ArgDecl("n", "u32"), ArgDecl("s", "i32"), ArgDecl("f", "f32")))
     monkeypatch.setitem(steps.KERNELS, "probe", decl)
 
 

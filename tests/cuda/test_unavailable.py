@@ -41,6 +41,7 @@ def test_without_cupy_the_reason_says_what_to_install(call: object) -> None:
         call()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from Python 3.12 on: forking beside threads
 def test_a_forked_child_is_told_so() -> None:
     def child(parent: int) -> None:
         try:

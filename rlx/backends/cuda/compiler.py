@@ -63,10 +63,11 @@ class Compiler:
                 found = self._loaded[kernel] = self._load(source, self._code(source))
             return found
 
-    def load(self, source: Source) -> Loaded:
-        """Compiles and loads a source that is no step's kernel."""
+    def provide(self, kernel: Kernel, source: Source) -> Loaded:
+        """Compiles and loads a source of the caller's own as that kernel."""
         with self._lock:
-            return self._load(source, self._code(source))
+            found = self._loaded[kernel] = self._load(source, self._code(source))
+            return found
 
     def close(self) -> None:
         for module in self._modules:
