@@ -19,5 +19,10 @@ uint rlx_umulhi(const uint a, const uint b) {
 #define RLX_TRUNC(x) trunc(x)
 #define RLX_ROUND(x) roundEven(x)
 #define RLX_ABS(x) abs(x)
+#define RLX_MSB(u) findMSB(u)
+#define RLX_OUT(T) out T
+#define RLX_F2 vec2
+#define RLX_MAKE_F2(a, b) vec2(a, b)
+#define rlx_u64 uint64_t
 #define RLX_HALF_VALUE(h) unpackHalf2x16((h) & 0xffffu).x
 #endif

@@ -14,6 +14,14 @@ typedef long long rlx_i64;
 #define RLX_TRUNC(x) truncf(x)
 #define RLX_ROUND(x) rintf(x)
 #define RLX_ABS(x) fabsf(x)
+#define RLX_SQRT(x) sqrtf(x)
+#define RLX_MSB(u) (31 - __clz(int(u)))
+#define RLX_OUT(T) T&
+#define RLX_F2 float2
+#define RLX_MAKE_F2(a, b) make_float2(a, b)
+#define RLX_EXACT_FMA(a, b, c) __fmaf_rn(a, b, c)
+#define RLX_EXACT_DIV 1
+typedef unsigned long long rlx_u64;
 RLX_FN float rlx_half_value(const uint h) {
     float x;
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((unsigned short)h));

@@ -1,0 +1,527 @@
+// f32 functions for devices that leave theirs open: no doubles, no 64-bit integers, no fused multiply-add assumed.
+// Every function is within 2 ULP over the whole range (tests/gpu/test_prims.py holds the measured figures). Where one
+// float is too little, values are unevaluated sums hi + lo (Dekker, 1971); huge angles are reduced with the bits of
+// 2/pi (Payne and Hanek, 1983). The polynomials are Chebyshev fits to the functions named beside them.
+#include "prelude.h"
+#ifndef RLX_MATH32_H
+#define RLX_MATH32_H
+
+#define RLX_INF RLX_FLOAT(0x7f800000u)
+#define RLX_NAN RLX_FLOAT(0x7fc00000u)
+
+RLX_FN uint m_abs_bits(const float x) { return RLX_BITS(x) & 0x7fffffffu; }
+RLX_FN bool m_is_nan(const float x) { return m_abs_bits(x) > 0x7f800000u; }
+RLX_FN float m_with_sign(const float x, const float sign) {
+    return RLX_FLOAT(m_abs_bits(x) | (RLX_BITS(sign) & 0x80000000u));
+}
+
+// a = mantissa in [1, 2) times 2^exponent, from the bits of a positive finite a. Subnormals go through an exact
+// integer conversion, so that devices that flush them read them right.
+RLX_FN int m_exponent(const uint a) {
+    return a >= 0x00800000u ? int(a >> 23) - 127 : int(RLX_BITS(float(a)) >> 23) - 276;
+}
+RLX_FN float m_mantissa(const uint a) {
+    const uint u = a >= 0x00800000u ? a : RLX_BITS(float(a));
+    return RLX_FLOAT((u & 0x7fffffu) | 0x3f800000u);
+}
+// 2^k for -126 <= k <= 127, and x 2^k for any k and x near 1: rounded once, by the last multiplication.
+RLX_FN float m_pow2(const int k) { return RLX_FLOAT(uint(k + 127) << 23); }
+RLX_FN float m_scale(const float x, const int k) {
+    const int n = k < -252 ? -252 : (k > 254 ? 254 : k);
+    return (x * m_pow2(n >> 1)) * m_pow2(n - (n >> 1));
+}
+
+// a + b and a * b as hi + lo, exactly; m_quick_sum wants |a| >= |b|.
+RLX_FN RLX_F2 m_sum(const float a, const float b) {
+    const float s = a + b;
+    const float t = s - a;
+    return RLX_MAKE_F2(s, (a - (s - t)) + (b - t));
+}
+RLX_FN RLX_F2 m_quick_sum(const float a, const float b) {
+    const float s = a + b;
+    return RLX_MAKE_F2(s, b - (s - a));
+}
+RLX_FN RLX_F2 m_product(const float a, const float b) {
+    const float p = a * b;
+#ifdef RLX_EXACT_FMA
+    return RLX_MAKE_F2(p, RLX_EXACT_FMA(a, b, -p));
+#else
+    const float ah = RLX_FLOAT(RLX_BITS(a) & 0xfffff000u);
+    const float bh = RLX_FLOAT(RLX_BITS(b) & 0xfffff000u);
+    const float al = a - ah;
+    const float bl = b - bh;
+    return RLX_MAKE_F2(p, ((ah * bh - p) + ah * bl + al * bh) + al * bl);
+#endif
+}
+// (n.hi + n.lo) / (d.hi + d.lo) for operands whose product and quotient are far from over- and underflow.
+RLX_FN RLX_F2 m_quotient(const RLX_F2 n, const RLX_F2 d) {
+    const float q = n.x / d.x;
+    const RLX_F2 p = m_product(q, d.x);
+    return m_quick_sum(q, (((n.x - p.x) - p.y) + (n.y - q * d.y)) / d.x);
+}
+
+// Correctly rounded division: mantissas are divided, the quotient is corrected by its exact remainder, then scaled.
+RLX_FN float m_div(const float a, const float b) {
+#ifdef RLX_EXACT_DIV
+    return a / b;
+#else
+    const uint ua = m_abs_bits(a);
+    const uint ub = m_abs_bits(b);
+    const float sign = RLX_FLOAT(((RLX_BITS(a) ^ RLX_BITS(b)) & 0x80000000u) | 0x3f800000u);
+    if (ua - 1u >= 0x7f7fffffu || ub - 1u >= 0x7f7fffffu) {
+        if (ua > 0x7f800000u || ub > 0x7f800000u || ua == ub) return RLX_NAN;
+        return m_with_sign(ua == 0x7f800000u || ub == 0u ? RLX_INF : 0.0f, sign);
+    }
+    const float x = m_mantissa(ua);
+    const float y = m_mantissa(ub);
+    float q = x / y;
+    RLX_F2 p = m_product(q, y);
+    q = q + ((x - p.x) - p.y) / y;
+    p = m_product(q, y);
+    const float rest = (x - p.x) - p.y;
+    const float ulp = q >= 1.0f ? 1.1920928955078125e-07f : 5.9604644775390625e-08f;
+    const float half_ulp = 0.5f * ulp * y;
+    if (rest > half_ulp) q = q + ulp;
+    if (rest < -half_ulp) q = q - ulp;
+    return m_scale(q, m_exponent(ua) - m_exponent(ub)) * sign;
+#endif
+}
+
+// Correctly rounded square root, in the same way.
+RLX_FN float m_sqrt(const float x) {
+#ifdef RLX_EXACT_DIV
+    return RLX_SQRT(x);
+#else
+    const uint u = RLX_BITS(x);
+    if (u - 1u >= 0x7f7fffffu) {  // zeros, infinity, NaN and negative numbers
+        return (u & 0x7fffffffu) == 0u || m_is_nan(x) || u == 0x7f800000u ? x : RLX_NAN;
+    }
+    const int e = m_exponent(u);
+    const float m = m_mantissa(u) * ((e & 1) == 1 ? 2.0f : 1.0f);
+    float s = sqrt(m);
+    RLX_F2 p = m_product(s, s);
+    s = s + (0.5f * ((m - p.x) - p.y)) / s;
+    p = m_product(s, s);
+    const float rest = (m - p.x) - p.y;
+    const float ulp = 1.1920928955078125e-07f;
+    if (rest > s * ulp) s = s + ulp;
+    if (rest <= -(s * ulp)) s = s - ulp;
+    return s * m_pow2(e >> 1);
+#endif
+}
+
+// (exp(r) - 1 - r) / r^2 for |r| <= 0.3475.
+RLX_FN float m_exp_poly(const float r) {
+    float q = 1.989124721e-04f;
+    q = q * r + 1.393388142e-03f;
+    q = q * r + 8.333310485e-03f;
+    q = q * r + 4.166646302e-02f;
+    q = q * r + 1.666666716e-01f;
+    return q * r + 0.5f;
+}
+// The number of ln 2 in x, |x| < 128, and exp of the rest minus 1 as hi + lo.
+RLX_FN float m_exp_count(const float x) { return RLX_ROUND(x * 1.442695022e+00f); }
+RLX_FN RLX_F2 m_exp_rest(const float x, const float k) {
+    const float h = x - k * 6.9314575195e-01f;
+    const float c = k * 1.4286067653e-06f;
+    const float r = h - c;
+    return m_quick_sum(r, (r * r) * m_exp_poly(r) + ((h - r) - c));
+}
+RLX_FN float m_exp(const float x) {
+    if (m_is_nan(x)) return x;
+    if (x > 88.73f) return RLX_INF;
+    if (x < -104.0f) return 0.0f;
+    const float k = m_exp_count(x);
+    const RLX_F2 r = m_exp_rest(x, k);
+    return m_scale(1.0f + r.x, int(k));
+}
+RLX_FN float m_expm1(const float x) {
+    if (m_is_nan(x) || m_abs_bits(x) < 0x33000000u) return x;
+    if (x > 17.0f) return m_exp(x) - 1.0f;
+    if (x < -18.0f) return -1.0f;
+    const float k = m_exp_count(x);
+    const RLX_F2 r = m_exp_rest(x, k);
+    const float s = m_pow2(int(k));
+    const RLX_F2 e = m_sum(s - 1.0f, s * r.x);
+    return e.x + (e.y + s * r.y);
+}
+
+// k ln 2 + log(1 + f + c) for f in [sqrt(1/2) - 1, sqrt(2) - 1] and a tiny c.
+RLX_FN float m_log_sum(const float k, const float f, const float c) {
+    float p = 6.972518563e-02f;
+    p = p * f + -1.148121208e-01f;
+    p = p * f + 1.168578491e-01f;
+    p = p * f + -1.242552325e-01f;
+    p = p * f + 1.424900740e-01f;
+    p = p * f + -1.666780710e-01f;
+    p = p * f + 2.000071704e-01f;
+    p = p * f + -2.499999702e-01f;
+    p = p * f + 3.333333135e-01f;
+    const RLX_F2 sq = m_product(f, f);
+    const RLX_F2 s = m_quick_sum(f, -0.5f * sq.x);
+    const float low = (s.y - 0.5f * sq.y) + (sq.x * f) * p + c;
+    const RLX_F2 t = m_sum(k * 6.9314575195e-01f, s.x);
+    return t.x + (t.y + (low + k * 1.4286067653e-06f));
+}
+RLX_FN float m_log(const float x) {
+    const uint u = RLX_BITS(x);
+    if (u - 1u >= 0x7f7fffffu) {
+        if ((u & 0x7fffffffu) == 0u) return -RLX_INF;
+        return u == 0x7f800000u || m_is_nan(x) ? x : RLX_NAN;
+    }
+    const float m = m_mantissa(u);
+    const bool big = m > 1.41421356f;
+    return m_log_sum(float(m_exponent(u) + (big ? 1 : 0)), (big ? 0.5f * m : m) - 1.0f, 0.0f);
+}
+RLX_FN float m_log1p(const float x) {
+    if (m_abs_bits(x) < 0x33000000u || m_is_nan(x) || x == RLX_INF) return x;
+    if (x <= -1.0f) return x == -1.0f ? -RLX_INF : RLX_NAN;
+    if (x > -0.2928f && x < 0.4142f) return m_log_sum(0.0f, x, 0.0f);
+    const RLX_F2 w = m_sum(1.0f, x);
+    const uint u = RLX_BITS(w.x);
+    const float m = m_mantissa(u);
+    const bool big = m > 1.41421356f;
+    const int k = m_exponent(u) + (big ? 1 : 0);
+    const float f = (big ? 0.5f * m : m) - 1.0f;
+    const float c = k > 40 ? 0.0f : w.y * m_pow2(-k);
+    return m_log_sum(float(k), f, c * (1.0f - f + f * f));
+}
+
+// Bits of 2/pi after 32 zeros.
+RLX_TABLE uint m_two_over_pi[8] = {0u, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u,
+                                   0xfe5163abu};
+
+// x - quadrant pi/2 as hi + lo, |hi| <= pi/4, for finite x.
+RLX_FN RLX_F2 m_reduce(const float x, RLX_OUT(int) quadrant) {
+    const uint a = m_abs_bits(x);
+    if (a < 0x42800000u) {  // |x| < 64: k < 41 times 17-bit parts of pi/2 is exact
+        const float k = RLX_ROUND(x * 6.366197467e-01f);
+        quadrant = int(k) & 3;
+        const RLX_F2 r = m_sum(x - k * 1.5708007812e+00f, -(k * -4.4544576667e-06f));
+        return m_quick_sum(r.x, r.y - k * 2.5633440683e-12f);
+    }
+    // |x| = m 2^e; 96 bits of 2/pi from weight 2^(1-e) on give |x| 2/pi mod 4, two bits before the point.
+    const uint m = (a & 0x7fffffu) | 0x800000u;
+    const int q = int(a >> 23) - 150 + 30;
+    const int w = q >> 5;
+    const uint s = uint(q & 31);
+    uint high = m_two_over_pi[w];
+    uint mid = m_two_over_pi[w + 1];
+    uint low = m_two_over_pi[w + 2];
+    if (s != 0u) {
+        high = (high << s) | (mid >> (32u - s));
+        mid = (mid << s) | (low >> (32u - s));
+        low = (low << s) | (m_two_over_pi[w + 3] >> (32u - s));
+    }
+    uint p0 = m * low;
+    uint p1 = m * mid;
+    const uint carry = RLX_UMULHI(m, low);
+    p1 = p1 + carry;
+    uint p2 = m * high + RLX_UMULHI(m, mid) + (p1 < carry ? 1u : 0u);
+    const uint n = (p2 + 0x20000000u) >> 30;
+    p2 = p2 - (n << 30);
+    const bool negative = (p2 & 0x80000000u) != 0u;
+    if (negative) {
+        p0 = ~p0 + 1u;
+        p1 = ~p1 + (p0 == 0u ? 1u : 0u);
+        p2 = ~p2 + (p0 == 0u && p1 == 0u ? 1u : 0u);
+    }
+    int shift = 0;  // a reduced angle is at least 2^-31 or so: at most one word is empty
+    if (p2 == 0u) {
+        p2 = p1;
+        p1 = p0;
+        p0 = 0u;
+        shift = 32;
+    }
+    const int zeros = 31 - RLX_MSB(p2);
+    if (zeros != 0) {
+        p2 = (p2 << zeros) | (p1 >> (32 - zeros));
+        p1 = (p1 << zeros) | (p0 >> (32 - zeros));
+    }
+    shift = shift + zeros;
+    const float unit = m_pow2(-30 - shift);
+    const float hi = float(p2 & 0xffffff00u) * unit;
+    const float lo = float(((p2 & 0xffu) << 16) | (p1 >> 16)) * (unit * 1.52587890625e-05f);
+    const RLX_F2 t = m_product(hi, 1.5707963705e+00f);
+    const RLX_F2 r = m_quick_sum(t.x, t.y + (hi * -4.3711388287e-08f + lo * 1.5707963705e+00f));
+    const bool flip = negative != (RLX_BITS(x) >= 0x80000000u);
+    quadrant = int(RLX_BITS(x) >= 0x80000000u ? 0u - n : n) & 3;
+    return flip ? RLX_MAKE_F2(-r.x, -r.y) : r;
+}
+// sin and cos of hi + lo, |hi| <= pi/4, as hi + lo.
+RLX_FN RLX_F2 m_sin_small(const RLX_F2 r) {
+    const float z = r.x * r.x;
+    float p = 2.724914793e-06f;
+    p = p * z + -1.984008122e-04f;
+    p = p * z + 8.333331905e-03f;
+    p = p * z + -1.666666716e-01f;
+    return m_quick_sum(r.x, (z * r.x) * p + r.y * (1.0f - 0.5f * z));
+}
+RLX_FN RLX_F2 m_cos_small(const RLX_F2 r) {
+    const RLX_F2 z = m_product(r.x, r.x);
+    float p = -2.730030815e-07f;
+    p = p * z.x + 2.480059447e-05f;
+    p = p * z.x + -1.388888806e-03f;
+    p = p * z.x + 4.166666791e-02f;
+    const RLX_F2 w = m_quick_sum(1.0f, -0.5f * z.x);
+    return m_quick_sum(w.x, w.y + ((z.x * z.x) * p - (r.x * r.y + 0.5f * z.y)));
+}
+RLX_FN float m_sin_quadrant(const float x, const int quarter) {
+    if (m_abs_bits(x) >= 0x7f800000u) return RLX_NAN;
+    int n = 0;
+    const RLX_F2 r = m_reduce(x, n);
+    n = n + quarter;
+    const float y = (n & 1) == 1 ? m_cos_small(r).x : m_sin_small(r).x;
+    return (n & 2) == 2 ? -y : y;
+}
+RLX_FN float m_sin(const float x) { return m_abs_bits(x) < 0x39000000u ? x : m_sin_quadrant(x, 0); }
+RLX_FN float m_cos(const float x) { return m_sin_quadrant(x, 1); }
+RLX_FN float m_tan(const float x) {
+    if (m_abs_bits(x) >= 0x7f800000u) return RLX_NAN;
+    if (m_abs_bits(x) < 0x39000000u) return x;
+    int n = 0;
+    const RLX_F2 r = m_reduce(x, n);
+    const RLX_F2 s = m_sin_small(r);
+    const RLX_F2 c = m_cos_small(r);
+    if ((n & 1) == 0) return m_quotient(s, c).x;
+    return -m_quotient(c, s).x;
+}
+
+// (asin(x) / x - 1) / x^2 of z = x^2 <= 1/4.
+RLX_FN float m_asin_poly(const float z) {
+    float p = 3.370072693e-02f;
+    p = p * z + 1.714371704e-02f;
+    p = p * z + 3.110172786e-02f;
+    p = p * z + 4.459932074e-02f;
+    p = p * z + 7.500094920e-02f;
+    return p * z + 1.666666567e-01f;
+}
+// asin(sqrt((1 - a) / 2)) for 1/2 <= a <= 1 as hi + lo.
+RLX_FN RLX_F2 m_asin_root(const float a) {
+    const float z = 0.5f * (1.0f - a);
+    const float s = m_sqrt(z);
+    const RLX_F2 p = m_product(s, s);
+    const float low = s > 0.0f ? ((z - p.x) - p.y) / (2.0f * s) : 0.0f;
+    return m_quick_sum(s, (s * z) * m_asin_poly(z) + low);
+}
+RLX_FN float m_asin(const float x) {
+    const float a = RLX_ABS(x);
+    if (!(a <= 1.0f)) return RLX_NAN;
+    if (a < 2.44140625e-04f) return x;
+    if (a < 0.5f) return x + (x * (x * x)) * m_asin_poly(x * x);
+    const RLX_F2 r = m_asin_root(a);
+    const RLX_F2 t = m_quick_sum(1.5707963705e+00f, -2.0f * r.x);
+    return m_with_sign(t.x + (t.y + (-4.3711388287e-08f - 2.0f * r.y)), x);
+}
+RLX_FN float m_acos(const float x) {
+    const float a = RLX_ABS(x);
+    if (!(a <= 1.0f)) return RLX_NAN;
+    if (a < 0.5f) {
+        const RLX_F2 t = m_quick_sum(1.5707963705e+00f, -x);
+        return t.x + (t.y + (-4.3711388287e-08f - (x * (x * x)) * m_asin_poly(x * x)));
+    }
+    const RLX_F2 r = m_asin_root(a);
+    if (x > 0.0f) return 2.0f * r.x;
+    const RLX_F2 t = m_quick_sum(3.1415927410e+00f, -2.0f * r.x);
+    return t.x + (t.y + (-8.7422776573e-08f - 2.0f * r.y));
+}
+RLX_FN float m_atan2(const float y, const float x) {
+    if (m_is_nan(x) || m_is_nan(y)) return RLX_NAN;
+    uint uy = m_abs_bits(y);
+    uint ux = m_abs_bits(x);
+    const bool left = (RLX_BITS(x) & 0x80000000u) != 0u;
+    if (uy == 0u) return m_with_sign(left ? 3.1415927410e+00f : 0.0f, y);
+    if (ux == 0u) return m_with_sign(1.5707963705e+00f, y);
+    if (ux == 0x7f800000u || uy == 0x7f800000u) {
+        const float quarter = uy != ux ? 0.0f : 7.8539818525e-01f;
+        const float near = uy > ux ? 1.5707963705e+00f : quarter;
+        const float far = uy > ux ? 1.5707963705e+00f : (uy != ux ? 3.1415927410e+00f : 2.3561944902e+00f);
+        return m_with_sign(left ? far : near, y);
+    }
+    const int d = m_exponent(uy) - m_exponent(ux);
+    if (d > 27) return m_with_sign(1.5707963705e+00f, y);
+    if (d < -27) return left ? m_with_sign(3.1415927410e+00f, y) : m_div(y, x);
+    const float b = m_mantissa(uy) * (d < 0 ? m_pow2(d) : 1.0f);
+    const float a = m_mantissa(ux) * (d > 0 ? m_pow2(-d) : 1.0f);
+    const bool steep = b > a;
+    const float small = steep ? a : b;
+    const float large = steep ? b : a;
+    const bool middle = small > 0.41421356f * large;  // atan(t) = pi/4 + atan((t - 1) / (t + 1))
+    const RLX_F2 num = middle ? m_sum(small, -large) : RLX_MAKE_F2(small, 0.0f);
+    const RLX_F2 den = middle ? m_sum(large, small) : RLX_MAKE_F2(large, 0.0f);
+    const RLX_F2 q = m_quotient(num, den);
+    const float z = q.x * q.x;
+    float p = -6.450377405e-02f;  // (atan(q) / q - 1) / q^2
+    p = p * z + 1.074326336e-01f;
+    p = p * z + -1.426391155e-01f;
+    p = p * z + 1.999953985e-01f;
+    p = p * z + -3.333333135e-01f;
+    const RLX_F2 t = m_quick_sum(middle ? 7.8539818525e-01f : 0.0f, q.x);
+    RLX_F2 r = middle ? RLX_MAKE_F2(t.x, t.y + -2.1855694143e-08f) : RLX_MAKE_F2(q.x, 0.0f);
+    r = m_quick_sum(r.x, r.y + (q.y + (z * q.x) * p));
+    if (steep) {
+        const RLX_F2 s = m_quick_sum(1.5707963705e+00f, -r.x);
+        r = m_quick_sum(s.x, s.y + (-4.3711388287e-08f - r.y));
+    }
+    if (left) {
+        const RLX_F2 s = m_quick_sum(3.1415927410e+00f, -r.x);
+        r = m_quick_sum(s.x, s.y + (-8.7422776573e-08f - r.y));
+    }
+    return m_with_sign(r.x, y);
+}
+RLX_FN float m_atan(const float x) { return m_abs_bits(x) < 0x39000000u ? x : m_atan2(x, 1.0f); }
+
+// exp(a) / 2 +- exp(-a) / 2 for a >= 0: sinh and cosh, once they do not cancel.
+RLX_FN float m_half_exps(const float a, const float sign) {
+    const float x = a > 92.0f ? 92.0f : a;  // both overflow from 89.42 on
+    const float k = m_exp_count(x);
+    const RLX_F2 r = m_exp_rest(x, k);
+    const RLX_F2 e = m_sum(1.0f, r.x);
+    const int n = int(k) - 1;
+    const float hi = m_scale(e.x, n);
+    const float inverse = x > 20.0f ? 0.0f : 0.25f / hi;
+    return hi + (m_scale(e.y + r.y, n) + sign * inverse);
+}
+RLX_FN float m_sinh(const float x) {
+    if (m_is_nan(x)) return x;
+    const float a = RLX_ABS(x);
+    if (a < 2.44140625e-04f) return x;
+    if (a >= 1.0f) return m_with_sign(m_half_exps(a, -1.0f), x);
+    const float z = x * x;
+    float p = 2.806331167e-06f;
+    p = p * z + 1.983809489e-04f;
+    p = p * z + 8.333339356e-03f;
+    p = p * z + 1.666666716e-01f;
+    return x + (x * z) * p;
+}
+RLX_FN float m_cosh(const float x) { return m_is_nan(x) ? x : m_half_exps(RLX_ABS(x), 1.0f); }
+RLX_FN float m_tanh(const float x) {
+    if (m_is_nan(x)) return x;
+    const float a = RLX_ABS(x);
+    if (a < 2.44140625e-04f) return x;
+    if (a > 9.1f) return m_with_sign(1.0f, x);
+    if (a < 0.55f) {
+        const float z = x * x;
+        float p = 2.370765666e-03f;
+        p = p * z + -8.410071023e-03f;
+        p = p * z + 2.178832144e-02f;
+        p = p * z + -5.396155268e-02f;
+        p = p * z + 1.333331317e-01f;
+        p = p * z + -3.333333433e-01f;
+        return x + (x * z) * p;
+    }
+    const float k = m_exp_count(a + a);
+    const RLX_F2 r = m_exp_rest(a + a, k);
+    const float s = m_pow2(int(k));
+    const RLX_F2 d = m_sum(s + 1.0f, s * r.x);
+    const RLX_F2 q = m_quotient(RLX_MAKE_F2(2.0f, 0.0f), RLX_MAKE_F2(d.x, d.y + s * r.y));
+    return m_with_sign(1.0f - q.x, x);
+}
+RLX_FN float m_erf(const float x) {
+    if (m_is_nan(x)) return x;
+    const float a = RLX_ABS(x);
+    if (a >= 3.95f) return m_with_sign(1.0f, x);
+    if (a < 1.0f) {
+        const float z = x * x;
+        float p = -9.662911907e-06f;  // erf(x) / x - 1 of x^2
+        p = p * z + 1.126461284e-04f;
+        p = p * z + -8.483909187e-04f;
+        p = p * z + 5.221020896e-03f;
+        p = p * z + -2.686542645e-02f;
+        p = p * z + 1.128378212e-01f;
+        p = p * z + -3.761263788e-01f;
+        p = p * z + 1.283791661e-01f;
+        return x + x * p;
+    }
+    const float t = a - 1.0f;
+    float p = 1.637151399e-06f;  // log(1 - erf(1 + t))
+    p = p * t + -3.296083014e-05f;
+    p = p * t + 3.202395746e-04f;
+    p = p * t + -2.054300858e-03f;
+    p = p * t + 1.007780805e-02f;
+    p = p * t + -4.157574102e-02f;
+    p = p * t + -8.431047201e-01f;
+    p = p * t + -2.638967752e+00f;
+    p = p * t + -1.849605560e+00f;
+    return m_with_sign(1.0f - m_exp(p), x);
+}
+
+// log2(a) as hi + lo, about 2^-38 of it, for positive finite a.
+RLX_FN RLX_F2 m_log2(const uint a) {
+    const float m = m_mantissa(a);
+    const bool big = m > 1.41421356f;
+    const float k = float(m_exponent(a) + (big ? 1 : 0));
+    const float v = big ? 0.5f * m : m;
+    const RLX_F2 s = m_quotient(RLX_MAKE_F2(v - 1.0f, 0.0f), m_sum(v, 1.0f));
+    RLX_F2 z = m_product(s.x, s.x);
+    z = m_quick_sum(z.x, z.y + 2.0f * s.x * s.y);
+    // log(v) / 2 = s + s z (1/3 + z / 5 + ...)
+    const float q = z.x * (2.000000030e-01f + z.x * (1.428571492e-01f + z.x * (1.111111119e-01f + z.x * 9.4e-02f)));
+    RLX_F2 c = m_quick_sum(3.3333334327e-01f, q);
+    c = m_quick_sum(c.x, c.y - 9.9341077586e-09f);
+    RLX_F2 t = m_product(z.x, c.x);
+    t = m_quick_sum(t.x, t.y + (z.x * c.y + z.y * c.x));
+    RLX_F2 u = m_product(s.x, t.x);
+    u = m_quick_sum(u.x, u.y + (s.x * t.y + s.y * t.x));
+    RLX_F2 l = m_quick_sum(s.x, u.x);
+    l = m_quick_sum(l.x, l.y + (s.y + u.y));
+    RLX_F2 g = m_product(l.x, 2.8853900433e+00f);
+    g = m_quick_sum(g.x, g.y + (l.x * 3.8519260670e-08f + l.y * 2.8853900433e+00f));
+    const RLX_F2 h = m_sum(k, g.x);
+    return m_quick_sum(h.x, h.y + g.y);
+}
+// C99 Annex F: pow(1, y) = pow(x, 0) = pow(-1, +-infinity) = 1, NaN for a negative base and a fractional exponent.
+RLX_FN float m_pow(const float x, const float y) {
+    const uint ux = m_abs_bits(x);
+    const uint uy = m_abs_bits(y);
+    if (x == 1.0f || uy == 0u) return 1.0f;
+    if (ux > 0x7f800000u || uy > 0x7f800000u) return RLX_NAN;
+    const float ay = RLX_ABS(y);
+    const bool whole = ay >= 8388608.0f || RLX_FLOOR(ay) == ay;
+    const bool odd = whole && ay < 16777216.0f && (uint(ay < 16777216.0f ? ay : 0.0f) & 1u) == 1u;
+    const bool minus = (RLX_BITS(x) & 0x80000000u) != 0u;
+    const float sign = minus && odd ? -1.0f : 1.0f;
+    if (ux == 0u || ux == 0x7f800000u) return sign * ((ux == 0u) != (y < 0.0f) ? 0.0f : RLX_INF);
+    if (uy == 0x7f800000u) {
+        if (ux == 0x3f800000u) return 1.0f;
+        return (ux > 0x3f800000u) == (y > 0.0f) ? RLX_INF : 0.0f;
+    }
+    if (minus && !whole) return RLX_NAN;
+    if (ux == 0x3f800000u) return sign;
+    const float exponent = ay > 4294967296.0f ? m_with_sign(4294967296.0f, y) : y;
+    const RLX_F2 l = m_log2(ux);
+    RLX_F2 e = m_product(l.x, exponent);
+    e = m_quick_sum(e.x, e.y + l.y * exponent);
+    if (e.x > 128.5f) return sign * RLX_INF;
+    if (e.x < -151.0f) return sign * 0.0f;
+    const float k = RLX_ROUND(e.x);
+    const float f = e.x - k;
+    RLX_F2 r = m_product(f, 6.9314718246e-01f);
+    r = m_quick_sum(r.x, r.y + (e.y * 6.9314718246e-01f + f * -1.9046542121e-09f));
+    const RLX_F2 v = m_quick_sum(1.0f, r.x);
+    return sign * m_scale(v.x + (v.y + ((r.x * r.x) * m_exp_poly(r.x) + r.y)), int(k));
+}
+
+// The remainder of truncated division, exact: 8 bits of the quotient a round.
+RLX_FN float m_fmod(const float a, const float b) {
+    const uint ua = m_abs_bits(a);
+    const uint ub = m_abs_bits(b);
+    if (ua >= 0x7f800000u || ub > 0x7f800000u || ub == 0u) return RLX_NAN;
+    if (ua < ub) return a;
+    const int eb = ub >= 0x00800000u ? int(ub >> 23) : 1;
+    int left = (ua >= 0x00800000u ? int(ua >> 23) : 1) - eb;
+    uint m = ua >= 0x00800000u ? (ua & 0x7fffffu) | 0x800000u : ua;
+    const uint d = ub >= 0x00800000u ? (ub & 0x7fffffu) | 0x800000u : ub;
+    m = m % d;
+    while (left > 0 && m != 0u) {
+        const int n = left < 8 ? left : 8;
+        m = (m << uint(n)) % d;
+        left = left - n;
+    }
+    if (m == 0u) return m_with_sign(0.0f, a);
+    // m 2^(eb - 150), put together from its bits so that nothing is flushed.
+    const int up = 23 - RLX_MSB(m);
+    const uint r = eb > up ? (uint(eb - up) << 23) + ((m << uint(up)) & 0x7fffffu) : m << uint(eb - 1);
+    return m_with_sign(RLX_FLOAT(r), a);
+}
+#endif

@@ -1,0 +1,77 @@
+"""prims.h compiled by the host's C++ compiler, as NumPy functions; and distances in units of the last place."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+F32 = npt.NDArray[np.float32]
+UNARY = ("neg abs sign sqrt rsqrt recip exp expm1 log log1p sin cos tan asin acos atan sinh cosh tanh erf floor ceil "
+         "round trunc").split()  # fmt: skip
+BINARY = "add sub mul div pow max min mod fmod atan2".split()
+INT_UNARY = "neg abs sign not".split()
+INT_BINARY = "add sub mul div fmod mod pow max min and or xor shl shr".split()
+CASTS = {"f_i": ("float", "int"), "f_l": ("float", "rlx_i64"), "f_u8": ("float", "int"), "f_i8": ("float", "int")}
+C_TO_NP = {"float": np.float32, "int": np.int32, "rlx_i64": np.int64, "uint": np.uint32}
+
+
+def _source(repo: Path, exact: bool) -> str:
+    lines = [f'#include "{repo}/tests/gpu/prelude_host.h"', "using std::sqrt;"]
+    if exact:  # as CUDA compiles it: IEEE division and an exact fused multiply-add
+        lines += ["#define RLX_EXACT_DIV 1", "#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
+    lines.append(f'#include "{repo}/rlx/backends/gpu/prims.h"')
+
+    def loop(name: str, call: str, ins: list[str], out: str) -> str:
+        args = ", ".join(f"const {t}* x{i}" for i, t in enumerate(ins))
+        values = ", ".join(f"x{i}[k]" for i in range(len(ins)))
+        return (f'extern "C" void v_{name}({args}, {out}* y, long n) '
+                f"{{ for (long k = 0; k < n; ++k) y[k] = {call}({values}); }}")  # fmt: skip
+
+    lines += [loop(f"{p}_f", f"p_{p}_f", ["float"], "float") for p in UNARY]
+    lines += [loop(f"{p}_f", f"p_{p}_f", ["float"] * 2, "float") for p in BINARY]
+    for cls, c in (("i", "int"), ("l", "rlx_i64")):
+        lines += [loop(f"{p}_{cls}", f"p_{p}_{cls}", [c], c) for p in INT_UNARY]
+        lines += [loop(f"{p}_{cls}", f"p_{p}_{cls}", [c] * 2, c) for p in INT_BINARY]
+    lines += [loop(f"cast_{n}", f"p_cast_{n}", [a], b) for n, (a, b) in CASTS.items()]
+    lines += [loop(f"{h}_bits", f"p_{h}_bits", ["float"], "uint") for h in ("f16", "bf16")]
+    lines += [loop(f"round_{h}", f"p_round_{h}", ["float"], "float") for h in ("f16", "bf16")]
+    return "\n".join(lines)
+
+
+def build(repo: Path, folder: Path, exact: bool) -> Callable[..., npt.NDArray[Any]]:
+    """Compiles the header; the result is called as prims("exp_f", x) or prims("pow_f", x, y, out=np.float32)."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    assert compiler is not None
+    source, library = folder / f"prims{exact:d}.cpp", folder / f"prims{exact:d}.so"
+    source.write_text(_source(repo, exact), encoding="utf-8")
+    command = [compiler, "-O2", "-std=c++17", "-ffp-contract=off", "-fPIC", "-shared", "-w"]
+    subprocess.run([*command, str(source), "-o", str(library)], check=True)
+    loaded = ctypes.CDLL(str(library))
+
+    def call(name: str, *arrays: npt.NDArray[Any], out: Any = None) -> npt.NDArray[Any]:
+        given = [np.ascontiguousarray(a) for a in arrays]
+        made = np.empty(given[0].shape, out if out is not None else given[0].dtype)
+        pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in (*given, made)]
+        getattr(loaded, f"v_{name}")(*pointers, ctypes.c_long(made.size))
+        return made
+
+    return call
+
+
+def ulps(got: npt.NDArray[Any], want: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Distance of f32 results from float64 truth in units of the last place of f32; infinite where one is NaN or
+    infinite and the other is not. A truth that rounds to infinity counts as infinite."""
+    with np.errstate(all="ignore"):
+        rounded = want.astype(np.float32)
+        spacing = np.spacing(np.abs(np.where(np.isfinite(rounded), rounded, 1)).astype(np.float32)).astype(np.float64)
+        away = np.abs(got.astype(np.float64) - want) / spacing
+        same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
+        odd = ~np.isfinite(got) | ~np.isfinite(rounded)
+    return np.where(same, np.where(np.isfinite(want) & np.isfinite(got), away, 0.0), np.where(odd, np.inf, away))

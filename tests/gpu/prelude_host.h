@@ -1,0 +1,41 @@
+// prims.h as plain C++, for the tests: a third language beside CUDA and GLSL. Compile with -ffp-contract=off.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#define RLX_FN static inline
+#define RLX_TABLE static const
+typedef unsigned int uint;
+typedef long long rlx_i64;
+typedef unsigned long long rlx_u64;
+struct Pair {
+    float x, y;
+};
+static inline uint host_bits(float x) {
+    uint u;
+    std::memcpy(&u, &x, 4);
+    return u;
+}
+static inline float host_float(uint u) {
+    float x;
+    std::memcpy(&x, &u, 4);
+    return x;
+}
+static inline float host_half(uint h) {
+    const uint e = (h >> 10) & 31u, m = h & 1023u, s = (h & 0x8000u) << 16;
+    const float small = float(m) * 5.9604644775390625e-08f;
+    return host_float(s | (e == 0u ? host_bits(small) : e == 31u ? 0x7f800000u | (m << 13) : ((e + 112u) << 23) | (m << 13)));
+}
+#define RLX_BITS(x) host_bits(x)
+#define RLX_FLOAT(u) host_float(u)
+#define RLX_UMULHI(a, b) uint((rlx_u64(a) * rlx_u64(b)) >> 32)
+#define RLX_FLOOR(x) std::floor(x)
+#define RLX_CEIL(x) std::ceil(x)
+#define RLX_TRUNC(x) std::trunc(x)
+#define RLX_ROUND(x) std::nearbyint(x)
+#define RLX_ABS(x) std::fabs(x)
+#define RLX_SQRT(x) std::sqrt(x)
+#define RLX_MSB(u) (31 - __builtin_clz(u))
+#define RLX_OUT(T) T &
+#define RLX_F2 Pair
+#define RLX_MAKE_F2(a, b) Pair{a, b}
+#define RLX_HALF_VALUE(h) host_half(h)
