@@ -4,5 +4,6 @@ Importing this loads no GPU library; probing or opening a device does.
 """
 
 from rlx.backends.cuda.device import CudaBackend
+from rlx.driver import Backend
 
-backend = CudaBackend()
+backend: Backend = CudaBackend()

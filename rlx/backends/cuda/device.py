@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlx.backends.cuda.api import (
     Api,
@@ -20,17 +20,17 @@ from rlx.backends.cuda.api import (
 )
 from rlx.backends.cuda.blas import WORKSPACE_BYTES, Blas
 from rlx.backends.cuda.compiler import Compiler
-from rlx.backends.cuda.memory import GRANULE, CudaBuffer, Memory, Staging
+from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Memory, Staging
 from rlx.backends.cuda.recorder import Recorded, record
 from rlx.backends.gpu.steps import Step
 from rlx.driver import (
+    Buffer,
     BuildOptions,
     DeviceArena,
     DeviceInfo,
     Executable,
     Limits,
     MemoryPlan,
-    Slot,
     align,
 )
 from rlx.driver.device import Support
@@ -38,11 +38,10 @@ from rlx.driver.pool import DEFAULT_BUDGET, BufferPool
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 from rlx.ir import Graph, Node
 
-if TYPE_CHECKING:
-    from rlx.backends.gpu.executable import GpuExecutable
-
 LEAST_CAPABILITY = 70  # Volta: independent thread scheduling, and the first with tensor cores
-_FEATURES = frozenset({"16bit_storage", "8bit_storage", "f16", "bf16", "i8", "i64", "f64", "subgroup", "tensorcore"})
+_FEATURES = frozenset(
+    {"16bit_storage", "8bit_storage", "f16", "bf16", "i8", "i64", "f64", "subgroup", "tensorcore"}
+)
 
 
 class CudaBackend:
@@ -232,23 +231,25 @@ class CudaDevice:
                 self._blas = Blas(self.api.major, self._workspace.address)
             return self._blas
 
-    def support(self, node: Node, slots: Mapping[int, Slot] | None = None) -> Support:
+    def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer] | None = None) -> CudaArena:
+        """An arena of the plan, zero-filled; `bound` are the segments of the stores it refers to."""
+        return CudaArena(plan, self, bound)
+
+    def support(self, node: Node) -> Support:
         """Whether the node runs natively here or goes to the host."""
         from rlx.backends.gpu.executable import support
 
         return support(self, node)
 
-    def build(
-        self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
-    ) -> GpuExecutable | Executable:
+    def build(self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions) -> Executable:
         """Lowers a legalized graph over a plan's slots and records it."""
         from rlx.backends.gpu.executable import build
 
         self.enter()
         return build(self, graph, plan, arena, options)
 
-    def record(self, steps: Sequence[Step], arena: DeviceArena) -> Recorded:
-        """Captures steps into one CUDA graph over an arena's memory."""
+    def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded:
+        """Captures steps into one CUDA graph over an arena's memory. Every recording can be timed."""
         return record(self, steps, arena)
 
     def destroy_graph(self, handle: int) -> None:

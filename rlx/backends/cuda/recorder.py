@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rlx.backends.cuda.blas import gemm_call
 from rlx.backends.cuda.packing import pack_args
 from rlx.backends.gpu.steps import Copy, Gemm, HostCall, Launch, Ref, Step
-from rlx.driver import DeviceArena
+from rlx.driver import Buffer, DeviceArena
 from rlx.errors import RlxError
 
 if TYPE_CHECKING:
@@ -24,13 +24,19 @@ _TIMING_RUNS = 3
 class Recorded:
     """One CUDA graph. Everything is bound at capture: `launch` is one call. Runs are in order on the device's stream.
 
-    Requires: the arena's segments stay where they are until `close`.
+    Holds the buffers it refers to; when one is closed first, `launch` raises.
     """
 
     def __init__(
-        self, device: CudaDevice, steps: Sequence[Step], enqueues: Sequence[Enqueue], exec_: int
+        self,
+        device: CudaDevice,
+        steps: Sequence[Step],
+        enqueues: Sequence[Enqueue],
+        exec_: int,
+        buffers: frozenset[Buffer],
     ) -> None:
         self._device = device
+        self.buffers = buffers
         self._steps = tuple(steps)
         self._enqueues = tuple(enqueues)
         self._exec = exec_
@@ -43,11 +49,14 @@ class Recorded:
         return self._steps, frozenset(range(len(self._steps)))
 
     def launch(self) -> None:
-        """Enqueues one run. Raises: DeviceUnavailable in a forked child, DeviceLost, RlxError after `close`."""
+        """Enqueues one run. Raises: DeviceUnavailable in a forked child, DeviceLost, RlxError after `close`,
+        ArenaError when memory it refers to was closed."""
         device = self._device
         device.enter()
         if not self._exec:
             raise RlxError(f"{device.info.id}: this recording is closed")
+        for buffer in self.buffers:
+            _ = buffer.address
         try:
             self._graph_launch(self._exec, device.stream)
         except device.api.errors as error:
@@ -62,9 +71,9 @@ class Recorded:
         except device.api.errors as error:
             raise device.failed(error, "running recorded steps") from error
 
-    def timings(self) -> list[tuple[str, float]]:
-        """(label, microseconds) of each step, run one by one outside the graph; the best of three, so that the first
-        run's slow clocks do not count. The data in the arena is computed anew each time."""
+    def timings(self) -> list[float]:
+        """µs of each step, run one after another outside the graph; the best of three, so that the first run's slow
+        clocks do not count. The steps compute on what is in the arena: state is updated three times."""
         device = self._device
         runtime = device.api.runtime
         with device.lock, device.doing("timing steps"):
@@ -83,7 +92,7 @@ class Recorded:
             finally:
                 for event in events:
                     runtime.eventDestroy(event)
-        return [(step.label or type(step).__name__, t) for step, t in zip(self._steps, best, strict=True)]
+        return best
 
     def close(self) -> None:
         """Destroys the graph; a run under way is completed first. Idempotent."""
@@ -131,7 +140,8 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena) -> Rec
             finally:
                 runtime.graphDestroy(graph)
             runtime.graphUpload(handle, device.stream)
-        return Recorded(device, steps, enqueues, handle)
+        segments = {ref.segment for step in steps for ref in (*step.reads, *step.writes)}
+        return Recorded(device, steps, enqueues, handle, frozenset(map(arena.buffer, segments)))
 
 
 def _abandon(device: CudaDevice, stream: int) -> None:
