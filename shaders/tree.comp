@@ -14,7 +14,6 @@ uint first_index() {
     return (gl_WorkGroupID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x) * 256u + gl_LocalInvocationIndex;
 }
 uint index_step() { return gl_NumWorkGroups.x * gl_NumWorkGroups.y * 256u; }
-// One dimension of a strided index: what is left of the linear index is divided by `size`.
-int dim(const ptr_i32 meta, const uint d) { return meta.at[d]; }
+uint word(const ptr_u32 meta, const uint i) { return meta.at[i]; }
 
 void main() {}

@@ -25,6 +25,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 2) buffer ptr_f16 { ui
 layout(buffer_reference, scalar, buffer_reference_align = 2) buffer ptr_bf16 { uint16_t at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer ptr_i32 { int at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer ptr_u32 { uint at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 2) buffer ptr_u16 { uint16_t at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer ptr_i64 { int64_t at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 1) buffer ptr_i8 { uint8_t at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 1) buffer ptr_u8 { uint8_t at[]; };
@@ -40,6 +41,7 @@ int load_i32(const ptr_i32 p, const uint i) { return p.at[i]; }
 uint load_u32(const ptr_u32 p, const uint i) { return p.at[i]; }
 int64_t load_i64(const ptr_i64 p, const uint i) { return p.at[i]; }
 int load_i8(const ptr_i8 p, const uint i) { return int(uint(p.at[i]) ^ 0x80u) - 0x80; }
+int load_u16(const ptr_u16 p, const uint i) { return int(uint(p.at[i])); }
 int load_u8(const ptr_u8 p, const uint i) { return int(p.at[i]); }
 bool load_bool(const ptr_bool p, const uint i) { return uint(p.at[i]) != 0u; }
 
@@ -50,6 +52,7 @@ void store_i32(const ptr_i32 p, const uint i, const int x) { p.at[i] = x; }
 void store_u32(const ptr_u32 p, const uint i, const uint x) { p.at[i] = x; }
 void store_i64(const ptr_i64 p, const uint i, const int64_t x) { p.at[i] = x; }
 void store_i8(const ptr_i8 p, const uint i, const int x) { p.at[i] = uint8_t(uint(x)); }
+void store_u16(const ptr_u16 p, const uint i, const int x) { p.at[i] = uint16_t(uint(x)); }
 void store_u8(const ptr_u8 p, const uint i, const int x) { p.at[i] = uint8_t(uint(x)); }
 void store_bool(const ptr_bool p, const uint i, const bool x) { p.at[i] = uint8_t(x ? 1u : 0u); }
 

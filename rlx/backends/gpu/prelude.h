@@ -27,5 +27,11 @@ RLX_FN float rlx_half_value(const uint h) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((unsigned short)h));
     return x;
 }
+RLX_FN uint rlx_half_bits(const float x) {
+    unsigned short h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
 #define RLX_HALF_VALUE(h) rlx_half_value(h)
+#define RLX_HALF_BITS(x) rlx_half_bits(x)
 #endif

@@ -57,7 +57,8 @@ class TreeKernel:
 
     Arguments, in order: the meta pointer (only when an operand is strided), input pointers, output pointers, u32 n.
     Meta block, i32: `rank` dims (row-major iteration space, collapsed), then for each strided operand, inputs first,
-    `rank` element strides (0 where broadcast, negative where reversed). Offsets of a view are folded into its pointer.
+    the index of its first element and `rank` element strides (0 where broadcast, negative where reversed): a pointer is
+    the start of the bytes touched, so a reversed operand does not start at index 0.
     """
 
     trees: tuple[Expr, ...]

@@ -1,0 +1,152 @@
+"""Tree kernels as CUDA C++: the text that NVRTC compiles."""
+
+from __future__ import annotations
+
+from rlx.backends.gpu.steps import TreeKernel, TreeOperand
+from rlx.backends.gpu.tree import Class, Const, Load, Program, float_bits, program
+
+_TYPES: dict[Class, str] = {"f": "float", "i": "int", "l": "rlx_i64", "b": "bool"}
+_IN_FLIGHT = 4  # elements a thread loads before it stores the first, where packs cannot be used
+
+
+def emit_cuda(kernel: TreeKernel) -> str:
+    """CUDA source of a tree kernel, entry point `tree`, 256 threads a block.
+
+    Requires: the headers prims.h and storage.h of this folder; `-fmad=false -prec-div=true -prec-sqrt=true -ftz=false`.
+    """
+    return _Writer(kernel).text()
+
+
+class _Writer:
+    def __init__(self, kernel: TreeKernel) -> None:
+        self.kernel = kernel
+        self.program: Program = program(kernel)
+        names = [f"x{i}" for i in range(len(kernel.inputs))] + [f"y{i}" for i in range(len(kernel.outputs))]
+        self.operands = list(zip(names, (*kernel.inputs, *kernel.outputs), strict=True))
+        self.strided = [(name, o) for name, o in self.operands if o.access == "strided"]
+        self.loads = [v for v in self.program.values if isinstance(v, Load)]
+
+    def text(self) -> str:
+        lines = ['#include "prims.h"', '#include "storage.h"', "", *self.body(), ""]
+        if self.strided:
+            lines += [*self.offsets(), ""]
+        params = ["const int* meta"] if self.strided else []
+        params += [f"const raw_{o.storage}* x{i}" for i, o in enumerate(self.kernel.inputs)]
+        params += [f"raw_{o.storage}* y{i}" for i, o in enumerate(self.kernel.outputs)]
+        lines.append('extern "C" __global__ void __launch_bounds__(256)')
+        lines.append(f"tree({', '.join([*params, 'const uint n'])}) {{")
+        lines.append("    const uint first = (blockIdx.x + blockIdx.y * gridDim.x) * 256u + threadIdx.x;")
+        lines.append("    const uint step = gridDim.x * gridDim.y * 256u;")
+        for i, o in enumerate(self.kernel.inputs):
+            if o.access == "scalar":
+                lines.append(f"    const raw_{o.storage} s{i} = x{i}[0];")
+        if self.strided:
+            lines.append("    Meta shape;")
+            lines.append("    read_meta(meta, shape);")
+        lines += self.packs() if not self.strided else []
+        lines += self.singles()
+        return "\n".join([*lines, "}", ""])
+
+    # -- the tree: raw values in, raw values out
+
+    def body(self) -> list[str]:
+        params = [f"const raw_{v.storage} a{v.operand}" for v in self.loads]
+        params += [f"raw_{s.storage}& b{s.operand}" for s in self.program.stores]
+        lines = [f"static __device__ __forceinline__ void body({', '.join(params)}) {{"]
+        for i, v in enumerate(self.program.values):
+            if isinstance(v, Load):
+                made = f"v_{v.storage}(a{v.operand})"
+            elif isinstance(v, Const):
+                made = literal(v)
+            else:
+                made = f"{v.name}({', '.join(f't{a}' for a in v.args)})"
+            lines.append(f"    const {_TYPES[v.cls]} t{i} = {made};")
+        lines += [f"    b{s.operand} = r_{s.storage}(t{s.value});" for s in self.program.stores]
+        return [*lines, "}"]
+
+    # -- flat operands: packs of neighbours
+
+    def packs(self) -> list[str]:
+        flat = [(name, o) for name, o in self.operands if o.access == "flat"]
+        v = 4 if min(o.storage.itemsize for _, o in flat) >= 4 else 8
+        lines = ["    uint done = 0u;", f"    if ({' && '.join(f'packed<{v}>({name})' for name, _ in flat)}) {{"]
+        lines.append(f"        const uint packs = n / {v}u;")
+        lines.append("        for (rlx_u64 q = first; q < packs; q += step) {")
+        for name, o in flat:
+            load = f" = load_pack<{v}>({name}, uint(q))" if name[0] == "x" else ""
+            lines.append(f"            Pack<raw_{o.storage}, {v}> p{name}{load};")
+        lines.append("#pragma unroll")
+        lines.append(f"            for (int k = 0; k < {v}; ++k) body({self.arguments('.at[k]')});")
+        for i in range(len(self.kernel.outputs)):
+            lines.append(f"            store_pack<{v}>(y{i}, uint(q), py{i});")
+        return [*lines, "        }", f"        done = packs * {v}u;", "    }"]
+
+    # -- any operands: some elements in flight
+
+    def singles(self) -> list[str]:
+        start = "first" if self.strided else "done + first"
+        lines = [f"    for (rlx_u64 i = {start}; i < n; i += rlx_u64(step) * {_IN_FLIGHT}u) {{"]
+        for name, o in self.operands:
+            if o.access != "scalar":
+                lines.append(f"        raw_{o.storage} p{name}[{_IN_FLIGHT}];")
+        if self.strided:
+            lines.append(f"        Offsets at[{_IN_FLIGHT}];")
+        lines += ["#pragma unroll", f"        for (int k = 0; k < {_IN_FLIGHT}; ++k) {{"]
+        lines.append("            const rlx_u64 j = i + rlx_u64(step) * uint(k);")
+        lines.append("            const uint e = j < n ? uint(j) : n - 1u;")
+        if self.strided:
+            lines.append("            locate(shape, e, at[k]);")
+        for i, o in enumerate(self.kernel.inputs):
+            if o.access != "scalar":
+                lines.append(f"            px{i}[k] = x{i}[{self.index(f'x{i}', o)}];")
+        lines += ["        }", "#pragma unroll", f"        for (int k = 0; k < {_IN_FLIGHT}; ++k) {{"]
+        lines.append("            const rlx_u64 j = i + rlx_u64(step) * uint(k);")
+        lines.append("            const uint e = uint(j);")
+        lines.append("            if (j >= n) continue;")
+        lines.append(f"            body({self.arguments('[k]')});")
+        for i, o in enumerate(self.kernel.outputs):
+            lines.append(f"            y{i}[{self.index(f'y{i}', o)}] = py{i}[k];")
+        return [*lines, "        }", "    }"]
+
+    def index(self, name: str, operand: TreeOperand) -> str:
+        return f"at[k].{name}" if operand.access == "strided" else ("e" if operand.access == "flat" else "0")
+
+    def arguments(self, element: str) -> str:
+        names = []
+        for v in self.loads:
+            scalar = self.kernel.inputs[v.operand].access == "scalar"
+            names.append(f"s{v.operand}" if scalar else f"px{v.operand}{element}")
+        return ", ".join([*names, *(f"py{s.operand}{element}" for s in self.program.stores)])
+
+    def offsets(self) -> list[str]:
+        """The meta block in registers, and the element that each strided operand has at a linear index."""
+        rank, lines = self.kernel.rank, ["struct Meta {", f"    uint dims[{self.kernel.rank}];"]
+        lines += [f"    int {name}[{rank + 1}];" for name, _ in self.strided]
+        lines += ["};", "struct Offsets {", *(f"    int {name};" for name, _ in self.strided), "};"]
+        lines += ["static __device__ __forceinline__ void read_meta(const int* meta, Meta& m) {", "#pragma unroll"]
+        lines.append(f"    for (int d = 0; d < {rank}; ++d) m.dims[d] = uint(meta[d]);")
+        for k, (name, _) in enumerate(self.strided):
+            at = rank + k * (rank + 1)
+            lines += ["#pragma unroll", f"    for (int d = 0; d <= {rank}; ++d) m.{name}[d] = meta[{at} + d];"]
+        lines += ["}", "static __device__ __forceinline__ void locate(const Meta& m, uint i, Offsets& o) {"]
+        lines += [f"    o.{name} = m.{name}[0];" for name, _ in self.strided]
+        for d in reversed(range(rank)):
+            if d:
+                lines.append(f"    const uint q{d} = i / m.dims[{d}];")
+                lines.append(f"    const int c{d} = int(i - q{d} * m.dims[{d}]);")
+                lines.append(f"    i = q{d};")
+            else:
+                lines.append("    const int c0 = int(i);")
+            lines += [f"    o.{name} += c{d} * m.{name}[{d + 1}];" for name, _ in self.strided]
+        return [*lines, "}"]
+
+
+def literal(const: Const) -> str:
+    """A constant with every bit given."""
+    if const.cls == "f":
+        return f"RLX_FLOAT({float_bits(float(const.value)):#010x}u)"
+    if const.cls == "i":
+        return f"int({int(const.value) & 0xFFFFFFFF:#x}u)"
+    if const.cls == "l":
+        return f"rlx_i64({int(const.value) & 0xFFFFFFFFFFFFFFFF:#x}ULL)"
+    return "true" if const.value else "false"

@@ -1,0 +1,170 @@
+"""A TreeKernel as a straight line of loads, function calls and stores: what both emitters print.
+
+Functions are those of `prims.h` and, for memory, `load_<dtype>` and `store_<dtype>`. A value belongs to class `f`, `i`,
+`l` or `b` (see `rlx.ir.expr`).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rlx.backends.gpu.steps import TreeKernel
+from rlx.dtypes import DType, as_dtype
+from rlx.errors import UnsupportedOp
+from rlx.ir.expr import PREDICATES, Expr, linearize
+
+Class = Literal["f", "i", "l", "b"]
+
+# Sixteen bits moved as they are: data movement must not touch the payload of a NaN.
+RAW16 = DType("u16", 2, "u", np.dtype(np.uint16))
+
+# The primitives whose u8 and i8 results may leave the range.
+_WRAPPED = frozenset({"neg", "abs", "add", "sub", "mul", "div", "pow", "shl", "mod", "fmod"})
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal."""
+
+    cls: Class
+    value: int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Element of input `operand`, stored as `storage`."""
+
+    cls: Class
+    operand: int
+    storage: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`name` of prims.h on earlier values."""
+
+    cls: Class
+    name: str
+    args: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Value `value` into output `operand`, stored as `storage`."""
+
+    operand: int
+    value: int
+    storage: DType
+
+
+Instr = Const | Load | Call
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`values[i]` makes value i from earlier ones; then the stores, one an output."""
+
+    values: tuple[Instr, ...]
+    stores: tuple[Store, ...]
+
+
+def class_of(dtype: DType) -> Class:
+    """The class a dtype is computed in. Raises: UnsupportedOp for f64, which kernels do not compute in."""
+    if dtype.kind == "b":
+        return "b"
+    if dtype.is_float:
+        if dtype.itemsize == 8:
+            raise UnsupportedOp("tree kernel: f64 is not computed on a GPU; the op belongs on the host")
+        return "f"
+    return "l" if dtype.itemsize == 8 else "i"
+
+
+def program(kernel: TreeKernel) -> Program:
+    """The kernel as a program; equal subtrees are computed once. Raises: UnsupportedOp for f64."""
+    if len(kernel.trees) != len(kernel.outputs):
+        raise ValueError(f"tree kernel: {len(kernel.trees)} trees for {len(kernel.outputs)} outputs")
+    builder = _Builder(kernel)
+    of: dict[Expr, int] = {}
+    for e in linearize(kernel.trees):
+        of[e] = builder.node(e, [of[a] for a in e.args])
+    stores = tuple(
+        Store(i, builder.stored(of[t], t.dtype, out.storage), out.storage)
+        for i, (t, out) in enumerate(zip(kernel.trees, kernel.outputs, strict=True))
+    )
+    return Program(tuple(builder.values), stores)
+
+
+def float_bits(value: float) -> int:
+    """The bits of a Python float rounded to f32, overflow to infinity."""
+    if math.isfinite(value):
+        try:
+            packed = struct.pack("<f", value)
+        except OverflowError:
+            packed = struct.pack("<f", math.copysign(math.inf, value))
+    else:
+        packed = struct.pack("<f", value)
+    bits: int = struct.unpack("<I", packed)[0]
+    return bits
+
+
+class _Builder:
+    def __init__(self, kernel: TreeKernel) -> None:
+        self.kernel = kernel
+        self.values: list[Instr] = []
+
+    def add(self, instr: Instr) -> int:
+        self.values.append(instr)
+        return len(self.values) - 1
+
+    def call(self, cls: Class, name: str, *args: int) -> int:
+        return self.add(Call(cls, name, args))
+
+    def node(self, e: Expr, args: list[int]) -> int:
+        cls = class_of(e.dtype)
+        if e.prim == "arg":
+            assert isinstance(e.value, int)
+            storage = self.kernel.inputs[e.value].storage
+            loaded = self.add(Load(class_of(storage), e.value, storage))
+            return self.convert(loaded, storage, e.dtype)
+        if e.prim == "lit":
+            assert e.value is not None
+            return self.add(Const(cls, e.value))
+        if e.prim == "cast":
+            return self.convert(args[0], e.args[0].dtype, e.dtype)
+        operand = e.args[-1].dtype
+        if e.prim == "select":
+            args = [self.convert(args[0], e.args[0].dtype, as_dtype("bool")), *args[1:]]
+        made = self.call("b" if e.prim in PREDICATES else cls, f"p_{e.prim}_{class_of(operand)}", *args)
+        return self.wrap(made, e.dtype) if e.prim in _WRAPPED else made
+
+    def wrap(self, value: int, dtype: DType) -> int:
+        return self.call("i", f"p_wrap_{dtype.name}", value) if dtype.name in ("u8", "i8") else value
+
+    def convert(self, value: int, source: DType, target: DType) -> int:
+        """Value of dtype `source` as `target`, by the rules of `rlx.ops.numeric.convert`."""
+        a, b = class_of(source), class_of(target)
+        if source == target:
+            return value
+        if b == "f":
+            value = value if a == "f" else self.call("f", f"p_cast_{a}_f", value)
+            return self.call("f", f"p_round_{target.name}", value) if target.is_half else value
+        if a == "f":
+            to = target.name if target.name in ("u8", "i8") else b
+            return self.call(b, f"p_cast_f_{to}", value)
+        if a != b:
+            value = self.call(b, f"p_cast_{a}_{b}", value)
+        narrows = b == "i" and (source.itemsize > target.itemsize or source.kind != target.kind) and a != "b"
+        return self.wrap(value, target) if narrows else value
+
+    def stored(self, value: int, dtype: DType, storage: DType) -> int:
+        """The value as it goes to memory: rounded to its own dtype first where that is stored wider."""
+        if dtype.is_half and storage.is_float and storage.itemsize > 2:
+            return self.call("f", f"p_round_{dtype.name}", value)
+        if dtype.is_float and storage.is_float:
+            return value  # the store rounds
+        return self.convert(value, dtype, storage)
