@@ -8,15 +8,16 @@ import struct
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from rlx.backends.gpu.barriers import place_barriers
 from rlx.backends.gpu.steps import KERNELS, Copy, FileKernel, Launch, Ref, Step
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
+from rlx.backends.vulkan.commands import COMPUTE, HOST, TRANSFER, Barrier, CommandBuffers, Fence
 from rlx.backends.vulkan.memory import VulkanBuffer
 from rlx.backends.vulkan.pipelines import PUSH_BYTES
-from rlx.backends.vulkan.transfer import CommandBuffers, Fence
 from rlx.errors import ArenaError, DeviceLost, UnsupportedOp
 
 if TYPE_CHECKING:
@@ -25,11 +26,7 @@ if TYPE_CHECKING:
 
 MAX_STEPS = 1024  # steps a command buffer, until the first run has been timed
 SLOW_SECONDS = 1.0  # a first run slower than this is recorded anew in shorter batches
-_COMPUTE, _TRANSFER, _HOST = 0x800, 0x1000, 0x4000  # pipeline stages
-_BOTTOM = 0x2000
-_SHADER_WRITE, _TRANSFER_WRITE = 0x40, 0x1000
-_SHADER, _TRANSFERS = 0x20 | 0x40, 0x800 | 0x1000
-_HOST_ACCESS = 0x2000 | 0x4000
+_BOTTOM = 0x2000  # the pipeline stage at which timestamps are taken
 _COMPUTE_STAGE = 0x20
 
 
@@ -149,12 +146,9 @@ class Recorded:
         """Steps first..last into command buffer `index`: the loop over steps calls the library directly."""
         assert self._commands is not None
         ffi, lib, layout = self._device.ffi, self._lib, self._device.pipelines.layout
-        null = ffi.NULL
         # Copies widen the barriers of the whole recording; without them only shader accesses are ordered inside it.
-        copies = any(isinstance(step, Copy) for step in self._steps)
-        stages = _COMPUTE | _TRANSFER if copies else _COMPUTE
-        everything = self._memory_barrier(_SHADER_WRITE | _TRANSFER_WRITE, _SHADER | _TRANSFERS)
-        between = everything if copies else self._memory_barrier(_SHADER_WRITE, _SHADER)
+        stages = COMPUTE | TRANSFER if any(isinstance(step, Copy) for step in self._steps) else COMPUTE
+        between = Barrier(self._device, stages, stages)
         cb = self._commands.begin(index)
         queries = self._queries
         if queries is not None:
@@ -162,9 +156,7 @@ class Recorded:
             if first == 0:
                 lib.vkCmdResetQueryPool(cb, queries, 0, 1)
         # Before anything else: other recordings, transfers, and the batches before this one.
-        lib.vkCmdPipelineBarrier(
-            cb, _COMPUTE | _TRANSFER, _COMPUTE | _TRANSFER, 0, 1, everything, 0, null, 0, null
-        )
+        Barrier(self._device, COMPUTE | TRANSFER, COMPUTE | TRANSFER).record(cb)
         if queries is not None and first == 0:
             lib.vkCmdWriteTimestamp(cb, _BOTTOM, queries, 0)
         bound: Handle = None
@@ -172,7 +164,7 @@ class Recorded:
         for i in range(first, last):
             step, work = self._steps[i], self._work[i]
             if i in self._barriers and i != first:
-                lib.vkCmdPipelineBarrier(cb, stages, stages, 0, 1, between, 0, null, 0, null)
+                between.record(cb)
             if isinstance(step, Launch):
                 pipeline = self._pipelines[step.kernel].handle
                 if pipeline is not bound:
@@ -188,15 +180,8 @@ class Recorded:
             if queries is not None:
                 lib.vkCmdWriteTimestamp(cb, _BOTTOM, queries, i + 1)
         if last == len(self._steps):
-            towards = self._memory_barrier(_SHADER_WRITE | _TRANSFER_WRITE, _HOST_ACCESS)
-            lib.vkCmdPipelineBarrier(cb, stages, _HOST, 0, 1, towards, 0, null, 0, null)
+            Barrier(self._device, stages, HOST).record(cb)
         self._commands.end(index)
-
-    def _memory_barrier(self, wrote: int, will: int) -> Handle:
-        kind = self._lib.VK_STRUCTURE_TYPE_MEMORY_BARRIER
-        return self._device.ffi.new(
-            "VkMemoryBarrier *", {"sType": kind, "srcAccessMask": wrote, "dstAccessMask": will}
-        )
 
     # -- running
 
@@ -301,6 +286,14 @@ class Recorded:
         if self._queries is not None:
             api.destroy("QueryPool", self._device.handle, self._queries)
             self._queries = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def __del__(self) -> None:
         # A finalizer runs at any point, also inside a lock of ours: it only leaves the work for later.

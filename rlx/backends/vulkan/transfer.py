@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
+from rlx.backends.vulkan.commands import COMPUTE, HOST, TRANSFER, Barrier, CommandBuffers, Fence
 from rlx.driver.device import Bytes
 
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice
 
 CHUNK = 16 << 20  # bytes of the staging memory; longer transfers go in pieces
-_COMPUTE, _TRANSFER, _HOST = 0x800, 0x1000, 0x4000  # pipeline stages
-_WRITES = 0x40 | 0x1000  # shader write, transfer write
-_TRANSFERS = 0x800 | 0x1000  # transfer read, transfer write
 
 
 class Transfer:
@@ -33,6 +30,8 @@ class Transfer:
         self._lock = threading.Lock()
         self._commands = CommandBuffers(device, 1)
         self._fence = Fence(device)
+        self._before = Barrier(device, COMPUTE | TRANSFER, TRANSFER)
+        self._after = Barrier(device, TRANSFER, HOST)
         self._submit = self._commands.submit_info(0, 1)
         self._staging: tuple[Handle, Bytes, Callable[[], None]] | None = None
 
@@ -89,9 +88,9 @@ class Transfer:
         device = self._device
         cb = self._commands.begin(0, once=True)
         for command in commands:
-            barrier(device, cb, _COMPUTE | _TRANSFER, _WRITES, _TRANSFER, _TRANSFERS)
+            self._before.record(cb)
             command(cb)
-        barrier(device, cb, _TRANSFER, _WRITES, _HOST, 0x2000 | 0x4000)
+        self._after.record(cb)
         self._commands.end(0)
         self._fence.reset()
         device.submit(self._submit, 1, self._fence.handle)
@@ -115,89 +114,6 @@ class Transfer:
             self._staging = None
         self._commands.close()
         self._fence.close()
-
-
-class CommandBuffers:
-    """A command pool with `count` command buffers, for one thread at a time."""
-
-    def __init__(self, device: VulkanDevice, count: int) -> None:
-        self._device = device
-        ffi, lib = device.ffi, device.lib
-        info = api.struct(
-            "VkCommandPoolCreateInfo", "COMMAND_POOL_CREATE_INFO",
-            flags=2, queueFamilyIndex=device.physical.queue_family,
-        )  # fmt: skip
-        self._pool = api.create("CommandPool", device.handle, info)
-        self._handles = ffi.new("VkCommandBuffer[]", count)
-        allocate = api.struct(
-            "VkCommandBufferAllocateInfo", "COMMAND_BUFFER_ALLOCATE_INFO",
-            commandPool=self._pool, level=0, commandBufferCount=count,
-        )  # fmt: skip
-        try:
-            api.check(
-                lib.vkAllocateCommandBuffers(device.handle, allocate, self._handles),
-                "vkAllocateCommandBuffers",
-            )
-        except BaseException:
-            self.close()
-            raise
-
-    def begin(self, index: int, once: bool = False) -> Handle:
-        """Begins recording, and resets what was recorded before. Returns the command buffer."""
-        info = api.struct("VkCommandBufferBeginInfo", "COMMAND_BUFFER_BEGIN_INFO", flags=1 if once else 0)
-        api.check(self._device.lib.vkBeginCommandBuffer(self._handles[index], info), "vkBeginCommandBuffer")
-        return self._handles[index]
-
-    def end(self, index: int) -> None:
-        api.check(self._device.lib.vkEndCommandBuffer(self._handles[index]), "vkEndCommandBuffer")
-
-    def submit_info(self, first: int, count: int) -> Handle:
-        """An array of submit infos, one a command buffer, so that each is a batch of its own."""
-        ffi, lib = self._device.ffi, self._device.lib
-        infos = ffi.new("VkSubmitInfo[]", count)
-        for i in range(count):
-            infos[i].sType = lib.VK_STRUCTURE_TYPE_SUBMIT_INFO
-            infos[i].commandBufferCount = 1
-            infos[i].pCommandBuffers = self._handles + (first + i)
-        return infos
-
-    def close(self) -> None:
-        api.destroy("CommandPool", self._device.handle, self._pool)
-
-
-class Fence:
-    """A fence; `wait` returns when the submission that was given its handle has finished."""
-
-    def __init__(self, device: VulkanDevice) -> None:
-        self._device = device
-        self.handle = api.create("Fence", device.handle, api.struct("VkFenceCreateInfo", "FENCE_CREATE_INFO"))
-        self._array = device.ffi.new("VkFence[]", [self.handle])
-
-    def reset(self) -> None:
-        self._device.check(
-            self._device.lib.vkResetFences(self._device.handle, 1, self._array), "vkResetFences"
-        )
-
-    def wait(self) -> None:
-        """Waits in slices of a second, so that an interrupt from the keyboard gets through."""
-        lib, handle, array = self._device.lib, self._device.handle, self._array
-        while True:
-            result = lib.vkWaitForFences(handle, 1, array, 1, 1_000_000_000)
-            if result == 0:
-                return
-            if result != api.TIMEOUT:
-                self._device.check(result, "vkWaitForFences")
-
-    def close(self) -> None:
-        api.destroy("Fence", self._device.handle, self.handle)
-
-
-def barrier(device: VulkanDevice, cb: Handle, before: int, wrote: int, after: int, will: int) -> None:
-    """Orders the stages `before` (with their writes `wrote`) before the stages `after` (with their accesses `will`)."""
-    memory = device.ffi.new("VkMemoryBarrier *", (device.lib.VK_STRUCTURE_TYPE_MEMORY_BARRIER,))
-    memory.srcAccessMask = wrote
-    memory.dstAccessMask = will
-    device.lib.vkCmdPipelineBarrier(cb, before, after, 0, 1, memory, 0, device.ffi.NULL, 0, device.ffi.NULL)
 
 
 def as_bytes(ffi: Handle, pointer: Handle, nbytes: int) -> Bytes:

@@ -1,0 +1,99 @@
+"""Barriers stand where byte ranges conflict, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlx.backends.gpu.barriers import ByteRanges, place_barriers
+from rlx.backends.gpu.steps import Copy, FileKernel, Launch, Ref, Step
+
+KERNEL = FileKernel("k")
+
+
+def step(reads: list[Ref], writes: list[Ref]) -> Launch:
+    return Launch(KERNEL, (1, 1, 1), (*reads, *writes), tuple(reads), tuple(writes))
+
+
+A, B, C = (Ref("arena0", i * 256, 256) for i in range(3))
+
+
+@pytest.mark.parametrize(
+    "first, second, wanted",
+    [
+        (step([], [A]), step([A], [B]), {1}),  # read after write
+        (step([A], [B]), step([], [A]), {1}),  # write after read
+        (step([], [A]), step([], [A]), {1}),  # write after write
+        (step([A], [B]), step([A], [C]), set()),  # two reads
+        (step([], [A]), step([], [B]), set()),
+        (step([], [Ref("arena0", 0, 300)]), step([Ref("arena0", 299, 1)], []), {1}),
+        (step([], [Ref("arena0", 0, 300)]), step([Ref("arena0", 300, 1)], []), set()),
+        (step([], [A]), step([Ref("weights0", 0, 256)], [B]), set()),
+        (step([], [A]), step([Ref("arena0", 10, 0)], [B]), set()),  # no bytes
+        (step([], [Ref("arena0", 10, 0)]), step([A], [B]), set()),
+        (step([A], [A]), step([B], [B]), set()),  # in place
+        (Copy(A, B), step([B], [C]), {1}),
+        (Copy(A, B), Copy(C, A), {1}),
+    ],
+)
+def test_pairs(first: Step, second: Step, wanted: set[int]) -> None:
+    assert place_barriers([first, second]) == wanted
+
+
+def test_none_for_nothing() -> None:
+    assert place_barriers([]) == frozenset()
+    assert place_barriers([step([A], [B])]) == frozenset()
+
+
+def test_one_barrier_serves_all_steps_after_it() -> None:
+    steps = [step([], [A]), step([], [B]), step([A], [C]), step([B], [])]
+    assert place_barriers(steps) == {2}
+
+
+def test_reuse_of_a_slot_that_the_graph_does_not_show() -> None:
+    # c = f(a), then d overwrites the bytes of a, which c's step may still be reading.
+    assert place_barriers([step([A], [C]), step([B], [A])]) == {1}
+
+
+refs = st.builds(
+    lambda segment, offset, nbytes: Ref(segment, offset, nbytes),
+    st.sampled_from(["arena0", "weights0"]),
+    st.integers(0, 60),
+    st.integers(0, 12),
+)
+lists = st.lists(refs, max_size=3)
+
+
+def conflict(first: Step, second: Step) -> bool:
+    """Byte by byte."""
+
+    def touched(some: tuple[Ref, ...]) -> set[tuple[str, int]]:
+        return {(r.segment, i) for r in some for i in range(r.offset, r.end)}
+
+    w1, w2 = touched(first.writes), touched(second.writes)
+    return bool(w1 & (touched(second.reads) | w2) or touched(first.reads) & w2)
+
+
+@given(st.lists(st.tuples(lists, lists), max_size=25))
+def test_every_conflict_is_ordered_and_no_barrier_is_idle(data: list[tuple[list[Ref], list[Ref]]]) -> None:
+    steps = [step(reads, writes) for reads, writes in data]
+    placed = place_barriers(steps)
+    epoch = [sum(b <= i for b in placed) for i in range(len(steps))]
+    for j in range(len(steps)):
+        conflicts = [i for i in range(j) if epoch[i] == epoch[j] and conflict(steps[i], steps[j])]
+        assert not conflicts
+    for b in placed:  # each is needed: something since the barrier before it conflicts with its step
+        assert any(conflict(steps[i], steps[b]) for i in range(b) if epoch[i] == epoch[b] - 1)
+
+
+@given(st.lists(refs, max_size=20), refs)
+def test_byte_ranges(added: list[Ref], asked: Ref) -> None:
+    ranges = ByteRanges()
+    held = set()
+    for r in added:
+        ranges.add(r)
+        held |= {(r.segment, i) for i in range(r.offset, r.end)}
+    assert ranges.meets(asked) == any((asked.segment, i) in held for i in range(asked.offset, asked.end))
+    ranges.clear()
+    assert not ranges.meets(asked)

@@ -1,0 +1,256 @@
+"""Recorded steps run in order, again and again, from any thread, and refuse what cannot run."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from rlx.backends.gpu.steps import Copy, FileKernel, HostCall, Launch, Ref
+from rlx.backends.vulkan import recorder
+from rlx.backends.vulkan.arena import VulkanArena
+from rlx.backends.vulkan.device import VulkanDevice
+from rlx.backends.vulkan.discovery import Physical
+from rlx.backends.vulkan.recorder import Recorded
+from rlx.dtypes import f32
+from rlx.errors import ArenaError, UnsupportedOp
+from tests.vulkan.conftest import axpy, ref, shift, slots_plan
+
+pytestmark = [pytest.mark.vulkan, pytest.mark.usefixtures("kernels")]
+
+
+def run(recorded: Recorded) -> None:
+    recorded.launch()
+    recorded.wait()
+
+
+def put(arena: VulkanArena, node: int, value: float) -> None:
+    arena.write_input_f32(node, f32, np.full(arena.slot_elems(node), value, np.float32))
+
+
+def get(arena: VulkanArena, node: int) -> np.ndarray:
+    return arena.read_output_f32(node, f32, arena.slot_elems(node))
+
+
+def test_launches_and_copies(any_memory: VulkanDevice) -> None:
+    with any_memory.arena(slots_plan(4, 1000)) as arena:
+        x = np.random.default_rng(0).integers(-99, 99, 1000).astype(np.float32)  # exact however it is summed
+        arena.write_input_f32(0, f32, x)
+        steps = [
+            shift(arena, 0, 1, 2, 4),  # 1 = x + 3
+            Copy(ref(arena, 1), ref(arena, 2)),
+            axpy(arena, 1, 2, -2.0),  # 2 = -(x + 3)
+            shift(arena, 2, 3, -7, 2, wide=True),
+        ]
+        recorded = any_memory.record(steps, arena)
+        assert recorded.schedule == (tuple(steps), frozenset({1, 2, 3}))
+        run(recorded)
+        one = (x + np.float32(3)).astype(np.float32)
+        two = np.float32(-2) * one + one
+        assert (get(arena, 1) == one).all()
+        assert (get(arena, 2) == two).all()
+        assert (get(arena, 3) == two - np.float32(7) + np.float32(0.5)).all()
+        recorded.close()
+
+
+def test_default_constants(device: VulkanDevice) -> None:
+    with device.arena(slots_plan(2, 10)) as arena:
+        with device.record([shift(arena, 0, 1)], arena) as recorded:
+            run(recorded)
+        assert (get(arena, 1) == 125).all()
+
+
+def test_thousand_submits(any_memory: VulkanDevice) -> None:
+    with any_memory.arena(slots_plan(2, 100)) as arena:
+        put(arena, 0, 1.0)
+        recorded = any_memory.record([axpy(arena, 0, 1, 1.0)], arena)
+        for _ in range(1000):
+            run(recorded)
+        assert (get(arena, 1) == 1000).all()
+        recorded.close()
+
+
+def test_runs_are_ordered_without_waiting(device: VulkanDevice) -> None:
+    with device.arena(slots_plan(3, 5000)) as arena:
+        put(arena, 0, 1.0)
+        first = device.record([axpy(arena, 0, 1, 1.0)], arena)  # 1 += 1
+        second = device.record([axpy(arena, 1, 2, 1.0)], arena)  # 2 += 1's value
+        for _ in range(20):
+            first.launch()
+            second.launch()
+        assert (get(arena, 2) == sum(range(1, 21))).all()  # reading waits for both
+        first.wait()
+        second.wait()
+        first.close()
+        second.close()
+
+
+def test_host_writes_wait_for_a_run_under_way(any_memory: VulkanDevice) -> None:
+    with any_memory.arena(slots_plan(2, 200_000)) as arena:
+        put(arena, 0, 1.0)
+        recorded = any_memory.record([axpy(arena, 0, 1, 1.0)] * 10, arena)
+        recorded.launch()
+        put(arena, 0, 100.0)
+        recorded.wait()
+        assert (get(arena, 1) == 10).all()
+        recorded.close()
+
+
+@pytest.mark.parametrize("max_steps", [1, 3, 10, 100])
+def test_split_into_batches(device: VulkanDevice, max_steps: int) -> None:
+    with device.arena(slots_plan(3, 300)) as arena:
+        put(arena, 0, 1.0)
+        steps = [axpy(arena, 0, 1, 1.0), axpy(arena, 1, 2, 1.0)] * 5
+        recorded = Recorded(device, steps, arena, max_steps=max_steps)
+        assert recorded.batches == -(-10 // max_steps)
+        for _ in range(2):
+            run(recorded)
+        assert (get(arena, 1) == 10).all()
+        assert (get(arena, 2) == sum(range(1, 11))).all()
+        recorded.close()
+
+
+def test_slow_first_run_is_recorded_in_shorter_batches(
+    device: VulkanDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "SLOW_SECONDS", -1.0)
+    with device.arena(slots_plan(2, 10)) as arena:
+        put(arena, 0, 1.0)
+        recorded = Recorded(device, [axpy(arena, 0, 1, 1.0)] * 8, arena)
+        recorded._shorten(1.0)  # a second for 8 steps: 2 steps are a quarter of it
+        assert recorded.batches == 4
+        recorded._shorten(100.0)
+        assert recorded.batches == 8
+        run(recorded)
+        assert (get(arena, 1) == 8).all()
+        recorded.close()
+
+
+def test_no_steps(device: VulkanDevice) -> None:
+    with device.arena(slots_plan(1, 10)) as arena, device.record([], arena) as recorded:
+        run(recorded)
+        assert recorded.schedule == ((), frozenset())
+
+
+def test_timings(device: VulkanDevice) -> None:
+    with device.arena(slots_plan(2, 100_000)) as arena:
+        recorded = device.record([axpy(arena, 0, 1, 1.0)] * 3, arena, timings=True)
+        with pytest.raises(ArenaError, match="launch the recording"):
+            recorded.timings()
+        for _ in range(2):
+            run(recorded)
+            times = recorded.timings()
+            assert len(times) == 3
+            assert all(t >= 0 for t in times)
+        recorded.close()
+        plain = device.record([axpy(arena, 0, 1, 1.0)], arena)
+        with pytest.raises(UnsupportedOp, match="timings=True"):
+            plain.timings()
+        plain.close()
+
+
+def test_threads_share_a_queue(device: VulkanDevice) -> None:
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        try:
+            with device.arena(slots_plan(2, 333)) as arena:
+                put(arena, 0, float(seed))
+                with device.record([axpy(arena, 0, 1, 1.0)], arena) as recorded:
+                    for _ in range(50):
+                        run(recorded)
+                if not (get(arena, 1) == 50 * seed).all():
+                    wrong.append(seed)
+        except Exception as error:  # noqa: BLE001  (whatever a thread meets fails the test)
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_threads_share_a_recording(device: VulkanDevice) -> None:
+    with device.arena(slots_plan(2, 64)) as arena:
+        put(arena, 0, 1.0)
+        recorded = device.record([axpy(arena, 0, 1, 1.0)], arena)
+        threads = [threading.Thread(target=lambda: [run(recorded) for _ in range(100)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (get(arena, 1) == 400).all()
+        recorded.close()
+
+
+# -- refusals
+
+
+def bad(arena: VulkanArena, **changes: object) -> Launch:
+    from dataclasses import replace
+
+    return replace(axpy(arena, 0, 1, 1.0), **changes)  # type: ignore[arg-type]
+
+
+def test_grid_beyond_the_device(device: VulkanDevice) -> None:
+    with device.arena(slots_plan(2, 10)) as arena:
+        for groups in ((0, 1, 1), (1, 1, device.limits.max_groups[2] + 1)):
+            with pytest.raises(UnsupportedOp, match="workgroups"):
+                device.record([bad(arena, groups=groups)], arena)
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        ((Ref("arena0", 0, 4),) * 17, "at most 128"),
+        ((1, Ref("arena0", 0, 4)), "argument 1"),
+        ((Ref("arena0", 0, 4), 1 << 32), "argument 1"),
+        ((Ref("arena0", 0, 4), -(1 << 31) - 1), "argument 1"),
+        ((Ref("arena0", 500, 400),), "leaves its segment"),
+        ((Ref("nowhere", 0, 4),), "nowhere"),
+    ],
+)
+def test_bad_arguments(device: VulkanDevice, args: tuple[object, ...], message: str) -> None:
+    with device.arena(slots_plan(2, 10)) as arena, pytest.raises(ArenaError, match=message):
+        device.record([bad(arena, args=args)], arena)
+
+
+def test_bad_copies_and_host_calls(device: VulkanDevice) -> None:
+    with device.arena(slots_plan(2, 10)) as arena:
+        with pytest.raises(ArenaError, match="differ"):
+            device.record([Copy(Ref("arena0", 0, 4), Ref("arena0", 8, 8))], arena)
+        with pytest.raises(ArenaError, match="overlap"):
+            device.record([Copy(Ref("arena0", 0, 8), Ref("arena0", 4, 8))], arena)
+        with pytest.raises(UnsupportedOp, match="HostCall"):
+            device.record([HostCall(None, (), ())], arena)  # type: ignore[arg-type]
+
+
+def test_memory_of_another_device_or_named_twice(device: VulkanDevice, physical: Physical) -> None:
+    other = VulkanDevice(physical)
+    step = Launch(FileKernel("test_shift"), (1, 1, 1), (Ref("w", 0, 4), Ref("v", 0, 4), 1), (), ())
+    with device.arena(slots_plan(1, 10)) as arena:
+        arena.bind("w", other.acquire(64))
+        with pytest.raises(ArenaError, match="not memory of"):
+            device.record([step], arena)
+        shared = device.acquire(64)
+        arena.bind("w", shared)
+        arena.bind("v", shared)
+        with pytest.raises(ArenaError, match="another segment"):
+            device.record([step], arena)
+        shared.close()
+    other.close()
+
+
+def test_recording_retires_with_its_memory(device: VulkanDevice) -> None:
+    arena = device.arena(slots_plan(2, 10))
+    recorded = device.record([axpy(arena, 0, 1, 1.0)], arena)
+    recorded.launch()
+    arena.close()  # waits
+    with pytest.raises(ArenaError, match="was closed"):
+        recorded.launch()
+    recorded.wait()
+    recorded.close()
+    recorded.close()
