@@ -1,0 +1,100 @@
+"""CpuBuffer and CpuArena: host memory as device memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.driver import Buffer, BufferArena
+from rlx.driver.device import Bytes
+from rlx.driver.pool import BufferPool
+from rlx.errors import ArenaError
+from rlx.ir import Tensor
+
+ALIGNMENT = 64  # a cache line, and the widest vector
+
+
+class Block:
+    """Aligned host memory of a true capacity; `used` says whether it may hold old bytes."""
+
+    __slots__ = ("bytes", "used")
+
+    def __init__(self, nbytes: int) -> None:
+        raw = np.zeros(
+            nbytes + ALIGNMENT, np.uint8
+        )  # the system's zero pages: nothing is touched before it is used
+        start = -raw.ctypes.data % ALIGNMENT
+        self.bytes: Bytes = raw[start : start + nbytes]
+        self.used = False
+
+    @property
+    def nbytes(self) -> int:
+        return self.bytes.nbytes
+
+
+class CpuBuffer:
+    """Host memory behind the Buffer contract; returns to the pool when closed."""
+
+    __slots__ = ("_block", "_bytes", "_pool")
+
+    def __init__(self, block: Block, nbytes: int, pool: BufferPool[Block]) -> None:
+        self._block: Block | None = block
+        self._pool = pool
+        self._bytes = block.bytes[:nbytes]
+        if block.used:
+            self._bytes[...] = 0
+        block.used = True
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes.nbytes
+
+    @property
+    def address(self) -> int:
+        return int(self._open().ctypes.data)
+
+    def write(self, offset: int, data: Bytes) -> None:
+        self._open()[offset : offset + data.nbytes] = data
+
+    def read(self, offset: int, out: Bytes) -> None:
+        out[...] = self._open()[offset : offset + out.nbytes]
+
+    def fill(self, offset: int, nbytes: int, byte: int) -> None:
+        self._open()[offset : offset + nbytes] = byte
+
+    def copy_from(self, source: Buffer, source_offset: int, offset: int, nbytes: int) -> None:
+        view = source.view()
+        target = self._open()[offset : offset + nbytes]
+        if view is None:
+            source.read(source_offset, target)
+        else:
+            np.copyto(
+                target, view[source_offset : source_offset + nbytes]
+            )  # NumPy copies overlaps as memmove does
+
+    def view(self) -> Bytes:
+        return self._open()
+
+    def close(self) -> None:
+        if self._block is not None:
+            block, self._block = self._block, None
+            self._bytes = np.empty(0, np.uint8)
+            self._pool.give(block)
+
+    def _open(self) -> Bytes:
+        if self._block is None:
+            raise ArenaError("this buffer is closed; its memory may be another's by now")
+        return self._bytes
+
+
+class CpuArena(BufferArena):
+    """A DeviceArena over host memory: every slot is a NumPy view."""
+
+    def array(self, tensor: Tensor) -> npt.NDArray[Any]:
+        """The tensor's slot as an array of its shape and dtype: the memory itself."""
+        slot = self.slot(tensor.id)
+        raw = self.view(tensor.id)
+        assert raw is not None
+        return raw[: tensor.size * slot.dtype.itemsize].view(slot.dtype.np).reshape(tensor.shape)

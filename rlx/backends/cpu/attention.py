@@ -1,0 +1,190 @@
+"""Attention: blocks of heads and queries, scores in scratch that stays in cache, softmax without a division a score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cpu.context import Array, BindContext, Step
+from rlx.backends.cpu.kernels import cpu_kernel
+from rlx.backends.cpu.matmul import multiply
+from rlx.backends.cpu.norm import sum_first_axis
+from rlx.backends.cpu.rows import F32, working
+from rlx.ir import Node
+
+_BLOCK = 1 << 17  # scores
+_LEAST_QUERIES = 16
+
+
+@cpu_kernel("attention")
+def bind_attention(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
+    return _Attention(node, ins, outs[0], ctx).steps()
+
+
+class _Attention:
+    def __init__(self, node: Node, ins: Sequence[Array], out: Array, ctx: BindContext) -> None:
+        self.q, self.k, self.v = ins[:3]
+        self.out, self.ctx = out, ctx
+        self.mask = ins[3] if len(ins) == 4 else None
+        self.scale: float = node.attrs["scale"]
+        self.causal: bool = node.attrs["causal"]
+        self.dtype = working(out.dtype)
+        self.before: list[Step] = []
+        self.added: Array | None = None  # to be added to the scores
+        self.kept: tuple[Array, Array] | None = None  # scores = scores & kept[0] | kept[1], on their bits
+
+    def steps(self) -> list[Step]:
+        (batch, heads, n_q, d), n_k = self.q.shape, self.k.shape[2]
+        if n_k == 0:
+            return [partial(np.copyto, self.out, 0, "unsafe")]
+        self._prepare_mask((batch, heads, n_q, n_k))
+        if self.causal:
+            self.diagonal = _Bits(self.dtype).diagonal(n_q, n_k)
+        queries = min(n_q, max(_LEAST_QUERIES, _BLOCK // n_k))
+        group = max(1, _BLOCK // (queries * n_k)) if queries == n_q else 1
+        parts = -(-heads // group)
+        pieces = [
+            (b, slice(p * heads // parts, (p + 1) * heads // parts), slice(i, min(n_q, i + queries)))
+            for b in range(batch)
+            for p in range(parts)
+            for i in range(0, n_q, queries)
+        ]
+        work = batch * heads * n_q * n_k * (1.0 + 4 * d / 150)
+        marks = self.ctx.mark()
+
+        def bind(piece: int, thread: int) -> list[Step]:
+            self.ctx.back_to(marks, thread)
+            return self._piece(*pieces[piece], thread)
+
+        return self.before + self.ctx.split(len(pieces), work, bind)
+
+    def _prepare_mask(self, shape: tuple[int, ...]) -> None:
+        """The mask in the form the scores take, made once a run in the mask's own shape."""
+        if self.mask is None:
+            return
+        mask, ctx = self.mask, self.ctx
+        if mask.dtype != np.bool_:
+            if mask.dtype != self.dtype:
+                wide = ctx.scratch(mask.shape, self.dtype)
+                self.before.append(partial(np.copyto, wide, mask, "unsafe"))
+                mask = wide
+            self.added = np.broadcast_to(mask, shape)
+            return
+        bits = _Bits(self.dtype)
+        keep, fill = (ctx.scratch(mask.shape, bits.dtype) for _ in range(2))
+        self.before += [
+            partial(np.copyto, keep, mask, "unsafe"),
+            partial(np.subtract, keep, bits.one, fill),  # all ones where the key is masked
+            partial(np.negative, keep, keep),  # all ones where it is kept
+            partial(np.bitwise_and, fill, bits.minus_infinity, fill),
+        ]
+        self.kept = (np.broadcast_to(keep, shape), np.broadcast_to(fill, shape))
+
+    def _piece(self, b: int, heads: slice, queries: slice, thread: int) -> list[Step]:
+        ctx = self.ctx
+        n_q, n_k = self.q.shape[2], self.k.shape[2]
+        seen = min(n_k, queries.stop + n_k - n_q) if self.causal else n_k
+        out = self.out[b, heads, queries]
+        if seen <= 0:
+            return [partial(np.copyto, out, 0, "unsafe")]
+        count, rows = heads.stop - heads.start, queries.stop - queries.start
+        # Keys along the first axis: maxima and sums then run across memory, over whole rows of queries at once.
+        across = rows >= _LEAST_QUERIES
+        held = ctx.scratch((count, seen, rows) if across else (count, rows, seen), self.dtype, thread)
+        scores = held.swapaxes(1, 2) if across else held
+        reduced = (count, 1, rows) if across else (count, rows, 1)
+        best, total = (ctx.scratch(reduced, self.dtype, thread) for _ in range(2))
+        keys = 1 if across else 2
+        made = out if out.dtype == self.dtype else ctx.scratch(out.shape, self.dtype, thread)
+
+        steps: list[Step] = []
+        values = []
+        group = self.q.shape[1] // self.k.shape[1]
+        widened: dict[int, tuple[Array, Array]] = {}
+        for h in range(heads.start, heads.stop):
+            if h // group not in widened:
+                pair = (self.k[b, h // group, :seen], self.v[b, h // group, :seen])
+                widened[h // group] = tuple(self._wide(x, steps, thread) for x in pair)  # type: ignore[assignment]
+            key, value = widened[h // group]
+            query = self._wide(self.q[b, h, queries], steps, thread)
+            target = held[h - heads.start]
+            if across:
+                steps += self._product(key, query.T, target, thread, self.scale)
+            else:
+                steps += self._product(query, key.T, target, thread, self.scale)
+            values.append(value)
+        where = (b, heads, queries, slice(0, seen))
+        if self.added is not None:
+            steps.append(partial(np.add, scores, self.added[where], scores))
+        raw = scores.view(_Bits(self.dtype).dtype)
+        for pair_ in self._bit_masks(where):
+            steps.append(partial(np.bitwise_and, raw, pair_[0], raw))
+            steps.append(partial(np.bitwise_or, raw, pair_[1], raw))
+        flat = held.reshape(-1)
+        info = np.finfo(self.dtype)
+        steps += [
+            partial(np.maximum.reduce, held, keys, None, best, True),
+            # A row without a key has the maximum -inf, and -inf - -inf is no number.
+            partial(np.maximum, best, np.asarray(info.min, self.dtype), best),
+            partial(np.subtract, held, best, held),
+            partial(np.exp, flat, flat),
+        ]
+        if across:
+            steps += sum_first_axis(held.swapaxes(0, 1), total.swapaxes(0, 1), ctx, thread)
+        else:
+            steps.append(partial(np.add.reduce, held, 2, None, total, True))
+        # The sum is at least 1 where there is a key, and 0 where there is none: then the row is zero.
+        steps.append(partial(np.maximum, total, np.asarray(info.tiny, self.dtype), total))
+        for n, value in enumerate(values):
+            steps += self._product(scores[n], value, made[n], thread)
+        steps.append(partial(np.divide, made, total.swapaxes(1, 2) if across else total, made))
+        if made is not out:
+            steps.append(partial(np.copyto, out, made, "unsafe"))
+        return steps
+
+    def _bit_masks(self, where: tuple[Any, ...]) -> list[tuple[Array, Array]]:
+        found = []
+        if self.kept is not None:
+            found.append((self.kept[0][where], self.kept[1][where]))
+        if self.causal:
+            found.append((self.diagonal[0][where[2:]], self.diagonal[1][where[2:]]))
+        return found
+
+    def _wide(self, x: Array, steps: list[Step], thread: int) -> Array:
+        if x.dtype == self.dtype:
+            return x
+        wide = self.ctx.scratch(x.shape, self.dtype, thread)
+        steps.append(partial(np.copyto, wide, x))
+        return wide
+
+    def _product(self, a: Array, b: Array, out: Array, thread: int, alpha: float = 1.0) -> list[Step]:
+        if out.dtype == F32:
+            return multiply(a, b, out, self.ctx, thread, alpha)
+        steps: list[Step] = [partial(np.matmul, a, b, out)]
+        if alpha != 1.0:
+            steps.append(partial(np.multiply, out, np.asarray(alpha, out.dtype), out))
+        return steps
+
+
+class _Bits:
+    """The bits of a float dtype: a masked score becomes -inf whatever it was, NaN too."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = np.dtype(np.uint32 if dtype.itemsize == 4 else np.uint64)
+        self.one = np.asarray(1, self.dtype)
+        self.minus_infinity = np.asarray(-np.inf, dtype).view(self.dtype)
+
+    def diagonal(self, n_q: int, n_k: int) -> tuple[Array, Array]:
+        """The causal mask as (kept, filled), each (n_q, n_k): views of one vector, as it depends on j - i alone."""
+        distance = np.arange(-(n_q - 1), n_k)
+        keep = distance <= n_k - n_q
+        found = []
+        for vector in (-keep.astype(self.dtype), np.where(keep, self.dtype.type(0), self.minus_infinity)):
+            size = self.dtype.itemsize
+            found.append(
+                np.lib.stride_tricks.as_strided(vector[n_q - 1 :], (n_q, n_k), (-size, size), writeable=False)
+            )
+        return found[0], found[1]

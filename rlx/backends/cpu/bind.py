@@ -1,0 +1,141 @@
+"""CpuExecutable: a graph as a list of bound calls. And `bind_node`, one node alone: the GPUs' host fallback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlx.backends.cpu import attention as attention
+from rlx.backends.cpu import elementwise as elementwise
+from rlx.backends.cpu import index as index
+from rlx.backends.cpu import matmul as matmul
+from rlx.backends.cpu import movement as movement
+from rlx.backends.cpu import norm as norm
+from rlx.backends.cpu import reduce as reduce
+from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step
+from rlx.backends.cpu.kernels import BINDERS, bind_reference
+from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
+from rlx.driver.device import Bytes
+from rlx.driver.planner_views import is_alias
+from rlx.ir import Graph, Node, Tensor
+
+
+class Acquires(Protocol):
+    """The part of the device that an executable needs."""
+
+    def acquire(self, nbytes: int) -> Buffer: ...
+
+
+class CpuExecutable:
+    """A program on the CPU: calls on views of the arena, all made when built; `run` only calls them."""
+
+    def __init__(
+        self, device: Acquires, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
+    ) -> None:
+        self._owned: list[Buffer] = []
+        self._steps: list[Step] = []
+        self.dispatch: list[Dispatch] = []
+        self.node_steps: list[tuple[Node, list[Step]]] = []
+
+        def acquire(nbytes: int) -> Bytes:
+            buffer = device.acquire(nbytes)
+            self._owned.append(buffer)
+            view = buffer.view()
+            assert view is not None
+            return view
+
+        ctx = BindContext(acquire, options.threads)
+
+        def array(t: Tensor) -> Array:
+            return _array(t, plan, arena)
+
+        try:
+            for node in graph.nodes:
+                if node.op.name == "constant" and node.output.id in plan.slots:
+                    arena.write_bytes(node.output.id, node.attrs["value"])
+                if node.op.leaf:
+                    continue
+                self._add(node, array, plan, ctx)
+            self._steps += _updates(graph, array, ctx)
+        except BaseException:
+            self.close()
+            raise
+
+    def _add(self, node: Node, array: Callable[[Tensor], Array], plan: MemoryPlan, ctx: BindContext) -> None:
+        name = node.label or str(node)
+        if is_alias(node, plan):
+            self.dispatch.append(Dispatch(name, node.op.name, "alias"))
+            return
+        steps = _bind(node, [array(t) for t in node.inputs], [array(t) for t in node.outputs], ctx)
+        self._steps += steps
+        self.node_steps.append((node, steps))
+        kernel = node.op.name if _has_kernel(node) else f"reference:{node.op.name}"
+        self.dispatch.append(Dispatch(name, node.op.name, "native", (kernel,)))
+
+    def run(self) -> None:
+        with np.errstate(all="ignore"):  # NaN and infinity are answers here
+            for step in self._steps:
+                step()
+
+    def close(self) -> None:
+        self._steps = []
+        self.node_steps = []
+        for buffer in self._owned:
+            buffer.close()
+        self._owned = []
+
+
+def _array(t: Tensor, plan: MemoryPlan, arena: DeviceArena) -> Array:
+    raw = arena.view(t.id)
+    assert raw is not None
+    return raw[: t.type.nbytes].view(plan.slots[t.id].dtype.np).reshape(t.shape)
+
+
+def _has_kernel(node: Node) -> bool:
+    return node.op.name in BINDERS or node.op.elementwise
+
+
+def _bind(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
+    ctx.begin()
+    if all(o.size == 0 for o in outs):
+        return []
+    binder = BINDERS.get(node.op.name)
+    if binder is None:
+        binder = elementwise.bind_elementwise if node.op.elementwise else bind_reference
+    return binder(node, ins, outs, ctx)
+
+
+def _updates(graph: Graph, array: Callable[[Tensor], Array], ctx: BindContext) -> list[Step]:
+    """Copies of the states' new values into the states, after every read of the old ones."""
+    ctx.begin()
+    saves: list[Step] = []
+    copies: list[Step] = []
+    states = [array(t) for t in graph.states.values()]
+    for name, tensor in graph.updates.items():
+        source, target = array(tensor), array(graph.states[name])
+        if target.size == 0 or source.__array_interface__["data"] == target.__array_interface__["data"]:
+            continue
+        if any(np.may_share_memory(source, s) for s in states):  # another state's old value
+            saved = ctx.scratch(source.shape, source.dtype)
+            saves.append(partial(np.copyto, saved, source))
+            source = saved
+        copies.append(partial(np.copyto, target, source))
+    return saves + copies
+
+
+def bind_node(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> Callable[[], None]:
+    """One node on given host arrays: a call that computes the outputs, as often as wanted, from what the inputs hold.
+
+    Requires: arrays of the node's shapes and dtypes that outlive the call; outputs do not overlap inputs.
+    """
+    steps: Any = tuple(_bind(node, ins, outs, BindContext(ArrayMemory())))
+
+    def run() -> None:
+        with np.errstate(all="ignore"):
+            for step in steps:
+                step()
+
+    return run

@@ -1,0 +1,129 @@
+"""BindContext: what a kernel gets when it is bound: threads, BLAS and scratch memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.cpu import blas as blas_library
+from rlx.backends.cpu.arena import ALIGNMENT
+from rlx.backends.cpu.pool import POOL, available_threads
+from rlx.driver.device import Bytes
+
+Array = npt.NDArray[Any]
+Step = Callable[[], Any]
+
+_LEAST_CHUNK = 1 << 16
+# Below this much work a second thread costs more than it gives: waking one takes about 30 µs.
+_WORTH_A_THREAD_NS = 75_000.0
+
+
+class Scratch:
+    """A stack of scratch memory: `reset` makes all of it free again, and what was given out stays where it is."""
+
+    def __init__(self, acquire: Callable[[int], Bytes]) -> None:
+        self._acquire = acquire
+        self._chunks: list[Bytes] = []
+        self._at = 0
+        self._used = 0
+
+    def reset(self) -> None:
+        self._at = self._used = 0
+
+    def mark(self) -> tuple[int, int]:
+        """Where the stack stands; `back_to` frees what was taken since."""
+        return self._at, self._used
+
+    def back_to(self, mark: tuple[int, int]) -> None:
+        self._at, self._used = mark
+
+    def take(self, nbytes: int) -> Bytes:
+        while self._at < len(self._chunks):
+            chunk = self._chunks[self._at]
+            if self._used + nbytes <= chunk.nbytes:
+                found = chunk[self._used : self._used + nbytes]
+                self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
+                return found
+            self._at += 1
+            self._used = 0
+        self._chunks.append(self._acquire(max(nbytes, _LEAST_CHUNK)))
+        return self.take(nbytes)
+
+
+class BindContext:
+    """One executable's means. Kernels of one executable run one after another, so their scratch is the same memory;
+    each thread has its own."""
+
+    def __init__(self, acquire: Callable[[int], Bytes], threads: int | None = None) -> None:
+        self.threads = max(1, threads if threads is not None else available_threads())
+        self.blas = blas_library.load()[0]
+        self._acquire = acquire
+        self._scratch: list[Scratch] = []
+
+    def begin(self) -> None:
+        """A new node: its scratch may overwrite every other node's."""
+        for scratch in self._scratch:
+            scratch.reset()
+
+    def scratch(self, shape: Sequence[int], dtype: npt.DTypeLike, thread: int = 0) -> Array:
+        """Uninitialized scratch of a thread."""
+        while len(self._scratch) <= thread:
+            self._scratch.append(Scratch(self._acquire))
+        kind = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        return self._scratch[thread].take(nbytes).view(kind).reshape(tuple(shape))
+
+    def mark(self) -> list[tuple[int, int]]:
+        """Where every thread's scratch stands."""
+        return [scratch.mark() for scratch in self._scratch]
+
+    def back_to(self, mark: list[tuple[int, int]], thread: int) -> None:
+        """Frees what a thread has taken since."""
+        if thread < len(self._scratch):
+            self._scratch[thread].back_to(mark[thread] if thread < len(mark) else (0, 0))
+
+    def threads_for(self, work_ns: float, pieces: int) -> int:
+        """How many threads to use for this much work that falls into that many pieces."""
+        return max(1, min(self.threads, pieces, int(work_ns / _WORTH_A_THREAD_NS)))
+
+    def split(self, pieces: int, work_ns: float, bind: Callable[[int, int], Sequence[Step]]) -> list[Step]:
+        """Steps for `pieces` independent pieces of work: `bind(piece, thread)` gives the calls of one. The pieces are
+        dealt to threads in order; what they compute does not depend on how many threads there are."""
+        threads = self.threads_for(work_ns, pieces)
+        lanes: list[list[Step]] = [[] for _ in range(threads)]
+        for piece in range(pieces):
+            lane = piece * threads // pieces
+            lanes[lane] += bind(piece, lane)
+        return parallel(lanes)
+
+
+def parallel(lanes: Sequence[Sequence[Step]]) -> list[Step]:
+    """The steps of one lane as they are; several lanes as one step that runs them side by side."""
+    if len(lanes) == 1:
+        return list(lanes[0])
+    return [partial(POOL.run, [in_order(lane) for lane in lanes])]
+
+
+def in_order(steps: Sequence[Step]) -> Step:
+    """One call that makes all the calls."""
+    if len(steps) == 1:
+        return steps[0]
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
+class ArrayMemory:
+    """Scratch from NumPy, for nodes bound outside an executable."""
+
+    def __call__(self, nbytes: int) -> Bytes:
+        raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT
+        return raw[start : start + nbytes]

@@ -1,0 +1,174 @@
+"""CpuBackend and CpuDevice: the processor this program runs on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from rlx.backends.cpu import blas
+from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer
+from rlx.backends.cpu.bind import CpuExecutable
+from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan, Slot
+from rlx.driver.device import Support
+from rlx.driver.pool import BufferPool
+from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
+from rlx.ir import Graph, Node
+
+_FEATURES = frozenset({"f64", "f16", "bf16", "i64", "i8"})
+_POOL_SHARE = 8  # released memory kept for the next arena: at most an eighth of what there is
+
+
+class CpuBackend:
+    """The NumPy backend; one device, always there."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._device: CpuDevice | None = None
+
+    def probe(self) -> list[DeviceInfo]:
+        return [
+            DeviceInfo(
+                backend="cpu",
+                index=0,
+                name=_cpu_name(),
+                kind="cpu",
+                memory_bytes=total_memory(),
+                driver=f"NumPy {np.__version__}",
+                features=_FEATURES,
+            )
+        ]
+
+    def open(self, index: int) -> CpuDevice:
+        if index != 0:
+            raise DeviceUnavailable(f'device "cpu:{index}": there is one CPU device, "cpu"')
+        with self._lock:
+            if self._device is None:
+                self._device = CpuDevice(self.probe()[0])
+            return self._device
+
+
+class CpuDevice:
+    """The processor as a device: memory is NumPy arrays, programs are lists of bound calls."""
+
+    def __init__(self, info: DeviceInfo) -> None:
+        self.info = info
+        self.limits = Limits()
+        self._pool: BufferPool[Block] = BufferPool(_forget, budget=info.memory_bytes // _POOL_SHARE)
+
+    def acquire(self, nbytes: int) -> CpuBuffer:
+        block = self._pool.take(nbytes)
+        if block is None:
+            # The system promises memory it does not have and kills who uses it: refuse before that.
+            if nbytes > self.free_bytes():
+                self._pool.trim()
+            free = self.free_bytes()
+            if nbytes > free:
+                raise OutOfDeviceMemory(
+                    f"cpu: {nbytes:,} bytes asked for, {free:,} of {self.info.memory_bytes:,} are free"
+                )
+            try:
+                block = Block(nbytes)
+            except MemoryError as error:
+                raise OutOfDeviceMemory(
+                    f"cpu: the system refused {nbytes:,} bytes ({free:,} free): {error}"
+                ) from None
+        return CpuBuffer(block, nbytes, self._pool)
+
+    def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer] | None = None) -> CpuArena:
+        return CpuArena(plan, self, bound)
+
+    def free_bytes(self) -> int:
+        return free_memory()
+
+    def support(self, node: Node, slots: Mapping[int, Slot] | None = None) -> Support:
+        return "native"
+
+    def build(
+        self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
+    ) -> CpuExecutable:
+        return CpuExecutable(self, graph, plan, arena, options)
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: calls return when their work is done."""
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _forget(block: Block) -> None:
+    """A block's memory goes when the last view of it does."""
+
+
+def _cpu_name() -> str:
+    path = Path("/proc/cpuinfo")
+    if path.exists():
+        for line in path.read_text().splitlines():
+            if line.startswith(("model name", "Model\t", "Hardware")):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "CPU"
+
+
+def _meminfo(key: str) -> int | None:
+    path = Path("/proc/meminfo")
+    if path.exists():
+        for line in path.read_text().splitlines():
+            if line.startswith(f"{key}:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _cgroup() -> tuple[int, int] | None:
+    """(limit, bytes in use that cannot be dropped) of a container's memory, where there is a limit."""
+    base = Path("/sys/fs/cgroup")
+    for folder, limit_name, used_name in (
+        ("", "memory.max", "memory.current"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        limit, used, stat = (base / folder / name for name in (limit_name, used_name, "memory.stat"))
+        if limit.exists() and used.exists():
+            text = limit.read_text().strip()
+            if not text.isdecimal():
+                return None
+            return int(text), int(used.read_text()) - _file_cache(stat)
+    return None
+
+
+def _file_cache(stat: Path) -> int:
+    """Bytes of cached files that the system gives up when asked for memory."""
+    if stat.exists():
+        for line in stat.read_text().splitlines():
+            if line.startswith(("inactive_file ", "total_inactive_file ")):
+                return int(line.split()[1])
+    return 0
+
+
+def total_memory() -> int:
+    """Bytes of memory this process may use: the machine's, or the container's where that is less."""
+    machine = _meminfo("MemTotal")
+    if machine is None and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    group = _cgroup()
+    known = [n for n in (machine, group[0] if group else None) if n is not None]
+    return min(known, default=1 << 62)
+
+
+def free_memory() -> int:
+    """Bytes that can be had without swapping; all of it where the system does not tell."""
+    available = _meminfo("MemAvailable")
+    known = [] if available is None else [available]
+    group = _cgroup()
+    if group is not None:
+        known.append(max(0, group[0] - group[1]))
+    return min(known, default=total_memory())
+
+
+def blas_description() -> str:
+    """What multiplies f32 matrices, or why it is numpy.matmul."""
+    return blas.load()[1]

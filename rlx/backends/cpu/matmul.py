@@ -1,0 +1,228 @@
+"""Matrix products: tiles of BLAS calls with the epilogue right behind each, halves widened tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cpu.context import Array, BindContext, Step
+from rlx.backends.cpu.expr_eval import bind_trees
+from rlx.backends.cpu.kernels import cpu_kernel
+from rlx.dtypes import f32
+from rlx.ir import Expr, Node, get_op
+from rlx.ir import expr as ex
+from rlx.ops.linalg import ACTIVATIONS
+
+F32 = np.dtype(np.float32)
+_NS_A_FLOP = 1 / 200
+_ROWS = 256  # of a tile
+_COLUMNS = 768  # of a tile, so that few rows too fall into several
+# Up to these many multiplications OpenBLAS multiplies without packing its operands first, which is what a product of
+# few rows spends most of its time on: measured 180 against 66 GFLOP/s for 16 rows. Second operand plain, transposed.
+_UNPACKED = (950_000, 400_000)
+_FEW_ROWS = 96
+_HALF_TILE = 1 << 19  # elements of a half-precision operand widened at once
+
+
+@cpu_kernel("matmul")
+def bind_matmul(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
+    a = np.swapaxes(ins[0], -1, -2) if node.attrs["transpose_a"] else ins[0]
+    b = np.swapaxes(ins[1], -1, -2) if node.attrs["transpose_b"] else ins[1]
+    out = outs[0]
+    epilogue = _epilogue(node, out.dtype)
+    bias = ins[2] if len(ins) == 3 else None
+    if a.shape[-1] == 0:
+        zero = partial(np.copyto, out, 0, "unsafe")
+        return [zero, *_finish(epilogue, out, out, bias, 0, ctx, None)]
+    if out.dtype.kind == "f" and out.dtype.itemsize < 8 and (ctx.blas is not None or _has_half(a, b, out)):
+        return _by_tiles(a, b, bias, out, epilogue, ctx)
+    return _by_numpy(a, b, bias, out, epilogue, ctx)
+
+
+def _has_half(*arrays: Array) -> bool:
+    return any(x.dtype != F32 for x in arrays)
+
+
+def _epilogue(node: Node, dtype: np.dtype[Any]) -> Expr | None:
+    """What becomes of a product: argument 0 is the product (f32 for halves), argument 1 the bias."""
+    kept = node.output.dtype
+    held = f32 if kept.is_half else kept
+    tree = ex.arg(0, held)
+    if len(node.inputs) == 3:
+        tree = ex.call("add", tree, ex.cast(ex.arg(1, node.inputs[2].dtype), held))
+    activation = node.attrs["activation"]
+    if activation is not None:
+        name, attrs = ACTIVATIONS[activation]
+        rule = get_op(name).expr
+        assert rule is not None
+        tree = rule([tree], attrs)
+    return None if tree.prim == "arg" and held == kept else ex.cast(tree, kept)
+
+
+def _finish(
+    epilogue: Expr | None, product: Array, out: Array, bias: Array | None, column: int, ctx: BindContext,
+    thread: int | None,
+) -> list[Step]:  # fmt: skip
+    """The epilogue of the columns from `column` on: product → out."""
+    if epilogue is None:
+        return []
+    ins = [product] if bias is None else [product, bias[column : column + out.shape[-1]]]
+    return bind_trees([epilogue], ins, [out], ctx, thread)
+
+
+def _by_numpy(
+    a: Array, b: Array, bias: Array | None, out: Array, epilogue: Expr | None, ctx: BindContext
+) -> list[Step]:
+    """numpy.matmul over the whole: f64, integers, and f32 without a BLAS of our own."""
+    steps: list[Step] = []
+    operands = []
+    for x in (a, b):
+        if x.dtype != out.dtype:
+            wide = ctx.scratch(x.shape, out.dtype)
+            steps.append(partial(np.copyto, wide, x, "unsafe"))
+            x = wide
+        operands.append(x)
+    # Integers are no BLAS matter, and NumPy's loop over them needs them as they are; floats go by strides.
+    steps.append(partial(np.matmul, operands[0], operands[1], out))
+    return steps + _finish(epilogue, out, out, bias, 0, ctx, None)
+
+
+def _by_tiles(
+    a: Array, b: Array, bias: Array | None, out: Array, epilogue: Expr | None, ctx: BindContext
+) -> list[Step]:
+    if b.ndim == 2 or all(n == 1 for n in b.shape[:-2]):
+        b = b.reshape(b.shape[-2:])
+        if a.ndim > 2 and _rows_merge(a):
+            rows = int(np.prod(a.shape[:-1], dtype=np.int64))
+            a, out = a.reshape(rows, a.shape[-1]), out.reshape(rows, out.shape[-1])
+    batch = out.shape[:-2]
+    a = np.broadcast_to(a, (*batch, *a.shape[-2:]))
+    b = np.broadcast_to(b, (*batch, *b.shape[-2:]))
+    (m, n), k = out.shape[-2:], a.shape[-1]
+    tiles = [(i, r, c) for i in np.ndindex(batch) for r, c in _tiles(m, n, k, b)]
+    work = 2.0 * out.size * k * _NS_A_FLOP + 0.5 * out.size
+
+    def bind(piece: int, thread: int) -> list[Step]:
+        i, rows, columns = tiles[piece]
+        left, right, result = a[i][rows], b[i][:, columns], out[i][rows, columns]
+        product = result
+        if out.dtype != F32:
+            product = ctx.scratch(result.shape, F32, thread)
+        steps = multiply(left, right, product, ctx, thread)
+        return steps + _finish(epilogue, product, result, bias, columns.start, ctx, thread)
+
+    marks = ctx.mark()
+
+    def bind_over(piece: int, thread: int) -> list[Step]:
+        ctx.back_to(marks, thread)  # tiles of one thread run in turn: they share their scratch
+        return bind(piece, thread)
+
+    return ctx.split(len(tiles), work, bind_over)
+
+
+def _rows_merge(a: Array) -> bool:
+    """Whether the leading axes are one axis of rows in memory."""
+    stride = a.strides[-2] * a.shape[-2]
+    for n, s in zip(reversed(a.shape[:-2]), reversed(a.strides[:-2]), strict=True):
+        if n != 1 and s != stride:
+            return False
+        stride *= n
+    return True
+
+
+def _tiles(m: int, n: int, k: int, b: Array) -> list[tuple[slice, slice]]:
+    """Tiles of the result, row by row of tiles. They depend on the shapes and layouts alone."""
+    if m == 1:
+        return [(slice(0, 1), s) for s in _cut(n, 4096)]
+    rows = [slice(0, m)] if m < 2 * _FEW_ROWS else _cut(m, _ROWS)
+    if b.dtype != F32:
+        width = max(64, _HALF_TILE // max(k, 1) // 64 * 64)
+        return [(r, c) for c in _cut(n, min(width, _COLUMNS)) for r in rows]
+    if m <= _FEW_ROWS:
+        width = _UNPACKED[b.strides[-1] != b.itemsize] // (m * k)
+        width = width // 64 * 64 or width // 16 * 16
+        if width:
+            return [(rows[0], c) for c in _cut(n, width, even=False)]
+    return [(r, c) for r in rows for c in _cut(n, _COLUMNS)]
+
+
+def _cut(n: int, most: int, even: bool = True) -> list[slice]:
+    """Slices of at most `most`; even ones where wanted."""
+    parts = -(-n // most)
+    if even:
+        most = (n + parts - 1) // parts
+        most += -most % 16
+    return [slice(i, min(n, i + most)) for i in range(0, n, most)]
+
+
+def multiply(a: Array, b: Array, out: Array, ctx: BindContext, thread: int, alpha: float = 1.0) -> list[Step]:
+    """out = alpha · a @ b, f32 out, operands of any strides; halves are widened into scratch first."""
+    steps: list[Step] = []
+    a = _prepared(a, steps, ctx, thread)
+    b = _prepared(b, steps, ctx, thread)
+    if ctx.blas is None:
+        steps.append(partial(np.matmul, a, b, out))
+        if alpha != 1.0:
+            steps.append(partial(np.multiply, out, np.asarray(alpha, F32), out))
+        return steps
+    (m, k), n = a.shape, b.shape[1]
+    (pa, lda, ta), (pb, ldb, tb) = _layout(a), _layout(b)
+    pc, ldc = _address(out), _leading(out, 0)
+    if m == 1:  # the row is the vector: outᵀ = bᵀ · aᵀ
+        step_a = max(a.strides[1] // 4, 1)
+        stored_rows, stored_columns = (n, k) if tb else (k, n)
+        return [
+            *steps,
+            ctx.blas.sgemv(pb, ldb, not tb, pa, step_a, pc, 1, stored_rows, stored_columns, alpha),
+        ]
+    if n == 1:
+        stored_rows, stored_columns = (k, m) if ta else (m, k)
+        step_b = max(b.strides[0] // 4, 1)
+        return [*steps, ctx.blas.sgemv(pa, lda, ta, pb, step_b, pc, ldc, stored_rows, stored_columns, alpha)]
+    return [*steps, ctx.blas.sgemm(pa, lda, ta, pb, ldb, tb, pc, ldc, m, n, k, alpha)]
+
+
+def _prepared(x: Array, steps: list[Step], ctx: BindContext, thread: int) -> Array:
+    """x as f32 with one axis contiguous, so that BLAS can read it; converted or copied to scratch where it is not."""
+    if x.dtype == F32 and _readable(x):
+        return x
+    transposed = abs(x.strides[0]) < abs(x.strides[1])
+    wide = ctx.scratch(x.shape[::-1] if transposed else x.shape, F32, thread)
+    steps += widen(x.T if transposed else x, wide)
+    return wide.T if transposed else wide
+
+
+def _readable(x: Array) -> bool:
+    rows, columns = x.shape
+    down, along = x.strides
+    return _fits(columns, along, rows, down) or _fits(rows, down, columns, along)
+
+
+def _fits(n: int, stride: int, others: int, across: int) -> bool:
+    """Whether lines of n elements are contiguous and the others follow at a whole distance."""
+    return (n == 1 or stride == 4) and (others == 1 or (across >= 4 * n and across % 4 == 0))
+
+
+def widen(source: Array, target: Array) -> list[Step]:
+    """Calls that convert f16 or bf16 to f32."""
+    return [partial(np.copyto, target, source)]
+
+
+def _layout(x: Array) -> tuple[int, int, bool]:
+    """(address, leading dimension, transposed) of a readable array."""
+    rows, columns = x.shape
+    if _fits(columns, x.strides[1], rows, x.strides[0]):
+        return _address(x), _leading(x, 0), False
+    return _address(x), _leading(x, 1), True
+
+
+def _leading(x: Array, axis: int) -> int:
+    least = max(int(x.shape[1 - axis]), 1)
+    return max(int(x.strides[axis]) // 4, least) if x.shape[axis] > 1 else least
+
+
+def _address(x: Array) -> int:
+    return int(x.__array_interface__["data"][0])

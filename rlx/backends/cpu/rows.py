@@ -1,0 +1,68 @@
+"""Rows: arrays as matrices whose rows are worked on in blocks, in f32, with scratch of each thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cpu.context import Array, BindContext, Step
+
+NpType = np.dtype[Any]
+F32 = np.dtype(np.float32)
+BLOCK = 1 << 17  # elements
+
+# (rows of each input, rows of the output, thread) -> calls; all in the working dtype
+BindRows = Callable[[list[Array], Array, int], "list[Step]"]
+
+
+def working(dtype: NpType) -> NpType:
+    """f32 for halves, else the dtype itself."""
+    return F32 if dtype.itemsize == 2 else dtype
+
+
+def by_rows(
+    ins: Sequence[Array], out: Array, ctx: BindContext, ns_an_element: float, bind: BindRows
+) -> list[Step]:
+    """`bind` on blocks of rows of matrices with equally many rows. Halves are widened before and rounded after."""
+    rows, columns = out.shape
+    step = max(1, BLOCK // max(columns, 1))
+    pieces = -(-rows // step)
+    step = -(-rows // pieces)
+    marks = ctx.mark()
+
+    def piece(number: int, thread: int) -> list[Step]:
+        ctx.back_to(marks, thread)
+        part = slice(number * step, min(rows, (number + 1) * step))
+        steps: list[Step] = []
+        given = []
+        for x in ins:
+            x = x[part]
+            if x.dtype != working(x.dtype):
+                wide = ctx.scratch(x.shape, F32, thread)
+                steps.append(partial(np.copyto, wide, x))
+                x = wide
+            given.append(x)
+        result = out[part]
+        made = result if out.dtype == working(out.dtype) else ctx.scratch(result.shape, F32, thread)
+        steps += bind(given, made, thread)
+        if made is not result:
+            steps.append(partial(np.copyto, result, made, "unsafe"))
+        return steps
+
+    return ctx.split(-(-rows // step), out.size * ns_an_element, piece)
+
+
+def row_vector(x: Array, dtype: NpType, ctx: BindContext) -> tuple[Array, list[Step]]:
+    """A vector such as gamma in the working dtype, and the calls that convert it, run once before the rows."""
+    if x.dtype == dtype:
+        return x, []
+    wide = ctx.scratch(x.shape, dtype)
+    return wide, [partial(np.copyto, wide, x, "unsafe")]
+
+
+def row_sums(x: Array, total: Array) -> Step:
+    """total[i, 0] = the sum of row i, in pairs."""
+    return partial(np.add.reduce, x, 1, None, total, True)
