@@ -1,0 +1,11 @@
+// Sum, product, maximum or minimum over n of x (outer, n, inner), in `splits` parts of `chunk`.
+// Grid: a group for each 256 / (C0*C1) pairs (outer, split) and C0 places of inner; X folds into Y.
+// Arguments: x, y (outer, splits, inner), outer, n, inner, chunk, splits, divisor.
+#include "bodies/body.h"
+#include "prims.h"
+#include "bodies/reduce.h"
+
+extern "C" __global__ void __launch_bounds__(256) reduce(PTR(TI) x, PTR(TO) y, uint outer, uint n, uint inner, uint chunk,
+                                                         uint splits, float divisor) {
+    reduce_body(x, y, outer, n, inner, chunk, splits, divisor);
+}

@@ -1,0 +1,100 @@
+// y[o, s, i] = the reduction of x[o, s*chunk : (s+1)*chunk, i], x being (outer, n, inner); then divided by `divisor`
+// (floats). IO names the storage of x and y; the arithmetic is in the type of y's dtype.
+// C0 threads lie along inner, C1 along n, the rest of the 256 along (o, s); C2: 0 sum, 1 prod, 2 max, 3 min.
+// Each thread sums every C1-th element in four parts, then a tree joins the C1 threads: the order never changes.
+#define IN_f32_f32 f32
+#define IN_f32_f16 f32
+#define IN_f32_bf16 f32
+#define IN_f16_f32 f16
+#define IN_f16_f16 f16
+#define IN_bf16_f32 bf16
+#define IN_bf16_bf16 bf16
+#define IN_i32_i32 i32
+#define IN_i64_i64 i64
+#define OUT_f32_f32 f32
+#define OUT_f32_f16 f16
+#define OUT_f32_bf16 bf16
+#define OUT_f16_f32 f32
+#define OUT_f16_f16 f16
+#define OUT_bf16_f32 f32
+#define OUT_bf16_bf16 bf16
+#define OUT_i32_i32 i32
+#define OUT_i64_i64 i64
+#define TI RLX_JOIN(IN_, IO)
+#define TO RLX_JOIN(OUT_, IO)
+
+#define ACROSS UINT(C0)
+#define ALONG UINT(C1)
+#define KIND UINT(C2)
+#define LOWEST_f32 (-INFINITE)
+#define LOWEST_f16 (-INFINITE)
+#define LOWEST_bf16 (-INFINITE)
+#define LOWEST_i32 (-2147483647 - 1)
+#define LOWEST_i64 (-HIGHEST_i64 - rlx_i64(1))
+#define HIGHEST_f32 INFINITE
+#define HIGHEST_f16 INFINITE
+#define HIGHEST_bf16 INFINITE
+#define HIGHEST_i32 2147483647
+#define HIGHEST_i64 ((rlx_i64(2147483647) << 32) | rlx_i64(0xffffffffu))
+#define ACC VAL(TO)
+
+SHARED ACC partial[256];
+
+#define NAN_f32(x) IS_NAN(x)
+#define NAN_f16(x) IS_NAN(x)
+#define NAN_bf16(x) IS_NAN(x)
+#define NAN_i32(x) false
+#define NAN_i64(x) false
+#define DIVIDE_f32(x, d) p_div_f(x, d)
+#define DIVIDE_f16(x, d) p_div_f(x, d)
+#define DIVIDE_bf16(x, d) p_div_f(x, d)
+#define DIVIDE_i32(x, d) (x)
+#define DIVIDE_i64(x, d) (x)
+
+RLX_FN ACC combine(const ACC a, const ACC b) {
+    if (KIND == 0u) return a + b;
+    if (KIND == 1u) return a * b;
+    if (RLX_JOIN(NAN_, TO)(a)) return a;
+    if (RLX_JOIN(NAN_, TO)(b)) return b;
+    if (KIND == 2u) return a > b ? a : b;
+    return a < b ? a : b;
+}
+
+RLX_FN void reduce_body(const PTR(TI) x, const PTR(TO) y, const uint outer, const uint n, const uint inner,
+                        const uint chunk, const uint splits, const float divisor) {
+    const uint across = THREAD % ACROSS, along = THREAD / ACROSS % ALONG;
+    const uint items = 256u / (ACROSS * ALONG);
+    const uint blocks = (inner + ACROSS - 1u) / ACROSS;
+    const uint item = GROUP / blocks * items + THREAD / (ACROSS * ALONG);  // over (o, s)
+    const uint i = GROUP % blocks * ACROSS + across;
+    const bool live = item < outer * splits && i < inner;
+    const uint o = item / splits, s = item % splits;
+    const ACC neutral = KIND == 0u   ? ACC(0)
+                        : KIND == 1u ? ACC(1)
+                        : KIND == 2u ? ACC(RLX_JOIN(LOWEST_, TO))
+                                     : ACC(RLX_JOIN(HIGHEST_, TO));
+    ACC a0 = neutral, a1 = neutral, a2 = neutral, a3 = neutral;
+    if (live) {
+        PTR(TI) p = SKIP(TI, SKIP(TI, x, o, n * inner), s * chunk, inner);
+        const uint rest = n - s * chunk;
+        const uint len = rest < chunk ? rest : chunk;
+        uint j = along;
+        for (; j + 3u * ALONG < len; j += 4u * ALONG) {
+            const ACC v0 = ACC(LOAD(TI, p, j * inner + i));
+            const ACC v1 = ACC(LOAD(TI, p, (j + ALONG) * inner + i));
+            const ACC v2 = ACC(LOAD(TI, p, (j + 2u * ALONG) * inner + i));
+            const ACC v3 = ACC(LOAD(TI, p, (j + 3u * ALONG) * inner + i));
+            a0 = combine(a0, v0);
+            a1 = combine(a1, v1);
+            a2 = combine(a2, v2);
+            a3 = combine(a3, v3);
+        }
+        for (; j < len; j += ALONG) a0 = combine(a0, ACC(LOAD(TI, p, j * inner + i)));
+    }
+    partial[THREAD] = combine(combine(a0, a1), combine(a2, a3));
+    for (uint half_way = ALONG / 2u; half_way > 0u; half_way /= 2u) {
+        BARRIER;
+        if (along < half_way) partial[THREAD] = combine(partial[THREAD], partial[THREAD + half_way * ACROSS]);
+    }
+    if (live && along == 0u) STORE(TO, y, item * inner + i, RLX_JOIN(DIVIDE_, TO)(partial[THREAD], divisor));
+}

@@ -1,0 +1,55 @@
+"""Small things that several families' lowering rules share: casts into workspace, feature words, alignment."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu.lowering import Lowering
+from rlx.backends.gpu.steps import Ref, TreeKernel, TreeOperand
+from rlx.dtypes import DType
+from rlx.ir import expr
+from rlx.ir.types import TensorType
+
+THREADS = 256  # a workgroup of every file kernel here
+MAX_ELEMENTS = 1 << 31  # kernels index the elements of one matrix, row or slab with 31 bits
+
+
+def groups_for(ctx: Lowering, n: int) -> tuple[int, int, int]:
+    """The grid that gives each of n elements a thread."""
+    return ctx.groups(math.ceil(n / THREADS))
+
+
+def launch_tree(ctx: Lowering, tree: expr.Expr, inputs: list[tuple[Ref, TreeOperand]], out: Ref, n: int) -> None:
+    """Runs an expression over n elements whose operands are all flat or scalar; stores in the tree's dtype."""
+    if n == 0:
+        return
+    kernel = TreeKernel((tree,), tuple(o for _, o in inputs), (TreeOperand(tree.dtype, "flat"),), 0)
+    ctx.launch(kernel, groups_for(ctx, n), [*(r for r, _ in inputs), out, n])
+
+
+def cast_ref(ctx: Lowering, ref: Ref, source: DType, target: DType, n: int) -> Ref:
+    """n elements stored as `source`, as `target`: the same bytes where they are so already, else workspace."""
+    if source == target:
+        return ref
+    made = ctx.scratch(n * target.itemsize)
+    tree = expr.cast(expr.arg(0, source), target)
+    launch_tree(ctx, tree, [(ref, TreeOperand(source, "flat"))], made, n)
+    return made
+
+
+def stores(dtype: DType, features: frozenset[str]) -> bool:
+    """Whether kernels on a device with these features read and write this dtype."""
+    if dtype.name == "f64":
+        return False  # no file kernel computes in f64
+    need = {8: "i64", 2: "16bit_storage", 1: "8bit_storage"}.get(dtype.itemsize)
+    return need is None or need in features
+
+
+def fits(*types: TensorType) -> bool:
+    """Whether every tensor is small enough to be indexed with 31 bits."""
+    return all(t.numel < MAX_ELEMENTS for t in types)
+
+
+def quads(*refs: Ref, itemsize: int) -> int:
+    """1 when four elements may be read at once at every one of these places, else 0."""
+    return int(all(ref.offset % (4 * itemsize) == 0 for ref in refs))

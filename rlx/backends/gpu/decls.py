@@ -1,0 +1,87 @@
+"""The table of file kernels: what each takes, which pointers it reads and writes, which variants there are.
+
+Tests hold both sources of every kernel against it.
+"""
+
+from __future__ import annotations
+
+from rlx.backends.gpu.steps import ArgDecl, KernelDecl, declare
+
+_FLOATS = ("f32", "f16", "bf16")
+
+
+def _read(*names: str) -> tuple[ArgDecl, ...]:
+    return tuple(ArgDecl(name, "ptr", "r") for name in names)
+
+
+def _write(*names: str) -> tuple[ArgDecl, ...]:
+    return tuple(ArgDecl(name, "ptr", "w") for name in names)
+
+
+def _u32(*names: str) -> tuple[ArgDecl, ...]:
+    return tuple(ArgDecl(name, "u32") for name in names)
+
+
+def _f32(*names: str) -> tuple[ArgDecl, ...]:
+    return tuple(ArgDecl(name, "f32") for name in names)
+
+
+REDUCE = declare(
+    KernelDecl(
+        "reduce",
+        _read("x") + _write("y") + _u32("outer", "n", "inner", "chunk", "splits") + _f32("divisor"),
+        defines=(
+            (
+                "IO",
+                (
+                    "f32_f32", "f16_f32", "bf16_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16", "i32_i32",
+                    "i64_i64",
+                ),
+            ),
+        ),
+    )
+)  # fmt: skip
+SOFTMAX = declare(
+    KernelDecl("softmax", _read("x") + _write("y") + _u32("rows", "n"), defines=(("T", _FLOATS),))
+)
+SOFTMAX_AXIS = declare(
+    KernelDecl(
+        "softmax_axis", _read("x") + _write("y") + _u32("outer", "n", "inner"), defines=(("T", _FLOATS),)
+    )
+)
+ROW_NORM = declare(
+    KernelDecl(
+        "row_norm",
+        _read("x", "gamma", "beta") + _write("y") + _u32("rows", "n") + _f32("eps"),
+        defines=(("T", _FLOATS),),
+    )
+)
+GATHER = declare(
+    KernelDecl(
+        "gather",
+        _read("x", "index") + _write("y") + _u32("total", "m", "axis", "trail"),
+        defines=(("U", ("b1", "b2", "b4", "b8", "b16")), ("I", ("i32", "i64"))),
+    )
+)
+ATTENTION = declare(
+    KernelDecl(
+        "attention",
+        _read("q", "k", "v", "mask")
+        + _write("y")
+        + _u32("count", "heads", "kv_heads", "sq", "sk", "d", "mb", "mh", "mq", "mk")
+        + _f32("scale"),
+        defines=(("T", _FLOATS), ("M", ("f32", "bool"))),
+    )
+)
+MATMUL = declare(
+    KernelDecl(
+        "matmul",
+        _read("a", "b", "bias")
+        + _write("c")
+        + _u32("m", "n", "k", "batch", "d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2"),
+        defines=(("AB", ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16")),),
+    )
+)
+MATMUL_INT = declare(
+    KernelDecl("matmul_int", MATMUL.args, defines=(("T", ("i32", "i64")),)),
+)

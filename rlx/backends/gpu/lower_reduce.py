@@ -1,0 +1,123 @@
+"""Lowering of sum, mean, prod, max and min over any axes."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu import decls
+from rlx.backends.gpu.casts import THREADS, cast_ref, fits, launch_tree, stores
+from rlx.backends.gpu.lowering import Lowering, lowers
+from rlx.backends.gpu.steps import FileKernel, Ref, TreeOperand
+from rlx.dtypes import DType, f32, i32
+from rlx.ir import Node, expr
+
+_KIND = {"sum": 0, "mean": 0, "prod": 1, "max": 2, "min": 3}
+_SERIAL = 64  # a thread's longest run of terms before a tree takes over, where the work is split
+_LONG = 1 << 16  # the longest row one group takes when there are rows enough to fill the device
+_MANY = 1024  # groups that fill a device
+MAX_CHUNK_BYTES = 1 << 31
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    return all(stores(t.dtype, features) and fits(t.type) for t in (*node.inputs, *node.outputs))
+
+
+@lowers("sum", "mean", "prod", "max", "min", when=_native)
+def lower_reduction(ctx: Lowering, node: Node) -> None:
+    """Reduces one run of neighbouring axes after the other, the last run first; the tree never changes."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    kind = _KIND[node.op.name]
+    stored, out = ctx.storage(x), ctx.storage(y)
+    work = stored if stored.is_float or stored.name == "i64" else i32
+    ref = cast_ref(ctx, ctx.ref(x), stored, work, x.size)
+    runs = axis_runs(x.shape, node.attrs["axes"])
+    target = ctx.ref(y)
+    final = out if out == work or (out.is_float and work.is_float) else work
+    if final != out:  # maxima of small integers: computed in i32 and narrowed
+        target = ctx.scratch(y.size * final.itemsize)
+    divisor = float(math.prod(n for n, reduced in runs if reduced)) if node.op.name == "mean" else 1.0
+    while True:
+        last = max((i for i, (_, reduced) in enumerate(runs) if reduced), default=None)
+        if last is None:
+            runs.append((1, True))  # nothing to reduce: each element is the reduction of itself
+            continue
+        outer = math.prod(n for n, _ in runs[:last])
+        inner = math.prod(n for n, _ in runs[last + 1 :])
+        n = runs.pop(last)[0]
+        done = not any(reduced for _, reduced in runs)
+        here = target if done else ctx.scratch(outer * inner * _partial(work).itemsize)
+        end = final if done else _partial(work)
+        _reduce(ctx, kind, ref, work, here, end, (outer, n, inner), divisor if done else 1.0)
+        if done:
+            break
+        ref, work = here, end
+    if final != out:
+        tree = expr.cast(expr.arg(0, final), out)
+        launch_tree(ctx, tree, [(target, TreeOperand(final, "flat"))], ctx.ref(y), y.size)
+
+
+def axis_runs(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
+    """(length, reduced) of each run of neighbouring axes that are all reduced or all kept; axes of one are left out."""
+    runs: list[tuple[int, bool]] = []
+    for i, n in enumerate(shape):
+        reduced = i in axes
+        if n == 1:
+            continue
+        if runs and runs[-1][1] == reduced:
+            runs[-1] = (runs[-1][0] * n, reduced)
+        else:
+            runs.append((n, reduced))
+    return runs
+
+
+def _partial(dtype: DType) -> DType:
+    """What sums of parts are kept in."""
+    return f32 if dtype.is_float else dtype
+
+
+def _reduce(
+    ctx: Lowering, kind: int, x: Ref, source: DType, y: Ref, target: DType, dims: tuple[int, int, int], divisor: float
+) -> None:
+    """One reduction over the middle of (outer, n, inner), in as many stages as its length asks for."""
+    outer, n, inner = dims
+    across = min(_power(inner), 32)
+    along = min(_power(-(-n // 4)), THREADS // across) if n > 4 else 1
+    groups = math.ceil(outer / (THREADS // (across * along))) * math.ceil(inner / across)
+    chunk = along * _SERIAL
+    if groups >= _MANY:
+        chunk = max(chunk, min(n, _LONG))
+    splits = max(1, -(-n // chunk))
+    chunk = -(-n // splits)  # parts of even length
+    if splits > 1:
+        part = _partial(target)
+        sums = ctx.scratch(outer * splits * inner * part.itemsize)
+        _launch(ctx, kind, (across, along), x, source, sums, part, (outer, n, inner), (chunk, splits), 1.0)
+        _reduce(ctx, kind, sums, part, y, target, (outer, splits, inner), divisor)
+    else:
+        _launch(ctx, kind, (across, along), x, source, y, target, (outer, n, inner), (n, 1), divisor)
+
+
+def _launch(
+    ctx: Lowering,
+    kind: int,
+    lanes: tuple[int, int],
+    x: Ref,
+    source: DType,
+    y: Ref,
+    target: DType,
+    dims: tuple[int, int, int],
+    parts: tuple[int, int],
+    divisor: float,
+) -> None:
+    across, along = lanes
+    items = THREADS // (across * along)
+    count = math.ceil(dims[0] * parts[1] / items) * math.ceil(dims[2] / across)
+    kernel = FileKernel(decls.REDUCE.stem, (("IO", f"{source}_{target}"),), (across, along, kind))
+    ctx.launch(kernel, ctx.groups(count), [x, y, *dims, *parts, divisor])
+
+
+def _power(n: int) -> int:
+    """The least power of two that is at least n, and at least 1."""
+    return 1 << max(0, n - 1).bit_length()

@@ -1,0 +1,130 @@
+"""Runs one op as the lowering lowers it for Vulkan, launch by launch on the bare host, over NumPy segments.
+
+After each launch, no byte outside the ranges it declares as written may have changed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import rlx.backends.vulkan
+from rlx.backends.gpu.lowering import ARGS, LOWERINGS, SCRATCH, Lowering
+from rlx.backends.gpu.steps import Copy, FileKernel, Launch, Step, TreeKernel
+from rlx.driver import DeviceInfo, Limits, plan
+from rlx.ir import Graph
+from tests.gpu.harness import VulkanHost
+
+SPIRV = Path(rlx.backends.vulkan.__file__).parent / "spirv"
+FEATURES = frozenset({"16bit_storage", "8bit_storage", "i64", "i16"})
+Array = npt.NDArray[Any]
+
+
+@cache
+def host() -> VulkanHost:
+    return VulkanHost()
+
+
+def lower(
+    op: str,
+    inputs: list[Array],
+    attrs: dict[str, Any],
+    backend: str = "vulkan",
+    limits: Limits | None = None,
+    precision: str = "f32",
+) -> tuple[Graph, Any, Lowering]:
+    """The graph of one op, its plan, and the lowering that holds the op's steps."""
+    importlib.import_module("rlx.ops")
+    if op not in LOWERINGS:
+        for family in ("reduce", "norm", "index", "matmul", "attention"):
+            importlib.import_module(f"rlx.backends.gpu.lower_{family}")
+    graph = Graph(op)
+    ins = [graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(inputs)]
+    for i, out in enumerate(graph.add(op, ins, attrs)):
+        graph.output(f"y{i}", out)
+    planned = plan(graph, planner="bump")
+    info = DeviceInfo(backend, 0, "test", "software", 1 << 31, "", FEATURES)
+    lowering = Lowering(graph, planned, info, limits or Limits(), precision)
+    lowering.lower(graph.nodes[-1])
+    return graph, planned, lowering
+
+
+def run(op: str, *inputs: Array, limits: Limits | None = None, **attrs: Any) -> Array:
+    """The op's output through its Vulkan kernels."""
+    graph, planned, lowering = lower(op, list(inputs), attrs, limits=limits)
+    segments = {name: np.full(max(n, 1), 0xFF, np.uint8) for name, n in planned.segments.items()}
+    segments[ARGS] = np.frombuffer(bytes(lowering.args) or b"\0", np.uint8).copy()
+    segments[SCRATCH] = np.full(max(lowering.scratch_bytes, 1), 0xFF, np.uint8)
+    for tensor, value in zip(graph.inputs.values(), inputs, strict=True):
+        slot = planned.slots[tensor.id]
+        segments[slot.segment][slot.offset : slot.offset + value.nbytes] = (
+            np.ascontiguousarray(value).view(np.uint8).ravel()
+        )
+    for step in lowering.steps:
+        execute(step, segments)
+    out = graph.outputs["y0"]
+    slot = planned.slots[out.id]
+    raw = segments[slot.segment][slot.offset : slot.offset + slot.nbytes]
+    return raw.view(out.dtype.np).reshape(out.shape).copy()
+
+
+def execute(step: Step, segments: dict[str, Array]) -> None:
+    """One step; checks that only what it declares as written changes."""
+    before = {name: data.copy() for name, data in segments.items()}
+    if isinstance(step, Copy):
+        source, target = step.source, step.target
+        segments[target.segment][target.offset : target.end] = segments[source.segment][
+            source.offset : source.end
+        ]
+    else:
+        assert isinstance(step, Launch), step
+        args = [a if isinstance(a, int | float) else (segments[a.segment], a.offset) for a in step.args]
+        if isinstance(step.kernel, FileKernel):
+            name = "-".join((step.kernel.stem, *(v for _, v in step.kernel.defines)))
+            host().run(SPIRV / f"{name}.spv", step.groups, args, step.kernel.constants)
+        else:
+            host().run(tree_module(step.kernel), step.groups, args)
+    for name, data in segments.items():
+        changed = before[name] != data
+        for ref in step.writes:
+            if ref.segment == name:
+                changed[ref.offset : ref.end] = False
+        assert not changed.any(), f"{step.label}: wrote outside its ranges in {name}"
+
+
+@cache
+def tree_module(kernel: TreeKernel) -> bytes:
+    """The SPIR-V of an elementwise kernel."""
+    return importlib.import_module("rlx.backends.gpu.emit_spirv").emit_spirv(kernel, FEATURES)
+
+
+def close(
+    got: Array, want: Array, *, scale: Array | float = 0.0, nmse: float = 1e-11, worst: float = 1e-5
+) -> None:
+    """The design's measure: normalized mean square and greatest error, NaN and infinity in the same places.
+
+    `want` is float64. `scale`, for sums, is the root of the sum of the terms' squares.
+    """
+    got = got.astype(np.float64)
+    assert got.shape == want.shape
+    assert (np.isnan(got) == np.isnan(want)).all()
+    infinite = np.isinf(want)
+    assert (got[infinite] == want[infinite]).all() and not np.isinf(got[~infinite]).any()
+    keep = np.isfinite(want)
+    error = got[keep] - want[keep]
+    if error.size == 0:
+        return
+    reference = np.maximum(np.abs(want[keep]), np.broadcast_to(scale, want.shape)[keep])
+    size = float(np.sum(reference * reference))
+    if size == 0:
+        assert (error == 0).all()
+        return
+    assert np.sum(error * error) / size <= nmse, f"NMSE {np.sum(error * error) / size:.2e}"
+    assert np.abs(error).max() / reference.max() <= worst, (
+        f"error {np.abs(error).max() / reference.max():.2e}"
+    )
