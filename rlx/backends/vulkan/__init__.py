@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -58,9 +59,10 @@ class VulkanBackend:
 def _close() -> None:
     """Before the interpreter goes: devices, then the instance. Drivers' threads do not survive a disordered exit."""
     from rlx.backends.vulkan import api
-    from rlx.backends.vulkan.device import close_all
 
-    close_all()
+    device = sys.modules.get("rlx.backends.vulkan.device")  # absent when devices were listed and none was opened
+    if device is not None:
+        device.close_all()
     api.close_instance()
 
 
