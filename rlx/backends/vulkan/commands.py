@@ -96,6 +96,13 @@ class Fence:
             self._device.lib.vkResetFences(self._device.handle, 1, self._array), "vkResetFences"
         )
 
+    def signalled(self) -> bool:
+        """Whether the submission has finished."""
+        return (
+            self._device.check(self._device.lib.vkGetFenceStatus(self._device.handle, self.handle), "fence")
+            == 0
+        )
+
     def wait(self) -> None:
         """Waits in slices of a second, so that an interrupt from the keyboard gets through."""
         lib, handle, array = self._device.lib, self._device.handle, self._array

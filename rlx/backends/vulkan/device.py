@@ -270,7 +270,10 @@ class VulkanDevice:
     # -- the end
 
     def _bury(self) -> None:
-        """Closes what was dropped without being closed."""
+        """Closes what was dropped without being closed: recordings once their last run has ended."""
+        for recorded in self.under_way():
+            recorded.poll()
+            del recorded
         while True:
             try:
                 self.orphans.popleft().close()

@@ -184,7 +184,7 @@ def check_capabilities(name: str, code: bytes, features: frozenset[str]) -> None
             f"kernel {name!r}: {len(code)} bytes that are not SPIR-V; `make shaders` compiles it anew"
         )
     at = 20
-    while at + 4 <= len(code):
+    while at + 8 <= len(code):
         head = struct.unpack_from("<I", code, at)[0]
         op, count = head & 0xFFFF, head >> 16
         if count == 0 or op != _OP_CAPABILITY:  # capabilities come first in a module

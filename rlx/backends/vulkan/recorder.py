@@ -223,6 +223,15 @@ class Recorded:
             if self._pending:
                 self._finish()
 
+    def poll(self) -> None:
+        """Notes that a run under way has ended, where it has; never waits."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._pending and self._fence.signalled():
+                    self._finish()
+            finally:
+                self._lock.release()
+
     def _finish(self) -> None:
         self._fence.wait()
         self._pending = False

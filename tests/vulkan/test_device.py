@@ -1,0 +1,508 @@
+"""Discovery, the end of things in any order, lost devices, forks, pipelines and their cache."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx.backends.gpu.steps import FileKernel
+from rlx.backends.vulkan import api, backend, pipelines
+from rlx.backends.vulkan.arena import VulkanArena
+from rlx.backends.vulkan.device import VulkanDevice
+from rlx.backends.vulkan.discovery import Physical, physical_devices
+from rlx.backends.vulkan.recorder import Recorded
+from rlx.driver.device import Backend, Device
+from rlx.dtypes import f32
+from rlx.errors import ArenaError, DeviceLost, DeviceUnavailable, OutOfDeviceMemory, UnsupportedOp
+from tests.vulkan.conftest import axpy, shift, slots_plan
+
+pytestmark = pytest.mark.vulkan
+
+
+# -- discovery
+
+
+def test_probe(physical: Physical) -> None:
+    infos = backend.probe()
+    assert [info.id for info in infos] == [f"vulkan:{i}" for i in range(len(infos))]
+    info = infos[0]
+    assert info == physical.info
+    assert info.memory_bytes > 0
+    assert "Vulkan 1." in info.driver
+    limits = physical.limits
+    assert limits.max_group_threads >= 128
+    assert min(limits.max_groups) >= 65535
+    assert limits.shared_bytes >= 16384
+    assert 0 < limits.max_alloc_bytes <= max(heap.nbytes for heap in physical.heaps)
+    if info.name.startswith("llvmpipe"):
+        assert info.kind == "software"
+        assert not info.preserves_subnormals
+        assert info.features >= {"i64", "f64", "i16", "16bit_storage", "8bit_storage", "subgroup"}
+
+
+def test_protocols(opened: Callable[[], VulkanDevice]) -> None:
+    family: Backend = backend
+    device: Device = opened()
+    assert family.name == "vulkan"
+    assert device.info.backend == "vulkan"
+
+
+def test_opened_once_and_again_after_close(opened: Callable[[], VulkanDevice]) -> None:
+    first = opened()
+    assert opened() is first
+    first.close()
+    second = opened()
+    assert second is not first
+    assert second.acquire(16).nbytes == 16
+
+
+def test_unknown_index(physical: Physical) -> None:
+    with pytest.raises(DeviceUnavailable, match=r"no vulkan:99; there are vulkan:0"):
+        backend.open(99)
+    with pytest.raises(DeviceUnavailable, match="no vulkan:-1"):
+        backend.open(-1)
+
+
+def child(code: str, env: dict[str, str], **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**env, **more},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+REFUSED = """
+from rlx.errors import DeviceUnavailable
+from rlx.backends.vulkan import backend
+try:
+    backend.probe()
+except DeviceUnavailable as error:
+    print(error)
+"""
+
+
+# The binding opens the library by name through cffi; here there is none of that name.
+NO_LOADER = """
+import builtins, sys
+real = builtins.__import__
+def without(name, *rest):
+    if name == "vulkan._vulkan":
+        raise OSError("Cannot find Vulkan SDK version")
+    return real(name, *rest)
+builtins.__import__ = without
+"""
+
+
+def test_reasons_why_there_is_no_device(repo: Path, clean_env: dict[str, str], tmp_path: Path) -> None:
+    env = {**clean_env, "PYTHONPATH": str(repo)}
+    nothing = tmp_path / "none.json"
+    said = child(REFUSED, env, VK_ICD_FILENAMES=str(nothing), VK_DRIVER_FILES=str(nothing))
+    assert "found no driver" in said.stdout or "no driver offers one" in said.stdout, said
+    hidden = "import ctypes, sys; sys.modules['vulkan'] = None\n" + REFUSED
+    said = child(hidden, env)
+    assert "pip install vulkan" in said.stdout, said
+    said = child(NO_LOADER + REFUSED, env)
+    assert "no Vulkan loader" in said.stdout, said
+
+
+def test_layer_that_is_not_installed(repo: Path, clean_env: dict[str, str], tmp_path: Path) -> None:
+    env = {**clean_env, "PYTHONPATH": str(repo), "RLX_VULKAN_VALIDATION": "1", "VK_LAYER_PATH": str(tmp_path)}
+    said = child(REFUSED, env)
+    assert "vulkan-validationlayers" in said.stdout, said
+
+
+def test_import_loads_no_binding(repo: Path, clean_env: dict[str, str]) -> None:
+    code = "import sys, rlx.backends.vulkan; print([m for m in sys.modules if m.split('.')[0] in ('vulkan', 'cffi')])"
+    assert child(code, {**clean_env, "PYTHONPATH": str(repo)}).stdout.strip() == "[]"
+
+
+def test_devices_refused_say_why(monkeypatch: pytest.MonkeyPatch, physical: Physical) -> None:
+    from rlx.backends.vulkan import discovery
+
+    def refuse(handle: Any, index: int) -> Physical:
+        raise DeviceUnavailable("Old Card offers Vulkan 1.1; rlx needs 1.2")
+
+    monkeypatch.setattr(discovery, "describe", refuse)
+    with pytest.raises(DeviceUnavailable, match=r"Old Card offers Vulkan 1\.1"):
+        physical_devices()
+
+
+def test_results_become_typed_errors() -> None:
+    assert api.check(2, "waiting") == 2
+    for result, kind in (
+        (-4, DeviceLost),
+        (-1, OutOfDeviceMemory),
+        (-2, OutOfDeviceMemory),
+        (-9, DeviceUnavailable),
+    ):
+        with pytest.raises(kind, match="doing this"):
+            api.check(result, "doing this")
+    with pytest.raises(api.VkError, match="-13"):
+        api.check(-13, "doing this")
+
+
+def test_structures_keep_what_they_point_to() -> None:
+    made = [
+        api.struct(
+            "VkInstanceCreateInfo",
+            "INSTANCE_CREATE_INFO",
+            pApplicationInfo=api.struct(
+                "VkApplicationInfo", "APPLICATION_INFO", pApplicationName=f"name {i}"
+            ),
+            enabledLayerCount=2,
+            ppEnabledLayerNames=[f"layer {i}", "other"],
+        )
+        for i in range(200)
+    ]
+    gc.collect()
+    for i, info in enumerate(made):
+        assert api.text(info.pApplicationInfo.pApplicationName) == f"name {i}"
+        assert api.text(info.ppEnabledLayerNames[0]) == f"layer {i}"
+
+
+# -- the end
+
+
+def run(recorded: Recorded) -> None:
+    recorded.launch()
+    recorded.wait()
+
+
+@pytest.mark.parametrize("order", ["device", "arena", "recording", "buffers"])
+@pytest.mark.usefixtures("kernels")
+def test_anything_may_be_closed_first(device: VulkanDevice, order: str) -> None:
+    arena = device.arena(slots_plan(2, 10))
+    recorded = device.record([axpy(arena, 0, 1, 1.0)], arena)
+    recorded.launch()
+    objects: dict[str, Any] = {
+        "device": device, "arena": arena, "recording": recorded, "buffers": arena.buffer("arena0"),
+    }  # fmt: skip
+    objects.pop(order).close()
+    with pytest.raises((DeviceUnavailable, ArenaError)):
+        recorded.launch()
+    for item in objects.values():
+        item.close()
+    for call in (lambda: device.acquire(1), device.queue_wait, lambda: device.record([], arena)):
+        with pytest.raises(DeviceUnavailable, match="was closed"):
+            call()
+
+
+@pytest.mark.usefixtures("kernels")
+def test_nothing_leaks_however_it_is_dropped(device: VulkanDevice) -> None:
+    arena = device.arena(slots_plan(2, 10))
+    device.record([axpy(arena, 0, 1, 1.0)], arena).close()
+    before = api.live_objects()
+    for i in range(5):
+        other = device.arena(slots_plan(2, 10))
+        recorded = device.record([axpy(other, 0, 1, 1.0)], other, timings=i % 2 == 0)
+        recorded.launch()
+        if i < 3:
+            recorded.close()
+            other.close()
+        del recorded, other
+    device.queue_wait()
+    gc.collect()
+    device.acquire(1).close()  # buries what was dropped
+    after = api.live_objects()
+    extra = {kind: after[kind] - before.get(kind, 0) for kind in after if after[kind] != before.get(kind, 0)}
+    assert extra.keys() <= {"Buffer", "DeviceMemory"}  # what waits in the pool
+    assert sum(extra.values()) <= 2 * len(device.pool)
+    arena.close()
+
+
+@pytest.mark.usefixtures("kernels")
+def test_failed_recordings_leave_nothing(device: VulkanDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    with device.arena(slots_plan(2, 10)) as arena:
+        steps = [axpy(arena, 0, 1, 1.0)]
+        device.record(steps, arena).close()
+        before = api.live_objects()
+        monkeypatch.setattr(
+            "rlx.backends.vulkan.recorder.Recorded._record_batch", lambda *a: api.check(-2, "recording")
+        )
+        with pytest.raises(OutOfDeviceMemory):
+            device.record(steps, arena)
+        assert api.live_objects() == before
+
+
+class Lost:
+    """The library of a device that is gone: the named calls answer VK_ERROR_DEVICE_LOST."""
+
+    def __init__(self, lib: Any, *names: str) -> None:
+        self._lib, self._names = lib, names
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._names:
+            return lambda *args: -4
+        return getattr(self._lib, name)
+
+
+@pytest.mark.parametrize("call", ["vkQueueSubmit", "vkWaitForFences"])
+@pytest.mark.usefixtures("kernels", "nothing_left")
+def test_lost_device_says_so_to_everyone_and_opens_again(
+    opened: Callable[[], VulkanDevice], call: str
+) -> None:
+    device = opened()
+    arena = device.arena(slots_plan(2, 10))
+    first = device.record([axpy(arena, 0, 1, 1.0)], arena)
+    second = device.record([axpy(arena, 0, 1, 1.0)], arena)
+    device.queue_wait()
+    real = device.lib
+    device.lib = Lost(real, call)
+    with pytest.raises(DeviceLost):
+        run(first)
+    for attempt in (
+        first.launch,
+        second.launch,
+        second.wait,
+        lambda: arena.read_bytes(0),
+        lambda: device.acquire(1),
+    ):
+        with pytest.raises(DeviceLost, match="lost"):
+            attempt()
+    fresh = opened()
+    assert fresh is not device
+    with fresh.arena(slots_plan(2, 10)) as other, fresh.record([axpy(other, 0, 1, 1.0)], other) as recorded:
+        recorded.launch()
+        recorded.wait()
+    device.lib = real
+    real.vkDeviceWaitIdle(device.handle)  # a device that is really gone has nothing under way
+    first.close()
+    arena.close()
+    device.close()
+
+
+FORK = """
+import os, sys, threading
+import numpy as np
+from rlx.backends.vulkan import backend
+from rlx.errors import DeviceUnavailable
+device = backend.open(0)
+buffer = device.acquire(64)
+dropped = device.acquire(64)
+locked = device._submit_lock
+with locked:  # as if another thread were submitting
+    pid = os.fork()
+if pid == 0:
+    said = 0
+    calls = [lambda: device.acquire(1), lambda: buffer.write(0, np.zeros(1, np.uint8)), backend.probe,
+             lambda: backend.open(0), device.queue_wait, lambda: buffer.read(0, np.zeros(1, np.uint8)), buffer.view]
+    for call in calls:
+        try:
+            call()
+        except DeviceUnavailable as error:
+            said += "forked" in str(error)
+    buffer.close()
+    del dropped
+    device.close()
+    sys.stdout.write(f"{said} of {len(calls)}\\n")
+    sys.exit(0)
+os.waitpid(pid, 0)
+buffer.write(0, np.ones(64, np.uint8))
+print("parent fine", buffer.view()[:2] if buffer.view() is not None else "")
+"""
+
+
+@pytest.mark.parametrize("memory", ["", "staging"])
+def test_child_of_a_fork_is_told(
+    repo: Path, clean_env: dict[str, str], physical: Physical, memory: str
+) -> None:
+    code = FORK.replace("with locked", "import warnings; warnings.simplefilter('ignore')\nwith locked")
+    said = child(code, {**clean_env, "PYTHONPATH": str(repo), "RLX_VULKAN_MEMORY": memory})
+    assert "7 of 7" in said.stdout, said
+    assert "parent fine" in said.stdout, said
+    assert said.returncode == 0
+
+
+def test_child_that_is_first_to_use_vulkan(repo: Path, clean_env: dict[str, str], physical: Physical) -> None:
+    code = (
+        "import os\nfrom rlx.backends.vulkan import backend\npid = os.fork()\n"
+        "backend.open(0).acquire(64).close()\nprint('fine')\nif pid: os.waitpid(pid, 0)"
+    )
+    assert child(code, {**clean_env, "PYTHONPATH": str(repo)}).stdout == "fine\nfine\n"
+
+
+EXIT = """
+import sys
+sys.path.insert(0, sys.argv[1]) if len(sys.argv) > 1 else None
+from rlx.backends.vulkan import api, backend
+device = backend.open(0)
+kept = [device.acquire(100) for _ in range(3)]
+import atexit
+atexit.register(lambda: None)
+"""
+
+
+def test_exit_with_everything_open_is_quiet(
+    repo: Path, clean_env: dict[str, str], physical: Physical
+) -> None:
+    said = child(EXIT, {**clean_env, "PYTHONPATH": str(repo)})
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+
+
+# -- pipelines
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+    return tmp_path / "vulkan"
+
+
+@pytest.mark.usefixtures("kernels", "nothing_left")
+def test_pipeline_cache_on_disk_and_its_faults(cached: Path, physical: Physical) -> None:
+    def result() -> float:
+        device = VulkanDevice(physical)
+        with (
+            device.arena(slots_plan(2, 4)) as arena,
+            device.record([shift(arena, 0, 1, 3, 4)], arena) as recorded,
+        ):
+            recorded.launch()
+            recorded.wait()
+            value = float(arena.read_output_f32(1, f32, 1)[0])
+        device.close()
+        return value
+
+    assert result() == 4
+    records = list(cached.glob("*.bin"))
+    assert len(records) == 1
+    assert cached.stat().st_mode & 0o777 == 0o700
+    good = records[0].read_bytes()
+    assert result() == 4
+    for damage in (b"", good[:40], good[:-1] + bytes([good[-1] ^ 1]), b"\xff" * len(good)):
+        records[0].write_bytes(damage)
+        assert result() == 4
+        assert records[0].read_bytes()[:10] == good[:10]  # written anew
+
+
+@pytest.mark.usefixtures("kernels", "nothing_left")
+def test_pipeline_cache_off(monkeypatch: pytest.MonkeyPatch, physical: Physical) -> None:
+    monkeypatch.setenv("RLX_CACHE_DIR", "off")
+    device = VulkanDevice(physical)
+    assert device.prepare(FileKernel("test_shift", (), (1, 2))).name == "test_shift"
+    device.close()
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_kernel_is_compiled_once(device: VulkanDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [FileKernel("test_shift", (), (i,)) for i in range(6)]
+    made = device.pipelines.get_all([*kernels, *kernels])
+    handles = {kernel: pipeline.handle for kernel, pipeline in made.items()}
+    assert len(set(map(int, (device.ffi.cast("uintptr_t", h) for h in handles.values())))) == 6
+    threads = [threading.Thread(target=lambda: device.prepare(FileKernel("test_axpy"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert api.live_objects()["Pipeline"] == 7
+    assert device.prepare(kernels[0]).handle == handles[kernels[0]]
+
+
+def test_kernel_that_is_not_shipped(device: VulkanDevice) -> None:
+    with pytest.raises(UnsupportedOp, match="make shaders"):
+        device.prepare(FileKernel("no_such_kernel", (("N", "2"),)))
+
+
+def test_kernel_beyond_the_device(device: VulkanDevice, spirv: dict[str, bytes]) -> None:
+    with pytest.raises(UnsupportedOp, match="needs 'f64'"):
+        pipelines.check_capabilities("test_double", spirv["test_double"], frozenset())
+    pipelines.check_capabilities("test_double", spirv["test_double"], frozenset({"f64"}))
+
+
+@pytest.mark.parametrize("code", [b"", b"\x03\x02\x23\x07", b"x" * 40, b"\x03\x02\x23\x07" * 5 + b"x"])
+def test_what_is_not_spirv(code: bytes) -> None:
+    with pytest.raises(UnsupportedOp, match="not SPIR-V"):
+        pipelines.check_capabilities("k", code, frozenset())
+
+
+def test_truncated_spirv_ends(spirv: dict[str, bytes]) -> None:
+    for end in range(20, 120, 4):
+        pipelines.check_capabilities("k", spirv["test_axpy"][:end], frozenset())
+
+
+# -- memory between threads
+
+
+def test_threads_acquire_and_release(device: VulkanDevice) -> None:
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        out = np.empty(20_000, np.uint8)
+        try:
+            for _ in range(60):
+                size = int(rng.integers(1, 20_000))
+                buffer = device.acquire(size)
+                buffer.read(0, out[:size])
+                if out[:size].any():
+                    wrong.append("not zero")
+                buffer.fill(0, size, seed + 1)
+                buffer.read(0, out[:size])
+                if (out[:size] != seed + 1).any():
+                    wrong.append("in two hands")
+                buffer.close()
+        except Exception as error:  # noqa: BLE001  (whatever a thread meets fails the test)
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(device.pool) <= 16
+
+
+def test_free_bytes_counts_what_is_taken(device: VulkanDevice) -> None:
+    before = device.free_bytes()
+    buffer = device.acquire(8 << 20)
+    assert device.free_bytes() <= before - (8 << 20) or "VK_EXT_memory_budget" in device.physical.extensions
+    buffer.close()
+    assert device.free_bytes() >= before - (1 << 20)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_validation_layers_say_nothing(repo: Path, clean_env: dict[str, str], physical: Physical) -> None:
+    if "VK_LAYER_KHRONOS_validation" not in api.instance_layers():
+        pytest.skip("vulkan-validationlayers is not installed")
+    if os.environ.get("RLX_VULKAN_VALIDATION"):
+        pytest.skip("this run has them on already")
+    env = {**clean_env, "RLX_VULKAN_VALIDATION": "1"}
+    tests = ["tests/vulkan/test_recorder.py", "tests/vulkan/test_memory.py", "tests/vulkan/test_device.py"]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests, "-k", "not thousand and not fork"],
+        cwd=repo, env=env, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout[-3000:]
+
+
+def test_validation_hears(repo: Path, clean_env: dict[str, str], physical: Physical) -> None:
+    """A mistake made on purpose is heard, so that silence means something."""
+    if "VK_LAYER_KHRONOS_validation" not in api.instance_layers():
+        pytest.skip("vulkan-validationlayers is not installed")
+    code = (
+        "from rlx.backends.vulkan import api, backend\n"
+        "d = backend.open(0)\n"
+        "i = api.struct('VkBufferCreateInfo', 'BUFFER_CREATE_INFO', size=0, usage=1)\n"
+        "out = d.ffi.new('VkBuffer *')\n"
+        "d.lib.vkCreateBuffer(d.handle, i, d.ffi.NULL, out)\n"
+        "print(any('VUID-VkBufferCreateInfo-size' in m for m in api.instance().messages))"
+    )
+    said = child(code, {**clean_env, "PYTHONPATH": str(repo), "RLX_VULKAN_VALIDATION": "1"})
+    assert said.stdout.strip() == "True", said
+
+
+def test_arena_is_a_vulkan_arena(device: VulkanDevice) -> None:
+    with device.arena(slots_plan(1, 4)) as arena:
+        assert isinstance(arena, VulkanArena)
+        assert arena.size_bytes == 256
