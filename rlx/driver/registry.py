@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 from functools import cache
-from importlib.metadata import entry_points
 from typing import cast
 
 from rlx.driver.device import Backend, Device, DeviceInfo
@@ -21,15 +20,23 @@ _BUILTIN = {
 
 
 @cache
+def _entry_points() -> dict[str, str]:
+    """Name → "module:attribute" of every installed backend, the built-in ones first."""
+    from importlib.metadata import entry_points  # here, since importing it takes longer than the rest of rlx.driver
+
+    return _BUILTIN | {e.name: e.value for e in entry_points(group=GROUP) if e.name not in _BUILTIN}
+
+
+@cache
 def backend_names() -> tuple[str, ...]:
     """Every backend's name, the built-in ones first."""
-    return tuple(dict.fromkeys([*_BUILTIN, *(e.name for e in entry_points(group=GROUP))]))
+    return tuple(_entry_points())
 
 
 @cache
 def load_backend(name: str) -> Backend:
     """The backend object. Raises: DeviceUnavailable when there is none of that name or it cannot be imported."""
-    targets = {e.name: e.value for e in entry_points(group=GROUP)} | _BUILTIN
+    targets = _entry_points()
     if name not in targets:
         raise DeviceUnavailable(f"there is no backend {name!r}; there are {', '.join(sorted(targets))}")
     module, _, attribute = targets[name].partition(":")
