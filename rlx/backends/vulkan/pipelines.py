@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice
 
 PUSH_BYTES = 128  # what every device grants
+HEADER_BYTES = 32  # a pipeline cache of this size holds nothing: some software drivers keep none
 _COMPUTE_STAGE = 0x20
 _MAGIC = 0x07230203
 _OP_CAPABILITY = 17
@@ -148,7 +149,8 @@ class Pipelines:
     def _store(self, key: tuple[str | bytes, ...], cache: Handle) -> None:
         device, ffi = self._device, self._device.ffi
         size = ffi.new("size_t *")
-        if device.lib.vkGetPipelineCacheData(device.handle, cache, size, ffi.NULL) or not size[0]:
+        result = device.lib.vkGetPipelineCacheData(device.handle, cache, size, ffi.NULL)
+        if result or size[0] <= HEADER_BYTES:
             return
         data = ffi.new("char[]", size[0])
         if device.lib.vkGetPipelineCacheData(device.handle, cache, size, data) == 0:
