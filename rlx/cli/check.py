@@ -47,9 +47,8 @@ def _check_device(folder: Path, name: str, dtype: str | None, verbose: bool) -> 
     def show(found: NodeDistance) -> None:
         if verbose:
             mark = "ok " if found.ok else "BAD"
-            print(
-                f"  {mark} nmse {found.distance.nmse:.1e} max {found.distance.error:.1e}  {node_text(found.tensor.node)}"
-            )
+            d = found.distance
+            print(f"  {mark} nmse {d.nmse:.1e} max {d.error:.1e}  {node_text(found.tensor.node)}")
 
     with encoder.session.compile(encoder.graph(*size), weights=encoder.weights, planner="bump") as exe:
         found = check_nodes(exe, feeds, show)

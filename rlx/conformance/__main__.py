@@ -1,0 +1,107 @@
+"""`python -m rlx.conformance`: every case on every device, in parts that an interrupted run resumes after.
+
+Outcomes are appended to one file a device under `.conformance/`, named after a digest of rlx's own sources: a run
+that was stopped goes on where it was, and a change of the code begins anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+
+import rlx
+from rlx.conformance.case import Case, all_cases
+from rlx.conformance.runner import Outcome, Summary, run_cases
+from rlx.driver.registry import probe_all
+from rlx.errors import RlxError
+from rlx.runtime import Session
+
+PART_SECONDS = 540  # a part ends after this long; the next run of the command goes on
+
+
+def main() -> int:
+    """Runs what is left to run. Exit status 0: all passed; 1: some failed; 3: not finished, run again."""
+    parser = argparse.ArgumentParser(prog="python -m rlx.conformance", description=__doc__)
+    parser.add_argument("--device", default="all", help='"all", or a device name')
+    parser.add_argument(
+        "--seconds", type=float, default=0, help=f"stop after this long (a part: {PART_SECONDS})"
+    )
+    parser.add_argument("--op", action="append", help="only this op's cases; may be repeated")
+    parser.add_argument("--folder", type=Path, default=Path(".conformance"), help="where outcomes are kept")
+    args = parser.parse_args()
+    names = [i.id for i in probe_all()[0]] if args.device == "all" else [args.device]
+    cases = [c for c in all_cases() if not args.op or c.op in args.op]
+    end = time.monotonic() + (args.seconds or float("inf"))
+    args.folder.mkdir(exist_ok=True)
+    status = 0
+    for name in names:
+        try:
+            session = Session(name)
+        except RlxError as error:
+            print(f"{name}: {error}")
+            return 2
+        outcomes = _run(
+            session, cases, args.folder / f"{session.info.id.replace(':', '-')}-{digest()}.jsonl", end
+        )
+        done = len(outcomes) == len(cases)
+        print(
+            f"{name} ({session.info.name}): {Summary.of(outcomes)}"
+            + ("" if done else f" of {len(cases)}: run again")
+        )
+        for outcome in [o for o in outcomes if o.status != "pass"][:40]:
+            print(f"  {outcome.status} {outcome.case}: {outcome.message}")
+        failed = any(o.status == "fail" for o in outcomes)
+        status = max(status, 1 if failed else 0, 0 if done else 3)
+    return status
+
+
+def _run(session: Session, cases: list[Case], file: Path, end: float) -> list[Outcome]:
+    outcomes = {o.case: o for o in _read(file)}
+    left = [c for c in cases if c.id not in outcomes]
+    if len(left) < len(cases):
+        print(f"{session.info.id}: {len(cases) - len(left)} of {len(cases)} cases are done already ({file})")
+    started = shown = time.monotonic()
+    with file.open("a", encoding="utf-8") as log:
+        for i, outcome in enumerate(run_cases(session, left), 1):
+            outcomes[outcome.case] = outcome
+            log.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
+            now = time.monotonic()
+            if now - shown > 10:
+                log.flush()
+                rate = i / (now - started)
+                print(f"{session.info.id}: {i}/{len(left)}, {rate:.0f} a second", file=sys.stderr)
+                shown = now
+            if now > end:
+                break
+    return [outcomes[c.id] for c in cases if c.id in outcomes]
+
+
+def _read(file: Path) -> list[Outcome]:
+    if not file.exists():
+        return []
+    found = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # the last line of a run that was killed
+        found.append(Outcome(**{**entry, "how": tuple(entry["how"])}))
+    return found
+
+
+def digest() -> str:
+    """A digest of every source and kernel of the installed package."""
+    root = Path(rlx.__file__).parent
+    total = hashlib.sha256()
+    for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".cu", ".h", ".spv", ".inc"}):
+        total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()[:12]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
