@@ -1,0 +1,128 @@
+"""Case: one op with inputs, attributes and tolerance, as data. Tests and `rlx selftest` run the same cases."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.conformance import domains
+from rlx.conformance.oracle import evaluate
+from rlx.conformance.terms import term_scale
+from rlx.conformance.tolerances import Tolerance, Verdict, compare
+from rlx.dtypes import DType
+from rlx.ir import Attrs, Graph
+
+Array = npt.NDArray[Any]
+
+FAMILIES = (
+    "unary",
+    "binary",
+    "select",
+    "movement",
+    "reduce",
+    "linalg",
+    "norm",
+    "attention",
+    "index",
+    "fused",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One input: its type, and by name of a domain (see `domains`) what it holds."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    domain: str = "normal"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One op under test: `name` is unique among the op's cases; `reason` says why the tolerance is looser than the
+    table, where it is."""
+
+    op: str
+    name: str
+    inputs: tuple[InputSpec, ...]
+    attrs: Attrs
+    tolerance: Tolerance
+    reason: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.op}-{self.name}"
+
+    def arrays(self) -> list[Array]:
+        """The input arrays, in the inputs' dtypes."""
+        base = zlib.crc32(self.id.encode())
+        return [
+            domains.make(s.shape, s.dtype, s.domain, base + 7919 * i + s.seed)
+            for i, s in enumerate(self.inputs)
+        ]
+
+    def feeds(self) -> dict[str, Array]:
+        """The input arrays by the names that `graph` gives them."""
+        return {f"x{i}": a for i, a in enumerate(self.arrays())}
+
+    def graph(self) -> Graph:
+        """A graph of the one node: inputs x0, x1, …, outputs y0, y1, …"""
+        g = Graph(self.id)
+        ins = [g.input(f"x{i}", s.shape, s.dtype) for i, s in enumerate(self.inputs)]
+        for i, t in enumerate(g.add(self.op, ins, self.attrs)):
+            g.output(f"y{i}", t)
+        return g
+
+    def expected(self) -> dict[str, Array]:
+        """What each output should be: in float64, or where nothing may differ in the output's own dtype."""
+        g = self.graph()
+        upcast = self.tolerance.kind in ("ulp", "norm")
+        values = evaluate(g, self.feeds(), upcast=upcast)
+        return {name: values[t.id] for name, t in g.outputs.items()}
+
+    def scale(self) -> Array | None:
+        """What errors are measured against, where that is not the result itself."""
+        if self.tolerance.kind not in ("ulp", "norm"):
+            return None
+        return term_scale(self.op, self.arrays(), self.attrs)
+
+    def check(self, outputs: Mapping[str, Array], subnormals: bool = True) -> Verdict:
+        """Compares the outputs of a run with what they should be: the first verdict that fails, else the worst."""
+        scale = self.scale()
+        worst = Verdict(True)
+        types = {name: t.dtype for name, t in self.graph().outputs.items()}
+        for name, reference in self.expected().items():
+            got = np.asarray(outputs[name])
+            if got.dtype != types[name].np:
+                return Verdict(False, message=f"{name}: dtype {got.dtype}, expected {types[name]}")
+            verdict = compare(got, reference, self.tolerance, scale, subnormals)
+            if not verdict.ok:
+                return Verdict(
+                    False, verdict.max_ulp, verdict.nmse, verdict.max_error, f"{name}: {verdict.message}"
+                )
+            worst = max(worst, verdict, key=lambda v: (v.nmse, v.max_ulp))
+        return worst
+
+
+@functools.cache
+def all_cases() -> tuple[Case, ...]:
+    """Every case of every family, in a fixed order."""
+    found: dict[str, Case] = {}
+    for family in FAMILIES:
+        for case in importlib.import_module(f"rlx.conformance.cases.{family}").cases():
+            if found.setdefault(case.id, case) != case:
+                raise ValueError(f"two different cases are named {case.id}")
+    return tuple(found.values())
+
+
+def cases_of(op: str) -> Sequence[Case]:
+    """The cases of one op."""
+    return [c for c in all_cases() if c.op == op]

@@ -1,0 +1,130 @@
+"""Cases of the ops that move data: every byte must arrive."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from rlx.conformance.case import Case, InputSpec
+from rlx.conformance.cases.shapes import ALL, SHAPES, label
+from rlx.conformance.tolerances import BITS
+from rlx.dtypes import DType, bf16, f32, i64, u8
+
+Shape = tuple[int, ...]
+
+
+def _reshape() -> Iterator[Case]:
+    def case(a: Shape, b: Shape, dtype: DType) -> Case:
+        name = f"{dtype}-{label(a)}-to-{label(b)}"
+        return Case("reshape", name, (InputSpec(a, dtype, "any"),), {"shape": b}, BITS)
+
+    for shape in SHAPES:
+        yield case(shape, (1, math.prod(shape)), f32)
+    for a, b in (
+        ((2, 3, 4), (4, 6)),
+        ((24,), (2, 3, 4)),
+        ((1,), ()),
+        ((6, 0), (0, 5)),
+        ((2, 3), (3, 1, 2, 1)),
+    ):
+        yield case(a, b, f32)
+    for dtype in ALL:
+        yield case((33, 5), (5, 33), dtype)
+
+
+def _transpose() -> Iterator[Case]:
+    def case(shape: Shape, perm: tuple[int, ...], dtype: DType) -> Case:
+        name = f"{dtype}-{label(shape)}-by-{label(perm)}"
+        return Case("transpose", name, (InputSpec(shape, dtype, "any"),), {"perm": perm}, BITS)
+
+    for perm in itertools.permutations(range(3)):
+        yield case((3, 5, 7), perm, f32)
+    for shape in (
+        (1, 1),
+        (0, 3),
+        (31, 33),
+        (32, 32),
+        (33, 31),
+        (64, 64),
+        (65, 129),
+        (128, 1),
+        (1, 128),
+        (127, 129),
+    ):
+        yield case(shape, (1, 0), f32)
+    for perm in ((0, 2, 1, 3), (3, 2, 1, 0), (0, 1, 3, 2), (2, 3, 0, 1), (1, 0, 2, 3)):
+        yield case((2, 3, 4, 5), perm, f32)
+    yield case((), (), f32)
+    yield case((7,), (0,), f32)
+    yield case((2, 3, 1, 4, 5), (4, 0, 3, 1, 2), f32)
+    yield case((2, 1, 3, 2, 2, 3), (5, 3, 1, 0, 2, 4), f32)
+    for dtype in ALL:
+        yield case((33, 65), (1, 0), dtype)
+        yield case((4, 3, 5), (1, 2, 0), dtype)
+
+
+def _expand() -> Iterator[Case]:
+    def case(a: Shape, b: Shape, dtype: DType) -> Case:
+        name = f"{dtype}-{label(a)}-to-{label(b)}"
+        return Case("expand", name, (InputSpec(a, dtype, "any"),), {"shape": b}, BITS)
+
+    for a, b in (
+        ((), ()), ((), (5,)), ((), (0,)), ((), (33, 65)), ((1,), (129,)), ((3,), (3,)), ((3,), (4, 3)),
+        ((4, 1), (4, 33)), ((1, 3), (65, 3)), ((1, 1), (31, 32)), ((4, 1, 3), (4, 5, 3)), ((1, 5, 1), (3, 5, 7)),
+        ((5, 1), (2, 5, 4)),
+        ((1, 0), (3, 0)), ((0, 1), (0, 4)), ((1,), (0,)), ((2, 1, 4, 1), (2, 3, 4, 5)), ((7, 1, 1), (2, 7, 3, 1)),
+    ):  # fmt: skip
+        yield case(a, b, f32)
+    for dtype in ALL:
+        yield case((7, 1), (7, 33), dtype)
+        yield case((9,), (5, 9), dtype)
+
+
+def _slice() -> Iterator[Case]:
+    def case(shape: Shape, parts: list[tuple[int, int, int]], dtype: DType) -> Case:
+        starts, stops, steps = (tuple(p[i] for p in parts) for i in range(3))
+        text = "_".join(f"{a}:{b}:{c}" for a, b, c in parts)
+        attrs = {"starts": starts, "stops": stops, "steps": steps}
+        return Case("slice", f"{dtype}-{label(shape)}-{text}", (InputSpec(shape, dtype, "any"),), attrs, BITS)
+
+    whole = (0, 7, 1)
+    for part in (
+        whole, (0, 1, 1), (3, 3, 1), (2, 5, 1), (6, 7, 1), (0, 7, 2), (1, 7, 3), (0, 7, 7), (6, -1, -1), (5, 1, -2),
+        (6, 0, -3), (0, -1, -1), (4, 4, 2), (2, 2, -1), (6, -1, -5),
+    ):  # fmt: skip
+        yield case((7,), [part], f32)
+        yield case((5, 7), [(0, 5, 1), part], f32)
+        yield case((7, 3), [part, (0, 3, 2)], f32)
+    yield case((), [], f32)
+    yield case((0, 4), [(0, 0, 1), (1, 3, 1)], f32)
+    yield case((33, 65), [(1, 33, 1), (0, 65, 2)], f32)
+    yield case((4, 5, 6), [(3, -1, -1), (1, 4, 2), (5, -1, -2)], f32)
+    yield case((2, 3, 4, 5), [(1, 2, 1), (0, 3, 2), (3, -1, -1), (1, 5, 1)], f32)
+    for dtype in ALL:
+        yield case((9, 33), [(1, 8, 2), (32, -1, -3)], dtype)
+        yield case((129,), [(1, 128, 1)], dtype)
+
+
+def _concat() -> Iterator[Case]:
+    def case(shapes: list[Shape], axis: int, dtype: DType) -> Case:
+        name = f"{dtype}-{'-'.join(map(label, shapes))}-axis{axis}"
+        return Case("concat", name, tuple(InputSpec(s, dtype, "any") for s in shapes), {"axis": axis}, BITS)
+
+    joined: tuple[tuple[list[Shape], int], ...] = (
+        ([(3,)], 0), ([(3,), (4,)], 0), ([(1,), (1,), (1,)], 0), ([(0,), (5,)], 0), ([(5,), (0,), (2,)], 0),
+        ([(2, 3), (4, 3)], 0), ([(2, 3), (2, 5)], 1), ([(2, 0), (2, 3)], 1), ([(0, 3), (0, 2)], 1),
+        ([(33, 31), (33, 34)], 1), ([(31, 65), (34, 65)], 0), ([(3, 5, 7), (3, 2, 7)], 1), ([(3, 5, 7), (3, 5, 1)], 2),
+        ([(3, 5, 7), (1, 5, 7), (2, 5, 7)], 0), ([(2, 3, 4, 5), (2, 3, 1, 5)], 2), ([(128,), (1,), (127,)], 0),
+    )  # fmt: skip
+    for shapes, axis in joined:
+        yield case(shapes, axis, f32)
+    yield case([(i % 5, 3) for i in range(20)], 0, f32)
+    for dtype in ALL:
+        yield case([(7, 5), (7, 3), (7, 9)], 1, dtype)
+    for dtype in (u8, bf16, i64):  # odd sizes: parts that begin off any alignment
+        yield case([(1,), (3,), (5,), (2,)], 0, dtype)
+
+
+def cases() -> list[Case]:
+    return [*_reshape(), *_transpose(), *_expand(), *_slice(), *_concat()]

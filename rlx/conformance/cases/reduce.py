@@ -1,0 +1,88 @@
+"""Cases of the reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlx.conformance.case import Case, InputSpec
+from rlx.conformance.cases.shapes import FLOATS, INTS, label
+from rlx.conformance.tolerances import EQUAL, NORM
+from rlx.dtypes import DType, bool_, f32
+
+Shape = tuple[int, ...]
+
+_SHAPES: tuple[tuple[Shape, tuple[int, ...]], ...] = (
+    ((), ()),
+    ((1,), (0,)),
+    ((7,), ()),
+    ((7,), (0,)),
+    ((127,), (0,)),
+    ((128,), (0,)),
+    ((129,), (0,)),
+    ((4099,), (0,)),
+    ((3, 5), (0,)),
+    ((3, 5), (1,)),
+    ((3, 5), (0, 1)),
+    ((65, 129), (0,)),
+    ((65, 129), (1,)),
+    ((33, 1025), (1,)),
+    ((1025, 33), (0,)),
+    ((3, 5, 7), (1,)),
+    ((3, 5, 7), (0, 2)),
+    ((3, 5, 7), (1, 2)),
+    ((3, 5, 7), (0, 1)),
+    ((1, 5, 1), (0, 2)),
+    ((2, 3, 4, 5), (1, 3)),
+    ((2, 3, 4, 5), (0, 2)),
+    ((2, 3, 4, 5), (0, 1, 2, 3)),
+    ((0, 3), (1,)),
+    ((3, 0), (0,)),
+    ((31, 1, 33), (1,)),
+)
+_EMPTY: tuple[tuple[Shape, tuple[int, ...]], ...] = (
+    ((0,), (0,)),
+    ((3, 0), (1,)),
+    ((2, 0, 4), (0, 1)),
+    ((0, 0), (0, 1)),
+)
+_OPS = ("sum", "mean", "prod", "max", "min")
+
+
+def _case(
+    op: str, shape: Shape, axes: tuple[int, ...], dtype: DType, domain: str, keepdims: bool = False
+) -> Case:
+    name = f"{dtype}-{label(shape)}-over-{'_'.join(map(str, axes)) or 'none'}-{domain}{'-keep' if keepdims else ''}"
+    attrs = {"axes": axes, "keepdims": keepdims}
+    tolerance = EQUAL if op in ("max", "min") else NORM
+    return Case(op, name, (InputSpec(shape, dtype, domain),), attrs, tolerance)
+
+
+def _of(op: str) -> Iterator[Case]:
+    plain = "near_one" if op == "prod" else "normal"
+    for i, (shape, axes) in enumerate(_SHAPES):
+        yield _case(op, shape, axes, f32, plain, keepdims=i % 2 == 0)
+    if op not in ("max", "min"):
+        for shape, axes in _EMPTY:
+            yield _case(op, shape, axes, f32, "normal")
+    for dtype in FLOATS:
+        for shape, axes in (((9, 65), (1,)), ((65, 9), (0,)), ((5, 33, 3), (0, 2))):
+            yield _case(op, shape, axes, dtype, plain)
+        yield _case(op, (257,), (0,), dtype, plain, keepdims=True)
+        yield _case(op, (33, 129), (1,), dtype, "holes")
+        yield _case(op, (33, 12), (1,), dtype, "ties")
+    yield _case(op, (33, 12), (0,), f32, "zeros")
+    if op in ("sum", "mean"):
+        # Everything positive: the partial sums grow, and adding one by one would show.
+        yield _case(op, (100_003,), (0,), f32, "positive")
+        yield _case(op, (3, 20_011), (1,), f32, "offset")
+        yield _case(op, (20_011, 3), (0,), f32, "offset")
+    if op == "mean":
+        return
+    for dtype in (*INTS, bool_):
+        domain = "ties" if op == "prod" else "any"
+        for shape, axes in (((9, 65), (1,)), ((65, 9), (0,)), ((2, 3, 4), (0, 2)), ((129,), (0,))):
+            yield _case(op, shape, axes, dtype, domain)
+
+
+def cases() -> list[Case]:
+    return [case for op in _OPS for case in _of(op)]

@@ -1,0 +1,135 @@
+"""Test data by name: the arrays that a case's inputs stand for, the same on every machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.dtypes import DType
+from rlx.ops.numeric import convert
+
+Array = npt.NDArray[Any]
+Rng = np.random.Generator
+
+# Largest finite, smallest normal; bf16 shares f32's exponent.
+_LIMITS = {
+    "f64": (np.finfo(np.float64).max, 2.0**-1022),
+    "f32": (float(np.finfo(np.float32).max), 2.0**-126),
+    "bf16": ((2.0 - 2.0**-7) * 2.0**127, 2.0**-126),
+    "f16": (65504.0, 2.0**-14),
+}
+
+
+def special_values(dtype: DType) -> Array:
+    """The values where rules are decided: NaN, infinities, zeros, ends of the range, small whole numbers and halves."""
+    if dtype.kind == "b":
+        return np.array([False, True])
+    if dtype.is_int:
+        info = np.iinfo(dtype.np)
+        wanted = [
+            0,
+            1,
+            2,
+            3,
+            5,
+            7,
+            31,
+            32,
+            100,
+            -1,
+            -2,
+            -3,
+            -100,
+            info.min,
+            info.min + 1,
+            info.max,
+            info.max - 1,
+        ]
+        return np.array([v for v in wanted if info.min <= v <= info.max], dtype.np)
+    top, least = _LIMITS[dtype.name]
+    values = [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 10.0, 1 / 3, 100.25, top, least, math.inf]
+    return np.array([math.nan, *values, *(-v for v in values)]).astype(dtype.np)
+
+
+def _wide(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
+    """Every magnitude of normal numbers, with either sign."""
+    top, least = (math.log2(v) for v in _LIMITS[dtype.name])
+    magnitude = np.exp2(rng.uniform(least + 1, top - 1, shape))
+    return np.asarray(magnitude * rng.choice([-1.0, 1.0], shape))
+
+
+def _mixed(rng: Rng, shape: tuple[int, ...], values: Array, dtype: DType, share: float) -> Array:
+    """`values` with a share of special ones thrown in."""
+    special = special_values(dtype)
+    taken = special[rng.integers(0, len(special), shape)]
+    return np.where(rng.random(shape) < share, taken, values.astype(dtype.np))
+
+
+def _holes(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
+    """Normal numbers, of which a few are NaN and infinite."""
+    holes = np.array([math.nan, math.inf, -math.inf])[rng.integers(0, 3, shape)]
+    return np.where(rng.random(shape) < 0.02, holes, rng.standard_normal(shape))
+
+
+_FLOATS: dict[str, Callable[[Rng, tuple[int, ...], DType], Array]] = {
+    "normal": lambda rng, shape, dtype: rng.standard_normal(shape),
+    "positive": lambda rng, shape, dtype: np.exp(rng.standard_normal(shape)),
+    "unit": lambda rng, shape, dtype: rng.uniform(-1, 1, shape),
+    "small": lambda rng, shape, dtype: rng.standard_normal(shape) * 0.05,
+    "large": lambda rng, shape, dtype: rng.standard_normal(shape) * 30,
+    "angle": lambda rng, shape, dtype: rng.uniform(-1e4, 1e4, shape),
+    "near_one": lambda rng, shape, dtype: rng.uniform(0.7, 1.4, shape),
+    "halves": lambda rng, shape, dtype: rng.integers(-40, 40, shape) / 4,
+    "ties": lambda rng, shape, dtype: rng.integers(-2, 3, shape).astype(np.float64),
+    "offset": lambda rng, shape, dtype: rng.standard_normal(shape) + 10,
+    "far": lambda rng, shape, dtype: rng.standard_normal(shape) + 1000,
+    "zeros": lambda rng, shape, dtype: np.zeros(shape),
+    "wide": _wide,
+    "holes": _holes,
+    "masked": lambda rng, shape, dtype: np.where(
+        rng.random(shape) < 0.5, -np.inf, rng.standard_normal(shape)
+    ),
+    "any": lambda rng, shape, dtype: _mixed(rng, shape, _wide(rng, shape, dtype), dtype, 0.25),
+}
+
+_INTS: dict[str, tuple[int, int]] = {
+    "normal": (-100, 101),
+    "positive": (1, 20),
+    "ties": (-2, 3),
+    "exponent": (-3, 8),
+    "zeros": (0, 1),
+}
+
+
+def make(shape: tuple[int, ...], dtype: DType, domain: str, seed: int) -> Array:
+    """The array of a domain. "index:n" gives integers in -n..n-1, "wild:n" some beyond; "special" cycles through
+    `special_values`, so that (k, 1) beside (1, k) tries every pair. Raises: ValueError for a domain of no such name."""
+    rng = np.random.default_rng([seed, *shape])
+    name, _, argument = domain.partition(":")
+    if name == "special":
+        values = special_values(dtype)
+        return np.resize(values, shape) if shape else values[seed % len(values)].reshape(())
+    if dtype.kind == "b":
+        return np.asarray(rng.random(shape) < 0.5)
+    if name in ("index", "wild"):
+        n = int(argument)
+        reach = n if name == "index" else 3 * n + 2
+        return np.asarray(rng.integers(-reach, reach, shape), dtype.np)
+    if dtype.is_int:
+        if name == "any":
+            info = np.iinfo(dtype.np)
+            whole = np.asarray(rng.integers(info.min, info.max, shape, dtype=dtype.np, endpoint=True))
+            return _mixed(rng, shape, whole, dtype, 0.25)
+        low, high = _INTS[name]
+        low = max(low, 0) if dtype.kind == "u" else low
+        return np.asarray(rng.integers(low, high, shape), dtype.np)
+    if name not in _FLOATS:
+        raise ValueError(
+            f"there is no domain {domain!r}; the domains are {', '.join(_FLOATS)}, special, index:n, wild:n"
+        )
+    with np.errstate(all="ignore"):
+        return convert(np.asarray(_FLOATS[name](rng, shape, dtype)), dtype)

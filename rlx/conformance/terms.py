@@ -1,0 +1,61 @@
+"""What the errors of an op are measured against: the size of the terms that it adds up, where results may cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.ir import Attrs
+from rlx.ops.numeric import Array
+
+F64 = npt.NDArray[np.float64]
+
+
+def _sum(x: Array, attrs: Attrs) -> F64:
+    return np.asarray(np.sqrt(np.sum(x * x, axis=attrs["axes"], keepdims=attrs["keepdims"])))
+
+
+def _mean(x: Array, attrs: Attrs) -> F64:
+    count = int(np.prod([x.shape[i] for i in attrs["axes"]], dtype=np.int64))
+    return _sum(x, attrs) / max(count, 1)
+
+
+def _matmul(inputs: Sequence[Array], attrs: Attrs) -> F64:
+    a, b = inputs[:2]
+    a = np.swapaxes(a, -1, -2) if attrs["transpose_a"] else a
+    b = np.swapaxes(b, -1, -2) if attrs["transpose_b"] else b
+    squares = np.matmul(a * a, b * b)
+    if len(inputs) == 3:
+        squares = squares + inputs[2] ** 2
+    return np.asarray(np.sqrt(squares))
+
+
+def _attention(inputs: Sequence[Array], attrs: Attrs) -> F64:
+    """A weighted mean of values is at most the largest of them."""
+    v = inputs[2]
+    group = inputs[0].shape[1] // v.shape[1]
+    largest = np.max(np.abs(np.repeat(v, group, axis=1)), axis=2, keepdims=True, initial=0)
+    return np.asarray(np.broadcast_to(largest, inputs[0].shape))
+
+
+_RULES: dict[str, Callable[[Sequence[Array], Attrs], F64]] = {
+    "sum": lambda inputs, attrs: _sum(inputs[0], attrs),
+    "mean": lambda inputs, attrs: _mean(inputs[0], attrs),
+    "matmul": _matmul,
+    "attention": _attention,
+    # x·Φ(x) for x far below 0 is computed as x·(1 + erf): small beside x, not beside itself.
+    "gelu": lambda inputs, attrs: np.abs(inputs[0]),
+}
+
+
+def term_scale(op: str, inputs: Sequence[Array], attrs: Attrs) -> F64 | None:
+    """√(Σ|terms|²) of each output element; None where errors are measured against the result."""
+    rule = _RULES.get(op)
+    if rule is None:
+        return None
+    with np.errstate(all="ignore"):
+        wide: list[Any] = [a if a.dtype == np.bool_ else a.astype(np.float64) for a in inputs]
+        return rule(wide, attrs)
