@@ -1,0 +1,170 @@
+"""Tree kernels as SPIR-V: the template `tree.spv` keeps what the tree calls, and main becomes the tree.
+
+The template holds every function of prims.h and the loads and stores of types.glsl, compiled ahead by glslang. What is
+made here is main: a loop over the elements, nearly all of it OpFunctionCall. No compiler is needed at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import resources
+
+from rlx.backends.gpu.spirv import Module, Op, preserve_nan
+from rlx.backends.gpu.spirv_template import PUSH_CONSTANT, Builder, Template
+from rlx.backends.gpu.steps import TreeKernel, TreeOperand
+from rlx.backends.gpu.tree import Const, Load, Program, float_bits, program
+
+
+@cache
+def template() -> Template:
+    """The shipped template, read once."""
+    file = resources.files("rlx.backends.vulkan").joinpath("spirv", "tree.spv")
+    return Template(Module.parse(file.read_bytes()))
+
+
+def emit_spirv(kernel: TreeKernel, features: frozenset[str]) -> bytes:
+    """The SPIR-V module of a tree kernel, entry point `main`, 256 threads a workgroup, for Vulkan 1.2.
+
+    The arguments stand in the push constants, in the kernel's order: addresses of 8 bytes, then u32 n. With
+    "float_controls" among the features, NaN and infinity are declared to matter.
+    """
+    main = _Main(kernel, template().start())
+    main.write()
+    code = main.b.module().encode()
+    return preserve_nan(code) if "float_controls" in features else code
+
+
+class _Main:
+    def __init__(self, kernel: TreeKernel, builder: Builder) -> None:
+        self.kernel = kernel
+        self.b = builder
+        self.program: Program = program(kernel)
+        self.operands: list[TreeOperand] = [*kernel.inputs, *kernel.outputs]
+        self.strided = [k for k, o in enumerate(self.operands) if o.access == "strided"]
+        self.uint_t = builder.declare(Op.TypeInt, 32, 0)
+        self.bool_t = builder.declare(Op.TypeBool)
+        self.pointers: list[int] = []
+        self.scalars: dict[int, int] = {}
+        self.dims: list[int] = []
+        self.strides: dict[int, list[int]] = {}  # operand -> first element, then strides
+        self.consts: dict[int, int] = {}
+
+    def write(self) -> None:
+        b, n_in = self.b, len(self.kernel.inputs)
+        self.label(b.new())
+        n = self.arguments()
+        first, step = b.call("first_index"), b.call("index_step")
+        for k, o in enumerate(self.kernel.inputs):
+            if o.access == "scalar":
+                self.scalars[k] = b.call(f"load_{o.storage}", self.pointers[k], b.uint(0))
+        for i, v in enumerate(self.program.values):
+            if isinstance(v, Const):
+                self.consts[i] = self.constant(v)
+        self.loop(first, n, step, lambda i: self.elements([i], n_in))
+        b.emit(Op.Return)
+
+    def label(self, id_: int) -> int:
+        self.b.emit(Op.Label, id_)
+        return id_
+
+    def arguments(self) -> int:
+        """Reads the push constants (and the meta block). Returns n."""
+        b = self.b
+        kinds = [b.named_pointer("ptr_u32")] if self.strided else []
+        kinds += [b.named_pointer(f"ptr_{o.storage}") for o in self.operands]
+        block = b.push_constants([*kinds, self.uint_t], [8 * k for k in range(len(kinds) + 1)])
+        values = []
+        for k, kind in enumerate([*kinds, self.uint_t]):
+            place = b.make(
+                Op.AccessChain, b.declare(Op.TypePointer, PUSH_CONSTANT, kind), block, b.uint(k)
+            )
+            values.append(b.make(Op.Load, kind, place))
+        if self.strided:
+            meta, rank = values.pop(0), self.kernel.rank
+            words = [b.call("word", meta, b.uint(k)) for k in range(rank + len(self.strided) * (rank + 1))]
+            self.dims = words[:rank]
+            for k, operand in enumerate(self.strided):
+                at = rank + k * (rank + 1)
+                self.strides[operand] = words[at : at + rank + 1]
+        self.pointers = values[:-1]
+        return values[-1]
+
+    def loop(self, start: int, end: int, step: int, body: Callable[[int], None]) -> int:
+        """for (i = start; i < end; i += step) body(i). Returns the last i, which the body did not see."""
+        b = self.b
+        entry = next(inst.words[0] for inst in reversed(b.code) if inst.op == Op.Label)
+        head, test, inside, after, done = (b.new() for _ in range(5))
+        i, following = b.new(), b.new()
+        b.emit(Op.Branch, head)
+        self.label(head)
+        b.emit(Op.Phi, self.uint_t, i, start, entry, following, after)
+        b.emit(Op.LoopMerge, done, after, 0)
+        b.emit(Op.Branch, test)
+        self.label(test)
+        b.emit(Op.BranchConditional, b.make(Op.ULessThan, self.bool_t, i, end), inside, done)
+        self.label(inside)
+        body(i)
+        b.emit(Op.Branch, after)
+        self.label(after)
+        b.emit(Op.IAdd, self.uint_t, following, i, step)
+        b.emit(Op.Branch, head)
+        self.label(done)
+        return i
+
+    def elements(self, indices: Sequence[int], n_in: int) -> None:
+        """Loads, computes and stores some elements; all are loaded before the first is stored."""
+        places = [self.places(i) for i in indices]
+        loaded = []
+        for at in places:
+            made = {}
+            for k, v in enumerate(self.program.values):
+                if isinstance(v, Load):
+                    scalar = self.scalars.get(v.operand)
+                    made[k] = scalar if scalar is not None else self.load(v, at[v.operand])
+            loaded.append(made)
+        for at, values in zip(places, loaded, strict=True):
+            for k, v in enumerate(self.program.values):
+                if isinstance(v, Const):
+                    values[k] = self.consts[k]
+                elif not isinstance(v, Load):
+                    values[k] = self.b.call(v.name, *(values[a] for a in v.args))
+            for s in self.program.stores:
+                target = n_in + s.operand
+                self.b.call(f"store_{s.storage}", self.pointers[target], at[target], values[s.value])
+
+    def load(self, v: Load, index: int) -> int:
+        return self.b.call(f"load_{v.storage}", self.pointers[v.operand], index)
+
+    def places(self, i: int) -> list[int]:
+        """The element of each operand at linear index i."""
+        b = self.b
+        at = [b.uint(0) if o.access == "scalar" else i for o in self.operands]
+        if not self.strided:
+            return at
+        for operand in self.strided:
+            at[operand] = self.strides[operand][0]
+        left = i
+        for d in reversed(range(self.kernel.rank)):
+            coordinate = left
+            if d:
+                quotient = b.make(Op.UDiv, self.uint_t, left, self.dims[d])
+                whole = b.make(Op.IMul, self.uint_t, quotient, self.dims[d])
+                coordinate, left = b.make(Op.ISub, self.uint_t, left, whole), quotient
+            for operand in self.strided:
+                part = b.make(Op.IMul, self.uint_t, coordinate, self.strides[operand][d + 1])
+                at[operand] = b.make(Op.IAdd, self.uint_t, at[operand], part)
+        return at
+
+    def constant(self, const: Const) -> int:
+        b = self.b
+        if const.cls == "b":
+            return b.declare(Op.ConstantTrue if const.value else Op.ConstantFalse, self.bool_t, typed=True)
+        if const.cls == "f":
+            kind = b.declare(Op.TypeFloat, 32)
+            return b.declare(Op.Constant, kind, float_bits(float(const.value)), typed=True)
+        value = int(const.value)
+        if const.cls == "i":
+            return b.declare(Op.Constant, b.declare(Op.TypeInt, 32, 1), value & 0xFFFFFFFF, typed=True)
+        words = (value & 0xFFFFFFFF, value >> 32 & 0xFFFFFFFF)
+        return b.declare(Op.Constant, b.declare(Op.TypeInt, 64, 1), *words, typed=True)
