@@ -1,1 +1,44 @@
-"""rlx: one tensor program, any device, the same answer."""
+"""rlx: one tensor program, any device, the same answer.
+
+Build a graph (`Graph`, or a function under `jit`), compile it with a `Session`, run it on NumPy arrays. `devices()`
+lists what there is; `models.load` reads a model folder. Submodules load when first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from rlx import errors as errors
+from rlx.driver.registry import devices as devices
+from rlx.dtypes import bf16 as bf16
+from rlx.dtypes import bool_ as bool_
+from rlx.dtypes import f16 as f16
+from rlx.dtypes import f32 as f32
+from rlx.dtypes import f64 as f64
+from rlx.dtypes import i8 as i8
+from rlx.dtypes import i32 as i32
+from rlx.dtypes import i64 as i64
+from rlx.dtypes import u8 as u8
+from rlx.errors import RlxError as RlxError
+from rlx.ir import Graph as Graph
+from rlx.ir import Tensor as Tensor
+from rlx.ops import *  # noqa: F403
+from rlx.runtime import CompiledGraph as CompiledGraph
+from rlx.runtime import Session as Session
+from rlx.runtime import State as State
+from rlx.runtime import Weights as Weights
+from rlx.runtime import grad as grad
+from rlx.runtime import jit as jit
+
+if TYPE_CHECKING:
+    from rlx import conformance as conformance
+    from rlx import formats as formats
+    from rlx import models as models
+
+__version__ = "0.1.0"
+_LAZY = {"models", "formats", "conformance"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"rlx.{name}")
+    raise AttributeError(f"module 'rlx' has no attribute {name!r}")
