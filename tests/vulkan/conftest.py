@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -161,3 +162,14 @@ def shift(arena: VulkanArena, x: int, y: int, *constants: int, wide: bool = Fals
     x_ref, y_ref = ref(arena, x), ref(arena, y)
     kernel = FileKernel("test_shift", (("WIDTH", "wide"),) if wide else (), constants)
     return Launch(kernel, (-(-n // 64), 1, 1), (x_ref, y_ref, n), (x_ref,), (y_ref,), f"shift {x} {y}")
+
+
+def child(code: str, env: dict[str, str], **more: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a fresh interpreter."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**env, **more},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
