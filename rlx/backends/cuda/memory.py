@@ -74,6 +74,14 @@ class Staging:
         runtime = self._runtime
         with self._lock:
             self._open()
+            if out.nbytes <= STAGING_BYTES:  # one copy: an event would only cost time
+                turn = self._next()
+                runtime.memcpyAsync(
+                    self._addresses[turn], source, out.nbytes, runtime.memcpyDeviceToHost, self._stream
+                )
+                runtime.streamSynchronize(self._stream)
+                out[:] = self._views[turn][: out.nbytes]
+                return
             waiting: tuple[int, int, int] | None = None
             for at in range(0, out.nbytes, STAGING_BYTES):
                 turn = self._next()

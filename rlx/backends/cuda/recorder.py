@@ -77,7 +77,7 @@ class Recorded:
         device = self._device
         runtime = device.api.runtime
         with device.lock, device.doing("timing steps"):
-            device.blas.use_stream(device.stream)
+            _aim_blas(device, self._steps, device.stream)
             events = [runtime.eventCreateWithFlags(runtime.eventDefault) for _ in range(len(self._steps) + 1)]
             best = [float("inf")] * len(self._steps)
             try:
@@ -120,8 +120,7 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena) -> Rec
         label = ""
         with device.doing("capturing steps"):
             stream = device.capture_stream
-            if any(isinstance(s, Gemm) for s in steps):
-                device.blas.use_stream(stream)
+            _aim_blas(device, steps, stream)
             # Relaxed: as in the thread-local mode, no call of another thread disturbs the capture; this one also
             # lets cuBLAS load a kernel on its first use, which is the call that is being captured.
             runtime.streamBeginCapture(stream, runtime.streamCaptureModeRelaxed)
@@ -142,6 +141,12 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena) -> Rec
             runtime.graphUpload(handle, device.stream)
         segments = {ref.segment for step in steps for ref in (*step.reads, *step.writes)}
         return Recorded(device, steps, enqueues, handle, frozenset(map(arena.buffer, segments)))
+
+
+def _aim_blas(device: CudaDevice, steps: Sequence[Step], stream: int) -> None:
+    """Sends the products among the steps to a stream. Requires: the device's lock held until they are enqueued."""
+    if any(isinstance(step, Gemm) for step in steps):
+        device.blas.use_stream(stream)
 
 
 def _abandon(device: CudaDevice, stream: int) -> None:
