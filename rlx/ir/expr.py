@@ -10,8 +10,9 @@ integers, `l` i64, `b` bool.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rlx.dtypes import DType, bool_, f32, promote
 
@@ -41,6 +42,14 @@ class Expr:
     args: tuple[Expr, ...]
     dtype: DType
     value: int | float | bool | None = None
+    # Kept, because trees share parts: hashing each part anew would take time exponential in the depth.
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.prim, self.args, self.dtype, self.value)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __add__(self, other: Expr | float) -> Expr:
         return call("add", self, other)
@@ -73,9 +82,11 @@ def arg(index: int, dtype: DType) -> Expr:
 
 
 def lit(value: bool | int | float, dtype: DType) -> Expr:
-    """A literal of dtype `dtype`."""
+    """A literal of dtype `dtype`. -0.0 is the negation of 0.0, which Python calls equal: equal trees share a kernel."""
     if dtype.kind == "b":
         return Expr("lit", (), dtype, bool(value))
+    if dtype.is_float and value == 0 and math.copysign(1.0, value) < 0:
+        return Expr("neg", (Expr("lit", (), dtype, 0.0),), dtype)
     return Expr("lit", (), dtype, float(value) if dtype.is_float else int(value))
 
 

@@ -1,0 +1,58 @@
+"""Passes: graph in, graph out. `optimize` runs those that a device needs, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from rlx.ir import Graph
+from rlx.ir import verify as verify_graph
+from rlx.passes.fuse import fuse as fuse_graph
+from rlx.passes.fuse import fuse_epilogues as fuse_epilogues
+from rlx.passes.fuse import fuse_regions as fuse_regions
+from rlx.passes.isolate import isolate_results as isolate_results
+from rlx.passes.legalize import PassReport as PassReport
+from rlx.passes.legalize import legalize as legalize
+from rlx.passes.params import set_param_dtypes as set_param_dtypes
+from rlx.passes.params import sink_casts as sink_casts
+from rlx.passes.rewriting import SupportOf as SupportOf
+from rlx.passes.rewriting import native_everywhere as native_everywhere
+from rlx.passes.rewriting import remove_dead as remove_dead
+from rlx.passes.simplify import simplify as simplify
+from rlx.passes.widen import widen as widen
+
+
+def optimize(
+    graph: Graph,
+    *,
+    support: SupportOf = native_everywhere,
+    fallback: Literal["host", "error"] = "host",
+    fuse: bool = True,
+    verify: bool = False,
+) -> tuple[Graph, PassReport]:
+    """The graph as a device will run it, and how each node runs there.
+
+    `support` says what the device has kernels for. `fuse=False` runs the graph as written: only what the device needs
+    is done (decomposing ops without a kernel, copying states that are results). `verify` checks the graph after each
+    pass. Raises: UnsupportedOp when `fallback` is "error" and a node has neither a kernel nor a decomposition.
+    """
+    counts: list[tuple[str, int]] = [("given", len(graph.nodes))]
+
+    def stage(name: str, run: Callable[[Graph], Graph]) -> None:
+        nonlocal graph
+        graph = run(graph)
+        if verify:
+            verify_graph(graph)
+        counts.append((name, len(graph.nodes)))
+
+    if fuse:
+        stage("simplify", simplify)
+        stage("sink_casts", lambda g: sink_casts(g, support))
+    graph, report = legalize(graph, support, fallback)
+    stage("legalize", lambda g: g)
+    if fuse:
+        stage("simplify", simplify)
+        stage("fuse", lambda g: fuse_graph(g, support))
+    stage("isolate_results", isolate_results)
+    report.nodes = counts
+    return graph, report

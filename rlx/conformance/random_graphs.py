@@ -1,0 +1,171 @@
+"""Random graphs: from a seed, a valid graph of every kind of op, and arrays to run it on.
+
+They exercise what hand-written graphs leave out: shared values, dead nodes, outputs that alias leaves, views and each
+other, states, zero sizes, mixed dtypes. The same seed gives the same graph on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx import ops
+from rlx.conformance.random_rules import MAX_ELEMENTS, ROUGH, RULES, is_number, joined
+from rlx.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
+from rlx.ir import Graph, Tensor
+
+_DTYPES = (f32, f32, f32, f32, f32, f16, bf16, f64, i32, i64, i8, u8, bool_)
+_SMOOTH_DTYPES = (f32, f32, f32, f32, f32, f16, bf16, i32, bool_)
+_SPECIAL = (0.0, -0.0, math.inf, -math.inf, math.nan, 1e30, -1e-30)
+
+
+@dataclass(slots=True)
+class RandomGraph:
+    """A graph and a value for each of its inputs, params and states."""
+
+    seed: int
+    graph: Graph
+    feeds: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+    def of(self, table: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
+        """The values of the graph's inputs, params or states."""
+        return {name: self.feeds[name] for name in table}
+
+
+def random_graph(
+    seed: int, *, nodes: int = 18, smooth: bool = False, dtypes: tuple[DType, ...] | None = None
+) -> RandomGraph:
+    """A graph of about `nodes` nodes.
+
+    With `smooth`, a small error of a value stays small: no rounding to integers, comparisons or exponentials, no
+    special values; so that results may be compared with a tolerance.
+    """
+    return Builder(seed, smooth, dtypes or (_SMOOTH_DTYPES if smooth else _DTYPES)).build(nodes)
+
+
+class Builder:
+    def __init__(self, seed: int, smooth: bool, dtypes: tuple[DType, ...]) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.smooth = smooth
+        self.dtypes = dtypes
+        self.graph = Graph(f"random{seed}")
+        self.made = RandomGraph(seed, self.graph)
+        self.pool: list[Tensor] = []
+
+    def build(self, nodes: int) -> RandomGraph:
+        for _ in range(1 + self.below(3)):
+            self.leaf(self.shape(), self.dtype())
+        rules = [rule for name, rule in RULES.items() if not (self.smooth and name in ROUGH)]
+        target = 1 + self.below(nodes)
+        while len(self.graph.nodes) < target + len(self.made.feeds):
+            made = rules[self.below(len(rules))](self)
+            self.pool += [t for t in made if t.size <= MAX_ELEMENTS]
+        self.results()
+        return self.made
+
+    def results(self) -> None:
+        """Outputs of every kind (recent values more often), and new values for most states."""
+        late = [t for t in self.pool if not t.node.op.leaf][-6:] or self.pool
+        for k in range(1 + self.below(4)):
+            self.graph.output(f"y{k}", self.choose(late if self.chance(0.8) else self.pool))
+        for name, state in list(self.graph.states.items()):
+            if self.chance(0.8):
+                fitting = [t for t in self.pool if t.type == state.type and t is not state]
+                value = (
+                    self.choose(fitting)
+                    if fitting and self.chance(0.7)
+                    else ops.add(state, 1)
+                    if is_number(state)
+                    else state
+                )
+                self.graph.update(name, value)
+
+    # -- choices
+
+    def below(self, n: int) -> int:
+        return int(self.rng.integers(n))
+
+    def chance(self, p: float) -> bool:
+        return bool(self.rng.random() < p)
+
+    def choose(self, items: list[Any] | tuple[Any, ...]) -> Any:
+        return items[self.below(len(items))]
+
+    def shape(self, rank: int | None = None) -> tuple[int, ...]:
+        sizes = (1, 1, 2, 3, 4, 5, 8, 17) if self.chance(0.96) else (0, 1, 2, 64)
+        n = self.below(5) if rank is None else rank
+        shape = tuple(self.choose(sizes) for _ in range(n))
+        return shape if math.prod(shape) <= MAX_ELEMENTS else shape[:2]
+
+    def dtype(self) -> DType:
+        found: DType = self.choose(self.dtypes)
+        return found
+
+    def value(self, shape: tuple[int, ...], dtype: DType) -> npt.NDArray[Any]:
+        if dtype.kind == "b":
+            return self.rng.integers(0, 2, shape).astype(np.bool_)
+        if dtype.is_int:
+            low = 0 if dtype.kind == "u" else -9
+            return self.rng.integers(low, 10, shape).astype(dtype.np)
+        value = np.asarray(self.rng.standard_normal(shape))
+        if not self.smooth and value.size and self.chance(0.1):
+            value.reshape(-1)[self.below(value.size)] = self.choose(_SPECIAL)
+        return value.astype(dtype.np)
+
+    # -- tensors
+
+    def leaf(self, shape: tuple[int, ...], dtype: DType) -> Tensor:
+        """A new input, param, state or constant."""
+        kind = self.choose(("input", "input", "param", "param", "state", "constant"))
+        if kind == "constant":
+            value = self.value(shape, dtype)
+            if self.chance(0.3) and value.size:
+                value = np.full(shape, self.choose((0, 1, 1, 2)), dtype.np)  # what simplify looks for
+            made = self.graph.constant(value)
+        else:
+            name = f"{kind}{len(self.made.feeds)}"
+            self.made.feeds[name] = self.value(shape, dtype)
+            made = {"input": self.graph.input, "param": self.graph.param, "state": self.graph.state}[kind](
+                name, shape, dtype
+            )
+        self.pool.append(made)
+        return made
+
+    def pick(self, want: Callable[[Tensor], bool] = lambda t: True) -> Tensor | None:
+        """A tensor there is, recent ones more often."""
+        fitting = [t for t in self.pool if want(t)]
+        if not fitting:
+            return None
+        chosen: Tensor = self.choose(fitting[-4:] if self.chance(0.6) else fitting)
+        return chosen
+
+    def pick_or(self, want: Callable[[Tensor], bool], shape: tuple[int, ...], dtype: DType) -> Tensor:
+        """A tensor there is, or a new leaf."""
+        found = self.pick(want)
+        return found if found is not None else self.leaf(shape, dtype)
+
+    def any(self) -> Tensor:
+        return self.pick_or(lambda t: True, self.shape(), self.dtype())
+
+    def floating(self) -> Tensor:
+        return self.pick_or(lambda t: t.dtype.is_float, self.shape(), f32)
+
+    def number(self) -> Tensor:
+        return self.pick_or(is_number, self.shape(), f32)
+
+    def ranked(self, low: int, want: Callable[[Tensor], bool] = lambda t: True) -> Tensor:
+        """A tensor of elements, with `low` axes or more."""
+        shape = tuple(1 + self.below(5) for _ in range(low))
+        return self.pick_or(lambda t: t.ndim >= low and t.size > 0 and want(t), shape, f32)
+
+    def beside(self, x: Tensor, want: Callable[[Tensor], bool] = lambda t: True) -> Tensor:
+        """A tensor that broadcasts with x, or a constant of one element."""
+        found = self.pick(lambda t: want(t) and joined(x, t) <= MAX_ELEMENTS) if self.chance(0.85) else None
+        return (
+            found if found is not None else self.graph.constant(self.value((), x.dtype if want(x) else f32))
+        )

@@ -1,0 +1,132 @@
+"""fuse: elementwise regions become one `fused` node each; bias and activation go into the matmul before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.ir import Expr, Graph, Node, Tensor, rebuild
+from rlx.ir import expr as ex
+from rlx.ir.expr import substitute
+from rlx.ops.linalg import ACTIVATIONS
+from rlx.passes.regions import Finder, Region, source
+from rlx.passes.rewriting import Maker, SupportOf, native_everywhere, remove_dead, trial, use_counts
+from rlx.passes.trees import explicit, literal, node_trees
+
+_LABEL = 60  # characters
+
+
+def fuse(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
+    """Matmul epilogues, then elementwise regions. Halves inside a region are rounded where they were stored before;
+    between a matmul and its epilogue they are not."""
+    return fuse_regions(fuse_epilogues(graph, support), support)
+
+
+def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
+    """matmul + bias, and an activation after either, as one matmul node where nothing else reads what lies between."""
+    uses = use_counts(graph)
+
+    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+        for k, x in enumerate(inputs):
+            product = x.node
+            if product.op.name != "matmul" or uses[node.inputs[k].id] != 1 or product.attrs["activation"] is not None:
+                continue
+            found: tuple[tuple[Tensor, ...], dict[str, object]] | None = None
+            if node.op.name == "add" and len(product.inputs) == 2 and x.type == node.outputs[0].type:
+                bias = _bias(new, inputs[1 - k], x.shape[-1])
+                if bias is not None:
+                    found = (*product.inputs, bias), dict(product.attrs)
+            else:
+                name = _activation(node)
+                if name is not None:
+                    found = product.inputs, {**product.attrs, "activation": name}
+            if found is not None and support(trial("matmul", [t.type for t in found[0]], found[1])) == "native":
+                return new.add("matmul", *found, label=node.label or product.label)
+        return None
+
+    return remove_dead(rebuild(graph, rewrite)[0])
+
+
+def _bias(new: Graph, t: Tensor, n: int) -> Tensor | None:
+    """t as a vector of n when it is one value a column."""
+    t = source(t)
+    if t.size != n or t.shape[-1:] != (n,):
+        return None
+    return t if t.shape == (n,) else new.add("reshape", (t,), {"shape": (n,)}, t.node.label)[0]
+
+
+def _activation(node: Node) -> str | None:
+    for name, (op, attrs) in ACTIVATIONS.items():
+        if node.op.name == op and all(node.attrs.get(k) == v for k, v in attrs.items()):
+            return name
+    return None
+
+
+def fuse_regions(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
+    """Each region of two elementwise nodes or more, or of one that reads a broadcast, as one `fused` node."""
+    graph = remove_dead(graph)
+    finder = Finder(graph, support)
+    bodies: dict[int, _Body] = {}
+    chosen: dict[int, Region] = {}
+    for region in finder.find():
+        broadcasts = any(source(t) is not t for i in region.members for t in graph.nodes[i].inputs)
+        if len(region.members) > 1 or broadcasts:
+            body = _Body(graph, finder, region)
+            if body.inputs and support(trial("fused", [t.type for t in body.inputs], body.attrs)) == "native":
+                bodies[region.members[0]] = body
+                chosen.update(dict.fromkeys(region.members, region))
+    maker = Maker(graph)
+    for unit in finder.order(chosen):
+        found, node = bodies.get(unit[0]), graph.nodes[unit[0]]
+        if found is not None:
+            made = maker.new.add("fused", maker.inputs(found.inputs), found.attrs, found.label)
+            maker.put(found.outputs, made)
+        elif all(t.id in maker.made for t in node.inputs):
+            maker.copy(node)
+        # else: a broadcast of a value that stays inside a region, and that only the region reads
+    return remove_dead(maker.finish())
+
+
+class _Body:
+    """A region written out: what it reads, what it gives, and its trees."""
+
+    def __init__(self, graph: Graph, finder: Finder, region: Region) -> None:
+        self.inputs, self.outputs = finder.ports(region)
+        numbers = {t.id: k for k, t in enumerate(self.inputs)}
+        value: dict[int, Expr] = {}
+        for i in region.members:
+            node = graph.nodes[i]
+            args = []
+            for t in node.inputs:
+                x = source(t)
+                known = literal(t)
+                if x.id in value:
+                    args.append(value[x.id])
+                elif x.id in numbers:
+                    args.append(ex.arg(numbers[x.id], x.dtype))
+                else:
+                    assert known is not None
+                    args.append(known)
+            for t, tree in zip(node.outputs, explicit(node_trees(node)), strict=True):
+                value[t.id] = substitute(tree, args)
+        self.attrs = {"trees": tuple(_tidy(value[t.id]) for t in self.outputs), "shape": region.shape}
+        members = [graph.nodes[i] for i in region.members]
+        names = list(dict.fromkeys(n.label for n in members if n.label)) or [n.op.name for n in members]
+        label = "+".join(names)
+        self.label = label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
+
+
+def _tidy(tree: Expr) -> Expr:
+    """Casts that do nothing removed: of a value to its own dtype, and f32 → half → f32 → the same half."""
+    done: dict[Expr, Expr] = {}
+    for e in ex.linearize([tree]):
+        args = tuple(done[a] for a in e.args)
+        made = Expr(e.prim, args, e.dtype, e.value)
+        if e.prim == "cast":
+            (x,) = args
+            widened = x.prim == "cast" and x.args[0].dtype.is_half and x.dtype.is_float and not x.dtype.is_half
+            if x.dtype == e.dtype:
+                made = x
+            elif widened and x.args[0].dtype == e.dtype:
+                made = x.args[0]
+        done[e] = made
+    return done[tree]

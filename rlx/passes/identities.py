@@ -1,0 +1,251 @@
+"""Rewrites of one node that keep every bit of the result: what they may and may not assume is said at each rule.
+
+Left alone, because a bit would change: x + 0.0 (-0.0 + 0.0 is 0.0), x * 0 (NaN, infinity, -0.0), x - x, x / x,
+pow(x, 0.5). A NaN stays a NaN; its payload is not kept track of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType
+from rlx.ir import Attrs, Node, Tensor
+
+Emit = Callable[[str, Sequence[Tensor], Attrs], Tensor]
+Rule = Callable[[Node, Sequence[Tensor], Emit], "Tensor | None"]
+
+
+def _uniform(t: Tensor) -> Any:
+    """The one value that every element of a constant has (also under expand and reshape), else None."""
+    while t.node.op.name in ("expand", "reshape"):
+        t = t.node.inputs[0]
+    if t.node.op.name != "constant" or t.size == 0:
+        return None
+    value = t.node.attrs["value"].reshape(-1)
+    raw = value.view(np.uint8).reshape(value.size, -1)
+    return value[0] if value.size == 1 or bool((raw == raw[0]).all()) else None
+
+
+def _is(t: Tensor, number: float, *, negative_zero: bool | None = None) -> bool:
+    value = _uniform(t)
+    if value is None or float(value) != number:
+        return False
+    return negative_zero is None or (math.copysign(1.0, float(value)) < 0) == negative_zero
+
+
+def _same(node: Node, x: Tensor) -> bool:
+    return x.type == node.outputs[0].type
+
+
+def _add(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    """x + 0 of integers; x + -0.0, which gives x for every float."""
+    for x, zero in (inputs, inputs[::-1]):
+        if _same(node, x) and _is(zero, 0.0, negative_zero=True if x.dtype.is_float else None):
+            return x
+    return None
+
+
+def _sub(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    """x - 0 of integers; x - 0.0 (the positive zero), which gives x for every float."""
+    x, zero = inputs
+    return x if _same(node, x) and _is(zero, 0.0, negative_zero=False) else None
+
+
+def _mul(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    """x * 1."""
+    for x, one in (inputs, inputs[::-1]):
+        if _same(node, x) and _is(one, 1.0):
+            return x
+    return None
+
+
+def _div(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    """x / 1."""
+    x, one = inputs
+    return x if _same(node, x) and _is(one, 1.0) else None
+
+
+def _pow(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    """x ** 1 is x; x ** 2 is x * x, correctly rounded, which pow is within its tolerance."""
+    x, exponent = inputs
+    if not _same(node, x):
+        return None
+    if _is(exponent, 1.0):
+        return x
+    return emit("mul", (x, x), {}) if _is(exponent, 2.0) else None
+
+
+def _logical(neutral: bool) -> Rule:
+    def rule(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+        for x, other in (inputs, inputs[::-1]):
+            if _same(node, x) and _is(other, float(neutral)):
+                return x
+        return None
+
+    return rule
+
+
+def _where(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    """A condition known everywhere; both branches the same."""
+    cond, a, b = inputs
+    known = _uniform(cond)
+    if known is not None:
+        taken = a if known else b
+        return taken if _same(node, taken) else None
+    return a if a is b and _same(node, a) else None
+
+
+def _undone(by: str) -> Rule:
+    """f(f(x)) = x."""
+
+    def rule(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+        inner = inputs[0].node
+        return inner.inputs[0] if inner.op.name == by and inner.inputs[0].dtype == node.outputs[0].dtype else None
+
+    return rule
+
+
+def _idempotent(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    """f(f(x)) = f(x)."""
+    return inputs[0] if inputs[0].node.op.name == node.op.name else None
+
+
+def _copy(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    """Values never change, so a copy is its source. isolate_results, which runs last, puts back what must be."""
+    return inputs[0]
+
+
+def _clip(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    return inputs[0] if node.attrs["min"] is None and node.attrs["max"] is None else None
+
+
+def exact(source: DType, target: DType) -> bool:
+    """Whether every value of `source` is a value of `target`, so that the cast back gives it again."""
+    if source == target or source.kind == "b":
+        return True
+    if source.is_float:
+        return target.is_float and (target.itemsize > source.itemsize)
+    if target.is_float:
+        bits = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}[target.name]
+        return bits >= source.itemsize * 8 - (source.kind == "i")
+    if target.kind == "u":
+        return source.kind == "u" and target.itemsize >= source.itemsize
+    return target.kind == "i" and target.itemsize >= source.itemsize + (source.kind == "u")
+
+
+def _cast(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    """A cast to the dtype it has; a cast of an exact cast is the one cast from the start."""
+    x, to = inputs[0], node.attrs["dtype"]
+    if x.dtype == to:
+        return x
+    inner = x.node
+    if inner.op.name == "cast" and exact(inner.inputs[0].dtype, x.dtype):
+        start = inner.inputs[0]
+        return start if start.dtype == to else emit("cast", (start,), {"dtype": to})
+    return None
+
+
+def _reshape(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    x, shape = inputs[0], node.attrs["shape"]
+    if x.shape == tuple(shape):
+        return x
+    if x.node.op.name == "reshape":
+        return emit("reshape", (x.node.inputs[0],), {"shape": shape})
+    return None
+
+
+def _transpose(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    x, perm = inputs[0], tuple(node.attrs["perm"])
+    if perm == tuple(range(x.ndim)):
+        return x
+    if x.node.op.name == "transpose":
+        inner = x.node.attrs["perm"]
+        return emit("transpose", (x.node.inputs[0],), {"perm": tuple(inner[p] for p in perm)})
+    moved = [axis for axis in perm if x.shape[axis] != 1]
+    if moved == sorted(moved):
+        return emit("reshape", (x,), {"shape": node.outputs[0].shape})
+    return None
+
+
+def _expand(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    x, shape = inputs[0], tuple(node.attrs["shape"])
+    if x.shape == shape:
+        return x
+    if x.node.op.name == "expand":
+        return emit("expand", (x.node.inputs[0],), {"shape": shape})
+    return emit("reshape", (x,), {"shape": shape}) if x.size == math.prod(shape) else None
+
+
+def _slice(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    x, attrs = inputs[0], node.attrs
+    if x.shape == node.outputs[0].shape and all(step == 1 for step in attrs["steps"]):
+        return x
+    inner = x.node
+    if inner.op.name != "slice" or 0 in node.outputs[0].shape:
+        return None
+    starts, stops, steps = [], [], []
+    for axis, n in enumerate(node.outputs[0].shape):
+        a, step = inner.attrs["starts"][axis], inner.attrs["steps"][axis]
+        first, by = a + attrs["starts"][axis] * step, attrs["steps"][axis] * step
+        last = first + (n - 1) * by
+        starts.append(first)
+        steps.append(by if n > 1 else 1)
+        stops.append(last + 1 if steps[-1] > 0 else last - 1)
+    joined = {"starts": tuple(starts), "stops": tuple(stops), "steps": tuple(steps)}
+    return emit("slice", (inner.inputs[0],), joined)
+
+
+def _concat(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    """One input, or all but one of no elements."""
+    axis = node.attrs["axis"]
+    filled = [x for x in inputs if x.shape[axis] != 0] or list(inputs[:1])
+    if len(filled) == len(inputs) > 1:
+        return None
+    return filled[0] if len(filled) == 1 else emit("concat", filled, node.attrs)
+
+
+def _matmul(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    """A transposition of the last two axes of a factor is the factor read the other way round."""
+    factors, attrs = list(inputs), dict(node.attrs)
+    for k, flag in enumerate(("transpose_a", "transpose_b")):
+        inner = factors[k].node
+        if inner.op.name == "transpose" and factors[k].ndim >= 2:
+            rank = factors[k].ndim
+            if tuple(inner.attrs["perm"]) == (*range(rank - 2), rank - 1, rank - 2):
+                factors[k] = inner.inputs[0]
+                attrs[flag] = not attrs[flag]
+    return emit("matmul", factors, attrs) if attrs != dict(node.attrs) else None
+
+
+RULES: Mapping[str, Sequence[Rule]] = {
+    "add": (_add,),
+    "sub": (_sub,),
+    "mul": (_mul,),
+    "div": (_div,),
+    "pow": (_pow,),
+    "logical_and": (_logical(True),),
+    "logical_or": (_logical(False),),
+    "logical_xor": (_logical(False),),
+    "where": (_where,),
+    "neg": (_undone("neg"),),
+    "logical_not": (_undone("logical_not"),),
+    "abs": (_idempotent,),
+    "relu": (_idempotent,),
+    "round": (_idempotent,),
+    "floor": (_idempotent,),
+    "ceil": (_idempotent,),
+    "sign": (_idempotent,),
+    "copy": (_copy,),
+    "clip": (_clip,),
+    "cast": (_cast,),
+    "reshape": (_reshape,),
+    "transpose": (_transpose,),
+    "expand": (_expand,),
+    "slice": (_slice,),
+    "concat": (_concat,),
+    "matmul": (_matmul,),
+}

@@ -1,0 +1,28 @@
+"""isolate_results: a result that is a state which the run replaces gets a copy of its own."""
+
+from __future__ import annotations
+
+from rlx.ir import Graph, Tensor, rebuild
+
+
+def isolate_results(graph: Graph) -> Graph:
+    """Copies each state that a run replaces and that is an output, or the new value of another state, itself.
+
+    New values are written into the states after the last node and before outputs are read, so such a result would see
+    the new value. A state that stays as it is needs no copy.
+    """
+    changing = {graph.states[name].id for name, t in graph.updates.items() if t is not graph.states[name]}
+    results = [*graph.outputs.values(), *(t for name, t in graph.updates.items() if t is not graph.states[name])]
+    exposed = {t.id for t in results} & changing
+    if not exposed:
+        return graph
+    new, mapping = rebuild(graph)
+    copies: dict[int, Tensor] = {}
+    for old in sorted(exposed):
+        copies[old] = new.add("copy", (mapping[old],), {}, mapping[old].node.label)[0]
+    for name, t in graph.outputs.items():
+        new.outputs[name] = copies.get(t.id, new.outputs[name])
+    for name, t in graph.updates.items():
+        if t is not graph.states[name]:
+            new.updates[name] = copies.get(t.id, new.updates[name])
+    return new

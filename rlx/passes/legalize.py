@@ -1,0 +1,91 @@
+"""legalize: every node the device has no kernel for is written with simpler ops that it has, or left to the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rlx.errors import UnsupportedOp
+from rlx.ir import Graph, Node, Tensor
+from rlx.passes.rewriting import Maker, SupportOf, inline
+
+_DEPTH = 8  # decompositions of decompositions; deeper means that two ops are written with each other
+
+
+@dataclass(slots=True)
+class PassReport:
+    """How nodes will run, by label: `native` as they are, `decomposed` (labels of the pieces), `host` on the CPU.
+
+    `nodes` counts the graph's nodes after each pass, in order.
+    """
+
+    native: list[str] = field(default_factory=list)
+    decomposed: list[str] = field(default_factory=list)
+    host: list[str] = field(default_factory=list)
+    nodes: list[tuple[str, int]] = field(default_factory=list)
+
+
+def legalize(
+    graph: Graph, support: SupportOf, fallback: Literal["host", "error"] = "host"
+) -> tuple[Graph, PassReport]:
+    """Decomposes what the device does not run, where all of the pieces run there; else the node goes to the host.
+
+    Raises: UnsupportedOp listing every host node when `fallback` is "error".
+    """
+    report = PassReport()
+    maker = Maker(graph)
+    refused: list[str] = []
+    for node in graph.nodes:
+        if node.op.leaf:
+            maker.copy(node)
+            continue
+        label = node_label(node)
+        if support(node) == "native":
+            report.native.append(label)
+            maker.copy(node)
+            continue
+        body = decomposition(node, support)
+        if body is None:
+            report.host.append(label)
+            refused.append(f"{label}: {node.op.name}({', '.join(str(t.type) for t in node.inputs)})")
+            maker.copy(node)
+            continue
+        report.decomposed.append(label)
+        given = {f"x{i}": t for i, t in enumerate(maker.inputs(node.inputs))}
+        maker.put(node.outputs, inline(maker.new, body, given, label))
+    if refused and fallback == "error":
+        raise UnsupportedOp(
+            f"graph {graph.name!r}: the device has no kernel for {len(refused)} nodes: {'; '.join(refused)}. "
+            'Use fallback="host" to run them with NumPy'
+        )
+    return maker.finish(), report
+
+
+def node_label(node: Node) -> str:
+    """What reports call a node: its label, else op and tensor id."""
+    return node.label or f"{node.op.name}%{node.outputs[0].id}"
+
+
+def decomposition(node: Node, support: SupportOf, depth: int = 0) -> Graph | None:
+    """A graph with inputs x0, x1, … that does the same with native nodes only; None when there is none."""
+    if node.op.decompose is None or depth > _DEPTH:
+        return None
+    body = Graph(node.op.name)
+    inputs = [body.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(node.inputs)]
+    made = node.op.decompose(inputs, node.attrs)
+    outputs = (made,) if isinstance(made, Tensor) else tuple(made)
+    if tuple(t.type for t in outputs) != tuple(t.type for t in node.outputs):
+        raise AssertionError(f"op {node.op.name}: decompose gives {outputs} for {node.outputs}")
+    for i, t in enumerate(outputs):
+        body.output(f"y{i}", t)
+    maker = Maker(body)
+    for piece in body.nodes:
+        if piece.op.leaf or support(piece) == "native":
+            maker.copy(piece)
+            continue
+        inner = decomposition(piece, support, depth + 1)
+        if inner is None:
+            return None
+        given = {f"x{i}": t for i, t in enumerate(maker.inputs(piece.inputs))}
+        maker.put(piece.outputs, inline(maker.new, inner, given, ""))
+    return maker.finish()

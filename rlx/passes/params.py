@@ -1,0 +1,81 @@
+"""Passes over parameters: the dtype they are kept in, and where casts of half-precision weights vanish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rlx.dtypes import DType
+from rlx.errors import DTypeError, GraphError
+from rlx.ir import Graph, Node, Tensor, rebuild
+from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, trial
+
+_MOVES = frozenset({"reshape", "transpose", "slice", "expand"})
+
+
+def set_param_dtypes(graph: Graph, dtypes: Mapping[str, DType]) -> Graph:
+    """The graph with params kept in other dtypes: each is followed by a cast to the dtype it was declared with.
+
+    Raises: GraphError for a name that is no param, DTypeError for a dtype that is no float where the declared one is.
+    """
+    for name, dtype in dtypes.items():
+        if name not in graph.params:
+            raise GraphError(f"set_param_dtypes: no param {name!r}; the params are {sorted(graph.params)}")
+        declared = graph.params[name].dtype
+        if dtype != declared and not (dtype.is_float and declared.is_float):
+            raise DTypeError(f"param {name!r} is declared {declared}; both must be floats to keep it as {dtype}")
+
+    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+        if node.op.name != "param":
+            return None
+        name, declared = node.attrs["name"], node.attrs["dtype"]
+        dtype = dtypes.get(name, declared)
+        if dtype == declared:
+            return None
+        kept = new.param(name, node.attrs["shape"], dtype)
+        return new.add("cast", (kept,), {"dtype": declared}, f"{name}.{declared}")
+
+    return rebuild(graph, rewrite)[0]
+
+
+def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
+    """Lets a half-precision weight reach its use uncast.
+
+    cast(weight) → reshape, transpose, slice, expand or gather becomes the same with the cast after it, and a cast that
+    arrives at a factor of a matmul vanishes: matmul multiplies f32 by f16 or bf16 directly. Keeps every bit.
+    """
+
+    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+        name = node.op.name
+        if name in _MOVES or name == "gather":
+            half = _half_weight(inputs[0])
+            if half is None:
+                return None
+            if support(trial(node.op, [half.type, *(t.type for t in inputs[1:])], node.attrs)) != "native":
+                return None
+            moved = new.add(node.op, (half, *inputs[1:]), node.attrs, node.label)
+            return new.add("cast", moved, {"dtype": inputs[0].dtype}, node.label)
+        if name == "matmul":
+            for k in (1, 0):
+                half = _half_weight(inputs[k])
+                if half is None:
+                    continue
+                taken = (*inputs[:k], half, *inputs[k + 1 :])
+                found = trial(node.op, [t.type for t in taken], node.attrs)
+                if found.outputs[0].type == node.outputs[0].type and support(found) == "native":
+                    return new.add(node.op, taken, node.attrs, node.label)
+        return None
+
+    return remove_dead(rebuild(graph, rewrite)[0])
+
+
+def _half_weight(t: Tensor) -> Tensor | None:
+    """What t widens, when t is a half-precision weight (moved or not) cast to a wider float."""
+    if t.node.op.name != "cast" or not t.dtype.is_float:
+        return None
+    half = t.node.inputs[0]
+    if not half.dtype.is_half or t.dtype.itemsize <= half.dtype.itemsize:
+        return None
+    source = half
+    while source.node.op.name in _MOVES or source.node.op.name == "gather":
+        source = source.node.inputs[0]
+    return half if source.node.op.name == "param" else None

@@ -1,0 +1,191 @@
+"""Finding regions: sets of elementwise nodes that can run as one, without a path that leaves a set and comes back."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlx.ir import Graph, Node, Tensor
+from rlx.passes.rewriting import SupportOf
+from rlx.passes.trees import cheap, cost, literal, node_trees, spread
+
+MAX_INPUTS = 8
+MAX_TENSORS = 12  # inputs and outputs: pointers of one launch
+MAX_COST = 64  # computed nodes of the trees
+MAX_SPREAD = 4096  # nodes of one tree with shared parts written out: what printing or comparing it may cost
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """Node indices that run as one over `shape`. Members of a smaller shape are computed again for each element."""
+
+    shape: tuple[int, ...]
+    members: list[int] = field(default_factory=list)
+    cost: int = 0
+
+
+class Finder:
+    """Grows regions along the edges of a graph, consumers taking in their producers."""
+
+    def __init__(self, graph: Graph, support: SupportOf) -> None:
+        self.nodes = graph.nodes
+        self.position = {t.id: i for i, node in enumerate(graph.nodes) for t in node.outputs}
+        self.users: dict[int, list[int]] = {t.id: [] for t in graph.tensors()}
+        for i, node in enumerate(graph.nodes):
+            for t in node.inputs:
+                self.users[t.id].append(i)
+        self.results = {t.id for t in graph.results()}
+        self.region: dict[int, Region] = {}
+        self._spread: dict[int, tuple[int, dict[int, int]]] = {}
+        for i, node in enumerate(graph.nodes):
+            if fusible(node) and support(node) == "native":
+                trees = node_trees(node)
+                self.region[i] = Region(node.outputs[0].shape, [i], cost(trees))
+                self._spread.update({t.id: spread(tree) for t, tree in zip(node.outputs, trees, strict=True)})
+
+    def find(self) -> list[Region]:
+        """The regions, single nodes included."""
+        for i, node in enumerate(self.nodes):
+            if i in self.region:
+                for t in node.inputs:
+                    producer = self.position[source(t).id]
+                    if producer in self.region:
+                        self._try(self.region[producer], self.region[i])
+        return list({id(r): r for r in self.region.values()}.values())
+
+    def _try(self, producer: Region, consumer: Region) -> None:
+        if producer is consumer or not self._fits(producer, consumer):
+            return
+        merged = Region(consumer.shape, sorted((*producer.members, *consumer.members)), producer.cost + consumer.cost)
+        inputs, outputs = self.ports(merged)
+        if len(inputs) > MAX_INPUTS or len(inputs) + len(outputs) > MAX_TENSORS or merged.cost > MAX_COST:
+            return
+        if self._spread_of(merged) > MAX_SPREAD or self._leaves_and_returns(merged):
+            return
+        for i in merged.members:
+            self.region[i] = merged
+
+    def _fits(self, producer: Region, consumer: Region) -> bool:
+        if producer.shape == consumer.shape:
+            return True
+        if np.broadcast_shapes(producer.shape, consumer.shape) != consumer.shape:
+            return False
+        inside = {*producer.members, *consumer.members}
+        for i in producer.members:
+            for t in self.nodes[i].outputs:
+                if t.id in self.results or not inside.issuperset(self._readers(t)):
+                    return False
+        return all(cheap(node_trees(self.nodes[i])) for i in producer.members) and producer.cost <= 4
+
+    def ports(self, region: Region) -> tuple[list[Tensor], list[Tensor]]:
+        """The tensors a region reads (literals left out, broadcasts seen through) and those it must give."""
+        inside = set(region.members)
+        inputs: dict[int, Tensor] = {}
+        outputs: list[Tensor] = []
+        for i in region.members:
+            for t in self.nodes[i].inputs:
+                x = source(t)
+                if self.position[x.id] not in inside and literal(t) is None:
+                    inputs[x.id] = x
+            for t in self.nodes[i].outputs:
+                if t.id in self.results or not inside.issuperset(self._readers(t)):
+                    outputs.append(t)
+        return list(inputs.values()), outputs
+
+    def _spread_of(self, region: Region) -> int:
+        sizes: dict[int, int] = {}
+        for i in region.members:
+            inputs = self.nodes[i].inputs
+            for t in self.nodes[i].outputs:
+                size, uses = self._spread[t.id]
+                sizes[t.id] = size + sum(n * (sizes.get(source(inputs[k]).id, 1) - 1) for k, n in uses.items())
+        return max(sizes.values())
+
+    def _readers(self, t: Tensor) -> list[int]:
+        """Who reads t, elementwise readers through broadcasts included; for what else reads a broadcast of t, the
+        broadcast stands."""
+        found: list[int] = []
+        for i in self.users[t.id]:
+            out = self.nodes[i].outputs[0]
+            behind = self._readers(out) if self.nodes[i].op.name == "expand" else []
+            if behind and out.id not in self.results and all(j in self.region for j in behind):
+                found += behind
+            else:
+                found.append(i)
+        return found
+
+    def _leaves_and_returns(self, merged: Region) -> bool:
+        """Whether something outside lies on a path between members, regions counting as one node each."""
+        inside = set(merged.members)
+        low = merged.members[0]
+        seen: set[int] = set()
+        stack = [i for i in self._before(merged.members) if i not in inside]
+        while stack:
+            i = stack.pop()
+            if i in seen:
+                continue
+            region = self.region.get(i)
+            group = region.members if region is not None else [i]
+            seen.update(group)
+            if group[-1] < low:
+                continue  # everything it depends on comes earlier still
+            for j in self._before(group):
+                if j in inside:
+                    return True
+                if j not in seen:
+                    stack.append(j)
+        return False
+
+    def _before(self, members: list[int]) -> list[int]:
+        """The nodes whose outputs the members read. Elementwise nodes read through broadcasts (see `source`)."""
+        found = []
+        for i in members:
+            for t in self.nodes[i].inputs:
+                found.append(self.position[(source(t) if i in self.region else t).id])
+        return found
+
+    def order(self, chosen: Mapping[int, Region]) -> list[list[int]]:
+        """An order in which each chosen region's members stand together after everything they need: lists of node
+        indices, as close to the given order as the regions allow."""
+        unit_of: dict[int, int] = {}
+        units: list[list[int]] = []
+        for i in range(len(self.nodes)):
+            if i not in unit_of:
+                members = chosen[i].members if i in chosen else [i]
+                unit_of.update(dict.fromkeys(members, len(units)))
+                units.append(members)
+        needs = [{unit_of[j] for j in self._before(unit)} - {number} for number, unit in enumerate(units)]
+        feeds: list[list[int]] = [[] for _ in units]
+        for number, before in enumerate(needs):
+            for b in before:
+                feeds[b].append(number)
+        waiting = [len(before) for before in needs]
+        ready = [(units[n][-1], n) for n in range(len(units)) if waiting[n] == 0]
+        heapq.heapify(ready)
+        done: list[list[int]] = []
+        while ready:
+            _, n = heapq.heappop(ready)
+            done.append(units[n])
+            for f in feeds[n]:
+                waiting[f] -= 1
+                if waiting[f] == 0:
+                    heapq.heappush(ready, (units[f][-1], f))
+        assert len(done) == len(units), "regions form a cycle"
+        return done
+
+
+def fusible(node: Node) -> bool:
+    """Whether a node can be part of a region: elementwise with elements; copies are kept, they stand for memory."""
+    if node.op.name == "copy" or node.outputs[0].size == 0:
+        return False
+    return node.op.expr is not None or node.op.name == "fused"
+
+
+def source(t: Tensor) -> Tensor:
+    """What a broadcast reads: regions broadcast their inputs themselves."""
+    while t.node.op.name == "expand":
+        t = t.node.inputs[0]
+    return t

@@ -1,0 +1,90 @@
+"""Expression trees of elementwise nodes in the form that composes: halves computed in f32, rounding written out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rlx.dtypes import f32
+from rlx.ir import Expr, Node, Tensor
+from rlx.ir import expr as ex
+from rlx.ir.expr import linearize
+
+# Cheap enough to compute again for every element of a larger shape: no division, root or transcendental function.
+_CHEAP = frozenset({"arg", "lit", "cast", "neg", "abs", "not", "add", "sub", "mul", "max", "min", "and", "or", "xor",
+                    "eq", "ne", "lt", "le", "gt", "ge", "select"})  # fmt: skip
+
+
+def node_trees(node: Node) -> tuple[Expr, ...]:
+    """One tree an output; argument i is the node's input i."""
+    if node.op.name == "fused":
+        trees: tuple[Expr, ...] = tuple(node.attrs["trees"])
+        return trees
+    assert node.op.expr is not None
+    args = [ex.arg(i, t.dtype) for i, t in enumerate(node.inputs)]
+    return (ex.cast(node.op.expr(args, node.attrs), node.outputs[0].dtype),)
+
+
+def explicit(trees: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The trees with every f16 and bf16 value held as an f32, and the rounding that storing it does as casts.
+
+    A tree by itself rounds where it is stored; inside a larger one that place is gone, so the rounding must be written.
+    Roots keep their dtype.
+    """
+    done: dict[Expr, Expr] = {}
+    for e in linearize(trees):
+        args = tuple(done[a] for a in e.args)
+        if not e.dtype.is_half:
+            done[e] = Expr(e.prim, args, e.dtype, e.value) if e.prim != "cast" else ex.cast(args[0], e.dtype)
+        elif e.prim == "arg":
+            done[e] = Expr("cast", (e,), f32)
+        elif e.prim == "lit":
+            done[e] = ex.lit(e.value if e.value is not None else 0, f32)
+        elif e.prim == "cast":
+            done[e] = Expr("cast", (_rounded(args[0], e),), f32)
+        else:
+            done[e] = Expr(e.prim, args, f32, e.value)
+    return tuple(_rounded(done[t], t) if t.dtype.is_half else done[t] for t in trees)
+
+
+def _rounded(value: Expr, like: Expr) -> Expr:
+    """value as like's dtype; a value that was widened from that dtype a moment ago is taken from before."""
+    if value.prim == "cast" and value.args[0].dtype == like.dtype:
+        return value.args[0]
+    return Expr("cast", (value,), like.dtype)
+
+
+def cost(trees: Sequence[Expr]) -> int:
+    """Distinct nodes that are computed: arguments and literals are free."""
+    return sum(e.prim not in ("arg", "lit") for e in linearize(trees))
+
+
+def spread(tree: Expr) -> tuple[int, dict[int, int]]:
+    """The tree's size with shared parts written out again each time, and how often each argument stands in it then."""
+    sizes: dict[Expr, tuple[int, dict[int, int]]] = {}
+    for e in linearize([tree]):
+        size, uses = 1, {e.value: 1} if e.prim == "arg" and isinstance(e.value, int) else {}
+        for a in e.args:
+            size += sizes[a][0]
+            for k, n in sizes[a][1].items():
+                uses[k] = uses.get(k, 0) + n
+        sizes[e] = size, uses
+    return sizes[tree]
+
+
+def cheap(trees: Sequence[Expr]) -> bool:
+    """Whether computing the trees anew for each element costs less than reading their values."""
+    return cost(trees) <= 4 and all(e.prim in _CHEAP for e in linearize(trees))
+
+
+def literal(t: Tensor) -> Expr | None:
+    """The literal that stands for a constant of one element, or for a broadcast of one; None for anything else."""
+    while t.node.op.name in ("expand", "reshape"):
+        t = t.node.inputs[0]
+    if t.node.op.name != "constant" or t.size != 1:
+        return None
+    element = t.node.attrs["value"].reshape(-1)[0]
+    value = float(element) if t.dtype.is_float else element.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # printed forms of infinities and NaN differ between languages; memory does not
+    return ex.lit(value, t.dtype)

@@ -1,0 +1,152 @@
+"""widen: the f32-uniform layout. What is f16, bf16, bool, u8 or i8 is held as f32, rounded and wrapped as before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rlx.dtypes import DType, f32, i32
+from rlx.ir import Expr, Graph, Node, Tensor
+from rlx.ir import expr as ex
+from rlx.ir.expr import substitute
+from rlx.passes.rewriting import Maker
+from rlx.passes.trees import explicit, node_trees
+
+# Ops that move elements, or pick among them: f32 holds every value of the small dtypes, and orders them alike.
+_EXACT = frozenset({"reshape", "transpose", "expand", "slice", "concat", "gather", "max", "min"})
+# Ops that compute halves in f32 and round once: the same op on f32 and the rounding after it.
+_ROUNDED = frozenset({"sum", "mean", "prod", "matmul", "softmax", "layer_norm", "rms_norm", "attention"})
+
+
+def small(dtype: DType) -> bool:
+    """Whether the layout holds the dtype as f32."""
+    return dtype.itemsize < 4
+
+
+def widen(graph: Graph) -> Graph:
+    """The graph with every tensor of a small dtype held in f32.
+
+    Inputs and outputs keep names and shapes; the caller converts at the boundary (the given graph has their types).
+    Params and states live in stores of their own and keep their dtype: a cast follows each, and one comes before each
+    new value of a state. An op this pass does not know runs in its own dtypes between casts.
+    """
+    maker = Maker(graph)
+    new = maker.new
+    for node in graph.nodes:
+        touched = any(small(t.dtype) for t in (*node.inputs, *node.outputs))
+        if not touched:
+            maker.copy(node)
+        elif node.op.leaf:
+            _leaf(maker, node)
+        else:
+            maker.put(node.outputs, _node(new, node, maker.inputs(node.inputs)))
+    new.outputs = {name: maker.made[t.id] for name, t in graph.outputs.items()}
+    for name, t in graph.updates.items():
+        state, value = new.states[name], maker.made[t.id]
+        if t is graph.states[name]:
+            new.updates[name] = state
+        else:
+            new.updates[name] = value if value.dtype == state.dtype else _cast(new, value, state.dtype, name)
+    return new
+
+
+def _leaf(maker: Maker, node: Node) -> None:
+    new, name = maker.new, node.op.name
+    if name == "constant":
+        value = np.asarray(node.attrs["value"]).astype(np.float32)
+        made = new.constant(value, f32)
+    elif name == "input":
+        made = new.input(node.attrs["name"], node.attrs["shape"], f32)
+    else:
+        maker.copy(node)
+        kept = maker.made[node.outputs[0].id]
+        made = _cast(new, kept, f32, node.label)
+    maker.put(node.outputs, (made,))
+
+
+def _cast(new: Graph, x: Tensor, dtype: DType, label: str) -> Tensor:
+    return new.add("cast", (x,), {"dtype": dtype}, label)[0]
+
+
+def _node(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor]:
+    name = node.op.name
+    if node.op.expr is not None or name == "fused":
+        return _elementwise(new, node, inputs)
+    if name in _EXACT:
+        return new.add(node.op, inputs, node.attrs, node.label)
+    if name in _ROUNDED and _rounds(node):
+        if name == "attention" and len(inputs) == 4 and node.inputs[3].dtype.kind == "b":
+            inputs = (*inputs[:3], _additive(new, inputs[3], node.label))
+        return [_rounded(new, t, old, node) for t, old in _pairs(new, node, inputs)]
+    if name in ("sum", "prod"):  # of bools and small integers, which add up in i32
+        wide = [_cast(new, x, i32, node.label) if small(old.dtype) else x for x, old in _zip(inputs, node)]
+        return new.add(node.op, wide, node.attrs, node.label)
+    typed = [_cast(new, x, old.dtype, node.label) if small(old.dtype) else x for x, old in _zip(inputs, node)]
+    made = new.add(node.op, typed, node.attrs, node.label)
+    return [_cast(new, t, f32, node.label) if small(t.dtype) else t for t in made]
+
+
+def _zip(inputs: Sequence[Tensor], node: Node) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(inputs, node.inputs, strict=True))
+
+
+def _rounds(node: Node) -> bool:
+    """Whether the small dtypes of the node are floats (or a mask), so that computing in f32 and rounding is the op."""
+    masks = 1 if node.op.name == "attention" and len(node.inputs) == 4 else 0
+    plain = node.inputs[: len(node.inputs) - masks]
+    return all(t.dtype.is_float for t in (*plain, *node.outputs))
+
+
+def _pairs(new: Graph, node: Node, inputs: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(new.add(node.op, inputs, node.attrs, node.label), node.outputs, strict=True))
+
+
+def _rounded(new: Graph, x: Tensor, old: Tensor, node: Node) -> Tensor:
+    """x rounded to old's dtype and held in f32."""
+    if not small(old.dtype):
+        return x
+    tree = Expr("cast", (Expr("cast", (ex.arg(0, f32),), old.dtype),), f32)
+    return new.add("fused", (x,), {"trees": (tree,), "shape": old.shape}, node.label)[0]
+
+
+def _additive(new: Graph, mask: Tensor, label: str) -> Tensor:
+    """A 0 or 1 mask as a float to add: 0 keeps, -infinity hides."""
+    hidden = new.constant(-math.inf, f32)
+    tree = ex.call("select", ex.call("ne", ex.arg(0, f32), 0.0), ex.lit(0.0, f32), ex.arg(1, f32))
+    return new.add("fused", (mask, hidden), {"trees": (tree,), "shape": mask.shape}, label)[0]
+
+
+def _elementwise(new: Graph, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The node's trees between conversions from and to f32; an output that is an input again needs no node."""
+    load: list[Expr] = []
+    for k, (x, old) in enumerate(_zip(inputs, node)):
+        load.append(ex.arg(k, x.dtype) if x.dtype == old.dtype else ex.cast(ex.arg(k, x.dtype), old.dtype))
+    stored = {k: t.dtype for k, t in enumerate(node.inputs) if small(t.dtype)}
+    trees = [_held(substitute(tree, load), stored) for tree in explicit(node_trees(node))]
+    shape = node.outputs[0].shape
+    if all(t.prim == "arg" and inputs[_number(t)].shape == shape for t in trees):
+        return [inputs[_number(t)] for t in trees]
+    return new.add("fused", inputs, {"trees": tuple(trees), "shape": shape}, node.label)
+
+
+def _number(e: Expr) -> int:
+    assert isinstance(e.value, int)
+    return e.value
+
+
+def _held(tree: Expr, stored: Mapping[int, DType]) -> Expr:
+    """The tree as it is held, in f32 where its dtype is small. `stored` says which arguments hold values of a small
+    dtype: rounding those to it again changes nothing."""
+    out = ex.cast(tree, f32) if small(tree.dtype) else tree
+    done: dict[Expr, Expr] = {}
+    for e in ex.linearize([out]):
+        args = tuple(done[a] for a in e.args)
+        made = Expr(e.prim, args, e.dtype, e.value)
+        if e.prim == "cast" and e.dtype == f32 and args[0].prim == "cast":
+            (held,), dtype = args[0].args, args[0].dtype
+            if held.prim == "arg" and held.dtype == f32 and stored.get(_number(held)) == dtype:
+                made = held
+        done[e] = made
+    return done[out]
