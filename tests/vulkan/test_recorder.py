@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from rlx.backends.gpu.steps import Copy, FileKernel, HostCall, Launch, Ref
+from rlx.backends.gpu.steps import Copy, FileKernel, HostCall, Launch, Ref, TreeKernel, TreeOperand
 from rlx.backends.vulkan import recorder
 from rlx.backends.vulkan.arena import VulkanArena
 from rlx.backends.vulkan.device import VulkanDevice
@@ -15,6 +15,7 @@ from rlx.backends.vulkan.discovery import Physical
 from rlx.backends.vulkan.recorder import Recorded
 from rlx.dtypes import f32
 from rlx.errors import ArenaError, UnsupportedOp
+from rlx.ir.expr import arg
 from tests.vulkan.conftest import axpy, ref, shift, slots_plan
 
 pytestmark = [pytest.mark.vulkan, pytest.mark.usefixtures("kernels")]
@@ -52,6 +53,30 @@ def test_launches_and_copies(any_memory: VulkanDevice) -> None:
         assert (get(arena, 2) == two).all()
         assert (get(arena, 3) == two - np.float32(7) + np.float32(0.5)).all()
         recorded.close()
+
+
+def test_tree_kernels(device: VulkanDevice) -> None:
+    """(x + s) * x, with a scalar operand, and a strided one read backwards."""
+    flat, scalar = TreeOperand(f32, "flat"), TreeOperand(f32, "scalar")
+    x, s = arg(0, f32), arg(1, f32)
+    plain = TreeKernel(((x + s) * x,), (flat, scalar), (flat,), 0)
+    turned = TreeKernel((-x,), (TreeOperand(f32, "strided"),), (flat,), 1)
+    n = 1000
+    with device.arena(slots_plan(5, n)) as arena:
+        values = np.arange(n, dtype=np.float32)
+        arena.write_input_f32(0, f32, values)
+        put(arena, 1, 3.0)
+        arena.write_bytes(4, np.array([n, n - 1, -1], np.int32))  # dims, first element, strides
+        a, b, c, d, meta = (ref(arena, i) for i in range(5))
+        groups = (-(-n // 256), 1, 1)
+        steps = [
+            Launch(plain, groups, (a, b, c, n), (a, b), (c,), "plain"),
+            Launch(turned, groups, (meta, a, d, n), (meta, a), (d,), "turned"),
+        ]
+        with device.record(steps, arena) as recorded:
+            run(recorded)
+        assert (get(arena, 2) == (values + 3) * values).all()
+        np.testing.assert_array_equal(get(arena, 3), -values[::-1])
 
 
 def test_default_constants(device: VulkanDevice) -> None:
