@@ -68,8 +68,13 @@ print(json.dumps({"y": y.tolist()}))
 
 def test_devices_gives_the_reason_for_each_missing_library(clean_env: dict[str, str]) -> None:
     code = """
-found = {d.name: d for d in rlx.devices()}
-print(json.dumps({name: str(d) for name, d in found.items()}))
+from rlx.driver.registry import probe_all
+found, reasons = probe_all()
+print(json.dumps({"found": [d.id for d in found], "reasons": reasons}))
 """
-    devices = run(code, OPTIONAL, clean_env)
-    assert any(name.startswith("cpu") for name in devices)
+    answer = run(code, OPTIONAL, clean_env)
+    assert answer["found"] == ["cpu"]
+    reasons = answer["reasons"]
+    assert isinstance(reasons, dict)
+    assert set(reasons) == {"cuda", "vulkan"}
+    assert "pip install" in reasons["cuda"] and reasons["vulkan"]

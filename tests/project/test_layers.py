@@ -37,7 +37,7 @@ FENCED = {
     "cuda": "rlx/backends/cuda/",
     "vulkan": "rlx/backends/vulkan/api.py",
     "onnx": "rlx/formats/",
-    "tokenizers": "rlx/models/",
+    "tokenizers": "rlx/formats/",
     "safetensors": "rlx/formats/",
     "torch": "nowhere",
     "scipy": "nowhere",
@@ -81,11 +81,11 @@ def test_imports_go_one_way(path: Path) -> None:
         parts = name.split(".")
         if parts[0] != "rlx" or own in TOP:
             continue
-        if len(parts) == 1:
+        if len(parts) == 1 and path.name != "__main__.py":  # a program uses rlx as its users do
             wrong.append(f"line {line}: imports the package face; import the module that has the name")
-        elif parts[1] not in RANK:
+        elif len(parts) > 1 and parts[1] not in RANK:
             wrong.append(f"line {line}: {name} is in no layer")
-        elif RANK[parts[1]] > RANK[own]:
+        elif len(parts) > 1 and RANK[parts[1]] > RANK[own]:
             wrong.append(f"line {line}: {own} may not import {name}")
     assert not wrong, f"{path.relative_to(ROOT)}: " + "; ".join(wrong)
 
