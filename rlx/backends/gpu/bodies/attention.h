@@ -8,7 +8,7 @@
 #define MASK UINT(C2)
 #define TILE 32u
 #define STRIDE 33u
-#define SLICE (2048u / (16u * WIDE) < TILE ? 2048u / (16u * WIDE) : TILE)
+#define SLICE (WIDE <= 4u ? 32u : (WIDE <= 8u ? 16u : 8u))  // keys of v held at once: 2048 elements
 #define KEEPS_f32(x) ((x) != 0.0f)
 #define KEEPS_bool(x) (x)
 #define ADDS_f32(x) (x)

@@ -1,0 +1,72 @@
+"""Lowering of softmax, layer_norm and rms_norm."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu import decls
+from rlx.backends.gpu.casts import THREADS, cast_ref, fits, quads, stores
+from rlx.backends.gpu.lowering import Lowering, lowers
+from rlx.backends.gpu.steps import FileKernel
+from rlx.ir import Node
+
+_MOST_QUADS = 8  # what a thread holds in registers: 32 elements of its row
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    tensors = (*node.inputs, *node.outputs)
+    return all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+
+
+def row_shape(n: int, aligned: int) -> tuple[int, int, int]:
+    """C0, C1, C2 of the row kernels: threads a row, quads a thread (0: too long for registers), aligned quads."""
+    pieces = max(1, -(-n // 4))
+    lanes = min(THREADS, 1 << max(0, -(-pieces // 2) - 1).bit_length())  # about two quads a thread
+    held = -(-pieces // lanes)
+    return lanes, held if held <= _MOST_QUADS else 0, aligned
+
+
+@lowers("softmax", when=_native)
+def lower_softmax(ctx: Lowering, node: Node) -> None:
+    """Rows in registers where the axis is the last, else columns of (outer, n, inner)."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    axis = node.attrs["axis"]
+    outer, n, inner = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+    stored = ctx.storage(y)
+    source, target = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size), ctx.ref(y)
+    words = (("T", stored.name),)
+    if inner == 1:
+        aligned = int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize)
+        shape = row_shape(n, aligned)
+        rows = THREADS // shape[0]
+        kernel = FileKernel(decls.SOFTMAX.stem, words, shape)
+        ctx.launch(kernel, ctx.groups(math.ceil(outer / rows)), [source, target, outer, n])
+    else:
+        across = min(32, 1 << (inner - 1).bit_length())
+        kernel = FileKernel(decls.SOFTMAX_AXIS.stem, words, (across,))
+        groups = ctx.groups(outer * math.ceil(inner / across))
+        ctx.launch(kernel, groups, [source, target, outer, n, inner])
+
+
+@lowers("layer_norm", "rms_norm", when=_native)
+def lower_norm(ctx: Lowering, node: Node) -> None:
+    """One kernel for both: rows over the last axis; weights stored otherwise than x are cast first."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    n = x.shape[-1]
+    rows = x.size // n
+    stored = ctx.storage(y)
+    source, gamma, *rest = (
+        cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs
+    )
+    beta = rest[0] if rest else gamma
+    target = ctx.ref(y)
+    aligned = int(n % 4 == 0) and quads(source, gamma, beta, target, itemsize=stored.itemsize)
+    shape = row_shape(n, aligned)
+    constants = (*shape, int(node.op.name == "rms_norm"), int(bool(rest)))
+    kernel = FileKernel(decls.ROW_NORM.stem, (("T", stored.name),), constants)
+    groups = ctx.groups(math.ceil(rows / (THREADS // shape[0])))
+    ctx.launch(kernel, groups, [source, gamma, beta, target, rows, n, float(node.attrs["eps"])])

@@ -1,0 +1,34 @@
+#version 460
+// softmax(q k^T * scale + mask) v: q (b, heads, sq, d), k and v (b, kv_heads, sk, d), mask by strides (0: repeated).
+// Grid: a group of 256 for each 32 queries of each of `count` = b * heads heads; X folds into Y.
+// Arguments: q, k, v, mask, y, count, heads, kv_heads, sq, sk, d, mask strides mb mh mq mk, scale.
+// variants: T=f32,f16,bf16;M=f32,bool
+#extension GL_GOOGLE_include_directive : require
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint C0 = 2u;
+layout(constant_id = 1) const uint C1 = 0u;
+layout(constant_id = 2) const uint C2 = 0u;
+#include "body.glsl"
+#include "prims.h"
+#include "bodies/attention.h"
+
+layout(push_constant, scalar) uniform Args {
+    PTR(T) q;
+    PTR(T) k;
+    PTR(T) v;
+    PTR(M) mask;
+    PTR(T) y;
+    uint count;
+    uint heads;
+    uint kv_heads;
+    uint sq;
+    uint sk;
+    uint d;
+    uint mb;
+    uint mh;
+    uint mq;
+    uint mk;
+    float scale;
+};
+
+void main() { attention_body(q, k, v, mask, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, scale); }

@@ -1,0 +1,95 @@
+"""Attention, as lowered, on a Vulkan device, against NumPy in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.gpu.lowered import Array, close, run
+
+pytestmark = pytest.mark.vulkan
+
+
+def _want(q: Array, k: Array, v: Array, mask: Array | None, scale: float, causal: bool) -> Array:
+    q, k, v = (t.astype(np.float64) for t in (q, k, v))
+    k, v = (np.repeat(t, q.shape[1] // k.shape[1], axis=1) for t in (k, v))
+    s = q @ np.swapaxes(k, -1, -2) * scale
+    if mask is not None:
+        s = np.where(mask, s, -np.inf) if mask.dtype == np.bool_ else s + mask.astype(np.float64)
+    if causal:
+        s = np.where(np.tri(*s.shape[-2:], s.shape[-1] - s.shape[-2], dtype=bool), s, -np.inf)
+    top = s.max(-1, keepdims=True, initial=-np.inf)
+    e = np.exp(s - np.where(np.isneginf(top), 0, top))
+    total = e.sum(-1, keepdims=True)
+    return e / np.where(total == 0, 1, total) @ v
+
+
+def _inputs(b: int, h: int, kv: int, sq: int, sk: int, d: int, dtype: Any = np.float32) -> list[Array]:
+    rng = np.random.default_rng(b + h + sq + sk + d)
+    shapes = (b, h, sq, d), (b, kv, sk, d), (b, kv, sk, d)
+    return [rng.standard_normal(s).astype(dtype) for s in shapes]
+
+
+def _check(inputs: list[Array], mask: Array | None = None, causal: bool = False, **limit: float) -> None:
+    scale = 1 / float(np.sqrt(max(1, inputs[0].shape[3])))
+    given = inputs if mask is None else [*inputs, mask]
+    got = run("attention", *given, scale=scale, causal=causal)
+    close(got, _want(*inputs, mask, scale, causal), **limit)
+
+
+@pytest.mark.parametrize("sq, sk", [(1, 1), (1, 70), (31, 32), (32, 31), (33, 65), (64, 1), (5, 0), (100, 97)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_lengths(sq: int, sk: int, causal: bool) -> None:
+    _check(_inputs(2, 4, 2, sq, sk, 32), causal=causal)
+
+
+@pytest.mark.parametrize("d", [1, 8, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129, 255, 256])
+def test_widths(d: int) -> None:
+    _check(_inputs(1, 2, 1, 35, 40, d), causal=True)
+
+
+_MASKS = [(1, 1, 1, 50), (2, 1, 1, 50), (2, 4, 40, 50), (4, 1, 50), (40, 1), (50,), (1, 1, 40, 50)]
+
+
+@pytest.mark.parametrize("shape", _MASKS)
+@pytest.mark.parametrize("dtype", [np.bool_, np.float32, np.float16])
+def test_masks(shape: tuple[int, ...], dtype: Any) -> None:
+    rng = np.random.default_rng(5)
+    mask = rng.random(shape) < 0.6 if dtype == np.bool_ else rng.standard_normal(shape).astype(dtype)
+    for causal in (False, True):
+        _check(_inputs(2, 4, 4, 40, 50, 24), mask, causal)
+
+
+def test_rows_that_see_nothing_are_zero() -> None:
+    q, k, v = _inputs(1, 2, 2, 40, 45, 16)
+    mask = np.ones((40, 45), np.bool_)
+    mask[[0, 7, 39]] = False
+    mask[5, :44] = False
+    got = run("attention", q, k, v, mask, scale=0.25, causal=False)
+    assert (got[:, :, [0, 7, 39]] == 0).all()
+    np.testing.assert_allclose(got[:, :, 5], v[:, :, 44], rtol=1e-6)
+    added = np.where(mask, 0, -np.inf).astype(np.float32)
+    _check([q, k, v], added)
+    # Queries before the first key.
+    _check(_inputs(1, 1, 1, 70, 5, 16), causal=True)
+
+
+def test_large_scores_do_not_overflow() -> None:
+    q, k, v = _inputs(1, 1, 1, 33, 80, 16)
+    _check([q * 300, k * 300, v], nmse=1e-7, worst=1e-3)  # scores of 1e5 have an ulp of 0.008
+
+
+def test_nan_stays_in_its_query() -> None:
+    q, k, v = _inputs(1, 1, 1, 40, 40, 16)
+    q[0, 0, 3, 2] = np.nan
+    _check([q, k, v])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_halves(dtype: Any) -> None:
+    limit = {"nmse": 2.5e-7, "worst": 5e-4} if dtype == np.float16 else {"nmse": 1.6e-5, "worst": 4e-3}
+    _check(_inputs(2, 6, 2, 37, 50, 40, dtype), causal=True, **limit)
+    _check(_inputs(1, 2, 2, 3, 66, 128, dtype), np.ones((1, 1, 1, 66), np.bool_), **limit)
