@@ -13,12 +13,34 @@ import numpy as np
 import numpy.typing as npt
 
 F32 = npt.NDArray[np.float32]
-UNARY = ("neg abs sign sqrt rsqrt recip exp expm1 log log1p sin cos tan asin acos atan sinh cosh tanh erf floor ceil "
-         "round trunc").split()  # fmt: skip
-BINARY = "add sub mul div pow max min mod fmod atan2".split()
-INT_UNARY = "neg abs sign not".split()
-INT_BINARY = "add sub mul div fmod mod pow max min and or xor shl shr".split()
-CASTS = {"f_i": ("float", "int"), "f_l": ("float", "rlx_i64"), "f_u8": ("float", "int"), "f_i8": ("float", "int")}
+UNARY = (
+    *("neg", "abs", "sign", "sqrt", "rsqrt", "recip", "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin"),
+    *("acos", "atan", "sinh", "cosh", "tanh", "erf", "floor", "ceil", "round", "trunc"),
+)
+BINARY = ["add", "sub", "mul", "div", "pow", "max", "min", "mod", "fmod", "atan2"]
+INT_UNARY = ["neg", "abs", "sign", "not"]
+INT_BINARY = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "fmod",
+    "mod",
+    "pow",
+    "max",
+    "min",
+    "and",
+    "or",
+    "xor",
+    "shl",
+    "shr",
+]
+CASTS = {
+    "f_i": ("float", "int"),
+    "f_l": ("float", "rlx_i64"),
+    "f_u8": ("float", "int"),
+    "f_i8": ("float", "int"),
+}
 C_TO_NP = {"float": np.float32, "int": np.int32, "rlx_i64": np.int64, "uint": np.uint32}
 
 
@@ -70,8 +92,12 @@ def ulps(got: npt.NDArray[Any], want: npt.NDArray[np.float64]) -> npt.NDArray[np
     infinite and the other is not. A truth that rounds to infinity counts as infinite."""
     with np.errstate(all="ignore"):
         rounded = want.astype(np.float32)
-        spacing = np.spacing(np.abs(np.where(np.isfinite(rounded), rounded, 1)).astype(np.float32)).astype(np.float64)
+        spacing = np.spacing(np.abs(np.where(np.isfinite(rounded), rounded, 1)).astype(np.float32)).astype(
+            np.float64
+        )
         away = np.abs(got.astype(np.float64) - want) / spacing
         same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
         odd = ~np.isfinite(got) | ~np.isfinite(rounded)
-    return np.where(same, np.where(np.isfinite(want) & np.isfinite(got), away, 0.0), np.where(odd, np.inf, away))
+    return np.where(
+        same, np.where(np.isfinite(want) & np.isfinite(got), away, 0.0), np.where(odd, np.inf, away)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rlx.backends.gpu.spirv import Inst, Module, Op, text_of
+from rlx.backends.gpu.spirv import Inst, Module, Op
 from rlx.errors import UnsupportedOp
 
 PHYSICAL_STORAGE_BUFFER = 5349

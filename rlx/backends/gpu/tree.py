@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,12 +17,23 @@ import numpy as np
 from rlx.backends.gpu.steps import TreeKernel
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import UnsupportedOp
-from rlx.ir.expr import PREDICATES, Expr, linearize
+from rlx.ir.expr import PREDICATES, PRIMS, Expr, linearize
 
 Class = Literal["f", "i", "l", "b"]
 
 # Sixteen bits moved as they are: data movement must not touch the payload of a NaN.
 RAW16 = DType("u16", 2, "u", np.dtype(np.uint16))
+
+_LOGIC = frozenset({"not", "isnan", "isinf", "add", "mul", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "select"})
+_BITS = frozenset({"and", "or", "xor", "shl", "shr"})
+_WHOLE = frozenset({"neg", "abs", "sign", "floor", "ceil", "round", "trunc", "sub", "div", "pow", "mod", "fmod"})
+# The primitives that prims.h has for each class of arguments.
+DEFINED: dict[Class, frozenset[str]] = {
+    "f": frozenset(PRIMS) - _BITS - {"cast"},
+    "i": _LOGIC | _BITS | _WHOLE,
+    "l": _LOGIC | _BITS | _WHOLE,
+    "b": _LOGIC | {"abs", "and", "or", "xor"},
+}
 
 # The primitives whose u8 and i8 results may leave the range.
 _WRAPPED = frozenset({"neg", "abs", "add", "sub", "mul", "div", "pow", "shl", "mod", "fmod"})
@@ -82,6 +94,19 @@ def class_of(dtype: DType) -> Class:
             raise UnsupportedOp("tree kernel: f64 is not computed on a GPU; the op belongs on the host")
         return "f"
     return "l" if dtype.itemsize == 8 else "i"
+
+
+def computable(trees: Sequence[Expr], features: frozenset[str]) -> bool:
+    """Whether a device with these features can compute the trees: no f64, i64 only where it has it, and every
+    primitive is one that prims.h has for its arguments."""
+    for e in linearize(trees):
+        if e.dtype.is_float and e.dtype.itemsize == 8:
+            return False
+        if e.dtype.is_int and e.dtype.itemsize == 8 and "i64" not in features:
+            return False
+        if e.prim not in ("arg", "lit", "cast") and e.prim not in DEFINED[class_of(e.args[-1].dtype)]:
+            return False
+    return True
 
 
 def program(kernel: TreeKernel) -> Program:

@@ -1,0 +1,92 @@
+"""Lowering of data movement: copies where the bytes lie in a row, else strided trees that change no bit.
+
+Elements move as integers of their width, so that a NaN keeps its payload and dtypes of one width share a kernel. Eight
+bytes on a device without 64-bit integers move as pairs of four.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rlx.backends.gpu.lowering import Lowering, lowers
+from rlx.backends.gpu.strided import View, broadcast, collapse, contiguous, launch_tree
+from rlx.backends.gpu.tree import RAW16
+from rlx.dtypes import i32, i64, u8
+from rlx.ir import Node, Tensor
+from rlx.ir import expr as ex
+
+_NEEDS = {1: "8bit_storage", 2: "16bit_storage"}
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    need = _NEEDS.get(node.outputs[0].dtype.itemsize)
+    return need is None or need in features
+
+
+def move(ctx: Lowering, shape: Sequence[int], source: View, target: View) -> None:
+    """Moves the elements of `shape` between two views of one element size."""
+    if 0 in shape:
+        return
+    size = source.storage.itemsize
+    assert target.storage.itemsize == size
+    dims, (a, b) = collapse(shape, [source, target])
+    if a.strides == b.strides == contiguous(dims):
+        ctx.copy(a.ref(dims), b.ref(dims))
+        return
+    if size == 8 and "i64" not in ctx.features:
+        a, b = (View(v.slot, i32, (*(2 * s for s in v.strides), 1), 2 * v.start) for v in (a, b))
+        dims, raw = (*dims, 2), i32
+    else:
+        raw = {1: u8, 2: RAW16, 4: i32, 8: i64}[size]
+        a, b = (View(v.slot, raw, v.strides, v.start) for v in (a, b))
+    launch_tree(ctx, (ex.arg(0, raw),), dims, [a], [b])
+
+
+def _view(ctx: Lowering, tensor: Tensor, strides: Sequence[int], start: int = 0) -> View:
+    return View(ctx.ref(tensor), ctx.storage(tensor), tuple(strides), start)
+
+
+@lowers("reshape", when=_native)
+def lower_reshape(ctx: Lowering, node: Node) -> None:
+    """A copy, where the planner could not make the output a view."""
+    x, y = node.inputs[0], node.output
+    n = math.prod(y.shape)
+    move(ctx, (n,), _view(ctx, x, (1,)), _view(ctx, y, (1,)))
+
+
+@lowers("transpose", when=_native)
+def lower_transpose(ctx: Lowering, node: Node) -> None:
+    """Output axis i walks input axis perm[i]."""
+    x, y = node.inputs[0], node.output
+    own = contiguous(x.shape)
+    strides = [own[p] for p in node.attrs["perm"]]
+    move(ctx, y.shape, _view(ctx, x, strides), _view(ctx, y, contiguous(y.shape)))
+
+
+@lowers("expand", when=_native)
+def lower_expand(ctx: Lowering, node: Node) -> None:
+    """Repeated axes have stride 0."""
+    x, y = node.inputs[0], node.output
+    move(ctx, y.shape, _view(ctx, x, broadcast(x.shape, y.shape)), _view(ctx, y, contiguous(y.shape)))
+
+
+@lowers("slice", when=_native)
+def lower_slice(ctx: Lowering, node: Node) -> None:
+    """The input's strides times the steps, from the element at `starts`."""
+    x, y = node.inputs[0], node.output
+    own = contiguous(x.shape)
+    strides = [s * step for s, step in zip(own, node.attrs["steps"], strict=True)]
+    start = sum(s * a for s, a in zip(own, node.attrs["starts"], strict=True))
+    move(ctx, y.shape, _view(ctx, x, strides, start), _view(ctx, y, contiguous(y.shape)))
+
+
+@lowers("concat", when=_native)
+def lower_concat(ctx: Lowering, node: Node) -> None:
+    """Each input into its part of the output."""
+    y, axis = node.output, node.attrs["axis"]
+    strides, done = contiguous(y.shape), 0
+    for x in node.inputs:
+        start = done * strides[axis]
+        move(ctx, x.shape, _view(ctx, x, contiguous(x.shape)), _view(ctx, y, strides, start))
+        done += x.shape[axis]
