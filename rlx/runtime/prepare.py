@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from rlx.driver.device import Support
 from rlx.dtypes import DType
@@ -27,7 +28,7 @@ def prepare(
     param_dtypes: Mapping[str, DType],
     storage: str,
     optimize: bool,
-    fallback: str,
+    fallback: Literal["host", "error"],
 ) -> Prepared:
     """Applies the dtypes weights are kept in, the storage layout, and the passes. Raises: UnsupportedOp."""
     made = set_param_dtypes(graph, param_dtypes) if param_dtypes else graph
