@@ -128,7 +128,7 @@ class _Attention:
         steps += [
             partial(np.maximum.reduce, held, keys, None, best, True),
             # A row without a key has the maximum -inf, and -inf - -inf is no number.
-            partial(np.maximum, best, np.asarray(info.min, self.dtype), best),
+            partial(np.maximum, best, np.asarray(info.min, self.dtype), out=best),
             partial(np.subtract, held, best, held),
             partial(np.exp, flat, flat),
         ]
@@ -137,7 +137,7 @@ class _Attention:
         else:
             steps.append(partial(np.add.reduce, held, 2, None, total, True))
         # The sum is at least 1 where there is a key, and 0 where there is none: then the row is zero.
-        steps.append(partial(np.maximum, total, np.asarray(info.tiny, self.dtype), total))
+        steps.append(partial(np.maximum, total, np.asarray(info.tiny, self.dtype), out=total))
         for n, value in enumerate(values):
             steps += self._product(scores[n], value, made[n], thread)
         steps.append(partial(np.divide, made, total.swapaxes(1, 2) if across else total, made))

@@ -55,6 +55,8 @@ _HALF_COST = 1.3
 
 _UFUNCS: dict[str, Callable[..., Any]] = {
     **{name: fn for name, fn in PRIM_FUNCTIONS.items() if isinstance(fn, np.ufunc)},
+    "div": np.divide,
+    "pow": np.power,
 }
 
 # erf(x) = tanh(x · P(x²)): atanh(erf(x)) / x is smooth, and a relative error of tanh's argument counts less the nearer

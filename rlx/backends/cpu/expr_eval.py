@@ -17,6 +17,7 @@ from rlx.backends.cpu.expr_code import Call, Code, Operand
 from rlx.ir.expr import Expr
 
 BLOCK = 1 << 17  # elements
+_BY_KEYWORD = (np.maximum, np.minimum)  # NumPy takes their output by position no longer
 _Slices = tuple[slice, ...]
 
 
@@ -235,7 +236,10 @@ class _Grid:
         target = view(call.target)
         if call.fn is None:
             return partial(np.copyto, target, view(call.sources[0]), "unsafe")
-        return partial(call.fn, *(view(s) for s in call.sources), target)
+        sources = [view(s) for s in call.sources]
+        if call.fn in _BY_KEYWORD:
+            return partial(call.fn, *sources, out=target)
+        return partial(call.fn, *sources, target)
 
 
 def _merged(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -257,6 +261,8 @@ def _laid(array: Array, shape: tuple[int, ...], merged: tuple[int, ...]) -> Arra
     """The array with its axes merged: reshape gives a view, because the strides allow it."""
     if array.shape == merged:
         return array
+    if array.size == 1:
+        return array.reshape(merged)
     if not any(array.strides):
         first = array[(slice(0, 1),) * array.ndim].reshape((1,) * len(merged))
         return np.broadcast_to(first, merged)

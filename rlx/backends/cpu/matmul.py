@@ -11,12 +11,12 @@ import numpy as np
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.expr_eval import bind_trees
 from rlx.backends.cpu.kernels import cpu_kernel
+from rlx.backends.cpu.rows import F32, working
 from rlx.dtypes import f32
 from rlx.ir import Expr, Node, get_op
 from rlx.ir import expr as ex
 from rlx.ops.linalg import ACTIVATIONS
 
-F32 = np.dtype(np.float32)
 _NS_A_FLOP = 1 / 200
 _ROWS = 256  # of a tile
 _COLUMNS = 768  # of a tile, so that few rows too fall into several
@@ -37,7 +37,7 @@ def bind_matmul(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
     if a.shape[-1] == 0:
         zero = partial(np.copyto, out, 0, "unsafe")
         return [zero, *_finish(epilogue, out, out, bias, 0, ctx, None)]
-    if out.dtype.kind == "f" and out.dtype.itemsize < 8 and (ctx.blas is not None or _has_half(a, b, out)):
+    if working(out.dtype) == F32 and (ctx.blas is not None or _has_half(a, b, out)):
         return _by_tiles(a, b, bias, out, epilogue, ctx)
     return _by_numpy(a, b, bias, out, epilogue, ctx)
 

@@ -99,7 +99,7 @@ def _along_memory(ufunc: Any, x: Array, out: Array, ctx: BindContext) -> list[St
         steps.append(partial(ufunc.reduce, made.reshape(1, parts), 1, None, out, True))
         if rest.size:
             one = ctx.scratch((1, 1), x.dtype)
-            steps += [partial(ufunc.reduce, rest, 1, None, one, True), partial(ufunc, out, one, out)]
+            steps += [partial(ufunc.reduce, rest, 1, None, one, True), partial(ufunc, out, one, out=out)]
         return steps
     return _rows(ufunc, x, out, ctx)
 

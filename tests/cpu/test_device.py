@@ -1,0 +1,199 @@
+"""The CPU device, its memory and its executables."""
+
+from __future__ import annotations
+
+import os
+import threading
+import tracemalloc
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx.ops as ops
+from rlx.backends.cpu import CpuDevice, backend, bind_node
+from rlx.backends.cpu.pool import POOL
+from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
+from rlx.ir import Graph
+from tests.cpu.programs import Program, data, device, graph_of
+
+
+def test_probe_names_the_processor() -> None:
+    (info,) = backend.probe()
+    assert info.id == "cpu" and info.kind == "cpu" and info.name
+    assert 0 < device().free_bytes() <= info.memory_bytes
+
+
+def test_there_is_one_cpu() -> None:
+    assert backend.open(0) is backend.open(0)
+    with pytest.raises(DeviceUnavailable, match="one CPU"):
+        backend.open(1)
+
+
+def test_memory_is_aligned_zero_and_handed_on() -> None:
+    own = CpuDevice(backend.probe()[0])
+    first = own.acquire(1000)
+    assert first.address % 64 == 0 and first.nbytes == 1000
+    first.fill(0, 1000, 7)
+    address = first.address
+    first.close()
+    first.close()
+    again = own.acquire(900)
+    assert again.address == address
+    assert not again.view().any()
+    with pytest.raises(ArenaError, match="closed"):
+        first.view()
+    own.close()
+
+
+def test_overlapping_copies_behave_as_memmove() -> None:
+    buffer = device().acquire(64)
+    buffer.write(0, np.arange(64, dtype=np.uint8))
+    buffer.copy_from(buffer, 0, 8, 40)
+    np.testing.assert_array_equal(buffer.view()[8:48], np.arange(40))
+    buffer.close()
+
+
+def test_more_than_the_machine_has_is_refused() -> None:
+    with pytest.raises(OutOfDeviceMemory, match="asked for"):
+        device().acquire(backend.probe()[0].memory_bytes * 2)
+
+
+def _network(x: Any, w: Any, b: Any, gamma: Any, mask: Any, ids: Any) -> Any:
+    h = ops.gather(x, ids)
+    h = ops.matmul(h, w, b, activation="gelu") + h
+    h = ops.layer_norm(h, gamma, b, 1e-5)
+    q = ops.transpose(ops.reshape(h, (2, 128, 4, 64)), (0, 2, 1, 3))
+    a = ops.attention(q, q, q, mask, causal=True)
+    a = ops.softmax(a) * ops.sigmoid(a)
+    return (
+        ops.where(a > 0.5, a, ops.erf(a)),
+        ops.sum(a, (0, 2)),
+        ops.max(a, 1),
+        ops.concat([a, q], axis=0)[:, 1:],
+    )
+
+
+def _arrays() -> list[np.ndarray[Any, Any]]:
+    return [
+        data((100, 256), seed=1),
+        data((256, 256), seed=2),
+        data((256,), seed=3),
+        data((256,), seed=4),
+        data((2, 1, 1, 128), "bool", 5),
+        np.arange(256, dtype=np.int32).reshape(2, 128) % 100,
+    ]
+
+
+@pytest.mark.parametrize("threads", (1, 2))
+def test_a_run_allocates_nothing(threads: int) -> None:
+    arrays = _arrays()
+    program = Program(graph_of(_network, arrays), threads=threads)
+    feeds = {f"x{i}": a for i, a in enumerate(arrays)}
+    program.run(feeds)
+    program.executable.run()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        program.executable.run()
+        grown = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    program.close()
+    # NumPy's own iterator takes a buffer of 8,192 elements an operand for the length of a broadcasting call;
+    # the tensors here have 256 kB and more.
+    assert grown < 120_000
+
+
+def test_reuse_and_bump_give_the_same_bits() -> None:
+    arrays = _arrays()
+    feeds = {f"x{i}": a for i, a in enumerate(arrays)}
+    results = []
+    for planner in ("reuse", "bump"):
+        program = Program(graph_of(_network, arrays), planner=planner)
+        results.append({k: v.tobytes() for k, v in program.run(feeds).items()})
+        program.close()
+    assert results[0] == results[1]
+
+
+def test_no_warning_leaks_whatever_the_values() -> None:
+    x = np.array([0.0, -1.0, np.inf, np.nan, 1e38], np.float32)
+
+    def build(t: Any) -> Any:
+        return (
+            ops.log(t),
+            ops.sqrt(t),
+            1 / t,
+            ops.exp(t * t),
+            t - t * np.inf,
+            ops.cast(t, "i32"),
+            ops.cast(t, "f16"),
+        )
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = Program(graph_of(build, [x]))
+        with np.errstate(all="raise"):
+            program.run({"x0": x})
+        program.close()
+
+
+def test_bind_node_runs_one_node_as_often_as_wanted() -> None:
+    g = Graph("one")
+    node = ops.softmax(g.input("x", (3, 4))).node
+    x, out = data((3, 4)), np.empty((3, 4), np.float32)
+    run = bind_node(node, [x], [out])
+    for _ in range(2):
+        run()
+        e = np.exp(x.astype(np.float64))
+        np.testing.assert_allclose(out, e / e.sum(1, keepdims=True), rtol=1e-5)
+        x *= 2
+
+
+def test_tasks_run_once_each_and_errors_reach_the_caller() -> None:
+    seen: list[int] = []
+    POOL.run([lambda i=i: seen.append(i) for i in range(9)])
+    assert sorted(seen) == list(range(9))
+
+    def fail() -> None:
+        raise ValueError("planted")
+
+    with pytest.raises(ValueError, match="planted"):
+        POOL.run([lambda: None, fail, lambda: None])
+    POOL.run([lambda: POOL.run([lambda: seen.append(-1)] * 3)] * 3)  # a task may itself split
+    assert seen.count(-1) == 9
+
+
+def test_many_threads_may_run_their_own_programs() -> None:
+    arrays = _arrays()
+    feeds = {f"x{i}": a for i, a in enumerate(arrays)}
+    want = Program(graph_of(_network, arrays), threads=1).run(feeds)
+    wrong: list[str] = []
+
+    def work() -> None:
+        program = Program(graph_of(_network, arrays), threads=2)
+        for _ in range(5):
+            got = program.run(feeds)
+            wrong.extend(k for k in want if got[k].tobytes() != want[k].tobytes())
+        program.close()
+
+    workers = [threading.Thread(target=work) for _ in range(6)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    POOL.run([lambda: None] * 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads: what is tested
+        child = os.fork()
+    if child == 0:
+        POOL.run([lambda: None] * 3)
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
