@@ -25,7 +25,7 @@ demo:
 
 check: venv
 	@echo "check: ruff"
-	@$(PY) -m ruff check --quiet .
+	@$(PY) -m ruff check --quiet --output-format concise .
 	@echo "check: mypy"
 	@$(PY) -m mypy --no-error-summary
 
