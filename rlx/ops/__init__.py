@@ -81,3 +81,14 @@ from rlx.ops.unary import silu as silu
 from rlx.ops.unary import sin as sin
 from rlx.ops.unary import sqrt as sqrt
 from rlx.ops.unary import tanh as tanh
+
+__all__ = [  # without the modules, which `from rlx.ops import *` would bring along
+    "abs", "add", "all", "any", "attention", "broadcast_to", "cast", "ceil", "clip", "concat", "concatenate",
+    "copy", "cos", "div", "equal", "erf", "exp", "expand", "expand_dims", "flatten", "floor", "full_like",
+    "gather", "gelu", "greater", "greater_equal", "layer_norm", "less", "less_equal", "linear", "log",
+    "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul", "max",
+    "maximum", "mean", "min", "minimum", "moveaxis", "mul", "neg", "normalize", "not_equal", "ones_like",
+    "permute_dims", "pow", "prod", "reciprocal", "relu", "reshape", "rms_norm", "round", "rsqrt", "sigmoid",
+    "sign", "silu", "sin", "slice", "softmax", "split", "sqrt", "square", "squeeze", "stack", "std", "sub",
+    "sum", "swapaxes", "tanh", "transpose", "unsqueeze", "var", "where", "zeros_like",
+]  # fmt: skip

@@ -104,5 +104,5 @@ def _tree_of_fused(args: Sequence[Expr], attrs: Attrs) -> Expr:
 
 register(
     Op("fused", "fused", _infer, _reference, "the expression of each op it was made of", _vjp, _tree_of_fused,
-       decompose=_decompose)
+       decompose=_decompose, inplace=tuple(range(8)))  # each element is read before it is written
 )  # fmt: skip

@@ -130,9 +130,9 @@ def _clip_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
         return (None,)
     low, high = node.attrs["min"], node.attrs["max"]
     if low is not None:
-        d = apply("where", apply("greater_equal", x, low), d, 0)
+        d = apply("where", apply("greater", x, low), d, 0)
     if high is not None:
-        d = apply("where", apply("less_equal", x, high), d, 0)
+        d = apply("where", apply("less", x, high), d, 0)
     return (d,)
 
 
@@ -189,7 +189,8 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
 def clip(x: TensorLike, min: float | int | None = None, max: float | int | None = None) -> Tensor:
     """x held between min and max; None leaves an end open; NaN stays NaN; max where min > max.
 
-    Dtype: keeps; integers with a float bound become f32. Gradient: d where min ≤ x ≤ max, else 0.
+    Dtype: keeps; integers with a float bound become f32. Gradient: d where min < x < max, else 0 (0
+    at the bounds, as in torch and JAX).
     """
     x = tensor("clip", x)
     for what, bound in (("min", min), ("max", max)):
