@@ -62,6 +62,25 @@ def test_sizes(m: int, k: int, n: int, ta: bool, tb: bool) -> None:
     close(run("matmul", a, b, **_attrs(ta, tb)), _want(a, b, **_attrs(ta, tb)))
 
 
+@pytest.mark.parametrize("tb", [False, True])
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("k, n", [(1, 1), (5, 7), (64, 64), (259, 130), (1000, 17000)])
+def test_few_rows(m: int, k: int, n: int, tb: bool) -> None:
+    a, b = _pair(m, k, n, False, tb)
+    a /= np.float32(np.sqrt(k))  # the error of the sum, not of tanh's argument, is what is measured
+    bias = np.random.default_rng(0).standard_normal(n).astype(np.float32)
+    got = run("matmul", a, b, bias, **_attrs(tb=tb, activation="tanh"))
+    close(got, _want(a, b, bias, **_attrs(tb=tb, activation="tanh")))
+
+
+@pytest.mark.parametrize("other", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_few_rows_of_a_batch_beside_half_weights(other: Any) -> None:
+    a, b = _pair(4, 40, 24, False, True, np.float32, other)
+    a, b = np.stack([a, a + 1, a - 2]), np.stack([b, b * 2, b])
+    close(run("matmul", a, b, **_attrs(tb=True)), _want(a, b, **_attrs(tb=True)))
+    close(run("matmul", b[:, :3], a, **_attrs(tb=True)), _want(b[:, :3], a, **_attrs(tb=True)))
+
+
 @pytest.mark.parametrize("m, n", [(129, 2100), (2100, 65), (1100, 1030)])
 def test_large_tiles(m: int, n: int) -> None:
     a, b = _pair(m, 12, n, False, True)
@@ -162,4 +181,4 @@ def test_cuda_epilogue_is_one_more_launch_and_halves_round_once() -> None:
 
 def test_cuda_takes_half_weights_beside_f32_with_its_own_kernel() -> None:
     (launch,) = _steps(np.zeros((8, 6), np.float32), np.zeros((6, 5), ml_dtypes.bfloat16), **_attrs())
-    assert isinstance(launch, Launch) and isinstance(launch.kernel, FileKernel) and launch.kernel.stem == "matmul"
+    assert isinstance(launch, Launch) and isinstance(launch.kernel, FileKernel) and launch.kernel.stem == "matmul_rows"

@@ -82,6 +82,7 @@ MATMUL = declare(
         defines=(("AB", ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16")),),
     )
 )
+MATMUL_ROWS = declare(KernelDecl("matmul_rows", MATMUL.args, defines=MATMUL.defines))
 MATMUL_INT = declare(
     KernelDecl("matmul_int", MATMUL.args, defines=(("T", ("i32", "i64")),)),
 )

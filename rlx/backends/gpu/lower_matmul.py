@@ -17,6 +17,7 @@ from rlx.ops.linalg import ACTIVATIONS
 
 _CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
 _LONG_SUM = 8192  # longer sums are made of parts, so that rounding stays below the tolerance
+_FEW_ROWS = 8  # up to so many rows each element of B is read once
 _FEW_TILES = 256  # with fewer tiles of 128 than this, smaller tiles keep more of the device busy
 
 
@@ -122,6 +123,9 @@ def _tiled(
     m, n, k = product.m, product.n, product.k
     (a, b), (da, db) = refs, pair
     bias = _bias(ctx, node, f32)
+    if m <= _FEW_ROWS and (m == 1 or not product.transpose_a):
+        _few_rows(ctx, node, product, refs, pair, bias, target)
+        return
     tile_m, tile_n = tile_of(m, n, product.count)
     rows_a, rows_b = (m if product.transpose_a else k), (k if product.transpose_b else n)
     constants = (
@@ -138,6 +142,32 @@ def _tiled(
     )
     kernel = FileKernel(decls.MATMUL.stem, (("AB", f"{da}_{db}"),), constants)
     tiles = math.ceil(m / tile_m) * math.ceil(n / tile_n)
+    _launch(ctx, kernel, product, (a, da), (b, db), bias, (target, da), tiles)
+
+
+def _few_rows(
+    ctx: Lowering,
+    node: Node,
+    product: Product,
+    refs: list[Ref],
+    pair: tuple[DType, DType],
+    bias: Ref | None,
+    target: Ref,
+) -> None:
+    (a, b), (da, db) = refs, pair
+    rows_b = product.k if product.transpose_b else product.n
+    across = 16 if product.n * product.count >= 64 * _FEW_TILES else 4
+    constants = (
+        1 << (product.m - 1).bit_length(),
+        int(product.transpose_b),
+        _CODE[node.attrs["activation"]],
+        int(bias is not None),
+        int(product.k % 4 == 0) and quads(a, itemsize=da.itemsize),
+        int(rows_b % 4 == 0) and quads(b, itemsize=db.itemsize),
+        across,
+    )
+    kernel = FileKernel(decls.MATMUL_ROWS.stem, (("AB", f"{da}_{db}"),), constants)
+    tiles = math.ceil(product.n / (8 if product.transpose_b else 4 * across))
     _launch(ctx, kernel, product, (a, da), (b, db), bias, (target, da), tiles)
 
 

@@ -4,18 +4,7 @@
 // terms are made of sums of 1024. AB names the storage of A and B; C is stored as A is; bias is f32.
 // A thread owns quads of rows and columns 64 apart. Slices of eight along k go through two shared buffers: while one
 // is used, the next slice is on its way in registers.
-#define A_f32_f32 f32
-#define A_f32_f16 f32
-#define A_f32_bf16 f32
-#define A_f16_f16 f16
-#define A_bf16_bf16 bf16
-#define B_f32_f32 f32
-#define B_f32_f16 f16
-#define B_f32_bf16 bf16
-#define B_f16_f16 f16
-#define B_bf16_bf16 bf16
-#define TA RLX_JOIN(A_, AB)
-#define TB RLX_JOIN(B_, AB)
+#include "pair.h"
 #define BM UINT(C0)
 #define BN UINT(C1)
 #define BK 8u
@@ -32,21 +21,10 @@
 #define FETCH_A ((BM * BK / 4u + 255u) / 256u)
 #define FETCH_B ((BN * BK / 4u + 255u) / 256u)
 
+#include "activation.h"
+
 SHARED vec4 tile_a[2u * BK * BM / 4u];  // [side][k][row / 4]
 SHARED vec4 tile_b[2u * BK * BN / 4u];
-
-RLX_FN float activated(const float x) {
-    if (ACTIVATION == 1u) return p_max_f(x, 0.0f);
-    if (ACTIVATION == 2u) return 0.5f * x * (1.0f + p_erf_f(x * 0.70710678118654752f));
-    if (ACTIVATION == 3u) {
-        const float inner = 0.79788456080286536f * (x + 0.044715f * (x * x * x));
-        return 0.5f * x * (1.0f + p_tanh_f(inner));
-    }
-    if (ACTIVATION == 4u) return p_div_f(x, 1.0f + p_exp_f(-x));
-    if (ACTIVATION == 5u) return p_tanh_f(x);
-    if (ACTIVATION == 6u) return p_recip_f(1.0f + p_exp_f(-x));
-    return x;
-}
 
 // Four neighbours of a row-major matrix (rows, columns) from (r, c) on; zero outside it.
 RLX_FN vec4 quad_a(PTR(TA) p, const uint r, const uint c, const uint rows, const uint columns) {
@@ -88,12 +66,6 @@ RLX_FN vec4 quad_b(PTR(TB) p, const uint r, const uint c, const uint rows, const
     } else {                                                                                      \
         TILE[(BUFFER) * BK * (EXTENT / 4u) + (f)] = v;                                            \
     }
-
-#define FMA_ROW(acc, s, v)          \
-    acc.x = FMA(s, v.x, acc.x);     \
-    acc.y = FMA(s, v.y, acc.y);     \
-    acc.z = FMA(s, v.z, acc.z);     \
-    acc.w = FMA(s, v.w, acc.w);
 
 RLX_FN void matmul_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, const uint m, const uint n, const uint k,
                         const uint batch, const uint d1, const uint d2, const uint a0, const uint a1, const uint a2,

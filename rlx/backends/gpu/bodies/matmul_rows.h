@@ -1,0 +1,112 @@
+// C = act(A op(B) + bias) for C0 (1, 2, 4 or 8) rows of A or fewer: every element of B is read once.
+// C1: B is stored transposed; C2: activation; C3: bias; C4, C5: A, B may be read four at a time (rows of B);
+// C6: quads of columns that a group makes where B is not transposed; else a group makes 8 columns.
+// The threads that share a column add up every so many terms of k; a tree joins them.
+#include "pair.h"
+#define ROWS UINT(C0)
+#define B_TRANSPOSED (UINT(C1) == 1u)
+#define ACTIVATION UINT(C2)
+#define HAS_BIAS (UINT(C3) == 1u)
+#define A_QUADS (UINT(C4) == 1u)
+#define B_QUADS (UINT(C5) == 1u)
+#define ACROSS UINT(C6)
+#define COLUMNS (B_TRANSPOSED ? 8u : 4u * ACROSS)
+#include "activation.h"
+
+SHARED vec4 part[256];
+SHARED vec4 sums[8u * ACROSS];
+
+RLX_FN float plus(const float a, const float b) { return a + b; }
+LANES_OP(lane_sum, 32u, plus)
+
+// Four neighbours from place i on, of which `count` exist; zero beyond.
+RLX_FN vec4 quad_a(PTR(TA) p, const uint i, const uint count) {
+    if (A_QUADS) return LOAD4(TA, p, i / 4u);
+    vec4 v = VEC4(LOAD(TA, p, i), 0.0f, 0.0f, 0.0f);
+    if (count > 1u) v.y = LOAD(TA, p, i + 1u);
+    if (count > 2u) v.z = LOAD(TA, p, i + 2u);
+    if (count > 3u) v.w = LOAD(TA, p, i + 3u);
+    return v;
+}
+RLX_FN vec4 quad_b(PTR(TB) p, const uint i, const uint count) {
+    if (B_QUADS) return LOAD4(TB, p, i / 4u);
+    vec4 v = VEC4(LOAD(TB, p, i), 0.0f, 0.0f, 0.0f);
+    if (count > 1u) v.y = LOAD(TB, p, i + 1u);
+    if (count > 2u) v.z = LOAD(TB, p, i + 2u);
+    if (count > 3u) v.w = LOAD(TB, p, i + 3u);
+    return v;
+}
+
+RLX_FN void finish(PTR(f32) bias, PTR(TA) c, const uint row, const uint column, const uint n, const float sum) {
+    float v = sum;
+    if (HAS_BIAS) v += LOAD(f32, bias, column);
+    STORE(TA, c, row * n + column, activated(v));
+}
+
+RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, const uint m, const uint n, const uint k,
+                             const uint batch, const uint d1, const uint d2, const uint a0, const uint a1,
+                             const uint a2, const uint b0, const uint b1, const uint b2) {
+    const uint tiles = (n + COLUMNS - 1u) / COLUMNS;
+    const uint z = GROUP / tiles, tile = GROUP % tiles;
+    if (z >= batch) return;
+    const uint z2 = z % d2, z1 = z / d2 % d1, z0 = z / (d2 * d1);
+    PTR(TA) pa = SKIP(TA, SKIP(TA, SKIP(TA, a, z0, a0), z1, a1), z2, a2);
+    PTR(TB) pb = SKIP(TB, SKIP(TB, SKIP(TB, b, z0, b0), z1, b1), z2, b2);
+    PTR(TA) pc = SKIP(TA, c, z, m * n);
+    if (B_TRANSPOSED) {
+        const uint lane = THREAD % 32u, column = tile * 8u + THREAD / 32u;
+        float acc[ROWS];
+        UNROLL for (uint r = 0u; r < ROWS; r++) acc[r] = 0.0f;
+        for (uint t = lane * 4u; t < (column < n ? k : 0u); t += 128u) {
+            const vec4 vb = quad_b(pb, column * k + t, k - t);
+            UNROLL for (uint r = 0u; r < ROWS; r++) {
+                if (r < m) {
+                    const vec4 va = quad_a(pa, r * k + t, k - t);
+                    acc[r] = FMA(va.x, vb.x, acc[r]);
+                    acc[r] = FMA(va.y, vb.y, acc[r]);
+                    acc[r] = FMA(va.z, vb.z, acc[r]);
+                    acc[r] = FMA(va.w, vb.w, acc[r]);
+                }
+            }
+        }
+        float mine = 0.0f;
+        UNROLL for (uint r = 0u; r < ROWS; r++) {
+            const float sum = lane_sum(acc[r]);
+            if (lane == r) mine = sum;
+        }
+        if (lane < m && column < n) finish(bias, pc, lane, column, n, mine);
+    } else {
+        const uint lane = THREAD / ACROSS, lanes = 256u / ACROSS;
+        const uint column = (tile * ACROSS + THREAD % ACROSS) * 4u;
+        vec4 acc[ROWS];
+        UNROLL for (uint r = 0u; r < ROWS; r++) acc[r] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (uint t = lane; t < (column < n ? k : 0u); t += lanes) {
+            const vec4 vb = quad_b(pb, t * n + column, n - column);
+            UNROLL for (uint r = 0u; r < ROWS; r++) {
+                if (r < m) {
+                    const float va = LOAD(TA, pa, r * k + t);
+                    FMA_ROW(acc[r], va, vb)
+                }
+            }
+        }
+        UNROLL for (uint r = 0u; r < ROWS; r++) {
+            BARRIER;
+            part[THREAD] = acc[r];
+            for (uint s = lanes / 2u; s > 0u; s /= 2u) {
+                BARRIER;
+                if (lane < s) {
+                    const vec4 x = part[THREAD], y = part[THREAD + s * ACROSS];
+                    part[THREAD] = VEC4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+                }
+            }
+            if (lane == 0u) sums[r * ACROSS + THREAD] = part[THREAD];
+        }
+        BARRIER;
+        for (uint i = THREAD; i < m * COLUMNS; i += 256u) {
+            const uint row = i / COLUMNS, at = i % COLUMNS, place = tile * COLUMNS + at;
+            const vec4 sum = sums[row * ACROSS + at / 4u];
+            const float v = at % 4u == 0u ? sum.x : (at % 4u == 1u ? sum.y : (at % 4u == 2u ? sum.z : sum.w));
+            if (place < n) finish(bias, pc, row, place, n, v);
+        }
+    }
+}
