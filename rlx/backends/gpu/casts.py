@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu.lowering import Lowering
-from rlx.backends.gpu.steps import Ref, TreeKernel, TreeOperand
+from rlx.backends.gpu.steps import Ref
+from rlx.backends.gpu.strided import View, launch_tree
 from rlx.dtypes import DType
 from rlx.ir import expr
 from rlx.ir.types import TensorType
@@ -19,22 +20,19 @@ def groups_for(ctx: Lowering, n: int) -> tuple[int, int, int]:
     return ctx.groups(math.ceil(n / THREADS))
 
 
-def launch_tree(ctx: Lowering, tree: expr.Expr, inputs: list[tuple[Ref, TreeOperand]], out: Ref, n: int) -> None:
-    """Runs an expression over n elements whose operands are all flat or scalar; stores in the tree's dtype."""
-    if n == 0:
-        return
-    kernel = TreeKernel((tree,), tuple(o for _, o in inputs), (TreeOperand(tree.dtype, "flat"),), 0)
-    ctx.launch(kernel, groups_for(ctx, n), [*(r for r, _ in inputs), out, n])
-
-
 def cast_ref(ctx: Lowering, ref: Ref, source: DType, target: DType, n: int) -> Ref:
     """n elements stored as `source`, as `target`: the same bytes where they are so already, else workspace."""
     if source == target:
         return ref
     made = ctx.scratch(n * target.itemsize)
-    tree = expr.cast(expr.arg(0, source), target)
-    launch_tree(ctx, tree, [(ref, TreeOperand(source, "flat"))], made, n)
+    convert(ctx, ref, source, made, target, n)
     return made
+
+
+def convert(ctx: Lowering, source: Ref, from_: DType, target: Ref, to: DType, n: int) -> None:
+    """n elements of one dtype into n of another, elsewhere."""
+    tree = expr.cast(expr.arg(0, from_), to)
+    launch_tree(ctx, [tree], (n,), [View(source, from_, (1,))], [View(target, to, (1,))])
 
 
 def stores(dtype: DType, features: frozenset[str]) -> bool:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.gpu import decls
-from rlx.backends.gpu.casts import cast_ref, fits, groups_for, quads, stores
+from rlx.backends.gpu.casts import cast_ref, fits, quads, stores
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import FileKernel, Gemm, Ref, TreeKernel, TreeOperand
+from rlx.backends.gpu.steps import FileKernel, Gemm, Ref
+from rlx.backends.gpu.strided import View, contiguous, launch_tree
 from rlx.dtypes import DType, f32, promote
 from rlx.ir import Node, Tensor, expr, get_op
 from rlx.ops.linalg import ACTIVATIONS
@@ -280,13 +281,10 @@ def _epilogue(
     stored: DType,
     product: Product,
 ) -> None:
-    rows, n = product.count * product.m, product.n
+    shape = (product.count * product.m, product.n)
     kind = ctx.storage(bias) if bias is not None else None
-    tree = epilogue_tree(wide, kind, activation, stored)
-    inputs = [TreeOperand(wide, "flat")]
-    args: list[Ref | int | float] = [made]
+    inputs = [View(made, wide, contiguous(shape))]
     if bias is not None and kind is not None:
-        inputs.append(TreeOperand(kind, "strided"))
-        args = [ctx.block([rows, n, 0, 1]), made, ctx.ref(bias)]
-    kernel = TreeKernel((tree,), tuple(inputs), (TreeOperand(stored, "flat"),), 2 if bias is not None else 0)
-    ctx.launch(kernel, groups_for(ctx, rows * n), [*args, target, rows * n])
+        inputs.append(View(ctx.ref(bias), kind, (0, 1)))
+    tree = epilogue_tree(wide, kind, activation, stored)
+    launch_tree(ctx, [tree], shape, inputs, [View(target, stored, contiguous(shape))])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu import decls
-from rlx.backends.gpu.casts import THREADS, cast_ref, fits, launch_tree, stores
+from rlx.backends.gpu.casts import THREADS, cast_ref, convert, fits, stores
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import FileKernel, Ref, TreeOperand
+from rlx.backends.gpu.steps import FileKernel, Ref
 from rlx.dtypes import DType, f32, i32
-from rlx.ir import Node, expr
+from rlx.ir import Node
 
 _KIND = {"sum": 0, "mean": 0, "prod": 1, "max": 2, "min": 3}
 _SERIAL = 64  # a thread's longest run of terms before a tree takes over, where the work is split
@@ -54,8 +54,7 @@ def lower_reduction(ctx: Lowering, node: Node) -> None:
             break
         ref, work = here, end
     if final != out:
-        tree = expr.cast(expr.arg(0, final), out)
-        launch_tree(ctx, tree, [(target, TreeOperand(final, "flat"))], ctx.ref(y), y.size)
+        convert(ctx, target, final, ctx.ref(y), out, y.size)
 
 
 def axis_runs(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
