@@ -115,7 +115,8 @@ class Builder:
         value = np.asarray(self.rng.standard_normal(shape))
         if not self.smooth and value.size and self.chance(0.1):
             value.reshape(-1)[self.below(value.size)] = self.choose(_SPECIAL)
-        return value.astype(dtype.np)
+        with np.errstate(over="ignore"):
+            return value.astype(dtype.np)
 
     # -- tensors
 

@@ -177,6 +177,13 @@ def _rows(b: Builder) -> Made:
     return x[:cut], x[cut:]
 
 
+@_rule("own_row")
+def _own_row(b: Builder) -> Made:
+    """x beside a view of itself: not to be overwritten while the view is still read."""
+    x = ops.abs(b.ranked(1, is_number))
+    return (ops.sub(x, x[: 1 if b.chance(0.7) else x.shape[0]]),)
+
+
 @_rule("concat")
 def _concat(b: Builder) -> Made:
     x = b.ranked(1)

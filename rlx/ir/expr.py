@@ -51,6 +51,10 @@ class Expr:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[type[Expr], tuple[object, ...]]:
+        # Strings hash anew in each process, so the kept hash does not travel.
+        return Expr, (self.prim, self.args, self.dtype, self.value)
+
     def __add__(self, other: Expr | float) -> Expr:
         return call("add", self, other)
 

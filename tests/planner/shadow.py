@@ -117,7 +117,11 @@ class Shadow:
 
     def _in_place(self, node: Node, t: Tensor, k: int) -> bool:
         x, slots = node.inputs[k], self.plan.slots
-        same = slots[x.id].offset == slots[t.id].offset and x.size == t.size and x.dtype.itemsize == t.dtype.itemsize
+        same = (
+            slots[x.id].offset == slots[t.id].offset
+            and x.size == t.size
+            and x.dtype.itemsize == t.dtype.itemsize
+        )
         listed = any(j in node.op.inplace for j, y in enumerate(node.inputs) if y is x)
         if not same or not listed:
             return False

@@ -125,8 +125,6 @@ def _early(graph: Graph) -> dict[int, int]:
     return {t: max(i - 1, made[t]) for t, i in last.items()}
 
 
-
-
 def _inputs_die(graph: Graph) -> dict[int, Lifetime]:
     lives, last = planner_storage.tensor_lifetimes(graph), planner_storage.last_uses(graph)
     for t in graph.inputs.values():
@@ -146,7 +144,10 @@ FAULTS: dict[str, tuple[str, Any]] = {
     "overwritten while still needed": ("planner_storage._dies_here", lambda layout, x, step, lives: True),
     "in place over an operand read meanwhile": ("planner_storage._alone", lambda layout, node, x: True),
     "in place over another size": ("planner_storage.may_take_over", lambda node, position, t: True),
-    "view at the wrong place": ("planner_storage.view_offset", lambda node: 0 if node.op.name == "slice" else None),
+    "view at the wrong place": (
+        "planner_storage.view_offset",
+        lambda node: 0 if node.op.name == "slice" else None,
+    ),
     "view of a state that changes": ("planner_storage._may_view", lambda *a: True),
     "input overwritten before the next run": ("planner.tensor_lifetimes", _inputs_die),
     "output born late": ("planner.tensor_lifetimes", _outputs_overlap_inputs),
@@ -161,7 +162,11 @@ def test_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(f"rlx.driver.{target}", fault)
 
     @settings(
-        max_examples=500, derandomize=True, database=None, suppress_health_check=list(HealthCheck), deadline=None
+        max_examples=500,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
     )
     @given(graphs())
     def search(g: Graph) -> None:
@@ -339,7 +344,9 @@ def transformer(layers: int, batch: int, length: int, width: int, heads: int) ->
         like = g.constant(np.zeros((1,) * len(shape), np.float32))
         from tests.planner.toys import EXPAND
 
-        return g.add(MIX, (g.add(EXPAND, (like,), {"shape": shape})[0], *(x for x in xs if x.shape == shape)))[0]
+        return g.add(
+            MIX, (g.add(EXPAND, (like,), {"shape": shape})[0], *(x for x in xs if x.shape == shape))
+        )[0]
 
     x = op(flat, g.input("ids", (batch, length)))
     for _ in range(layers):
@@ -354,7 +361,9 @@ def transformer(layers: int, batch: int, length: int, width: int, heads: int) ->
     return g
 
 
-@pytest.mark.parametrize("shape", [(6, 8, 128, 384, 12), (6, 1, 16, 384, 12), (12, 1, 512, 768, 12), (4, 3, 77, 96, 3)])
+@pytest.mark.parametrize(
+    "shape", [(6, 8, 128, 384, 12), (6, 1, 16, 384, 12), (12, 1, 512, 768, 12), (4, 3, 77, 96, 3)]
+)
 def test_transformers_reach_the_bound(shape: tuple[int, ...]) -> None:
     made: MemoryPlan = plan_reuse(transformer(*shape))
     assert made.overhead <= 1.01

@@ -32,7 +32,9 @@ def _broadcast(types: Sequence[TensorType], attrs: Any) -> TensorType:
 
 def _like(rule: Any) -> Any:
     """The type a movement op gives, found by moving an array of indices."""
-    return lambda types, attrs: TensorType(rule(np.zeros(types[0].shape, np.int8), **attrs).shape, types[0].dtype)
+    return lambda types, attrs: TensorType(
+        rule(np.zeros(types[0].shape, np.int8), **attrs).shape, types[0].dtype
+    )
 
 
 def _slice(x: Any, starts: Any, stops: Any, steps: Any) -> Any:
@@ -72,7 +74,9 @@ def graphs(draw: st.DrawFn, max_nodes: int = 14) -> Graph:
         pool.append(g.constant(np.ones(draw(shapes), draw(dtypes).np)))
     for _ in range(draw(st.integers(1, max_nodes))):
         pool += _node(draw, g, pool)
-    for state in list(g.states.values()):  # what a state was before the run, under another name, is a likely result
+    for state in list(
+        g.states.values()
+    ):  # what a state was before the run, under another name, is a likely result
         pool += g.add(COPY, (state,)) + g.add(ADD, (state, state))
     for k, t in enumerate(draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3))):
         if t.node.op.name != "state":
@@ -98,7 +102,9 @@ def _node(draw: st.DrawFn, g: Graph, pool: list[Tensor]) -> tuple[Tensor, ...]:
     if kind == "pair":
         y = draw(st.sampled_from([t for t in pool if t.shape == x.shape]))
         a, b = expr.arg(0, x.dtype), expr.arg(1, y.dtype)
-        trees = draw(st.sampled_from(((a, b), (a, expr.cast(a, y.dtype)), (expr.cast(b, x.dtype), b), (a + b, b))))
+        trees = draw(
+            st.sampled_from(((a, b), (a, expr.cast(a, y.dtype)), (expr.cast(b, x.dtype), b), (a + b, b)))
+        )
         return g.add(PAIR, (x, y), {"trees": trees, "shape": x.shape})
     if kind == "cast":
         return g.add(CAST, (x,), {"dtype": draw(st.sampled_from(DTYPES))})
@@ -117,7 +123,9 @@ def _view(draw: st.DrawFn, g: Graph, x: Tensor) -> tuple[Tensor, ...]:
     if kind == "copy":
         return g.add(COPY, (x,))
     if kind == "reshape":
-        return g.add(RESHAPE, (x,), {"shape": draw(st.sampled_from(((x.size,), (1, *x.shape), x.shape[::-1])))})
+        return g.add(
+            RESHAPE, (x,), {"shape": draw(st.sampled_from(((x.size,), (1, *x.shape), x.shape[::-1])))}
+        )
     if kind == "transpose":
         return g.add(TRANSPOSE, (x,), {"perm": tuple(draw(st.permutations(range(x.ndim))))})
     if kind == "expand":

@@ -53,10 +53,17 @@ _COSTS = {
 }  # fmt: skip
 _HALF_COST = 1.3
 
+
+def _power(a: Any, b: Any, out: Any) -> None:
+    """np.power, an exponent of one element always as a scalar. NumPy squares where the exponent is the scalar 2, and
+    whether a row of one counts as a scalar depends on where the output lies: the bits must not."""
+    np.power(a, b.reshape(()) if b.size == 1 else b, out)
+
+
 _UFUNCS: dict[str, Callable[..., Any]] = {
     **{name: fn for name, fn in PRIM_FUNCTIONS.items() if isinstance(fn, np.ufunc)},
     "div": np.divide,
-    "pow": np.power,
+    "pow": _power,
 }
 
 # erf(x) = tanh(x · P(x²)): atanh(erf(x)) / x is smooth, and a relative error of tanh's argument counts less the nearer

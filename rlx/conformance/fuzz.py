@@ -1,0 +1,207 @@
+"""Fuzzing the memory plan: random graphs give the same bits however their tensors share memory.
+
+    python -m rlx.conformance.fuzz --count 10000 --device cpu
+
+Each graph runs with the bump planner, where nothing is shared, and with the reuse planner, in-place results on and off,
+guard gaps between slots. Before each first run the arena is filled with bytes that are NaN in every float dtype; after
+each run every byte that belongs to no slot must still be one of them. Each program runs twice without its inputs
+being written again: they stay on the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.conformance.random_graphs import RandomGraph, random_graph
+from rlx.driver import BuildOptions, Device, MemoryPlan
+from rlx.driver.planner import plan as make_plan
+from rlx.driver.registry import open_device
+from rlx.errors import RlxError
+from rlx.ir import Graph
+from rlx.passes import optimize, widen
+from rlx.runtime.weights import State, Weights
+
+Bytes = npt.NDArray[np.uint8]
+FILL = 0xFF  # four of them are a NaN in f32, two in f16 and in bf16
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to lay a graph out."""
+
+    planner: str
+    inplace: bool = True
+    guard: int = 0
+    optimize: bool = True
+    storage: str = "typed"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.planner}{'' if self.inplace else ', not in place'}, guard {self.guard}, "
+            f"{'optimized' if self.optimize else 'as written'}, {self.storage} storage"
+        )
+
+
+def ways(optimize: bool, storage: str) -> tuple[Way, ...]:
+    """The ways that must agree; the first is the plain one."""
+    return (
+        Way("bump", False, 256, optimize, storage),
+        Way("reuse", False, 0, optimize, storage),
+        Way("reuse", True, 256, optimize, storage),
+        Way("reuse", True, 0, optimize, storage),
+    )
+
+
+def check(made: RandomGraph, device: Device, *, optimize: bool = True, storage: str = "typed") -> list[str]:
+    """What differs between the ways to run one graph; empty when nothing does."""
+    found: list[str] = []
+    expected: list[dict[str, Bytes]] | None = None
+    graph = _prepared(made.graph, device, optimize, storage)
+    for way in ways(optimize, storage):
+        runs, stray = run(graph, made, device, way)
+        found += [f"seed {made.seed}, {way}: {text}" for text in stray]
+        if expected is None:
+            expected = runs
+        for number, (want, got) in enumerate(zip(expected, runs, strict=True)):
+            for name in want:
+                if not _same_bits(want[name], got[name], graph, name):
+                    found.append(
+                        f"seed {made.seed}, {way}: run {number + 1}: {name} differs from the bump planner's"
+                    )
+    return found
+
+
+def _prepared(graph: Graph, device: Device, optimize_: bool, storage: str) -> Graph:
+    held = widen(graph) if storage == "f32" else graph
+    return optimize(held, support=device.support, fuse=optimize_, verify=True)[0]
+
+
+def run(
+    graph: Graph, made: RandomGraph, device: Device, way: Way
+) -> tuple[list[dict[str, Bytes]], list[str]]:
+    """Runs a prepared graph twice. Gives the bytes of outputs and states after each run, and stray writes."""
+    weights, state = Weights(device), State(device)
+    try:
+        weights.declare({n: t.type for n, t in graph.params.items()})
+        state.declare({n: t.type for n, t in graph.states.items()})
+        for name in graph.params:
+            weights.set(name, made.feeds[name])
+        for name in graph.states:
+            state.set(name, made.feeds[name])
+        plan = make_plan(
+            graph,
+            planner=way.planner,
+            param_slots={n: weights.slot(n) for n in graph.params},
+            state_slots={n: state.slot(n) for n in graph.states},
+            max_alloc_bytes=device.limits.max_alloc_bytes,
+            inplace=way.inplace,
+            guard=way.guard,
+        )
+        bound = {**weights.segments(), **dict(state.region.segments())}
+        with device.arena(plan, bound) as arena:
+            executable = device.build(graph, plan, arena, BuildOptions())
+            try:
+                for name, nbytes in plan.segments.items():
+                    if name.startswith("arena") and nbytes:
+                        arena.buffer(name).fill(0, nbytes, FILL)
+                for name, t in graph.inputs.items():
+                    arena.write_bytes(t.id, made.feeds[name].astype(t.dtype.np))
+                results, stray = [], []
+                for _ in range(2):
+                    executable.run()
+                    values = {f"output {n}": arena.read_bytes(t.id) for n, t in graph.outputs.items()}
+                    values.update({f"state {n}": _raw(state.get(n)) for n in graph.states})
+                    results.append(values)
+                    for name in plan.segments:
+                        if name.startswith("arena"):
+                            whole = np.empty(plan.segments[name], np.uint8)
+                            if whole.size:
+                                arena.buffer(name).read(0, whole)
+                            stray += astray(plan, name, whole)
+                return results, stray
+            finally:
+                executable.close()
+    finally:
+        weights.close()
+        state.close()
+
+
+def astray(plan: MemoryPlan, segment: str, content: Bytes) -> list[str]:
+    """Bytes of a segment that no slot covers and that are no longer the fill."""
+    free = np.ones(content.size, np.bool_)
+    for slot in plan.slots.values():
+        if slot.segment == segment:
+            free[slot.offset : slot.end] = False
+    wrong = np.flatnonzero(free & (content != FILL))
+    return (
+        [f"{wrong.size} bytes outside all slots of {segment} written, first at {wrong[0]}"]
+        if wrong.size
+        else []
+    )
+
+
+def _raw(array: npt.NDArray[np.generic]) -> Bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _same_bits(want: Bytes, got: Bytes, graph: Graph, name: str) -> bool:
+    """Whether the bytes are equal, where a NaN equals any NaN: its payload depends on the instruction that made it."""
+    if np.array_equal(want, got):
+        return True
+    kind, _, key = name.partition(" ")
+    dtype = (graph.outputs if kind == "output" else graph.states)[key].dtype
+    if not dtype.is_float:
+        return False
+    a, b = want.view(dtype.np), got.view(dtype.np)
+    differ = want.reshape(-1, dtype.itemsize) != got.reshape(-1, dtype.itemsize)
+    rows = differ.any(axis=1)
+    return bool(np.isnan(a[rows]).all() and np.isnan(b[rows]).all())
+
+
+def fuzz(device: Device, seeds: Iterable[int], report: bool = False) -> list[str]:
+    """Checks the graphs of the seeds: mostly optimized, some as written, some with f32-uniform storage."""
+    found: list[str] = []
+    for count, seed in enumerate(seeds, start=1):
+        try:
+            found += check(
+                random_graph(seed),
+                device,
+                optimize=seed % 4 != 3,
+                storage="f32" if seed % 5 == 4 else "typed",
+            )
+        except RlxError as error:
+            found.append(f"seed {seed}: {type(error).__name__}: {error}")
+        if report and (count % 100 == 0 or found):
+            print(f"\r{count} graphs, {len(found)} faults", end="", file=sys.stderr, flush=True)
+        if len(found) >= 20:
+            break
+    if report:
+        print(file=sys.stderr)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit status: 1 when a fault was found."""
+    parser = argparse.ArgumentParser(
+        prog="python -m rlx.conformance.fuzz", description="random graphs, same bits"
+    )
+    parser.add_argument("--count", type=int, default=1000, help="how many graphs (default 1000)")
+    parser.add_argument("--device", default="cpu", help="device id (default cpu)")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (default 0)")
+    given = parser.parse_args(arguments)
+    device = open_device(given.device)
+    found = fuzz(device, range(given.seed, given.seed + given.count), report=True)
+    for text in found:
+        print(text)
+    print(f"{device.info.id}: {given.count} graphs, {len(found)} faults")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
