@@ -21,19 +21,6 @@ from rlx.ir import Attrs, Graph
 
 Array = npt.NDArray[Any]
 
-FAMILIES = (
-    "unary",
-    "binary",
-    "select",
-    "movement",
-    "reduce",
-    "linalg",
-    "norm",
-    "attention",
-    "index",
-    "fused",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+import rlx.backends.gpu
 from rlx.backends.cpu.bind import bind_node
 from rlx.backends.gpu.lowering import ARGS, LOWERINGS, SCRATCH, Lowering, kernel_name, runs_natively
 from rlx.backends.gpu.steps import HostCall, Ref, Step
 from rlx.driver import Buffer, BuildOptions, Device, DeviceArena, DeviceInfo, Dispatch, Limits, MemoryPlan
-from rlx.driver.views import is_view
+from rlx.driver.planner_views import is_alias
 from rlx.ir import Graph, Node, Tensor
-
-_RULES = ("elementwise", "movement", "reduce", "matmul", "norm", "attention", "index")
 
 
 class Recorded(Protocol):
@@ -43,10 +43,11 @@ class Records(Protocol):
 
 
 def load_rules() -> None:
-    """Imports the lowering rules of every op family."""
+    """Imports the lowering rules of every op family: the modules `lower_*` of this package."""
     if not LOWERINGS:
-        for name in _RULES:
-            importlib.import_module(f"rlx.backends.gpu.lower_{name}")
+        for module in pkgutil.iter_modules(rlx.backends.gpu.__path__):
+            if module.name.startswith("lower_"):
+                importlib.import_module(f"rlx.backends.gpu.{module.name}")
 
 
 def support(device: Records | Device, node: Node) -> Literal["native", "host"]:
@@ -66,7 +67,7 @@ def lower_graph(
         if node.op.leaf:
             continue
         name = node.label or str(node)
-        if is_view(node, plan):
+        if is_alias(node, plan):
             dispatch.append(Dispatch(name, node.op.name, "alias"))
             continue
         made = lowering.lower(node)

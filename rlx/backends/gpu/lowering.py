@@ -120,7 +120,7 @@ class Lowering:
     def scratch(self, nbytes: int) -> Ref:
         """Workspace for the node being lowered; its content is undefined and lasts until the node's last step."""
         offset = self._scratch_used
-        self._scratch_used = align(offset + nbytes)
+        self._scratch_used = align(offset + max(nbytes, 1))
         self.scratch_bytes = max(self.scratch_bytes, self._scratch_used)
         return Ref(SCRATCH, offset, nbytes)
 
