@@ -22,7 +22,7 @@ _BUILTIN = {
 @cache
 def _entry_points() -> dict[str, str]:
     """Name → "module:attribute" of every installed backend, the built-in ones first."""
-    from importlib.metadata import entry_points  # here, since importing it takes longer than the rest of rlx.driver
+    from importlib.metadata import entry_points  # here: importing it takes longer than the rest of rlx.driver
 
     return _BUILTIN | {e.name: e.value for e in entry_points(group=GROUP) if e.name not in _BUILTIN}
 
