@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import pkgutil
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlx.conformance import cases as families
 from rlx.conformance import domains
 from rlx.conformance.oracle import evaluate
 from rlx.conformance.terms import term_scale
