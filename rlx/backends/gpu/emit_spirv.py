@@ -6,14 +6,16 @@ made here is main: a loop over the elements, nearly all of it OpFunctionCall. No
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from importlib import resources
 
-from rlx.backends.gpu.spirv import Module, Op, preserve_nan
+from rlx.backends.gpu.spirv import Module, Op, float_modes
 from rlx.backends.gpu.spirv_template import PUSH_CONSTANT, Builder, Template
 from rlx.backends.gpu.steps import TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import Const, Load, Program, float_bits, program
+from rlx.backends.gpu.tree import Class, Const, Load, Program, float_bits, program
+
+_PACK = 4  # neighbours that a thread takes at once where everything is flat
 
 
 @cache
@@ -23,16 +25,16 @@ def template() -> Template:
     return Template(Module.parse(file.read_bytes()))
 
 
-def emit_spirv(kernel: TreeKernel, features: frozenset[str]) -> bytes:
+def emit_spirv(kernel: TreeKernel, features: frozenset[str], packs: bool = True) -> bytes:
     """The SPIR-V module of a tree kernel, entry point `main`, 256 threads a workgroup, for Vulkan 1.2.
 
-    The arguments stand in the push constants, in the kernel's order: addresses of 8 bytes, then u32 n. With
-    "float_controls" among the features, NaN and infinity are declared to matter.
+    The arguments stand in the push constants, in the kernel's order: addresses of 8 bytes, then u32 n. What the features
+    offer of IEEE behaviour is declared. `packs` adds a loop over four neighbours at a time, for memory's sake: a
+    software device gains nothing by it and compiles it for long.
     """
     main = _Main(kernel, template().start())
-    main.write()
-    code = main.b.module().encode()
-    return preserve_nan(code) if "float_controls" in features else code
+    main.write(packs)
+    return float_modes(main.b.module().encode(), features)
 
 
 class _Main:
@@ -50,7 +52,7 @@ class _Main:
         self.strides: dict[int, list[int]] = {}  # operand -> first element, then strides
         self.consts: dict[int, int] = {}
 
-    def write(self) -> None:
+    def write(self, packs: bool) -> None:
         b, n_in = self.b, len(self.kernel.inputs)
         self.label(b.new())
         n = self.arguments()
@@ -61,7 +63,12 @@ class _Main:
         for i, v in enumerate(self.program.values):
             if isinstance(v, Const):
                 self.consts[i] = self.constant(v)
-        self.loop(first, n, step, lambda i: self.elements([i], n_in))
+        if packs and not self.strided:
+            count = self.packs(n)
+            self.loop(first, count, step, lambda q: self.pack(q, n_in))
+            done = b.make(Op.IMul, self.uint_t, count, b.uint(_PACK))
+            first = b.make(Op.IAdd, self.uint_t, done, first)
+        self.loop(first, n, step, lambda i: self.element(i, n_in))
         b.emit(Op.Return)
 
     def label(self, id_: int) -> int:
@@ -112,29 +119,69 @@ class _Main:
         self.label(done)
         return i
 
-    def elements(self, indices: Sequence[int], n_in: int) -> None:
-        """Loads, computes and stores some elements; all are loaded before the first is stored."""
-        places = [self.places(i) for i in indices]
-        loaded = []
-        for at in places:
-            made = {}
-            for k, v in enumerate(self.program.values):
-                if isinstance(v, Load):
-                    scalar = self.scalars.get(v.operand)
-                    made[k] = scalar if scalar is not None else self.load(v, at[v.operand])
-            loaded.append(made)
-        for at, values in zip(places, loaded, strict=True):
-            for k, v in enumerate(self.program.values):
-                if isinstance(v, Const):
-                    values[k] = self.consts[k]
-                elif not isinstance(v, Load):
-                    values[k] = self.b.call(v.name, *(values[a] for a in v.args))
-            for s in self.program.stores:
-                target = n_in + s.operand
-                self.b.call(f"store_{s.storage}", self.pointers[target], at[target], values[s.value])
+    def packs(self, n: int) -> int:
+        """How many packs of neighbours there are: none where a pointer is not aligned to them."""
+        b = self.b
+        low = b.uint(0)
+        for pointer, o in zip(self.pointers, self.operands, strict=True):
+            if o.access == "flat":
+                pair = b.make(Op.Bitcast, b.declare(Op.TypeVector, self.uint_t, 2), pointer)
+                word = b.make(Op.CompositeExtract, self.uint_t, pair, 0)
+                mask = b.uint(min(_PACK * o.storage.itemsize, 16) - 1)
+                low = b.make(Op.BitwiseOr, self.uint_t, low, b.make(Op.BitwiseAnd, self.uint_t, word, mask))
+        aligned = b.make(Op.IEqual, self.bool_t, low, b.uint(0))
+        whole = b.make(Op.UDiv, self.uint_t, n, b.uint(_PACK))
+        return b.make(Op.Select, self.uint_t, aligned, whole, b.uint(0))
 
-    def load(self, v: Load, index: int) -> int:
-        return self.b.call(f"load_{v.storage}", self.pointers[v.operand], index)
+    def pack(self, q: int, n_in: int) -> None:
+        """Pack q: every operand is read and written at once."""
+        b = self.b
+        loaded = {}
+        for k, v in enumerate(self.program.values):
+            if isinstance(v, Load) and v.operand not in self.scalars:
+                loaded[k] = b.call(f"load4_{v.storage}", self.pointers[v.operand], q)
+        made: list[dict[int, int]] = []
+        for lane in range(_PACK):
+            values = {}
+            for k, wide in loaded.items():
+                values[k] = b.make(Op.CompositeExtract, self.type_of(self.program.values[k].cls), wide, lane)
+            made.append(self.compute(values))
+        for s in self.program.stores:
+            kind = self.type_of(self.program.values[s.value].cls)
+            lanes = [values[s.value] for values in made]
+            wide = b.make(Op.CompositeConstruct, b.declare(Op.TypeVector, kind, _PACK), *lanes)
+            b.call(f"store4_{s.storage}", self.pointers[n_in + s.operand], q, wide)
+
+    def element(self, i: int, n_in: int) -> None:
+        """Element i: loads, the tree, stores."""
+        at = self.places(i)
+        loaded = {
+            k: self.b.call(f"load_{v.storage}", self.pointers[v.operand], at[v.operand])
+            for k, v in enumerate(self.program.values)
+            if isinstance(v, Load) and v.operand not in self.scalars
+        }
+        values = self.compute(loaded)
+        for s in self.program.stores:
+            target = n_in + s.operand
+            self.b.call(f"store_{s.storage}", self.pointers[target], at[target], values[s.value])
+
+    def compute(self, values: dict[int, int]) -> dict[int, int]:
+        """All values of the program from those loaded."""
+        for k, v in enumerate(self.program.values):
+            if isinstance(v, Const):
+                values[k] = self.consts[k]
+            elif isinstance(v, Load):
+                values.setdefault(k, self.scalars.get(v.operand, 0))
+            else:
+                values[k] = self.b.call(v.name, *(values[a] for a in v.args))
+        return values
+
+    def type_of(self, cls: Class) -> int:
+        if cls == "b":
+            return self.bool_t
+        if cls == "f":
+            return self.b.declare(Op.TypeFloat, 32)
+        return self.b.declare(Op.TypeInt, 64 if cls == "l" else 32, 1)
 
     def places(self, i: int) -> list[int]:
         """The element of each operand at linear index i."""

@@ -1,7 +1,7 @@
 """SPIR-V modules as lists of instructions: read, change, write. Follows the Khronos SPIR-V specification, version 1.5.
 
-Only what rlx needs: decorating float arithmetic so that no driver fuses it, declaring that NaN and infinity count, and
-(in `emit_spirv`) replacing a function's body and dropping what is no longer reached.
+Only what rlx needs: decorating float arithmetic so that no driver fuses it, and declaring how floats behave;
+`spirv_template` builds new modules from a compiled one.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ class Op:
     IAdd, ISub, IMul, UDiv, UMod, ULessThan, INotEqual, IEqual = 128, 130, 132, 134, 137, 176, 171, 170
     FAdd, FSub, FMul, VectorTimesScalar, Dot = 129, 131, 133, 142, 148
     VectorTimesMatrix, MatrixTimesVector, MatrixTimesMatrix, MatrixTimesScalar = 144, 145, 146, 143
-    Bitcast, LogicalNotEqual, Select = 124, 165, 169
+    Bitcast, LogicalNotEqual, Select, BitwiseOr, BitwiseAnd = 124, 165, 169, 197, 199
     Phi, LoopMerge, SelectionMerge, Label, Branch, BranchConditional, Switch = 245, 246, 247, 248, 249, 250, 251
     Kill, Return, ReturnValue, Unreachable = 252, 253, 254, 255
 
 
 NO_CONTRACTION = 42
-SIGNED_ZERO_INF_NAN_PRESERVE = 4461  # execution mode
-CAPABILITY_SIGNED_ZERO_INF_NAN_PRESERVE = 4466
+# Feature word -> capability and execution mode.
+_FLOAT_MODES = {"float_controls": (4466, 4461), "denorm_preserve": (4464, 4459), "rte": (4467, 4462)}
 CAPABILITIES = {
     1: "Shader", 9: "Float16", 10: "Float64", 11: "Int64", 22: "Int16", 39: "Int8", 61: "GroupNonUniform",
     63: "GroupNonUniformArithmetic", 65: "GroupNonUniformShuffle", 66: "GroupNonUniformShuffleRelative",
-    4433: "StorageBuffer16BitAccess", 4448: "StorageBuffer8BitAccess", 4466: "SignedZeroInfNanPreserve",
+    4433: "StorageBuffer16BitAccess", 4448: "StorageBuffer8BitAccess", 4464: "DenormPreserve",
+    4466: "SignedZeroInfNanPreserve", 4467: "RoundingModeRTE",
     5347: "PhysicalStorageBufferAddresses", 6022: "CooperativeMatrixKHR",
 }  # fmt: skip
 _CONTRACTED = frozenset(
@@ -141,16 +142,16 @@ def no_contraction(module: Module) -> Module:
     return module
 
 
-def preserve_nan(data: bytes) -> bytes:
-    """The module with SignedZeroInfNanPreserve declared for 32-bit floats, so that no driver assumes NaN away.
-
-    Requires: a device whose shaderSignedZeroInfNanPreserveFloat32 is true (VkPhysicalDeviceFloatControlsProperties).
-    """
+def float_modes(data: bytes, features: frozenset[str]) -> bytes:
+    """The module with the arithmetic of 32-bit floats pinned down as far as the device offers it: NaN, infinity and -0
+    count ("float_controls"), subnormals stay ("denorm_preserve"), results round to nearest even ("rte")."""
     module = Module.parse(data)
-    if "SignedZeroInfNanPreserve" in module.capabilities():
+    declared = {i.words[0] for i in module.insts if i.op == Op.Capability}
+    wanted = [pair for word, pair in _FLOAT_MODES.items() if word in features and pair[0] not in declared]
+    if not wanted:
         return data
     entry = next(i.words[1] for i in module.insts if i.op == Op.EntryPoint)
     first_mode = next(k for k, i in enumerate(module.insts) if i.op == Op.ExecutionMode)
-    module.insts.insert(first_mode, Inst(Op.ExecutionMode, [entry, SIGNED_ZERO_INF_NAN_PRESERVE, 32]))
-    module.insts.insert(0, Inst(Op.Capability, [CAPABILITY_SIGNED_ZERO_INF_NAN_PRESERVE]))
+    module.insts[first_mode:first_mode] = [Inst(Op.ExecutionMode, [entry, mode, 32]) for _, mode in wanted]
+    module.insts[0:0] = [Inst(Op.Capability, [capability]) for capability, _ in wanted]
     return module.encode()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from rlx.backends.gpu.spirv import float_modes
 from rlx.backends.gpu.steps import FileKernel, Kernel
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
@@ -85,12 +86,12 @@ class Pipelines:
         device = self._device
         if isinstance(kernel, FileKernel):
             name = "-".join([kernel.stem, *(value for _, value in kernel.defines)])
-            code, constants = load_spirv(name), kernel.constants
+            code, constants = float_modes(load_spirv(name), device.info.features), kernel.constants
         else:
             from rlx.backends.gpu.emit_spirv import emit_spirv
 
             name, constants = "tree", ()
-            code = emit_spirv(kernel, device.info.features)
+            code = emit_spirv(kernel, device.info.features, packs=device.info.kind != "software")
         check_capabilities(name, code, device.info.features)
         return Pipeline(self._compile(name, code, constants), name)
 
