@@ -2,7 +2,7 @@
 // Layer norm (C3 = 0) or RMS norm (C3 = 1) over the last axis of x (rows, n), with beta when C4 = 1.
 // Grid: a group of 256 for each 256 / C0 rows; X folds into Y.
 // Arguments: x, gamma (n), beta (n), y (may be x), rows, n, eps.
-// variants: T=f32,f16,bf16
+// variants: T=f32,f16,bf16;W=f32,f16,bf16
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint C0 = 32u;
@@ -16,8 +16,8 @@ layout(constant_id = 4) const uint C4 = 0u;
 
 layout(push_constant, scalar) uniform Args {
     PTR(T) x;
-    PTR(T) gamma;
-    PTR(T) beta;
+    PTR(W) gamma;
+    PTR(W) beta;
     PTR(T) y;
     uint rows;
     uint n;

@@ -99,3 +99,14 @@ def test_norms_of_halves(n: int, dtype: Any) -> None:
     gamma, beta = rng.standard_normal(n).astype(dtype), rng.standard_normal(n).astype(dtype)
     close(run("layer_norm", x, gamma, beta, eps=1e-5), _norm("layer_norm", x, 1e-5, gamma, beta), **_HALVES[dtype])
     close(run("rms_norm", x, gamma, eps=1e-5), _norm("rms_norm", x, 1e-5, gamma), **_HALVES[dtype])
+
+
+def test_weights_of_other_dtypes_keep_their_digits() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((5, 128)).astype(np.float16)
+    gamma, beta = rng.standard_normal(128).astype(np.float32), rng.standard_normal(128).astype(ml_dtypes.bfloat16)
+    want = _norm("layer_norm", x, 1e-5, gamma, beta)
+    got = run("layer_norm", x, gamma, beta, eps=1e-5)
+    close(got, want, **_HALVES[np.float16])
+    wide = x.astype(np.float32)
+    close(run("rms_norm", wide, beta, eps=1e-5), _norm("rms_norm", wide, 1e-5, beta))

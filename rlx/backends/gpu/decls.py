@@ -53,7 +53,7 @@ ROW_NORM = declare(
     KernelDecl(
         "row_norm",
         _read("x", "gamma", "beta") + _write("y") + _u32("rows", "n") + _f32("eps"),
-        defines=(("T", _FLOATS),),
+        defines=(("T", _FLOATS), ("W", _FLOATS)),
     )
 )
 GATHER = declare(

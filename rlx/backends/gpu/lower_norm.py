@@ -8,6 +8,7 @@ from rlx.backends.gpu import decls
 from rlx.backends.gpu.casts import THREADS, cast_ref, fits, quads, stores
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import FileKernel
+from rlx.dtypes import f32
 from rlx.ir import Node
 
 _MOST_QUADS = 8  # what a thread holds in registers: 32 elements of its row
@@ -52,21 +53,22 @@ def lower_softmax(ctx: Lowering, node: Node) -> None:
 
 @lowers("layer_norm", "rms_norm", when=_native)
 def lower_norm(ctx: Lowering, node: Node) -> None:
-    """One kernel for both: rows over the last axis; weights stored otherwise than x are cast first."""
+    """One kernel for both: rows over the last axis. Weights stored in two dtypes are brought to f32, never narrowed."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
     n = x.shape[-1]
     rows = x.size // n
     stored = ctx.storage(y)
-    source, gamma, *rest = (
-        cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs
-    )
+    source, target = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size), ctx.ref(y)
+    kinds = {ctx.storage(t) for t in node.inputs[1:]}
+    kept = kinds.pop() if len(kinds) == 1 else f32
+    gamma, *rest = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), kept, t.size) for t in node.inputs[1:])
     beta = rest[0] if rest else gamma
-    target = ctx.ref(y)
-    aligned = int(n % 4 == 0) and quads(source, gamma, beta, target, itemsize=stored.itemsize)
+    aligned = int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize)
+    aligned = aligned and quads(gamma, beta, itemsize=kept.itemsize)
     shape = row_shape(n, aligned)
     constants = (*shape, int(node.op.name == "rms_norm"), int(bool(rest)))
-    kernel = FileKernel(decls.ROW_NORM.stem, (("T", stored.name),), constants)
+    kernel = FileKernel(decls.ROW_NORM.stem, (("T", stored.name), ("W", kept.name)), constants)
     groups = ctx.groups(math.ceil(rows / (THREADS // shape[0])))
     ctx.launch(kernel, groups, [source, gamma, beta, target, rows, n, float(node.attrs["eps"])])

@@ -6,6 +6,6 @@
 #include "bodies/row_norm.h"
 
 extern "C" __global__ void __launch_bounds__(256)
-    row_norm(PTR(T) x, PTR(T) gamma, PTR(T) beta, PTR(T) y, uint rows, uint n, float eps) {
+    row_norm(PTR(T) x, PTR(W) gamma, PTR(W) beta, PTR(T) y, uint rows, uint n, float eps) {
     row_norm_body(x, gamma, beta, y, rows, n, eps);
 }

@@ -1,6 +1,7 @@
 // y = (x - mean) / sqrt(var + eps) * gamma + beta over rows; C3 = 1: mean taken as 0 (RMS norm); C4 = 1: with beta.
-// The variance is taken around the mean, in a second sweep over the registers (over memory for longer rows).
+// W is the storage of gamma and beta. The variance is taken around the mean, in a second sweep over the registers (over memory for longer rows).
 #include "rows.h"
+RLX_GET(get_weight, W)
 #define CENTRED (UINT(C3) == 0u)
 #define HAS_BETA (UINT(C4) == 1u)
 
@@ -25,7 +26,7 @@ RLX_FN vec4 normed(const vec4 v, const vec4 g, const vec4 b, const float mean, c
                 (v.z - mean) * inverse * g.z + b.z, (v.w - mean) * inverse * g.w + b.w);
 }
 
-RLX_FN void row_norm_body(PTR(T) x, PTR(T) gamma, PTR(T) beta, PTR(T) y, const uint rows, const uint n, const float eps) {
+RLX_FN void row_norm_body(PTR(T) x, PTR(W) gamma, PTR(W) beta, PTR(T) y, const uint rows, const uint n, const float eps) {
     const uint row = ROW;
     const uint len = row < rows ? n : 0u;
     const uint at = row < rows ? row : 0u;
@@ -47,8 +48,8 @@ RLX_FN void row_norm_body(PTR(T) x, PTR(T) gamma, PTR(T) beta, PTR(T) y, const u
         const float inverse = p_rsqrt_f(p_div_f(row_sum(total), count) + eps);
         UNROLL for (uint j = 0u; j < QUADS; j++) {
             vec4 b = zero;
-            if (HAS_BETA) b = get(beta, j, len, 0.0f);
-            put(q, j, len, normed(r[j], get(gamma, j, len, 0.0f), b, mean, inverse));
+            if (HAS_BETA) b = get_weight(beta, j, len, 0.0f);
+            put(q, j, len, normed(r[j], get_weight(gamma, j, len, 0.0f), b, mean, inverse));
         }
     } else {
         if (CENTRED) {
@@ -60,8 +61,8 @@ RLX_FN void row_norm_body(PTR(T) x, PTR(T) gamma, PTR(T) beta, PTR(T) y, const u
         const float inverse = p_rsqrt_f(p_div_f(row_sum(total), count) + eps);
         for (uint j = 0u; j < quads; j++) {
             vec4 b = zero;
-            if (HAS_BETA) b = get(beta, j, len, 0.0f);
-            put(q, j, len, normed(get(p, j, len, 0.0f), get(gamma, j, len, 0.0f), b, mean, inverse));
+            if (HAS_BETA) b = get_weight(beta, j, len, 0.0f);
+            put(q, j, len, normed(get(p, j, len, 0.0f), get_weight(gamma, j, len, 0.0f), b, mean, inverse));
         }
     }
 }

@@ -18,18 +18,21 @@ RLX_FN uint place(const uint j, const uint c) {
     return ALIGNED ? (j * LANES + LANE) * 4u + c : (j * 4u + c) * LANES + LANE;
 }
 
-RLX_FN vec4 get(PTR(T) p, const uint j, const uint n, const float beyond) {
-    if (ALIGNED) {
-        if (place(j, 0u) < n) return LOAD4(T, p, j * LANES + LANE);
-        return VEC4(beyond, beyond, beyond, beyond);
+// Quad j of a row of n elements stored as S; `beyond` past its end.
+#define RLX_GET(NAME, S)                                                              \
+    RLX_FN vec4 NAME(PTR(S) p, const uint j, const uint n, const float beyond) {      \
+        vec4 v = VEC4(beyond, beyond, beyond, beyond);                                \
+        if (ALIGNED) {                                                                \
+            if (place(j, 0u) < n) v = LOAD4(S, p, j * LANES + LANE);                  \
+        } else {                                                                      \
+            if (place(j, 0u) < n) v.x = LOAD(S, p, place(j, 0u));                     \
+            if (place(j, 1u) < n) v.y = LOAD(S, p, place(j, 1u));                     \
+            if (place(j, 2u) < n) v.z = LOAD(S, p, place(j, 2u));                     \
+            if (place(j, 3u) < n) v.w = LOAD(S, p, place(j, 3u));                     \
+        }                                                                             \
+        return v;                                                                     \
     }
-    vec4 v = VEC4(beyond, beyond, beyond, beyond);
-    if (place(j, 0u) < n) v.x = LOAD(T, p, place(j, 0u));
-    if (place(j, 1u) < n) v.y = LOAD(T, p, place(j, 1u));
-    if (place(j, 2u) < n) v.z = LOAD(T, p, place(j, 2u));
-    if (place(j, 3u) < n) v.w = LOAD(T, p, place(j, 3u));
-    return v;
-}
+RLX_GET(get, T)
 
 RLX_FN void put(PTR(T) p, const uint j, const uint n, const vec4 v) {
     if (ALIGNED) {
