@@ -93,20 +93,25 @@ def compare(
     # What storing as a half costs is taken off first; the rest is judged as f32.
     excess = np.maximum(error - spacing(size, dtype), 0) if dtype.is_half else error
     largest = float(np.max(size, initial=0))
-    worst = float(np.max(error, initial=0)) / largest if largest else float(np.max(error, initial=0))
+    worst = _ratio(float(np.max(error, initial=0)), largest)
     power = float(np.sum(size * size)) if largest < 1e150 else np.inf
-    nmse = float(np.sum(excess * excess)) / power if power else float(np.sum(excess * excess))
+    nmse = _ratio(float(np.sum(excess * excess)), power)
     if tolerance.kind == "ulp":
         allowed = tolerance.ulp * spacing(size, computed_in) + tolerance.floor
         wrong = excess > allowed
         what = f"{max_ulp:.3g} ULP; allowed {tolerance.ulp:g}"
     else:
-        relative = float(np.max(excess, initial=0)) / largest if largest else float(np.max(excess, initial=0))
+        relative = _ratio(float(np.max(excess, initial=0)), largest)
         failed = nmse > tolerance.nmse or relative > tolerance.max_error
         wrong = (excess == np.max(excess, initial=0)) if failed else np.zeros_like(finite)
         what = f"NMSE {nmse:.3g} (≤ {tolerance.nmse:g}), max error {relative:.3g} of max (≤ {tolerance.max_error:g})"
     message = _first_wrong(got, expected, wrong, what)
     return Verdict(not message, max_ulp, nmse, worst, message)
+
+
+def _ratio(error: float, size: float) -> float:
+    """error / size; any error at all is infinite beside nothing."""
+    return error / size if size else (np.inf if error else 0.0)
 
 
 def _overflowed(reference: Array, dtype: DType) -> Array:

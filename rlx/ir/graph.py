@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, weak_dtype
-from rlx.errors import GraphError, ShapeError
+from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir.op import Attrs, Op, get_op
 from rlx.ir.types import TensorType, as_shape
 
@@ -132,6 +132,8 @@ class Graph:
                 else array.dtype
             )
         kind = as_dtype(dtype)
+        if kind.is_int and array.size:
+            _want_integers(array, kind)
         array = np.array(array, dtype=kind.np)  # a copy: the caller may go on writing to theirs
         array.flags.writeable = False
         return self.add("constant", (), {"value": array})[0]
@@ -212,6 +214,15 @@ class Graph:
         from rlx.ir.text import to_text
 
         return to_text(self)
+
+
+def _want_integers(array: npt.NDArray[Any], dtype: DType) -> None:
+    """Raises: DTypeError when a value is no integer of `dtype`, which NumPy would cut or wrap without a word."""
+    info = np.iinfo(dtype.np)
+    held = np.asarray((array >= info.min) & (array <= info.max) & (array == np.trunc(array)))
+    if not held.all():
+        first = array[~held].flat[0]
+        raise DTypeError(f"constant: {first} is not a value of {dtype} ({info.min} to {info.max}); give another dtype")
 
 
 Rewrite = Callable[[Graph, Node, tuple[Tensor, ...]], "Sequence[Tensor] | None"]

@@ -20,7 +20,7 @@ def tensors(op: str, *args: TensorLike) -> tuple[Tensor, ...]:
     graph = graph_of(op, args)
     try:
         return as_tensors(graph, args)
-    except OverflowError as error:
+    except DTypeError as error:
         raise DTypeError(
             f"{op}: {error}; give rlx.cast the tensor beside it to a wider dtype first"
         ) from None
