@@ -1,0 +1,40 @@
+"""A stratified sample of the conformance cases on every device; `make conformance` runs them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlx.conformance.case import Case, all_cases
+from rlx.conformance.runner import run_case, sample
+from rlx.errors import DeviceUnavailable
+from rlx.ir import REGISTRY
+from rlx.runtime import Session
+
+CASES_PER_OP = 4
+
+
+@pytest.fixture(params=["cpu", "vulkan", "cuda"])
+def session(request: pytest.FixtureRequest) -> Session:
+    try:
+        return Session(request.param)
+    except DeviceUnavailable as error:
+        pytest.skip(f"{request.param}: {error}")
+
+
+@pytest.mark.parametrize("case", sample(all_cases(), CASES_PER_OP), ids=lambda c: c.id)
+def test_case(session: Session, case: Case) -> None:
+    outcome = run_case(session, case)
+    assert outcome.status == "pass", outcome.message
+    assert not outcome.host, f"{case.id} has no kernel on {session.info.id}"
+
+
+def test_every_op_has_cases() -> None:
+    covered = {c.op for c in all_cases()}
+    assert {name for name, op in REGISTRY.items() if not op.leaf} == covered
+
+
+def test_the_sample_takes_every_op_and_spreads() -> None:
+    cases = all_cases()
+    chosen = sample(cases, 3)
+    assert {c.op for c in chosen} == {c.op for c in cases}
+    assert len(chosen) == len(set(chosen_ids := [c.id for c in chosen])) == len(chosen_ids)

@@ -1,0 +1,92 @@
+"""The hazard checker: silent over sound recordings, and it finds every barrier that is taken away."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.gpu.steps import Copy, Ref
+from rlx.conformance.hazards import check_recording, find_hazards
+from rlx.driver import MemoryPlan
+from rlx.driver.registry import open_device
+from rlx.errors import DeviceUnavailable
+from rlx.runtime import CompiledGraph, Session
+
+A, B, C = Ref("arena0", 0, 64), Ref("arena0", 64, 64), Ref("arena0", 128, 64)
+INNER = Ref("arena0", 96, 8)
+
+
+@pytest.fixture
+def arena():
+    with open_device("cpu").arena(MemoryPlan("test", segments={"arena0": 1024}), {}) as made:
+        yield made
+
+
+def test_each_kind_of_conflict_is_found(arena):
+    read_after_write = [Copy(A, B), Copy(B, C)]
+    write_after_read = [Copy(B, C), Copy(A, B)]
+    write_after_write = [Copy(A, C), Copy(B, C)]
+    for steps, kind in (
+        (read_after_write, "read after write"),
+        (write_after_read, "write after read"),
+        (write_after_write, "write after write"),
+    ):
+        assert [h.kind for h in find_hazards(steps, set(), arena)] == [kind]
+        assert find_hazards(steps, {1}, arena) == []
+
+
+def test_a_partial_overlap_counts_and_reads_do_not_conflict(arena):
+    assert find_hazards([Copy(A, B), Copy(INNER, Ref("arena0", 256, 8))], set(), arena)
+    assert find_hazards([Copy(A, B), Copy(A, C)], set(), arena) == []
+    assert (
+        find_hazards([Copy(A, Ref("arena0", 64, 32)), Copy(INNER, Ref("arena0", 256, 8))], set(), arena) == []
+    )
+
+
+def network(depth: int = 4) -> rlx.Graph:
+    g = rlx.Graph("network")
+    x = g.input("x", (6, 32))
+    side = rlx.exp(x * 0.1)
+    for i in range(depth):
+        w = g.param(f"w{i}", (32, 32))
+        x = rlx.layer_norm(rlx.gelu(x @ w) + side, g.param(f"g{i}", (32,)), g.param(f"b{i}", (32,)))
+        side = rlx.softmax(rlx.transpose(rlx.reshape(x, (2, 3, 32)), (1, 0, 2)).reshape((6, 32))) + x
+    g.output("y", x)
+    g.output("side", rlx.sum(side, axis=1))
+    g.update("s", g.state("s", (6, 32)) + x)
+    return g
+
+
+def compiled(device: str) -> CompiledGraph:
+    try:
+        session = Session(device)
+    except DeviceUnavailable as error:
+        pytest.skip(f"{device}: {error}")
+    exe = session.compile(network())
+    rng = np.random.default_rng(0)
+    for name, t in exe.graph.params.items():
+        exe.set_param(name, rng.standard_normal(t.shape).astype(np.float32))
+    return exe
+
+
+@pytest.mark.parametrize("device", ["vulkan", "cuda"])
+def test_recordings_are_sound(device):
+    with compiled(device) as exe:
+        recorded = exe.executable.recorded
+        assert recorded
+        assert [check_recording(r, exe.arena) for r in recorded] == [[] for _ in recorded]
+
+
+@pytest.mark.parametrize("device", ["vulkan"])
+def test_every_removed_barrier_is_found(device):
+    with compiled(device) as exe:
+        removed = 0
+        for recorded in exe.executable.recorded:
+            steps, barriers = recorded.schedule
+            for barrier in barriers:
+                assert find_hazards(steps, barriers - {barrier}, exe.arena), (
+                    f"barrier {barrier} is not needed"
+                )
+                removed += 1
+        assert removed >= 8
