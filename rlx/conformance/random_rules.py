@@ -89,7 +89,8 @@ def _add_scalar(b: Builder) -> Made:
 
 @_rule("mul_scalar")
 def _mul_scalar(b: Builder) -> Made:
-    return (ops.mul(b.number(), b.choose((1, 1, 2, 0.5, -1))),)
+    x = b.number()
+    return (ops.mul(x, b.choose((1, 1, 2, 0.5, 3 if x.dtype.kind == "u" else -1))),)
 
 
 @_rule("bounded_mul")

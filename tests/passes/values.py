@@ -1,0 +1,45 @@
+"""Values of a graph's results by the ops' NumPy references, and their comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlx.conformance.oracle import evaluate
+from rlx.ir import Graph
+
+Values = dict[tuple[str, str], Any]
+# What a result may differ by, relative to 1 + |value|: a rounding more or less, carried through a few nodes.
+TOLERANCE = {"f64": 1e-9, "f32": 2e-4, "f16": 2e-2, "bf16": 1e-1}
+
+
+def results(graph: Graph, feeds: Mapping[str, Any], upcast: bool = False) -> Values:
+    """Outputs and new states; in the graph's own dtypes, or in float64."""
+    values = evaluate(graph, feeds, upcast=upcast)
+    made = {("output", name): values[t.id] for name, t in graph.outputs.items()}
+    made.update({("update", name): values[t.id] for name, t in graph.updates.items()})
+    return made
+
+
+def differences(
+    graph: Graph, want: Values, got: Values, tolerance: Mapping[str, float] = TOLERANCE
+) -> list[str]:
+    """How `got` differs from `want`; the graph has the dtypes. NaN and infinities must stand in the same places."""
+    found = [] if want.keys() == got.keys() else [f"results {sorted(got)} instead of {sorted(want)}"]
+    for kind, name in want:
+        dtype = (graph.outputs if kind == "output" else graph.updates)[name].dtype
+        a, b = np.asarray(want[kind, name]), np.asarray(got[kind, name])
+        if a.shape != b.shape:
+            found.append(f"{kind} {name}: shape {b.shape} instead of {a.shape}")
+        elif not dtype.is_float:
+            if not np.array_equal(a, b.astype(a.dtype)):
+                found.append(f"{kind} {name}: {b} instead of {a}")
+        else:
+            a, b = a.astype(np.float64), b.astype(np.float64)
+            with np.errstate(invalid="ignore"):
+                near = (a == b) | (np.abs(a - b) <= tolerance[dtype.name] * (1 + np.abs(a)))
+            if not (near | (np.isnan(a) & np.isnan(b))).all():
+                found.append(f"{kind} {name}: {b} instead of {a}")
+    return found
