@@ -1,0 +1,47 @@
+"""Gradient graphs run on each device in f32 and are held against the same graph in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.autodiff import gradients
+from rlx.conformance.oracle import evaluate
+from rlx.errors import DeviceUnavailable
+from rlx.ir import Graph
+from tests.ops.test_gradients import CASES
+
+
+@pytest.fixture(scope="module")
+def session(request: pytest.FixtureRequest) -> rlx.Session:
+    try:
+        return rlx.Session(device=request.param)
+    except DeviceUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("session", ["cpu", "vulkan", "cuda"], indirect=True)
+@pytest.mark.parametrize(
+    "op", [op for op in sorted(CASES) if op not in ("fused", "cast")]
+)  # their cases are of f64
+def test_gradient_in_f32(session: rlx.Session, op: str) -> None:
+    for number, (build, shapes, prepare) in enumerate(CASES[op]):
+        rng = np.random.default_rng(number)
+        arrays = [rng.standard_normal(s) for s in shapes]
+        if prepare is not None:
+            arrays = [np.asarray(prepare(a)) for a in arrays]
+        feeds = {f"x{i}": a.astype(np.float32) for i, a in enumerate(arrays)}
+        g = Graph(op)
+        xs = [g.input(name, a.shape) for name, a in feeds.items()]
+        y = build(*xs)
+        seed = g.constant(rng.standard_normal(y.shape).astype(np.float32))
+        for i, d in enumerate(gradients(y, xs, seed)):
+            g.output(f"d{i}", d)
+        values = evaluate(g, feeds)
+        outputs = session.compile(g).run(feeds)
+        for name, t in g.outputs.items():
+            want = values[t.id]
+            error, power = float(np.sum((outputs[name] - want) ** 2)), float(np.sum(want**2))
+            # Gradients that cancel to zero are sums of terms of size 1: a few of their ULP remain.
+            assert error <= 1e-10 * power + 1e-13 * want.size, (number, name, outputs[name], want)
