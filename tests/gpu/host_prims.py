@@ -14,7 +14,22 @@ import numpy.typing as npt
 
 F32 = npt.NDArray[np.float32]
 UNARY = (
-    *("neg", "abs", "sign", "sqrt", "rsqrt", "recip", "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin"),
+    *(
+        "neg",
+        "abs",
+        "sign",
+        "sqrt",
+        "rsqrt",
+        "recip",
+        "exp",
+        "expm1",
+        "log",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+    ),
     *("acos", "atan", "sinh", "cosh", "tanh", "erf", "floor", "ceil", "round", "trunc"),
 )
 BINARY = ["add", "sub", "mul", "div", "pow", "max", "min", "mod", "fmod", "atan2"]

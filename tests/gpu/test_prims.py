@@ -66,7 +66,7 @@ def test_floats_over_the_whole_range(prims: Prims, name: str) -> None:
     args = [x]
     if name in BINARY:
         y = np.random.default_rng(2).permutation(inputs(3))
-        y[-len(SPECIALS) ** 2 :] = np.tile(SPECIALS, len(SPECIALS))
+        y[-(len(SPECIALS) ** 2) :] = np.tile(SPECIALS, len(SPECIALS))
         half = len(y) // 2
         whole = np.rint(np.clip(np.nan_to_num(y[:half]), -30, 30))
         y[:half] = np.where(np.arange(half) % 2, y[:half], whole)
@@ -87,7 +87,9 @@ def test_signs_of_zeros_and_small_results(prims: Prims) -> None:
     x = np.array([0.0, -0.0, 1e-42, -1e-42, 1e-30, -1e-30], np.float32)
     odd = ("sin", "tan", "asin", "atan", "sinh", "tanh", "expm1", "log1p", "erf")
     for name in (*odd, "sqrt", "floor", "ceil", "round", "trunc"):
-        arg = np.abs(x) * np.where(np.signbit(x) & (x == 0), -1, 1).astype(np.float32) if name == "sqrt" else x
+        arg = (
+            np.abs(x) * np.where(np.signbit(x) & (x == 0), -1, 1).astype(np.float32) if name == "sqrt" else x
+        )
         with np.errstate(all="ignore"):
             want = ORACLES[name](arg.astype(np.float64)).astype(np.float32)
         np.testing.assert_array_equal(np.signbit(prims(f"{name}_f", arg)), np.signbit(want), err_msg=name)
@@ -146,7 +148,9 @@ def test_integers_wrap_and_divide_by_zero_to_zero(prims: Prims, cls: str, dtype:
 
 
 def test_casts_from_floats_truncate_and_saturate(prims: Prims) -> None:
-    x = np.concatenate([inputs(8, 20_000), np.array([2147483520, -2147483648, 9.2233715e18, -9.223372e18], np.float32)])
+    x = np.concatenate(
+        [inputs(8, 20_000), np.array([2147483520, -2147483648, 9.2233715e18, -9.223372e18], np.float32)]
+    )
     for name, dtype in (("f_i", np.int32), ("f_l", np.int64), ("f_u8", np.uint8), ("f_i8", np.int8)):
         info = np.iinfo(dtype)
         out = np.int64 if name == "f_l" else np.int32

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.backends.gpu.steps import TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import Class, Const, Load, Program, float_bits, program
+from rlx.backends.gpu.tree import Class, Const, Load, Program, literal_bits, program
 
 _TYPES: dict[Class, str] = {"f": "float", "i": "int", "l": "rlx_i64", "b": "bool"}
 _IN_FLIGHT = 4  # elements a thread loads before it stores the first, where packs cannot be used
@@ -144,7 +144,7 @@ class _Writer:
 def literal(const: Const) -> str:
     """A constant with every bit given."""
     if const.cls == "f":
-        return f"RLX_FLOAT({float_bits(float(const.value)):#010x}u)"
+        return f"RLX_FLOAT({literal_bits(float(const.value)):#010x}u)"
     if const.cls == "i":
         return f"int({int(const.value) & 0xFFFFFFFF:#x}u)"
     if const.cls == "l":

@@ -13,7 +13,7 @@ from importlib import resources
 from rlx.backends.gpu.spirv import Module, Op, float_modes
 from rlx.backends.gpu.spirv_template import PUSH_CONSTANT, Builder, Template
 from rlx.backends.gpu.steps import TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import Class, Const, Load, Program, float_bits, program
+from rlx.backends.gpu.tree import Class, Const, Load, Program, literal_bits, program
 
 _PACK = 4  # neighbours that a thread takes at once where everything is flat
 
@@ -28,9 +28,9 @@ def template() -> Template:
 def emit_spirv(kernel: TreeKernel, features: frozenset[str], packs: bool = True) -> bytes:
     """The SPIR-V module of a tree kernel, entry point `main`, 256 threads a workgroup, for Vulkan 1.2.
 
-    The arguments stand in the push constants, in the kernel's order: addresses of 8 bytes, then u32 n. What the features
-    offer of IEEE behaviour is declared. `packs` adds a loop over four neighbours at a time, for memory's sake: a
-    software device gains nothing by it and compiles it for long.
+    The arguments stand in the push constants, in the kernel's order: addresses of 8 bytes, then u32 n. What the
+    features offer of IEEE behaviour is declared. `packs` adds a loop over four neighbours at a time, for memory's
+    sake: a software device gains nothing by it and compiles it for long.
     """
     main = _Main(kernel, template().start())
     main.write(packs)
@@ -209,7 +209,7 @@ class _Main:
             return b.declare(Op.ConstantTrue if const.value else Op.ConstantFalse, self.bool_t, typed=True)
         if const.cls == "f":
             kind = b.declare(Op.TypeFloat, 32)
-            return b.declare(Op.Constant, kind, float_bits(float(const.value)), typed=True)
+            return b.declare(Op.Constant, kind, literal_bits(float(const.value)), typed=True)
         value = int(const.value)
         if const.cls == "i":
             return b.declare(Op.Constant, b.declare(Op.TypeInt, 32, 1), value & 0xFFFFFFFF, typed=True)

@@ -124,7 +124,7 @@ def program(kernel: TreeKernel) -> Program:
     return Program(tuple(builder.values), stores)
 
 
-def float_bits(value: float) -> int:
+def literal_bits(value: float) -> int:
     """The bits of a Python float rounded to f32, overflow to infinity."""
     if math.isfinite(value):
         try:
