@@ -59,7 +59,17 @@ def test_reductions_of_nothing() -> None:
     check(lambda t: ops.max(t, 1), data((0, 3)))
 
 
-@pytest.mark.parametrize("shape,axis", [((300_000,), 0), ((1 << 20,), None), ((700, 900), 1), ((20_000, 7), 0), ((5, 3001, 6), 1), ((64, 33, 40), (0, 2))])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape,axis",
+    [
+        ((300_000,), 0),
+        ((1 << 20,), None),
+        ((700, 900), 1),
+        ((20_000, 7), 0),
+        ((5, 3001, 6), 1),
+        ((64, 33, 40), (0, 2)),
+    ],
+)
 def test_long_sums_are_summed_in_groups(shape: tuple[int, ...], axis: Any) -> None:
     # All positive and of one size: adding one after the other would lose four digits.
     x = data(shape, low=0.9, high=1.1)

@@ -33,7 +33,18 @@ def test_layouts(m: int, k: int, n: int, transpose_a: bool, transpose_b: bool) -
     check(lambda x, y: ops.matmul(x, y, transpose_a=transpose_a, transpose_b=transpose_b), a, b)
 
 
-@pytest.mark.parametrize("dtypes", [("f32", "bf16"), ("f32", "f16"), ("f16", "f16"), ("bf16", "bf16"), ("f16", "bf16"), ("f64", "f64"), ("f64", "f32")])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        ("f32", "bf16"),
+        ("f32", "f16"),
+        ("f16", "f16"),
+        ("bf16", "bf16"),
+        ("f16", "bf16"),
+        ("f64", "f64"),
+        ("f64", "f32"),
+    ],
+)
 @pytest.mark.parametrize("m", (1, 5, 210))
 def test_dtypes(dtypes: tuple[str, str], m: int) -> None:
     a, b = data((m, 48), dtypes[0], 1), data((130, 48), dtypes[1], 2)
@@ -64,8 +75,14 @@ def test_epilogue_of_every_tile() -> None:
 
 @pytest.mark.parametrize(
     "a,b",
-    [((2, 3, 4, 5), (2, 3, 5, 6)), ((2, 3, 4, 5), (5, 6)), ((2, 1, 4, 5), (3, 5, 6)), ((4, 5), (7, 5, 6)), ((3, 4, 5), (1, 5, 6))],
-)  # fmt: skip
+    [
+        ((2, 3, 4, 5), (2, 3, 5, 6)),
+        ((2, 3, 4, 5), (5, 6)),
+        ((2, 1, 4, 5), (3, 5, 6)),
+        ((4, 5), (7, 5, 6)),
+        ((3, 4, 5), (1, 5, 6)),
+    ],
+)
 def test_batches(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     check(ops.matmul, data(a, seed=1), data(b, seed=2))
     check(ops.matmul, data(a, "bf16", seed=1), data(b, "bf16", seed=2))

@@ -1,18 +1,17 @@
-"""Single-precision matrix products by a BLAS of our own: a second, single-threaded copy of NumPy's OpenBLAS.
+"""Single-precision matrix products by OpenBLAS: a single-threaded copy of our own, and NumPy's with its threads.
 
-Why a copy. NumPy's OpenBLAS picks its kernels once, when loaded, from a list of processor families; on processors
-newer than the list it falls back to AVX2 although AVX-512 kernels are in the very file (measured on a Zen 5 server:
-127 against 240 GFLOP/s a core). And its threads are its own: our thread pool runs the epilogue of a tile right after
-the tile's product, on the same core. A private copy with one thread and the right kernels gives both and leaves the
-user's NumPy, its results and its thread count as they were. Where no copy can be made (no OpenBLAS, no memfd),
-`load` says why and products go through `numpy.matmul`.
+Why a copy. OpenBLAS has one thread count for the whole process, which is the user's. Large products are cut into tiles
+here and our own threads run the epilogue of a tile right behind its product, on the same core; that takes a BLAS of one
+thread. A second copy of the library that NumPy ships gives it and leaves the user's NumPy as it was. Products of few
+rows are too short to wake a thread of ours for, but OpenBLAS keeps its own awake for a while: they go to NumPy's.
+Environment variables such as OPENBLAS_CORETYPE hold for both. Where there is no copy (no OpenBLAS, no memfd), `load`
+says why and products go through `numpy.matmul`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import threading
 from collections.abc import Callable
 from functools import cache, partial
@@ -30,20 +29,25 @@ _NAMES = (
     ("scipy_", "", ctypes.c_int32),
     ("", "", ctypes.c_int32),
 )
-_AVX512 = {"avx512f", "avx512cd", "avx512dq", "avx512bw", "avx512vl"}
-_OLDER_CORES = {"haswell", "zen", "sandybridge", "nehalem", "prescott"}
+# Kernels that multiply small matrices without packing them first.
+_UNPACKED_CORES = {"skylakex", "cooperlake", "sapphirerapids"}
 _environment = threading.Lock()
 
 Step = Callable[[], Any]
 
 
 class Blas:
-    """A loaded BLAS library. `core` is the processor family whose kernels it uses."""
+    """A loaded BLAS library. `core` is the processor family whose kernels it uses, `threads` how many it has;
+    `unpacked` says that it multiplies small matrices without packing them first."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         prefix, suffix, integer = _naming(library)
         self._library = library  # keeps it loaded
-        self.core = _text(library, f"{prefix}openblas_get_corename{suffix}")
+        core = getattr(library, f"{prefix}openblas_get_corename{suffix}")
+        core.restype = ctypes.c_char_p
+        self.core = str(core().decode())
+        self.threads = int(getattr(library, f"{prefix}openblas_get_num_threads{suffix}")())
+        self.unpacked = self.core.lower() in _UNPACKED_CORES
         i, p, f = ctypes.c_int, ctypes.c_void_p, ctypes.c_float
         n = integer
         self._sgemm = getattr(library, f"{prefix}cblas_sgemm{suffix}")
@@ -95,7 +99,7 @@ def load() -> tuple[Blas | None, str]:
     if not hasattr(os, "memfd_create"):
         return None, "this system cannot load a second copy of a library"
     try:
-        blas = Blas(_load_copy(source, _core_to_ask_for(source)))
+        blas = Blas(_load_copy(source))
     except (OSError, AttributeError) as error:
         return None, f"the copy of {source.name} does not load: {error}"
     if not _works(blas):
@@ -115,48 +119,36 @@ def _numpys_library() -> Path | None:
     return next(iter(ours or found), None)
 
 
-def _core_to_ask_for(source: Path) -> str | None:
-    """The kernels to ask for where OpenBLAS would not find them; None leaves the choice to it."""
-    if "OPENBLAS_CORETYPE" in os.environ or platform.machine() not in ("x86_64", "AMD64"):
+@cache
+def load_team() -> Blas | None:
+    """NumPy's own OpenBLAS, with as many threads as it has; None where it is another library or has one thread."""
+    source = _numpys_library()
+    if source is None:
         return None
-    loaded = ctypes.CDLL(str(source))
-    prefix, suffix, _ = _naming(loaded)
-    core = _text(loaded, f"{prefix}openblas_get_corename{suffix}")
-    if core.lower() in _OLDER_CORES and cpu_flags() >= _AVX512:
-        return "SKYLAKEX"
-    return None
+    try:
+        team = Blas(ctypes.CDLL(str(source)))
+    except (OSError, AttributeError):
+        return None  # a build without the usual names: numpy.matmul still works
+    return team if team.threads > 1 and _works(team) else None
 
 
-def cpu_flags() -> set[str]:
-    """The instruction set words of /proc/cpuinfo; empty where there is none."""
-    path = Path("/proc/cpuinfo")
-    if path.exists():
-        for line in path.read_text().splitlines():
-            if line.startswith("flags"):
-                return set(line.partition(":")[2].split())
-    return set()
-
-
-def _load_copy(source: Path, core: str | None) -> ctypes.CDLL:
+def _load_copy(source: Path) -> ctypes.CDLL:
     """The library loaded once more from an anonymous file, so that the loader takes it for another one."""
-    wanted = {"OPENBLAS_NUM_THREADS": "1"}
-    if core is not None:
-        wanted["OPENBLAS_CORETYPE"] = core
+    name = "OPENBLAS_NUM_THREADS"  # read once, when the library is loaded
     fd = os.memfd_create("rlx-blas")
     try:
         with open(fd, "wb", closefd=False) as copy:
             copy.write(source.read_bytes())
         with _environment:
-            before = {name: os.environ.get(name) for name in wanted}
-            os.environ.update(wanted)
+            before = os.environ.get(name)
+            os.environ[name] = "1"
             try:
                 return ctypes.CDLL(f"/proc/self/fd/{fd}")
             finally:
-                for name, value in before.items():
-                    if value is None:
-                        del os.environ[name]
-                    else:
-                        os.environ[name] = value
+                if before is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = before
     finally:
         os.close(fd)
 
@@ -166,12 +158,6 @@ def _naming(library: ctypes.CDLL) -> tuple[str, str, Any]:
         if hasattr(library, f"{prefix}cblas_sgemm{suffix}"):
             return prefix, suffix, integer
     raise AttributeError("no cblas_sgemm under a known name")
-
-
-def _text(library: ctypes.CDLL, name: str) -> str:
-    function = getattr(library, name)
-    function.restype = ctypes.c_char_p
-    return str(function().decode())
 
 
 def _works(blas: Blas) -> bool:

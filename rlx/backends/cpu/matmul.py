@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends.cpu.blas import Blas
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.expr_eval import bind_trees
 from rlx.backends.cpu.kernels import cpu_kernel
@@ -20,8 +21,9 @@ from rlx.ops.linalg import ACTIVATIONS
 _NS_A_FLOP = 1 / 200
 _ROWS = 256  # of a tile
 _COLUMNS = 768  # of a tile, so that few rows too fall into several
-# Up to these many multiplications OpenBLAS multiplies without packing its operands first, which is what a product of
-# few rows spends most of its time on: measured 180 against 66 GFLOP/s for 16 rows. Second operand plain, transposed.
+# Up to these many multiplications OpenBLAS's AVX-512 kernels multiply without packing the operands first, which is what
+# a product of few rows spends most of its time on: measured 180 against 66 GFLOP/s for 16 rows. Second operand plain,
+# transposed.
 _UNPACKED = (950_000, 400_000)
 _FEW_ROWS = 96
 _HALF_TILE = 1 << 19  # elements of a half-precision operand widened at once
@@ -102,7 +104,12 @@ def _by_tiles(
     a = np.broadcast_to(a, (*batch, *a.shape[-2:]))
     b = np.broadcast_to(b, (*batch, *b.shape[-2:]))
     (m, n), k = out.shape[-2:], a.shape[-1]
-    tiles = [(i, r, c) for i in np.ndindex(batch) for r, c in _tiles(m, n, k, b)]
+    unpacked = ctx.blas is not None and ctx.blas.unpacked
+    # Few rows: too short for threads of ours, and OpenBLAS keeps its own awake.
+    team = ctx.team if 1 < m < 2 * _FEW_ROWS and not batch and not unpacked and not _has_half(a, b) else None
+    tiles = [(i, r, c) for i in np.ndindex(batch) for r, c in _tiles(m, n, k, b, unpacked)]
+    if team is not None:
+        tiles = [((), slice(0, m), slice(0, n))]
     work = 2.0 * out.size * k * _NS_A_FLOP + 0.5 * out.size
 
     def bind(piece: int, thread: int) -> list[Step]:
@@ -111,7 +118,7 @@ def _by_tiles(
         product = result
         if out.dtype != F32:
             product = ctx.scratch(result.shape, F32, thread)
-        steps = multiply(left, right, product, ctx, thread)
+        steps = multiply(left, right, product, ctx, thread, blas=team)
         return steps + _finish(epilogue, product, result, bias, columns.start, ctx, thread)
 
     marks = ctx.mark()
@@ -133,7 +140,7 @@ def _rows_merge(a: Array) -> bool:
     return True
 
 
-def _tiles(m: int, n: int, k: int, b: Array) -> list[tuple[slice, slice]]:
+def _tiles(m: int, n: int, k: int, b: Array, unpacked: bool) -> list[tuple[slice, slice]]:
     """Tiles of the result, row by row of tiles. They depend on the shapes and layouts alone."""
     if m == 1:
         return [(slice(0, 1), s) for s in _cut(n, 4096)]
@@ -141,7 +148,7 @@ def _tiles(m: int, n: int, k: int, b: Array) -> list[tuple[slice, slice]]:
     if b.dtype != F32:
         width = max(64, _HALF_TILE // max(k, 1) // 64 * 64)
         return [(r, c) for c in _cut(n, min(width, _COLUMNS)) for r in rows]
-    if m <= _FEW_ROWS:
+    if unpacked and m <= _FEW_ROWS:
         width = _UNPACKED[b.strides[-1] != b.itemsize] // (m * k)
         width = width // 64 * 64 or width // 16 * 16
         if width:
@@ -158,12 +165,21 @@ def _cut(n: int, most: int, even: bool = True) -> list[slice]:
     return [slice(i, min(n, i + most)) for i in range(0, n, most)]
 
 
-def multiply(a: Array, b: Array, out: Array, ctx: BindContext, thread: int, alpha: float = 1.0) -> list[Step]:
+def multiply(
+    a: Array,
+    b: Array,
+    out: Array,
+    ctx: BindContext,
+    thread: int,
+    alpha: float = 1.0,
+    blas: Blas | None = None,
+) -> list[Step]:
     """out = alpha · a @ b, f32 out, operands of any strides; halves are widened into scratch first."""
     steps: list[Step] = []
     a = _prepared(a, steps, ctx, thread)
     b = _prepared(b, steps, ctx, thread)
-    if ctx.blas is None:
+    blas = blas or ctx.blas
+    if blas is None:
         steps.append(partial(np.matmul, a, b, out))
         if alpha != 1.0:
             steps.append(partial(np.multiply, out, np.asarray(alpha, F32), out))
@@ -176,13 +192,13 @@ def multiply(a: Array, b: Array, out: Array, ctx: BindContext, thread: int, alph
         stored_rows, stored_columns = (n, k) if tb else (k, n)
         return [
             *steps,
-            ctx.blas.sgemv(pb, ldb, not tb, pa, step_a, pc, 1, stored_rows, stored_columns, alpha),
+            blas.sgemv(pb, ldb, not tb, pa, step_a, pc, 1, stored_rows, stored_columns, alpha),
         ]
     if n == 1:
         stored_rows, stored_columns = (k, m) if ta else (m, k)
         step_b = max(b.strides[0] // 4, 1)
-        return [*steps, ctx.blas.sgemv(pa, lda, ta, pb, step_b, pc, ldc, stored_rows, stored_columns, alpha)]
-    return [*steps, ctx.blas.sgemm(pa, lda, ta, pb, ldb, tb, pc, ldc, m, n, k, alpha)]
+        return [*steps, blas.sgemv(pa, lda, ta, pb, step_b, pc, ldc, stored_rows, stored_columns, alpha)]
+    return [*steps, blas.sgemm(pa, lda, ta, pb, ldb, tb, pc, ldc, m, n, k, alpha)]
 
 
 def _prepared(x: Array, steps: list[Step], ctx: BindContext, thread: int) -> Array:
