@@ -297,12 +297,18 @@ def _gather(b: Builder) -> Made:
     return (ops.gather(x, indices, axis),)
 
 
-@_rule("half_weight")
-def _half_weight(b: Builder) -> Made:
-    """What set_param_dtypes makes of a weight: half precision, cast before its use."""
+@_rule("half_weights")
+def _half_weights(b: Builder) -> Made:
+    """What set_param_dtypes makes of a model's weights: half precision, cast before their use."""
     x = b.ranked(2, lambda t: t.dtype == f32)
-    name = f"half{len(b.made.feeds)}"
-    shape = (x.shape[-1], 1 + b.below(5))
-    b.made.feeds[name] = b.value(shape, b.choose((f16, bf16)))
-    w = b.graph.param(name, shape, b.made.feeds[name].dtype)
-    return (ops.matmul(x, ops.cast(w, f32)),)
+    n = 1 + b.below(5)
+    y = ops.matmul(x, _half(b, (x.shape[-1], n)))
+    if b.chance(0.5):
+        y = ops.add(y, _half(b, (n,)))
+    return (ops.rms_norm(y, _half(b, (n,)), _half(b, (n,)) if b.chance(0.3) else None, 0.1),)
+
+
+def _half(b: Builder, shape: tuple[int, ...]) -> Tensor:
+    name, dtype = f"half{len(b.made.feeds)}", b.choose((f16, bf16))
+    b.made.feeds[name] = b.value(shape, dtype)
+    return ops.cast(b.graph.param(name, shape, dtype), f32)

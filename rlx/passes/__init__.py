@@ -7,7 +7,6 @@ from typing import Literal
 
 from rlx.ir import Graph
 from rlx.ir import verify as verify_graph
-from rlx.passes.fuse import fuse as fuse_graph
 from rlx.passes.fuse import fuse_epilogues as fuse_epilogues
 from rlx.passes.fuse import fuse_regions as fuse_regions
 from rlx.passes.isolate import isolate_results as isolate_results
@@ -52,7 +51,9 @@ def optimize(
     stage("legalize", lambda g: g)
     if fuse:
         stage("simplify", simplify)
-        stage("fuse", lambda g: fuse_graph(g, support))
+        stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
+        stage("sink_casts", lambda g: sink_casts(g, support))
+        stage("fuse_regions", lambda g: fuse_regions(g, support))
     stage("isolate_results", isolate_results)
     report.nodes = counts
     return graph, report

@@ -1,4 +1,7 @@
-"""fuse: elementwise regions become one `fused` node each; bias and activation go into the matmul before them."""
+"""Fusion: bias and activation go into the matmul before them; elementwise regions become one `fused` node each.
+
+Halves inside a region are rounded where they were stored before; between a matmul and its epilogue they are not.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,6 @@ from rlx.passes.trees import explicit, literal, node_trees
 _LABEL = 60  # characters
 
 
-def fuse(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """Matmul epilogues, then elementwise regions. Halves inside a region are rounded where they were stored before;
-    between a matmul and its epilogue they are not."""
-    return fuse_regions(fuse_epilogues(graph, support), support)
-
-
 def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     """matmul + bias, and an activation after either, as one matmul node where nothing else reads what lies between."""
     uses = use_counts(graph)
@@ -32,7 +29,7 @@ def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Grap
                 continue
             found: tuple[tuple[Tensor, ...], dict[str, object]] | None = None
             if node.op.name == "add" and len(product.inputs) == 2 and x.type == node.outputs[0].type:
-                bias = _bias(new, inputs[1 - k], x.shape[-1])
+                bias = _bias(new, inputs[1 - k], x)
                 if bias is not None:
                     found = (*product.inputs, bias), dict(product.attrs)
             else:
@@ -46,10 +43,10 @@ def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Grap
     return remove_dead(rebuild(graph, rewrite)[0])
 
 
-def _bias(new: Graph, t: Tensor, n: int) -> Tensor | None:
-    """t as a vector of n when it is one value a column."""
-    t = source(t)
-    if t.size != n or t.shape[-1:] != (n,):
+def _bias(new: Graph, t: Tensor, product: Tensor) -> Tensor | None:
+    """t as a vector when it is one value a column of the product, of its kind."""
+    t, n = source(t), product.shape[-1]
+    if t.size != n or t.shape[-1:] != (n,) or t.dtype.is_float != product.dtype.is_float:
         return None
     return t if t.shape == (n,) else new.add("reshape", (t,), {"shape": (n,)}, t.node.label)[0]
 

@@ -9,6 +9,8 @@ from rlx.errors import DTypeError, GraphError
 from rlx.ir import Graph, Node, Tensor, rebuild
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, trial
 
+# Inputs that may be halves beside f32, the widening being part of the op; weights first, as one factor must stay f32.
+_MIXED = {"matmul": (1, 0, 2), "layer_norm": (1, 2), "rms_norm": (1, 2)}
 _MOVES = frozenset({"reshape", "transpose", "slice", "expand"})
 
 
@@ -41,7 +43,7 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     """Lets a half-precision weight reach its use uncast.
 
     cast(weight) → reshape, transpose, slice, expand or gather becomes the same with the cast after it, and a cast that
-    arrives at a factor of a matmul vanishes: matmul multiplies f32 by f16 or bf16 directly. Keeps every bit.
+    arrives at a matmul or a norm vanishes: those take f16 and bf16 weights beside f32 directly. Keeps every bit.
     """
 
     def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
@@ -54,15 +56,16 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
                 return None
             moved = new.add(node.op, (half, *inputs[1:]), node.attrs, node.label)
             return new.add("cast", moved, {"dtype": inputs[0].dtype}, node.label)
-        if name == "matmul":
-            for k in (1, 0):
-                half = _half_weight(inputs[k])
-                if half is None:
-                    continue
-                taken = (*inputs[:k], half, *inputs[k + 1 :])
-                found = trial(node.op, [t.type for t in taken], node.attrs)
+        taken = list(inputs)
+        for k in _MIXED.get(name, ()):
+            half = _half_weight(taken[k]) if k < len(taken) else None
+            if half is not None:
+                tried = [*taken[:k], half, *taken[k + 1 :]]
+                found = trial(node.op, [t.type for t in tried], node.attrs)
                 if found.outputs[0].type == node.outputs[0].type and support(found) == "native":
-                    return new.add(node.op, taken, node.attrs, node.label)
+                    taken = tried
+        if any(a is not b for a, b in zip(taken, inputs, strict=True)):
+            return new.add(node.op, taken, node.attrs, node.label)
         return None
 
     return remove_dead(rebuild(graph, rewrite)[0])

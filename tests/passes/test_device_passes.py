@@ -65,6 +65,20 @@ def test_a_cast_stays_where_the_device_cannot_mix() -> None:
     assert "cast" in names(sink_casts(g, support))
 
 
+def test_bias_and_norm_weights_are_read_as_they_are() -> None:
+    g = Graph("norm")
+    x, w, b = g.input("x", (4, 8)), g.param("w", (8, 6)), g.param("b", (6,))
+    gamma, beta = g.param("gamma", (6,)), g.param("beta", (6,))
+    g.output("y", ops.layer_norm(ops.matmul(x, w) + b, gamma, beta))
+    after, _ = optimize(set_param_dtypes(g, {"w": bf16, "b": bf16, "gamma": f16}))
+    assert names(after) == ["matmul", "layer_norm"]
+    rng = np.random.default_rng(0)
+    feeds = {
+        n: rng.standard_normal(t.shape).astype(t.dtype.np) for n, t in (after.params | after.inputs).items()
+    }
+    assert differences(g, results(g, feeds, True), results(after, feeds, True), {"f32": 1e-12}) == []
+
+
 def test_two_half_factors_stay_f32() -> None:
     g = Graph("both")
     a, b = g.param("a", (4, 8)), g.param("b", (8, 2))
@@ -147,7 +161,8 @@ def test_several_outputs_decompose() -> None:
 def test_optimize_reports_and_counts() -> None:
     _, report = optimize(attention(), support=without("attention"), verify=True)
     assert [name for name, _ in report.nodes] == [
-        "given", "simplify", "sink_casts", "legalize", "simplify", "fuse", "isolate_results",
+        "given", "simplify", "sink_casts", "legalize", "simplify", "fuse_epilogues", "sink_casts", "fuse_regions",
+        "isolate_results",
     ]  # fmt: skip
     after, _ = optimize(attention(), fuse=False)
     assert names(after) == ["attention", "exp"]

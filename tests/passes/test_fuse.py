@@ -275,6 +275,12 @@ def test_a_wider_bias_stays() -> None:
     assert names(fuse_epilogues(g)) == ["matmul", "add"]
 
 
+def test_an_integer_bias_of_floats_stays() -> None:
+    g = Graph("integer")
+    g.output("y", product(g) + g.param("b", (5,), i8))
+    assert names(fuse_epilogues(g)) == ["matmul", "add"]
+
+
 def test_one_epilogue_only() -> None:
     g = Graph("twice")
     y = ops.relu(product(g) + g.param("b", (5,)))
