@@ -17,6 +17,8 @@ from rlx.ir import Node
 
 _BLOCK = 1 << 17  # scores
 _LEAST_QUERIES = 16
+# Multiplications of a head's product up to which all heads are one call: NumPy's BLAS uses no threads for so few.
+_SMALL = 100_000
 
 
 @cpu_kernel("attention")
@@ -104,7 +106,8 @@ class _Attention:
         values = []
         group = self.q.shape[1] // self.k.shape[1]
         widened: dict[int, tuple[Array, Array]] = {}
-        for h in range(heads.start, heads.stop):
+        small = rows * seen * self.q.shape[3] <= _SMALL and group == 1
+        for h in () if small else range(heads.start, heads.stop):
             if h // group not in widened:
                 pair = (self.k[b, h // group, :seen], self.v[b, h // group, :seen])
                 widened[h // group] = tuple(self._wide(x, steps, thread) for x in pair)  # type: ignore[assignment]
@@ -116,6 +119,12 @@ class _Attention:
             else:
                 steps += self._product(query, key.T, target, thread, self.scale)
             values.append(value)
+        if small:
+            whole = [(self.q, queries), (self.k, slice(0, seen)), (self.v, slice(0, seen))]
+            query, key, value = (self._wide(x[b, heads, part], steps, thread) for x, part in whole)
+            pair = (key, query.swapaxes(1, 2)) if across else (query, key.swapaxes(1, 2))
+            steps.append(partial(np.matmul, *pair, held))
+            steps.append(partial(np.multiply, held, np.asarray(self.scale, self.dtype), held))
         where = (b, heads, queries, slice(0, seen))
         if self.added is not None:
             steps.append(partial(np.add, scores, self.added[where], scores))
@@ -138,6 +147,8 @@ class _Attention:
             steps.append(partial(np.add.reduce, held, 2, None, total, True))
         # The sum is at least 1 where there is a key, and 0 where there is none: then the row is zero.
         steps.append(partial(np.maximum, total, np.asarray(info.tiny, self.dtype), out=total))
+        if small:
+            steps.append(partial(np.matmul, scores, value, made))
         for n, value in enumerate(values):
             steps += self._product(scores[n], value, made[n], thread)
         steps.append(partial(np.divide, made, total.swapaxes(1, 2) if across else total, made))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from rlx.backends.cpu import norm as norm
 from rlx.backends.cpu import reduce as reduce
 from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step
 from rlx.backends.cpu.kernels import BINDERS, bind_reference
+from rlx.backends.cpu.quiet import quietly
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.device import Bytes
 from rlx.driver.planner_views import is_alias
@@ -76,9 +77,11 @@ class CpuExecutable:
         self.dispatch.append(Dispatch(name, node.op.name, "native", (kernel,)))
 
     def run(self) -> None:
-        with np.errstate(all="ignore"):  # NaN and infinity are answers here
-            for step in self._steps:
-                step()
+        quietly(self._run)
+
+    def _run(self) -> None:
+        for step in self._steps:
+            step()
 
     def close(self) -> None:
         self._steps = []
@@ -131,11 +134,10 @@ def bind_node(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> Callab
 
     Requires: arrays of the node's shapes and dtypes that outlive the call; outputs do not overlap inputs.
     """
-    steps: Any = tuple(_bind(node, ins, outs, BindContext(ArrayMemory())))
+    steps = tuple(_bind(node, ins, outs, BindContext(ArrayMemory())))
 
     def run() -> None:
-        with np.errstate(all="ignore"):
-            for step in steps:
-                step()
+        for step in steps:
+            step()
 
-    return run
+    return partial(quietly, run)
