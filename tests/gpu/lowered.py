@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 import rlx.backends.vulkan
 from rlx.backends.gpu.lowering import ARGS, LOWERINGS, SCRATCH, Lowering
-from rlx.backends.gpu.steps import Copy, FileKernel, Launch, Step, TreeKernel
+from rlx.backends.gpu.steps import Copy, FileKernel, Gemm, Launch, Step, TreeKernel
 from rlx.driver import DeviceInfo, Limits, plan
 from rlx.ir import Graph
+from tests.gpu import cuda_host
 from tests.gpu.harness import VulkanHost
 
 SPIRV = Path(rlx.backends.vulkan.__file__).parent / "spirv"
@@ -54,9 +55,9 @@ def lower(
     return graph, planned, lowering
 
 
-def run(op: str, *inputs: Array, limits: Limits | None = None, **attrs: Any) -> Array:
-    """The op's output through its Vulkan kernels."""
-    graph, planned, lowering = lower(op, list(inputs), attrs, limits=limits)
+def run(op: str, *inputs: Array, limits: Limits | None = None, backend: str = "vulkan", **attrs: Any) -> Array:
+    """The op's output through its Vulkan kernels, or through its CUDA kernels run by the host."""
+    graph, planned, lowering = lower(op, list(inputs), attrs, backend, limits)
     segments = {name: np.full(max(n, 1), 0xFF, np.uint8) for name, n in planned.segments.items()}
     segments[ARGS] = np.frombuffer(bytes(lowering.args) or b"\0", np.uint8).copy()
     segments[SCRATCH] = np.full(max(lowering.scratch_bytes, 1), 0xFF, np.uint8)
@@ -66,14 +67,14 @@ def run(op: str, *inputs: Array, limits: Limits | None = None, **attrs: Any) -> 
             np.ascontiguousarray(value).view(np.uint8).ravel()
         )
     for step in lowering.steps:
-        execute(step, segments)
+        execute(step, segments, backend)
     out = graph.outputs["y0"]
     slot = planned.slots[out.id]
     raw = segments[slot.segment][slot.offset : slot.offset + slot.nbytes]
     return raw.view(out.dtype.np).reshape(out.shape).copy()
 
 
-def execute(step: Step, segments: dict[str, Array]) -> None:
+def execute(step: Step, segments: dict[str, Array], backend: str) -> None:
     """One step; checks that only what it declares as written changes."""
     before = {name: data.copy() for name, data in segments.items()}
     if isinstance(step, Copy):
@@ -81,6 +82,10 @@ def execute(step: Step, segments: dict[str, Array]) -> None:
         segments[target.segment][target.offset : target.end] = segments[source.segment][
             source.offset : source.end
         ]
+    elif isinstance(step, Gemm):
+        cuda_host.gemm(step, segments)
+    elif backend == "cuda" and isinstance(step, Launch) and isinstance(step.kernel, FileKernel):
+        cuda_host.launch(step, segments)
     else:
         assert isinstance(step, Launch), step
         args = [a if isinstance(a, int | float) else (segments[a.segment], a.offset) for a in step.args]

@@ -53,9 +53,11 @@ typedef long long val_i64;
 
 RLX_FN float bf16_value(const uint h) { return RLX_FLOAT(h << 16); }
 RLX_FN uint f16_bits(const float x) {
-    unsigned short h;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-    return h;
+#ifdef RLX_HALF_BITS
+    return RLX_HALF_BITS(x);
+#else
+    return p_f16_bits(x);
+#endif
 }
 RLX_FN uint bf16_bits(const float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

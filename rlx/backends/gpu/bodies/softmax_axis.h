@@ -5,7 +5,6 @@
 SHARED float part[256];
 
 RLX_FN float column_max(const float v) {
-    BARRIER;
     part[THREAD] = v;
     for (uint s = 128u; s >= ACROSS; s /= 2u) {
         BARRIER;

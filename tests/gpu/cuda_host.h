@@ -1,0 +1,101 @@
+// The words of CUDA C++ that the kernels use, for the host's C++ compiler: one group after the other, its threads as
+// coroutines that take turns at barriers, and within a warp at shuffles. `rlx_backwards` runs them in the opposite order: results that
+// depend on it show a missing barrier.
+#include "prelude_host.h"
+#define RLX_EXACT_DIV 1
+#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)
+#include <cstdlib>
+#include <ucontext.h>
+using std::sqrt;
+
+struct uint2 { uint x, y; };
+struct uint3 { uint x, y, z; };
+struct uint4 { uint x, y, z, w; };
+struct alignas(16) float4 { float x, y, z, w; };
+static inline float4 make_float4(float x, float y, float z, float w) { return float4{x, y, z, w}; }
+static inline uint2 make_uint2(uint x, uint y) { return uint2{x, y}; }
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __shared__ static
+#define __launch_bounds__(n)
+#define __fmaf_rn(a, b, c) std::fmaf(a, b, c)
+
+enum { RLX_THREADS = 256, RLX_STACK = 1 << 16 };
+static uint3 threadIdx, blockIdx, gridDim;
+static ucontext_t rlx_main, rlx_threads[RLX_THREADS];
+static bool rlx_done[RLX_THREADS];
+static int rlx_meeting[RLX_THREADS];  // where each thread waits: a barrier's line, less than -1 for a shuffle
+static bool rlx_backwards;
+static float rlx_shuffled[RLX_THREADS];
+
+// Hands over to the other threads until all have come to the same place.
+static void rlx_meet(int place) {
+    rlx_meeting[threadIdx.x] = place;
+    swapcontext(&rlx_threads[threadIdx.x], &rlx_main);
+}
+#define __syncthreads() rlx_meet(__LINE__)
+static float rlx_shuffle(float v, uint lane) {
+    rlx_shuffled[threadIdx.x] = v;
+    rlx_meet(-2);
+    const float got = rlx_shuffled[threadIdx.x ^ lane];
+    rlx_meet(-3);
+    return got;
+}
+#define __shfl_xor_sync(mask, v, lane) rlx_shuffle(v, lane)
+
+// Runs a warp up to its next barrier, shuffles among its own threads on the way. Returns the barrier's line, 0 when the
+// threads are done, -1 where they part.
+static int rlx_warp(int warp, int& left) {
+    for (;;) {
+        int met = 0, ended = 0;
+        for (int i = 0; i < 32; i++) {
+            const int t = warp * 32 + (rlx_backwards ? 31 - i : i);
+            if (rlx_done[t]) {
+                ended++;
+                continue;
+            }
+            threadIdx = uint3{uint(t), 0, 0};
+            rlx_meeting[t] = 0;
+            swapcontext(&rlx_main, &rlx_threads[t]);
+            if (rlx_meeting[t] == 0) {
+                rlx_done[t] = true;
+                left--;
+                ended++;
+                continue;
+            }
+            if (met != 0 && met != rlx_meeting[t]) return -1;
+            met = rlx_meeting[t];
+        }
+        if (met != 0 && ended != 0) return -1;
+        if (met >= 0) return met;
+    }
+}
+
+typedef void (*rlx_body)();
+// Runs every group of a grid. Returns 0, or 1 where threads of one group waited at different barriers.
+static int rlx_grid(rlx_body body, uint x, uint y, uint z) {
+    static char* stacks = static_cast<char*>(std::malloc(size_t(RLX_THREADS) * RLX_STACK));
+    gridDim = uint3{x, y, z};
+    for (uint g = 0; g < x * y * z; g++) {
+        blockIdx = uint3{g % x, g / x % y, g / x / y};
+        for (int t = 0; t < RLX_THREADS; t++) {
+            getcontext(&rlx_threads[t]);
+            rlx_threads[t].uc_stack.ss_sp = stacks + size_t(t) * RLX_STACK;
+            rlx_threads[t].uc_stack.ss_size = RLX_STACK;
+            rlx_threads[t].uc_link = &rlx_main;
+            rlx_done[t] = false;
+            makecontext(&rlx_threads[t], body, 0);
+        }
+        for (int left = RLX_THREADS; left > 0;) {
+            int met = 0;
+            for (int w = 0; w < RLX_THREADS / 32; w++) {
+                const int here = rlx_warp(rlx_backwards ? RLX_THREADS / 32 - 1 - w : w, left);
+                if (here == -1 || (here != 0 && met != 0 && met != here)) return 1;
+                met = here != 0 ? here : met;
+            }
+            if (met != 0 && left < RLX_THREADS) return 1;
+        }
+    }
+    return 0;
+}

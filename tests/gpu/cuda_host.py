@@ -1,0 +1,103 @@
+"""Runs the CUDA sources on the CPU: what no test without a GPU could say of them otherwise.
+
+The very text that NVRTC is given, compiled by the host's C++ compiler with the words of CUDA in `cuda_host.h`. Each
+launch runs twice, its threads in opposite orders, and must give the same bits: a missing barrier does not.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.cuda.sources import HEADER_FOLDERS, kernel_source
+from rlx.backends.gpu.steps import KERNELS, FileKernel, Gemm, Launch, Ref
+
+Array = npt.NDArray[Any]
+HERE = Path(__file__).parent
+_C = {"u32": ctypes.c_uint32, "i32": ctypes.c_int32, "f32": ctypes.c_float}
+
+
+def compiler() -> str | None:
+    return shutil.which("g++") or shutil.which("clang++")
+
+
+@cache
+def _folder() -> Path:
+    made = tempfile.mkdtemp(prefix="rlx-cuda-host-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)
+
+
+@cache
+def _library(kernel: FileKernel, headers: Path | None) -> ctypes.CDLL:
+    decl, source = KERNELS[kernel.stem], kernel_source(kernel)
+    signature = re.search(rf"\b{kernel.stem}\(((?:[^()]|\([^()]*\))*)\)\s*\{{", source.text)
+    assert signature is not None
+    typed = [part.strip().rsplit(" ", 1) for part in signature[1].replace("\n", " ").split(",")]
+    names = [name for _, name in typed]
+    text = [f'#include "{HERE}/cuda_host.h"', source.text]
+    text += [f"static {kind} arg_{name};" for kind, name in typed]
+    text += [f"static void body() {{ {kernel.stem}({', '.join('arg_' + n for n in names)}); }}"]
+    text += [f'extern "C" int run(int backwards, uint groups_x, uint groups_y, uint groups_z, {signature[1]}) {{']
+    text += [f"    arg_{n} = {n};" for n in names]
+    text += ["    rlx_backwards = backwards != 0;", "    return rlx_grid(body, groups_x, groups_y, groups_z);", "}"]
+    defines = [o.replace("--define-macro=", "-D") for o in source.options if o.startswith("--define-macro=")]
+    base = _folder() / f"k{abs(hash((kernel, headers))):x}"
+    base.with_suffix(".cpp").write_text("\n".join(text), encoding="utf-8")
+    command = [str(compiler()), "-O1", "-std=c++17", "-ffp-contract=off", "-march=native", "-fPIC", "-shared", "-w"]
+    folders = [headers, *HEADER_FOLDERS] if headers else HEADER_FOLDERS
+    command += [*(f"-I{folder}" for folder in folders), *defines]
+    subprocess.run([*command, f"{base}.cpp", "-o", f"{base}.so"], check=True)
+    library = ctypes.CDLL(f"{base}.so")
+    kinds = [ctypes.c_void_p if a.kind == "ptr" else _C[a.kind] for a in decl.args]
+    library.run.argtypes = [ctypes.c_int, *[ctypes.c_uint32] * 3, *kinds]
+    return library
+
+
+# A folder whose headers stand in for those of the same name: how a test plants a mistake.
+planted: Path | None = None
+
+
+def launch(step: Launch, segments: dict[str, Array]) -> None:
+    """One launch of a file kernel over the segments, in both orders."""
+    assert isinstance(step.kernel, FileKernel)
+    library = _library(step.kernel, planted)
+    before = {name: segments[name].copy() for name in {w.segment for w in step.writes}}
+
+    def once(backwards: int) -> None:
+        args = [segments[a.segment].ctypes.data + a.offset if isinstance(a, Ref) else a for a in step.args]
+        assert library.run(backwards, *step.groups, *args) == 0, "threads of a group waited at different barriers"
+
+    once(1)
+    reverse = {name: segments[name].copy() for name in before}
+    for name, data in before.items():
+        segments[name][:] = data
+    once(0)
+    for name, data in reverse.items():
+        assert (segments[name] == data).all(), f"{step.label}: the order of the threads shows: a barrier is missing"
+
+
+def gemm(step: Gemm, segments: dict[str, Array]) -> None:
+    """What cuBLAS would do, in float64."""
+    a_shape = (step.k, step.m) if step.transpose_a else (step.m, step.k)
+    b_shape = (step.n, step.k) if step.transpose_b else (step.k, step.n)
+
+    def matrix(ref: Ref, dtype: Any, start: int, shape: tuple[int, int]) -> Array:
+        data = segments[ref.segment][ref.offset : ref.end].view(dtype.np)
+        return data[start : start + shape[0] * shape[1]].reshape(shape)
+
+    for i in range(step.batch):
+        a = matrix(step.a, step.a_dtype, i * step.stride_a, a_shape).astype(np.float64)
+        b = matrix(step.b, step.b_dtype, i * step.stride_b, b_shape).astype(np.float64)
+        product = (a.T if step.transpose_a else a) @ (b.T if step.transpose_b else b)
+        matrix(step.c, step.c_dtype, i * step.stride_c, (step.m, step.n))[:] = product.astype(step.c_dtype.np)

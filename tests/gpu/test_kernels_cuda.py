@@ -1,0 +1,127 @@
+"""The CUDA sources, as lowered for CUDA, run by the host (see cuda_host), against NumPy in float64."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import rlx.backends.gpu
+from tests.gpu import cuda_host
+from tests.gpu.lowered import Array, close, run
+from tests.gpu.test_kernels_attention import _want as attention
+from tests.gpu.test_kernels_index import _take
+from tests.gpu.test_kernels_matmul import _attrs, _pair, _want
+from tests.gpu.test_kernels_norm import _norm, _softmax
+
+pytestmark = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+_F16 = {"nmse": 2.5e-7, "worst": 5e-4}
+_BF16 = {"nmse": 1.6e-5, "worst": 4e-3}
+
+
+def cuda(op: str, *inputs: Array, **attrs: Any) -> Array:
+    return run(op, *inputs, backend="cuda", **attrs)
+
+
+_NEEDS: dict[str, Callable[[], Array]] = {
+    "reduce.h": lambda: cuda("sum", _normal(3, 1000), axes=(1,), keepdims=False),
+    "body.h": lambda: cuda("layer_norm", _normal(3, 1700), _normal(1700), _normal(1700), eps=1e-5),
+    "matmul_rows.h": lambda: cuda("matmul", _normal(8, 40), _normal(40, 66, dtype=np.float16), **_attrs()),
+}
+
+
+@pytest.mark.parametrize("header", list(_NEEDS))
+def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = Path(rlx.backends.gpu.__file__).parent / "bodies"
+    text = (bodies / header).read_text(encoding="utf-8")
+    places = [m.start() for m in re.finditer("BARRIER;", text)]
+    assert places
+    for at in places:
+        folder = tmp_path / str(at)
+        shutil.copytree(bodies, folder / "bodies")
+        (folder / "bodies" / header).write_text(text[:at] + text[at + len("BARRIER;") :], encoding="utf-8")
+        monkeypatch.setattr(cuda_host, "planted", folder)
+        with pytest.raises(AssertionError, match="barrier"):
+            _NEEDS[header]()
+
+
+def _normal(*shape: int, dtype: Any = np.float32) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
+
+
+def test_reductions() -> None:
+    shapes = [((7, 3), (1,)), ((5, 1031), (1,)), ((40, 300, 5), (1,)), ((3, 40000), (1,)), ((4, 33, 65), (0, 2))]
+    for shape, axes in shapes:
+        x = _normal(*shape)
+        wide = x.astype(np.float64)
+        scale = np.sqrt((wide * wide).sum(axes))
+        close(cuda("sum", x, axes=axes, keepdims=False), wide.sum(axes), scale=scale)
+        np.testing.assert_array_equal(cuda("max", x, axes=axes, keepdims=False), x.max(axes))
+    x = _normal(6, 70, dtype=np.float16)
+    close(cuda("mean", x, axes=(0,), keepdims=False), x.astype(np.float64).mean(0), **_F16)
+    i = np.random.default_rng(0).integers(-(2**62), 2**62, (9, 50))
+    np.testing.assert_array_equal(cuda("prod", i, axes=(1,), keepdims=False), i.prod(1))
+
+
+@pytest.mark.parametrize("n", [1, 3, 64, 100, 1000, 1001, 5000, 9001])
+def test_softmax_and_norms(n: int) -> None:
+    x = _normal(5, n) * 3
+    gamma, beta = _normal(n), _normal(n) + 1
+    close(cuda("softmax", x, axis=1), _softmax(x, 1))
+    close(cuda("layer_norm", x, gamma, beta, eps=1e-3), _norm("layer_norm", x, 1e-3, gamma, beta))
+    close(cuda("rms_norm", x, gamma, eps=1e-3), _norm("rms_norm", x, 1e-3, gamma))
+
+
+def test_softmax_of_halves_of_columns_and_of_nan() -> None:
+    x = _normal(3, 200, 7, dtype=ml_dtypes.bfloat16)
+    close(cuda("softmax", x, axis=2), _softmax(x, 2), **_BF16)
+    close(cuda("softmax", x, axis=1), _softmax(x, 1), **_BF16)
+    y = _normal(4, 300, dtype=np.float16)
+    y[0, 5], y[1, 7], y[2] = np.nan, np.inf, -np.inf
+    close(cuda("softmax", y, axis=1), _softmax(y, 1), **_F16)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32, np.int64])
+def test_gather(dtype: Any) -> None:
+    x = np.random.default_rng(0).integers(0, 100, (3, 9, 5)).astype(dtype)
+    for index in (np.array([0, -1, 8, 100, -100], np.int32), np.array([[2], [1 << 40]], np.int64)):
+        np.testing.assert_array_equal(cuda("gather", x, index, axis=1), _take(x, index, 1))
+        np.testing.assert_array_equal(cuda("gather", x, index, axis=0), _take(x, index, 0))
+
+
+@pytest.mark.parametrize(
+    "m, k, n, tb", [(65, 20, 70, False), (70, 24, 64, True), (3, 40, 33, False), (8, 300, 17, True)]
+)
+def test_products_of_f32_and_half_weights(m: int, k: int, n: int, tb: bool) -> None:
+    a, b = _pair(m, k, n, False, tb, np.float32, ml_dtypes.bfloat16)
+    attrs = _attrs(tb=tb, activation="gelu")
+    close(cuda("matmul", a, b, _normal(n), **attrs), _want(a, b, _normal(n), **attrs))
+
+
+def test_large_tiles_and_long_sums() -> None:
+    a, b = _pair(2000, 11, 2050, False, True, np.float32, np.float16)
+    close(cuda("matmul", a, b, **_attrs(tb=True)), _want(a, b, **_attrs(tb=True)))
+    a, b = _pair(20, 9000, 5, True, False, np.float32, np.float16)
+    close(cuda("matmul", a, b, **_attrs(True)), _want(a, b, **_attrs(True)))
+
+
+def test_integer_products() -> None:
+    a = np.random.default_rng(0).integers(-(2**31), 2**31, (2, 20, 35), np.int32)
+    b = np.random.default_rng(1).integers(-(2**31), 2**31, (35, 18), np.int32)
+    np.testing.assert_array_equal(cuda("matmul", a, b, **_attrs()), a @ b)
+
+
+@pytest.mark.parametrize("d, causal, dtype", [(16, True, np.float32), (65, False, np.float32), (129, True, np.float16)])
+def test_attention(d: int, causal: bool, dtype: Any) -> None:
+    q, k, v = _normal(2, 4, 35, d, dtype=dtype), _normal(2, 2, 40, d, dtype=dtype), _normal(2, 2, 40, d, dtype=dtype)
+    limit = _F16 if dtype == np.float16 else {}
+    for mask in (None, np.arange(40) % 3 > 0, _normal(2, 1, 35, 40)):
+        given = (q, k, v) if mask is None else (q, k, v, mask)
+        got = cuda("attention", *given, scale=0.2, causal=causal)
+        close(got, attention(q, k, v, mask, 0.2, causal), **limit)
