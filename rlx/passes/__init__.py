@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Literal
 
@@ -27,14 +28,18 @@ def optimize(
     support: SupportOf = native_everywhere,
     fallback: Literal["host", "error"] = "host",
     fuse: bool = True,
-    verify: bool = False,
+    verify: bool | None = None,
 ) -> tuple[Graph, PassReport]:
     """The graph as a device will run it, and how each node runs there.
 
     `support` says what the device has kernels for. `fuse=False` runs the graph as written: only what the device needs
     is done (decomposing ops without a kernel, copying states that are results). `verify` checks the graph after each
-    pass. Raises: UnsupportedOp when `fallback` is "error" and a node has neither a kernel nor a decomposition.
+    pass (None: where RLX_DEBUG is set).
+
+    Raises: UnsupportedOp when `fallback` is "error" and a node has neither a kernel nor a decomposition.
     """
+    if verify is None:
+        verify = os.environ.get("RLX_DEBUG", "0") not in ("", "0")
     counts: list[tuple[str, int]] = [("given", len(graph.nodes))]
 
     def stage(name: str, run: Callable[[Graph], Graph]) -> None:
@@ -48,7 +53,9 @@ def optimize(
         stage("simplify", simplify)
         stage("sink_casts", lambda g: sink_casts(g, support))
     graph, report = legalize(graph, support, fallback)
-    stage("legalize", lambda g: g)
+    if verify:
+        verify_graph(graph)
+    counts.append(("legalize", len(graph.nodes)))
     if fuse:
         stage("simplify", simplify)
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))

@@ -20,10 +20,12 @@ MAX_SPREAD = 4096  # nodes of one tree with shared parts written out: what print
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """Node indices that run as one over `shape`. Members of a smaller shape are computed again for each element."""
+    """Node indices that run as one over `shape`. Members of a smaller shape are computed again for each element.
+    `needs` are the nodes outside that the members read."""
 
     shape: tuple[int, ...]
     members: list[int] = field(default_factory=list)
+    needs: frozenset[int] = frozenset()
     cost: int = 0
 
 
@@ -43,8 +45,14 @@ class Finder:
         for i, node in enumerate(graph.nodes):
             if fusible(node) and support(node) == "native":
                 trees = node_trees(node)
-                self.region[i] = Region(node.outputs[0].shape, [i], cost(trees))
+                self.region[i] = Region(node.outputs[0].shape, [i], cost=cost(trees))
                 self._spread.update({t.id: spread(tree) for t, tree in zip(node.outputs, trees, strict=True)})
+        # Every node's unit (its region, or itself alone) in an order in which each comes after what it needs.
+        self._unit = [self.region.get(i, Region((), [i])) for i in range(len(graph.nodes))]
+        for unit in self._unit:
+            unit.needs = frozenset(self._before(unit.members))
+        self._line: list[Region | None] = list(self._unit)
+        self._at = {id(unit): i for i, unit in enumerate(self._unit)}
 
     def find(self) -> list[Region]:
         """The regions, single nodes included."""
@@ -59,14 +67,15 @@ class Finder:
     def _try(self, producer: Region, consumer: Region) -> None:
         if producer is consumer or not self._fits(producer, consumer):
             return
-        merged = Region(consumer.shape, sorted((*producer.members, *consumer.members)), producer.cost + consumer.cost)
+        members = sorted((*producer.members, *consumer.members))
+        needs = (producer.needs | consumer.needs).difference(members)
+        merged = Region(consumer.shape, members, needs, producer.cost + consumer.cost)
         inputs, outputs = self.ports(merged)
         if len(inputs) > MAX_INPUTS or len(inputs) + len(outputs) > MAX_TENSORS or merged.cost > MAX_COST:
             return
-        if self._spread_of(merged) > MAX_SPREAD or self._leaves_and_returns(merged):
-            return
-        for i in merged.members:
-            self.region[i] = merged
+        if self._spread_of(merged) <= MAX_SPREAD and self._join(producer, consumer, merged):
+            for i in merged.members:
+                self.region[i] = self._unit[i] = merged
 
     def _fits(self, producer: Region, consumer: Region) -> bool:
         if producer.shape == consumer.shape:
@@ -117,27 +126,32 @@ class Finder:
                 found.append(i)
         return found
 
-    def _leaves_and_returns(self, merged: Region) -> bool:
-        """Whether something outside lies on a path between members, regions counting as one node each."""
-        inside = set(merged.members)
-        low = merged.members[0]
-        seen: set[int] = set()
-        stack = [i for i in self._before(merged.members) if i not in inside]
-        while stack:
-            i = stack.pop()
-            if i in seen:
+    def _join(self, producer: Region, consumer: Region, merged: Region) -> bool:
+        """Puts the merged region into the order of units; False when another unit lies on a path between the two.
+
+        Only what stands between them can: those that depend on the producer move behind the merged region (as in
+        Pearce and Kelly, "A Dynamic Topological Sort Algorithm for Directed Acyclic Graphs", 2007).
+        """
+        first, last = self._at[id(producer)], self._at[id(consumer)]
+        ahead: list[Region] = []
+        behind: list[Region] = []
+        dependent = {id(producer)}
+        for unit in self._line[first + 1 : last]:
+            if unit is None:
                 continue
-            region = self.region.get(i)
-            group = region.members if region is not None else [i]
-            seen.update(group)
-            if group[-1] < low:
-                continue  # everything it depends on comes earlier still
-            for j in self._before(group):
-                if j in inside:
-                    return True
-                if j not in seen:
-                    stack.append(j)
-        return False
+            if any(id(self._unit[j]) in dependent for j in unit.needs):
+                dependent.add(id(unit))
+                behind.append(unit)
+            else:
+                ahead.append(unit)
+        dependent.discard(id(producer))
+        if any(id(self._unit[j]) in dependent for j in consumer.needs):
+            return False
+        made: list[Region | None] = [*ahead, merged, *behind]
+        made += [None] * (last - first + 1 - len(made))
+        self._line[first : last + 1] = made
+        self._at.update({id(unit): first + k for k, unit in enumerate(made) if unit is not None})
+        return True
 
     def _before(self, members: list[int]) -> list[int]:
         """The nodes whose outputs the members read. Elementwise nodes read through broadcasts (see `source`)."""

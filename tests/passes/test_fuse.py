@@ -84,6 +84,25 @@ def test_two_regions_do_not_wait_for_each_other() -> None:
     check(g, data(g))
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_many_regions_in_a_tangle(seed: int) -> None:
+    """Hundreds of small regions between row sums that tie them together: none may wait for itself."""
+    rng = np.random.default_rng(seed)
+    g = Graph("tangle")
+    pool = [g.input("x", (2, 4))]
+    while len(g.nodes) < 400:
+        a, b = (pool[-1 - int(rng.integers(min(len(pool), n)))] for n in (8, 30))
+        kind = int(rng.integers(6))
+        if kind < 4:
+            pool.append((ops.maximum(a, b), ops.sub(a, b), ops.tanh(a), ops.relu(a))[kind])
+        else:
+            pool.append(ops.softmax(a) if kind == 4 else ops.maximum(ops.mean(a, -1, keepdims=True), b))
+    g.output("y", pool[-1])
+    g.output("z", pool[-5])
+    after = check(g, data(g))
+    assert len(after.nodes) < len(g.nodes)
+
+
 def test_a_cheap_small_value_is_computed_again() -> None:
     g = Graph("cheap")
     x, w = g.input("x", (4, 8)), g.param("w", (8,), bf16)

@@ -56,6 +56,14 @@ def test_smooth_graphs(name: str) -> None:
         assert not found, f"seed {seed}: {found[0]}\n{made.graph}\n{after}"
 
 
+def test_long_graphs() -> None:
+    for seed in range(25):
+        made = random_graph(seed, nodes=250, smooth=True, dtypes=(f32, f32, f32, f32, i32))
+        after = PASSES["optimize"](made.graph)
+        found = differences(made.graph, results(made.graph, made.feeds), results(after, made.feeds))
+        assert not found, f"seed {seed}: {found[0]}"
+
+
 @pytest.mark.parametrize("name", PASSES)
 def test_float_graphs_in_float64(name: str) -> None:
     for seed in range(100):
