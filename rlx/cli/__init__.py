@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from typing import Annotated
 
 import typer
 
@@ -13,29 +15,40 @@ from rlx.cli.embed import embed
 from rlx.cli.selftest import selftest
 from rlx.errors import RlxError
 
-app = typer.Typer(
-    help="One tensor program, any device, the same answer.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (devices, embed, check, selftest):
     app.command()(command)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"rlx {version('rlx')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """One tensor program, any device, the same answer."""
+
+
 def main() -> None:
     """Runs the command line. An rlx error is one line on stderr and exit status 2; RLX_DEBUG=1 shows where from."""
+    if hasattr(signal, "SIGPIPE"):  # end quietly when the reader of a pipe has gone, as other tools do
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character is no reason to stop
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except RlxError as error:
-        if os.environ.get("RLX_DEBUG", "0") != "0":
+        level = os.environ.get("RLX_DEBUG", "0")
+        if level.isdecimal() and int(level) >= 1:
             raise
-        print(f"rlx: {error}", file=sys.stderr)
+        print(f"rlx: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of a pipe has gone: not an error of ours
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-
-
-if __name__ == "__main__":
-    main()

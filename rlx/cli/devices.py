@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.table import Table
-
+from rlx.cli.table import format_table
 from rlx.driver.registry import choose_auto, probe_all
+from rlx.errors import DeviceUnavailable
+
+_TITLES = ("device", "name", "kind", "memory", "driver")
 
 
 def devices() -> None:
     """List the devices of this machine, and for each backend without one the reason."""
     found, reasons = probe_all()
-    auto = choose_auto()
-    console = Console()
-    table = Table(box=None, pad_edge=False)
-    for title in ("device", "name", "kind", "memory", "driver"):
-        table.add_column(title, justify="right" if title == "memory" else "left")
-    for info in found:
-        mark = " *" if info.id == auto.id else ""
-        table.add_row(
-            info.id + mark, info.name, info.kind, f"{info.memory_bytes / 2**30:.1f} GiB", info.driver
+    try:
+        auto, note = choose_auto().id, '* is what device="auto" uses'
+    except DeviceUnavailable as error:  # RLX_DEVICE names one that is not there
+        auto, note = "", f'device="auto" finds none: {error}'
+    rows = [
+        (
+            info.id + (" *" if info.id == auto else ""),
+            info.name,
+            info.kind,
+            f"{info.memory_bytes / 2**30:.1f} GiB",
+            info.driver,
         )
-    console.print(table)
-    console.print('* is what device="auto" uses', highlight=False)
+        for info in found
+    ]
+    for line in format_table(_TITLES, rows, right={"memory"}):
+        print(line)
+    print(note)
     for backend, reason in reasons.items():
-        console.print(f"{backend}: not available: {reason}", highlight=False, soft_wrap=True, markup=False)
+        print(f"{backend}: not available: {short_reason(backend, reason)}")
+
+
+def short_reason(backend: str, reason: str) -> str:
+    """The reason without the backend's name before it, which the line has already."""
+    name, colon, rest = reason.partition(": ")
+    return rest if colon and name.lower().removeprefix("backend ") == backend else reason

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 import typer
 
 from rlx.errors import RlxError
@@ -23,33 +24,51 @@ def embed(
     query: Annotated[str | None, typer.Option(help="Print the sentences nearest to this text.")] = None,
     top: Annotated[int, typer.Option(help="How many sentences a query prints.", min=1)] = 3,
 ) -> None:
-    """Embed sentences. Without --out or --query, print one line of numbers a sentence."""
+    """Embed sentences: row i of the result is line i of the file, blank lines included. Without --out or --query,
+    print one line of numbers a sentence.
+    """
     from rlx.models import load
 
     sentences = _read_lines(file)
-    encoder = load(folder, device, dtype=dtype)
-    vectors = encoder.encode(sentences)
-    if out is not None:
-        with out.open("wb") as target:
-            np.save(target, vectors)
-        print(
-            f"{out}: {vectors.shape[0]} x {vectors.shape[1]} f32 from {encoder.session.info.id}",
-            file=sys.stderr,
-        )
-    if query is not None:
-        scores = vectors @ encoder.encode([query])[0]
-        for i in np.argsort(-scores, kind="stable")[:top]:
-            print(f"{scores[i]:.4f}  {sentences[i]}")
-    elif out is None:
-        for row in vectors:
-            print(" ".join(f"{value:.8g}" for value in row))
+    listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line is no answer
+    if query is not None and not listed:
+        raise RlxError(f"{'standard input' if file == '-' else file}: no sentences to search in")
+    with load(folder, device, dtype=dtype) as encoder:
+        vectors = encoder.encode(sentences)
+        if out is not None:
+            _save(out, vectors)
+            size = f"{vectors.shape[0]} x {vectors.shape[1]}"
+            print(f"{out}: {size} f32 from {encoder.session.info.id}", file=sys.stderr)
+        if query is not None:
+            scores = vectors @ encoder.encode([query])[0]
+            for i in sorted(listed, key=lambda i: -scores[i])[:top]:
+                print(f"{scores[i]:.4f}  {sentences[i]}")
+        elif out is None:
+            for row in vectors:
+                print(" ".join(f"{value:.9g}" for value in row))  # nine digits bring back the very f32
 
 
 def _read_lines(file: str) -> list[str]:
+    if file == "-" and sys.stdin.isatty():
+        print("reading sentences from the terminal, one a line; end with Ctrl-D", file=sys.stderr)
+    name = "standard input" if file == "-" else file
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        text = data.decode("utf-8-sig")
     except OSError as error:
-        raise RlxError(f"{file}: cannot be read: {error.strerror or error}") from error
+        raise RlxError(f"{name}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise RlxError(f"{file}: is not UTF-8 text: {error}") from error
-    return [line for line in text.splitlines() if line.strip()]
+        line = data.count(b"\n", 0, error.start) + 1
+        raise RlxError(f"{name}: line {line} is not UTF-8 text: {error.reason}") from error
+    lines = text.split("\n")  # and nothing else: a row must stay the line that other tools count
+    if lines[-1] == "":
+        del lines[-1]
+    return [line.removesuffix("\r") for line in lines]
+
+
+def _save(out: Path, vectors: npt.NDArray[np.float32]) -> None:
+    try:
+        with out.open("wb") as target:  # np.save itself would add .npy to the name
+            np.save(target, vectors)
+    except OSError as error:
+        raise RlxError(f"{out}: cannot be written: {error.strerror or error}") from error

@@ -21,27 +21,33 @@ def selftest(
     a case fails.
     """
     from rich.console import Console
-    from rich.progress import track
+    from rich.progress import Progress
 
     from rlx.conformance.case import all_cases
-    from rlx.conformance.runner import Outcome, Summary, run_case, sample
-    from rlx.errors import UnsupportedOp
+    from rlx.conformance.runner import Outcome, Summary, pick, run_cases, sample
     from rlx.runtime import Session
 
     session = Session(device)
-    cases = [c for c in all_cases() if not op or c.op in op]
-    if not cases:
-        raise UnsupportedOp(
-            f"no cases for {op}; the ops are {', '.join(sorted({c.op for c in all_cases()}))}"
-        )
+    info = session.info
+    cases = pick(all_cases(), op)
     if quick is not None:
         cases = sample(cases, quick)
     outcomes: list[Outcome] = []
-    console = Console(stderr=True)
-    for case in track(cases, description=session.info.id, console=console, disable=not sys.stderr.isatty()):
-        outcomes.append(run_case(session, case))
-        if outcomes[-1].status == "fail":
-            print(f"FAIL {case.id}: {outcomes[-1].message}")
-    print(f"{session.info.id} ({session.info.name}, {session.info.driver}): {Summary.of(outcomes)}")
+    with Progress(
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,  # failures are printed meanwhile, to standard output also where that is a pipe
+        disable=not sys.stderr.isatty(),
+    ) as progress:
+        task = progress.add_task(info.id, total=len(cases))
+        for outcome in run_cases(session, cases):
+            outcomes.append(outcome)
+            progress.advance(task)
+            if outcome.status == "fail":
+                print(f"FAIL {outcome.case}: {outcome.message}")
+    for outcome in outcomes:
+        if outcome.status == "unsupported":
+            print(f"unsupported {outcome.case}: {outcome.message}")
+    print(f"{info.id} ({info.name}, {info.driver}): {Summary.of(outcomes)}")
     if any(o.status == "fail" for o in outcomes):
         raise typer.Exit(1)

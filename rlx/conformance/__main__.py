@@ -1,7 +1,7 @@
 """`python -m rlx.conformance`: every case on every device, in parts that an interrupted run resumes after.
 
-Outcomes are appended to one file a device under `.conformance/`, named after a digest of rlx's own sources: a run
-that was stopped goes on where it was, and a change of the code begins anew.
+Outcomes are appended to one file a device under `.conformance/`, named after a digest of rlx's own sources and of the
+device's driver: a run that was stopped goes on where it was, and a change of the code or the driver begins anew.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 
 import rlx
 from rlx.conformance.case import Case, all_cases
-from rlx.conformance.runner import Outcome, Summary, run_cases
+from rlx.conformance.runner import Outcome, Summary, pick, run_cases
+from rlx.driver import DeviceInfo
 from rlx.driver.registry import probe_all
 from rlx.errors import RlxError
 from rlx.runtime import Session
@@ -24,8 +25,9 @@ from rlx.runtime import Session
 PART_SECONDS = 540  # a part ends after this long; the next run of the command goes on
 
 
-def main() -> int:
-    """Runs what is left to run. Exit status 0: all passed; 1: some failed; 3: not finished, run again."""
+def main(arguments: list[str] | None = None) -> int:
+    """Runs what is left to run. Exit status 0: all passed; 1: some failed; 2: could not run; 3: not finished, run
+    again."""
     parser = argparse.ArgumentParser(prog="python -m rlx.conformance", description=__doc__)
     parser.add_argument("--device", default="all", help='"all", or a device name')
     parser.add_argument(
@@ -33,31 +35,30 @@ def main() -> int:
     )
     parser.add_argument("--op", action="append", help="only this op's cases; may be repeated")
     parser.add_argument("--folder", type=Path, default=Path(".conformance"), help="where outcomes are kept")
-    args = parser.parse_args()
-    names = [i.id for i in probe_all()[0]] if args.device == "all" else [args.device]
-    cases = [c for c in all_cases() if not args.op or c.op in args.op]
+    args = parser.parse_args(arguments)
     end = time.monotonic() + (args.seconds or float("inf"))
-    args.folder.mkdir(exist_ok=True)
-    status = 0
-    for name in names:
-        try:
-            session = Session(name)
-        except RlxError as error:
-            print(f"{name}: {error}")
-            return 2
-        outcomes = _run(
-            session, cases, args.folder / f"{session.info.id.replace(':', '-')}-{digest()}.jsonl", end
-        )
-        done = len(outcomes) == len(cases)
-        print(
-            f"{name} ({session.info.name}): {Summary.of(outcomes)}"
-            + ("" if done else f" of {len(cases)}: run again")
-        )
-        for outcome in [o for o in outcomes if o.status != "pass"][:40]:
-            print(f"  {outcome.status} {outcome.case}: {outcome.message}")
-        failed = any(o.status == "fail" for o in outcomes)
-        status = max(status, 1 if failed else 0, 0 if done else 3)
-    return status
+    try:
+        cases = pick(all_cases(), args.op)
+        names = [i.id for i in probe_all()[0]] if args.device == "all" else [args.device]
+        return max([_run_device(name, cases, args.folder, end) for name in names])
+    except RlxError as error:
+        print(f"conformance: {error}", file=sys.stderr)
+        return 2
+
+
+def _run_device(name: str, cases: list[Case], folder: Path, end: float) -> int:
+    session = Session(name)
+    info = session.info
+    folder.mkdir(parents=True, exist_ok=True)
+    outcomes = _run(session, cases, folder / f"{info.id.replace(':', '-')}-{digest(info)}.jsonl", end)
+    done = len(outcomes) == len(cases)
+    rest = "" if done else f" of {len(cases)}: run again"
+    print(f"{info.id} ({info.name}): {Summary.of(outcomes)}{rest}")
+    for outcome in [o for o in outcomes if o.status != "pass"][:40]:
+        print(f"  {outcome.status} {outcome.case}: {outcome.message}")
+    if not done:
+        return 3
+    return 1 if any(o.status == "fail" for o in outcomes) else 0
 
 
 def _run(session: Session, cases: list[Case], file: Path, end: float) -> list[Outcome]:
@@ -84,20 +85,26 @@ def _run(session: Session, cases: list[Case], file: Path, end: float) -> list[Ou
 def _read(file: Path) -> list[Outcome]:
     if not file.exists():
         return []
+    text = file.read_text(encoding="utf-8", errors="replace")
+    if text and not text.endswith(
+        "\n"
+    ):  # a run was killed while it wrote: its last line must not take the next in
+        with file.open("a", encoding="utf-8") as log:
+            log.write("\n")
     found = []
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in text.splitlines():
         try:
             entry = json.loads(line)
-        except ValueError:
-            continue  # the last line of a run that was killed
-        found.append(Outcome(**{**entry, "how": tuple(entry["how"])}))
+            found.append(Outcome(**{**entry, "how": tuple(entry["how"])}))
+        except (ValueError, TypeError, KeyError):
+            continue  # that last line
     return found
 
 
-def digest() -> str:
-    """A digest of every source and kernel of the installed package."""
+def digest(info: DeviceInfo) -> str:
+    """A digest of every source and kernel of the installed package, and of the device with its driver."""
     root = Path(rlx.__file__).parent
-    total = hashlib.sha256()
+    total = hashlib.sha256(f"{info.name}\0{info.driver}\0".encode())
     for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".cu", ".h", ".spv", ".inc"}):
         total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return total.hexdigest()[:12]

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlx.conformance.case import Case
 from rlx.conformance.hazards import HasSchedule, check_recording
-from rlx.errors import RlxError, UnsupportedOp
+from rlx.errors import DeviceLost, RlxError, UnsupportedOp
 from rlx.runtime import CompiledGraph, Session
 
 Status = Literal["pass", "fail", "unsupported"]
@@ -43,17 +43,32 @@ class Outcome:
 
 
 def run_case(session: Session, case: Case) -> Outcome:
-    """Compiles and runs one case. Raises only what is not rlx's own error: that is a bug, not a verdict."""
-    device = session.info.id
+    """Compiles and runs one case.
+
+    Raises: DeviceLost, after which no other case can run, and what is not rlx's own error: that is a bug, not a
+    verdict, and carries the case's name.
+    """
     try:
-        compiled = session.compile(case.graph())
+        return _run(session, case)
+    except DeviceLost:
+        raise
+    except RlxError as error:
+        message = f"{type(error).__name__}: {error}"
+        return Outcome(case.id, case.op, session.info.id, "fail", message=message)
+    except Exception as error:
+        error.add_note(f"while running the case {case.id} on {session.info.id}")
+        raise
+
+
+def _run(session: Session, case: Case) -> Outcome:
+    device = session.info.id
+    graph = case.graph()
+    try:
+        compiled = session.compile(graph).prepare()  # a kernel that is missing shows here
     except UnsupportedOp as error:
         return Outcome(case.id, case.op, device, "unsupported", message=str(error))
     with compiled:
-        try:
-            outputs = compiled.run(case.feeds())
-        except RlxError as error:
-            return Outcome(case.id, case.op, device, "fail", message=f"{type(error).__name__}: {error}")
+        outputs = compiled.run(case.feeds())
         how = tuple(sorted({d.how for d in compiled.report()}))
         hazards = find_run_hazards(compiled)
     with np.errstate(all="ignore"):
@@ -111,3 +126,15 @@ def sample(cases: Iterable[Case], per_op: int) -> list[Case]:
         n = min(per_op, len(listed))
         chosen += [listed[i * len(listed) // n] for i in range(n)]
     return chosen
+
+
+def pick(cases: Iterable[Case], ops: Iterable[str] | None) -> list[Case]:
+    """The cases of these ops, all where none are named. Raises: UnsupportedOp for an op that has no cases."""
+    listed = list(cases)
+    wanted = set(ops or ())
+    known = {c.op for c in listed}
+    if wanted - known:
+        raise UnsupportedOp(
+            f"no cases for {', '.join(sorted(wanted - known))}; the ops are {', '.join(sorted(known))}"
+        )
+    return [c for c in listed if not wanted or c.op in wanted]

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal
 
-from rlx.errors import ModelFormatError, RlxError
+from rlx.errors import ModelFormatError
 from rlx.formats import safetensors
-from rlx.formats.safetensors import Array, read_json
+from rlx.formats.files import MAX_JSON, file_inside, parse_json, read_bytes, read_json, shown
+from rlx.formats.safetensors import Array
+from rlx.formats.tokenizer import TextTokenizer
 
-MAX_TOKENIZER = 256_000_000  # bytes; the largest published ones are a tenth of it
 _POOLING_WORDS = "pooling_mode_"
 
-
-class Tokenizes(Protocol):
-    """The part of `tokenizers.Tokenizer` that encoders use."""
-
-    def encode_batch(self, input: Sequence[str]) -> Sequence[Any]: ...
+Pooling = Literal["mean", "cls"]
 
 
 @dataclass(frozen=True, slots=True)
 class SentenceModules:
-    """What the sentence-transformers files say: how token vectors become one, and the longest input in tokens."""
+    """What the sentence-transformers files say: how token vectors become one, the longest input in tokens, and
+    whether text is lowercased before the tokenizer sees it."""
 
-    pooling: Literal["mean", "cls"] = "mean"
+    pooling: Pooling = "mean"
     normalize: bool = False
     max_length: int | None = None
+    lower: bool = False
 
 
 class ModelFolder:
@@ -39,12 +38,14 @@ class ModelFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        if not self.path.is_dir():
-            what = "is not a folder" if self.path.exists() else "does not exist"
+        if not os.path.isdir(self.path):  # os.path answers where pathlib raises: no permission, odd names
+            what = "is not a folder" if os.path.exists(self.path) else "does not exist"
             raise ModelFormatError(
                 f"{self.path} {what}; give the folder that holds config.json and the weights"
             )
-        if not (self.path / "config.json").is_file():
+        if not os.access(self.path, os.X_OK):
+            raise ModelFormatError(f"{self.path} cannot be entered: permission denied")
+        if not os.path.exists(self.path / "config.json"):
             raise ModelFormatError(f"{self.path} has no config.json; is this a Hugging Face model folder?")
         self.config: dict[str, Any] = read_json(self.path / "config.json")
 
@@ -52,58 +53,41 @@ class ModelFolder:
         """The weights by name. Raises: ModelFormatError."""
         return safetensors.load(self.path)
 
-    def tokenizer(self, max_length: int) -> Tokenizes:
-        """The tokenizer of tokenizer.json, truncating to `max_length` tokens, not padding.
+    def tokenizer(self, max_length: int, lower: bool = False) -> TextTokenizer:
+        """The tokenizer of tokenizer.json, cutting texts to `max_length` tokens.
 
         Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError.
         """
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise RlxError('reading text needs the package `tokenizers`: pip install "rlx[hf]"') from error
         file = self.path / "tokenizer.json"
-        if not file.is_file():
+        if not os.path.exists(file):
             raise ModelFormatError(f"{self.path} has no tokenizer.json, which rlx needs to read text")
-        if file.stat().st_size > MAX_TOKENIZER:
-            raise ModelFormatError(
-                f"{file}: larger than {MAX_TOKENIZER:,} bytes, which no tokenizer should be"
-            )
-        try:
-            made = Tokenizer.from_file(str(file))
-        except Exception as error:  # the package raises bare Exception for damaged files
-            raise ModelFormatError(f"{file}: is not a tokenizer: {error}") from error
-        made.no_padding()
-        made.enable_truncation(max_length)
-        return cast(Tokenizes, made)
+        return TextTokenizer(file, max_length, lower)
 
     def sentence_modules(self) -> SentenceModules:
         """Pooling, normalization and length limit; mean pooling where the folder has no modules.json."""
         listing = self.path / "modules.json"
-        if not listing.is_file():
+        if not os.path.exists(listing):
             return SentenceModules()
-        modules = safetensors.parse_json(b'{"modules":' + listing.read_bytes() + b"}", listing)["modules"]
+        modules = parse_json(read_bytes(listing, MAX_JSON), listing)
         if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
             raise ModelFormatError(f"{listing}: expected a list of modules")
-        pooling: Literal["mean", "cls"] = "mean"
-        normalize = False
-        for module in modules:
-            kind = str(module.get("type", "")).rpartition(".")[2]
-            if kind == "Pooling":
-                pooling = self._pooling(str(module.get("path", "")))
-            elif kind == "Normalize":
-                normalize = True
-            elif kind != "Transformer":
-                raise ModelFormatError(
-                    f"{listing}: module {kind!r} is not supported; Transformer, Pooling, Normalize are"
-                )
-        return SentenceModules(pooling, normalize, self._max_length())
-
-    def _pooling(self, name: str) -> Literal["mean", "cls"]:
-        if Path(name).name != name:
+        kinds = [str(m.get("type", "")).rpartition(".")[2] for m in modules]
+        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
             raise ModelFormatError(
-                f"{self.path}: the pooling module's folder {name!r} is not inside the model's"
+                f"{listing}: modules {shown(kinds)} are not supported; Transformer, Pooling and then perhaps "
+                "Normalize are"
             )
-        file = self.path / name / "config.json"
+        if modules[0].get("path", "") != "":
+            raise ModelFormatError(
+                f"{listing}: the Transformer's files are in {shown(modules[0]['path'])}; rlx reads them from the "
+                "folder itself"
+            )
+        most, lower = self._limits()
+        pooling = self._pooling(modules[1].get("path"), listing)
+        return SentenceModules(pooling, len(kinds) == 3, most, lower)
+
+    def _pooling(self, name: object, listing: Path) -> Pooling:
+        file = file_inside(self.path, name, listing) / "config.json"
         config = read_json(file)
         modes = sorted(
             k[len(_POOLING_WORDS) :] for k, v in config.items() if k.startswith(_POOLING_WORDS) and v is True
@@ -112,13 +96,18 @@ class ModelFolder:
             return "mean"
         if modes == ["cls_token"]:
             return "cls"
-        raise ModelFormatError(f"{file}: pooling {modes} is not supported; mean_tokens or cls_token alone is")
+        raise ModelFormatError(
+            f"{file}: pooling {shown(modes)} is not supported; mean_tokens or cls_token alone is"
+        )
 
-    def _max_length(self) -> int | None:
+    def _limits(self) -> tuple[int | None, bool]:
         file = self.path / "sentence_bert_config.json"
-        if not file.is_file():
-            return None
-        value = read_json(file).get("max_seq_length")
-        if value is not None and (type(value) is not int or value < 1):
-            raise ModelFormatError(f"{file}: max_seq_length is {value!r}, expected a positive integer")
-        return value
+        if not os.path.exists(file):
+            return None, False
+        config = read_json(file)
+        most, lower = config.get("max_seq_length"), config.get("do_lower_case", False)
+        if most is not None and (type(most) is not int or most < 1):
+            raise ModelFormatError(f"{file}: max_seq_length is {shown(most)}, expected a positive integer")
+        if type(lower) is not bool:
+            raise ModelFormatError(f"{file}: do_lower_case is {shown(lower)}, expected true or false")
+        return most, lower

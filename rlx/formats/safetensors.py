@@ -9,26 +9,31 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from rlx.errors import ModelFormatError
+from rlx.errors import DTypeError, ModelFormatError
+from rlx.formats.files import file_inside, open_regular, parse_json, read_json, shown, want_object
 
 MAX_HEADER = 100_000_000  # bytes, the limit the format itself sets
 MAX_RANK = 32
+MAX_BYTES = (1 << 63) - 1  # of one array; NumPy holds shapes to it even where a dimension is zero
 INDEX_NAME = "model.safetensors.index.json"
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16), "I64": np.dtype(np.int64), "I32": np.dtype(np.int32),
-    "I16": np.dtype(np.int16), "I8": np.dtype(np.int8), "U8": np.dtype(np.uint8), "U16": np.dtype(np.uint16),
-    "U32": np.dtype(np.uint32), "U64": np.dtype(np.uint64), "BOOL": np.dtype(np.bool_),
+    "BF16": np.dtype(ml_dtypes.bfloat16), "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2), "C64": np.dtype(np.complex64), "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32), "I16": np.dtype(np.int16), "I8": np.dtype(np.int8), "U8": np.dtype(np.uint8),
+    "U16": np.dtype(np.uint16), "U32": np.dtype(np.uint32), "U64": np.dtype(np.uint64), "BOOL": np.dtype(np.bool_),
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
@@ -47,38 +52,39 @@ class TensorInfo:
 
 class SafetensorsFile(Mapping[str, Array]):
     """A safetensors file as a mapping from name to array; `metadata` is the header's own. Arrays are read-only views
-    of the mapped file: nothing is read before it is used.
+    of the mapped file: nothing but the header is read before it is used.
 
     Raises: ModelFormatError naming the file and the tensor.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        try:
-            size = self.path.stat().st_size
-            with self.path.open("rb") as file:
-                start, header = _read_header(file.read, size, self.path)
-        except OSError as error:
-            raise ModelFormatError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+        with open_regular(self.path) as file:
+            try:
+                size = os.fstat(file.fileno()).st_size
+                start, header = _read_header(file, size, self.path)
+                self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:  # ValueError: cut short between the two calls
+                raise ModelFormatError(f"{self.path}: cannot be read: {error}") from error
         self.metadata: dict[str, str] = _metadata(header.pop("__metadata__", {}), self.path)
         self.infos = _check_infos(header, start, size, self.path)
-        self._map: npt.NDArray[np.uint8] | None = None
 
     def __getitem__(self, name: str) -> Array:
         info = self.infos[name]
         if info.begin == info.end:
             return np.empty(info.shape, info.dtype)
-        if self._map is None:
-            self._map = np.memmap(self.path, np.uint8, mode="r")
-        raw = self._map[info.begin : info.end]
-        if raw.nbytes != info.end - info.begin:
+        if self._map.size() < info.end:  # touching pages beyond the end would kill the process
             raise ModelFormatError(
-                f"{self.path}: tensor {name!r}: the file has been cut short since it was opened"
+                f"{self.path}: tensor {shown(name)}: the file has been cut short since it was opened"
             )
-        if info.begin % info.dtype.itemsize:
-            raw = raw.copy()  # NumPy views need alignment
-        array: Array = np.asarray(raw.view(info.dtype)).reshape(info.shape)
-        return array
+        count = (info.end - info.begin) // info.dtype.itemsize
+        if info.dtype == np.bool_ and np.frombuffer(self._map, np.uint8, count, info.begin).max() > 1:
+            raise ModelFormatError(f"{self.path}: tensor {shown(name)}: a BOOL is neither 0 nor 1")
+        array: Array = np.frombuffer(self._map, info.dtype, count, info.begin)
+        if not array.flags.aligned:
+            array = array.copy()
+            array.flags.writeable = False
+        return array.reshape(info.shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.infos)
@@ -88,25 +94,25 @@ class SafetensorsFile(Mapping[str, Array]):
 
 
 class ShardedTensors(Mapping[str, Array]):
-    """The tensors of several files under an index (`model.safetensors.index.json`) as one mapping."""
+    """The tensors of several files under an index (`model.safetensors.index.json`) as one mapping.
+
+    Raises: ModelFormatError, also for a shard that is not a file of the index's own folder.
+    """
 
     def __init__(self, index: str | os.PathLike[str]) -> None:
         path = Path(index)
         table = read_json(path, MAX_HEADER).get("weight_map")
         if not isinstance(table, dict) or not all(isinstance(v, str) for v in table.values()):
             raise ModelFormatError(f"{path}: weight_map must map tensor names to file names")
-        folder = path.parent.resolve()
-        self._files: dict[str, SafetensorsFile] = {}
-        for name in sorted(set(table.values())):
-            shard = folder / name
-            if Path(name).name != name or (shard.is_symlink() and not shard.resolve().is_relative_to(folder)):
-                raise ModelFormatError(f"{path}: shard {name!r} is not a file of the folder itself")
-            self._files[name] = SafetensorsFile(shard)
+        self._files = {
+            name: SafetensorsFile(file_inside(path.parent, name, path))
+            for name in sorted(set(table.values()))
+        }
         self._where: dict[str, str] = table
         for tensor, name in table.items():
             if tensor not in self._files[name]:
                 raise ModelFormatError(
-                    f"{path}: tensor {tensor!r} is not in {name!r}, where the index says it is"
+                    f"{path}: tensor {shown(tensor)} is not in {shown(name)}, where the index says it is"
                 )
 
     def __getitem__(self, name: str) -> Array:
@@ -120,47 +126,63 @@ class ShardedTensors(Mapping[str, Array]):
 
 
 def load(path: str | os.PathLike[str]) -> Mapping[str, Array]:
-    """The tensors of a safetensors file, of an index of shards, or of a folder that holds either."""
+    """The tensors of a safetensors file, of an index of shards, or of a folder that holds either.
+
+    Raises: ModelFormatError.
+    """
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         single, index = path / "model.safetensors", path / INDEX_NAME
-        if single.exists():
+        if os.path.exists(single):
             return SafetensorsFile(single)
-        if index.exists():
+        if os.path.exists(index):
             return ShardedTensors(index)
-        raise ModelFormatError(f"{path}: holds neither model.safetensors nor {INDEX_NAME}")
+        others = sorted(p.name for p in path.glob("*.bin"))
+        hint = f"; {others[0]} is a pickle, which rlx does not read: convert it" if others else ""
+        raise ModelFormatError(f"{path}: holds neither model.safetensors nor {INDEX_NAME}{hint}")
     return ShardedTensors(path) if path.name.endswith(".index.json") else SafetensorsFile(path)
 
 
 def save(
-    path: str | os.PathLike[str], tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, npt.ArrayLike],
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Writes a safetensors file, whole or not at all: to a temporary file beside it that then takes its place.
 
-    Raises: ModelFormatError for a dtype the format lacks.
+    Raises: ModelFormatError for a name the format cannot hold, DTypeError for a dtype it lacks, OSError.
     """
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    parts: list[Array] = []
-    offset = 0
-    # Wide elements first, so that every tensor is aligned to its element size.
-    for name, given in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
-        array = np.ascontiguousarray(given)
+    header: dict[str, Any] = {}
+    if metadata:
+        if not all(isinstance(part, str) for item in metadata.items() for part in item):
+            raise ModelFormatError(f"{path}: metadata must map text to text")
+        header["__metadata__"] = dict(metadata)
+    given = {name: np.asarray(value) for name, value in tensors.items()}
+    for name, array in given.items():
+        if not isinstance(name, str) or name == "__metadata__":
+            raise ModelFormatError(f"{path}: a tensor cannot be named {shown(name)}")
         if array.dtype not in _NAMES:
-            raise ModelFormatError(f"{path}: tensor {name!r}: safetensors has no dtype {array.dtype}")
+            raise DTypeError(f"{path}: tensor {shown(name)}: safetensors has no dtype {array.dtype}")
+    # Wide elements first, so that every tensor is aligned to its element size.
+    parts = sorted(given.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
+    offset = 0
+    for name, array in parts:
         end = offset + array.nbytes
-        shape = list(given.shape)
-        header[name] = {"dtype": _NAMES[array.dtype], "shape": shape, "data_offsets": [offset, end]}
-        parts.append(array)
+        header[name] = {
+            "dtype": _NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [offset, end],
+        }
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
-            for array in parts:
-                file.write(array.reshape(-1).view(np.uint8).data)
+            for _, array in parts:
+                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
@@ -168,52 +190,19 @@ def save(
         temporary.unlink(missing_ok=True)
 
 
-def read_json(path: Path, limit: int = 16_000_000) -> dict[str, Any]:
-    """A JSON object from a file of at most `limit` bytes. Raises: ModelFormatError."""
-    try:
-        if path.stat().st_size > limit:
-            raise ModelFormatError(f"{path}: larger than {limit:,} bytes, which no such file should be")
-        text = path.read_bytes()
-    except OSError as error:
-        raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return parse_json(text, path)
-
-
-def parse_json(text: bytes, path: Path) -> dict[str, Any]:
-    """A JSON object without duplicate keys. Raises: ModelFormatError."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) != len(pairs):
-            raise ModelFormatError(f"{path}: the JSON names {_first_twice(pairs)!r} twice")
-        return made
-
-    def no_constant(word: str) -> NoReturn:
-        raise ModelFormatError(f"{path}: {word} is not JSON")
-
-    try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=unique, parse_constant=no_constant)
-    except (ValueError, RecursionError) as error:
-        raise ModelFormatError(f"{path}: is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelFormatError(f"{path}: the JSON is a {type(value).__name__}, expected an object")
-    return value
-
-
-def _first_twice(pairs: list[tuple[str, Any]]) -> str:
-    seen: set[str] = set()
-    return next(k for k, _ in pairs if k in seen or seen.add(k))  # type: ignore[func-returns-value]
-
-
-def _read_header(read: Any, size: int, path: Path) -> tuple[int, dict[str, Any]]:
+def _read_header(file: BinaryIO, size: int, path: Path) -> tuple[int, dict[str, Any]]:
     if size < 8:
         raise ModelFormatError(f"{path}: {size} bytes are too few for a safetensors file")
-    length = int.from_bytes(read(8), "little")
+    length = int.from_bytes(file.read(8), "little")
     if length > min(size - 8, MAX_HEADER):
         raise ModelFormatError(
             f"{path}: says its header takes {length:,} bytes; the file has {size - 8:,} after it"
+            + (f" and a header may take {MAX_HEADER:,}" if size - 8 > MAX_HEADER else "")
         )
-    return 8 + length, parse_json(read(length), path)
+    text = file.read(length)
+    if text[:1] != b"{":
+        raise ModelFormatError(f"{path}: the header does not begin with {{: this is not a safetensors file")
+    return 8 + length, want_object(parse_json(text, path), path)
 
 
 def _metadata(value: Any, path: Path) -> dict[str, str]:
@@ -229,7 +218,7 @@ def _check_infos(header: dict[str, Any], start: int, size: int, path: Path) -> d
         if info.begin != at:
             what = "overlaps the tensor before it" if info.begin < at else "leaves a hole before it"
             raise ModelFormatError(
-                f"{path}: tensor {name!r} {what} (begins at byte {info.begin}, expected {at})"
+                f"{path}: tensor {shown(name)} {what} (begins at byte {info.begin}, expected {at})"
             )
         at = info.end
     if at != size:
@@ -239,23 +228,25 @@ def _check_infos(header: dict[str, Any], start: int, size: int, path: Path) -> d
 
 def _info(name: str, entry: Any, start: int, size: int, path: Path) -> TensorInfo:
     def wrong(what: str) -> NoReturn:
-        raise ModelFormatError(f"{path}: tensor {name!r}: {what}")
+        raise ModelFormatError(f"{path}: tensor {shown(name)}: {what}")
 
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         wrong("its entry must have dtype, shape and data_offsets")
     dtype = _DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
     if dtype is None:
-        wrong(f"dtype {entry['dtype']!r} is not known; known are {', '.join(_DTYPES)}")
+        wrong(f"dtype {shown(entry['dtype'])} is not known; known are {', '.join(_DTYPES)}")
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not _counts(shape) or len(shape) > MAX_RANK:
-        wrong(f"shape {shape!r} must be a list of at most {MAX_RANK} integers ≥ 0")
+        wrong(f"shape {shown(shape)} must be a list of at most {MAX_RANK} integers ≥ 0")
     if not _counts(offsets) or len(offsets) != 2:
-        wrong(f"data_offsets {offsets!r} must be two integers ≥ 0")
+        wrong(f"data_offsets {shown(offsets)} must be two integers ≥ 0")
     begin, end = offsets
     if not begin <= end <= size - start:
-        wrong(f"bytes {begin}..{end} lie outside the {size - start} bytes of data")
+        wrong(f"data_offsets {shown(offsets)} lie outside the {size - start} bytes of data")
     if end - begin != math.prod(shape) * dtype.itemsize:
-        wrong(f"{end - begin} bytes do not hold shape {shape} of {entry['dtype']}")
+        wrong(f"{end - begin} bytes do not hold shape {shown(shape)} of {entry['dtype']}")
+    if math.prod(n for n in shape if n) * dtype.itemsize > MAX_BYTES:
+        wrong(f"shape {shown(shape)} has dimensions beyond what an array can have")
     return TensorInfo(dtype, tuple(shape), start + begin, start + end)
 
 

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, NoReturn
 
 import rlx.ops as ops
 from rlx.dtypes import bool_, f32, i32
-from rlx.errors import ModelFormatError
+from rlx.errors import ModelFormatError, ShapeError
+from rlx.formats.files import shown
+from rlx.formats.huggingface import Pooling
 from rlx.ir import Graph, Tensor
 
-Pooling = Literal["mean", "cls"]
 _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
     "silu": "silu",
+}
+
+
+# The sizes of config.json and what they may be: a small file must not make the encoder plan a huge model.
+_MOST = {
+    "vocab_size": 1 << 24,
+    "hidden_size": 1 << 16,
+    "num_hidden_layers": 1 << 10,
+    "num_attention_heads": 1 << 12,
+    "intermediate_size": 1 << 18,
+    "max_position_embeddings": 1 << 20,
+    "type_vocab_size": 1 << 16,
 }
 
 
@@ -38,37 +51,31 @@ class BertConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], where: str) -> BertConfig:
         """Reads config.json's content. Raises: ModelFormatError naming what is missing, wrong or not supported."""
-        kind = config.get("model_type")
-        if kind != "bert":
-            raise ModelFormatError(f"{where}: model_type is {kind!r}; rlx.models.load reads 'bert' encoders")
+
+        def wrong(name: str, expected: str) -> NoReturn:
+            raise ModelFormatError(f"{where}: {name} is {shown(config.get(name))}, expected {expected}")
+
+        if config.get("model_type") != "bert":
+            wrong("model_type", "'bert': rlx.models.load reads BERT encoders")
         sizes = {}
-        for name in list(cls.__dataclass_fields__)[:7]:
+        for name, most in _MOST.items():
             value = config.get(name)
-            if type(value) is not int or not 0 < value <= 1 << 24:
-                raise ModelFormatError(f"{where}: {name} is {value!r}, expected a positive integer")
+            if type(value) is not int or not 0 < value <= most:
+                wrong(name, f"an integer from 1 to {most:,}")
             sizes[name] = value
-        made = cls(
-            **sizes,
-            layer_norm_eps=config.get("layer_norm_eps", 1e-12),
-            hidden_act=config.get("hidden_act", ""),
-        )
-        if type(made.layer_norm_eps) is not float or not 0 < made.layer_norm_eps < 1:
-            raise ModelFormatError(
-                f"{where}: layer_norm_eps is {made.layer_norm_eps!r}, expected a number in 0..1"
-            )
-        if made.hidden_act not in _ACTIVATIONS:
-            raise ModelFormatError(
-                f"{where}: hidden_act {made.hidden_act!r} is not one of {', '.join(_ACTIVATIONS)}"
-            )
-        if made.hidden_size % made.num_attention_heads:
-            raise ModelFormatError(
-                f"{where}: hidden_size {made.hidden_size} is not a multiple of the {made.num_attention_heads} heads"
-            )
+        eps, act = config.get("layer_norm_eps", 1e-12), config.get("hidden_act")
+        if type(eps) is not float or not 0 < eps < 1:
+            wrong("layer_norm_eps", "a number between 0 and 1")
+        if not isinstance(act, str) or act not in _ACTIVATIONS:
+            wrong("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
+        if sizes["hidden_size"] % sizes["num_attention_heads"]:
+            wrong("hidden_size", f"a multiple of the {sizes['num_attention_heads']} attention heads")
         if config.get("position_embedding_type", "absolute") != "absolute":
-            raise ModelFormatError(
-                f"{where}: position_embedding_type {config['position_embedding_type']!r} is not read"
-            )
-        return made
+            wrong("position_embedding_type", "'absolute'")
+        for name in ("is_decoder", "add_cross_attention"):
+            if config.get(name, False) is not False:
+                wrong(name, "false: rlx.models.load reads encoders")
+        return cls(**sizes, layer_norm_eps=eps, hidden_act=act)
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every weight of the encoder, named as in the files, with its shape."""
@@ -106,11 +113,13 @@ def encoder_graph(
 
     Inputs: `ids`, i32 (batch, length); `mask`, bool (batch, length), true where a token stands. Output: `embedding`,
     f32 (batch, hidden_size): the mean over the tokens or the first token's vector, of length 1 when `normalize`.
-    Params carry the names and shapes of the files.
+    With mean pooling a sentence without tokens gives zeros. Params carry the names and shapes of the files.
+    Raises: ShapeError for a batch or length below 1, or a length beyond the model's positions.
     """
-    if length > config.max_position_embeddings:
-        raise ModelFormatError(
-            f"length {length} is beyond the model's {config.max_position_embeddings} positions"
+    if batch < 1 or not 1 <= length <= config.max_position_embeddings:
+        raise ShapeError(
+            f"encoder_graph: batch {batch}, length {length}: the batch must be at least 1, the length from 1 to the "
+            f"model's {config.max_position_embeddings} positions"
         )
     g = Graph(f"bert-{batch}x{length}")
     ids = g.input("ids", (batch, length), i32)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import operator
+import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import DTypeLike
+from rlx.dtypes import DTypeLike, as_dtype
 from rlx.errors import DTypeError, ModelFormatError, ShapeError
-from rlx.formats.huggingface import ModelFolder, Tokenizes
+from rlx.formats.huggingface import ModelFolder, Pooling
+from rlx.formats.tokenizer import TokenIds
 from rlx.ir import Graph
-from rlx.models.bert import BertConfig, Pooling, encoder_graph
+from rlx.models.bert import BertConfig, encoder_graph
+from rlx.models.weights import Floats, match_weights
 from rlx.runtime import CompiledGraph, Session, Weights
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
@@ -22,13 +27,18 @@ BATCHES = (1, 8, 32)
 # Weights that published BERT folders carry and the encoder does not use.
 _UNUSED = ("embeddings.position_ids", "pooler.", "cls.")
 
-Floats = npt.NDArray[np.float32]
+
+class Tokenizes(Protocol):
+    """What an encoder needs of a tokenizer."""
+
+    def ids(self, texts: Sequence[str]) -> list[TokenIds]: ...
 
 
 class SentenceEncoder:
     """A BERT sentence encoder on one device. `encode` is the whole of it; `load` makes one from a folder.
 
     Sizes are padded up to a few lengths and batch sizes; each is compiled when first needed, and all share `weights`.
+    Any thread may call `encode`.
     """
 
     def __init__(
@@ -49,16 +59,21 @@ class SentenceEncoder:
         self.pooling = pooling
         self.normalize = normalize
         self.max_length = min(max_length or config.max_position_embeddings, config.max_position_embeddings)
-        self.weights = Weights(session.device)
+        self.where = where
+        self._tensors = tensors
         self._tokenizer = tokenizer
         self._compiled: dict[tuple[int, int], CompiledGraph] = {}
-        arrays = match_weights(config, tensors, where)
-        self.weights.declare(
-            {n: t.type for n, t in self.graph(1, min(LENGTHS[0], self.max_length)).params.items()}
-        )
-        for name, array in arrays.items():
-            matrix = array.ndim == 2 and dtype is not None
-            self.weights.set(name, array, dtype if matrix else None)
+        self._lock = threading.Lock()
+        half = check_half(dtype)
+        arrays = self.file_weights()
+        self.weights = Weights(session.device)
+        try:
+            self.weights.declare({name: t.type for name, t in self.graph(1, 1).params.items()})
+            for name, array in arrays.items():
+                self.weights.set(name, array, half if array.ndim == 2 else None)
+        except BaseException:
+            self.weights.close()
+            raise
 
     def encode(
         self, sentences: Sequence[str], *, batch_size: int = 32, show_progress: bool | None = None
@@ -70,12 +85,11 @@ class SentenceEncoder:
         Raises: DTypeError for what is not a sequence of str, ShapeError for a batch_size below 1.
         """
         listed = check_sentences(sentences)
-        if batch_size < 1:
-            raise ShapeError(f"encode: batch_size {batch_size} must be at least 1")
+        size = check_batch_size(batch_size)
         out = np.zeros((len(listed), self.config.hidden_size), np.float32)
-        with _progress(len(listed), show_progress, batch_size) as advance:
-            for rows, feeds, size in self.batches(listed, batch_size):
-                result = self.compiled(*size).run(feeds)["embedding"]
+        with _progress(len(listed), show_progress, size) as advance:
+            for rows, feeds, shape in self.batches(listed, size):
+                result = self.compiled(*shape).run(feeds)["embedding"]
                 out[rows] = result[: len(rows)]
                 advance(len(rows))
         return out
@@ -84,18 +98,24 @@ class SentenceEncoder:
         self, sentences: Sequence[str], batch_size: int = 32
     ) -> Iterator[tuple[list[int], dict[str, npt.NDArray[Any]], tuple[int, int]]]:
         """The padded batches, shortest sentences first: which sentences, the graph's inputs, and (batch, length)."""
-        tokens = [np.asarray(e.ids, np.int32) for e in self._tokenizer.encode_batch(list(sentences))]
+        tokens = self._tokenizer.ids(sentences)
         top = self.config.vocab_size
-        for i, ids in enumerate(tokens):
-            if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < top:
+        for i, numbers in enumerate(tokens):
+            if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < top:
                 raise ModelFormatError(
-                    f"the tokenizer gives token {ids.max()} for sentence {i}; the model knows {top}"
+                    f"{self.where}: the tokenizer gives token {numbers.max()} for sentence {i}; config.json knows "
+                    f"{top} tokens"
+                )
+            if len(numbers) > self.max_length:
+                raise ModelFormatError(
+                    f"{self.where}: the tokenizer gives {len(numbers)} tokens for sentence {i}; the model takes "
+                    f"{self.max_length}"
                 )
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            length = self._round(max(len(tokens[rows[-1]]), 1), LENGTHS, self.max_length)
-            batch = self._round(len(rows), BATCHES, batch_size)
+            length = _bucket(len(tokens[rows[-1]]), LENGTHS, self.max_length)
+            batch = _bucket(len(rows), BATCHES, batch_size)
             ids = np.zeros((batch, length), np.int32)
             mask = np.zeros((batch, length), np.bool_)
             for at, i in enumerate(rows):
@@ -111,45 +131,59 @@ class SentenceEncoder:
     def compiled(self, batch: int, length: int) -> CompiledGraph:
         """The executable for one padded size, compiled when first asked for."""
         key = (batch, length)
-        if key not in self._compiled:
-            self._compiled[key] = self.session.compile(self.graph(batch, length), weights=self.weights)
-        return self._compiled[key]
+        with self._lock:
+            if key not in self._compiled:
+                self._compiled[key] = self.session.compile(self.graph(batch, length), weights=self.weights)
+            return self._compiled[key]
 
     def executables(self) -> list[CompiledGraph]:
         """Every executable compiled so far."""
         return list(self._compiled.values())
 
-    def close(self) -> None:
-        """Frees the executables and the weights."""
-        for exe in self._compiled.values():
-            exe.close()
-        self._compiled.clear()
-        self.weights.close()
+    def file_weights(self) -> dict[str, Floats]:
+        """The weights as the files have them, in f32, whatever the device keeps: what a reference is computed from.
 
-    @staticmethod
-    def _round(n: int, steps: tuple[int, ...], most: int) -> int:
-        return min(next((s for s in steps if s >= n), most), max(most, n))
+        Raises: ModelFormatError naming every weight that does not fit the config.
+        """
+        return match_weights(self.config.weight_shapes(), self._tensors, self.where, "bert.", _UNUSED)
+
+    def close(self) -> None:
+        """Frees the executables and the weights. Idempotent."""
+        with self._lock:
+            for exe in self._compiled.values():
+                exe.close()
+            self._compiled.clear()
+            self.weights.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def load(
-    folder: Any, device: str = "auto", *, dtype: DTypeLike | None = None, precision: str = "f32"
+    folder: str | os.PathLike[str],
+    device: str = "auto",
+    *,
+    dtype: DTypeLike | None = None,
+    precision: str = "f32",
 ) -> SentenceEncoder:
     """The sentence encoder of a Hugging Face folder (BERT, with or without sentence-transformers files).
 
     `dtype="bf16"` or "f16" keeps the matrices in half precision; activations stay f32.
-    Raises: ModelFormatError for a damaged or unsupported folder, DeviceUnavailable, OutOfDeviceMemory.
+    Raises: ModelFormatError for a damaged or unsupported folder, DTypeError, DeviceUnavailable, OutOfDeviceMemory.
     """
+    check_half(dtype)
     model = ModelFolder(folder)
     config = BertConfig.from_dict(model.config, str(model.path / "config.json"))
     modules = model.sentence_modules()
     longest = min(modules.max_length or config.max_position_embeddings, config.max_position_embeddings)
-    tensors, tokenizer = model.tensors(), model.tokenizer(longest)
-    session = Session(device, precision=precision)
     return SentenceEncoder(
         config,
-        tensors,
-        tokenizer,
-        session,
+        model.tensors(),
+        model.tokenizer(longest, modules.lower),
+        Session(device, precision=precision),
         pooling=modules.pooling,
         normalize=modules.normalize,
         max_length=longest,
@@ -158,47 +192,53 @@ def load(
     )
 
 
-def match_weights(
-    config: BertConfig, tensors: Mapping[str, npt.NDArray[Any]], where: str
-) -> dict[str, npt.NDArray[np.float32]]:
-    """The encoder's weights as f32, names with or without the prefix "bert.".
+def check_half(dtype: DTypeLike | None) -> DTypeLike | None:
+    """The dtype to keep matrices in, None for f32. Raises: DTypeError for anything but f32, f16 and bf16."""
+    if dtype is None:
+        return None
+    kept = as_dtype(dtype)
+    if kept.name == "f32":
+        return None
+    if not kept.is_half:
+        raise DTypeError(f"dtype {kept}: the weights can be kept as f32, f16 or bf16")
+    return kept
 
-    Raises: ModelFormatError naming every weight that is missing, extra, wrongly sized or not a float.
-    """
-    found = {name.removeprefix("bert."): name for name in tensors}
-    wanted = config.weight_shapes()
-    problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
-    made = {}
-    for name, original in found.items():
-        if name not in wanted:
-            if not name.startswith(_UNUSED):
-                problems.append(f"extra {original}")
-            continue
-        array = tensors[original]
-        if array.shape != wanted[name]:
-            problems.append(f"{original} has shape {array.shape}, expected {wanted[name]}")
-        elif array.dtype.name not in ("float32", "float16", "bfloat16"):
-            problems.append(f"{original} has dtype {array.dtype}, expected f32, f16 or bf16")
-        else:
-            made[name] = array.astype(np.float32, copy=False)
-    if problems:
-        raise ModelFormatError(f"{where}: the weights do not fit config.json: {'; '.join(problems)}")
-    return made
+
+def check_batch_size(batch_size: Any) -> int:
+    """The batch size as an int. Raises: DTypeError, ShapeError."""
+    try:
+        size = operator.index(batch_size)
+    except TypeError:
+        raise DTypeError(
+            f"encode: batch_size is a {type(batch_size).__name__}, expected an integer"
+        ) from None
+    if size < 1:
+        raise ShapeError(f"encode: batch_size {size} must be at least 1")
+    return size
 
 
 def check_sentences(sentences: Iterable[str]) -> list[str]:
     """The sentences as a list. Raises: DTypeError for a bare string or anything that is not str."""
     if isinstance(sentences, str):
         raise DTypeError("encode takes a list of sentences, got one str; write [sentence]")
-    listed = list(sentences)
+    try:
+        listed = list(sentences)
+    except TypeError:
+        raise DTypeError(f"encode takes a list of sentences, got a {type(sentences).__name__}") from None
     for i, sentence in enumerate(listed):
         if not isinstance(sentence, str):
             raise DTypeError(f"encode: sentence {i} is a {type(sentence).__name__}, expected str")
     return listed
 
 
+def _bucket(n: int, steps: tuple[int, ...], most: int) -> int:
+    """The size that n is padded to: the next of `steps`, beyond them the next power of two, at most `most`."""
+    n = max(n, 1)
+    return min(next((s for s in steps if s >= n), 1 << (n - 1).bit_length()), most)
+
+
 @contextmanager
-def _progress(total: int, show: bool | None, batch_size: int) -> Iterator[Any]:
+def _progress(total: int, show: bool | None, batch_size: int) -> Iterator[Callable[[int], None]]:
     if show is None:
         show = sys.stderr.isatty() and total > batch_size
     if not show:
@@ -207,9 +247,14 @@ def _progress(total: int, show: bool | None, batch_size: int) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 
-    bar: AbstractContextManager[Progress] = Progress(
-        *Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True), transient=True
-    )
-    with bar as progress:
+    # No redirection: what is printed meanwhile must reach its own stream.
+    with Progress(
+        *Progress.get_default_columns(),
+        MofNCompleteColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as progress:
         task = progress.add_task("encoding", total=total)
         yield lambda n: progress.advance(task, n)

@@ -1,0 +1,108 @@
+"""Reading untrusted files: regular ones only, within a size; strict JSON; names that stay in their folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from rlx.errors import ModelFormatError
+
+MAX_JSON = 16_000_000  # bytes; a config is a few thousand
+
+
+def shown(value: object, most: int = 80) -> str:
+    """The repr of a value from a file, shortened: an error message stays one readable line whatever the file says."""
+    if isinstance(value, str | list | dict):
+        value = value[: most + 1] if isinstance(value, str | list) else dict(list(value.items())[:most])
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested beyond the limit; an integer of thousands of digits
+        return f"a {type(value).__name__} too large to show"
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """The file, open for reading. A pipe or a device is refused: it could block for ever or never end.
+
+    Raises: ModelFormatError.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL or a lone surrogate in it
+        raise ModelFormatError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ModelFormatError(f"{path}: is not a regular file")
+    return os.fdopen(handle, "rb")
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The content of a file of at most `most` bytes. Raises: ModelFormatError."""
+    with open_regular(path) as file:
+        try:
+            content = file.read(most + 1)
+        except OSError as error:
+            raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > most:
+        raise ModelFormatError(f"{path}: larger than {most:,} bytes, which no such file should be")
+    return content
+
+
+def read_json(path: Path, most: int = MAX_JSON) -> dict[str, Any]:
+    """The JSON object in a file of at most `most` bytes. Raises: ModelFormatError."""
+    return want_object(parse_json(read_bytes(path, most), path), path)
+
+
+def want_object(value: Any, path: Path) -> dict[str, Any]:
+    """`value` itself. Raises: ModelFormatError when it is not a JSON object."""
+    if not isinstance(value, dict):
+        raise ModelFormatError(f"{path}: the JSON is a {type(value).__name__}, expected an object")
+    return value
+
+
+def parse_json(text: bytes, path: Path) -> Any:
+    """A JSON value in UTF-8 whose objects name nothing twice; NaN and Infinity are not JSON.
+
+    Raises: ModelFormatError.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in made:
+                raise ModelFormatError(f"{path}: the JSON names {shown(key)} twice")
+            made[key] = value
+        return made
+
+    def no_constant(word: str) -> NoReturn:
+        raise ModelFormatError(f"{path}: {word} is not JSON")
+
+    try:
+        return json.loads(text.decode("utf-8"), object_pairs_hook=unique, parse_constant=no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(f"{path}: is not valid JSON: {error}") from error
+
+
+def file_inside(folder: Path, name: object, where: Path) -> Path:
+    """The path of a file that a model's own file `where` names: directly in `folder`, no link that leads elsewhere.
+
+    In a Hugging Face cache a snapshot's files are links into the `blobs` folder beside it: these are followed.
+    Raises: ModelFormatError.
+    """
+    refused = ModelFormatError(f"{where}: {shown(name)} is not a name inside the model's folder")
+    if not isinstance(name, str) or name in ("", ".", "..") or any(c in name for c in "/\\\0"):
+        raise refused
+    path = folder / name
+    try:
+        root, real = folder.resolve(), path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a link that leads to itself
+        raise refused from error
+    roots = [root] + ([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])
+    if not any(real.is_relative_to(r) for r in roots):
+        raise refused
+    return path

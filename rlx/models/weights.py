@@ -1,0 +1,56 @@
+"""The arrays of a model folder held against what a model wants, every difference named at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.errors import ModelFormatError
+from rlx.formats.files import shown
+
+Floats = npt.NDArray[np.float32]
+_MOST_NAMED = 200  # differences in one message; beyond it the rest is counted
+
+
+def match_weights(
+    wanted: Mapping[str, tuple[int, ...]],
+    tensors: Mapping[str, npt.NDArray[Any]],
+    where: str,
+    prefix: str = "",
+    unused: tuple[str, ...] = (),
+) -> dict[str, Floats]:
+    """The wanted arrays as f32, their names with or without `prefix` in the files; names that begin with one of
+    `unused` may stand there too.
+
+    Raises: ModelFormatError naming every weight that is missing, extra, there twice, wrongly sized or not a float.
+    """
+    found: dict[str, str] = {}
+    problems = []
+    for original in tensors:
+        name = original.removeprefix(prefix)
+        if name in found:
+            problems.append(f"{shown(name)} stands there with and without {prefix!r}")
+        elif name in wanted:
+            found[name] = original
+        elif not name.startswith(unused):
+            problems.append(f"extra {shown(original)}")
+    made = {}
+    for name, shape in wanted.items():
+        if name not in found:
+            problems.append(f"missing {name!r} {shape}")
+            continue
+        array = tensors[found[name]]
+        if array.shape != shape:
+            problems.append(f"{name!r} has shape {array.shape}, expected {shape}")
+        elif array.dtype.name not in ("float32", "float16", "bfloat16"):
+            problems.append(f"{name!r} has dtype {array.dtype}, expected f32, f16 or bf16")
+        else:
+            made[name] = array.astype(np.float32, copy=False)
+    if problems:
+        rest = len(problems) - _MOST_NAMED
+        listed = problems[:_MOST_NAMED] + ([f"and {rest} more"] if rest > 0 else [])
+        raise ModelFormatError(f"{where}: the weights do not fit config.json: {'; '.join(listed)}")
+    return made
