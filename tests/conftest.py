@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ _DEVICE_IN_ID = re.compile(r"(?:^|[-\[_:])vulkan(?:$|[-\]_:\d])")
 
 
 class VulkanCount:
-    """How many tests marked `vulkan` passed, failed and were skipped; lives in the process that reports."""
+    """How many tests marked `vulkan` passed and were skipped, and why any were; lives in the process that reports."""
 
     def __init__(self, required: bool) -> None:
         self.required = required
@@ -57,6 +58,13 @@ class VulkanCount:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        reasons = Counter(
+            str(report.longrepr[2]).removeprefix("Skipped: ").removeprefix("cuda: ")
+            for report in terminalreporter.stats.get("skipped", ())
+            if isinstance(report.longrepr, tuple)
+        )
+        for reason, count in reasons.most_common():
+            terminalreporter.line(f"{count} skipped: {reason}")
         if self.missing:
             terminalreporter.section("Vulkan was not exercised", red=True)
             terminalreporter.line(
