@@ -20,6 +20,7 @@ from rlx.backends.gpu.strided import View, broadcast, collapse, contiguous, laun
 from rlx.driver import DeviceInfo, Limits, MemoryPlan
 from rlx.dtypes import bf16, f32, f64, i32, i64, u8
 from rlx.ir import Graph, expr
+from tests.gpu import lowered
 from tests.gpu.lowered import Array, lower, run
 
 for _family in ("elementwise", "movement"):
@@ -100,6 +101,74 @@ def test_any_slice(data: st.DataObject) -> None:
     starts, stops, steps = zip(*parts, strict=True)
     want = x[tuple(slice(a, None if b < 0 else b, c) for a, b, c in parts)]
     same(run("slice", x, starts=starts, stops=stops, steps=steps), want)
+
+
+@pytest.fixture
+def hardware(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lowering as for a device that is no software driver: four neighbours at a time where they lie so."""
+    monkeypatch.setattr(
+        lowered, "DeviceInfo", lambda b, i, n, kind, *rest: DeviceInfo(b, i, n, "discrete", *rest)
+    )
+
+
+@pytest.mark.vulkan
+@pytest.mark.usefixtures("hardware")
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+def test_packs_move_every_bit(dtype: Any) -> None:
+    x = bits((3, 4, 5, 8), dtype)
+    cases = [
+        ("transpose", {"perm": (0, 2, 1, 3)}, np.transpose(x, (0, 2, 1, 3))),
+        ("transpose", {"perm": (3, 2, 1, 0)}, np.transpose(x)),
+        (
+            "slice",
+            {"starts": (2, 0, 0, 4), "stops": (-1, 4, 5, 8), "steps": (-1, 1, 2, 1)},
+            x[::-1, :, ::2, 4:],
+        ),
+        ("slice", {"starts": (0, 0, 0, 3), "stops": (3, 4, 5, 7), "steps": (1, 1, 1, 1)}, x[..., 3:7]),
+        ("expand", {"shape": (2, 3, 4, 5, 8)}, np.broadcast_to(x, (2, 3, 4, 5, 8))),
+    ]
+    for op, attrs, want in cases:
+        same(run(op, x, **attrs), want)
+    same(run("concat", x, x[..., :4].copy(), axis=3), np.concatenate([x, x[..., :4]], axis=3))
+
+
+@pytest.mark.vulkan
+@pytest.mark.usefixtures("hardware")
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        ((6, 8), (8,)),
+        ((6, 8), (6, 1)),
+        ((2, 3, 4), (3, 1)),
+        ((5, 1, 12), (7, 1)),
+        ((6, 8), (1, 1)),
+        ((3, 7), (7,)),
+    ],
+)
+def test_packs_broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(1)
+    for dtype in (np.float32, np.float16, np.int64):
+        x, y = rng.normal(0, 9, size=a).astype(dtype), rng.normal(0, 9, size=b).astype(dtype)
+        same(run("maximum", x, y), np.maximum(x, y))
+        same(run("less", y, x), np.less(y, x))
+
+
+@pytest.mark.usefixtures("hardware")
+def test_where_packs_are_used() -> None:
+    def kernel(op: str, inputs: list[Array], **attrs: Any) -> TreeKernel:
+        (step,) = lower(op, inputs, attrs)[2].steps
+        assert isinstance(step, Launch) and isinstance(step.kernel, TreeKernel)
+        return step.kernel
+
+    x = np.zeros((6, 8), np.float32)
+    row = kernel("add", [x, x[0]])
+    assert row.packed and [o.access for o in (*row.inputs, *row.outputs)] == ["flat", "strided", "flat"]
+    column = kernel("add", [x, x[:, :1].copy()])
+    assert column.packed and column.inputs[1].access == "repeated"
+    assert not kernel("add", [x, x]).packed  # all flat: packs are found when it runs
+    assert not kernel("add", [x[:, :7].copy(), x[0, :7].copy()]).packed
+    assert not kernel("transpose", [x], perm=(1, 0)).packed
+    assert not kernel("slice", [x], starts=(0, 1), stops=(6, 5), steps=(1, 1)).packed
 
 
 def test_bytes_in_a_row_are_copied_not_computed() -> None:

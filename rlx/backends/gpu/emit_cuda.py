@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.backends.gpu.steps import TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import Class, Const, Load, Program, literal_bits, program
+from rlx.backends.gpu.tree import PACK, THROUGH_META, Class, Const, Load, Program, literal_bits, program
 
 _TYPES: dict[Class, str] = {"f": "float", "i": "int", "l": "rlx_i64", "b": "bool"}
 _IN_FLIGHT = 4  # elements a thread loads before it stores the first, where packs cannot be used
@@ -23,7 +23,7 @@ class _Writer:
         self.program: Program = program(kernel)
         names = [f"x{i}" for i in range(len(kernel.inputs))] + [f"y{i}" for i in range(len(kernel.outputs))]
         self.operands = list(zip(names, (*kernel.inputs, *kernel.outputs), strict=True))
-        self.strided = [(name, o) for name, o in self.operands if o.access == "strided"]
+        self.strided = [(name, o) for name, o in self.operands if o.access in THROUGH_META]
         self.loads = [v for v in self.program.values if isinstance(v, Load)]
 
     def text(self) -> str:
@@ -43,8 +43,11 @@ class _Writer:
         if self.strided:
             lines.append("    Meta shape;")
             lines.append("    read_meta(meta, shape);")
-        lines += self.packs() if not self.strided else []
-        lines += self.singles()
+        if self.kernel.packed:
+            lines += self.pack_loop("n")
+        else:
+            lines += self.packs() if not self.strided else []
+            lines += self.singles()
         return "\n".join([*lines, "}", ""])
 
     # -- the tree: raw values in, raw values out
@@ -67,19 +70,29 @@ class _Writer:
     # -- flat operands: packs of neighbours
 
     def packs(self) -> list[str]:
-        flat = [(name, o) for name, o in self.operands if o.access == "flat"]
-        v = 4 if min(o.storage.itemsize for _, o in flat) >= 4 else 8
-        lines = ["    uint done = 0u;", f"    if ({' && '.join(f'packed<{v}>({name})' for name, _ in flat)}) {{"]
-        lines.append(f"        const uint packs = n / {v}u;")
-        lines.append("        for (rlx_u64 q = first; q < packs; q += step) {")
-        for name, o in flat:
-            load = f" = load_pack<{v}>({name}, uint(q))" if name[0] == "x" else ""
-            lines.append(f"            Pack<raw_{o.storage}, {v}> p{name}{load};")
+        flat = [name for name, o in self.operands if o.access == "flat"]
+        lines = ["    uint done = 0u;", f"    if ({' && '.join(f'packed<{PACK}>({name})' for name in flat)}) {{"]
+        lines.append(f"        const uint packs = n / {PACK}u;")
+        lines += self.pack_loop("packs")
+        return [*lines, f"        done = packs * {PACK}u;", "    }"]
+
+    def pack_loop(self, end: str) -> list[str]:
+        lines = [f"        for (rlx_u64 q = first; q < {end}; q += step) {{"]
+        if self.strided:
+            lines += ["            Offsets at;", "            locate(shape, uint(q), at);"]
+        for name, o in self.operands:
+            where = f"at.{name}" if o.access in THROUGH_META else "uint(q)"
+            if o.access == "repeated":
+                lines.append(f"            const raw_{o.storage} s{name[1:]} = {name}[{where}];")
+            elif o.access != "scalar":
+                load = f" = load_pack<{PACK}>({name}, uint({where}))" if name[0] == "x" else ""
+                lines.append(f"            Pack<raw_{o.storage}, {PACK}> p{name}{load};")
         lines.append("#pragma unroll")
-        lines.append(f"            for (int k = 0; k < {v}; ++k) body({self.arguments('.at[k]')});")
-        for i in range(len(self.kernel.outputs)):
-            lines.append(f"            store_pack<{v}>(y{i}, uint(q), py{i});")
-        return [*lines, "        }", f"        done = packs * {v}u;", "    }"]
+        lines.append(f"            for (int k = 0; k < {PACK}; ++k) body({self.arguments('.at[k]')});")
+        for i, o in enumerate(self.kernel.outputs):
+            where = f"at.y{i}" if o.access in THROUGH_META else "q"
+            lines.append(f"            store_pack<{PACK}>(y{i}, uint({where}), py{i});")
+        return [*lines, "        }"]
 
     # -- any operands: some elements in flight
 
@@ -114,7 +127,7 @@ class _Writer:
     def arguments(self, element: str) -> str:
         names = []
         for v in self.loads:
-            scalar = self.kernel.inputs[v.operand].access == "scalar"
+            scalar = self.kernel.inputs[v.operand].access in ("scalar", "repeated")
             names.append(f"s{v.operand}" if scalar else f"px{v.operand}{element}")
         return ", ".join([*names, *(f"py{s.operand}{element}" for s in self.program.stores)])
 

@@ -13,9 +13,7 @@ from importlib import resources
 from rlx.backends.gpu.spirv import Module, Op, float_modes
 from rlx.backends.gpu.spirv_template import PUSH_CONSTANT, Builder, Template
 from rlx.backends.gpu.steps import TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import Class, Const, Load, Program, literal_bits, program
-
-_PACK = 4  # neighbours that a thread takes at once where everything is flat
+from rlx.backends.gpu.tree import PACK, THROUGH_META, Class, Const, Load, Program, literal_bits, program
 
 
 @cache
@@ -43,7 +41,7 @@ class _Main:
         self.b = builder
         self.program: Program = program(kernel)
         self.operands: list[TreeOperand] = [*kernel.inputs, *kernel.outputs]
-        self.strided = [k for k, o in enumerate(self.operands) if o.access == "strided"]
+        self.strided = [k for k, o in enumerate(self.operands) if o.access in THROUGH_META]
         self.uint_t = builder.declare(Op.TypeInt, 32, 0)
         self.bool_t = builder.declare(Op.TypeBool)
         self.pointers: list[int] = []
@@ -63,10 +61,14 @@ class _Main:
         for i, v in enumerate(self.program.values):
             if isinstance(v, Const):
                 self.consts[i] = self.constant(v)
+        if self.kernel.packed:
+            self.loop(first, n, step, lambda q: self.pack(q, n_in))
+            b.emit(Op.Return)
+            return
         if packs and not self.strided:
             count = self.packs(n)
             self.loop(first, count, step, lambda q: self.pack(q, n_in))
-            done = b.make(Op.IMul, self.uint_t, count, b.uint(_PACK))
+            done = b.make(Op.IMul, self.uint_t, count, b.uint(PACK))
             first = b.make(Op.IAdd, self.uint_t, done, first)
         self.loop(first, n, step, lambda i: self.element(i, n_in))
         b.emit(Op.Return)
@@ -127,30 +129,34 @@ class _Main:
             if o.access == "flat":
                 pair = b.make(Op.Bitcast, b.declare(Op.TypeVector, self.uint_t, 2), pointer)
                 word = b.make(Op.CompositeExtract, self.uint_t, pair, 0)
-                mask = b.uint(min(_PACK * o.storage.itemsize, 16) - 1)
+                mask = b.uint(min(PACK * o.storage.itemsize, 16) - 1)
                 low = b.make(Op.BitwiseOr, self.uint_t, low, b.make(Op.BitwiseAnd, self.uint_t, word, mask))
         aligned = b.make(Op.IEqual, self.bool_t, low, b.uint(0))
-        whole = b.make(Op.UDiv, self.uint_t, n, b.uint(_PACK))
+        whole = b.make(Op.UDiv, self.uint_t, n, b.uint(PACK))
         return b.make(Op.Select, self.uint_t, aligned, whole, b.uint(0))
 
     def pack(self, q: int, n_in: int) -> None:
         """Pack q: every operand is read and written at once."""
         b = self.b
-        loaded = {}
+        at = self.places(q)
+        loaded: dict[int, int] = {}
+        shared: dict[int, int] = {}
         for k, v in enumerate(self.program.values):
             if isinstance(v, Load) and v.operand not in self.scalars:
-                loaded[k] = b.call(f"load4_{v.storage}", self.pointers[v.operand], q)
+                once = self.operands[v.operand].access == "repeated"
+                name = f"load_{v.storage}" if once else f"load4_{v.storage}"
+                (shared if once else loaded)[k] = b.call(name, self.pointers[v.operand], at[v.operand])
         made: list[dict[int, int]] = []
-        for lane in range(_PACK):
-            values = {}
+        for lane in range(PACK):
+            values = dict(shared)
             for k, wide in loaded.items():
                 values[k] = b.make(Op.CompositeExtract, self.type_of(self.program.values[k].cls), wide, lane)
             made.append(self.compute(values))
         for s in self.program.stores:
             kind = self.type_of(self.program.values[s.value].cls)
             lanes = [values[s.value] for values in made]
-            wide = b.make(Op.CompositeConstruct, b.declare(Op.TypeVector, kind, _PACK), *lanes)
-            b.call(f"store4_{s.storage}", self.pointers[n_in + s.operand], q, wide)
+            wide = b.make(Op.CompositeConstruct, b.declare(Op.TypeVector, kind, PACK), *lanes)
+            b.call(f"store4_{s.storage}", self.pointers[n_in + s.operand], at[n_in + s.operand], wide)
 
     def element(self, i: int, n_in: int) -> None:
         """Element i: loads, the tree, stores."""

@@ -6,24 +6,13 @@
 
 RLX_FN uint p_f16_bits(const float x) {
     const uint u = RLX_BITS(x);
-    const uint sign = (u >> 16) & 0x8000u;
     const uint a = u & 0x7fffffffu;
-    uint r = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;  // normal: rounding may carry into the exponent
-    if (a < 0x38800000u) {  // below 2^-14: a multiple of 2^-24
-        const uint shift = a < 0x33000000u ? 25u : 126u - (a >> 23);
-        const uint m = (a & 0x7fffffu) | 0x800000u;
-        const uint q = m >> shift;
-        const uint rest = m & ((1u << shift) - 1u);
-        const uint half_ulp = 1u << (shift - 1u);
-        r = q + ((rest > half_ulp || (rest == half_ulp && (q & 1u) == 1u)) ? 1u : 0u);
-        if (a < 0x33000000u) r = 0u;
-    }
-    if (a >= 0x477ff000u) r = 0x7c00u;
-    if (a > 0x7f800000u) {
-        const uint payload = (a >> 13) & 0x3ffu;
-        r = 0x7c00u | (payload == 0u ? 1u : payload);
-    }
-    return sign | r;
+    uint r = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;  // rounding may carry into the exponent
+    r = r > 0x7c00u ? 0x7c00u : r;
+    // Below 2^-14 an f16 is a multiple of 2^-24, which is the last place of 0.5: the addition rounds to it.
+    if (a < 0x38800000u) r = RLX_BITS(RLX_FLOAT(a) + 0.5f) - 0x3f000000u;
+    if (a > 0x7f800000u) r = 0x7e00u | ((a >> 13) & 0x3ffu);
+    return ((u >> 16) & 0x8000u) | r;
 }
 
 RLX_FN float p_f16_value(const uint h) { return RLX_HALF_VALUE(h); }

@@ -80,6 +80,7 @@ class Lowering:
         self.plan = plan
         self.backend = info.backend
         self.features = info.features
+        self.kind = info.kind
         self.limits = limits
         self.precision = precision
         self.steps: list[Step] = []
@@ -180,7 +181,7 @@ class Lowering:
     def lower(self, node: Node) -> int:
         """Lowers one node (natively where a rule takes it, else as a host call). Returns how many steps it became."""
         before = len(self.steps)
-        self._label = node.label or f"{node.op.name}%{node.outputs[0].id}"
+        self._label = node.name
         self._scratch_used = 0
         if runs_natively(node, self.features):
             LOWERINGS[node.op.name].rule(self, node)

@@ -45,10 +45,11 @@ class FileKernel:
 @dataclass(frozen=True, slots=True)
 class TreeOperand:
     """How a tree kernel reaches one of its tensors: `storage` dtype; `access` "flat" (element i of the output's
-    row-major order), "scalar" (always element 0) or "strided" (through the meta block)."""
+    row-major order), "scalar" (always element 0), "strided" (through the meta block) or, in packed kernels, "repeated"
+    (through the meta block, one element for a whole pack)."""
 
     storage: DType
-    access: Literal["flat", "scalar", "strided"]
+    access: Literal["flat", "scalar", "strided", "repeated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,17 @@ class TreeKernel:
     Meta block, i32: `rank` dims (row-major iteration space, collapsed), then for each strided operand, inputs first,
     the index of its first element and `rank` element strides (0 where broadcast, negative where reversed): a pointer is
     the start of the bytes touched, so a reversed operand does not start at index 0.
+
+    A `packed` kernel works on packs of four neighbours along the innermost dimension: n and that dimension count packs,
+    and so do the indices and strides of strided operands; those of repeated operands count elements. Every address is
+    aligned to a pack (16 bytes at most).
     """
 
     trees: tuple[Expr, ...]
     inputs: tuple[TreeOperand, ...]
     outputs: tuple[TreeOperand, ...]
     rank: int  # 0 when nothing is strided
+    packed: bool = False
 
 
 Kernel = FileKernel | TreeKernel

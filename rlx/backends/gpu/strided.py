@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.lowering import Lowering
 from rlx.backends.gpu.steps import Ref, TreeKernel, TreeOperand
+from rlx.backends.gpu.tree import PACK
 from rlx.dtypes import DType
 from rlx.ir import Expr
 
@@ -87,25 +88,47 @@ def launch_tree(
     if math.prod(dims) >= MAX_INDEX or any(high - low >= MAX_INDEX for low, high in low_high):
         _halves(ctx, trees, dims, views, len(inputs))
         return
+    n = math.prod(dims)
     flat = contiguous(dims)
-    operands, block = [], list(dims)
-    for k, (v, (low, _)) in enumerate(zip(views, low_high, strict=True)):
-        if v.strides == flat:
-            operands.append(TreeOperand(v.storage, "flat"))
-        elif k < len(inputs) and not any(v.strides):
-            operands.append(TreeOperand(v.storage, "scalar"))
+    scalar = [k < len(inputs) and not any(v.strides) and v.strides != flat for k, v in enumerate(views)]
+    packed = ctx.kind != "software" and _packs(dims, flat, views, scalar)
+    operands, block = [], [*dims[:-1], dims[-1] // PACK] if packed else list(dims)
+    for v, (low, _), constant in zip(views, low_high, scalar, strict=True):
+        if v.strides == flat or constant:
+            operands.append(TreeOperand(v.storage, "flat" if v.strides == flat else "scalar"))
+        elif packed and v.strides[-1] == 0:
+            operands.append(TreeOperand(v.storage, "repeated"))
+            block += [v.start - low, *v.strides]
         else:
             operands.append(TreeOperand(v.storage, "strided"))
-            block += [v.start - low, *v.strides]
+            unit = PACK if packed else 1
+            block += [(v.start - low) // unit, *(s // unit for s in v.strides[:-1]), v.strides[-1]]
     strided = len(block) > len(dims)
-    kernel = TreeKernel(
-        tuple(trees), tuple(operands[: len(inputs)]), tuple(operands[len(inputs) :]), len(dims) if strided else 0
-    )
-    n = math.prod(dims)
-    each = 1 if n <= _SPREAD else 4
+    n_in = len(inputs)
+    rank = len(dims) if strided else 0
+    kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), rank, packed)
+    count = n // PACK if packed else n
+    each = 1 if packed or n <= _SPREAD else PACK
     refs = [v.ref(dims) for v in views]
     meta = [ctx.block(block)] if strided else []
-    ctx.launch(kernel, ctx.groups(math.ceil(n / (_THREADS * each))), [*meta, *refs, n])
+    ctx.launch(kernel, ctx.groups(math.ceil(count / (_THREADS * each))), [*meta, *refs, count])
+
+
+def _packs(dims: Sequence[int], flat: tuple[int, ...], views: Sequence[View], scalar: Sequence[bool]) -> bool:
+    """Whether the innermost dimension falls into packs that every operand reads at once or not at all, with something
+    strided among them (what is all flat finds its packs by itself)."""
+    if not dims or dims[-1] % PACK or all(v.strides == flat or c for v, c in zip(views, scalar, strict=True)):
+        return False
+    for v, constant in zip(views, scalar, strict=True):
+        if constant or v.strides[-1] == 0:
+            continue
+        low, _ = v.span(dims)
+        outer = (*v.strides[:-1], v.start - low)
+        if v.strides[-1] != 1 or any(s % PACK for s in outer):
+            return False
+        if (v.slot.offset + low * v.storage.itemsize) % min(PACK * v.storage.itemsize, 16):
+            return False
+    return True
 
 
 def _halves(

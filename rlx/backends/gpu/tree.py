@@ -21,6 +21,9 @@ from rlx.ir.expr import PREDICATES, PRIMS, Expr, linearize
 
 Class = Literal["f", "i", "l", "b"]
 
+PACK = 4  # neighbours that a thread takes at once
+THROUGH_META = ("strided", "repeated")
+
 # Sixteen bits moved as they are: data movement must not touch the payload of a NaN.
 RAW16 = DType("u16", 2, "u", np.dtype(np.uint16))
 
