@@ -108,6 +108,14 @@ class Executable(Protocol):
         """Runs every step on the data in the arena and returns when the outputs are there."""
         ...
 
+    def listing(self) -> list[str]:
+        """Every step in order, a line each: what runs, how wide, for which node."""
+        ...
+
+    def timings(self) -> list[tuple[str, float]]:
+        """Each step and its time in µs. Runs the steps again (state is updated). Requires: built with debug ≥ 3."""
+        ...
+
     def close(self) -> None: ...
 
 

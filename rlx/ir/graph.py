@@ -40,6 +40,11 @@ class Node:
             raise GraphError(f"node {self} has {len(self.outputs)} outputs; pick one of node.outputs")
         return self.outputs[0]
 
+    @property
+    def name(self) -> str:
+        """What reports call the node: its label, else its op and first output."""
+        return self.label or (f"{self.op.name}%{self.outputs[0].id}" if self.outputs else self.op.name)
+
     def __str__(self) -> str:
         outs = ",".join(f"%{t.id}" for t in self.outputs)
         return f"{outs} = {self.op.name}" + (f" ({self.label})" if self.label else "")

@@ -39,7 +39,7 @@ def legalize(
         if node.op.leaf:
             maker.copy(node)
             continue
-        label = node_label(node)
+        label = node.name
         if support(node) == "native":
             report.native.append(label)
             maker.copy(node)
@@ -59,11 +59,6 @@ def legalize(
             'Use fallback="host" to run them with NumPy'
         )
     return maker.finish(), report
-
-
-def node_label(node: Node) -> str:
-    """What reports call a node: its label, else op and tensor id."""
-    return node.label or f"{node.op.name}%{node.outputs[0].id}"
 
 
 def decomposition(node: Node, support: SupportOf, depth: int = 0) -> Graph | None:

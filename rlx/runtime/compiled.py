@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from rlx.driver.planner import plan as make_plan
 from rlx.dtypes import DType, DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor, TensorType, verify
+from rlx.runtime import debug
 from rlx.runtime.ports import Array, InputPort, OutputPort, accept_inputs
 from rlx.runtime.prepare import Prepared, prepare
 from rlx.runtime.report import Report
@@ -110,7 +110,10 @@ class CompiledGraph:
             for port, array in zip(program.inputs, arrays, strict=True):
                 port.put(array)
             program.executable.run()
-            return {port.name: port.take() for port in program.outputs}
+            results = {port.name: port.take() for port in program.outputs}
+            if self.options.build.debug:
+                debug.show_run(self, self.options.build.debug)
+            return results
 
     def prepare(self) -> Self:
         """Allocates and records now what the first run would."""
@@ -251,8 +254,8 @@ class CompiledGraph:
             self._plan = self._make_plan(prepared)
             self._version = self.weights.version
             self._program = _Program(self, prepared, self._plan)
-        if self.options.build.debug >= 1:
-            print(self.report(), file=sys.stderr)
+        if self.options.build.debug:
+            debug.show_built(self, self.options.build.debug)
         return self._program
 
 

@@ -10,6 +10,7 @@ from rlx.driver.registry import open_device
 from rlx.errors import DTypeError, RlxError
 from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph, CompileOptions
+from rlx.runtime.debug import VALUES
 from rlx.runtime.weights import State, Weights
 
 PRECISIONS = ("f32", "tf32", "f16", "bf16")
@@ -63,6 +64,8 @@ class Session:
 
         Raises: ShapeError, DTypeError, UnsupportedOp, OutOfDeviceMemory (before anything is allocated).
         """
+        if self.options.debug >= VALUES:
+            planner = "bump"  # so that every node's result is there to look at
         options = CompileOptions(planner, storage, optimize, self.fallback, self.options)
         return CompiledGraph(
             graph, self.device, weights or Weights(self.device), state or State(self.device), options

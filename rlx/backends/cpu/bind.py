@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -66,7 +67,7 @@ class CpuExecutable:
             raise
 
     def _add(self, node: Node, array: Callable[[Tensor], Array], plan: MemoryPlan, ctx: BindContext) -> None:
-        name = node.label or str(node)
+        name = node.name
         if is_alias(node, plan):
             self.dispatch.append(Dispatch(name, node.op.name, "alias"))
             return
@@ -82,6 +83,24 @@ class CpuExecutable:
     def _run(self) -> None:
         for step in self._steps:
             step()
+
+    def listing(self) -> list[str]:
+        return [
+            f"{node.op.name:16} {len(steps)} calls  {node.name}" for node, steps in self.node_steps
+        ]
+
+    def timings(self) -> list[tuple[str, float]]:
+        found: list[tuple[str, float]] = []
+
+        def timed() -> None:
+            for node, steps in self.node_steps:
+                start = time.perf_counter()
+                for step in steps:
+                    step()
+                found.append((f"{node.op.name} {node.name}", 1e6 * (time.perf_counter() - start)))
+
+        quietly(timed)
+        return found
 
     def close(self) -> None:
         self._steps = []

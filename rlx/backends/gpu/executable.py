@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import time
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
@@ -13,10 +14,13 @@ import numpy.typing as npt
 import rlx.backends.gpu
 from rlx.backends.cpu.bind import bind_node
 from rlx.backends.gpu.lowering import ARGS, LOWERINGS, SCRATCH, Lowering, kernel_name, runs_natively
-from rlx.backends.gpu.steps import HostCall, Ref, Step
+from rlx.backends.gpu.steps import FileKernel, Gemm, HostCall, Launch, Ref, Step, TreeKernel
 from rlx.driver import Buffer, BuildOptions, Device, DeviceArena, DeviceInfo, Dispatch, Limits, MemoryPlan
 from rlx.driver.planner_views import is_alias
 from rlx.ir import Graph, Node, Tensor
+from rlx.ir.text import expr_text
+
+TIMED = 3  # the debug level from which recordings carry time stamps
 
 
 class Recorded(Protocol):
@@ -29,6 +33,10 @@ class Recorded(Protocol):
 
     def launch(self) -> None: ...
     def wait(self) -> None: ...
+    def timings(self) -> list[float]:
+        """µs of each step. Requires: recorded with timings, and run."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -39,7 +47,7 @@ class Records(Protocol):
     limits: Limits
 
     def acquire(self, nbytes: int) -> Buffer: ...
-    def record(self, steps: Sequence[Step], arena: DeviceArena) -> Recorded: ...
+    def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded: ...
 
 
 def load_rules() -> None:
@@ -66,7 +74,7 @@ def lower_graph(
     for node in graph.nodes:
         if node.op.leaf:
             continue
-        name = node.label or str(node)
+        name = node.name
         if is_alias(node, plan):
             dispatch.append(Dispatch(name, node.op.name, "alias"))
             continue
@@ -95,7 +103,7 @@ def build(
         for node in graph.nodes:
             if node.op.name == "constant" and node.output.id in plan.slots:
                 arena.write_bytes(node.output.id, node.attrs["value"])
-        return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned)
+        return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned, options.debug >= TIMED)
     except BaseException:
         for buffer in owned:
             buffer.close()
@@ -113,6 +121,7 @@ class GpuExecutable:
         plan: MemoryPlan,
         dispatch: Sequence[Dispatch],
         owned: Sequence[Buffer] = (),
+        timed: bool = False,
     ) -> None:
         self.dispatch = dispatch
         self.steps = steps
@@ -123,7 +132,7 @@ class GpuExecutable:
                 if isinstance(part, HostCall):
                     self._pieces.append(_HostPiece(part, arena, plan))
                 else:
-                    self._pieces.append(device.record(part, arena))
+                    self._pieces.append(device.record(part, arena, timings=timed))
         except BaseException:
             self.close()
             raise
@@ -145,6 +154,27 @@ class GpuExecutable:
         if pending is not None:
             pending.wait()
 
+    def listing(self) -> list[str]:
+        return [f"{step_text(step):64} {step.label}" for step in self.steps]
+
+    def timings(self) -> list[tuple[str, float]]:
+        self.run()
+        found: list[tuple[str, float]] = []
+        for piece in self._pieces:
+            if isinstance(piece, _HostPiece):
+                start = time.perf_counter()
+                piece.launch()
+                found.append(
+                    (
+                        f"host:{piece.call.node.op.name} {piece.call.label}",
+                        1e6 * (time.perf_counter() - start),
+                    )
+                )
+            else:
+                names = [f"{kernel_name(s)} {s.label}" for s in piece.schedule[0]]
+                found += zip(names, piece.timings(), strict=True)
+        return found
+
     def close(self) -> None:
         """Frees the recordings, then the memory they refer to. Idempotent."""
         for piece in self._pieces:
@@ -153,6 +183,20 @@ class GpuExecutable:
         for buffer in self._owned:
             buffer.close()
         self._owned.clear()
+
+
+def step_text(step: Step) -> str:
+    """A step as a listing shows it: kernel, variant, workgroups."""
+    name = kernel_name(step)
+    if isinstance(step, Launch):
+        constants = step.kernel.constants if isinstance(step.kernel, FileKernel) else ()
+        grid = "x".join(map(str, step.groups))
+        if isinstance(step.kernel, TreeKernel):
+            name = "tree " + "; ".join(expr_text(t) for t in step.kernel.trees)[:48]
+        return f"{name} {constants or ''} grid {grid}"
+    if isinstance(step, Gemm):
+        return f"gemm {step.m}x{step.n}x{step.k} batch {step.batch} {step.a_dtype} {step.precision}"
+    return name
 
 
 def _cut(steps: Sequence[Step]) -> list[Sequence[Step] | HostCall]:
