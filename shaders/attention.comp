@@ -1,6 +1,6 @@
 #version 460
 // softmax(q k^T * scale + mask) v: q (b, heads, sq, d), k and v (b, kv_heads, sk, d), mask by strides (0: repeated).
-// Grid: a group of 256 for each 32 queries of each of `count` = b * heads heads; X folds into Y.
+// Grid: a group of 256 for each 64 queries of each of `count` = b * heads heads; X folds into Y.
 // Arguments: q, k, v, mask, y, count, heads, kv_heads, sq, sk, d, mask strides mb mh mq mk, scale.
 // variants: T=f32,f16,bf16;M=f32,bool
 #extension GL_GOOGLE_include_directive : require
@@ -8,6 +8,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint C0 = 2u;
 layout(constant_id = 1) const uint C1 = 0u;
 layout(constant_id = 2) const uint C2 = 0u;
+layout(constant_id = 3) const uint C3 = 0u;
 #include "body.glsl"
 #include "prims.h"
 #include "bodies/attention.h"

@@ -15,6 +15,13 @@
 #define SKIP(T, p, count, stride) PTR(T)(rlx_skip(uvec2(p), count, stride, RLX_JOIN(log2_size_, T)))
 #define AT(i) .at[i]
 #define SET4(v, c, x) v[c] = (x)
+#define ELEMENT(quads, i) quads[(i) / 4u][(i) % 4u]
+// acc += s * v, each product and sum rounded once.
+#define FMA_ROW(acc, s, v)          \
+    acc.x = FMA(s, v.x, acc.x);     \
+    acc.y = FMA(s, v.y, acc.y);     \
+    acc.z = FMA(s, v.z, acc.z);     \
+    acc.w = FMA(s, v.w, acc.w);
 #define LANES_OP(NAME, LANES, COMBINE) RLX_LANES_OP(NAME, LANES, COMBINE)
 
 #define THREAD gl_LocalInvocationID.x

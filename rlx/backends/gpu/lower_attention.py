@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu import decls
-from rlx.backends.gpu.casts import cast_ref, fits, stores
+from rlx.backends.gpu.casts import cast_ref, fits, quads, stores
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import FileKernel
 from rlx.dtypes import f32
 from rlx.ir import Node
 
 MAX_HEAD = 256  # what the registers hold of a head's width
-_TILE = 32  # queries a group
+_TILE = 64  # queries a group
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -23,7 +23,7 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("attention", when=_native)
 def lower_attention(ctx: Lowering, node: Node) -> None:
-    """One launch: a group for each 32 queries of a head. A float mask stored in a half is cast first."""
+    """One launch: a group for each 64 queries of a head. A float mask stored in a half is cast first."""
     q, k, v = node.inputs[:3]
     y = node.output
     if y.size == 0:
@@ -40,7 +40,8 @@ def lower_attention(ctx: Lowering, node: Node) -> None:
         if word not in ("bool", "f32"):
             mask, word = cast_ref(ctx, mask, ctx.storage(m), f32, m.size), "f32"
         strides = _strides(m.shape)
-    constants = (max(1, math.ceil(d / 16)), int(node.attrs["causal"]), kind)
+    aligned = int(d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
+    constants = (max(1, math.ceil(d / 16)), int(node.attrs["causal"]), kind, aligned)
     kernel = FileKernel(decls.ATTENTION.stem, (("T", stored.name), ("M", word)), constants)
     groups = ctx.groups(batch * heads * math.ceil(sq / _TILE))
     sizes = [batch * heads, heads, kv_heads, sq, sk, d, *strides]

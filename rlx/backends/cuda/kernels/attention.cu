@@ -1,5 +1,5 @@
 // softmax(q k^T * scale + mask) v: q (b, heads, sq, d), k and v (b, kv_heads, sk, d), mask by strides (0: repeated).
-// Grid: a group of 256 for each 32 queries of each of `count` = b * heads heads; X folds into Y.
+// Grid: a group of 256 for each 64 queries of each of `count` = b * heads heads; X folds into Y.
 // Arguments: q, k, v, mask, y, count, heads, kv_heads, sq, sk, d, mask strides mb mh mq mk, scale.
 #include "bodies/body.h"
 #include "prims.h"

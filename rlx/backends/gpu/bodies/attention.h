@@ -1,14 +1,17 @@
-// out = softmax(q k^T * scale + mask) v for tiles of 32 queries of one head, without ever holding all the scores:
-// keys come 32 at a time, and the sums so far are scaled down whenever a larger score appears (Milakov and
+// out = softmax(q k^T * scale + mask) v for tiles of 64 queries of one head, without ever holding all the scores:
+// keys come 64 at a time, and the sums so far are scaled down whenever a larger score appears (Milakov and
 // Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
 // C0: width of the head in units of 16, rounded up; C1: causal (query i sees keys j <= i + sk - sq);
-// C2: mask 0 none, 1 true keeps a key, 2 added to the score. M is the mask's storage. A row that sees no key is zero.
+// C2: mask 0 none, 1 true keeps a key, 2 added to the score; C3: heads may be read four elements at a time.
+// M is the mask's storage. A row that sees no key is zero.
+// A thread owns four queries: their scores of four keys, and every sixteenth column of their results.
 #define WIDE UINT(C0)
 #define CAUSAL (UINT(C1) == 1u)
 #define MASK UINT(C2)
-#define TILE 32u
-#define STRIDE 33u
-#define SLICE (WIDE <= 4u ? 32u : (WIDE <= 8u ? 16u : 8u))  // keys of v held at once: 2048 elements
+#define ALIGNED (UINT(C3) == 1u)
+#define TILE 64u
+#define STEP 16u  // columns of q and k in shared memory at once
+#define SLICE (WIDE <= 2u ? 64u : (WIDE <= 4u ? 32u : (WIDE <= 8u ? 16u : 8u)))  // rows of v: 2048 elements at most
 #define KEEPS_f32(x) ((x) != 0.0f)
 #define KEEPS_bool(x) (x)
 #define ADDS_f32(x) (x)
@@ -16,14 +19,44 @@
 #define KEEPS(M, x) RLX_JOIN(KEEPS_, M)(x)
 #define ADDS(M, x) RLX_JOIN(ADDS_, M)(x)
 
-SHARED float qs[TILE * STRIDE];
-SHARED float ks[TILE * STRIDE];
-SHARED float ps[TILE * STRIDE];
-SHARED float vs[2048];
-SHARED float part[256];
-SHARED float shrink[TILE];
+// First q (1024 floats, [column][query]) and k (1024, [column][key]); then maxima and sums; then a slice of v.
+SHARED vec4 pool[512];
+SHARED vec4 weights[TILE * TILE / 4u];  // [key][query / 4]
 
 RLX_FN float larger(const float a, const float b) { return a > b ? a : b; }  // a NaN comes back through the sum
+RLX_FN vec4 larger4(const vec4 a, const vec4 b) {
+    return VEC4(larger(a.x, b.x), larger(a.y, b.y), larger(a.z, b.z), larger(a.w, b.w));
+}
+RLX_FN vec4 plus4(const vec4 a, const vec4 b) { return VEC4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+RLX_FN vec4 times4(const vec4 a, const vec4 b) { return VEC4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
+RLX_FN float base_of(const float top) { return top == -INFINITE ? 0.0f : top; }
+RLX_FN vec4 exp4(const vec4 a, const vec4 top) {
+    return VEC4(p_exp_f(a.x - base_of(top.x)), p_exp_f(a.y - base_of(top.y)), p_exp_f(a.z - base_of(top.z)),
+                p_exp_f(a.w - base_of(top.w)));
+}
+RLX_FN float inverse(const float total) { return total == 0.0f ? 0.0f : p_recip_f(total); }
+
+// Columns c to c + 3 of row r of a head (rows, d); zero outside it.
+RLX_FN vec4 quad(PTR(T) p, const uint r, const uint c, const uint rows, const uint d) {
+    vec4 v = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (r >= rows || c >= d) return v;
+    const uint i = r * d + c;
+    if (ALIGNED) return LOAD4(T, p, i / 4u);
+    v.x = LOAD(T, p, i);
+    if (c + 1u < d) v.y = LOAD(T, p, i + 1u);
+    if (c + 2u < d) v.z = LOAD(T, p, i + 2u);
+    if (c + 3u < d) v.w = LOAD(T, p, i + 3u);
+    return v;
+}
+
+// The score of query i and key j (counted in the whole head) after the mask.
+RLX_FN float masked(PTR(M) mask, const float score, const uint i, const uint j, const uint sq, const uint sk,
+                    const uint mq, const uint mk) {
+    if (i >= sq || j >= sk || (CAUSAL && j + sq > i + sk)) return -INFINITE;
+    if (MASK == 1u) return KEEPS(M, LOAD(M, mask, i * mq + j * mk)) ? score : -INFINITE;
+    if (MASK == 2u) return score + ADDS(M, LOAD(M, mask, i * mq + j * mk));
+    return score;
+}
 
 RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(T) y, const uint count, const uint heads,
                            const uint kv_heads, const uint sq, const uint sk, const uint d, const uint mb,
@@ -33,117 +66,99 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(T) y, 
     if (bh >= count) return;
     const uint b = bh / heads, h = bh % heads;
     const uint kv = b * kv_heads + h / (heads / kv_heads);
-    PTR(T) pq = SKIP(T, q, bh * sq + q0, d);
-    PTR(T) py = SKIP(T, y, bh * sq + q0, d);
+    PTR(T) pq = SKIP(T, q, bh * sq, d);
+    PTR(T) py = SKIP(T, y, bh * sq, d);
     PTR(T) pk = SKIP(T, k, kv * sk, d);
     PTR(T) pv = SKIP(T, v, kv * sk, d);
-    PTR(M) pm = SKIP(M, SKIP(M, SKIP(M, mask, b, mb), h, mh), q0, mq);
+    PTR(M) pm = SKIP(M, SKIP(M, mask, b, mb), h, mh);
     const uint ty = THREAD / 16u, tx = THREAD % 16u;
-    const uint row = THREAD / 8u, eighth = THREAD % 8u;  // eight threads look after a row's maximum and sum
-    // Query q0 + r sees keys before q0 + r + 1 + sk - sq; the additions come first: the count must not go below zero.
-    const uint reach = q0 + 1u + sk;
+    // The tile's last query sees the keys before `reach` - sq; the sum comes first: the count cannot go below zero.
+    const uint reach = q0 + TILE + sk;
     uint end = sk;
-    if (CAUSAL) end = reach + TILE - 1u > sq ? (reach + TILE - 1u - sq < sk ? reach + TILE - 1u - sq : sk) : 0u;
+    if (CAUSAL) end = reach > sq ? (reach - sq < sk ? reach - sq : sk) : 0u;
 
-    float o0[WIDE], o1[WIDE];
-    UNROLL for (uint j = 0u; j < WIDE; j++) {
-        o0[j] = 0.0f;
-        o1[j] = 0.0f;
-    }
-    float top = -INFINITE, total = 0.0f;
+    const vec4 zero = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+    vec4 out_[WIDE];  // of four queries, column tx + 16 j
+    UNROLL for (uint j = 0u; j < WIDE; j++) out_[j] = zero;
+    vec4 top = VEC4(-INFINITE, -INFINITE, -INFINITE, -INFINITE), total = zero;
     for (uint k0 = 0u; k0 < end; k0 += TILE) {
-        float s00 = 0.0f, s01 = 0.0f, s10 = 0.0f, s11 = 0.0f;
-        for (uint d0 = 0u; d0 < d; d0 += TILE) {
-            for (uint i = THREAD; i < TILE * TILE; i += 256u) {
-                const uint r = i / TILE, c = i % TILE;
-                const bool inside = d0 + c < d;
-                float a = 0.0f, e = 0.0f;
-                if (inside && q0 + r < sq) a = LOAD(T, pq, r * d + d0 + c);
-                if (inside && k0 + r < sk) e = LOAD(T, pk, (k0 + r) * d + d0 + c);
-                qs[r * STRIDE + c] = a;
-                ks[r * STRIDE + c] = e;
-            }
+        vec4 s[4];  // s[key]: four queries
+        UNROLL for (uint j = 0u; j < 4u; j++) s[j] = zero;
+        for (uint d0 = 0u; d0 < d; d0 += STEP) {
+            const uint r = THREAD / 4u, c = THREAD % 4u * 4u;
+            const vec4 a = quad(pq, q0 + r, d0 + c, sq, d);
+            const vec4 e = quad(pk, k0 + r, d0 + c, sk, d);
             BARRIER;
-            for (uint c = 0u; c < TILE; c++) {
-                const float a0 = qs[ty * STRIDE + c], a1 = qs[(ty + 16u) * STRIDE + c];
-                const float e0 = ks[tx * STRIDE + c], e1 = ks[(tx + 16u) * STRIDE + c];
-                s00 = FMA(a0, e0, s00);
-                s01 = FMA(a0, e1, s01);
-                s10 = FMA(a1, e0, s10);
-                s11 = FMA(a1, e1, s11);
-            }
+            ELEMENT(pool, c * TILE + r) = a.x;
+            ELEMENT(pool, (c + 1u) * TILE + r) = a.y;
+            ELEMENT(pool, (c + 2u) * TILE + r) = a.z;
+            ELEMENT(pool, (c + 3u) * TILE + r) = a.w;
+            ELEMENT(pool, 1024u + c * TILE + r) = e.x;
+            ELEMENT(pool, 1024u + (c + 1u) * TILE + r) = e.y;
+            ELEMENT(pool, 1024u + (c + 2u) * TILE + r) = e.z;
+            ELEMENT(pool, 1024u + (c + 3u) * TILE + r) = e.w;
             BARRIER;
-        }
-        ps[ty * STRIDE + tx] = s00 * scale;
-        ps[ty * STRIDE + tx + 16u] = s01 * scale;
-        ps[(ty + 16u) * STRIDE + tx] = s10 * scale;
-        ps[(ty + 16u) * STRIDE + tx + 16u] = s11 * scale;
-        BARRIER;
-        float best = -INFINITE;
-        float mine[4];
-        UNROLL for (uint i = 0u; i < 4u; i++) {
-            const uint j = k0 + eighth + 8u * i;
-            float s = ps[row * STRIDE + eighth + 8u * i];
-            if (j >= sk || q0 + row >= sq || (CAUSAL && j + sq >= reach + row)) {
-                s = -INFINITE;
-            } else if (MASK == 1u) {
-                if (!KEEPS(M, LOAD(M, pm, row * mq + j * mk))) s = -INFINITE;
-            } else if (MASK == 2u) {
-                s += ADDS(M, LOAD(M, pm, row * mq + j * mk));
+            UNROLL for (uint i = 0u; i < STEP; i++) {
+                const vec4 queries = pool[i * 16u + ty], keys = pool[256u + i * 16u + tx];
+                FMA_ROW(s[0], keys.x, queries)
+                FMA_ROW(s[1], keys.y, queries)
+                FMA_ROW(s[2], keys.z, queries)
+                FMA_ROW(s[3], keys.w, queries)
             }
-            mine[i] = s;
-            best = larger(s, best);
         }
-        part[THREAD] = best;
+        vec4 best = VEC4(-INFINITE, -INFINITE, -INFINITE, -INFINITE);
+        UNROLL for (uint j = 0u; j < 4u; j++) {
+            const uint i = q0 + ty * 4u, key = k0 + tx * 4u + j;
+            s[j] = VEC4(masked(pm, s[j].x * scale, i, key, sq, sk, mq, mk),
+                        masked(pm, s[j].y * scale, i + 1u, key, sq, sk, mq, mk),
+                        masked(pm, s[j].z * scale, i + 2u, key, sq, sk, mq, mk),
+                        masked(pm, s[j].w * scale, i + 3u, key, sq, sk, mq, mk));
+            best = larger4(s[j], best);
+        }
         BARRIER;
-        float next = top;
-        UNROLL for (uint i = 0u; i < 8u; i++) next = larger(part[row * 8u + i], next);
-        const float base = next == -INFINITE ? 0.0f : next;
-        const float less = p_exp_f(top - base);
+        pool[THREAD] = best;
+        BARRIER;
+        vec4 next = top;
+        for (uint i = 0u; i < 16u; i++) next = larger4(pool[ty * 16u + i], next);
+        const vec4 less = exp4(top, next);
         top = next;
-        float sum = 0.0f;
-        UNROLL for (uint i = 0u; i < 4u; i++) {
-            const float e = p_exp_f(mine[i] - base);
-            ps[row * STRIDE + eighth + 8u * i] = e;
-            sum += e;
+        vec4 sum = zero;
+        UNROLL for (uint j = 0u; j < 4u; j++) {
+            const vec4 e = exp4(s[j], top);
+            weights[(tx * 4u + j) * 16u + ty] = e;
+            sum = plus4(sum, e);
         }
-        if (eighth == 0u) shrink[row] = less;
+        pool[256u + THREAD] = sum;
         BARRIER;
-        part[THREAD] = sum;
-        BARRIER;
-        sum = part[row * 8u];
-        UNROLL for (uint i = 1u; i < 8u; i++) sum += part[row * 8u + i];
-        total = total * less + sum;
-        const float f0 = shrink[ty], f1 = shrink[ty + 16u];
-        UNROLL for (uint j = 0u; j < WIDE; j++) {
-            o0[j] *= f0;
-            o1[j] *= f1;
-        }
+        sum = zero;
+        for (uint i = 0u; i < 16u; i++) sum = plus4(sum, pool[256u + ty * 16u + i]);
+        total = plus4(times4(total, less), sum);
+        UNROLL for (uint j = 0u; j < WIDE; j++) out_[j] = times4(out_[j], less);
         for (uint s0 = 0u; s0 < TILE; s0 += SLICE) {
-            for (uint i = THREAD; i < SLICE * 16u * WIDE; i += 256u) {
-                const uint r = i / (16u * WIDE), c = i % (16u * WIDE);
-                float e = 0.0f;
-                if (c < d && k0 + s0 + r < sk) e = LOAD(T, pv, (k0 + s0 + r) * d + c);
-                vs[i] = e;
+            BARRIER;
+            for (uint i = THREAD; i < SLICE * 4u * WIDE; i += 256u) {
+                const uint r = i / (4u * WIDE), c = i % (4u * WIDE) * 4u;
+                pool[i] = quad(pv, k0 + s0 + r, c, sk, d);
             }
             BARRIER;
             for (uint r = 0u; r < SLICE; r++) {
-                const float p0 = ps[ty * STRIDE + s0 + r], p1 = ps[(ty + 16u) * STRIDE + s0 + r];
+                const vec4 w = weights[(s0 + r) * 16u + ty];
                 UNROLL for (uint j = 0u; j < WIDE; j++) {
-                    const float e = vs[r * 16u * WIDE + tx + 16u * j];
-                    o0[j] = FMA(p0, e, o0[j]);
-                    o1[j] = FMA(p1, e, o1[j]);
+                    const float e = ELEMENT(pool, r * 16u * WIDE + tx + 16u * j);
+                    FMA_ROW(out_[j], e, w)
                 }
             }
-            BARRIER;
         }
     }
-    if (eighth == 0u) shrink[row] = total > 0.0f ? p_recip_f(total) : (total == 0.0f ? 0.0f : total);
-    BARRIER;
-    const float f0 = shrink[ty], f1 = shrink[ty + 16u];
+    total = VEC4(inverse(total.x), inverse(total.y), inverse(total.z), inverse(total.w));
     UNROLL for (uint j = 0u; j < WIDE; j++) {
-        const uint c = tx + 16u * j;
-        if (c < d && q0 + ty < sq) STORE(T, py, ty * d + c, o0[j] * f0);
-        if (c < d && q0 + ty + 16u < sq) STORE(T, py, (ty + 16u) * d + c, o1[j] * f1);
+        const uint c = tx + 16u * j, i = q0 + ty * 4u;
+        const vec4 o = times4(out_[j], total);
+        if (c < d) {
+            if (i < sq) STORE(T, py, i * d + c, o.x);
+            if (i + 1u < sq) STORE(T, py, (i + 1u) * d + c, o.y);
+            if (i + 2u < sq) STORE(T, py, (i + 2u) * d + c, o.z);
+            if (i + 3u < sq) STORE(T, py, (i + 3u) * d + c, o.w);
+        }
     }
 }

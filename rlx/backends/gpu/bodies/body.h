@@ -16,6 +16,13 @@
 #define SKIP(T, p, count, stride) ((p) + (size_t)(count) * (size_t)(stride))
 #define AT(i) [i]
 #define SET4(v, c, x) ((float*)&(v))[c] = (x)
+#define ELEMENT(quads, i) ((float*)(quads))[i]
+// acc += s * v, each product and sum rounded once.
+#define FMA_ROW(acc, s, v)          \
+    acc.x = FMA(s, v.x, acc.x);     \
+    acc.y = FMA(s, v.y, acc.y);     \
+    acc.z = FMA(s, v.z, acc.z);     \
+    acc.w = FMA(s, v.w, acc.w);
 #define LANES_OP(NAME, LANES, COMBINE) RLX_LANES_OP(NAME, LANES, COMBINE)
 
 #define THREAD threadIdx.x

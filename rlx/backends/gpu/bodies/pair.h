@@ -11,10 +11,3 @@
 #define B_bf16_bf16 bf16
 #define TA RLX_JOIN(A_, AB)
 #define TB RLX_JOIN(B_, AB)
-
-// acc += s * v, each product and sum rounded once.
-#define FMA_ROW(acc, s, v)          \
-    acc.x = FMA(s, v.x, acc.x);     \
-    acc.y = FMA(s, v.y, acc.y);     \
-    acc.z = FMA(s, v.z, acc.z);     \
-    acc.w = FMA(s, v.w, acc.w);
