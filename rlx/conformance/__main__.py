@@ -56,9 +56,12 @@ def _run_device(name: str, cases: list[Case], folder: Path, end: float) -> int:
     print(f"{info.id} ({info.name}): {Summary.of(outcomes)}{rest}")
     for outcome in [o for o in outcomes if o.status != "pass"][:40]:
         print(f"  {outcome.status} {outcome.case}: {outcome.message}")
+    messages: list[str] = getattr(session.device, "messages", [])  # of the Vulkan validation layers, when they are on
+    for message in messages[:10]:
+        print(f"  validation: {message}")
     if not done:
         return 3
-    return 1 if any(o.status == "fail" for o in outcomes) else 0
+    return 1 if messages or any(o.status == "fail" for o in outcomes) else 0
 
 
 def _run(session: Session, cases: list[Case], file: Path, end: float) -> list[Outcome]:

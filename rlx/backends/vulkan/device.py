@@ -246,6 +246,11 @@ class VulkanDevice:
         self.alive()
         return self.pipelines.get(kernel)
 
+    @property
+    def messages(self) -> list[str]:
+        """What the validation layers have said so far, when RLX_VULKAN_VALIDATION turns them on."""
+        return list(api.instance().messages)
+
     def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded:
         """Records launches and copies over the arena's memory as it lies now."""
         from rlx.backends.vulkan.recorder import Recorded
