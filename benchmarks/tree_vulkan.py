@@ -19,6 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rlx.backends.gpu.emit_spirv import emit_spirv, template
+from rlx.backends.gpu.lower_movement import move
 from rlx.backends.gpu.lowering import Lowering
 from rlx.backends.gpu.spirv import Module, no_contraction
 from rlx.backends.gpu.steps import FileKernel, Launch, Ref, TreeKernel, TreeOperand
@@ -121,9 +122,12 @@ def speed(device: Any) -> None:
     plan = MemoryPlan("bump")
     print(f"{device.info.name}: {n} elements")
 
-    def measure(label: str, tree: Expr, shape: tuple[int, ...], ins: list[View], out: View, moved: int) -> None:
+    def measure(label: str, tree: Expr | None, shape: tuple[int, ...], ins: list[View], out: View, moved: int) -> None:
         lowering = Lowering(graph, plan, device.info, device.limits, BuildOptions().precision)
-        launch_tree(lowering, (tree,), shape, ins, [out])
+        if tree is None:
+            move(lowering, shape, ins[0], out)
+        else:
+            launch_tree(lowering, (tree,), shape, ins, [out])
         if lowering.args:
             block = device.acquire(len(lowering.args))
             import numpy as np
@@ -163,7 +167,8 @@ def speed(device: Any) -> None:
     measure("add f32, a column broadcast", x + y, shape, [whole, column], out, 8 * n)
     turned = View(Ref("arena0", 0, 4 * n), i32, (1, side))
     raw = View(Ref("arena2", 0, 4 * n), i32, contiguous(shape))
-    measure("transpose 4 bytes", expr.arg(0, i32), shape, [turned], raw, 8 * n)
+    measure("transpose 4 bytes, as a tree", expr.arg(0, i32), shape, [turned], raw, 8 * n)
+    measure("transpose 4 bytes", None, shape, [turned], raw, 8 * n)
     heads = (8, 16, n // 8 // 16 // 64, 64)  # (b, s, h, d) read as (b, h, s, d)
     s = heads[2]
     split = View(Ref("arena0", 0, 4 * n), i32, (16 * s * 64, 64, 16 * 64, 1))

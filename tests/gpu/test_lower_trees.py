@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rlx.backends.gpu import strided
 from rlx.backends.gpu.lowering import LOWERINGS, Lowering
-from rlx.backends.gpu.steps import Copy, Launch, Ref, TreeKernel
+from rlx.backends.gpu.steps import Copy, FileKernel, Launch, Ref, TreeKernel
 from rlx.backends.gpu.strided import View, broadcast, collapse, contiguous, launch_tree
 from rlx.driver import DeviceInfo, Limits, MemoryPlan
 from rlx.dtypes import bf16, f32, f64, i32, i64, u8
@@ -79,11 +79,25 @@ def test_movement_keeps_every_bit(dtype: Any) -> None:
         ((2, 3, 4, 5), (0, 2, 1, 3)),
         ((2, 3, 4, 5, 2), (4, 2, 0, 3, 1)),
         ((33, 65), (1, 0)),
+        ((16, 100), (1, 0)),
+        ((3, 40, 17), (0, 2, 1)),
+        ((2, 40, 3, 33), (0, 2, 3, 1)),
+        ((2, 2, 20, 3, 33), (0, 1, 3, 4, 2)),
+        ((40, 3, 33), (2, 1, 0)),
     ],
 )
 def test_transpose(shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
     x = bits(shape, np.float32)
     same(run("transpose", x, perm=perm), np.transpose(x, perm))
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+def test_tiles_move_every_bit(dtype: Any) -> None:
+    x = bits((2, 37, 70), dtype)
+    same(run("transpose", x, perm=(0, 2, 1)), np.transpose(x, (0, 2, 1)))
+    step = lower("transpose", [x], {"perm": (0, 2, 1)})[2].steps[0]
+    assert isinstance(step, Launch) and isinstance(step.kernel, FileKernel) and step.kernel.stem == "transpose"
 
 
 @pytest.mark.vulkan

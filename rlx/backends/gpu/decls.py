@@ -63,6 +63,13 @@ GATHER = declare(
         defines=(("U", ("b1", "b2", "b4", "b8", "b16")), ("I", ("i32", "i64"))),
     )
 )
+TRANSPOSE = declare(
+    KernelDecl(
+        "transpose",
+        _read("x") + _write("y") + _u32("tiles", "rows", "cols", "pitch", "batch"),
+        defines=(("U", ("b1", "b2", "b4", "b8")),),
+    )
+)
 ATTENTION = declare(
     KernelDecl(
         "attention",

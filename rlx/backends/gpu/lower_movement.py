@@ -6,16 +6,22 @@ bytes on a device without 64-bit integers move as pairs of four.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
+from rlx.backends.gpu import decls  # noqa: F401  declares the kernels
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.strided import View, broadcast, collapse, contiguous, launch_tree
+from rlx.backends.gpu.steps import FileKernel
+from rlx.backends.gpu.strided import MAX_INDEX, View, broadcast, collapse, contiguous, launch_tree
 from rlx.backends.gpu.tree import RAW16
 from rlx.dtypes import i32, i64, u8
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
 
+_TILE = 32
+_LAUNCHES = 16  # of the transposition kernel at most, for dimensions outside its matrices
 _NEEDS = {1: "8bit_storage", 2: "16bit_storage"}
 
 
@@ -34,6 +40,8 @@ def move(ctx: Lowering, shape: Sequence[int], source: View, target: View) -> Non
     if a.strides == b.strides == contiguous(dims):
         ctx.copy(a.ref(dims), b.ref(dims))
         return
+    if _transposes(ctx, dims, a, b):
+        return
     if size == 8 and "i64" not in ctx.features:
         a, b = (View(v.slot, i32, (*(2 * s for s in v.strides), 1), 2 * v.start) for v in (a, b))
         dims, raw = (*dims, 2), i32
@@ -41,6 +49,31 @@ def move(ctx: Lowering, shape: Sequence[int], source: View, target: View) -> Non
         raw = {1: u8, 2: RAW16, 4: i32, 8: i64}[size]
         a, b = (View(v.slot, raw, v.strides, v.start) for v in (a, b))
     launch_tree(ctx, (ex.arg(0, raw),), dims, [a], [b])
+
+
+def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) -> bool:
+    """Whether the two innermost dimensions trade places, and then does it by tiles: reading down the columns of a large
+    matrix wastes most of every memory access."""
+    if len(dims) < 2 or target.strides != contiguous(dims) or min(dims[-2:]) < _TILE // 2:
+        return False
+    *outer, step, pitch = source.strides
+    low, high = source.span(dims)
+    if step != 1 or pitch < 1 or any(s < 0 for s in outer) or high - low >= MAX_INDEX:
+        return False
+    matrices, lead = (1, ()) if len(dims) == 2 else (dims[-3], tuple(dims[:-3]))
+    if math.prod(lead) > _LAUNCHES or math.prod(dims) >= MAX_INDEX:
+        return False
+    rows, cols = dims[-2:]
+    tiles = matrices * math.ceil(rows / _TILE) * math.ceil(cols / _TILE)
+    kernel = FileKernel("transpose", (("U", f"b{source.storage.itemsize}"),))
+    for at in itertools.product(*(range(n) for n in lead)):
+        parts = []
+        for v in (source, target):
+            start = v.start + sum(i * s for i, s in zip(at, v.strides, strict=False))
+            parts.append(replace(v, strides=v.strides[len(lead) :], start=start).ref(dims[len(lead) :]))
+        batch = outer[-1] if outer else 0
+        ctx.launch(kernel, ctx.groups(tiles), [*parts, tiles, rows, cols, pitch, batch])
+    return True
 
 
 def _view(ctx: Lowering, tensor: Tensor, strides: Sequence[int], start: int = 0) -> View:
