@@ -5,6 +5,7 @@
 // C2: mask 0 none, 1 true keeps a key, 2 added to the score; C3: heads may be read four elements at a time.
 // M is the mask's storage. A row that sees no key is zero.
 // A thread owns four queries: their scores of four keys, and every sixteenth column of their results.
+#include "quads.h"
 #define WIDE UINT(C0)
 #define CAUSAL (UINT(C1) == 1u)
 #define MASK UINT(C2)
@@ -36,18 +37,7 @@ RLX_FN vec4 exp4(const vec4 a, const vec4 top) {
 }
 RLX_FN float inverse(const float total) { return total == 0.0f ? 0.0f : p_recip_f(total); }
 
-// Columns c to c + 3 of row r of a head (rows, d); zero outside it.
-RLX_FN vec4 quad(PTR(T) p, const uint r, const uint c, const uint rows, const uint d) {
-    vec4 v = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (r >= rows || c >= d) return v;
-    const uint i = r * d + c;
-    if (ALIGNED) return LOAD4(T, p, i / 4u);
-    v.x = LOAD(T, p, i);
-    if (c + 1u < d) v.y = LOAD(T, p, i + 1u);
-    if (c + 2u < d) v.z = LOAD(T, p, i + 2u);
-    if (c + 3u < d) v.w = LOAD(T, p, i + 3u);
-    return v;
-}
+RLX_QUAD(quad, T, ALIGNED)
 
 // The score of query i and key j (counted in the whole head) after the mask.
 RLX_FN float masked(PTR(M) mask, const float score, const uint i, const uint j, const uint sq, const uint sk,

@@ -22,33 +22,13 @@
 #define FETCH_B ((BN * BK / 4u + 255u) / 256u)
 
 #include "activation.h"
+#include "quads.h"
 
 SHARED vec4 tile_a[2u * BK * BM / 4u];  // [side][k][row / 4]
 SHARED vec4 tile_b[2u * BK * BN / 4u];
 
-// Four neighbours of a row-major matrix (rows, columns) from (r, c) on; zero outside it.
-RLX_FN vec4 quad_a(PTR(TA) p, const uint r, const uint c, const uint rows, const uint columns) {
-    vec4 v = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (r >= rows || c >= columns) return v;
-    const uint i = r * columns + c;
-    if (A_QUADS) return LOAD4(TA, p, i / 4u);
-    v.x = LOAD(TA, p, i);
-    if (c + 1u < columns) v.y = LOAD(TA, p, i + 1u);
-    if (c + 2u < columns) v.z = LOAD(TA, p, i + 2u);
-    if (c + 3u < columns) v.w = LOAD(TA, p, i + 3u);
-    return v;
-}
-RLX_FN vec4 quad_b(PTR(TB) p, const uint r, const uint c, const uint rows, const uint columns) {
-    vec4 v = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (r >= rows || c >= columns) return v;
-    const uint i = r * columns + c;
-    if (B_QUADS) return LOAD4(TB, p, i / 4u);
-    v.x = LOAD(TB, p, i);
-    if (c + 1u < columns) v.y = LOAD(TB, p, i + 1u);
-    if (c + 2u < columns) v.z = LOAD(TB, p, i + 2u);
-    if (c + 3u < columns) v.w = LOAD(TB, p, i + 3u);
-    return v;
-}
+RLX_QUAD(quad_a, TA, A_QUADS)
+RLX_QUAD(quad_b, TB, B_QUADS)
 
 // Quad number f of a slice: along k in rows of `extent` (a matrix that has k last), or along the extent in BK rows.
 #define FETCH(QUAD, P, ALONG_K, EXTENT, first, t, rows, k, f)                                     \

@@ -12,6 +12,7 @@
 #define ACROSS UINT(C6)
 #define COLUMNS (B_TRANSPOSED ? 8u : 4u * ACROSS)
 #include "activation.h"
+#include "quads.h"
 
 SHARED vec4 part[256];
 SHARED vec4 sums[8u * ACROSS];
@@ -19,23 +20,8 @@ SHARED vec4 sums[8u * ACROSS];
 RLX_FN float plus(const float a, const float b) { return a + b; }
 LANES_OP(lane_sum, 32u, plus)
 
-// Four neighbours from place i on, of which `count` exist; zero beyond.
-RLX_FN vec4 quad_a(PTR(TA) p, const uint i, const uint count) {
-    if (A_QUADS) return LOAD4(TA, p, i / 4u);
-    vec4 v = VEC4(LOAD(TA, p, i), 0.0f, 0.0f, 0.0f);
-    if (count > 1u) v.y = LOAD(TA, p, i + 1u);
-    if (count > 2u) v.z = LOAD(TA, p, i + 2u);
-    if (count > 3u) v.w = LOAD(TA, p, i + 3u);
-    return v;
-}
-RLX_FN vec4 quad_b(PTR(TB) p, const uint i, const uint count) {
-    if (B_QUADS) return LOAD4(TB, p, i / 4u);
-    vec4 v = VEC4(LOAD(TB, p, i), 0.0f, 0.0f, 0.0f);
-    if (count > 1u) v.y = LOAD(TB, p, i + 1u);
-    if (count > 2u) v.z = LOAD(TB, p, i + 2u);
-    if (count > 3u) v.w = LOAD(TB, p, i + 3u);
-    return v;
-}
+RLX_QUAD(quad_a, TA, A_QUADS)
+RLX_QUAD(quad_b, TB, B_QUADS)
 
 RLX_FN void finish(PTR(f32) bias, PTR(TA) c, const uint row, const uint column, const uint n, const float sum) {
     float v = sum;
@@ -58,15 +44,13 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
         float acc[ROWS];
         UNROLL for (uint r = 0u; r < ROWS; r++) acc[r] = 0.0f;
         for (uint t = lane * 4u; t < (column < n ? k : 0u); t += 128u) {
-            const vec4 vb = quad_b(pb, column * k + t, k - t);
+            const vec4 vb = quad_b(pb, column, t, n, k);
             UNROLL for (uint r = 0u; r < ROWS; r++) {
-                if (r < m) {
-                    const vec4 va = quad_a(pa, r * k + t, k - t);
-                    acc[r] = FMA(va.x, vb.x, acc[r]);
-                    acc[r] = FMA(va.y, vb.y, acc[r]);
-                    acc[r] = FMA(va.z, vb.z, acc[r]);
-                    acc[r] = FMA(va.w, vb.w, acc[r]);
-                }
+                const vec4 va = quad_a(pa, r, t, m, k);
+                acc[r] = FMA(va.x, vb.x, acc[r]);
+                acc[r] = FMA(va.y, vb.y, acc[r]);
+                acc[r] = FMA(va.z, vb.z, acc[r]);
+                acc[r] = FMA(va.w, vb.w, acc[r]);
             }
         }
         float mine = 0.0f;
@@ -81,7 +65,7 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
         vec4 acc[ROWS];
         UNROLL for (uint r = 0u; r < ROWS; r++) acc[r] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
         for (uint t = lane; t < (column < n ? k : 0u); t += lanes) {
-            const vec4 vb = quad_b(pb, t * n + column, n - column);
+            const vec4 vb = quad_b(pb, t, column, k, n);
             UNROLL for (uint r = 0u; r < ROWS; r++) {
                 if (r < m) {
                     const float va = LOAD(TA, pa, r * k + t);
