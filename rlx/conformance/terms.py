@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,6 +52,10 @@ _RULES: dict[str, Callable[[Sequence[Array], Attrs], F64]] = {
     # x·Φ(x) for x far below 0 is computed as x·(1 + erf): small beside x, not beside itself.
     "gelu": lambda inputs, attrs: np.abs(inputs[0]),
 }
+# Families with rules of their own: terms_<family>.py beside this file.
+for _module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+    if _module.name.startswith("terms_"):
+        _RULES.update(importlib.import_module(f"rlx.conformance.{_module.name}").RULES)
 
 
 def term_scale(op: str, inputs: Sequence[Array], attrs: Attrs) -> F64 | None:

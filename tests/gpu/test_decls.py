@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import re
 from pathlib import Path
@@ -34,6 +35,9 @@ CONSTANTS: dict[str, tuple[tuple[int, ...], ...]] = {
     "matmul_int": ((0, 1, 1),),
     "attention": ((4, 1, 0, 1), (16, 0, 1, 0), (1, 0, 2, 1)),
 }
+# Families with kernels of their own: constants_<family>.py beside this file.
+for _path in sorted(Path(__file__).parent.glob("constants_*.py")):
+    CONSTANTS.update(importlib.import_module(f"tests.gpu.{_path.stem}").CONSTANTS)
 
 
 def _arguments(listed: list[str]) -> list[tuple[str, str]]:

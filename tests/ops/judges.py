@@ -6,8 +6,10 @@ gives the outputs as a list. torch is imported by the judges that need it; where
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -262,3 +264,7 @@ JUDGES: dict[str, Judge] = {
     "numpy.take": _take,
     "the expression of each op it was made of": _fused,
 }  # fmt: skip
+
+# Families with judges of their own: judges_<family>.py beside this file.
+for _path in sorted(Path(__file__).parent.glob("judges_*.py")):
+    JUDGES.update(importlib.import_module(f"tests.ops.{_path.stem}").JUDGES)

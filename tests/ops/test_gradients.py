@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -113,6 +115,9 @@ CASES: dict[str, list[tuple[Build, list[Shape], Callable[[np.ndarray], np.ndarra
     ],
     "fused": [(_fused, [S, (4,)], _apart)],
 }  # fmt: skip
+# Families with cases of their own: gradients_<family>.py beside this file.
+for _path in sorted(Path(__file__).parent.glob("gradients_*.py")):
+    CASES.update(importlib.import_module(f"tests.ops.{_path.stem}").CASES)
 
 
 def _value(build: Build, arrays: list[np.ndarray], weights: np.ndarray | None) -> tuple[float, np.ndarray]:
