@@ -40,6 +40,10 @@ from rlx.ops.composite import swapaxes as swapaxes
 from rlx.ops.composite import unsqueeze as unsqueeze
 from rlx.ops.composite import var as var
 from rlx.ops.composite import zeros_like as zeros_like
+from rlx.ops.conv import conv as conv
+from rlx.ops.conv import conv_transpose as conv_transpose
+from rlx.ops.grid_sample import grid_sample as grid_sample
+from rlx.ops.image import im2col as im2col
 from rlx.ops.index import gather as gather
 from rlx.ops.linalg import matmul as matmul
 from rlx.ops.movement import broadcast_to as broadcast_to
@@ -52,11 +56,18 @@ from rlx.ops.movement import transpose as transpose
 from rlx.ops.norm import layer_norm as layer_norm
 from rlx.ops.norm import rms_norm as rms_norm
 from rlx.ops.norm import softmax as softmax
+from rlx.ops.pool import avg_pool as avg_pool
+from rlx.ops.pool import global_avg_pool as global_avg_pool
+from rlx.ops.pool import global_max_pool as global_max_pool
+from rlx.ops.pool import max_pool as max_pool
+from rlx.ops.pool import max_pool_grad as max_pool_grad
 from rlx.ops.reduce import max as max
 from rlx.ops.reduce import mean as mean
 from rlx.ops.reduce import min as min
 from rlx.ops.reduce import prod as prod
 from rlx.ops.reduce import sum as sum
+from rlx.ops.resize import resize as resize
+from rlx.ops.resize import upsample2x as upsample2x
 from rlx.ops.select import cast as cast
 from rlx.ops.select import clip as clip
 from rlx.ops.select import where as where
@@ -83,12 +94,14 @@ from rlx.ops.unary import sqrt as sqrt
 from rlx.ops.unary import tanh as tanh
 
 __all__ = [  # without the modules, which `from rlx.ops import *` would bring along
-    "abs", "add", "all", "any", "attention", "broadcast_to", "cast", "ceil", "clip", "concat", "concatenate",
-    "copy", "cos", "div", "equal", "erf", "exp", "expand", "expand_dims", "flatten", "floor", "full_like",
-    "gather", "gelu", "greater", "greater_equal", "layer_norm", "less", "less_equal", "linear", "log",
+    "abs", "add", "all", "any", "attention", "avg_pool", "broadcast_to", "cast", "ceil", "clip", "concat",
+    "concatenate", "conv", "conv_transpose", "copy", "cos", "div", "equal", "erf", "exp", "expand",
+    "expand_dims", "flatten", "floor", "full_like", "gather", "gelu", "global_avg_pool", "global_max_pool",
+    "greater", "greater_equal", "grid_sample", "im2col", "layer_norm", "less", "less_equal", "linear", "log",
     "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul", "max",
-    "maximum", "mean", "min", "minimum", "moveaxis", "mul", "neg", "normalize", "not_equal", "ones_like",
-    "permute_dims", "pow", "prod", "reciprocal", "relu", "reshape", "rms_norm", "round", "rsqrt", "sigmoid",
-    "sign", "silu", "sin", "slice", "softmax", "split", "sqrt", "square", "squeeze", "stack", "std", "sub",
-    "sum", "swapaxes", "tanh", "transpose", "unsqueeze", "var", "where", "zeros_like",
+    "max_pool", "max_pool_grad", "maximum", "mean", "min", "minimum", "moveaxis", "mul", "neg", "normalize",
+    "not_equal", "ones_like", "permute_dims", "pow", "prod", "reciprocal", "relu", "reshape", "resize",
+    "rms_norm", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "slice", "softmax", "split", "sqrt",
+    "square", "squeeze", "stack", "std", "sub", "sum", "swapaxes", "tanh", "transpose", "unsqueeze",
+    "upsample2x", "var", "where", "zeros_like",
 ]  # fmt: skip

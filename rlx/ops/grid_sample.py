@@ -1,0 +1,248 @@
+"""grid_sample: an image read at places between its elements, which a grid names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType, i32
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ops.base import TensorLike, cast_to, floating, tensors, want_inputs
+from rlx.ops.image import want_floats
+from rlx.ops.numeric import Array, computed
+from rlx.ops.reduce import working_float
+from rlx.ops.reverse import pullback
+
+MODES = ("linear", "nearest", "cubic")
+PADDINGS = ("zeros", "border", "reflection")
+CUBIC_A = -0.75
+# Coordinates farther out than this many elements are brought here: beyond it f32 no longer tells neighbours apart.
+FAR = 2.0**22
+
+
+def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    op = "grid_sample"
+    want_inputs(op, types, 2)
+    want_floats(op, types, ("input", "grid"))
+    x, grid = types
+    n = x.rank - 2
+    if n not in (2, 3):
+        raise ShapeError(f"{op}: the input is {x}; expected (N, C, H, W) or (N, C, D, H, W)")
+    if grid.rank != x.rank or grid.shape[-1] != n or grid.shape[0] != x.shape[0]:
+        raise ShapeError(
+            f"{op}: the grid is {grid} for an input {x}; expected ({x.shape[0]}, …{n} output sizes…, {n})"
+        )
+    for name, allowed in (("mode", MODES), ("padding", PADDINGS)):
+        if attrs[name] not in allowed:
+            raise ShapeError(f"{op}: {name} is {attrs[name]!r}; expected one of {', '.join(allowed)}")
+    if not isinstance(attrs["align_corners"], bool):
+        raise DTypeError(f"{op}: align_corners is {attrs['align_corners']!r}; expected a bool")
+    if attrs["mode"] == "cubic" and n == 3:
+        raise ShapeError(f"{op}: mode cubic of {x}; expected two spatial axes (use linear for three)")
+    if 0 in x.shape[2:]:
+        raise ShapeError(f"{op}: the input is {x}; expected at least one element along every spatial axis")
+    return TensorType((*x.shape[:2], *grid.shape[1:-1]), x.dtype)
+
+
+class _Arrays:
+    """NumPy by the names that `_axis_taps` uses."""
+
+    floor, round, where, equal = np.floor, np.rint, np.where, np.equal
+
+    @staticmethod
+    def clip(x: Array, low: float, high: float) -> Any:
+        return np.clip(x, low, high)
+
+    @staticmethod
+    def both(a: Array, b: Array) -> Any:
+        return np.logical_and(a, b)
+
+    @staticmethod
+    def absolute(x: Array) -> Any:
+        return np.abs(x)
+
+
+class _Tensors:
+    """rlx by the names that `_axis_taps` uses."""
+
+    @staticmethod
+    def floor(x: Tensor) -> Tensor:
+        return apply("floor", x)
+
+    @staticmethod
+    def round(x: Tensor) -> Tensor:
+        return apply("round", x)
+
+    @staticmethod
+    def absolute(x: Tensor) -> Tensor:
+        return apply("abs", x)
+
+    @staticmethod
+    def where(condition: Tensor, a: Any, b: Any) -> Tensor:
+        return apply("where", condition, a, b)
+
+    @staticmethod
+    def equal(a: Tensor, b: Any) -> Tensor:
+        return apply("equal", a, b)
+
+    @staticmethod
+    def both(a: Tensor, b: Tensor) -> Tensor:
+        return apply("logical_and", a, b)
+
+    @staticmethod
+    def clip(x: Tensor, low: float, high: float) -> Tensor:
+        return apply("clip", x, min=float(low), max=float(high))
+
+
+def _reflected(xp: Any, c: Any, size: int, align: bool) -> Any:
+    """Coordinates folded back at the centres of the outer elements (align) or at their outer edges."""
+    low = 0.0 if align else -0.5
+    span = float(size - 1 if align else size)
+    if span == 0:
+        return c * 0.0
+    away = xp.absolute(c - low)
+    flips = xp.floor(away / span)
+    rest = away - flips * span
+    even = xp.equal(flips - xp.floor(flips * 0.5) * 2.0, 0.0)
+    return xp.clip(xp.where(even, rest, span - rest) + low, 0, size - 1)
+
+
+def _padded(xp: Any, c: Any, size: int, attrs: Attrs) -> Any:
+    """A coordinate as the padding rule sees it; "zeros" leaves it outside."""
+    if attrs["padding"] == "border":
+        return xp.clip(c, 0, size - 1)
+    return _reflected(xp, c, size, attrs["align_corners"]) if attrs["padding"] == "reflection" else c
+
+
+def _axis_taps(xp: Any, g: Any, size: int, attrs: Attrs) -> list[tuple[Any, Any, Any]]:
+    """(place, weight, inside) of each neighbour along an axis; places are whole and within the axis, weight None is 1,
+    inside None is always."""
+    g = xp.where(xp.equal(g, g), g, -1.0)
+    c = (g + 1.0) * (0.5 * (size - 1)) if attrs["align_corners"] else ((g + 1.0) * float(size) - 1.0) * 0.5
+    c = xp.clip(c, -FAR, FAR)
+    mode = attrs["mode"]
+    if mode != "cubic":
+        c = _padded(xp, c, size, attrs)
+    if mode == "nearest":
+        found = [(xp.round(c), None)]
+    else:
+        base = xp.floor(c)
+        t = c - base
+        if mode == "linear":
+            found = [(base, 1.0 - t), (base + 1.0, t)]
+        else:
+            a = CUBIC_A
+            s = 1.0 - t
+            found = [
+                (base - 1.0, (((t + 1.0) * a - 5.0 * a) * (t + 1.0) + 8.0 * a) * (t + 1.0) - 4.0 * a),
+                (base, ((t * (a + 2.0) - (a + 3.0)) * t) * t + 1.0),
+                (base + 1.0, ((s * (a + 2.0) - (a + 3.0)) * s) * s + 1.0),
+                (base + 2.0, (((s + 1.0) * a - 5.0 * a) * (s + 1.0) + 8.0 * a) * (s + 1.0) - 4.0 * a),
+            ]
+    taps = []
+    for place, weight in found:
+        if mode == "cubic":
+            place = _padded(xp, place, size, attrs)
+        inside = xp.both(place >= 0, place <= size - 1) if attrs["padding"] == "zeros" else None
+        taps.append((xp.clip(place, 0, size - 1), weight, inside))
+    return taps
+
+
+def _grid_sample(x: Array, grid: Array, **attrs: Any) -> Any:
+    sizes = x.shape[2:]
+    n, c = x.shape[:2]
+    flat = x.reshape(n, c, math.prod(sizes))
+    out = grid.shape[1:-1]
+    total = np.zeros((n, c, math.prod(out)), x.dtype)
+    g = grid.astype(x.dtype, copy=False).reshape(n, math.prod(out), len(sizes))
+    axes = [_axis_taps(_Arrays, g[..., len(sizes) - 1 - i], size, attrs) for i, size in enumerate(sizes)]
+    for corner in product(*axes):
+        place: Any = 0
+        weight: Any = np.ones((), x.dtype)
+        inside: Any = True
+        for size, (p, w, good) in zip(sizes, corner, strict=True):
+            place = place * size + p.astype(np.int64)
+            weight = weight if w is None else weight * w
+            inside = inside if good is None else inside & good
+        value = np.take_along_axis(flat, np.broadcast_to(place[:, None], total.shape), axis=2)
+        product_ = value * np.broadcast_to(weight, place.shape)[:, None]
+        total = total + np.where(np.broadcast_to(inside, place.shape)[:, None], product_, 0)
+    return total.reshape(n, c, *out)
+
+
+def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    """Gathers of the neighbours, weighted and added up."""
+    x, grid = inputs
+    dtype = working_float(x)
+    sizes, (n, c) = x.shape[2:], x.shape[:2]
+    out = grid.shape[1:-1]
+    count = math.prod(out)
+    if 0 in (n, c, count):
+        return apply("expand", x.graph.constant(0, x.dtype), shape=(n, c, *out))
+    flat = apply("reshape", cast_to(x, dtype), shape=(x.size,))
+    g = apply("reshape", cast_to(grid, dtype), shape=(n, 1, count, len(sizes)))
+    base = np.arange(n * c, dtype=np.int32).reshape(n, c, 1) * np.int32(math.prod(sizes))
+    axes = []
+    for i, size in enumerate(sizes):
+        last = len(sizes) - 1 - i
+        part = apply("slice", g, starts=(0, 0, 0, last), stops=(n, 1, count, last + 1), steps=(1,) * 4)
+        axes.append(_axis_taps(_Tensors, apply("reshape", part, shape=(n, 1, count)), size, attrs))
+    total: Any = None
+    for corner in product(*axes):
+        place: Any = None
+        weight: Any = None
+        inside: Any = None
+        for size, (p, w, good) in zip(sizes, corner, strict=True):
+            whole = apply("cast", p, dtype=i32)
+            place = whole if place is None else place * size + whole
+            weight = w if weight is None else (weight if w is None else weight * w)
+            inside = good if inside is None else apply("logical_and", inside, good)
+        value = apply("gather", flat, apply("add", place, x.graph.constant(base)), axis=0)
+        term = value if weight is None else value * weight
+        term = term if inside is None else apply("where", inside, term, 0)
+        total = term if total is None else total + term
+    return cast_to(apply("reshape", total, shape=(n, c, *out)), x.dtype)
+
+
+def _first(dtypes: Sequence[DType]) -> DType:
+    return dtypes[0]
+
+
+def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """Through the gathers: back to where each neighbour was read, and to the grid through the weights."""
+    d = grads[0]
+    if d is None or node.output.size == 0:
+        return (None, None)
+    return pullback([_decompose(node.inputs, node.attrs)], [d], node.inputs, stop=True)
+
+
+register(
+    Op("grid_sample", "image", _infer, computed(_first)(_grid_sample), "torch.nn.functional.grid_sample", _vjp,
+       kernel="grid_sample", decompose=_decompose)
+)  # fmt: skip
+
+
+def grid_sample(
+    x: TensorLike,
+    grid: TensorLike,
+    *,
+    mode: str = "linear",
+    padding: str = "zeros",
+    align_corners: bool = False,
+) -> Tensor:
+    """x read at the places that a grid names, between its elements too.
+
+    Shape: x (N, C, H, W), grid (N, H', W', 2) gives (N, C, H', W'); or x (N, C, D, H, W), grid (N, D', H', W', 3). The
+    grid's last axis is (x, y[, z]): -1 and 1 are the outer elements' centres (align_corners) or their outer edges. mode:
+    "linear", "nearest" (ties to even) or, in two dimensions, "cubic" (coefficient -0.75). padding: what lies
+    outside is "zeros", the "border" or the "reflection". NaN counts as -1; coordinates beyond ±2²² elements as there.
+    Dtype: x's; integers become f32. Gradient: to x and the grid (none through the rounding of "nearest").
+    Numerics: places and sums in f32. Follows torch.nn.functional.grid_sample and ONNX GridSample.
+    """
+    x, grid = (floating(t) for t in tensors("grid_sample", x, grid))
+    return apply("grid_sample", x, grid, mode=mode, padding=padding, align_corners=bool(align_corners))

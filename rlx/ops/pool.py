@@ -1,0 +1,307 @@
+"""Max and average pooling over one to three spatial axes, their gradients, and pooling over everything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors, want_inputs
+from rlx.ops.image import (
+    Ints,
+    Pads,
+    pads_of,
+    per_axis,
+    spatial_axes,
+    want_counts,
+    want_floats,
+    want_image,
+    want_pads,
+    window_counts,
+    windows,
+)
+from rlx.ops.numeric import Array, computed
+
+
+def _first(dtypes: Sequence[DType]) -> DType:
+    return dtypes[0]
+
+
+def _want_pool(op: str, x: TensorType, attrs: Attrs) -> Ints:
+    """The windows along each axis."""
+    n = want_image(op, x)
+    want_counts(op, attrs, ("kernel", "strides"), n)
+    if "dilations" in attrs:
+        want_counts(op, attrs, ("dilations",), n)
+    want_pads(op, attrs, n)
+    if not isinstance(attrs["ceil_mode"], bool):
+        raise DTypeError(f"{op}: ceil_mode is {attrs['ceil_mode']!r}; expected a bool")
+    for axis, (k, (before, after)) in enumerate(zip(attrs["kernel"], attrs["pads"], strict=True)):
+        reach = attrs.get("dilations", (1,) * n)[axis] * (k - 1)
+        if max(before, after) > reach:
+            raise ShapeError(
+                f"{op}: pads ({before}, {after}) of spatial axis {axis}; expected at most {reach}, so that no window "
+                "lies in the padding alone"
+            )
+    if 0 in x.shape[2:]:
+        raise ShapeError(f"{op}: the input is {x}; expected at least one element along every spatial axis")
+    return pool_counts(op, x.shape, attrs)
+
+
+def pool_counts(op: str, shape: Sequence[int], attrs: Attrs) -> Ints:
+    """The windows along each axis of an input of that shape."""
+    dilations = attrs.get("dilations", (1,) * len(attrs["kernel"]))
+    return window_counts(
+        op, shape[2:], attrs["kernel"], attrs["strides"], dilations, attrs["pads"], attrs["ceil_mode"]
+    )
+
+
+def _max_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("max_pool", types, 1)
+    want_floats("max_pool", types, ("input",))
+    x = types[0]
+    return TensorType((*x.shape[:2], *_want_pool("max_pool", x, attrs)), x.dtype)
+
+
+def _seen(x: Array, attrs: Attrs, fill: float) -> Array:
+    """(N, C, ∏kernel, *counts): what each window sees."""
+    counts = pool_counts("max_pool", x.shape, attrs)
+    dilations = attrs.get("dilations", (1,) * len(counts))
+    seen = windows(x, attrs["kernel"], attrs["strides"], dilations, attrs["pads"], counts, x.dtype.type(fill))
+    return seen.reshape(*x.shape[:2], math.prod(attrs["kernel"]), *counts)
+
+
+def _max_pool(x: Array, **attrs: Any) -> Any:
+    return np.max(_seen(x, attrs, -np.inf), axis=2)
+
+
+def _max_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    d = grads[0]
+    return (None,) if d is None else (apply("max_pool_grad", node.inputs[0], d, **node.attrs),)
+
+
+register(
+    Op("max_pool", "pool", _max_infer, computed(_first)(_max_pool), "torch.nn.functional.max_pool2d", _max_vjp,
+       kernel="pool")
+)  # fmt: skip
+
+
+def _max_grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    op = "max_pool_grad"
+    want_inputs(op, types, 2)
+    want_floats(op, types, ("input", "gradient"))
+    x, d = types
+    expected = (*x.shape[:2], *_want_pool(op, x, attrs))
+    if d.shape != expected:
+        raise ShapeError(f"{op}: the gradient is {d.shape}; expected {expected}, the shape of the pooled input")
+    return x
+
+
+def _places(shape: Sequence[int], attrs: Attrs) -> Array:
+    """(∏kernel, *counts): the flat spatial index that each place of each window looks at, -1 in the padding."""
+    flat = np.arange(math.prod(shape[2:])).reshape(1, 1, *shape[2:])
+    return _seen(flat, attrs, -1)[0, 0]
+
+
+def largest(x: Array, attrs: Attrs) -> Array:
+    """(N, C, *counts): the flat spatial index of the largest element of each window, the first of equals, the first NaN
+    where there is one; -1 where a dilated window sees nothing but padding."""
+    places = _places(x.shape, attrs)
+    seen = _seen(x, attrs, -np.inf)
+    value = seen[:, :, 0]
+    chosen = np.broadcast_to(places[0], value.shape)
+    for tap in range(1, len(places)):
+        v, inside = seen[:, :, tap], places[tap] >= 0
+        better = inside & ((chosen < 0) | (v > value) | (np.isnan(v) & ~np.isnan(value)))
+        value, chosen = np.where(better, v, value), np.where(better, places[tap], chosen)
+    return np.asarray(chosen)
+
+
+def _max_grad(x: Array, d: Array, **attrs: Any) -> Array:
+    n, c, spatial = x.shape[0], x.shape[1], math.prod(x.shape[2:])
+    chosen = largest(x, attrs).reshape(n * c, -1)
+    total = np.zeros((n * c, spatial), d.dtype)
+    rows, windows_ = np.nonzero(chosen >= 0)
+    np.add.at(total, (rows, chosen[rows, windows_]), d.reshape(n * c, -1)[rows, windows_])
+    return total.reshape(x.shape)
+
+
+def _max_grad_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """To the gradient it was given: what stands where each window's largest element is. To x: nothing, almost
+    everywhere."""
+    g = grads[0]
+    if g is None:
+        return (None, None)
+    x, d = node.inputs
+    return None, _picked(x, g, d, node.attrs)
+
+
+def _picked(x: Tensor, g: Tensor, d: Tensor, attrs: Attrs) -> Tensor:
+    """g at the largest element of each window of x."""
+    spatial = x.shape[2:]
+    places = _places(x.shape, attrs)
+    taps = places.shape[0]
+    flat = (x.shape[0] * x.shape[1], math.prod(spatial))
+    index = x.graph.constant(np.maximum(places, 0).reshape(-1).astype(np.int32))
+    inside = x.graph.constant((places >= 0).reshape(1, taps, -1))
+    shape = (flat[0], taps, math.prod(places.shape[1:]))
+    wide = [
+        apply("reshape", apply("gather", apply("reshape", t, shape=flat), index, axis=1), shape=shape) for t in (x, g)
+    ]
+    seen = apply("where", inside, wide[0], -math.inf)
+    top = apply("equal", seen, apply("max", seen, axes=(1,), keepdims=True))
+    hit = apply("cast", apply("logical_and", top, inside), dtype=d.dtype)
+    # The first of equals: none before it hits.
+    earlier = x.graph.constant(np.tri(taps, taps, -1, dtype=np.float32), d.dtype)
+    before = apply("matmul", earlier, hit, transpose_a=False, transpose_b=False, activation=None)
+    first = apply("where", apply("equal", before, 0), hit, 0)
+    total = apply("sum", first * cast_to(wide[1], d.dtype), axes=(1,), keepdims=False)
+    return apply("reshape", total, shape=d.shape)
+
+
+register(
+    Op("max_pool_grad", "pool", _max_grad_infer, computed(_first)(_max_grad), "torch.autograd of max_pool2d",
+       _max_grad_vjp, kernel="max_pool_grad")
+)  # fmt: skip
+
+
+def _avg_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("avg_pool", types, 1)
+    want_floats("avg_pool", types, ("input",))
+    x = types[0]
+    if not isinstance(attrs["count_include_pad"], bool):
+        raise DTypeError(f"avg_pool: count_include_pad is {attrs['count_include_pad']!r}; expected a bool")
+    return TensorType((*x.shape[:2], *_want_pool("avg_pool", x, attrs)), x.dtype)
+
+
+def divisors(shape: Sequence[int], attrs: Attrs) -> Array:
+    """(*counts): how many elements the mean of each window divides by. Padding counts where asked for, what lies beyond
+    it (the last window in ceil mode) never does."""
+    found = np.ones((), np.int64)
+    counts = pool_counts("avg_pool", shape, attrs)
+    for n, k, s, (before, after), c in zip(
+        shape[2:], attrs["kernel"], attrs["strides"], attrs["pads"], counts, strict=True
+    ):
+        start = np.arange(c) * s - before
+        low, high = (-before, n + after) if attrs["count_include_pad"] else (0, n)
+        held = np.minimum(start + k, high) - np.maximum(start, low)
+        found = found[..., None] * held
+    return found
+
+
+def _avg_pool(x: Array, **attrs: Any) -> Any:
+    return np.sum(_seen(x, attrs, 0.0), axis=2) / divisors(x.shape, attrs).astype(x.dtype)
+
+
+def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """Each mean's share to every element it was made of: a transposed depthwise convolution with ones."""
+    x, d, attrs = node.inputs[0], grads[0], node.attrs
+    if d is None:
+        return (None,)
+    n = len(attrs["kernel"])
+    d = d / x.graph.constant(divisors(x.shape, attrs).astype(np.float32), d.dtype)
+    counts = d.shape[2:]
+    # Windows that end beyond the padding (ceil mode) want padding to end in.
+    pads = tuple(
+        (before, max(after, (c - 1) * s + k - before - size))
+        for size, k, s, (before, after), c in zip(
+            x.shape[2:], attrs["kernel"], attrs["strides"], attrs["pads"], counts, strict=True
+        )
+    )
+    ones = x.graph.constant(np.ones((x.shape[1], 1, *attrs["kernel"]), np.float32), d.dtype)
+    found = apply(
+        "conv_grad_input", d, ones, sizes=x.shape[2:], strides=attrs["strides"], dilations=(1,) * n, pads=pads,
+        groups=x.shape[1],
+    )  # fmt: skip
+    return (cast_to(found, x.dtype),)
+
+
+register(
+    Op("avg_pool", "pool", _avg_infer, computed(_first)(_avg_pool), "torch.nn.functional.avg_pool2d", _avg_vjp,
+       kernel="pool")
+)  # fmt: skip
+
+
+def _window(op: str, x: Tensor, kernel: Any, strides: Any, pads: Any) -> dict[str, Ints | Pads]:
+    n = spatial_axes(op, x)
+    size = per_axis(op, "kernel", kernel, n)
+    moves = size if strides is None else per_axis(op, "strides", strides, n)
+    return {"kernel": size, "strides": moves, "pads": pads_of(op, pads, n)}
+
+
+def max_pool(
+    x: TensorLike, kernel: Any, *, strides: Any = None, pads: Any = 0, dilations: Any = 1, ceil_mode: bool = False
+) -> Tensor:
+    """The largest element of each window.
+
+    Shape: (N, C, *S) gives (N, C, *windows), one to three spatial axes. kernel, dilations: an int or one for each axis;
+    strides: likewise, the kernel where None; pads: an int, one for each axis, or (begin, end) for each, at most what a
+    window reaches. ceil_mode: a last window that begins inside the input or its front padding counts too. Dtype: float;
+    integers become f32. Gradient: to the largest element, the first of equals. Numerics: exact; padding never wins; NaN
+    wins. Follows ONNX MaxPool and torch.
+    """
+    x = floating(tensor("max_pool", x))
+    spread = per_axis("max_pool", "dilations", dilations, spatial_axes("max_pool", x))
+    window = _window("max_pool", x, kernel, strides, pads)
+    return apply("max_pool", x, dilations=spread, ceil_mode=bool(ceil_mode), **window)
+
+
+def max_pool_grad(
+    x: TensorLike,
+    d: TensorLike,
+    kernel: Any,
+    *,
+    strides: Any = None,
+    pads: Any = 0,
+    dilations: Any = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The gradient of rlx.max_pool(x, …) with respect to x, given the gradient d of its result.
+
+    Shape: x's; d is of the pooled shape. Dtype: x's. Gradient: to d. Numerics: sums in f32, in the order of windows.
+    """
+    x, d = (floating(t) for t in tensors("max_pool_grad", x, d))
+    spread = per_axis("max_pool_grad", "dilations", dilations, spatial_axes("max_pool_grad", x))
+    window = _window("max_pool_grad", x, kernel, strides, pads)
+    return apply("max_pool_grad", x, d, dilations=spread, ceil_mode=bool(ceil_mode), **window)
+
+
+def avg_pool(
+    x: TensorLike,
+    kernel: Any,
+    *,
+    strides: Any = None,
+    pads: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+) -> Tensor:
+    """The mean of each window.
+
+    Shape: as rlx.max_pool. count_include_pad: whether the mean counts padding (as zeros); ONNX's default is False,
+    torch's True. Dtype: float; integers become f32. Gradient: each mean's share to its elements. Numerics: sums in f32.
+    Follows ONNX AveragePool and torch.
+    """
+    x = floating(tensor("avg_pool", x))
+    window = _window("avg_pool", x, kernel, strides, pads)
+    return apply(
+        "avg_pool", x, ceil_mode=bool(ceil_mode), count_include_pad=bool(count_include_pad), **window
+    )
+
+
+def global_avg_pool(x: TensorLike) -> Tensor:
+    """The mean over all spatial axes. Shape: (N, C, *S) gives (N, C, 1, …). Dtype, gradient, numerics: rlx.mean's."""
+    x = tensor("global_avg_pool", x)
+    spatial_axes("global_avg_pool", x)
+    return apply("mean", floating(x), axes=tuple(range(2, x.ndim)), keepdims=True)
+
+
+def global_max_pool(x: TensorLike) -> Tensor:
+    """The largest over all spatial axes. Shape: (N, C, *S) gives (N, C, 1, …). Dtype, gradient, numerics: rlx.max's."""
+    x = tensor("global_max_pool", x)
+    spatial_axes("global_max_pool", x)
+    return apply("max", x, axes=tuple(range(2, x.ndim)), keepdims=True)

@@ -1,0 +1,254 @@
+"""Resizing along any axes: nearest, linear and cubic, with the coordinate rules of ONNX Resize."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.dtypes import DType
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ops.base import TensorLike, cast_to, floating, tensor, want_inputs
+from rlx.ops.image import per_axis
+from rlx.ops.numeric import Array, computed
+from rlx.ops.reduce import working_float
+
+MODES = ("nearest", "linear", "cubic")
+COORDINATES = (
+    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
+    "tf_half_pixel_for_nn",
+)  # fmt: skip
+ROUNDING = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+_TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+
+
+def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    op = "resize"
+    want_inputs(op, types, 1)
+    x = types[0]
+    sizes, scales = attrs["sizes"], attrs["scales"]
+    if not isinstance(sizes, tuple) or len(sizes) != x.rank or not all(type(n) is int and n >= 0 for n in sizes):
+        raise ShapeError(f"{op}: sizes is {sizes!r}; expected a tuple of {x.rank} ints ≥ 0, one for each axis of {x}")
+    good = isinstance(scales, tuple) and len(scales) == x.rank
+    if not good or not all(isinstance(s, float) and math.isfinite(s) and s > 0 for s in scales):
+        raise ShapeError(f"{op}: scales is {scales!r}; expected a tuple of {x.rank} floats > 0, one for each axis")
+    for axis, (n, size) in enumerate(zip(x.shape, sizes, strict=True)):
+        if size and not n:
+            raise ShapeError(f"{op}: axis {axis} of {x} is empty and cannot become {size} long")
+    for name, allowed in (("mode", MODES), ("coordinates", COORDINATES), ("rounding", ROUNDING)):
+        if attrs[name] not in allowed:
+            raise ShapeError(f"{op}: {name} is {attrs[name]!r}; expected one of {', '.join(allowed)}")
+    if not isinstance(attrs["cubic_a"], float) or not isinstance(attrs["exclude_outside"], bool):
+        a, exclude = attrs["cubic_a"], attrs["exclude_outside"]
+        raise DTypeError(f"{op}: cubic_a {a!r}, exclude_outside {exclude!r}; expected a float, a bool")
+    if attrs["mode"] != "nearest" and not x.dtype.is_float:
+        raise DTypeError(f"{op}: mode {attrs['mode']} of {x.dtype}; expected a float (rlx.resize casts)")
+    return TensorType(sizes, x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class AxisTable:
+    """Where each element of a resized axis comes from: `index` and `weight`, both (new length, taps)."""
+
+    axis: int
+    index: npt.NDArray[np.int32]
+    weight: npt.NDArray[np.float64]
+
+    @property
+    def taps(self) -> int:
+        return int(self.index.shape[1])
+
+    def matrix(self, n: int) -> npt.NDArray[np.float64]:
+        """The same as a matrix (new length, n)."""
+        made = np.zeros((len(self.index), n))
+        np.add.at(made, (np.arange(len(self.index))[:, None], self.index), self.weight)
+        return made
+
+
+def tables(shape: Sequence[int], attrs: Attrs) -> list[AxisTable]:
+    """A table for each axis that changes; axes that stay as they are have none."""
+    found = []
+    for axis, (n, size, scale) in enumerate(zip(shape, attrs["sizes"], attrs["scales"], strict=True)):
+        if n == size and scale == 1.0:
+            continue
+        found.append(_table(axis, n, size, scale, attrs))
+    return found
+
+
+def _table(axis: int, n: int, size: int, scale: float, attrs: Attrs) -> AxisTable:
+    at = [_source(i, n, size, scale, attrs["coordinates"]) for i in range(size)]
+    mode = attrs["mode"]
+    taps = _TAPS[mode]
+    index = np.zeros((size, taps), np.int64)
+    weight = np.zeros((size, taps))
+    for i, x in enumerate(at):
+        if mode == "nearest":
+            index[i, 0], weight[i, 0] = _rounded(x, attrs["rounding"]), 1.0
+            continue
+        low = math.floor(x)
+        part = float(x - low)
+        index[i] = low + np.arange(taps) - (taps // 2 - 1)
+        weight[i] = (1 - part, part) if mode == "linear" else _cubic(part, attrs["cubic_a"])
+    if attrs["exclude_outside"]:
+        weight = np.where((index < 0) | (index >= n), 0.0, weight)
+        weight = weight / np.sum(weight, axis=1, keepdims=True)
+    return AxisTable(axis, np.clip(index, 0, max(n - 1, 0)).astype(np.int32), weight)
+
+
+def _source(i: int, n: int, size: int, scale: float, rule: str) -> Fraction:
+    """The place in the input that element i of the output stands for, exactly."""
+    # A scale that the sizes alone would give is the ratio itself, not the float nearest to it: ties fall right.
+    ratio = Fraction(size, n) if size and scale == size / n else Fraction(scale)
+    half = Fraction(1, 2)
+    if rule == "asymmetric":
+        return i / ratio
+    if rule == "align_corners":
+        length = ratio * n
+        return Fraction(0) if length == 1 else i * (n - 1) / (length - 1)
+    if rule == "tf_half_pixel_for_nn":
+        return (i + half) / ratio
+    if rule == "pytorch_half_pixel" and size <= 1:
+        return Fraction(0)
+    if rule == "half_pixel_symmetric":
+        # The output of a scale that does not divide evenly is centred in what it stands for.
+        adjust = size / (ratio * n)
+        centre = Fraction(n, 2)
+        return centre * (1 - adjust) + (i + half) / ratio - half
+    return (i + half) / ratio - half
+
+
+def _rounded(x: Fraction, rule: str) -> int:
+    if rule == "floor":
+        return math.floor(x)
+    if rule == "ceil":
+        return math.ceil(x)
+    return math.ceil(x - Fraction(1, 2)) if rule == "round_prefer_floor" else math.floor(x + Fraction(1, 2))
+
+
+def _cubic(t: float, a: float) -> tuple[float, float, float, float]:
+    """Keys' weights of the four neighbours of a place that lies t behind the second."""
+    return (
+        ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a,
+        ((a + 2) * t - (a + 3)) * t * t + 1,
+        ((a + 2) * (1 - t) - (a + 3)) * (1 - t) * (1 - t) + 1,
+        ((a * (2 - t) - 5 * a) * (2 - t) + 8 * a) * (2 - t) - 4 * a,
+    )
+
+
+def _resize(x: Array, **attrs: Any) -> Array:
+    if 0 in attrs["sizes"]:
+        return np.zeros(attrs["sizes"], x.dtype)
+    for t in tables(x.shape, attrs):
+        if attrs["mode"] == "nearest":
+            x = np.take(x, t.index[:, 0], axis=t.axis)
+            continue
+        column = (-1,) + (1,) * (x.ndim - 1 - t.axis)
+        parts = (
+            np.take(x, t.index[:, k], axis=t.axis) * t.weight[:, k].astype(x.dtype).reshape(column)
+            for k in range(t.taps)
+        )
+        total = next(parts)
+        for part in parts:
+            total = total + part
+        x = total
+    return x
+
+
+def _first(dtypes: Sequence[DType]) -> DType:
+    return dtypes[0]
+
+
+def _reference(x: Array, **attrs: Any) -> Any:
+    if attrs["mode"] == "nearest":
+        return _resize(np.asarray(x), **attrs)
+    return _computed(x, **attrs)
+
+
+_computed = computed(_first)(_resize)
+
+
+def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """Each axis is a product with the matrix of its table; back goes the product with its transpose."""
+    x, d = node.inputs[0], grads[0]
+    if d is None or not d.dtype.is_float or d.size == 0:
+        return (None,)
+    d = cast_to(d, working_float(d))
+    for t in reversed(tables(x.shape, node.attrs)):
+        matrix = d.graph.constant(t.matrix(x.shape[t.axis]).astype(np.float32), d.dtype)
+        perm = (*(i for i in range(d.ndim) if i != t.axis), t.axis)
+        back = tuple(perm.index(i) for i in range(d.ndim))
+        d = apply("transpose", d, perm=perm)
+        if d.ndim == 1:
+            d = apply("reshape", d, shape=(1, *d.shape))
+        d = apply("matmul", d, matrix, transpose_a=False, transpose_b=False, activation=None)
+        if x.ndim == 1:
+            d = apply("reshape", d, shape=d.shape[1:])
+        d = apply("transpose", d, perm=back)
+    return (cast_to(d, x.dtype),)
+
+
+register(Op("resize", "resize", _infer, _reference, "onnx.reference Resize", _vjp, kernel="resize"))
+
+
+def resize(
+    x: TensorLike,
+    sizes: Any = None,
+    *,
+    scales: Any = None,
+    mode: str = "nearest",
+    coordinates: str = "half_pixel",
+    rounding: str = "round_prefer_floor",
+    cubic_a: float = -0.75,
+    exclude_outside: bool = False,
+) -> Tensor:
+    """The tensor with its last axes made longer or shorter.
+
+    Shape: sizes or scales (exactly one) name the last axes, as many as they have entries; an axis scaled by s becomes
+    ⌊n·s⌋ long. mode: "nearest", "linear" or "cubic" (Keys, 1981, with coefficient cubic_a). coordinates: where an
+    output element lies in the input: "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
+    "asymmetric", "tf_half_pixel_for_nn". rounding ("nearest" only): "round_prefer_floor", "round_prefer_ceil", "floor",
+    "ceil". exclude_outside: neighbours beyond the edge weigh nothing and the others are scaled up, instead of repeating
+    the edge. Dtype: any for "nearest"; else float, integers become f32. Gradient: each element's weights back to what it was made
+    of. Numerics: places are found in exact arithmetic; weights in f32. Follows ONNX Resize.
+    """
+    x = tensor("resize", x)
+    if (sizes is None) == (scales is None):
+        raise ShapeError("resize: expected sizes or scales, exactly one of them")
+    if sizes is not None:
+        ends = (int(sizes),) if hasattr(sizes, "__index__") else tuple(sizes)
+        keep = _kept(x, len(ends))
+        full = (*x.shape[:keep], *per_axis("resize", "sizes", ends, len(ends)))
+        factors = tuple(float(size / n) if n and size else 1.0 for n, size in zip(x.shape, full, strict=True))
+    else:
+        given = (scales,) if isinstance(scales, int | float) else tuple(scales)
+        keep = _kept(x, len(given))
+        factors = (*(1.0,) * keep, *(float(s) for s in given))
+        if not all(math.isfinite(s) and s > 0 for s in factors):
+            raise ShapeError(f"resize: scales is {scales!r}; expected numbers > 0")
+        full = tuple(math.floor(n * s) for n, s in zip(x.shape, factors, strict=True))
+    if mode != "nearest":
+        x = floating(x)
+    return apply(
+        "resize", x, sizes=full, scales=factors, mode=mode, coordinates=coordinates, rounding=rounding,
+        cubic_a=float(cubic_a), exclude_outside=bool(exclude_outside),
+    )  # fmt: skip
+
+
+def _kept(x: Tensor, named: int) -> int:
+    if named > x.ndim:
+        raise ShapeError(f"resize: {named} sizes or scales for {x.type}; expected at most {x.ndim}")
+    return x.ndim - named
+
+
+def upsample2x(x: TensorLike) -> Tensor:
+    """Every element of the spatial axes twice: nearest, scale 2. Shape: (N, C, *S) gives (N, C, *2S)."""
+    x = tensor("upsample2x", x)
+    if x.ndim < 3:
+        raise ShapeError(f"upsample2x: the input is {x.type}; expected (N, C, …) with at least one spatial axis")
+    return resize(x, scales=(2.0,) * (x.ndim - 2), coordinates="asymmetric", rounding="floor")
