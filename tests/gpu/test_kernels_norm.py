@@ -61,6 +61,14 @@ def test_more_rows_than_one_grid_axis() -> None:
     close(run("softmax", x, axis=1), _softmax(x, 1))
 
 
+@pytest.mark.parametrize("n", [384, 1000, 1024, 1030])
+def test_many_rows(n: int) -> None:
+    x = np.random.default_rng(2).standard_normal((2053, n)).astype(np.float32)
+    gamma, beta = x[0].copy(), x[1].copy()
+    close(run("softmax", x, axis=1), _softmax(x, 1))
+    close(run("layer_norm", x, gamma, beta, eps=1e-5), _norm("layer_norm", x, 1e-5, gamma, beta))
+
+
 def test_empty() -> None:
     assert run("softmax", np.zeros((0, 4), np.float32), axis=1).shape == (0, 4)
     assert run("softmax", np.zeros((3, 0), np.float32), axis=1).shape == (3, 0)

@@ -12,6 +12,8 @@ from rlx.dtypes import f32
 from rlx.ir import Node
 
 _MOST_QUADS = 8  # what a thread holds in registers: 32 elements of its row
+_WARP = 32
+_MANY_ROWS = 2048  # with so many rows, one warp a row fills a device
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -19,10 +21,12 @@ def _native(node: Node, features: frozenset[str]) -> bool:
     return all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
 
 
-def row_shape(n: int, aligned: int) -> tuple[int, int, int]:
+def row_shape(n: int, rows: int, aligned: int) -> tuple[int, int, int]:
     """C0, C1, C2 of the row kernels: threads a row, quads a thread (0: too long for registers), aligned quads."""
     pieces = max(1, -(-n // 4))
     lanes = min(THREADS, 1 << max(0, -(-pieces // 2) - 1).bit_length())  # about two quads a thread
+    if rows >= _MANY_ROWS and pieces <= _WARP * _MOST_QUADS:
+        lanes = min(lanes, _WARP)  # a warp keeps to itself: on CUDA no barrier at all
     held = -(-pieces // lanes)
     return lanes, held if held <= _MOST_QUADS else 0, aligned
 
@@ -40,7 +44,7 @@ def lower_softmax(ctx: Lowering, node: Node) -> None:
     words = (("T", stored.name),)
     if inner == 1:
         aligned = int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize)
-        shape = row_shape(n, aligned)
+        shape = row_shape(n, outer, aligned)
         rows = THREADS // shape[0]
         kernel = FileKernel(decls.SOFTMAX.stem, words, shape)
         ctx.launch(kernel, ctx.groups(math.ceil(outer / rows)), [source, target, outer, n])
@@ -67,7 +71,7 @@ def lower_norm(ctx: Lowering, node: Node) -> None:
     beta = rest[0] if rest else gamma
     aligned = int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize)
     aligned = aligned and quads(gamma, beta, itemsize=kept.itemsize)
-    shape = row_shape(n, aligned)
+    shape = row_shape(n, rows, aligned)
     constants = (*shape, int(node.op.name == "rms_norm"), int(bool(rest)))
     kernel = FileKernel(decls.ROW_NORM.stem, (("T", stored.name), ("W", kept.name)), constants)
     groups = ctx.groups(math.ceil(rows / (THREADS // shape[0])))

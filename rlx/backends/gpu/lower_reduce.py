@@ -15,7 +15,6 @@ _KIND = {"sum": 0, "mean": 0, "prod": 1, "max": 2, "min": 3}
 _SERIAL = 64  # a thread's longest run of terms before a tree takes over, where the work is split
 _LONG = 1 << 16  # the longest row one group takes when there are rows enough to fill the device
 _MANY = 1024  # groups that fill a device
-MAX_CHUNK_BYTES = 1 << 31
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
