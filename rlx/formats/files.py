@@ -44,12 +44,15 @@ def open_regular(path: Path) -> BinaryIO:
 def read_bytes(path: Path, most: int) -> bytes:
     """The content of a file of at most `most` bytes. Raises: ModelFormatError."""
     with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise ModelFormatError(f"{path}: larger than {most:,} bytes, which no such file should be")
         try:
-            content = file.read(most + 1)
+            content = file.read(size + 1)  # a read of `most` would allocate as much
         except OSError as error:
             raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > most:
-        raise ModelFormatError(f"{path}: larger than {most:,} bytes, which no such file should be")
+    if len(content) != size:
+        raise ModelFormatError(f"{path}: changed its size while it was read")
     return content
 
 

@@ -72,9 +72,9 @@ class TextTokenizer:
 
 
 def _is_fault(error: BaseException) -> bool:
-    """Whether it is the file's fault: the package raises bare Exception for a damaged one, and for some its Rust code
-    panics, which reaches Python as an exception that is no Exception."""
-    return type(error) is Exception or type(error).__name__ == "PanicException"
+    """Whether it is the file's fault: the package raises ValueError or bare Exception for a damaged one, and for some
+    its Rust code panics, which reaches Python as an exception that is no Exception."""
+    return type(error) in (Exception, ValueError) or type(error).__name__ == "PanicException"
 
 
 def _check_utf8(text: Any, index: int) -> None:

@@ -1,0 +1,190 @@
+"""Model folders: what is read from them, and what is said when a part is missing, damaged or not supported."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlx.errors import DTypeError, ModelFormatError, RlxError
+from rlx.formats.huggingface import ModelFolder, SentenceModules
+from tests.models.tiny import write_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model", max_length=12)
+
+
+def change(path: Path, **entries: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))
+
+
+class TestFolder:
+    def test_parts(self, folder: Path) -> None:
+        model = ModelFolder(str(folder))
+        assert model.config["hidden_size"] == 24
+        assert model.sentence_modules() == SentenceModules("mean", True, 12, False)
+        assert "embeddings.LayerNorm.bias" in model.tensors()
+
+    def test_absent(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelFormatError, match=r"absent does not exist; give the folder"):
+            ModelFolder(tmp_path / "absent")
+
+    def test_a_file_instead(self, folder: Path) -> None:
+        with pytest.raises(ModelFormatError, match="is not a folder; give the folder"):
+            ModelFolder(folder / "config.json")
+
+    def test_without_config(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelFormatError, match=r"has no config\.json; is this a Hugging Face"):
+            ModelFolder(tmp_path)
+
+    def test_a_name_no_folder_can_have(self) -> None:
+        with pytest.raises(ModelFormatError, match="does not exist"):
+            ModelFolder("a\0b")
+
+    @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff\xfe{}", b"3"], ids=repr)
+    def test_a_damaged_config(self, folder: Path, content: bytes) -> None:
+        (folder / "config.json").write_bytes(content)
+        with pytest.raises(ModelFormatError, match=r"config\.json"):
+            ModelFolder(folder)
+
+    def test_a_config_of_20_megabytes(self, folder: Path) -> None:
+        (folder / "config.json").write_bytes(b" " * 20_000_000)
+        with pytest.raises(ModelFormatError, match="larger than 16,000,000 bytes"):
+            ModelFolder(folder)
+
+    def test_without_weights(self, folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        with pytest.raises(ModelFormatError, match=r"neither model\.safetensors nor"):
+            ModelFolder(folder).tensors()
+
+
+class TestSentenceModules:
+    def test_a_plain_bert_folder_means_mean_pooling(self, tmp_path: Path) -> None:
+        model = ModelFolder(write_model(tmp_path / "plain", pooling=None))
+        assert model.sentence_modules() == SentenceModules("mean", False, None, False)
+
+    def test_cls_without_normalize(self, tmp_path: Path) -> None:
+        model = ModelFolder(write_model(tmp_path / "cls", pooling="cls", normalize=False))
+        assert model.sentence_modules() == SentenceModules("cls", False, None, False)
+
+    def test_pooling_of_another_kind(self, folder: Path) -> None:
+        change(folder / "1_Pooling/config.json", pooling_mode_max_tokens=True)
+        with pytest.raises(
+            ModelFormatError, match=r"pooling \['max_tokens', 'mean_tokens'\] is not supported"
+        ):
+            ModelFolder(folder).sentence_modules()
+
+    @pytest.mark.parametrize("path", ["..", "../other", "/etc", "", None, 3, ["1_Pooling"]], ids=repr)
+    def test_pooling_outside_the_folder(self, folder: Path, path: Any) -> None:
+        listed = json.loads((folder / "modules.json").read_text())
+        listed[1]["path"] = path
+        (folder / "modules.json").write_text(json.dumps(listed))
+        with pytest.raises(ModelFormatError, match=r"modules\.json.*not a name inside"):
+            ModelFolder(folder).sentence_modules()
+
+    def test_no_pooling_config(self, folder: Path) -> None:
+        (folder / "1_Pooling/config.json").unlink()
+        with pytest.raises(ModelFormatError, match=r"1_Pooling/config\.json: cannot be read"):
+            ModelFolder(folder).sentence_modules()
+
+    @pytest.mark.parametrize(
+        "kinds",
+        [
+            [],
+            ["Transformer"],
+            ["Transformer", "Normalize", "Pooling"],
+            ["Transformer", "Pooling", "Dense"],
+            [None],
+        ],
+        ids=str,
+    )
+    def test_other_modules(self, folder: Path, kinds: list[str]) -> None:
+        listed = [{"type": f"sentence_transformers.models.{kind}", "path": "1_Pooling"} for kind in kinds]
+        (folder / "modules.json").write_text(json.dumps(listed))
+        with pytest.raises(ModelFormatError, match=r"modules\.json: modules .* are not supported"):
+            ModelFolder(folder).sentence_modules()
+
+    @pytest.mark.parametrize("content", ["{}", "3", "[3]", '["a"]', '[], "x": [1]'], ids=repr)
+    def test_what_is_no_list_of_modules(self, folder: Path, content: str) -> None:
+        (folder / "modules.json").write_text(content)
+        with pytest.raises(ModelFormatError, match=r"modules\.json"):
+            ModelFolder(folder).sentence_modules()
+
+    def test_a_transformer_in_a_folder_of_its_own(self, folder: Path) -> None:
+        listed = json.loads((folder / "modules.json").read_text())
+        listed[0]["path"] = "0_Transformer"
+        (folder / "modules.json").write_text(json.dumps(listed))
+        with pytest.raises(ModelFormatError, match="'0_Transformer'"):
+            ModelFolder(folder).sentence_modules()
+
+    @pytest.mark.parametrize("value", [0, -1, "256", 2.5, True, [1]], ids=repr)
+    def test_length_limits_that_are_none(self, folder: Path, value: Any) -> None:
+        change(folder / "sentence_bert_config.json", max_seq_length=value)
+        with pytest.raises(ModelFormatError, match=r"max_seq_length is .*, expected a positive integer"):
+            ModelFolder(folder).sentence_modules()
+
+    def test_lowercasing_is_read(self, folder: Path) -> None:
+        change(folder / "sentence_bert_config.json", do_lower_case=True)
+        assert ModelFolder(folder).sentence_modules().lower
+        change(folder / "sentence_bert_config.json", do_lower_case="yes")
+        with pytest.raises(ModelFormatError, match="do_lower_case is 'yes'"):
+            ModelFolder(folder).sentence_modules()
+
+
+class TestTokenizer:
+    def test_special_tokens_and_the_limit(self, folder: Path) -> None:
+        tokenizer = ModelFolder(folder).tokenizer(6)
+        found = [ids.tolist() for ids in tokenizer.ids(["The CAT", "", "mountain", "a " * 50, "zebra"])]
+        assert found == [[2, 5, 7, 3], [2, 3], [2, 25, 26, 3], [2, 6, 6, 6, 6, 3], [2, 1, 3]]
+
+    def test_lowercasing_comes_before(self, folder: Path) -> None:
+        file = folder / "tokenizer.json"
+        file.write_text(file.read_text().replace('"lowercase": true', '"lowercase": false'))
+        assert ModelFolder(folder).tokenizer(6).ids(["The"])[0].tolist() == [2, 1, 3]
+        assert ModelFolder(folder).tokenizer(6, lower=True).ids(["The"])[0].tolist() == [2, 5, 3]
+
+    def test_many_texts(self, folder: Path) -> None:
+        found = ModelFolder(folder).tokenizer(12).ids(["dog " * (i % 7) for i in range(2500)])
+        assert [len(ids) for ids in found] == [2 + i % 7 for i in range(2500)]
+
+    @pytest.mark.parametrize("length", [1, 2])
+    def test_no_room_beside_the_special_tokens(self, folder: Path, length: int) -> None:
+        with pytest.raises(
+            ModelFormatError, match=f"adds 2 special tokens, which leave no room in the model's {length}"
+        ):
+            ModelFolder(folder).tokenizer(length)
+
+    def test_a_lone_surrogate_is_the_callers_mistake(self, folder: Path) -> None:
+        with pytest.raises(DTypeError, match="sentence 1 holds a lone surrogate at character 3"):
+            ModelFolder(folder).tokenizer(6).ids(["fine", "not\ud800"])
+
+    def test_without_the_file(self, folder: Path) -> None:
+        (folder / "tokenizer.json").unlink()
+        with pytest.raises(ModelFormatError, match=r"has no tokenizer\.json"):
+            ModelFolder(folder).tokenizer(6)
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"{}", b"[1]", b"\xff", b'{"version": "1.0", "model": {}}'], ids=repr
+    )
+    def test_a_damaged_file(self, folder: Path, content: bytes) -> None:
+        (folder / "tokenizer.json").write_bytes(content)
+        with pytest.raises(ModelFormatError, match=r"tokenizer\.json: is not a tokenizer"):
+            ModelFolder(folder).tokenizer(6)
+
+    def test_a_special_token_that_its_table_lacks(self, folder: Path) -> None:
+        """The package's own code panics on this one, with an exception that is no Exception."""
+        made = json.loads((folder / "tokenizer.json").read_text())
+        made["post_processor"]["single"][0]["SpecialToken"]["id"] = "[NONE]"
+        (folder / "tokenizer.json").write_text(json.dumps(made))
+        with pytest.raises(ModelFormatError, match=r"tokenizer\.json: is not a tokenizer"):
+            ModelFolder(folder).tokenizer(6).ids(["the"])
+
+    def test_without_the_package(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "tokenizers", None)
+        with pytest.raises(RlxError, match=r'needs the package `tokenizers`: pip install "rlx\[hf\]"'):
+            ModelFolder(folder).tokenizer(6)
