@@ -3,6 +3,7 @@
 // integer division by zero gives 0. u8 and i8 are class i, wrapped by p_wrap_u8 and p_wrap_i8 after every operation.
 #include "half.h"
 #include "math32.h"
+#include "trig32.h"
 #ifndef RLX_PRIMS_H
 #define RLX_PRIMS_H
 
