@@ -36,7 +36,8 @@ class _Attention:
         self.dtype = working(out.dtype)
         self.before: list[Step] = []
         self.added: Array | None = None  # to be added to the scores
-        self.kept: tuple[Array, Array] | None = None  # scores = scores & kept[0] | kept[1], on their bits
+        self.bounds: Array | None = None  # -inf where a key is masked, NaN where it is kept
+        self.diagonal: Array | None = None
 
     def steps(self) -> list[Step]:
         (batch, heads, n_q, d), n_k = self.q.shape, self.k.shape[2]
@@ -44,7 +45,7 @@ class _Attention:
             return [partial(np.copyto, self.out, 0, "unsafe")]
         self._prepare_mask((batch, heads, n_q, n_k))
         if self.causal:
-            self.diagonal = _Bits(self.dtype).diagonal(n_q, n_k)
+            self.diagonal = _diagonal(n_q, n_k, self.dtype)
         queries = min(n_q, max(_LEAST_QUERIES, _BLOCK // n_k))
         group = max(1, _BLOCK // (queries * n_k)) if queries == n_q else 1
         parts = -(-heads // group)
@@ -75,15 +76,14 @@ class _Attention:
                 mask = wide
             self.added = np.broadcast_to(mask, shape)
             return
-        bits = _Bits(self.dtype)
-        keep, fill = (ctx.scratch(mask.shape, bits.dtype) for _ in range(2))
+        bits, shift, infinity = _bound(self.dtype)
+        raw = ctx.scratch(mask.shape, bits)
         self.before += [
-            partial(np.copyto, keep, mask, "unsafe"),
-            partial(np.subtract, keep, bits.one, fill),  # all ones where the key is masked
-            partial(np.negative, keep, keep),  # all ones where it is kept
-            partial(np.bitwise_and, fill, bits.minus_infinity, fill),
+            partial(np.copyto, raw, mask, "unsafe"),
+            partial(np.left_shift, raw, shift, raw),
+            partial(np.bitwise_or, raw, infinity, raw),
         ]
-        self.kept = (np.broadcast_to(keep, shape), np.broadcast_to(fill, shape))
+        self.bounds = np.broadcast_to(raw.view(self.dtype), shape)
 
     def _piece(self, b: int, heads: slice, queries: slice, thread: int) -> list[Step]:
         ctx = self.ctx
@@ -128,10 +128,10 @@ class _Attention:
         where = (b, heads, queries, slice(0, seen))
         if self.added is not None:
             steps.append(partial(np.add, scores, self.added[where], scores))
-        raw = scores.view(_Bits(self.dtype).dtype)
-        for pair_ in self._bit_masks(where):
-            steps.append(partial(np.bitwise_and, raw, pair_[0], raw))
-            steps.append(partial(np.bitwise_or, raw, pair_[1], raw))
+        if self.bounds is not None:
+            steps.append(partial(np.fmin, scores, self.bounds[where], scores))
+        if self.diagonal is not None:
+            steps.append(partial(np.fmin, scores, self.diagonal[where[2:]], scores))
         flat = held.reshape(-1)
         info = np.finfo(self.dtype)
         steps += [
@@ -156,14 +156,6 @@ class _Attention:
             steps.append(partial(np.copyto, out, made, "unsafe"))
         return steps
 
-    def _bit_masks(self, where: tuple[Any, ...]) -> list[tuple[Array, Array]]:
-        found = []
-        if self.kept is not None:
-            found.append((self.kept[0][where], self.kept[1][where]))
-        if self.causal:
-            found.append((self.diagonal[0][where[2:]], self.diagonal[1][where[2:]]))
-        return found
-
     def _wide(self, x: Array, steps: list[Step], thread: int) -> Array:
         if x.dtype == self.dtype:
             return x
@@ -180,22 +172,17 @@ class _Attention:
         return steps
 
 
-class _Bits:
-    """The bits of a float dtype: a masked score becomes -inf whatever it was, NaN too."""
+def _bound(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], Any, Any]:
+    """Bounds for scores by the bits of a keep-or-not: (integer dtype, shift, bits to add). `fmin` with NaN leaves a
+    score as it is, and with -inf makes it -inf whatever it was, NaN too: masking in one pass without a choice."""
+    bits = np.dtype(np.uint32 if dtype.itemsize == 4 else np.uint64)
+    quiet = 22 if dtype.itemsize == 4 else 51  # the bit that tells NaN from infinity
+    return bits, np.asarray(quiet, bits), np.asarray(-np.inf, dtype).view(bits)
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self.dtype = np.dtype(np.uint32 if dtype.itemsize == 4 else np.uint64)
-        self.one = np.asarray(1, self.dtype)
-        self.minus_infinity = np.asarray(-np.inf, dtype).view(self.dtype)
 
-    def diagonal(self, n_q: int, n_k: int) -> tuple[Array, Array]:
-        """The causal mask as (kept, filled), each (n_q, n_k): views of one vector, as it depends on j - i alone."""
-        distance = np.arange(-(n_q - 1), n_k)
-        keep = distance <= n_k - n_q
-        found = []
-        for vector in (-keep.astype(self.dtype), np.where(keep, self.dtype.type(0), self.minus_infinity)):
-            size = self.dtype.itemsize
-            found.append(
-                np.lib.stride_tricks.as_strided(vector[n_q - 1 :], (n_q, n_k), (-size, size), writeable=False)
-            )
-        return found[0], found[1]
+def _diagonal(n_q: int, n_k: int, dtype: np.dtype[Any]) -> Array:
+    """The causal bounds, (n_q, n_k): a view of one vector, as they depend on j - i alone."""
+    distance = np.arange(-(n_q - 1), n_k)
+    vector = np.where(distance <= n_k - n_q, np.nan, -np.inf).astype(dtype)
+    size = dtype.itemsize
+    return np.lib.stride_tricks.as_strided(vector[n_q - 1 :], (n_q, n_k), (-size, size), writeable=False)

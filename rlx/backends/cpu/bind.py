@@ -85,9 +85,7 @@ class CpuExecutable:
             step()
 
     def listing(self) -> list[str]:
-        return [
-            f"{node.op.name:16} {len(steps)} calls  {node.name}" for node, steps in self.node_steps
-        ]
+        return [f"{node.op.name:16} {len(steps)} calls  {node.name}" for node, steps in self.node_steps]
 
     def timings(self) -> list[tuple[str, float]]:
         found: list[tuple[str, float]] = []

@@ -91,9 +91,9 @@ class Code:
         self._values: dict[Expr, Operand] = {}
         # A last cast to a half is the copy to the output, which rounds.
         trees = [t.args[0] if t.prim == "cast" and t.dtype.is_half else t for t in trees]
-        for e in linearize(trees):
+        for e in linearize(_scaled_erf(trees)):
             self._values[e] = self._lower(e)
-        self.results = [self._values[t] for t in trees]
+        self.results = [self._values[t] for t in _scaled_erf(trees)]
 
     # -- building blocks
 
@@ -139,7 +139,7 @@ class Code:
             return self._select(args[0], *(self._as(a, target) for a in args[1:]))
         common = promote(*(a.dtype for a in e.args))
         args = [self._as(a, working(common).np) for a in args]
-        result = self._primitive(e.prim, args, working(common))
+        result = self._primitive(e, args, working(common))
         return self._as(result, target)
 
     def _argument(self, index: int, target: NpType) -> Operand:
@@ -156,7 +156,8 @@ class Code:
             return self.lit(np.asarray(x.value).astype(dtype), dtype)
         return self.copy(x, dtype)
 
-    def _primitive(self, prim: str, args: list[Operand], kind: DType) -> Operand:
+    def _primitive(self, e: Expr, args: list[Operand], kind: DType) -> Operand:
+        prim = e.prim
         dtype = kind.np
         gives = bool_.np if prim in PREDICATES or prim == "not" else dtype
         if kind.is_float:
@@ -166,21 +167,23 @@ class Code:
                 root = self.emit(np.sqrt, args[0], cost=0.3)
                 return self.emit(np.divide, self.lit(1, dtype), root, dtype=dtype, cost=0.1)
             if prim == "erf" and kind == f32:
-                return self._erf(args[0])
+                return self._erf(args[0], 1.0 if e.value is None else float(e.value))
         fn = _UFUNCS.get(prim)
         if fn is None or (prim == "pow" and not kind.is_float) or (prim == "div" and not kind.is_float):
             return self.emit(_stored(PRIM_FUNCTIONS[prim]), *args, dtype=gives, cost=20.0)
         return self.emit(fn, *args, dtype=gives, cost=_COSTS.get(prim, 0.07))
 
-    def _erf(self, x: Operand) -> Operand:
-        d = x.dtype
-        held = self.emit(np.clip, x, self.lit(-_ERF_END, d), self.lit(_ERF_END, d))
+    def _erf(self, x: Operand, scale: float) -> Operand:
+        """erf(scale · x): the scale is in the coefficients."""
+        d, end = x.dtype, abs(_ERF_END / scale)
+        coefficients = [c * scale ** (2 * k + 1) for k, c in enumerate(_ERF)]
+        held = self.emit(np.clip, x, self.lit(-end, d), self.lit(end, d))
         square = self.emit(np.multiply, held, held)
-        total = self.emit(np.multiply, square, self.lit(_ERF[-1], d))
-        for c in _ERF[-2:0:-1]:
+        total = self.emit(np.multiply, square, self.lit(coefficients[-1], d))
+        for c in coefficients[-2:0:-1]:
             self.emit(np.add, total, self.lit(c, d), into=total)
             self.emit(np.multiply, total, square, into=total)
-        self.emit(np.add, total, self.lit(_ERF[0], d), into=total)
+        self.emit(np.add, total, self.lit(coefficients[0], d), into=total)
         self.emit(np.multiply, total, held, into=total)
         return self.emit(np.tanh, total, into=total, cost=0.2)
 
@@ -229,6 +232,21 @@ class Code:
             return result
         beyond = self.emit(np.greater, safe, self.lit(high, dtype), dtype=bool_.np)
         return self._select(beyond, self.lit(info.max, target.np), result)
+
+
+def _scaled_erf(trees: Sequence[Expr]) -> list[Expr]:
+    """The trees with erf(x · c) as one node that carries c, which saves a pass over the elements."""
+    done: dict[Expr, Expr] = {}
+    for e in linearize(trees):
+        args = tuple(done[a] for a in e.args)
+        value = e.value
+        if e.prim == "erf" and e.dtype == f32 and args[0].prim == "mul" and args[0].dtype == f32:
+            for x, factor in (args[0].args, args[0].args[::-1]):
+                if factor.prim == "lit" and factor.value and 1e-3 < abs(float(factor.value)) < 1e3:
+                    args, value = (x,), float(factor.value)
+                    break
+        done[e] = Expr(e.prim, args, e.dtype, value)
+    return [done[t] for t in trees]
 
 
 def _stored(fn: Callable[..., Any]) -> Callable[..., None]:

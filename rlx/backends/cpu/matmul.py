@@ -19,8 +19,10 @@ from rlx.ir import expr as ex
 from rlx.ops.linalg import ACTIVATIONS
 
 _NS_A_FLOP = 1 / 200
-_ROWS = 256  # of a tile
-_COLUMNS = 768  # of a tile, so that few rows too fall into several
+# Tiles are tall: OpenBLAS packs the second operand again for every tile of rows (measured with AVX-512 kernels:
+# 1,024 × 192 runs at 228 GFLOP/s, 256 × 768 at 198).
+_ROWS = 1024
+_COLUMNS = 384
 # Up to these many multiplications OpenBLAS's AVX-512 kernels multiply without packing the operands first, which is what
 # a product of few rows spends most of its time on: measured 180 against 66 GFLOP/s for 16 rows. Second operand plain,
 # transposed.
@@ -110,6 +112,7 @@ def _by_tiles(
     tiles = [(i, r, c) for i in np.ndindex(batch) for r, c in _tiles(m, n, k, b, unpacked)]
     if team is not None:
         tiles = [((), slice(0, m), slice(0, n))]
+    late = m <= _FEW_ROWS and out.dtype == F32  # a tile of a few rows is too small for calls of its own
     work = 2.0 * out.size * k * _NS_A_FLOP + 0.5 * out.size
 
     def bind(piece: int, thread: int) -> list[Step]:
@@ -119,7 +122,7 @@ def _by_tiles(
         if out.dtype != F32:
             product = ctx.scratch(result.shape, F32, thread)
         steps = multiply(left, right, product, ctx, thread, blas=team)
-        return steps + _finish(epilogue, product, result, bias, columns.start, ctx, thread)
+        return steps if late else steps + _finish(epilogue, product, result, bias, columns.start, ctx, thread)
 
     marks = ctx.mark()
 
@@ -127,7 +130,8 @@ def _by_tiles(
         ctx.back_to(marks, thread)  # tiles of one thread run in turn: they share their scratch
         return bind(piece, thread)
 
-    return ctx.split(len(tiles), work, bind_over)
+    steps = ctx.split(len(tiles), work, bind_over)
+    return steps + _finish(epilogue, out, out, bias, 0, ctx, None) if late else steps
 
 
 def _rows_merge(a: Array) -> bool:
@@ -153,7 +157,8 @@ def _tiles(m: int, n: int, k: int, b: Array, unpacked: bool) -> list[tuple[slice
         width = width // 64 * 64 or width // 16 * 16
         if width:
             return [(rows[0], c) for c in _cut(n, width, even=False)]
-    return [(r, c) for r in rows for c in _cut(n, _COLUMNS)]
+    columns = _cut(n, _COLUMNS if n > 2 * _COLUMNS else _COLUMNS // 2)
+    return [(r, c) for r in rows for c in columns]
 
 
 def _cut(n: int, most: int, even: bool = True) -> list[slice]:
