@@ -64,13 +64,14 @@ class Blas:
         c: int, ldc: int,
         m: int, n: int, k: int,
         alpha: float = 1.0,
+        beta: float = 0.0,
     ) -> Step:  # fmt: skip
-        """The call c = alpha · op(a) · op(b), row-major, on addresses; leading dimensions in elements.
+        """The call c = alpha · op(a) · op(b) + beta · c, row-major, on addresses; leading dimensions in elements.
 
-        After: c is overwritten, whatever it held. Requires: the memory outlives the call; m, n, k ≥ 1.
+        After: with beta 0, c is overwritten, whatever it held. Requires: the memory outlives the call; m, n, k ≥ 1.
         """
         ta, tb = (_TRANSPOSED if t else _PLAIN for t in (transpose_a, transpose_b))
-        return self._bound(self._sgemm, _ROW_MAJOR, ta, tb, m, n, k, alpha, a, lda, b, ldb, 0.0, c, ldc)
+        return self._bound(self._sgemm, _ROW_MAJOR, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
 
     def sgemv(
         self,
@@ -79,10 +80,11 @@ class Blas:
         y: int, incy: int,
         rows: int, columns: int,
         alpha: float = 1.0,
+        beta: float = 0.0,
     ) -> Step:  # fmt: skip
-        """The call y = alpha · op(a) · x, where a has `rows` × `columns` as stored."""
+        """The call y = alpha · op(a) · x + beta · y, where a has `rows` × `columns` as stored."""
         t = _TRANSPOSED if transpose_a else _PLAIN
-        return self._bound(self._sgemv, _ROW_MAJOR, t, rows, columns, alpha, a, lda, x, incx, 0.0, y, incy)
+        return self._bound(self._sgemv, _ROW_MAJOR, t, rows, columns, alpha, a, lda, x, incx, beta, y, incy)
 
     @staticmethod
     def _bound(function: Any, *args: Any) -> Step:

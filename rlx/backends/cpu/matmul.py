@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from rlx.ir import expr as ex
 from rlx.ops.linalg import ACTIVATIONS
 
 _NS_A_FLOP = 1 / 200
+_NS_A_BYTE = 1 / 20
 # Tiles are tall: OpenBLAS packs the second operand again for every tile of rows (measured with AVX-512 kernels:
 # 1,024 × 192 runs at 228 GFLOP/s, 256 × 768 at 198).
 _ROWS = 1024
@@ -36,26 +36,29 @@ def bind_matmul(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
     a = np.swapaxes(ins[0], -1, -2) if node.attrs["transpose_a"] else ins[0]
     b = np.swapaxes(ins[1], -1, -2) if node.attrs["transpose_b"] else ins[1]
     out = outs[0]
-    epilogue = _epilogue(node, out.dtype)
     bias = ins[2] if len(ins) == 3 else None
     if a.shape[-1] == 0:
         zero = partial(np.copyto, out, 0, "unsafe")
-        return [zero, *_finish(epilogue, out, out, bias, 0, ctx, None)]
-    if working(out.dtype) == F32 and (ctx.blas is not None or _has_half(a, b, out)):
-        return _by_tiles(a, b, bias, out, epilogue, ctx)
-    return _by_numpy(a, b, bias, out, epilogue, ctx)
+        return [zero, *_finish(_epilogue(node), out, out, bias, 0, ctx, None)]
+    if working(out.dtype) == F32 and ctx.blas is not None:
+        # The product is added to the bias: one pass less than adding the bias to the product.
+        return _by_tiles(a, b, bias, None, out, _epilogue(node, bias=False), ctx)
+    if working(out.dtype) == F32 and _has_half(a, b, out):
+        return _by_tiles(a, b, None, bias, out, _epilogue(node), ctx)
+    return _by_numpy(a, b, bias, out, _epilogue(node), ctx)
 
 
 def _has_half(*arrays: Array) -> bool:
     return any(x.dtype != F32 for x in arrays)
 
 
-def _epilogue(node: Node, dtype: np.dtype[Any]) -> Expr | None:
-    """What becomes of a product: argument 0 is the product (f32 for halves), argument 1 the bias."""
+def _epilogue(node: Node, bias: bool = True) -> Expr | None:
+    """What becomes of a product: argument 0 is the product (f32 for halves), argument 1 the bias, if it is not in the
+    product already."""
     kept = node.output.dtype
     held = f32 if kept.is_half else kept
     tree = ex.arg(0, held)
-    if len(node.inputs) == 3:
+    if bias and len(node.inputs) == 3:
         tree = ex.call("add", tree, ex.cast(ex.arg(1, node.inputs[2].dtype), held))
     activation = node.attrs["activation"]
     if activation is not None:
@@ -95,8 +98,15 @@ def _by_numpy(
 
 
 def _by_tiles(
-    a: Array, b: Array, bias: Array | None, out: Array, epilogue: Expr | None, ctx: BindContext
+    a: Array,
+    b: Array,
+    start: Array | None,
+    bias: Array | None,
+    out: Array,
+    epilogue: Expr | None,
+    ctx: BindContext,
 ) -> list[Step]:
+    """Tile by tile: `start` is what each row of the product begins with, `bias` what the epilogue adds."""
     if b.ndim == 2 or all(n == 1 for n in b.shape[:-2]):
         b = b.reshape(b.shape[-2:])
         if a.ndim > 2 and _rows_merge(a):
@@ -113,7 +123,7 @@ def _by_tiles(
     if team is not None:
         tiles = [((), slice(0, m), slice(0, n))]
     late = m <= _FEW_ROWS and out.dtype == F32  # a tile of a few rows is too small for calls of its own
-    work = 2.0 * out.size * k * _NS_A_FLOP + 0.5 * out.size
+    work = 2.0 * out.size * k * _NS_A_FLOP + 0.5 * out.size + b.nbytes * _NS_A_BYTE
 
     def bind(piece: int, thread: int) -> list[Step]:
         i, rows, columns = tiles[piece]
@@ -121,7 +131,10 @@ def _by_tiles(
         product = result
         if out.dtype != F32:
             product = ctx.scratch(result.shape, F32, thread)
-        steps = multiply(left, right, product, ctx, thread, blas=team)
+        steps: list[Step] = []
+        if start is not None and not late:
+            steps.append(partial(np.copyto, product, start[columns]))
+        steps += multiply(left, right, product, ctx, thread, blas=team, onto=start is not None)
         return steps if late else steps + _finish(epilogue, product, result, bias, columns.start, ctx, thread)
 
     marks = ctx.mark()
@@ -131,7 +144,10 @@ def _by_tiles(
         return bind(piece, thread)
 
     steps = ctx.split(len(tiles), work, bind_over)
-    return steps + _finish(epilogue, out, out, bias, 0, ctx, None) if late else steps
+    if not late:
+        return steps
+    before: list[Step] = [] if start is None else [partial(np.copyto, out, start)]
+    return before + steps + _finish(epilogue, out, out, bias, 0, ctx, None)
 
 
 def _rows_merge(a: Array) -> bool:
@@ -178,13 +194,16 @@ def multiply(
     thread: int,
     alpha: float = 1.0,
     blas: Blas | None = None,
+    onto: bool = False,
 ) -> list[Step]:
-    """out = alpha · a @ b, f32 out, operands of any strides; halves are widened into scratch first."""
+    """out = alpha · a @ b, or out += that with `onto`; f32 out, operands of any strides; halves are widened into
+    scratch first. Requires: a BLAS of our own for `onto`."""
     steps: list[Step] = []
     a = _prepared(a, steps, ctx, thread)
     b = _prepared(b, steps, ctx, thread)
     blas = blas or ctx.blas
     if blas is None:
+        assert not onto
         steps.append(partial(np.matmul, a, b, out))
         if alpha != 1.0:
             steps.append(partial(np.multiply, out, np.asarray(alpha, F32), out))
@@ -192,18 +211,21 @@ def multiply(
     (m, k), n = a.shape, b.shape[1]
     (pa, lda, ta), (pb, ldb, tb) = _layout(a), _layout(b)
     pc, ldc = _address(out), _leading(out, 0)
+    if (m == 1 or n == 1) and not onto:
+        # Some versions of sgemv read what they overwrite: 0 · NaN is NaN.
+        steps.append(partial(np.copyto, out, 0))
     if m == 1:  # the row is the vector: outᵀ = bᵀ · aᵀ
         step_a = max(a.strides[1] // 4, 1)
         stored_rows, stored_columns = (n, k) if tb else (k, n)
         return [
             *steps,
-            blas.sgemv(pb, ldb, not tb, pa, step_a, pc, 1, stored_rows, stored_columns, alpha),
+            blas.sgemv(pb, ldb, not tb, pa, step_a, pc, 1, stored_rows, stored_columns, alpha, 1.0),
         ]
     if n == 1:
         stored_rows, stored_columns = (k, m) if ta else (m, k)
         step_b = max(b.strides[0] // 4, 1)
-        return [*steps, blas.sgemv(pa, lda, ta, pb, step_b, pc, ldc, stored_rows, stored_columns, alpha)]
-    return [*steps, blas.sgemm(pa, lda, ta, pb, ldb, tb, pc, ldc, m, n, k, alpha)]
+        return [*steps, blas.sgemv(pa, lda, ta, pb, step_b, pc, ldc, stored_rows, stored_columns, alpha, 1.0)]
+    return [*steps, blas.sgemm(pa, lda, ta, pb, ldb, tb, pc, ldc, m, n, k, alpha, float(onto))]
 
 
 def _prepared(x: Array, steps: list[Step], ctx: BindContext, thread: int) -> Array:
