@@ -226,6 +226,25 @@ def minilm_rows(model: Path) -> None:
             print(f"{label:24}{cells[0]:>10}{cells[1]:>11}", flush=True)
 
 
+def profile(model: Path) -> None:
+    """Where MiniLM's time goes on each device: kernels by their share."""
+    from rlx.models import load
+
+    for device, batch, length in (("cuda", 32, 128), ("vulkan", 32, 128), ("cuda", 1, 16), ("vulkan", 1, 16)):
+        encoder = load(model, device)
+        encoder.session = Session(device, timings=True)
+        exe = encoder.compiled(batch, length)
+        exe.run({"ids": np.ones((batch, length), np.int32), "mask": np.ones((batch, length), np.bool_)})
+        per_run(exe.executable.run, lambda: None)
+        shares: dict[str, list[float]] = {}
+        for name, us in exe.executable.timings():
+            shares.setdefault(name.partition(" ")[0], []).append(us)
+        print(f"\n{device} {batch}x{length}: {sum(map(sum, shares.values())):.0f} µs")
+        for name, times in sorted(shares.items(), key=lambda item: -sum(item[1])):
+            print(f"  {sum(times):9.1f} µs in {len(times):3} × {name}")
+        encoder.close()
+
+
 def torch_minilm() -> None:
     import torch
     from transformers import BertConfig, BertModel
@@ -270,7 +289,9 @@ def main() -> int:
     sessions: dict[str, dict[str, Session]] = {}
     for device in ("cuda", "vulkan"):
         try:
-            sessions[device] = {p: Session(device, precision=p) for p in ("f32", "tf32", "bf16")}
+            sessions[device] = {
+                p: Session(device, precision=p, timings=True) for p in ("f32", "tf32", "bf16")
+            }
             print(f"{device}: {sessions[device]['f32'].info.name}, {sessions[device]['f32'].info.driver}")
         except DeviceUnavailable as error:
             print(f"{device}: {error}")
@@ -294,6 +315,7 @@ def main() -> int:
         print(f"{row.name:36}" + "".join(f"{c:>9}" for c in cells), flush=True)
     if args.model:
         minilm_rows(args.model)
+        profile(args.model)
         if not args.no_torch:
             torch_minilm()
     return 0

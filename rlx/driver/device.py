@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -80,12 +80,13 @@ class Buffer(Protocol):
 
 @dataclass(slots=True)
 class BuildOptions:
-    """How a graph becomes steps. `precision` as in the design; `fallback` "host" or "error"."""
+    """How a graph becomes steps: `precision` of products, `threads` of the CPU, the RLX_DEBUG level, and whether each
+    step shall be `timed` (recordings then carry time stamps, which cost a little)."""
 
     precision: str = "f32"
     threads: int | None = None
     debug: int = 0
-    extra: Mapping[str, object] = field(default_factory=dict)
+    timed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class Executable(Protocol):
         ...
 
     def timings(self) -> list[tuple[str, float]]:
-        """Each step and its time in µs. Runs the steps again (state is updated). Requires: built with debug ≥ 3."""
+        """Each step and its time in µs. Runs the steps again (state is updated). Requires: built with `timed`."""
         ...
 
     def close(self) -> None: ...

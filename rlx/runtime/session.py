@@ -10,7 +10,7 @@ from rlx.driver.registry import open_device
 from rlx.errors import DTypeError, RlxError
 from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph, CompileOptions
-from rlx.runtime.debug import VALUES
+from rlx.runtime.debug import TIMINGS, VALUES
 from rlx.runtime.weights import State, Weights
 
 PRECISIONS = ("f32", "tf32", "f16", "bf16")
@@ -22,7 +22,8 @@ class Session:
     `device` is "auto" (CUDA, then a hardware Vulkan device, then the CPU; RLX_DEVICE overrides), "cpu", "vulkan",
     "cuda", or one with a number. `precision` "f32" is honest float32; "tf32", "f16" and "bf16" let matrix products
     round their inputs. `fallback` says what happens to nodes the device has no kernel for: "host" runs them with
-    NumPy and `report()` lists them, "error" refuses to compile. `threads` limits the CPU's threads.
+    NumPy and `report()` lists them, "error" refuses to compile. `threads` limits the CPU's threads. `timings` records
+    time stamps, for `CompiledGraph.executable.timings()`.
 
     Raises: DeviceUnavailable with the reason.
     """
@@ -34,6 +35,7 @@ class Session:
         precision: str = "f32",
         fallback: Literal["host", "error"] = "host",
         threads: int | None = None,
+        timings: bool = False,
     ) -> None:
         if precision not in PRECISIONS:
             raise DTypeError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}")
@@ -41,7 +43,8 @@ class Session:
             raise RlxError(f'fallback {fallback!r} is neither "host" nor "error"')
         self.device = open_device(device)
         self.fallback = fallback
-        self.options = BuildOptions(precision=precision, threads=threads, debug=debug_level())
+        debug = debug_level()
+        self.options = BuildOptions(precision, threads, debug, timed=timings or debug >= TIMINGS)
 
     @property
     def info(self) -> DeviceInfo:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver import Buffer, Device, Slot
+from rlx.driver import Buffer, Device, Slot, align
 from rlx.driver.half import HalfRegion
 from rlx.driver.region import Region
 from rlx.dtypes import DType, DTypeLike, as_dtype
@@ -43,8 +43,11 @@ class Weights:
             old = self._types.setdefault(name, new)
             if old != new:
                 raise ShapeError(f"weight {name!r} is {old} in the shared store, but {new} in this graph")
+        self._expect()
+
+    def _expect(self) -> None:
         unset = [t for n, t in self._types.items() if n not in self._where]
-        self.full.expect(sum(-(-t.nbytes // 256) * 256 for t in unset))
+        self.full.expect(sum(align(t.nbytes) for t in unset))
 
     def set(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:
         """Writes one weight, kept as `dtype` (f16 or bf16 for an f32 weight; default: as declared).
@@ -66,6 +69,8 @@ class Weights:
             if kept != declared.dtype:
                 self.half.store(name, kept, array)
                 self._where[name] = self.half.slot(name)
+                if old is None:
+                    self._expect()  # no room for it in f32: set the half-precision weights first
             else:
                 self._where[name] = self.full.reserve(name, kept, declared.nbytes)
                 self.full.write(name, array)

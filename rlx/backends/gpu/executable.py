@@ -20,8 +20,6 @@ from rlx.driver.planner_views import is_alias
 from rlx.ir import Graph, Node, Tensor
 from rlx.ir.text import expr_text
 
-TIMED = 3  # the debug level from which recordings carry time stamps
-
 
 class Recorded(Protocol):
     """A recorded piece: one CUDA graph or command buffer."""
@@ -103,7 +101,7 @@ def build(
         for node in graph.nodes:
             if node.op.name == "constant" and node.output.id in plan.slots:
                 arena.write_bytes(node.output.id, node.attrs["value"])
-        return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned, options.debug >= TIMED)
+        return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned, options.timed)
     except BaseException:
         for buffer in owned:
             buffer.close()
