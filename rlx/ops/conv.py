@@ -270,7 +270,7 @@ def _transpose_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     want_groups(op, attrs["groups"], x.shape[1], "input channels")
     if w.shape[0] != x.shape[1]:
         raise ShapeError(
-            f"{op}: the input has {x.shape[1]} channels and the weight is {w.shape}; expected {x.shape[1]} first in both"
+            f"{op}: the input has {x.shape[1]} channels and the weight is {w.shape}; expected {x.shape[1]} first"
         )
     for axis, (extra, s, d) in enumerate(
         zip(attrs["output_padding"], attrs["strides"], attrs["dilations"], strict=True)

@@ -238,8 +238,8 @@ def grid_sample(
     """x read at the places that a grid names, between its elements too.
 
     Shape: x (N, C, H, W), grid (N, H', W', 2) gives (N, C, H', W'); or x (N, C, D, H, W), grid (N, D', H', W', 3). The
-    grid's last axis is (x, y[, z]): -1 and 1 are the outer elements' centres (align_corners) or their outer edges. mode:
-    "linear", "nearest" (ties to even) or, in two dimensions, "cubic" (coefficient -0.75). padding: what lies
+    grid's last axis is (x, y[, z]): -1 and 1 are the outer elements' centres (align_corners) or their outer edges.
+    mode: "linear", "nearest" (ties to even) or, in two dimensions, "cubic" (coefficient -0.75). padding: what lies
     outside is "zeros", the "border" or the "reflection". NaN counts as -1; coordinates beyond ±2²² elements as there.
     Dtype: x's; integers become f32. Gradient: to x and the grid (none through the rounding of "nearest").
     Numerics: places and sums in f32. Follows torch.nn.functional.grid_sample and ONNX GridSample.

@@ -105,7 +105,7 @@ def _max_grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 def _places(shape: Sequence[int], attrs: Attrs) -> Array:
     """(∏kernel, *counts): the flat spatial index that each place of each window looks at, -1 in the padding."""
     flat = np.arange(math.prod(shape[2:])).reshape(1, 1, *shape[2:])
-    return _seen(flat, attrs, -1)[0, 0]
+    return np.asarray(_seen(flat, attrs, -1)[0, 0])
 
 
 def largest(x: Array, attrs: Attrs) -> Array:
@@ -123,11 +123,11 @@ def largest(x: Array, attrs: Attrs) -> Array:
 
 
 def _max_grad(x: Array, d: Array, **attrs: Any) -> Array:
-    n, c, spatial = x.shape[0], x.shape[1], math.prod(x.shape[2:])
-    chosen = largest(x, attrs).reshape(n * c, -1)
-    total = np.zeros((n * c, spatial), d.dtype)
-    rows, windows_ = np.nonzero(chosen >= 0)
-    np.add.at(total, (rows, chosen[rows, windows_]), d.reshape(n * c, -1)[rows, windows_])
+    lines, spatial = x.shape[0] * x.shape[1], math.prod(x.shape[2:])
+    chosen = largest(x, attrs).reshape(lines, math.prod(d.shape[2:]))
+    total = np.zeros((lines, spatial), d.dtype)
+    rows, positions = np.nonzero(chosen >= 0)
+    np.add.at(total, (rows, chosen[rows, positions]), d.reshape(chosen.shape)[rows, positions])
     return total.reshape(x.shape)
 
 

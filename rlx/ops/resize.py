@@ -214,8 +214,8 @@ def resize(
     output element lies in the input: "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
     "asymmetric", "tf_half_pixel_for_nn". rounding ("nearest" only): "round_prefer_floor", "round_prefer_ceil", "floor",
     "ceil". exclude_outside: neighbours beyond the edge weigh nothing and the others are scaled up, instead of repeating
-    the edge. Dtype: any for "nearest"; else float, integers become f32. Gradient: each element's weights back to what it was made
-    of. Numerics: places are found in exact arithmetic; weights in f32. Follows ONNX Resize.
+    the edge. Dtype: any for "nearest"; else float, integers become f32. Gradient: each element's weights back to what
+    it was made of. Numerics: places are found in exact arithmetic; weights in f32. Follows ONNX Resize.
     """
     x = tensor("resize", x)
     if (sizes is None) == (scales is None):

@@ -1,0 +1,141 @@
+"""Cases of resize and grid_sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rlx.conformance.case import Case, InputSpec
+from rlx.conformance.cases.shapes import ALL, FLOATS, label
+from rlx.conformance.tolerances import BITS, NORM, Tolerance
+from rlx.dtypes import DType, f16, f32
+from rlx.ops.resize import COORDINATES, ROUNDING
+
+Shape = tuple[int, ...]
+_PLACES_REASON = "places are computed in f32, to 6e-8 of the axis's length, and a step of one is a whole difference"
+_PLACES = Tolerance("norm", nmse=1e-10, max_error=1e-4)
+
+# Shape and new shape; scales are their ratios.
+_SIZES: tuple[tuple[Shape, Shape], ...] = (
+    ((1, 1, 1), (1, 1, 1)),
+    ((1, 2, 5), (1, 2, 10)),
+    ((2, 1, 7), (2, 1, 3)),
+    ((1, 1, 4, 4), (1, 1, 8, 8)),
+    ((1, 3, 5, 7), (1, 3, 10, 14)),
+    ((2, 2, 6, 6), (2, 2, 3, 3)),
+    ((1, 2, 4, 5), (1, 2, 7, 3)),
+    ((1, 2, 5, 5), (1, 2, 1, 1)),
+    ((1, 2, 1, 1), (1, 2, 3, 4)),
+    ((1, 1, 8, 9), (1, 1, 8, 4)),
+    ((1, 3, 3, 3), (1, 3, 9, 12)),
+    ((2, 4, 5, 3), (2, 9, 7, 3)),
+    ((1, 1, 3, 4, 5), (1, 1, 6, 8, 10)),
+    ((1, 2, 4, 3, 5), (1, 2, 3, 5, 4)),
+    ((2, 3, 2, 2), (3, 5, 4, 3)),
+    ((7,), (13,)),
+    ((4, 6), (3, 11)),
+    ((0, 3, 4), (0, 3, 8)),
+    ((2, 3, 4), (2, 0, 4)),
+)
+
+
+def _resize() -> Iterator[Case]:
+    def case(
+        shape: Shape, sizes: Shape, mode: str, *, scales: tuple[float, ...] | None = None, dtype: DType = f32,
+        coordinates: str = "half_pixel", rounding: str = "round_prefer_floor", a: float = -0.75, exclude: bool = False,
+        domain: str = "normal",
+    ) -> Case:  # fmt: skip
+        factors = scales or tuple(float(m / n) if n and m else 1.0 for n, m in zip(shape, sizes, strict=True))
+        attrs = {
+            "sizes": sizes, "scales": factors, "mode": mode, "coordinates": coordinates, "rounding": rounding,
+            "cubic_a": a, "exclude_outside": exclude,
+        }  # fmt: skip
+        words = [str(dtype), mode, label(shape), "to", label(sizes), coordinates]
+        words += [rounding] if mode == "nearest" else []
+        words += ["x" + "x".join(f"{s:g}" for s in scales)] if scales else []
+        words += [f"a{a:g}"] if a != -0.75 else []
+        words += ["exclude"] if exclude else []
+        words += [domain] if domain != "normal" else []
+        tolerance = BITS if mode == "nearest" else NORM
+        return Case("resize", "-".join(words), (InputSpec(shape, dtype, domain),), attrs, tolerance)
+
+    modes = [c for c in COORDINATES if c != "tf_half_pixel_for_nn"]
+    for shape, sizes in _SIZES:
+        yield case(shape, sizes, "nearest", coordinates="asymmetric", rounding="floor", domain="any")
+        yield case(shape, sizes, "nearest")
+        yield case(shape, sizes, "linear")
+        yield case(shape, sizes, "cubic")
+    for coordinates in modes:
+        for number in (4, 5, 6, 7, 13):
+            yield case(*_SIZES[number], "linear", coordinates=coordinates)
+            if not (number == 7 and coordinates == "pytorch_half_pixel"):  # the standard says 0, its reference -0.5
+                yield case(*_SIZES[number], "cubic", coordinates=coordinates)
+        for rounding in ROUNDING:
+            for number in (4, 6, 10):
+                yield case(*_SIZES[number], "nearest", coordinates=coordinates, rounding=rounding)
+    for number in (4, 5, 6, 13):
+        yield case(*_SIZES[number], "nearest", coordinates="tf_half_pixel_for_nn", rounding="floor")
+        yield case(*_SIZES[number], "cubic", a=-0.5)
+        yield case(*_SIZES[number], "cubic", exclude=True)
+        yield case(*_SIZES[number], "linear", exclude=True)
+    for scales in ((1.0, 1.0, 1.5, 2.5), (1.0, 1.0, 0.6, 0.7), (1.0, 1.0, 2.0, 1.3)):
+        sizes = tuple(int(n * s) for n, s in zip((1, 2, 5, 7), scales, strict=True))
+        for coordinates in modes:
+            yield case((1, 2, 5, 7), sizes, "linear", scales=scales, coordinates=coordinates)
+            yield case((1, 2, 5, 7), sizes, "cubic", scales=scales, coordinates=coordinates)
+    for dtype in ALL:
+        domain = "normal" if dtype.kind == "b" else "any"
+        for number in (1, 4, 6, 11):
+            yield case(*_SIZES[number], "nearest", dtype=dtype, domain=domain)
+    for dtype in FLOATS:
+        for number in (4, 6, 12):
+            for mode in ("linear", "cubic"):
+                yield case(*_SIZES[number], mode, dtype=dtype, domain="offset")
+
+
+_IMAGES: tuple[tuple[Shape, Shape], ...] = (
+    ((1, 1, 4, 4), (1, 3, 3, 2)),
+    ((2, 3, 5, 7), (2, 4, 6, 2)),
+    ((1, 5, 1, 1), (1, 2, 3, 2)),
+    ((1, 9, 6, 1), (1, 7, 5, 2)),
+    ((2, 1, 16, 17), (2, 9, 31, 2)),
+)
+_VOLUMES: tuple[tuple[Shape, Shape], ...] = (
+    ((1, 2, 3, 4, 5), (1, 2, 3, 4, 3)),
+    ((2, 3, 4, 1, 3), (2, 3, 2, 5, 3)),
+)
+
+
+def _grid_sample() -> Iterator[Case]:
+    def case(
+        shape: Shape, grid: Shape, mode: str, padding: str, align: bool, domain: str, dtype: DType = f32,
+        other: DType | None = None,
+    ) -> Case:  # fmt: skip
+        attrs = {"mode": mode, "padding": padding, "align_corners": align}
+        name = f"{dtype}-{mode}-{padding}-{label(shape)}-{label(grid)}-{domain}"
+        name += ("-align" if align else "") + (f"-grid_{other}" if other else "")
+        specs = (InputSpec(shape, dtype), InputSpec(grid, other or dtype, domain))
+        return Case("grid_sample", name, specs, attrs, _PLACES, _PLACES_REASON)
+
+    for padding in ("zeros", "border", "reflection"):
+        for align in (False, True):
+            for mode in ("linear", "nearest", "cubic"):
+                for shape, grid in _IMAGES:
+                    yield case(shape, grid, mode, padding, align, "normal")
+                yield case(*_IMAGES[1], mode, padding, align, "unit")
+            for mode in ("linear", "nearest"):
+                for shape, grid in _VOLUMES:
+                    yield case(shape, grid, mode, padding, align, "normal")
+            yield case(*_IMAGES[1], "linear", padding, align, "halves")
+    for dtype in FLOATS:
+        yield case(*_IMAGES[1], "linear", "zeros", False, "normal", dtype, f32)
+        yield case(*_IMAGES[3], "cubic", "border", True, "normal", dtype, f32)
+        yield case(*_VOLUMES[0], "linear", "reflection", False, "normal", dtype, f32)
+    yield case(*_IMAGES[1], "linear", "border", False, "normal", f16)
+    yield case(*_IMAGES[1], "linear", "zeros", False, "zeros")
+    yield case((1, 0, 3, 3), (1, 2, 2, 2), "linear", "zeros", False, "normal")
+    yield case((1, 2, 3, 3), (1, 0, 2, 2), "nearest", "border", False, "normal")
+
+
+def cases() -> Sequence[Case]:
+    found = [*_resize(), *_grid_sample()]
+    return list({c.id: c for c in found}.values())
