@@ -25,8 +25,6 @@ from rlx.ops.composite import expand_dims as expand_dims
 from rlx.ops.composite import flatten as flatten
 from rlx.ops.composite import full_like as full_like
 from rlx.ops.composite import linear as linear
-from rlx.ops.composite import log_softmax as log_softmax
-from rlx.ops.composite import logsumexp as logsumexp
 from rlx.ops.composite import moveaxis as moveaxis
 from rlx.ops.composite import normalize as normalize
 from rlx.ops.composite import ones_like as ones_like
@@ -42,10 +40,18 @@ from rlx.ops.composite import var as var
 from rlx.ops.composite import zeros_like as zeros_like
 from rlx.ops.conv import conv as conv
 from rlx.ops.conv import conv_transpose as conv_transpose
+from rlx.ops.dynamic import dynamic_slice as dynamic_slice
+from rlx.ops.dynamic import dynamic_update_slice as dynamic_update_slice
 from rlx.ops.grid_sample import grid_sample as grid_sample
 from rlx.ops.image import im2col as im2col
 from rlx.ops.index import gather as gather
+from rlx.ops.index import gather_elements as gather_elements
+from rlx.ops.index import gather_nd as gather_nd
+from rlx.ops.index import one_hot as one_hot
+from rlx.ops.index import take_along_axis as take_along_axis
 from rlx.ops.linalg import matmul as matmul
+from rlx.ops.logsum import log_softmax as log_softmax
+from rlx.ops.logsum import logsumexp as logsumexp
 from rlx.ops.movement import broadcast_to as broadcast_to
 from rlx.ops.movement import concat as concat
 from rlx.ops.movement import concatenate as concatenate
@@ -68,9 +74,22 @@ from rlx.ops.reduce import prod as prod
 from rlx.ops.reduce import sum as sum
 from rlx.ops.resize import resize as resize
 from rlx.ops.resize import upsample2x as upsample2x
+from rlx.ops.scan import cumprod as cumprod
+from rlx.ops.scan import cumsum as cumsum
+from rlx.ops.scatter import put_along_axis as put_along_axis
+from rlx.ops.scatter import scatter as scatter
+from rlx.ops.scatter import scatter_add as scatter_add
+from rlx.ops.scatter import scatter_elements as scatter_elements
+from rlx.ops.scatter import scatter_nd as scatter_nd
+from rlx.ops.scatter import segment_sum as segment_sum
 from rlx.ops.select import cast as cast
 from rlx.ops.select import clip as clip
 from rlx.ops.select import where as where
+from rlx.ops.select_k import argmax as argmax
+from rlx.ops.select_k import argmin as argmin
+from rlx.ops.select_k import argsort as argsort
+from rlx.ops.select_k import sort as sort
+from rlx.ops.select_k import top_k as top_k
 from rlx.ops.unary import abs as abs
 from rlx.ops.unary import ceil as ceil
 from rlx.ops.unary import copy as copy
@@ -94,14 +113,17 @@ from rlx.ops.unary import sqrt as sqrt
 from rlx.ops.unary import tanh as tanh
 
 __all__ = [  # without the modules, which `from rlx.ops import *` would bring along
-    "abs", "add", "all", "any", "attention", "avg_pool", "broadcast_to", "cast", "ceil", "clip", "concat",
-    "concatenate", "conv", "conv_transpose", "copy", "cos", "div", "equal", "erf", "exp", "expand",
-    "expand_dims", "flatten", "floor", "full_like", "gather", "gelu", "global_avg_pool", "global_max_pool",
-    "greater", "greater_equal", "grid_sample", "im2col", "layer_norm", "less", "less_equal", "linear", "log",
-    "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul", "max",
-    "max_pool", "max_pool_grad", "maximum", "mean", "min", "minimum", "moveaxis", "mul", "neg", "normalize",
-    "not_equal", "ones_like", "permute_dims", "pow", "prod", "reciprocal", "relu", "reshape", "resize",
-    "rms_norm", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "slice", "softmax", "split", "sqrt",
-    "square", "squeeze", "stack", "std", "sub", "sum", "swapaxes", "tanh", "transpose", "unsqueeze",
-    "upsample2x", "var", "where", "zeros_like",
+    "abs", "add", "all", "any", "argmax", "argmin", "argsort", "attention", "avg_pool", "broadcast_to",
+    "cast", "ceil", "clip", "concat", "concatenate", "conv", "conv_transpose", "copy", "cos", "cumprod",
+    "cumsum", "div", "dynamic_slice", "dynamic_update_slice", "equal", "erf", "exp", "expand",
+    "expand_dims", "flatten", "floor", "full_like", "gather", "gather_elements", "gather_nd", "gelu",
+    "global_avg_pool", "global_max_pool", "greater", "greater_equal", "grid_sample", "im2col", "layer_norm",
+    "less", "less_equal", "linear", "log", "log_softmax", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "logsumexp", "matmul", "max", "max_pool", "max_pool_grad", "maximum", "mean", "min",
+    "minimum", "moveaxis", "mul", "neg", "normalize", "not_equal", "one_hot", "ones_like", "permute_dims",
+    "pow", "prod", "put_along_axis", "reciprocal", "relu", "reshape", "resize", "rms_norm", "round",
+    "rsqrt", "scatter", "scatter_add", "scatter_elements", "scatter_nd", "segment_sum", "sigmoid", "sign",
+    "silu", "sin", "slice", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub",
+    "sum", "swapaxes", "take_along_axis", "tanh", "top_k", "transpose", "unsqueeze", "upsample2x", "var",
+    "where", "zeros_like",
 ]  # fmt: skip

@@ -172,27 +172,6 @@ def _as_i32(x: Tensor, axis: Axis, keepdims: bool, op: str) -> Tensor:
     return apply(op, x, axes=normalize_axes(axis, x.ndim, op), keepdims=keepdims)
 
 
-def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """log(Σ exp(x)) over the axes. Dtype: float. Numerics: the greatest element is taken out first; -inf for nothing
-    but -inf, inf where there is an inf."""
-    x = floating(tensor("logsumexp", x))
-    axes = normalize_axes(axis, x.ndim, "logsumexp")
-    best = reduce.max(x, axes, keepdims=True)
-    # ±inf is not taken out: inf - inf would give NaN.
-    finite = binary.less(unary.abs(best), float("inf"))
-    shift = select.where(binary.logical_or(finite, binary.not_equal(best, best)), best, 0)
-    out = unary.log(reduce.sum(unary.exp(x - shift), axes, keepdims=True)) + shift
-    return out if keepdims else squeeze(out, axes)
-
-
-def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """log(softmax(x)) along an axis. Dtype: float. Numerics: x - logsumexp(x), finite where softmax is 0."""
-    x = floating(tensor("log_softmax", x))
-    axis = normalize_axis(axis, x.ndim, "log_softmax")
-    centred = x - reduce.max(x, axis, keepdims=True)
-    return centred - unary.log(reduce.sum(unary.exp(centred), axis, keepdims=True))
-
-
 def linear(
     x: TensorLike, weight: TensorLike, bias: TensorLike | None = None, activation: str | None = None
 ) -> Tensor:

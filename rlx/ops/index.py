@@ -1,31 +1,53 @@
-"""Reading rows by index: gather."""
+"""Reading by index: gather, gather_elements, gather_nd, one_hot.
+
+One rule for indices that are known only in a run: a negative one counts from the end, and one that is out of range
+then is clamped into it. Constants out of range are refused when the graph is built.
+"""
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from rlx.dtypes import DType, i32, i64
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32, i32, i64
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axis
 from rlx.ops.base import TensorLike, cast_to, tensors, want_inputs
-from rlx.ops.numeric import Array
-from rlx.ops.reduce import working_float
+from rlx.ops.numeric import Array, convert
+
+
+def want_indices(op: str, dtype: DType) -> None:
+    if dtype not in (i32, i64):
+        raise DTypeError(f"{op}: the indices are {dtype}; expected i32 or i64")
+
+
+def _checked_axis(op: str, x: TensorType, attrs: Attrs) -> int:
+    if x.rank == 0:
+        raise ShapeError(f"{op}: the input is a scalar; expected at least one axis to read along")
+    axis: int = attrs["axis"]
+    if axis != normalize_axis(axis, x.rank, op):
+        raise ShapeError(f"{op}: axis {axis} is not normalized; expected it counted from the front")
+    return axis
+
+
+def in_range(indices: Array, n: int) -> Array:
+    """The indices counted from the front and clamped to 0..n-1."""
+    wanted = indices.astype(np.int64)
+    return np.clip(np.where(wanted < 0, wanted + n, wanted), 0, max(n - 1, 0))
+
+
+# -- gather
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     want_inputs("gather", types, 2)
     x, indices = types
-    if x.rank == 0:
-        raise ShapeError("gather: the input is a scalar; expected at least one axis to read along")
-    axis = attrs["axis"]
-    if axis != normalize_axis(axis, x.rank, "gather"):
-        raise ShapeError(f"gather: axis {axis} is not normalized; expected it counted from the front")
-    if indices.dtype not in (i32, i64):
-        raise DTypeError(f"gather: the indices are {indices.dtype}; expected i32 or i64")
+    axis = _checked_axis("gather", x, attrs)
+    want_indices("gather", indices.dtype)
     if x.shape[axis] == 0 and indices.numel:
         raise ShapeError(
             f"gather: {indices.numel} indices into axis {axis} of {x.shape}, which has no elements"
@@ -37,28 +59,24 @@ def _reference(x: Array, indices: Array, *, axis: int) -> Array:
     n = x.shape[axis]
     if n == 0:
         return np.empty((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
-    wanted = indices.astype(np.int64)
-    return np.take(x, np.clip(np.where(wanted < 0, wanted + n, wanted), 0, n - 1), axis=axis)
+    return np.take(x, in_range(indices, n), axis=axis)
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Adds up what each row was read for, as a product with the one-hot matrix of the indices: the same sum in the same
-    order on every device, at the price of (number of indices) × (length of the axis) elements."""
+    """Adds up what each slice was read for, in the order of the indices."""
     x, indices = node.inputs
     d, axis = grads[0], node.attrs["axis"]
     if d is None or not d.dtype.is_float or d.size == 0 or x.size == 0:
         return None, None
-    n, count = x.shape[axis], indices.size
-    head, tail = x.shape[:axis], x.shape[axis + 1 :]
-    flat = apply("reshape", indices, shape=(1, count))
-    flat = apply("where", apply("less", flat, 0), flat + n, flat)
-    flat = apply("clip", flat, min=0, max=n - 1)
-    rows = x.graph.constant(np.arange(n).reshape(n, 1), indices.dtype)
-    wide = working_float(d)
-    one_hot = apply("cast", apply("equal", rows, flat), dtype=wide)
-    parts = apply("reshape", cast_to(d, wide), shape=(math.prod(head), count, math.prod(tail)))
-    total = apply("matmul", one_hot, parts, transpose_a=False, transpose_b=False, activation=None)
-    return cast_to(apply("reshape", total, shape=x.shape), x.dtype), None
+    n = x.shape[axis]
+    return apply("scatter", clamped(indices, n), d, axis=axis, length=n, reduction="add"), None
+
+
+def clamped(indices: Tensor, n: int) -> Tensor:
+    """The indices as gather understands them: 0..n-1."""
+    # Clamped before n is added, so that nothing wraps; then 0 or more whatever the sign.
+    held = apply("clip", indices, min=-n, max=n - 1)
+    return apply("where", apply("less", held, 0), held + n, held)
 
 
 register(Op("gather", "index", _infer, _reference, "numpy.take", _vjp, kernel="gather"))
@@ -71,28 +89,245 @@ def gather(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
     the end. Out of range: ShapeError where the indices are constant; else they are clamped into the range, on every
     device alike. Gradient: each slice back to where it was read, added up. Numerics: exact.
     """
-    x, indices = tensors("gather", x, _integers(indices))
-    if not indices.dtype.is_int:
-        raise DTypeError(f"gather: the indices are {indices.dtype}; expected integers (for masks: rlx.where)")
+    x, indices = tensors("gather", x, integers(indices))
+    indices = index_tensor("gather", indices)
     axis = normalize_axis(axis, x.ndim, "gather")
-    n = x.shape[axis]
-    if indices.node.op.name == "constant":
-        value = indices.node.attrs["value"]
-        if value.size and not (-n <= int(value.min()) and int(value.max()) < n):
-            found = f"indices from {value.min()} to {value.max()}"
-            raise ShapeError(f"gather: {found} leave axis {axis} of {x.shape}; expected {-n}..{n - 1}")
-    return apply("gather", x, cast_to(indices, _index_dtype(indices.dtype)), axis=axis)
+    want_constants_in_range("gather", indices, x.shape[axis], f"axis {axis} of {x.shape}")
+    return apply("gather", x, indices, axis=axis)
 
 
-def _integers(indices: TensorLike) -> TensorLike:
+def integers(indices: TensorLike) -> TensorLike:
     """Python lists and scalars as integer arrays, so that a scalar does not take x's dtype."""
     return indices if isinstance(indices, Tensor) else np.asarray(indices)
 
 
-def _index_dtype(dtype: DType) -> DType:
-    return i64 if dtype == i64 else i32
+def index_tensor(op: str, indices: Tensor) -> Tensor:
+    """The indices as i32 or i64. Raises: DTypeError for floats and bools."""
+    if not indices.dtype.is_int:
+        raise DTypeError(f"{op}: the indices are {indices.dtype}; expected integers (for masks: rlx.where)")
+    return cast_to(indices, i64 if indices.dtype == i64 else i32)
+
+
+def want_constants_in_range(op: str, indices: Tensor, n: int, what: str) -> None:
+    """Raises: ShapeError for constant indices outside -n..n-1."""
+    made = indices.node
+    if made.op.name == "cast":
+        made = made.inputs[0].node
+    if made.op.name == "constant":
+        value = made.attrs["value"]
+        if value.size and not (-n <= int(value.min()) and int(value.max()) < n):
+            found = f"indices from {value.min()} to {value.max()}"
+            raise ShapeError(f"{op}: {found} leave {what}; expected {-n}..{n - 1}")
 
 
 def take_rows(x: Tensor, indices: Tensor) -> Tensor:
     """x[indices] for a tensor of integers: rows along the first axis."""
     return gather(x, indices, axis=0)
+
+
+# -- gather_elements
+
+
+def _elements_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("gather_elements", types, 2)
+    x, indices = types
+    axis = _checked_axis("gather_elements", x, attrs)
+    want_indices("gather_elements", indices.dtype)
+    expected = (*x.shape[:axis], *indices.shape[axis : axis + 1], *x.shape[axis + 1 :])
+    if indices.shape != expected:
+        raise ShapeError(
+            f"gather_elements: indices {indices.shape} beside x {x.shape}; expected x's shape but for axis {axis}"
+        )
+    if x.shape[axis] == 0 and indices.numel:
+        raise ShapeError(
+            f"gather_elements: {indices.numel} indices into axis {axis} of {x.shape}, which has no elements"
+        )
+    return TensorType(indices.shape, x.dtype)
+
+
+def _elements_reference(x: Array, indices: Array, *, axis: int) -> Array:
+    if indices.size == 0:
+        return np.empty(indices.shape, x.dtype)
+    return np.take_along_axis(x, in_range(indices, x.shape[axis]), axis)
+
+
+def _elements_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    x, indices = node.inputs
+    d, axis = grads[0], node.attrs["axis"]
+    if d is None or not d.dtype.is_float or d.size == 0:
+        return None, None
+    n = x.shape[axis]
+    return apply("scatter_elements", clamped(indices, n), d, axis=axis, length=n, reduction="add"), None
+
+
+register(
+    Op("gather_elements", "index", _elements_infer, _elements_reference, "numpy.take_along_axis", _elements_vjp,
+       kernel="gather_elements")
+)  # fmt: skip
+
+
+def gather_elements(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
+    """y[.., j, ..] = x[.., indices[.., j, ..], ..]: one index for each element, along an axis.
+
+    Shape: indices.shape, of x's rank; its other axes may be shorter than x's, whose rest is then not read. Dtype: x
+    any; indices integers; negative ones count from the end. Out of range: as gather. Gradient: each element's back to
+    where it was read, added up. Numerics: exact. Follows ONNX GatherElements and torch.gather.
+    """
+    x, indices = tensors("gather_elements", x, integers(indices))
+    indices = index_tensor("gather_elements", indices)
+    axis = normalize_axis(axis, x.ndim, "gather_elements")
+    x = corner(x, indices, axis, "gather_elements")
+    want_constants_in_range("gather_elements", indices, x.shape[axis], f"axis {axis} of {x.shape}")
+    return apply("gather_elements", x, indices, axis=axis)
+
+
+def corner(x: Tensor, indices: Tensor, axis: int, op: str) -> Tensor:
+    """The part of x that an index tensor of its rank reaches: cut where the other axes of the indices are shorter."""
+    fits = indices.ndim == x.ndim and all(
+        a <= b or i == axis for i, (a, b) in enumerate(zip(indices.shape, x.shape, strict=True))
+    )
+    if not fits:
+        raise ShapeError(
+            f"{op}: indices {indices.shape} beside x {x.shape}; expected one rank, and no axis longer but {axis}"
+        )
+    stops = tuple(b if i == axis else a for i, (a, b) in enumerate(zip(indices.shape, x.shape, strict=True)))
+    if stops == x.shape:
+        return x
+    return apply("slice", x, starts=(0,) * x.ndim, stops=stops, steps=(1,) * x.ndim)
+
+
+def take_along_axis(x: TensorLike, indices: TensorLike, axis: int = -1) -> Tensor:
+    """gather_elements with NumPy's broadcasting: axes of length 1, but the one read along, are repeated."""
+    x, indices = tensors("take_along_axis", x, integers(indices))
+    axis = normalize_axis(axis, x.ndim, "take_along_axis")
+    if x.ndim != indices.ndim:
+        raise ShapeError(f"take_along_axis: indices {indices.shape} beside x {x.shape}; expected one rank")
+    for i, (a, b) in enumerate(zip(x.shape, indices.shape, strict=True)):
+        if i != axis and a != b and 1 not in (a, b):
+            raise ShapeError(
+                f"take_along_axis: indices {indices.shape} do not broadcast with x {x.shape} at axis {i}"
+            )
+    common = [b if a == 1 else a for a, b in zip(x.shape, indices.shape, strict=True)]
+    x, indices = (_repeated(t, (*common[:axis], t.shape[axis], *common[axis + 1 :])) for t in (x, indices))
+    return gather_elements(x, indices, axis)
+
+
+def _repeated(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return x if x.shape == shape else apply("expand", x, shape=shape)
+
+
+# -- gather_nd
+
+
+def gather_nd(x: TensorLike, indices: TensorLike) -> Tensor:
+    """The slices of x at index tuples: y[i..] = x[indices[i.., 0], indices[i.., 1], …].
+
+    Shape: indices.shape[:-1] + x.shape[q:] for tuples of q = indices.shape[-1]. Dtype: x any; indices integers;
+    negative ones count from the end. Out of range: as gather. Gradient: to x. Follows ONNX GatherND, batch_dims 0.
+    """
+    x, indices = tensors("gather_nd", x, integers(indices))
+    indices = index_tensor("gather_nd", indices)
+    q = tuple_length("gather_nd", x.shape, indices)
+    rows = None
+    for k in range(q):
+        part = component(indices, k)
+        want_constants_in_range("gather_nd", part, x.shape[k], f"axis {k} of {x.shape}")
+        row = clamped(part, x.shape[k])
+        rows = row if rows is None else rows * x.shape[k] + row
+    flat = apply("reshape", x, shape=(math.prod(x.shape[:q]), *x.shape[q:]))
+    assert rows is not None
+    return apply("gather", flat, rows, axis=0)
+
+
+def tuple_length(op: str, shape: tuple[int, ...], indices: Tensor) -> int:
+    """How many axes of x an index tuple names. Raises: ShapeError."""
+    if indices.ndim == 0 or not 1 <= indices.shape[-1] <= len(shape):
+        raise ShapeError(
+            f"{op}: indices {indices.shape} for x {shape}; expected the last axis to hold 1 to {len(shape)} numbers"
+        )
+    q = indices.shape[-1]
+    if indices.dtype == i32 and math.prod(shape[:q]) > 2**31 - 1:
+        raise DTypeError(
+            f"{op}: {math.prod(shape[:q])} rows of x {shape} are more than i32 counts; use i64 indices"
+        )
+    return q
+
+
+def component(indices: Tensor, k: int) -> Tensor:
+    """Number k of every index tuple."""
+    if indices.node.op.name == "constant":
+        return indices.graph.constant(indices.node.attrs["value"][..., k])
+    starts, stops = [0] * indices.ndim, list(indices.shape)
+    starts[-1], stops[-1] = k, k + 1
+    cut = apply("slice", indices, starts=tuple(starts), stops=tuple(stops), steps=(1,) * indices.ndim)
+    return apply("reshape", cut, shape=indices.shape[:-1])
+
+
+# -- one_hot
+
+
+def _one_hot_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("one_hot", types, 1)
+    shape, depth = types[0].shape, attrs["depth"]
+    want_indices("one_hot", types[0].dtype)
+    if isinstance(depth, bool) or not isinstance(depth, int) or not 0 <= depth < 2**31:
+        raise ShapeError(f"one_hot: depth is {depth!r}; expected an int ≥ 0")
+    axis = attrs["axis"]
+    if axis != normalize_axis(axis, len(shape) + 1, "one_hot"):
+        raise ShapeError(f"one_hot: axis {axis} is not normalized; expected it counted from the front")
+    if not isinstance(attrs["dtype"], DType):
+        raise DTypeError(
+            f"one_hot: dtype is {attrs['dtype']!r}; expected a DType (rlx.one_hot takes names too)"
+        )
+    return TensorType((*shape[:axis], depth, *shape[axis:]), attrs["dtype"])
+
+
+def _one_hot(indices: Array, *, depth: int, axis: int, on: float, off: float, dtype: DType) -> Array:
+    wanted = np.expand_dims(indices.astype(np.int64), axis)
+    places = np.arange(depth).reshape([depth if i == axis else 1 for i in range(wanted.ndim)])
+    hit = np.where(wanted < 0, wanted + depth, wanted) == places
+    values = [convert(np.asarray(v), dtype) for v in (on, off)]
+    return np.where(hit, *values)
+
+
+register(
+    Op(
+        "one_hot",
+        "index",
+        _one_hot_infer,
+        _one_hot,
+        "the loop of ONNX OneHot",
+        NOT_DIFFERENTIABLE,
+        kernel="tree",
+    )
+)
+
+
+def one_hot(
+    indices: TensorLike,
+    depth: int,
+    axis: int = -1,
+    on: float | int | bool = 1,
+    off: float | int | bool = 0,
+    dtype: DTypeLike = f32,
+) -> Tensor:
+    """`on` where the place along a new axis of length `depth` is the index, else `off`.
+
+    Shape: indices.shape with the axis put in. Dtype: `dtype`; indices integers. Negative indices count from the end;
+    out of range nothing is `on`, constants too. Gradient: none. Follows ONNX OneHot.
+    """
+    (indices,) = tensors("one_hot", integers(indices))
+    indices = index_tensor("one_hot", indices)
+    kind = as_dtype(dtype)
+    for what, value in (("on", on), ("off", off)):
+        if not isinstance(value, builtins.int | builtins.float | np.integer | np.floating | np.bool_):
+            raise DTypeError(f"one_hot: {what} is {type(value).__name__}; expected a number")
+        if kind.is_int and (
+            value != int(value) or not np.iinfo(kind.np).min <= value <= np.iinfo(kind.np).max
+        ):
+            raise DTypeError(f"one_hot: {what} is {value}, which {kind} does not hold; give another dtype")
+    axis = normalize_axis(axis, indices.ndim + 1, "one_hot")
+    numbers = {k: float(v) if kind.is_float else int(v) for k, v in (("on", on), ("off", off))}
+    if isinstance(depth, bool) or not hasattr(depth, "__index__"):
+        raise ShapeError(f"one_hot: depth is {depth!r}; expected an int ≥ 0")
+    return apply("one_hot", indices, depth=int(depth), axis=axis, dtype=kind, **numbers)

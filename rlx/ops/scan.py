@@ -1,0 +1,132 @@
+"""Running sums and products along an axis: cumsum, cumprod."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import ShapeError
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.op import Infer
+from rlx.ir.types import normalize_axis
+from rlx.ops.base import cast_to, tensor, want_inputs
+from rlx.ops.numeric import Array, computed
+from rlx.ops.reduce import sum_dtype, working_float
+from rlx.ops.select_k import want_axis, want_flag
+
+
+def _infer(op: str) -> Infer:
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        want_inputs(op, types, 1)
+        want_axis(op, types[0], attrs)
+        want_flag(op, attrs, "exclusive", "reverse")
+        return TensorType(types[0].shape, sum_dtype(types[0].dtype))
+
+    return infer
+
+
+def accumulated(ufunc: Any) -> Any:
+    """The reference of a scan with this ufunc."""
+
+    def reference(x: Array, *, axis: int, exclusive: bool, reverse: bool) -> Array:
+        if x.dtype.kind != "f" and x.dtype != np.int64:
+            x = x.astype(np.int32)
+        x = np.flip(x, axis) if reverse else x
+        if exclusive:
+            first = np.full_like(np.take(x, np.arange(min(1, x.shape[axis])), axis), ufunc.identity)
+            x = (
+                np.concatenate([first, np.take(x, np.arange(x.shape[axis] - 1), axis)], axis)
+                if x.shape[axis]
+                else x
+            )
+        made = ufunc.accumulate(x, axis=axis, dtype=x.dtype)
+        return np.flip(made, axis) if reverse else made
+
+    return reference
+
+
+def _cumsum_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    d = grads[0]
+    if d is None or not d.dtype.is_float:
+        return (None,)
+    attrs = {**node.attrs, "reverse": not node.attrs["reverse"]}
+    return (apply("cumsum", d, **attrs),)
+
+
+def _shifted(x: Tensor, axis: int, by: int, fill: float, reverse: bool) -> Tensor:
+    """Element i is x's element i + by along the axis (i - by with `reverse`); `fill` beyond the end."""
+    n = x.shape[axis]
+    by = min(by, n)
+    starts, stops = [0] * x.ndim, list(x.shape)
+    if reverse:
+        stops[axis] = n - by
+    else:
+        starts[axis] = by
+    kept = apply("slice", x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * x.ndim)
+    shape = (*x.shape[:axis], by, *x.shape[axis + 1 :])
+    more = apply("expand", x.graph.constant(fill, x.dtype), shape=shape)
+    return apply("concat", *((more, kept) if reverse else (kept, more)), axis=axis)
+
+
+def _cumprod_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """dx[i] = (product of the elements before i) · s[i], where s[i] = d[i] + x[i + 1] · s[i + 1]: no division, so that
+    zeros are right too. The recurrence is solved by doubling, in log2(n) rounds of whole-tensor products."""
+    x, d, axis = node.inputs[0], grads[0], node.attrs["axis"]
+    if d is None or not d.dtype.is_float:
+        return (None,)
+    if x.size == 0:
+        return (cast_to(d, x.dtype),)
+    wide, back = working_float(d), node.attrs["reverse"]
+    a, s = _shifted(cast_to(x, wide), axis, 1, 0.0, back), cast_to(d, wide)
+    if node.attrs["exclusive"]:
+        s = _shifted(s, axis, 1, 0.0, back)
+    step = 1
+    while step < x.shape[axis]:
+        s = s + a * _shifted(s, axis, step, 0.0, back)
+        a = a * _shifted(a, axis, step, 0.0, back)
+        step *= 2
+    before = apply("cumprod", cast_to(x, wide), axis=axis, exclusive=True, reverse=back)
+    return (cast_to(before * s, x.dtype),)
+
+
+register(
+    Op("cumsum", "scan", _infer("cumsum"), computed(lambda dtypes: sum_dtype(dtypes[0]))(accumulated(np.add)),
+       "numpy.cumsum", _cumsum_vjp, kernel="scan")
+)  # fmt: skip
+register(
+    Op("cumprod", "scan", _infer("cumprod"), computed(lambda dtypes: sum_dtype(dtypes[0]))(accumulated(np.multiply)),
+       "numpy.cumprod", _cumprod_vjp, kernel="scan")
+)  # fmt: skip
+
+
+def _call(op: str, x: Tensor, axis: int | None, exclusive: bool, reverse: bool) -> Tensor:
+    x = tensor(op, x)
+    if axis is None:
+        if x.ndim > 1:
+            raise ShapeError(
+                f"{op}: axis is None for shape {x.shape}; give the axis, or flatten the tensor first"
+            )
+        axis = 0
+    axis = normalize_axis(axis, x.ndim, op)
+    return apply(op, x, axis=axis, exclusive=bool(exclusive), reverse=bool(reverse))
+
+
+def cumsum(x: Tensor, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    """The sum of the elements up to each one along an axis (None: the only one).
+
+    With `exclusive`, of those before it (0 at the first); with `reverse`, counted from the end. Dtype: as sum: floats
+    and i64 keep theirs, bool, u8, i8 and i32 give i32, which wraps. Gradient: the running sum of d from the other end.
+    Numerics: in f32 for halves, in blocks of fixed order. Follows ONNX CumSum.
+    """
+    return _call("cumsum", x, axis, exclusive, reverse)
+
+
+def cumprod(x: Tensor, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    """The product of the elements up to each one along an axis (None: the only one).
+
+    With `exclusive`, of those before it (1 at the first); with `reverse`, counted from the end. Dtype: as prod.
+    Gradient: without division, so right where factors are zero. Numerics: in f32 for halves, in blocks of fixed order.
+    """
+    return _call("cumprod", x, axis, exclusive, reverse)
