@@ -69,8 +69,10 @@ class SentenceEncoder:
         self.weights = Weights(session.device)
         try:
             self.weights.declare({name: t.type for name, t in self.graph(1, 1).params.items()})
+            kept = {} if half is None else {n: half for n, array in arrays.items() if array.ndim == 2}
+            self.weights.expect(kept)
             for name, array in arrays.items():
-                self.weights.set(name, array, half if array.ndim == 2 else None)
+                self.weights.set(name, array, kept.get(name))
         except BaseException:
             self.weights.close()
             raise
@@ -247,12 +249,13 @@ def _progress(total: int, show: bool | None, batch_size: int) -> Iterator[Callab
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 
+    console = Console(stderr=True)
     # No redirection: what is printed meanwhile must reach its own stream.
     with Progress(
         *Progress.get_default_columns(),
         MofNCompleteColumn(),
-        console=Console(stderr=True),
-        transient=True,
+        console=console,
+        transient=console.is_terminal,
         redirect_stdout=False,
         redirect_stderr=False,
     ) as progress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ class Weights:
         self.half = HalfRegion(device.acquire)
         self._types: dict[str, TensorType] = {}
         self._where: dict[str, Slot] = {}
+        self._kept: dict[str, DType] = {}  # dtypes to come, from `expect`
 
     @property
     def nbytes(self) -> int:
@@ -45,9 +46,22 @@ class Weights:
                 raise ShapeError(f"weight {name!r} is {old} in the shared store, but {new} in this graph")
         self._expect()
 
+    def expect(self, dtypes: Mapping[str, DTypeLike]) -> None:
+        """Says, before they are set, which weights will be kept in another dtype than the declared one, so that room
+        is taken for what is coming and no more."""
+        self._kept.update((name, as_dtype(dtype)) for name, dtype in dtypes.items())
+        self._expect()
+
     def _expect(self) -> None:
-        unset = [t for n, t in self._types.items() if n not in self._where]
-        self.full.expect(sum(align(t.nbytes) for t in unset))
+        full = half = 0
+        for name, t in self._types.items():
+            kept = self._kept.get(name, t.dtype)
+            if name not in self._where and kept == t.dtype:
+                full += align(t.nbytes)
+            elif name not in self._where:
+                half += align(t.numel * kept.itemsize)
+        self.full.expect(full)
+        self.half.region.expect(half)
 
     def set(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:
         """Writes one weight, kept as `dtype` (f16 or bf16 for an f32 weight; default: as declared).
@@ -69,8 +83,6 @@ class Weights:
             if kept != declared.dtype:
                 self.half.store(name, kept, array)
                 self._where[name] = self.half.slot(name)
-                if old is None:
-                    self._expect()  # no room for it in f32: set the half-precision weights first
             else:
                 self._where[name] = self.full.reserve(name, kept, declared.nbytes)
                 self.full.write(name, array)
