@@ -59,17 +59,21 @@ CASTS = {
 C_TO_NP = {"float": np.float32, "int": np.int32, "rlx_i64": np.int64, "uint": np.uint32}
 
 
-def _source(repo: Path, exact: bool) -> str:
-    lines = [f'#include "{repo}/tests/gpu/prelude_host.h"', "using std::sqrt;"]
+def _source(repo: Path, exact: bool, flush: bool) -> str:
+    lines = ["#include <immintrin.h>"] if flush else []
+    lines += [f'#include "{repo}/tests/gpu/prelude_host.h"', "using std::sqrt;"]
     if exact:  # as CUDA compiles it: IEEE division and an exact fused multiply-add
         lines += ["#define RLX_EXACT_DIV 1", "#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
     lines.append(f'#include "{repo}/rlx/backends/gpu/prims.h"')
+
+    before = "const unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040); " if flush else ""
+    after = " _mm_setcsr(mode);" if flush else ""
 
     def loop(name: str, call: str, ins: list[str], out: str) -> str:
         args = ", ".join(f"const {t}* x{i}" for i, t in enumerate(ins))
         values = ", ".join(f"x{i}[k]" for i in range(len(ins)))
         return (f'extern "C" void v_{name}({args}, {out}* y, long n) '
-                f"{{ for (long k = 0; k < n; ++k) y[k] = {call}({values}); }}")  # fmt: skip
+                f"{{ {before}for (long k = 0; k < n; ++k) y[k] = {call}({values});{after} }}")  # fmt: skip
 
     lines += [loop(f"{p}_f", f"p_{p}_f", ["float"], "float") for p in UNARY]
     lines += [loop(f"{p}_f", f"p_{p}_f", ["float"] * 2, "float") for p in BINARY]
@@ -82,12 +86,13 @@ def _source(repo: Path, exact: bool) -> str:
     return "\n".join(lines)
 
 
-def build(repo: Path, folder: Path, exact: bool) -> Callable[..., npt.NDArray[Any]]:
-    """Compiles the header; the result is called as prims("exp_f", x) or prims("pow_f", x, y, out=np.float32)."""
+def build(repo: Path, folder: Path, exact: bool, flush: bool = False) -> Callable[..., npt.NDArray[Any]]:
+    """Compiles the header, `flush` for a processor that takes subnormals for zeros (x86 only); the result is called as
+    prims("exp_f", x) or prims("pow_f", x, y, out=np.float32)."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     assert compiler is not None
-    source, library = folder / f"prims{exact:d}.cpp", folder / f"prims{exact:d}.so"
-    source.write_text(_source(repo, exact), encoding="utf-8")
+    source, library = folder / f"prims{exact:d}{flush:d}.cpp", folder / f"prims{exact:d}{flush:d}.so"
+    source.write_text(_source(repo, exact, flush), encoding="utf-8")
     command = [compiler, "-O2", "-std=c++17", "-ffp-contract=off", "-fPIC", "-shared", "-w"]
     subprocess.run([*command, str(source), "-o", str(library)], check=True)
     loaded = ctypes.CDLL(str(library))

@@ -6,6 +6,7 @@ Two builds: as CUDA has it (IEEE division, exact fused multiply-add) and as GLSL
 from __future__ import annotations
 
 import csv
+import platform
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,28 @@ def test_floats_over_the_whole_range(prims: Prims, name: str) -> None:
     assert error[worst] <= np.broadcast_to(allowed, error.shape)[worst], (
         f"{name}{tuple(a[worst] for a in args)} = {got[worst]!r}, not {want[worst]!r}: {error[worst]:.3f} ULP"
     )
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="sets the mode of an x86 processor")
+def test_normal_results_survive_devices_that_flush_subnormals(repo: Path, tmp_path: Path) -> None:
+    flushing = build(repo, tmp_path, exact=False, flush=True)
+    x, y = inputs(1), np.random.default_rng(2).permutation(inputs(3))
+    near = (np.random.default_rng(4).uniform(1, 64, len(x) // 3) * TINY).astype(np.float32)
+    x[: len(near)] = near
+    y[len(near) : 2 * len(near)] = -near
+    for name, limit in LIMITS.items():
+        args = [x, y] if name in BINARY else [x]
+        got = flushing(f"{name}_f", *args)
+        with np.errstate(all="ignore"):
+            want = np.asarray(ORACLES[name](*(a.astype(np.float64) for a in args)))
+            small = (np.abs(want) < 2 * TINY) & (want != 0)
+        for a in args:
+            small |= (np.abs(a) < TINY) & (a != 0)
+        error = np.where(small, 0, ulps(got, want))
+        worst = int(np.argmax(error))
+        assert error[worst] <= limit, (
+            f"{name}{tuple(a[worst] for a in args)} = {got[worst]!r}, not {want[worst]!r}"
+        )
 
 
 def test_signs_of_zeros_and_small_results(prims: Prims) -> None:

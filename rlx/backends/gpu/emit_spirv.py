@@ -13,7 +13,17 @@ from importlib import resources
 from rlx.backends.gpu.spirv import Module, Op, float_modes
 from rlx.backends.gpu.spirv_template import PUSH_CONSTANT, Builder, Template
 from rlx.backends.gpu.steps import TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import PACK, THROUGH_META, Class, Const, Load, Program, literal_bits, program
+from rlx.backends.gpu.tree import (
+    PACK,
+    THROUGH_META,
+    Class,
+    Const,
+    Load,
+    Program,
+    heavy,
+    literal_bits,
+    program,
+)
 
 
 @cache
@@ -65,7 +75,7 @@ class _Main:
             self.loop(first, n, step, lambda q: self.pack(q, n_in))
             b.emit(Op.Return)
             return
-        if packs and not self.strided:
+        if packs and not self.strided and not heavy(self.kernel.trees):
             count = self.packs(n)
             self.loop(first, count, step, lambda q: self.pack(q, n_in))
             done = b.make(Op.IMul, self.uint_t, count, b.uint(PACK))

@@ -237,6 +237,10 @@ RLX_FN float m_erf(const float x) {
     if (m_is_nan(x)) return x;
     const float a = RLX_ABS(x);
     if (a >= 3.95f) return m_with_sign(1.0f, x);
+    if (a < 1e-18f) {  // 2^60 times as large on the way, lest a small term be flushed
+        const float t = x * 1.152921504606847e+18f;
+        return (t + t * 1.283791661e-01f) * 8.673617379884035e-19f;
+    }
     if (a < 1.0f) {
         const float z = x * x;
         float p = -9.662911907e-06f;  // erf(x) / x - 1 of x^2

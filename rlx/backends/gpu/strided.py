@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.lowering import Lowering
 from rlx.backends.gpu.steps import Ref, TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import PACK
+from rlx.backends.gpu.tree import PACK, heavy
 from rlx.dtypes import DType
 from rlx.ir import Expr
 
@@ -91,7 +91,7 @@ def launch_tree(
     n = math.prod(dims)
     flat = contiguous(dims)
     scalar = [k < len(inputs) and not any(v.strides) and v.strides != flat for k, v in enumerate(views)]
-    packed = ctx.kind != "software" and _packs(dims, flat, views, scalar)
+    packed = ctx.kind != "software" and not heavy(trees) and _packs(dims, flat, views, scalar)
     operands, block = [], [*dims[:-1], dims[-1] // PACK] if packed else list(dims)
     for v, (low, _), constant in zip(views, low_high, scalar, strict=True):
         if v.strides == flat or constant:

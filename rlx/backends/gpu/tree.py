@@ -24,6 +24,12 @@ Class = Literal["f", "i", "l", "b"]
 PACK = 4  # neighbours that a thread takes at once
 THROUGH_META = ("strided", "repeated")
 
+# Primitives of many instructions. A tree with more of them than this waits for arithmetic, not for memory: it is
+# compiled once, not four times side by side.
+_HEAVY = frozenset({"exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+                    "erf", "pow", "atan2", "fmod", "mod"})  # fmt: skip
+MAX_HEAVY = 4
+
 # Sixteen bits moved as they are: data movement must not touch the payload of a NaN.
 RAW16 = DType("u16", 2, "u", np.dtype(np.uint16))
 
@@ -110,6 +116,11 @@ def computable(trees: Sequence[Expr], features: frozenset[str]) -> bool:
         if e.prim not in ("arg", "lit", "cast") and e.prim not in DEFINED[class_of(e.args[-1].dtype)]:
             return False
     return True
+
+
+def heavy(trees: Sequence[Expr]) -> bool:
+    """Whether four elements at a time would cost more to compile than they save in memory accesses."""
+    return sum(e.prim in _HEAVY for e in linearize(trees)) > MAX_HEAVY
 
 
 def program(kernel: TreeKernel) -> Program:
