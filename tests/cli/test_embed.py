@@ -1,0 +1,153 @@
+"""`rlx embed`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlx as rlx_package
+from tests.cli.conftest import Rlx
+from tests.models.tiny import SENTENCES
+
+TEXT = "the cat sleeps\na dog runs\n\nthe boat is near the river\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "sentences.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def embeddings(tiny: Path, sentences: list[str]) -> np.ndarray:
+    with rlx_package.models.load(tiny, "cpu") as encoder:
+        return encoder.encode(sentences)
+
+
+class TestNumbers:
+    def test_a_line_of_numbers_for_each_line_brings_back_the_very_floats(
+        self, rlx: Rlx, tiny: Path, file: Path
+    ) -> None:
+        ran = rlx("embed", tiny, file, "--device", "cpu")
+        assert ran.status == 0 and ran.err == ""
+        got = np.array([line.split() for line in ran.out.splitlines()], np.float32)
+        assert np.array_equal(got, embeddings(tiny, TEXT.split("\n")[:-1]))
+
+    def test_standard_input_is_the_default(self, rlx: Rlx, tiny: Path, file: Path) -> None:
+        by_name = rlx("embed", tiny, file, "--device", "cpu").out
+        assert rlx("embed", tiny, "--device", "cpu", stdin=TEXT.encode()).out == by_name
+        assert rlx("embed", tiny, "-", "--device", "cpu", stdin=TEXT.encode()).out == by_name
+
+    def test_devices_agree(self, rlx: Rlx, tiny: Path, file: Path, device: str, tmp_path: Path) -> None:
+        for name in ("cpu", device):
+            assert rlx("embed", tiny, file, "--device", name, "--out", tmp_path / f"{name}.npy").status == 0
+        a, b = np.load(tmp_path / "cpu.npy"), np.load(tmp_path / f"{device}.npy")
+        assert np.max(np.abs(a - b)) <= 1e-6
+
+    def test_half_precision(self, rlx: Rlx, tiny: Path, file: Path) -> None:
+        exact = embeddings(tiny, TEXT.split("\n")[:-1])
+        ran = rlx("embed", tiny, file, "--device", "cpu", "--dtype", "bf16")
+        got = np.array([line.split() for line in ran.out.splitlines()], np.float32)
+        assert 1e-6 < np.max(np.abs(got - exact)) < 0.05
+
+
+class TestLines:
+    """A row of the result is a line of the file, as other tools count lines."""
+
+    @pytest.mark.parametrize(
+        ("text", "rows"),
+        [
+            ("", 0),
+            ("\n", 1),
+            ("a", 1),
+            ("a\n", 1),
+            ("a\n\n", 2),
+            ("a\r\nb\r\n", 2),
+            ("a\x0bb\x0cc\x85d\u2028e\x1cf\n", 1),
+            ("\ufeffa\nb\n", 2),
+        ],
+        ids=ascii,
+    )
+    def test_count(self, rlx: Rlx, tiny: Path, tmp_path: Path, text: str, rows: int) -> None:
+        out = tmp_path / "x.npy"
+        ran = rlx("embed", tiny, "--device", "cpu", "--out", out, stdin=text.encode())
+        assert ran.status == 0 and ran.out == ""
+        assert np.load(out).shape == (rows, 24) and np.load(out).dtype == np.float32
+        assert ran.err == f"{out}: {rows} x 24 f32 from cpu\n"
+
+    def test_line_ends_and_marks_are_not_text(self, rlx: Rlx, tiny: Path) -> None:
+        plain = rlx("embed", tiny, "--device", "cpu", stdin=b"dog\ncat\n").out
+        assert rlx("embed", tiny, "--device", "cpu", stdin=b"\xef\xbb\xbfdog\r\ncat\r\n").out == plain
+
+
+class TestQuery:
+    def test_the_nearest_come_first(self, rlx: Rlx, tiny: Path, tmp_path: Path) -> None:
+        (tmp_path / "s.txt").write_text("\n".join(SENTENCES))
+        ran = rlx("embed", tiny, tmp_path / "s.txt", "--device", "cpu", "--query", SENTENCES[2], "--top", "4")
+        lines = [line.split("  ", 1) for line in ran.out.splitlines()]
+        assert len(lines) == 4 and lines[0] == ["1.0000", SENTENCES[2]]
+        scores = [float(score) for score, _ in lines]
+        assert scores == sorted(scores, reverse=True)
+
+    def test_blank_lines_are_no_answers(self, rlx: Rlx, tiny: Path) -> None:
+        ran = rlx("embed", tiny, "--device", "cpu", "--query", "", stdin=b"\ndog\n   \ncat\n")
+        assert sorted(line.split("  ", 1)[1] for line in ran.out.splitlines()) == ["cat", "dog"]
+
+    def test_nothing_to_search_in(self, rlx: Rlx, tiny: Path) -> None:
+        ran = rlx("embed", tiny, "--query", "dog", stdin=b"\n\n")
+        assert (ran.status, ran.out, ran.err) == (2, "", "rlx: standard input: no sentences to search in\n")
+
+    def test_with_out_both_are_done(self, rlx: Rlx, tiny: Path, file: Path, tmp_path: Path) -> None:
+        ran = rlx(
+            "embed",
+            tiny,
+            file,
+            "--device",
+            "cpu",
+            "--query",
+            "a dog",
+            "--top",
+            1,
+            "--out",
+            tmp_path / "x.npy",
+        )
+        assert ran.out.endswith("  a dog runs\n") and np.load(tmp_path / "x.npy").shape == (4, 24)
+
+
+class TestErrors:
+    def failing(self, rlx: Rlx, *arguments: object, stdin: bytes = b"dog\n") -> str:
+        ran = rlx("embed", *arguments, stdin=stdin)
+        assert ran.status == 2 and ran.out == ""
+        assert ran.err.startswith("rlx: ") and ran.err.count("\n") == 1
+        return ran.err
+
+    def test_no_such_file(self, rlx: Rlx, tiny: Path) -> None:
+        assert "/absent.txt: cannot be read: No such file" in self.failing(rlx, tiny, "/absent.txt")
+
+    def test_a_folder_of_sentences(self, rlx: Rlx, tiny: Path, tmp_path: Path) -> None:
+        assert "cannot be read: Is a directory" in self.failing(rlx, tiny, tmp_path)
+
+    def test_text_of_another_encoding(self, rlx: Rlx, tiny: Path) -> None:
+        said = self.failing(rlx, tiny, stdin=b"dog\nc\xe4t\n")
+        assert "standard input: line 2 is not UTF-8 text" in said
+
+    @pytest.mark.parametrize("name", ["absent/x.npy", "."])
+    def test_an_output_that_cannot_be_written(self, rlx: Rlx, tiny: Path, tmp_path: Path, name: str) -> None:
+        said = self.failing(rlx, tiny, "--device", "cpu", "--out", tmp_path / name)
+        assert "cannot be written" in said
+
+    def test_an_unknown_device(self, rlx: Rlx, tiny: Path) -> None:
+        assert "'tpu' is not understood" in self.failing(rlx, tiny, "--device", "tpu")
+
+    def test_an_unknown_dtype(self, rlx: Rlx, tiny: Path) -> None:
+        assert "'f12' is not an rlx dtype" in self.failing(rlx, tiny, "--dtype", "f12")
+        assert "f32, f16 or bf16" in self.failing(rlx, tiny, "--dtype", "i8")
+
+    def test_a_damaged_model(self, rlx: Rlx, tiny: Path, tmp_path: Path) -> None:
+        from tests.models.tiny import write_model
+
+        file = write_model(tmp_path / "bad") / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-1])
+        assert str(file) in self.failing(rlx, tmp_path / "bad")

@@ -1,0 +1,117 @@
+"""The programs in examples/."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from examples import demo
+from tests.models.tiny import write_model
+
+
+def run(example: str, env: dict[str, str], *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", example, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=env,
+        check=False,
+    )
+
+
+def test_hello(repo: Path, clean_env: dict[str, str]) -> None:
+    done = run(str(repo / "examples/hello.py"), clean_env)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    x = 2.0  # gelu of 1·0.5·4, and of 1·1·4
+    from scipy.special import erf
+
+    exact = [y * (1 + erf(y / 2**0.5)) / 2 for y in (x, 2 * x)]
+    got = np.array(re.findall(r"[\d.]+", done.stdout), float).reshape(2, 2)
+    assert np.allclose(got, np.array(exact)[:, None], rtol=1e-6)
+
+
+def test_hello_is_the_example_of_the_readme(repo: Path) -> None:
+    (printed,) = re.findall(r"^```python\n(.*?)^```", (repo / "README.md").read_text("utf-8"), re.M | re.S)
+    example = ast.parse((repo / "examples/hello.py").read_text("utf-8"))
+    assert ast.get_docstring(example)
+    assert ast.dump(ast.Module(example.body[1:], [])) == ast.dump(ast.parse(printed))
+    assert len([line for line in printed.splitlines() if line.strip()]) <= 15
+
+
+class TestDemo:
+    @pytest.fixture
+    def tiny(self, tmp_path: Path) -> Path:
+        return write_model(tmp_path / "tiny")
+
+    def run(self, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["demo.py", *map(str, arguments)])
+        return demo.main()
+
+    def test_a_table_and_an_answer(
+        self, tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.run(monkeypatch, "--model", tiny, "--device", "cpu") == 0
+        lines = capsys.readouterr().out.splitlines()
+        at = lines.index(demo.QUERY)
+        assert all(re.fullmatch(r"  0\.\d{3}  .+", line) for line in lines[at + 1 : at + 4])
+        row = next(line for line in lines if line.startswith("cpu "))
+        ms, rate, difference, overhead, host = row.split()[-5:]
+        assert float(ms) > 0 and float(rate.replace(",", "")) > 0 and host == "0"
+        assert float(difference) <= demo.LIMIT and float(overhead) <= 1.01
+
+    @pytest.mark.parametrize("wrong", [1e-5, np.nan], ids=str)
+    def test_a_device_that_differs_is_a_failure(
+        self, tiny: Path, wrong: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        real = demo.reference_embeddings
+        monkeypatch.setattr(demo, "reference_embeddings", lambda *args: real(*args) + wrong)
+        assert self.run(monkeypatch, "--model", tiny, "--device", "cpu") == 1
+        assert "FAIL: a device differs" in capsys.readouterr().out
+
+    def test_a_device_that_cannot_run_is_reported_and_the_others_run(
+        self, tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.run(monkeypatch, "--model", tiny, "--device", "tpu", "--device", "cpu") == 1
+        out = capsys.readouterr().out
+        assert "tpu: device 'tpu' is not understood" in out and "\ncpu " in out
+
+    def test_without_a_gpu_driver_it_says_how_to_get_one(
+        self, tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        found, _ = demo.probe_all()
+        only = [info for info in found if info.backend == "cpu"]
+        monkeypatch.setattr(
+            demo, "probe_all", lambda: (only, {"vulkan": "vulkan: no loader", "cuda": "no GPU"})
+        )
+        assert self.run(monkeypatch, "--model", tiny) == 0
+        out = capsys.readouterr().out
+        assert "vulkan: not available: no loader" in out and "cuda: not available: no GPU" in out
+        assert "mesa-vulkan-drivers" in out
+
+    def test_other_weights_are_refused(self, tiny: Path) -> None:
+        with pytest.raises(SystemExit, match=r"has SHA-256 \w{64}, expected .* delete the folder"):
+            demo.check_weights(tiny)
+
+    def test_a_download_that_fails_says_what_to_do(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*args: Any, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+            return subprocess.CompletedProcess([], 1, "", "no network")
+
+        monkeypatch.setattr(demo.subprocess, "run", fail)
+        monkeypatch.setattr(demo, "model_folder", lambda: tmp_path / "models/x")
+        with pytest.raises(SystemExit, match=r"give a model folder with --model\nno network"):
+            demo.fetch_model()
+        assert list((tmp_path / "models").iterdir()) == []
+
+    def test_a_folder_that_is_not_there(self, repo: Path, clean_env: dict[str, str], tmp_path: Path) -> None:
+        done = run(str(repo / "examples/demo.py"), clean_env, "--model", tmp_path / "absent")
+        assert done.returncode == 1 and "Traceback" not in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("demo: ")
