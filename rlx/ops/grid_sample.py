@@ -11,7 +11,8 @@ import numpy as np
 
 from rlx.dtypes import DType, i32
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.expr import call
 from rlx.ops.base import TensorLike, cast_to, floating, tensors, want_inputs
 from rlx.ops.image import want_floats
 from rlx.ops.numeric import Array, computed
@@ -49,26 +50,22 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType((*x.shape[:2], *grid.shape[1:-1]), x.dtype)
 
 
-class _Arrays:
-    """NumPy by the names that `_axis_taps` uses."""
+class Arrays:
+    """NumPy by the names that `axis_taps` uses."""
 
-    floor, round, where, equal = np.floor, np.rint, np.where, np.equal
+    floor, round, where, equal, absolute = np.floor, np.rint, np.where, np.equal, np.abs
 
     @staticmethod
     def clip(x: Array, low: float, high: float) -> Any:
         return np.clip(x, low, high)
 
     @staticmethod
-    def both(a: Array, b: Array) -> Any:
-        return np.logical_and(a, b)
-
-    @staticmethod
-    def absolute(x: Array) -> Any:
-        return np.abs(x)
+    def within(x: Array, low: float, high: float) -> Any:
+        return np.logical_and(x >= low, x <= high)
 
 
-class _Tensors:
-    """rlx by the names that `_axis_taps` uses."""
+class Tensors:
+    """rlx by the names that `axis_taps` uses."""
 
     @staticmethod
     def floor(x: Tensor) -> Tensor:
@@ -91,12 +88,44 @@ class _Tensors:
         return apply("equal", a, b)
 
     @staticmethod
-    def both(a: Tensor, b: Tensor) -> Tensor:
-        return apply("logical_and", a, b)
-
-    @staticmethod
     def clip(x: Tensor, low: float, high: float) -> Tensor:
         return apply("clip", x, min=float(low), max=float(high))
+
+    @staticmethod
+    def within(x: Tensor, low: float, high: float) -> Tensor:
+        return apply("logical_and", apply("greater_equal", x, low), apply("less_equal", x, high))
+
+
+class Exprs:
+    """Scalar expressions by the names that `axis_taps` uses."""
+
+    @staticmethod
+    def floor(x: Expr) -> Expr:
+        return call("floor", x)
+
+    @staticmethod
+    def round(x: Expr) -> Expr:
+        return call("round", x)
+
+    @staticmethod
+    def absolute(x: Expr) -> Expr:
+        return call("abs", x)
+
+    @staticmethod
+    def where(condition: Expr, a: Any, b: Any) -> Expr:
+        return call("select", condition, a, b)
+
+    @staticmethod
+    def equal(a: Expr, b: Any) -> Expr:
+        return call("eq", a, b)
+
+    @staticmethod
+    def clip(x: Expr, low: float, high: float) -> Expr:
+        return call("min", call("max", x, float(low)), float(high))
+
+    @staticmethod
+    def within(x: Expr, low: float, high: float) -> Expr:
+        return call("and", call("ge", x, float(low)), call("le", x, float(high)))
 
 
 def _reflected(xp: Any, c: Any, size: int, align: bool) -> Any:
@@ -119,7 +148,7 @@ def _padded(xp: Any, c: Any, size: int, attrs: Attrs) -> Any:
     return _reflected(xp, c, size, attrs["align_corners"]) if attrs["padding"] == "reflection" else c
 
 
-def _axis_taps(xp: Any, g: Any, size: int, attrs: Attrs) -> list[tuple[Any, Any, Any]]:
+def axis_taps(xp: Any, g: Any, size: int, attrs: Attrs) -> list[tuple[Any, Any, Any]]:
     """(place, weight, inside) of each neighbour along an axis; places are whole and within the axis, weight None is 1,
     inside None is always."""
     g = xp.where(xp.equal(g, g), g, -1.0)
@@ -148,7 +177,7 @@ def _axis_taps(xp: Any, g: Any, size: int, attrs: Attrs) -> list[tuple[Any, Any,
     for place, weight in found:
         if mode == "cubic":
             place = _padded(xp, place, size, attrs)
-        inside = xp.both(place >= 0, place <= size - 1) if attrs["padding"] == "zeros" else None
+        inside = xp.within(place, 0, size - 1) if attrs["padding"] == "zeros" else None
         taps.append((xp.clip(place, 0, size - 1), weight, inside))
     return taps
 
@@ -160,7 +189,7 @@ def _grid_sample(x: Array, grid: Array, **attrs: Any) -> Any:
     out = grid.shape[1:-1]
     total = np.zeros((n, c, math.prod(out)), x.dtype)
     g = grid.astype(x.dtype, copy=False).reshape(n, math.prod(out), len(sizes))
-    axes = [_axis_taps(_Arrays, g[..., len(sizes) - 1 - i], size, attrs) for i, size in enumerate(sizes)]
+    axes = [axis_taps(Arrays, g[..., len(sizes) - 1 - i], size, attrs) for i, size in enumerate(sizes)]
     for corner in product(*axes):
         place: Any = 0
         weight: Any = np.ones((), x.dtype)
@@ -191,7 +220,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     for i, size in enumerate(sizes):
         last = len(sizes) - 1 - i
         part = apply("slice", g, starts=(0, 0, 0, last), stops=(n, 1, count, last + 1), steps=(1,) * 4)
-        axes.append(_axis_taps(_Tensors, apply("reshape", part, shape=(n, 1, count)), size, attrs))
+        axes.append(axis_taps(Tensors, apply("reshape", part, shape=(n, 1, count)), size, attrs))
     total: Any = None
     for corner in product(*axes):
         place: Any = None

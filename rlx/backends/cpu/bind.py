@@ -10,12 +10,17 @@ from typing import Protocol
 import numpy as np
 
 from rlx.backends.cpu import attention as attention
+from rlx.backends.cpu import conv as conv
+from rlx.backends.cpu import conv_back as conv_back
 from rlx.backends.cpu import elementwise as elementwise
+from rlx.backends.cpu import grid_sample as grid_sample
+from rlx.backends.cpu import image_pool as image_pool
 from rlx.backends.cpu import index as index
 from rlx.backends.cpu import matmul as matmul
 from rlx.backends.cpu import movement as movement
 from rlx.backends.cpu import norm as norm
 from rlx.backends.cpu import reduce as reduce
+from rlx.backends.cpu import resize as resize
 from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step
 from rlx.backends.cpu.kernels import BINDERS, bind_reference
 from rlx.backends.cpu.quiet import quietly
