@@ -26,6 +26,7 @@ from rlx.runtime import CompiledGraph as CompiledGraph
 from rlx.runtime import Session as Session
 from rlx.runtime import State as State
 from rlx.runtime import Weights as Weights
+from rlx.runtime import custom_op as custom_op
 from rlx.runtime import grad as grad
 from rlx.runtime import jit as jit
 

@@ -40,7 +40,7 @@ from rlx.ir import Graph, Node
 
 LEAST_CAPABILITY = 70  # Volta: independent thread scheduling, and the first with tensor cores
 _FEATURES = frozenset(
-    {"16bit_storage", "8bit_storage", "f16", "bf16", "i8", "i64", "f64", "subgroup", "tensorcore"}
+    {"cuda", "16bit_storage", "8bit_storage", "f16", "bf16", "i8", "i64", "f64", "subgroup", "tensorcore"}
 )
 
 

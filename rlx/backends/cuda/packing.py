@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rlx.backends.gpu.steps import KERNELS, FileKernel, Launch, Ref
+from rlx.backends.gpu.steps import KERNELS, FileKernel, Launch, Ref, SourceKernel
 from rlx.errors import RlxError
 
 _KINDS: dict[str, Any] = {
@@ -41,8 +41,8 @@ def pack_args(launch: Launch, address_of: Callable[[Ref], int]) -> PackedArgs:
         kinds: list[str] = [a.kind for a in KERNELS[kernel.stem].args]
         name = kernel.stem
     else:
-        kinds = ["ptr" if isinstance(a, Ref) else "u32" for a in launch.args]
-        name = "tree"
+        kinds = ["ptr" if isinstance(a, Ref) else "f32" if isinstance(a, float) else "u32" for a in launch.args]
+        name = kernel.name if isinstance(kernel, SourceKernel) else "tree"
     if len(kinds) != len(launch.args):
         raise RlxError(
             f"{launch.label}: kernel {name} takes {len(kinds)} arguments, the launch has {len(launch.args)}"

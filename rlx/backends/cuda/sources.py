@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS
-from rlx.backends.gpu.steps import KERNELS, FileKernel, Kernel
+from rlx.backends.gpu.steps import KERNELS, FileKernel, Kernel, SourceKernel
 from rlx.errors import RlxError
 
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
@@ -77,6 +77,10 @@ def kernel_source(kernel: Kernel) -> Source:
 
     Raises: RlxError for a kernel without a declaration or a file, or a define value that is not declared.
     """
+    if isinstance(kernel, SourceKernel):
+        text = kernel.cuda or ""
+        block = (kernel.threads, 1, 1)
+        return Source(f"{kernel.name}.cu", text, kernel.name, block, BASE_OPTIONS, headers_of(text))
     if not isinstance(kernel, FileKernel):
         from rlx.backends.gpu.emit_cuda import emit_cuda
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import time
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 import rlx.backends.gpu
 from rlx.backends.cpu.bind import bind_node
-from rlx.backends.gpu.lowering import ARGS, LOWERINGS, SCRATCH, Lowering, kernel_name, runs_natively
+from rlx.backends.gpu.lowering import ARGS, SCRATCH, Lowering, kernel_name, runs_natively
 from rlx.backends.gpu.steps import FileKernel, Gemm, HostCall, Launch, Ref, Step, TreeKernel
 from rlx.driver import Buffer, BuildOptions, Device, DeviceArena, DeviceInfo, Dispatch, Limits, MemoryPlan
 from rlx.driver.planner_views import is_alias
@@ -48,12 +49,12 @@ class Records(Protocol):
     def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded: ...
 
 
+@functools.cache
 def load_rules() -> None:
     """Imports the lowering rules of every op family: the modules `lower_*` of this package."""
-    if not LOWERINGS:
-        for module in pkgutil.iter_modules(rlx.backends.gpu.__path__):
-            if module.name.startswith("lower_"):
-                importlib.import_module(f"rlx.backends.gpu.{module.name}")
+    for module in pkgutil.iter_modules(rlx.backends.gpu.__path__):
+        if module.name.startswith("lower_"):
+            importlib.import_module(f"rlx.backends.gpu.{module.name}")
 
 
 def support(device: Records | Device, node: Node) -> Literal["native", "host"]:

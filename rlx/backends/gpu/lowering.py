@@ -23,6 +23,7 @@ from rlx.backends.gpu.steps import (
     Kernel,
     Launch,
     Ref,
+    SourceKernel,
     Step,
     TreeKernel,
 )
@@ -142,9 +143,11 @@ class Lowering:
 
     # -- steps
 
-    def launch(self, kernel: Kernel, groups: tuple[int, int, int], args: Sequence[Arg]) -> None:
-        """Appends a launch. For a file kernel the access of each pointer comes from its declaration; for a tree kernel
-        all pointers but the outputs' are read."""
+    def launch(
+        self, kernel: Kernel, groups: tuple[int, int, int], args: Sequence[Arg], outputs: int = 1
+    ) -> None:
+        """Appends a launch. For a file kernel the access of each pointer comes from its declaration; for others all
+        pointers are read but the last, the outputs' (a source kernel has as many as `outputs` says)."""
         pointers = [a for a in args if isinstance(a, Ref)]
         if isinstance(kernel, FileKernel):
             decl = KERNELS[kernel.stem]
@@ -157,7 +160,7 @@ class Lowering:
                 a for a, d in zip(args, decl.args, strict=True) if isinstance(a, Ref) and "w" in d.access
             )
         else:
-            split = len(pointers) - len(kernel.outputs)
+            split = len(pointers) - (len(kernel.outputs) if isinstance(kernel, TreeKernel) else outputs)
             reads, writes = tuple(pointers[:split]), tuple(pointers[split:])
         if len(pointers) * 8 + (len(args) - len(pointers)) * 4 > MAX_ARG_BYTES:
             raise ValueError(f"{kernel}: more than {MAX_ARG_BYTES} bytes of arguments")
@@ -219,6 +222,8 @@ def kernel_name(step: Step) -> str:
     if isinstance(step, Launch):
         if isinstance(step.kernel, TreeKernel):
             return "tree"
+        if isinstance(step.kernel, SourceKernel):
+            return step.kernel.name
         words = [step.kernel.stem, *(value for _, value in step.kernel.defines)]
         return "-".join(words)
     if isinstance(step, HostCall):

@@ -73,7 +73,18 @@ class TreeKernel:
     packed: bool = False
 
 
-Kernel = FileKernel | TreeKernel
+@dataclass(frozen=True, slots=True)
+class SourceKernel:
+    """A kernel that the user brings: `cuda`, text with `extern "C" __global__ void <name>(…)`; `spirv`, a module whose
+    entry point is "main"; `threads` in a workgroup. Arguments: pointers, then ints as u32 and floats as f32."""
+
+    name: str
+    cuda: str | None
+    spirv: bytes | None
+    threads: int
+
+
+Kernel = FileKernel | TreeKernel | SourceKernel
 Arg = Ref | int | float
 
 

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from rlx.backends.gpu.spirv import float_modes
-from rlx.backends.gpu.steps import FileKernel, Kernel
+from rlx.backends.gpu.steps import FileKernel, Kernel, SourceKernel
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
 from rlx.driver.diskcache import DiskCache
@@ -87,6 +87,8 @@ class Pipelines:
         if isinstance(kernel, FileKernel):
             name = "-".join([kernel.stem, *(value for _, value in kernel.defines)])
             code, constants = float_modes(load_spirv(name), device.info.features), kernel.constants
+        elif isinstance(kernel, SourceKernel):
+            name, code, constants = kernel.name, kernel.spirv or b"", ()
         else:
             from rlx.backends.gpu.emit_spirv import emit_spirv
 

@@ -1,0 +1,85 @@
+"""An op of your own: soft shrinkage, sign(x)·max(|x| - t, 0), as NumPy, as CUDA, and as GLSL compiled to SPIR-V.
+
+The NumPy function alone is enough: it runs on the CPU, and on a GPU as a host step that `report()` shows. The GLSL is
+compiled here with glslangValidator (Debian: glslang-tools); a program would ship the bytes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import rlx
+
+CUDA = """
+extern "C" __global__ void soft_shrink(const float* x, float* y, unsigned n, float t) {
+    unsigned i = (blockIdx.x + blockIdx.y * gridDim.x) * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = copysignf(fmaxf(fabsf(x[i]) - t, 0.0f), x[i]);
+}
+"""
+GLSL = """
+#version 460
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_scalar_block_layout : require
+layout(local_size_x = 256) in;
+layout(buffer_reference, scalar) buffer F32 { float v[]; };
+layout(push_constant, scalar) uniform Args { F32 x; F32 y; uint n; float t; };
+void main() {
+    uint i = (gl_WorkGroupID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x) * 256u + gl_LocalInvocationID.x;
+    if (i < n) y.v[i] = sign(x.v[i]) * max(abs(x.v[i]) - t, 0.0);
+}
+"""
+
+
+def compile_glsl(text: str) -> bytes | None:
+    """The SPIR-V of a compute shader, or None without a compiler."""
+    compiler = shutil.which("glslangValidator")
+    if compiler is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        source, module = Path(folder) / "op.comp", Path(folder) / "op.spv"
+        source.write_text(text)
+        subprocess.run(
+            [compiler, "-V", "--target-env", "vulkan1.2", source, "-o", module],
+            check=True,
+            capture_output=True,
+        )
+        return module.read_bytes()
+
+
+def shrink(x, *, t):
+    return np.sign(x) * np.maximum(np.abs(x) - t, 0).astype(x.dtype)
+
+
+def gradient(node, grads):
+    x, t = node.inputs[0], node.attrs["t"]
+    return (rlx.where(rlx.abs(x) > t, grads[0], 0.0),)
+
+
+soft_shrink = rlx.custom_op(
+    "soft_shrink",
+    shrink,
+    infer=lambda types, attrs: types[0],
+    vjp=gradient,
+    cuda=CUDA,
+    spirv=compile_glsl(GLSL),
+    arguments=lambda types, attrs: [float(attrs["t"])],
+)
+
+
+def main() -> None:
+    x = np.linspace(-2, 2, 9, dtype=np.float32)
+    for info in rlx.devices():
+        g = rlx.Graph("shrink")
+        g.output("y", soft_shrink(g.input("x", x.shape), t=0.75) * 2)
+        with rlx.Session(device=info.id).compile(g) as exe:
+            print(f"{info.id:10} {exe.run({'x': x})['y']}  {exe.report().counts}")
+    print("gradient  ", rlx.grad(lambda x: rlx.sum(soft_shrink(x, t=0.75)), device="cpu")(x))
+
+
+if __name__ == "__main__":
+    main()

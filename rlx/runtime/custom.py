@@ -1,0 +1,120 @@
+"""custom_op: an op of the user's own, with a NumPy function and, if wanted, kernels for the GPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rlx.errors import DTypeError, ShapeError, UnsupportedOp
+from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY, Attrs, Node, Op, Tensor, TensorType, register
+from rlx.ir.graph import as_tensors, graph_of
+from rlx.ir.op import Infer, Vjp, _NotDifferentiable
+
+FAMILY = "custom"
+Arguments = Callable[[Sequence[TensorType], Attrs], Sequence[int | float]]
+
+
+class CustomOp:
+    """What `custom_op` returns: call it with tensors and keyword attributes, as any op. `close` forgets the op."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.__name__ = op.name
+        self.__doc__ = op.reference.__doc__
+
+    def __call__(self, *inputs: Any, **attrs: Any) -> Tensor | tuple[Tensor, ...]:
+        graph = graph_of(self.op.name, inputs)
+        outputs = graph.add(self.op, as_tensors(graph, inputs), attrs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def close(self) -> None:
+        """Removes the op from the registry; graphs that hold it can no longer be compiled. Idempotent."""
+        from rlx.backends.gpu.lowering import LOWERINGS
+
+        if REGISTRY.get(self.op.name) is self.op:
+            del REGISTRY[self.op.name]
+            LOWERINGS.pop(self.op.name, None)
+
+
+def custom_op(
+    name: str,
+    numpy: Callable[..., Any],
+    infer: Infer,
+    *,
+    vjp: Vjp | _NotDifferentiable = NOT_DIFFERENTIABLE,
+    cuda: str | None = None,
+    spirv: bytes | None = None,
+    threads: int = 256,
+    arguments: Arguments | None = None,
+) -> CustomOp:
+    """Registers an op of your own and returns the function that applies it.
+
+    `numpy(*arrays, **attrs)` computes the output (or a tuple of outputs): it runs on the CPU, and on a GPU without a
+    kernel as a reported host step. `infer(types, attrs)` gives the output types, or raises an error. `vjp(node, grads)`
+    is the gradient, written with rlx ops.
+
+    `cuda` is CUDA C++ with `extern "C" __global__ void <name>(…)`; `spirv` a compute module with entry point "main",
+    its arguments in push constants. Both take the addresses of the inputs, of the outputs, then u32 n, the number of
+    elements of the first output, then what `arguments(types, attrs)` lists (ints as u32, floats as f32), at most 128
+    bytes. They run
+    ceil(n / threads) workgroups of `threads`; where these are more than the device runs along X they fold into Y, so
+    take the group's number from x + y · (groups along x) and do nothing at or past n.
+
+    Raises: ShapeError for a name that is taken or no identifier, UnsupportedOp for what is not SPIR-V.
+    """
+    if not name.isidentifier():
+        raise ShapeError(f"custom_op: {name!r} is not a name that kernels can have (letters, digits, _)")
+    if name in REGISTRY:
+        raise ShapeError(f"custom_op: there is an op {name!r} already; choose another name")
+    if spirv is not None and (len(spirv) % 4 or spirv[:4] != b"\x03\x02\x23\x07"):
+        raise UnsupportedOp(
+            f"custom_op {name}: `spirv` does not begin like a SPIR-V module; give the compiled bytes"
+        )
+    if not 1 <= threads <= 1024:
+        raise ShapeError(f"custom_op {name}: {threads} threads a workgroup; expected 1 to 1024")
+
+    def reference(*arrays: Any, **attrs: Any) -> Any:
+        return numpy(*arrays, **attrs)
+
+    reference.__doc__ = numpy.__doc__
+    op = register(Op(name, FAMILY, _checked(name, infer), reference, "the user's own function", vjp))
+    if cuda is not None or spirv is not None:
+        _add_rule(op, cuda, spirv, threads, arguments)
+    return CustomOp(op)
+
+
+def _checked(name: str, infer: Infer) -> Infer:
+    """`infer`, with a readable error where it gives something else than types."""
+
+    def checked(types: Sequence[TensorType], attrs: Attrs) -> TensorType | tuple[TensorType, ...]:
+        made = infer(types, attrs)
+        listed = (made,) if isinstance(made, TensorType) else made
+        if not isinstance(listed, tuple) or not all(isinstance(t, TensorType) for t in listed):
+            raise DTypeError(
+                f"custom op {name}: infer gave {made!r}; expected a TensorType or a tuple of them"
+            )
+        return made
+
+    return checked
+
+
+def _add_rule(
+    op: Op, cuda: str | None, spirv: bytes | None, threads: int, arguments: Arguments | None
+) -> None:
+    from rlx.backends.gpu.lowering import Lowering, lowers
+    from rlx.backends.gpu.steps import SourceKernel
+
+    kernel = SourceKernel(op.name, cuda, spirv, threads)
+
+    def when(node: Node, features: frozenset[str]) -> bool:
+        return (cuda if "cuda" in features else spirv) is not None
+
+    @lowers(op.name, when=when)
+    def rule(ctx: Lowering, node: Node) -> None:
+        refs = [ctx.ref(t) for t in (*node.inputs, *node.outputs)]
+        n = node.outputs[0].size
+        extra = list(arguments([t.type for t in node.inputs], node.attrs)) if arguments is not None else []
+        if n:
+            groups = ctx.groups(math.ceil(n / threads))
+            ctx.launch(kernel, groups, [*refs, n, *extra], outputs=len(node.outputs))
