@@ -1,4 +1,4 @@
-"""Tree kernels through the backends that record them: every float function to its last place, integers, casts, and any layout."""
+"""Tree kernels through the backends that record them: float functions to the last place, casts, lengths, layouts."""
 
 from __future__ import annotations
 
