@@ -8,37 +8,24 @@ from itertools import product
 import pytest
 
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS, available, compile_ptx_only, nvrtc
-from rlx.backends.cuda.sources import KERNEL_FOLDER, headers_of, kernel_source
-from rlx.backends.gpu import decls
+from rlx.backends.cuda.sources import KERNEL_FOLDER, kernel_source
+from rlx.backends.gpu.executable import load_rules
 from rlx.backends.gpu.steps import KERNELS, FileKernel
 from rlx.errors import RlxError
+from tests.gpu.kernel_constants import CONSTANTS
 
-assert decls  # fills the table of kernels
-_CONSTANT = re.compile(r"\bC(\d+)\b")
+load_rules()  # fills the table of kernels
 # PTX does not tell u32 from i32 in parameters reliably; pointers, integers and floats it does.
 _KINDS = {"u64": "ptr", "u32": "u32", "s32": "i32", "b32": "u32", "f32": "f32"}
-# Constants where neither (1, 1, …) nor (32, 1, 0, …) is a set the kernel can have.
-_SETS = {
-    "matmul": [(64, 64, *[0] * 8), (128, 64, 1, 1, 2, 1, 1, 1, 1, 1), (128, 128, 0, 1, 4, 1, 1, 1, 1, 0)],
-    "attention": [(4, 0, 0), (8, 1, 1), (5, 1, 2)],
-}
 
 
 def variants() -> list[FileKernel]:
-    """Each declared define value with sets of constants."""
+    """Each declared define value with each set of constants that the table of the kernels' tests names."""
     found = []
     for stem, decl in sorted(KERNELS.items()):
-        if not (KERNEL_FOLDER / f"{stem}.cu").is_file():
-            continue  # the next test reports it
-        text = kernel_source(FileKernel(stem)).text
-        texts = [text, *(body for _, body in headers_of(text))]
-        used = [int(i) for t in texts for i in _CONSTANT.findall(re.sub(r"//.*", "", t))]
-        count = max(used, default=-1) + 1
         for values in product(*(allowed for _, allowed in decl.defines)):
             defines = tuple(zip((name for name, _ in decl.defines), values, strict=True))
-            usual = sorted({tuple(1 for _ in range(count)), (32, 1, *[0] * count)[:count]})
-            for constants in _SETS.get(stem, usual):
-                found.append(FileKernel(stem, defines, constants))
+            found += [FileKernel(stem, defines, constants) for constants in CONSTANTS[stem]]
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import re
 from pathlib import Path
@@ -11,33 +10,18 @@ import pytest
 
 import rlx.backends.cuda
 import rlx.backends.vulkan
-from rlx.backends.cuda.nvrtc import available, nvrtc
-from rlx.backends.cuda.sources import kernel_source
-from rlx.backends.gpu import decls
+from rlx.backends.gpu.executable import load_rules
 from rlx.backends.gpu.lowering import MAX_ARG_BYTES
-from rlx.backends.gpu.steps import KERNELS, ArgDecl, FileKernel, KernelDecl
+from rlx.backends.gpu.steps import KERNELS, ArgDecl, KernelDecl
+from tests.gpu.kernel_constants import CONSTANTS
+
+load_rules()  # fills the table of kernels
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KERNEL_FOLDER = Path(rlx.backends.cuda.__file__).parent / "kernels"
 SPIRV = Path(rlx.backends.vulkan.__file__).parent / "spirv"
 STEMS = sorted(KERNELS)
 _KINDS = {"uint": "u32", "int": "i32", "float": "f32"}
-# Values of C0, C1, … to compile each kernel with; the kernel's own ranges of them stand in its body.
-CONSTANTS: dict[str, tuple[tuple[int, ...], ...]] = {
-    "reduce": ((1, 256, 0), (32, 8, 2)),
-    "softmax": ((32, 3, 1), (256, 0, 0)),
-    "softmax_axis": ((32,),),
-    "row_norm": ((32, 3, 1, 0, 1), (256, 0, 0, 1, 0)),
-    "gather": ((),),
-    "transpose": ((),),
-    "matmul": ((128, 128, 0, 1, 2, 1, 1, 1, 1, 0), (64, 64, 1, 0, 0, 0, 0, 0, 0, 1)),
-    "matmul_rows": ((8, 0, 2, 1, 1, 1, 16), (1, 1, 0, 0, 0, 0, 4)),
-    "matmul_int": ((0, 1, 1),),
-    "attention": ((4, 1, 0, 1), (16, 0, 1, 0), (1, 0, 2, 1)),
-}
-# Families with kernels of their own: constants_<family>.py beside this file.
-for _path in sorted(Path(__file__).parent.glob("constants_*.py")):
-    CONSTANTS.update(importlib.import_module(f"tests.gpu.{_path.stem}").CONSTANTS)
 
 
 def _arguments(listed: list[str]) -> list[tuple[str, str]]:
@@ -104,7 +88,11 @@ def test_variants(stem: str) -> None:
 def test_both_files_open_with_what_the_kernel_is(stem: str) -> None:
     for text in (_cuda(KERNELS[stem]), _glsl(KERNELS[stem]).removeprefix("#version 460\n")):
         first, grid, arguments = text.splitlines()[:3]
-        assert first.startswith("// ") and grid.startswith("// Grid: ") and arguments.startswith("// Arguments: ")
+        assert (
+            first.startswith("// ")
+            and grid.startswith("// Grid: ")
+            and arguments.startswith("// Arguments: ")
+        )
         named = re.sub(r"\([^()]*\)", "", arguments.removeprefix("// Arguments: "))
         names = [n for n in re.findall(r"[A-Za-z_]\w*", named) if n not in ("mask", "strides") or n == "mask"]
         assert [a.name for a in KERNELS[stem].args if a.name in names] == [
@@ -113,7 +101,6 @@ def test_both_files_open_with_what_the_kernel_is(stem: str) -> None:
 
 
 def test_every_file_is_declared() -> None:
-    assert decls.REDUCE is KERNELS["reduce"]
     assert {p.stem for p in KERNEL_FOLDER.glob("*.cu")} == set(KERNELS)
     assert {p.stem for p in (ROOT / "shaders").glob("*.comp")} - {"tree"} == set(KERNELS)
 
@@ -122,15 +109,3 @@ def test_every_file_is_declared() -> None:
 def test_every_variant_is_shipped(stem: str) -> None:
     for chosen in itertools.product(*(values for _, values in KERNELS[stem].defines)):
         assert (SPIRV / ("-".join((stem, *chosen)) + ".spv")).is_file()
-
-
-@pytest.mark.skipif(not available(), reason="NVRTC is not installed")
-@pytest.mark.parametrize("stem", STEMS)
-def test_cuda_sources_compile(stem: str) -> None:
-    decl = KERNELS[stem]
-    compiler = nvrtc(available()[0])
-    for chosen in itertools.product(*(values for _, values in decl.defines)):
-        words = tuple(zip((name for name, _ in decl.defines), chosen, strict=True))
-        for constants in CONSTANTS[stem]:
-            source = kernel_source(FileKernel(stem, words, constants))
-            assert compiler.compile(source.text, source.name, source.options, dict(source.headers), "compute_90")

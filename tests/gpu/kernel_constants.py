@@ -1,0 +1,23 @@
+"""The constants with which tests compile each kernel."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+# Values of C0, C1, … to compile each kernel with; the kernel's own ranges of them stand in its body.
+CONSTANTS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "reduce": ((1, 256, 0), (32, 8, 2)),
+    "softmax": ((32, 3, 1), (256, 0, 0)),
+    "softmax_axis": ((32,),),
+    "row_norm": ((32, 3, 1, 0, 1), (256, 0, 0, 1, 0)),
+    "gather": ((),),
+    "transpose": ((),),
+    "matmul": ((128, 128, 0, 1, 2, 1, 1, 1, 1, 0), (64, 64, 1, 0, 0, 0, 0, 0, 0, 1)),
+    "matmul_rows": ((8, 0, 2, 1, 1, 1, 16), (1, 1, 0, 0, 0, 0, 4)),
+    "matmul_int": ((0, 1, 1),),
+    "attention": ((4, 1, 0, 1), (16, 0, 1, 0), (1, 0, 2, 1)),
+}
+# Families with kernels of their own: constants_<family>.py beside this file.
+for _path in sorted(Path(__file__).parent.glob("constants_*.py")):
+    CONSTANTS.update(importlib.import_module(f"tests.gpu.{_path.stem}").CONSTANTS)
