@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -48,6 +49,9 @@ def selftest(
     for outcome in outcomes:
         if outcome.status == "unsupported":
             print(f"unsupported {outcome.case}: {outcome.message}")
+    host = Counter(o.op for o in outcomes if o.status == "pass" and o.host)
+    if host:
+        print("with a host step: " + ", ".join(f"{name} ({n})" for name, n in sorted(host.items())))
     print(f"{info.id} ({info.name}, {info.driver}): {Summary.of(outcomes)}")
     if any(o.status == "fail" for o in outcomes):
         raise typer.Exit(1)
