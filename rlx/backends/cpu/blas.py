@@ -1,11 +1,10 @@
-"""Single-precision matrix products by OpenBLAS: a single-threaded copy of our own, and NumPy's with its threads.
+"""Single-precision matrix products by a single-threaded copy of NumPy's OpenBLAS.
 
-Why a copy. OpenBLAS has one thread count for the whole process, which is the user's. Large products are cut into tiles
-here and our own threads run the epilogue of a tile right behind its product, on the same core; that takes a BLAS of one
-thread. A second copy of the library that NumPy ships gives it and leaves the user's NumPy as it was. Products of few
-rows are too short to wake a thread of ours for, but OpenBLAS keeps its own awake for a while: they go to NumPy's.
-Environment variables such as OPENBLAS_CORETYPE hold for both. Where there is no copy (no OpenBLAS, no memfd), `load`
-says why and products go through `numpy.matmul`.
+Why a copy. OpenBLAS has one thread count for the whole process, which is the user's, and its results depend on it.
+Here products are cut into tiles by their shape alone, and our own threads run the epilogue of a tile right behind its
+product, on the same core; that takes a BLAS of one thread. A second copy of the library that NumPy ships gives it and
+leaves the user's NumPy as it was. OpenBLAS's environment variables, such as OPENBLAS_CORETYPE, hold for the copy too.
+Where there is no copy (no OpenBLAS, no memfd), `load` says why and products go through `numpy.matmul`.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ Step = Callable[[], Any]
 
 
 class Blas:
-    """A loaded BLAS library. `core` is the processor family whose kernels it uses, `threads` how many it has;
-    `unpacked` says that it multiplies small matrices without packing them first."""
+    """A loaded BLAS library. `core` is the processor family whose kernels it uses; `unpacked` says that it
+    multiplies small matrices without packing them first."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         prefix, suffix, integer = _naming(library)
@@ -46,7 +45,6 @@ class Blas:
         core = getattr(library, f"{prefix}openblas_get_corename{suffix}")
         core.restype = ctypes.c_char_p
         self.core = str(core().decode())
-        self.threads = int(getattr(library, f"{prefix}openblas_get_num_threads{suffix}")())
         self.unpacked = self.core.lower() in _UNPACKED_CORES
         i, p, f = ctypes.c_int, ctypes.c_void_p, ctypes.c_float
         n = integer
@@ -119,19 +117,6 @@ def _numpys_library() -> Path | None:
     found = sorted(Path(n) for n in names if n.startswith("/"))
     ours = [p for p in found if beside_numpy in p.parents]
     return next(iter(ours or found), None)
-
-
-@cache
-def load_team() -> Blas | None:
-    """NumPy's own OpenBLAS, with as many threads as it has; None where it is another library or has one thread."""
-    source = _numpys_library()
-    if source is None:
-        return None
-    try:
-        team = Blas(ctypes.CDLL(str(source)))
-    except (OSError, AttributeError):
-        return None  # a build without the usual names: numpy.matmul still works
-    return team if team.threads > 1 and _works(team) else None
 
 
 def _load_copy(source: Path) -> ctypes.CDLL:

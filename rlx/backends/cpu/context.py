@@ -60,9 +60,7 @@ class BindContext:
 
     def __init__(self, acquire: Callable[[int], Bytes], threads: int | None = None) -> None:
         self.threads = max(1, threads if threads is not None else available_threads())
-        self.blas = blas_library.load()[0]  # one thread
-        # NumPy's BLAS with its own threads, only where no number of threads was asked for: its bits depend on it.
-        self.team = blas_library.load_team() if threads is None and self.threads > 1 else None
+        self.blas = blas_library.load()[0]
         self._acquire = acquire
         self._scratch: list[Scratch] = []
 

@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from rlx.backends.cpu.blas import Blas
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.expr_eval import bind_trees
 from rlx.backends.cpu.kernels import cpu_kernel
@@ -117,11 +116,7 @@ def _by_tiles(
     b = np.broadcast_to(b, (*batch, *b.shape[-2:]))
     (m, n), k = out.shape[-2:], a.shape[-1]
     unpacked = ctx.blas is not None and ctx.blas.unpacked
-    # Few rows: too short for threads of ours, and OpenBLAS keeps its own awake.
-    team = ctx.team if 1 < m < 2 * _FEW_ROWS and not batch and not unpacked and not _has_half(a, b) else None
     tiles = [(i, r, c) for i in np.ndindex(batch) for r, c in _tiles(m, n, k, b, unpacked)]
-    if team is not None:
-        tiles = [((), slice(0, m), slice(0, n))]
     late = m <= _FEW_ROWS and out.dtype == F32  # a tile of a few rows is too small for calls of its own
     work = 2.0 * out.size * k * _NS_A_FLOP + 0.5 * out.size + b.nbytes * _NS_A_BYTE
 
@@ -134,7 +129,7 @@ def _by_tiles(
         steps: list[Step] = []
         if start is not None and not late:
             steps.append(partial(np.copyto, product, start[columns]))
-        steps += multiply(left, right, product, ctx, thread, blas=team, onto=start is not None)
+        steps += multiply(left, right, product, ctx, thread, onto=start is not None)
         return steps if late else steps + _finish(epilogue, product, result, bias, columns.start, ctx, thread)
 
     marks = ctx.mark()
@@ -193,7 +188,6 @@ def multiply(
     ctx: BindContext,
     thread: int,
     alpha: float = 1.0,
-    blas: Blas | None = None,
     onto: bool = False,
 ) -> list[Step]:
     """out = alpha · a @ b, or out += that with `onto`; f32 out, operands of any strides; halves are widened into
@@ -201,7 +195,7 @@ def multiply(
     steps: list[Step] = []
     a = _prepared(a, steps, ctx, thread)
     b = _prepared(b, steps, ctx, thread)
-    blas = blas or ctx.blas
+    blas = ctx.blas
     if blas is None:
         assert not onto
         steps.append(partial(np.matmul, a, b, out))
