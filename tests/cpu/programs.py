@@ -87,11 +87,11 @@ def assert_close(got: Array, want: Array, dtype: DType | None = None) -> None:
     if not kind.is_float:
         np.testing.assert_array_equal(got, want)
         return
-    wide = got.astype(np.float64)
-    want = want.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signaling NaN among them
+        wide, want = got.astype(np.float64), want.astype(np.float64)
     finite = np.isfinite(want)
     # A finite answer beyond the dtype's range is infinite in it.
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         expected = np.where(finite, want.astype(kind.np).astype(np.float64), want)
     np.testing.assert_array_equal(np.isnan(wide), np.isnan(want))
     np.testing.assert_array_equal(np.isposinf(wide), np.isposinf(expected))

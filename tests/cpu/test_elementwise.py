@@ -261,3 +261,10 @@ def test_half_results_are_rounded_once() -> None:
 def test_assert_close_sees_a_wrong_digit() -> None:
     with pytest.raises(AssertionError):
         assert_close(np.array([1.0, 2.0002], np.float32), np.array([1.0, 2.0]))
+
+
+def test_large_f16_arrays_keep_every_value() -> None:
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    check(ops.neg, x)
+    check(lambda t: ops.cast(t, "f32"), x)
+    check(lambda t: ops.maximum(t, 1.0), x)

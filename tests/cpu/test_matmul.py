@@ -8,6 +8,7 @@ import pytest
 import rlx.ops as ops
 from rlx.backends.cpu import blas
 from rlx.backends.cpu.context import ArrayMemory, BindContext
+from rlx.backends.cpu.half import widen
 from rlx.backends.cpu.matmul import bind_matmul
 from rlx.ir import Graph
 from tests.cpu.programs import assert_close, check, data
@@ -159,3 +160,16 @@ def test_products_of_nan_and_infinity() -> None:
     b = np.abs(data((30, 10), seed=2)) + 0.1
     b = b.astype(np.float32)
     check(ops.matmul, a, b)
+
+
+def test_every_f16_is_widened_to_its_own_value() -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).reshape(256, 256)
+    source = every.view(np.float16)
+    wide = np.empty((256, 256), np.float32)
+    for step in widen(source, wide, BindContext(ArrayMemory()), 0):
+        step()
+    with np.errstate(invalid="ignore"):
+        want = source.astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(wide), np.isnan(want))
+    keep = ~np.isnan(want)
+    np.testing.assert_array_equal(wide.view(np.uint32)[keep], want.view(np.uint32)[keep])

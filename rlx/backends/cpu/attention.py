@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
+from rlx.backends.cpu.half import widen
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.matmul import multiply
 from rlx.backends.cpu.norm import sum_first_axis
@@ -160,7 +161,7 @@ class _Attention:
         if x.dtype == self.dtype:
             return x
         wide = self.ctx.scratch(x.shape, self.dtype, thread)
-        steps.append(partial(np.copyto, wide, x))
+        steps += widen(x, wide, self.ctx, thread)
         return wide
 
     def _product(self, a: Array, b: Array, out: Array, thread: int, alpha: float = 1.0) -> list[Step]:

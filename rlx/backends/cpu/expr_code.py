@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlx.backends.cpu import half
 from rlx.dtypes import DType, as_dtype, bool_, f32, promote
 from rlx.ir.expr import PREDICATES, Expr, linearize
 from rlx.ops.numeric import working
@@ -80,13 +81,15 @@ _BITS: dict[int, NpType] = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
 class Code:
     """The calls that compute `trees` from arguments of the given dtypes.
 
-    `results` are where the values of the trees stand after the last call: a register, an argument or a constant.
+    `large` says that calls cost little beside the elements. `results` are where the values of the trees stand after
+    the last call: a register, an argument or a constant.
     """
 
-    def __init__(self, trees: Sequence[Expr], arguments: Sequence[NpType]) -> None:
+    def __init__(self, trees: Sequence[Expr], arguments: Sequence[NpType], large: bool = True) -> None:
         self.calls: list[Call] = []
         self.registers: list[NpType] = []
         self._arguments = arguments
+        self._large = large
         self._loaded: dict[int, Operand] = {}
         self._values: dict[Expr, Operand] = {}
         # A last cast to a half is the copy to the output, which rounds.
@@ -146,8 +149,26 @@ class Code:
         if index not in self._loaded:
             given = self._arguments[index]
             operand = Operand("arg", index, given)
-            self._loaded[index] = operand if given == target else self.copy(operand, target)
+            if given == half.F16 and target == f32.np and self._large:
+                self._loaded[index] = self._widened(operand)
+            else:
+                self._loaded[index] = operand if given == target else self.copy(operand, target)
         return self._as(self._loaded[index], target)
+
+    def _widened(self, x: Operand) -> Operand:
+        """f16 to f32 by integer operations, as `half.widen` does."""
+        i32, u16 = np.dtype(np.int32), np.dtype(np.uint16)
+        bits = self.copy(self._reread(x, np.dtype(np.int16)), i32)
+        self.emit(np.left_shift, bits, self.lit(half.SHIFT, i32), into=bits)
+        self.emit(np.bitwise_and, bits, self.lit(half.KEEP, i32), into=bits)
+        wide = self._reread(bits, f32.np)
+        self.emit(np.multiply, wide, self.lit(half.REBIAS, f32.np), into=wide)
+        top = self.emit(np.bitwise_and, self._reread(x, u16), self.lit(half.TOP, u16))
+        is_top = self.emit(np.equal, top, self.lit(half.TOP, u16), dtype=bool_.np)
+        fix = self.copy(is_top, i32)
+        self.emit(np.multiply, fix, self.lit(half.ALL_ONES, i32), into=fix)
+        self.emit(np.bitwise_or, bits, fix, into=bits)
+        return wide
 
     def _as(self, x: Operand, dtype: NpType) -> Operand:
         if x.dtype == dtype:

@@ -14,6 +14,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.expr_code import Call, Code, Operand
+from rlx.backends.cpu.half import LEAST
 from rlx.ir.expr import Expr
 
 BLOCK = 1 << 17  # elements
@@ -40,7 +41,7 @@ def bind_trees(
     if 0 in shape:
         return []
     ins, before = _apart(ins, outs, ctx)
-    code = Code(trees, [a.dtype for a in ins])
+    code = Code(trees, [a.dtype for a in ins], outs[0].size >= LEAST)
     calls, homes = _finish(code, ins, outs)
     grid = _Grid(shape, ins, outs)
     registers = _allocate(calls, code.registers, homes)

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.expr_eval import bind_trees
+from rlx.backends.cpu.half import widen
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.rows import F32, working
 from rlx.dtypes import f32
@@ -228,7 +229,7 @@ def _prepared(x: Array, steps: list[Step], ctx: BindContext, thread: int) -> Arr
         return x
     transposed = abs(x.strides[0]) < abs(x.strides[1])
     wide = ctx.scratch(x.shape[::-1] if transposed else x.shape, F32, thread)
-    steps += widen(x.T if transposed else x, wide)
+    steps += widen(x.T if transposed else x, wide, ctx, thread)
     return wide.T if transposed else wide
 
 
@@ -241,11 +242,6 @@ def _readable(x: Array) -> bool:
 def _fits(n: int, stride: int, others: int, across: int) -> bool:
     """Whether lines of n elements are contiguous and the others follow at a whole distance."""
     return (n == 1 or stride == 4) and (others == 1 or (across >= 4 * n and across % 4 == 0))
-
-
-def widen(source: Array, target: Array) -> list[Step]:
-    """Calls that convert f16 or bf16 to f32."""
-    return [partial(np.copyto, target, source)]
 
 
 def _layout(x: Array) -> tuple[int, int, bool]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
+from rlx.backends.cpu.half import widen
 
 NpType = np.dtype[Any]
 F32 = np.dtype(np.float32)
@@ -42,7 +43,7 @@ def by_rows(
             x = x[part]
             if x.dtype != working(x.dtype):
                 wide = ctx.scratch(x.shape, F32, thread)
-                steps.append(partial(np.copyto, wide, x))
+                steps += widen(x, wide, ctx, thread)
                 x = wide
             given.append(x)
         result = out[part]
