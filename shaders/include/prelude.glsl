@@ -19,6 +19,7 @@ uint rlx_umulhi(const uint a, const uint b) {
 #define RLX_TRUNC(x) trunc(x)
 #define RLX_ROUND(x) roundEven(x)
 #define RLX_ABS(x) abs(x)
+#define RLX_MAD(a, b, c) fma(a, b, c)
 #define RLX_MSB(u) findMSB(u)
 #define RLX_OUT(T) out T
 #define RLX_F2 vec2

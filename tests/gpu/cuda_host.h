@@ -4,6 +4,8 @@
 #include "prelude_host.h"
 #define RLX_EXACT_DIV 1
 #define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)
+#undef RLX_MAD
+#define RLX_MAD(a, b, c) std::fma(a, b, c)
 #include <cstdlib>
 #include <ucontext.h>
 using std::sqrt;

@@ -64,6 +64,7 @@ def _source(repo: Path, exact: bool, flush: bool) -> str:
     lines += [f'#include "{repo}/tests/gpu/prelude_host.h"', "using std::sqrt;"]
     if exact:  # as CUDA compiles it: IEEE division and an exact fused multiply-add
         lines += ["#define RLX_EXACT_DIV 1", "#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
+        lines += ["#undef RLX_MAD", "#define RLX_MAD(a, b, c) std::fma(a, b, c)"]
     lines.append(f'#include "{repo}/rlx/backends/gpu/prims.h"')
 
     before = "const unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040); " if flush else ""

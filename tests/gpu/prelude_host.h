@@ -34,6 +34,7 @@ static inline float host_half(uint h) {
 #define RLX_ROUND(x) std::nearbyint(x)
 #define RLX_ABS(x) std::fabs(x)
 #define RLX_SQRT(x) std::sqrt(x)
+#define RLX_MAD(a, b, c) ((a) * (b) + (c))
 #define RLX_MSB(u) (31 - __builtin_clz(u))
 #define RLX_OUT(T) T &
 #define RLX_F2 Pair

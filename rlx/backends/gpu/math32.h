@@ -1,4 +1,4 @@
-// f32 functions for devices that leave theirs open: no doubles, no 64-bit integers, no fused multiply-add assumed.
+// f32 functions for devices that leave theirs open: no doubles, no 64-bit integers, no reliance on fused multiply-add.
 // Every function is within 1.5 ULP over the whole range (tests/gpu/test_prims.py holds the measured figures). Where one
 // float is too little, values are unevaluated sums hi + lo (Dekker, 1971). The polynomials are Chebyshev fits to the
 // functions named beside them. trig32.h holds the circular functions.
@@ -149,14 +149,14 @@ RLX_FN float m_expm1(const float x) {
 // k ln 2 + log(1 + f + c) for f in [sqrt(1/2) - 1, sqrt(2) - 1] and a tiny c.
 RLX_FN float m_log_sum(const float k, const float f, const float c) {
     float p = 6.972518563e-02f;
-    p = p * f + -1.148121208e-01f;
-    p = p * f + 1.168578491e-01f;
-    p = p * f + -1.242552325e-01f;
-    p = p * f + 1.424900740e-01f;
-    p = p * f + -1.666780710e-01f;
-    p = p * f + 2.000071704e-01f;
-    p = p * f + -2.499999702e-01f;
-    p = p * f + 3.333333135e-01f;
+    p = RLX_MAD(p, f, -1.148121208e-01f);
+    p = RLX_MAD(p, f, 1.168578491e-01f);
+    p = RLX_MAD(p, f, -1.242552325e-01f);
+    p = RLX_MAD(p, f, 1.424900740e-01f);
+    p = RLX_MAD(p, f, -1.666780710e-01f);
+    p = RLX_MAD(p, f, 2.000071704e-01f);
+    p = RLX_MAD(p, f, -2.499999702e-01f);
+    p = RLX_MAD(p, f, 3.333333135e-01f);
     const RLX_F2 sq = m_product(f, f);
     const RLX_F2 s = m_quick_sum(f, -0.5f * sq.x);
     const float low = (s.y - 0.5f * sq.y) + (sq.x * f) * p + c;
@@ -205,9 +205,9 @@ RLX_FN float m_sinh(const float x) {
     if (a >= 1.0f) return m_with_sign(m_half_exps(a, -1.0f), x);
     const float z = x * x;
     float p = 2.806331167e-06f;
-    p = p * z + 1.983809489e-04f;
-    p = p * z + 8.333339356e-03f;
-    p = p * z + 1.666666716e-01f;
+    p = RLX_MAD(p, z, 1.983809489e-04f);
+    p = RLX_MAD(p, z, 8.333339356e-03f);
+    p = RLX_MAD(p, z, 1.666666716e-01f);
     return x + (x * z) * p;
 }
 RLX_FN float m_cosh(const float x) { return m_is_nan(x) ? x : m_half_exps(RLX_ABS(x), 1.0f); }
@@ -219,11 +219,11 @@ RLX_FN float m_tanh(const float x) {
     if (a < 0.55f) {
         const float z = x * x;
         float p = 2.370765666e-03f;
-        p = p * z + -8.410071023e-03f;
-        p = p * z + 2.178832144e-02f;
-        p = p * z + -5.396155268e-02f;
-        p = p * z + 1.333331317e-01f;
-        p = p * z + -3.333333433e-01f;
+        p = RLX_MAD(p, z, -8.410071023e-03f);
+        p = RLX_MAD(p, z, 2.178832144e-02f);
+        p = RLX_MAD(p, z, -5.396155268e-02f);
+        p = RLX_MAD(p, z, 1.333331317e-01f);
+        p = RLX_MAD(p, z, -3.333333433e-01f);
         return x + (x * z) * p;
     }
     const float k = m_exp_count(a + a);
@@ -244,25 +244,25 @@ RLX_FN float m_erf(const float x) {
     if (a < 1.0f) {
         const float z = x * x;
         float p = -9.662911907e-06f;  // erf(x) / x - 1 of x^2
-        p = p * z + 1.126461284e-04f;
-        p = p * z + -8.483909187e-04f;
-        p = p * z + 5.221020896e-03f;
-        p = p * z + -2.686542645e-02f;
-        p = p * z + 1.128378212e-01f;
-        p = p * z + -3.761263788e-01f;
-        p = p * z + 1.283791661e-01f;
+        p = RLX_MAD(p, z, 1.126461284e-04f);
+        p = RLX_MAD(p, z, -8.483909187e-04f);
+        p = RLX_MAD(p, z, 5.221020896e-03f);
+        p = RLX_MAD(p, z, -2.686542645e-02f);
+        p = RLX_MAD(p, z, 1.128378212e-01f);
+        p = RLX_MAD(p, z, -3.761263788e-01f);
+        p = RLX_MAD(p, z, 1.283791661e-01f);
         return x + x * p;
     }
     const float t = a - 1.0f;
     float p = 1.637151399e-06f;  // log(1 - erf(1 + t))
-    p = p * t + -3.296083014e-05f;
-    p = p * t + 3.202395746e-04f;
-    p = p * t + -2.054300858e-03f;
-    p = p * t + 1.007780805e-02f;
-    p = p * t + -4.157574102e-02f;
-    p = p * t + -8.431047201e-01f;
-    p = p * t + -2.638967752e+00f;
-    p = p * t + -1.849605560e+00f;
+    p = RLX_MAD(p, t, -3.296083014e-05f);
+    p = RLX_MAD(p, t, 3.202395746e-04f);
+    p = RLX_MAD(p, t, -2.054300858e-03f);
+    p = RLX_MAD(p, t, 1.007780805e-02f);
+    p = RLX_MAD(p, t, -4.157574102e-02f);
+    p = RLX_MAD(p, t, -8.431047201e-01f);
+    p = RLX_MAD(p, t, -2.638967752e+00f);
+    p = RLX_MAD(p, t, -1.849605560e+00f);
     return m_with_sign(1.0f - m_exp(p), x);
 }
 

@@ -20,6 +20,7 @@ typedef long long rlx_i64;
 #define RLX_F2 float2
 #define RLX_MAKE_F2(a, b) make_float2(a, b)
 #define RLX_EXACT_FMA(a, b, c) __fmaf_rn(a, b, c)
+#define RLX_MAD(a, b, c) __fmaf_rn(a, b, c)  // a b + c, fused or not: for sums that need not know
 #define RLX_EXACT_DIV 1
 typedef unsigned long long rlx_u64;
 RLX_FN float rlx_half_value(const uint h) {

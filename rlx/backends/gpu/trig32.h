@@ -69,9 +69,9 @@ RLX_FN RLX_F2 m_reduce(const float x, RLX_OUT(int) quadrant) {
 RLX_FN RLX_F2 m_sin_small(const RLX_F2 r) {
     const float z = r.x * r.x;
     float p = 2.724914793e-06f;
-    p = p * z + -1.984008122e-04f;
-    p = p * z + 8.333331905e-03f;
-    p = p * z + -1.666666716e-01f;
+    p = RLX_MAD(p, z, -1.984008122e-04f);
+    p = RLX_MAD(p, z, 8.333331905e-03f);
+    p = RLX_MAD(p, z, -1.666666716e-01f);
     return m_quick_sum(r.x, (z * r.x) * p + r.y * (1.0f - 0.5f * z));
 }
 RLX_FN RLX_F2 m_cos_small(const RLX_F2 r) {
@@ -107,10 +107,10 @@ RLX_FN float m_tan(const float x) {
 // (asin(x) / x - 1) / x^2 of z = x^2 <= 1/4.
 RLX_FN float m_asin_poly(const float z) {
     float p = 3.370072693e-02f;
-    p = p * z + 1.714371704e-02f;
-    p = p * z + 3.110172786e-02f;
-    p = p * z + 4.459932074e-02f;
-    p = p * z + 7.500094920e-02f;
+    p = RLX_MAD(p, z, 1.714371704e-02f);
+    p = RLX_MAD(p, z, 3.110172786e-02f);
+    p = RLX_MAD(p, z, 4.459932074e-02f);
+    p = RLX_MAD(p, z, 7.500094920e-02f);
     return p * z + 1.666666567e-01f;
 }
 // asin(sqrt((1 - a) / 2)) for 1/2 <= a <= 1 as hi + lo.
@@ -169,10 +169,10 @@ RLX_FN float m_atan2(const float y, const float x) {
     const RLX_F2 q = m_quotient(num, den);
     const float z = q.x * q.x;
     float p = -6.450377405e-02f;  // (atan(q) / q - 1) / q^2
-    p = p * z + 1.074326336e-01f;
-    p = p * z + -1.426391155e-01f;
-    p = p * z + 1.999953985e-01f;
-    p = p * z + -3.333333135e-01f;
+    p = RLX_MAD(p, z, 1.074326336e-01f);
+    p = RLX_MAD(p, z, -1.426391155e-01f);
+    p = RLX_MAD(p, z, 1.999953985e-01f);
+    p = RLX_MAD(p, z, -3.333333135e-01f);
     const RLX_F2 t = m_quick_sum(middle ? 7.8539818525e-01f : 0.0f, q.x);
     RLX_F2 r = middle ? RLX_MAKE_F2(t.x, t.y + -2.1855694143e-08f) : RLX_MAKE_F2(q.x, 0.0f);
     r = m_quick_sum(r.x, r.y + (q.y + (z * q.x) * p));
