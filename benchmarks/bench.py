@@ -139,7 +139,11 @@ def main() -> None:
     threads = available_threads()
     (cpu,) = (i for i in probe_all()[0] if i.backend == "cpu")
     print(f"{cpu.name}, {threads} threads for every engine; Python {platform.python_version()}, {cpu.driver}")
-    print(f"f32 products: {blas.load()[1]}; load before the run {os.getloadavg()[0]:.1f}")
+    pinned = ", ".join(
+        f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(("OPENBLAS_", "OMP_"))
+    )
+    print(f"f32 products: {blas.load()[1]}{f' ({pinned} in the environment)' if pinned else ''}")
+    print(f"Load of the machine before the run: {os.getloadavg()[0]:.1f}")
     print(
         f"Each engine: {WARM_UP_S:g} s of warm-up, then {ROUNDS} turns of {ROUND_S:g} s. Medians are of all calls."
     )
