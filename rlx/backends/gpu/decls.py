@@ -5,6 +5,10 @@ Tests hold both sources of every kernel against it.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
+import rlx.backends.gpu
 from rlx.backends.gpu.steps import ArgDecl, KernelDecl, declare
 
 _FLOATS = ("f32", "f16", "bf16")
@@ -93,3 +97,8 @@ MATMUL_ROWS = declare(KernelDecl("matmul_rows", MATMUL.args, defines=MATMUL.defi
 MATMUL_INT = declare(
     KernelDecl("matmul_int", MATMUL.args, defines=(("T", ("i32", "i64")),)),
 )
+
+# Families with tables of their own: decls_<family>.py beside this file.
+for _module in pkgutil.iter_modules(rlx.backends.gpu.__path__):
+    if _module.name.startswith("decls_"):
+        importlib.import_module(f"rlx.backends.gpu.{_module.name}")

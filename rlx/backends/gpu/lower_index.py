@@ -37,12 +37,13 @@ def lower_gather(ctx: Lowering, node: Node) -> None:
     source, target = ctx.ref(x), ctx.ref(y)
     unit = next(u for u in _UNITS if not (trail % u or source.offset % u or target.offset % u))
     total = outer * index.size * trail // unit
-    kernel = FileKernel(decls.GATHER.stem, (("U", f"b{unit}"), ("I", _index_word(ctx.storage(index)))))
+    kernel = FileKernel(decls.GATHER.stem, (("U", f"b{unit}"), ("I", index_word(ctx.storage(index)))))
     args: list[Arg] = [source, ctx.ref(index), target, total, index.size, x.shape[axis], trail // unit]
     ctx.launch(kernel, groups_for(ctx, total), args)
 
 
-def _index_word(dtype: DType) -> str:
+def index_word(dtype: DType) -> str:
+    """What kernels call the dtype of indices."""
     if dtype not in (i32, i64):
         raise DTypeError(f"gather: the indices are stored as {dtype}; expected i32 or i64")
     return dtype.name

@@ -1,0 +1,52 @@
+// log_softmax (C1 = 0) or logsumexp (C1 = 1) over the middle axis of x (outer, n, inner), as log_softmax.h has it. C0
+// threads lie along inner, 256 / C0 along n.
+#define ACROSS UINT(C0)
+#define ALONG (256u / ACROSS)
+#define TOTALS (UINT(C1) == 1u)
+
+SHARED float part[256];
+
+RLX_FN float column_max(const float v) {
+    BARRIER;
+    part[THREAD] = v;
+    for (uint s = 128u; s >= ACROSS; s /= 2u) {
+        BARRIER;
+        if (THREAD < s && part[THREAD + s] > part[THREAD]) part[THREAD] = part[THREAD + s];
+    }
+    BARRIER;
+    return part[THREAD % ACROSS];
+}
+
+RLX_FN float column_sum(const float v) {
+    BARRIER;
+    part[THREAD] = v;
+    for (uint s = 128u; s >= ACROSS; s /= 2u) {
+        BARRIER;
+        if (THREAD < s) part[THREAD] += part[THREAD + s];
+    }
+    BARRIER;
+    return part[THREAD % ACROSS];
+}
+
+RLX_FN void log_softmax_axis_body(PTR(T) x, PTR(T) y, const uint outer, const uint n, const uint inner) {
+    const uint along = THREAD / ACROSS;
+    const uint blocks = (inner + ACROSS - 1u) / ACROSS;
+    const uint o = GROUP / blocks, i = GROUP % blocks * ACROSS + THREAD % ACROSS;
+    const uint len = o < outer && i < inner ? n : 0u;
+    PTR(T) p = SKIP(T, x, o < outer ? o : 0u, n * inner);
+    float top = -INFINITE, total = 0.0f;
+    for (uint j = along; j < len; j += ALONG) {
+        const float v = LOAD(T, p, j * inner + i);
+        top = v > top ? v : top;  // a NaN comes back through the sum
+    }
+    top = column_max(top);
+    if (TOTALS && !(top - top == 0.0f)) top = 0.0f;
+    for (uint j = along; j < len; j += ALONG) total += p_exp_f(LOAD(T, p, j * inner + i) - top);
+    const float log_sum = p_log_f(column_sum(total));
+    if (TOTALS) {
+        if (along == 0u && len > 0u) STORE(T, y, o * inner + i, log_sum + top);
+        return;
+    }
+    PTR(T) q = SKIP(T, y, o < outer ? o : 0u, n * inner);
+    for (uint j = along; j < len; j += ALONG) STORE(T, q, j * inner + i, LOAD(T, p, j * inner + i) - top - log_sum);
+}

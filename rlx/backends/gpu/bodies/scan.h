@@ -1,0 +1,83 @@
+// y[o, p, i] = the running sum (C2 = 0) or product (C2 = 1) of x (outer, n, inner) along n, in parts of `chunk`, each begun
+// with offsets (outer, splits, inner) when C4 = 1. C3 bit 0: of the elements before each; bit 1: from the end. C0 threads
+// lie along inner, C1 along n, the rest of the 256 along (o, part). A thread takes four neighbours at a time, a tree joins
+// the C1 threads, and what came before is added last: the order never changes. IO names the storage of x and y.
+#define IN_f32_f32 f32
+#define IN_f16_f16 f16
+#define IN_bf16_bf16 bf16
+#define IN_i32_i32 i32
+#define IN_i64_i64 i64
+#define OUT_f32_f32 f32
+#define OUT_f16_f16 f16
+#define OUT_bf16_bf16 bf16
+#define OUT_i32_i32 i32
+#define OUT_i64_i64 i64
+#define PART_f32_f32 f32
+#define PART_f16_f16 f32
+#define PART_bf16_bf16 f32
+#define PART_i32_i32 i32
+#define PART_i64_i64 i64
+#define TI RLX_JOIN(IN_, IO)
+#define TO RLX_JOIN(OUT_, IO)
+#define TP RLX_JOIN(PART_, IO)
+#define ACC VAL(TP)
+#define ACROSS UINT(C0)
+#define ALONG UINT(C1)
+#define PRODUCT (UINT(C2) == 1u)
+#define EXCLUSIVE ((UINT(C3) & 1u) != 0u)
+#define REVERSE ((UINT(C3) & 2u) != 0u)
+#define BEGUN (UINT(C4) == 1u)
+
+SHARED ACC joined[256];
+
+RLX_FN ACC join(const ACC a, const ACC b) { return PRODUCT ? a * b : a + b; }
+
+RLX_FN void scan_body(PTR(TI) x, PTR(TP) offsets, PTR(TO) y, const uint outer, const uint n, const uint inner,
+                      const uint chunk, const uint splits) {
+    const uint across = THREAD % ACROSS, along = THREAD / ACROSS % ALONG;
+    const uint items = 256u / (ACROSS * ALONG);
+    const uint blocks = (inner + ACROSS - 1u) / ACROSS;
+    const uint item = GROUP / blocks * items + THREAD / (ACROSS * ALONG);  // over (o, part)
+    const uint i = GROUP % blocks * ACROSS + across;
+    const bool live = item < outer * splits && i < inner;
+    const uint o = live ? item / splits : 0u, s = live ? item % splits : 0u;
+    PTR(TI) p = SKIP(TI, SKIP(TI, x, o, n * inner), s * chunk, inner);
+    PTR(TO) q = SKIP(TO, SKIP(TO, y, o, n * inner), s * chunk, inner);
+    const uint rest = n - s * chunk;
+    const uint most = rest < chunk ? rest : chunk;
+    const uint len = live ? most : 0u;
+    const ACC neutral = PRODUCT ? ACC(1) : ACC(0);
+    ACC before = neutral;
+    if (BEGUN && live) before = LOAD(TP, offsets, item * inner + i);
+    for (uint start = 0u; start < chunk; start += ALONG * 4u) {  // as often in every thread: there are barriers
+        const uint at = start + along * 4u;
+        ACC v[4];
+        UNROLL for (uint c = 0u; c < 4u; c++) {
+            const uint j = REVERSE ? len - 1u - (at + c) : at + c;
+            v[c] = at + c < len ? ACC(LOAD(TI, p, j * inner + i)) : neutral;
+        }
+        ACC sum[4];
+        sum[0] = v[0];
+        UNROLL for (uint c = 1u; c < 4u; c++) sum[c] = join(sum[c - 1u], v[c]);
+        BARRIER;
+        joined[THREAD] = sum[3];
+        for (uint step = 1u; step < ALONG; step *= 2u) {
+            BARRIER;
+            const ACC left = along >= step ? joined[THREAD - step * ACROSS] : neutral;
+            BARRIER;
+            joined[THREAD] = join(left, joined[THREAD]);
+        }
+        BARRIER;
+        const ACC left = along > 0u ? join(before, joined[THREAD - ACROSS]) : before;
+        UNROLL for (uint c = 0u; c < 4u; c++) {
+            if (at + c < len) {
+                const uint j = REVERSE ? len - 1u - (at + c) : at + c;
+                ACC mine = left;
+                if (!EXCLUSIVE) mine = join(left, sum[c]);
+                if (EXCLUSIVE && c > 0u) mine = join(left, sum[c > 0u ? c - 1u : 0u]);
+                STORE(TO, q, j * inner + i, mine);
+            }
+        }
+        before = join(before, joined[THREAD + (ALONG - 1u - along) * ACROSS]);
+    }
+}

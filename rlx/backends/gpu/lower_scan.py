@@ -1,0 +1,92 @@
+"""Lowering of cumsum, cumprod, log_softmax and logsumexp."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu import decls, decls_index2
+from rlx.backends.gpu.casts import THREADS, cast_ref, fits, quads, stores
+from rlx.backends.gpu.lower_norm import row_shape
+from rlx.backends.gpu.lower_sort import lines_of, power
+from rlx.backends.gpu.lowering import Lowering, lowers
+from rlx.backends.gpu.steps import FileKernel, Ref
+from rlx.dtypes import DType, f32, i32
+from rlx.ir import Node
+
+_TILES = 4  # rounds of four elements a thread, before a line is split
+_MANY = 1024  # groups that fill a device
+_LONG = 1 << 16  # the longest part one group takes when there are lines enough to fill the device
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    tensors = (*node.inputs, *node.outputs)
+    return all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+
+
+@lowers("cumsum", "cumprod", when=_native)
+def lower_scan(ctx: Lowering, node: Node) -> None:
+    """One launch for short lines; for long ones the totals of parts, their scan, and each part begun with it."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    product = int(node.op.name == "cumprod")
+    stored = ctx.storage(x)
+    work = stored if stored.is_float or stored.name == "i64" else i32
+    source = cast_ref(ctx, ctx.ref(x), stored, work, x.size)
+    flags = int(node.attrs["exclusive"]) | 2 * int(node.attrs["reverse"])
+    _scan(ctx, product, flags, source, work, ctx.ref(y), lines_of(x, node.attrs["axis"]))
+
+
+def _scan(
+    ctx: Lowering, product: int, flags: int, x: Ref, dtype: DType, y: Ref, dims: tuple[int, int, int]
+) -> None:
+    outer, n, inner = dims
+    across = min(power(inner), 32)
+    along = min(power(-(-n // 4)), THREADS // across)
+    items = THREADS // (across * along)
+    blocks = math.ceil(inner / across)
+    chunk = along * 4 * _TILES
+    if math.ceil(outer / items) * blocks >= _MANY:
+        chunk = max(chunk, min(n, _LONG))
+    splits = max(1, -(-n // chunk))
+    chunk = -(-n // splits)
+    splits = -(-n // chunk)
+    offsets = x
+    if splits > 1:
+        part = f32 if dtype.is_float else dtype
+        totals, offsets = (ctx.scratch(outer * splits * inner * part.itemsize) for _ in range(2))
+        kernel = FileKernel(decls.REDUCE.stem, (("IO", f"{dtype}_{part}"),), (across, along, product))
+        groups = ctx.groups(math.ceil(outer * splits / items) * blocks)
+        ctx.launch(kernel, groups, [x, totals, outer, n, inner, chunk, splits, 1.0])
+        # What comes before a part: the scan of the totals without its own.
+        _scan(ctx, product, flags | 1, totals, part, offsets, (outer, splits, inner))
+    kernel = FileKernel(
+        decls_index2.SCAN.stem,
+        (("IO", f"{dtype}_{dtype}"),),
+        (across, along, product, flags, int(splits > 1)),
+    )
+    groups = ctx.groups(math.ceil(outer * splits / items) * blocks)
+    ctx.launch(kernel, groups, [x, offsets, y, outer, n, inner, chunk, splits])
+
+
+@lowers("log_softmax", "logsumexp", when=_native)
+def lower_log(ctx: Lowering, node: Node) -> None:
+    """Rows in registers where the axis is the last, else columns."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    totals = int(node.op.name == "logsumexp")
+    outer, n, inner = lines_of(x, node.attrs["axis"])
+    stored = ctx.storage(y)
+    source, target = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size), ctx.ref(y)
+    words = (("T", stored.name),)
+    if inner == 1:
+        aligned = int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize)
+        shape = row_shape(n, outer, aligned)
+        kernel = FileKernel(decls_index2.LOG_SOFTMAX.stem, words, (*shape, totals))
+        ctx.launch(kernel, ctx.groups(math.ceil(outer / (THREADS // shape[0]))), [source, target, outer, n])
+    else:
+        across = min(32, power(inner))
+        kernel = FileKernel(decls_index2.LOG_SOFTMAX_AXIS.stem, words, (across, totals))
+        groups = ctx.groups(outer * math.ceil(inner / across))
+        ctx.launch(kernel, groups, [source, target, outer, n, inner])

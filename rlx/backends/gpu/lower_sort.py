@@ -1,0 +1,183 @@
+"""Lowering of argmax, argmin, sort, argsort and top_k: all by pairs (key, index), as bodies/order.h has them."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu import decls_index2 as decls
+from rlx.backends.gpu.casts import THREADS, fits
+from rlx.backends.gpu.lowering import Lowering, lowers
+from rlx.backends.gpu.steps import FileKernel, Ref
+from rlx.dtypes import DType
+from rlx.errors import DTypeError
+from rlx.ir import Node, Tensor
+
+SPAN = 2048  # pairs a group sorts in shared memory: 16 KiB; half as many where a key has two words
+_SERIAL = 64  # elements a thread looks at, where the work is split
+_MANY = 1024  # groups that fill a device
+_PART = 1 << 15  # the least part of a line that a group reads for top_k
+_KINDS = {"bool": 0, "u8": 0, "i8": 1, "i32": 1, "i64": 1, "f16": 2, "bf16": 3, "f32": 4}
+_FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
+
+
+def holds_elements(node: Node, features: frozenset[str]) -> bool:
+    """Whether the device reads x's elements as units of their size, and 31 bits count them. Eight bytes are two words:
+    no 64-bit integers are needed."""
+    need = _FEATURE.get(node.inputs[0].dtype.itemsize)
+    small = fits(*(t.type for t in (*node.inputs, *node.outputs)))
+    return (need is None or need in features) and small
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    return node.inputs[0].dtype.name in _KINDS and holds_elements(node, features)
+
+
+def key_words(dtype: DType, op: str) -> tuple[str, int, int, int]:
+    """The unit of an element, its kind of key, bytes of a pair, and pairs that a group sorts."""
+    if dtype.name not in _KINDS:
+        raise DTypeError(f"{op}: x is stored as {dtype}; expected one of {', '.join(_KINDS)}")
+    wide = dtype.itemsize == 8
+    return f"b{dtype.itemsize}", _KINDS[dtype.name], 16 if wide else 8, SPAN // 2 if wide else SPAN
+
+
+def power(n: int) -> int:
+    """The least power of two that is at least n, and at least 1."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def lines_of(x: Tensor, axis: int) -> tuple[int, int, int]:
+    """x as (outer, n, inner)."""
+    return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+
+
+# -- argmax, argmin
+
+
+@lowers("argmax", "argmin", when=_native)
+def lower_arg(ctx: Lowering, node: Node) -> None:
+    """A tree over the pairs of a line; long lines in parts first."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    flip = 1 if node.op.name == "argmax" else 2
+    unit, kind, pair, _ = key_words(ctx.storage(x), node.op.name)
+    outer, n, inner = lines_of(x, node.attrs["axis"])
+    ref, target = ctx.ref(x), ctx.ref(y)
+    last = 2 * int(node.attrs["select_last_index"])
+    parts = ref  # of the first launch, which reads none
+    stage = 0
+    while True:
+        across = min(power(inner), 32)
+        along = min(power(-(-n // 4)), THREADS // across) if n > 4 else 1
+        items = THREADS // (across * along)
+        chunk = along * _SERIAL
+        if math.ceil(outer / items) * math.ceil(inner / across) >= _MANY:
+            chunk = n
+        splits = max(1, -(-n // chunk))
+        chunk = -(-n // splits)
+        splits = -(-n // chunk)
+        made = ctx.scratch(outer * splits * inner * pair) if splits > 1 else target
+        kernel = FileKernel(
+            decls.ARG_REDUCE.stem, (("U", unit),), (across, along, kind, flip, int(stage > 0) | last)
+        )
+        groups = ctx.groups(math.ceil(outer * splits / items) * math.ceil(inner / across))
+        # A stage reads elements or pairs and gives pairs or places: what it does not touch stands for itself.
+        ctx.launch(kernel, groups, [ref, parts, made, target, outer, n, inner, chunk, splits])
+        if splits == 1:
+            return
+        parts, n, stage = made, splits, stage + 1
+
+
+# -- sort, argsort
+
+
+@lowers("sort", "argsort", when=_native)
+def lower_sort(ctx: Lowering, node: Node) -> None:
+    """The whole line in order."""
+    x, axis, index = node.inputs[0], node.attrs["axis"], ctx.ref(node.outputs[-1])
+    values = ctx.ref(node.outputs[0]) if node.op.name == "sort" else None
+    _sort(ctx, node.op.name, x, axis, int(node.attrs["descending"]), x.shape[axis], values, index)
+
+
+def _sort(
+    ctx: Lowering, op: str, x: Tensor, axis: int, flip: int, keep: int, values: Ref | None, index: Ref
+) -> None:
+    outer, n, inner = lines_of(x, axis)
+    if outer * inner * keep == 0:
+        return
+    unit, kind, pair, span = key_words(ctx.storage(x), op)
+    source = ctx.ref(x)
+    gives = 2 | int(values is not None)
+    y = index if values is None else values
+    runs = sort_lines(ctx, source, unit, kind, flip, (outer, n, inner), span, pair, (y, index, gives, keep))
+    run, spare = span, ctx.scratch(runs.nbytes) if n > 2 * span else runs
+    while run < n:
+        last = 2 * run >= n
+        target = index if last else spare
+        kernel = FileKernel(decls.SORT_MERGE.stem, (("U", unit),), (gives if last else 0,))
+        groups = ctx.groups(outer * inner * math.ceil(n / THREADS))
+        refs = [source, runs, target, y if last else target, index if last else target]
+        ctx.launch(kernel, groups, [*refs, outer * inner, n, inner, keep if last else 0, run])
+        runs, spare, run = spare, runs, 2 * run
+
+
+def sort_lines(
+    ctx: Lowering,
+    source: Ref,
+    unit: str,
+    kind: int,
+    flip: int,
+    dims: tuple[int, int, int],
+    span: int,
+    pair: int,
+    final: tuple[Ref, Ref, int, int] | None,
+) -> Ref:
+    """Sorts blocks of `span` pairs. Where a line is one block, straight into `final` (elements, places, what it gives,
+    how many), if given; else into pairs, whose workspace is the result."""
+    outer, n, inner = dims
+    width = min(power(n), span)
+    blocks = math.ceil(n / width)
+    whole = final is not None and blocks == 1
+    if final is not None and blocks == 1:
+        y, index, gives, keep = final
+        pairs = index
+    else:
+        pairs = y = index = ctx.scratch(outer * n * inner * pair)
+        gives, keep = 4, 0
+    kernel = FileKernel(decls.SORT_ROWS.stem, (("U", unit),), (width, kind, flip, gives))
+    groups = ctx.groups(math.ceil(outer * inner * blocks / max(1, 512 // width)))
+    ctx.launch(kernel, groups, [source, pairs, y, index, outer * inner, n, inner, keep, blocks])
+    return source if whole else pairs
+
+
+# -- top_k
+
+
+@lowers("top_k", when=_native)
+def lower_top_k(ctx: Lowering, node: Node) -> None:
+    """Short lines are sorted whole; long ones are read once and filtered; for large k everything is sorted."""
+    x, k, axis = node.inputs[0], node.attrs["k"], node.attrs["axis"]
+    values, index = (ctx.ref(t) for t in node.outputs)
+    outer, n, inner = lines_of(x, axis)
+    if outer * inner * k == 0:
+        return
+    unit, kind, _, span = key_words(ctx.storage(x), "top_k")
+    flip = int(node.attrs["largest"])
+    if n <= 512 or k > span // 2:
+        _sort(ctx, "top_k", x, axis, flip, k, values, index)
+        return
+    source, lines, count = ctx.ref(x), outer * inner, n
+    places = source  # of the first launch, which reads none
+    stage = 0
+    while True:
+        part = count if lines >= _MANY else max(_PART if stage == 0 else 4 * span, 4 * k)
+        splits = max(1, -(-count // part))
+        part = -(-count // splits)
+        splits = -(-count // part)
+        made = ctx.scratch(lines * splits * k * 4) if splits > 1 else index
+        kernel = FileKernel(decls.TOP_K.stem, (("U", unit),), (span, kind, flip, int(stage > 0)))
+        args = [source, places, made, values, index, lines, n, count, inner, k, part, splits]
+        ctx.launch(kernel, ctx.groups(lines * splits), args)
+        if splits == 1:
+            return
+        places, count, stage = made, splits * k, stage + 1

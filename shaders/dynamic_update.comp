@@ -1,0 +1,20 @@
+#version 460
+// The window of y that begins at `starts` = update; bits are copied in units of U.
+// Grid: a thread for each of `total` units of the window; X folds into Y.
+// Arguments: update, starts, meta, y, total, axes.
+// variants: U=b1,b2,b4,b8,b16;I=i32,i64
+#extension GL_GOOGLE_include_directive : require
+layout(local_size_x = 256) in;
+#include "body.glsl"
+#include "bodies/dynamic_update.h"
+
+layout(push_constant, scalar) uniform Args {
+    PTR(U) update;
+    PTR(i32) starts;
+    PTR(u32) meta;
+    PTR(U) y;
+    uint total;
+    uint axes;
+};
+
+void main() { dynamic_update_body(update, starts, meta, y, total, axes); }
