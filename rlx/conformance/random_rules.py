@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import pkgutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -312,3 +315,10 @@ def _half(b: Builder, shape: tuple[int, ...]) -> Tensor:
     name, dtype = f"half{len(b.made.feeds)}", b.choose((f16, bf16))
     b.made.feeds[name] = b.value(shape, dtype)
     return ops.cast(b.graph.param(name, shape, dtype), f32)
+
+
+rule = _rule
+# Families with rules of their own: random_rules_<family>.py beside this file.
+for _module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+    if _module.name.startswith("random_rules_"):
+        importlib.import_module(f"rlx.conformance.{_module.name}")

@@ -42,6 +42,7 @@ from rlx.ops.conv import conv as conv
 from rlx.ops.conv import conv_transpose as conv_transpose
 from rlx.ops.dynamic import dynamic_slice as dynamic_slice
 from rlx.ops.dynamic import dynamic_update_slice as dynamic_update_slice
+from rlx.ops.fake_quant import fake_quantize as fake_quantize
 from rlx.ops.grid_sample import grid_sample as grid_sample
 from rlx.ops.image import im2col as im2col
 from rlx.ops.index import gather as gather
@@ -52,6 +53,7 @@ from rlx.ops.index import take_along_axis as take_along_axis
 from rlx.ops.linalg import matmul as matmul
 from rlx.ops.logsum import log_softmax as log_softmax
 from rlx.ops.logsum import logsumexp as logsumexp
+from rlx.ops.loss import cross_entropy as cross_entropy
 from rlx.ops.movement import broadcast_to as broadcast_to
 from rlx.ops.movement import concat as concat
 from rlx.ops.movement import concatenate as concatenate
@@ -62,6 +64,11 @@ from rlx.ops.movement import transpose as transpose
 from rlx.ops.norm import layer_norm as layer_norm
 from rlx.ops.norm import rms_norm as rms_norm
 from rlx.ops.norm import softmax as softmax
+from rlx.ops.norm_add import add_layer_norm as add_layer_norm
+from rlx.ops.norm_add import add_rms_norm as add_rms_norm
+from rlx.ops.norm_more import batch_norm as batch_norm
+from rlx.ops.norm_more import group_norm as group_norm
+from rlx.ops.norm_more import layer_norm_channels as layer_norm_channels
 from rlx.ops.pool import avg_pool as avg_pool
 from rlx.ops.pool import global_avg_pool as global_avg_pool
 from rlx.ops.pool import global_max_pool as global_max_pool
@@ -74,6 +81,11 @@ from rlx.ops.reduce import prod as prod
 from rlx.ops.reduce import sum as sum
 from rlx.ops.resize import resize as resize
 from rlx.ops.resize import upsample2x as upsample2x
+from rlx.ops.rope import axial_rope as axial_rope
+from rlx.ops.rope import rope as rope
+from rlx.ops.rope_table import axial_rope_table as axial_rope_table
+from rlx.ops.rope_table import rope_scaling as rope_scaling
+from rlx.ops.rope_table import rope_table as rope_table
 from rlx.ops.scan import cumprod as cumprod
 from rlx.ops.scan import cumsum as cumsum
 from rlx.ops.scatter import put_along_axis as put_along_axis
@@ -113,17 +125,18 @@ from rlx.ops.unary import sqrt as sqrt
 from rlx.ops.unary import tanh as tanh
 
 __all__ = [  # without the modules, which `from rlx.ops import *` would bring along
-    "abs", "add", "all", "any", "argmax", "argmin", "argsort", "attention", "avg_pool", "broadcast_to",
-    "cast", "ceil", "clip", "concat", "concatenate", "conv", "conv_transpose", "copy", "cos", "cumprod",
-    "cumsum", "div", "dynamic_slice", "dynamic_update_slice", "equal", "erf", "exp", "expand",
-    "expand_dims", "flatten", "floor", "full_like", "gather", "gather_elements", "gather_nd", "gelu",
-    "global_avg_pool", "global_max_pool", "greater", "greater_equal", "grid_sample", "im2col", "layer_norm",
-    "less", "less_equal", "linear", "log", "log_softmax", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "logsumexp", "matmul", "max", "max_pool", "max_pool_grad", "maximum", "mean", "min",
-    "minimum", "moveaxis", "mul", "neg", "normalize", "not_equal", "one_hot", "ones_like", "permute_dims",
-    "pow", "prod", "put_along_axis", "reciprocal", "relu", "reshape", "resize", "rms_norm", "round",
-    "rsqrt", "scatter", "scatter_add", "scatter_elements", "scatter_nd", "segment_sum", "sigmoid", "sign",
-    "silu", "sin", "slice", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub",
-    "sum", "swapaxes", "take_along_axis", "tanh", "top_k", "transpose", "unsqueeze", "upsample2x", "var",
-    "where", "zeros_like",
+    "abs", "add", "add_layer_norm", "add_rms_norm", "all", "any", "argmax", "argmin", "argsort", "attention",
+    "avg_pool", "axial_rope", "axial_rope_table", "batch_norm", "broadcast_to", "cast", "ceil", "clip",
+    "concat", "concatenate", "conv", "conv_transpose", "copy", "cos", "cross_entropy", "cumprod", "cumsum",
+    "div", "dynamic_slice", "dynamic_update_slice", "equal", "erf", "exp", "expand", "expand_dims",
+    "fake_quantize", "flatten", "floor", "full_like", "gather", "gather_elements", "gather_nd", "gelu",
+    "global_avg_pool", "global_max_pool", "greater", "greater_equal", "grid_sample", "group_norm", "im2col",
+    "layer_norm", "layer_norm_channels", "less", "less_equal", "linear", "log", "log_softmax", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul", "max", "max_pool", "max_pool_grad",
+    "maximum", "mean", "min", "minimum", "moveaxis", "mul", "neg", "normalize", "not_equal", "one_hot",
+    "ones_like", "permute_dims", "pow", "prod", "put_along_axis", "reciprocal", "relu", "reshape", "resize",
+    "rms_norm", "rope", "rope_scaling", "rope_table", "round", "rsqrt", "scatter", "scatter_add",
+    "scatter_elements", "scatter_nd", "segment_sum", "sigmoid", "sign", "silu", "sin", "slice", "softmax",
+    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "sum", "swapaxes", "take_along_axis",
+    "tanh", "top_k", "transpose", "unsqueeze", "upsample2x", "var", "where", "zeros_like",
 ]  # fmt: skip

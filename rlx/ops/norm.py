@@ -10,9 +10,10 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer
 from rlx.ir.types import normalize_axis
-from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors, unbroadcast, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors, want_float, want_inputs
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
 
@@ -48,11 +49,9 @@ def _softmax_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 
 def _softmax_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    d, y = grads[0], node.outputs[0]
-    if d is None:
+    if grads[0] is None:
         return (None,)
-    wide, p = cast_to(d, working_float(d)), cast_to(y, working_float(d))
-    return (cast_to(p * (wide - apply("sum", wide * p, axes=(node.attrs["axis"],), keepdims=True)), y.dtype),)
+    return (apply("softmax_grad", grads[0], node.outputs[0], axis=node.attrs["axis"]),)
 
 
 register(
@@ -128,19 +127,9 @@ def _norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
     d = grads[0]
     if d is None:
         return (None,) * len(node.inputs)
-    centre = node.op.name == "layer_norm"
-    x, gamma = node.inputs[:2]
-    last = (x.ndim - 1,)
-    y, inverse = _normalized(x, node.attrs["eps"], centre)
-    wide = cast_to(d, y.dtype)
-    dy = wide * cast_to(gamma, y.dtype)
-    dx = dy - y * apply("mean", dy * y, axes=last, keepdims=True)
-    if centre:
-        dx = dx - apply("mean", dy, axes=last, keepdims=True)
-    found = [cast_to(dx * inverse, x.dtype), unbroadcast(wide * y, gamma)]
-    if len(node.inputs) == 3:
-        found.append(unbroadcast(wide, node.inputs[2]))
-    return tuple(found)
+    x, gamma, *rest = node.inputs
+    beta = rest[0].dtype if rest else None
+    return apply_multi(f"{node.op.name}_grad", d, x, gamma, eps=node.attrs["eps"], beta=beta)
 
 
 register(

@@ -10,6 +10,7 @@ from rlx.ir import Graph
 from rlx.ir import verify as verify_graph
 from rlx.passes.fuse import fuse_epilogues as fuse_epilogues
 from rlx.passes.fuse import fuse_regions as fuse_regions
+from rlx.passes.fuse_norm import fuse_norms as fuse_norms
 from rlx.passes.isolate import isolate_results as isolate_results
 from rlx.passes.legalize import PassReport as PassReport
 from rlx.passes.legalize import legalize as legalize
@@ -59,6 +60,7 @@ def optimize(
     if fuse:
         stage("simplify", simplify)
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
+        stage("fuse_norms", lambda g: fuse_norms(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
         stage("fuse_regions", lambda g: fuse_regions(g, support))
     stage("isolate_results", isolate_results)

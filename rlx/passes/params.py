@@ -10,7 +10,8 @@ from rlx.ir import Graph, Node, Tensor, rebuild
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, trial
 
 # Inputs that may be halves beside f32, the widening being part of the op; weights first, as one factor must stay f32.
-_MIXED = {"matmul": (1, 0, 2), "layer_norm": (1, 2), "rms_norm": (1, 2)}
+_MIXED = {"matmul": (1, 0, 2), "layer_norm": (1, 2), "rms_norm": (1, 2),
+          "add_layer_norm": (2, 3), "add_rms_norm": (2, 3)}  # fmt: skip
 _MOVES = frozenset({"reshape", "transpose", "slice", "expand"})
 
 

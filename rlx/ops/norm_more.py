@@ -1,0 +1,258 @@
+"""Norms of images: group norm, layer norm over the channels, batch norm at inference. Axis 1 holds the channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import expr as ex
+from rlx.ir.graph import apply_multi
+from rlx.ops.base import TensorLike, cast_to, floating, tensors, unbroadcast, want_float, want_inputs
+from rlx.ops.numeric import Array, computed, working
+from rlx.ops.reduce import working_float
+
+
+def first_dtype(dtypes: Sequence[DType]) -> DType:
+    """The result of an op that keeps its first input's dtype."""
+    return dtypes[0]
+
+
+def want_eps(op: str, attrs: Attrs) -> None:
+    """Raises: DTypeError for an eps that is no float of 0 or more."""
+    if not isinstance(attrs["eps"], float) or not attrs["eps"] >= 0:
+        raise DTypeError(f"{op}: eps is {attrs['eps']!r}; expected a float ≥ 0")
+
+
+def want_channels(op: str, x: TensorType) -> None:
+    """Raises: ShapeError for an input without a channel axis."""
+    if x.rank < 2:
+        raise ShapeError(f"{op}: the input is {x.shape}; expected (batch, channels, …)")
+
+
+def want_groups(op: str, x: TensorType, groups: Any) -> None:
+    """Raises: ShapeError where the channels do not fall into so many groups."""
+    if not isinstance(groups, int) or groups < 1 or x.shape[1] % groups:
+        raise ShapeError(
+            f"{op}: {x.shape[1]} channels of {x.shape} do not fall into {groups!r} groups; "
+            "expected a positive divisor of the channels"
+        )
+
+
+def _vectors(op: str, types: Sequence[TensorType], names: Sequence[str]) -> None:
+    """Floats all; what follows the input holds one value a channel."""
+    x = types[0]
+    want_float(op, x.dtype)
+    want_channels(op, x)
+    for name, t in zip(names, types[1:], strict=True):
+        want_float(op, t.dtype, name)
+        if t.shape != x.shape[1:2]:
+            raise ShapeError(f"{op}: {name} is {t.shape}; expected {x.shape[1:2]}, the channels of {x.shape}")
+
+
+def _group_norm_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("group_norm", types, 3)
+    _vectors("group_norm", types, ("gamma", "beta"))
+    want_groups("group_norm", types[0], attrs["groups"])
+    want_eps("group_norm", attrs)
+    return types[0]
+
+
+def as_groups(x: Array, groups: int) -> Array:
+    """(batch, groups, elements of a group)."""
+    return x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups)
+
+
+def column(v: Array, x: Array) -> Array:
+    """One value a channel, shaped to broadcast with x, in x's dtype."""
+    return v.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 2))
+
+
+def _group_norm(x: Array, gamma: Array, beta: Array, *, groups: int, eps: float) -> Any:
+    if x.size == 0:
+        return x
+    rows = as_groups(x, groups)
+    centred = rows - np.mean(rows, axis=-1, keepdims=True)
+    variance = np.mean(centred * centred, axis=-1, keepdims=True)
+    y = (centred / np.sqrt(variance + x.dtype.type(eps))).reshape(x.shape)
+    return y * column(gamma, x) + column(beta, x)
+
+
+def tensor_column(v: Tensor, like: Tensor) -> Tensor:
+    """`column` for tensors."""
+    wide = cast_to(v, working_float(like))
+    return apply("reshape", wide, shape=(v.size, *(1,) * (like.ndim - 2)))
+
+
+def normalized(x: Tensor, axis: int, eps: float, centre: bool = True) -> tuple[Tensor, Tensor]:
+    """x normalized along an axis, and 1 / its deviation, in the working dtype."""
+    x = cast_to(x, working_float(x))
+    if centre:
+        x = x - apply("mean", x, axes=(axis,), keepdims=True)
+    inverse = apply("rsqrt", apply("mean", x * x, axes=(axis,), keepdims=True) + eps)
+    return x * inverse, inverse
+
+
+def _group_norm_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    x, gamma, beta = inputs
+    groups = attrs["groups"]
+    shape = (x.shape[0], groups, math.prod(x.shape[1:]) // groups)
+    y, _ = normalized(apply("reshape", x, shape=shape), 2, attrs["eps"])
+    y = apply("reshape", y, shape=x.shape)
+    return cast_to(y * tensor_column(gamma, x) + tensor_column(beta, x), x.dtype)
+
+
+def _group_norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    d = grads[0]
+    if d is None:
+        return (None, None, None)
+    x, gamma, beta = node.inputs
+    return apply_multi("group_norm_grad", d, x, gamma, beta=beta.dtype, **node.attrs)
+
+
+register(
+    Op("group_norm", "norm", _group_norm_infer, computed(first_dtype)(_group_norm),
+       "torch.nn.functional.group_norm", _group_norm_vjp, kernel="group_norm", decompose=_group_norm_decompose,
+       inplace=(0,))
+)  # fmt: skip
+
+
+def _channels_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("layer_norm_channels", types, 3)
+    _vectors("layer_norm_channels", types, ("gamma", "beta"))
+    want_eps("layer_norm_channels", attrs)
+    return types[0]
+
+
+def _channels(x: Array, gamma: Array, beta: Array, *, eps: float) -> Any:
+    if x.size == 0:
+        return x
+    # Moved to the end and laid out anew: NumPy adds in pairs only along memory.
+    last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    centred = last - np.mean(last, axis=-1, keepdims=True)
+    variance = np.mean(centred * centred, axis=-1, keepdims=True)
+    y = centred / np.sqrt(variance + x.dtype.type(eps)) * gamma.astype(x.dtype) + beta.astype(x.dtype)
+    return np.moveaxis(y, -1, 1)
+
+
+def _channels_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    x, gamma, beta = inputs
+    y, _ = normalized(x, 1, attrs["eps"])
+    return cast_to(y * tensor_column(gamma, x) + tensor_column(beta, x), x.dtype)
+
+
+def _channels_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    d = grads[0]
+    if d is None:
+        return (None, None, None)
+    x, gamma, beta = node.inputs
+    back = (0, *range(2, x.ndim), 1)
+    there = (0, x.ndim - 1, *range(1, x.ndim - 1))
+    rows = (apply("transpose", t, perm=back) for t in (d, x))
+    dx, dgamma, dbeta = apply_multi(
+        "layer_norm_grad", *rows, gamma, eps=node.attrs["eps"], beta=beta.dtype
+    )
+    return apply("transpose", dx, perm=there), dgamma, dbeta
+
+
+register(
+    Op("layer_norm_channels", "norm", _channels_infer, computed(first_dtype)(_channels),
+       "torch.nn.functional.layer_norm over the channels", _channels_vjp, kernel="norm_axis",
+       decompose=_channels_decompose, inplace=(0,))
+)  # fmt: skip
+
+_STATISTICS = ("gamma", "beta", "mean", "var")
+
+
+def _batch_norm_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("batch_norm", types, 5)
+    x = types[0]
+    want_float("batch_norm", x.dtype)
+    want_channels("batch_norm", x)
+    wanted = (x.shape[1], *(1,) * (x.rank - 2))
+    for name, t in zip(_STATISTICS, types[1:], strict=True):
+        want_float("batch_norm", t.dtype, name)
+        if t.shape != wanted:
+            raise ShapeError(
+                f"batch_norm: {name} is {t.shape}; expected {wanted}, one value a channel of {x.shape} "
+                "(rlx.batch_norm takes vectors)"
+            )
+    want_eps("batch_norm", attrs)
+    return x
+
+
+def _batch_norm(x: Array, gamma: Array, beta: Array, mean: Array, var: Array, *, eps: float) -> Any:
+    g, b, m, v = (a.astype(x.dtype) for a in (gamma, beta, mean, var))
+    return (x - m) / np.sqrt(v + x.dtype.type(eps)) * g + b
+
+
+def _batch_norm_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    work = working(args[0].dtype)
+    x, gamma, beta, mean, var = (a if a.dtype == work else ex.cast(a, work) for a in args)
+    y = (x - mean) / ex.call("sqrt", var + attrs["eps"]) * gamma + beta
+    return y if work == args[0].dtype else ex.cast(y, args[0].dtype)
+
+
+def _batch_norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    d = grads[0]
+    if d is None:
+        return (None,) * 5
+    work = working_float(node.inputs[0])
+    x, gamma, _, mean, var = (cast_to(t, work) for t in node.inputs)
+    d = cast_to(d, work)
+    inverse = apply("rsqrt", var + node.attrs["eps"])
+    y = (x - mean) * inverse
+    dx = d * (gamma * inverse)
+    dmean, dbeta, dgamma = (unbroadcast(t, var) for t in (dx, d, d * y))
+    assert dmean is not None and dbeta is not None and dgamma is not None
+    dvar = dgamma * gamma * inverse * inverse * -0.5
+    made = (dx, dgamma, dbeta, -dmean, dvar)
+    return tuple(cast_to(t, like.dtype) for t, like in zip(made, node.inputs, strict=True))
+
+
+register(
+    Op("batch_norm", "norm", _batch_norm_infer, computed(first_dtype)(_batch_norm),
+       "torch.nn.functional.batch_norm", _batch_norm_vjp, _batch_norm_expr, inplace=(0,))
+)  # fmt: skip
+
+
+def group_norm(x: TensorLike, groups: int, gamma: TensorLike, beta: TensorLike, eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) · gamma + beta, mean and variance taken over each group of channels.
+
+    Shape: x (N, C, …), gamma and beta (C,), C a multiple of `groups`. Dtype: x's; integers become f32. Gradient: to
+    x, gamma, beta. Numerics: in f32 for halves, two passes. Follows Wu and He, 2018.
+    """
+    given = (floating(t) for t in tensors("group_norm", x, gamma, beta))
+    return apply("group_norm", *given, groups=int(groups), eps=float(eps))
+
+
+def layer_norm_channels(x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float = 1e-6) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) · gamma + beta over the channels of (N, C, …), each place by itself.
+
+    Shape: x (N, C, …), gamma and beta (C,). Dtype: x's; integers become f32. Gradient: to x, gamma, beta. Numerics: in
+    f32 for halves, two passes. Follows Ba, Kiros and Hinton, 2016, as ConvNeXt (Liu et al., 2022) places it.
+    """
+    given = (floating(t) for t in tensors("layer_norm_channels", x, gamma, beta))
+    return apply("layer_norm_channels", *given, eps=float(eps))
+
+
+def batch_norm(
+    x: TensorLike, gamma: TensorLike, beta: TensorLike, mean: TensorLike, var: TensorLike, eps: float = 1e-5
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) · gamma + beta with given statistics, one value a channel: batch norm at inference.
+
+    Shape: x (N, C, …), the others (C,). Dtype: x's; integers become f32. Gradient: to all five, the statistics taken
+    as independent. Numerics: in f32 for halves; elementwise, so that it fuses with what stands beside it. Follows
+    Ioffe and Szegedy, 2015.
+    """
+    given = [floating(t) for t in tensors("batch_norm", x, gamma, beta, mean, var)]
+    want_channels("batch_norm", given[0].type)
+    _vectors("batch_norm", [t.type for t in given], _STATISTICS)
+    lead = (given[0].shape[1], *(1,) * (given[0].ndim - 2))
+    columns = (t if t.shape == lead else apply("reshape", t, shape=lead) for t in given[1:])
+    return apply("batch_norm", given[0], *columns, eps=float(eps))

@@ -1,0 +1,182 @@
+"""Tables of rotary position embeddings, computed in float64 on the host: plain, linear, Llama 3, YaRN, two axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.errors import DTypeError, ShapeError, UnsupportedOp
+
+Table = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Positions divided by `factor` (Chen et al., 2023)."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Llama 3's: long waves divided by `factor`, short ones kept, those between mixed (Dubey et al., 2024)."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """YaRN (Peng et al., 2023): frequencies that turn fewer than `beta_slow` times within the original length are
+    divided by `factor`, those that turn more than `beta_fast` times kept, those between mixed; and the table is scaled
+    by `attention_factor`, by default 0.1·ln(factor) + 1 (with `mscale` and `mscale_all_dim`: the ratio of these)."""
+
+    factor: float
+    original_length: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling
+
+
+def rope_frequencies(width: int, base: float = 10000.0, scaling: Scaling | None = None) -> tuple[F64, float]:
+    """Radians a position for each of the width / 2 pairs, and what cos and sin are multiplied by.
+
+    Raises: ShapeError for an odd width, DTypeError for a base or a scaling outside its range.
+    """
+    if not isinstance(width, int) or width < 2 or width % 2:
+        raise ShapeError(f"rope_frequencies: width is {width!r}; expected an even number, 2 or more")
+    if not (math.isfinite(base) and base > 1):
+        raise DTypeError(f"rope_frequencies: base is {base!r}; expected a number above 1")
+    plain = np.asarray(float(base) ** -(np.arange(0, width, 2, dtype=np.float64) / width))
+    if scaling is None:
+        return plain, 1.0
+    if not (math.isfinite(scaling.factor) and scaling.factor > 0):
+        raise DTypeError(f"rope_frequencies: the factor of {scaling} is not a number above 0")
+    if isinstance(scaling, LinearScaling):
+        return plain / scaling.factor, 1.0
+    if scaling.original_length < 1:
+        raise DTypeError(f"rope_frequencies: the original length of {scaling} is not 1 or more")
+    if isinstance(scaling, Llama3Scaling):
+        return _llama3(plain, scaling), 1.0
+    return _yarn(plain, width, base, scaling), _magnitude(scaling)
+
+
+def _llama3(plain: F64, s: Llama3Scaling) -> F64:
+    if not 0 < s.low_freq_factor < s.high_freq_factor:
+        raise DTypeError(f"rope_frequencies: {s}: expected 0 < low_freq_factor < high_freq_factor")
+    turns = s.original_length * plain / (2 * math.pi)
+    keep = np.clip((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0, 1)
+    return np.asarray((1 - keep) * plain / s.factor + keep * plain)
+
+
+def _yarn(plain: F64, width: int, base: float, s: YarnScaling) -> F64:
+    if not 0 < s.beta_slow < s.beta_fast:
+        raise DTypeError(f"rope_frequencies: {s}: expected 0 < beta_slow < beta_fast")
+
+    def pair(turns: float) -> float:
+        """The (fractional) number of the pair that turns so often within the original length."""
+        return width * math.log(s.original_length / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = pair(s.beta_fast), pair(s.beta_slow)
+    if s.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
+    ramp = np.clip((np.arange(width // 2) - low) / max(high - low, 0.001), 0, 1)
+    return np.asarray(plain * (1 - ramp) + plain / s.factor * ramp)
+
+
+def _magnitude(s: YarnScaling) -> float:
+    def scale(m: float) -> float:
+        return 0.1 * m * math.log(s.factor) + 1.0 if s.factor > 1 else 1.0
+
+    if s.attention_factor is not None:
+        return float(s.attention_factor)
+    if s.mscale and s.mscale_all_dim:
+        return scale(s.mscale) / scale(s.mscale_all_dim)
+    return scale(1.0)
+
+
+def rope_table(length: int, width: int, *, base: float = 10000.0, scaling: Scaling | None = None) -> Table:
+    """cos and sin of every position below `length`, for `rlx.rope`.
+
+    Shape: two arrays (length, width / 2); `width` is how many elements of a head are rotated. Numerics: angles, cosines
+    and sines in float64, rounded to f32 once. Follows Su et al., RoFormer, 2021. Raises: ShapeError, DTypeError.
+    """
+    if not isinstance(length, int) or not 0 <= length <= 1 << 30:
+        raise ShapeError(f"rope_table: length is {length!r}; expected 0 to 2^30 positions")
+    frequencies, magnitude = rope_frequencies(width, base, scaling)
+    return _table(np.outer(np.arange(length, dtype=np.float64), frequencies), magnitude)
+
+
+def _table(angles: F64, magnitude: float) -> Table:
+    return (np.cos(angles) * magnitude).astype(np.float32), (np.sin(angles) * magnitude).astype(np.float32)
+
+
+def axial_rope_table(
+    rows: int, columns: int, width: int, *, base: float = 10000.0, order: Literal["xy", "yx"] = "xy"
+) -> Table:
+    """cos and sin of every place of a grid, row by row: one half of the pairs turns with the column (x), the other with
+    the row (y), in the `order` given.
+
+    Shape: two arrays (rows · columns, width / 2), width a multiple of 4. Follows Heo et al., 2024 (axial frequencies).
+    Raises: ShapeError, DTypeError.
+    """
+    if not isinstance(width, int) or width < 4 or width % 4:
+        raise ShapeError(f"axial_rope_table: width is {width!r}; expected a multiple of 4, half of it for each axis")
+    if rows < 0 or columns < 0:
+        raise ShapeError(f"axial_rope_table: a grid of {rows} by {columns}; expected sizes of 0 or more")
+    if order not in ("xy", "yx"):
+        raise DTypeError(f'axial_rope_table: order is {order!r}; expected "xy" or "yx"')
+    frequencies, _ = rope_frequencies(width // 2, base)
+    y, x = np.divmod(np.arange(rows * columns, dtype=np.float64), max(columns, 1))
+    parts = [np.outer(x, frequencies), np.outer(y, frequencies)]
+    return _table(np.concatenate(parts if order == "xy" else parts[::-1], axis=1), 1.0)
+
+
+def rope_scaling(config: Mapping[str, Any] | None, length: int | None = None) -> Scaling | None:
+    """The scaling that a model's configuration asks for under `rope_scaling` (Hugging Face's words).
+
+    `length` is the model's `max_position_embeddings`, for YaRN configurations that leave out the original length.
+    Raises: UnsupportedOp for a kind that is none of default, linear, llama3, yarn; DTypeError for a missing value.
+    """
+    if config is None:
+        return None
+    kind = config.get("rope_type", config.get("type", "default"))
+    if kind == "default":
+        return None
+
+    def number(name: str) -> float:
+        value = config.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise DTypeError(f"rope_scaling: {name} of {dict(config)} is {value!r}; {kind} needs a number")
+        return value
+
+    if kind == "linear":
+        return LinearScaling(number("factor"))
+    if kind == "llama3":
+        return Llama3Scaling(
+            number("factor"), number("low_freq_factor"), number("high_freq_factor"),
+            int(number("original_max_position_embeddings")),
+        )  # fmt: skip
+    if kind == "yarn":
+        original = config.get("original_max_position_embeddings", length)
+        if not isinstance(original, int):
+            raise DTypeError(f"rope_scaling: {dict(config)} has no original_max_position_embeddings; yarn needs it")
+        names = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
+        given = {name: number(name) for name in names if config.get(name) is not None}
+        return YarnScaling(number("factor"), original, truncate=bool(config.get("truncate", True)), **given)
+    raise UnsupportedOp(f"rope_scaling: the kind {kind!r} is none of default, linear, llama3, yarn")

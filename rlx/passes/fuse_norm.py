@@ -1,0 +1,65 @@
+"""Fusion of a residual sum and the norm that reads it: the sum is made in registers and normalized there."""
+
+from __future__ import annotations
+
+from rlx.ir import Graph, Node
+from rlx.passes.rewriting import Maker, SupportOf, native_everywhere, trial
+
+_FUSED = {"layer_norm": "add_layer_norm", "rms_norm": "add_rms_norm"}
+
+
+def fuse_norms(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
+    """layer_norm or rms_norm of x + y, of one type, as one node that gives the norm, and the sum where it is read too.
+
+    For halves the norm is taken of the sum before it is rounded.
+    """
+    found = _pairs(graph, support)
+    sums = {id(add) for add in found.values()}
+    results = {t.id for t in graph.results()}
+    users = _users(graph)
+    maker = Maker(graph)
+    for node in graph.nodes:
+        if id(node) in sums:
+            continue  # made with its norm
+        add = found.get(id(node))
+        if add is None:
+            maker.copy(node)
+            continue
+        total = add.outputs[0]
+        keep = len(users[total.id]) > 1 or total.id in results
+        attrs = {"eps": node.attrs["eps"], "keep_sum": keep}
+        inputs = maker.inputs((*add.inputs, *node.inputs[1:]))
+        made = maker.new.add(_FUSED[node.op.name], inputs, attrs, node.label or add.label)
+        if keep:
+            maker.put(add.outputs, made[:1])
+        maker.put(node.outputs, made[-1:])
+    return maker.finish()
+
+
+def _users(graph: Graph) -> dict[int, list[int]]:
+    """The nodes that read each tensor, by number; a node that reads it twice stands there twice."""
+    users: dict[int, list[int]] = {t.id: [] for t in graph.tensors()}
+    for i, node in enumerate(graph.nodes):
+        for t in node.inputs:
+            users[t.id].append(i)
+    return users
+
+
+def _pairs(graph: Graph, support: SupportOf) -> dict[int, Node]:
+    """Norm → the sum it takes in. Only where the norm is the sum's first reader: the sum then moves to its place."""
+    users = _users(graph)
+    found: dict[int, Node] = {}
+    for i, node in enumerate(graph.nodes):
+        if node.op.name not in _FUSED:
+            continue
+        total = node.inputs[0]
+        add = total.node
+        if add.op.name != "add" or users[total.id][0] != i or any(t.type != total.type for t in add.inputs):
+            continue
+        if any(t is total for t in node.inputs[1:]) or all(t.node.op.name == "constant" for t in add.inputs):
+            continue
+        types = [t.type for t in (*add.inputs, *node.inputs[1:])]
+        attrs = {"eps": node.attrs["eps"], "keep_sum": len(users[total.id]) > 1}
+        if support(trial(_FUSED[node.op.name], types, attrs)) == "native":
+            found[id(node)] = add
+    return found
