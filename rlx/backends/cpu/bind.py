@@ -21,6 +21,9 @@ from rlx.backends.cpu import movement as movement
 from rlx.backends.cpu import norm as norm
 from rlx.backends.cpu import reduce as reduce
 from rlx.backends.cpu import resize as resize
+from rlx.backends.cpu import scan as scan
+from rlx.backends.cpu import scatter as scatter
+from rlx.backends.cpu import sort as sort
 from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step
 from rlx.backends.cpu.kernels import BINDERS, bind_reference
 from rlx.backends.cpu.quiet import quietly
