@@ -16,11 +16,15 @@ from rlx.backends.cpu import elementwise as elementwise
 from rlx.backends.cpu import grid_sample as grid_sample
 from rlx.backends.cpu import image_pool as image_pool
 from rlx.backends.cpu import index as index
+from rlx.backends.cpu import loss as loss
 from rlx.backends.cpu import matmul as matmul
 from rlx.backends.cpu import movement as movement
 from rlx.backends.cpu import norm as norm
+from rlx.backends.cpu import norm_grad as norm_grad
+from rlx.backends.cpu import norm_more as norm_more
 from rlx.backends.cpu import reduce as reduce
 from rlx.backends.cpu import resize as resize
+from rlx.backends.cpu import rope as rope
 from rlx.backends.cpu import scan as scan
 from rlx.backends.cpu import scatter as scatter
 from rlx.backends.cpu import sort as sort

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -86,19 +86,33 @@ def sum_first_axis(x: Array, total: Array, ctx: BindContext, thread: int = 0) ->
 def bind_norm(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     x, out = ins[0], outs[0]
     d = x.shape[-1]
+    norm, steps = row_norm(node, x, ins[1:], node.op.name == "layer_norm", ctx)
+
+    def bind(given: list[Array], made: Array, thread: int) -> list[Step]:
+        return norm(given[0], made, thread)
+
+    return steps + by_rows([x.reshape(-1, d)], out.reshape(-1, d), ctx, 1.0, bind)
+
+
+# (rows, where the result goes, which may be the rows themselves, thread) -> calls
+NormRows = Callable[[Array, Array, int], "list[Step]"]
+
+
+def row_norm(
+    node: Node, x: Array, weights: Sequence[Array], centre: bool, ctx: BindContext
+) -> tuple[NormRows, list[Step]]:
+    """The norm of rows like those of x, in the working dtype; and the calls that prepare its weights."""
     dtype = working(x.dtype)
-    centre = node.op.name == "layer_norm"
     steps: list[Step] = []
     vectors = []
-    for v in ins[1:]:
+    for v in weights:
         vector, convert = row_vector(v, dtype, ctx)
         vectors.append(vector)
         steps += convert
     gamma, beta = vectors[0], vectors[1] if len(vectors) == 2 else None
-    eps, count, one = (np.asarray(v, dtype) for v in (node.attrs["eps"], d, 1))
+    eps, count, one = (np.asarray(v, dtype) for v in (node.attrs["eps"], x.shape[-1], 1))
 
-    def bind(given: list[Array], made: Array, thread: int) -> list[Step]:
-        rows = given[0]
+    def norm(rows: Array, made: Array, thread: int) -> list[Step]:
         square = ctx.scratch(rows.shape, dtype, thread)
         column = ctx.scratch((len(rows), 1), dtype, thread)
         calls: list[Step] = []
@@ -123,4 +137,4 @@ def bind_norm(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
             calls.append(partial(np.add, made, beta, made))
         return calls
 
-    return steps + by_rows([x.reshape(-1, d)], out.reshape(-1, d), ctx, 1.0, bind)
+    return norm, steps
