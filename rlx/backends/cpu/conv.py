@@ -1,5 +1,5 @@
-"""Convolution on the CPU: products with columns made block by block, 1x1 kernels as plain products, depthwise kernels as
-shifted multiplications; im2col."""
+"""Convolution on the CPU: products with columns made block by block, 1x1 kernels as plain products, depthwise kernels
+as shifted multiplications; im2col."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def _by_columns(
         else:
             height = block.stop - block.start
             columns = ctx.scratch((terms, height * line), x.dtype, thread)
-            source = seen[(n, channels, *(slice(None),) * len(kernel), block)]
+            at: Any = (n, channels, *(slice(None),) * len(kernel), block)
+            source = seen[at]
             steps.append(partial(np.copyto, columns.reshape(source.shape), source))
         result = target[n, g][:, part]
         made = result if result.dtype == x.dtype else ctx.scratch(result.shape, x.dtype, thread)
@@ -127,7 +128,7 @@ def _blocks(height: int, line: int, terms: int, others: int) -> list[slice]:
 def _depthwise(
     node: Node, x: Array, w: Array, ins: Sequence[Array], out: Array, ctx: BindContext
 ) -> list[Step]:
-    """One input channel a group: the image times each weight of the kernel, shifted, added up channel block by block."""
+    """One input channel a group: the image times each weight of the kernel, shifted, added up block by block."""
     attrs, kernel = node.attrs, w.shape[2:]
     channels, each = x.shape[1], w.shape[0] // x.shape[1]
     counts = out.shape[2:]
@@ -154,7 +155,8 @@ def _depthwise(
         steps: list[Step] = []
         for tap in np.ndindex(*kernel):
             if wide is None:
-                seen = x[(n, part, *at_tap(tap, attrs["strides"], attrs["dilations"], counts))]
+                at: Any = (n, part, *at_tap(tap, attrs["strides"], attrs["dilations"], counts))
+                seen = x[at]
             else:
                 start = _offset(tap, attrs["dilations"], x.shape[2:])
                 seen = flat[n, part, start : start + wide]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ _NS_A_FLOP = 1 / 100
 
 @cpu_kernel("conv_transpose", "conv_grad_input")
 def bind_spread(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """Blocks of output channels: weightsᵀ · x gives every element times the kernel; each tap is added where it lands."""
+    """Blocks of output channels: weightsᵀ · x is every element times the kernel; each tap is added where it lands."""
     attrs, x, w, out = node.attrs, ins[0], ins[1], outs[0]
     dtype = working(out.dtype)
     if w.size == 0 or x.size == 0:
@@ -99,7 +100,8 @@ def bind_grad_weight(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
                 ctx.back_to(mark, thread)
                 block = slice(start, min(counts[0], start + height))
                 channels = slice(g * inner, (g + 1) * inner)
-                source = seen[(n, channels, *(slice(None),) * len(kernel), block)]
+                at: Any = (n, channels, *(slice(None),) * len(kernel), block)
+                source = seen[at]
                 here = columns.reshape(-1)[: source.size].reshape(terms, source.size // terms)
                 calls.append(partial(np.copyto, here.reshape(source.shape), source))
                 left = given[n, g][:, block.start * line : block.stop * line]

@@ -64,8 +64,8 @@ def bind_pool(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
 def bind_max_pool_grad(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
 ) -> list[Step]:
-    """The place of each window's largest element, found place by place as the definition does; then each place's share of
-    the gradient is added where it lies: within one place no two windows meet."""
+    """The place of each window's largest element, found place by place as the definition does; then each place's share
+    of the gradient is added where it lies: within one place no two windows meet."""
     attrs, x, d, out = node.attrs, ins[0], ins[1], outs[0]
     dtype = working(out.dtype)
     counts = d.shape[2:]

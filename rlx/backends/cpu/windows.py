@@ -28,7 +28,7 @@ def room_for(sizes: Ints, kernel: Ints, strides: Ints, dilations: Ints, pads: Pa
 def padded(
     x: Array, pads: Pads, dtype: np.dtype[Any], fill: Any, ctx: BindContext, steps: list[Step]
 ) -> Array:
-    """x with its last axes padded, as `dtype`; x itself where nothing is to do. The calls that fill it go to `steps`."""
+    """x with its last axes padded, as `dtype`; x itself where nothing is to do. The calls that fill it join `steps`."""
     if x.dtype == dtype and not any(map(any, pads)):
         return x
     first = x.ndim - len(pads)

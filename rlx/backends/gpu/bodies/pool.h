@@ -1,0 +1,55 @@
+// Windows of x (lines, S): C0 = 0 their largest elements; 1 their means, C1 = 1 with the padding counted; 2 the flat
+// place of the largest element, written to `index`, 2^32 - 1 where there is none. T is the storage of x and y.
+// meta: input sizes (3), positions (3), steps (3), dilations (3), padding before (3), kernel (3), padding after (3).
+#define KIND UINT(C0)
+#define PADDING_COUNTS (UINT(C1) == 1u)
+#define META(i) LOAD(u32, meta, i)
+#include "prims.h"
+
+// How many elements a mean over [start, start + k) counts along an axis of n.
+RLX_FN uint counted(const uint start, const uint k, const uint n, const uint before, const uint after) {
+    const int low = int(start), high = low + int(k);
+    const int least = PADDING_COUNTS ? -int(before) : 0, most = PADDING_COUNTS ? int(n + after) : int(n);
+    return uint((high < most ? high : most) - (low > least ? low : least));
+}
+
+RLX_FN void pool_body(PTR(T) x, PTR(u32) meta, PTR(T) y, PTR(u32) index, const uint total) {
+    const uint id = GROUP * 256u + THREAD;
+    if (id >= total) return;
+    const uint s0 = META(0u), s1 = META(1u), s2 = META(2u), t1 = META(4u), t2 = META(5u);
+    const uint positions = META(3u) * t1 * t2, t = id % positions;
+    const uint b0 = t / (t1 * t2) * META(6u) - META(12u), b1 = t / t2 % t1 * META(7u) - META(13u);
+    const uint b2 = t % t2 * META(8u) - META(14u);
+    const uint d0 = META(9u), d1 = META(10u), d2 = META(11u), k0 = META(15u), k1 = META(16u), k2 = META(17u);
+    PTR(T) p = SKIP(T, x, id / positions, s0 * s1 * s2);
+    float best = -INFINITE, sum = 0.0f;
+    uint chosen = 0xffffffffu;
+    for (uint i0 = 0u; i0 < k0; i0++) {
+        const uint p0 = b0 + i0 * d0;
+        if (p0 >= s0) continue;
+        for (uint i1 = 0u; i1 < k1; i1++) {
+            const uint p1 = b1 + i1 * d1;
+            if (p1 >= s1) continue;
+            float row = 0.0f;
+            for (uint i2 = 0u; i2 < k2; i2++) {
+                const uint p2 = b2 + i2 * d2;
+                if (p2 >= s2) continue;
+                const uint at = (p0 * s1 + p1) * s2 + p2;
+                const float v = LOAD(T, p, at);
+                row += v;
+                if (chosen == 0xffffffffu || v > best || (IS_NAN(v) && !IS_NAN(best))) {
+                    best = v;
+                    chosen = at;
+                }
+            }
+            sum += row;
+        }
+    }
+    if (KIND == 0u) STORE(T, y, id, best);
+    if (KIND == 1u) {
+        const uint n = counted(b0, k0, s0, META(12u), META(18u)) * counted(b1, k1, s1, META(13u), META(19u)) *
+                       counted(b2, k2, s2, META(14u), META(20u));
+        STORE(T, y, id, p_div_f(sum, float(n)));
+    }
+    if (KIND == 2u) index AT(id) = chosen;
+}

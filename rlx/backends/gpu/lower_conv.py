@@ -1,0 +1,328 @@
+"""Lowering of convolution, transposed convolution and both gradients of convolution, and of im2col.
+
+A transposed convolution is a convolution once for each phase of its output: the elements that a stride apart share the
+taps that reach them. All phases are one launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.gpu import decls, decls_image
+from rlx.backends.gpu.casts import THREADS, cast_ref, fits, groups_for, quads, stores
+from rlx.backends.gpu.lower_matmul import epilogue_tree, kernel_pair
+from rlx.backends.gpu.lowering import Lowering, lowers
+from rlx.backends.gpu.steps import Arg, FileKernel, Ref
+from rlx.backends.gpu.strided import View, contiguous, launch_tree
+from rlx.dtypes import DType, f32
+from rlx.ir import Node, Tensor
+from rlx.ir import expr as ex
+
+_CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
+_FEW_ROWS = 8  # up to so many output channels a group, each element is summed by a thread of its own
+_FEW_TILES = 256  # with fewer groups than this, the terms are split to keep the device busy
+_LONG_SUM = 8192  # longer sums are made of parts
+_MOST_SPLITS = 10  # parts that one tree adds up
+_LEAST_CHUNK = 128
+_WEIGHT_CHUNK = 4096
+_SMALL_GROUP = 1024  # weights of a group, up to which each weight's gradient is a group of threads of its own
+_FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
+Table = npt.NDArray[np.int32]
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    tensors = (*node.inputs, *node.outputs)
+    return all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+
+
+def three(values: Sequence[int], fill: int) -> list[int]:
+    """One to three values of spatial axes as three, the missing ones in front."""
+    return [fill] * (3 - len(values)) + list(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a convolution reads x and w: see bodies/conv.h. `meta` lacks the phases, which stand in `phases`."""
+
+    rows: int
+    groups: int
+    meta: list[int]
+    phases: list[list[int]]
+    taps: Table
+    places: Table | None
+
+    @property
+    def terms(self) -> int:
+        return max(p[0] for p in self.phases)
+
+    def columns(self, batch: int) -> int:
+        return batch * max(p[2] * p[3] * p[4] for p in self.phases)
+
+
+def _axis(values: Sequence[int], axis: int) -> npt.NDArray[np.int64]:
+    """Values of one of the axes (channel, and three in space) of a table."""
+    shape = [1, 1, 1, 1]
+    shape[axis] = len(values)
+    return np.asarray(values, np.int64).reshape(shape)
+
+
+def _table(channels: int, offsets: Sequence[Sequence[int]], sizes: Sequence[int]) -> Table:
+    """(offset in x, offsets along the axes) of each term: channels, then the offsets of each axis."""
+    at = [_axis(o, i + 1) for i, o in enumerate(offsets)]
+    where = _axis(range(channels), 0)
+    for offset, size in zip(at, sizes, strict=True):
+        where = where * size + offset
+    parts = np.broadcast_arrays(where, *at)
+    return np.ascontiguousarray(np.stack([p.reshape(-1) for p in parts], axis=1), np.int32)
+
+
+def forward_reading(x: Sequence[int], w: Sequence[int], y: Sequence[int], node: Node) -> Reading:
+    """A convolution of shapes x and w into y."""
+    attrs, groups = node.attrs, node.attrs["groups"]
+    sizes, kernel, counts = three(x[2:], 1), three(w[2:], 1), three(y[2:], 1)
+    before = three([a for a, _ in attrs["pads"]], 0)
+    dilations = three(attrs["dilations"], 1)
+    offsets = [[k * d - a for k in range(n)] for n, d, a in zip(kernel, dilations, before, strict=True)]
+    inner, rows, size = w[1], w[0] // groups, math.prod(sizes)
+    terms = inner * math.prod(kernel)
+    meta = [
+        *sizes, *three(attrs["strides"], 1), x[1] * size, inner * size, math.prod(counts),
+        counts[1] * counts[2], counts[2], 1, rows * terms, terms, math.prod(y), 0,
+    ]  # fmt: skip
+    phases = [[terms, 0, *counts, 0, 0, 0]]
+    return Reading(rows, groups, meta, phases, _table(inner, offsets, sizes), None)
+
+
+def backward_reading(x: Sequence[int], w: Sequence[int], y: Sequence[int], node: Node) -> Reading:
+    """A transposed convolution of shapes x and w into y."""
+    attrs, groups = node.attrs, node.attrs["groups"]
+    sizes, kernel, out = three(x[2:], 1), three(w[2:], 1), three(y[2:], 1)
+    before = three([a for a, _ in attrs["pads"]], 0)
+    strides, dilations = three(attrs["strides"], 1), three(attrs["dilations"], 1)
+    inner, channels, size, taps = w[1], w[0] // groups, math.prod(sizes), math.prod(kernel)
+    lines = (out[1] * out[2], out[2], 1)
+    meta = [
+        *sizes, 1, 1, 1, x[1] * size, channels * size, math.prod(out),
+        *(s * line for s, line in zip(strides, lines, strict=True)), channels * inner * taps, taps, math.prod(y), 0,
+    ]  # fmt: skip
+    phases, tables, places = [], [], []
+    done = 0
+    for phase in product(*(range(min(s, n)) for s, n in zip(strides, out, strict=True))):
+        reaching = [
+            [k for k in range(n) if (r + a - k * d) % s == 0]
+            for n, r, a, d, s in zip(kernel, phase, before, dilations, strides, strict=True)
+        ]
+        offsets = [
+            [(r + a - k * d) // s for k in ks]
+            for ks, r, a, d, s in zip(reaching, phase, before, dilations, strides, strict=True)
+        ]
+        place = _axis(range(channels), 0) * (inner * taps)
+        for i, ks in enumerate(reaching):
+            place = place + _axis([k * math.prod(kernel[i + 1 :]) for k in ks], i + 1)
+        tables.append(_table(channels, offsets, sizes))
+        places.append(place.reshape(-1))
+        counts = [-(-(n - r) // s) for n, r, s in zip(out, phase, strides, strict=True)]
+        start = sum(r * line for r, line in zip(phase, lines, strict=True))
+        phases.append([len(tables[-1]), done, *counts, start, 0, 0])
+        done += len(tables[-1])
+    where = np.concatenate(places).astype(np.int32)
+    return Reading(inner, groups, meta, phases, np.concatenate(tables), where)
+
+
+@lowers("conv", when=_native)
+def lower_conv(ctx: Lowering, node: Node) -> None:
+    """Weights times columns that are read where they lie."""
+    x, w, y = node.inputs[0], node.inputs[1], node.output
+    _convolve(ctx, node, forward_reading(x.shape, w.shape, y.shape, node))
+
+
+@lowers("conv_transpose", "conv_grad_input", when=_native)
+def lower_conv_transpose(ctx: Lowering, node: Node) -> None:
+    """The same kernel, phase by phase of the output."""
+    x, w, y = node.inputs[0], node.inputs[1], node.output
+    if y.size:
+        _convolve(ctx, node, backward_reading(x.shape, w.shape, y.shape, node))
+
+
+def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
+    x, w, y = node.inputs[0], node.inputs[1], node.output
+    if y.size == 0:
+        return
+    target, stored = ctx.ref(y), ctx.storage(y)
+    pair = kernel_pair(ctx.storage(x), ctx.storage(w), stored)
+    a, b = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), d, t.size) for t, d in zip((x, w), pair, strict=True))
+    bias = _bias(ctx, node)
+    batch = y.shape[0]
+    sparse = reading.places is not None
+    activation = _CODE[node.attrs.get("activation")]
+    words = (("AB", f"{pair[0]}_{pair[1]}"),)
+    taps = ctx.block(reading.taps.reshape(-1))
+    places = ctx.block(reading.places) if reading.places is not None else taps
+    meta = ctx.block([*reading.meta, *(v for p in reading.phases for v in p)])
+    rows, groups, phases, columns = reading.rows, reading.groups, len(reading.phases), reading.columns(batch)
+    if rows <= _FEW_ROWS:
+        kernel = FileKernel(
+            decls_image.CONV_DIRECT.stem, words, (int(sparse), int(bias is not None), activation)
+        )
+        args: list[Arg] = [
+            a,
+            b,
+            bias or meta,
+            taps,
+            places,
+            meta,
+            target,
+            batch,
+            groups,
+            rows,
+            phases,
+            columns,
+        ]
+        ctx.launch(kernel, groups_for(ctx, columns * rows * groups * phases), args)
+        return
+    tile_m, tile_n = _tile(rows, columns, groups * phases)
+    tiles = math.ceil(rows / tile_m) * math.ceil(columns / tile_n) * groups * phases
+    splits, chunk = _splits(reading.terms, tiles) if pair[0] == f32 else (1, max(8, reading.terms))
+    whole = splits == 1
+    made = target if whole else ctx.scratch(splits * y.size * pair[0].itemsize)
+    constants = (
+        tile_m,
+        tile_n,
+        int(sparse),
+        int(bias is not None and whole),
+        activation if whole else 0,
+        int(not sparse and reading.terms % 4 == 0) and quads(b, itemsize=pair[1].itemsize),
+        int(not sparse and reading.meta[8] % 4 == 0) and quads(made, itemsize=pair[0].itemsize),
+    )
+    kernel = FileKernel(decls_image.CONV.stem, words, constants)
+    args = [a, b, bias or meta, taps, places, meta, made, batch, groups, rows, phases, columns, chunk, splits]
+    ctx.launch(kernel, ctx.groups(tiles * splits), args)
+    if not whole:
+        _join(ctx, node, made, splits, bias, target, stored)
+
+
+def _bias(ctx: Lowering, node: Node) -> Ref | None:
+    if len(node.inputs) < 3:
+        return None
+    bias = node.inputs[2]
+    return cast_ref(ctx, ctx.ref(bias), ctx.storage(bias), f32, bias.size)
+
+
+def _tile(rows: int, columns: int, others: int) -> tuple[int, int]:
+    """Tiles of 128 where there are enough of them, and of 64 along a side that is short."""
+    if math.ceil(rows / 128) * math.ceil(columns / 128) * others >= _FEW_TILES:
+        return (128 if rows > 64 else 64), (128 if columns > 64 else 64)
+    return 64, 64
+
+
+def _splits(terms: int, tiles: int) -> tuple[int, int]:
+    """Into how many parts the terms are split, and how many terms a part has."""
+    wanted = max(_FEW_TILES // tiles if tiles < _FEW_TILES // 2 else 1, -(-terms // _LONG_SUM))
+    splits = max(1, min(wanted, terms // _LEAST_CHUNK, _MOST_SPLITS))
+    chunk = max(8, math.ceil(math.ceil(terms / splits) / 8) * 8)
+    return max(1, -(-terms // chunk)), chunk
+
+
+def _join(
+    ctx: Lowering, node: Node, parts: Ref, splits: int, bias: Ref | None, target: Ref, stored: DType
+) -> None:
+    """The parts added up in order, with bias and activation, in one pass."""
+    y = node.output
+    shape = (y.shape[0], y.shape[1], math.prod(y.shape[2:]))
+    nbytes = y.size * 4
+    inputs = [
+        View(Ref(parts.segment, parts.offset + i * nbytes, nbytes), f32, contiguous(shape))
+        for i in range(splits)
+    ]
+    total = ex.arg(0, f32)
+    for i in range(1, splits):
+        total = total + ex.arg(i, f32)
+    arguments = [total]
+    if bias is not None:
+        arguments.append(ex.arg(splits, f32))
+        inputs.append(View(bias, f32, (0, 1, 0)))
+    plain = epilogue_tree(f32, f32 if bias is not None else None, node.attrs.get("activation"), stored)
+    tree = ex.substitute(plain, arguments)
+    launch_tree(ctx, [tree], shape, inputs, [View(target, stored, contiguous(shape))])
+
+
+def window_meta(x: Tensor, counts: Sequence[int], kernel: Sequence[int], node: Node) -> list[int]:
+    """Sizes, positions, steps, dilations, padding before and kernel, three of each."""
+    attrs = node.attrs
+    return [
+        *three(x.shape[2:], 1), *three(counts, 1), *three(attrs["strides"], 1),
+        *three(attrs.get("dilations", (1,) * len(kernel)), 1), *three([a for a, _ in attrs["pads"]], 0),
+        *three(kernel, 1),
+    ]  # fmt: skip
+
+
+@lowers("conv_grad_weight", when=_native)
+def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
+    """Tiles over output channels and weights, the terms in parts that are added up in a fixed order."""
+    (x, d), y = node.inputs, node.output
+    if y.size == 0:
+        return
+    groups, batch = node.attrs["groups"], x.shape[0]
+    target, stored = ctx.ref(y), ctx.storage(y)
+    a, b = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (x, d))
+    counts = d.shape[2:]
+    size = math.prod(x.shape[2:])
+    meta = ctx.block(
+        [*window_meta(x, counts, node.attrs["kernel"], node), x.shape[1] * size, x.shape[1] // groups * size]
+    )
+    rows, columns = y.shape[0] // groups, math.prod(y.shape[1:])
+    terms = batch * math.prod(counts)
+    if rows * columns <= _SMALL_GROUP and rows <= 4 * _FEW_ROWS:
+        kernel = FileKernel(decls_image.CONV_WEIGHT_DIRECT.stem, (("T", stored.name),))
+        ctx.launch(kernel, ctx.groups(y.size), [a, b, meta, target, batch, groups, rows, columns])
+        return
+    tile_m, tile_n = (128 if rows > 64 else 64), (128 if columns > 64 else 64)
+    tiles = math.ceil(rows / tile_m) * math.ceil(columns / tile_n) * groups
+    splits = max(1, min(2 * _FEW_TILES // tiles, terms // _LEAST_CHUNK), -(-terms // _WEIGHT_CHUNK))
+    chunk = max(8, math.ceil(math.ceil(terms / splits) / 8) * 8)
+    splits = max(1, -(-terms // chunk))
+    end = stored if splits == 1 else f32
+    made = target if splits == 1 else ctx.scratch(splits * y.size * 4)
+    kernel = FileKernel(decls_image.CONV_WEIGHT.stem, (("IO", f"{stored}_{end}"),), (tile_m, tile_n))
+    ctx.launch(
+        kernel, ctx.groups(tiles * splits), [a, b, meta, made, batch, groups, rows, columns, chunk, splits]
+    )
+    if splits > 1:
+        across, along = 32, THREADS // 32
+        reduce = FileKernel(decls.REDUCE.stem, (("IO", f"f32_{stored}"),), (across, along, 0))
+        ctx.launch(
+            reduce, ctx.groups(math.ceil(y.size / across)), [made, target, 1, splits, y.size, splits, 1, 1.0]
+        )
+
+
+def _movable(node: Node, features: frozenset[str]) -> bool:
+    need = _FEATURE.get(node.output.dtype.itemsize)
+    return (need is None or need in features) and fits(*(t.type for t in (*node.inputs, *node.outputs)))
+
+
+@lowers("im2col", when=_movable)
+def lower_im2col(ctx: Lowering, node: Node) -> None:
+    """Bits moved by a thread for each unit of the result."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    stored = ctx.storage(y)
+    source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
+    kernel, attrs = node.attrs["kernel"], node.attrs
+    counts = [
+        (n + a + b - d * (k - 1) - 1) // s + 1
+        for n, k, s, d, (a, b) in zip(
+            x.shape[2:], kernel, attrs["strides"], attrs["dilations"], attrs["pads"], strict=True
+        )
+    ]
+    unit = min(stored.itemsize, 4)
+    units = stored.itemsize // unit
+    meta = ctx.block(window_meta(x, counts, kernel, node))
+    kernel_ = FileKernel(decls_image.IM2COL.stem, (("U", f"b{unit}"),))
+    ctx.launch(kernel_, groups_for(ctx, y.size * units), [source, meta, ctx.ref(y), y.size * units, units])

@@ -1,0 +1,172 @@
+"""Lowering of resize and grid_sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlx.backends.gpu import decls, decls_image
+from rlx.backends.gpu.casts import cast_ref, fits, groups_for, stores
+from rlx.backends.gpu.lower_movement import move
+from rlx.backends.gpu.lowering import Lowering, lowers
+from rlx.backends.gpu.steps import FileKernel, Ref
+from rlx.backends.gpu.strided import View, contiguous
+from rlx.dtypes import DType, f32
+from rlx.ir import Node
+from rlx.ops.grid_sample import MODES, PADDINGS
+from rlx.ops.resize import AxisTable, tables
+
+_FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
+_MOST_AXES = 3  # of one launch
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    tensors = (*node.inputs, *node.outputs)
+    small = fits(*(t.type for t in tensors))
+    if node.op.name == "resize" and node.attrs["mode"] == "nearest":
+        need = _FEATURE.get(node.output.dtype.itemsize)
+        return small and (need is None or need in features)
+    return small and all(stores(t.dtype, features) for t in tensors)
+
+
+@lowers("resize", when=_native)
+def lower_resize(ctx: Lowering, node: Node) -> None:
+    """Nearest moves bits: repeated elements as a strided copy, anything else a gather for each axis. The others are
+    weighted sums over up to three axes a launch."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    plan = tables(x.shape, node.attrs)
+    stored, target = ctx.storage(y), ctx.ref(y)
+    source = ctx.ref(x)
+    if node.attrs["mode"] == "nearest":
+        source = cast_ref(ctx, source, ctx.storage(x), stored, x.size)
+        if not _repeat(ctx, source, target, stored, x.shape, plan):
+            _gather(ctx, source, target, stored, x.shape, plan)
+        return
+    _weigh(ctx, source, ctx.storage(x), target, stored, x.shape, plan)
+
+
+def _repeat(
+    ctx: Lowering, source: Ref, target: Ref, stored: DType, shape: Sequence[int], plan: Sequence[AxisTable]
+) -> bool:
+    """One strided copy, where every axis grows by a whole factor (or none changes)."""
+    grown: dict[int, int] = {}
+    for t in plan:
+        n = shape[t.axis]
+        factor = len(t.index) // n
+        if len(t.index) != factor * n or not np.array_equal(t.index[:, 0], np.arange(len(t.index)) // factor):
+            return False
+        grown[t.axis] = factor
+    dims: list[int] = []
+    strides: list[int] = []
+    for axis, (n, own) in enumerate(zip(shape, contiguous(shape), strict=True)):
+        dims += [n, grown[axis]] if axis in grown else [n]
+        strides += [own, 0] if axis in grown else [own]
+    move(ctx, dims, View(source, stored, tuple(strides)), View(target, stored, contiguous(dims)))
+    return True
+
+
+def _gather(
+    ctx: Lowering, source: Ref, target: Ref, stored: DType, shape: Sequence[int], plan: Sequence[AxisTable]
+) -> None:
+    """Axis after axis, those that shrink first."""
+    now = list(shape)
+    ordered = sorted(plan, key=lambda t: len(t.index) / now[t.axis])
+    for number, t in enumerate(ordered):
+        n, now[t.axis] = now[t.axis], len(t.index)
+        outer, trail = math.prod(now[: t.axis]), math.prod(now[t.axis + 1 :]) * stored.itemsize
+        last = number == len(ordered) - 1
+        made = target if last else ctx.scratch(math.prod(now) * stored.itemsize)
+        unit = next(u for u in (16, 8, 4, 2, 1) if not (trail % u or source.offset % u or made.offset % u))
+        total = outer * len(t.index) * trail // unit
+        kernel = FileKernel(decls.GATHER.stem, (("U", f"b{unit}"), ("I", "i32")))
+        index = ctx.block(t.index.reshape(-1))
+        ctx.launch(
+            kernel, groups_for(ctx, total), [source, index, made, total, len(t.index), n, trail // unit]
+        )
+        source = made
+
+
+def _weigh(
+    ctx: Lowering,
+    source: Ref,
+    kept: DType,
+    target: Ref,
+    stored: DType,
+    shape: Sequence[int],
+    plan: Sequence[AxisTable],
+) -> None:
+    """The last three axes between the first that changes and the last first; between launches in f32."""
+    if not plan:
+        move(ctx, shape, View(cast_ref(ctx, source, kept, stored, math.prod(shape)), stored, contiguous(shape)),
+             View(target, stored, contiguous(shape)))  # fmt: skip
+        return
+    now = list(shape)
+    todo = {t.axis: t for t in plan}
+    while todo:
+        end = max(todo) + 1
+        begin = max(min(todo), end - _MOST_AXES)
+        here = {axis: todo.pop(axis) for axis in list(todo) if axis >= begin}
+        before = list(now)
+        for axis, t in here.items():
+            now[axis] = len(t.index)
+        out = f32 if todo else stored
+        made = ctx.scratch(4 * math.prod(now)) if todo else target
+        _launch(ctx, (source, kept), (made, out), before, now, range(begin, end), here)
+        source, kept = made, out
+
+
+def _launch(
+    ctx: Lowering,
+    x: tuple[Ref, DType],
+    y: tuple[Ref, DType],
+    before: Sequence[int],
+    now: Sequence[int],
+    axes: range,
+    here: dict[int, AxisTable],
+) -> None:
+    if x[1].is_half and y[1].is_half and x[1] != y[1]:
+        x = cast_ref(ctx, x[0], x[1], f32, math.prod(before)), f32
+    fill = _MOST_AXES - len(axes)
+    index, weight, starts, taps = [np.zeros(1, np.int32)], [np.ones(1, np.float32)], [0] * fill, [1] * fill
+    for axis in axes:
+        starts.append(sum(map(len, index)))
+        t = here.get(axis)
+        taps.append(t.taps if t is not None else 1)
+        index.append(np.arange(before[axis], dtype=np.int32) if t is None else t.index.reshape(-1))
+        weight.append(
+            np.ones(before[axis], np.float32) if t is None else t.weight.astype(np.float32).reshape(-1)
+        )
+    sizes = [1] * fill + [before[a] for a in axes], [1] * fill + [now[a] for a in axes]
+    tail, total = math.prod(now[axes.stop :]), math.prod(now)
+    meta = ctx.block([*sizes[0], *sizes[1], *starts, tail])
+    kernel = FileKernel(decls_image.RESIZE.stem, (("IO", f"{x[1]}_{y[1]}"),), tuple(taps))
+    blocks = ctx.block(np.concatenate(index)), ctx.block(np.concatenate(weight))
+    ctx.launch(kernel, groups_for(ctx, total), [x[0], *blocks, meta, y[0], total])
+
+
+@lowers("grid_sample", when=_native)
+def lower_grid_sample(ctx: Lowering, node: Node) -> None:
+    """A thread for each place and eight channels."""
+    (x, grid), y = node.inputs, node.output
+    if y.size == 0:
+        return
+    stored = ctx.storage(y)
+    source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
+    places = cast_ref(ctx, ctx.ref(grid), ctx.storage(grid), f32, grid.size)
+    attrs, axes = node.attrs, x.ndim - 2
+    sizes = (1, *x.shape[2:]) if axes == 2 else x.shape[2:]
+    count = math.prod(y.shape[2:])
+    total = x.shape[0] * math.ceil(x.shape[1] / 8) * count
+    constants = (
+        MODES.index(attrs["mode"]),
+        PADDINGS.index(attrs["padding"]),
+        int(attrs["align_corners"]),
+        axes,
+    )
+    kernel = FileKernel(decls_image.GRID_SAMPLE.stem, (("T", stored.name),), constants)
+    meta = ctx.block([x.shape[0], x.shape[1], *sizes, count])
+    ctx.launch(kernel, groups_for(ctx, total), [source, places, meta, ctx.ref(y), total])
