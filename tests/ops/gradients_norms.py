@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 import rlx.ops as ops
-from rlx.dtypes import f64
 from rlx.ir import Tensor
 from rlx.ir.graph import apply_multi
 from rlx.ops.rope_table import rope_table
@@ -41,6 +40,11 @@ def _labels(x: Tensor, n: int) -> Tensor:
 
 def _grad(op: str, **attrs: Any) -> Callable[..., Tensor]:
     return lambda *inputs: _both(apply_multi(op, *inputs, **attrs))
+
+
+def _norm_grad(op: str, **attrs: Any) -> Callable[..., Tensor]:
+    """With a gradient of beta, in the dtype of the rest."""
+    return lambda *inputs: _both(apply_multi(op, *inputs, eps=0.1, beta=inputs[1].dtype, **attrs))
 
 
 def _outside(x: np.ndarray) -> np.ndarray:
@@ -76,9 +80,9 @@ CASES: dict[str, list[tuple[Any, list[Shape], Any]]] = {
         (lambda x: ops.fake_quantize(x, 0.25, 3, bits=4, signed=False), [S], _outside),
         (lambda x: ops.fake_quantize(x, np.array([0.5, 0.1, 0.2], np.float32), bits=4, axis=0), [S], _outside),
     ],
-    "layer_norm_grad": [(_grad("layer_norm_grad", eps=0.1, beta=f64), [S, S, (4,)], None)],
+    "layer_norm_grad": [(_norm_grad("layer_norm_grad"), [S, S, (4,)], None)],
     "rms_norm_grad": [(_grad("rms_norm_grad", eps=0.1, beta=None), [S, S, (4,)], None)],
-    "group_norm_grad": [(_grad("group_norm_grad", eps=0.1, beta=f64, groups=2), [(2, 4, 3), (2, 4, 3), (4,)], None)],
+    "group_norm_grad": [(_norm_grad("group_norm_grad", groups=2), [(2, 4, 3), (2, 4, 3), (4,)], None)],
     "softmax_grad": [(_grad("softmax_grad", axis=0), [S, S], None), (_grad("softmax_grad", axis=1), [S, S], None)],
     "cross_entropy_grad": [
         (lambda d, x: ops.sin(apply_multi("cross_entropy_grad", d, x, _labels(x, 4), ignore_index=1)[0]),
