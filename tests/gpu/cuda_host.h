@@ -16,6 +16,12 @@ struct uint4 { uint x, y, z, w; };
 struct alignas(16) float4 { float x, y, z, w; };
 static inline float4 make_float4(float x, float y, float z, float w) { return float4{x, y, z, w}; }
 static inline uint2 make_uint2(uint x, uint y) { return uint2{x, y}; }
+static inline uint4 make_uint4(uint x, uint y, uint z, uint w) { return uint4{x, y, z, w}; }
+static inline uint atomicAdd(uint* place, uint value) {
+    const uint old = *place;
+    *place = old + value;
+    return old;
+}
 #define __device__
 #define __global__
 #define __forceinline__ inline

@@ -15,7 +15,7 @@ from rlx.ir import Node, Tensor
 SPAN = 2048  # pairs a group sorts in shared memory: 16 KiB; half as many where a key has two words
 _SERIAL = 64  # elements a thread looks at, where the work is split
 _MANY = 1024  # groups that fill a device
-_PART = 1 << 15  # the least part of a line that a group reads for top_k
+_PART = 1 << 12  # the least part of a line that a group reads for top_k
 _KINDS = {"bool": 0, "u8": 0, "i8": 1, "i32": 1, "i64": 1, "f16": 2, "bf16": 3, "f32": 4}
 _FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
 
@@ -170,7 +170,8 @@ def lower_top_k(ctx: Lowering, node: Node) -> None:
     places = source  # of the first launch, which reads none
     stage = 0
     while True:
-        part = count if lines >= _MANY else max(_PART if stage == 0 else 4 * span, 4 * k)
+        # Parts enough to fill the device, each far longer than what it gives.
+        part = max(_PART, 8 * k, -(-lines * count // _MANY))
         splits = max(1, -(-count // part))
         part = -(-count // splits)
         splits = -(-count // part)
