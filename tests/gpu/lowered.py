@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 import rlx.backends.vulkan
-from rlx.backends.gpu.lowering import ARGS, LOWERINGS, SCRATCH, Lowering
+from rlx.backends.gpu.executable import load_rules
+from rlx.backends.gpu.lowering import ARGS, SCRATCH, Lowering
 from rlx.backends.gpu.steps import Copy, FileKernel, Gemm, Launch, Step, TreeKernel
 from rlx.driver import DeviceInfo, Limits, plan
 from rlx.ir import Graph
@@ -41,9 +42,7 @@ def lower(
 ) -> tuple[Graph, Any, Lowering]:
     """The graph of one op, its plan, and the lowering that holds the op's steps."""
     importlib.import_module("rlx.ops")
-    if op not in LOWERINGS:
-        for family in ("reduce", "norm", "index", "matmul", "attention"):
-            importlib.import_module(f"rlx.backends.gpu.lower_{family}")
+    load_rules()
     graph = Graph(op)
     ins = [graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(inputs)]
     for i, out in enumerate(graph.add(op, ins, attrs)):
