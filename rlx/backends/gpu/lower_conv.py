@@ -18,7 +18,7 @@ from rlx.backends.gpu import decls, decls_image
 from rlx.backends.gpu.casts import THREADS, cast_ref, fits, groups_for, quads, stores
 from rlx.backends.gpu.lower_matmul import epilogue_tree, kernel_pair
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import Arg, FileKernel, Ref
+from rlx.backends.gpu.steps import Arg, FileKernel, Gemm, Ref
 from rlx.backends.gpu.strided import View, contiguous, launch_tree
 from rlx.dtypes import DType, f32
 from rlx.ir import Node, Tensor
@@ -137,9 +137,44 @@ def backward_reading(x: Sequence[int], w: Sequence[int], y: Sequence[int], node:
 
 @lowers("conv", when=_native)
 def lower_conv(ctx: Lowering, node: Node) -> None:
-    """Weights times columns that are read where they lie."""
+    """Weights times columns that are read where they lie; on CUDA a kernel of one element is the library's product."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
+    if y.size == 0:
+        return
+    if ctx.backend == "cuda" and _pointwise(node) and w.size:
+        pair = kernel_pair(ctx.storage(x), ctx.storage(w), ctx.storage(y))
+        if pair[0] == pair[1]:
+            _library(ctx, node, pair[0])
+            return
     _convolve(ctx, node, forward_reading(x.shape, w.shape, y.shape, node))
+
+
+def _pointwise(node: Node) -> bool:
+    """Whether every output element is a product of the weights and the channels of one input element."""
+    attrs = node.attrs
+    plain = attrs["groups"] == 1 and set(attrs["strides"]) == {1} and not any(map(any, attrs["pads"]))
+    return plain and math.prod(node.inputs[1].shape[2:]) == 1
+
+
+def _library(ctx: Lowering, node: Node, dtype: DType) -> None:
+    """w (O, C) times each image (C, P); images of one element as one product of (N, C) and wᵀ. Then the epilogue."""
+    x, w, y = node.inputs[0], node.inputs[1], node.output
+    a, b = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), dtype, t.size) for t in (w, x))
+    target, stored, bias = ctx.ref(y), ctx.storage(y), _bias(ctx, node)
+    plain = bias is None and node.attrs["activation"] is None
+    wide = stored if plain or not dtype.is_half else f32
+    made = target if wide == stored else ctx.scratch(y.size * wide.itemsize)
+    batch, inner, rows, size = x.shape[0], x.shape[1], w.shape[0], math.prod(x.shape[2:])
+    precision = ctx.precision if dtype == f32 else dtype.name
+    label = node.label or node.op.name
+    kinds = (dtype, dtype, wide)
+    if size == 1:
+        ctx.emit(Gemm(b, a, made, batch, rows, inner, *kinds, False, True, 1, 0, 0, 0, precision, label))
+    else:
+        strides = (0, inner * size, rows * size)
+        ctx.emit(Gemm(a, b, made, rows, size, inner, *kinds, False, False, batch, *strides, precision, label))
+    if not plain:
+        _join(ctx, node, made, wide, 1, bias, target, stored)
 
 
 @lowers("conv_transpose", "conv_grad_input", when=_native)
@@ -204,7 +239,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
     args = [a, b, bias or meta, taps, places, meta, made, batch, groups, rows, phases, columns, chunk, splits]
     ctx.launch(kernel, ctx.groups(tiles * splits), args)
     if not whole:
-        _join(ctx, node, made, splits, bias, target, stored)
+        _join(ctx, node, made, f32, splits, bias, target, stored)
 
 
 def _bias(ctx: Lowering, node: Node) -> Ref | None:
@@ -230,24 +265,31 @@ def _splits(terms: int, tiles: int) -> tuple[int, int]:
 
 
 def _join(
-    ctx: Lowering, node: Node, parts: Ref, splits: int, bias: Ref | None, target: Ref, stored: DType
+    ctx: Lowering,
+    node: Node,
+    parts: Ref,
+    kept: DType,
+    splits: int,
+    bias: Ref | None,
+    target: Ref,
+    stored: DType,
 ) -> None:
     """The parts added up in order, with bias and activation, in one pass."""
     y = node.output
     shape = (y.shape[0], y.shape[1], math.prod(y.shape[2:]))
-    nbytes = y.size * 4
+    nbytes = y.size * kept.itemsize
     inputs = [
-        View(Ref(parts.segment, parts.offset + i * nbytes, nbytes), f32, contiguous(shape))
+        View(Ref(parts.segment, parts.offset + i * nbytes, nbytes), kept, contiguous(shape))
         for i in range(splits)
     ]
-    total = ex.arg(0, f32)
+    total = ex.arg(0, kept)
     for i in range(1, splits):
-        total = total + ex.arg(i, f32)
+        total = total + ex.arg(i, kept)
     arguments = [total]
     if bias is not None:
         arguments.append(ex.arg(splits, f32))
         inputs.append(View(bias, f32, (0, 1, 0)))
-    plain = epilogue_tree(f32, f32 if bias is not None else None, node.attrs.get("activation"), stored)
+    plain = epilogue_tree(kept, f32 if bias is not None else None, node.attrs.get("activation"), stored)
     tree = ex.substitute(plain, arguments)
     launch_tree(ctx, [tree], shape, inputs, [View(target, stored, contiguous(shape))])
 
