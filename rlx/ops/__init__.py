@@ -1,7 +1,17 @@
 """The vocabulary: one module a family. Importing this package registers every op and gives Tensor its operators."""
 
+from rlx.ops import attention_grad as _attention_grad  # noqa: F401  (registers the op)
 from rlx.ops import fused as fused
 from rlx.ops import operators as operators
+from rlx.ops.activation import elu as elu
+from rlx.ops.activation import hard_sigmoid as hard_sigmoid
+from rlx.ops.activation import hard_swish as hard_swish
+from rlx.ops.activation import leaky_relu as leaky_relu
+from rlx.ops.activation import mish as mish
+from rlx.ops.activation import prelu as prelu
+from rlx.ops.activation import relu6 as relu6
+from rlx.ops.activation import selu as selu
+from rlx.ops.activation import softplus as softplus
 from rlx.ops.attention import attention as attention
 from rlx.ops.binary import add as add
 from rlx.ops.binary import div as div
@@ -19,6 +29,12 @@ from rlx.ops.binary import mul as mul
 from rlx.ops.binary import not_equal as not_equal
 from rlx.ops.binary import pow as pow
 from rlx.ops.binary import sub as sub
+from rlx.ops.bits import bitwise_and as bitwise_and
+from rlx.ops.bits import bitwise_not as bitwise_not
+from rlx.ops.bits import bitwise_or as bitwise_or
+from rlx.ops.bits import bitwise_xor as bitwise_xor
+from rlx.ops.bits import left_shift as left_shift
+from rlx.ops.bits import right_shift as right_shift
 from rlx.ops.composite import all as all
 from rlx.ops.composite import any as any
 from rlx.ops.composite import expand_dims as expand_dims
@@ -40,6 +56,10 @@ from rlx.ops.composite import var as var
 from rlx.ops.composite import zeros_like as zeros_like
 from rlx.ops.conv import conv as conv
 from rlx.ops.conv import conv_transpose as conv_transpose
+from rlx.ops.division import floor_divide as floor_divide
+from rlx.ops.division import fmod as fmod
+from rlx.ops.division import mod as mod
+from rlx.ops.division import remainder as remainder
 from rlx.ops.dynamic import dynamic_slice as dynamic_slice
 from rlx.ops.dynamic import dynamic_update_slice as dynamic_update_slice
 from rlx.ops.fake_quant import fake_quantize as fake_quantize
@@ -74,6 +94,16 @@ from rlx.ops.pool import global_avg_pool as global_avg_pool
 from rlx.ops.pool import global_max_pool as global_max_pool
 from rlx.ops.pool import max_pool as max_pool
 from rlx.ops.pool import max_pool_grad as max_pool_grad
+from rlx.ops.powers import cbrt as cbrt
+from rlx.ops.powers import exp2 as exp2
+from rlx.ops.powers import expm1 as expm1
+from rlx.ops.powers import log10 as log10
+from rlx.ops.powers import log1p as log1p
+from rlx.ops.powers import log2 as log2
+from rlx.ops.powers import trunc as trunc
+from rlx.ops.predicates import isfinite as isfinite
+from rlx.ops.predicates import isinf as isinf
+from rlx.ops.predicates import isnan as isnan
 from rlx.ops.reduce import max as max
 from rlx.ops.reduce import mean as mean
 from rlx.ops.reduce import min as min
@@ -102,6 +132,16 @@ from rlx.ops.select_k import argmin as argmin
 from rlx.ops.select_k import argsort as argsort
 from rlx.ops.select_k import sort as sort
 from rlx.ops.select_k import top_k as top_k
+from rlx.ops.trig import acos as acos
+from rlx.ops.trig import acosh as acosh
+from rlx.ops.trig import asin as asin
+from rlx.ops.trig import asinh as asinh
+from rlx.ops.trig import atan as atan
+from rlx.ops.trig import atan2 as atan2
+from rlx.ops.trig import atanh as atanh
+from rlx.ops.trig import cosh as cosh
+from rlx.ops.trig import sinh as sinh
+from rlx.ops.trig import tan as tan
 from rlx.ops.unary import abs as abs
 from rlx.ops.unary import ceil as ceil
 from rlx.ops.unary import copy as copy
@@ -125,18 +165,23 @@ from rlx.ops.unary import sqrt as sqrt
 from rlx.ops.unary import tanh as tanh
 
 __all__ = [  # without the modules, which `from rlx.ops import *` would bring along
-    "abs", "add", "add_layer_norm", "add_rms_norm", "all", "any", "argmax", "argmin", "argsort", "attention",
-    "avg_pool", "axial_rope", "axial_rope_table", "batch_norm", "broadcast_to", "cast", "ceil", "clip",
-    "concat", "concatenate", "conv", "conv_transpose", "copy", "cos", "cross_entropy", "cumprod", "cumsum",
-    "div", "dynamic_slice", "dynamic_update_slice", "equal", "erf", "exp", "expand", "expand_dims",
-    "fake_quantize", "flatten", "floor", "full_like", "gather", "gather_elements", "gather_nd", "gelu",
-    "global_avg_pool", "global_max_pool", "greater", "greater_equal", "grid_sample", "group_norm", "im2col",
-    "layer_norm", "layer_norm_channels", "less", "less_equal", "linear", "log", "log_softmax", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul", "max", "max_pool", "max_pool_grad",
-    "maximum", "mean", "min", "minimum", "moveaxis", "mul", "neg", "normalize", "not_equal", "one_hot",
-    "ones_like", "permute_dims", "pow", "prod", "put_along_axis", "reciprocal", "relu", "reshape", "resize",
+    "abs", "acos", "acosh", "add", "add_layer_norm", "add_rms_norm", "all", "any", "argmax", "argmin",
+    "argsort", "asin", "asinh", "atan", "atan2", "atanh", "attention", "avg_pool", "axial_rope",
+    "axial_rope_table", "batch_norm", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor",
+    "broadcast_to", "cast", "cbrt", "ceil", "clip", "concat", "concatenate", "conv", "conv_transpose", "copy",
+    "cos", "cosh", "cross_entropy", "cumprod", "cumsum", "div", "dynamic_slice", "dynamic_update_slice",
+    "elu", "equal", "erf", "exp", "exp2", "expand", "expand_dims", "expm1", "fake_quantize", "flatten",
+    "floor", "floor_divide", "fmod", "full_like", "gather", "gather_elements", "gather_nd", "gelu",
+    "global_avg_pool", "global_max_pool", "greater", "greater_equal", "grid_sample", "group_norm",
+    "hard_sigmoid", "hard_swish", "im2col", "isfinite", "isinf", "isnan", "layer_norm", "layer_norm_channels",
+    "leaky_relu", "left_shift", "less", "less_equal", "linear", "log", "log10", "log1p", "log2",
+    "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul", "max",
+    "max_pool", "max_pool_grad", "maximum", "mean", "min", "minimum", "mish", "mod", "moveaxis", "mul", "neg",
+    "normalize", "not_equal", "one_hot", "ones_like", "permute_dims", "pow", "prelu", "prod",
+    "put_along_axis", "reciprocal", "relu", "relu6", "remainder", "reshape", "resize", "right_shift",
     "rms_norm", "rope", "rope_scaling", "rope_table", "round", "rsqrt", "scatter", "scatter_add",
-    "scatter_elements", "scatter_nd", "segment_sum", "sigmoid", "sign", "silu", "sin", "slice", "softmax",
-    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "sum", "swapaxes", "take_along_axis",
-    "tanh", "top_k", "transpose", "unsqueeze", "upsample2x", "var", "where", "zeros_like",
+    "scatter_elements", "scatter_nd", "segment_sum", "selu", "sigmoid", "sign", "silu", "sin", "sinh",
+    "slice", "softmax", "softplus", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub",
+    "sum", "swapaxes", "take_along_axis", "tan", "tanh", "top_k", "transpose", "trunc", "unsqueeze",
+    "upsample2x", "var", "where", "zeros_like",
 ]  # fmt: skip

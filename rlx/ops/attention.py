@@ -1,4 +1,4 @@
-"""Scaled dot-product attention with grouped heads and masks."""
+"""Scaled dot-product attention with grouped heads, masks, windows, soft caps and caches that are partly filled."""
 
 from __future__ import annotations
 
@@ -8,157 +8,119 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import DType, bool_, promote
+from rlx.dtypes import DType, bool_, i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.graph import apply_multi
 from rlx.ir.types import broadcast_shapes
+from rlx.ops.attention_parts import (
+    grouped,
+    rest,
+    seen_keys,
+    softmax_rows,
+    tensor_probabilities,
+    wide,
+)
 from rlx.ops.base import TensorLike, cast_to, tensors, unbroadcast, want_float, want_inputs
 from rlx.ops.numeric import Array, computed
-from rlx.ops.reduce import working_float
 
 
-def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("attention", types, 3, 4)
+def want_attention(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
+    """Checks q, k, v[, mask][, kv_len] and the attributes, for the op and its gradient."""
     q, k, v = types[:3]
     if not q.rank == k.rank == v.rank == 4:
         raise ShapeError(
-            f"attention: q {q.shape}, k {k.shape}, v {v.shape}; expected (batch, heads, length, size)"
+            f"{op}: q {q.shape}, k {k.shape}, v {v.shape}; expected (batch, heads, length, size)"
         )
-    want_float("attention", q.dtype, "query")
+    want_float(op, q.dtype, "query")
     if not q.dtype == k.dtype == v.dtype:
         raise DTypeError(
-            f"attention: q {q.dtype}, k {k.dtype}, v {v.dtype}; expected one dtype (rlx.attention casts)"
+            f"{op}: q {q.dtype}, k {k.dtype}, v {v.dtype}; expected one dtype (rlx.attention casts)"
         )
     if k.shape != v.shape or (k.shape[0], k.shape[3]) != (q.shape[0], q.shape[3]):
         raise ShapeError(
-            f"attention: q {q.shape}, k {k.shape}, v {v.shape}: k and v must agree, batch and size with q"
+            f"{op}: q {q.shape}, k {k.shape}, v {v.shape}: k and v must agree, batch and size with q"
         )
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ShapeError(f"attention: {q.shape[1]} query heads are not a multiple of {k.shape[1]} key heads")
+        raise ShapeError(f"{op}: {q.shape[1]} query heads are not a multiple of {k.shape[1]} key heads")
+    _want_attrs(op, attrs)
+    mask, lengths = rest(op, types[3:])
+    if mask is not None:
+        scores = (*q.shape[:3], k.shape[2])
+        if broadcast_shapes(mask.shape, scores, op=f"{op} (mask)") != scores:
+            raise ShapeError(f"{op}: mask {mask.shape} does not broadcast to the scores {scores}")
+    if lengths is not None and lengths.shape not in ((), (q.shape[0],)):
+        raise ShapeError(
+            f"{op}: kv_len is {lengths.shape}; expected a scalar or ({q.shape[0]},), one a batch"
+        )
+
+
+def _want_attrs(op: str, attrs: Attrs) -> None:
     if not isinstance(attrs["scale"], float) or not isinstance(attrs["causal"], bool):
         raise DTypeError(
-            f"attention: scale {attrs['scale']!r}, causal {attrs['causal']!r}; expected a float, a bool"
+            f"{op}: scale {attrs['scale']!r}, causal {attrs['causal']!r}; expected a float, a bool"
         )
-    if len(types) == 4:
-        mask, scores = types[3], (*q.shape[:3], k.shape[2])
-        if not (mask.dtype.kind == "b" or mask.dtype.is_float):
-            raise DTypeError(
-                f"attention: the mask is {mask.dtype}; expected bool (True keeps) or a float to add"
-            )
-        if broadcast_shapes(mask.shape, scores, op="attention (mask)") != scores:
-            raise ShapeError(f"attention: mask {mask.shape} does not broadcast to the scores {scores}")
-    return q
+    window, softcap = attrs.get("window"), attrs.get("softcap")
+    if window is not None and (not isinstance(window, int) or isinstance(window, bool)):
+        raise DTypeError(f"{op}: window is {window!r}; expected None or a whole number of keys")
+    if window is not None and window < 0:
+        raise ShapeError(f"{op}: window is {window}; expected 0 or more: 0 leaves a query its own key")
+    if softcap is not None and not isinstance(softcap, float):
+        raise DTypeError(f"{op}: softcap is {softcap!r}; expected None or a float")
+    if softcap is not None and not 0 < softcap < math.inf:
+        raise ShapeError(f"{op}: softcap is {softcap}; expected a finite number above 0, or None for none")
+
+
+def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("attention", types, 3, 5)
+    want_attention("attention", types, attrs)
+    return types[0]
 
 
 def _first(dtypes: Sequence[DType]) -> DType:
     return dtypes[0]
 
 
-def _reference(q: Array, k: Array, v: Array, *mask: Array, scale: float, causal: bool) -> Any:
-    group = q.shape[1] // k.shape[1]
-    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    scores = np.matmul(q, np.swapaxes(k, -1, -2)) * q.dtype.type(scale)
-    if mask and mask[0].dtype == np.bool_:
-        scores = np.where(mask[0], scores, -np.inf)
-    elif mask:
-        scores = scores + mask[0].astype(scores.dtype)
-    if causal:
-        n_q, n_k = scores.shape[-2:]
-        scores = np.where(np.tri(n_q, n_k, n_k - n_q, dtype=bool), scores, -np.inf)
-    scores = scores.astype(q.dtype)
-    if scores.size == 0:
+def _reference(q: Array, k: Array, v: Array, *others: Array, **attrs: Any) -> Any:
+    if q.size == 0 or k.size == 0:
         return np.zeros_like(q)
-    best = np.max(scores, axis=-1, keepdims=True)
-    e = np.exp(scores - np.where(np.isneginf(best), 0, best))
-    total = np.sum(e, axis=-1, keepdims=True)
-    return np.matmul(e / np.where(total == 0, 1, total), v)
+    scores, _, keys = softmax_rows(q, k, others, **attrs)
+    return np.matmul(scores, np.where(keys, np.repeat(v, q.shape[1] // v.shape[1], axis=1), 0))
 
 
 def _matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     return apply("matmul", a, b, transpose_a=transpose_a, transpose_b=transpose_b, activation=None)
 
 
-def _grouped(x: Tensor, kv_heads: int) -> Tensor:
-    """(B, H, S, D) as (B, Hkv, group, S, D): the heads that share one key head side by side."""
-    b, h, s, d = x.shape
-    return apply("reshape", x, shape=(b, kv_heads, h // kv_heads, s, d))
-
-
-def _wide(x: Tensor) -> Tensor:
-    return cast_to(x, working_float(x))
-
-
-def _causal_mask(q: Tensor, k: Tensor) -> Tensor:
-    n_q, n_k = q.shape[2], k.shape[2]
-    return q.graph.constant(np.tri(n_q, n_k, n_k - n_q, dtype=bool))
-
-
-def _probabilities(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """softmax(scores), (B, Hkv, group, Sq, Sk), zero in rows without a key."""
-    q, k = inputs[:2]
-    b, h = q.shape[:2]
-    kv, n_k = k.shape[1:3]
-    keys = apply("reshape", _wide(k), shape=(b, kv, 1, n_k, k.shape[3]))
-    scores = _matmul(_grouped(_wide(q), kv), keys, transpose_b=True) * attrs["scale"]
-    if len(inputs) == 4:
-        mask = _grouped_mask(inputs[3], kv, h // kv)
-        bools = mask.dtype.kind == "b"
-        scores = apply("where", mask, scores, -math.inf) if bools else scores + cast_to(mask, scores.dtype)
-    if attrs["causal"]:
-        scores = apply("where", _causal_mask(q, k), scores, -math.inf)
-    last = (4,)
-    best = apply("max", scores, axes=last, keepdims=True)
-    e = apply("exp", scores - apply("where", apply("equal", best, -math.inf), 0, best))
-    total = apply("sum", e, axes=last, keepdims=True)
-    return e / apply("where", apply("equal", total, 0), 1, total)
-
-
-def _grouped_mask(mask: Tensor, kv: int, group: int) -> Tensor:
-    """The mask with its head axis, if it has one, split like the queries' heads."""
-    if mask.ndim < 3:
-        return mask
-    head = (1, 1) if mask.shape[-3] == 1 else (kv, group)
-    return apply("reshape", mask, shape=(*mask.shape[:-3], *head, *mask.shape[-2:]))
-
-
-def _values(v: Tensor) -> Tensor:
-    b, kv, n_k, d = v.shape
-    return apply("reshape", _wide(v), shape=(b, kv, 1, n_k, d))
-
-
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     q, k, v = inputs[:3]
     if q.size == 0 or k.size == 0:
         return apply("expand", q.graph.constant(0, q.dtype), shape=q.shape)
-    out = _matmul(_probabilities(inputs, attrs), _values(v))
+    p, _ = tensor_probabilities(inputs, attrs)
+    out = _matmul(p, seen_keys(v, inputs))
     return cast_to(apply("reshape", out, shape=q.shape), q.dtype)
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     d = grads[0]
-    q, k, v = node.inputs[:3]
+    q, k, _ = node.inputs[:3]
+    nothing: tuple[Tensor | None, ...] = (None,) * len(node.inputs)
     if d is None or q.size == 0 or k.size == 0:
-        return (None,) * len(node.inputs)
-    b, h, n_q, size = q.shape
-    kv, n_k = k.shape[1:3]
-    p = _probabilities(node.inputs, node.attrs)
-    wide = _grouped(_wide(d), kv)
-    dp = _matmul(wide, _values(v), transpose_b=True)
+        return nothing
+    found: list[Tensor | None] = list(apply_multi("attention_grad", d, *node.inputs, **node.attrs))
+    mask, _ = rest("attention", node.inputs[3:])
+    if mask is not None:
+        found.append(_mask_gradient(d, mask, node) if mask.dtype.is_float else None)
+    return (*found, *nothing[len(found) :])
+
+
+def _mask_gradient(d: Tensor, mask: Tensor, node: Node) -> Tensor | None:
+    """The gradient of an additive mask: that of the scores, which here alone exists as a whole."""
+    q, k, v = node.inputs[:3]
+    p, _ = tensor_probabilities(node.inputs, node.attrs)
+    dp = _matmul(grouped(wide(d), k.shape[1]), seen_keys(v, node.inputs), transpose_b=True)
     ds = p * (dp - apply("sum", dp * p, axes=(4,), keepdims=True))
-    scale = node.attrs["scale"]
-    dq = _matmul(ds, apply("reshape", _wide(k), shape=(b, kv, 1, n_k, size))) * scale
-    dk = apply(
-        "sum", _matmul(ds, _grouped(_wide(q), kv), transpose_a=True) * scale, axes=(2,), keepdims=False
-    )
-    dv = apply("sum", _matmul(p, wide, transpose_a=True), axes=(2,), keepdims=False)
-    found: list[Tensor | None] = [
-        cast_to(apply("reshape", dq, shape=q.shape), q.dtype),
-        cast_to(dk, k.dtype),
-        cast_to(dv, v.dtype),
-    ]
-    if len(node.inputs) == 4:
-        found.append(unbroadcast(apply("reshape", ds, shape=(b, h, n_q, n_k)), node.inputs[3]))
-    return tuple(found)
+    return unbroadcast(apply("reshape", ds, shape=(*q.shape[:3], k.shape[2])), mask)
 
 
 register(
@@ -175,14 +137,24 @@ def attention(
     *,
     scale: float | None = None,
     causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    kv_len: TensorLike | None = None,
 ) -> Tensor:
     """softmax(q·kᵀ·scale + mask)·v, head by head; scale is 1/√D unless given.
 
     Shape: q (B, H, Sq, D); k and v (B, Hkv, Sk, D), each of the Hkv heads serving H / Hkv query heads; mask broadcasts
-    to (B, H, Sq, Sk); gives q's shape. mask: bool (True keeps a key) or float (added to the scores; integers count as
-    `!= 0`). causal: query i sees the keys j ≤ i + Sk - Sq. Dtype: q, k, v promoted. Gradient: to q, k, v and a float
-    mask. Numerics: in f32 for halves; a row in which no key is kept gives zeros. Follows Vaswani et al., 2017; grouped
-    heads Ainslie et al., 2023.
+    to (B, H, Sq, Sk); kv_len () or (B,); gives q's shape.
+    mask: bool (True keeps a key) or float (added to the scores; integers count as `!= 0`).
+    kv_len: how many keys of k and v there are, a whole number or a tensor of them, clamped into 0..Sk on the device
+    (a constant out of range is a ShapeError); what lies beyond is not seen, whatever it holds. L below is kv_len or Sk.
+    Query i stands at key i + L - Sq: the last query at the last key.
+    causal: a query sees no key after its own. window: it sees that many keys before its own and, unless causal, after
+    it (a "sliding window" that counts the query's own key is one more). softcap: c·tanh(score / c), before the mask.
+    Dtype: q, k, v promoted. Gradient: to q, k, v and a float mask.
+    Numerics: in f32 for halves; devices with matrix units round the weights, each at most 1, to the dtype before they
+    multiply v, which costs at most half an ULP of the largest value. A row in which no key is seen gives zeros.
+    Follows Vaswani et al., 2017; grouped heads Ainslie et al., 2023; windows Beltagy et al., 2020; soft caps Gemma 2.
     """
     q, k, v = tensors("attention", q, k, v)
     dtype = promote(q.dtype, k.dtype, v.dtype)
@@ -191,6 +163,23 @@ def attention(
     if mask is not None:
         m = mask if isinstance(mask, Tensor) else q.graph.constant(mask)
         inputs.append(m if m.dtype.is_float else cast_to(m, bool_))
+    if kv_len is not None:
+        inputs.append(_lengths(kv_len, inputs[1]))
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape[-1]) if q.ndim and q.shape[-1] else 1.0
-    return apply("attention", *inputs, scale=float(scale), causal=bool(causal))
+    cap = None if softcap is None else float(softcap)
+    return apply("attention", *inputs, scale=float(scale), causal=bool(causal), window=window, softcap=cap)
+
+
+def _lengths(kv_len: TensorLike, k: Tensor) -> Tensor:
+    """kv_len as an i32 tensor; a constant is held against the number of keys."""
+    if isinstance(kv_len, Tensor):
+        if not kv_len.dtype.is_int:
+            raise DTypeError(f"attention: kv_len is {kv_len.dtype}; expected whole numbers, best i32")
+        return cast_to(kv_len, i32)
+    value = np.asarray(kv_len)
+    if value.dtype.kind not in "iu":
+        raise DTypeError(f"attention: kv_len is {kv_len!r}; expected a whole number, or a tensor of them")
+    if k.ndim == 4 and value.size and not 0 <= value.min() <= value.max() <= k.shape[2]:
+        raise ShapeError(f"attention: kv_len {kv_len!r} is outside 0..{k.shape[2]}, the keys there are")
+    return k.graph.constant(value.astype(np.int32))

@@ -166,23 +166,6 @@ def _rms_norm(torch: Any, x: Any, gamma: Any, *beta: Any, eps: float) -> Any:
     return y + beta[0] if beta else y
 
 
-def _attention(torch: Any, q: Any, k: Any, v: Any, *mask: Any, scale: float, causal: bool) -> Any:
-    group = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    n_q, n_k = q.shape[2], k.shape[2]
-    bias = torch.zeros((*q.shape[:3], n_k), dtype=torch.float64)
-    if mask:
-        m = mask[0].expand(bias.shape)
-        bias = torch.where(m, bias, -math.inf) if m.dtype == torch.bool else bias + m
-    if causal:
-        keep = torch.ones((n_q, n_k), dtype=torch.bool).tril(n_k - n_q)
-        bias = torch.where(keep, bias, -math.inf)
-    if q.numel() == 0 or n_k == 0:
-        return torch.zeros_like(q)
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
-    return torch.where((bias == -math.inf).all(-1, keepdim=True), 0.0, out)
-
-
 def _take(x: Array, indices: Array, *, axis: int) -> Array:
     """Index by index, with Python's own integers."""
     n = x.shape[axis]
@@ -260,7 +243,6 @@ JUDGES: dict[str, Judge] = {
         lambda torch, x, g, b, eps: torch.nn.functional.layer_norm(x, g.shape, g, b, eps)
     ),
     "torch.nn.functional.rms_norm": _with_torch(_rms_norm),
-    "torch.nn.functional.scaled_dot_product_attention": _with_torch(_attention),
     "numpy.take": _take,
     "the expression of each op it was made of": _fused,
 }  # fmt: skip

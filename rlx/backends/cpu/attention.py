@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends.cpu.attention_cache import bind_cached, capped
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.half import widen
 from rlx.backends.cpu.kernels import cpu_kernel
@@ -15,6 +16,7 @@ from rlx.backends.cpu.matmul import multiply
 from rlx.backends.cpu.norm import sum_first_axis
 from rlx.backends.cpu.rows import F32, working
 from rlx.ir import Node
+from rlx.ops.attention_parts import rest
 
 _BLOCK = 1 << 17  # scores
 _LEAST_QUERIES = 16
@@ -24,6 +26,9 @@ _SMALL = 100_000
 
 @cpu_kernel("attention")
 def bind_attention(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
+    _, lengths = rest("attention", node.inputs[3:])
+    if lengths is not None:
+        return bind_cached(node, ins, outs[0], ctx)
     return _Attention(node, ins, outs[0], ctx).steps()
 
 
@@ -34,6 +39,8 @@ class _Attention:
         self.mask = ins[3] if len(ins) == 4 else None
         self.scale: float = node.attrs["scale"]
         self.causal: bool = node.attrs["causal"]
+        self.window: int | None = node.attrs.get("window")
+        self.softcap: float | None = node.attrs.get("softcap")
         self.dtype = working(out.dtype)
         self.before: list[Step] = []
         self.added: Array | None = None  # to be added to the scores
@@ -45,8 +52,8 @@ class _Attention:
         if n_k == 0:
             return [partial(np.copyto, self.out, 0, "unsafe")]
         self._prepare_mask((batch, heads, n_q, n_k))
-        if self.causal:
-            self.diagonal = _diagonal(n_q, n_k, self.dtype)
+        if self.causal or self.window is not None:
+            self.diagonal = _diagonal(n_q, n_k, self.dtype, self.causal, self.window)
         queries = min(n_q, max(_LEAST_QUERIES, _BLOCK // n_k))
         group = max(1, _BLOCK // (queries * n_k)) if queries == n_q else 1
         parts = -(-heads // group)
@@ -89,8 +96,9 @@ class _Attention:
     def _piece(self, b: int, heads: slice, queries: slice, thread: int) -> list[Step]:
         ctx = self.ctx
         n_q, n_k = self.q.shape[2], self.k.shape[2]
-        seen = min(n_k, queries.stop + n_k - n_q) if self.causal else n_k
         out = self.out[b, heads, queries]
+        keys = _seen(queries, n_q, n_k, self.causal, self.window)
+        seen = keys.stop - keys.start
         if seen <= 0:
             return [partial(np.copyto, out, 0, "unsafe")]
         count, rows = heads.stop - heads.start, queries.stop - queries.start
@@ -100,7 +108,7 @@ class _Attention:
         scores = held.swapaxes(1, 2) if across else held
         reduced = (count, 1, rows) if across else (count, rows, 1)
         best, total = (ctx.scratch(reduced, self.dtype, thread) for _ in range(2))
-        keys = 1 if across else 2
+        along = 1 if across else 2
         made = out if out.dtype == self.dtype else ctx.scratch(out.shape, self.dtype, thread)
 
         steps: list[Step] = []
@@ -110,7 +118,7 @@ class _Attention:
         small = rows * seen * self.q.shape[3] <= _SMALL and group == 1
         for h in () if small else range(heads.start, heads.stop):
             if h // group not in widened:
-                pair = (self.k[b, h // group, :seen], self.v[b, h // group, :seen])
+                pair = (self.k[b, h // group, keys], self.v[b, h // group, keys])
                 widened[h // group] = tuple(self._wide(x, steps, thread) for x in pair)  # type: ignore[assignment]
             key, value = widened[h // group]
             query = self._wide(self.q[b, h, queries], steps, thread)
@@ -121,12 +129,14 @@ class _Attention:
                 steps += self._product(query, key.T, target, thread, self.scale)
             values.append(value)
         if small:
-            whole = [(self.q, queries), (self.k, slice(0, seen)), (self.v, slice(0, seen))]
+            whole = [(self.q, queries), (self.k, keys), (self.v, keys)]
             query, key, value = (self._wide(x[b, heads, part], steps, thread) for x, part in whole)
             pair = (key, query.swapaxes(1, 2)) if across else (query, key.swapaxes(1, 2))
             steps.append(partial(np.matmul, *pair, held))
             steps.append(partial(np.multiply, held, np.asarray(self.scale, self.dtype), held))
-        where = (b, heads, queries, slice(0, seen))
+        if self.softcap is not None:
+            steps += capped(held, self.softcap)
+        where = (b, heads, queries, keys)
         if self.added is not None:
             steps.append(partial(np.add, scores, self.added[where], scores))
         if self.bounds is not None:
@@ -136,7 +146,7 @@ class _Attention:
         flat = held.reshape(-1)
         info = np.finfo(self.dtype)
         steps += [
-            partial(np.maximum.reduce, held, keys, None, best, True),
+            partial(np.maximum.reduce, held, along, None, best, True),
             # A row without a key has the maximum -inf, and -inf - -inf is no number.
             partial(np.maximum, best, np.asarray(info.min, self.dtype), out=best),
             partial(np.subtract, held, best, held),
@@ -181,9 +191,24 @@ def _bound(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], Any, Any]:
     return bits, np.asarray(quiet, bits), np.asarray(-np.inf, dtype).view(bits)
 
 
-def _diagonal(n_q: int, n_k: int, dtype: np.dtype[Any]) -> Array:
-    """The causal bounds, (n_q, n_k): a view of one vector, as they depend on j - i alone."""
-    distance = np.arange(-(n_q - 1), n_k)
-    vector = np.where(distance <= n_k - n_q, np.nan, -np.inf).astype(dtype)
+def _seen(queries: slice, n_q: int, n_k: int, causal: bool, window: int | None) -> slice:
+    """The keys that some of these queries see; of negative length where there is none."""
+    shift = n_k - n_q
+    low, high = 0, n_k
+    if causal:
+        high = min(high, queries.stop + shift)
+    if window is not None:
+        low = max(low, queries.start + shift - window)
+        high = min(high, queries.stop + shift + window)
+    return slice(low, high)
+
+
+def _diagonal(n_q: int, n_k: int, dtype: np.dtype[Any], causal: bool, window: int | None) -> Array:
+    """The bounds of causal and window, (n_q, n_k): a view of one vector, as they depend on j - i alone."""
+    ahead = np.arange(-(n_q - 1), n_k) - (n_k - n_q)
+    keep = ahead <= 0 if causal else np.ones(ahead.shape, bool)
+    if window is not None:
+        keep &= np.abs(ahead) <= window
+    vector = np.where(keep, np.nan, -np.inf).astype(dtype)
     size = dtype.itemsize
     return np.lib.stride_tricks.as_strided(vector[n_q - 1 :], (n_q, n_k), (-size, size), writeable=False)

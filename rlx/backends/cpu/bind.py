@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from rlx.backends.cpu import attention as attention
+from rlx.backends.cpu import attention_back as attention_back
 from rlx.backends.cpu import conv as conv
 from rlx.backends.cpu import conv_back as conv_back
 from rlx.backends.cpu import elementwise as elementwise

@@ -18,7 +18,9 @@ _TILE = 64  # queries a group
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
     fine = all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
-    return fine and node.inputs[0].shape[3] <= MAX_HEAD
+    plain = node.attrs.get("window") is None and node.attrs.get("softcap") is None
+    plain = plain and all(t.dtype.kind != "i" for t in node.inputs)
+    return fine and plain and node.inputs[0].shape[3] <= MAX_HEAD
 
 
 @lowers("attention", when=_native)

@@ -1,0 +1,175 @@
+"""What attention and its gradient share: who sees whom, and the probabilities, in NumPy and as a graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from rlx.dtypes import DType, bool_, i32
+from rlx.errors import DTypeError
+from rlx.ir import Attrs, Tensor, apply
+from rlx.ops.base import cast_to
+from rlx.ops.numeric import Array
+from rlx.ops.reduce import working_float
+
+
+class Typed(Protocol):
+    """A tensor or its type."""
+
+    @property
+    def dtype(self) -> DType: ...
+
+
+T = TypeVar("T", bound=Typed)
+
+
+def rest(op: str, others: Sequence[T]) -> tuple[T | None, T | None]:
+    """The mask and kv_len among what follows q, k and v: kv_len is i32 and the last, a mask is bool or a float.
+
+    Raises: DTypeError for anything else.
+    """
+    found = list(others)
+    lengths = found.pop() if found and found[-1].dtype == i32 else None
+    mask = found.pop() if found else None
+    if found or (mask is not None and not (mask.dtype == bool_ or mask.dtype.is_float)):
+        kinds = ", ".join(str(t.dtype) for t in others)
+        raise DTypeError(
+            f"{op}: after q, k and v came {kinds}; expected a mask, bool (True keeps) or a float to add, "
+            "and kv_len in i32, either or both in this order"
+        )
+    return mask, lengths
+
+
+def visible(n_q: int, n_k: int, length: Array, causal: bool, window: int | None) -> Array:
+    """Which keys each query sees, (…, n_q, n_k): `length` (…) keys are there, and the last query stands at the last."""
+    ends = length[..., None, None].astype(np.int64)
+    at = np.arange(n_q)[:, None] + ends - n_q
+    key = np.arange(n_k)
+    keep = np.broadcast_to(key < ends, (*length.shape, n_q, n_k))
+    if causal:
+        keep = keep & (key <= at)
+    if window is not None:
+        keep = keep & (np.abs(key - at) <= window)
+    return keep
+
+
+def softmax_rows(
+    q: Array,
+    k: Array,
+    others: Sequence[Array],
+    *,
+    scale: float,
+    causal: bool,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> tuple[Array, Array | None, Array]:
+    """The probabilities (B, H, Sq, Sk); tanh(score / softcap), where there is a cap; which keys there are at all,
+    (B or 1, 1, Sk, 1). The NumPy definition, in q's dtype."""
+    n_q, n_k = q.shape[2], k.shape[2]
+    found = list(others)
+    given = found.pop() if found and found[-1].dtype.kind == "i" else np.asarray(n_k)
+    length = np.clip(given, 0, n_k).reshape(-1, 1)
+    keys = (np.arange(n_k) < length)[:, None, :, None]
+    k = np.where(keys, np.repeat(k, q.shape[1] // k.shape[1], axis=1), 0).astype(q.dtype)
+    scores = np.matmul(q, np.swapaxes(k, -1, -2)) * q.dtype.type(scale)
+    bent = None
+    if softcap is not None:
+        bent = np.tanh(scores / q.dtype.type(softcap))
+        scores = bent * q.dtype.type(softcap)
+    if found and found[0].dtype == np.bool_:
+        scores = np.where(found[0], scores, -np.inf)
+    elif found:
+        scores = scores + found[0].astype(scores.dtype)
+    keep = visible(n_q, n_k, length, causal, window)
+    scores = np.where(keep, scores, -np.inf).astype(q.dtype)
+    best = np.max(scores, axis=-1, keepdims=True)
+    e = np.exp(scores - np.where(np.isneginf(best), 0, best))
+    total = np.sum(e, axis=-1, keepdims=True)
+    return e / np.where(total == 0, 1, total), bent, keys
+
+
+def wide(x: Tensor) -> Tensor:
+    """x in the dtype that sums are made in."""
+    return cast_to(x, working_float(x))
+
+
+def grouped(x: Tensor, kv_heads: int) -> Tensor:
+    """(B, H, S, D) as (B, Hkv, group, S, D): the heads that share one key head side by side."""
+    b, h, s, d = x.shape
+    return apply("reshape", x, shape=(b, kv_heads, h // kv_heads, s, d))
+
+
+def grouped_mask(mask: Tensor, kv: int, group: int) -> Tensor:
+    """The mask with its head axis, if it has one, split like the queries' heads."""
+    if mask.ndim < 3:
+        return mask
+    head = (1, 1) if mask.shape[-3] == 1 else (kv, group)
+    return apply("reshape", mask, shape=(*mask.shape[:-3], *head, *mask.shape[-2:]))
+
+
+def seen_keys(x: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    """Keys or values as (B, Hkv, 1, Sk, D) in the working dtype, zero from kv_len on."""
+    b, kv, n_k, d = x.shape
+    made = apply("reshape", wide(x), shape=(b, kv, 1, n_k, d))
+    _, lengths = rest("attention", inputs[3:])
+    if lengths is None:
+        return made
+    key = x.graph.constant(np.arange(n_k, dtype=np.int32)[:, None])
+    return apply("where", apply("less", key, _ends(lengths, n_k)), made, 0)
+
+
+def _ends(lengths: Tensor, n_k: int) -> Tensor:
+    """kv_len, clamped, as (B or 1, 1, 1, 1, 1)."""
+    ends = apply("clip", lengths, min=0, max=n_k)
+    return apply("reshape", ends, shape=(lengths.size, 1, 1, 1, 1))
+
+
+def _keep(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor | None:
+    """Which keys each query sees by causal, window and kv_len, broadcastable to (B, Hkv, group, Sq, Sk)."""
+    q, k = inputs[:2]
+    n_q, n_k = q.shape[2], k.shape[2]
+    causal, window = attrs["causal"], attrs.get("window")
+    _, lengths = rest("attention", inputs[3:])
+    if lengths is None:
+        if not causal and window is None:
+            return None
+        return q.graph.constant(visible(n_q, n_k, np.asarray(n_k), causal, window))
+    key = q.graph.constant(np.arange(n_k, dtype=np.int32))
+    ends = _ends(lengths, n_k)
+    keep = apply("less", key, ends)
+    at = ends + q.graph.constant(np.arange(-n_q, 0, dtype=np.int32)[:, None])
+    if causal:
+        keep = apply("logical_and", keep, apply("less_equal", key, at))
+    if window is not None:
+        reach = min(window, n_q + n_k)
+        keep = apply("logical_and", keep, apply("less_equal", apply("abs", key - at), reach))
+    return keep
+
+
+def tensor_probabilities(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, Tensor | None]:
+    """softmax(scores), (B, Hkv, group, Sq, Sk), zero in rows without a key; tanh(score / softcap), where capped."""
+    q, k = inputs[:2]
+    kv, softcap = k.shape[1], attrs.get("softcap")
+    keys = seen_keys(k, inputs)
+    scores = apply("matmul", grouped(wide(q), kv), keys, transpose_a=False, transpose_b=True, activation=None)
+    scores = scores * attrs["scale"]
+    bent = None
+    if softcap is not None:
+        bent = apply("tanh", scores / softcap)
+        scores = bent * softcap
+    mask, _ = rest("attention", inputs[3:])
+    if mask is not None:
+        mask = grouped_mask(mask, kv, q.shape[1] // kv)
+        bools = mask.dtype.kind == "b"
+        scores = apply("where", mask, scores, -math.inf) if bools else scores + cast_to(mask, scores.dtype)
+    keep = _keep(inputs, attrs)
+    if keep is not None:
+        scores = apply("where", keep, scores, -math.inf)
+    last = (4,)
+    best = apply("max", scores, axes=last, keepdims=True)
+    e = apply("exp", scores - apply("where", apply("equal", best, -math.inf), 0, best))
+    total = apply("sum", e, axes=last, keepdims=True)
+    return e / apply("where", apply("equal", total, 0), 1, total), bent

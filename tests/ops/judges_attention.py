@@ -1,0 +1,70 @@
+"""Judges of attention and of its gradient: torch in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tests.ops.judges import Array, _torch
+
+
+def _bias(torch: Any, q: Any, n_k: int, mask: Any, length: Any, causal: bool, window: int | None) -> Any:
+    """What is added to the scores, (B, H, Sq, Sk): -inf where a key is not seen. Query by query, key by key."""
+    b, h, n_q, _ = q.shape
+    bias = torch.zeros((b, h, n_q, n_k), dtype=torch.float64)
+    if mask is not None:
+        m = torch.from_numpy(np.ascontiguousarray(mask)).expand(bias.shape)
+        bias = torch.where(m, bias, -math.inf) if m.dtype == torch.bool else bias + m
+    ends = [n_k] * b if length is None else [min(max(int(n), 0), n_k) for n in np.broadcast_to(length, (b,))]
+    seen = np.zeros((b, n_q, n_k), bool)
+    for at in np.ndindex(seen.shape):
+        end, behind = ends[at[0]], at[1] + ends[at[0]] - n_q - at[2]
+        near = window is None or (-window <= behind <= window)
+        seen[at] = at[2] < end and near and (behind >= 0 or not causal)
+    return torch.where(torch.from_numpy(seen)[:, None], bias, -math.inf)
+
+
+def _split(others: tuple[Array, ...]) -> tuple[Array | None, Array | None]:
+    found = list(others)
+    length = found.pop() if found and found[-1].dtype == np.int32 else None
+    return (found[0] if found else None), length
+
+
+def _forward(torch: Any, q: Any, k: Any, v: Any, others: tuple[Array, ...], attrs: dict[str, Any]) -> Any:
+    group, n_k = q.shape[1] // k.shape[1], k.shape[2]
+    if q.numel() == 0 or n_k == 0:
+        return q * 0 + (k.sum() + v.sum()) * 0
+    mask, length = _split(others)
+    bias = _bias(torch, q, n_k, mask, length, attrs["causal"], attrs.get("window"))
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    nothing = (bias == -math.inf).all(-1, keepdim=True)
+    bias = torch.where(nothing, 0.0, bias)  # the row's result is dropped: torch's own would be NaN
+    cap = attrs.get("softcap")
+    if cap is None:
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=attrs["scale"])
+    else:
+        scores = cap * torch.tanh(torch.einsum("bhid,bhjd->bhij", q, k) * attrs["scale"] / cap)
+        out = torch.einsum("bhij,bhjd->bhid", torch.softmax(scores + bias, -1), v)
+    return torch.where(nothing, 0.0, out)
+
+
+def _attention(q: Array, k: Array, v: Array, *others: Array, **attrs: Any) -> Array:
+    torch = _torch()
+    given = [torch.from_numpy(np.ascontiguousarray(t)) for t in (q, k, v)]
+    return np.asarray(_forward(torch, *given, others, attrs).numpy())
+
+
+def _attention_grad(d: Array, q: Array, k: Array, v: Array, *others: Array, **attrs: Any) -> list[Array]:
+    torch = _torch()
+    leaves = [torch.tensor(t, requires_grad=True) for t in (q, k, v)]
+    made = _forward(torch, *leaves, others, attrs)
+    return [g.numpy() for g in torch.autograd.grad(made, leaves, torch.from_numpy(np.array(d)))]
+
+
+JUDGES: dict[str, Callable[..., Any]] = {
+    "torch.nn.functional.scaled_dot_product_attention": _attention,
+    "torch.autograd of scaled_dot_product_attention": _attention_grad,
+}
