@@ -1,0 +1,56 @@
+// s = x + residual, y = the norm of s over rows. C3 = 1: RMS norm, the mean taken as 0; C4 = 1: with beta; C5 = 1: s is
+// written too. The norm is of the sum in f32; a row in registers is read once, a longer one three times.
+#define WEIGHTS 2u
+#include "channel_rows.h"
+#define CENTRED (UINT(C3) == 0u)
+#define HAS_BETA (UINT(C4) == 1u)
+#define KEEP_SUM (UINT(C5) == 1u)
+#define HELD(v, j) \
+    vec4 v;        \
+    if (IN_REGISTERS) v = r[j]; else v = both(px, pr, j, len)
+
+RLX_FN vec4 both(PTR(T) x, PTR(T) residual, const uint j, const uint n) {
+    const vec4 a = get(x, j, n, 0.0f), b = get(residual, j, n, 0.0f);
+    return VEC4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+RLX_FN void add_norm_body(PTR(T) x, PTR(T) residual, PTR(W) gamma, PTR(W) beta, PTR(T) s, PTR(T) y, const uint rows,
+                          const uint n, const float eps) {
+    const uint row = ROW;
+    const uint len = row < rows ? n : 0u;
+    const uint at = row < rows ? row : 0u;
+    PTR(T) px = SKIP(T, x, at, n);
+    PTR(T) pr = SKIP(T, residual, at, n);
+    PTR(T) ps = SKIP(T, s, at, n);
+    PTR(T) q = SKIP(T, y, at, n);
+    const uint quads = IN_REGISTERS ? QUADS : (n + 4u * LANES - 1u) / (4u * LANES);
+    const float count = float(n);
+    vec4 r[QUADS];
+    if (IN_REGISTERS) {
+        UNROLL for (uint j = 0u; j < QUADS; j++) r[j] = both(px, pr, j, len);
+    }
+    float mean = 0.0f, total = 0.0f;
+    if (CENTRED) {
+        UNROLL for (uint j = 0u; j < quads; j++) {
+            HELD(v, j);
+            total += sum4(v);
+        }
+        mean = p_div_f(row_sum(total), count);
+    }
+    total = 0.0f;
+    UNROLL for (uint j = 0u; j < quads; j++) {
+        HELD(v, j);
+        total += squares(v, j, len, mean);
+    }
+    const float inverse = p_rsqrt_f(p_div_f(row_sum(total), count) + eps);
+    UNROLL for (uint j = 0u; j < quads; j++) {
+        HELD(v, j);
+        if (KEEP_SUM) put(ps, j, len, v);
+        vec4 w = product(standard(v, mean, inverse), weights(gamma, 0u, 1u, j, len));
+        if (HAS_BETA) {
+            const vec4 b = weights(beta, 0u, 1u, j, len);
+            w = VEC4(w.x + b.x, w.y + b.y, w.z + b.z, w.w + b.w);
+        }
+        put(q, j, len, w);
+    }
+}

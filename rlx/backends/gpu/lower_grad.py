@@ -1,0 +1,130 @@
+"""Lowering of cross-entropy and of the backward passes of norms and softmax. Sums run in fixed trees, in two stages."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu import decls, decls_grad
+from rlx.backends.gpu.casts import THREADS, cast_ref, quads
+from rlx.backends.gpu.lower_norm import row_shape
+from rlx.backends.gpu.lower_norm_more import native, row_groups
+from rlx.backends.gpu.lowering import Lowering, lowers
+from rlx.backends.gpu.steps import Arg, FileKernel, Ref
+from rlx.dtypes import DType, f32
+from rlx.ir import Node, Tensor
+
+_SERIAL = 64  # a thread's longest run of terms before a tree takes over
+
+
+def _power(n: int) -> int:
+    """The least power of two that is at least n, and at least 1."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+@lowers("layer_norm_grad", "rms_norm_grad", "group_norm_grad", when=native)
+def lower_norm_grad(ctx: Lowering, node: Node) -> None:
+    """dx row by row, which leaves each row's mean and deviation; with these the sums over rows, chunk by chunk; then
+    the sums of the chunks."""
+    d, x, gamma = node.inputs
+    weights = node.outputs[1:]
+    if x.size == 0:
+        for out in weights:
+            _sum_rows(ctx, ctx.scratch(0), 0, out)
+        return
+    channels = gamma.size
+    groups = node.attrs.get("groups")
+    if groups is None:
+        groups, per, inner = 1, channels, 1
+        dims = (1, x.size // channels, channels)  # sums over rows, columns side by side
+    else:
+        per, inner = channels // groups, math.prod(x.shape[2:])
+        dims = (x.shape[0] * channels, inner, 1)
+    n = per * inner
+    rows, stored = x.size // n, ctx.storage(node.outputs[0])
+    refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (d, x)]
+    target, stats = ctx.ref(node.outputs[0]), ctx.scratch(8 * rows)
+    scale, kept = ctx.ref(gamma), ctx.storage(gamma)
+    aligned = int(n % 4 == 0) and quads(*refs, target, itemsize=stored.itemsize)
+    plain = "groups" not in node.attrs
+    if plain:
+        aligned = aligned and quads(scale, itemsize=kept.itemsize)
+    shape = row_shape(n, rows, aligned)
+    mode = 2 if plain else int(inner % 4 == 0)
+    constants = (*shape, int(node.op.name == "rms_norm_grad"), mode)
+    kernel = FileKernel(decls_grad.NORM_GRAD.stem, (("T", stored.name), ("W", kept.name)), constants)
+    args: list[Arg] = [*refs, scale, target, stats, rows, n, groups, per, inner, float(node.attrs["eps"])]
+    ctx.launch(kernel, row_groups(ctx, rows, shape), args)
+    _weights(ctx, refs, stored, stats, dims, 1 if plain else channels, n, weights)
+
+
+def _weights(
+    ctx: Lowering,
+    refs: list[Ref],
+    stored: DType,
+    stats: Ref,
+    dims: tuple[int, int, int],
+    channels: int,
+    length: int,
+    outs: tuple[Tensor, ...],
+) -> None:
+    """dgamma and dbeta from the gradient, the input, and the rows' statistics."""
+    outer, n, inner = dims
+    across = min(_power(inner), 32)
+    along = min(_power(-(-n // 4)), THREADS // across) if n > 4 else 1
+    splits = max(1, -(-n // (along * _SERIAL)))
+    chunk = -(-n // splits)
+    parts = [ctx.scratch(4 * outer * splits * inner) for _ in outs]
+    count = math.ceil(outer * splits / (THREADS // (across * along))) * math.ceil(inner / across)
+    kernel = FileKernel(decls_grad.NORM_COLUMNS.stem, (("T", stored.name),), (across, along, int(len(outs) == 2)))
+    args = [*refs, stats, parts[0], parts[-1], outer, n, inner, chunk, splits, channels, length]
+    ctx.launch(kernel, ctx.groups(count), args)
+    for part, out in zip(parts, outs, strict=True):
+        _sum_rows(ctx, part, outer * splits * inner // out.size, out)
+
+
+def _sum_rows(ctx: Lowering, parts: Ref, rows: int, out: Tensor) -> None:
+    """out = the sum of the rows of parts, f32 (rows, out.size); zeros for no rows."""
+    if out.size == 0:
+        return
+    across = min(_power(out.size), 32)
+    along = min(_power(-(-rows // 4)), THREADS // across) if rows > 4 else 1
+    kernel = FileKernel(decls.REDUCE.stem, (("IO", f"{f32}_{ctx.storage(out)}"),), (across, along, 0))
+    groups = ctx.groups(math.ceil(1 / (THREADS // (across * along))) * math.ceil(out.size / across))
+    ctx.launch(kernel, groups, [parts, ctx.ref(out), 1, rows, out.size, rows, 1, 1.0])
+
+
+@lowers("softmax_grad", when=native)
+def lower_softmax_grad(ctx: Lowering, node: Node) -> None:
+    """Rows in registers where the axis is the last, else columns of (outer, n, inner)."""
+    out = node.output
+    if out.size == 0:
+        return
+    axis, stored, target = node.attrs["axis"], ctx.storage(out), ctx.ref(out)
+    outer, n, inner = math.prod(out.shape[:axis]), out.shape[axis], math.prod(out.shape[axis + 1 :])
+    refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs]
+    words = (("T", stored.name),)
+    if inner == 1:
+        shape = row_shape(n, outer, int(n % 4 == 0) and quads(*refs, target, itemsize=stored.itemsize))
+        kernel = FileKernel(decls_grad.SOFTMAX_GRAD.stem, words, shape)
+        ctx.launch(kernel, row_groups(ctx, outer, shape), [*refs, target, outer, n])
+    else:
+        across = min(32, _power(inner))
+        kernel = FileKernel(decls_grad.SOFTMAX_GRAD_AXIS.stem, words, (across,))
+        ctx.launch(kernel, ctx.groups(outer * math.ceil(inner / across)), [*refs, target, outer, n, inner])
+
+
+@lowers("cross_entropy", "cross_entropy_grad", when=native)
+def lower_cross_entropy(ctx: Lowering, node: Node) -> None:
+    """Rows of logits."""
+    *d, x, labels = node.inputs
+    rows = labels.size
+    if rows == 0:
+        return
+    n, stored, target = x.shape[-1], ctx.storage(x), ctx.ref(node.output)
+    source = ctx.ref(x)
+    places = [source, target] if d else [source]
+    shape = row_shape(n, rows, int(n % 4 == 0) and quads(*places, itemsize=stored.itemsize))
+    decl = decls_grad.CROSS_ENTROPY_GRAD if d else decls_grad.CROSS_ENTROPY
+    kernel = FileKernel(decl.stem, (("T", stored.name),), shape)
+    args = [*(ctx.ref(t) for t in d), source, ctx.ref(labels), target, rows, n, node.attrs["ignore_index"]]
+    ctx.launch(kernel, row_groups(ctx, rows, shape), args)
