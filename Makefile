@@ -7,12 +7,13 @@ PYTEST_ARGS ?=
 # Two workers of one BLAS thread each: the tests are many and small.
 TEST_ENV := RLX_REQUIRE_VULKAN=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test check conformance shaders bench venv
+.PHONY: help demo test check conformance mutation shaders bench venv
 help:
 	@echo "make demo         embed sentences on every device here and compare them with the float64 reference"
 	@echo "make test         lint, types, shipped shaders, tests (installs a software Vulkan driver if there is none)"
 	@echo "make check        lint and types only"
 	@echo "make conformance  every case on every device (DEVICE=cpu|vulkan|cuda picks one); an interrupted run resumes"
+	@echo "make mutation     faults planted in the kernels, one after the other: which conformance case notices each"
 	@echo "make shaders      compile the GLSL sources to the SPIR-V that the wheel ships"
 	@echo "make bench        rlx beside onnxruntime and torch"
 
@@ -37,6 +38,10 @@ test: check
 
 conformance: venv
 	@$(PY) -m rlx.conformance --device $(DEVICE)
+
+mutation: venv
+	@tools/system.sh vulkan glslang cxx
+	@OMP_NUM_THREADS=1 $(PY) -m tests.mutation
 
 shaders: venv
 	@tools/system.sh glslang

@@ -1,0 +1,125 @@
+"""The planted faults: one wrong text each in the sources that both GPUs' kernels are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VULKAN, CUDA = "vulkan", "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`old` becomes `new` wherever it stands in `file` (below rlx/backends/gpu, or below shaders for GLSL alone), and
+    the cases of `ops` should notice: on a Vulkan device, or through the CUDA sources run by the host.
+
+    `only` keeps the cases whose id holds one of its texts: compiling for CUDA's host takes long. `narrow` gives the
+    device grids of three groups along X, so that small cases fold into Y."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    ops: tuple[str, ...]
+    where: str = VULKAN
+    only: tuple[str, ...] = ()
+    narrow: bool = False
+
+
+_ROW_LOOP = "        BARRIER;\n        if (along < half_way) partial"
+_SOFTMAX = "VEC4(p_exp_f(v.x - top), p_exp_f(v.y - top), p_exp_f(v.z - top), p_exp_f(v.w - top))"
+
+FAULTS = (
+    # -- order of threads
+    Fault("sum: a barrier of the tree dropped", "bodies/reduce.h", _ROW_LOOP, _ROW_LOOP[17:], ("sum", "max")),
+    Fault("sum: a barrier of the tree dropped (CUDA)", "bodies/reduce.h", _ROW_LOOP, _ROW_LOOP[17:], ("sum",), CUDA,
+          ("sum-f32-",)),
+    Fault("transpose: the barrier between writing and reading the tile dropped", "bodies/transpose.h",
+          "    BARRIER;\n", "", ("transpose",)),
+    Fault("cumsum: the barrier before neighbours are overwritten dropped (CUDA)", "bodies/scan.h",
+          "neutral;\n            BARRIER;\n", "neutral;\n", ("cumsum",), CUDA, ("cumsum-f32-",)),
+    Fault("groups beyond X not folded out of Y", "include/body.glsl",
+          "(gl_WorkGroupID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x)", "gl_WorkGroupID.x",
+          ("transpose", "softmax", "matmul"), narrow=True),
+    Fault("groups of Y counted by the wrong stride", "include/body.glsl",
+          "gl_WorkGroupID.y * gl_NumWorkGroups.x", "gl_WorkGroupID.y * gl_NumWorkGroups.y", ("transpose", "softmax"),
+          narrow=True),
+    # -- ends
+    Fault("gather: one thread too many", "bodies/gather.h", "id >= total", "id > total", ("gather",)),
+    Fault("sum: the last part taken as long as the others", "bodies/reduce.h",
+          "const uint len = rest < chunk ? rest : chunk;", "const uint len = chunk;", ("sum", "mean")),
+    Fault("integer product: the terms left over forgotten", "bodies/matmul_int.h", "t < k; t += SIDE",
+          "t + SIDE <= k; t += SIDE", ("matmul",)),
+    Fault("product of few rows: the terms left over forgotten", "bodies/matmul_rows.h",
+          "t < (column < n ? k : 0u); t += lanes", "t < (column < n ? k / lanes * lanes : 0u); t += lanes",
+          ("matmul",)),
+    Fault("layer norm: places beyond the row counted in the variance", "bodies/row_norm.h",
+          "if (place(j, 3u) < n) s += d * d;", "s += d * d;", ("layer_norm",)),
+    Fault("max pool: the window reaches one column beyond", "bodies/pool.h", "p2 >= s2", "p2 > s2", ("max_pool",)),
+    Fault("convolution: padding of the last axis read as data", "bodies/conv.h", " && p2 + tap.w < s2", "", ("conv",)),
+    # -- masks
+    Fault("attention: keys beyond the last not masked", "bodies/attention.h", " || j >= sk", "", ("attention",)),
+    Fault("attention: a query does not see its own key", "bodies/attention.h", "j + sq > i + sk", "j + sq >= i + sk",
+          ("attention",)),
+    Fault("attention: earlier sums not scaled to the new maximum", "bodies/attention.h",
+          "out_[j] = times4(out_[j], less);", "out_[j] = out_[j];", ("attention",)),
+    Fault("attention: heads share keys in the wrong order", "bodies/attention.h", "h / (heads / kv_heads)",
+          "h % kv_heads", ("attention",)),
+    # -- indices and strides
+    Fault("transpose: the tile read as it was written", "bodies/transpose.h", "tile[lane * 33u + strip + k]",
+          "tile[(strip + k) * 33u + lane]", ("transpose",)),
+    Fault("softmax: wrong stride of the outer axis", "bodies/softmax_axis.h",
+          "SKIP(T, x, o < outer ? o : 0u, n * inner)", "SKIP(T, x, o < outer ? o : 0u, n)", ("softmax",)),
+    Fault("product of few rows: the bias runs along rows", "bodies/matmul_rows.h", "LOAD(f32, bias, column)",
+          "LOAD(f32, bias, row)", ("matmul",)),
+    Fault("resize: weights of another axis", "bodies/resize.h", "LOAD(f32, weight, at2 + k2)",
+          "LOAD(f32, weight, at1 + k2)", ("resize",)),
+    Fault("im2col: padding of another axis", "bodies/im2col.h", "META(11u) - META(14u)", "META(11u) - META(13u)",
+          ("im2col",)),
+    Fault("gather: negative indices not counted from the end", "bodies/indices.h", "0 : index + size)", "0 : 0)",
+          ("gather", "gather_elements")),
+    Fault("gather: indices not clamped", "bodies/indices.h", "uint(i < size ? i : size - 1)", "uint(i)", ("gather",)),
+    Fault("gather: indices not clamped (CUDA)", "bodies/indices.h", "uint(i < size ? i : size - 1)",
+          "uint(i <= size ? i : size - 1)", ("gather",), CUDA, ("wild",)),
+    Fault("gather: i64 indices cut to 32 bits", "bodies/indices.h", "high > 0 || low < 0 ? 2147483647 : low", "low",
+          ("gather",)),
+    Fault("dynamic slice: starts clamped one too far", "bodies/window.h", "start > limit ? limit : start",
+          "start > limit + 1 ? limit + 1 : start", ("dynamic_slice",)),
+    Fault("scatter: every update of an index adds all of them", "bodies/scatter_reduce.h",
+          "if (last.x == row) return;", "", ("scatter",)),
+    Fault("scatter: the first update stays, not the last", "bodies/scatter_set.h",
+          "if (place + 1u < m) {\n        const uvec2 next = list AT(place + 1u);",
+          "if (place > 0u) {\n        const uvec2 next = list AT(place - 1u);", ("scatter",)),
+    Fault("argsort: equal elements in reverse", "bodies/order.h", "a.x < b.x : a.y < b.y;", "a.x < b.x : a.y > b.y;",
+          ("argsort", "argmax")),
+    Fault("sort: infinity taken for NaN", "bodies/order.h", "> infinity)", ">= infinity)", ("argsort",)),
+    # -- values
+    Fault("product: begins with zero", "bodies/reduce.h", "KIND == 1u ? ACC(1)", "KIND == 1u ? ACC(0)", ("prod",)),
+    Fault("layer norm: no epsilon", "bodies/row_norm.h", "count) + eps)", "count))", ("layer_norm",)),
+    Fault("softmax: the maximum not taken out", "bodies/softmax.h", _SOFTMAX, _SOFTMAX.replace(" - top", ""),
+          ("softmax",)),
+    Fault("stores to f16 cut the last bits off", "half.h", " + 0xfffu + ((a >> 13) & 1u)", "", ("cast",)),
+    Fault("stores to bf16 round ties up", "half.h", "(u + 0x7fffu + ((u >> 16) & 1u))", "(u + 0x8000u)", ("cast",)),
+    Fault("exp: the sign of a coefficient", "math32.h", "+ 8.333310485e-03f", "- 8.333310485e-03f", ("exp", "sigmoid")),
+    Fault("exp: one digit of a small coefficient", "math32.h", "8.333310485e-03f", "8.133310485e-03f", ("exp",)),
+    Fault("maximum: NaN of the first operand lost", "prims.h", "a >= b || m_is_nan(a) ? a : b",
+          "a >= b ? a : b", ("maximum",)),
+    Fault("activation: a constant of gelu", "bodies/activation.h", "0.044715f", "0.44715f", ("matmul",)),
+    Fault("average pool: padding counted before and not after", "bodies/pool.h", "int(n + after)", "int(n)",
+          ("avg_pool",)),
+    Fault("grid sample: reflection about the wrong edge", "bodies/grid_sample.h", "ALIGNED ? 0.0f : -0.5f", "0.0f",
+          ("grid_sample",)),
+    Fault("cumsum: parts not begun where the last ended", "bodies/scan.h", "if (BEGUN && live) before",
+          "if (false) before", ("cumsum",)),
+    Fault("logsumexp: the maximum not put back", "bodies/log_softmax.h", "log_sum + top)", "log_sum)",
+          ("logsumexp",)),
+)  # fmt: skip
+
+# What every `make test` plants; `make mutation` plants them all.
+SAMPLE = (
+    "gather: one thread too many",
+    "groups beyond X not folded out of Y",
+    "attention: a query does not see its own key",
+    "sum: a barrier of the tree dropped (CUDA)",
+    "stores to f16 cut the last bits off",
+    "layer norm: no epsilon",
+)

@@ -1,0 +1,153 @@
+"""Plants a fault in a copy of the kernel sources and asks the conformance cases whether they notice.
+
+For Vulkan the modules that a case needs are compiled from the copy, by the functions of shaders/build.py, when the
+device asks for them; for CUDA the host's compiler is given the copy's headers. The tree's own files stay as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.gpu import emit_spirv
+from rlx.backends.gpu.executable import load_rules
+from rlx.backends.gpu.lowering import ARGS, SCRATCH
+from rlx.backends.gpu.spirv import Module
+from rlx.backends.gpu.spirv_template import Template
+from rlx.backends.vulkan import pipelines
+from rlx.conformance.case import Case, cases_of
+from rlx.conformance.guarded import guarded_faults
+from rlx.driver.registry import open_device
+from tests.gpu import cuda_host
+from tests.gpu.lowered import execute, lower
+from tests.mutation.faults import CUDA, Fault
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GPU = Path("rlx/backends/gpu")
+NARROW = (3, 65535, 65535)
+
+
+def planted_copy(fault: Fault, root: Path) -> Path:
+    """A copy of the kernel sources with the fault. Raises: AssertionError where its text is not there any more."""
+    shutil.copytree(ROOT / "shaders", root / "shaders", ignore=shutil.ignore_patterns("__pycache__"))
+    (root / GPU).mkdir(parents=True)
+    for path in (ROOT / GPU).glob("*.h"):
+        shutil.copyfile(path, root / GPU / path.name)
+    shutil.copytree(ROOT / GPU / "bodies", root / GPU / "bodies")
+    for file in (root / GPU / fault.file, root / "shaders" / fault.file):
+        if file.is_file():
+            text = file.read_text(encoding="utf-8")
+            assert fault.old in text, f"{fault.name}: {fault.file} no longer holds {fault.old!r}"
+            file.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+            return file
+    raise AssertionError(f"{fault.name}: there is no {fault.file}")
+
+
+def builder(root: Path) -> ModuleType:
+    """shaders/build.py, working on the copy."""
+    spec = importlib.util.spec_from_file_location("planted_build", ROOT / "shaders/build.py")
+    assert spec is not None and spec.loader is not None
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    build.ROOT, build.SHADERS, build.SPIRV = root, root / "shaders", root / "spirv"  # type: ignore[attr-defined]
+    build.INCLUDE = (root / "shaders/include", root / GPU)  # type: ignore[attr-defined]
+    build.SPIRV.mkdir()
+    return build
+
+
+@contextmanager
+def planted_modules(root: Path, changed: Path) -> Iterator[None]:
+    """While it lasts, shaders that include the changed file are compiled from the copy."""
+    build = builder(root)
+    whole = build.expected()
+    hit = {name for name, (source, _) in whole.items() if changed.resolve() in build.sources(source)}
+    own = pipelines.load_spirv
+
+    def load(name: str) -> bytes:
+        file = f"{name}.spv"
+        if file not in hit:
+            return own(name)
+        target = build.SPIRV / file
+        if not target.is_file():
+            problem = build.compile_one(*whole[file], target)
+            assert problem is None, f"the fault does not compile: {problem}"
+        return bytes(target.read_bytes())
+
+    template = emit_spirv.template
+    planted = Template(Module.parse(load("tree"))) if "tree.spv" in hit else template()
+    pipelines.load_spirv, emit_spirv.template = load, lambda: planted  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        pipelines.load_spirv, emit_spirv.template = own, template
+
+
+@contextmanager
+def narrow_grids(device: Any) -> Iterator[None]:
+    """While it lasts, the device takes three groups along X."""
+    own = device.limits
+    device.limits = dataclasses.replace(own, max_groups=NARROW)
+    try:
+        yield
+    finally:
+        device.limits = own
+
+
+def through_cuda(case: Case) -> str:
+    """What is wrong with a case through the CUDA sources, run by the host between bytes that must stay; or nothing."""
+    load_rules()
+    inputs = case.arrays()
+    graph, planned, lowering = lower(case.op, inputs, dict(case.attrs), CUDA)
+    segments = {name: np.full(max(n, 1), 0xFF, np.uint8) for name, n in planned.segments.items()}
+    segments[ARGS] = np.frombuffer(bytes(lowering.args) or b"\0", np.uint8).copy()
+    segments[SCRATCH] = np.full(max(lowering.scratch_bytes, 1), 0xFF, np.uint8)
+    for tensor, value in zip(graph.inputs.values(), inputs, strict=True):
+        slot = planned.slots[tensor.id]
+        raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        segments[slot.segment][slot.offset : slot.offset + raw.size] = raw
+    try:
+        for step in lowering.steps:
+            execute(step, segments, CUDA)
+    except AssertionError as error:
+        return str(error)
+    outputs = {}
+    for name, t in graph.outputs.items():
+        slot = planned.slots[t.id]
+        raw = segments[slot.segment][slot.offset : slot.offset + slot.nbytes]
+        outputs[name] = raw.view(t.dtype.np).reshape(t.shape)
+    return case.check(outputs).message
+
+
+def cases_for(fault: Fault) -> list[Case]:
+    """The cases that should notice, in order."""
+    found = [c for op in fault.ops for c in cases_of(op)]
+    return [c for c in found if not fault.only or any(text in c.id for text in fault.only)]
+
+
+def first_notice(fault: Fault, folder: Path) -> tuple[str, str] | None:
+    """The first case that the fault fails, and what is wrong; None where all pass. A fault may also crash."""
+    changed = planted_copy(fault, folder)
+    if fault.where == CUDA:
+        cuda_host.planted = folder / GPU
+        try:
+            found = ((case.id, through_cuda(case)) for case in cases_for(fault))
+            return next(((name, wrong) for name, wrong in found if wrong), None)
+        finally:
+            cuda_host.planted = None
+    device = open_device("vulkan")
+    with planted_modules(folder, changed), narrow_grids(device) if fault.narrow else _nothing():
+        found = ((case.id, guarded_faults(device, case)) for case in cases_for(fault))
+        return next(((name, wrong) for name, wrong in found if wrong), None)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield

@@ -1,0 +1,67 @@
+"""Faults planted in the kernels are noticed by the conformance cases: a few here, all of them with `make mutation`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rlx.conformance.guarded import guarded_faults
+from rlx.driver.registry import open_device
+from rlx.errors import DeviceUnavailable
+from tests.gpu import cuda_host
+from tests.mutation.__main__ import plant
+from tests.mutation.faults import CUDA, FAULTS, SAMPLE, VULKAN, Fault
+from tests.mutation.planting import cases_for, narrow_grids, planted_copy, planted_modules, through_cuda
+
+_BY_NAME = {f.name: f for f in FAULTS}
+
+
+def _need(fault: Fault) -> None:
+    if fault.where == CUDA:
+        if cuda_host.compiler() is None:
+            pytest.skip("no C++ compiler here")
+        return
+    if shutil.which("glslangValidator") is None and shutil.which("glslang") is None:
+        pytest.skip("no GLSL compiler here")
+    try:
+        open_device("vulkan")
+    except DeviceUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_planted_fault_is_noticed(name: str) -> None:
+    _need(_BY_NAME[name])
+    assert plant(_BY_NAME[name])
+
+
+@pytest.mark.vulkan
+def test_sources_without_a_fault_pass(tmp_path: Path) -> None:
+    """What notices the faults is quiet about sources that were copied and compiled the same way."""
+    fault = Fault("none", "half.h", "p_f16_bits", "p_f16_bits", ("softmax", "gather", "cast"))
+    _need(fault)
+    device = open_device("vulkan")
+    changed = planted_copy(fault, tmp_path)
+    with planted_modules(tmp_path, changed), narrow_grids(device):
+        for case in cases_for(fault)[::12]:
+            assert guarded_faults(device, case) == ""
+
+
+@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+def test_cuda_sources_without_a_fault_pass() -> None:
+    fault = Fault("none", "half.h", "", "", ("sum",), CUDA, ("sum-f32-",))
+    for case in cases_for(fault)[:12]:
+        assert through_cuda(case) == ""
+
+
+def test_every_fault_can_still_be_planted(tmp_path: Path) -> None:
+    """A kernel that was rewritten needs its faults rewritten."""
+    assert len(FAULTS) >= 20 and len(_BY_NAME) == len(FAULTS) and set(SAMPLE) <= set(_BY_NAME)
+    for number, fault in enumerate(FAULTS):
+        assert fault.old != fault.new
+        assert cases_for(fault), fault.name
+        planted_copy(fault, tmp_path / str(number))
+    assert {f.where for f in FAULTS} == {VULKAN, CUDA}
