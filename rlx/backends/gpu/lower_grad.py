@@ -76,7 +76,7 @@ def _weights(
     parts = [ctx.scratch(4 * outer * splits * inner) for _ in outs]
     count = math.ceil(outer * splits / (THREADS // (across * along))) * math.ceil(inner / across)
     kernel = FileKernel(decls_grad.NORM_COLUMNS.stem, (("T", stored.name),), (across, along, int(len(outs) == 2)))
-    args = [*refs, stats, parts[0], parts[-1], outer, n, inner, chunk, splits, channels, length]
+    args: list[Arg] = [*refs, stats, parts[0], parts[-1], outer, n, inner, chunk, splits, channels, length]
     ctx.launch(kernel, ctx.groups(count), args)
     for part, out in zip(parts, outs, strict=True):
         _sum_rows(ctx, part, outer * splits * inner // out.size, out)
@@ -126,5 +126,5 @@ def lower_cross_entropy(ctx: Lowering, node: Node) -> None:
     shape = row_shape(n, rows, int(n % 4 == 0) and quads(*places, itemsize=stored.itemsize))
     decl = decls_grad.CROSS_ENTROPY_GRAD if d else decls_grad.CROSS_ENTROPY
     kernel = FileKernel(decl.stem, (("T", stored.name),), shape)
-    args = [*(ctx.ref(t) for t in d), source, ctx.ref(labels), target, rows, n, node.attrs["ignore_index"]]
+    args: list[Arg] = [*(ctx.ref(t) for t in d), source, ctx.ref(labels), target, rows, n, node.attrs["ignore_index"]]
     ctx.launch(kernel, row_groups(ctx, rows, shape), args)

@@ -1,0 +1,260 @@
+"""Norms, rope, losses and backward passes: native on a GPU, through the CUDA sources, and through the host step."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+import rlx.backends.gpu
+from rlx.autodiff import gradients
+from rlx.backends.gpu import lowering as lowerings
+from rlx.backends.gpu.executable import load_rules
+from rlx.backends.vulkan.memory import VulkanBuffer
+from rlx.conformance.case import Case, cases_of
+from rlx.conformance.fuzz import Way, run
+from rlx.conformance.oracle import evaluate
+from rlx.conformance.random_graphs import RandomGraph
+from rlx.conformance.runner import sample
+from rlx.driver.registry import open_device
+from rlx.errors import DeviceUnavailable
+from rlx.ir import Graph, Tensor
+from tests.gpu import cuda_host
+from tests.gpu.test_index_family import through_cuda
+
+OPS = (
+    "group_norm", "layer_norm_channels", "batch_norm", "add_layer_norm", "add_rms_norm", "rope", "cross_entropy",
+    "fake_quantize", "layer_norm_grad", "rms_norm_grad", "group_norm_grad", "softmax_grad", "cross_entropy_grad",
+    "fake_quantize_grad",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["vulkan", "cuda"])
+def session(request: pytest.FixtureRequest) -> rlx.Session:
+    try:
+        return rlx.Session(request.param)
+    except DeviceUnavailable as error:
+        pytest.skip(f"{request.param}: {error}")
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_native(session: rlx.Session, op: str) -> None:
+    """Every op runs as launches of its own, whatever the shape, dtype and attributes of its cases."""
+    for case in cases_of(op):
+        with session.compile(case.graph()) as compiled:
+            (entry,) = [d for d in compiled.report() if d.op == op]
+            assert entry.how == "native", case.id
+            nothing = all(s.size == 0 for s in case.graph().outputs.values())
+            assert entry.steps or nothing, case.id
+
+
+# What the kernels do differently: quads and single elements, registers and long rows, shared and single channels.
+_CUDA = (
+    "group_norm-f32-2x8x4-g2-normal-eps1e-05", "group_norm-f32-1x3x129-g3-normal-eps1e-05",
+    "group_norm-f32-1x2x4500-g1-normal-eps1e-05", "group_norm-f16-3x6x9-g3-holes-eps1e-05",
+    "layer_norm_channels-f32-1x33x33-normal-eps1e-06", "layer_norm_channels-bf16-2x12x10-normal-eps1e-06-weights_f32",
+    "add_layer_norm-f32-1x8193-normal-eps1e-05-beta", "add_layer_norm-f16-9x384-normal-eps1e-12-beta-sum",
+    "add_rms_norm-bf16-5x33-large-eps1e-05-sum", "add_rms_norm-f32-65x64-normal-eps1e-05-beta-sum",
+    "layer_norm_grad-f32-1100x36-normal-eps1e-05-weights_f32-beta_f32",
+    "layer_norm_grad-f16-2x3x65-holes-eps1e-05-weights_f16-beta_f16",
+    "rms_norm_grad-f32-2x8196-normal-eps1e-05-weights_f32-beta_f32",
+    "rms_norm_grad-bf16-9x130-normal-eps1e-05-weights_f32-beta_f32",
+    "group_norm_grad-f32-1x12x7x5-normal-eps1e-05-g4-weights_f32-beta_f32",
+    "group_norm_grad-f32-1x2x17000-normal-eps1e-05-g1-weights_f32-beta_f32",
+    "group_norm_grad-f32-0x4x3-normal-eps1e-05-g2-weights_f32-beta_f32",
+    "softmax_grad-f32-1x8193-axis1-normal", "softmax_grad-f16-33x65-axis1-holes", "softmax_grad-f32-3x129x2-axis1-normal",
+    "cross_entropy-f32-2x8196-normal-index-ignore-100", "cross_entropy-f16-40x7-normal-wild-ignore3",
+    "cross_entropy_grad-f32-1x8193-normal-index-ignore-100", "cross_entropy_grad-bf16-33x65-holes-index-ignore-100",
+)  # fmt: skip
+
+
+def _case(name: str) -> Case:
+    (case,) = [c for op in OPS for c in cases_of(op) if c.id == name]
+    return case
+
+
+@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("case", [*map(_case, _CUDA), *sample(cases_of("rope"), 20)], ids=lambda c: c.id)
+def test_cuda_sources(case: Case) -> None:
+    verdict = case.check(through_cuda(case))
+    assert verdict.ok, verdict.message
+
+
+_NEEDS = {
+    "columns.h": "layer_norm_channels-f32-1x33x33-normal-eps1e-06",
+    "norm_columns.h": "layer_norm_grad-f32-1100x36-normal-eps1e-05-weights_f32-beta_f32",
+}
+
+
+@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("header", list(_NEEDS))
+def test_every_barrier_is_needed(header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = Path(rlx.backends.gpu.__file__).parent / "bodies"
+    text = (bodies / header).read_text(encoding="utf-8")
+    for number, found in enumerate(re.finditer("BARRIER;", text)):
+        folder = tmp_path / str(number)
+        shutil.copytree(bodies, folder / "bodies")
+        changed = text[: found.start()] + text[found.end() :]
+        (folder / "bodies" / header).write_text(changed, encoding="utf-8")
+        monkeypatch.setattr(cuda_host, "planted", folder)
+        with pytest.raises(AssertionError, match="barrier"):
+            through_cuda(_case(_NEEDS[header]))
+
+
+# -- the host step
+
+
+class Transfers:
+    """What goes between a device's memory and the host: (buffer, offset, bytes)."""
+
+    def __init__(self) -> None:
+        self.read: list[tuple[int, int, int]] = []
+        self.written: list[tuple[int, int, int]] = []
+
+
+@pytest.fixture
+def transfers(session: rlx.Session, monkeypatch: pytest.MonkeyPatch) -> Transfers:
+    """Records transfers; memory that the host could see as it is counts as out of its sight."""
+    made = Transfers()
+    kind: Any = VulkanBuffer if session.info.backend == "vulkan" else _cuda_buffer()
+    read, write = kind.read, kind.write
+
+    def reading(self: Any, offset: int, out: Any) -> None:
+        made.read.append((id(self), offset, out.nbytes))
+        read(self, offset, out)
+
+    def writing(self: Any, offset: int, data: Any) -> None:
+        made.written.append((id(self), offset, data.nbytes))
+        write(self, offset, data)
+
+    monkeypatch.setattr(kind, "view", lambda self: None)
+    monkeypatch.setattr(kind, "read", reading)
+    monkeypatch.setattr(kind, "write", writing)
+    return made
+
+
+def _cuda_buffer() -> Any:
+    from rlx.backends.cuda.memory import CudaBuffer
+
+    return CudaBuffer
+
+
+def _surrounded(case: Case) -> Graph:
+    """The case's op with native work before and after it, whose tensors have no business on the host."""
+    graph = Graph(case.id)
+    ins: list[Tensor] = []
+    for i, s in enumerate(case.inputs):
+        x = graph.input(f"x{i}", s.shape, s.dtype)
+        ins.append(rlx.transpose(rlx.transpose(x)) if not s.dtype.is_float else rlx.neg(rlx.neg(x)))
+    for i, t in enumerate(graph.add(case.op, ins, case.attrs)):
+        graph.output(f"y{i}", rlx.neg(rlx.neg(t)))
+    return graph
+
+
+def _full(op: str) -> list[Case]:
+    """The cases without an empty tensor, which no transfer could show."""
+    return [c for c in cases_of(op) if all(0 not in s.shape for s in c.inputs)]
+
+
+_HOST = [c for op in OPS for c in sample(_full(op), 3)]
+
+
+@pytest.mark.parametrize("case", _HOST, ids=lambda c: c.id)
+def test_host_step(
+    session: rlx.Session, transfers: Transfers, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The op refused by the device runs with NumPy: the slots it reads go over, those it writes come back, no others;
+    and the numbers are those of the native kernel."""
+    load_rules()
+    graph = _surrounded(case)
+    with session.compile(graph, optimize=False) as native:
+        wanted = native.run(case.feeds())
+        assert {d.how for d in native.report()} <= {"native", "alias"}
+    rule = lowerings.LOWERINGS[case.op]
+    monkeypatch.setitem(lowerings.LOWERINGS, case.op, replace(rule, when=lambda node, features: False))
+    monkeypatch.setattr(importlib.import_module("rlx.passes.legalize"), "decomposition", lambda node, support: None)
+    with session.compile(graph, optimize=False) as hosted:
+        got = hosted.run(case.feeds())
+        how = {d.op: d.how for d in hosted.report()}
+        assert how[case.op] == "host" and set(how.values()) <= {"native", "alias", "host"}
+        transfers.read.clear()
+        transfers.written.clear()
+        hosted.executable.run()
+        (node,) = [n for n in hosted.program.nodes if n.op.name == case.op]
+
+        def places(tensors: tuple[Tensor, ...]) -> list[tuple[int, int, int]]:
+            slots = {hosted.plan.slots[t.id] for t in tensors}
+            return sorted((id(hosted.arena.buffer(s.segment)), s.offset, s.nbytes) for s in slots)
+
+        assert sorted(transfers.read) == places(node.inputs)
+        assert sorted(transfers.written) == places(node.outputs)
+    for name, value in wanted.items():
+        a, b = value.astype(np.float64), got[name].astype(np.float64)
+        np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+        size = np.max(np.abs(a[np.isfinite(a)]), initial=0)
+        limit = {2: 2.0**-7 if value.dtype.name == "bfloat16" else 2.0**-10}.get(value.dtype.itemsize, 2e-5)
+        np.testing.assert_allclose(b, a, rtol=limit, atol=limit * size)
+
+
+# -- the same bits each run, and nothing outside the slots
+
+
+def test_sums_over_rows_have_the_same_bits_each_run(session: rlx.Session) -> None:
+    graph = Graph("columns")
+    x, d, gamma = graph.input("x", (3001, 67)), graph.input("d", (3001, 67)), graph.input("gamma", (67,))
+    y = rlx.layer_norm(x, gamma, gamma)
+    for i, t in enumerate(gradients(y, [x, gamma], d)):
+        graph.output(f"g{i}", t)
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.standard_normal(t.shape).astype(np.float32) for name, t in graph.inputs.items()}
+    with session.compile(graph) as compiled:
+        first = compiled.run(feeds)
+        for _ in range(3):
+            again = compiled.run(feeds)
+            assert all(first[name].tobytes() == again[name].tobytes() for name in first)
+
+
+_FAR = np.array([-(2**31), 2**31 - 1, -(2**30), 2**30, 10**6, -(10**6), 0, -1, 4, 5], np.int32)
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan", "cuda"])
+def test_far_positions_and_labels_stay_inside_their_slots(device: str) -> None:
+    """Guard bytes around every slot stay as they were, and the results are the reference's."""
+    try:
+        opened = open_device(device)
+    except DeviceUnavailable as error:
+        pytest.skip(str(error))
+    rng = np.random.default_rng(1)
+    graph = Graph("far")
+    x, cos, sin = graph.input("x", (2, 3, 10, 8)), graph.input("cos", (12, 4)), graph.input("sin", (12, 4))
+    each, rows, one = (graph.input(n, s, "i32") for n, s in (("each", (2, 10)), ("rows", (10,)), ("one", ())))
+    for name, p in (("each", each), ("rows", rows), ("one", one)):
+        for interleaved in (False, True):
+            made = rlx.rope(x, cos, sin, p, offset=2, interleaved=interleaved)
+            graph.output(f"{name} {interleaved}", made)
+    logits = graph.input("logits", (10, 5))
+    loss = rlx.cross_entropy(logits, rows, reduction="none", ignore_index=-1)
+    graph.output("loss", loss)
+    attrs = {"ignore_index": -1}
+    graph.output("dlogits", graph.add("cross_entropy_grad", (loss, logits, rows), attrs)[0])
+    for round_ in range(3):
+        feeds: dict[str, Any] = {
+            name: rng.standard_normal(t.shape).astype(np.float32) for name, t in graph.inputs.items()
+        }
+        feeds["rows"] = rng.permutation(_FAR)
+        feeds["each"] = rng.choice(_FAR, (2, 10))
+        feeds["one"] = rng.choice(_FAR)[None].reshape(())
+        made = RandomGraph(round_, graph, feeds)
+        runs, stray = run(graph, made, opened, Way("bump", False, 256))
+        assert stray == []
+        values = evaluate(graph, feeds)
+        for name, t in graph.outputs.items():
+            got = runs[0][f"output {name}"].view(np.float32).reshape(t.shape)
+            np.testing.assert_allclose(got, values[t.id], rtol=1e-4, atol=1e-5, err_msg=name)
