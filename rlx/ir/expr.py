@@ -20,10 +20,11 @@ from rlx.dtypes import DType, bool_, f32, promote
 # the rest give their arguments' dtype.
 PRIMS: dict[str, int] = {
     "neg": 1, "abs": 1, "sign": 1, "sqrt": 1, "rsqrt": 1, "recip": 1, "exp": 1, "expm1": 1, "log": 1, "log1p": 1,
+    "exp2": 1, "log2": 1, "log10": 1, "cbrt": 1, "asinh": 1, "acosh": 1, "atanh": 1,
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1, "erf": 1,
     "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "not": 1, "isnan": 1, "isinf": 1, "cast": 1,
-    "add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2, "max": 2, "min": 2, "mod": 2, "fmod": 2, "atan2": 2,
-    "and": 2, "or": 2, "xor": 2, "shl": 2, "shr": 2,
+    "add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2, "max": 2, "min": 2, "mod": 2, "fmod": 2, "floordiv": 2,
+    "atan2": 2, "and": 2, "or": 2, "xor": 2, "shl": 2, "shr": 2,
     "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2,
     "select": 3,
 }  # fmt: skip

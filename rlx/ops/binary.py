@@ -27,7 +27,7 @@ from rlx.ops.prims import PRIM_FUNCTIONS
 Local = Callable[[Tensor, Tensor, Tensor, Tensor], "tuple[Tensor, Tensor]"]
 
 
-def _local_vjp(rule: Local) -> Vjp:
+def local_vjp(rule: Local) -> Vjp:
     def vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         d = grads[0]
         if d is None or not d.dtype.is_float:
@@ -47,7 +47,7 @@ def _arithmetic(name: str, prim: str, rule: Local, judge: str) -> None:
             infer_binary(name, want_float if name == "div" else want_number),
             computed(common=True)(PRIM_FUNCTIONS[prim]),
             judge,
-            _local_vjp(rule),
+            local_vjp(rule),
             lambda args, attrs: ex.call(prim, args[0], args[1]),
             inplace=(0, 1),
         )

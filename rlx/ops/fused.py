@@ -18,11 +18,16 @@ from rlx.ops.reverse import pullback
 
 # Primitives that are one op of the vocabulary. The others appear only in trees that no op here makes.
 _PRIM_OPS = {
-    "neg": "neg", "abs": "abs", "sign": "sign", "sqrt": "sqrt", "rsqrt": "rsqrt", "recip": "reciprocal", "exp": "exp",
-    "log": "log", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf", "floor": "floor", "ceil": "ceil",
-    "round": "round", "not": "logical_not", "add": "add", "sub": "sub", "mul": "mul", "div": "div", "pow": "pow",
-    "max": "maximum", "min": "minimum", "and": "logical_and", "or": "logical_or", "xor": "logical_xor", "eq": "equal",
-    "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "select": "where",
+    "neg": "neg", "abs": "abs", "sign": "sign", "sqrt": "sqrt", "rsqrt": "rsqrt", "recip": "reciprocal",
+    "exp": "exp", "log": "log", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf", "floor": "floor",
+    "ceil": "ceil", "round": "round", "trunc": "trunc", "expm1": "expm1", "log1p": "log1p", "exp2": "exp2",
+    "log2": "log2", "log10": "log10", "cbrt": "cbrt", "tan": "tan", "asin": "asin", "acos": "acos",
+    "atan": "atan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh",
+    "isnan": "isnan", "mod": "mod", "fmod": "fmod", "floordiv": "floor_divide", "atan2": "atan2",
+    "shl": "left_shift", "shr": "right_shift", "not": "logical_not", "add": "add", "sub": "sub", "mul": "mul",
+    "div": "div", "pow": "pow", "max": "maximum", "min": "minimum", "and": "bitwise_and", "or": "bitwise_or",
+    "xor": "bitwise_xor", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
+    "ge": "greater_equal", "select": "where",
 }  # fmt: skip
 
 
@@ -81,8 +86,8 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
             made[e] = graph.constant(e.value, e.dtype)
         elif e.prim == "cast":
             made[e] = cast_to(made[e.args[0]], e.dtype)
-        elif e.prim == "isnan":
-            made[e] = apply("not_equal", made[e.args[0]], made[e.args[0]])
+        elif e.prim == "isinf":
+            made[e] = apply("isinf", made[e.args[0]], positive=True, negative=True)
         else:
             made[e] = apply(_PRIM_OPS[e.prim], *(made[a] for a in e.args))
     shape = attrs["shape"]

@@ -12,7 +12,7 @@ import numpy as np
 from rlx.dtypes import DTypeLike
 from rlx.errors import DTypeError, TracedValueError
 from rlx.ir import Tensor
-from rlx.ops import binary, composite, linalg, movement, reduce, select, unary
+from rlx.ops import binary, bits, composite, division, linalg, movement, reduce, select, unary
 from rlx.ops.index import take_rows
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -108,6 +108,10 @@ _METHODS: dict[str, Any] = {
     "__mul__": _both(binary.mul), "__rmul__": _both(binary.mul, swap=True),
     "__truediv__": _both(binary.div), "__rtruediv__": _both(binary.div, swap=True),
     "__pow__": _both(binary.pow), "__rpow__": _both(binary.pow, swap=True),
+    "__mod__": _both(division.mod), "__rmod__": _both(division.mod, swap=True),
+    "__floordiv__": _both(division.floor_divide), "__rfloordiv__": _both(division.floor_divide, swap=True),
+    "__lshift__": _both(bits.left_shift), "__rlshift__": _both(bits.left_shift, swap=True),
+    "__rshift__": _both(bits.right_shift), "__rrshift__": _both(bits.right_shift, swap=True),
     "__matmul__": _both(linalg.matmul), "__rmatmul__": _both(linalg.matmul, swap=True),
     "__neg__": unary.neg, "__pos__": _same, "__abs__": unary.abs,
     "__eq__": _both(binary.equal), "__ne__": _both(binary.not_equal),

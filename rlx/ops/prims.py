@@ -41,11 +41,14 @@ def _recip(x: Array) -> Array:
 
 PRIM_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "neg": np.negative, "abs": np.abs, "sign": np.sign, "sqrt": np.sqrt, "rsqrt": _rsqrt, "recip": _recip,
-    "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan,
+    "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "exp2": np.exp2,
+    "log2": np.log2, "log10": np.log10, "cbrt": np.cbrt, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh, "sin": np.sin, "cos": np.cos, "tan": np.tan,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
     "erf": _erf, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "not": np.logical_not,
     "isnan": np.isnan, "isinf": np.isinf, "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div,
-    "pow": _pow, "max": np.maximum, "min": np.minimum, "mod": np.mod, "fmod": np.fmod, "atan2": np.arctan2,
+    "pow": _pow, "max": np.maximum, "min": np.minimum, "mod": np.mod, "fmod": np.fmod,
+    "floordiv": np.floor_divide, "atan2": np.arctan2,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "select": np.where,

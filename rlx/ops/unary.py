@@ -54,7 +54,7 @@ def _prim(name: str) -> ExprRule:
     return lambda args, attrs: ex.call(name, args[0])
 
 
-def _register(
+def register_unary(
     name: str,
     reference: Callable[..., Any],
     expr: ExprRule,
@@ -76,7 +76,7 @@ def _register(
     )
 
 
-def _primitive(
+def primitive(
     name: str,
     rule: Local | None,
     judge: str,
@@ -85,24 +85,24 @@ def _primitive(
 ) -> None:
     prim = prim or name
     vjp = zero_vjp if rule is None else local_vjp(rule)
-    _register(name, PRIM_FUNCTIONS[prim], _prim(prim), vjp, judge, want)
+    register_unary(name, PRIM_FUNCTIONS[prim], _prim(prim), vjp, judge, want)
 
 
-_primitive("exp", lambda d, x, y: d * y, "numpy.exp")
-_primitive("log", lambda d, x, y: d / x, "numpy.log")
-_primitive("sqrt", lambda d, x, y: d * 0.5 / y, "numpy.sqrt")
-_primitive("rsqrt", lambda d, x, y: d * -0.5 * y * (y * y), "numpy.sqrt")
-_primitive("reciprocal", lambda d, x, y: -d * (y * y), "numpy.reciprocal", prim="recip")
-_primitive("sin", lambda d, x, y: d * apply("cos", x), "numpy.sin")
-_primitive("cos", lambda d, x, y: -d * apply("sin", x), "numpy.cos")
-_primitive("tanh", lambda d, x, y: d * (1 - y * y), "numpy.tanh")
-_primitive("erf", lambda d, x, y: d * (2 / math.sqrt(math.pi)) * apply("exp", -(x * x)), "scipy.special.erf")
-_primitive("neg", lambda d, x, y: -d, "numpy.negative", want_number)
-_primitive("abs", lambda d, x, y: d * apply("sign", x), "numpy.abs", want_number)
-_primitive("sign", None, "numpy.sign", want_number)
-_primitive("round", None, "numpy.rint")
-_primitive("floor", None, "numpy.floor")
-_primitive("ceil", None, "numpy.ceil")
+primitive("exp", lambda d, x, y: d * y, "numpy.exp")
+primitive("log", lambda d, x, y: d / x, "numpy.log")
+primitive("sqrt", lambda d, x, y: d * 0.5 / y, "numpy.sqrt")
+primitive("rsqrt", lambda d, x, y: d * -0.5 * y * (y * y), "numpy.sqrt")
+primitive("reciprocal", lambda d, x, y: -d * (y * y), "numpy.reciprocal", prim="recip")
+primitive("sin", lambda d, x, y: d * apply("cos", x), "numpy.sin")
+primitive("cos", lambda d, x, y: -d * apply("sin", x), "numpy.cos")
+primitive("tanh", lambda d, x, y: d * (1 - y * y), "numpy.tanh")
+primitive("erf", lambda d, x, y: d * (2 / math.sqrt(math.pi)) * apply("exp", -(x * x)), "scipy.special.erf")
+primitive("neg", lambda d, x, y: -d, "numpy.negative", want_number)
+primitive("abs", lambda d, x, y: d * apply("sign", x), "numpy.abs", want_number)
+primitive("sign", None, "numpy.sign", want_number)
+primitive("round", None, "numpy.rint")
+primitive("floor", None, "numpy.floor")
+primitive("ceil", None, "numpy.ceil")
 
 
 def _sigmoid(x: Array) -> Array:
@@ -188,11 +188,11 @@ def _relu_rule(d: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return apply("where", apply("greater", x, 0), d, 0)
 
 
-_register(
+register_unary(
     "sigmoid", _sigmoid, _sigmoid_expr, local_vjp(lambda d, x, y: d * (y * (1 - y))), "scipy.special.expit"
 )
-_register("silu", _silu, _silu_expr, local_vjp(_silu_rule), "torch.nn.functional.silu")
-_register("relu", _relu, _relu_expr, local_vjp(_relu_rule), "torch.nn.functional.relu", want_number)
+register_unary("silu", _silu, _silu_expr, local_vjp(_silu_rule), "torch.nn.functional.silu")
+register_unary("relu", _relu, _relu_expr, local_vjp(_relu_rule), "torch.nn.functional.relu", want_number)
 register(
     Op("gelu", "elementwise", _gelu_infer(), computed()(_gelu), "torch.nn.functional.gelu", _gelu_vjp, _gelu_expr,
        inplace=(0,))
@@ -222,7 +222,7 @@ register(
 )  # fmt: skip
 
 
-def _float_call(op: str, x: TensorLike, **attrs: Any) -> Tensor:
+def float_call(op: str, x: TensorLike, **attrs: Any) -> Tensor:
     return apply(op, floating(tensor(op, x)), **attrs)
 
 
@@ -231,7 +231,7 @@ def exp(x: Tensor) -> Tensor:
 
     Dtype: float; integers and bools become f32. Gradient: d·exp(x). Numerics: within 4 ULP.
     """
-    return _float_call("exp", x)
+    return float_call("exp", x)
 
 
 def log(x: Tensor) -> Tensor:
@@ -239,7 +239,7 @@ def log(x: Tensor) -> Tensor:
 
     Dtype: float; integers and bools become f32. Gradient: d / x. Numerics: within 4 ULP.
     """
-    return _float_call("log", x)
+    return float_call("log", x)
 
 
 def sqrt(x: Tensor) -> Tensor:
@@ -247,7 +247,7 @@ def sqrt(x: Tensor) -> Tensor:
 
     Dtype: float; integers and bools become f32. Gradient: d / (2·sqrt(x)). Numerics: within 4 ULP.
     """
-    return _float_call("sqrt", x)
+    return float_call("sqrt", x)
 
 
 def rsqrt(x: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ def rsqrt(x: Tensor) -> Tensor:
 
     Dtype: float; integers and bools become f32. Gradient: -d·y³/2. Numerics: within 4 ULP.
     """
-    return _float_call("rsqrt", x)
+    return float_call("rsqrt", x)
 
 
 def reciprocal(x: Tensor) -> Tensor:
@@ -263,7 +263,7 @@ def reciprocal(x: Tensor) -> Tensor:
 
     Dtype: float; integers and bools become f32. Gradient: -d / x². Numerics: within 4 ULP.
     """
-    return _float_call("reciprocal", x)
+    return float_call("reciprocal", x)
 
 
 def sin(x: Tensor) -> Tensor:
@@ -271,7 +271,7 @@ def sin(x: Tensor) -> Tensor:
 
     Dtype: float; integers and bools become f32. Gradient: d·cos(x). Numerics: within 4 ULP, for large x too.
     """
-    return _float_call("sin", x)
+    return float_call("sin", x)
 
 
 def cos(x: Tensor) -> Tensor:
@@ -279,7 +279,7 @@ def cos(x: Tensor) -> Tensor:
 
     Dtype: float; integers and bools become f32. Gradient: -d·sin(x). Numerics: within 4 ULP, for large x too.
     """
-    return _float_call("cos", x)
+    return float_call("cos", x)
 
 
 def tanh(x: Tensor) -> Tensor:
@@ -287,7 +287,7 @@ def tanh(x: Tensor) -> Tensor:
 
     Dtype: float; integers and bools become f32. Gradient: d·(1 - y²). Numerics: within 4 ULP.
     """
-    return _float_call("tanh", x)
+    return float_call("tanh", x)
 
 
 def erf(x: Tensor) -> Tensor:
@@ -295,7 +295,7 @@ def erf(x: Tensor) -> Tensor:
 
     Dtype: float; integers and bools become f32. Gradient: d·2/√π·exp(-x²). Numerics: within 4 ULP.
     """
-    return _float_call("erf", x)
+    return float_call("erf", x)
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -303,7 +303,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
     Dtype: float; integers and bools become f32. Gradient: d·y·(1 - y). Numerics: 0 and 1 in the tails, no NaN there.
     """
-    return _float_call("sigmoid", x)
+    return float_call("sigmoid", x)
 
 
 def silu(x: Tensor) -> Tensor:
@@ -311,7 +311,7 @@ def silu(x: Tensor) -> Tensor:
 
     Dtype: float; integers and bools become f32. Gradient: d·s·(1 + x·(1 - s)). Follows Elfwing et al., 2018.
     """
-    return _float_call("silu", x)
+    return float_call("silu", x)
 
 
 def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
@@ -320,7 +320,7 @@ def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
     Dtype: float; integers and bools become f32. Gradient: d·(Φ(x) + x·φ(x)). Numerics: small in absolute error, not
     in ULP, where x is far below 0. Follows Hendrycks and Gimpel, 2016.
     """
-    return _float_call("gelu", x, approximate=approximate)
+    return float_call("gelu", x, approximate=approximate)
 
 
 def neg(x: Tensor) -> Tensor:

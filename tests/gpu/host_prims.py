@@ -31,8 +31,9 @@ UNARY = (
         "asin",
     ),
     *("acos", "atan", "sinh", "cosh", "tanh", "erf", "floor", "ceil", "round", "trunc"),
+    *("exp2", "log2", "log10", "cbrt", "asinh", "acosh", "atanh"),
 )
-BINARY = ["add", "sub", "mul", "div", "pow", "max", "min", "mod", "fmod", "atan2"]
+BINARY = ["add", "sub", "mul", "div", "pow", "max", "min", "mod", "fmod", "floordiv", "atan2"]
 INT_UNARY = ["neg", "abs", "sign", "not"]
 INT_BINARY = [
     "add",
@@ -41,6 +42,7 @@ INT_BINARY = [
     "div",
     "fmod",
     "mod",
+    "floordiv",
     "pow",
     "max",
     "min",

@@ -33,6 +33,7 @@ LIMITS = {
     "add": 0.5, "sub": 0.5, "mul": 0.5, "div": 0.5, "sqrt": 0.5, "recip": 0.5, "rsqrt": 1.5, "exp": 0.95, "expm1": 1.3,
     "log": 0.75, "log1p": 0.8, "sin": 0.85, "cos": 0.85, "tan": 1.0, "asin": 0.75, "acos": 0.75, "atan": 0.8,
     "sinh": 0.95, "cosh": 1.0, "tanh": 0.9, "erf": 1.35, "pow": 0.8, "atan2": 0.8,
+    "exp2": 0.95, "log2": 0.6, "log10": 0.7, "cbrt": 0.6, "asinh": 0.7, "acosh": 0.7, "atanh": 0.8,
 }  # fmt: skip
 ORACLES: dict[str, Callable[..., Any]] = {
     "neg": np.negative, "abs": np.abs, "sign": np.sign, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
@@ -41,6 +42,8 @@ ORACLES: dict[str, Callable[..., Any]] = {
     "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
     "erf": scipy.special.erf, "pow": np.power, "atan2": np.arctan2,
+    "exp2": np.exp2, "log2": np.log2, "log10": np.log10, "cbrt": np.cbrt, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh,
 }  # fmt: skip
 
 
@@ -108,7 +111,10 @@ def test_normal_results_survive_devices_that_flush_subnormals(repo: Path, tmp_pa
 
 def test_signs_of_zeros_and_small_results(prims: Prims) -> None:
     x = np.array([0.0, -0.0, 1e-42, -1e-42, 1e-30, -1e-30], np.float32)
-    odd = ("sin", "tan", "asin", "atan", "sinh", "tanh", "expm1", "log1p", "erf")
+    odd = (
+        *("sin", "tan", "asin", "atan", "sinh", "tanh", "expm1", "log1p", "erf"),
+        *("asinh", "atanh", "cbrt"),
+    )
     for name in (*odd, "sqrt", "floor", "ceil", "round", "trunc"):
         arg = (
             np.abs(x) * np.where(np.signbit(x) & (x == 0), -1, 1).astype(np.float32) if name == "sqrt" else x
@@ -124,11 +130,14 @@ def test_signs_of_zeros_and_small_results(prims: Prims) -> None:
         np.testing.assert_array_equal(np.signbit(got), np.signbit(want), err_msg=name)
 
 
-def test_mod_has_the_sign_of_the_divisor(prims: Prims) -> None:
+def test_mod_and_floor_division_are_numpys(prims: Prims) -> None:
     x, y = inputs(5, 20_000), np.random.default_rng(4).permutation(inputs(6, 20_000))
-    with np.errstate(all="ignore"):
-        want = np.mod(x, y)
-    np.testing.assert_array_equal(prims("mod_f", x, y), want)
+    for name, oracle in (("mod", np.mod), ("floordiv", np.floor_divide)):
+        with np.errstate(all="ignore"):
+            want = oracle(x, y)
+        got = prims(f"{name}_f", x, y)
+        np.testing.assert_array_equal(got, want, err_msg=name)
+        np.testing.assert_array_equal(np.signbit(got)[got == got], np.signbit(want)[got == got], err_msg=name)
 
 
 @pytest.mark.parametrize("cls, dtype", [("i", np.int32), ("l", np.int64)])
@@ -161,7 +170,8 @@ def test_integers_wrap_and_divide_by_zero_to_zero(prims: Prims, cls: str, dtype:
         "not": lambda a: int(a == 0), "add": lambda a, b: wrap(a + b), "sub": lambda a, b: wrap(a - b),
         "mul": lambda a, b: wrap(a * b), "div": quotient, "pow": power, "max": max, "min": min,
         "fmod": lambda a, b: 0 if b == 0 else a - quotient(a, b) * b if b != -1 else 0,
-        "mod": lambda a, b: 0 if b == 0 else a % b, "and": lambda a, b: a & b, "or": lambda a, b: a | b,
+        "mod": lambda a, b: 0 if b == 0 else a % b,
+        "floordiv": lambda a, b: 0 if b == 0 else wrap(a // b), "and": lambda a, b: a & b, "or": lambda a, b: a | b,
         "xor": lambda a, b: a ^ b, "shl": lambda a, b: shifted(a, b, True), "shr": lambda a, b: shifted(a, b, False),
     }  # fmt: skip
     for name in (*INT_UNARY, *INT_BINARY):
@@ -203,7 +213,8 @@ def test_halves_round_as_numpy_and_ml_dtypes_do(prims: Prims) -> None:
 @pytest.mark.parametrize(
     "file, name",
     [*((name, name) for name in ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh")),
-     ("arcsin", "asin"), ("arccos", "acos"), ("arctan", "atan")],
+     ("arcsin", "asin"), ("arccos", "acos"), ("arctan", "atan"), ("arcsinh", "asinh"), ("arccosh", "acosh"),
+     ("arctanh", "atanh"), ("exp2", "exp2"), ("log2", "log2"), ("log10", "log10"), ("cbrt", "cbrt")],
 )  # fmt: skip
 def test_numpys_own_accuracy_set(prims: Prims, file: str, name: str) -> None:
     path = Path(np.__file__).parent / "_core" / "tests" / "data" / f"umath-validation-set-{file}.csv"

@@ -51,6 +51,7 @@ _COSTS = {
     "exp": 0.35, "log": 0.35, "tanh": 0.2, "sin": 0.45, "cos": 0.45, "sqrt": 0.3, "rsqrt": 0.4, "pow": 2.0, "div": 0.1,
     "sign": 0.3, "expm1": 5.0, "log1p": 5.0, "tan": 5.0, "asin": 2.0, "acos": 2.0, "atan": 2.0, "sinh": 5.0,
     "cosh": 5.0, "mod": 5.0, "fmod": 5.0, "atan2": 5.0,
+    "floordiv": 5.0, "exp2": 0.5, "log2": 0.5, "log10": 2.0, "cbrt": 5.0, "asinh": 5.0, "acosh": 5.0, "atanh": 5.0,
 }  # fmt: skip
 _HALF_COST = 1.3
 

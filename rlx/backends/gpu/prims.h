@@ -2,6 +2,7 @@
 // and b (bool), and the casts p_cast_<from>_<to>. They follow NumPy: NaN goes through max and min, integers wrap,
 // integer division by zero gives 0. u8 and i8 are class i, wrapped by p_wrap_u8 and p_wrap_i8 after every operation.
 #include "half.h"
+#include "hyper32.h"
 #include "math32.h"
 #include "trig32.h"
 #ifndef RLX_PRIMS_H
@@ -19,6 +20,10 @@ RLX_FN float p_exp_f(const float x) { return m_exp(x); }
 RLX_FN float p_expm1_f(const float x) { return m_expm1(x); }
 RLX_FN float p_log_f(const float x) { return m_log(x); }
 RLX_FN float p_log1p_f(const float x) { return m_log1p(x); }
+RLX_FN float p_exp2_f(const float x) { return m_exp2(x); }
+RLX_FN float p_log2_f(const float x) { return m_log2_of(x); }
+RLX_FN float p_log10_f(const float x) { return m_log10(x); }
+RLX_FN float p_cbrt_f(const float x) { return m_cbrt(x); }
 RLX_FN float p_sin_f(const float x) { return m_sin(x); }
 RLX_FN float p_cos_f(const float x) { return m_cos(x); }
 RLX_FN float p_tan_f(const float x) { return m_tan(x); }
@@ -28,6 +33,9 @@ RLX_FN float p_atan_f(const float x) { return m_atan(x); }
 RLX_FN float p_sinh_f(const float x) { return m_sinh(x); }
 RLX_FN float p_cosh_f(const float x) { return m_cosh(x); }
 RLX_FN float p_tanh_f(const float x) { return m_tanh(x); }
+RLX_FN float p_asinh_f(const float x) { return m_asinh(x); }
+RLX_FN float p_acosh_f(const float x) { return m_acosh(x); }
+RLX_FN float p_atanh_f(const float x) { return m_atanh(x); }
 RLX_FN float p_erf_f(const float x) { return m_erf(x); }
 RLX_FN float p_floor_f(const float x) { return RLX_FLOOR(x); }
 RLX_FN float p_ceil_f(const float x) { return RLX_CEIL(x); }
@@ -49,6 +57,15 @@ RLX_FN float p_mod_f(const float a, const float b) {
     if (m_is_nan(r)) return r;
     if (r == 0.0f) return m_with_sign(r, b);
     return (r < 0.0f) != (b < 0.0f) ? r + b : r;
+}
+RLX_FN float p_floordiv_f(const float a, const float b) {
+    if (b == 0.0f) return m_div(a, b);
+    const float r = m_fmod(a, b);
+    float q = m_div(a - r, b);
+    if (r != 0.0f && (r < 0.0f) != (b < 0.0f)) q = q - 1.0f;
+    if (q == 0.0f) return m_with_sign(0.0f, m_div(a, b));
+    const float f = RLX_FLOOR(q);
+    return q - f > 0.5f ? f + 1.0f : f;
 }
 RLX_FN float p_atan2_f(const float a, const float b) { return m_atan2(a, b); }
 RLX_FN bool p_eq_f(const float a, const float b) { return a == b; }
@@ -87,6 +104,12 @@ RLX_FN float p_select_f(const bool c, const float a, const float b) { return c ?
         const I d = b == I(0) || b == I(-1) ? I(1) : b;                                                                \
         const I r = a - (a / d) * d;                                                                                   \
         return r != I(0) && (r < I(0)) != (d < I(0)) ? r + d : r;                                                      \
+    }                                                                                                                  \
+    RLX_FN I p_floordiv_##s(const I a, const I b) {                                                                    \
+        const I d = b == I(0) || b == I(-1) ? I(1) : b;                                                                \
+        const I r = a - (a / d) * d;                                                                                   \
+        const I q = p_div_##s(a, b);                                                                                   \
+        return r != I(0) && (r < I(0)) != (d < I(0)) ? q - I(1) : q;                                                   \
     }                                                                                                                  \
     RLX_FN I p_pow_##s(const I a, const I b) {                                                                         \
         const bool odd = (b & I(1)) == I(1);                                                                           \

@@ -27,7 +27,8 @@ THROUGH_META = ("strided", "repeated")
 # Primitives of many instructions. A tree with more of them than this waits for arithmetic, not for memory: it is
 # compiled once, not four times side by side.
 _HEAVY = frozenset({"exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
-                    "erf", "pow", "atan2", "fmod", "mod"})  # fmt: skip
+                    "erf", "pow", "atan2", "fmod", "mod", "floordiv", "exp2", "log2", "log10", "cbrt", "asinh", "acosh",
+                    "atanh"})  # fmt: skip
 MAX_HEAVY = 4
 
 # Sixteen bits moved as they are: data movement must not touch the payload of a NaN.
@@ -35,7 +36,8 @@ RAW16 = DType("u16", 2, "u", np.dtype(np.uint16))
 
 _LOGIC = frozenset({"not", "isnan", "isinf", "add", "mul", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "select"})
 _BITS = frozenset({"and", "or", "xor", "shl", "shr"})
-_WHOLE = frozenset({"neg", "abs", "sign", "floor", "ceil", "round", "trunc", "sub", "div", "pow", "mod", "fmod"})
+_WHOLE = frozenset({"neg", "abs", "sign", "floor", "ceil", "round", "trunc", "sub", "div", "pow", "mod", "fmod",
+                    "floordiv"})  # fmt: skip
 # The primitives that prims.h has for each class of arguments.
 DEFINED: dict[Class, frozenset[str]] = {
     "f": frozenset(PRIMS) - _BITS - {"cast"},
@@ -45,7 +47,7 @@ DEFINED: dict[Class, frozenset[str]] = {
 }
 
 # The primitives whose u8 and i8 results may leave the range.
-_WRAPPED = frozenset({"neg", "abs", "add", "sub", "mul", "div", "pow", "shl", "mod", "fmod"})
+_WRAPPED = frozenset({"neg", "abs", "add", "sub", "mul", "div", "pow", "shl", "mod", "fmod", "floordiv"})
 
 
 @dataclass(frozen=True, slots=True)
