@@ -1,5 +1,7 @@
 """`python -m rlx.conformance`: every case on every device, in parts that an interrupted run resumes after.
 
+Each case runs plainly and between guard bytes.
+
 Outcomes are appended to one file a device under `.conformance/`, named after a digest of rlx's own sources and of the
 device's driver: a run that was stopped goes on where it was, and a change of the code or the driver begins anew.
 """
@@ -71,7 +73,7 @@ def _run(session: Session, cases: list[Case], file: Path, end: float) -> list[Ou
         print(f"{session.info.id}: {len(cases) - len(left)} of {len(cases)} cases are done already ({file})")
     started = shown = time.monotonic()
     with file.open("a", encoding="utf-8") as log:
-        for i, outcome in enumerate(run_cases(session, left), 1):
+        for i, outcome in enumerate(run_cases(session, left, guarded=True), 1):
             outcomes[outcome.case] = outcome
             log.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
             now = time.monotonic()

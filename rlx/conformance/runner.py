@@ -1,7 +1,7 @@
 """The runner: cases on a device, each with its verdict. A result counts as a pass only where it was computed and right.
 
 An outcome is "pass", "fail" or "unsupported" (the device refused to compile it); passes that needed a host step say so.
-Every recording a case makes also goes through the hazard checker.
+Every recording a case makes also goes through the hazard checker; guarded runs follow where they are asked for.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from rlx.conformance.case import Case
+from rlx.conformance.guarded import guarded_faults
 from rlx.conformance.hazards import HasSchedule, check_recording
 from rlx.errors import DeviceLost, RlxError, UnsupportedOp
 from rlx.runtime import CompiledGraph, Session
@@ -42,14 +43,14 @@ class Outcome:
         return "host" in self.how
 
 
-def run_case(session: Session, case: Case) -> Outcome:
-    """Compiles and runs one case.
+def run_case(session: Session, case: Case, guarded: bool = False) -> Outcome:
+    """Compiles and runs one case; `guarded`: then once more between guard bytes, in memory filled with NaN.
 
     Raises: DeviceLost, after which no other case can run, and what is not rlx's own error: that is a bug, not a
     verdict, and carries the case's name.
     """
     try:
-        return _run(session, case)
+        return _run(session, case, guarded)
     except DeviceLost:
         raise
     except RlxError as error:
@@ -60,7 +61,7 @@ def run_case(session: Session, case: Case) -> Outcome:
         raise
 
 
-def _run(session: Session, case: Case) -> Outcome:
+def _run(session: Session, case: Case, guarded: bool) -> Outcome:
     device = session.info.id
     graph = case.graph()
     try:
@@ -73,8 +74,9 @@ def _run(session: Session, case: Case) -> Outcome:
         hazards = find_run_hazards(compiled)
     with np.errstate(all="ignore"):
         verdict = case.check(outputs, session.info.preserves_subnormals)
-    ok = verdict.ok and not hazards
-    message = "; ".join([*([verdict.message] if verdict.message else []), *hazards])
+    stray = guarded_faults(session.device, case) if guarded and verdict.ok else ""
+    message = "; ".join([*filter(None, (verdict.message, stray and f"guarded: {stray}")), *hazards])
+    ok = verdict.ok and not message
     status: Status = "pass" if ok else "fail"
     return Outcome(
         case.id, case.op, device, status, how, verdict.max_ulp, verdict.nmse, verdict.max_error, message
@@ -87,10 +89,10 @@ def find_run_hazards(compiled: CompiledGraph) -> list[str]:
     return [f"recording {i}: {h}" for i, r in enumerate(recorded) for h in check_recording(r, compiled.arena)]
 
 
-def run_cases(session: Session, cases: Iterable[Case]) -> Iterator[Outcome]:
+def run_cases(session: Session, cases: Iterable[Case], guarded: bool = False) -> Iterator[Outcome]:
     """The outcomes, one by one."""
     for case in cases:
-        yield run_case(session, case)
+        yield run_case(session, case, guarded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ def _all() -> Iterator[Case]:
         yield _case(((), (), 17, 200, 9), (dtype, dtype), domain="positive")
         yield _case(((), (), 9, 20, 17), (dtype, dtype), domain="zeros")
         yield _case(((), (), 9, 20, 17), (dtype, dtype), domain="ties", bias=dtype, activation="relu")
+    yield _case(((65601,), (65601,), 1, 2, 1))  # more workgroups than one axis of a grid need hold
 
 
 def cases() -> list[Case]:

@@ -1,0 +1,211 @@
+"""`python -m rlx.conformance.ops_page`: writes docs/ops.md, what every op is, where it runs and how it is judged.
+
+How an op runs is asked of the lowering rules for the features of typical devices; no device is needed. The worst errors
+come from outcome files of `python -m rlx.conformance`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlx.backends.gpu.executable import load_rules
+from rlx.backends.gpu.lowering import runs_natively
+from rlx.conformance.case import Case, all_cases
+from rlx.conformance.tolerances import Tolerance
+from rlx.driver.device import Support
+from rlx.errors import RlxError
+from rlx.ir import REGISTRY, Node, Op
+from rlx.passes.legalize import decomposition
+
+PAGE = Path("docs/ops.md")
+COMMAND = "python -m rlx.conformance.ops_page"
+_STORAGE = frozenset({"16bit_storage", "8bit_storage", "i64"})
+# What devices of a kind offer, as DeviceInfo.features has it.
+KINDS = {
+    "cuda": _STORAGE | {"cuda", "f16", "bf16", "i8", "f64", "subgroup", "tensorcore"},
+    "vulkan (NVIDIA)": _STORAGE
+    | {
+        "f16", "i8", "i16", "f64", "subgroup", "scalar_layout", "memory_model", "intdot", "float_controls",
+        "float_controls_f16", "float_controls_f64", "denorm_preserve", "rte", "coopmat", "coopmat2",
+    },
+    "vulkan (lavapipe)": _STORAGE
+    | {
+        "f16", "i8", "i16", "f64", "subgroup", "scalar_layout", "memory_model", "intdot", "float_controls",
+        "float_controls_f16", "float_controls_f64", "rte",
+    },
+}  # fmt: skip
+_DTYPES = ("f32", "f16", "bf16", "f64", "i32", "i64", "i8", "u8", "bool")
+
+
+@dataclass(slots=True)
+class Errors:
+    """The outcomes of one op on one device. Errors are in ULP of the result's dtype, and relative."""
+
+    passed: int = 0
+    others: int = 0
+    ulp: float = 0.0
+    nmse: float = 0.0
+
+    def add(self, status: str, ulp: float, nmse: float) -> None:
+        self.passed += status == "pass"
+        self.others += status != "pass"
+        if status == "pass" and math.isfinite(ulp) and math.isfinite(nmse):
+            self.ulp, self.nmse = max(self.ulp, ulp), max(self.nmse, nmse)
+
+
+Seen = dict[str, dict[str, Errors]]  # device, then op
+
+
+def read_outcomes(files: Iterable[Path], tolerances: dict[str, Tolerance]) -> Seen:
+    """The errors of outcome files, by device and op. `tolerances`, by case, says which figure counts.
+
+    Raises: RlxError for a file that cannot be read. Cases that no longer exist and torn lines are left out.
+    """
+    seen: Seen = {}
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise RlxError(f"outcome file {file}: {error.strerror}; python -m rlx.conformance writes them") from error
+        for entry in _entries(text):
+            tolerance = tolerances.get(entry["case"])
+            if tolerance is not None:
+                found = seen.setdefault(entry["device"], {}).setdefault(entry["op"], Errors())
+                by_norm = tolerance.kind == "norm"
+                found.add(
+                    entry["status"], 0.0 if by_norm else entry["max_ulp"], entry["nmse"] if by_norm else 0.0
+                )
+    return seen
+
+
+def _entries(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # a run was killed while it wrote
+        if isinstance(entry, dict) and {"case", "op", "device", "status", "max_ulp", "nmse"} <= set(entry):
+            yield entry
+
+
+def how(case: Case, features: frozenset[str]) -> str:
+    """How the node of a case runs on a device of these features: native, decomposed or host."""
+
+    def support(node: Node) -> Support:
+        return "native" if node.op.leaf or runs_natively(node, features) else "host"
+
+    (node,) = (n for n in case.graph().nodes if not n.op.leaf)
+    if support(node) == "native":
+        return "native"
+    return "host" if decomposition(node, support) is None else "decomposed"
+
+
+def _ways(cases: Sequence[Case], features: frozenset[str]) -> str:
+    """One word where all cases run alike; else how many run how."""
+    counts = Counter(how(c, features) for c in cases)
+    return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {w}" for w, n in counts.most_common())
+
+
+def _dtypes(cases: Sequence[Case]) -> str:
+    found = {s.dtype.name for c in cases for s in c.inputs}
+    return " ".join(d for d in _DTYPES if d in found)
+
+
+def _tolerance(t: Tolerance) -> str:
+    if t.kind == "ulp":
+        return f"{t.ulp:g} ULP" + (f" + {t.floor:g}" if t.floor else "")
+    return f"NMSE {t.nmse:g}, {t.max_error:g}" if t.kind == "norm" else t.kind
+
+
+def _tolerances(cases: Sequence[Case]) -> str:
+    return "; ".join(text for text, _ in Counter(_tolerance(c.tolerance) for c in cases).most_common())
+
+
+def _worst(errors: Errors | None) -> str:
+    if errors is None:
+        return "–"
+    figures = [f"{errors.ulp:.2g} ULP"] if errors.ulp else []
+    figures += [f"NMSE {errors.nmse:.1e}"] if errors.nmse else []
+    figures += [f"{errors.others} not passed"] if errors.others else []
+    return ", ".join(figures) or "0"
+
+
+def row(op: Op, cases: Sequence[Case], seen: Seen) -> str:
+    """The op's line of the table."""
+    cells = [f"`{op.name}`", *(_ways(cases, features) for features in KINDS.values())]
+    cells += [_dtypes(cases), str(len(cases)), _tolerances(cases), op.judge]
+    cells += [_worst(found.get(op.name)) for _, found in sorted(seen.items())]
+    return f"| {' | '.join(cells)} |"
+
+
+def page(seen: Seen) -> str:
+    """The whole page."""
+    load_rules()
+    cases: dict[str, list[Case]] = {}
+    for case in all_cases():
+        cases.setdefault(case.op, []).append(case)
+    ops = [op for op in REGISTRY.values() if not op.leaf]
+    total = sum(map(len, cases.values()))
+    head = ["op", *KINDS, "dtypes", "cases", "tolerance", "judge", *(f"worst, {d}" for d in sorted(seen))]
+    lines = [
+        "# Ops", "",
+        f"Written by `{COMMAND}`; do not edit. {len(ops)} ops, {total:,} conformance cases, which every device runs.",
+        "",
+        "How an op runs: **native**, by kernels of its own; **decomposed**, written with native ops; **host**, by",
+        "NumPy, and the report says so; numbers where its cases differ. The CPU runs every op natively. A device of",
+        "other features may differ: `CompiledGraph.report()` tells. Dtypes are those of the cases' inputs.", "",
+        "Tolerance: *bits* allows no difference; *equal* none but the sign of a zero; *ULP* counts units in the",
+        "last place of f32, + an absolute floor; *NMSE* is the squared error over the squared reference, beside it",
+        "the largest error over the largest value. f16 and bf16 results may be one ULP of their own further off.",
+        "The judge is what holds the float64 reference to account.", "",
+    ]  # fmt: skip
+    if seen:
+        done = {d: sum(e.passed + e.others for e in found.values()) for d, found in seen.items()}
+        which = ", ".join(f"{d} ({done[d]:,} cases)" for d in sorted(done))
+        lines += [
+            f"Worst errors seen, in ULP of the result's dtype: {which}. A 0 is an exact result; – was not run.", ""
+        ]
+    for family in dict.fromkeys(op.family for op in ops):
+        lines += [f"## {family}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+        lines += [row(op, cases.get(op.name, []), seen) for op in ops if op.family == family]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def latest(folder: Path) -> list[Path]:
+    """The newest outcome file of each device in a folder: they are named <device>-<digest>.jsonl."""
+    newest: dict[str, Path] = {}
+    for file in sorted(folder.glob("*.jsonl"), key=lambda f: f.stat().st_mtime):
+        newest[file.stem.rpartition("-")[0]] = file
+    return list(newest.values())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes the page. Exit status 2 where an outcome file cannot be read."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    parser.add_argument(
+        "--outcomes", type=Path, nargs="+", help="outcome files (default: the newest of each device in .conformance/)"
+    )
+    parser.add_argument("--out", type=Path, default=PAGE, help=f"the page (default {PAGE})")
+    given = parser.parse_args(arguments)
+    try:
+        files = given.outcomes or latest(Path(".conformance"))
+        text = page(read_outcomes(files, {c.id: c.tolerance for c in all_cases()}))
+    except RlxError as error:
+        print(f"ops_page: {error}", file=sys.stderr)
+        return 2
+    given.out.write_text(text, encoding="utf-8")
+    print(f"{given.out}: {len(text.splitlines())} lines, outcomes of {', '.join(map(str, files)) or 'no device'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
