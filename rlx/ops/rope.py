@@ -247,9 +247,9 @@ def rope(
         given.append(positions if isinstance(positions, Tensor) else np.asarray(positions))
     made = list(tensors("rope", *given))
     made[:3] = [floating(t) for t in made[:3]]
+    axis = normalize_axis(axis, made[0].ndim, "rope")
     if len(made) == 4:
         made[3] = _narrowed(made[3], int(offset), made[1].shape, made[0].shape, axis)
-    axis = normalize_axis(axis, made[0].ndim, "rope")
     return apply("rope", *made, axis=axis, offset=int(offset), interleaved=bool(interleaved), sections=int(sections),
                  inverse=bool(inverse))  # fmt: skip
 
@@ -259,8 +259,10 @@ def _narrowed(p: Tensor, offset: int, table: tuple[int, ...], shape: tuple[int, 
     if p.dtype not in (i32, i64):
         raise DTypeError(f"rope: the positions are {p.dtype}; expected i32 or i64")
     if p.node.op.name == "constant" and p.size and len(table) == 2 and shape:
-        value = np.asarray(p.node.attrs["value"]).astype(object) + offset
-        low, high = value.min(), value.max() + (shape[axis] - 1 if p.ndim == 0 and shape[axis] else 0)
+        value = np.asarray(p.node.attrs["value"])
+        low, high = int(value.min()) + offset, int(value.max()) + offset
+        if p.ndim == 0:
+            high += max(shape[axis] - 1, 0)
         if low < 0 or high >= table[0]:
             raise ShapeError(f"rope: positions {low} to {high} lie outside the tables of {table[0]} positions")
     return cast_to(apply("clip", p, min=-(2**31), max=2**31 - 1), i32) if p.dtype == i64 else p

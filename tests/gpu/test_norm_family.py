@@ -69,7 +69,8 @@ _CUDA = (
     "group_norm_grad-f32-1x12x7x5-normal-eps1e-05-g4-weights_f32-beta_f32",
     "group_norm_grad-f32-1x2x17000-normal-eps1e-05-g1-weights_f32-beta_f32",
     "group_norm_grad-f32-0x4x3-normal-eps1e-05-g2-weights_f32-beta_f32",
-    "softmax_grad-f32-1x8193-axis1-normal", "softmax_grad-f16-33x65-axis1-holes", "softmax_grad-f32-3x129x2-axis1-normal",
+    "softmax_grad-f32-1x8193-axis1-normal", "softmax_grad-f16-33x65-axis1-holes",
+    "softmax_grad-f32-3x129x2-axis1-normal",
     "cross_entropy-f32-2x8196-normal-index-ignore-100", "cross_entropy-f16-40x7-normal-wild-ignore3",
     "cross_entropy_grad-f32-1x8193-normal-index-ignore-100", "cross_entropy_grad-bf16-33x65-holes-index-ignore-100",
 )  # fmt: skip
