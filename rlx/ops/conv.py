@@ -41,7 +41,9 @@ def _want_same(op: str, a: TensorType, b: TensorType, names: tuple[str, str]) ->
     """Both with the same number of spatial axes, which is returned."""
     n = want_image(op, a, names[0])
     if b.rank != a.rank:
-        raise ShapeError(f"{op}: the {names[0]} is {a.shape} and the {names[1]} {b.shape}; expected equal ranks")
+        raise ShapeError(
+            f"{op}: the {names[0]} is {a.shape} and the {names[1]} {b.shape}; expected equal ranks"
+        )
     return n
 
 
@@ -57,7 +59,9 @@ def _want_kernel(op: str, kernel: Sequence[int], weight: TensorType) -> None:
 
 def _want_bias(op: str, types: Sequence[TensorType], channels: int) -> None:
     if len(types) == 3 and types[2].shape != (channels,):
-        raise ShapeError(f"{op}: the bias is {types[2].shape}; expected ({channels},), one for each output channel")
+        raise ShapeError(
+            f"{op}: the bias is {types[2].shape}; expected ({channels},), one for each output channel"
+        )
 
 
 def _conv_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -229,7 +233,9 @@ def _grad_weight_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     expected = (x.shape[0], d.shape[1], *window_counts(op, x.shape[2:], attrs["kernel"], *_geometry(attrs)))
     if d.shape != expected:
         raise ShapeError(f"{op}: the gradient is {d.shape}; expected {expected}, what the convolution gives")
-    return TensorType((d.shape[1], x.shape[1] // attrs["groups"], *attrs["kernel"]), promote(x.dtype, d.dtype))
+    return TensorType(
+        (d.shape[1], x.shape[1] // attrs["groups"], *attrs["kernel"]), promote(x.dtype, d.dtype)
+    )
 
 
 def _grad_weight(x: Array, d: Array, *, kernel: Ints, **attrs: Any) -> Array:

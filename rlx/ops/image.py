@@ -31,7 +31,11 @@ def want_counts(op: str, attrs: Attrs, names: Sequence[str], n: int, least: int 
     """Raises: ShapeError unless each attribute is a tuple of n ints ≥ `least`."""
     for name in names:
         value = attrs[name]
-        if not isinstance(value, tuple) or len(value) != n or not all(type(v) is int and v >= least for v in value):
+        if (
+            not isinstance(value, tuple)
+            or len(value) != n
+            or not all(type(v) is int and v >= least for v in value)
+        ):
             raise ShapeError(f"{op}: {name} is {value!r}; expected a tuple of {n} ints ≥ {least}")
 
 
@@ -48,7 +52,9 @@ def want_pads(op: str, attrs: Attrs, n: int) -> None:
 
 def want_groups(op: str, groups: Any, channels: int, what: str) -> None:
     if type(groups) is not int or groups < 1 or channels % groups:
-        raise ShapeError(f"{op}: groups is {groups!r}; expected an int ≥ 1 that divides the {channels} {what}")
+        raise ShapeError(
+            f"{op}: groups is {groups!r}; expected an int ≥ 1 that divides the {channels} {what}"
+        )
 
 
 def per_axis(op: str, what: str, value: Any, n: int) -> Ints:
@@ -76,7 +82,13 @@ def spatial_axes(op: str, x: Tensor) -> int:
 
 
 def window_counts(
-    op: str, sizes: Sequence[int], kernel: Ints, strides: Ints, dilations: Ints, pads: Pads, ceil: bool = False
+    op: str,
+    sizes: Sequence[int],
+    kernel: Ints,
+    strides: Ints,
+    dilations: Ints,
+    pads: Pads,
+    ceil: bool = False,
 ) -> Ints:
     """How many windows there are along each axis. With `ceil` a last window that only begins inside counts too.
 
@@ -108,7 +120,9 @@ def windows(
     # Room for windows that begin inside and end beyond the padding (ceil mode).
     ends = [
         max(after, (c - 1) * s + d * (k - 1) + 1 - before - n)
-        for n, k, s, d, (before, after), c in zip(spatial, kernel, strides, dilations, pads, counts, strict=True)
+        for n, k, s, d, (before, after), c in zip(
+            spatial, kernel, strides, dilations, pads, counts, strict=True
+        )
     ]
     width = [(0, 0), (0, 0), *((before, end) for (before, _), end in zip(pads, ends, strict=True))]
     padded = np.pad(x, width, constant_values=fill) if any(map(any, width)) else np.ascontiguousarray(x)
@@ -187,4 +201,6 @@ def im2col(x: TensorLike, kernel: Any, *, strides: Any = 1, dilations: Any = 1, 
 def want_floats(op: str, types: Sequence[TensorType], names: Sequence[str]) -> None:
     for what, t in zip(names, types, strict=False):
         if not t.dtype.is_float:
-            raise DTypeError(f"{op}: the {what} is {t.dtype}; expected a float (rlx.{op} casts integers to f32)")
+            raise DTypeError(
+                f"{op}: the {what} is {t.dtype}; expected a float (rlx.{op} casts integers to f32)"
+            )

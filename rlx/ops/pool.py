@@ -98,7 +98,9 @@ def _max_grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     x, d = types
     expected = (*x.shape[:2], *_want_pool(op, x, attrs))
     if d.shape != expected:
-        raise ShapeError(f"{op}: the gradient is {d.shape}; expected {expected}, the shape of the pooled input")
+        raise ShapeError(
+            f"{op}: the gradient is {d.shape}; expected {expected}, the shape of the pooled input"
+        )
     return x
 
 
@@ -151,7 +153,8 @@ def _picked(x: Tensor, g: Tensor, d: Tensor, attrs: Attrs) -> Tensor:
     inside = x.graph.constant((places >= 0).reshape(1, taps, -1))
     shape = (flat[0], taps, math.prod(places.shape[1:]))
     wide = [
-        apply("reshape", apply("gather", apply("reshape", t, shape=flat), index, axis=1), shape=shape) for t in (x, g)
+        apply("reshape", apply("gather", apply("reshape", t, shape=flat), index, axis=1), shape=shape)
+        for t in (x, g)
     ]
     seen = apply("where", inside, wide[0], -math.inf)
     top = apply("equal", seen, apply("max", seen, axes=(1,), keepdims=True))
@@ -235,7 +238,13 @@ def _window(op: str, x: Tensor, kernel: Any, strides: Any, pads: Any) -> dict[st
 
 
 def max_pool(
-    x: TensorLike, kernel: Any, *, strides: Any = None, pads: Any = 0, dilations: Any = 1, ceil_mode: bool = False
+    x: TensorLike,
+    kernel: Any,
+    *,
+    strides: Any = None,
+    pads: Any = 0,
+    dilations: Any = 1,
+    ceil_mode: bool = False,
 ) -> Tensor:
     """The largest element of each window.
 

@@ -33,11 +33,19 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     want_inputs(op, types, 1)
     x = types[0]
     sizes, scales = attrs["sizes"], attrs["scales"]
-    if not isinstance(sizes, tuple) or len(sizes) != x.rank or not all(type(n) is int and n >= 0 for n in sizes):
-        raise ShapeError(f"{op}: sizes is {sizes!r}; expected a tuple of {x.rank} ints ≥ 0, one for each axis of {x}")
+    if (
+        not isinstance(sizes, tuple)
+        or len(sizes) != x.rank
+        or not all(type(n) is int and n >= 0 for n in sizes)
+    ):
+        raise ShapeError(
+            f"{op}: sizes is {sizes!r}; expected a tuple of {x.rank} ints ≥ 0, one for each axis of {x}"
+        )
     good = isinstance(scales, tuple) and len(scales) == x.rank
     if not good or not all(isinstance(s, float) and math.isfinite(s) and s > 0 for s in scales):
-        raise ShapeError(f"{op}: scales is {scales!r}; expected a tuple of {x.rank} floats > 0, one for each axis")
+        raise ShapeError(
+            f"{op}: scales is {scales!r}; expected a tuple of {x.rank} floats > 0, one for each axis"
+        )
     for axis, (n, size) in enumerate(zip(x.shape, sizes, strict=True)):
         if size and not n:
             raise ShapeError(f"{op}: axis {axis} of {x} is empty and cannot become {size} long")
@@ -250,5 +258,7 @@ def upsample2x(x: TensorLike) -> Tensor:
     """Every element of the spatial axes twice: nearest, scale 2. Shape: (N, C, *S) gives (N, C, *2S)."""
     x = tensor("upsample2x", x)
     if x.ndim < 3:
-        raise ShapeError(f"upsample2x: the input is {x.type}; expected (N, C, …) with at least one spatial axis")
+        raise ShapeError(
+            f"upsample2x: the input is {x.type}; expected (N, C, …) with at least one spatial axis"
+        )
     return resize(x, scales=(2.0,) * (x.ndim - 2), coordinates="asymmetric", rounding="floor")

@@ -32,13 +32,27 @@ def _to_grid(grid: Tensor) -> Tensor:
 
 def _grad_input(d: Tensor, w: Tensor) -> Tensor:
     return apply(
-        "conv_grad_input", d, w, sizes=(6, 5), strides=(2, 1), dilations=(1, 2), pads=((1, 0), (1, 1)), groups=2
+        "conv_grad_input",
+        d,
+        w,
+        sizes=(6, 5),
+        strides=(2, 1),
+        dilations=(1, 2),
+        pads=((1, 0), (1, 1)),
+        groups=2,
     )
 
 
 def _grad_weight(x: Tensor, d: Tensor) -> Tensor:
     return apply(
-        "conv_grad_weight", x, d, kernel=(2, 2), strides=(2, 1), dilations=(1, 2), pads=((1, 0), (1, 1)), groups=2
+        "conv_grad_weight",
+        x,
+        d,
+        kernel=(2, 2),
+        strides=(2, 1),
+        dilations=(1, 2),
+        pads=((1, 0), (1, 1)),
+        groups=2,
     )
 
 

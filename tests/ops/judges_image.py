@@ -22,7 +22,15 @@ def _function(torch: Any, name: str, x: Any) -> Any:
 
 
 def _conv(
-    torch: Any, x: Any, w: Any, *bias: Any, strides: Any, dilations: Any, pads: Any, groups: int, activation: Any
+    torch: Any,
+    x: Any,
+    w: Any,
+    *bias: Any,
+    strides: Any,
+    dilations: Any,
+    pads: Any,
+    groups: int,
+    activation: Any,
 ) -> Any:
     if x.shape[0] == 0 or 0 in w.shape:
         raise AssertionError("no case asks this judge for nothing")
@@ -33,7 +41,15 @@ def _conv(
 
 
 def _conv_transpose(
-    torch: Any, x: Any, w: Any, *bias: Any, strides: Any, dilations: Any, pads: Any, groups: int, output_padding: Any
+    torch: Any,
+    x: Any,
+    w: Any,
+    *bias: Any,
+    strides: Any,
+    dilations: Any,
+    pads: Any,
+    groups: int,
+    output_padding: Any,
 ) -> Any:
     """The whole result by torch, then cut (or, for output padding beyond it, widened) as the pads say."""
     full = _function(torch, "conv_transpose", x)(x, w, None, strides, 0, 0, groups, dilations)
@@ -78,7 +94,8 @@ def _im2col(x: Array, *, kernel: Any, strides: Any, dilations: Any, pads: Any) -
         return np.asarray(torch.nn.functional.unfold(wide, kernel, dilations, 0, strides).numpy())
     p = np.pad(x, ((0, 0), (0, 0), *pads))
     counts = [
-        len(range(0, n - d * (k - 1), s)) for n, k, s, d in zip(p.shape[2:], kernel, strides, dilations, strict=True)
+        len(range(0, n - d * (k - 1), s))
+        for n, k, s, d in zip(p.shape[2:], kernel, strides, dilations, strict=True)
     ]
     rows = []
     for c in range(x.shape[1]):
@@ -129,7 +146,9 @@ def _avg_pool(torch: Any, x: Any, **attrs: Any) -> Any:
 def _resize(x: Array, **attrs: Any) -> Array:
     """What onnx.reference runs for Resize, with its coefficients in float64 (its evaluator hands them over in float32);
     "tf_half_pixel_for_nn", which later versions of the standard dropped, by its definition."""
-    module = pytest.importorskip("onnx.reference.ops.op_resize", reason="the judge of this op is onnx.reference")
+    module = pytest.importorskip(
+        "onnx.reference.ops.op_resize", reason="the judge of this op is onnx.reference"
+    )
     sizes, scales, mode = attrs["sizes"], attrs["scales"], attrs["mode"]
     if attrs["coordinates"] == "tf_half_pixel_for_nn":
         assert mode == "nearest" and attrs["rounding"] == "floor"

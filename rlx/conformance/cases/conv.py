@@ -111,7 +111,14 @@ _SETTINGS: tuple[Setting, ...] = (
     Setting(1, 6, 6, (5, 5, 5), (3, 3, 3), 2, pads=1, groups=6),
     Setting(1, 3, 17, (4, 4, 4), (2, 2, 2), 2),
 )
-_PAIRS: tuple[tuple[DType, DType], ...] = ((f16, f16), (bf16, bf16), (f32, f16), (f32, bf16), (f16, f32), (f16, bf16))
+_PAIRS: tuple[tuple[DType, DType], ...] = (
+    (f16, f16),
+    (bf16, bf16),
+    (f32, f16),
+    (f32, bf16),
+    (f16, f32),
+    (f16, bf16),
+)
 _FEW = tuple(_SETTINGS[i] for i in (2, 8, 12, 14, 24, 30, 34))
 _ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 
@@ -161,7 +168,9 @@ def _gradients() -> Iterator[Case]:
     for s in (many, depthwise):
         for domain in ("normal", "offset"):
             specs = (InputSpec(s.x, f32, domain), InputSpec(s.y, f32, domain))
-            yield Case("conv_grad_weight", f"long-{s.name}-{domain}", specs, {"kernel": s.kernel, **s.attrs()}, NORM)
+            yield Case(
+                "conv_grad_weight", f"long-{s.name}-{domain}", specs, {"kernel": s.kernel, **s.attrs()}, NORM
+            )
 
 
 def _transposed() -> Iterator[Case]:
@@ -183,7 +192,9 @@ def _transposed() -> Iterator[Case]:
 
     for s in _SETTINGS:
         rank = len(s.sizes)
-        room = tuple(max(a, b) - 1 for a, b in zip(_each(s.stride, rank), _each(s.dilation, rank), strict=True))
+        room = tuple(
+            max(a, b) - 1 for a, b in zip(_each(s.stride, rank), _each(s.dilation, rank), strict=True)
+        )
         for pair in ((f32, f32), *(_PAIRS if s in _FEW else ())):
             for extra, bias in {((0,) * rank, True), (room, False)}:
                 made = case(s, extra, pair, bias)
@@ -214,5 +225,3 @@ def _empty() -> Iterator[Case]:
 def cases() -> Sequence[Case]:
     found = [*_conv(), *_gradients(), *_transposed(), *_im2col(), *_empty()]
     return list({c.id: c for c in found}.values())
-
-

@@ -65,7 +65,9 @@ def _name(w: Window) -> str:
 def _max() -> Iterator[Case]:
     def case(w: Window, dtype: DType, domain: str) -> Case:
         attrs = {**_attrs(w), "dilations": w[3]}
-        return Case("max_pool", f"{dtype}-{_name(w)}-{domain}", (InputSpec(w[0], dtype, domain),), attrs, EQUAL)
+        return Case(
+            "max_pool", f"{dtype}-{_name(w)}-{domain}", (InputSpec(w[0], dtype, domain),), attrs, EQUAL
+        )
 
     for w in _WINDOWS:
         yield case(w, f32, "any")
@@ -79,7 +81,10 @@ def _max() -> Iterator[Case]:
 def _max_grad() -> Iterator[Case]:
     def case(w: Window, dtype: DType, domain: str) -> Case:
         attrs = {**_attrs(w), "dilations": w[3]}
-        x, d = InputSpec(w[0], dtype, domain), InputSpec((*w[0][:2], *pool_counts("case", w[0], attrs)), dtype)
+        x, d = (
+            InputSpec(w[0], dtype, domain),
+            InputSpec((*w[0][:2], *pool_counts("case", w[0], attrs)), dtype),
+        )
         return Case("max_pool_grad", f"{dtype}-{_name(w)}-{domain}", (x, d), attrs, NORM)
 
     for w in _WINDOWS:
@@ -110,5 +115,3 @@ def _avg() -> Iterator[Case]:
 def cases() -> Sequence[Case]:
     found = [*_max(), *_max_grad(), *_avg()]
     return list({c.id: c for c in found}.values())
-
-

@@ -11,7 +11,9 @@ from rlx.dtypes import DType, f16, f32
 from rlx.ops.resize import COORDINATES, ROUNDING
 
 Shape = tuple[int, ...]
-_PLACES_REASON = "places are computed in f32, to 6e-8 of the axis's length, and a step of one is a whole difference"
+_PLACES_REASON = (
+    "places are computed in f32, to 6e-8 of the axis's length, and a step of one is a whole difference"
+)
 _PLACES = Tolerance("norm", nmse=1e-10, max_error=1e-4)
 
 # Shape and new shape; scales are their ratios.
@@ -67,7 +69,9 @@ def _resize() -> Iterator[Case]:
     for coordinates in modes:
         for number in (4, 5, 6, 7, 13):
             yield case(*_SIZES[number], "linear", coordinates=coordinates)
-            if not (number == 7 and coordinates == "pytorch_half_pixel"):  # the standard says 0, its reference -0.5
+            if not (
+                number == 7 and coordinates == "pytorch_half_pixel"
+            ):  # the standard says 0, its reference -0.5
                 yield case(*_SIZES[number], "cubic", coordinates=coordinates)
         for rounding in ROUNDING:
             for number in (4, 6, 10):
