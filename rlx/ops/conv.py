@@ -41,9 +41,7 @@ def _want_same(op: str, a: TensorType, b: TensorType, names: tuple[str, str]) ->
     """Both with the same number of spatial axes, which is returned."""
     n = want_image(op, a, names[0])
     if b.rank != a.rank:
-        raise ShapeError(
-            f"{op}: the {names[0]} is {a.shape} and the {names[1]} {b.shape}; expected equal ranks"
-        )
+        raise ShapeError(f"{op}: {names[0]} {a.shape} beside {names[1]} {b.shape}; expected equal ranks")
     return n
 
 
@@ -59,9 +57,7 @@ def _want_kernel(op: str, kernel: Sequence[int], weight: TensorType) -> None:
 
 def _want_bias(op: str, types: Sequence[TensorType], channels: int) -> None:
     if len(types) == 3 and types[2].shape != (channels,):
-        raise ShapeError(
-            f"{op}: the bias is {types[2].shape}; expected ({channels},), one for each output channel"
-        )
+        raise ShapeError(f"{op}: the bias is {types[2].shape}; expected ({channels},), the output channels")
 
 
 def _conv_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
