@@ -1,11 +1,12 @@
-"""Rules of random graphs: the rest of the elementwise table."""
+"""Rules of random graphs: the rest of the elementwise table, and pad."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from rlx import ops
-from rlx.conformance.random_rules import Made, is_number, rule
+from rlx.conformance.random_rules import MAX_ELEMENTS, Made, is_number, rule
 from rlx.ir import Tensor
 
 if TYPE_CHECKING:
@@ -59,3 +60,13 @@ for _name in ("left_shift", "right_shift"):
 def _bitwise_not(b: Builder) -> Made:
     x = b.pick(lambda t: not t.dtype.is_float)
     return (ops.bitwise_not(x) if x is not None else b.any(),)
+
+
+@rule("pad")
+def _pad(b: Builder) -> Made:
+    x = b.any()
+    mode = b.choose(("constant", "constant", "edge", "reflect", "symmetric", "wrap")) if x.size else "constant"
+    pads = [(b.below(3), b.below(3)) if b.chance(0.5) else (0, 0) for _ in x.shape]
+    if math.prod(n + p + q for n, (p, q) in zip(x.shape, pads, strict=True)) > MAX_ELEMENTS:
+        return (x,)
+    return (ops.pad(x, pads, mode, b.choose((0, 1))),)

@@ -89,6 +89,7 @@ from rlx.ops.norm_add import add_rms_norm as add_rms_norm
 from rlx.ops.norm_more import batch_norm as batch_norm
 from rlx.ops.norm_more import group_norm as group_norm
 from rlx.ops.norm_more import layer_norm_channels as layer_norm_channels
+from rlx.ops.pad import pad as pad
 from rlx.ops.pool import avg_pool as avg_pool
 from rlx.ops.pool import global_avg_pool as global_avg_pool
 from rlx.ops.pool import global_max_pool as global_max_pool
@@ -272,6 +273,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would bring al
     "not_equal",
     "one_hot",
     "ones_like",
+    "pad",
     "permute_dims",
     "pow",
     "prelu",

@@ -23,6 +23,7 @@ from rlx.backends.cpu import movement as movement
 from rlx.backends.cpu import norm as norm
 from rlx.backends.cpu import norm_grad as norm_grad
 from rlx.backends.cpu import norm_more as norm_more
+from rlx.backends.cpu import pad as pad
 from rlx.backends.cpu import reduce as reduce
 from rlx.backends.cpu import resize as resize
 from rlx.backends.cpu import rope as rope

@@ -1,0 +1,88 @@
+"""pad on the CPU: the output is cut into boxes, each a strided copy of the input or filled with the value."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.cpu.context import Array, BindContext, Step
+from rlx.backends.cpu.kernels import cpu_kernel
+from rlx.backends.cpu.movement import copies
+from rlx.ir import Node
+from rlx.ops.pad import filling, sources
+
+_BOXES = 256  # at most; a short axis mirrored many times goes through reads by index
+
+
+@cpu_kernel("pad")
+def bind_pad(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
+    x, out = ins[0], outs[0]
+    pads, mode = node.attrs["pads"], node.attrs["mode"]
+    tables = [sources(n, a, b, mode) for n, (a, b) in zip(x.shape, pads, strict=True)]
+    if mode == "constant":
+        return _constant(x, out, pads, filling(node.attrs["value"], node.output.dtype), ctx)
+    runs = [_runs(t) for t in tables]
+    if math.prod(map(len, runs)) > _BOXES:
+        return _by_index(x, out, [(axis, t) for axis, t in enumerate(tables) if any(pads[axis])], ctx)
+    steps: list[Step] = []
+    for box in itertools.product(*runs):
+        target = out[tuple(slice(at, at + n) for at, n, _, _ in box)]
+        source = x[tuple(_cut(first, step, n) for _, n, first, step in box)]
+        steps += copies(np.broadcast_to(source, target.shape), target, ctx)
+    return steps
+
+
+def _constant(
+    x: Array, out: Array, pads: Sequence[tuple[int, int]], value: Array, ctx: BindContext
+) -> list[Step]:
+    """The value in slabs, axis after axis, each within what the axes before it left; x in the middle."""
+    steps: list[Step] = []
+    rest = out
+    for axis, ((before, _), n) in enumerate(zip(pads, x.shape, strict=True)):
+        head = (slice(None),) * axis
+        for part in (slice(0, before), slice(before + n, None)):
+            slab = rest[(*head, part)]
+            if slab.size:
+                steps.append(partial(np.copyto, slab, value))
+        rest = rest[(*head, slice(before, before + n))]
+    return steps + (copies(x, rest, ctx) if x.size else [])
+
+
+def _runs(table: npt.NDArray[np.int64]) -> list[tuple[int, int, int, int]]:
+    """The axis as runs of equal steps through the input: (place, length, first element, step -1, 0 or 1)."""
+    found: list[tuple[int, int, int, int]] = []
+    at = 0
+    while at < len(table):
+        end, step = at + 1, 1
+        if end < len(table) and abs(int(table[end] - table[at])) <= 1:
+            step = int(table[end] - table[at])
+            while end < len(table) and int(table[end] - table[end - 1]) == step:
+                end += 1
+        found.append((at, end - at, int(table[at]), step))
+        at = end
+    return found
+
+
+def _cut(first: int, step: int, n: int) -> slice:
+    if step == 0:
+        return slice(first, first + 1)
+    stop = first + step * n
+    return slice(first, None if stop < 0 else stop, step)
+
+
+def _by_index(
+    x: Array, out: Array, tables: Sequence[tuple[int, npt.NDArray[np.int64]]], ctx: BindContext
+) -> list[Step]:
+    steps: list[Step] = []
+    for number, (axis, table) in enumerate(tables):
+        last = number == len(tables) - 1
+        shape = (*x.shape[:axis], len(table), *x.shape[axis + 1 :])
+        made = out if last else ctx.scratch(shape, x.dtype)
+        steps.append(partial(x.take, table.astype(np.intp), axis, made, "clip"))
+        x = made
+    return steps

@@ -1,0 +1,166 @@
+"""pad: more elements at the ends of axes, of one value or taken from the tensor by a rule of indices."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.dtypes import DType, as_dtype
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ops.base import TensorLike, tensor, want_inputs
+from rlx.ops.movement import index
+from rlx.ops.numeric import Array
+
+MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
+Pads = tuple[tuple[int, int], ...]
+
+
+def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("pad", types, 1)
+    x, pads, mode = types[0], attrs["pads"], attrs["mode"]
+    if not isinstance(pads, tuple) or len(pads) != x.rank or not all(_is_pair(p) for p in pads):
+        raise ShapeError(
+            f"pad: pads is {pads!r} for {x}; expected a tuple of {x.rank} pairs (before, after) of ints ≥ 0"
+        )
+    if mode not in MODES:
+        raise ShapeError(f"pad: mode is {mode!r}; expected one of {', '.join(MODES)}")
+    for axis, (n, pair) in enumerate(zip(x.shape, pads, strict=True)):
+        if mode != "constant" and n == 0 and any(pair):
+            raise ShapeError(f"pad: mode {mode}: axis {axis} of {x} has no element to repeat")
+    _want_value(attrs["value"], x.dtype)
+    return TensorType(tuple(a + n + b for n, (a, b) in zip(x.shape, pads, strict=True)), x.dtype)
+
+
+def _is_pair(p: Any) -> bool:
+    return isinstance(p, tuple) and len(p) == 2 and all(type(n) is int and n >= 0 for n in p)
+
+
+def _want_value(value: Any, dtype: DType) -> None:
+    wanted: type = {"b": bool, "i": int, "u": int, "f": float}[dtype.kind]
+    if type(value) is not wanted:
+        raise DTypeError(f"pad: value is {value!r} for {dtype}; expected a {wanted.__name__}")
+    if dtype.is_int:
+        info = np.iinfo(dtype.np)
+        if not info.min <= value <= info.max:
+            raise DTypeError(f"pad: value {value} does not fit {dtype}; expected {info.min} to {info.max}")
+
+
+def sources(n: int, before: int, after: int, mode: str) -> npt.NDArray[np.int64]:
+    """The input element that stands at each place of a padded axis, -1 for the value."""
+    at = np.arange(-before, n + after)
+    if mode == "constant":
+        return np.where((at >= 0) & (at < n), at, -1)
+    if mode == "edge":
+        return np.clip(at, 0, builtins.max(n - 1, 0))
+    if mode == "wrap":
+        return at % builtins.max(n, 1)
+    # Mirrored at the first and last element ("reflect": not repeated), again and again.
+    period = builtins.max(2 * n - 2 if mode == "reflect" else 2 * n, 1)
+    at = at % period
+    return np.where(at < n, at, (period if mode == "reflect" else period - 1) - at)
+
+
+def filling(value: Any, dtype: DType) -> Array:
+    """The value as an element of `dtype`, beyond its range infinite."""
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(dtype.np)
+
+
+def _reference(x: Array, *, pads: Pads, mode: str, value: Any) -> Array:
+    x = np.asarray(x)
+    if mode == "constant":
+        shape = [a + n + b for n, (a, b) in zip(x.shape, pads, strict=True)]
+        full = np.full(shape, filling(value, as_dtype(x.dtype)))
+        full[tuple(builtins.slice(a, a + n) for n, (a, _) in zip(x.shape, pads, strict=True))] = x
+        return full
+    for axis, pair in enumerate(pads):
+        if any(pair):
+            x = np.take(x, sources(x.shape[axis], pair[0], pair[1], mode), axis=axis)
+    return x
+
+
+def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """What an element was copied to adds up in it, axis by axis."""
+    x, d = node.inputs[0], grads[0]
+    if d is None or not d.dtype.is_float:
+        return (None,)
+    pads = node.attrs["pads"]
+    if node.attrs["mode"] != "constant":
+        for axis, (n, pair) in enumerate(zip(x.shape, pads, strict=True)):
+            if any(pair):
+                d = _gathered(d, axis, n, sources(n, pair[0], pair[1], node.attrs["mode"]))
+        return (d,)
+    return (index(d, tuple(builtins.slice(a, a + n) for n, (a, _) in zip(x.shape, pads, strict=True))),)
+
+
+def _gathered(d: Tensor, axis: int, n: int, places: npt.NDArray[np.int64]) -> Tensor:
+    from rlx.ops.scatter import scatter  # both modules come with the package
+
+    shape = (*d.shape[:axis], n, *d.shape[axis + 1 :])
+    zeros = apply("expand", d.graph.constant(0, d.dtype), shape=shape)
+    return scatter(zeros, d.graph.constant(places), d, axis, "add")
+
+
+register(Op("pad", "movement", _infer, _reference, "numpy.pad", _vjp, kernel="pad"))
+
+
+def pad(x: TensorLike, pads: Any, mode: str = "constant", value: Any = 0) -> Tensor:
+    """x with elements put in front of and behind its axes; negative pads take elements away.
+
+    Shape: pads is one number for all ends, one pair (before, after) for all axes, or a pair for each axis. mode:
+    "constant" (the value), "edge" (the end element), "reflect" (mirrored without the end element), "symmetric"
+    (mirrored with it), "wrap" (from the other end); mirrors and wraps go on where a pad is longer than the axis. What
+    negative pads take away goes before anything is put on. Dtype: any; the value is converted. Gradient: d where x
+    stands, and where its elements were repeated the sum. Numerics: every bit arrives. Follows numpy.pad.
+    """
+    x = tensor("pad", x)
+    pairs = _pairs(x, pads)
+    if any(n < 0 for pair in pairs for n in pair):
+        kept = []
+        for axis, (n, (a, b)) in enumerate(zip(x.shape, pairs, strict=True)):
+            start, stop = builtins.max(-a, 0), n - builtins.max(-b, 0)
+            if start > stop:
+                raise ShapeError(f"pad: pads {(a, b)} take more than the {n} elements of axis {axis} of {x.type}")
+            kept.append(builtins.slice(start, stop))
+        x = index(x, tuple(kept))
+        pairs = tuple((builtins.max(a, 0), builtins.max(b, 0)) for a, b in pairs)
+    if mode in MODES and not any(n for pair in pairs for n in pair):
+        return tensor("pad", x)
+    return apply("pad", x, pads=pairs, mode=mode, value=_value(value, x.dtype))
+
+
+def _pairs(x: Tensor, pads: Any) -> Pads:
+    if hasattr(pads, "__index__"):
+        return ((int(pads), int(pads)),) * x.ndim
+    given: list[Any] = list(pads)
+    if len(given) == 2 and all(hasattr(n, "__index__") for n in given):
+        return ((int(given[0]), int(given[1])),) * x.ndim
+    try:
+        made = tuple((int(a), int(b)) for a, b in given)
+    except (TypeError, ValueError):
+        raise ShapeError(f"pad: pads is {pads!r}; expected a number, a pair, or a pair for each axis") from None
+    if len(made) != x.ndim:
+        raise ShapeError(f"pad: {len(made)} pairs of pads for {x.type}; expected {x.ndim}, one for each axis")
+    return made
+
+
+def _value(value: Any, dtype: DType) -> Any:
+    if isinstance(value, Tensor) or not np.isscalar(value) and np.ndim(value) != 0:
+        raise DTypeError(f"pad: value is {value!r}; expected a number (for tensors: rlx.where or rlx.concat)")
+    number = np.asarray(value).item()
+    if dtype.kind == "b":
+        return bool(number)
+    if dtype.is_float:
+        return float(number)
+    if isinstance(number, float) and (not math.isfinite(number) or number != int(number)):
+        raise DTypeError(f"pad: value {number} for {dtype}; expected a whole number")
+    return int(number)
+
+
+__all__ = ["pad"]
