@@ -1,7 +1,7 @@
 #version 460
-// softmax(q k^T * scale + mask) v: q (b, heads, sq, d), k and v (b, kv_heads, sk, d), mask by strides (0: repeated).
+// softmax(q k^T * scale + mask) v: q (b, heads, sq, d), k and v (b, kv_heads, sk, d); strides of 0 repeat.
 // Grid: a group of 256 for each 64 queries of each of `count` = b * heads heads; X folds into Y.
-// Arguments: q, k, v, mask, y, count, heads, kv_heads, sq, sk, d, mask strides mb mh mq mk, scale.
+// Arguments: q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window, scale, cap.
 // variants: T=f32,f16,bf16;M=f32,bool
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 256) in;
@@ -18,6 +18,7 @@ layout(push_constant, scalar) uniform Args {
     PTR(T) k;
     PTR(T) v;
     PTR(M) mask;
+    PTR(i32) lengths;
     PTR(T) y;
     uint count;
     uint heads;
@@ -29,7 +30,13 @@ layout(push_constant, scalar) uniform Args {
     uint mh;
     uint mq;
     uint mk;
+    uint each;
+    uint window;
     float scale;
+    float cap;
 };
 
-void main() { attention_body(q, k, v, mask, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, scale); }
+void main() {
+    attention_body(q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window,
+                   scale, cap);
+}

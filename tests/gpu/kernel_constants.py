@@ -13,10 +13,8 @@ CONSTANTS: dict[str, tuple[tuple[int, ...], ...]] = {
     "row_norm": ((32, 3, 1, 0, 1), (256, 0, 0, 1, 0)),
     "gather": ((),),
     "transpose": ((),),
-    "matmul": ((128, 128, 0, 1, 2, 1, 1, 1, 1, 0), (64, 64, 1, 0, 0, 0, 0, 0, 0, 1)),
     "matmul_rows": ((8, 0, 2, 1, 1, 1, 16), (1, 1, 0, 0, 0, 0, 4)),
     "matmul_int": ((0, 1, 1),),
-    "attention": ((4, 1, 0, 1), (16, 0, 1, 0), (1, 0, 2, 1)),
 }
 # Families with kernels of their own: constants_<family>.py beside this file.
 for _path in sorted(Path(__file__).parent.glob("constants_*.py")):

@@ -1,53 +1,146 @@
-"""Lowering of attention."""
+"""Lowering of attention and of its backward pass."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from rlx.backends.gpu import decls
+from rlx.backends.gpu import decls_attention as decls
 from rlx.backends.gpu.casts import cast_ref, fits, quads, stores
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import FileKernel
-from rlx.dtypes import f32
-from rlx.ir import Node
+from rlx.backends.gpu.steps import FileKernel, KernelDecl, Ref
+from rlx.backends.gpu.strided import View, launch_tree
+from rlx.dtypes import DType, f32
+from rlx.ir import Node, Tensor, expr
+from rlx.ops.attention_parts import rest
 
 MAX_HEAD = 256  # what the registers hold of a head's width
-_TILE = 64  # queries a group
+TILE = 64  # queries or keys a group
+CAUSAL, WINDOW, CAPPED, COUNTED = 1, 2, 4, 8  # flags of the kernels' constant C1
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
     fine = all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
-    plain = node.attrs.get("window") is None and node.attrs.get("softcap") is None
-    plain = plain and all(t.dtype.kind != "i" for t in node.inputs)
-    return fine and plain and node.inputs[0].shape[3] <= MAX_HEAD
+    return fine and node.inputs[0].shape[3] <= MAX_HEAD
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What every attention kernel is told: sizes, constants, and where mask and lengths are."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    sq: int
+    sk: int
+    d: int
+    flags: int
+    mask_kind: int
+    mask_word: str
+    mask: Ref | None
+    strides: tuple[int, int, int, int]
+    lengths: Ref | None
+    each: int
+    window: int
+    scale: float
+    cap: float
+
+    @property
+    def count(self) -> int:
+        return self.batch * self.heads
+
+    def constants(self, aligned: int) -> tuple[int, ...]:
+        """C0 … C3 of the kernels."""
+        return max(1, math.ceil(self.d / 16)), self.flags, self.mask_kind, aligned
+
+    def sizes(self) -> list[int | float]:
+        """The scalar arguments, as `decls_attention` lists them."""
+        whole = [self.count, self.heads, self.kv_heads, self.sq, self.sk, self.d, *self.strides, self.each]
+        return [*whole, self.window, self.scale, self.cap]
+
+
+def problem_of(ctx: Lowering, node: Node, q: Tensor, k: Tensor, others: Sequence[Tensor]) -> Problem:
+    """A node's problem; a mask stored in a half is cast to f32 here."""
+    batch, heads, sq, d = q.shape
+    kv_heads, sk = k.shape[1:3]
+    mask, lengths = rest(node.op.name, others)
+    window, cap = node.attrs.get("window"), node.attrs.get("softcap")
+    flags = CAUSAL * node.attrs["causal"] + WINDOW * (window is not None)
+    flags += CAPPED * (cap is not None) + COUNTED * (lengths is not None)
+    kind, word, held, strides = 0, "f32", None, (0, 0, 0, 0)
+    if mask is not None:
+        held, kind = ctx.ref(mask), 1 if mask.dtype.kind == "b" else 2
+        word = ctx.storage(mask).name
+        if word not in ("bool", "f32"):
+            held, word = cast_ref(ctx, held, ctx.storage(mask), f32, mask.size), "f32"
+        strides = _strides(mask.shape)
+    return Problem(
+        batch, heads, kv_heads, sq, sk, d, flags, kind, word, held, strides,
+        None if lengths is None else ctx.ref(lengths), int(lengths is not None and lengths.size > 1),
+        min(window or 0, sq + sk), float(node.attrs["scale"]), float(cap or 0.0),
+    )  # fmt: skip
+
+
+def kernel(decl: KernelDecl, stored: DType, problem: Problem, aligned: int) -> FileKernel:
+    """The variant of a kernel for f32 arithmetic."""
+    words = (("T", stored.name), ("M", problem.mask_word))
+    return FileKernel(decl.stem, words, problem.constants(aligned))
 
 
 @lowers("attention", when=_native)
 def lower_attention(ctx: Lowering, node: Node) -> None:
-    """One launch: a group for each 64 queries of a head. A float mask stored in a half is cast first."""
+    """One launch: a group for each 64 queries of a head."""
     q, k, v = node.inputs[:3]
     y = node.output
     if y.size == 0:
         return
-    batch, heads, sq, d = q.shape
-    kv_heads, sk = k.shape[1:3]
     stored = ctx.storage(y)
     refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (q, k, v)]
-    kind, word, mask, strides = 0, "f32", refs[0], (0, 0, 0, 0)
-    if len(node.inputs) == 4:
-        m = node.inputs[3]
-        mask, kind = ctx.ref(m), 1 if m.dtype.kind == "b" else 2
-        word = ctx.storage(m).name
-        if word not in ("bool", "f32"):
-            mask, word = cast_ref(ctx, mask, ctx.storage(m), f32, m.size), "f32"
-        strides = _strides(m.shape)
-    aligned = int(d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
-    constants = (max(1, math.ceil(d / 16)), int(node.attrs["causal"]), kind, aligned)
-    kernel = FileKernel(decls.ATTENTION.stem, (("T", stored.name), ("M", word)), constants)
-    groups = ctx.groups(batch * heads * math.ceil(sq / _TILE))
-    sizes = [batch * heads, heads, kv_heads, sq, sk, d, *strides]
-    ctx.launch(kernel, groups, [*refs, mask, ctx.ref(y), *sizes, float(node.attrs["scale"])])
+    problem = problem_of(ctx, node, q, k, node.inputs[3:])
+    aligned = int(problem.d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
+    groups = ctx.groups(problem.count * math.ceil(problem.sq / TILE))
+    mask, lengths = problem.mask or refs[0], problem.lengths or refs[0]
+    ctx.launch(
+        kernel(decls.ATTENTION, stored, problem, aligned),
+        groups,
+        [*refs, mask, lengths, ctx.ref(y), *problem.sizes()],
+    )
+
+
+@lowers("attention_grad", when=_native)
+def lower_attention_grad(ctx: Lowering, node: Node) -> None:
+    """Two launches: a group for each 64 queries of a head makes dq and leaves three numbers a row, with which a group
+    for each 64 keys of a key head makes dk and dv."""
+    dy, q, k, v = node.inputs[:4]
+    made = node.outputs
+    stored = ctx.storage(made[0])
+    if k.size == 0 or q.size == 0:
+        for t in made:
+            if t.size:
+                _zero(ctx, ctx.ref(t), stored, t.size)
+        return
+    refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (dy, q, k, v)]
+    problem = problem_of(ctx, node, q, k, node.inputs[4:])
+    aligned = int(problem.d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
+    mask, lengths = problem.mask or refs[0], problem.lengths or refs[0]
+    rows = ctx.scratch(3 * problem.count * problem.sq * 4)
+    dq, dk, dv = (ctx.ref(t) for t in made)
+    ctx.launch(
+        kernel(decls.ATTENTION_DQ, stored, problem, aligned),
+        ctx.groups(problem.count * math.ceil(problem.sq / TILE)),
+        [*refs, mask, lengths, dq, rows, *problem.sizes()],
+    )
+    ctx.launch(
+        kernel(decls.ATTENTION_DKV, stored, problem, aligned),
+        ctx.groups(problem.batch * problem.kv_heads * math.ceil(problem.sk / TILE)),
+        [*refs, mask, lengths, rows, dk, dv, *problem.sizes()],
+    )
+
+
+def _zero(ctx: Lowering, ref: Ref, dtype: DType, n: int) -> None:
+    launch_tree(ctx, [expr.lit(0.0, dtype)], (n,), [], [View(ref, dtype, (1,))])
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, int, int, int]:

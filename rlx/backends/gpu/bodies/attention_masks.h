@@ -1,0 +1,48 @@
+// Who sees whom, for every attention kernel. C1: flags, 1 causal, 2 window, 4 soft cap, 8 lengths; C2: mask 0 none,
+// 1 true keeps a key, 2 added to the score.
+#define CAUSAL ((UINT(C1) & 1u) != 0u)
+#define WINDOWED ((UINT(C1) & 2u) != 0u)
+#define CAPPED ((UINT(C1) & 4u) != 0u)
+#define COUNTED ((UINT(C1) & 8u) != 0u)
+#define MASK UINT(C2)
+#define KEEPS_f32(x) ((x) != 0.0f)
+#define KEEPS_bool(x) (x)
+#define ADDS_f32(x) (x)
+#define ADDS_bool(x) 0.0f
+#define KEEPS(M, x) RLX_JOIN(KEEPS_, M)(x)
+#define ADDS(M, x) RLX_JOIN(ADDS_, M)(x)
+
+RLX_FN float larger(const float a, const float b) { return a > b ? a : b; }  // a NaN comes back through the sum
+RLX_FN float base_of(const float top) { return top == -INFINITE ? 0.0f : top; }
+RLX_FN float inverse(const float total) { return total == 0.0f ? 0.0f : p_recip_f(total); }
+RLX_FN int lesser_i(const int a, const int b) { return a < b ? a : b; }
+RLX_FN int larger_i(const int a, const int b) { return a > b ? a : b; }
+
+// How many keys there are for batch b: what `lengths` says, kept within 0 … sk.
+RLX_FN int key_count(PTR(i32) lengths, const uint i, const uint sk) {
+    return COUNTED ? lesser_i(larger_i(LOAD(i32, lengths, i), 0), int(sk)) : int(sk);
+}
+// The first key that some of the queries i0 … i1 - 1 sees, and the first after all that they see. `shift` = len - sq.
+RLX_FN int first_seen(const int i0, const int shift, const int window) {
+    return WINDOWED ? larger_i(i0 + shift - window, 0) : 0;
+}
+RLX_FN int after_seen(const int i1, const int shift, const int window, const int len) {
+    int end = len;
+    if (WINDOWED) end = lesser_i(end, i1 + shift + window);
+    if (CAUSAL) end = lesser_i(end, i1 + shift);
+    return end;
+}
+// Whether query i sees key j by where they stand.
+RLX_FN bool in_sight(const int i, const int j, const int shift, const int window) {
+    const int ahead = j - i - shift;
+    return !(CAUSAL && ahead > 0) && !(WINDOWED && (ahead > window || ahead < -window));
+}
+
+// The score of query i and key j after the mask.
+RLX_FN float masked(PTR(M) mask, const float score, const uint i, const uint j, const uint sq, const int len,
+                    const int window, const uint mq, const uint mk) {
+    if (i >= sq || int(j) >= len || !in_sight(int(i), int(j), len - int(sq), window)) return -INFINITE;
+    if (MASK == 1u) return KEEPS(M, LOAD(M, mask, i * mq + j * mk)) ? score : -INFINITE;
+    if (MASK == 2u) return score + ADDS(M, LOAD(M, mask, i * mq + j * mk));
+    return score;
+}

@@ -1,0 +1,29 @@
+"""The file kernels of attention."""
+
+from __future__ import annotations
+
+from rlx.backends.gpu.steps import ArgDecl, KernelDecl, declare
+
+_SIZES = ("count", "heads", "kv_heads", "sq", "sk", "d", "mb", "mh", "mq", "mk", "each", "window")
+_VARIANTS = (("T", ("f32", "f16", "bf16")), ("M", ("f32", "bool")))
+
+
+def _args(
+    reads: str, writes: str, sizes: tuple[str, ...] = _SIZES, floats: str = "scale cap"
+) -> tuple[ArgDecl, ...]:
+    """Pointers read, pointers written, u32, f32."""
+    return (
+        *(ArgDecl(name, "ptr", "r") for name in reads.split()),
+        *(ArgDecl(name, "ptr", "w") for name in writes.split()),
+        *(ArgDecl(name, "u32") for name in sizes),
+        *(ArgDecl(name, "f32") for name in floats.split()),
+    )
+
+
+ATTENTION = declare(KernelDecl("attention", _args("q k v mask lengths", "y"), defines=_VARIANTS))
+ATTENTION_DQ = declare(
+    KernelDecl("attention_dq", _args("dy q k v mask lengths", "dq rows"), defines=_VARIANTS)
+)
+ATTENTION_DKV = declare(
+    KernelDecl("attention_dkv", _args("dy q k v mask lengths rows", "dk dv"), defines=_VARIANTS)
+)

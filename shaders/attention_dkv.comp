@@ -1,0 +1,45 @@
+#version 460
+// the gradients of the keys and values of attention, from the rows that attention_dq leaves.
+// Grid: a group of 256 for each 64 keys of each of b * kv_heads heads; X folds into Y.
+// Arguments: dy, q, k, v, mask, lengths, rows, dk, dv, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window, scale, cap.
+// variants: T=f32,f16,bf16;M=f32,bool
+#extension GL_GOOGLE_include_directive : require
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint C0 = 2u;
+layout(constant_id = 1) const uint C1 = 0u;
+layout(constant_id = 2) const uint C2 = 0u;
+layout(constant_id = 3) const uint C3 = 0u;
+#include "body.glsl"
+#include "prims.h"
+#include "bodies/attention_dkv.h"
+
+layout(push_constant, scalar) uniform Args {
+    PTR(T) dy;
+    PTR(T) q;
+    PTR(T) k;
+    PTR(T) v;
+    PTR(M) mask;
+    PTR(i32) lengths;
+    PTR(f32) rows;
+    PTR(T) dk;
+    PTR(T) dv;
+    uint count;
+    uint heads;
+    uint kv_heads;
+    uint sq;
+    uint sk;
+    uint d;
+    uint mb;
+    uint mh;
+    uint mq;
+    uint mk;
+    uint each;
+    uint window;
+    float scale;
+    float cap;
+};
+
+void main() {
+    attention_dkv_body(dy, q, k, v, mask, lengths, rows, dk, dv, count, heads, kv_heads, sq, sk, d, mb, mh, mq,
+                       mk, each, window, scale, cap);
+}

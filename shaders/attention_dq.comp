@@ -1,0 +1,44 @@
+#version 460
+// the gradient of the queries of attention, and per query row what attention_dkv needs: rows (3, count, sq).
+// Grid: a group of 256 for each 64 queries of each of `count` = b * heads heads; X folds into Y.
+// Arguments: dy, q, k, v, mask, lengths, dq, rows, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window, scale, cap.
+// variants: T=f32,f16,bf16;M=f32,bool
+#extension GL_GOOGLE_include_directive : require
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint C0 = 2u;
+layout(constant_id = 1) const uint C1 = 0u;
+layout(constant_id = 2) const uint C2 = 0u;
+layout(constant_id = 3) const uint C3 = 0u;
+#include "body.glsl"
+#include "prims.h"
+#include "bodies/attention_dq.h"
+
+layout(push_constant, scalar) uniform Args {
+    PTR(T) dy;
+    PTR(T) q;
+    PTR(T) k;
+    PTR(T) v;
+    PTR(M) mask;
+    PTR(i32) lengths;
+    PTR(T) dq;
+    PTR(f32) rows;
+    uint count;
+    uint heads;
+    uint kv_heads;
+    uint sq;
+    uint sk;
+    uint d;
+    uint mb;
+    uint mh;
+    uint mq;
+    uint mk;
+    uint each;
+    uint window;
+    float scale;
+    float cap;
+};
+
+void main() {
+    attention_dq_body(dy, q, k, v, mask, lengths, dq, rows, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk,
+                      each, window, scale, cap);
+}

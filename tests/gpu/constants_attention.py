@@ -1,0 +1,10 @@
+"""The constants with which tests compile attention's kernels."""
+
+from __future__ import annotations
+
+_ALL = ((4, 1, 0, 1), (16, 8, 1, 0), (1, 15, 2, 1))
+CONSTANTS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "attention": _ALL,
+    "attention_dq": _ALL,
+    "attention_dkv": _ALL,
+}
