@@ -9,8 +9,9 @@ VULKAN, CUDA = "vulkan", "cuda"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`old` becomes `new` wherever it stands in `file` (below rlx/backends/gpu, or below shaders for GLSL alone), and
-    the cases of `ops` should notice: on a Vulkan device, or through the CUDA sources run by the host.
+    """`old` becomes `new` wherever it stands in the files of the pattern `file` (below rlx/backends/gpu, or below
+    shaders for GLSL alone), and the cases of `ops` should notice: on a Vulkan device, or through the CUDA sources run
+    by the host.
 
     `only` keeps the cases whose id holds one of its texts: compiling for CUDA's host takes long. `narrow` gives the
     device grids of three groups along X, so that small cases fold into Y."""
@@ -57,12 +58,15 @@ FAULTS = (
     Fault("max pool: the window reaches one column beyond", "bodies/pool.h", "p2 >= s2", "p2 > s2", ("max_pool",)),
     Fault("convolution: padding of the last axis read as data", "bodies/conv.h", " && p2 + tap.w < s2", "", ("conv",)),
     # -- masks
-    Fault("attention: keys beyond the last not masked", "bodies/attention.h", " || j >= sk", "", ("attention",)),
-    Fault("attention: a query does not see its own key", "bodies/attention.h", "j + sq > i + sk", "j + sq >= i + sk",
+    Fault("attention: a mask of bools ignored", "bodies/attention*.h", "if (MASK == 1u) return KEEPS(",
+          "if (false) return KEEPS(", ("attention",)),
+    Fault("attention: an added mask taken away", "bodies/attention*.h", "return score + ADDS(", "return score - ADDS(",
           ("attention",)),
-    Fault("attention: earlier sums not scaled to the new maximum", "bodies/attention.h",
+    Fault("attention: rows that see no key are not zero", "bodies/attention*.h", "top == -INFINITE ? 0.0f : top",
+          "top", ("attention",)),
+    Fault("attention: earlier sums not scaled to the new maximum", "bodies/attention*.h",
           "out_[j] = times4(out_[j], less);", "out_[j] = out_[j];", ("attention",)),
-    Fault("attention: heads share keys in the wrong order", "bodies/attention.h", "h / (heads / kv_heads)",
+    Fault("attention: heads share keys in the wrong order", "bodies/attention*.h", "h / (heads / kv_heads)",
           "h % kv_heads", ("attention",)),
     # -- indices and strides
     Fault("transpose: the tile read as it was written", "bodies/transpose.h", "tile[lane * 33u + strip + k]",
@@ -118,7 +122,7 @@ FAULTS = (
 SAMPLE = (
     "gather: one thread too many",
     "groups beyond X not folded out of Y",
-    "attention: a query does not see its own key",
+    "attention: a mask of bools ignored",
     "sum: a barrier of the tree dropped (CUDA)",
     "stores to f16 cut the last bits off",
     "layer norm: no epsilon",

@@ -35,20 +35,23 @@ GPU = Path("rlx/backends/gpu")
 NARROW = (3, 65535, 65535)
 
 
-def planted_copy(fault: Fault, root: Path) -> Path:
-    """A copy of the kernel sources with the fault. Raises: AssertionError where its text is not there any more."""
+def planted_copy(fault: Fault, root: Path) -> list[Path]:
+    """A copy of the kernel sources with the fault; the files that have it.
+
+    Raises: AssertionError where its text is not there any more."""
     shutil.copytree(ROOT / "shaders", root / "shaders", ignore=shutil.ignore_patterns("__pycache__"))
     (root / GPU).mkdir(parents=True)
     for path in (ROOT / GPU).glob("*.h"):
         shutil.copyfile(path, root / GPU / path.name)
     shutil.copytree(ROOT / GPU / "bodies", root / GPU / "bodies")
-    for file in (root / GPU / fault.file, root / "shaders" / fault.file):
-        if file.is_file():
-            text = file.read_text(encoding="utf-8")
-            assert fault.old in text, f"{fault.name}: {fault.file} no longer holds {fault.old!r}"
+    changed = []
+    for file in (*(root / GPU).glob(fault.file), *(root / "shaders").glob(fault.file)):
+        text = file.read_text(encoding="utf-8")
+        if fault.old in text:
             file.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
-            return file
-    raise AssertionError(f"{fault.name}: there is no {fault.file}")
+            changed.append(file)
+    assert changed, f"{fault.name}: {fault.file} no longer holds {fault.old!r}"
+    return changed
 
 
 def builder(root: Path) -> ModuleType:
@@ -64,11 +67,12 @@ def builder(root: Path) -> ModuleType:
 
 
 @contextmanager
-def planted_modules(root: Path, changed: Path) -> Iterator[None]:
-    """While it lasts, shaders that include the changed file are compiled from the copy."""
+def planted_modules(root: Path, changed: list[Path]) -> Iterator[None]:
+    """While it lasts, shaders that include a changed file are compiled from the copy."""
     build = builder(root)
     whole = build.expected()
-    hit = {name for name, (source, _) in whole.items() if changed.resolve() in build.sources(source)}
+    found = {path.resolve() for path in changed}
+    hit = {name for name, (source, _) in whole.items() if not found.isdisjoint(build.sources(source))}
     own = pipelines.load_spirv
 
     def load(name: str) -> bytes:

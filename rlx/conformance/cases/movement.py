@@ -124,6 +124,7 @@ def _concat() -> Iterator[Case]:
         yield case([(7, 5), (7, 3), (7, 9)], 1, dtype)
     for dtype in (u8, bf16, i64):  # odd sizes: parts that begin off any alignment
         yield case([(1,), (3,), (5,), (2,)], 0, dtype)
+        yield case([(3, 1021), (3, 7)], 1, dtype)
 
 
 def cases() -> list[Case]:
