@@ -12,6 +12,13 @@ from rlx.ops.activation import prelu as prelu
 from rlx.ops.activation import relu6 as relu6
 from rlx.ops.activation import selu as selu
 from rlx.ops.activation import softplus as softplus
+from rlx.ops.arrange import diagonal as diagonal
+from rlx.ops.arrange import flip as flip
+from rlx.ops.arrange import repeat as repeat
+from rlx.ops.arrange import roll as roll
+from rlx.ops.arrange import tile as tile
+from rlx.ops.arrange import tril as tril
+from rlx.ops.arrange import triu as triu
 from rlx.ops.attention import attention as attention
 from rlx.ops.binary import add as add
 from rlx.ops.binary import div as div
@@ -206,6 +213,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would bring al
     "cross_entropy",
     "cumprod",
     "cumsum",
+    "diagonal",
     "div",
     "dynamic_slice",
     "dynamic_update_slice",
@@ -219,6 +227,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would bring al
     "expm1",
     "fake_quantize",
     "flatten",
+    "flip",
     "floor",
     "floor_divide",
     "fmod",
@@ -283,10 +292,12 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would bring al
     "relu",
     "relu6",
     "remainder",
+    "repeat",
     "reshape",
     "resize",
     "right_shift",
     "rms_norm",
+    "roll",
     "rope",
     "rope_scaling",
     "rope_table",
@@ -319,8 +330,11 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would bring al
     "take_along_axis",
     "tan",
     "tanh",
+    "tile",
     "top_k",
     "transpose",
+    "tril",
+    "triu",
     "trunc",
     "unsqueeze",
     "upsample2x",

@@ -42,9 +42,9 @@ def _is_pair(p: Any) -> bool:
 
 
 def _want_value(value: Any, dtype: DType) -> None:
-    wanted: type = {"b": bool, "i": int, "u": int, "f": float}[dtype.kind]
-    if type(value) is not wanted:
-        raise DTypeError(f"pad: value is {value!r} for {dtype}; expected a {wanted.__name__}")
+    wanted = {"b": "bool", "i": "int", "u": "int", "f": "float"}[dtype.kind]
+    if type(value).__name__ != wanted:
+        raise DTypeError(f"pad: value is {value!r} for {dtype}; expected {wanted}")
     if dtype.is_int:
         info = np.iinfo(dtype.np)
         if not info.min <= value <= info.max:
@@ -151,7 +151,7 @@ def _pairs(x: Tensor, pads: Any) -> Pads:
 
 
 def _value(value: Any, dtype: DType) -> Any:
-    if isinstance(value, Tensor) or not np.isscalar(value) and np.ndim(value) != 0:
+    if isinstance(value, Tensor) or np.ndim(value) != 0:
         raise DTypeError(f"pad: value is {value!r}; expected a number (for tensors: rlx.where or rlx.concat)")
     number = np.asarray(value).item()
     if dtype.kind == "b":
