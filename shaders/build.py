@@ -7,7 +7,10 @@ A shader says what it is compiled to in comment lines of its head:
 
     // variants: T=f32,f16;OUT=f32,bf16   a module for each combination: stem-f32-f32.spv, … (-DT=f32 -DT_f32=1 …)
     // flags: --keep-uncalled             more compiler flags
-    // compiler: new                      a glslang that knows cooperative matrices: $GLSLANG or .tools/bin/glslang
+    // compiler: new                      a glslang that knows cooperative matrices of bfloat16 (16 or newer): $GLSLANG
+                                          or .tools/bin/glslang
+    // unroll: yes                        spirv-opt unrolls the loops marked so and splits local arrays: a driver that
+                                          does not would keep them in memory
 
 `#include` looks in shaders/include and rlx/backends/gpu. Float additions and multiplications are decorated
 NoContraction afterwards, so that no driver fuses them: only fma() fuses, as with NVRTC's -fmad=false.
@@ -31,7 +34,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from rlx.backends.gpu.spirv import Module, no_contraction  # noqa: E402
+from rlx.backends.gpu.spirv import Inst, Module, Op, no_contraction, text_of  # noqa: E402
 
 SHADERS = ROOT / "shaders"
 INCLUDE = (SHADERS / "include", ROOT / "rlx" / "backends" / "gpu")
@@ -40,8 +43,17 @@ MANIFEST = SPIRV / "manifest.json"
 TARGET = "vulkan1.2"
 RECIPE = 1  # raise when this file makes other words from the same source
 
-_HEAD = re.compile(r"^// (variants|flags|compiler): (.+)$", re.MULTILINE)
+_HEAD = re.compile(r"^// (variants|flags|compiler|unroll): (.+)$", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
+
+
+# What `unroll` asks of spirv-opt. Twice: an outer loop unrolls once its inner loops have.
+_SPLIT = ("--scalar-replacement=0", "--ssa-rewrite", "--ccp")
+_UNROLL = (*_SPLIT, "--loop-unroll", "--simplify-instructions", "--merge-blocks")
+_PASSES = (
+    "--eliminate-dead-branches", *_UNROLL, *_UNROLL, *_SPLIT, "--eliminate-dead-branches", "--simplify-instructions",
+    "--merge-blocks", "--eliminate-dead-code-aggressive", "--strip-debug", "--compact-ids",
+)  # fmt: skip
 
 
 def sha256(data: bytes) -> str:
@@ -93,11 +105,70 @@ def compiler(source: Path) -> str:
         for name in (os.environ.get("GLSLANG", ""), str(ROOT / ".tools/bin/glslang"), "glslang"):
             if name and shutil.which(name):
                 return name
-        raise SystemExit(f"{source.name} needs glslang 15 or newer: set GLSLANG to its path")
+        raise SystemExit(f"{source.name} needs glslang 16 or newer: set GLSLANG to its path")
     for name in ("glslangValidator", "glslang"):
         if shutil.which(name):
             return name
     raise SystemExit("no glslangValidator here; Debian, Ubuntu: tools/system.sh glslang")
+
+
+def spirv_tool(name: str) -> str | None:
+    """One of the SPIR-V tools: beside the new compiler where that is, since it knows more; None when there is none."""
+    return shutil.which(str(ROOT / ".tools/bin" / name)) or shutil.which(name)
+
+
+def unrolled(raw: Path) -> str | None:
+    """Rewrites a module with its marked loops unrolled; the optimizer's words when it refuses."""
+    tool = spirv_tool("spirv-opt")
+    if tool is None:
+        raise SystemExit("no spirv-opt here; Debian, Ubuntu: apt install spirv-tools")
+    # Decorated first: what may not be contracted may not be folded either.
+    module = no_contraction(Module.parse(raw.read_bytes()))
+    brain = as_f16(module)
+    raw.write_bytes(module.encode())
+    command = [tool, f"--target-env={TARGET}", *_PASSES, str(raw), "-o", str(raw)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    if brain:
+        module = Module.parse(raw.read_bytes())
+        as_bf16(module, brain)
+        raw.write_bytes(module.encode())
+    return None
+
+
+# bfloat16 in SPIR-V (SPV_KHR_bfloat16): its capabilities, what stands after the width of the type, its extension.
+_BF16_CAPABILITIES, _BF16, _BF16_EXTENSION = (5116, 5117, 5118), 0, "SPV_KHR_bfloat16"
+_F16_CAPABILITY = 9
+
+
+def as_f16(module: Module) -> list[Inst]:
+    """Calls bfloat16 f16, for an optimizer that leaves modules with extensions it does not know as they are. Returns
+    the capabilities and extensions taken out; none where there is no bfloat16, which has no f16 beside it."""
+    taken = [
+        i
+        for i in module.insts
+        if (i.op == Op.Capability and i.words[0] in _BF16_CAPABILITIES)
+        or (i.op == Op.Extension and text_of(i.words) == _BF16_EXTENSION)
+    ]
+    if taken:
+        module.insts = [Inst(Op.Capability, [_F16_CAPABILITY]), *(i for i in module.insts if i not in taken)]
+        for i in module.insts:
+            if i.op == Op.TypeFloat and i.words[1:] == [16, _BF16]:
+                del i.words[2]
+    return taken
+
+
+def as_bf16(module: Module, taken: list[Inst]) -> None:
+    """Undoes as_f16."""
+    capabilities = [i for i in taken if i.op == Op.Capability]
+    extensions = [i for i in taken if i.op == Op.Extension]
+    kept = [i for i in module.insts if i.op != Op.Capability or i.words[0] != _F16_CAPABILITY]
+    last = max(k for k, i in enumerate(kept) if i.op == Op.Capability)
+    module.insts = [*capabilities, *kept[: last + 1], *extensions, *kept[last + 1 :]]
+    for i in module.insts:
+        if i.op == Op.TypeFloat and i.words[1:] == [16]:
+            i.words.append(_BF16)
 
 
 def version(tool: str) -> str:
@@ -118,13 +189,17 @@ def compile_one(source: Path, defines: dict[str, str], target: Path) -> str | No
         done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             return f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+        if head(source).get("unroll") == "yes":
+            problem = unrolled(raw)
+            if problem:
+                return problem
         made = Path(folder) / "made.spv"
         made.write_bytes(no_contraction(Module.parse(raw.read_bytes())).encode())
-        validator = shutil.which("spirv-val")
+        validator = spirv_tool("spirv-val")
         if validator:
             check = [validator, "--target-env", TARGET, "--scalar-block-layout", str(made)]
             valid = subprocess.run(check, capture_output=True, text=True, check=False)
-            if valid.returncode != 0 and head(source).get("compiler") != "new":
+            if valid.returncode != 0:
                 return f"{' '.join(check)}\n{valid.stdout}{valid.stderr}"
         beside = target.with_suffix(f".{os.getpid()}")
         shutil.copyfile(made, beside)
@@ -164,7 +239,9 @@ def build(stems: list[str]) -> int:
     failed = made = 0
     for name, (source, defines) in wanted.items():
         key, target, old = source_key(source), SPIRV / name, before.get(name)
-        fresh = old and old["key"] == key and target.is_file() and sha256(target.read_bytes()) == old["sha256"]
+        fresh = (
+            old and old["key"] == key and target.is_file() and sha256(target.read_bytes()) == old["sha256"]
+        )
         if fresh or (stems and source.stem not in stems):
             if old:
                 modules[name] = old
@@ -216,7 +293,9 @@ def check() -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("stems", nargs="*", help="compile only these shaders")
     parser.add_argument("--check", action="store_true", help="compare hashes; compile nothing")
     args = parser.parse_args()

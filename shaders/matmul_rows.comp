@@ -1,17 +1,17 @@
 #version 460
-// C (batch, m, n) = activation(A op(B) + bias) for m <= C0 rows, batch = d0 * d1 * d2 matrices of strides a0 a1 a2, b0 b1 b2.
-// Grid: a group of 256 for each 8 (B transposed) or 4 * C6 columns of each matrix; X folds into Y.
+// C (batch, m, n) = activation(A op(B) + bias) for m <= ROWS rows, batch = d0 * d1 * d2 matrices of strides a0 a1 a2, b0 b1 b2.
+// Grid: a group of 256 for each 8 (B transposed) or 4 * C5 columns of each matrix; X folds into Y.
 // Arguments: a, b, bias (n, f32), c, m, n, k, batch, d1, d2, a0, a1, a2, b0, b1, b2 (strides in elements).
-// variants: AB=f32_f32,f32_f16,f32_bf16,f16_f16,bf16_bf16
+// variants: AB=f32_f32,f32_f16,f32_bf16,f16_f16,bf16_bf16;ROWS=1,4,8,16
+// unroll: yes
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint C0 = 1u;
+layout(constant_id = 0) const uint C0 = 0u;
 layout(constant_id = 1) const uint C1 = 0u;
 layout(constant_id = 2) const uint C2 = 0u;
 layout(constant_id = 3) const uint C3 = 0u;
 layout(constant_id = 4) const uint C4 = 0u;
-layout(constant_id = 5) const uint C5 = 0u;
-layout(constant_id = 6) const uint C6 = 16u;
+layout(constant_id = 5) const uint C5 = 16u;
 #include "body.glsl"
 #include "prims.h"
 #include "bodies/matmul_rows.h"

@@ -16,6 +16,8 @@ struct uint4 { uint x, y, z, w; };
 struct alignas(16) float4 { float x, y, z, w; };
 static inline float4 make_float4(float x, float y, float z, float w) { return float4{x, y, z, w}; }
 static inline uint2 make_uint2(uint x, uint y) { return uint2{x, y}; }
+struct alignas(8) float2 { float x, y; };
+static inline float2 make_float2(float x, float y) { return float2{x, y}; }
 static inline uint4 make_uint4(uint x, uint y, uint z, uint w) { return uint4{x, y, z, w}; }
 static inline uint atomicAdd(uint* place, uint value) {
     const uint old = *place;
@@ -51,6 +53,7 @@ static float rlx_shuffle(float v, uint lane) {
     return got;
 }
 #define __shfl_xor_sync(mask, v, lane) rlx_shuffle(v, lane)
+#include "mma_host.h"
 
 // Runs a warp up to its next barrier, shuffles among its own threads on the way. Returns the barrier's line, 0 when the
 // threads are done, -1 where they part.

@@ -13,7 +13,6 @@ CONSTANTS: dict[str, tuple[tuple[int, ...], ...]] = {
     "row_norm": ((32, 3, 1, 0, 1), (256, 0, 0, 1, 0)),
     "gather": ((),),
     "transpose": ((),),
-    "matmul_rows": ((8, 0, 2, 1, 1, 1, 16), (1, 1, 0, 0, 0, 0, 4)),
     "matmul_int": ((0, 1, 1),),
 }
 # Families with kernels of their own: constants_<family>.py beside this file.

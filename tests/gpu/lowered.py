@@ -54,9 +54,16 @@ def lower(
     return graph, planned, lowering
 
 
-def run(op: str, *inputs: Array, limits: Limits | None = None, backend: str = "vulkan", **attrs: Any) -> Array:
+def run(
+    op: str,
+    *inputs: Array,
+    limits: Limits | None = None,
+    backend: str = "vulkan",
+    precision: str = "f32",
+    **attrs: Any,
+) -> Array:
     """The op's output through its Vulkan kernels, or through its CUDA kernels run by the host."""
-    graph, planned, lowering = lower(op, list(inputs), attrs, backend, limits)
+    graph, planned, lowering = lower(op, list(inputs), attrs, backend, limits, precision)
     segments = {name: np.full(max(n, 1), 0xFF, np.uint8) for name, n in planned.segments.items()}
     segments[ARGS] = np.frombuffer(bytes(lowering.args) or b"\0", np.uint8).copy()
     segments[SCRATCH] = np.full(max(lowering.scratch_bytes, 1), 0xFF, np.uint8)

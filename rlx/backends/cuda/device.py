@@ -82,7 +82,8 @@ def _describe(api: Api, index: int) -> DeviceInfo:
         kind="integrated" if props.get("integrated") else "discrete",
         memory_bytes=int(props["totalGlobalMem"]),
         driver=f"CUDA {version_text(int(api.runtime.driverGetVersion()))}",
-        features=_FEATURES,
+        # mma of f16 and bf16 and asynchronous copies came together, with 8.0.
+        features=_FEATURES | ({"coopmat", "bf16_coopmat"} if int(props["major"]) >= 8 else frozenset()),
     )
 
 

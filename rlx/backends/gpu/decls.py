@@ -74,29 +74,20 @@ TRANSPOSE = declare(
         defines=(("U", ("b1", "b2", "b4", "b8")),),
     )
 )
-ATTENTION = declare(
-    KernelDecl(
-        "attention",
-        _read("q", "k", "v", "mask")
-        + _write("y")
-        + _u32("count", "heads", "kv_heads", "sq", "sk", "d", "mb", "mh", "mq", "mk")
-        + _f32("scale"),
-        defines=(("T", _FLOATS), ("M", ("f32", "bool"))),
-    )
-)
+_PLACES = ("d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2")
+_PAIRS = ("AB", ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16"))
 MATMUL = declare(
     KernelDecl(
         "matmul",
-        _read("a", "b", "bias")
-        + _write("c")
-        + _u32("m", "n", "k", "batch", "d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2"),
-        defines=(("AB", ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16")),),
+        _read("a", "b", "bias") + _write("c") + _u32("m", "n", "k", "batch", "parts", *_PLACES),
+        defines=(_PAIRS, ("TILE", ("s", "t", "w", "l"))),
     )
 )
-MATMUL_ROWS = declare(KernelDecl("matmul_rows", MATMUL.args, defines=MATMUL.defines))
-MATMUL_INT = declare(
-    KernelDecl("matmul_int", MATMUL.args, defines=(("T", ("i32", "i64")),)),
+_WHOLE = _read("a", "b", "bias") + _write("c") + _u32("m", "n", "k", "batch", *_PLACES)
+MATMUL_ROWS = declare(
+    KernelDecl("matmul_rows", _WHOLE, defines=(_PAIRS, ("ROWS", ("1", "4", "8", "16"))))
 )
+MATMUL_INT = declare(KernelDecl("matmul_int", _WHOLE, defines=(("T", ("i32", "i64")),)))
 
 # Families with tables of their own: decls_<family>.py beside this file.
 for _module in pkgutil.iter_modules(rlx.backends.gpu.__path__):

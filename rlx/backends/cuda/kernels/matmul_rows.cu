@@ -1,5 +1,5 @@
-// C (batch, m, n) = activation(A op(B) + bias) for m <= C0 rows, batch = d0 * d1 * d2 matrices of strides a0 a1 a2, b0 b1 b2.
-// Grid: a group of 256 for each 8 (B transposed) or 4 * C6 columns of each matrix; X folds into Y.
+// C (batch, m, n) = activation(A op(B) + bias) for m <= ROWS rows, batch = d0 * d1 * d2 matrices of strides a0 a1 a2, b0 b1 b2.
+// Grid: a group of 256 for each 8 (B transposed) or 4 * C5 columns of each matrix; X folds into Y.
 // Arguments: a, b, bias (n, f32), c, m, n, k, batch, d1, d2, a0, a1, a2, b0, b1, b2 (strides in elements).
 #include "bodies/body.h"
 #include "prims.h"

@@ -1,27 +1,52 @@
-// C = act(A op(B) + bias) for C0 (1, 2, 4 or 8) rows of A or fewer: every element of B is read once.
-// C1: B is stored transposed; C2: activation; C3: bias; C4, C5: A, B may be read four at a time (rows of B);
-// C6: quads of columns that a group makes where B is not transposed; else a group makes 8 columns.
-// The threads that share a column add up every so many terms of k; a tree joins them.
+// C = act(A op(B) + bias) for ROWS rows of A or fewer: every element of B is read once.
+// C0: B is stored transposed; C1: activation; C2: bias; C3, C4: A, B may be read four at a time (rows of B);
+// C5: quads of columns that a group makes where B is not transposed; else a group makes 8 columns.
+// The threads that share a column add up every so many terms of k; two rounds of sums join them, four rows at a time.
 #include "pair.h"
-#define ROWS UINT(C0)
-#define B_TRANSPOSED (UINT(C1) == 1u)
-#define ACTIVATION UINT(C2)
-#define HAS_BIAS (UINT(C3) == 1u)
-#define A_QUADS (UINT(C4) == 1u)
-#define B_QUADS (UINT(C5) == 1u)
-#define ACROSS UINT(C6)
+#define MANY_1 1u
+#define MANY_4 4u
+#define MANY_8 8u
+#define MANY_16 16u
+#define MANY RLX_JOIN(MANY_, ROWS)
+#define TOGETHER (MANY < 4u ? MANY : 4u)
+#define B_TRANSPOSED (UINT(C0) == 1u)
+#define ACTIVATION UINT(C1)
+#define HAS_BIAS (UINT(C2) == 1u)
+#define A_QUADS (UINT(C3) == 1u)
+#define B_QUADS (UINT(C4) == 1u)
+#define ACROSS UINT(C5)
+#define SEGMENTS (16u * TOGETHER * ACROSS > 256u ? 256u / (TOGETHER * ACROSS) : 16u)
 #define COLUMNS (B_TRANSPOSED ? 8u : 4u * ACROSS)
 #include "activation.h"
 #include "quads.h"
 
-SHARED vec4 part[256];
-SHARED vec4 sums[8u * ACROSS];
+SHARED vec4 part[256u * TOGETHER];
+SHARED vec4 sums[MANY * ACROSS];
 
 RLX_FN float plus(const float a, const float b) { return a + b; }
 LANES_OP(lane_sum, 32u, plus)
+RLX_FN vec4 plus_quad(const vec4 a, const vec4 b) { return VEC4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
 RLX_QUAD(quad_a, TA, A_QUADS)
 RLX_QUAD(quad_b, TB, B_QUADS)
+
+// Adds up what the `lanes` of each column hold of the TOGETHER rows from r on. Every thread of the group calls it.
+RLX_FN void join(const uint r, const uint lanes) {
+    const uint made = THREAD / SEGMENTS, segment = THREAD % SEGMENTS;
+    vec4 sum = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (made < TOGETHER * ACROSS) {
+        for (uint l = segment; l < lanes; l += SEGMENTS)
+            sum = plus_quad(sum, part[made / ACROSS * 256u + l * ACROSS + made % ACROSS]);
+    }
+    BARRIER;
+    part[THREAD] = sum;
+    BARRIER;
+    if (THREAD < TOGETHER * ACROSS) {
+        sum = part[THREAD * SEGMENTS];
+        for (uint s = 1u; s < SEGMENTS; s++) sum = plus_quad(sum, part[THREAD * SEGMENTS + s]);
+        sums[r * ACROSS + THREAD] = sum;
+    }
+}
 
 RLX_FN void finish(PTR(f32) bias, PTR(TA) c, const uint row, const uint column, const uint n, const float sum) {
     float v = sum;
@@ -41,11 +66,11 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
     PTR(TA) pc = SKIP(TA, c, z, m * n);
     if (B_TRANSPOSED) {
         const uint lane = THREAD % 32u, column = tile * 8u + THREAD / 32u;
-        float acc[ROWS];
-        UNROLL for (uint r = 0u; r < ROWS; r++) acc[r] = 0.0f;
+        float acc[MANY];
+        UNROLL for (uint r = 0u; r < MANY; r++) acc[r] = 0.0f;
         for (uint t = lane * 4u; t < (column < n ? k : 0u); t += 128u) {
             const vec4 vb = quad_b(pb, column, t, n, k);
-            UNROLL for (uint r = 0u; r < ROWS; r++) {
+            UNROLL for (uint r = 0u; r < MANY; r++) {
                 const vec4 va = quad_a(pa, r, t, m, k);
                 acc[r] = FMA(va.x, vb.x, acc[r]);
                 acc[r] = FMA(va.y, vb.y, acc[r]);
@@ -54,7 +79,7 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
             }
         }
         float mine = 0.0f;
-        UNROLL for (uint r = 0u; r < ROWS; r++) {
+        UNROLL for (uint r = 0u; r < MANY; r++) {
             const float sum = lane_sum(acc[r]);
             if (lane == r) mine = sum;
         }
@@ -62,28 +87,22 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
     } else {
         const uint lane = THREAD / ACROSS, lanes = 256u / ACROSS;
         const uint column = (tile * ACROSS + THREAD % ACROSS) * 4u;
-        vec4 acc[ROWS];
-        UNROLL for (uint r = 0u; r < ROWS; r++) acc[r] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+        vec4 acc[MANY];
+        UNROLL for (uint r = 0u; r < MANY; r++) acc[r] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
         for (uint t = lane; t < (column < n ? k : 0u); t += lanes) {
             const vec4 vb = quad_b(pb, t, column, k, n);
-            UNROLL for (uint r = 0u; r < ROWS; r++) {
+            UNROLL for (uint r = 0u; r < MANY; r++) {
                 if (r < m) {
                     const float va = LOAD(TA, pa, r * k + t);
                     FMA_ROW(acc[r], va, vb)
                 }
             }
         }
-        UNROLL for (uint r = 0u; r < ROWS; r++) {
+        UNROLL for (uint r = 0u; r < MANY; r += TOGETHER) {
             BARRIER;
-            part[THREAD] = acc[r];
-            for (uint s = lanes / 2u; s > 0u; s /= 2u) {
-                BARRIER;
-                if (lane < s) {
-                    const vec4 x = part[THREAD], y = part[THREAD + s * ACROSS];
-                    part[THREAD] = VEC4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
-                }
-            }
-            if (lane == 0u) sums[r * ACROSS + THREAD] = part[THREAD];
+            UNROLL for (uint g = 0u; g < TOGETHER; g++) part[g * 256u + THREAD] = acc[r + g];
+            BARRIER;
+            join(r, lanes);
         }
         BARRIER;
         for (uint i = THREAD; i < m * COLUMNS; i += 256u) {

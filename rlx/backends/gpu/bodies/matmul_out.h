@@ -1,0 +1,74 @@
+// What the tiles share: four neighbours of a matrix, and how results leave, with bias and activation. Uses HAS_BIAS, ACTIVATION, C_QUADS
+// and WIDE of the file that includes it; C is stored as TA, or as f32 where WIDE.
+#include "activation.h"
+#ifdef RLX_GLSL
+#define AS(T, p) PTR(T)(uvec2(p))
+#define FMA_QUAD(acc, s, v) acc = fma(vec4(s), v, acc);
+#define ADD_QUAD(acc, v) acc += v;
+#else
+#define AS(T, p) ((PTR(T))(p))
+#define FMA_QUAD(acc, s, v) {FMA_ROW(acc, s, v)}
+#define ADD_QUAD(acc, v)                                                                   \
+    {                                                                                      \
+        acc.x += v.x;                                                                      \
+        acc.y += v.y;                                                                      \
+        acc.z += v.z;                                                                      \
+        acc.w += v.w;                                                                      \
+    }
+#endif
+
+// NAME(p, r, c, rows, columns, pitch): four neighbours of a matrix stored as S whose rows lie `pitch` elements apart, from
+// (r, c) on; zero outside rows x columns. ALIGNED: `columns`, `pitch`, the address and every c asked for are multiples of
+// four elements.
+#define RLX_QUAD_OF(NAME, S, ALIGNED)                                                                    \
+    RLX_FN vec4 NAME(PTR(S) p, const uint r, const uint c, const uint rows, const uint columns,          \
+                     const uint pitch) {                                                                 \
+        vec4 v = VEC4(0.0f, 0.0f, 0.0f, 0.0f);                                                           \
+        if (r >= rows || c >= columns) return v;                                                         \
+        const uint i = r * pitch + c;                                                                    \
+        if (ALIGNED) return LOAD4(S, p, i / 4u);                                                         \
+        v.x = LOAD(S, p, i);                                                                             \
+        if (c + 1u < columns) v.y = LOAD(S, p, i + 1u);                                                  \
+        if (c + 2u < columns) v.z = LOAD(S, p, i + 2u);                                                  \
+        if (c + 3u < columns) v.w = LOAD(S, p, i + 3u);                                                  \
+        return v;                                                                                        \
+    }
+
+RLX_FN vec4 bias_quad(PTR(f32) bias, const uint column, const uint n) {
+    vec4 add = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (HAS_BIAS) {
+        add.x = LOAD(f32, bias, column);
+        if (column + 1u < n) add.y = LOAD(f32, bias, column + 1u);
+        if (column + 2u < n) add.z = LOAD(f32, bias, column + 2u);
+        if (column + 3u < n) add.w = LOAD(f32, bias, column + 3u);
+    }
+    return add;
+}
+
+RLX_FN void put_one(PTR(TA) c, const uint at, const float v) {
+    if (WIDE) {
+        STORE(f32, AS(f32, c), at, v);
+    } else {
+        STORE(TA, c, at, v);
+    }
+}
+
+// Requires: row and column lie within C, whose rows are n long.
+RLX_FN void put_quad(PTR(TA) c, const vec4 sum, const vec4 add, const uint row, const uint column, const uint n) {
+    vec4 v = sum;
+    if (HAS_BIAS) ADD_QUAD(v, add)
+    v = VEC4(activated(v.x), activated(v.y), activated(v.z), activated(v.w));
+    const uint at = row * n + column;
+    if (C_QUADS) {
+        if (WIDE) {
+            STORE4(f32, AS(f32, c), at / 4u, v);
+        } else {
+            STORE4(TA, c, at / 4u, v);
+        }
+        return;
+    }
+    put_one(c, at, v.x);
+    if (column + 1u < n) put_one(c, at + 1u, v.y);
+    if (column + 2u < n) put_one(c, at + 2u, v.z);
+    if (column + 3u < n) put_one(c, at + 3u, v.w);
+}

@@ -1,0 +1,231 @@
+"""Launches of the product kernels: constants from the operands, a launch for three batch axes, parts and their sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx.backends.gpu import decls, decls_matmul
+from rlx.backends.gpu.casts import cast_ref, quads
+from rlx.backends.gpu.lowering import Lowering
+from rlx.backends.gpu.product import Product, outer
+from rlx.backends.gpu.product_choice import (
+    FMA_TILES,
+    LONG_SUM,
+    MMA_TILES,
+    Split,
+    forced,
+    parts_for,
+    tile_for,
+)
+from rlx.backends.gpu.steps import FileKernel, Ref
+from rlx.backends.gpu.strided import View, contiguous, launch_tree
+from rlx.dtypes import DType, f32, promote
+from rlx.ir import Node, Tensor, expr, get_op
+from rlx.ops.linalg import ACTIVATIONS
+
+CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
+_FEW_TILES = 1 << 14  # with fewer columns than this, a group of the few-rows kernel makes fewer of them
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A matrix of a product in memory."""
+
+    ref: Ref
+    dtype: DType
+
+    def vectors(self, pitch: int, count: int) -> int:
+        """1 when `count` neighbours may be read at once: rows and start are multiples of them (at most 16 bytes)."""
+        return int(pitch % count == 0) and quads(self.ref, itemsize=min(self.dtype.itemsize * count // 4, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What a result goes through: a bias of n elements, an activation."""
+
+    bias: Tensor | None = None
+    activation: str | None = None
+
+    @staticmethod
+    def of(node: Node) -> Epilogue:
+        return Epilogue(node.inputs[2] if len(node.inputs) == 3 else None, node.attrs["activation"])
+
+    @property
+    def plain(self) -> bool:
+        return self.bias is None and self.activation is None
+
+
+def fma_tiles(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand) -> None:
+    """Tiles of fused multiply-adds."""
+    tiles = {"s": FMA_TILES["s"]} if ctx.kind == "software" and forced().tile is None else FMA_TILES
+    tile = tile_for(tiles, p.m, p.n, p.count)
+    rows, columns, _ = FMA_TILES[tile]
+    groups = math.ceil(p.m / rows) * math.ceil(p.n / columns)
+    (pitch_a, pitch_b) = p.pitches
+    vectors = a.vectors(pitch_a, 4), b.vectors(pitch_b, 4)
+    defines = (("AB", f"{a.dtype}_{b.dtype}"), ("TILE", tile))
+    _tiles(ctx, decls.MATMUL.stem, defines, (), p, a, b, end, c, groups, vectors, p.k > LONG_SUM)
+
+
+def mma_tiles(
+    ctx: Lowering, p: Product, a: Operand, b: Operand, split: Split, end: Epilogue, c: Operand
+) -> None:
+    """Tiles of matrix instructions. Sums of products that count as f32 are added up in f32 after every slice of k."""
+    wanted = forced()
+    terms = split.terms_a + split.terms_b
+    exact = split.exact
+    tiles = {name: tile for name, tile in MMA_TILES.items() if not (exact and name == "l")}
+    tile = tile_for(tiles, p.m, p.n, p.count)
+    rows, columns, _ = tiles[tile]
+    groups = math.ceil(p.m / rows) * math.ceil(p.n / columns)
+    depth = wanted.depth or (16 if exact and tile == "m" else 32)
+    buffers = wanted.buffers or (
+        1 if (exact and (terms > 4 or depth > 16)) or (tile == "l" and depth > 16) else 2
+    )
+    (pitch_a, pitch_b) = p.pitches
+    vectors = a.vectors(pitch_a, 8), b.vectors(pitch_b, 8)
+    more = (depth, buffers, split.terms_a, split.terms_b)
+    defines = (("ABM", f"{a.dtype}_{b.dtype}_{split.type}"), ("TILE", tile))
+    _tiles(ctx, decls_matmul.MATMUL_MMA.stem, defines, more, p, a, b, end, c, groups, vectors, exact)
+
+
+def _tiles(
+    ctx: Lowering,
+    stem: str,
+    defines: tuple[tuple[str, str], ...],
+    more: tuple[int, ...],
+    p: Product,
+    a: Operand,
+    b: Operand,
+    end: Epilogue,
+    c: Operand,
+    groups: int,
+    vectors: tuple[int, int],
+    in_parts: bool,
+) -> None:
+    """Tiles over the whole sum with the epilogue; where they are few, over parts of it that one more launch adds."""
+    parts = parts_for(groups * p.count, p.k)
+    if ctx.kind == "software" and forced().parts is None:
+        parts = 1
+    size = p.count * p.m * p.n
+    alone = parts == 1
+    made = c if alone else Operand(ctx.scratch(parts * size * f32.itemsize), f32)
+    bias = bias_ref(ctx, end.bias) if alone else None
+    constants = (
+        int(p.transpose_a),
+        int(p.transpose_b),
+        CODE[end.activation] if alone else 0,
+        int(bias is not None),
+        *vectors,
+        made.vectors(p.n, 4),
+        int(in_parts),
+        int(made.dtype == f32 and a.dtype != f32),
+        *more,
+    )
+    launch(ctx, FileKernel(stem, defines, constants), p, a, b, bias, made, groups, parts)
+    if not alone:
+        finish(ctx, made.ref, parts, p, end, c)
+
+
+def few_rows(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand) -> None:
+    """The kernel for few rows, which reads B once. C is stored as A is."""
+    across = 16 if p.n * p.count >= _FEW_TILES else 4
+    (pitch_a, pitch_b) = p.pitches
+    bias = bias_ref(ctx, end.bias)
+    rows = next(r for r in (1, 4, 8, 16) if p.m <= r)
+    constants = (
+        int(p.transpose_b),
+        CODE[end.activation],
+        int(bias is not None),
+        a.vectors(pitch_a, 4),
+        b.vectors(pitch_b, 4),
+        across,
+    )
+    defines = (("AB", f"{a.dtype}_{b.dtype}"), ("ROWS", str(rows)))
+    kernel = FileKernel(decls.MATMUL_ROWS.stem, defines, constants)
+    groups = math.ceil(p.n / (8 if p.transpose_b else 4 * across))
+    launch(ctx, kernel, p, a, b, bias, c, groups)
+
+
+def launch(
+    ctx: Lowering,
+    kernel: FileKernel,
+    p: Product,
+    a: Operand,
+    b: Operand,
+    bias: Ref | None,
+    c: Operand,
+    groups: int,
+    parts: int | None = None,
+) -> None:
+    """`groups` for each matrix (and part); one launch for three batch axes, more axes, more launches."""
+    members, inner = outer(p, 3)
+    if parts is not None and parts > 1 and len(members) > 1:
+        raise ValueError("a product in parts has at most three batch axes")
+    dims = [(1, 0, 0)] * (3 - len(inner)) + list(inner)
+    count = math.prod(d for d, _, _ in dims)
+    size = count * p.m * p.n * c.dtype.itemsize * (parts or 1)
+    for number, at_a, at_b in members:
+        pa = from_(a.ref, at_a * a.dtype.itemsize)
+        pb = from_(b.ref, at_b * b.dtype.itemsize)
+        pc = Ref(c.ref.segment, c.ref.offset + number * size, size)
+        ctx.launch(
+            kernel,
+            ctx.groups(groups * count * (parts or 1)),
+            [pa, pb, bias or pa, pc, p.m, p.n, p.k, count, *([] if parts is None else [parts]), dims[1][0],
+             dims[2][0], *(sa for _, sa, _ in dims), *(sb for _, _, sb in dims)],
+        )  # fmt: skip
+
+
+def from_(ref: Ref, offset: int) -> Ref:
+    """The rest of a range."""
+    return Ref(ref.segment, ref.offset + offset, ref.nbytes - offset)
+
+
+def bias_ref(ctx: Lowering, bias: Tensor | None, dtype: DType = f32) -> Ref | None:
+    """The bias as the kernels take it."""
+    return None if bias is None else cast_ref(ctx, ctx.ref(bias), ctx.storage(bias), dtype, bias.size)
+
+
+def epilogue_tree(
+    dtype: DType, bias: DType | None, activation: str | None, out: DType, scales: Sequence[float] = (1.0,)
+) -> expr.Expr:
+    """activation(sum of scales[i] · input i + the bias), the inputs added in order, as the ops themselves write it."""
+    wide = promote(dtype, f32)
+    x: expr.Expr | None = None
+    for i, scale in enumerate(scales):
+        term = expr.cast(expr.arg(i, dtype), wide)
+        term = term if scale == 1.0 else term * expr.lit(scale, wide)
+        x = term if x is None else x + term
+    assert x is not None
+    if bias is not None:
+        x = x + expr.cast(expr.arg(len(scales), bias), x.dtype)
+    if activation is not None:
+        name, attrs = ACTIVATIONS[activation]
+        rule = get_op(name).expr
+        assert rule is not None
+        x = rule([x], attrs)
+    return expr.cast(x, out)
+
+
+def finish(
+    ctx: Lowering, made: Ref, parts: int, p: Product, end: Epilogue, c: Operand, dtype: DType = f32
+) -> None:
+    """Adds up the parts of a product, one after the other; then bias and activation."""
+    planes = [Operand(from_(made, i * p.count * p.m * p.n * dtype.itemsize), dtype) for i in range(parts)]
+    add_up(ctx, planes, (1.0,) * parts, p, end, c)
+
+
+def add_up(
+    ctx: Lowering, planes: Sequence[Operand], scales: Sequence[float], p: Product, end: Epilogue, c: Operand
+) -> None:
+    """activation(sum of scales[i] · planes[i] + bias) of matrices like C."""
+    shape = (p.count * p.m, p.n)
+    kind = ctx.storage(end.bias) if end.bias is not None else None
+    inputs = [View(plane.ref, plane.dtype, contiguous(shape)) for plane in planes]
+    if end.bias is not None and kind is not None:
+        inputs.append(View(ctx.ref(end.bias), kind, (0, 1)))
+    tree = epilogue_tree(planes[0].dtype, kind, end.activation, c.dtype, scales)
+    launch_tree(ctx, [tree], shape, inputs, [View(c.ref, c.dtype, contiguous(shape))])

@@ -1,0 +1,7 @@
+"""The constants with which tests compile the kernels of matrix products."""
+
+CONSTANTS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "matmul": ((0, 1, 2, 1, 1, 1, 1, 0, 0), (1, 0, 0, 0, 0, 0, 0, 1, 1)),
+    "matmul_rows": ((0, 2, 1, 1, 1, 16), (1, 0, 0, 0, 0, 4)),
+    "matmul_mma": ((0, 1, 2, 1, 1, 1, 1, 0, 0, 16, 2, 1, 1)),
+}
