@@ -56,7 +56,8 @@ def main(arguments: Sequence[str]) -> int:
     with ThreadPoolExecutor(2) as workers:
         for fault, said in zip(chosen, workers.map(plant, chosen), strict=True):
             noticed += bool(said)
-            print(f"{'caught' if said else 'MISSED'}  {fault.name}\n        {said[:160]}", flush=True)
+            why = said[:160] or fault.unseen or "no case noticed: add one"
+            print(f"{'caught' if said else 'MISSED'}  {fault.name}\n        {why}", flush=True)
     print(f"{noticed} of {len(chosen)} planted faults caught")
     return 0 if noticed * 20 >= len(chosen) * 19 else 1
 

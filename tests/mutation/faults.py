@@ -14,7 +14,8 @@ class Fault:
     by the host.
 
     `only` keeps the cases whose id holds one of its texts: compiling for CUDA's host takes long. `narrow` gives the
-    device grids of three groups along X, so that small cases fold into Y."""
+    device grids of three groups along X, so that small cases fold into Y. `unseen` says why no case can notice: such a
+    fault counts as missed all the same."""
 
     name: str
     file: str
@@ -24,6 +25,7 @@ class Fault:
     where: str = VULKAN
     only: tuple[str, ...] = ()
     narrow: bool = False
+    unseen: str = ""
 
 
 _ROW_LOOP = "        BARRIER;\n        if (along < half_way) partial"
@@ -50,6 +52,8 @@ FAULTS = (
           "const uint len = rest < chunk ? rest : chunk;", "const uint len = chunk;", ("sum", "mean")),
     Fault("integer product: the terms left over forgotten", "bodies/matmul_int.h", "t < k; t += SIDE",
           "t + SIDE <= k; t += SIDE", ("matmul",)),
+    Fault("integer product: no end along k for one operand", "bodies/matmul_int.h", "row < m && t + tx < k", "row < m",
+          ("matmul",), unseen="the other operand is 0 there: the result is the same, only the read is astray"),
     Fault("product of few rows: the terms left over forgotten", "bodies/matmul_rows.h",
           "t < (column < n ? k : 0u); t += lanes", "t < (column < n ? k / lanes * lanes : 0u); t += lanes",
           ("matmul",)),
@@ -58,6 +62,12 @@ FAULTS = (
     Fault("max pool: the window reaches one column beyond", "bodies/pool.h", "p2 >= s2", "p2 > s2", ("max_pool",)),
     Fault("convolution: padding of the last axis read as data", "bodies/conv.h", " && p2 + tap.w < s2", "", ("conv",)),
     # -- masks
+    Fault("attention: keys beyond the last not masked", "bodies/attention_masks.h", "int(j) >= len || ", "",
+          ("attention",)),
+    Fault("attention: a query does not see its own key", "bodies/attention_masks.h", "CAUSAL && ahead > 0",
+          "CAUSAL && ahead >= 0", ("attention",)),
+    Fault("attention: the window one key short", "bodies/attention_masks.h", "ahead > window || ahead < -window",
+          "ahead > window || ahead <= -window", ("attention",)),
     Fault("attention: a mask of bools ignored", "bodies/attention*.h", "if (MASK == 1u) return KEEPS(",
           "if (false) return KEEPS(", ("attention",)),
     Fault("attention: an added mask taken away", "bodies/attention*.h", "return score + ADDS(", "return score - ADDS(",
@@ -105,6 +115,8 @@ FAULTS = (
     Fault("stores to bf16 round ties up", "half.h", "(u + 0x7fffu + ((u >> 16) & 1u))", "(u + 0x8000u)", ("cast",)),
     Fault("exp: the sign of a coefficient", "math32.h", "+ 8.333310485e-03f", "- 8.333310485e-03f", ("exp", "sigmoid")),
     Fault("exp: one digit of a small coefficient", "math32.h", "8.333310485e-03f", "8.133310485e-03f", ("exp",)),
+    Fault("exp: one digit of the smallest coefficient", "math32.h", "1.989124721e-04f", "1.889124721e-04f", ("exp",),
+          unseen="a tenth of an ULP, where four are allowed"),
     Fault("maximum: NaN of the first operand lost", "prims.h", "a >= b || m_is_nan(a) ? a : b",
           "a >= b ? a : b", ("maximum",)),
     Fault("activation: a constant of gelu", "bodies/activation.h", "0.044715f", "0.44715f", ("matmul",)),
@@ -122,7 +134,7 @@ FAULTS = (
 SAMPLE = (
     "gather: one thread too many",
     "groups beyond X not folded out of Y",
-    "attention: a mask of bools ignored",
+    "attention: a query does not see its own key",
     "sum: a barrier of the tree dropped (CUDA)",
     "stores to f16 cut the last bits off",
     "layer norm: no epsilon",
