@@ -92,8 +92,8 @@ def _of_logic() -> Iterator[Case]:
             yield _pair(op, pair, (bool_, bool_), "normal", EQUAL)
         for shape in SHAPES:
             yield _pair(op, (shape, shape), (bool_, bool_), "normal", EQUAL)
-        for pair in (((1027,), (1027,)), ((7, 1), (1, 1023)), ((2, 3, 4, 5), (3, 1, 5)), ((4096,), (1,))):
-            yield _pair(op, pair, (bool_, bool_), "normal", EQUAL)
+        for more in (((1027,), (1027,)), ((7, 1), (1, 1023)), ((2, 3, 4, 5), (3, 1, 5)), ((4096,), (1,))):
+            yield _pair(op, more, (bool_, bool_), "normal", EQUAL)
 
 
 def cases() -> list[Case]:
