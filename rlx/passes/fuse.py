@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.ir import Expr, Graph, Node, Tensor, rebuild
+from rlx.ir import Expr, Graph, Node, Tensor, TensorType, rebuild
 from rlx.ir import expr as ex
 from rlx.ir.expr import substitute
 from rlx.ops.linalg import ACTIVATIONS
-from rlx.passes.regions import Finder, Region, source
+from rlx.passes.regions import Finder, Region, port_key, source
+from rlx.passes.repeats import seen, splits
 from rlx.passes.rewriting import Maker, SupportOf, native_everywhere, remove_dead, trial, use_counts
 from rlx.passes.trees import explicit, literal, node_trees
 
@@ -59,24 +60,24 @@ def _activation(node: Node) -> str | None:
 
 
 def fuse_regions(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """Each region of two elementwise nodes or more, or of one that reads a broadcast, as one `fused` node."""
+    """Each region of two elementwise nodes or more, or of one that reads a broadcast or a repetition, as one `fused`
+    node. With a repetition (see `repeats`) the node's axes are split, between reshapes that move nothing."""
     graph = remove_dead(graph)
     finder = Finder(graph, support)
     bodies: dict[int, _Body] = {}
     chosen: dict[int, Region] = {}
     for region in finder.find():
-        broadcasts = any(source(t) is not t for i in region.members for t in graph.nodes[i].inputs)
+        broadcasts = any(finder.read(t)[0] is not t for i in region.members for t in graph.nodes[i].inputs)
         if len(region.members) > 1 or broadcasts:
             body = _Body(graph, finder, region)
-            if body.inputs and support(trial("fused", [t.type for t in body.inputs], body.attrs)) == "native":
+            if body.fits and support(trial("fused", body.types(), body.attrs)) == "native":
                 bodies[region.members[0]] = body
                 chosen.update(dict.fromkeys(region.members, region))
     maker = Maker(graph)
     for unit in finder.order(chosen):
         found, node = bodies.get(unit[0]), graph.nodes[unit[0]]
         if found is not None:
-            made = maker.new.add("fused", maker.inputs(found.inputs), found.attrs, found.label)
-            maker.put(found.outputs, made)
+            maker.put(found.outputs, found.make(maker))
         elif all(t.id in maker.made for t in node.inputs):
             maker.copy(node)
         # else: a broadcast of a value that stays inside a region, and that only the region reads
@@ -84,32 +85,53 @@ def fuse_regions(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
 
 
 class _Body:
-    """A region written out: what it reads, what it gives, and its trees."""
+    """A region written out: what it reads and in which shape, what it gives, and its trees."""
 
     def __init__(self, graph: Graph, finder: Finder, region: Region) -> None:
-        self.inputs, self.outputs = finder.ports(region)
-        numbers = {t.id: k for k, t in enumerate(self.inputs)}
+        ports, self.outputs = finder.ports(region)
+        self.inputs = [x for x, _ in ports]
+        self.shape = region.shape
+        numbers = {port_key(x, repeat): k for k, (x, repeat) in enumerate(ports)}
         value: dict[int, Expr] = {}
         for i in region.members:
             node = graph.nodes[i]
             args = []
             for t in node.inputs:
-                x = source(t)
-                known = literal(t)
-                if x.id in value:
+                x, repeat = finder.read(t)
+                known, key = literal(t), port_key(x, repeat)
+                if repeat is None and x.id in value:
                     args.append(value[x.id])
-                elif x.id in numbers:
-                    args.append(ex.arg(numbers[x.id], x.dtype))
+                elif key in numbers:
+                    args.append(ex.arg(numbers[key], x.dtype))
                 else:
                     assert known is not None
                     args.append(known)
             for t, tree in zip(node.outputs, explicit(node_trees(node)), strict=True):
                 value[t.id] = substitute(tree, args)
-        self.attrs = {"trees": tuple(_tidy(value[t.id]) for t in self.outputs), "shape": region.shape}
+        repeats = [repeat for _, repeat in ports if repeat is not None]
+        split = splits(region.shape, repeats) if repeats else None
+        self.fits = bool(ports) and (split is not None or not repeats)
+        self.shapes = [x.shape if split is None else seen(x.shape, split, repeat) for x, repeat in ports]
+        shape = region.shape if split is None else tuple(n for group in split for n in group)
+        self.attrs = {"trees": tuple(_tidy(value[t.id]) for t in self.outputs), "shape": shape}
         members = [graph.nodes[i] for i in region.members]
         names = list(dict.fromkeys(n.label for n in members if n.label)) or [n.op.name for n in members]
         label = "+".join(names)
         self.label = label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
+
+    def types(self) -> list[TensorType]:
+        """The inputs as the node reads them."""
+        return [TensorType(shape, x.dtype) for x, shape in zip(self.inputs, self.shapes, strict=True)]
+
+    def make(self, maker: Maker) -> list[Tensor]:
+        """The node in the new graph, and reshapes around it where it is split."""
+        given = zip(maker.inputs(self.inputs), self.shapes, strict=True)
+        inputs = [self._reshaped(maker, x, shape) for x, shape in given]
+        made = maker.new.add("fused", inputs, self.attrs, self.label)
+        return [self._reshaped(maker, t, self.shape) for t in made]
+
+    def _reshaped(self, maker: Maker, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return x if x.shape == shape else maker.new.add("reshape", (x,), {"shape": shape}, self.label)[0]
 
 
 def _tidy(tree: Expr) -> Expr:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from rlx.ir import Graph, Node, Tensor
+from rlx.passes.repeats import Repeat, repeat_of, splits
 from rlx.passes.rewriting import SupportOf
 from rlx.passes.trees import cheap, cost, literal, node_trees, spread
 
@@ -40,6 +41,7 @@ class Finder:
             for t in node.inputs:
                 self.users[t.id].append(i)
         self.results = {t.id for t in graph.results()}
+        self._repeats: dict[int, Repeat | None] = {}
         self.region: dict[int, Region] = {}
         self._spread: dict[int, tuple[int, dict[int, int]]] = {}
         for i, node in enumerate(graph.nodes):
@@ -59,8 +61,9 @@ class Finder:
         for i, node in enumerate(self.nodes):
             if i in self.region:
                 for t in node.inputs:
-                    producer = self.position[source(t).id]
-                    if producer in self.region:
+                    x, repeat = self.read(t)
+                    producer = self.position[x.id]
+                    if producer in self.region and repeat is None:
                         self._try(self.region[producer], self.region[i])
         return list({id(r): r for r in self.region.values()}.values())
 
@@ -68,10 +71,15 @@ class Finder:
         if producer is consumer or not self._fits(producer, consumer):
             return
         members = sorted((*producer.members, *consumer.members))
+        if self._repeats_itself(members):
+            return
         needs = (producer.needs | consumer.needs).difference(members)
         merged = Region(consumer.shape, members, needs, producer.cost + consumer.cost)
         inputs, outputs = self.ports(merged)
         if len(inputs) > MAX_INPUTS or len(inputs) + len(outputs) > MAX_TENSORS or merged.cost > MAX_COST:
+            return
+        repeats = [repeat for _, repeat in inputs if repeat is not None]
+        if repeats and splits(merged.shape, repeats) is None:
             return
         if self._spread_of(merged) <= MAX_SPREAD and self._join(producer, consumer, merged):
             for i in merged.members:
@@ -89,16 +97,31 @@ class Finder:
                     return False
         return all(cheap(node_trees(self.nodes[i])) for i in producer.members) and producer.cost <= 4
 
-    def ports(self, region: Region) -> tuple[list[Tensor], list[Tensor]]:
-        """The tensors a region reads (literals left out, broadcasts seen through) and those it must give."""
+    def _repeats_itself(self, members: list[int]) -> bool:
+        """Whether a member reads a repetition of what a member makes: that must be in memory first."""
+        inside = set(members)
+        reads = (self.read(t) for i in members for t in self.nodes[i].inputs)
+        return any(repeat is not None and self.position[x.id] in inside for x, repeat in reads)
+
+    def read(self, t: Tensor) -> tuple[Tensor, Repeat | None]:
+        """What a region reads in place of t: the tensor behind its broadcasts, or the one that it repeats."""
+        x = source(t)
+        if x.id not in self._repeats:
+            self._repeats[x.id] = repeat_of(x)
+        repeat = self._repeats[x.id]
+        return (x, None) if repeat is None else (repeat.base, repeat)
+
+    def ports(self, region: Region) -> tuple[list[tuple[Tensor, Repeat | None]], list[Tensor]]:
+        """The tensors a region reads (literals left out, broadcasts and repetitions seen through) and those it must
+        give."""
         inside = set(region.members)
-        inputs: dict[int, Tensor] = {}
+        inputs: dict[Hashable, tuple[Tensor, Repeat | None]] = {}
         outputs: list[Tensor] = []
         for i in region.members:
             for t in self.nodes[i].inputs:
-                x = source(t)
+                x, repeat = self.read(t)
                 if self.position[x.id] not in inside and literal(t) is None:
-                    inputs[x.id] = x
+                    inputs.setdefault(port_key(x, repeat), (x, repeat))
             for t in self.nodes[i].outputs:
                 if t.id in self.results or not inside.issuperset(self._readers(t)):
                     outputs.append(t)
@@ -110,7 +133,7 @@ class Finder:
             inputs = self.nodes[i].inputs
             for t in self.nodes[i].outputs:
                 size, uses = self._spread[t.id]
-                sizes[t.id] = size + sum(n * (sizes.get(source(inputs[k]).id, 1) - 1) for k, n in uses.items())
+                sizes[t.id] = size + sum(n * (sizes.get(self.read(inputs[k])[0].id, 1) - 1) for k, n in uses.items())
         return max(sizes.values())
 
     def _readers(self, t: Tensor) -> list[int]:
@@ -154,11 +177,11 @@ class Finder:
         return True
 
     def _before(self, members: list[int]) -> list[int]:
-        """The nodes whose outputs the members read. Elementwise nodes read through broadcasts (see `source`)."""
+        """The nodes whose outputs the members read. Elementwise nodes read through broadcasts (see `read`)."""
         found = []
         for i in members:
             for t in self.nodes[i].inputs:
-                found.append(self.position[(source(t) if i in self.region else t).id])
+                found.append(self.position[(self.read(t)[0] if i in self.region else t).id])
         return found
 
     def order(self, chosen: Mapping[int, Region]) -> list[list[int]]:
@@ -196,6 +219,11 @@ def fusible(node: Node) -> bool:
     if node.op.name == "copy" or node.outputs[0].size == 0:
         return False
     return node.op.expr is not None or node.op.name == "fused"
+
+
+def port_key(x: Tensor, repeat: Repeat | None) -> Hashable:
+    """Equal for inputs of a region that are read in the same way."""
+    return x.id if repeat is None else repeat.key()
 
 
 def source(t: Tensor) -> Tensor:

@@ -82,15 +82,19 @@ _BITS: dict[int, NpType] = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
 class Code:
     """The calls that compute `trees` from arguments of the given dtypes.
 
-    `large` says that calls cost little beside the elements. `results` are where the values of the trees stand after
+    `large` says that calls cost little beside the elements. `spread` are the arguments to copy before they are used. `results` are where the values of the trees stand after
     the last call: a register, an argument or a constant.
     """
 
-    def __init__(self, trees: Sequence[Expr], arguments: Sequence[NpType], large: bool = True) -> None:
+    def __init__(
+        self, trees: Sequence[Expr], arguments: Sequence[NpType], large: bool = True,
+        spread: frozenset[int] = frozenset(),
+    ) -> None:  # fmt: skip
         self.calls: list[Call] = []
         self.registers: list[NpType] = []
         self._arguments = arguments
         self._large = large
+        self._spread = spread
         self._loaded: dict[int, Operand] = {}
         self._values: dict[Expr, Operand] = {}
         # A last cast to a half is the copy to the output, which rounds.
@@ -150,6 +154,8 @@ class Code:
         if index not in self._loaded:
             given = self._arguments[index]
             operand = Operand("arg", index, given)
+            if index in self._spread:
+                operand = self.copy(operand, given)
             if given == half.F16 and target == f32.np and self._large:
                 self._loaded[index] = self._widened(operand)
             else:

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.context import Array, BindContext, Step
+from rlx.backends.cpu.context import Array, BindContext, Step, in_order
 from rlx.backends.cpu.expr_code import Call, Code, Operand
 from rlx.backends.cpu.half import LEAST
 from rlx.ir.expr import Expr
 
 BLOCK = 1 << 17  # elements
+_FEW = 8  # repetitions in a row that are copied one after the other: NumPy walks short rows slowly
 _BY_KEYWORD = (np.maximum, np.minimum)  # NumPy takes their output by position no longer
 _WORTH_A_CLIP = (
     4096  # elements; NumPy clips four times faster than it compares with a scalar, after a slower start
@@ -41,9 +42,9 @@ def bind_trees(
     if 0 in shape:
         return []
     ins, before = _apart(ins, outs, ctx)
-    code = Code(trees, [a.dtype for a in ins], outs[0].size >= LEAST)
-    calls, homes = _finish(code, ins, outs)
     grid = _Grid(shape, ins, outs)
+    code = Code(trees, [a.dtype for a in ins], outs[0].size >= LEAST, grid.spread())
+    calls, homes = _finish(code, ins, outs)
     registers = _allocate(calls, code.registers, homes)
     if len(calls) == 1 and thread is None and grid.size <= BLOCK:
         return before + [grid.bind(calls[0], homes, registers, {}, grid.whole)]
@@ -184,6 +185,12 @@ class _Grid:
         self.ins, self.outs = laid[: len(ins)], laid[len(ins) :]
         self.whole: _Slices = tuple(slice(0, n) for n in self.shape)
 
+    def spread(self) -> frozenset[int]:
+        """The inputs of which each element stands a few times in a row."""
+        few = len(self.shape) > 1 and self.shape[-1] <= _FEW
+        found = (i for i, a in enumerate(self.ins) if few and any(a.strides) and not a.strides[-1])
+        return frozenset(found)
+
     @staticmethod
     def numel(block: _Slices) -> int:
         n = 1
@@ -239,7 +246,12 @@ class _Grid:
 
         target = view(call.target)
         if call.fn is None:
-            return partial(np.copyto, target, view(call.sources[0]), "unsafe")
+            source = view(call.sources[0])
+            if source.ndim > 1 and source.shape[-1] <= _FEW and any(source.strides) and not source.strides[-1]:
+                # Rows as long as may be instead of rows of a few.
+                columns = range(source.shape[-1])
+                return in_order([partial(np.copyto, target[..., k], source[..., k], "unsafe") for k in columns])
+            return partial(np.copyto, target, source, "unsafe")
         sources = [view(s) for s in call.sources]
         if call.fn in _BY_KEYWORD:
             bound = call.sources[1]
