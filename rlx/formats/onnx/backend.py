@@ -1,0 +1,64 @@
+"""The interface of onnx.backend: what `onnx.backend.test` and other tools of ONNX drive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+from onnx.backend import base
+
+from rlx.driver.registry import devices
+from rlx.errors import GraphError
+from rlx.formats.onnx.elements import Array
+from rlx.formats.onnx.model import Model
+
+
+class Prepared(base.BackendRep):  # type: ignore[misc,unused-ignore]
+    """A model ready to run; `run` compiles it, since shapes may depend on the values of inputs."""
+
+    def __init__(self, model: Model, device: str) -> None:
+        self.model = model
+        self.device = device
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
+        """The outputs in order, for inputs in order; NumPy scalars count as arrays."""
+        names = [i.name for i in self.model.inputs]
+        given = list(inputs) if isinstance(inputs, Sequence) else [inputs]
+        if len(given) > len(names):
+            raise GraphError(f"run: {len(given)} inputs came; the model takes {names}")
+        made = self.model.run(dict(zip(names, given, strict=False)), self.device)
+        return tuple(made[o.name] for o in self.model.outputs)
+
+
+class Backend(base.Backend):  # type: ignore[misc,unused-ignore]
+    """rlx behind `onnx.backend.base.Backend`. Devices: "CPU", "CUDA", "VULKAN", with ":0" and so on after the last two."""
+
+    @classmethod
+    def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> Prepared:
+        """Raises: as rlx.onnx.load."""
+        return Prepared(Model(model), device.lower())
+
+    @classmethod
+    def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
+        return cls.prepare(model, device).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls, node: Any, inputs: Any, device: str = "CPU", outputs_info: Any = None, **kwargs: Any
+    ) -> tuple[Array, ...]:
+        """Runs one node at the newest opset, or the one named by `opset_version`."""
+        opset = int(kwargs.get("opset_version", onnx.defs.onnx_opset_version()))
+        names = [n for n in node.input if n]
+        graph = onnx.helper.make_graph(
+            [node], "node", [onnx.ValueInfoProto(name=n) for n in names],
+            [onnx.ValueInfoProto(name=n) for n in node.output if n],
+        )  # fmt: skip
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid(node.domain, opset)])
+        return cls.run_model(model, inputs, device)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether such a device is here."""
+        wanted = device.lower().split(":")[0]
+        return wanted == "cpu" or any(d.id.split(":")[0] == wanted for d in devices())

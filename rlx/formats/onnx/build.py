@@ -1,0 +1,310 @@
+"""From a checked ONNX model and concrete inputs to an rlx graph: functions inlined, types held against the schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import defs
+
+from rlx.dtypes import as_dtype
+from rlx.errors import ModelFormatError, RlxError, UnsupportedOp
+from rlx.formats.files import shown
+from rlx.formats.onnx.call import Call, Known, Result, Value, constant
+from rlx.formats.onnx.elements import CODES, ELEMENTS, NAMES, Array, carried, carrier, to_carrier, wrapped
+from rlx.formats.onnx.read import MAX_DEPTH, node_name, opsets
+from rlx.formats.onnx.table import find
+from rlx.formats.onnx.tensors import to_array
+from rlx.ir import Graph, Tensor, TensorType
+from rlx.ops.select import cast
+
+Attribute = onnx.AttributeProto
+_BY_NAME = {name: dtype for dtype, name in NAMES.items()}
+Scope = dict[str, "Value | None"]
+
+
+def schema_of(domain: str, name: str, opset: int) -> Any | None:
+    """The schema of an operator at an opset; None where onnx has none."""
+    try:
+        return defs.get_schema(name, opset, domain)
+    except defs.SchemaError:
+        return None
+
+
+class GraphBuilder:
+    """Builds the rlx graph of a model. `fed` are the inputs a run gives: arrays for those that become constants,
+    types for the others."""
+
+    def __init__(self, model: Any, initializers: Mapping[str, Array], folder: Path | None) -> None:
+        self.model = model
+        self.folder = folder
+        self.initializers = initializers
+        self.functions = {(f.domain, f.name): f for f in model.functions}
+        self.imports = opsets(model.opset_import, "the model")
+        self.graph = Graph(model.graph.name or "onnx")
+        self.known = Known()
+        self.output_types: dict[str, np.dtype[Any]] = {}
+
+    def build(self, fed: Mapping[str, Value | TensorType | Array], dtypes: Mapping[str, np.dtype[Any]]) -> Graph:
+        """Raises: NeedsValues, ModelFormatError, UnsupportedOp."""
+        scope: Scope = {}
+        for name, given in fed.items():
+            if isinstance(given, TensorType):
+                scope[name] = Value(self.graph.input(name, given.shape, given.dtype), dtypes[name])
+            else:
+                assert isinstance(given, np.ndarray)
+                scope[name] = Value(constant(self.graph, to_carrier(given)), given.dtype)
+        for name, array in self.initializers.items():
+            if name not in scope:
+                scope[name] = Value(constant(self.graph, to_carrier(array), name), array.dtype)
+        self.nodes(self.model.graph.node, scope, self.imports, {}, 0)
+        for info in self.model.graph.output:
+            self._output(info, scope)
+        return self.graph
+
+    def _output(self, info: Any, scope: Scope) -> None:
+        found = scope[info.name]
+        if found is None:
+            raise ModelFormatError(f"output {shown(info.name)}: is left out by the node that should make it")
+        code = info.type.tensor_type.elem_type
+        if code and ELEMENTS.get(code) != found.dtype:
+            raise ModelFormatError(f"output {shown(info.name)}: is declared with element type {code}, but is {found.dtype}")
+        self.output_types[info.name] = found.dtype
+        t = found.tensor
+        leaf = t.node.op.leaf or any(t is o for o in self.graph.outputs.values())
+        self.graph.output(info.name, self.graph.add("copy", (t,))[0] if leaf else t)
+
+    # -- nodes
+
+    def nodes(self, nodes: Any, scope: Scope, imports: Mapping[str, int], attributes: dict[str, Any], depth: int) -> None:
+        """Builds nodes in order. `attributes` are the protos that a function's attribute references stand for."""
+        if depth > MAX_DEPTH:
+            raise ModelFormatError(f"functions are nested more than {MAX_DEPTH} deep")
+        for index, node in enumerate(nodes):
+            where = node_name(node, index)
+            try:
+                self._node(node, where, scope, imports, attributes, depth)
+            except (ModelFormatError, UnsupportedOp):
+                raise
+            except RlxError as error:
+                raise ModelFormatError(f"{where}: {error}") from error
+
+    def _node(
+        self, node: Any, where: str, scope: Scope, imports: Mapping[str, int], attributes: dict[str, Any], depth: int
+    ) -> None:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        inputs = [scope[n] if n else None for n in node.input]
+        protos = self._attributes(node, attributes)
+        function = self.functions.get((node.domain, node.op_type))
+        if function is not None:
+            self._inline(function, inputs, protos, node, scope, opsets(function.opset_import, where), depth)
+            return
+        opset = imports.get(domain)
+        schema = None if opset is None else schema_of(domain, node.op_type, opset)
+        if opset is None or schema is None:
+            raise UnsupportedOp(f"{where}: there is no such operator in version {opset} of domain {domain or 'ai.onnx'!r}")
+        bound = check_call(schema, node, inputs, protos, where)
+        builder = find(domain, node.op_type, schema.since_version)
+        if builder is None:
+            body = self._body(schema, node, inputs, protos, opset, domain)
+            if body is None:
+                raise UnsupportedOp(f"{where}: rlx has no {node.op_type} of version {schema.since_version}")
+            self._inline(body, inputs, protos, node, scope, {**imports, **opsets(body.opset_import, where)}, depth)
+            return
+        values = {n: self._attribute(a, where) for n, a in protos.items()}
+        for name, attribute in schema.attributes.items():
+            if name not in values and attribute.default_value.type != Attribute.UNDEFINED:
+                values[name] = self._attribute(attribute.default_value, where)
+        call = Call(where, node.op_type, schema.since_version, self.graph, inputs, values, len(node.output), self.known)
+        made = builder(call)
+        results: Sequence[Result] = [made] if made is None or isinstance(made, Tensor | Value) else list(made)
+        for i, name in enumerate(node.output):
+            if name:
+                result = results[i] if i < len(results) else None
+                if result is None:
+                    raise UnsupportedOp(f"{where}: its output {i} ({shown(name)}) is not supported")
+                scope[name] = self._finished(result, schema, i, bound, inputs)
+
+    def _finished(self, made: Tensor | Value, schema: Any, i: int, bound: dict[str, Any], inputs: Any) -> Value:
+        """The result in the type that the schema gives this output."""
+        if isinstance(made, Value):
+            return made
+        formal = schema.outputs[min(i, len(schema.outputs) - 1)]
+        dtype = bound.get(formal.type_str) or _BY_NAME.get(formal.type_str)
+        if dtype is None:
+            return Value(made, made.dtype.np)
+        held = cast(made, carrier(dtype))
+        return Value(wrapped(held, dtype) if carried(dtype) else held, dtype)
+
+    # -- functions
+
+    def _inline(
+        self, function: Any, inputs: Sequence[Value | None], protos: dict[str, Any], node: Any, scope: Scope,
+        imports: Mapping[str, int], depth: int,
+    ) -> None:  # fmt: skip
+        where = node_name(node)
+        if len(inputs) > len(function.input) or len(node.output) > len(function.output):
+            raise ModelFormatError(
+                f"{where}: has {len(inputs)} inputs and {len(node.output)} outputs; the function has "
+                f"{len(function.input)} and {len(function.output)}"
+            )
+        inner: Scope = dict.fromkeys(function.input)
+        inner.update(zip(function.input, inputs, strict=False))
+        given = {a.name: a for a in function.attribute_proto}
+        given.update(protos)
+        self.nodes(function.node, inner, imports, given, depth + 1)
+        for name, source in zip(node.output, function.output, strict=False):
+            if name:
+                scope[name] = inner.get(source)
+
+    def _body(
+        self, schema: Any, node: Any, inputs: Sequence[Value | None], protos: dict[str, Any], opset: int, domain: str
+    ) -> Any | None:
+        """The operator written with others, as onnx defines it for these inputs and attributes; None where it is not."""
+        plain = onnx.NodeProto()
+        plain.CopyFrom(node)
+        del plain.attribute[:]
+        plain.attribute.extend(protos.values())
+        if schema.has_context_dependent_function:
+            types = []
+            for v in inputs:
+                proto = onnx.TypeProto()
+                if v is not None:
+                    proto.tensor_type.elem_type = CODES[v.dtype]
+                    for d in v.tensor.shape:
+                        proto.tensor_type.shape.dim.add().dim_value = d
+                types.append(proto.SerializeToString())
+            versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+            if versions:
+                raw = schema.get_context_dependent_function_with_opset_version(
+                    max(versions), plain.SerializeToString(), types
+                )
+                return _function(raw)
+        if schema.has_function:
+            versions = [v for v in schema.function_opset_versions if v <= opset]
+            if versions:
+                raw = schema.get_function_with_opset_version(max(versions))
+                body = _function(raw if isinstance(raw, bytes) else raw.SerializeToString())
+                defaults = {n: a.default_value for n, a in schema.attributes.items()}
+                for name, value in defaults.items():
+                    if name not in protos and value.type != Attribute.UNDEFINED:
+                        protos[name] = value
+                return body
+        return None
+
+    # -- attributes
+
+    def _attributes(self, node: Any, given: dict[str, Any]) -> dict[str, Any]:
+        """The node's attributes by name, references to a function's attributes resolved (absent ones left out)."""
+        found: dict[str, Any] = {}
+        for attribute in node.attribute:
+            if not attribute.ref_attr_name:
+                found[attribute.name] = attribute
+            elif attribute.ref_attr_name in given:
+                copy = Attribute()
+                copy.CopyFrom(given[attribute.ref_attr_name])
+                copy.name = attribute.name
+                found[attribute.name] = copy
+        return found
+
+    def _attribute(self, proto: Any, where: str) -> Any:
+        """An attribute as Python's: int, float, str, list, array; graphs as they are."""
+        kind = proto.type
+        if kind in (Attribute.INT, Attribute.FLOAT):
+            return int(proto.i) if kind == Attribute.INT else float(proto.f)
+        if kind == Attribute.STRING:
+            return _text(proto.s, where)
+        if kind == Attribute.INTS:
+            return [int(v) for v in proto.ints]
+        if kind == Attribute.FLOATS:
+            return [float(v) for v in proto.floats]
+        if kind == Attribute.STRINGS:
+            return [_text(s, where) for s in proto.strings]
+        if kind == Attribute.TENSOR:
+            return to_array(proto.t, f"{where}: attribute {shown(proto.name)}", self.folder)
+        raise UnsupportedOp(f"{where}: attribute {shown(proto.name)} is of a kind that rlx does not read ({kind})")
+
+
+def _text(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelFormatError(f"{where}: an attribute is not valid UTF-8") from error
+
+
+def _function(raw: bytes) -> Any:
+    body = onnx.FunctionProto()
+    body.ParseFromString(raw)
+    return body
+
+
+def check_call(schema: Any, node: Any, inputs: Sequence[Value | None], protos: dict[str, Any], where: str) -> dict[str, Any]:
+    """Holds a node against its operator's schema: counts, attributes, element types. Returns the type parameters.
+
+    Raises: ModelFormatError.
+    """
+    if not schema.min_input <= len(inputs) <= schema.max_input:
+        raise ModelFormatError(f"{where}: has {len(inputs)} inputs; expected {schema.min_input} to {schema.max_input}")
+    if not schema.min_output <= len(node.output) <= schema.max_output:
+        raise ModelFormatError(
+            f"{where}: has {len(node.output)} outputs; expected {schema.min_output} to {schema.max_output}"
+        )
+    for name, proto in protos.items():
+        declared = schema.attributes.get(name)
+        if declared is None:
+            raise ModelFormatError(f"{where}: has no attribute {shown(name)} in version {schema.since_version}")
+        if int(declared.type.value) != proto.type:
+            raise ModelFormatError(f"{where}: attribute {name} is of kind {proto.type}, expected {declared.type.name}")
+    for name, declared in schema.attributes.items():
+        if declared.required and name not in protos:
+            raise ModelFormatError(f"{where}: lacks the attribute {name}")
+    return _bind_types(schema, inputs, where)
+
+
+def _bind_types(schema: Any, inputs: Sequence[Value | None], where: str) -> dict[str, Any]:
+    allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
+    bound: dict[str, Any] = {}
+    for i, value in enumerate(inputs):
+        formal = schema.inputs[min(i, len(schema.inputs) - 1)]
+        if value is None:
+            if i < len(schema.inputs) and formal.option.name == "Single":
+                raise ModelFormatError(f"{where}: input {i} ({formal.name}) is left out; it must be there")
+            continue
+        param, name = formal.type_str, NAMES[value.dtype]
+        if name not in allowed.get(param, {param}):
+            raise ModelFormatError(f"{where}: input {i} ({formal.name}) is {value.dtype}, which it cannot be")
+        if param in allowed and formal.is_homogeneous and bound.setdefault(param, value.dtype) != value.dtype:
+            raise ModelFormatError(f"{where}: input {i} ({formal.name}) is {value.dtype}; expected {bound[param]}")
+    return bound
+
+
+def declared_type(info: Any) -> tuple[np.dtype[Any] | None, list[int | str | None] | None]:
+    """The element type and dims a ValueInfo declares; None where it does not."""
+    if info.type.WhichOneof("value") not in ("tensor_type", None):
+        kind = info.type.WhichOneof("value").removesuffix("_type")
+        raise UnsupportedOp(f"{shown(info.name)}: is a {kind}; only tensors are supported")
+    tensor = info.type.tensor_type
+    dtype = None
+    if tensor.elem_type:
+        if tensor.elem_type not in ELEMENTS:
+            from rlx.formats.onnx.elements import element_name
+
+            raise UnsupportedOp(f"{shown(info.name)}: element type {element_name(tensor.elem_type)} is not supported")
+        dtype = ELEMENTS[tensor.elem_type]
+    if not tensor.HasField("shape"):
+        return dtype, None
+    dims: list[int | str | None] = []
+    for d in tensor.shape.dim:
+        kind = d.WhichOneof("value")
+        if kind == "dim_value" and d.dim_value < 0:
+            raise ModelFormatError(f"{shown(info.name)}: is declared with dimension {d.dim_value}")
+        dims.append(int(d.dim_value) if kind == "dim_value" else (d.dim_param or None) if kind else None)
+    return dtype, dims
+
+
+def type_of(array: Array) -> TensorType:
+    """The rlx type that carries an array of any ONNX element type."""
+    return TensorType(tuple(array.shape), as_dtype(carrier(array.dtype)))

@@ -1,0 +1,206 @@
+"""What a builder sees of one node: its inputs as tensors, its attributes checked, values where they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import ModelFormatError, UnsupportedOp
+from rlx.formats.onnx.elements import Array, ElementType, carrier, from_carrier, to_carrier
+from rlx.ir import Graph, Tensor
+from rlx.ops.select import cast
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the graph and the ONNX element type it stands for, which its carrier may be wider than."""
+
+    tensor: Tensor
+    dtype: ElementType
+
+
+class NeedsValues(Exception):  # noqa: N818  (a request to the caller, answered by building again)
+    """The shape of something depends on the values of these graph inputs."""
+
+    def __init__(self, names: frozenset[str], what: str) -> None:
+        super().__init__(what)
+        self.names = names
+        self.what = what
+
+
+class Known:
+    """The values of tensors that depend on constants alone, worked out by the ops' own definitions."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, Array] = {}
+
+    def __call__(self, tensor: Tensor, what: str) -> Array:
+        """Raises: NeedsValues when the tensor depends on inputs of the graph."""
+        self._check(tensor, what)
+        stack = [tensor]
+        while stack:
+            top = stack[-1]
+            missing = [t for t in top.node.inputs if t.id not in self._values]
+            if top.id in self._values:
+                stack.pop()
+            elif missing:
+                stack.extend(missing)
+            else:
+                self._evaluate(top)
+                stack.pop()
+        return self._values[tensor.id]
+
+    def _evaluate(self, tensor: Tensor) -> None:
+        node = tensor.node
+        if node.op.name == "constant":
+            self._values[tensor.id] = node.attrs["value"]
+            return
+        with np.errstate(all="ignore"):
+            made = node.op.reference(*(self._values[t.id] for t in node.inputs), **node.attrs)
+        arrays = list(made) if isinstance(made, tuple) else [made]
+        for array, t in zip(arrays, node.outputs, strict=True):
+            self._values[t.id] = np.asarray(array, dtype=t.dtype.np).reshape(t.shape)
+
+    def _check(self, tensor: Tensor, what: str) -> None:
+        names: set[str] = set()
+        seen = {tensor.id}
+        stack = [tensor]
+        while stack:
+            top = stack.pop()
+            if top.id in self._values:
+                continue
+            if top.node.op.name == "input":
+                names.add(top.node.attrs["name"])
+            for t in top.node.inputs:
+                if t.id not in seen:
+                    seen.add(t.id)
+                    stack.append(t)
+        if names:
+            raise NeedsValues(frozenset(names), what)
+
+
+Result = Tensor | Value | None
+Builder = Callable[["Call"], "Result | Sequence[Result]"]
+
+
+class Call:
+    """One node of an ONNX graph while it is built.
+
+    `version` is the opset that last changed the operator. `x(i)` is an input as a tensor (in its carrier), `opt(i)` the
+    same or None where it is left out, `known(i)` its value. Attributes: `int`, `float`, `str`, `ints`, `floats`.
+    """
+
+    def __init__(
+        self, where: str, kind: str, version: int, graph: Graph, inputs: Sequence[Value | None], attrs: dict[str, Any],
+        n_outputs: int, known: Known,
+    ) -> None:  # fmt: skip
+        self.where = where
+        self.kind = kind
+        self.version = version
+        self.graph = graph
+        self.inputs = list(inputs)
+        self.attrs = attrs
+        self.n_outputs = n_outputs
+        self._known = known
+
+    # -- inputs
+
+    def has(self, i: int) -> bool:
+        return i < len(self.inputs) and self.inputs[i] is not None
+
+    def value(self, i: int) -> Value:
+        found = self.inputs[i] if i < len(self.inputs) else None
+        if found is None:
+            raise ModelFormatError(f"{self.where}: input {i} is missing")
+        return found
+
+    def x(self, i: int = 0) -> Tensor:
+        return self.value(i).tensor
+
+    def opt(self, i: int) -> Tensor | None:
+        return self.value(i).tensor if self.has(i) else None
+
+    def xs(self) -> list[Tensor]:
+        return [self.x(i) for i in range(len(self.inputs))]
+
+    def dtype(self, i: int = 0) -> ElementType:
+        return self.value(i).dtype
+
+    def known(self, i: int) -> Array:
+        """The value of an input. Raises: NeedsValues."""
+        v = self.value(i)
+        return from_carrier(self._known(v.tensor, f"{self.where}: input {i}"), v.dtype)
+
+    def known_tensor(self, t: Tensor) -> Array:
+        """The value of a tensor. Raises: NeedsValues."""
+        return self._known(t, self.where)
+
+    def known_ints(self, i: int, default: Sequence[int] | None = None) -> list[int]:
+        """The integers in an input of any rank. Raises: NeedsValues."""
+        if not self.has(i) and default is not None:
+            return list(default)
+        array = self.known(i)
+        if array.dtype.kind not in "iu":
+            raise ModelFormatError(f"{self.where}: input {i} is {array.dtype}; expected integers")
+        return [int(v) for v in array.reshape(-1)]
+
+    def known_scalar(self, i: int) -> Any:
+        """The one number in an input, as Python's. Raises: NeedsValues."""
+        array = self.known(i)
+        if array.size != 1:
+            raise ModelFormatError(f"{self.where}: input {i} has {array.size} elements; expected one")
+        return array.reshape(-1)[0].item()
+
+    # -- attributes
+
+    def _get(self, name: str, kinds: type | tuple[type, ...], default: Any) -> Any:
+        found = self.attrs.get(name, default)
+        if found is not None and not isinstance(found, kinds):
+            raise ModelFormatError(f"{self.where}: attribute {name} is a {type(found).__name__}, which it cannot be")
+        return found
+
+    def int(self, name: str, default: int | None = None) -> Any:
+        return self._get(name, int, default)
+
+    def float(self, name: str, default: float | None = None) -> Any:
+        return self._get(name, float, default)
+
+    def str(self, name: str, default: str | None = None) -> Any:
+        return self._get(name, str, default)
+
+    def ints(self, name: str, default: Sequence[int] | None = None) -> Any:
+        found = self._get(name, list, None)
+        return default if found is None else found
+
+    floats = ints
+
+    # -- results
+
+    def constant(self, array: Any, dtype: ElementType | None = None) -> Value:
+        """A constant; its element type is the array's."""
+        a = np.asarray(array, dtype)
+        return Value(constant(self.graph, to_carrier(a)), a.dtype)
+
+    def tensor(self, array: Any, dtype: ElementType | None = None) -> Tensor:
+        return self.constant(array, dtype).tensor
+
+    def cast(self, t: Tensor, dtype: ElementType) -> Tensor:
+        """t as the carrier of `dtype`."""
+        return cast(t, carrier(dtype))
+
+    def bad(self, what: str) -> ModelFormatError:
+        return ModelFormatError(f"{self.where}: {what}")
+
+    def unsupported(self, what: str) -> UnsupportedOp:
+        return UnsupportedOp(f"{self.where}: {what}")
+
+
+def constant(graph: Graph, array: Array, label: str = "") -> Tensor:
+    """A constant of the graph that shares the array's memory where it can."""
+    if array.flags.writeable or not array.flags.c_contiguous:
+        array = np.array(array, order="C")
+        array.flags.writeable = False
+    return graph.add("constant", (), {"value": array}, label)[0]

@@ -1,0 +1,249 @@
+"""Model: a loaded ONNX model, compiled for the shapes that come and run on any device."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
+from rlx.formats.files import shown
+from rlx.formats.onnx import families as families
+from rlx.formats.onnx.build import GraphBuilder, declared_type, schema_of, type_of
+from rlx.formats.onnx.call import NeedsValues
+from rlx.formats.onnx.elements import NAMES, Array, ElementType, from_carrier, to_carrier
+from rlx.formats.onnx.read import all_nodes, check_model, node_name, opsets, parse
+from rlx.formats.onnx.shared import share_weights
+from rlx.formats.onnx.table import find
+from rlx.formats.onnx.tensors import to_array
+from rlx.ir import Graph
+from rlx.runtime import CompiledGraph, Session, Weights
+
+CACHE = 16  # compiled graphs that a model keeps, the least recently used goes first
+Dim = int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """An input or output: its name, element type and dims, each an int, a symbol, or None where nothing is known.
+
+    `shape` is None when the model says nothing; `type` is ONNX's word for the element type.
+    """
+
+    name: str
+    dtype: ElementType | None
+    shape: tuple[Dim, ...] | None
+
+    @property
+    def type(self) -> str:
+        return NAMES[self.dtype] if self.dtype is not None else "tensor"
+
+
+class Program:
+    """A model compiled for given input shapes on one device. `run` takes arrays of these shapes."""
+
+    def __init__(
+        self, graph: CompiledGraph, inputs: Sequence[str], fixed: Mapping[str, Array], outputs: Mapping[str, ElementType]
+    ) -> None:
+        self.graph = graph
+        self._inputs = tuple(inputs)
+        self._fixed = dict(fixed)
+        self._outputs = dict(outputs)
+
+    def run(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Array]:
+        """Runs once. Raises: GraphError, ShapeError, DTypeError; ShapeError when an input whose value was compiled in
+        has another value."""
+        given = dict(inputs or {})
+        for name, value in self._fixed.items():
+            if name in given and not np.array_equal(np.asarray(given.pop(name)), value, equal_nan=value.dtype.kind == "f"):
+                raise ShapeError(f"input {name!r}: the program was compiled for its value {shown(value.tolist())}")
+        made = self.graph.run({n: to_carrier(np.asarray(v)) for n, v in given.items()})
+        return {n: from_carrier(made[n], dtype) for n, dtype in self._outputs.items()}
+
+
+class Model:
+    """An ONNX model, made by `load`.
+
+    `inputs` and `outputs` say what it takes and gives. `run` compiles for the shapes that come, once for each, and
+    keeps the latest programs; weights are on a device once. Any thread may call.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._proto, self._folder = parse(source)
+        check_model(self._proto)
+        graph = self._proto.graph
+        unsupported = missing_operators(self._proto)
+        if unsupported:
+            raise UnsupportedOp(f"rlx cannot run {len(unsupported)} operators of this model: {'; '.join(unsupported)}")
+        self._initializers = {
+            i.name: to_array(i, f"initializer {shown(i.name)}", self._folder) for i in graph.initializer
+        }
+        self._declared = {i.name: TensorInfo(i.name, *_declared(i)) for i in graph.input}
+        self.inputs = [t for n, t in self._declared.items() if n not in self._initializers]
+        self.outputs = [TensorInfo(o.name, *_declared(o)) for o in graph.output]
+        self._fixed: set[str] = set()
+        self._programs: OrderedDict[Any, Program] = OrderedDict()
+        self._sessions: dict[tuple[str, str], tuple[Session, Weights]] = {}
+        self._lock = threading.RLock()
+
+    def run(self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32") -> dict[str, Array]:
+        """Outputs by name for arrays by name; NumPy scalars and lists are arrays too.
+
+        Raises: GraphError for names, DTypeError and ShapeError for what does not fit the declaration,
+        ModelFormatError for a model that contradicts itself, UnsupportedOp.
+        """
+        arrays = self.accept(inputs or {})
+        with self._lock:
+            program = self._program(arrays, device, precision)
+        return program.run(arrays)
+
+    def compile(
+        self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None, *, device: str = "auto",
+        precision: str = "f32",
+    ) -> Program:  # fmt: skip
+        """The model compiled for the given shapes of its inputs. `values` are inputs whose values are compiled in: those
+        on which shapes depend.
+
+        Raises: as run; GraphError naming the inputs whose values are needed.
+        """
+        fixed = self.accept(values or {}, partly=True)
+        arrays: dict[str, Array] = {}
+        for name, shape in shapes.items():
+            info = self._info(name)
+            dtype = info.dtype if info.dtype is not None else np.dtype(np.float32)
+            arrays[name] = np.broadcast_to(np.zeros((), dtype), tuple(shape))  # no memory: only its type is used
+        arrays = self.accept({**arrays, **fixed})
+        try:
+            return self._compile(arrays, fixed, device, precision)
+        except NeedsValues as need:
+            raise GraphError(f"compile: the values of the inputs {sorted(need.names)} are needed, since {need.what}") from need
+
+    # -- inputs
+
+    def _info(self, name: str) -> TensorInfo:
+        if name not in self._declared:
+            raise GraphError(f"the model has no input {name!r}; it takes {[i.name for i in self.inputs]}")
+        return self._declared[name]
+
+    def accept(self, given: Mapping[str, Any], partly: bool = False) -> dict[str, Array]:
+        """The inputs as arrays that fit the declaration. Raises: GraphError, DTypeError, ShapeError."""
+        missing = [i.name for i in self.inputs if i.name not in given]
+        if missing and not partly:
+            raise GraphError(f"the inputs {missing} are missing; the model takes {[i.name for i in self.inputs]}")
+        symbols: dict[str, int] = {}
+        return {name: _fit(self._info(name), value, symbols) for name, value in given.items()}
+
+    # -- programs
+
+    def _program(self, arrays: Mapping[str, Array], device: str, precision: str) -> Program:
+        """The program for these inputs, compiled when there is none; more inputs become constants while one is needed."""
+        while True:
+            fixed = {n: arrays[n] for n in sorted(self._fixed & set(arrays))}
+            types = tuple((n, a.shape, a.dtype.str) for n, a in sorted(arrays.items()))
+            key = (device, precision, types, tuple(_key(a) for a in fixed.values()))
+            if key in self._programs:
+                self._programs.move_to_end(key)
+                return self._programs[key]
+            try:
+                program = self._compile(arrays, fixed, device, precision)
+            except NeedsValues as need:
+                if need.names <= self._fixed:
+                    raise GraphError(f"values are still unknown: {need.what}") from need
+                self._fixed |= need.names
+                continue
+            self._programs[key] = program
+            while len(self._programs) > CACHE:
+                self._programs.popitem(last=False)  # closed when nobody runs it any more
+            return program
+
+    def build(self, arrays: Mapping[str, Array], fixed: Mapping[str, Array]) -> tuple[Graph, dict[str, ElementType]]:
+        """The rlx graph for inputs of these shapes, those in `fixed` as constants; the outputs' element types.
+
+        Raises: NeedsValues, ModelFormatError, UnsupportedOp.
+        """
+        builder = GraphBuilder(self._proto, self._initializers, self._folder)
+        graph = builder.build(
+            {n: fixed[n] if n in fixed else type_of(a) for n, a in arrays.items()}, {n: a.dtype for n, a in arrays.items()}
+        )
+        for info in self.outputs:
+            made = graph.outputs[info.name].shape
+            if info.shape is not None and not _fits(made, info.shape):
+                raise ModelFormatError(f"output {shown(info.name)}: is declared {list(info.shape)}, but comes out {made}")
+        return graph, builder.output_types
+
+    def _compile(self, arrays: Mapping[str, Array], fixed: Mapping[str, Array], device: str, precision: str) -> Program:
+        graph, outputs = self.build(arrays, fixed)
+        graph, constants = share_weights(graph)
+        if (device, precision) not in self._sessions:
+            session = Session(device, precision=precision)
+            self._sessions[device, precision] = (session, Weights(session.device))
+        session, weights = self._sessions[device, precision]
+        compiled = session.compile(graph, weights=weights)
+        for name in weights.missing(list(constants)):
+            weights.set(name, constants[name])
+        return Program(compiled, [n for n in arrays if n not in fixed], fixed, outputs)
+
+
+def missing_operators(model: Any) -> list[str]:
+    """Every operator the model uses that has neither a builder nor a definition by others: name, domain, version, node."""
+    functions = {(f.domain, f.name) for f in model.functions}
+    found: dict[tuple[str, str, int | None], str] = {}
+    parts = [(model.graph.node, opsets(model.opset_import, "the model"))]
+    parts += [(f.node, opsets(f.opset_import, f"function {shown(f.name)}")) for f in model.functions]
+    for nodes, imports in parts:
+        for node in all_nodes(nodes):
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            if (node.domain, node.op_type) in functions:
+                continue
+            opset = imports.get(domain)
+            schema = schema_of(domain, node.op_type, opset) if opset is not None else None
+            version = schema.since_version if schema is not None else opset
+            key = (domain, node.op_type, version)
+            if key in found or (schema is not None and _runs(schema, domain, node.op_type)):
+                continue
+            found[key] = f"{domain or 'ai.onnx'} {shown(node.op_type)} version {version} at {node_name(node)}"
+    return list(found.values())
+
+
+def _runs(schema: Any, domain: str, name: str) -> bool:
+    found = find(domain, name, schema.since_version) is not None
+    return found or schema.has_function or schema.has_context_dependent_function
+
+
+def _declared(info: Any) -> tuple[ElementType | None, tuple[Dim, ...] | None]:
+    dtype, dims = declared_type(info)
+    return dtype, None if dims is None else tuple(dims)
+
+
+def _fits(shape: Sequence[int], declared: Sequence[Dim]) -> bool:
+    return len(shape) == len(declared) and all(not isinstance(d, int) or d == n for n, d in zip(shape, declared, strict=True))
+
+
+def _fit(info: TensorInfo, value: Any, symbols: dict[str, int]) -> Array:
+    what = f"input {info.name!r}"
+    if isinstance(value, np.ndarray | np.generic) or info.dtype is None:
+        array = np.asarray(value)
+    else:
+        array = np.asarray(value, info.dtype)
+    if info.dtype is not None and array.dtype != info.dtype:
+        raise DTypeError(f"{what}: is {array.dtype}, expected {info.dtype}; convert it with .astype if that is what you mean")
+    if array.dtype not in NAMES:
+        raise DTypeError(f"{what}: {array.dtype} is not an element type that rlx computes with")
+    if info.shape is None:
+        return array
+    if not _fits(array.shape, info.shape):
+        raise ShapeError(f"{what}: has shape {array.shape}, expected {list(info.shape)}")
+    for n, d in zip(array.shape, info.shape, strict=True):
+        if isinstance(d, str) and symbols.setdefault(d, n) != n:
+            raise ShapeError(f"{what}: dimension {d!r} is {n} in shape {array.shape}, but {symbols[d]} in another input")
+    return array
+
+
+def _key(array: Array) -> tuple[Any, ...]:
+    raw = np.ascontiguousarray(array)
+    return array.shape, array.dtype.str, hashlib.blake2b(raw.tobytes(), digest_size=16).digest()

@@ -1,0 +1,120 @@
+"""Quantized operators, as integer and float composites: sums are exact in i32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlx import ops as o
+from rlx.dtypes import f32, i32
+from rlx.formats.onnx.call import Call, Result, Value
+from rlx.formats.onnx.elements import ElementType, carrier, element
+from rlx.formats.onnx.ops_conv import integer_conv
+from rlx.formats.onnx.ops_movement import axis_of
+from rlx.formats.onnx.table import op
+from rlx.ir import Tensor
+
+
+def _along(c: Call, v: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
+    """A scale or zero point as it lies over x: one for all, one along an axis, or one a block along it."""
+    if v.size == 1 and not block:
+        return o.reshape(v, ())
+    axis = axis_of(c, axis, x.ndim)
+    if block:
+        blocks = -(-x.shape[axis] // block) if block > 0 else 0
+        if v.shape != (*x.shape[:axis], blocks, *x.shape[axis + 1 :]):
+            raise c.bad(f"the scale is {v.shape}; expected {blocks} blocks of {block} along axis {axis} of {x.shape}")
+        places = np.arange(x.shape[axis]) // block
+        return o.gather(v, c.tensor(places.astype(np.int32)), axis)
+    if v.shape != (x.shape[axis],):
+        raise c.bad(f"the scale or zero point is {v.shape}; expected one for each of axis {axis} of {x.shape}")
+    return o.reshape(v, [n if i == axis else 1 for i, n in enumerate(x.shape)])
+
+
+def saturated(c: Call, real: Tensor, zero: Tensor | None, to: ElementType) -> Value:
+    """round(real) + zero held within the integer type `to`."""
+    info: Any = np.iinfo(to)
+    q = o.round(real)
+    q = q if zero is None else o.add(q, o.cast(zero, q.dtype))
+    return Value(o.cast(o.clip(q, float(info.min), float(info.max)), carrier(to)), np.dtype(to))
+
+
+@op("QuantizeLinear")
+def quantize(c: Call) -> Value:
+    x, scale, zero = c.x(0), c.x(1), c.opt(2)
+    asked = c.int("output_dtype", 0)
+    to = c.dtype(2) if zero is not None else element(asked, c.where) if asked else np.dtype(np.uint8)
+    if to.kind not in "iu" or to.itemsize > 2:
+        raise c.unsupported(f"to {to} is not supported")
+    axis, block = c.int("axis", 1), c.int("block_size", 0)
+    wide = x if x.dtype.is_float and not x.dtype.is_half else o.cast(x, f32)
+    real = o.div(wide, o.cast(_along(c, scale, x, axis, block), wide.dtype))
+    return saturated(c, real, None if zero is None else _along(c, zero, x, axis, block), to)
+
+
+@op("DequantizeLinear")
+def dequantize(c: Call) -> Value:
+    x, scale, zero = c.x(0), c.x(1), c.opt(2)
+    axis, block, asked = c.int("axis", 1), c.int("block_size", 0), c.int("output_dtype", 0)
+    whole = o.cast(x, i32)
+    if zero is not None:
+        whole = o.sub(whole, o.cast(_along(c, zero, x, axis, block), i32))
+    to = element(asked, c.where) if asked else c.dtype(1)
+    wide = o.cast(scale, f32) if scale.dtype.is_half else scale
+    made = o.mul(o.cast(whole, wide.dtype), _along(c, wide, x, axis, block))
+    return Value(o.cast(made, carrier(to)), to)
+
+
+@op("DynamicQuantizeLinear")
+def dynamic_quantize(c: Call) -> tuple[Result, ...]:
+    x = c.x()
+    low, high = o.minimum(o.min(x), 0.0), o.maximum(o.max(x), 0.0)
+    scale = o.div(o.sub(high, low), 255.0)
+    zero = o.clip(o.round(o.div(o.neg(low), o.where(o.equal(scale, 0), 1.0, scale))), 0.0, 255.0)
+    q = o.add(o.round(o.div(x, o.where(o.equal(scale, 0), 1.0, scale))), zero)
+    return o.cast(o.clip(q, 0.0, 255.0), "u8"), scale, o.cast(zero, "u8")
+
+
+def _shifted(c: Call, i: int, zero: int, rows: bool) -> Tensor:
+    """Input i in i32 less its zero point: one for all, or one a row of the left or a column of the right operand."""
+    x = o.cast(c.x(i), i32)
+    if not c.has(zero):
+        return x
+    z = o.cast(c.x(zero), i32)
+    if z.size == 1:
+        return o.sub(x, o.reshape(z, ()))
+    if z.ndim == 1:
+        z = o.reshape(z, (-1, 1)) if rows else z
+    return o.sub(x, z)
+
+
+@op("MatMulInteger")
+def matmul_integer(c: Call) -> Result:
+    return o.matmul(_shifted(c, 0, 2, True), _shifted(c, 1, 3, False))
+
+
+def _spread(v: Tensor, rows: bool) -> Tensor:
+    v = o.cast(v, f32)
+    if v.size == 1:
+        return o.reshape(v, ())
+    return o.reshape(v, (-1, 1)) if v.ndim == 1 and rows else v
+
+
+@op("QLinearMatMul")
+def qlinear_matmul(c: Call) -> Value:
+    whole = o.matmul(_shifted(c, 0, 2, True), _shifted(c, 3, 5, False))
+    scale = o.div(o.mul(_spread(c.x(1), True), _spread(c.x(4), False)), _spread(c.x(6), True))
+    return saturated(c, o.mul(o.cast(whole, f32), scale), o.reshape(c.x(7), ()), c.dtype(7))
+
+
+@op("QLinearConv")
+def qlinear_conv(c: Call) -> Value:
+    x, w = o.cast(c.x(0), i32), o.cast(c.x(3), i32)
+    x = o.sub(x, o.cast(o.reshape(c.x(2), ()), i32))
+    zero, scale = o.cast(c.x(5), i32), c.x(4)
+    w = o.sub(w, o.reshape(zero, (-1, *(1,) * (w.ndim - 1))) if zero.size > 1 else o.reshape(zero, ()))
+    whole = integer_conv(c, x, w, c.opt(8))
+    scale = o.reshape(scale, (1, -1, *(1,) * (w.ndim - 2))) if scale.size > 1 else o.reshape(scale, ())
+    ratio = o.div(o.mul(o.reshape(c.x(1), ()), scale), o.reshape(c.x(6), ()))
+    return saturated(c, o.mul(o.cast(whole, f32), ratio), o.reshape(c.x(7), ()), c.dtype(7))

@@ -1,0 +1,198 @@
+"""RNN, GRU and LSTM, unrolled over the sequence: the length is known when the graph is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx import ops as o
+from rlx.formats.onnx.call import Call, Result
+from rlx.formats.onnx.table import op
+from rlx.ir import Tensor
+
+MAX_STEPS = 4096  # of an unrolled sequence
+Activation = Callable[[Tensor], Tensor]
+
+
+def _activation(c: Call, name: str, alpha: float | None, beta: float | None) -> Activation:
+    def given(value: float | None, default: float) -> float:
+        return default if value is None else value
+
+    table: dict[str, Activation] = {
+        "sigmoid": o.sigmoid,
+        "tanh": o.tanh,
+        "relu": o.relu,
+        "softplus": o.softplus,
+        "softsign": lambda x: o.div(x, o.add(o.abs(x), 1)),
+        "affine": lambda x: o.add(o.mul(x, given(alpha, 1.0)), given(beta, 0.0)),
+        "leakyrelu": lambda x: o.leaky_relu(x, given(alpha, 0.01)),
+        "thresholdedrelu": lambda x: o.where(o.greater(x, given(alpha, 1.0)), x, 0),
+        "scaledtanh": lambda x: o.mul(o.tanh(o.mul(x, given(beta, 1.0))), given(alpha, 1.0)),
+        "hardsigmoid": lambda x: o.hard_sigmoid(x, given(alpha, 0.2), given(beta, 0.5)),
+        "elu": lambda x: o.elu(x, given(alpha, 1.0)),
+    }
+    if name.lower() not in table:
+        raise c.bad(f"activation {name!r}; expected one of {', '.join(table)}")
+    return table[name.lower()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Direction:
+    """The weights of one direction, ready for products from the left."""
+
+    w: Tensor  # (input, gates·hidden)
+    r: Tensor  # (hidden, gates·hidden)
+    wb: Tensor | None  # (gates·hidden,)
+    rb: Tensor | None
+    peepholes: Tensor | None  # (3·hidden,), of an LSTM
+    activations: list[Activation]
+
+
+Step = Callable[[Call, Tensor, _Direction, list[Tensor]], list[Tensor]]
+
+
+def _parts(t: Tensor, count: int) -> list[Tensor]:
+    return list(o.split(t, count, t.ndim - 1))
+
+
+def _clipped(c: Call, t: Tensor) -> Tensor:
+    limit = c.float("clip", 0.0)
+    return o.clip(t, -limit, limit) if limit else t
+
+
+def _plus(t: Tensor, bias: Tensor | None) -> Tensor:
+    return t if bias is None else o.add(t, bias)
+
+
+def _rnn_step(c: Call, x: Tensor, d: _Direction, state: list[Tensor]) -> list[Tensor]:
+    total = o.add(_plus(x, d.wb), _plus(o.matmul(state[0], d.r), d.rb))
+    return [d.activations[0](_clipped(c, total))]
+
+
+def _gru_step(c: Call, x: Tensor, d: _Direction, state: list[Tensor]) -> list[Tensor]:
+    f, g = d.activations
+    h = state[0]
+    xz, xr, xh = _parts(_plus(x, d.wb), 3)
+    rz, rr, rh = _parts(d.r, 3)
+    bz, br, bh = _parts(d.rb, 3) if d.rb is not None else (None, None, None)
+    z = f(_clipped(c, o.add(xz, _plus(o.matmul(h, rz), bz))))
+    r = f(_clipped(c, o.add(xr, _plus(o.matmul(h, rr), br))))
+    if c.int("linear_before_reset", 0):
+        inner = o.mul(r, _plus(o.matmul(h, rh), bh))
+    else:
+        inner = _plus(o.matmul(o.mul(r, h), rh), bh)
+    new = g(_clipped(c, o.add(xh, inner)))
+    return [o.add(o.mul(o.sub(1.0, z), new), o.mul(z, h))]
+
+
+def _lstm_step(c: Call, x: Tensor, d: _Direction, state: list[Tensor]) -> list[Tensor]:
+    f, g, last = d.activations
+    h, cell = state
+    i, out, forget, new = _parts(o.add(_plus(x, d.wb), _plus(o.matmul(h, d.r), d.rb)), 4)
+    pi, po, pf = _parts(d.peepholes, 3) if d.peepholes is not None else (None, None, None)
+    if pi is not None and pf is not None:
+        i, forget = o.add(i, o.mul(pi, cell)), o.add(forget, o.mul(pf, cell))
+    i = f(_clipped(c, i))
+    forget = o.sub(1.0, i) if c.int("input_forget", 0) else f(_clipped(c, forget))
+    cell = o.add(o.mul(forget, cell), o.mul(i, g(_clipped(c, new))))
+    if po is not None:
+        out = o.add(out, o.mul(po, cell))
+    return [o.mul(f(_clipped(c, out)), last(cell)), cell]
+
+
+def _recurrent(c: Call, gates: int, defaults: list[str], states: int, step: Step) -> list[Result]:
+    x, w, r = c.x(0), c.x(1), c.x(2)
+    if x.ndim != 3 or w.ndim != 3 or r.ndim != 3:
+        raise c.bad(f"X {x.shape}, W {w.shape}, R {r.shape}; expected three dimensions each")
+    batch_first = bool(c.int("layout", 0))
+    x = o.transpose(x, (1, 0, 2)) if batch_first else x
+    steps, batch = x.shape[:2]
+    hidden = r.shape[2]
+    direction = c.str("direction", "forward")
+    count = 2 if direction == "bidirectional" else 1
+    if direction not in ("forward", "reverse", "bidirectional") or steps > MAX_STEPS:
+        raise c.bad(f"direction {direction!r}, {steps} steps; expected at most {MAX_STEPS}")
+    if w.shape != (count, gates * hidden, x.shape[2]) or r.shape != (count, gates * hidden, hidden):
+        raise c.bad(f"X {x.shape}, W {w.shape}, R {r.shape} for {count} directions of {gates} gates do not fit")
+    initial = [_initial(c, 5 + k, count, batch, hidden, x, batch_first) for k in range(states)]
+    lengths = c.opt(4)
+    results: list[Tensor] = []
+    finals: list[list[Tensor]] = [[] for _ in range(states)]
+    for k in range(count):
+        d = _direction(c, k, count, gates, hidden, defaults)
+        backwards = direction == "reverse" or k == 1
+        ys, ends = _run(c, x, d, [s[k] for s in initial], lengths, backwards, step)
+        results.append(o.stack(ys, 0) if ys else c.tensor(np.zeros((0, batch, hidden), x.dtype.np)))
+        for final, end in zip(finals, ends, strict=True):
+            final.append(end)
+    y = o.stack(results, 1)  # (steps, directions, batch, hidden)
+    ends = [o.stack(final, 0) for final in finals]
+    if batch_first:
+        y = o.transpose(y, (2, 0, 1, 3))
+        ends = [o.transpose(e, (1, 0, 2)) for e in ends]
+    return [y, *ends]
+
+
+def _initial(c: Call, i: int, count: int, batch: int, hidden: int, x: Tensor, batch_first: bool) -> list[Tensor]:
+    given = c.opt(i)
+    if given is None:
+        return [c.tensor(np.zeros((batch, hidden), x.dtype.np))] * count
+    given = o.transpose(given, (1, 0, 2)) if batch_first and given.ndim == 3 else given
+    if given.shape != (count, batch, hidden):
+        raise c.bad(f"the initial state is {given.shape}; expected {(count, batch, hidden)}")
+    return [given[k] for k in range(count)]
+
+
+def _direction(c: Call, k: int, count: int, gates: int, hidden: int, defaults: list[str]) -> _Direction:
+    n = len(defaults)
+    names = c.attrs.get("activations") or defaults * count
+    alphas, betas = c.floats("activation_alpha", []), c.floats("activation_beta", [])
+    if len(names) != n * count:
+        raise c.bad(f"activations {names}; expected {n * count}")
+    chosen = [
+        _activation(c, name, alphas[i] if i < len(alphas) else None, betas[i] if i < len(betas) else None)
+        for i, name in enumerate(names[k * n : (k + 1) * n], start=k * n)
+    ]
+    bias, p = c.opt(3), c.opt(7) if c.kind == "LSTM" else None
+    size = gates * hidden
+    if bias is not None and bias.shape != (count, 2 * size):
+        raise c.bad(f"B is {bias.shape}; expected {(count, 2 * size)}")
+    return _Direction(
+        o.transpose(c.x(1)[k]), o.transpose(c.x(2)[k]), None if bias is None else bias[k, :size],
+        None if bias is None else bias[k, size:], None if p is None else p[k], chosen,
+    )  # fmt: skip
+
+
+def _run(
+    c: Call, x: Tensor, d: _Direction, state: list[Tensor], lengths: Tensor | None, backwards: bool, step: Step
+) -> tuple[list[Tensor], list[Tensor]]:
+    steps = x.shape[0]
+    all_x = o.matmul(x, d.w)  # every step's product at once
+    ys: list[Tensor] = []
+    for t in reversed(range(steps)) if backwards else range(steps):
+        new = step(c, all_x[t], d, state)
+        y = new[0]
+        if lengths is not None:  # past the end of a sequence the state stays and the result is 0
+            here = o.reshape(o.greater(lengths, t), (-1, 1))
+            new = [o.where(here, n, s) for n, s in zip(new, state, strict=True)]
+            y = o.where(here, y, 0)
+        state = new
+        ys.append(y)
+    return (ys[::-1] if backwards else ys), state
+
+
+@op("RNN", since=7)
+def rnn(c: Call) -> list[Result]:
+    return _recurrent(c, 1, ["Tanh"], 1, _rnn_step)
+
+
+@op("GRU", since=7)
+def gru(c: Call) -> list[Result]:
+    return _recurrent(c, 3, ["Sigmoid", "Tanh"], 1, _gru_step)
+
+
+@op("LSTM", since=7)
+def lstm(c: Call) -> list[Result]:
+    return _recurrent(c, 4, ["Sigmoid", "Tanh", "Tanh"], 2, _lstm_step)

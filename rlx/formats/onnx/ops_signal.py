@@ -1,0 +1,107 @@
+"""DFT, STFT and mel weights: products with tables of cosines and sines made in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rlx import ops as o
+from rlx.dtypes import f32
+from rlx.formats.onnx.call import Call, Result
+from rlx.formats.onnx.elements import element
+from rlx.formats.onnx.ops_movement import axis_of
+from rlx.formats.onnx.table import op
+from rlx.ir import Tensor
+
+MAX_LENGTH = 1 << 13  # of a transform as a product, whose table has its square
+
+
+def transformed(c: Call, x: Tensor, length: int, inverse: bool, onesided: bool) -> Tensor:
+    """The transform of (…, n, 1 or 2) along the axis before the last, cut or filled with zeros to `length`."""
+    if x.shape[-1] not in (1, 2) or not 1 <= length <= MAX_LENGTH:
+        raise c.bad(f"the input is {x.shape}, the length {length}; expected 1 or 2 parts, and 1 to {MAX_LENGTH}")
+    n = min(x.shape[-2], length)
+    parts = x[..., :n, :]
+    parts = o.cast(parts, f32) if x.dtype.is_half else parts
+    both = onesided and inverse  # what comes is one half of a conjugate-symmetric whole
+    count = length // 2 + 1 if onesided and not inverse else length
+    angle = 2 * np.pi * ((np.arange(n)[:, None] * np.arange(count)[None, :]) % length) / length
+    cos, sin = np.cos(angle), np.sin(angle) * (1 if inverse else -1)
+    if both:
+        weight = np.where((np.arange(n) == 0) | (2 * np.arange(n) == length), 1.0, 2.0)[:, None]
+        cos, sin = cos * weight, sin * weight
+    if inverse:
+        cos, sin = cos / length, sin / length
+    dtype = parts.dtype.np
+    real = parts[..., 0]
+    a, b = c.tensor(cos.astype(dtype)), c.tensor(sin.astype(dtype))
+    re, im = o.matmul(real, a), o.matmul(real, b)
+    if x.shape[-1] == 2:
+        imaginary = parts[..., 1]
+        re, im = o.sub(re, o.matmul(imaginary, b)), o.add(im, o.matmul(imaginary, a))
+    return re if both else o.stack([re, im], re.ndim)
+
+
+def _dft(c: Call, axis: int) -> Tensor:
+    x = c.x()
+    if x.ndim < 2 or axis_of(c, axis, x.ndim) == x.ndim - 1:
+        raise c.bad(f"the input is {x.shape}, the axis {axis}; expected an axis before the last")
+    axis = axis_of(c, axis, x.ndim)
+    onesided, inverse = bool(c.int("onesided", 0)), bool(c.int("inverse", 0))
+    n = x.shape[axis]
+    length = int(c.known_scalar(1)) if c.has(1) else (2 * (n - 1) if onesided and inverse else n)
+    moved = o.moveaxis(x, axis, x.ndim - 2)
+    made = transformed(c, moved, length, inverse, onesided)
+    if onesided and inverse:
+        made = o.expand_dims(made, made.ndim)
+    return o.moveaxis(made, made.ndim - 2, axis)
+
+
+@op("DFT", since=17, until=20)
+def dft_attribute(c: Call) -> Result:
+    return _dft(c, c.int("axis", 1))
+
+
+@op("DFT", since=20)
+def dft(c: Call) -> Result:
+    return _dft(c, int(c.known_scalar(2)) if c.has(2) else -2)
+
+
+@op("STFT")
+def stft(c: Call) -> Result:
+    x, step = c.x(), int(c.known_scalar(1))
+    window = c.opt(2)
+    length = int(c.known_scalar(3)) if c.has(3) else window.shape[0] if window is not None else 0
+    x = o.expand_dims(x, 2) if x.ndim == 2 else x
+    if x.ndim != 3 or step < 1 or not 0 < length <= x.shape[1] or (window is not None and window.shape != (length,)):
+        raise c.bad(f"the signal is {x.shape}, the step {step}, the frame {length}")
+    count = (x.shape[1] - length) // step + 1
+    places = np.arange(count)[:, None] * step + np.arange(length)[None, :]
+    frames = o.gather(x, c.tensor(places.astype(np.int32)), 1)  # (batch, frames, length, parts)
+    if window is not None:
+        frames = o.mul(frames, o.reshape(window, (length, 1)))
+    return transformed(c, frames, length, False, bool(c.int("onesided", 1)))
+
+
+@op("MelWeightMatrix")
+def mel_weights(c: Call) -> Result:
+    """Triangles evenly spaced on the mel scale, over the bins of a transform."""
+    bins, length, rate = (int(c.known_scalar(i)) for i in range(3))
+    low, high = float(c.known_scalar(3)), float(c.known_scalar(4))
+    if not 0 < bins <= MAX_LENGTH or not 0 < length <= 1 << 20 or rate <= 0 or not 0 <= low < high:
+        raise c.bad(f"{bins} bins, a transform of {length}, rate {rate}, edges {low} to {high}")
+    ends = [2595 * math.log10(1 + f / 700) for f in (low, high)]
+    mel = ends[0] + np.arange(bins + 2) * (ends[1] - ends[0]) / (bins + 2)
+    at = np.floor((length + 1) * (700 * (10 ** (mel / 2595) - 1)) / rate).astype(np.int64)
+    made = np.zeros((length // 2 + 1, bins))
+    for i in range(bins):
+        first, centre, last = at[i : i + 3]
+        if centre == first:
+            made[centre, i] = 1
+        for j in range(first, centre + 1 if centre > first else centre):
+            made[j, i] = (j - first) / (centre - first)
+        for j in range(centre, last):
+            made[j, i] = (last - j) / (last - centre)
+    kind = element(c.int("output_datatype", 1), c.where)
+    return c.constant(made.astype(kind))

@@ -1,0 +1,179 @@
+"""From a path, bytes or ModelProto to a checked model: sizes, names, order and depth, before anything is allocated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from rlx.errors import ModelFormatError, UnsupportedOp
+from rlx.formats.files import read_bytes, shown
+
+MAX_BYTES = (1 << 31) - 1  # what a protobuf file can hold; larger models keep their weights beside it
+MAX_NODES = 1_000_000
+MAX_DEPTH = 32
+OLDEST = 7
+
+Attribute = onnx.AttributeProto
+
+
+def parse(source: Any) -> tuple[Any, Path | None]:
+    """The ModelProto of a path, bytes or ModelProto, and the folder its external data lies in.
+
+    Raises: ModelFormatError.
+    """
+    if isinstance(source, onnx.ModelProto):
+        return source, None
+    folder = None
+    if isinstance(source, bytes | bytearray | memoryview):
+        content, what = bytes(source), "the model"
+    else:
+        path = Path(os.fspath(source))
+        content, what, folder = read_bytes(path, MAX_BYTES), str(path), path.parent
+    if len(content) > MAX_BYTES:
+        raise ModelFormatError(f"{what}: larger than {MAX_BYTES:,} bytes, which no such file can be")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except (DecodeError, RuntimeError, ValueError) as error:
+        raise ModelFormatError(f"{what}: is not an ONNX file: {error}") from error
+    return model, folder
+
+
+def opsets(imports: Any, what: str) -> dict[str, int]:
+    """Domain to version. Raises: ModelFormatError for a domain imported twice or without a sensible version."""
+    found: dict[str, int] = {}
+    for entry in imports:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if domain in found and found[domain] != entry.version:
+            raise ModelFormatError(f"{what}: imports the operators of {shown(domain)} twice")
+        if entry.version < 1:
+            raise ModelFormatError(f"{what}: imports {shown(domain)} at version {entry.version}")
+        found[domain] = entry.version
+    newest = onnx.defs.onnx_opset_version()
+    if "" in found and not OLDEST <= found[""] <= newest:
+        raise UnsupportedOp(
+            f"{what}: uses opset {found['']}; rlx reads {OLDEST} to {newest} (what the installed onnx knows). "
+            "onnx.version_converter may convert it"
+        )
+    return found
+
+
+def subgraphs(node: Any) -> Iterator[Any]:
+    for attribute in node.attribute:
+        if attribute.type == Attribute.GRAPH:
+            yield attribute.g
+        elif attribute.type == Attribute.GRAPHS:
+            yield from attribute.graphs
+
+
+def node_name(node: Any, index: int | None = None) -> str:
+    """What errors call a node."""
+    kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    place = f" number {index}" if index is not None and not node.name else ""
+    return f"node {shown(node.name)} ({kind})" if node.name else f"node{place} ({kind}) making {shown(_first(node))}"
+
+
+def _first(node: Any) -> str:
+    return next((o for o in node.output if o), "nothing")
+
+
+def check_model(model: Any) -> None:
+    """Raises: ModelFormatError for what is not a well-formed model, naming the node."""
+    if not model.HasField("graph"):
+        raise ModelFormatError("the model has no graph")
+    if not model.opset_import:
+        raise ModelFormatError("the model does not say which opset it uses")
+    budget = [MAX_NODES]
+    names: set[tuple[str, str, str]] = set()
+    for function in model.functions:
+        key = (function.domain, function.name, getattr(function, "overload", ""))
+        if key in names:
+            raise ModelFormatError(f"function {shown(function.name)}: defined twice")
+        names.add(key)
+        what = f"function {shown(function.name)}"
+        opsets(function.opset_import, what)
+        known = _distinct(function.input, f"{what}: input")
+        _check_nodes(function.node, known, function.output, what, budget, 1)
+    _check_functions(model, names)
+    _check_graph(model.graph, frozenset(), "the graph", budget, 1)
+
+
+def _distinct(names: Any, what: str) -> set[str]:
+    found: set[str] = set()
+    for name in names:
+        if not name:
+            raise ModelFormatError(f"{what}: one has no name")
+        if name in found:
+            raise ModelFormatError(f"{what} {shown(name)}: named twice")
+        found.add(name)
+    return found
+
+
+def _check_graph(graph: Any, outer: frozenset[str], what: str, budget: list[int], depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ModelFormatError(f"{what}: graphs are nested more than {MAX_DEPTH} deep")
+    if len(graph.sparse_initializer):
+        raise UnsupportedOp(f"{what}: sparse initializers are not supported")
+    known = _distinct([i.name for i in graph.input], f"{what}: input")
+    known |= _distinct([i.name for i in graph.initializer], f"{what}: initializer")
+    _check_nodes(graph.node, known, [o.name for o in graph.output], what, budget, depth, outer)
+    _distinct([o.name for o in graph.output], f"{what}: output")
+
+
+def _check_nodes(
+    nodes: Any, known: set[str], results: Any, what: str, budget: list[int], depth: int, outer: frozenset[str] = frozenset()
+) -> None:  # fmt: skip
+    budget[0] -= len(nodes)
+    if budget[0] < 0:
+        raise ModelFormatError(f"the model has more than {MAX_NODES:,} nodes")
+    made = {o for n in nodes for o in n.output}
+    for index, node in enumerate(nodes):
+        for name in node.input:
+            if name and name not in known and name not in outer:
+                why = "which a later node makes: the nodes are not in order, or form a cycle" if name in made else (
+                    "which nothing makes"
+                )
+                raise ModelFormatError(f"{what}: {node_name(node, index)}: takes {shown(name)}, {why}")
+        _distinct([a.name for a in node.attribute], f"{what}: {node_name(node, index)}: attribute")
+        for inner in subgraphs(node):
+            _check_graph(inner, outer | known, f"a graph in {node_name(node, index)}", budget, depth + 1)
+        for name in node.output:
+            if name and name in known:
+                raise ModelFormatError(f"{what}: {node_name(node, index)}: makes {shown(name)}, which is there already")
+            if name:
+                known.add(name)
+    for name in results:
+        if name not in known and name not in outer:
+            raise ModelFormatError(f"{what}: the output {shown(name)} is made by nothing")
+
+
+def _check_functions(model: Any, names: set[tuple[str, str, str]]) -> None:
+    """Raises: ModelFormatError for functions that call themselves, directly or through others, or too deeply."""
+    short = {(d, n) for d, n, _ in names}
+    calls = {
+        (f.domain, f.name): {(n.domain, n.op_type) for n in all_nodes(f.node) if (n.domain, n.op_type) in short}
+        for f in model.functions
+    }
+    depths: dict[tuple[str, str], int] = {}
+    left = dict(calls)
+    while left:
+        ready = [f for f, called in left.items() if all(c in depths for c in called)]
+        if not ready:
+            raise ModelFormatError(f"function {shown(sorted(left)[0][1])}: calls itself, directly or through others")
+        for f in ready:
+            depths[f] = 1 + max((depths[c] for c in left.pop(f)), default=0)
+    if max(depths.values(), default=0) > MAX_DEPTH:
+        raise ModelFormatError(f"functions call each other more than {MAX_DEPTH} deep")
+
+
+def all_nodes(nodes: Any) -> Iterator[Any]:
+    """Every node, those of graphs in attributes too."""
+    for node in nodes:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner.node)

@@ -1,0 +1,39 @@
+"""The same model behind the session interface that users of ONNX Runtime know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlx.errors import GraphError
+from rlx.formats.onnx.elements import Array
+from rlx.formats.onnx.model import Model, TensorInfo
+
+
+class InferenceSession:
+    """A model and the device it runs on. `source`: a path, bytes or a ModelProto.
+
+    Raises: as rlx.onnx.load.
+    """
+
+    def __init__(self, source: Any, *, device: str = "auto", precision: str = "f32") -> None:
+        self.model = Model(source)
+        self.device = device
+        self.precision = precision
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """What the model takes: `name`, `type`, `shape`."""
+        return list(self.model.inputs)
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """What the model gives: `name`, `type`, `shape`."""
+        return list(self.model.outputs)
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
+        """The named outputs, all where None, in order. Raises: GraphError for an unknown name; as Model.run."""
+        made = [o.name for o in self.model.outputs]
+        unknown = [n for n in output_names or () if n not in made]
+        if unknown:
+            raise GraphError(f"run: the model has no outputs {unknown}; it has {made}")
+        results = self.model.run(feeds, self.device, self.precision)
+        return [results[n] for n in (output_names or made)]

@@ -1,0 +1,106 @@
+"""TensorProto to array: sizes are checked against what the tensor claims before anything is allocated."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from rlx.errors import ModelFormatError
+from rlx.formats.files import open_regular, shown
+from rlx.formats.onnx.elements import Array, element
+
+MAX_RANK = 32
+_FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+
+
+def dims_of(proto: Any, what: str) -> tuple[int, ...]:
+    """A tensor's shape. Raises: ModelFormatError for negative dimensions and absurd ranks."""
+    dims = tuple(int(d) for d in proto.dims)
+    if len(dims) > MAX_RANK or any(d < 0 for d in dims):
+        raise ModelFormatError(f"{what}: the dims are {shown(list(dims))}; expected at most {MAX_RANK}, none negative")
+    return dims
+
+
+def to_array(proto: Any, what: str, folder: Path | None) -> Array:
+    """The values of a tensor, external data read from `folder`.
+
+    Raises: ModelFormatError when its data is not as long as its dims say; UnsupportedOp for its element type.
+    """
+    dtype = element(proto.data_type, what)
+    dims = dims_of(proto, what)
+    count = math.prod(dims)
+    if proto.HasField("segment"):
+        raise ModelFormatError(f"{what}: is one segment of a tensor; segments are not part of ONNX's format")
+    if proto.data_location == onnx.TensorProto.EXTERNAL:
+        return _external(proto, what, folder, count * dtype.itemsize).view(dtype).reshape(dims)
+    filled = [f for f in _FIELDS if len(getattr(proto, f))]
+    if proto.HasField("raw_data"):
+        if len(proto.raw_data) != count * dtype.itemsize or filled:
+            raise ModelFormatError(
+                f"{what}: {list(dims)} of {dtype} takes {count * dtype.itemsize} bytes, raw_data has "
+                f"{len(proto.raw_data)}" + (f", and {filled[0]} is filled too" if filled else "")
+            )
+        made = np.frombuffer(proto.raw_data, dtype.newbyteorder("<")).astype(dtype, copy=False)
+        return made.reshape(dims)
+    held = len(getattr(proto, filled[0])) if filled else 0
+    if len(filled) > 1 or held != count:
+        raise ModelFormatError(f"{what}: {list(dims)} has {count} elements, the data has {held} in {filled or 'none'}")
+    if count == 0:
+        return np.zeros(dims, dtype)
+    try:
+        made = np.asarray(numpy_helper.to_array(proto))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ModelFormatError(f"{what}: the data cannot be read as {dtype}: {error}") from error
+    if made.shape != dims or made.dtype != dtype:
+        raise ModelFormatError(f"{what}: the data is {made.dtype} {made.shape}, expected {dtype} {dims}")
+    return made
+
+
+def _external(proto: Any, what: str, folder: Path | None, nbytes: int) -> Array:
+    entries = {e.key: e.value for e in proto.external_data}
+    if len(entries) != len(proto.external_data) or not set(entries) <= {"location", "offset", "length", "checksum"}:
+        raise ModelFormatError(f"{what}: external data has the keys {shown([e.key for e in proto.external_data])}")
+    if folder is None:
+        raise ModelFormatError(f"{what}: is external data, but the model came without a folder; load it from its file")
+    numbers = {}
+    for key, default in (("offset", 0), ("length", nbytes)):
+        text = entries.get(key, str(default))
+        if not text.isdecimal() or len(text) > 18:
+            raise ModelFormatError(f"{what}: the {key} of its external data is {shown(text)}, expected a number")
+        numbers[key] = int(text)
+    if numbers["length"] != nbytes:
+        raise ModelFormatError(f"{what}: takes {nbytes} bytes, its external data claims {numbers['length']}")
+    path = _inside(folder, entries.get("location", ""), what)
+    with open_regular(path) as file:
+        status = os.fstat(file.fileno())
+        if status.st_nlink > 1:
+            raise ModelFormatError(f"{what}: {path.name} is a hard link, which may lead outside the model's folder")
+        if numbers["offset"] + nbytes > status.st_size:
+            raise ModelFormatError(
+                f"{what}: needs bytes {numbers['offset']} to {numbers['offset'] + nbytes} of {path.name}, which has "
+                f"{status.st_size}"
+            )
+        file.seek(numbers["offset"])
+        content = file.read(nbytes)
+    if len(content) != nbytes:
+        raise ModelFormatError(f"{what}: {path.name} ended early")
+    return np.frombuffer(content, np.uint8)
+
+
+def _inside(folder: Path, location: str, what: str) -> Path:
+    """The path of external data: relative, in the folder or below it, no link on the way."""
+    parts = location.split("/")
+    if not location or "\\" in location or "\0" in location or any(p in ("", ".", "..") for p in parts):
+        raise ModelFormatError(f"{what}: the external data {shown(location)} is not a path inside the model's folder")
+    path = folder
+    for part in parts:
+        path = path / part
+        if path.is_symlink():
+            raise ModelFormatError(f"{what}: the external data {shown(location)} is a link, which may lead outside")
+    return path
