@@ -82,8 +82,8 @@ _BITS: dict[int, NpType] = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
 class Code:
     """The calls that compute `trees` from arguments of the given dtypes.
 
-    `large` says that calls cost little beside the elements. `spread` are the arguments to copy before they are used. `results` are where the values of the trees stand after
-    the last call: a register, an argument or a constant.
+    `large` says that calls cost little beside the elements. `spread` are the arguments to copy before they are used.
+    `results` are where the values of the trees stand after the last call: a register, an argument or a constant.
     """
 
     def __init__(
