@@ -71,6 +71,8 @@ from rlx.ops.dynamic import dynamic_slice as dynamic_slice
 from rlx.ops.dynamic import dynamic_update_slice as dynamic_update_slice
 from rlx.ops.fake_quant import fake_quantize as fake_quantize
 from rlx.ops.grid_sample import grid_sample as grid_sample
+from rlx.ops.grouped import grouped_matmul as grouped_matmul
+from rlx.ops.grouped import lora_matmul as lora_matmul
 from rlx.ops.image import im2col as im2col
 from rlx.ops.index import gather as gather
 from rlx.ops.index import gather_elements as gather_elements
@@ -242,6 +244,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would bring al
     "greater_equal",
     "grid_sample",
     "group_norm",
+    "grouped_matmul",
     "hard_sigmoid",
     "hard_swish",
     "im2col",
@@ -265,6 +268,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would bring al
     "logical_or",
     "logical_xor",
     "logsumexp",
+    "lora_matmul",
     "matmul",
     "max",
     "max_pool",

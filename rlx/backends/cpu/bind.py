@@ -15,6 +15,7 @@ from rlx.backends.cpu import conv as conv
 from rlx.backends.cpu import conv_back as conv_back
 from rlx.backends.cpu import elementwise as elementwise
 from rlx.backends.cpu import grid_sample as grid_sample
+from rlx.backends.cpu import grouped as grouped
 from rlx.backends.cpu import image_pool as image_pool
 from rlx.backends.cpu import index as index
 from rlx.backends.cpu import loss as loss
