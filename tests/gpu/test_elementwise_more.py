@@ -17,10 +17,11 @@ from rlx.ir import Tensor
 from rlx.runtime import CompiledGraph, Session
 
 OPS = (
-    *("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "atan2", "exp2", "expm1", "log2"),
-    *("log10", "log1p", "cbrt", "trunc", "softplus", "mish", "elu", "selu", "leaky_relu", "hard_sigmoid", "hard_swish", "isnan"),
-    *("isinf", "isfinite", "mod", "fmod", "floor_divide", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
-    *("left_shift", "right_shift", "pad"),
+    *("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "atan2", "exp2"),
+    *("expm1", "log2", "log10", "log1p", "cbrt", "trunc", "softplus", "mish", "elu", "selu"),
+    *("leaky_relu", "hard_sigmoid", "hard_swish", "isnan", "isinf", "isfinite", "mod", "fmod"),
+    *("floor_divide", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "left_shift"),
+    *("right_shift", "pad"),
 )  # fmt: skip
 Array = np.ndarray[Any, np.dtype[Any]]
 

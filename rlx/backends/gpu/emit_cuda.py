@@ -84,6 +84,9 @@ class _Writer:
             where = f"at.{name}" if o.access in THROUGH_META else "uint(q)"
             if o.access == "repeated":
                 lines.append(f"            const raw_{o.storage} s{name[1:]} = {name}[{where}];")
+            elif o.access == "doubled":
+                load = f"load_pack<{PACK // 2}>({name}, uint({where}))"
+                lines.append(f"            const Pack<raw_{o.storage}, {PACK // 2}> p{name} = {load};")
             elif o.access != "scalar":
                 load = f" = load_pack<{PACK}>({name}, uint({where}))" if name[0] == "x" else ""
                 lines.append(f"            Pack<raw_{o.storage}, {PACK}> p{name}{load};")
@@ -127,8 +130,9 @@ class _Writer:
     def arguments(self, element: str) -> str:
         names = []
         for v in self.loads:
-            scalar = self.kernel.inputs[v.operand].access in ("scalar", "repeated")
-            names.append(f"s{v.operand}" if scalar else f"px{v.operand}{element}")
+            access = self.kernel.inputs[v.operand].access
+            lane = ".at[k / 2]" if access == "doubled" else element
+            names.append(f"s{v.operand}" if access in ("scalar", "repeated") else f"px{v.operand}{lane}")
         return ", ".join([*names, *(f"py{s.operand}{element}" for s in self.program.stores)])
 
     def offsets(self) -> list[str]:

@@ -150,15 +150,21 @@ class _Main:
         b = self.b
         at = self.places(q)
         loaded: dict[int, int] = {}
-        shared: dict[int, int] = {}
+        narrow: dict[int, tuple[int, ...]] = {}  # fewer elements than lanes
         for k, v in enumerate(self.program.values):
             if isinstance(v, Load) and v.operand not in self.scalars:
-                once = self.operands[v.operand].access == "repeated"
-                name = f"load_{v.storage}" if once else f"load4_{v.storage}"
-                (shared if once else loaded)[k] = b.call(name, self.pointers[v.operand], at[v.operand])
+                access, pointer, place = self.operands[v.operand].access, self.pointers[v.operand], at[v.operand]
+                if access == "repeated":
+                    narrow[k] = (b.call(f"load_{v.storage}", pointer, place),)
+                elif access == "doubled":
+                    first = b.make(Op.IMul, self.uint_t, place, b.uint(2))
+                    places = (first, b.make(Op.IAdd, self.uint_t, first, b.uint(1)))
+                    narrow[k] = tuple(b.call(f"load_{v.storage}", pointer, p) for p in places)
+                else:
+                    loaded[k] = b.call(f"load4_{v.storage}", pointer, place)
         made: list[dict[int, int]] = []
         for lane in range(PACK):
-            values = dict(shared)
+            values = {k: few[lane * len(few) // PACK] for k, few in narrow.items()}
             for k, wide in loaded.items():
                 values[k] = b.make(Op.CompositeExtract, self.type_of(self.program.values[k].cls), wide, lane)
             made.append(self.compute(values))

@@ -42,14 +42,18 @@ class FileKernel:
     constants: tuple[int, ...] = ()
 
 
+Access = Literal["flat", "scalar", "strided", "repeated", "doubled"]
+
+
 @dataclass(frozen=True, slots=True)
 class TreeOperand:
     """How a tree kernel reaches one of its tensors: `storage` dtype; `access` "flat" (element i of the output's
-    row-major order), "scalar" (always element 0), "strided" (through the meta block) or, in packed kernels, "repeated"
-    (through the meta block, one element for a whole pack)."""
+    row-major order), "scalar" (always element 0), "strided" (through the meta block) or, in packed kernels, through
+    the meta block too, "repeated" (one element for a whole pack) and "doubled" (two elements for a pack, each for two
+    neighbours)."""
 
     storage: DType
-    access: Literal["flat", "scalar", "strided", "repeated"]
+    access: Access
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,8 @@ class TreeKernel:
     the start of the bytes touched, so a reversed operand does not start at index 0.
 
     A `packed` kernel works on packs of four neighbours along the innermost dimension: n and that dimension count packs,
-    and so do the indices and strides of strided operands; those of repeated operands count elements. Every address is
-    aligned to a pack (16 bytes at most).
+    and so do the indices and strides of strided operands; those of repeated operands count elements, those of
+    doubled ones pairs. Every address is aligned to a pack or pair (16 bytes at most).
     """
 
     trees: tuple[Expr, ...]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.lowering import Lowering
-from rlx.backends.gpu.steps import Ref, TreeKernel, TreeOperand
+from rlx.backends.gpu.steps import Access, Ref, TreeKernel, TreeOperand
 from rlx.backends.gpu.tree import PACK, heavy
 from rlx.dtypes import DType
 from rlx.ir import Expr
@@ -91,7 +91,11 @@ def launch_tree(
     n = math.prod(dims)
     flat = contiguous(dims)
     scalar = [k < len(inputs) and not any(v.strides) and v.strides != flat for k, v in enumerate(views)]
-    packed = ctx.kind != "software" and not heavy(trees) and _packs(dims, flat, views, scalar)
+    packs = ctx.kind != "software" and not heavy(trees)
+    packed = packs and _packs(dims, flat, views, scalar)
+    if packs and not packed and _doubles(dims, flat, views, scalar, len(inputs)):
+        _launch_doubled(ctx, trees, dims, views, len(inputs))
+        return
     operands, block = [], [*dims[:-1], dims[-1] // PACK] if packed else list(dims)
     for v, (low, _), constant in zip(views, low_high, scalar, strict=True):
         if v.strides == flat or constant:
@@ -129,6 +133,55 @@ def _packs(dims: Sequence[int], flat: tuple[int, ...], views: Sequence[View], sc
         if (v.slot.offset + low * v.storage.itemsize) % min(PACK * v.storage.itemsize, 16):
             return False
     return True
+
+
+def _doubles(
+    dims: Sequence[int], flat: tuple[int, ...], views: Sequence[View], scalar: Sequence[bool], n_in: int
+) -> bool:
+    """Whether some inputs have each element twice in a row, and the two innermost dimensions fall into packs: of four
+    elements of what lies in a row, of two that are doubled, of one that is the same throughout."""
+    if len(dims) < 2 or dims[-1] != 2 or dims[-2] % 2:
+        return False
+    if not any(v.strides[-2:] == (1, 0) for v in views[:n_in]):
+        return False
+    for k, (v, constant) in enumerate(zip(views, scalar, strict=True)):
+        inner = v.strides[-2:]
+        if constant or (inner == (0, 0) and k < n_in):
+            continue
+        if inner not in ((2, 1), (1, 0)) or (inner == (1, 0) and k >= n_in):
+            return False
+        low, _ = v.span(dims)
+        unit = PACK if inner == (2, 1) else PACK // 2
+        if any(s % unit for s in (*v.strides[:-2], v.start - low)):
+            return False
+        if (v.slot.offset + low * v.storage.itemsize) % min(unit * v.storage.itemsize, 16):
+            return False
+    return True
+
+
+def _launch_doubled(
+    ctx: Lowering, trees: Sequence[Expr], dims: tuple[int, ...], views: Sequence[View], n_in: int
+) -> None:
+    """One thread a pack: the two innermost dimensions are one."""
+    shape = (*dims[:-2], dims[-2] * 2 // PACK)
+    flat = contiguous(dims)
+    operands, block = [], list(shape)
+    for k, v in enumerate(views):
+        low, _ = v.span(dims)
+        inner = v.strides[-2:]
+        if v.strides == flat:
+            operands.append(TreeOperand(v.storage, "flat"))
+        elif k < n_in and not any(v.strides):
+            operands.append(TreeOperand(v.storage, "scalar"))
+        else:
+            unit = {(2, 1): PACK, (1, 0): PACK // 2, (0, 0): 1}[(inner[0], inner[1])]
+            access: Access = "strided" if unit == PACK else "repeated" if unit == 1 else "doubled"
+            operands.append(TreeOperand(v.storage, access))
+            block += [(v.start - low) // unit, *(s // unit for s in v.strides[:-2]), int(unit > 1)]
+    kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), len(shape), True)
+    refs = [v.ref(dims) for v in views]
+    count = math.prod(shape)
+    ctx.launch(kernel, ctx.groups(math.ceil(count / _THREADS)), [ctx.block(block), *refs, count])
 
 
 def _halves(

@@ -22,7 +22,7 @@ from rlx.ir.expr import PREDICATES, PRIMS, Expr, linearize
 Class = Literal["f", "i", "l", "b"]
 
 PACK = 4  # neighbours that a thread takes at once
-THROUGH_META = ("strided", "repeated")
+THROUGH_META = ("strided", "repeated", "doubled")
 
 # Primitives of many instructions. A tree with more of them than this waits for arithmetic, not for memory: it is
 # compiled once, not four times side by side.
