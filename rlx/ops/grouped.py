@@ -80,8 +80,8 @@ def _grouped_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
 
 
 register(
-    Op("grouped_matmul", "linalg", _infer, computed(_pair)(_grouped), "the loop over rows and their experts", _grouped_vjp,
-       kernel="matmul_grouped")
+    Op("grouped_matmul", "linalg", _infer, computed(_pair)(_grouped), "the loop over rows and their experts",
+       _grouped_vjp, kernel="matmul_grouped")
 )  # fmt: skip
 
 
@@ -135,8 +135,8 @@ def grouped_matmul(
         given = np.asarray(sizes.node.attrs["value"], np.int64)
         if given.size and (given.min() < 0 or given.sum() > x.shape[0]):
             raise ShapeError(
-                f"grouped_matmul: group_sizes {given.ravel()[:8].tolist()} for {x.shape[0]} rows; expected sizes of 0 or "
-                "more that together are at most the rows"
+                f"grouped_matmul: group_sizes {given.ravel()[:8].tolist()} for {x.shape[0]} rows; expected sizes of 0 "
+                "or more that together are at most the rows"
             )
     if sizes.dtype == i64:
         # Clamped first: a size beyond i32 must not wrap.

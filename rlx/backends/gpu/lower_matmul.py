@@ -23,7 +23,7 @@ from rlx.backends.gpu.steps import FileKernel, Gemm, Ref
 from rlx.dtypes import DType, bf16, f32
 from rlx.ir import Node
 
-__all__ = ["epilogue_tree", "kernel_pair", "lower_matmul", "product"]
+__all__ = ["epilogue_tree", "has_matrices", "kernel_pair", "lower_matmul", "product"]
 
 _ROWS = 16  # the few-rows kernel takes up to so many,
 _FEW_ROWS = 8  # and is the fastest up to so many, or where B is small
@@ -98,7 +98,7 @@ def product(
 def _way(ctx: Lowering, p: Product, pair: tuple[DType, DType], split: Split | None) -> Way:
     """How a product is made here, of the ways that can make it."""
     ways: list[Way] = ["fma"]
-    if split is not None and p.k > 0 and _has_matrices(ctx, split):
+    if split is not None and p.k > 0 and has_matrices(ctx, split):
         ways.insert(0, "mma")
     few = p.m <= _ROWS and (p.m == 1 or not p.transpose_a)
     small = p.m <= _FEW_ROWS or "mma" not in ways or p.n * p.k <= _SMALL
@@ -113,7 +113,7 @@ def _way(ctx: Lowering, p: Product, pair: tuple[DType, DType], split: Split | No
     return wanted if wanted is not None and wanted in ways else ways[0]
 
 
-def _has_matrices(ctx: Lowering, split: Split) -> bool:
+def has_matrices(ctx: Lowering, split: Split) -> bool:
     """Whether the device multiplies 16 x 16 matrices of that type into f32, in groups of 32 threads."""
     words = {"coopmat", "bf16_coopmat"} if split.type == bf16 else {"coopmat"}
     return words <= ctx.features and ctx.limits.subgroup == 32 and ctx.limits.shared_bytes >= 48 << 10

@@ -73,22 +73,29 @@ def mma_tiles(
     ctx: Lowering, p: Product, a: Operand, b: Operand, split: Split, end: Epilogue, c: Operand
 ) -> None:
     """Tiles of matrix instructions. Sums of products that count as f32 are added up in f32 after every slice of k."""
-    wanted = forced()
-    terms = split.terms_a + split.terms_b
-    exact = split.exact
-    tiles = {name: tile for name, tile in MMA_TILES.items() if not (exact and name == "l")}
+    tiles = mma_choice(split)
     tile = tile_for(tiles, p.m, p.n, p.count)
     rows, columns, _ = tiles[tile]
     groups = math.ceil(p.m / rows) * math.ceil(p.n / columns)
-    depth = wanted.depth or (16 if exact and tile == "m" else 32)
-    buffers = wanted.buffers or (
-        1 if (exact and (terms > 4 or depth > 16)) or (tile == "l" and depth > 16) else 2
-    )
     (pitch_a, pitch_b) = p.pitches
     vectors = a.vectors(pitch_a, 8), b.vectors(pitch_b, 8)
-    more = (depth, buffers, split.terms_a, split.terms_b)
     defines = (("ABM", f"{a.dtype}_{b.dtype}_{split.type}"), ("TILE", tile))
-    _tiles(ctx, decls_matmul.MATMUL_MMA.stem, defines, more, p, a, b, end, c, groups, vectors, exact)
+    more = mma_constants(split, tile)
+    _tiles(ctx, decls_matmul.MATMUL_MMA.stem, defines, more, p, a, b, end, c, groups, vectors, split.exact)
+
+
+def mma_choice(split: Split) -> dict[str, tuple[int, int, float]]:
+    """The tiles that a split may use: the largest has no registers to spare for sums of sums."""
+    return {name: tile for name, tile in MMA_TILES.items() if not (split.exact and name == "l")}
+
+
+def mma_constants(split: Split, tile: str) -> tuple[int, int, int, int]:
+    """C9 to C12: depth of a slice, sides, terms; as much as 48 KiB of shared memory hold."""
+    wanted = forced()
+    deep = split.exact and tile == "m"
+    depth = wanted.depth or (16 if deep else 32)
+    one = (split.exact and (split.terms_a + split.terms_b > 4 or depth > 16)) or (tile == "l" and depth > 16)
+    return depth, wanted.buffers or (1 if one else 2), split.terms_a, split.terms_b
 
 
 def _tiles(

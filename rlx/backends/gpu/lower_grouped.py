@@ -1,0 +1,117 @@
+"""Lowering of grouped_matmul and its gradient, one launch each; and of lora_matmul: three products and their sum."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu import decls_matmul
+from rlx.backends.gpu.casts import cast_ref, fits, stores
+from rlx.backends.gpu.lower_matmul import has_matrices, kernel_pair, product
+from rlx.backends.gpu.lowering import Lowering, lowers
+from rlx.backends.gpu.product import Product
+from rlx.backends.gpu.product_choice import (
+    FMA_TILES,
+    LONG_SUM,
+    Split,
+    forced,
+    split_for,
+    tile_for,
+    with_terms,
+)
+from rlx.backends.gpu.product_launch import Epilogue, Operand, add_up, mma_choice, mma_constants
+from rlx.backends.gpu.steps import FileKernel
+from rlx.dtypes import f32
+from rlx.ir import Node
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    tensors = (*node.inputs, *node.outputs)
+    return all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+
+
+@lowers("grouped_matmul", "grouped_matmul_grad", when=_native)
+def lower_grouped(ctx: Lowering, node: Node) -> None:
+    """Tiles whose groups find their rows by adding up the sizes: how many are full is known only in the run."""
+    y = node.output
+    if y.size == 0:
+        return
+    x, w, sizes = node.inputs
+    by_sum = node.op.name == "grouped_matmul_grad"
+    stored = ctx.storage(y)
+    pair = kernel_pair(ctx.storage(x), ctx.storage(w), stored)
+    a, b = (Operand(cast_ref(ctx, ctx.ref(t), ctx.storage(t), d, t.size), d)
+            for t, d in zip((x, w), pair, strict=True))  # fmt: skip
+    c = Operand(ctx.ref(y), stored)
+    rows, k, n, experts = x.shape[0], x.shape[1], y.shape[-1], sizes.shape[0]
+    transpose_b = not by_sum and node.attrs["transpose_w"]
+    split = with_terms(split_for(*pair, ctx.precision), *pair)
+    if split is not None and (not has_matrices(ctx, split) or forced().way == "fma"):
+        split = None
+    tiles = mma_choice(split) if split is not None else FMA_TILES
+    tiles = {name: tiles[name] for name in (("s", "m") if split is not None else ("s", "l"))}
+    if ctx.kind == "software" and forced().tile is None:
+        tiles = {"s": tiles["s"]}
+    high = k if by_sum else math.ceil(rows / max(experts, 1))
+    tile = tile_for(tiles, high, n, max(experts, 1))
+    side_m, side_n, _ = tiles[tile]
+    across = 4 if split is None else 8
+    constants = (
+        int(by_sum),
+        int(transpose_b),
+        0,
+        0,
+        a.vectors(k, across),
+        b.vectors(k if transpose_b else n, across),
+        c.vectors(n, 4),
+        int(split.exact if split is not None else (rows if by_sum else k) > LONG_SUM),
+        0,
+    )
+    kernel = _kernel(a, b, split, tile, constants, by_sum)
+    tiles_n = math.ceil(n / side_n)
+    # A group that is not full has a tile more than its share of the rows, and so have the rows after the last.
+    slots = experts * math.ceil(k / side_m) if by_sum else math.ceil(rows / side_m) + experts + 1
+    ctx.launch(
+        kernel, ctx.groups(slots * tiles_n), [a.ref, b.ref, ctx.ref(sizes), c.ref, rows, n, k, experts]
+    )
+
+
+def _kernel(
+    a: Operand, b: Operand, split: Split | None, tile: str, constants: tuple[int, ...], by_sum: bool
+) -> FileKernel:
+    if split is None:
+        defines = (("AB", f"{a.dtype}_{b.dtype}"), ("TILE", tile))
+        return FileKernel(decls_matmul.GROUPED.stem, defines, (*constants, int(by_sum)))
+    defines = (("ABM", f"{a.dtype}_{b.dtype}_{split.type}"), ("TILE", tile))
+    more = (*mma_constants(split, tile), int(by_sum))
+    return FileKernel(decls_matmul.GROUPED_MMA.stem, defines, (*constants, *more))
+
+
+@lowers("lora_matmul", when=_native)
+def lower_lora(ctx: Lowering, node: Node) -> None:
+    """x @ w and (x @ a) @ b, each as matmul makes it, in f32 workspace; their sum goes through the epilogue."""
+    y = node.output
+    if y.size == 0:
+        return
+    given = [Operand(ctx.ref(t), ctx.storage(t)) for t in node.inputs[:4]]
+    x, w, a, b = given
+    sizes = [t.size for t in node.inputs[:4]]
+    k, n = node.inputs[1].shape
+    r = node.inputs[2].shape[1]
+    rows = y.size // n
+    label = node.label or node.op.name
+    plain = Epilogue()
+
+    def made(left: Operand, right: Operand, counts: tuple[int, int], inner: int, columns: int) -> Operand:
+        out = Operand(ctx.scratch(rows * columns * f32.itemsize), f32)
+        p = Product(rows, columns, inner, (), False, False)
+        product(ctx, p, left, right, counts, plain, out, label)
+        return out
+
+    planes, scales = [made(x, w, (sizes[0], sizes[1]), k, n)], [1.0]
+    if r > 0:
+        thin = made(x, a, (sizes[0], sizes[2]), k, r)
+        planes.append(made(thin, b, (rows * r, sizes[3]), r, n))
+        scales.append(node.attrs["scale"])
+    end = Epilogue(node.inputs[4] if len(node.inputs) == 5 else None, node.attrs["activation"])
+    whole = Product(rows, n, k, (), False, False)
+    add_up(ctx, planes, scales, whole, end, Operand(ctx.ref(y), ctx.storage(y)))
