@@ -1,4 +1,4 @@
-"""Grouped and low-rank products on GPUs: native launches, the CUDA sources on the host, matrices, wild sizes, errors."""
+"""Grouped and low-rank products on GPUs: native launches, CUDA sources on the host, matrices, wild sizes, errors."""
 
 from __future__ import annotations
 
