@@ -5,6 +5,8 @@ from __future__ import annotations
 _ALL = ((4, 1, 0, 1), (16, 8, 1, 0), (1, 15, 2, 1))
 CONSTANTS: dict[str, tuple[tuple[int, ...], ...]] = {
     "attention": _ALL,
+    "attention_decode": ((8, 8, 0, 1, 4, 1), (4, 15, 2, 0, 8, 0), (16, 1, 1, 1, 1, 1)),
+    "attention_combine": ((),),
     "attention_dq": _ALL,
     "attention_dkv": _ALL,
 }

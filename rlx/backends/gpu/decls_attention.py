@@ -27,3 +27,13 @@ ATTENTION_DQ = declare(
 ATTENTION_DKV = declare(
     KernelDecl("attention_dkv", _args("dy q k v mask lengths rows", "dk dv"), defines=_VARIANTS)
 )
+ATTENTION_DECODE = declare(
+    KernelDecl(
+        "attention_decode",
+        _args("q k v mask lengths", "y parts", (*_SIZES, "splits")),
+        defines=_VARIANTS,
+    )
+)
+ATTENTION_COMBINE = declare(
+    KernelDecl("attention_combine", _args("parts", "y", ("rows", "d", "splits"), ""), defines=_VARIANTS[:1])
+)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.gpu import decls_attention as decls
+from rlx.backends.gpu.attention_choice import decodes, rows_for, splits_for
 from rlx.backends.gpu.casts import cast_ref, fits, quads, stores
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import FileKernel, KernelDecl, Ref
@@ -91,7 +92,8 @@ def kernel(decl: KernelDecl, stored: DType, problem: Problem, aligned: int) -> F
 
 @lowers("attention", when=_native)
 def lower_attention(ctx: Lowering, node: Node) -> None:
-    """One launch: a group for each 64 queries of a head."""
+    """Tiles: one launch, a group for each 64 queries of a head. Few queries: a group for each part of the keys of a
+    key head, and a launch that adds up the parts."""
     q, k, v = node.inputs[:3]
     y = node.output
     if y.size == 0:
@@ -100,6 +102,9 @@ def lower_attention(ctx: Lowering, node: Node) -> None:
     refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (q, k, v)]
     problem = problem_of(ctx, node, q, k, node.inputs[3:])
     aligned = int(problem.d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
+    if decodes(problem.sq) and problem.sk:
+        _decode(ctx, problem, refs, ctx.ref(y), stored, aligned)
+        return
     groups = ctx.groups(problem.count * math.ceil(problem.sq / TILE))
     mask, lengths = problem.mask or refs[0], problem.lengths or refs[0]
     ctx.launch(
@@ -107,6 +112,32 @@ def lower_attention(ctx: Lowering, node: Node) -> None:
         groups,
         [*refs, mask, lengths, ctx.ref(y), *problem.sizes()],
     )
+
+
+def _decode(
+    ctx: Lowering, problem: Problem, refs: Sequence[Ref], target: Ref, stored: DType, aligned: int
+) -> None:
+    mine = problem.heads // problem.kv_heads * problem.sq
+    rows = rows_for(mine, problem.d)
+    blocks = problem.batch * problem.kv_heads * math.ceil(mine / rows)
+    splits = splits_for(blocks, problem.sk)
+    words = (("T", stored.name), ("M", problem.mask_word))
+    constants = (*problem.constants(aligned), rows, int(splits > 1))
+    whole = problem.count * problem.sq
+    parts = ctx.scratch(splits * whole * (2 + problem.d) * 4) if splits > 1 else target
+    mask, lengths = problem.mask or refs[0], problem.lengths or refs[0]
+    *sizes, scale, cap = problem.sizes()
+    ctx.launch(
+        FileKernel(decls.ATTENTION_DECODE.stem, words, constants),
+        ctx.groups(blocks * splits),
+        [*refs, mask, lengths, target, parts, *sizes, splits, scale, cap],
+    )
+    if splits > 1:
+        ctx.launch(
+            FileKernel(decls.ATTENTION_COMBINE.stem, words[:1]),
+            ctx.groups(whole * math.ceil(problem.d / 256)),
+            [parts, target, whole, problem.d, splits],
+        )
 
 
 @lowers("attention_grad", when=_native)

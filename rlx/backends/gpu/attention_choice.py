@@ -1,0 +1,81 @@
+"""Which kernels make an attention: the rules, and how tests and benchmarks overrule them.
+
+"tiles": 64 queries a group, in honest f32. "decode": few queries, the keys cut into parts. "matrix": tiles by matrix
+instructions, for halves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Literal
+
+Way = Literal["tiles", "decode", "matrix"]
+
+FEW_QUERIES = 8  # up to so many queries of a head, reading the keys is what takes the time
+UNITS = 132  # multiprocessors of the device that the sizes were chosen on
+_GROUPS = 4 * UNITS  # that many groups keep the memory busy
+_LEAST_KEYS = 128  # in a part: fewer, and adding up the parts costs more than it saves
+_MOST_SPLITS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """What is overruled; None leaves the choice to the rules. `splits` and `rows` are those of the decode kernel; `deep`
+    (matrices of 16 queries a warp), `keys` (of a tile) and `opaque` (scores go through shared memory, as they must
+    on Vulkan) those of the matrix kernel."""
+
+    way: Way | None = None
+    splits: int | None = None
+    rows: int | None = None
+    deep: int | None = None
+    keys: int | None = None
+    opaque: bool | None = None
+
+
+_NOTHING = Forced()
+_forced: ContextVar[Forced] = ContextVar("rlx_forced_attention", default=_NOTHING)
+
+
+@contextmanager
+def forcing(
+    way: Way | None = None,
+    splits: int | None = None,
+    rows: int | None = None,
+    deep: int | None = None,
+    keys: int | None = None,
+    opaque: bool | None = None,
+) -> Iterator[None]:
+    """Programs lowered inside are made this way wherever the device and the operands allow it."""
+    token = _forced.set(Forced(way, splits, rows, deep, keys, opaque))
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def forced() -> Forced:
+    return _forced.get()
+
+
+def decodes(sq: int) -> bool:
+    """Whether the kernel for few queries makes it."""
+    way = forced().way
+    return sq <= FEW_QUERIES if way is None else way == "decode"
+
+
+def rows_for(mine: int, d: int) -> int:
+    """Rows that a group of the decode kernel has: what shared memory holds, and no more than there are."""
+    most = 8 if d <= 128 else 4
+    return min(forced().rows or most, most, 1 << max(0, mine - 1).bit_length())
+
+
+def splits_for(groups: int, sk: int) -> int:
+    """Into how many parts the keys are cut."""
+    wanted = forced().splits
+    if wanted is not None:
+        return max(1, wanted)
+    return max(1, min(math.ceil(_GROUPS / max(groups, 1)), math.ceil(sk / _LEAST_KEYS), _MOST_SPLITS))

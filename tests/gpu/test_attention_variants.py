@@ -1,0 +1,163 @@
+"""Attention's windows, caps and lengths, the kernels for few queries, and the backward pass: as lowered, on a Vulkan
+device and by the CUDA sources run on the host, against the ops' definitions in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from rlx.backends.gpu import attention_choice
+from rlx.backends.gpu.lowering import ARGS, SCRATCH
+from rlx.backends.gpu.steps import Launch
+from rlx.conformance.tolerances import NORM, compare
+from rlx.ir import get_op
+from tests.gpu import cuda_host
+from tests.gpu.lowered import Array, execute, lower
+
+_BACKENDS = [
+    pytest.param("vulkan", marks=pytest.mark.vulkan),
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+    ),
+]
+_PLAIN: dict[str, Any] = {"scale": 0.3, "causal": False, "window": None, "softcap": None}
+
+
+def launches(op: str, inputs: list[Array], backend: str = "vulkan", **attrs: Any) -> list[str]:
+    """The kernels that the op becomes."""
+    _, _, lowering = lower(op, inputs, {**_PLAIN, **attrs}, backend)
+    assert all(isinstance(step, Launch) for step in lowering.steps)
+    return [step.kernel.stem for step in lowering.steps if isinstance(step, Launch)]  # type: ignore[union-attr]
+
+
+def outputs(op: str, inputs: list[Array], backend: str, **attrs: Any) -> list[Array]:
+    """Every output, through the kernels; scratch and outputs hold NaN before."""
+    graph, planned, lowering = lower(op, inputs, {**_PLAIN, **attrs}, backend)
+    segments = {name: np.full(max(n, 1), 0xFF, np.uint8) for name, n in planned.segments.items()}
+    segments[ARGS] = np.frombuffer(bytes(lowering.args) or b"\0", np.uint8).copy()
+    segments[SCRATCH] = np.full(max(lowering.scratch_bytes, 1), 0xFF, np.uint8)
+    for tensor, value in zip(graph.inputs.values(), inputs, strict=True):
+        slot = planned.slots[tensor.id]
+        raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        segments[slot.segment][slot.offset : slot.offset + value.nbytes] = raw
+    for step in lowering.steps:
+        execute(step, segments, backend)
+    made = []
+    for out in graph.outputs.values():
+        slot = planned.slots[out.id]
+        raw = segments[slot.segment][slot.offset : slot.offset + slot.nbytes]
+        made.append(raw.view(out.dtype.np).reshape(out.shape).copy())
+    return made
+
+
+def check(op: str, inputs: list[Array], backend: str, **attrs: Any) -> None:
+    wide = [a if a.dtype.kind in "ib" else a.astype(np.float64) for a in inputs]
+    want = get_op(op).reference(*wide, **{**_PLAIN, **attrs})
+    wanted = want if isinstance(want, tuple) else (want,)
+    largest = np.abs(wide[2 if op == "attention" else 0]).max()
+    for got, expected in zip(outputs(op, inputs, backend, **attrs), wanted, strict=True):
+        verdict = compare(got, expected, NORM, np.full(got.shape, largest))
+        assert verdict.ok, (attrs, verdict.message)
+
+
+def given(b: int, h: int, kv: int, sq: int, sk: int, d: int, dtype: Any = np.float32) -> list[Array]:
+    rng = np.random.default_rng(b + h + sq + sk + d)
+    shapes = (b, h, sq, d), (b, kv, sk, d), (b, kv, sk, d)
+    return [rng.standard_normal(s).astype(dtype) for s in shapes]
+
+
+_VARIANTS: list[dict[str, Any]] = [
+    {}, {"causal": True}, {"window": 7}, {"window": 0, "causal": True}, {"softcap": 0.7}, {"window": 500},
+    {"softcap": 20.0, "causal": True, "window": 30},
+]  # fmt: skip
+_LENGTHS = [np.int32(90), np.array([130, 3], np.int32), np.array([-4, 1 << 30], np.int32), np.int32(0)]
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.parametrize("sq, heads", [(1, 4), (3, 4), (70, 2)])
+def test_variants(sq: int, heads: int, backend: str) -> None:
+    inputs = given(2, heads, 2, sq, 130, 40)
+    assert ("attention_decode" in launches("attention", inputs)) == (sq < 9)
+    for attrs in _VARIANTS:
+        check("attention", inputs, backend, **attrs)
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.parametrize("sq", [1, 5, 66])
+def test_lengths_are_read_when_it_runs(sq: int, backend: str) -> None:
+    q, k, v = given(2, 4, 2, sq, 130, 24)
+    for lengths in _LENGTHS:
+        for attrs in ({}, {"causal": True}, {"window": 9, "causal": True}):
+            check("attention", [q, k, v, np.asarray(lengths)], backend, **attrs)
+    mask = np.random.default_rng(0).standard_normal((2, 1, sq, 130)).astype(np.float32)
+    check("attention", [q, k, v, mask, np.array([129, 65], np.int32)], backend)
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.parametrize("sq", [1, 66])
+def test_what_lies_beyond_the_length_may_be_anything(sq: int, backend: str) -> None:
+    q, k, v = given(1, 2, 2, sq, 100, 16)
+    length = np.int32(37)
+    k[:, :, 37:], v[:, :, 37:] = np.nan, np.inf
+    (got,) = outputs("attention", [q, k, v, np.asarray(length)], backend)
+    (want,) = outputs("attention", [q, k[:, :, :37], v[:, :, :37]], backend)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.parametrize("d", [1, 7, 16, 33, 64, 80, 128, 200, 256])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_few_queries_of_every_width(d: int, dtype: Any, backend: str) -> None:
+    inputs = given(1, 6, 2, 1, 150, d, dtype)
+    for rows, splits in ((1, 3), (8, 1), (2, 2)):
+        with attention_choice.forcing(rows=rows, splits=splits):
+            check("attention", inputs, backend)
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+def test_more_parts_than_keys(backend: str) -> None:
+    inputs = [*given(2, 2, 1, 1, 70, 16), np.array([70, 2], np.int32)]
+    for splits in (1, 2, 40):
+        with attention_choice.forcing(splits=splits):
+            check("attention", inputs, backend)
+    kernels = launches("attention", given(1, 8, 8, 1, 4096, 16))
+    assert kernels == ["attention_decode", "attention_combine"]
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.parametrize(
+    "size", [(1, 2, 2, 5, 9, 16), (2, 4, 2, 70, 75, 20), (1, 2, 1, 66, 130, 64), (1, 1, 1, 3, 65, 256)]
+)
+def test_gradients(size: tuple[int, ...], backend: str) -> None:
+    q, k, v = given(*size)  # type: ignore[arg-type]
+    d = np.random.default_rng(3).standard_normal(q.shape).astype(np.float32)
+    assert launches("attention_grad", [d, q, k, v]) == ["attention_dq", "attention_dkv"]
+    mask = np.random.default_rng(4).random((size[3], size[4])) < 0.7
+    for attrs in _VARIANTS[:: 3 if size[3] > 9 else 1]:
+        check("attention_grad", [d, q, k, v], backend, **attrs)
+    lengths = np.full(size[0], size[4] - 3, np.int32)
+    check("attention_grad", [d, q, k, v, mask, lengths], backend, causal=True, softcap=2.0)
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+def test_gradients_of_no_keys_or_queries(backend: str) -> None:
+    for n_q, n_k in ((0, 4), (3, 0)):
+        q, k, v = given(1, 2, 2, n_q, n_k, 8)
+        for made in outputs("attention_grad", [q, q, k, v], backend):
+            assert (made == 0).all()
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("op", ["attention", "attention_grad"])
+def test_runs_natively(op: str) -> None:
+    import rlx
+    from rlx.conformance.case import cases_of
+
+    session = rlx.Session("vulkan")
+    for case in cases_of(op)[::9]:
+        exe = session.compile(case.graph(), optimize=False)
+        exe.run(case.feeds())
+        assert all(d.how == "native" and d.steps for d in exe.executable.dispatch if d.op == op), case.id
