@@ -14,8 +14,9 @@ from rlx.dtypes import as_dtype
 from rlx.errors import ModelFormatError, RlxError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.call import Call, Known, Result, Value, constant
+from rlx.formats.onnx.control import CONTROL, build_control
 from rlx.formats.onnx.elements import CODES, ELEMENTS, NAMES, Array, carried, carrier, to_carrier, wrapped
-from rlx.formats.onnx.read import MAX_DEPTH, node_name, opsets
+from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, node_name, opsets
 from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
 from rlx.ir import Graph, Tensor, TensorType
@@ -46,6 +47,7 @@ class GraphBuilder:
         self.imports = opsets(model.opset_import, "the model")
         self.graph = Graph(model.graph.name or "onnx")
         self.known = Known()
+        self._built = 0
         self.output_types: dict[str, np.dtype[Any]] = {}
 
     def build(self, fed: Mapping[str, Value | TensorType | Array], dtypes: Mapping[str, np.dtype[Any]]) -> Graph:
@@ -85,6 +87,9 @@ class GraphBuilder:
             raise ModelFormatError(f"functions are nested more than {MAX_DEPTH} deep")
         for index, node in enumerate(nodes):
             where = node_name(node, index)
+            self._built += 1
+            if self._built > MAX_NODES:
+                raise ModelFormatError(f"{where}: functions and loops written out make more than {MAX_NODES:,} nodes")
             try:
                 self._node(node, where, scope, imports, attributes, depth)
             except (ModelFormatError, UnsupportedOp):
@@ -107,6 +112,9 @@ class GraphBuilder:
         if opset is None or schema is None:
             raise UnsupportedOp(f"{where}: there is no such operator in version {opset} of domain {domain or 'ai.onnx'!r}")
         bound = check_call(schema, node, inputs, protos, where)
+        if not domain and node.op_type in CONTROL:
+            self._control(node, where, scope, imports, protos, attributes, depth, schema, inputs)
+            return
         builder = find(domain, node.op_type, schema.since_version)
         if builder is None:
             body = self._body(schema, node, inputs, protos, opset, domain)
@@ -138,6 +146,38 @@ class GraphBuilder:
             return Value(made, made.dtype.np)
         held = cast(made, carrier(dtype))
         return Value(wrapped(held, dtype) if carried(dtype) else held, dtype)
+
+    # -- graphs within nodes
+
+    def _control(
+        self, node: Any, where: str, scope: Scope, imports: Mapping[str, int], protos: dict[str, Any],
+        outer: dict[str, Any], depth: int, schema: Any, inputs: Sequence[Value | None],
+    ) -> None:  # fmt: skip
+        graphs = {n: a.g for n, a in protos.items() if a.type == Attribute.GRAPH}
+        values = {n: self._attribute(a, where) for n, a in protos.items() if n not in graphs}
+        call = Call(where, node.op_type, schema.since_version, self.graph, inputs, values, len(node.output), self.known)
+
+        def run(graph: Any, given: Sequence[Value | None]) -> list[Value]:
+            if len(given) != len(graph.input):
+                raise ModelFormatError(f"{where}: its graph takes {len(graph.input)} inputs, {len(given)} come")
+            inner: Scope = dict(scope)
+            for info, value in zip(graph.input, given, strict=True):
+                inner[info.name] = value
+            for i in graph.initializer:
+                array = to_array(i, f"initializer {shown(i.name)}", self.folder)
+                inner[i.name] = Value(constant(self.graph, to_carrier(array)), array.dtype)
+            self.nodes(graph.node, inner, imports, outer, depth + 1)
+            found = [inner[o.name] for o in graph.output]
+            if any(v is None for v in found):
+                raise ModelFormatError(f"{where}: an output of its graph is left out")
+            return [v for v in found if v is not None]
+
+        made = build_control(call, graphs, run)
+        if len(made) < len(node.output):
+            raise ModelFormatError(f"{where}: has {len(node.output)} outputs, its graph makes {len(made)}")
+        for name, value in zip(node.output, made, strict=False):
+            if name:
+                scope[name] = value
 
     # -- functions
 

@@ -7,6 +7,7 @@ from rlx.formats.onnx import ops_conv as ops_conv
 from rlx.formats.onnx import ops_elementwise as ops_elementwise
 from rlx.formats.onnx import ops_fill as ops_fill
 from rlx.formats.onnx import ops_index as ops_index
+from rlx.formats.onnx import ops_legacy as ops_legacy
 from rlx.formats.onnx import ops_linalg as ops_linalg
 from rlx.formats.onnx import ops_movement as ops_movement
 from rlx.formats.onnx import ops_norm as ops_norm
@@ -15,4 +16,5 @@ from rlx.formats.onnx import ops_quant as ops_quant
 from rlx.formats.onnx import ops_recurrent as ops_recurrent
 from rlx.formats.onnx import ops_reduce as ops_reduce
 from rlx.formats.onnx import ops_resize as ops_resize
+from rlx.formats.onnx import ops_sample as ops_sample
 from rlx.formats.onnx import ops_signal as ops_signal

@@ -16,6 +16,7 @@ from rlx.formats.files import shown
 from rlx.formats.onnx import families as families
 from rlx.formats.onnx.build import GraphBuilder, declared_type, schema_of, type_of
 from rlx.formats.onnx.call import NeedsValues
+from rlx.formats.onnx.control import CONTROL
 from rlx.formats.onnx.elements import NAMES, Array, ElementType, from_carrier, to_carrier
 from rlx.formats.onnx.read import all_nodes, check_model, node_name, opsets, parse
 from rlx.formats.onnx.shared import share_weights
@@ -211,7 +212,7 @@ def missing_operators(model: Any) -> list[str]:
 
 
 def _runs(schema: Any, domain: str, name: str) -> bool:
-    found = find(domain, name, schema.since_version) is not None
+    found = find(domain, name, schema.since_version) is not None or (not domain and name in CONTROL)
     return found or schema.has_function or schema.has_context_dependent_function
 
 

@@ -87,17 +87,17 @@ def _extreme(function: Binary) -> Callable[[Call], Result]:
     return lambda c: unordered(reduce(function, [ordered(c, i) for i in range(len(c.inputs))]), c.dtype())
 
 
-op("Sum", since=6)(_variadic(o.add))
-op("Max", since=6)(_extreme(o.maximum))
-op("Min", since=6)(_extreme(o.minimum))
+op("Sum")(_variadic(o.add))
+op("Max")(_extreme(o.maximum))
+op("Min")(_extreme(o.minimum))
 
 
-@op("Mean", since=6)
+@op("Mean")
 def mean(c: Call) -> Result:
     return o.div(reduce(o.add, c.xs()), len(c.inputs))
 
 
-@op("Clip", since=6, until=11)
+@op("Clip", until=11)
 def clip_attributes(c: Call) -> Result:
     low, high = c.float("min"), c.float("max")
     x = c.x() if low is None else o.maximum(c.x(), low)

@@ -56,4 +56,4 @@ def bit_cast(c: Call) -> Value:
     if old.kind == "b" and to.kind in "iu":
         return Value(o.cast(c.x(), carrier(to)), to)
     # No device op reads a float's bits: the value must be known.
-    return c.constant(np.ascontiguousarray(c.known(0)).view(to))
+    return c.constant(np.array(c.known(0), order="C").view(to))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from rlx import ops as o
 from rlx.formats.onnx.call import Call, Result
 from rlx.formats.onnx.ops_arithmetic import ordered
@@ -54,6 +56,15 @@ def thresholded_relu(c: Call) -> Result:
     return o.where(o.greater(c.x(), c.float("alpha", 1.0)), c.x(), 0)
 
 
+@op("Shrink")
+def shrink(c: Call) -> Result:
+    """x moved toward 0 by `bias` where |x| > lambd, else 0."""
+    x, limit, bias = c.x(), c.float("lambd", 0.5), c.float("bias", 0.0)
+    wide = x if x.dtype.is_float else o.cast(x, "f32")
+    high = o.where(o.greater(wide, limit), o.sub(wide, bias), 0.0)
+    return o.where(o.less(wide, -limit), o.add(wide, bias), high)
+
+
 @op("Softsign")
 def softsign(c: Call) -> Result:
     return o.div(c.x(), o.add(o.abs(c.x()), 1))
@@ -73,7 +84,7 @@ def swish(c: Call) -> Result:
     return o.silu(c.x()) if alpha == 1.0 else o.mul(c.x(), o.sigmoid(o.mul(c.x(), alpha)))
 
 
-@op("PRelu")
+@op("PRelu", since=7)
 def prelu(c: Call) -> Result:
     x, slope = c.x(0), c.x(1)
     if x.dtype.is_float:
@@ -93,10 +104,15 @@ def dropout_inference(c: Call) -> Result | tuple[Result, ...]:
 
 @op("Dropout", since=12)
 def dropout(c: Call) -> tuple[Result, ...]:
-    """At inference the input itself. Training mode draws random numbers, unless the ratio is 0."""
-    if c.has(2) and bool(c.known_scalar(2)) and (not c.has(1) or c.known_scalar(1) != 0):
-        raise c.unsupported("training mode draws random numbers; export the model for inference")
-    return c.x(), o.ones_like(c.x(), "bool")
+    """At inference the input itself. In training mode the mask that onnx's own definition draws from the seed."""
+    ratio = float(c.known_scalar(1)) if c.has(1) else 0.5
+    if not (c.has(2) and bool(c.known_scalar(2)) and ratio):
+        return c.x(), o.ones_like(c.x(), "bool")
+    seed = c.int("seed")
+    if seed is None or not 0 <= seed < 1 << 32 or not 0 <= ratio < 1:
+        raise c.unsupported("training mode draws random numbers; give it a seed, or export the model for inference")
+    keep = c.tensor(np.random.RandomState(seed).uniform(0.0, 1.0, c.x().shape) >= ratio)
+    return o.where(keep, o.mul(c.x(), 1 / (1 - ratio)), 0), keep
 
 
 _COMPARE = {

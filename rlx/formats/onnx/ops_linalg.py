@@ -19,7 +19,7 @@ def matmul(c: Call) -> Result:
     return o.matmul(c.x(0), c.x(1))
 
 
-@op("Gemm", since=7)
+@op("Gemm")
 def gemm(c: Call) -> Result:
     a, b, beta = c.x(0), c.x(1), c.float("beta", 1.0)
     bias = c.opt(2)

@@ -48,7 +48,7 @@ def _column_major(index: np.ndarray, w: Windows) -> np.ndarray:
     return np.asarray(np.ravel_multi_index(coordinates, w.sizes, order="F"))
 
 
-@op("AveragePool", since=7)
+@op("AveragePool")
 def average_pool(c: Call) -> Result:
     x = _image(c)
     w = windows_of(c, x.shape[2:], None)

@@ -149,6 +149,8 @@ def _direction(c: Call, k: int, count: int, gates: int, hidden: int, defaults: l
     n = len(defaults)
     names = c.attrs.get("activations") or defaults * count
     alphas, betas = c.floats("activation_alpha", []), c.floats("activation_beta", [])
+    if c.kind == "RNN" and len(names) > count:  # the schema's default is for two directions
+        names = names[:count]
     if len(names) != n * count:
         raise c.bad(f"activations {names}; expected {n * count}")
     chosen = [

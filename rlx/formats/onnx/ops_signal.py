@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from rlx.formats.onnx.ops_movement import axis_of
 from rlx.formats.onnx.table import op
 from rlx.ir import Tensor
 
+Wave = Callable[[Any], Any]
 MAX_LENGTH = 1 << 13  # of a transform as a product, whose table has its square
 
 
@@ -26,21 +29,57 @@ def transformed(c: Call, x: Tensor, length: int, inverse: bool, onesided: bool) 
     parts = o.cast(parts, f32) if x.dtype.is_half else parts
     both = onesided and inverse  # what comes is one half of a conjugate-symmetric whole
     count = length // 2 + 1 if onesided and not inverse else length
-    angle = 2 * np.pi * ((np.arange(n)[:, None] * np.arange(count)[None, :]) % length) / length
-    cos, sin = np.cos(angle), np.sin(angle) * (1 if inverse else -1)
+    real, imaginary = parts[..., 0], parts[..., 1] if x.shape[-1] == 2 else None
     if both:
-        weight = np.where((np.arange(n) == 0) | (2 * np.arange(n) == length), 1.0, 2.0)[:, None]
-        cos, sin = cos * weight, sin * weight
+        weight = np.where((np.arange(n) == 0) | (2 * np.arange(n) == length), 1.0, 2.0).astype(real.dtype.np)
+        real, imaginary = (None if t is None else o.mul(t, c.tensor(weight)) for t in (real, imaginary))
+    assert real is not None
+    sign = 1 if inverse else -1
+    re, im = _even(c, real, length, count), _odd(c, real, length, count, sign)
+    if imaginary is not None:
+        re = o.sub(re, _odd(c, imaginary, length, count, sign))
+        im = o.add(im, _even(c, imaginary, length, count))
     if inverse:
-        cos, sin = cos / length, sin / length
-    dtype = parts.dtype.np
-    real = parts[..., 0]
-    a, b = c.tensor(cos.astype(dtype)), c.tensor(sin.astype(dtype))
-    re, im = o.matmul(real, a), o.matmul(real, b)
-    if x.shape[-1] == 2:
-        imaginary = parts[..., 1]
-        re, im = o.sub(re, o.matmul(imaginary, b)), o.add(im, o.matmul(imaginary, a))
+        re, im = o.div(re, float(length)), o.div(im, float(length))
     return re if both else o.stack([re, im], re.ndim)
+
+
+def _folded(x: Tensor, length: int, sign: int) -> tuple[Tensor, Tensor | None]:
+    """Elements 0 … ⌊length/2⌋, those that have a mirror image joined with it: x[j] ± x[length - j]. The symmetric part
+    of a signal then cancels to the bit in a transform that it has no part in, and the product is half as long."""
+    n = x.shape[-1]
+    if n < length:
+        x = o.concat([x, o.expand(x.graph.constant(0.0, x.dtype), (*x.shape[:-1], length - n))], x.ndim - 1)
+    pairs = (length - 1) // 2
+    if not pairs:
+        return x, None
+    left, right = x[..., 1 : 1 + pairs], x[..., : length - pairs - 1 : -1]
+    joined = o.add(left, right) if sign > 0 else o.sub(left, right)
+    alone = [x[..., :1], *([x[..., length // 2 : length // 2 + 1]] if length % 2 == 0 else [])]
+    return o.concat(alone, x.ndim - 1), joined
+
+
+def _product(c: Call, x: Tensor, rows: np.ndarray, length: int, count: int, wave: Wave, scale: int) -> Tensor:
+    angle = 2 * np.pi * ((rows[:, None] * np.arange(count)[None, :]) % length) / length
+    return o.matmul(x, c.tensor((wave(angle) * scale).astype(x.dtype.np)))
+
+
+def _even(c: Call, x: Tensor, length: int, count: int) -> Tensor:
+    """Σ x[j] cos(2πjk / length)."""
+    alone, joined = _folded(x, length, 1)
+    lone = np.array([0, length // 2] if length % 2 == 0 else [0])[: alone.shape[-1]]
+    made = _product(c, alone, lone, length, count, np.cos, 1)
+    if joined is None:
+        return made
+    return o.add(made, _product(c, joined, np.arange(1, 1 + joined.shape[-1]), length, count, np.cos, 1))
+
+
+def _odd(c: Call, x: Tensor, length: int, count: int, sign: int) -> Tensor:
+    """sign · Σ x[j] sin(2πjk / length); elements without a mirror image have no part in it."""
+    _, joined = _folded(x, length, -1)
+    if joined is None:
+        return o.expand(x.graph.constant(0.0, x.dtype), (*x.shape[:-1], count))
+    return _product(c, joined, np.arange(1, 1 + joined.shape[-1]), length, count, np.sin, sign)
 
 
 def _dft(c: Call, axis: int) -> Tensor:

@@ -16,7 +16,7 @@ from rlx.formats.files import read_bytes, shown
 MAX_BYTES = (1 << 31) - 1  # what a protobuf file can hold; larger models keep their weights beside it
 MAX_NODES = 1_000_000
 MAX_DEPTH = 32
-OLDEST = 7
+OLDEST = 1
 
 Attribute = onnx.AttributeProto
 
@@ -57,8 +57,7 @@ def opsets(imports: Any, what: str) -> dict[str, int]:
     newest = onnx.defs.onnx_opset_version()
     if "" in found and not OLDEST <= found[""] <= newest:
         raise UnsupportedOp(
-            f"{what}: uses opset {found['']}; rlx reads {OLDEST} to {newest} (what the installed onnx knows). "
-            "onnx.version_converter may convert it"
+            f"{what}: uses opset {found['']}; rlx reads {OLDEST} to {newest}, what the installed onnx knows"
         )
     return found
 

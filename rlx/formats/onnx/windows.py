@@ -52,8 +52,7 @@ class Windows:
         ]
         n = len(lines)
         grid = [
-            line.reshape([line.shape[i % n] if i % n == k and i < n else line.shape[1] if i == n + k else 1 for i in range(2 * n)])
-            for k, line in enumerate(lines)
+            line.reshape([line.shape[i // n] if i % n == k else 1 for i in range(2 * n)]) for k, line in enumerate(lines)
         ]
         shape = (*self.counts, *self.kernel)
         wide = [np.broadcast_to(g, shape).reshape(math.prod(self.counts), math.prod(self.kernel)) for g in grid]
