@@ -70,3 +70,25 @@ def _pad(b: Builder) -> Made:
     if math.prod(n + p + q for n, (p, q) in zip(x.shape, pads, strict=True)) > MAX_ELEMENTS:
         return (x,)
     return (ops.pad(x, pads, mode, b.choose((0, 1))),)
+
+
+@rule("repeated")
+def _repeated(b: Builder) -> Made:
+    """What regions read in place: elements or all of a tensor several times, beside a tensor of the full size."""
+    x = b.ranked(1, lambda t: t.dtype.is_float and t.size <= MAX_ELEMENTS // 8)
+    axis = b.below(x.ndim)
+    times = 2 + b.below(2)
+    counts = tuple(times if i == axis else 1 for i in range(x.ndim))
+    many = ops.repeat(x, times, axis) if b.chance(0.6) else ops.tile(x, counts)
+    return (ops.add(ops.tanh(many), b.leaf(many.shape, x.dtype)),)
+
+
+@rule("rearranged")
+def _rearranged(b: Builder) -> Made:
+    x = b.ranked(2)
+    kind = b.choose(("flip", "roll", "tril", "diagonal"))
+    if kind == "flip":
+        return (ops.flip(x, b.below(x.ndim)),)
+    if kind == "roll":
+        return (ops.roll(x, b.below(7) - 3, b.below(x.ndim)),)
+    return (ops.tril(x, b.below(3) - 1) if kind == "tril" else ops.diagonal(x, b.below(3) - 1),)
