@@ -4,12 +4,16 @@ same body; and which way a product takes."""
 from __future__ import annotations
 
 import itertools
+import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+import rlx.backends.gpu
 from rlx.backends.gpu.product_choice import Split, forcing, split_for
 from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, TreeKernel
 from rlx.driver import Limits
@@ -191,3 +195,25 @@ def test_constants_say_how_operands_lie() -> None:
     (step,) = lower("matmul", [a, b], _attrs(), limits=_LIMITS)[2].steps
     assert isinstance(step, Launch) and isinstance(step.kernel, FileKernel)
     assert step.kernel.constants[4:7] == (1, 0, 1)  # rows of 100 cannot be read eight at a time
+
+
+@on_host
+@pytest.mark.parametrize("header", ["mma_tile.h", "matmul_tile.h"])
+def test_every_barrier_is_needed_and_missed(
+    header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = Path(rlx.backends.gpu.__file__).parent / "bodies"
+    text = (bodies / header).read_text(encoding="utf-8")
+    a, b = _pair(40, 70, 72, False, False, np.float32, ml_dtypes.bfloat16)
+    for place in re.finditer("BARRIER;", text):
+        folder = tmp_path / str(place.start())
+        shutil.copytree(bodies, folder / "bodies")
+        planted = text[: place.start()] + ";" + text[place.end() :]
+        (folder / "bodies" / header).write_text(planted, encoding="utf-8")
+        monkeypatch.setattr(cuda_host, "planted", folder)
+        with pytest.raises(AssertionError, match="barrier"):
+            if header == "mma_tile.h":
+                mma(a, b, tile="s", depth=16, buffers=1, **_attrs())
+            else:
+                with forcing(way="fma", tile="s"):
+                    run("matmul", a, b, backend="cuda", **_attrs())

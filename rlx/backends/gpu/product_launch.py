@@ -14,6 +14,7 @@ from rlx.backends.gpu.product_choice import (
     FMA_TILES,
     LONG_SUM,
     MMA_TILES,
+    UNITS,
     Split,
     forced,
     parts_for,
@@ -138,7 +139,8 @@ def _tiles(
 
 def few_rows(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand) -> None:
     """The kernel for few rows, which reads B once. C is stored as A is."""
-    across = 16 if p.n * p.count >= _FEW_TILES else 4
+    columns = p.n * p.count
+    across = 16 if columns >= _FEW_TILES else 4 if columns >= 16 * UNITS else 2
     (pitch_a, pitch_b) = p.pitches
     bias = bias_ref(ctx, end.bias)
     rows = next(r for r in (1, 4, 8, 16) if p.m <= r)
