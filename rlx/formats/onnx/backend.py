@@ -32,7 +32,7 @@ class Prepared(base.BackendRep):  # type: ignore[misc,unused-ignore]
 
 
 class Backend(base.Backend):  # type: ignore[misc,unused-ignore]
-    """rlx behind `onnx.backend.base.Backend`. Devices: "CPU", "CUDA", "VULKAN", with ":0" and so on after the last two."""
+    """rlx behind `onnx.backend.base.Backend`. Devices: "CPU", "CUDA", "VULKAN"; ":1" after one picks the second."""
 
     @classmethod
     def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> Prepared:

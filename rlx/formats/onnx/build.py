@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import defs
 
-from rlx.dtypes import as_dtype
 from rlx.errors import ModelFormatError, RlxError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.call import Call, Known, Result, Value, constant
 from rlx.formats.onnx.control import CONTROL, build_control
 from rlx.formats.onnx.elements import CODES, ELEMENTS, NAMES, Array, carried, carrier, to_carrier, wrapped
 from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, node_name, opsets
+from rlx.formats.onnx.schemas import check_call, schema_of
 from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
 from rlx.ir import Graph, Tensor, TensorType
@@ -25,14 +24,6 @@ from rlx.ops.select import cast
 Attribute = onnx.AttributeProto
 _BY_NAME = {name: dtype for dtype, name in NAMES.items()}
 Scope = dict[str, "Value | None"]
-
-
-def schema_of(domain: str, name: str, opset: int) -> Any | None:
-    """The schema of an operator at an opset; None where onnx has none."""
-    try:
-        return defs.get_schema(name, opset, domain)
-    except defs.SchemaError:
-        return None
 
 
 class GraphBuilder:
@@ -50,7 +41,9 @@ class GraphBuilder:
         self._built = 0
         self.output_types: dict[str, np.dtype[Any]] = {}
 
-    def build(self, fed: Mapping[str, Value | TensorType | Array], dtypes: Mapping[str, np.dtype[Any]]) -> Graph:
+    def build(
+        self, fed: Mapping[str, Value | TensorType | Array], dtypes: Mapping[str, np.dtype[Any]]
+    ) -> Graph:
         """Raises: NeedsValues, ModelFormatError, UnsupportedOp."""
         scope: Scope = {}
         for name, given in fed.items():
@@ -73,7 +66,9 @@ class GraphBuilder:
             raise ModelFormatError(f"output {shown(info.name)}: is left out by the node that should make it")
         code = info.type.tensor_type.elem_type
         if code and ELEMENTS.get(code) != found.dtype:
-            raise ModelFormatError(f"output {shown(info.name)}: is declared with element type {code}, but is {found.dtype}")
+            raise ModelFormatError(
+                f"output {shown(info.name)}: is declared with element type {code}, but is {found.dtype}"
+            )
         self.output_types[info.name] = found.dtype
         t = found.tensor
         leaf = t.node.op.leaf or any(t is o for o in self.graph.outputs.values())
@@ -81,7 +76,9 @@ class GraphBuilder:
 
     # -- nodes
 
-    def nodes(self, nodes: Any, scope: Scope, imports: Mapping[str, int], attributes: dict[str, Any], depth: int) -> None:
+    def nodes(
+        self, nodes: Any, scope: Scope, imports: Mapping[str, int], attributes: dict[str, Any], depth: int
+    ) -> None:
         """Builds nodes in order. `attributes` are the protos that a function's attribute references stand for."""
         if depth > MAX_DEPTH:
             raise ModelFormatError(f"functions are nested more than {MAX_DEPTH} deep")
@@ -89,7 +86,9 @@ class GraphBuilder:
             where = node_name(node, index)
             self._built += 1
             if self._built > MAX_NODES:
-                raise ModelFormatError(f"{where}: functions and loops written out make more than {MAX_NODES:,} nodes")
+                raise ModelFormatError(
+                    f"{where}: functions and loops written out make more than {MAX_NODES:,} nodes"
+                )
             try:
                 self._node(node, where, scope, imports, attributes, depth)
             except (ModelFormatError, UnsupportedOp):
@@ -98,7 +97,13 @@ class GraphBuilder:
                 raise ModelFormatError(f"{where}: {error}") from error
 
     def _node(
-        self, node: Any, where: str, scope: Scope, imports: Mapping[str, int], attributes: dict[str, Any], depth: int
+        self,
+        node: Any,
+        where: str,
+        scope: Scope,
+        imports: Mapping[str, int],
+        attributes: dict[str, Any],
+        depth: int,
     ) -> None:
         domain = "" if node.domain == "ai.onnx" else node.domain
         inputs = [scope[n] if n else None for n in node.input]
@@ -110,7 +115,9 @@ class GraphBuilder:
         opset = imports.get(domain)
         schema = None if opset is None else schema_of(domain, node.op_type, opset)
         if opset is None or schema is None:
-            raise UnsupportedOp(f"{where}: there is no such operator in version {opset} of domain {domain or 'ai.onnx'!r}")
+            raise UnsupportedOp(
+                f"{where}: there is no such operator in version {opset} of domain {domain or 'ai.onnx'!r}"
+            )
         bound = check_call(schema, node, inputs, protos, where)
         if not domain and node.op_type in CONTROL:
             self._control(node, where, scope, imports, protos, attributes, depth, schema, inputs)
@@ -120,13 +127,24 @@ class GraphBuilder:
             body = self._body(schema, node, inputs, protos, opset, domain)
             if body is None:
                 raise UnsupportedOp(f"{where}: rlx has no {node.op_type} of version {schema.since_version}")
-            self._inline(body, inputs, protos, node, scope, {**imports, **opsets(body.opset_import, where)}, depth)
+            self._inline(
+                body, inputs, protos, node, scope, {**imports, **opsets(body.opset_import, where)}, depth
+            )
             return
         values = {n: self._attribute(a, where) for n, a in protos.items()}
         for name, attribute in schema.attributes.items():
             if name not in values and attribute.default_value.type != Attribute.UNDEFINED:
                 values[name] = self._attribute(attribute.default_value, where)
-        call = Call(where, node.op_type, schema.since_version, self.graph, inputs, values, len(node.output), self.known)
+        call = Call(
+            where,
+            node.op_type,
+            schema.since_version,
+            self.graph,
+            inputs,
+            values,
+            len(node.output),
+            self.known,
+        )
         made = builder(call)
         results: Sequence[Result] = [made] if made is None or isinstance(made, Tensor | Value) else list(made)
         for i, name in enumerate(node.output):
@@ -136,7 +154,9 @@ class GraphBuilder:
                     raise UnsupportedOp(f"{where}: its output {i} ({shown(name)}) is not supported")
                 scope[name] = self._finished(result, schema, i, bound, inputs)
 
-    def _finished(self, made: Tensor | Value, schema: Any, i: int, bound: dict[str, Any], inputs: Any) -> Value:
+    def _finished(
+        self, made: Tensor | Value, schema: Any, i: int, bound: dict[str, Any], inputs: Any
+    ) -> Value:
         """The result in the type that the schema gives this output."""
         if isinstance(made, Value):
             return made
@@ -155,11 +175,22 @@ class GraphBuilder:
     ) -> None:  # fmt: skip
         graphs = {n: a.g for n, a in protos.items() if a.type == Attribute.GRAPH}
         values = {n: self._attribute(a, where) for n, a in protos.items() if n not in graphs}
-        call = Call(where, node.op_type, schema.since_version, self.graph, inputs, values, len(node.output), self.known)
+        call = Call(
+            where,
+            node.op_type,
+            schema.since_version,
+            self.graph,
+            inputs,
+            values,
+            len(node.output),
+            self.known,
+        )
 
         def run(graph: Any, given: Sequence[Value | None]) -> list[Value]:
             if len(given) != len(graph.input):
-                raise ModelFormatError(f"{where}: its graph takes {len(graph.input)} inputs, {len(given)} come")
+                raise ModelFormatError(
+                    f"{where}: its graph takes {len(graph.input)} inputs, {len(given)} come"
+                )
             inner: Scope = dict(scope)
             for info, value in zip(graph.input, given, strict=True):
                 inner[info.name] = value
@@ -201,9 +232,15 @@ class GraphBuilder:
                 scope[name] = inner.get(source)
 
     def _body(
-        self, schema: Any, node: Any, inputs: Sequence[Value | None], protos: dict[str, Any], opset: int, domain: str
+        self,
+        schema: Any,
+        node: Any,
+        inputs: Sequence[Value | None],
+        protos: dict[str, Any],
+        opset: int,
+        domain: str,
     ) -> Any | None:
-        """The operator written with others, as onnx defines it for these inputs and attributes; None where it is not."""
+        """The operator written with others, as onnx defines it for these inputs and attributes; None if not."""
         plain = onnx.NodeProto()
         plain.CopyFrom(node)
         del plain.attribute[:]
@@ -265,7 +302,9 @@ class GraphBuilder:
             return [_text(s, where) for s in proto.strings]
         if kind == Attribute.TENSOR:
             return to_array(proto.t, f"{where}: attribute {shown(proto.name)}", self.folder)
-        raise UnsupportedOp(f"{where}: attribute {shown(proto.name)} is of a kind that rlx does not read ({kind})")
+        raise UnsupportedOp(
+            f"{where}: attribute {shown(proto.name)} is of a kind that rlx does not read ({kind})"
+        )
 
 
 def _text(raw: bytes, where: str) -> str:
@@ -279,72 +318,3 @@ def _function(raw: bytes) -> Any:
     body = onnx.FunctionProto()
     body.ParseFromString(raw)
     return body
-
-
-def check_call(schema: Any, node: Any, inputs: Sequence[Value | None], protos: dict[str, Any], where: str) -> dict[str, Any]:
-    """Holds a node against its operator's schema: counts, attributes, element types. Returns the type parameters.
-
-    Raises: ModelFormatError.
-    """
-    if not schema.min_input <= len(inputs) <= schema.max_input:
-        raise ModelFormatError(f"{where}: has {len(inputs)} inputs; expected {schema.min_input} to {schema.max_input}")
-    if not schema.min_output <= len(node.output) <= schema.max_output:
-        raise ModelFormatError(
-            f"{where}: has {len(node.output)} outputs; expected {schema.min_output} to {schema.max_output}"
-        )
-    for name, proto in protos.items():
-        declared = schema.attributes.get(name)
-        if declared is None:
-            raise ModelFormatError(f"{where}: has no attribute {shown(name)} in version {schema.since_version}")
-        if int(declared.type.value) != proto.type:
-            raise ModelFormatError(f"{where}: attribute {name} is of kind {proto.type}, expected {declared.type.name}")
-    for name, declared in schema.attributes.items():
-        if declared.required and name not in protos:
-            raise ModelFormatError(f"{where}: lacks the attribute {name}")
-    return _bind_types(schema, inputs, where)
-
-
-def _bind_types(schema: Any, inputs: Sequence[Value | None], where: str) -> dict[str, Any]:
-    allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
-    bound: dict[str, Any] = {}
-    for i, value in enumerate(inputs):
-        formal = schema.inputs[min(i, len(schema.inputs) - 1)]
-        if value is None:
-            if i < len(schema.inputs) and formal.option.name == "Single":
-                raise ModelFormatError(f"{where}: input {i} ({formal.name}) is left out; it must be there")
-            continue
-        param, name = formal.type_str, NAMES[value.dtype]
-        if name not in allowed.get(param, {param}):
-            raise ModelFormatError(f"{where}: input {i} ({formal.name}) is {value.dtype}, which it cannot be")
-        if param in allowed and formal.is_homogeneous and bound.setdefault(param, value.dtype) != value.dtype:
-            raise ModelFormatError(f"{where}: input {i} ({formal.name}) is {value.dtype}; expected {bound[param]}")
-    return bound
-
-
-def declared_type(info: Any) -> tuple[np.dtype[Any] | None, list[int | str | None] | None]:
-    """The element type and dims a ValueInfo declares; None where it does not."""
-    if info.type.WhichOneof("value") not in ("tensor_type", None):
-        kind = info.type.WhichOneof("value").removesuffix("_type")
-        raise UnsupportedOp(f"{shown(info.name)}: is a {kind}; only tensors are supported")
-    tensor = info.type.tensor_type
-    dtype = None
-    if tensor.elem_type:
-        if tensor.elem_type not in ELEMENTS:
-            from rlx.formats.onnx.elements import element_name
-
-            raise UnsupportedOp(f"{shown(info.name)}: element type {element_name(tensor.elem_type)} is not supported")
-        dtype = ELEMENTS[tensor.elem_type]
-    if not tensor.HasField("shape"):
-        return dtype, None
-    dims: list[int | str | None] = []
-    for d in tensor.shape.dim:
-        kind = d.WhichOneof("value")
-        if kind == "dim_value" and d.dim_value < 0:
-            raise ModelFormatError(f"{shown(info.name)}: is declared with dimension {d.dim_value}")
-        dims.append(int(d.dim_value) if kind == "dim_value" else (d.dim_param or None) if kind else None)
-    return dtype, dims
-
-
-def type_of(array: Array) -> TensorType:
-    """The rlx type that carries an array of any ONNX element type."""
-    return TensorType(tuple(array.shape), as_dtype(carrier(array.dtype)))

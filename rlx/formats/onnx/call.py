@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,8 @@ class Value:
     dtype: ElementType
 
 
-class NeedsValues(Exception):  # noqa: N818  (a request to the caller, answered by building again)
-    """The shape of something depends on the values of these graph inputs."""
+class NeedsValues(Exception):
+    """The shape of something depends on the values of these graph inputs: a request, answered by building again."""
 
     def __init__(self, names: frozenset[str], what: str) -> None:
         super().__init__(what)
@@ -94,8 +95,9 @@ class Call:
     """
 
     def __init__(
-        self, where: str, kind: str, version: int, graph: Graph, inputs: Sequence[Value | None], attrs: dict[str, Any],
-        n_outputs: int, known: Known,
+        self, where: builtins.str, kind: builtins.str, version: builtins.int, graph: Graph,
+        inputs: Sequence[Value | None], attrs: dict[builtins.str, Any],
+        n_outputs: builtins.int, known: Known,
     ) -> None:  # fmt: skip
         self.where = where
         self.kind = kind
@@ -108,28 +110,28 @@ class Call:
 
     # -- inputs
 
-    def has(self, i: int) -> bool:
+    def has(self, i: builtins.int) -> bool:
         return i < len(self.inputs) and self.inputs[i] is not None
 
-    def value(self, i: int) -> Value:
+    def value(self, i: builtins.int) -> Value:
         found = self.inputs[i] if i < len(self.inputs) else None
         if found is None:
             raise ModelFormatError(f"{self.where}: input {i} is missing")
         return found
 
-    def x(self, i: int = 0) -> Tensor:
+    def x(self, i: builtins.int = 0) -> Tensor:
         return self.value(i).tensor
 
-    def opt(self, i: int) -> Tensor | None:
+    def opt(self, i: builtins.int) -> Tensor | None:
         return self.value(i).tensor if self.has(i) else None
 
     def xs(self) -> list[Tensor]:
         return [self.x(i) for i in range(len(self.inputs))]
 
-    def dtype(self, i: int = 0) -> ElementType:
+    def dtype(self, i: builtins.int = 0) -> ElementType:
         return self.value(i).dtype
 
-    def known(self, i: int) -> Array:
+    def known(self, i: builtins.int) -> Array:
         """The value of an input. Raises: NeedsValues."""
         v = self.value(i)
         return from_carrier(self._known(v.tensor, f"{self.where}: input {i}"), v.dtype)
@@ -138,7 +140,9 @@ class Call:
         """The value of a tensor. Raises: NeedsValues."""
         return self._known(t, self.where)
 
-    def known_ints(self, i: int, default: Sequence[int] | None = None) -> list[int]:
+    def known_ints(
+        self, i: builtins.int, default: Sequence[builtins.int] | None = None
+    ) -> list[builtins.int]:
         """The integers in an input of any rank. Raises: NeedsValues."""
         if not self.has(i) and default is not None:
             return list(default)
@@ -147,7 +151,7 @@ class Call:
             raise ModelFormatError(f"{self.where}: input {i} is {array.dtype}; expected integers")
         return [int(v) for v in array.reshape(-1)]
 
-    def known_scalar(self, i: int) -> Any:
+    def known_scalar(self, i: builtins.int) -> Any:
         """The one number in an input, as Python's. Raises: NeedsValues."""
         array = self.known(i)
         if array.size != 1:
@@ -156,22 +160,24 @@ class Call:
 
     # -- attributes
 
-    def _get(self, name: str, kinds: type | tuple[type, ...], default: Any) -> Any:
+    def _get(self, name: builtins.str, kinds: type | tuple[type, ...], default: Any) -> Any:
         found = self.attrs.get(name, default)
         if found is not None and not isinstance(found, kinds):
-            raise ModelFormatError(f"{self.where}: attribute {name} is a {type(found).__name__}, which it cannot be")
+            raise ModelFormatError(
+                f"{self.where}: attribute {name} is a {type(found).__name__}, which it cannot be"
+            )
         return found
 
-    def int(self, name: str, default: int | None = None) -> Any:
-        return self._get(name, int, default)
+    def int(self, name: builtins.str, default: builtins.int | None = None) -> Any:
+        return self._get(name, builtins.int, default)
 
-    def float(self, name: str, default: float | None = None) -> Any:
-        return self._get(name, float, default)
+    def float(self, name: builtins.str, default: builtins.float | None = None) -> Any:
+        return self._get(name, builtins.float, default)
 
-    def str(self, name: str, default: str | None = None) -> Any:
-        return self._get(name, str, default)
+    def str(self, name: builtins.str, default: builtins.str | None = None) -> Any:
+        return self._get(name, builtins.str, default)
 
-    def ints(self, name: str, default: Sequence[int] | None = None) -> Any:
+    def ints(self, name: builtins.str, default: Sequence[Any] | None = None) -> Any:
         found = self._get(name, list, None)
         return default if found is None else found
 
@@ -191,10 +197,10 @@ class Call:
         """t as the carrier of `dtype`."""
         return cast(t, carrier(dtype))
 
-    def bad(self, what: str) -> ModelFormatError:
+    def bad(self, what: builtins.str) -> ModelFormatError:
         return ModelFormatError(f"{self.where}: {what}")
 
-    def unsupported(self, what: str) -> UnsupportedOp:
+    def unsupported(self, what: builtins.str) -> UnsupportedOp:
         return UnsupportedOp(f"{self.where}: {what}")
 
 

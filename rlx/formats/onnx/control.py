@@ -54,7 +54,9 @@ def _loop(c: Call, body: Any, run: Body) -> list[Value]:
     found = [v for v in state if v is not None]
     if len(found) != len(state):
         raise c.bad("a loop-carried value is left out")
-    return found + [_collected(c, kept, info, 0) for kept, info in zip(made, body.output[1 + len(state) :], strict=True)]
+    return found + [
+        _collected(c, kept, info, 0) for kept, info in zip(made, body.output[1 + len(state) :], strict=True)
+    ]
 
 
 def _collected(c: Call, kept: list[Value], info: Any, axis: int) -> Value:
@@ -78,13 +80,18 @@ def _scan(c: Call, body: Any, run: Body) -> list[Value]:
     axes = c.ints("scan_input_axes", [0] * count)
     directions = c.ints("scan_input_directions", [0] * count)
     outs = len(body.output) - n_state
-    out_axes, out_directions = c.ints("scan_output_axes", [0] * outs), c.ints("scan_output_directions", [0] * outs)
+    out_axes, out_directions = (
+        c.ints("scan_output_axes", [0] * outs),
+        c.ints("scan_output_directions", [0] * outs),
+    )
     if len(axes) != count or len(directions) != count or len(out_axes) != outs or len(out_directions) != outs:
         raise c.bad("axes and directions do not fit the number of scan inputs and outputs")
     axes = [axis_of(c, a, x.tensor.ndim) for a, x in zip(axes, xs, strict=True)]
     lengths = {x.tensor.shape[a] for x, a in zip(xs, axes, strict=True)}
     if len(lengths) != 1 or max(lengths) > MAX_ITERATIONS:
-        raise c.bad(f"the scanned axes are {sorted(lengths)} long; expected one length up to {MAX_ITERATIONS}")
+        raise c.bad(
+            f"the scanned axes are {sorted(lengths)} long; expected one length up to {MAX_ITERATIONS}"
+        )
     steps = lengths.pop()
     state: list[Value] = [c.value(k) for k in range(n_state)]
     made: list[list[Value]] = [[] for _ in range(outs)]

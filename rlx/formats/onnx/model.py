@@ -14,11 +14,12 @@ import numpy as np
 from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx import families as families
-from rlx.formats.onnx.build import GraphBuilder, declared_type, schema_of, type_of
+from rlx.formats.onnx.build import GraphBuilder
 from rlx.formats.onnx.call import NeedsValues
 from rlx.formats.onnx.control import CONTROL
 from rlx.formats.onnx.elements import NAMES, Array, ElementType, from_carrier, to_carrier
 from rlx.formats.onnx.read import all_nodes, check_model, node_name, opsets, parse
+from rlx.formats.onnx.schemas import declared_type, schema_of, type_of
 from rlx.formats.onnx.shared import share_weights
 from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
@@ -49,7 +50,11 @@ class Program:
     """A model compiled for given input shapes on one device. `run` takes arrays of these shapes."""
 
     def __init__(
-        self, graph: CompiledGraph, inputs: Sequence[str], fixed: Mapping[str, Array], outputs: Mapping[str, ElementType]
+        self,
+        graph: CompiledGraph,
+        inputs: Sequence[str],
+        fixed: Mapping[str, Array],
+        outputs: Mapping[str, ElementType],
     ) -> None:
         self.graph = graph
         self._inputs = tuple(inputs)
@@ -61,8 +66,12 @@ class Program:
         has another value."""
         given = dict(inputs or {})
         for name, value in self._fixed.items():
-            if name in given and not np.array_equal(np.asarray(given.pop(name)), value, equal_nan=value.dtype.kind == "f"):
-                raise ShapeError(f"input {name!r}: the program was compiled for its value {shown(value.tolist())}")
+            if name in given and not np.array_equal(
+                np.asarray(given.pop(name)), value, equal_nan=value.dtype.kind == "f"
+            ):
+                raise ShapeError(
+                    f"input {name!r}: the program was compiled for its value {shown(value.tolist())}"
+                )
         made = self.graph.run({n: to_carrier(np.asarray(v)) for n, v in given.items()})
         return {n: from_carrier(made[n], dtype) for n, dtype in self._outputs.items()}
 
@@ -80,7 +89,9 @@ class Model:
         graph = self._proto.graph
         unsupported = missing_operators(self._proto)
         if unsupported:
-            raise UnsupportedOp(f"rlx cannot run {len(unsupported)} operators of this model: {'; '.join(unsupported)}")
+            raise UnsupportedOp(
+                f"rlx cannot run {len(unsupported)} operators of this model: {'; '.join(unsupported)}"
+            )
         self._initializers = {
             i.name: to_array(i, f"initializer {shown(i.name)}", self._folder) for i in graph.initializer
         }
@@ -92,7 +103,9 @@ class Model:
         self._sessions: dict[tuple[str, str], tuple[Session, Weights]] = {}
         self._lock = threading.RLock()
 
-    def run(self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32") -> dict[str, Array]:
+    def run(
+        self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32"
+    ) -> dict[str, Array]:
         """Outputs by name for arrays by name; NumPy scalars and lists are arrays too.
 
         Raises: GraphError for names, DTypeError and ShapeError for what does not fit the declaration,
@@ -107,8 +120,7 @@ class Model:
         self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None, *, device: str = "auto",
         precision: str = "f32",
     ) -> Program:  # fmt: skip
-        """The model compiled for the given shapes of its inputs. `values` are inputs whose values are compiled in: those
-        on which shapes depend.
+        """The model compiled for the given shapes of its inputs. `values` are those on whose values shapes depend.
 
         Raises: as run; GraphError naming the inputs whose values are needed.
         """
@@ -117,12 +129,16 @@ class Model:
         for name, shape in shapes.items():
             info = self._info(name)
             dtype = info.dtype if info.dtype is not None else np.dtype(np.float32)
-            arrays[name] = np.broadcast_to(np.zeros((), dtype), tuple(shape))  # no memory: only its type is used
+            arrays[name] = np.broadcast_to(
+                np.zeros((), dtype), tuple(shape)
+            )  # no memory: only its type is used
         arrays = self.accept({**arrays, **fixed})
         try:
             return self._compile(arrays, fixed, device, precision)
         except NeedsValues as need:
-            raise GraphError(f"compile: the values of the inputs {sorted(need.names)} are needed, since {need.what}") from need
+            raise GraphError(
+                f"compile: the values of the inputs {sorted(need.names)} are needed, since {need.what}"
+            ) from need
 
     # -- inputs
 
@@ -135,14 +151,16 @@ class Model:
         """The inputs as arrays that fit the declaration. Raises: GraphError, DTypeError, ShapeError."""
         missing = [i.name for i in self.inputs if i.name not in given]
         if missing and not partly:
-            raise GraphError(f"the inputs {missing} are missing; the model takes {[i.name for i in self.inputs]}")
+            raise GraphError(
+                f"the inputs {missing} are missing; the model takes {[i.name for i in self.inputs]}"
+            )
         symbols: dict[str, int] = {}
         return {name: _fit(self._info(name), value, symbols) for name, value in given.items()}
 
     # -- programs
 
     def _program(self, arrays: Mapping[str, Array], device: str, precision: str) -> Program:
-        """The program for these inputs, compiled when there is none; more inputs become constants while one is needed."""
+        """The program for these inputs, compiled when there is none; inputs become constants while one is needed."""
         while True:
             fixed = {n: arrays[n] for n in sorted(self._fixed & set(arrays))}
             types = tuple((n, a.shape, a.dtype.str) for n, a in sorted(arrays.items()))
@@ -162,22 +180,29 @@ class Model:
                 self._programs.popitem(last=False)  # closed when nobody runs it any more
             return program
 
-    def build(self, arrays: Mapping[str, Array], fixed: Mapping[str, Array]) -> tuple[Graph, dict[str, ElementType]]:
+    def build(
+        self, arrays: Mapping[str, Array], fixed: Mapping[str, Array]
+    ) -> tuple[Graph, dict[str, ElementType]]:
         """The rlx graph for inputs of these shapes, those in `fixed` as constants; the outputs' element types.
 
         Raises: NeedsValues, ModelFormatError, UnsupportedOp.
         """
         builder = GraphBuilder(self._proto, self._initializers, self._folder)
         graph = builder.build(
-            {n: fixed[n] if n in fixed else type_of(a) for n, a in arrays.items()}, {n: a.dtype for n, a in arrays.items()}
+            {n: fixed[n] if n in fixed else type_of(a) for n, a in arrays.items()},
+            {n: a.dtype for n, a in arrays.items()},
         )
         for info in self.outputs:
             made = graph.outputs[info.name].shape
             if info.shape is not None and not _fits(made, info.shape):
-                raise ModelFormatError(f"output {shown(info.name)}: is declared {list(info.shape)}, but comes out {made}")
+                raise ModelFormatError(
+                    f"output {shown(info.name)}: is declared {list(info.shape)}, but comes out {made}"
+                )
         return graph, builder.output_types
 
-    def _compile(self, arrays: Mapping[str, Array], fixed: Mapping[str, Array], device: str, precision: str) -> Program:
+    def _compile(
+        self, arrays: Mapping[str, Array], fixed: Mapping[str, Array], device: str, precision: str
+    ) -> Program:
         graph, outputs = self.build(arrays, fixed)
         graph, constants = share_weights(graph)
         if (device, precision) not in self._sessions:
@@ -191,7 +216,7 @@ class Model:
 
 
 def missing_operators(model: Any) -> list[str]:
-    """Every operator the model uses that has neither a builder nor a definition by others: name, domain, version, node."""
+    """Every operator of the model that has neither a builder nor a definition: domain, name, version, node."""
     functions = {(f.domain, f.name) for f in model.functions}
     found: dict[tuple[str, str, int | None], str] = {}
     parts = [(model.graph.node, opsets(model.opset_import, "the model"))]
@@ -222,7 +247,9 @@ def _declared(info: Any) -> tuple[ElementType | None, tuple[Dim, ...] | None]:
 
 
 def _fits(shape: Sequence[int], declared: Sequence[Dim]) -> bool:
-    return len(shape) == len(declared) and all(not isinstance(d, int) or d == n for n, d in zip(shape, declared, strict=True))
+    return len(shape) == len(declared) and all(
+        not isinstance(d, int) or d == n for n, d in zip(shape, declared, strict=True)
+    )
 
 
 def _fit(info: TensorInfo, value: Any, symbols: dict[str, int]) -> Array:
@@ -232,7 +259,9 @@ def _fit(info: TensorInfo, value: Any, symbols: dict[str, int]) -> Array:
     else:
         array = np.asarray(value, info.dtype)
     if info.dtype is not None and array.dtype != info.dtype:
-        raise DTypeError(f"{what}: is {array.dtype}, expected {info.dtype}; convert it with .astype if that is what you mean")
+        raise DTypeError(
+            f"{what}: is {array.dtype}, expected {info.dtype}; convert it with .astype if that is what you mean"
+        )
     if array.dtype not in NAMES:
         raise DTypeError(f"{what}: {array.dtype} is not an element type that rlx computes with")
     if info.shape is None:
@@ -241,7 +270,9 @@ def _fit(info: TensorInfo, value: Any, symbols: dict[str, int]) -> Array:
         raise ShapeError(f"{what}: has shape {array.shape}, expected {list(info.shape)}")
     for n, d in zip(array.shape, info.shape, strict=True):
         if isinstance(d, str) and symbols.setdefault(d, n) != n:
-            raise ShapeError(f"{what}: dimension {d!r} is {n} in shape {array.shape}, but {symbols[d]} in another input")
+            raise ShapeError(
+                f"{what}: dimension {d!r} is {n} in shape {array.shape}, but {symbols[d]} in another input"
+            )
     return array
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic of two or more inputs: integer division truncates, unsigned 64-bit numbers travel as the bits of an i64."""
+"""Arithmetic of two or more inputs. Integer division truncates; unsigned 64-bit numbers are the bits of an i64."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def shift_right_u64(x: Tensor, places: Tensor) -> Tensor:
 
 
 def divide_u64(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Quotient and remainder of unsigned numbers, by signed division of half the dividend (Warren, Hacker's Delight, 9.3)."""
+    """Quotient and remainder of unsigned numbers, from half the dividend (Warren, Hacker's Delight, 9.3)."""
     big = o.less(b, 0)
     below = o.less(o.bitwise_xor(a, _LEAST), o.bitwise_xor(b, _LEAST))
     safe = o.where(big, 1, b)
@@ -56,14 +56,14 @@ def divide_u64(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return q, o.sub(a, o.mul(q, b))
 
 
+def quotient(a: Tensor, b: Tensor) -> Tensor:
+    """a / b; of integers, rounded toward 0."""
+    return o.div(a, b) if a.dtype.is_float else o.floor_divide(o.sub(a, o.fmod(a, b)), b)
+
+
 @op("Div", since=7)
 def div(c: Call) -> Result:
-    a, b = c.x(0), c.x(1)
-    if a.dtype.is_float:
-        return o.div(a, b)
-    if c.dtype() == U64:
-        return divide_u64(a, b)[0]
-    return o.floor_divide(o.sub(a, o.fmod(a, b)), b)
+    return divide_u64(c.x(0), c.x(1))[0] if c.dtype() == U64 else quotient(c.x(0), c.x(1))
 
 
 @op("Mod")
@@ -112,7 +112,11 @@ def clip(c: Call) -> Result:
     return unordered(x, c.dtype())
 
 
-for _name, _function in {"BitwiseAnd": o.bitwise_and, "BitwiseOr": o.bitwise_or, "BitwiseXor": o.bitwise_xor}.items():
+for _name, _function in {
+    "BitwiseAnd": o.bitwise_and,
+    "BitwiseOr": o.bitwise_or,
+    "BitwiseXor": o.bitwise_xor,
+}.items():
     op(_name)(_binary(_function))
 
 

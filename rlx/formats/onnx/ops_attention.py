@@ -14,7 +14,9 @@ def rotary_embedding(c: Call) -> Result:
     heads, shape = c.int("num_heads", 0), c.x().shape
     if x.ndim == 3:
         if heads < 1 or x.shape[2] % heads:
-            raise c.bad(f"the input is {x.shape}, num_heads {heads}; expected a divisor of the last dimension")
+            raise c.bad(
+                f"the input is {x.shape}, num_heads {heads}; expected a divisor of the last dimension"
+            )
         x = o.reshape(x, (*x.shape[:2], heads, x.shape[2] // heads))
         sequence = 1
     elif x.ndim == 4:

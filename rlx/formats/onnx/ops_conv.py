@@ -17,7 +17,9 @@ from rlx.ir import Tensor
 
 def conv_windows(c: Call, x: Tensor, w: Tensor) -> Windows:
     if x.ndim < 3 or w.ndim != x.ndim:
-        raise c.bad(f"the input is {x.shape}, the weight {w.shape}; expected (N, C, …) and (O, C/group, …) of one rank")
+        raise c.bad(
+            f"the input is {x.shape}, the weight {w.shape}; expected (N, C, …) and (O, C/group, …) of one rank"
+        )
     kernel = c.ints("kernel_shape", list(w.shape[2:]))
     if list(kernel) != list(w.shape[2:]):
         raise c.bad(f"kernel_shape {kernel}, but the weight is {w.shape}")
@@ -38,20 +40,32 @@ def conv_transpose(c: Call) -> Result:
     x, w = c.x(0), c.x(1)
     n = x.ndim - 2
     if n < 1 or w.ndim != x.ndim:
-        raise c.bad(f"the input is {x.shape}, the weight {w.shape}; expected (N, C, …) and (C, O/group, …) of one rank")
+        raise c.bad(
+            f"the input is {x.shape}, the weight {w.shape}; expected (N, C, …) and (C, O/group, …) of one rank"
+        )
     kernel = c.ints("kernel_shape", list(w.shape[2:]))
     strides, dilations = c.ints("strides", [1] * n), c.ints("dilations", [1] * n)
     extra, pads = c.ints("output_padding", [0] * n), c.ints("pads", [0] * 2 * n)
     auto, wanted = c.str("auto_pad", "NOTSET"), c.ints("output_shape")
-    if list(kernel) != list(w.shape[2:]) or not len(strides) == len(dilations) == len(extra) == n or len(pads) != 2 * n:
-        raise c.bad(f"kernel {kernel}, strides {strides}, dilations {dilations}, output_padding {extra}, pads {pads}")
+    if (
+        list(kernel) != list(w.shape[2:])
+        or not len(strides) == len(dilations) == len(extra) == n
+        or len(pads) != 2 * n
+    ):
+        raise c.bad(
+            f"kernel {kernel}, strides {strides}, dilations {dilations}, output_padding {extra}, pads {pads}"
+        )
     if wanted is not None or auto in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = wanted[-n:] if wanted is not None else [a * s for a, s in zip(x.shape[2:], strides, strict=True)]
+        wanted = (
+            wanted[-n:] if wanted is not None else [a * s for a, s in zip(x.shape[2:], strides, strict=True)]
+        )
         if len(wanted) != n:
             raise c.bad(f"output_shape {wanted} for {n} spatial axes")
         pads, extra = list(pads), list(extra)
         for i in range(n):
-            total = strides[i] * (x.shape[2 + i] - 1) + extra[i] + (kernel[i] - 1) * dilations[i] + 1 - wanted[i]
+            total = (
+                strides[i] * (x.shape[2 + i] - 1) + extra[i] + (kernel[i] - 1) * dilations[i] + 1 - wanted[i]
+            )
             if total < 0:  # what is asked for beyond the last element is zeros at the end
                 extra[i], total = extra[i] - total, 0
             small = total // 2
@@ -114,7 +128,9 @@ def max_unpool(c: Call) -> Result:
     kernel, n = c.ints("kernel_shape"), x.ndim - 2
     strides, pads = c.ints("strides", [1] * n), c.ints("pads", [0] * 2 * n)
     if not len(kernel) == len(strides) == n or len(pads) != 2 * n or x.shape != places.shape:
-        raise c.bad(f"input {x.shape}, indices {places.shape}, kernel {kernel}, strides {strides}, pads {pads}")
+        raise c.bad(
+            f"input {x.shape}, indices {places.shape}, kernel {kernel}, strides {strides}, pads {pads}"
+        )
     natural = [
         *x.shape[:2],
         *((m - 1) * s - a - b + k

@@ -38,7 +38,9 @@ def elu(c: Call) -> Result:
 
 @op("Selu")
 def selu(c: Call) -> Result:
-    return o.selu(c.x(), c.float("alpha", 1.67326319217681884765625), c.float("gamma", 1.05070102214813232421875))
+    return o.selu(
+        c.x(), c.float("alpha", 1.67326319217681884765625), c.float("gamma", 1.05070102214813232421875)
+    )
 
 
 @op("LeakyRelu")
@@ -110,7 +112,9 @@ def dropout(c: Call) -> tuple[Result, ...]:
         return c.x(), o.ones_like(c.x(), "bool")
     seed = c.int("seed")
     if seed is None or not 0 <= seed < 1 << 32 or not 0 <= ratio < 1:
-        raise c.unsupported("training mode draws random numbers; give it a seed, or export the model for inference")
+        raise c.unsupported(
+            "training mode draws random numbers; give it a seed, or export the model for inference"
+        )
     keep = c.tensor(np.random.RandomState(seed).uniform(0.0, 1.0, c.x().shape) >= ratio)
     return o.where(keep, o.mul(c.x(), 1 / (1 - ratio)), 0), keep
 

@@ -19,7 +19,7 @@ def constant(c: Call) -> Value:
     given = {k: v for k, v in c.attrs.items() if v is not None}
     if len(given) != 1:
         raise c.bad(f"has the attributes {sorted(given)}; expected exactly one value")
-    (name, value), = given.items()
+    ((name, value),) = given.items()
     if name == "value":
         return c.constant(value)
     if name in ("value_int", "value_ints"):
@@ -32,7 +32,9 @@ def constant(c: Call) -> Value:
 def checked_shape(c: Call, dims: list[int]) -> tuple[int, ...]:
     """A shape a model asks for. Raises: ModelFormatError when it is negative or absurd."""
     if any(d < 0 for d in dims) or math.prod(dims) > MAX_ELEMENTS:
-        raise c.bad(f"asks for shape {dims}; expected no negative dimension and at most {MAX_ELEMENTS} elements")
+        raise c.bad(
+            f"asks for shape {dims}; expected no negative dimension and at most {MAX_ELEMENTS} elements"
+        )
     return tuple(dims)
 
 
@@ -67,7 +69,9 @@ def range_(c: Call) -> Result:
     checked_shape(c, [count])
     kind = c.dtype()
     work = kind if kind.kind in "iu" or kind.itemsize >= 4 else np.dtype(np.float32)
-    return c.tensor((start[0].astype(work) + np.arange(count).astype(work) * step[0].astype(work)).astype(kind))
+    return c.tensor(
+        (start[0].astype(work) + np.arange(count).astype(work) * step[0].astype(work)).astype(kind)
+    )
 
 
 @op("EyeLike")

@@ -149,8 +149,7 @@ def _suppressed(corners: Array, scores: Array, most: int, overlap: float, least:
 
 @op("TfIdfVectorizer")
 def tf_idf(c: Call) -> Result:
-    """Counts of the n-grams of a pool, skips between their words allowed, weighed where asked for. Values must be known:
-    the counting is integer search without a device op."""
+    """Counts of a pool's n-grams, words between theirs skipped or not. Values must be known: no device op counts so."""
     x = c.known(0)
     pool = c.ints("pool_int64s")
     if pool is None or x.dtype.kind not in "iu":
@@ -182,7 +181,9 @@ def tf_idf(c: Call) -> Result:
     return c.tensor(made.reshape(-1) if x.ndim < 2 else made)
 
 
-def _grams(words: list[int], low: int, high: int, skips: int, pool: dict[tuple[int, ...], int]) -> list[tuple[tuple[int, ...], int]]:
+def _grams(
+    words: list[int], low: int, high: int, skips: int, pool: dict[tuple[int, ...], int]
+) -> list[tuple[tuple[int, ...], int]]:
     found = []
     for n in range(low, high + 1):
         for skip in range(skips + 1 if n > 1 else 1):

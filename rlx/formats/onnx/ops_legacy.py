@@ -7,7 +7,7 @@ from typing import Any
 
 from rlx import ops as o
 from rlx.formats.onnx.call import Call, Result
-from rlx.formats.onnx.ops_arithmetic import div as modern_div
+from rlx.formats.onnx.ops_arithmetic import quotient
 from rlx.formats.onnx.table import op
 from rlx.ir import Tensor
 
@@ -42,8 +42,7 @@ for _name, _function in _BINARY.items():
 
 @op("Div", until=7)
 def div(c: Call) -> Result:
-    b = _aligned(c)
-    return o.div(c.x(0), b) if b.dtype.is_float else modern_div(c)
+    return quotient(c.x(0), _aligned(c))
 
 
 @op("Reshape", until=5)
@@ -73,4 +72,4 @@ def dropout(c: Call) -> tuple[Result, ...]:
 def batch_norm(c: Call) -> Result:
     if not c.int("is_test", 0) or c.int("spatial", 1) != 1:
         raise c.unsupported("training mode and spatial = 0 are not supported in this version")
-    return o.batch_norm(*(c.x(i) for i in range(5)), c.float("epsilon", 1e-5))
+    return o.batch_norm(c.x(0), c.x(1), c.x(2), c.x(3), c.x(4), c.float("epsilon", 1e-5))

@@ -27,8 +27,12 @@ def gemm(c: Call) -> Result:
         raise c.bad(f"A is {a.shape}, B is {b.shape}; expected two dimensions each")
     alpha = c.float("alpha", 1.0)
     ta, tb = bool(c.int("transA", 0)), bool(c.int("transB", 0))
-    if bias is not None and bias.ndim == 1 and alpha == beta == 1.0 and bias.shape[0] == b.shape[0 if tb else 1] and (
-        a.dtype.is_float
+    if (
+        bias is not None
+        and bias.ndim == 1
+        and alpha == beta == 1.0
+        and bias.shape[0] == b.shape[0 if tb else 1]
+        and (a.dtype.is_float)
     ):
         return o.matmul(a, b, bias, transpose_a=ta, transpose_b=tb)
     y = o.matmul(a, b, transpose_a=ta, transpose_b=tb)
@@ -58,8 +62,7 @@ def einsum(c: Call) -> Result:
     gone = tuple(i for i, label in enumerate(labels) if label not in result)
     if gone:
         x, labels = o.sum(x, gone), [label for label in labels if label in result]
-    x = o.transpose(x, [labels.index(label) for label in result]) if result else x
-    return x
+    return o.transpose(x, [labels.index(label) for label in result]) if result else x
 
 
 def _labels(c: Call, operands: Sequence[Tensor]) -> tuple[list[list[str]], list[str]]:
@@ -73,7 +76,7 @@ def _labels(c: Call, operands: Sequence[Tensor]) -> tuple[list[list[str]], list[
     for part, t in zip(parts, operands, strict=True):
         head, dots, tail = part.partition("...")
         extra = t.ndim - len(head) - len(tail)
-        if extra < 0 or (extra and not dots) or not (head + tail).isalpha() and head + tail:
+        if extra < 0 or (extra and not dots) or not (head + tail + "a").isalpha():
             raise c.bad(f"the term {part!r} does not fit an operand of shape {t.shape}")
         terms.append([*head, *(str(extra - 1 - i) for i in range(extra)), *tail])
         most = max(most, extra)
@@ -140,7 +143,9 @@ def det(c: Call) -> Result:
         top = o.gather_elements(a, rows, 1)  # (B, 1, m)
         first = a[:, :1, :]
         sign = o.where(o.equal(pivot[:, 0], 0), 1.0, -1.0)
-        here = o.equal(o.reshape(c.tensor(np.arange(m, dtype=np.int64)), (1, m, 1)), o.reshape(pivot, (-1, 1, 1)))
+        here = o.equal(
+            o.reshape(c.tensor(np.arange(m, dtype=np.int64)), (1, m, 1)), o.reshape(pivot, (-1, 1, 1))
+        )
         a = o.where(here, first, a)
         value = o.mul(o.cast(sign, a.dtype), top[:, 0, 0])
         result = value if result is None else o.mul(result, value)

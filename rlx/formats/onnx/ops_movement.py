@@ -136,7 +136,9 @@ def slice_(c: Call) -> Result:
 def _slice(c: Call, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> Tensor:
     x = c.x()
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
-        raise c.bad(f"starts {starts}, ends {ends}, axes {axes}, steps {steps}; expected one length and no step of 0")
+        raise c.bad(
+            f"starts {starts}, ends {ends}, axes {axes}, steps {steps}; expected one length and no step of 0"
+        )
     key = [slice(None)] * x.ndim
     for axis, start, end, step in zip(axes_of(c, axes, x.ndim), starts, ends, steps, strict=True):
         n = x.shape[axis]
@@ -157,7 +159,8 @@ def tile(c: Call) -> Result:
         raise c.bad(f"repeats {repeats} for an input of {x.ndim} dimensions; expected one each")
     checked_shape(c, [n * r for n, r in zip(x.shape, repeats, strict=True)])
     wide = o.expand(
-        o.reshape(x, [d for n in x.shape for d in (1, n)]), [d for n, r in zip(x.shape, repeats, strict=True) for d in (r, n)]
+        o.reshape(x, [d for n in x.shape for d in (1, n)]),
+        [d for n, r in zip(x.shape, repeats, strict=True) for d in (r, n)],
     )
     return o.reshape(wide, [n * r for n, r in zip(x.shape, repeats, strict=True)])
 
@@ -171,9 +174,9 @@ def pad(c: Call) -> Result:
         axes = list(range(x.ndim))
     else:
         pads = c.known_ints(1)
-        value = c.opt(2)
+        given = c.opt(2)
         axes = axes_of(c, c.known_ints(3), x.ndim) if c.has(3) else list(range(x.ndim))
-        value = c.tensor(np.zeros((), x.dtype.np)) if value is None else value
+        value = c.tensor(np.zeros((), x.dtype.np)) if given is None else given
     if len(pads) != 2 * len(axes):
         raise c.bad(f"pads {pads} for axes {axes}; expected two each")
     for k, axis in enumerate(axes):

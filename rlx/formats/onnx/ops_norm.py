@@ -52,7 +52,9 @@ def group_norm(c: Call) -> Result:
         raise c.bad(f"the input is {x.shape}; expected (N, C, …) with C a multiple of num_groups {groups}")
     if c.version < 21:  # one value a group
         each = x.shape[1] // groups
-        scale, bias = (o.reshape(o.expand(o.reshape(v, (groups, 1)), (groups, each)), (-1,)) for v in (scale, bias))
+        scale, bias = (
+            o.reshape(o.expand(o.reshape(v, (groups, 1)), (groups, each)), (-1,)) for v in (scale, bias)
+        )
     return o.group_norm(x, groups, scale, bias, c.float("epsilon", 1e-5))
 
 

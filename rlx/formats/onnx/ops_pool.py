@@ -30,7 +30,11 @@ def max_pool(c: Call) -> tuple[Result, ...]:
     w = windows_of(c, x.shape[2:], None)
     wide = x if x.dtype.is_float else o.cast(x, f32)  # small integers, which f32 holds
     if c.n_outputs < 2 and _pools(w):
-        return (o.max_pool(wide, w.kernel, strides=w.strides, pads=w.pads, dilations=w.dilations, ceil_mode=w.ceil_mode),)
+        return (
+            o.max_pool(
+                wide, w.kernel, strides=w.strides, pads=w.pads, dilations=w.dilations, ceil_mode=w.ceil_mode
+            ),
+        )
     found, index, _ = seen(c, wide, w, -np.inf)
     shape = (*x.shape[:2], *w.counts)
     best = o.argmax(found, 2)

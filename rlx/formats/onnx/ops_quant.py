@@ -24,11 +24,15 @@ def _along(c: Call, v: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
     if block:
         blocks = -(-x.shape[axis] // block) if block > 0 else 0
         if v.shape != (*x.shape[:axis], blocks, *x.shape[axis + 1 :]):
-            raise c.bad(f"the scale is {v.shape}; expected {blocks} blocks of {block} along axis {axis} of {x.shape}")
+            raise c.bad(
+                f"the scale is {v.shape}; expected {blocks} blocks of {block} along axis {axis} of {x.shape}"
+            )
         places = np.arange(x.shape[axis]) // block
         return o.gather(v, c.tensor(places.astype(np.int32)), axis)
     if v.shape != (x.shape[axis],):
-        raise c.bad(f"the scale or zero point is {v.shape}; expected one for each of axis {axis} of {x.shape}")
+        raise c.bad(
+            f"the scale or zero point is {v.shape}; expected one for each of axis {axis} of {x.shape}"
+        )
     return o.reshape(v, [n if i == axis else 1 for i, n in enumerate(x.shape)])
 
 

@@ -115,7 +115,9 @@ def _recurrent(c: Call, gates: int, defaults: list[str], states: int, step: Step
     if direction not in ("forward", "reverse", "bidirectional") or steps > MAX_STEPS:
         raise c.bad(f"direction {direction!r}, {steps} steps; expected at most {MAX_STEPS}")
     if w.shape != (count, gates * hidden, x.shape[2]) or r.shape != (count, gates * hidden, hidden):
-        raise c.bad(f"X {x.shape}, W {w.shape}, R {r.shape} for {count} directions of {gates} gates do not fit")
+        raise c.bad(
+            f"X {x.shape}, W {w.shape}, R {r.shape} for {count} directions of {gates} gates do not fit"
+        )
     initial = [_initial(c, 5 + k, count, batch, hidden, x, batch_first) for k in range(states)]
     lengths = c.opt(4)
     results: list[Tensor] = []
@@ -135,7 +137,9 @@ def _recurrent(c: Call, gates: int, defaults: list[str], states: int, step: Step
     return [y, *ends]
 
 
-def _initial(c: Call, i: int, count: int, batch: int, hidden: int, x: Tensor, batch_first: bool) -> list[Tensor]:
+def _initial(
+    c: Call, i: int, count: int, batch: int, hidden: int, x: Tensor, batch_first: bool
+) -> list[Tensor]:
     given = c.opt(i)
     if given is None:
         return [c.tensor(np.zeros((batch, hidden), x.dtype.np))] * count
@@ -168,7 +172,13 @@ def _direction(c: Call, k: int, count: int, gates: int, hidden: int, defaults: l
 
 
 def _run(
-    c: Call, x: Tensor, d: _Direction, state: list[Tensor], lengths: Tensor | None, backwards: bool, step: Step
+    c: Call,
+    x: Tensor,
+    d: _Direction,
+    state: list[Tensor],
+    lengths: Tensor | None,
+    backwards: bool,
+    step: Step,
 ) -> tuple[list[Tensor], list[Tensor]]:
     steps = x.shape[0]
     all_x = o.matmul(x, d.w)  # every step's product at once

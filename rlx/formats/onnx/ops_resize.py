@@ -16,7 +16,13 @@ from rlx.formats.onnx.ops_movement import axes_of
 from rlx.formats.onnx.table import op
 from rlx.ir import Tensor, apply
 
-_MODES = {"nearest": "nearest", "linear": "linear", "cubic": "cubic", "bilinear": "linear", "bicubic": "cubic"}
+_MODES = {
+    "nearest": "nearest",
+    "linear": "linear",
+    "cubic": "cubic",
+    "bilinear": "linear",
+    "bicubic": "cubic",
+}
 
 
 @op("Upsample", since=7, until=9)
@@ -42,7 +48,9 @@ def _want_scales(c: Call, scales: list[float], count: int) -> None:
         raise c.bad(f"scales are {scales}; expected {count} numbers > 0")
 
 
-def _resized(c: Call, x: Tensor, sizes: tuple[int, ...], scales: list[float], rule: str, rounding: str) -> Tensor:
+def _resized(
+    c: Call, x: Tensor, sizes: tuple[int, ...], scales: list[float], rule: str, rounding: str
+) -> Tensor:
     mode = _MODES.get(c.str("mode", "nearest"))
     if mode is None:
         raise c.bad(f"mode is {c.str('mode')!r}; expected nearest, linear or cubic")
@@ -167,7 +175,11 @@ def _weights(c: Call, place: float, n: int, scale: float, mode: str | None) -> l
     """Neighbours and their weights; a scale below 1 widens the kernel, so that every element has its part."""
     if mode == "nearest":
         rule = c.str("nearest_mode", "round_prefer_floor")
-        up = {"floor": math.floor(place), "ceil": math.ceil(place), "round_prefer_ceil": math.floor(place + 0.5)}
+        up = {
+            "floor": math.floor(place),
+            "ceil": math.ceil(place),
+            "round_prefer_ceil": math.floor(place + 0.5),
+        }
         return [(min(max(up.get(rule, math.ceil(place - 0.5)), 0), n - 1), 1.0)]
     shrink = min(scale, 1.0)
     reach = 1 if mode == "linear" else 2
@@ -196,5 +208,9 @@ def grid_sample(c: Call) -> Result:
     if mode is None:
         raise c.bad(f"mode is {c.str('mode')!r}")
     return o.grid_sample(
-        c.x(0), c.x(1), mode=mode, padding=c.str("padding_mode", "zeros"), align_corners=bool(c.int("align_corners", 0))
+        c.x(0),
+        c.x(1),
+        mode=mode,
+        padding=c.str("padding_mode", "zeros"),
+        align_corners=bool(c.int("align_corners", 0)),
     )

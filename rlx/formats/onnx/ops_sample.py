@@ -34,11 +34,22 @@ def roi_align(c: Call) -> Result:
     x, rois, batch = c.x(0), c.x(1), c.x(2)
     height, width, ratio = c.int("output_height", 1), c.int("output_width", 1), c.int("sampling_ratio", 0)
     mode, scale = c.str("mode", "avg"), c.float("spatial_scale", 1.0)
-    half = c.str("coordinate_transformation_mode", "half_pixel" if c.version >= 16 else "output_half_pixel") == "half_pixel"
-    if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 4 or batch.shape != rois.shape[:1] or mode not in ("avg", "max"):
+    half = (
+        c.str("coordinate_transformation_mode", "half_pixel" if c.version >= 16 else "output_half_pixel")
+        == "half_pixel"
+    )
+    if (
+        x.ndim != 4
+        or rois.ndim != 2
+        or rois.shape[1] != 4
+        or batch.shape != rois.shape[:1]
+        or mode not in ("avg", "max")
+    ):
         raise c.bad(f"X {x.shape}, rois {rois.shape}, batch_indices {batch.shape}, mode {mode!r}")
     if ratio < 1 or min(height, width) < 1:
-        raise c.unsupported("sampling_ratio 0, as many samples as a region is large, is not supported; give it")
+        raise c.unsupported(
+            "sampling_ratio 0, as many samples as a region is large, is not supported; give it"
+        )
     corners = o.sub(o.mul(o.cast(rois, f32), scale), 0.5 if half else 0.0)
     (n, _, h, w), count = x.shape, rois.shape[0]
     lines = []
@@ -85,7 +96,9 @@ def deform_conv(c: Call) -> Result:
     n, channels, h, w = x.shape
     taps, count = math.prod(s.kernel), math.prod(s.counts)
     if groups < 1 or parts < 1 or channels % parts or channels % groups or weight.shape[0] % groups:
-        raise c.bad(f"group {groups}, offset_group {parts} for {channels} channels and {weight.shape[0]} outputs")
+        raise c.bad(
+            f"group {groups}, offset_group {parts} for {channels} channels and {weight.shape[0]} outputs"
+        )
     if weight.shape[1] * groups != channels or offset.shape != (n, parts * taps * 2, *s.counts):
         raise c.bad(f"the weight is {weight.shape}, the offsets {offset.shape}; they do not fit {x.shape}")
     if mask is not None and mask.shape != (n, parts * taps, *s.counts):

@@ -23,7 +23,9 @@ MAX_LENGTH = 1 << 13  # of a transform as a product, whose table has its square
 def transformed(c: Call, x: Tensor, length: int, inverse: bool, onesided: bool) -> Tensor:
     """The transform of (…, n, 1 or 2) along the axis before the last, cut or filled with zeros to `length`."""
     if x.shape[-1] not in (1, 2) or not 1 <= length <= MAX_LENGTH:
-        raise c.bad(f"the input is {x.shape}, the length {length}; expected 1 or 2 parts, and 1 to {MAX_LENGTH}")
+        raise c.bad(
+            f"the input is {x.shape}, the length {length}; expected 1 or 2 parts, and 1 to {MAX_LENGTH}"
+        )
     n = min(x.shape[-2], length)
     parts = x[..., :n, :]
     parts = o.cast(parts, f32) if x.dtype.is_half else parts
@@ -32,8 +34,8 @@ def transformed(c: Call, x: Tensor, length: int, inverse: bool, onesided: bool) 
     real, imaginary = parts[..., 0], parts[..., 1] if x.shape[-1] == 2 else None
     if both:
         weight = np.where((np.arange(n) == 0) | (2 * np.arange(n) == length), 1.0, 2.0).astype(real.dtype.np)
-        real, imaginary = (None if t is None else o.mul(t, c.tensor(weight)) for t in (real, imaginary))
-    assert real is not None
+        real = o.mul(real, c.tensor(weight))
+        imaginary = None if imaginary is None else o.mul(imaginary, c.tensor(weight))
     sign = 1 if inverse else -1
     re, im = _even(c, real, length, count), _odd(c, real, length, count, sign)
     if imaginary is not None:
@@ -113,7 +115,12 @@ def stft(c: Call) -> Result:
     window = c.opt(2)
     length = int(c.known_scalar(3)) if c.has(3) else window.shape[0] if window is not None else 0
     x = o.expand_dims(x, 2) if x.ndim == 2 else x
-    if x.ndim != 3 or step < 1 or not 0 < length <= x.shape[1] or (window is not None and window.shape != (length,)):
+    if (
+        x.ndim != 3
+        or step < 1
+        or not 0 < length <= x.shape[1]
+        or (window is not None and window.shape != (length,))
+    ):
         raise c.bad(f"the signal is {x.shape}, the step {step}, the frame {length}")
     count = (x.shape[1] - length) // step + 1
     places = np.arange(count)[:, None] * step + np.arange(length)[None, :]

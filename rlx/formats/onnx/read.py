@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
 
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import read_bytes, shown
@@ -74,7 +74,11 @@ def node_name(node: Any, index: int | None = None) -> str:
     """What errors call a node."""
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
     place = f" number {index}" if index is not None and not node.name else ""
-    return f"node {shown(node.name)} ({kind})" if node.name else f"node{place} ({kind}) making {shown(_first(node))}"
+    return (
+        f"node {shown(node.name)} ({kind})"
+        if node.name
+        else f"node{place} ({kind}) making {shown(_first(node))}"
+    )
 
 
 def _first(node: Any) -> str:
@@ -125,7 +129,8 @@ def _check_graph(graph: Any, outer: frozenset[str], what: str, budget: list[int]
 
 
 def _check_nodes(
-    nodes: Any, known: set[str], results: Any, what: str, budget: list[int], depth: int, outer: frozenset[str] = frozenset()
+    nodes: Any, known: set[str], results: Any, what: str, budget: list[int], depth: int,
+    outer: frozenset[str] = frozenset(),
 ) -> None:  # fmt: skip
     budget[0] -= len(nodes)
     if budget[0] < 0:
@@ -134,8 +139,10 @@ def _check_nodes(
     for index, node in enumerate(nodes):
         for name in node.input:
             if name and name not in known and name not in outer:
-                why = "which a later node makes: the nodes are not in order, or form a cycle" if name in made else (
-                    "which nothing makes"
+                why = (
+                    "which a later node makes: the nodes are not in order, or form a cycle"
+                    if name in made
+                    else ("which nothing makes")
                 )
                 raise ModelFormatError(f"{what}: {node_name(node, index)}: takes {shown(name)}, {why}")
         _distinct([a.name for a in node.attribute], f"{what}: {node_name(node, index)}: attribute")
@@ -143,7 +150,9 @@ def _check_nodes(
             _check_graph(inner, outer | known, f"a graph in {node_name(node, index)}", budget, depth + 1)
         for name in node.output:
             if name and name in known:
-                raise ModelFormatError(f"{what}: {node_name(node, index)}: makes {shown(name)}, which is there already")
+                raise ModelFormatError(
+                    f"{what}: {node_name(node, index)}: makes {shown(name)}, which is there already"
+                )
             if name:
                 known.add(name)
     for name in results:
@@ -155,7 +164,9 @@ def _check_functions(model: Any, names: set[tuple[str, str, str]]) -> None:
     """Raises: ModelFormatError for functions that call themselves, directly or through others, or too deeply."""
     short = {(d, n) for d, n, _ in names}
     calls = {
-        (f.domain, f.name): {(n.domain, n.op_type) for n in all_nodes(f.node) if (n.domain, n.op_type) in short}
+        (f.domain, f.name): {
+            (n.domain, n.op_type) for n in all_nodes(f.node) if (n.domain, n.op_type) in short
+        }
         for f in model.functions
     }
     depths: dict[tuple[str, str], int] = {}
@@ -163,7 +174,9 @@ def _check_functions(model: Any, names: set[tuple[str, str, str]]) -> None:
     while left:
         ready = [f for f, called in left.items() if all(c in depths for c in called)]
         if not ready:
-            raise ModelFormatError(f"function {shown(sorted(left)[0][1])}: calls itself, directly or through others")
+            raise ModelFormatError(
+                f"function {shown(sorted(left)[0][1])}: calls itself, directly or through others"
+            )
         for f in ready:
             depths[f] = 1 + max((depths[c] for c in left.pop(f)), default=0)
     if max(depths.values(), default=0) > MAX_DEPTH:

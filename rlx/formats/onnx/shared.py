@@ -1,4 +1,4 @@
-"""Large constants of a built graph become weights: folded first where they depend on weights alone, then shared by name."""
+"""Large constants of a built graph become weights: folded where they depend on weights alone, then shared by name."""
 
 from __future__ import annotations
 
@@ -67,4 +67,6 @@ def _folded(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tens
 def _digest(value: Array) -> str:
     head = f"{value.dtype}{value.shape}".encode()
     raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    return hashlib.blake2b(raw.data, digest_size=16, key=hashlib.blake2b(head, digest_size=32).digest()).hexdigest()
+    return hashlib.blake2b(
+        raw.data, digest_size=16, key=hashlib.blake2b(head, digest_size=32).digest()
+    ).hexdigest()

@@ -1,4 +1,4 @@
-"""The cases of onnx.backend.test on one device: `python -m rlx.formats.onnx.suite --device cpu [--only REGEX] [--out FILE]`.
+"""The cases of onnx.backend.test on one device: `python -m rlx.formats.onnx.suite --device cpu [--only REGEX]`.
 
 Every case is run and counted: pass, fail, or unsupported with the reason. Nothing is skipped.
 """
@@ -72,6 +72,7 @@ def data_of(case: Any) -> tuple[Any, list[tuple[list[Any], list[Any]]]]:
     model = onnx.load(os.path.join(case.model_dir, "model.onnx"))
     sets = []
     for folder in sorted(glob.glob(os.path.join(case.model_dir, "test_data_set*"))):
+
         def read(stem: str, infos: Any, folder: str = folder) -> list[Any]:
             count = len(glob.glob(os.path.join(folder, f"{stem}_*.pb")))
             return [_from_file(os.path.join(folder, f"{stem}_{i}.pb"), infos[i]) for i in range(count)]
@@ -156,7 +157,10 @@ def main() -> None:
 
 def report(title: str, names: list[str], results: dict[str, tuple[str, str]]) -> None:
     count = Counter(results[n][0] for n in names)
-    print(f"{title}: {len(names)} cases, " + ", ".join(f"{count[k]} {k}" for k in ("pass", "fail", "unsupported")))
+    print(
+        f"{title}: {len(names)} cases, "
+        + ", ".join(f"{count[k]} {k}" for k in ("pass", "fail", "unsupported"))
+    )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ class Entry:
 TABLE: dict[tuple[str, str], list[Entry]] = {}
 
 
-def op(*names: str, since: int = 1, until: int | None = None, domain: str = "") -> Callable[[Builder], Builder]:
+def op(
+    *names: str, since: int = 1, until: int | None = None, domain: str = ""
+) -> Callable[[Builder], Builder]:
     """Registers a builder for the operators of these names."""
 
     def register(build: Builder) -> Builder:

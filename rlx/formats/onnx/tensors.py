@@ -23,7 +23,9 @@ def dims_of(proto: Any, what: str) -> tuple[int, ...]:
     """A tensor's shape. Raises: ModelFormatError for negative dimensions and absurd ranks."""
     dims = tuple(int(d) for d in proto.dims)
     if len(dims) > MAX_RANK or any(d < 0 for d in dims):
-        raise ModelFormatError(f"{what}: the dims are {shown(list(dims))}; expected at most {MAX_RANK}, none negative")
+        raise ModelFormatError(
+            f"{what}: the dims are {shown(list(dims))}; expected at most {MAX_RANK}, none negative"
+        )
     return dims
 
 
@@ -50,7 +52,9 @@ def to_array(proto: Any, what: str, folder: Path | None) -> Array:
         return made.reshape(dims)
     held = len(getattr(proto, filled[0])) if filled else 0
     if len(filled) > 1 or held != count:
-        raise ModelFormatError(f"{what}: {list(dims)} has {count} elements, the data has {held} in {filled or 'none'}")
+        raise ModelFormatError(
+            f"{what}: {list(dims)} has {count} elements, the data has {held} in {filled or 'none'}"
+        )
     if count == 0:
         return np.zeros(dims, dtype)
     try:
@@ -64,15 +68,26 @@ def to_array(proto: Any, what: str, folder: Path | None) -> Array:
 
 def _external(proto: Any, what: str, folder: Path | None, nbytes: int) -> Array:
     entries = {e.key: e.value for e in proto.external_data}
-    if len(entries) != len(proto.external_data) or not set(entries) <= {"location", "offset", "length", "checksum"}:
-        raise ModelFormatError(f"{what}: external data has the keys {shown([e.key for e in proto.external_data])}")
+    if len(entries) != len(proto.external_data) or not set(entries) <= {
+        "location",
+        "offset",
+        "length",
+        "checksum",
+    }:
+        raise ModelFormatError(
+            f"{what}: external data has the keys {shown([e.key for e in proto.external_data])}"
+        )
     if folder is None:
-        raise ModelFormatError(f"{what}: is external data, but the model came without a folder; load it from its file")
+        raise ModelFormatError(
+            f"{what}: is external data, but the model came without a folder; load it from its file"
+        )
     numbers = {}
     for key, default in (("offset", 0), ("length", nbytes)):
         text = entries.get(key, str(default))
         if not text.isdecimal() or len(text) > 18:
-            raise ModelFormatError(f"{what}: the {key} of its external data is {shown(text)}, expected a number")
+            raise ModelFormatError(
+                f"{what}: the {key} of its external data is {shown(text)}, expected a number"
+            )
         numbers[key] = int(text)
     if numbers["length"] != nbytes:
         raise ModelFormatError(f"{what}: takes {nbytes} bytes, its external data claims {numbers['length']}")
@@ -80,7 +95,9 @@ def _external(proto: Any, what: str, folder: Path | None, nbytes: int) -> Array:
     with open_regular(path) as file:
         status = os.fstat(file.fileno())
         if status.st_nlink > 1:
-            raise ModelFormatError(f"{what}: {path.name} is a hard link, which may lead outside the model's folder")
+            raise ModelFormatError(
+                f"{what}: {path.name} is a hard link, which may lead outside the model's folder"
+            )
         if numbers["offset"] + nbytes > status.st_size:
             raise ModelFormatError(
                 f"{what}: needs bytes {numbers['offset']} to {numbers['offset'] + nbytes} of {path.name}, which has "
@@ -97,10 +114,14 @@ def _inside(folder: Path, location: str, what: str) -> Path:
     """The path of external data: relative, in the folder or below it, no link on the way."""
     parts = location.split("/")
     if not location or "\\" in location or "\0" in location or any(p in ("", ".", "..") for p in parts):
-        raise ModelFormatError(f"{what}: the external data {shown(location)} is not a path inside the model's folder")
+        raise ModelFormatError(
+            f"{what}: the external data {shown(location)} is not a path inside the model's folder"
+        )
     path = folder
     for part in parts:
         path = path / part
         if path.is_symlink():
-            raise ModelFormatError(f"{what}: the external data {shown(location)} is a link, which may lead outside")
+            raise ModelFormatError(
+                f"{what}: the external data {shown(location)} is a link, which may lead outside"
+            )
     return path

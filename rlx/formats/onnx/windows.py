@@ -1,4 +1,4 @@
-"""Sliding windows as ONNX describes them: kernel, strides, dilations, explicit or automatic padding, counted outputs."""
+"""Sliding windows as ONNX describes them: kernel, strides, dilations, explicit or automatic padding, their number."""
 
 from __future__ import annotations
 
@@ -48,14 +48,19 @@ class Windows:
         """(windows, taps, axes): where each tap of each window lies, in padding too."""
         lines = [
             np.arange(c)[:, None] * s - a + np.arange(k)[None, :] * d
-            for c, s, (a, _), k, d in zip(self.counts, self.strides, self.pads, self.kernel, self.dilations, strict=True)
+            for c, s, (a, _), k, d in zip(
+                self.counts, self.strides, self.pads, self.kernel, self.dilations, strict=True
+            )
         ]
         n = len(lines)
         grid = [
-            line.reshape([line.shape[i // n] if i % n == k else 1 for i in range(2 * n)]) for k, line in enumerate(lines)
+            line.reshape([line.shape[i // n] if i % n == k else 1 for i in range(2 * n)])
+            for k, line in enumerate(lines)
         ]
         shape = (*self.counts, *self.kernel)
-        wide = [np.broadcast_to(g, shape).reshape(math.prod(self.counts), math.prod(self.kernel)) for g in grid]
+        wide = [
+            np.broadcast_to(g, shape).reshape(math.prod(self.counts), math.prod(self.kernel)) for g in grid
+        ]
         return np.stack(wide, -1)
 
     def table(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -73,7 +78,9 @@ def windows_of(c: Call, sizes: Sequence[int], kernel: Sequence[int] | None) -> W
     strides, dilations = c.ints("strides", [1] * n), c.ints("dilations", [1] * n)
     pads = c.ints("pads", [0] * (2 * n))
     if kernel is None or not len(kernel) == len(strides) == len(dilations) == n or len(pads) != 2 * n:
-        raise c.bad(f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads} for {n} spatial axes")
+        raise c.bad(
+            f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads} for {n} spatial axes"
+        )
     if min(*kernel, *strides, *dilations) < 1 or math.prod(kernel) > MAX_WINDOW or min(pads) < 0 or n == 0:
         raise c.bad(f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads}: out of range")
     auto = c.str("auto_pad", "NOTSET")

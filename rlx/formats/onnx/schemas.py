@@ -1,0 +1,103 @@
+"""onnx's operator schemas: nodes held against them, declared types of inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import defs
+
+from rlx.dtypes import as_dtype
+from rlx.errors import ModelFormatError, UnsupportedOp
+from rlx.formats.files import shown
+from rlx.formats.onnx.call import Value
+from rlx.formats.onnx.elements import ELEMENTS, NAMES, Array, carrier, element_name
+from rlx.ir import TensorType
+
+
+def schema_of(domain: str, name: str, opset: int) -> Any | None:
+    """The schema of an operator at an opset; None where onnx has none."""
+    try:
+        return defs.get_schema(name, opset, domain)
+    except defs.SchemaError:
+        return None
+
+
+def check_call(
+    schema: Any, node: Any, inputs: Sequence[Value | None], protos: dict[str, Any], where: str
+) -> dict[str, Any]:
+    """Holds a node against its operator's schema: counts, attributes, element types. Returns the type parameters.
+
+    Raises: ModelFormatError.
+    """
+    if not schema.min_input <= len(inputs) <= schema.max_input:
+        raise ModelFormatError(
+            f"{where}: has {len(inputs)} inputs; expected {schema.min_input} to {schema.max_input}"
+        )
+    if not schema.min_output <= len(node.output) <= schema.max_output:
+        raise ModelFormatError(
+            f"{where}: has {len(node.output)} outputs; expected {schema.min_output} to {schema.max_output}"
+        )
+    for name, proto in protos.items():
+        declared = schema.attributes.get(name)
+        if declared is None:
+            raise ModelFormatError(
+                f"{where}: has no attribute {shown(name)} in version {schema.since_version}"
+            )
+        if int(declared.type.value) != proto.type:
+            raise ModelFormatError(
+                f"{where}: attribute {name} is of kind {proto.type}, expected {declared.type.name}"
+            )
+    for name, declared in schema.attributes.items():
+        if declared.required and name not in protos:
+            raise ModelFormatError(f"{where}: lacks the attribute {name}")
+    return _bind_types(schema, inputs, where)
+
+
+def _bind_types(schema: Any, inputs: Sequence[Value | None], where: str) -> dict[str, Any]:
+    allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
+    bound: dict[str, Any] = {}
+    for i, value in enumerate(inputs):
+        formal = schema.inputs[min(i, len(schema.inputs) - 1)]
+        if value is None:
+            if i < len(schema.inputs) and formal.option.name == "Single":
+                raise ModelFormatError(f"{where}: input {i} ({formal.name}) is left out; it must be there")
+            continue
+        param, name = formal.type_str, NAMES[value.dtype]
+        if name not in allowed.get(param, {param}):
+            raise ModelFormatError(f"{where}: input {i} ({formal.name}) is {value.dtype}, which it cannot be")
+        if param in allowed and formal.is_homogeneous and bound.setdefault(param, value.dtype) != value.dtype:
+            raise ModelFormatError(
+                f"{where}: input {i} ({formal.name}) is {value.dtype}; expected {bound[param]}"
+            )
+    return bound
+
+
+def declared_type(info: Any) -> tuple[np.dtype[Any] | None, list[int | str | None] | None]:
+    """The element type and dims a ValueInfo declares; None where it does not."""
+    if info.type.WhichOneof("value") not in ("tensor_type", None):
+        kind = info.type.WhichOneof("value").removesuffix("_type")
+        raise UnsupportedOp(f"{shown(info.name)}: is a {kind}; only tensors are supported")
+    tensor = info.type.tensor_type
+    dtype = None
+    if tensor.elem_type:
+        if tensor.elem_type not in ELEMENTS:
+            raise UnsupportedOp(
+                f"{shown(info.name)}: element type {element_name(tensor.elem_type)} is not supported"
+            )
+        dtype = ELEMENTS[tensor.elem_type]
+    if not tensor.HasField("shape"):
+        return dtype, None
+    dims: list[int | str | None] = []
+    for d in tensor.shape.dim:
+        kind = d.WhichOneof("value")
+        if kind == "dim_value" and d.dim_value < 0:
+            raise ModelFormatError(f"{shown(info.name)}: is declared with dimension {d.dim_value}")
+        dims.append(int(d.dim_value) if kind == "dim_value" else (d.dim_param or None) if kind else None)
+    return dtype, dims
+
+
+def type_of(array: Array) -> TensorType:
+    """The rlx type that carries an array of any ONNX element type."""
+    return TensorType(tuple(array.shape), as_dtype(carrier(array.dtype)))
