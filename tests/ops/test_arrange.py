@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.conformance import domains
+from rlx.dtypes import ALL, DType, f64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor
 from rlx.runtime import Session
+from tests.ops.judges import JUDGES
 
 X = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
 
@@ -123,3 +126,17 @@ def test_prelu() -> None:
     want = np.where(x < 0, x * slope, x)
     np.testing.assert_array_equal(run(lambda t: rlx.prelu(t, slope), x), want)
     np.testing.assert_array_equal(run(rlx.relu6, x), np.clip(x, 0, 6))
+
+
+@pytest.mark.parametrize("other", ALL, ids=str)
+def test_casts_from_and_to_f64(other: DType) -> None:
+    """On the CPU, which computes in f64; elsewhere they are host steps."""
+    for source, target in ((f64, other), (other, f64)):
+        for domain in ("special", "any"):
+            x = domains.make((257,), source, domain, 3)
+            got = run(lambda t, target=target: rlx.cast(t, target), x)
+            with np.errstate(all="ignore"):
+                want = JUDGES["numpy.ndarray.astype"](x, dtype=target) if source != target else x
+            number = ~np.isnan(np.asarray(want, np.float64))
+            np.testing.assert_array_equal(np.isnan(np.asarray(got, np.float64)), ~number)
+            np.testing.assert_array_equal(got[number], np.asarray(want)[number])
