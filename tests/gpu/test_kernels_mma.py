@@ -212,8 +212,13 @@ def test_every_barrier_is_needed_and_missed(
         (folder / "bodies" / header).write_text(planted, encoding="utf-8")
         monkeypatch.setattr(cuda_host, "planted", folder)
         with pytest.raises(AssertionError, match="barrier"):
-            if header == "mma_tile.h":
-                mma(a, b, tile="s", depth=16, buffers=1, **_attrs())
-            else:
-                with forcing(way="fma", tile="s"):
-                    run("matmul", a, b, backend="cuda", **_attrs())
+            _by(header, a, b)
+
+
+def _by(header: str, a: Array, b: Array) -> None:
+    """A product of several slices by the kernel of that header."""
+    if header == "mma_tile.h":
+        mma(a, b, tile="s", depth=16, buffers=1, **_attrs())
+        return
+    with forcing(way="fma", tile="s"):
+        run("matmul", a, b, backend="cuda", **_attrs())
