@@ -110,6 +110,9 @@ def _remainders() -> Iterator[Case]:
         for domain in ("special", "any", "wide"):
             shapes = ((27, 1), (1, 27)) if domain == "special" else ((1021,), (1021,))
             yield _pair("atan2", shapes, (dtype, dtype), (domain, domain), PRIMITIVE)
+    for shape in FEW:
+        for dtype in HALVES:
+            yield _pair("atan2", (shape, shape), (dtype, dtype), ("small", "normal"), PRIMITIVE)
     for dtypes in _MIXED:
         yield _pair("atan2", ((3, 5, 7), (5, 1)), dtypes, ("normal", "normal"), PRIMITIVE)
 
@@ -131,8 +134,10 @@ def _bits() -> Iterator[Case]:
     for shape in SHAPES:
         yield Case("bitwise_not", f"i32-{label(shape)}", (InputSpec(shape, i32, "any"),), {}, BITS)
     for dtype in (*INTS, bool_):
-        for domain in ("any", "special"):
-            yield Case("bitwise_not", f"{dtype}-{domain}", (InputSpec((65,), dtype, domain),), {}, BITS)
+        for shape in ((65,), (3, 5, 7)):
+            for domain in ("any", "special"):
+                name = f"{dtype}-{label(shape)}-{domain}"
+                yield Case("bitwise_not", name, (InputSpec(shape, dtype, domain),), {}, BITS)
 
 
 def _casts() -> Iterator[Case]:
