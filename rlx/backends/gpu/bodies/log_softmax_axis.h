@@ -44,7 +44,7 @@ RLX_FN void log_softmax_axis_body(PTR(T) x, PTR(T) y, const uint outer, const ui
     for (uint j = along; j < len; j += ALONG) total += p_exp_f(LOAD(T, p, j * inner + i) - top);
     const float log_sum = p_log_f(column_sum(total));
     if (TOTALS) {
-        if (along == 0u && len > 0u) STORE(T, y, o * inner + i, log_sum + top);
+        if (along == 0u && o < outer && i < inner) STORE(T, y, o * inner + i, log_sum + top);
         return;
     }
     PTR(T) q = SKIP(T, y, o < outer ? o : 0u, n * inner);
