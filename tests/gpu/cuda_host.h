@@ -31,7 +31,10 @@ static inline uint atomicAdd(uint* place, uint value) {
 #define __launch_bounds__(n)
 #define __fmaf_rn(a, b, c) std::fmaf(a, b, c)
 
-enum { RLX_THREADS = 256, RLX_STACK = 1 << 16 };
+#ifndef RLX_BLOCK
+#define RLX_BLOCK 256
+#endif
+enum { RLX_THREADS = RLX_BLOCK, RLX_STACK = 1 << 16 };
 static uint3 threadIdx, blockIdx, gridDim;
 static ucontext_t rlx_main, rlx_threads[RLX_THREADS];
 static bool rlx_done[RLX_THREADS];

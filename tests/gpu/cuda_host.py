@@ -52,6 +52,7 @@ def _library(kernel: FileKernel, headers: Path | None) -> ctypes.CDLL:
     text += [f"    arg_{n} = {n};" for n in names]
     text += ["    rlx_backwards = backwards != 0;", "    return rlx_grid(body, groups_x, groups_y, groups_z);", "}"]
     defines = [o.replace("--define-macro=", "-D") for o in source.options if o.startswith("--define-macro=")]
+    defines.append(f"-DRLX_BLOCK={decl.block[0]}")
     base = _folder() / f"k{abs(hash((kernel, headers))):x}"
     base.with_suffix(".cpp").write_text("\n".join(text), encoding="utf-8")
     command = [str(compiler()), "-O1", "-std=c++17", "-ffp-contract=off", "-march=native", "-fPIC", "-shared", "-w"]
