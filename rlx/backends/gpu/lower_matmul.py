@@ -28,6 +28,7 @@ __all__ = ["epilogue_tree", "has_matrices", "kernel_pair", "lower_matmul", "prod
 _ROWS = 16  # the few-rows kernel takes up to so many,
 _FEW_ROWS = 8  # and is the fastest up to so many, or where B is small
 _SMALL = 1 << 20
+_LARGE = 1 << 30  # multiply-adds from which rounding the operands first pays
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -74,7 +75,7 @@ def product(
         pair = (a.dtype, b.dtype)
     split = with_terms(split_for(*pair, ctx.precision), *pair)
     way = _way(ctx, p, pair, split)
-    if way == "library" and pair[0] != pair[1] and split is not None:
+    if split is not None and pair != (split.type, split.type) and _rounds_first(p, way, split, pair):
         pair = (split.type, split.type)
     a, b = (Operand(cast_ref(ctx, t.ref, t.dtype, d, n), d)
             for t, d, n in zip((a, b), pair, sizes, strict=True))  # fmt: skip
@@ -95,13 +96,25 @@ def product(
         fma_tiles(ctx, p, a, b, end, made)
 
 
+def _rounds_first(p: Product, way: Way, split: Split, pair: tuple[DType, DType]) -> bool:
+    """Whether operands become halves in a step of their own. The library takes no mixed pair; the tiles would round on
+    every read, at less than half the rate of halves (79 and 197 TFLOP/s on an H200 through Vulkan)."""
+    if way == "library":
+        return pair[0] != pair[1]
+    return way == "mma" and not split.exact and p.count * p.m * p.n * p.k >= _LARGE
+
+
 def _way(ctx: Lowering, p: Product, pair: tuple[DType, DType], split: Split | None) -> Way:
     """How a product is made here, of the ways that can make it."""
     ways: list[Way] = ["fma"]
-    if split is not None and p.k > 0 and has_matrices(ctx, split):
-        ways.insert(0, "mma")
+    # Several terms an element are worth it where mma.sync overlaps its loads (82 TFLOP/s beside 34 of plain f32 on an
+    # H200); cooperative matrices do not (37 beside 40).
+    matrices = split is not None and p.k > 0 and has_matrices(ctx, split)
+    if matrices:
+        assert split is not None
+        ways.insert(0 if ctx.backend == "cuda" or not split.exact else 1, "mma")
     few = p.m <= _ROWS and (p.m == 1 or not p.transpose_a)
-    small = p.m <= _FEW_ROWS or "mma" not in ways or p.n * p.k <= _SMALL
+    small = p.m <= _FEW_ROWS or ways[0] != "mma" or p.n * p.k <= _SMALL
     if few:
         ways.insert(0 if small else len(ways), "rows")
     if ctx.backend == "cuda" and p.k > 0:

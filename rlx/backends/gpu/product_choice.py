@@ -20,8 +20,8 @@ Way = Literal["library", "mma", "fma", "rows"]
 UNITS = 132  # multiprocessors of the device that the sizes were chosen on
 LONG_SUM = 8192  # longer sums are made of parts, so that rounding stays below the tolerance
 # Sides of a tile and the share of its best rate that it reaches: a larger tile reads less for each product.
-FMA_TILES = {"s": (64, 64, 0.8), "t": (128, 64, 0.95), "w": (64, 128, 0.95), "l": (128, 128, 1.0)}
-MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.85), "l": (128, 256, 1.0)}
+FMA_TILES = {"s": (64, 64, 0.78), "t": (128, 64, 0.8), "w": (64, 128, 0.84), "l": (128, 128, 1.0)}
+MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
 
 
 @dataclass(frozen=True, slots=True)
