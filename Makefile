@@ -7,13 +7,14 @@ PYTEST_ARGS ?=
 # Two workers of one BLAS thread each: the tests are many and small.
 TEST_ENV := RLX_REQUIRE_VULKAN=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test check conformance mutation shaders bench venv
+.PHONY: help demo test check conformance onnx-suite mutation shaders bench venv
 help:
 	@echo "make demo         embed sentences on every device here and compare them with the float64 reference"
 	@echo "make test         lint, types, shipped shaders, tests (installs a software Vulkan driver if there is none)"
 	@echo "make check        lint and types only"
 	@echo "make conformance  every case on every device (DEVICE=cpu|vulkan|cuda picks one); an interrupted run resumes"
 	@echo "make mutation     faults planted in the kernels, one after the other: which conformance case notices each"
+	@echo "make onnx-suite   onnx's own cases on the CPU and Vulkan; fails where anything but the listed ones does not pass"
 	@echo "make shaders      compile the GLSL sources to the SPIR-V that the wheel ships"
 	@echo "make bench        rlx beside onnxruntime and torch"
 
@@ -42,6 +43,9 @@ conformance: venv
 mutation: venv
 	@tools/system.sh vulkan glslang cxx
 	@OMP_NUM_THREADS=1 $(PY) -m tests.mutation
+
+onnx-suite: venv
+	@$(TEST_ENV) $(PY) -m rlx.formats.onnx.suite --device cpu --device vulkan --sets tests/onnx/data/suite-classes.json --expect tests/onnx/data/not-passing.json --docs docs/onnx.md
 
 shaders: venv
 	@tools/system.sh glslang

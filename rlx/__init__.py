@@ -1,7 +1,7 @@
 """rlx: one tensor program, any device, the same answer.
 
 Build a graph (`Graph`, or a function under `jit`), compile it with a `Session`, run it on NumPy arrays. `devices()`
-lists what there is; `models.load` reads a model folder. Submodules load when first used.
+lists what there is; `models.load` reads a model folder, `onnx.load` an ONNX model. Submodules load when first used.
 """
 
 import importlib
@@ -34,12 +34,15 @@ if TYPE_CHECKING:
     from rlx import conformance as conformance
     from rlx import formats as formats
     from rlx import models as models
+    from rlx.formats import onnx as onnx
 
 __version__ = "0.1.0"
-_LAZY = {"models", "formats", "conformance"}
+_LAZY = {
+    "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.formats.onnx",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return importlib.import_module(f"rlx.{name}")
+        return importlib.import_module(_LAZY[name])
     raise AttributeError(f"module 'rlx' has no attribute {name!r}")

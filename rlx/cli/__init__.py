@@ -1,4 +1,4 @@
-"""The command line: `rlx devices`, `embed`, `check`, `selftest`."""
+"""The command line: `rlx devices`, `embed`, `run`, `inspect`, `check`, `selftest`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import typer
 from rlx.cli.check import check
 from rlx.cli.devices import devices
 from rlx.cli.embed import embed
+from rlx.cli.inspect import inspect
+from rlx.cli.run import run
 from rlx.cli.selftest import selftest
 from rlx.errors import RlxError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (devices, embed, check, selftest):
+for command in (devices, embed, run, inspect, check, selftest):
     app.command()(command)
 
 

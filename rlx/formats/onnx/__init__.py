@@ -5,7 +5,11 @@ Needs the `onnx` package (`pip install rlx[onnx]`).
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
+
+if importlib.util.find_spec("onnx") is None:
+    raise ImportError("reading ONNX models needs the onnx package: pip install 'rlx[onnx]'")
 
 from rlx.formats.onnx.backend import Backend as Backend
 from rlx.formats.onnx.model import Model as Model

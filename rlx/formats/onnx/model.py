@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,7 @@ from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
 from rlx.ir import Graph
 from rlx.runtime import CompiledGraph, Session, Weights
+from rlx.runtime.report import Report
 
 CACHE = 16  # compiled graphs that a model keeps, the least recently used goes first
 Dim = int | str | None
@@ -60,6 +61,15 @@ class Program:
         self._inputs = tuple(inputs)
         self._fixed = dict(fixed)
         self._outputs = dict(outputs)
+
+    def report(self) -> Report:
+        """How each node runs on the device: native, decomposed, host."""
+        return self.graph.report()
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The inputs whose values are compiled in, since shapes depend on them."""
+        return tuple(self._fixed)
 
     def run(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Runs once. Raises: GraphError, ShapeError, DTypeError; ShapeError when an input whose value was compiled in
@@ -139,6 +149,23 @@ class Model:
             raise GraphError(
                 f"compile: the values of the inputs {sorted(need.names)} are needed, since {need.what}"
             ) from need
+
+    @property
+    def operators(self) -> Counter[str]:
+        """How often each operator occurs in the graph itself, functions not looked into."""
+        nodes = self._proto.graph.node
+        return Counter(f"{n.domain}::{n.op_type}" if n.domain else str(n.op_type) for n in nodes)
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """The initializers by name; not to be written to."""
+        return dict(self._initializers)
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs compiled so far, the latest used last."""
+        with self._lock:
+            return list(self._programs.values())
 
     # -- inputs
 

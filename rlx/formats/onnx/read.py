@@ -51,7 +51,7 @@ def opsets(imports: Any, what: str) -> dict[str, int]:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         if domain in found and found[domain] != entry.version:
             raise ModelFormatError(f"{what}: imports the operators of {shown(domain)} twice")
-        if entry.version < 1:
+        if not 1 <= entry.version < 1 << 31:
             raise ModelFormatError(f"{what}: imports {shown(domain)} at version {entry.version}")
         found[domain] = entry.version
     newest = onnx.defs.onnx_opset_version()

@@ -10,10 +10,12 @@ import glob
 import json
 import os
 import re
+import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from onnx import numpy_helper
 
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.formats.onnx.backend import Backend
+from rlx.formats.onnx.model import Program
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 
@@ -109,8 +112,18 @@ def compare(expected: list[Any], made: tuple[Any, ...], rtol: float, atol: float
     return None
 
 
-def run_case(case: Any, device: str) -> tuple[str, str]:
-    """("pass" | "fail" | "unsupported", reason)."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a case: "pass", "fail" or "unsupported", why, and how the device ran it: "device", "host" (some
+    node ran with NumPy) or "compiled" (nothing was left to run: the results follow from values compiled in)."""
+
+    status: str
+    reason: str
+    how: str = ""
+
+
+def run_case(case: Any, device: str) -> Outcome:
+    """Runs a case of onnx's suite and compares what comes out."""
     try:
         with np.errstate(all="ignore"):
             model, sets = data_of(case)
@@ -118,49 +131,113 @@ def run_case(case: Any, device: str) -> tuple[str, str]:
             for inputs, expected in sets:
                 wrong = compare(expected, prepared.run(inputs), case.rtol, case.atol)
                 if wrong is not None:
-                    return "fail", wrong
+                    return Outcome("fail", wrong)
     except UnsupportedOp as error:
-        return "unsupported", str(error)
+        return Outcome("unsupported", str(error))
     except RlxError as error:
-        return "fail", f"{type(error).__name__}: {error}"
+        return Outcome("fail", f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001  (a crash is a result that the table must show)
-        return "fail", f"crash: {type(error).__name__}: {error}"
-    return "pass", ""
+        return Outcome("fail", f"crash: {type(error).__name__}: {error}")
+    return Outcome("pass", "", _how(prepared.model.programs))
+
+
+def _how(programs: list[Program]) -> str:
+    if any(p.report().host_nodes for p in programs):
+        return "host"
+    work = [n for p in programs for n in p.graph.program.nodes if not n.op.leaf and n.op.name != "copy"]
+    return "device" if work else "compiled"
+
+
+def run_suite(device: str, only: str = "", show: bool = False) -> dict[str, Outcome]:
+    """Every case whose name matches, by name."""
+    results: dict[str, Outcome] = {}
+    for case in cases():
+        if re.search(only, case.name):
+            made = results[case.name] = run_case(case, device)
+            if show and made.status != "pass":
+                print(f"{made.status} {case.name}: {made.reason[:300]}", flush=True)
+    return results
+
+
+def counts(results: dict[str, Outcome], names: Iterable[str]) -> Counter[str]:
+    """How many of the named cases have each status; "host" and "compiled" are passes of that kind."""
+    found: Counter[str] = Counter()
+    for name in names:
+        if name in results:
+            found[results[name].status] += 1
+            if results[name].how in ("host", "compiled"):
+                found[results[name].how] += 1
+    return found
+
+
+def differences(results: dict[str, Outcome], expected: dict[str, str]) -> list[str]:
+    """Where results are not as expected: `expected` has the status of every case that does not pass."""
+    found = []
+    for name, made in results.items():
+        want = expected.get(name, "pass")
+        if made.status != want:
+            found.append(
+                f"{name}: {made.status}, expected {want}" + (f": {made.reason[:200]}" if made.reason else "")
+            )
+    return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu")
+    parser = argparse.ArgumentParser(description="The cases of onnx.backend.test, counted by device.")
+    parser.add_argument("--device", action="append", help="may be repeated; default: cpu")
     parser.add_argument("--only", default="", help="a regular expression of case names")
     parser.add_argument("--sets", default="", help="a JSON file of named lists of cases, counted one by one")
-    parser.add_argument("--out", default="", help="where to write every result as JSON")
+    parser.add_argument(
+        "--expect", default="", help="a JSON file of what does not pass; anything else is an error"
+    )
+    parser.add_argument("--write-expect", action="store_true", help="write that file from these results")
+    parser.add_argument("--docs", default="", help="a page whose table of results is to be written")
     parser.add_argument("--show", action="store_true", help="print what did not pass")
     args = parser.parse_args()
-    results: dict[str, tuple[str, str]] = {}
-    start = time.perf_counter()
-    for case in cases():
-        if re.search(args.only, case.name):
-            results[case.name] = run_case(case, args.device)
-            status, reason = results[case.name]
-            if args.show and status != "pass":
-                print(f"{status} {case.name}: {reason[:300]}", flush=True)
-    report("all", list(results), results)
-    if args.sets:
-        for name, names in json.loads(Path(args.sets).read_text(encoding="utf-8")).items():
-            if isinstance(names, list):
-                report(name, [n for n in names if n in results], results)
-    print(f"{args.device}: {time.perf_counter() - start:.0f} s")
-    if args.out:
-        text = json.dumps(dict(sorted(results.items())), indent=1)
-        Path(args.out).write_text(text + "\n", encoding="utf-8")
-
-
-def report(title: str, names: list[str], results: dict[str, tuple[str, str]]) -> None:
-    count = Counter(results[n][0] for n in names)
-    print(
-        f"{title}: {len(names)} cases, "
-        + ", ".join(f"{count[k]} {k}" for k in ("pass", "fail", "unsupported"))
+    sets = json.loads(Path(args.sets).read_text(encoding="utf-8")) if args.sets else {}
+    named = {k: v for k, v in sets.items() if isinstance(v, list)}
+    expected = (
+        json.loads(Path(args.expect).read_text(encoding="utf-8")) if Path(args.expect).is_file() else {}
     )
+    rows, wrong = [], []
+    for device in args.device or ["cpu"]:
+        start = time.perf_counter()
+        results = run_suite(device, args.only, args.show)
+        for title, names in {"all": list(results), **named}.items():
+            rows.append((device, title, counts(results, names)))
+            print(_line(*rows[-1]))
+        print(f"{device}: {time.perf_counter() - start:.0f} s", flush=True)
+        if args.write_expect:
+            expected[device] = {n: r.status for n, r in sorted(results.items()) if r.status != "pass"}
+        elif args.expect:
+            wrong += [f"{device}: {text}" for text in differences(results, expected.get(device, {}))]
+    if args.write_expect:
+        Path(args.expect).write_text(json.dumps(expected, indent=1) + "\n", encoding="utf-8")
+    if args.docs:
+        write_docs(Path(args.docs), rows)
+    for text in wrong:
+        print(text)
+    sys.exit(1 if wrong else 0)
+
+
+def _line(device: str, title: str, found: Counter[str]) -> str:
+    total = found["pass"] + found["fail"] + found["unsupported"]
+    kinds = ", ".join(f"{found[k]} {k}" for k in ("pass", "fail", "unsupported", "host", "compiled"))
+    return f"{device} {title}: {total} cases, {kinds}"
+
+
+def write_docs(page: Path, rows: list[tuple[str, str, Counter[str]]]) -> None:
+    """Puts the table between the page's two marks."""
+    begin, end = "<!-- results -->", "<!-- end of results -->"
+    text = page.read_text(encoding="utf-8")
+    table = ["| Device | Cases | Number | Pass | Fail | Unsupported | with a host step | while compiling |",
+             "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for device, title, c in rows:
+        cells = [device, title, c["pass"] + c["fail"] + c["unsupported"],
+                 *(c[k] for k in ("pass", "fail", "unsupported", "host", "compiled"))]  # fmt: skip
+        table.append("| " + " | ".join(map(str, cells)) + " |")
+    head, tail = text.split(begin)[0], text.split(end)[1]
+    page.write_text(f"{head}{begin}\n" + "\n".join(table) + f"\n{end}{tail}", encoding="utf-8")
 
 
 if __name__ == "__main__":
