@@ -1,11 +1,9 @@
-"""Norms, rope, losses and backward passes: native on a GPU, through the CUDA sources, and through the host step."""
+"""Norms, rope, losses and backward passes: native on a GPU, and through the CUDA sources on the host."""
 
 from __future__ import annotations
 
-import importlib
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,6 @@ import pytest
 import rlx
 import rlx.backends.gpu
 from rlx.autodiff import gradients
-from rlx.backends.gpu import lowering as lowerings
-from rlx.backends.gpu.executable import load_rules
-from rlx.backends.vulkan.memory import VulkanBuffer
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.fuzz import Way, run
 from rlx.conformance.oracle import evaluate
@@ -25,7 +20,7 @@ from rlx.conformance.random_graphs import RandomGraph
 from rlx.conformance.runner import sample
 from rlx.driver.registry import open_device
 from rlx.errors import DeviceUnavailable
-from rlx.ir import Graph, Tensor
+from rlx.ir import Graph
 from tests.gpu import cuda_host
 from tests.gpu.test_index_family import through_cuda
 
@@ -107,102 +102,6 @@ def test_every_barrier_is_needed(header: str, tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(cuda_host, "planted", folder)
         with pytest.raises(AssertionError, match="barrier"):
             through_cuda(_case(_NEEDS[header]))
-
-
-# -- the host step
-
-
-class Transfers:
-    """What goes between a device's memory and the host: (buffer, offset, bytes)."""
-
-    def __init__(self) -> None:
-        self.read: list[tuple[int, int, int]] = []
-        self.written: list[tuple[int, int, int]] = []
-
-
-@pytest.fixture
-def transfers(session: rlx.Session, monkeypatch: pytest.MonkeyPatch) -> Transfers:
-    """Records transfers; memory that the host could see as it is counts as out of its sight."""
-    made = Transfers()
-    kind: Any = VulkanBuffer if session.info.backend == "vulkan" else _cuda_buffer()
-    read, write = kind.read, kind.write
-
-    def reading(self: Any, offset: int, out: Any) -> None:
-        made.read.append((id(self), offset, out.nbytes))
-        read(self, offset, out)
-
-    def writing(self: Any, offset: int, data: Any) -> None:
-        made.written.append((id(self), offset, data.nbytes))
-        write(self, offset, data)
-
-    monkeypatch.setattr(kind, "view", lambda self: None)
-    monkeypatch.setattr(kind, "read", reading)
-    monkeypatch.setattr(kind, "write", writing)
-    return made
-
-
-def _cuda_buffer() -> Any:
-    from rlx.backends.cuda.memory import CudaBuffer
-
-    return CudaBuffer
-
-
-def _surrounded(case: Case) -> Graph:
-    """The case's op with native work before and after it, whose tensors have no business on the host."""
-    graph = Graph(case.id)
-    ins: list[Tensor] = []
-    for i, s in enumerate(case.inputs):
-        x = graph.input(f"x{i}", s.shape, s.dtype)
-        ins.append(rlx.transpose(rlx.transpose(x)) if not s.dtype.is_float else rlx.neg(rlx.neg(x)))
-    for i, t in enumerate(graph.add(case.op, ins, case.attrs)):
-        graph.output(f"y{i}", rlx.neg(rlx.neg(t)))
-    return graph
-
-
-def _full(op: str) -> list[Case]:
-    """The cases without an empty tensor, which no transfer could show."""
-    return [c for c in cases_of(op) if all(0 not in s.shape for s in c.inputs)]
-
-
-# Partial widths, offsets and turning back are rope's gradient: more of its cases.
-_HOST = [c for op in OPS for c in sample(_full(op), 12 if op == "rope" else 3)]
-
-
-@pytest.mark.parametrize("case", _HOST, ids=lambda c: c.id)
-def test_host_step(
-    session: rlx.Session, transfers: Transfers, case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The op refused by the device runs with NumPy: the slots it reads go over, those it writes come back, no others;
-    and the numbers are those of the native kernel."""
-    load_rules()
-    graph = _surrounded(case)
-    with session.compile(graph, optimize=False) as native:
-        wanted = native.run(case.feeds())
-        assert {d.how for d in native.report()} <= {"native", "alias"}
-    rule = lowerings.LOWERINGS[case.op]
-    monkeypatch.setitem(lowerings.LOWERINGS, case.op, replace(rule, when=lambda node, features: False))
-    monkeypatch.setattr(importlib.import_module("rlx.passes.legalize"), "decomposition", lambda node, support: None)
-    with session.compile(graph, optimize=False) as hosted:
-        got = hosted.run(case.feeds())
-        how = {d.op: d.how for d in hosted.report()}
-        assert how[case.op] == "host" and set(how.values()) <= {"native", "alias", "host"}
-        transfers.read.clear()
-        transfers.written.clear()
-        hosted.executable.run()
-        (node,) = [n for n in hosted.program.nodes if n.op.name == case.op]
-
-        def places(tensors: tuple[Tensor, ...]) -> list[tuple[int, int, int]]:
-            slots = {hosted.plan.slots[t.id] for t in tensors}
-            return sorted((id(hosted.arena.buffer(s.segment)), s.offset, s.nbytes) for s in slots)
-
-        assert sorted(transfers.read) == places(node.inputs)
-        assert sorted(transfers.written) == places(node.outputs)
-    for name, value in wanted.items():
-        a, b = value.astype(np.float64), got[name].astype(np.float64)
-        np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
-        size = np.max(np.abs(a[np.isfinite(a)]), initial=0)
-        limit = {2: 2.0**-7 if value.dtype.name == "bfloat16" else 2.0**-10}.get(value.dtype.itemsize, 2e-5)
-        np.testing.assert_allclose(b, a, rtol=limit, atol=limit * size)
 
 
 # -- the same bits each run, and nothing outside the slots

@@ -128,11 +128,11 @@ class _Piece:
         self._hide(scores, low, high, end)
         np.maximum.reduce(scores, axis=2, out=self.column, keepdims=True)
         # A row without a key has the maximum -inf, and -inf - -inf is no number.
-        np.maximum(self.column, np.finfo(self.dtype).min, self.column)
+        np.maximum(self.column, np.finfo(self.dtype).min, out=self.column)
         np.subtract(scores, self.column, scores)
         np.exp(flat, flat)
         np.add.reduce(scores, axis=2, out=self.column, keepdims=True)
-        np.maximum(self.column, np.finfo(self.dtype).tiny, self.column)
+        np.maximum(self.column, np.finfo(self.dtype).tiny, out=self.column)
         product(flat, self._wide(self.v[low:high]), self.made.reshape(group * rows, d), self.ctx)
         np.divide(self.made, self.column, self.made)
         if self.made is not self.out:

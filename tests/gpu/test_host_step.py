@@ -1,0 +1,195 @@
+"""Backward passes and their like through the host step: the device refuses the op, NumPy runs it in its place.
+
+The slots the op reads go over, those it writes come back, no others; the native kernel and the host step both give
+the float64 reference's numbers, and each other's.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.gpu import lowering as lowerings
+from rlx.backends.gpu.executable import load_rules
+from rlx.backends.vulkan.memory import VulkanBuffer
+from rlx.conformance.case import Case, cases_of
+from rlx.conformance.tolerances import Tolerance
+from rlx.errors import DeviceUnavailable
+from rlx.ir import REGISTRY, Graph, Tensor
+
+# Ops that are gradients of others, beside those whose names say so: rope turned back, running sums backward, the
+# scatters of gathers, and gathers of scatters.
+BACKWARD = (
+    *sorted(name for name in REGISTRY if name.endswith("_grad") or "_grad_" in name),
+    *("rope", "cumsum", "gather", "gather_elements", "scatter", "scatter_elements"),
+)
+FORWARD = (
+    *("group_norm", "layer_norm_channels", "batch_norm", "add_layer_norm", "add_rms_norm"),
+    *("cross_entropy", "fake_quantize"),
+)
+Place = tuple[int, int, int]  # buffer, offset, bytes
+
+
+def _shows(case: Case) -> set[Any]:
+    """What a case is the example of: each dtype in its place, its rank, its words, and its flags together."""
+    attrs = case.attrs.items()
+    flags = tuple((k, v) for k, v in attrs if isinstance(v, bool))
+    words = {(k, v) for k, v in attrs if v is None or isinstance(v, str)}
+    kinds = {("dtype", i, s.dtype.name) for i, s in enumerate(case.inputs)}
+    return {("rank", len(case.inputs[0].shape)), ("flags", flags), *words, *kinds}
+
+
+def _has_bytes(case: Case) -> bool:
+    """Whether every tensor has elements; no transfer could show an empty one."""
+    (node,) = [n for n in case.graph().nodes if n.op.name == case.op]
+    return all(t.size for t in (*node.inputs, *node.outputs))
+
+
+def chosen(op: str) -> list[Case]:
+    """Few cases that together show all that the cases of an op do, the smaller of those that show as much."""
+    found = [c for c in cases_of(op) if _has_bytes(c)]
+    found.sort(key=lambda c: (sum(int(np.prod(s.shape)) for s in c.inputs), c.id))
+    # The smallest of all are too small to tell one element from another.
+    found.sort(key=lambda c: max(int(np.prod(s.shape)) for s in c.inputs) < 12)
+    picked: list[Case] = []
+    missing = set().union(*map(_shows, found))
+    while missing or len(picked) < 4:
+        best = max((c for c in found if c not in picked), key=lambda c: len(_shows(c) & missing))
+        missing -= _shows(best)
+        picked.append(best)
+    return picked
+
+
+@pytest.fixture(scope="module", params=["vulkan", "cuda"])
+def session(request: pytest.FixtureRequest) -> rlx.Session:
+    try:
+        return rlx.Session(request.param)
+    except DeviceUnavailable as error:
+        pytest.skip(f"{request.param}: {error}")
+
+
+class Transfers:
+    """What goes between a device's memory and the host."""
+
+    def __init__(self) -> None:
+        self.read: list[Place] = []
+        self.written: list[Place] = []
+
+
+@pytest.fixture
+def transfers(session: rlx.Session, monkeypatch: pytest.MonkeyPatch) -> Transfers:
+    """Records transfers; memory that the host could see as it is counts as out of its sight."""
+    made = Transfers()
+    kind: Any = VulkanBuffer if session.info.backend == "vulkan" else _cuda_buffer()
+    read, write = kind.read, kind.write
+
+    def reading(self: Any, offset: int, out: Any) -> None:
+        made.read.append((id(self), offset, out.nbytes))
+        read(self, offset, out)
+
+    def writing(self: Any, offset: int, data: Any) -> None:
+        made.written.append((id(self), offset, data.nbytes))
+        write(self, offset, data)
+
+    monkeypatch.setattr(kind, "view", lambda self: None)
+    monkeypatch.setattr(kind, "read", reading)
+    monkeypatch.setattr(kind, "write", writing)
+    return made
+
+
+def _cuda_buffer() -> Any:
+    from rlx.backends.cuda.memory import CudaBuffer
+
+    return CudaBuffer
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes the device refuse an op, which then is not written with simpler ones either."""
+
+    def refused(op: str) -> None:
+        load_rules()
+        rule = replace(lowerings.LOWERINGS[op], when=lambda node, features: False)
+        monkeypatch.setitem(lowerings.LOWERINGS, op, rule)
+        passes = importlib.import_module("rlx.passes.legalize")
+        monkeypatch.setattr(passes, "decomposition", lambda node, support: None)
+
+    return refused
+
+
+def _surrounded(case: Case) -> Graph:
+    """The case's op with native work before and after it, whose tensors have no business on the host."""
+    graph = Graph(case.id)
+    ins: list[Tensor] = []
+    for i, s in enumerate(case.inputs):
+        x = graph.input(f"x{i}", s.shape, s.dtype)
+        ins.append(_twice(x))
+    for i, t in enumerate(graph.add(case.op, ins, case.attrs)):
+        graph.output(f"y{i}", _twice(t))
+    return graph
+
+
+def _twice(x: Tensor) -> Tensor:
+    """The same values by two steps of which the second undoes the first, bit for bit."""
+    return rlx.neg(rlx.neg(x)) if x.dtype.is_float else rlx.transpose(rlx.transpose(x))
+
+
+def _close(got: Any, wanted: Any, tolerance: Tolerance) -> None:
+    a, b = wanted.astype(np.float64), got.astype(np.float64)
+    np.testing.assert_array_equal(np.isnan(b), np.isnan(a))
+    limit = {"float32": 2e-5, "float16": 2.0**-10, "bfloat16": 2.0**-7}.get(wanted.dtype.name, 0.0)
+    limit = max(limit, 2 * tolerance.max_error if tolerance.kind == "norm" else 0.0)
+    size = np.max(np.abs(a[np.isfinite(a)]), initial=0)
+    np.testing.assert_allclose(b, a, rtol=limit, atol=limit * size)
+
+
+_CASES = [c for op in (*BACKWARD, *FORWARD) for c in chosen(op)]
+
+
+@pytest.mark.parametrize("case", _CASES, ids=lambda c: c.id)
+def test_slots_read_go_over_and_slots_written_come_back(
+    session: rlx.Session, transfers: Transfers, refuse: Callable[[str], None], case: Case
+) -> None:
+    graph, feeds = _surrounded(case), case.feeds()
+    with session.compile(graph, optimize=False) as native:
+        wanted = native.run(feeds)
+        assert {d.how for d in native.report()} <= {"native", "alias"}
+    refuse(case.op)
+    with session.compile(graph, optimize=False) as hosted:
+        got = hosted.run(feeds)
+        how = [(d.op, d.how) for d in hosted.report()]
+        assert [op for op, found in how if found == "host"] == [case.op]
+        transfers.read.clear()
+        transfers.written.clear()
+        hosted.executable.run()
+        (node,) = [n for n in hosted.program.nodes if n.op.name == case.op]
+
+        def places(tensors: tuple[Tensor, ...]) -> list[Place]:
+            slots = {hosted.plan.slots[t.id] for t in tensors}
+            return sorted((id(hosted.arena.buffer(s.segment)), s.offset, s.nbytes) for s in slots)
+
+        assert sorted(transfers.read) == places(node.inputs)
+        assert sorted(transfers.written) == places(node.outputs)
+    with np.errstate(all="ignore"):
+        for values in (wanted, got):
+            verdict = case.check(values, session.info.preserves_subnormals)
+            assert verdict.ok, verdict.message
+    for name, value in wanted.items():
+        _close(got[name], value, case.tolerance)
+
+
+def test_the_cases_cover_dtypes_and_flags() -> None:
+    for op in BACKWARD:
+        dtypes = {s.dtype.name for c in _CASES if c.op == op for s in c.inputs}
+        assert dtypes >= {"f32", "f16", "bf16"}, op
+    flags = {(c.attrs["exclusive"], c.attrs["reverse"]) for c in _CASES if c.op == "cumsum"}
+    assert len(flags) == 4
+    ropes = [c for c in _CASES if c.op == "rope"]
+    assert len({(c.attrs["inverse"], c.attrs["interleaved"]) for c in ropes}) == 4
+    assert any(2 * c.inputs[1].shape[-1] < c.inputs[0].shape[-1] for c in ropes), "no partial width"
