@@ -1,0 +1,94 @@
+"""Every op is launches of its own on CUDA and Vulkan: all conformance cases, lowered for devices that are not here.
+
+What devices of a kind offer is listed in `ops_page.KINDS`; tests on devices show that the launches also compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rlx import dtypes
+from rlx.backends.gpu.executable import lower_graph
+from rlx.backends.gpu.steps import HostCall
+from rlx.conformance.case import cases_of
+from rlx.conformance.ops_page import KINDS
+from rlx.driver import DeviceInfo, Dispatch, Limits, plan
+from rlx.dtypes import DType
+from rlx.errors import RlxError
+from rlx.ir import REGISTRY, Graph
+from rlx.runtime.custom import FAMILY as CUSTOM
+
+OPS = [op.name for op in REGISTRY.values() if not op.leaf and op.family != CUSTOM]
+# With matrix units and without: other kernels.
+FEATURES = {**KINDS, "cuda (matrices)": KINDS["cuda"] | {"coopmat", "bf16_coopmat"}}
+DEVICES = {
+    kind: DeviceInfo(kind.split(" ")[0], 0, kind, "discrete", 1 << 37, "", words)
+    for kind, words in FEATURES.items()
+}
+# No GPU kernel computes in f64: of the ops that take it only these, which move elements as they are, run natively.
+F64_MOVED = {
+    "concat", "dynamic_slice", "dynamic_update_slice", "expand", "gather", "gather_elements", "im2col", "pad",
+    "reshape", "resize", "slice", "transpose",
+}  # fmt: skip
+# Ops that may give bytes that are there already a new name: nothing to launch.
+SAME_BYTES = {"cast", "concat", "copy", "expand", "reshape", "slice", "transpose"}
+TYPES = [t for t in vars(dtypes).values() if isinstance(t, DType) and t != dtypes.f64]
+
+
+def _dispatches(graph: Graph) -> Iterator[tuple[str, Dispatch]]:
+    """How the graph's one op runs on a device of each kind, as the report has it, held against the steps."""
+    planned = plan(graph, planner="bump")
+    for kind, info in DEVICES.items():
+        lowering, (entry,) = lower_graph(graph, planned, info, Limits(), "f32")
+        assert (entry.how == "host") == any(isinstance(s, HostCall) for s in lowering.steps)
+        yield kind, entry
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_case_is_launches(op: str) -> None:
+    cases = cases_of(op)
+    assert cases
+    for case in cases:
+        graph = case.graph()
+        nothing = all(t.size == 0 for t in graph.outputs.values())
+        for kind, entry in _dispatches(graph):
+            assert entry.how in ("native", "alias"), (case.id, kind)
+            assert entry.steps or nothing or entry.how == "alias", (case.id, kind)
+            assert entry.how == "native" or op in SAME_BYTES, (case.id, kind)
+
+
+def _retyped(op: str, to: DType) -> Iterator[Graph]:
+    """The op on inputs of another dtype, where it takes them: for each dtype of its first case, all inputs of it."""
+    case = cases_of(op)[0]
+    for old in {s.dtype for s in case.inputs}:
+        graph = Graph(op)
+        types = [(s.shape, to if s.dtype == old else s.dtype) for s in case.inputs]
+        ins = [graph.input(f"x{i}", shape, dtype) for i, (shape, dtype) in enumerate(types)]
+        try:
+            outs = graph.add(op, ins, case.attrs)
+        except RlxError:
+            continue  # not a dtype of this op
+        for i, t in enumerate(outs):
+            graph.output(f"y{i}", t)
+        yield graph
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_dtype_an_op_takes_is_native(op: str) -> None:
+    """No dtype is taken when the graph is built and then silently left to the host."""
+    for to in TYPES:
+        for graph in _retyped(op, to):
+            for kind, entry in _dispatches(graph):
+                assert entry.how in ("native", "alias"), (op, to.name, kind)
+
+
+def test_f64_is_computed_on_the_host_and_said_to_be() -> None:
+    found: dict[str, set[str]] = {"native": set(), "host": set()}
+    for op in OPS:
+        for graph in _retyped(op, dtypes.f64):
+            for _, entry in _dispatches(graph):
+                found["host" if entry.how == "host" else "native"].add(op)
+    assert found["native"] == F64_MOVED
+    assert not found["native"] & found["host"]
