@@ -22,13 +22,15 @@ Support = Literal["native", "host"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device allows. Bytes, threads and workgroup counts."""
+    """What a device allows. Bytes, threads and workgroup counts. `dynamic_shared_bytes`: the most shared memory a
+    kernel may ask for, where that is more than `shared_bytes`; 0 where it is not."""
 
     max_alloc_bytes: int = 1 << 62
     max_groups: tuple[int, int, int] = (65535, 65535, 65535)
     max_group_threads: int = 256
     shared_bytes: int = 32768
     subgroup: int = 32
+    dynamic_shared_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,7 @@ class CudaDevice:
             max_group_threads=int(props["maxThreadsPerBlock"]),
             shared_bytes=int(props["sharedMemPerBlock"]),
             subgroup=int(props["warpSize"]),
+            dynamic_shared_bytes=int(props.get("sharedMemPerBlockOptin", 0)),
         )
         with self.doing("opening the device"):
             runtime = api.runtime

@@ -24,9 +24,9 @@ _MOST_SPLITS = 64
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What is overruled; None leaves the choice to the rules. `splits` and `rows` are those of the decode kernel; `deep`
-    (matrices of 16 queries a warp), `keys` (of a tile) and `opaque` (scores go through shared memory, as they must
-    on Vulkan) those of the matrix kernel."""
+    """What is overruled; None leaves the choice to the rules. `splits` and `rows` are those of the decode kernel;
+    `deep` (matrices of 16 queries a warp), `keys` (of a tile) and `opaque` (scores go through shared memory, as they
+    must on Vulkan) those of the matrix kernel."""
 
     way: Way | None = None
     splits: int | None = None
@@ -59,6 +59,38 @@ def forcing(
 
 def forced() -> Forced:
     return _forced.get()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the matrix kernel cuts its work: constants C4, C5 and C6."""
+
+    deep: int
+    keys: int
+    opaque: bool
+
+    def shared_bytes(self, d: int) -> int:
+        """What it needs of shared memory."""
+        row = 2 * max(1, math.ceil(d / 16)) + 1
+        if self.opaque:
+            return 16 * (max(self.keys, 64) * row + 64 * (self.keys // 4 + 1))
+        return 16 * row * (64 * self.deep + 4 * self.keys)
+
+
+def shape_for(count: int, sq: int, d: int, opaque: bool, shared_bytes: int) -> Shape | None:
+    """The matrix kernel's shape: the largest that registers and shared memory hold; None where none fits. Two matrices
+    a warp read keys and values half as often, and want enough queries to fill the device."""
+    wish = forced()
+    opaque = opaque or bool(wish.opaque)
+    few = sq <= 64 or count * math.ceil(sq / 128) < UNITS
+    deeps = (1,) if opaque or d > 128 or few else (2, 1)
+    keys = (32,) if d > 128 else (64, 32)
+    if wish.deep is not None and not opaque:
+        deeps = (wish.deep,)
+    if wish.keys is not None:
+        keys = (wish.keys,)
+    shapes = (Shape(deep, n, opaque) for n in keys for deep in deeps)
+    return next((s for s in shapes if s.shared_bytes(d) <= shared_bytes), None)
 
 
 def decodes(sq: int) -> bool:

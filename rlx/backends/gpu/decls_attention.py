@@ -37,3 +37,11 @@ ATTENTION_DECODE = declare(
 ATTENTION_COMBINE = declare(
     KernelDecl("attention_combine", _args("parts", "y", ("rows", "d", "splits"), ""), defines=_VARIANTS[:1])
 )
+ATTENTION_MMA = declare(
+    KernelDecl(
+        "attention_mma",
+        ATTENTION.args,
+        block=(128, 1, 1),
+        defines=(("TO", ("f16_f16", "bf16_bf16", "f16_f32", "bf16_f32")), _VARIANTS[1]),
+    )
+)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.gpu import decls_attention as decls
-from rlx.backends.gpu.attention_choice import decodes, rows_for, splits_for
+from rlx.backends.gpu.attention_choice import decodes, forced, rows_for, shape_for, splits_for
 from rlx.backends.gpu.casts import cast_ref, fits, quads, stores
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import FileKernel, KernelDecl, Ref
 from rlx.backends.gpu.strided import View, launch_tree
-from rlx.dtypes import DType, f32
+from rlx.dtypes import DType, bf16, f16, f32
 from rlx.ir import Node, Tensor, expr
 from rlx.ops.attention_parts import rest
 
@@ -92,8 +92,8 @@ def kernel(decl: KernelDecl, stored: DType, problem: Problem, aligned: int) -> F
 
 @lowers("attention", when=_native)
 def lower_attention(ctx: Lowering, node: Node) -> None:
-    """Tiles: one launch, a group for each 64 queries of a head. Few queries: a group for each part of the keys of a
-    key head, and a launch that adds up the parts."""
+    """Tiles, of f32 or of matrix instructions: one launch, a group for each 64 or 128 queries of a head. Few queries: a
+    group for each part of the keys of a key head, and a launch that adds up the parts."""
     q, k, v = node.inputs[:3]
     y = node.output
     if y.size == 0:
@@ -104,6 +104,8 @@ def lower_attention(ctx: Lowering, node: Node) -> None:
     aligned = int(problem.d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
     if decodes(problem.sq) and problem.sk:
         _decode(ctx, problem, refs, ctx.ref(y), stored, aligned)
+        return
+    if _matrix(ctx, problem, refs, ctx.ref(y), stored):
         return
     groups = ctx.groups(problem.count * math.ceil(problem.sq / TILE))
     mask, lengths = problem.mask or refs[0], problem.lengths or refs[0]
@@ -138,6 +140,39 @@ def _decode(
             ctx.groups(whole * math.ceil(problem.d / 256)),
             [parts, target, whole, problem.d, splits],
         )
+
+
+def _matrix(ctx: Lowering, problem: Problem, refs: Sequence[Ref], target: Ref, stored: DType) -> bool:
+    """Tiles of matrix instructions, for halves and for f32 in sessions of a half's precision; False where the device
+    has none of this type, or no room. f32 is rounded to the half in steps of its own."""
+    half = stored if stored.is_half else {"f16": f16, "bf16": bf16}.get(ctx.precision)
+    if half is None or forced().way not in (None, "matrix") or not problem.sk or not has_matrices(ctx, half):
+        return False
+    limits = ctx.limits
+    shape = shape_for(
+        problem.count, problem.sq, problem.d, ctx.backend != "cuda",
+        max(limits.shared_bytes, limits.dynamic_shared_bytes),
+    )  # fmt: skip
+    if shape is None:
+        return False
+    sizes = [problem.sq * problem.count, *[problem.sk * problem.batch * problem.kv_heads] * 2]
+    halves = [cast_ref(ctx, r, stored, half, n * problem.d) for r, n in zip(refs, sizes, strict=True)]
+    aligned = int(problem.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*halves, target)))
+    words = (("TO", f"{half}_{stored}"), ("M", problem.mask_word))
+    constants = (*problem.constants(aligned), shape.deep, shape.keys, int(shape.opaque))
+    mask, lengths = problem.mask or halves[0], problem.lengths or halves[0]
+    ctx.launch(
+        FileKernel(decls.ATTENTION_MMA.stem, words, constants),
+        ctx.groups(problem.count * math.ceil(problem.sq / (64 * shape.deep))),
+        [*halves, mask, lengths, target, *problem.sizes()],
+    )
+    return True
+
+
+def has_matrices(ctx: Lowering, half: DType) -> bool:
+    """Whether the device multiplies 16 x 16 matrices of that half into f32, in groups of 32 threads that shuffle."""
+    words = {"subgroup", "coopmat"} | ({"bf16_coopmat"} if half == bf16 else set())
+    return words <= ctx.features and ctx.limits.subgroup == 32
 
 
 @lowers("attention_grad", when=_native)

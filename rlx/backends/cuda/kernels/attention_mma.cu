@@ -1,0 +1,21 @@
+// softmax(q k^T * scale + mask) v by matrix instructions: q (b, heads, sq, d), k and v (b, kv_heads, sk, d).
+// Grid: a group of 128 for each 64 C4 queries of each of `count` = b * heads heads; X folds into Y.
+// Arguments: q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window, scale, cap.
+#include "bodies/body.h"
+#include "prims.h"
+#include "bodies/mma.h"
+#include "bodies/attention_words.h"
+#include "bodies/attention_matrix.h"
+#if C6 == 1
+#include "bodies/attention_opaque.h"
+#else
+#include "bodies/attention_mma.h"
+#endif
+
+extern "C" __global__ void __launch_bounds__(128)
+    attention_mma(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) y, uint count,
+                  uint heads, uint kv_heads, uint sq, uint sk, uint d, uint mb, uint mh, uint mq, uint mk,
+                  uint each, uint window, float scale, float cap) {
+    attention_body(q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window,
+                   scale, cap);
+}

@@ -1,0 +1,155 @@
+// out = softmax(q k^T * scale + mask) v by matrix instructions, for heads of halves, where nobody may know how a matrix is
+// spread over a subgroup: scores go through shared memory, two lanes a row, and come back as weights; what is to count
+// for a whole row is spread into a matrix and multiplied. Constants: see attention_matrix.h; C4 is 1.
+// Queries stay in registers. One tile of keys or of values lies in shared memory, the next is on its way in registers.
+
+#define STAY (KEYS > 64u ? KEYS : 64u)    // rows in shared memory: of the queries first, then of a tile
+#define PITCH (KEYS / 4u + 1u)            // units of a row of scores, odd: rows begin in different banks
+#define HELD ((KEYS * 2u * WIDE + 127u) / 128u)
+UNITS(STAY * ROW + 64u * PITCH)
+
+#define FETCH_HELD(P, first, limit)                                                      \
+    UNROLL for (uint f = 0u; f < HELD; f++) {                                            \
+        const uint g = f * 128u + THREAD, r = g / (2u * WIDE), c = g % (2u * WIDE);      \
+        held[f] = UVEC4(0u, 0u, 0u, 0u);                                                 \
+        if (r < KEYS && (first) + r < (limit) && c * 8u < d) {                           \
+            const uint from = ((first) + r) * d + c * 8u;                                \
+            if (ALIGNED)                                                                 \
+                held[f] = LOAD_UNIT(P, from / 8u);                                       \
+            else                                                                         \
+                held[f] = eight_halves(P, from, c * 8u, d);                              \
+        }                                                                                \
+    }
+#define PLACE_HELD                                                                       \
+    UNROLL for (uint f = 0u; f < HELD; f++) {                                            \
+        const uint g = f * 128u + THREAD;                                                \
+        if (g < KEYS * 2u * WIDE) units[g / (2u * WIDE) * ROW + g % (2u * WIDE)] = held[f]; \
+    }
+// A number of each row, in both its lanes, as a matrix of 16 equal columns beside the weights.
+#define SPREAD(sums, x)                                                                  \
+    {                                                                                    \
+        const uint bits = RLX_BITS(x);                                                   \
+        units[mine + KEYS / 8u + side * 2u] = UVEC4(bits, bits, bits, bits);             \
+        units[mine + KEYS / 8u + side * 2u + 1u] = UVEC4(bits, bits, bits, bits);        \
+        WARP_MEET;                                                                       \
+        LOAD_SUMS(sums, work + KEYS / 8u, PITCH)                                         \
+    }
+
+RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) y, const uint count,
+                           const uint heads, const uint kv_heads, const uint sq, const uint sk, const uint d,
+                           const uint mb, const uint mh, const uint mq, const uint mk, const uint each,
+                           const uint window, const float scale, const float cap) {
+    PLACE_TILE
+    const uint work = STAY * ROW + WARP * 16u * PITCH;
+    const uint side = LANE / 16u, mine = work + LANE % 16u * PITCH;
+    const uint row = q0 + WARP * 16u + LANE % 16u;
+
+    FETCH_ROWS(pq, 0u, 64u, q0, sq)
+    COPIES_DONE
+    BARRIER;
+    MATRIX_A rows[WIDE];
+    SUMS out_[WIDE];
+    UNROLL for (uint c = 0u; c < WIDE; c++) {
+        LOAD_A(rows[c], WARP * 16u * ROW + c * 2u, ROW, false)
+        SUMS_ZERO(out_[c])
+    }
+    float top = -INFINITE, total = 0.0f;
+    uvec4 held[HELD];
+    FETCH_HELD(pk, uint(begin), uint(len))
+    BARRIER;
+    for (int at = begin; at < end; at += int(KEYS)) {
+        const uint k0 = uint(at);
+        PLACE_HELD
+        BARRIER;
+        FETCH_HELD(pv, k0, uint(len))
+        UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
+            SUMS s;
+            SUMS_ZERO(s)
+            UNROLL for (uint c = 0u; c < WIDE; c++) {
+                MATRIX_B keys;
+                LOAD_B(keys, j * 16u * ROW + c * 2u, ROW, true)
+                MULTIPLY(s, rows[c], keys)
+            }
+            STORE_SUMS(s, work + j * 4u, PITCH)
+        }
+        BARRIER;  // scores are there, and nobody reads the keys any more
+        PLACE_HELD
+        {
+            const bool some = MASK != 0u || !ALL_SEEN(k0);
+            vec4 x[KEYS / 8u];
+            float best = top;
+            UNROLL for (uint n = 0u; n < KEYS / 8u; n++) {
+                const uvec4 w = units[mine + side * (KEYS / 8u) + n];
+                const uint key = k0 + (side * (KEYS / 8u) + n) * 4u;
+                vec4 z = VEC4(RLX_FLOAT(w.x) * scale, RLX_FLOAT(w.y) * scale, RLX_FLOAT(w.z) * scale,
+                              RLX_FLOAT(w.w) * scale);
+                if (CAPPED) z = VEC4(BEND(z.x), BEND(z.y), BEND(z.z), BEND(z.w));
+                if (some)
+                    z = VEC4(masked(pm, z.x, row, key, sq, len, reach, mq, mk),
+                             masked(pm, z.y, row, key + 1u, sq, len, reach, mq, mk),
+                             masked(pm, z.z, row, key + 2u, sq, len, reach, mq, mk),
+                             masked(pm, z.w, row, key + 3u, sq, len, reach, mq, mk));
+                x[n] = z;
+                best = larger(z.w, larger(z.z, larger(z.y, larger(z.x, best))));
+            }
+            best = larger(SHUFFLE(best, 16u), best);
+            const float base = base_of(best) * LOG2_E;
+            const float less = EXP2(FMA(top, LOG2_E, -base));
+            top = best;
+            float sum = 0.0f;
+            WARP_MEET;  // weights overwrite scores
+            UNROLL for (uint n = 0u; n < KEYS / 16u; n++) {
+                const vec4 a = x[n * 2u], b = x[n * 2u + 1u];
+                const vec4 p = VEC4(EXP2(FMA(a.x, LOG2_E, -base)), EXP2(FMA(a.y, LOG2_E, -base)),
+                                    EXP2(FMA(a.z, LOG2_E, -base)), EXP2(FMA(a.w, LOG2_E, -base)));
+                const vec4 r = VEC4(EXP2(FMA(b.x, LOG2_E, -base)), EXP2(FMA(b.y, LOG2_E, -base)),
+                                    EXP2(FMA(b.z, LOG2_E, -base)), EXP2(FMA(b.w, LOG2_E, -base)));
+                sum += p.x + p.y + p.z + p.w + (r.x + r.y + r.z + r.w);
+                units[mine + side * (KEYS / 16u) + n] =
+                    UVEC4(two_halves(p.x, p.y), two_halves(p.z, p.w), two_halves(r.x, r.y), two_halves(r.z, r.w));
+            }
+            total = FMA(total, less, sum);
+            SUMS spread;
+            SPREAD(spread, less)
+            UNROLL for (uint c = 0u; c < WIDE; c++) {
+                SUMS_TIMES(out_[c], spread)
+            }
+        }
+        BARRIER;  // values and weights are there
+        FETCH_HELD(pk, k0 + KEYS, uint(len))
+        UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
+            MATRIX_A weights;
+            LOAD_A(weights, work + j * 2u, PITCH, false)
+            UNROLL for (uint c = 0u; c < WIDE; c++) {
+                MATRIX_B values;
+                LOAD_B(values, j * 16u * ROW + c * 2u, ROW, false)
+                MULTIPLY(out_[c], weights, values)
+            }
+        }
+        BARRIER;  // nobody reads the values any more
+    }
+
+    total += SHUFFLE(total, 16u);
+    SUMS share;
+    SPREAD(share, inverse(total))
+    PTR(O) py = SKIP(O, y, bh * sq + (row < sq ? row : 0u), d);
+    UNROLL for (uint c = 0u; c < WIDE; c++) {
+        SUMS_TIMES(out_[c], share)
+        WARP_MEET;
+        STORE_SUMS(out_[c], work, PITCH)
+        WARP_MEET;
+        UNROLL for (uint n = 0u; n < 2u; n++) {
+            const uvec4 w = units[mine + side * 2u + n];
+            const vec4 z = VEC4(RLX_FLOAT(w.x), RLX_FLOAT(w.y), RLX_FLOAT(w.z), RLX_FLOAT(w.w));
+            const uint column = c * 16u + side * 8u + n * 4u;
+            if (row < sq && ALIGNED && column < d) {
+                STORE4(O, py, column / 4u, z);
+            } else if (row < sq) {
+                if (column < d) STORE(O, py, column, z.x);
+                if (column + 1u < d) STORE(O, py, column + 1u, z.y);
+                if (column + 2u < d) STORE(O, py, column + 2u, z.z);
+                if (column + 3u < d) STORE(O, py, column + 3u, z.w);
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+"""Attention by matrix instructions: both ways of the CUDA source run by the host; the way through shared memory is the
+very text that Vulkan's module is made of. Against the op's definition in float64, at the tolerance of every device."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import rlx.backends.gpu
+from rlx.backends.gpu import attention_choice
+from rlx.backends.gpu.attention_choice import forcing, shape_for
+from rlx.backends.gpu.steps import FileKernel, Launch, TreeKernel
+from rlx.driver import Limits
+from tests.gpu import cuda_host, lowered, test_attention_variants
+from tests.gpu.lowered import Array, close, lower
+from tests.gpu.test_attention_variants import check, given, outputs
+
+pytestmark = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+_LIMITS = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=227 << 10)
+_WORDS = {"coopmat", "bf16_coopmat", "subgroup"}
+BF16, F16 = ml_dtypes.bfloat16, np.float16
+# (opaque, deep, keys)
+WAYS = [(False, 1, 64), (False, 2, 64), (False, 2, 32), (True, 1, 64), (True, 1, 32)]
+
+
+@pytest.fixture(autouse=True)
+def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_limits(*args: Any, **words: Any) -> Any:
+        return lower(*args, **{"limits": _LIMITS, **words})
+
+    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | _WORDS)
+    monkeypatch.setattr(test_attention_variants, "lower", with_limits)
+
+
+def stems(inputs: list[Array], backend: str = "cuda", **words: Any) -> list[str]:
+    attrs = {"scale": 0.3, "causal": False}
+    _, _, made = lower("attention", inputs, attrs, backend, words.pop("limits", _LIMITS), **words)
+    kernels = [s.kernel for s in made.steps if isinstance(s, Launch)]
+    return [
+        k.stem if isinstance(k, FileKernel) else "tree"
+        for k in kernels
+        if isinstance(k, FileKernel | TreeKernel)
+    ]
+
+
+@pytest.mark.parametrize("opaque, deep, keys", WAYS)
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_lengths_widths_and_groups(dtype: Any, opaque: bool, deep: int, keys: int) -> None:
+    with forcing(opaque=opaque, deep=deep, keys=keys):
+        for size in (
+            (1, 2, 1, 70, 130, 64),
+            (1, 1, 1, 20, 33, 20),
+            (2, 1, 1, 9, 64, 16),
+            (1, 1, 1, 129, 65, 97),
+        ):
+            assert stems(given(*size, dtype)) == ["attention_mma"]
+            check("attention", given(*size, dtype), "cuda")
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("d", [128, 136, 256])
+def test_wide_heads(d: int, opaque: bool) -> None:
+    with forcing(opaque=opaque):
+        check("attention", given(1, 1, 1, 66, 70, d, BF16), "cuda", causal=True)
+
+
+_ATTRS: list[dict[str, Any]] = [
+    {"causal": True}, {"window": 7}, {"window": 40, "causal": True}, {"softcap": 0.7}, {"scale": -0.3}, {"scale": 0.0},
+    {"softcap": 20.0, "causal": True, "window": 30},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("attrs", _ATTRS)
+def test_variants(attrs: dict[str, Any], opaque: bool) -> None:
+    with forcing(opaque=opaque):
+        for sizes in ((1, 1, 1, 100, 140, 32), (1, 1, 1, 140, 100, 24)):
+            check("attention", given(*sizes, F16), "cuda", **attrs)
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+def test_masks_and_lengths(opaque: bool) -> None:
+    q, k, v = given(2, 2, 1, 70, 75, 32, BF16)
+    rng = np.random.default_rng(1)
+    lengths = np.array([70, 3], np.int32)
+    with forcing(opaque=opaque):
+        for mask in (rng.random((2, 1, 1, 75)) < 0.6, rng.standard_normal((2, 70, 75)).astype(np.float32)):
+            check("attention", [q, k, v, mask], "cuda")
+            check("attention", [q, k, v, mask, lengths], "cuda", causal=True)
+        hidden = np.where(rng.random((70, 75)) < 0.5, -np.inf, 0).astype(np.float32)
+        hidden[[0, 33]] = -np.inf
+        check("attention", [q, k, v, hidden], "cuda")
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+def test_rows_that_see_nothing_large_scores_and_nan(opaque: bool) -> None:
+    with forcing(opaque=opaque):
+        q, k, v = given(1, 1, 1, 70, 5, 16, F16)
+        (got,) = outputs("attention", [q, k, v], "cuda", causal=True)
+        assert (got[:, :, :65] == 0).all()
+        q, k, v = given(1, 1, 1, 40, 70, 16, BF16)
+        (got,) = outputs("attention", [q * 300, k * 300, v], "cuda", scale=1.0)
+        assert np.isfinite(got.astype(np.float32)).all()
+        q[0, 0, 3, 2] = np.nan
+        (got,) = outputs("attention", [q, k, v], "cuda")
+        assert (np.isnan(got.astype(np.float32)).any(-1) == (np.arange(40) == 3)).all()
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("precision, nmse", [("bf16", 3e-5), ("f16", 3e-7)])
+def test_f32_in_a_session_of_half_precision(precision: str, nmse: float, opaque: bool) -> None:
+    inputs = given(1, 2, 2, 70, 66, 32)
+    assert stems(inputs) == ["attention"]
+    with forcing(opaque=opaque):
+        assert stems(inputs, precision=precision) == ["tree", "tree", "tree", "attention_mma"]
+        graph, planned, made = lower(
+            "attention", inputs, {"scale": 0.3, "causal": False}, "cuda", _LIMITS, precision
+        )
+        segments = {name: np.full(max(n, 1), 0xFF, np.uint8) for name, n in planned.segments.items()}
+        segments["args"] = np.frombuffer(bytes(made.args) or b"\0", np.uint8).copy()
+        segments["scratch"] = np.full(made.scratch_bytes, 0xFF, np.uint8)
+        for t, a in zip(graph.inputs.values(), inputs, strict=True):
+            slot = planned.slots[t.id]
+            segments[slot.segment][slot.offset : slot.offset + a.nbytes] = a.reshape(-1).view(np.uint8)
+        for step in made.steps:
+            if isinstance(step, Launch) and isinstance(step.kernel, TreeKernel):
+                _round(step, segments, BF16 if precision == "bf16" else F16)
+            else:
+                lowered.execute(step, segments, "cuda")
+    slot = planned.slots[graph.outputs["y0"].id]
+    got = segments[slot.segment][slot.offset : slot.offset + slot.nbytes].view(np.float32)
+    q, k, v = (a.astype(np.float64) for a in inputs)
+    s = np.einsum("bhid,bhjd->bhij", q, k) * 0.3
+    e = np.exp(s - s.max(-1, keepdims=True))
+    close(got.reshape(q.shape), e / e.sum(-1, keepdims=True) @ v, nmse=nmse, worst=1e-2)
+
+
+def _round(step: Launch, segments: dict[str, Array], dtype: Any) -> None:
+    """The cast of an operand."""
+    (source,), (target,) = step.reads, step.writes
+    values = segments[source.segment][source.offset : source.end].view(np.float32)
+    segments[target.segment][target.offset : target.end] = values.astype(dtype).view(np.uint8)
+
+
+def test_where_it_is_taken() -> None:
+    half = given(1, 2, 2, 70, 66, 32, BF16)
+    assert stems(half, "vulkan") == ["attention_mma"]
+    assert stems(half, limits=Limits(shared_bytes=8 << 10)) == ["attention"]
+    assert stems(half, "vulkan", limits=Limits(shared_bytes=48 << 10, subgroup=8)) == ["attention"]
+    assert stems(given(1, 2, 2, 4, 66, 32, BF16)) == ["attention_decode"]
+    with forcing(way="tiles"):
+        assert stems(half) == ["attention"]
+    assert shape_for(64, 2048, 128, False, 227 << 10) == attention_choice.Shape(2, 64, False)
+    small = shape_for(64, 2048, 128, False, 99 << 10)
+    assert small is not None and small.shared_bytes(128) <= 99 << 10
+    for d in (16, 64, 128, 256):
+        opaque = shape_for(64, 2048, d, True, 48 << 10)
+        assert opaque is not None and opaque.deep == 1
+
+
+_NEEDS: dict[str, Callable[[], Array]] = {
+    "attention_mma.h": lambda: outputs("attention", given(1, 1, 1, 100, 140, 48, F16), "cuda")[0],
+    "attention_opaque.h": lambda: outputs("attention", given(1, 1, 1, 100, 140, 48, F16), "cuda")[0],
+}
+
+
+@pytest.mark.parametrize("header", list(_NEEDS))
+def test_every_barrier_is_needed_and_missed(
+    header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = Path(rlx.backends.gpu.__file__).parent / "bodies"
+    text = (bodies / header).read_text(encoding="utf-8")
+    places = [(m.start(), m.end()) for m in re.finditer("BARRIER;", text)]
+    assert places
+    with forcing(opaque="opaque" in header, keys=32):
+        for start, end in places:
+            folder = tmp_path / str(start)
+            shutil.copytree(bodies, folder / "bodies")
+            (folder / "bodies" / header).write_text(text[:start] + text[end:], encoding="utf-8")
+            monkeypatch.setattr(cuda_host, "planted", folder)
+            with pytest.raises(AssertionError, match="barrier"):
+                _NEEDS[header]()
