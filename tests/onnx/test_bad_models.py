@@ -1,0 +1,315 @@
+"""Models that lie: one exception class, the node named, nothing allocated on a claim alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import rlx
+from rlx.errors import ModelFormatError, RlxError, UnsupportedOp
+from tests.onnx.models import I64, info, model, node
+
+X = {"x": [2, 3]}
+RELU = node("Relu", "x", "y", name="first")
+
+
+@pytest.fixture(autouse=True)
+def guard() -> Iterator[None]:
+    """A file that hangs fails its test instead of the whole run."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise AssertionError("still at work after 60 s")
+
+    old = signal.signal(signal.SIGALRM, late)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, old)
+
+
+def refused(proto: onnx.ModelProto | bytes, text: str, error: type[RlxError] = ModelFormatError) -> None:
+    with pytest.raises(error, match=text):
+        rlx.onnx.load(proto)
+
+
+def refused_when_run(proto: onnx.ModelProto, text: str, feeds: dict[str, np.ndarray] | None = None) -> None:
+    with pytest.raises(ModelFormatError, match=text):
+        rlx.onnx.load(proto).run(feeds or {"x": np.zeros((2, 3), np.float32)}, device="cpu")
+
+
+def test_not_a_model(tmp_path: Path) -> None:
+    refused(b"not a model at all", "is not an ONNX file")
+    refused(b"", "has no graph")
+    with pytest.raises(ModelFormatError, match="cannot be read"):
+        rlx.onnx.load(tmp_path / "absent.onnx")
+    with pytest.raises(ModelFormatError, match="not a regular file"):
+        rlx.onnx.load(tmp_path)
+
+
+def test_every_truncation() -> None:
+    whole = model([RELU], X, {"y": [2, 3]}, {"w": np.ones(3, np.float32)}).SerializeToString()
+    for n in range(len(whole)):
+        with pytest.raises((ModelFormatError, UnsupportedOp)):
+            rlx.onnx.load(whole[:n]).run({"x": np.zeros((2, 3), np.float32)}, device="cpu")
+
+
+def test_opsets() -> None:
+    newest = onnx.defs.onnx_opset_version()
+    refused(model([RELU], X, {"y": None}, opset=newest + 1), f"opset {newest + 1}", UnsupportedOp)
+    for version in (0, -1, 1 << 40):
+        refused(model([RELU], X, {"y": None}, opset=version), "at version")
+    twice = model([RELU], X, {"y": None})
+    twice.opset_import.append(helper.make_opsetid("", 9))
+    refused(twice, "twice")
+    del twice.opset_import[:]
+    refused(twice, "which opset")
+
+
+def test_names_and_order() -> None:
+    refused(
+        model([node("Relu", "z", "y", name="n1")], X, {"y": None}), "'n1'.*takes 'z', which nothing makes"
+    )
+    cycle = [node("Add", "x b", "a", name="n1"), node("Neg", "a", "b", name="n2")]
+    refused(model(cycle, X, {"a": None}), "'n1'.*form a cycle")
+    refused(
+        model([RELU, node("Neg", "x", "y", name="n2")], X, {"y": None}),
+        "'n2'.*makes 'y', which is there already",
+    )
+    refused(model([RELU], X, {"z": None}), "output 'z' is made by nothing")
+    refused(model([RELU], X, {"": None}), "output")
+    double = model([RELU], X, {"y": None}, {"w": np.ones(1, np.float32)})
+    double.graph.initializer.append(double.graph.initializer[0])
+    refused(double, "initializer 'w': named twice")
+    double = model([RELU], X, {"y": None})
+    double.graph.input.append(double.graph.input[0])
+    refused(double, "input 'x': named twice")
+    attributes = model([node("Elu", "x", "y", name="e", alpha=1.0)], X, {"y": None})
+    attributes.graph.node[0].attribute.append(attributes.graph.node[0].attribute[0])
+    refused(attributes, "'e'.*attribute 'alpha': named twice")
+
+
+def test_unsupported_operators_are_all_named_at_once() -> None:
+    nodes = [
+        node("StringNormalizer", "x", "a", name="n1"), node("Relu", "x", "b"), node("Nothing", "x", "c", name="n2"),
+        node("Scaler", "x", "d", name="n3", domain="ai.onnx.ml"), node("Mine", "x", "e", name="n4", domain="elsewhere"),
+    ]  # fmt: skip
+    refused(
+        model(nodes, X, {"b": None}, domains=["ai.onnx.ml"]),
+        "cannot run 4 operators.*'StringNormalizer' version 10 at node 'n1'.*'Nothing' version 21 at node 'n2'.*"
+        "ai.onnx.ml 'Scaler' version 1 at node 'n3'.*elsewhere 'Mine' version None at node 'n4'",
+        UnsupportedOp,
+    )
+
+
+def nested(depth: int) -> onnx.GraphProto:
+    made = helper.make_graph([node("Constant", "", "k", value_int=1)], "g", [], [info("k", [], I64)])
+    for _ in range(depth):
+        choice = node("If", "c", "k", then_branch=made, else_branch=made)
+        nodes = [node("Constant", "", "t", value_int=1), node("Cast", "t", "c", to=TensorProto.BOOL), choice]
+        made = helper.make_graph(nodes, "g", [], [info("k", [], I64)])
+    return made
+
+
+def test_depth() -> None:
+    imports = [helper.make_opsetid("", 21)]
+    proto = helper.make_model(nested(3), opset_imports=imports)
+    assert rlx.onnx.load(proto).run(device="cpu")["k"] == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlx.formats.onnx.read.MAX_DEPTH", 3)
+        refused(proto, "a graph in node .*If.*nested more than 3 deep")
+
+
+def function(name: str, calls: str, times: int = 1) -> onnx.FunctionProto:
+    nodes = [
+        node(calls, "a" if k == 0 else f"t{k - 1}", f"t{k}", domain="f" if calls != "Neg" else "")
+        for k in range(times)
+    ]
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("f", 1)]
+    return helper.make_function("f", name, ["a"], [f"t{times - 1}"], nodes, imports)
+
+
+def test_functions_that_call_themselves_or_multiply() -> None:
+    call = [node("F0", "x", "y", domain="f")]
+    refused(model(call, X, {"y": None}, functions=[function("F0", "F0")], domains=["f"]), "calls itself")
+    ring = [function("F0", "F1"), function("F1", "F0")]
+    refused(model(call, X, {"y": None}, functions=ring, domains=["f"]), "calls itself")
+    chain = [*(function(f"F{k}", f"F{k + 1}") for k in range(40)), function("F40", "Neg")]
+    refused(model(call, X, {"y": None}, functions=chain, domains=["f"]), "more than 32 deep")
+    twice = [function("F0", "Neg"), function("F0", "Neg")]
+    refused(model(call, X, {"y": None}, functions=twice, domains=["f"]), "'F0': defined twice")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlx.formats.onnx.build.MAX_NODES", 1000)
+        bomb = [*(function(f"F{k}", f"F{k + 1}", 4) for k in range(12)), function("F12", "Neg")]
+        refused_when_run(
+            model(call, X, {"y": None}, functions=bomb, domains=["f"]), "make more than 1,000 nodes"
+        )
+
+
+def claims(change: Callable[[onnx.TensorProto], None]) -> onnx.ModelProto:
+    proto = model([node("Add", "x w", "y")], X, {"y": None}, {"w": np.ones((2, 3), np.float32)})
+    change(proto.graph.initializer[0])
+    return proto
+
+
+def test_initializers_that_lie() -> None:
+    def dims(*values: int) -> Callable[[onnx.TensorProto], None]:
+        def change(t: onnx.TensorProto) -> None:
+            del t.dims[:]
+            t.dims.extend(values)
+
+        return change
+
+    tracemalloc.start()
+    for change in (dims(2, 4), dims(1 << 40, 1 << 20), dims(-2, -3), dims(*[1] * 33)):
+        refused(claims(change), "initializer 'w'")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    tracemalloc.stop()
+
+    def two_fields(t: onnx.TensorProto) -> None:
+        t.float_data.append(1.0)
+
+    def short(t: onnx.TensorProto) -> None:
+        t.raw_data = t.raw_data[:-1]
+
+    def segment(t: onnx.TensorProto) -> None:
+        t.segment.begin = 0
+
+    for change in (two_fields, short, segment):
+        refused(claims(change), "initializer 'w'")
+
+    def unknown(t: onnx.TensorProto) -> None:
+        t.data_type = 99
+
+    def float8(t: onnx.TensorProto) -> None:
+        t.data_type = TensorProto.FLOAT8E5M2
+
+    refused(claims(unknown), "number 99 is not supported", UnsupportedOp)
+    refused(claims(float8), "FLOAT8E5M2 is not supported", UnsupportedOp)
+
+
+def external(tmp_path: Path, location: str, **entries: str) -> Path:
+    def change(t: onnx.TensorProto) -> None:
+        t.ClearField("raw_data")
+        t.data_location = TensorProto.EXTERNAL
+        for key, value in {"location": location, **entries}.items():
+            t.external_data.add(key=key, value=value)
+
+    path = tmp_path / "m" / "m.onnx"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(claims(change).SerializeToString())
+    return path
+
+
+def test_external_data_stays_in_the_folder_of_the_model(tmp_path: Path) -> None:
+    content = np.arange(6, dtype=np.float32).tobytes()
+    (tmp_path / "secret").write_bytes(content)
+    path = external(tmp_path, "good.bin", offset="0", length="24")
+    (path.parent / "good.bin").write_bytes(content)
+    x = np.zeros((2, 3), np.float32)
+    assert rlx.onnx.load(path).run({"x": x}, device="cpu")["y"].reshape(-1).tolist() == [0, 1, 2, 3, 4, 5]
+    os.symlink(tmp_path / "secret", path.parent / "link")
+    os.link(tmp_path / "secret", path.parent / "hard")
+    os.symlink(tmp_path, path.parent / "folder")
+    os.mkfifo(path.parent / "pipe")
+    for location in (
+        "../secret", str(tmp_path / "secret"), "link", "hard", "folder/secret", "pipe", "absent", "", ".", "a\\b",
+        "good.bin\0", "./good.bin",
+    ):  # fmt: skip
+        with pytest.raises(ModelFormatError):
+            rlx.onnx.load(external(tmp_path, location))
+    for entries in (
+        {"offset": "1"},
+        {"offset": "-1"},
+        {"length": "23"},
+        {"offset": "9" * 30},
+        {"offset": "x"},
+        {"else": "1"},
+    ):
+        with pytest.raises(ModelFormatError, match="initializer 'w'"):
+            rlx.onnx.load(external(tmp_path, "good.bin", **entries))
+    with pytest.raises(ModelFormatError, match="without a folder"):
+        rlx.onnx.load(external(tmp_path, "good.bin").read_bytes())
+
+
+@pytest.mark.parametrize(
+    "made, text",
+    [
+        (node("Relu", "x x", "y", name="n"), "'n'.*has 2 inputs; expected 1 to 1"),
+        (node("Relu", "_", "y", name="n"), "'n'.*left out"),
+        (node("Relu", "x", "y z", name="n"), "'n'.*has 2 outputs"),
+        (node("Relu", "x", "y", name="n", alpha=1.0), "'n'.*no attribute 'alpha'"),
+        (node("Elu", "x", "y", name="n", alpha=1), "'n'.*attribute alpha is of kind"),
+        (node("Concat", "x x", "y", name="n"), "'n'.*lacks the attribute axis"),
+        (node("Concat", "x x", "y", name="n", axis=5), "'n'.*concat"),
+        (node("Add", "x k", "y", name="n"), "'n'.*is int64; expected float32"),
+        (node("BitwiseNot", "x", "y", name="n"), "'n'.*is float32, which it cannot be"),
+        (node("MatMul", "x x", "y", name="n"), "'n'.*matmul"),
+        (node("Conv", "x x", "y", name="n"), "'n'.*expected"),
+        (node("Reshape", "x k", "y", name="n"), "'n'.*6 elements"),
+        (node("Expand", "x big", "y", name="n"), "'n'.*asks for shape"),
+        (node("ConstantOfShape", "big", "y", name="n"), "'n'.*asks for shape"),
+        (node("Tile", "x big", "y", name="n"), "'n'"),
+        (node("Gather", "x k", "y", name="n", axis=1), "'n'.*gather"),
+        (node("Transpose", "x", "y", name="n", perm=[0, 0]), "'n'.*transpose"),
+    ],
+    ids=lambda v: v.op_type if isinstance(v, onnx.NodeProto) else "",
+)
+def test_a_node_that_does_not_fit_is_named(made: onnx.NodeProto, text: str) -> None:
+    proto = model([made], X, {"y": None}, {"k": np.array([7]), "big": np.array([1 << 40, 1 << 40])})
+    proto.graph.output[0].type.Clear()
+    refused_when_run(proto, text)
+
+
+def test_declared_outputs_are_held_against_what_comes() -> None:
+    refused_when_run(model([RELU], X, {"y": [2, 4]}), r"output 'y': is declared \[2, 4\]")
+    refused_when_run(model([RELU], X, {"y": ([2, 3], I64)}), "output 'y': is declared with element type 7")
+    refused(model([RELU], {"x": [2, -3]}, {"y": None}), "'x': is declared with dimension -3")
+
+
+def test_mutants() -> None:
+    """Bytes changed, put in and taken out: a model that loads and runs, or an rlx error; little memory."""
+    rng = random.Random(4)
+    body = [
+        node("Conv", "x w", "c", pads=[1, 1, 1, 1]),
+        node("Relu", "c", "r"),
+        node("MaxPool", "r", "p", kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    body += [node("Shape", "p", "s", end=1), node("Concat", "s m", "t", axis=0), node("Reshape", "p t", "f")]
+    body += [node("Gemm", "f v", "g", transB=1), node("Softmax", "g", "y", axis=-1)]
+    weights = {"w": np.ones((2, 1, 3, 3), np.float32), "m": np.array([-1]), "v": np.ones((3, 32), np.float32)}
+    whole = model(body, {"x": [1, 1, 8, 8]}, {"y": [1, 3]}, weights).SerializeToString()
+    x = np.ones((1, 1, 8, 8), np.float32)
+    assert rlx.onnx.load(whole).run({"x": x}, device="cpu")["y"].shape == (1, 3)
+    ran = 0
+    tracemalloc.start()
+    for _ in range(300):
+        mutant = bytearray(whole)
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            at = rng.randrange(len(mutant))
+            match rng.randrange(4):
+                case 0:
+                    mutant[at] = rng.randrange(256)
+                case 1:
+                    mutant[at] ^= 1 << rng.randrange(8)
+                case 2:
+                    mutant[at:at] = rng.randbytes(rng.randrange(1, 9))
+                case 3:
+                    del mutant[at : at + rng.randrange(1, 9)]
+        try:
+            rlx.onnx.load(bytes(mutant)).run({"x": x}, device="cpu")
+            ran += 1
+        except RlxError:
+            pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert ran > 5 and peak < 64 << 20

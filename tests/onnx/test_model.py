@@ -1,0 +1,233 @@
+"""Models loaded, compiled and run: names, shapes, values that shapes depend on, functions, weights, element types."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import rlx
+from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.formats.onnx.elements import ELEMENTS
+from tests.onnx.models import I64, info, model, node
+
+RNG = np.random.default_rng(11)
+
+
+def f32(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def mlp() -> onnx.ModelProto:
+    nodes = [node("Gemm", "x w b", "h"), node("Relu", "h", "r"), node("MatMul", "r v", "y")]
+    weights = {"w": f32(64, 48), "b": f32(48), "v": f32(48, 3)}
+    return model(nodes, {"x": ["n", 64]}, {"y": ["n", 3]}, weights)
+
+
+def test_a_model_runs_on_any_number_of_rows_with_its_weights_once(device: str) -> None:
+    proto = mlp()
+    loaded = rlx.onnx.load(proto.SerializeToString())
+    assert [(i.name, i.type, i.shape) for i in loaded.inputs] == [("x", "tensor(float)", ("n", 64))]
+    assert [(o.name, o.shape) for o in loaded.outputs] == [("y", ("n", 3))]
+    for rows in (1, 5, 5, 0):
+        x = f32(rows, 64)
+        want = ReferenceEvaluator(proto).run(None, {"x": x})[0]
+        assert np.allclose(loaded.run({"x": x}, device=device)["y"], want, rtol=1e-5, atol=1e-5)
+    stores = {id(p.graph.weights) for p in loaded.programs}
+    assert len(loaded.programs) == 3 and len(stores) == 1
+    assert set(loaded.programs[0].graph.weights.dtypes()) == {"weight w"}  # the others are small: constants
+
+
+def test_a_path_and_its_external_data(tmp_path: Path) -> None:
+    proto = mlp()
+    x = f32(4, 64)
+    want = rlx.onnx.load(proto).run({"x": x}, device="cpu")["y"]
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="sub.bin", size_threshold=0)
+    assert (tmp_path / "sub.bin").stat().st_size > 64 * 48 * 4
+    assert np.array_equal(rlx.onnx.load(tmp_path / "m.onnx").run({"x": x}, device="cpu")["y"], want)
+    assert np.array_equal(rlx.onnx.load(str(tmp_path / "m.onnx")).run({"x": x}, device="cpu")["y"], want)
+
+
+def test_shapes_are_folded_and_values_become_part_of_the_program(device: str) -> None:
+    nodes = [
+        node("Shape", "x", "s"), node("Gather", "s zero", "n"), node("Unsqueeze", "n front", "nn"),
+        node("Concat", "nn rest", "shape", axis=0), node("Reshape", "x shape", "flat"),
+        node("Slice", "flat a b one", "y"),
+    ]  # fmt: skip
+    weights = {"zero": np.array(0), "front": np.array([0]), "rest": np.array([-1]), "one": np.array([1])}
+    proto = model(nodes, {"x": ["n", 2, 3], "a": ([1], I64), "b": ([1], I64)}, {"y": ["n", None]}, weights)
+    loaded = rlx.onnx.load(proto)
+    x = f32(4, 2, 3)
+    for a, b in ((0, 4), (1, 3), (1, 3), (-2, 99)):
+        y = loaded.run({"x": x, "a": np.array([a]), "b": np.array([b])}, device=device)["y"]
+        assert np.array_equal(y, x.reshape(4, 6)[:, a:b])
+    assert len(loaded.programs) == 3 and all(set(p.fixed) == {"a", "b"} for p in loaded.programs)
+
+
+def test_compile_ahead() -> None:
+    proto = model([node("Tile", "x r", "y")], {"x": ["n", 2], "r": ([2], I64)}, {"y": None})
+    loaded = rlx.onnx.load(proto)
+    with pytest.raises(GraphError, match=r"values of the inputs \['r'\] are needed"):
+        loaded.compile({"x": (3, 2), "r": (2,)}, device="cpu")
+    program = loaded.compile({"x": (3, 2)}, {"r": [2, 1]}, device="cpu")
+    x = f32(3, 2)
+    assert np.array_equal(program.run({"x": x})["y"], np.tile(x, (2, 1)))
+    assert np.array_equal(program.run({"x": x, "r": np.array([2, 1])})["y"], np.tile(x, (2, 1)))
+    with pytest.raises(ShapeError, match="compiled for its value"):
+        program.run({"x": x, "r": np.array([1, 1])})
+    with pytest.raises(ShapeError):
+        program.run({"x": f32(4, 2)})
+
+
+def test_the_cache_of_programs_is_capped() -> None:
+    loaded = rlx.onnx.load(model([node("Neg", "x", "y")], {"x": ["n"]}, {"y": ["n"]}))
+    for n in range(40):
+        loaded.run({"x": f32(n)}, device="cpu")
+    assert len(loaded.programs) == 16
+
+
+def test_inputs_are_held_against_the_declaration() -> None:
+    proto = model([node("Add", "a b", "y")], {"a": ["n", 2], "b": ["n", 2]}, {"y": ["n", 2]})
+    loaded = rlx.onnx.load(proto)
+    a = f32(3, 2)
+    for feeds, error, text in (
+        ({"a": a}, GraphError, r"\['b'\] are missing"),
+        ({"a": a, "b": a, "c": a}, GraphError, "no input 'c'"),
+        ({"a": a, "b": a.astype(np.float64)}, DTypeError, "'b': is float64, expected float32"),
+        ({"a": a, "b": f32(3, 3)}, ShapeError, r"'b': has shape \(3, 3\)"),
+        ({"a": a, "b": f32(4, 2)}, ShapeError, "dimension 'n' is 4"),
+    ):
+        with pytest.raises(error, match=text):
+            loaded.run(feeds, device="cpu")
+
+
+def test_an_initializer_that_is_an_input_may_be_fed() -> None:
+    proto = model(
+        [node("Mul", "x k", "y")], {"x": [2], "k": [1]}, {"y": [2]}, {"k": np.array([3], np.float32)}
+    )
+    loaded = rlx.onnx.load(proto)
+    x = f32(2)
+    assert [i.name for i in loaded.inputs] == ["x"]
+    assert np.array_equal(loaded.run({"x": x}, device="cpu")["y"], x * 3)
+    assert np.array_equal(loaded.run({"x": x, "k": np.array([5], np.float32)}, device="cpu")["y"], x * 5)
+
+
+def test_functions_are_inlined_with_their_attributes() -> None:
+    body = [node("LeakyRelu", "a", "h"), node("Add", "h b", "out")]
+    reference = body[0].attribute.add()
+    reference.name, reference.ref_attr_name, reference.type = "alpha", "slope", onnx.AttributeProto.FLOAT
+    function = helper.make_function(
+        "mine", "LeakySum", ["a", "b"], ["out"], body, [helper.make_opsetid("", 21)], attributes=["slope"]
+    )
+    nodes = [
+        node("LeakySum", "x x", "t", domain="mine", slope=0.5),
+        node("LeakySum", "t x", "y", domain="mine"),
+    ]
+    proto = model(nodes, {"x": [4]}, {"y": [4]}, functions=[function], domains=["mine"])
+    x = f32(4)
+    t = np.where(x < 0, x * np.float32(0.5), x) + x
+    want = (
+        np.where(t < 0, t * np.float32(0.01), t) + x
+    )  # the operator's own default where no attribute is given
+    assert np.allclose(rlx.onnx.load(proto).run({"x": x}, device="cpu")["y"], want, rtol=1e-6)
+
+
+def test_an_output_may_be_an_input_or_a_weight_and_be_given_twice() -> None:
+    nodes = [node("Identity", "x", "a"), node("Identity", "x", "b"), node("Identity", "w", "c")]
+    proto = model(nodes, {"x": [2]}, {"a": [2], "b": [2], "c": [3]}, {"w": np.arange(3, dtype=np.float32)})
+    x = f32(2)
+    made = rlx.onnx.load(proto).run({"x": x}, device="cpu")
+    assert np.array_equal(made["a"], x) and np.array_equal(made["b"], x) and made["c"].tolist() == [0, 1, 2]
+    made["a"][:] = 7
+    assert np.array_equal(made["b"], x)
+
+
+@pytest.mark.parametrize("code", sorted(ELEMENTS), ids=lambda c: TensorProto.DataType.Name(c))
+def test_every_element_type_goes_in_and_comes_out(code: int, device: str) -> None:
+    dtype = ELEMENTS[code]
+    x = RNG.integers(0, 2, 5).astype(bool) if dtype.kind == "b" else np.array([0, 1, 2, 100, 7]).astype(dtype)
+    if dtype.kind in "iu":
+        x[0], x[1] = np.iinfo(dtype).min, np.iinfo(dtype).max
+    proto = model(
+        [node("Identity", "x", "t"), node("Concat", "t x", "y", axis=0)],
+        {"x": ([5], code)},
+        {"y": ([10], code)},
+    )
+    y = rlx.onnx.load(proto).run({"x": x}, device=device)["y"]
+    assert y.dtype == dtype and np.array_equal(y, np.concatenate([x, x]))
+
+
+def truncated(p: int, q: int) -> int:
+    return abs(p) // abs(q) * (1 if (p < 0) == (q < 0) else -1)
+
+
+UNSIGNED = ["uint16", "uint32", "uint64", "uint8"]
+ARITHMETIC = ["Add", "Sub", "Mul", "Div", "Mod", "Max", "Less"]
+
+
+@pytest.mark.parametrize(
+    "kind, name",
+    [
+        *((k, n) for k in ARITHMETIC for n in [*UNSIGNED, "int16", "int8"]),
+        *(("BitShift", n) for n in UNSIGNED),
+    ],
+)
+def test_narrow_and_unsigned_integers_wrap_and_order_as_their_own(kind: str, name: str) -> None:
+    dtype = np.dtype(name)
+    ends, bits = np.iinfo(dtype), 8 * dtype.itemsize
+    a = np.array([ends.min, ends.max, 3, 1, ends.max, ends.max - 1, ends.max], dtype)
+    b = np.array([1, ends.max, 5, 2, 1, ends.max, 2], dtype)
+    functions = {
+        "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Mod": np.mod, "Max": np.maximum, "Less": np.less,
+        "BitShift": lambda x, y: np.where(y < bits, x >> np.minimum(y, bits - 1), 0).astype(dtype),
+        "Div": lambda x, y: np.array([truncated(int(p), int(q)) for p, q in zip(x, y, strict=True)], dtype),
+    }  # fmt: skip
+    attributes = {"direction": "RIGHT"} if kind == "BitShift" else {}
+    code = next(c for c, d in ELEMENTS.items() if d == dtype)
+    proto = model([node(kind, "a b", "y", **attributes)], {"a": ([7], code), "b": ([7], code)}, {})
+    proto.graph.output.append(info("y", [7], TensorProto.BOOL if kind == "Less" else code))
+    with np.errstate(all="ignore"):
+        want = functions[kind](a, b)
+    y = rlx.onnx.load(proto).run({"a": a, "b": b}, device="cpu")["y"]
+    assert y.dtype == want.dtype and np.array_equal(y, want), (y, want)
+
+
+def test_the_session_of_others() -> None:
+    session = rlx.onnx.InferenceSession(mlp().SerializeToString(), device="cpu")
+    assert [i.name for i in session.get_inputs()] == ["x"] and session.get_inputs()[0].type == "tensor(float)"
+    assert [o.name for o in session.get_outputs()] == ["y"]
+    x = f32(2, 64)
+    (a,), (b,) = session.run(None, {"x": x}), session.run(["y"], {"x": x})
+    assert np.array_equal(a, b) and a.shape == (2, 3)
+    with pytest.raises(GraphError, match="no outputs"):
+        session.run(["z"], {"x": x})
+
+
+def test_the_backend_of_onnx() -> None:
+    assert rlx.onnx.Backend.supports_device("CPU") and not rlx.onnx.Backend.supports_device("TPU")
+    (y,) = rlx.onnx.Backend.run_node(node("Add", "a b", "y"), [np.float32(2), np.float32(3)])
+    assert y.shape == () and y == 5
+    prepared = rlx.onnx.Backend.prepare(mlp())
+    with pytest.raises(GraphError, match="2 inputs came"):
+        prepared.run([f32(1, 64), f32(1, 64)])
+
+
+def test_threads_share_a_model() -> None:
+    loaded, x = rlx.onnx.load(mlp()), [f32(1 + k % 3, 64) for k in range(12)]
+    want = [loaded.run({"x": v}, device="cpu")["y"] for v in x]
+    made: dict[int, np.ndarray] = {}
+
+    def work(k: int) -> None:
+        made[k] = loaded.run({"x": x[k]}, device="cpu")["y"]
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(12)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(np.array_equal(made[k], want[k]) for k in range(12))
