@@ -8,6 +8,12 @@
 #define WARP_MEET                \
     subgroupMemoryBarrierShared(); \
     subgroupBarrier()
+// units[to] = unit i of p, which is read only where it is there, or zero.
+#define COPY_OR_ZERO(to, p, i, there)     \
+    if (there)                            \
+        units[to] = LOAD_UNIT(p, i);      \
+    else                                  \
+        units[to] = uvec4(0u);
 #define two_halves(x, y) pair_bits(x, y)
 #define SHUFFLE(v, lane) subgroupShuffleXor(v, lane)
 

@@ -24,6 +24,9 @@
 // Units of 16 bytes in a row in shared memory: one to spare keeps the banks of eight rows apart.
 #define ROW (2u * WIDE + 1u)
 #define LOG2_E 1.4426950408889634f
+// A greatest score is replaced once another is more than this many powers of two above it: until then weights may be
+// up to 2^SLACK, which rounds them no worse, and sums need not be scaled.
+#define SLACK 8.0f
 // cap tanh(s / cap): tanh x = 1 - 2 / (exp 2x + 1), right to 2^-22 of cap.
 #define BEND(s) ((cap) - 2.0f * (cap) * QUICK_RECIP(EXP2((s) * (2.0f * LOG2_E) * inverse_cap) + 1.0f))
 
@@ -46,15 +49,14 @@ RLX_FN uvec4 eight_halves(PTR(T) p, const uint at, const uint c, const uint d) {
     UNROLL for (uint f = 0u; f < ((rows) * 2u * WIDE + 127u) / 128u; f++) {              \
         const uint g = f * 128u + THREAD, r = g / (2u * WIDE), c = g % (2u * WIDE);      \
         const uint to = (base) + r * ROW + c, from = ((first) + r) * d + c * 8u;         \
-        if (g < (rows) * 2u * WIDE) {                                                    \
-            if ((first) + r >= (limit) || c * 8u >= d) {                                 \
-                units[to] = UVEC4(0u, 0u, 0u, 0u);                                       \
-            } else if (!ALIGNED) {                                                       \
+        const bool there = (first) + r < (limit) && c * 8u < d;                          \
+        if ((rows) * 2u * WIDE % 128u == 0u || g < (rows) * 2u * WIDE) {                 \
+            if (ALIGNED) {                                                               \
+                COPY_OR_ZERO(to, P, from / 8u, there)                                    \
+            } else if (there) {                                                          \
                 units[to] = eight_halves(P, from, c * 8u, d);                            \
-            } else if (MMA_ASYNC == 1u) {                                                \
-                COPY_UNIT(to, P, from / 8u)                                              \
             } else {                                                                     \
-                units[to] = LOAD_UNIT(P, from / 8u);                                     \
+                units[to] = UVEC4(0u, 0u, 0u, 0u);                                       \
             }                                                                            \
         }                                                                                \
     }

@@ -26,6 +26,9 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
         FETCH_ROWS(pk, side0, KEYS, uint(begin), uint(len))
         FETCH_ROWS(pv, side0 + KEYS * ROW, KEYS, uint(begin), uint(len))
     }
+    // Scores become powers of two: exp2(s * factor - greatest * factor).
+    const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
+    const float factor = bent ? 1.0f : scale * LOG2_E;
     uint side = side0;
     for (int at = begin; at < end; at += int(KEYS)) {
         const uint k0 = uint(at);
@@ -49,9 +52,6 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                 }
             }
         }
-        // Scores become powers of two: exp2(s * factor - greatest * factor).
-        float factor = scale * LOG2_E;
-        const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
         if (bent || MASK != 0u || !ALL_SEEN(k0)) {
             UNROLL for (uint i = 0u; i < DEEP; i++) {
                 UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
@@ -67,11 +67,11 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                     }
                 }
             }
-            if (bent) factor = 1.0f;
         }
         UNROLL for (uint i = 0u; i < DEEP; i++) {
             UNROLL for (uint half = 0u; half < 2u; half++) {
-                float best = top[i * 2u + half];
+                const float before = top[i * 2u + half];
+                float best = before;
                 UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
                     const float* c = s[i * (KEYS / 16u) + j].c;
                     best = larger(c[half * 2u], best);
@@ -81,9 +81,20 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                 }
                 best = larger(SHUFFLE(best, 1u), best);
                 best = larger(SHUFFLE(best, 2u), best);
+                if ((best - before) * factor <= SLACK) best = before;
                 const float base = base_of(best) * factor;
-                const float less = EXP2(FMA(top[i * 2u + half], factor, -base));
-                top[i * 2u + half] = best;
+                if (best != before) {
+                    const float less = before == -INFINITE ? 0.0f : EXP2(before * factor - base);
+                    top[i * 2u + half] = best;
+                    total[i * 2u + half] *= less;
+                    UNROLL for (uint j = 0u; j < WIDE; j++) {
+                        float* c = out_[i * WIDE + j].c;
+                        c[half * 2u] *= less;
+                        c[half * 2u + 1u] *= less;
+                        c[half * 2u + 4u] *= less;
+                        c[half * 2u + 5u] *= less;
+                    }
+                }
                 float sum = 0.0f;
                 UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
                     float* c = s[i * (KEYS / 16u) + j].c;
@@ -93,14 +104,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                         sum += c[n];
                     }
                 }
-                total[i * 2u + half] = FMA(total[i * 2u + half], less, sum);
-                UNROLL for (uint j = 0u; j < WIDE; j++) {
-                    float* c = out_[i * WIDE + j].c;
-                    c[half * 2u] *= less;
-                    c[half * 2u + 1u] *= less;
-                    c[half * 2u + 4u] *= less;
-                    c[half * 2u + 5u] *= less;
-                }
+                total[i * 2u + half] += sum;
             }
         }
         UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {

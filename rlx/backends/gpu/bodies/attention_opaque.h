@@ -94,7 +94,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
             }
             best = larger(SHUFFLE(best, 16u), best);
             const float base = base_of(best) * LOG2_E;
-            const float less = EXP2(FMA(top, LOG2_E, -base));
+            const float less = top == -INFINITE ? 0.0f : EXP2(top * LOG2_E - base);
             top = best;
             float sum = 0.0f;
             WARP_MEET;  // weights overwrite scores

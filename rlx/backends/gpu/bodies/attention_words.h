@@ -33,6 +33,19 @@ RLX_FN uint two_halves_f16(const float x, const float y) {
 #define QUICK_RECIP(x) rlx_quick_recip(x)
 #define WARP_MEET __syncwarp()
 #endif
+// units[to] = unit i of p, or zero: `there` or not, without a branch.
+#ifdef RLX_ON_HOST
+#define COPY_OR_ZERO(to, p, i, there) units[to] = (there) ? ((const uint4*)(p))[i] : make_uint4(0u, 0u, 0u, 0u);
+#else
+RLX_FN void rlx_copy_or_zero(uint4* to, const uint4* from, const uint nbytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"((uint)__cvta_generic_to_shared(to)), "l"(from), "r"(nbytes)
+                 : "memory");
+}
+#define COPY_OR_ZERO(to, p, i, there) \
+    rlx_copy_or_zero(&units[to], (const uint4*)(p) + ((there) ? (i) : 0u), (there) ? 16u : 0u);
+#endif
 #define SHUFFLE(v, lane) __shfl_xor_sync(0xffffffffu, v, lane)
 
 // Two neighbours of a row, from an even column on, where the row is aligned.
