@@ -18,6 +18,7 @@ from rlx.formats.onnx.build import GraphBuilder
 from rlx.formats.onnx.call import NeedsValues
 from rlx.formats.onnx.control import CONTROL
 from rlx.formats.onnx.elements import NAMES, Array, ElementType, from_carrier, to_carrier
+from rlx.formats.onnx.patterns import put_together
 from rlx.formats.onnx.read import all_nodes, check_model, node_name, opsets, parse
 from rlx.formats.onnx.schemas import declared_type, schema_of, type_of
 from rlx.formats.onnx.shared import share_weights
@@ -231,7 +232,7 @@ class Model:
         self, arrays: Mapping[str, Array], fixed: Mapping[str, Array], device: str, precision: str
     ) -> Program:
         graph, outputs = self.build(arrays, fixed)
-        graph, constants = share_weights(graph)
+        graph, constants = share_weights(put_together(graph))
         if (device, precision) not in self._sessions:
             session = Session(device, precision=precision)
             self._sessions[device, precision] = (session, Weights(session.device))

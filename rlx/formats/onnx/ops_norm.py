@@ -59,7 +59,8 @@ def group_norm(c: Call) -> Result:
 
 
 def _flat(v: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return o.reshape(o.expand(v, shape), (math.prod(shape),))
+    """A scale that broadcasts to `shape`, as one row."""
+    return v if len(shape) == 1 and v.shape == shape else o.reshape(o.expand(v, shape), (math.prod(shape),))
 
 
 @op("LayerNormalization")
@@ -67,9 +68,9 @@ def layer_norm(c: Call) -> tuple[Result, ...]:
     x, scale, bias, eps = c.x(0), c.x(1), c.opt(2), c.float("epsilon", 1e-5)
     axis = axis_of(c, c.int("axis", -1), x.ndim)
     lead, tail = x.shape[:axis], x.shape[axis:]
-    rows = o.reshape(x, (math.prod(lead), math.prod(tail)))
+    rows = x if len(tail) == 1 else o.reshape(x, (math.prod(lead), math.prod(tail)))
     gamma = _flat(scale, tail)
-    beta = o.zeros_like(gamma) if bias is None else _flat(bias, tail)
+    beta = c.tensor(np.zeros(gamma.shape, gamma.dtype.np)) if bias is None else _flat(bias, tail)
     y = o.reshape(o.layer_norm(rows, gamma, beta, eps), x.shape)
     if c.n_outputs < 2:
         return (y,)
@@ -85,7 +86,7 @@ def rms_norm(c: Call) -> Result:
     x, eps = c.x(0), c.float("epsilon", 1e-5)
     axis = axis_of(c, c.int("axis", -1), x.ndim)
     tail = x.shape[axis:]
-    rows = o.reshape(x, (math.prod(x.shape[:axis]), math.prod(tail)))
+    rows = x if len(tail) == 1 else o.reshape(x, (math.prod(x.shape[:axis]), math.prod(tail)))
     return o.reshape(o.rms_norm(rows, _flat(c.x(1), tail), eps=eps), x.shape)
 
 

@@ -1,0 +1,173 @@
+"""What exporters write out in small operators, put together again: a product's bias and activation, gelu, attention.
+
+Each rule gives what the operators gave, rounded less often. Rules look at the graph built so far, node by node; what
+they leave unused is dropped with everything else that no result needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlx.ir import Graph, Node, Tensor, rebuild
+
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "tanh": "tanh", "sigmoid": "sigmoid"}
+
+
+def put_together(graph: Graph) -> Graph:
+    """The graph with every pattern that a rule knows as one op."""
+    return rebuild(graph, _Rules(graph).rewrite)[0]
+
+
+class _Rules:
+    """One pass over a graph. `_uses` counts how often the original of a new tensor is read."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._old: Counter[int] = Counter(t.id for n in graph.nodes for t in n.inputs)
+        self._old.update(t.id for t in graph.results())
+        self._uses: dict[int, int] = {}
+
+    def rewrite(self, new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+        for old, fresh in zip(node.inputs, inputs, strict=True):
+            self._uses[fresh.id] = self._old[old.id]
+        name = node.op.name
+        made = None
+        if name == "add":
+            made = self._bias(new, inputs)
+        elif name == "mul":
+            made = self._gelu(new, inputs)
+        elif name == "matmul" and len(inputs) == 2:
+            made = self._attention(new, node, inputs)
+        if made is None and (name in _ACTIVATIONS):
+            made = self._activation(new, node, inputs)
+        return None if made is None else (made,)
+
+    def _once(self, t: Tensor, op: str) -> bool:
+        """Whether t is the result of `op` and read by what is at hand alone."""
+        return t.node.op.name == op and self._uses.get(t.id, 1) == 1
+
+    def _bias(self, new: Graph, inputs: Sequence[Tensor]) -> Tensor | None:
+        """A product plus a vector."""
+        for product, bias in (inputs, inputs[::-1]):
+            if not self._once(product, "matmul") or not product.dtype.is_float or product.dtype != bias.dtype:
+                continue
+            node = product.node
+            plain = len(node.inputs) == 2 and node.attrs["activation"] is None
+            if plain and bias.shape == product.shape[-1:]:
+                return new.add("matmul", (*node.inputs, bias), node.attrs)[0]
+        return None
+
+    def _activation(self, new: Graph, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
+        """A product with a bias, and what is done to it."""
+        (x,) = inputs
+        if not self._once(x, "matmul") or x.node.attrs["activation"] is not None or not x.dtype.is_float:
+            return None
+        word = _ACTIVATIONS[node.op.name]
+        if node.attrs.get("approximate") == "tanh":
+            word = "gelu_tanh"
+        return new.add("matmul", x.node.inputs, {**x.node.attrs, "activation": word})[0]
+
+    def _gelu(self, new: Graph, inputs: Sequence[Tensor]) -> Tensor | None:
+        """½ · x · (1 + erf(x / √2)), its factors in any order."""
+        factors: list[Tensor] = []
+        stack = list(inputs)
+        while stack and len(factors) < 4:
+            t = stack.pop()
+            if self._once(t, "mul"):
+                stack.extend(t.node.inputs)
+            else:
+                factors.append(t)
+        if len(factors) != 3 or stack:
+            return None
+        halves = [t for t in factors if _close(t, 0.5)]
+        sums = [t for t in factors if t.node.op.name == "add"]
+        for total in sums:
+            rest = [t for t in factors if t is not total and not any(t is h for h in halves)]
+            parts = list(total.node.inputs)
+            ones = [t for t in parts if _close(t, 1.0)]
+            erfs = [t for t in parts if t.node.op.name == "erf"]
+            if len(halves) == len(ones) == len(erfs) == len(rest) == 1 and _scaled(
+                erfs[0].node.inputs[0], rest[0]
+            ):
+                made = new.add("gelu", (rest[0],), {"approximate": "none"})[0]
+                again = (
+                    self._activation(new, made.node, (rest[0],)) if self._uses.get(rest[0].id) == 2 else None
+                )
+                return made if again is None else again
+        return None
+
+    def _attention(self, new: Graph, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
+        """softmax(q · kᵀ · scale + mask) · v over (batch, heads, length, size)."""
+        p, v = inputs
+        if node.attrs["transpose_a"] or node.attrs["transpose_b"] or node.attrs["activation"] is not None:
+            return None
+        if not self._once(p, "softmax") or p.node.attrs["axis"] != p.ndim - 1 or p.ndim != 4 or v.ndim != 4:
+            return None
+        scores, mask, scale = p.node.inputs[0], None, 1.0
+        if self._once(scores, "add"):
+            for a, b in (scores.node.inputs, scores.node.inputs[::-1]):
+                if a.shape == scores.shape and a.node.op.name in ("matmul", "mul", "div") and b.ndim <= 4:
+                    scores, mask = a, b
+                    break
+        if self._once(scores, "mul") or self._once(scores, "div"):
+            a, b = scores.node.inputs
+            value = _scalar(b)
+            if value and value > 0:
+                scale, scores = (1 / value if scores.node.op.name == "div" else value), a
+        if not self._once(scores, "matmul") or len(scores.node.inputs) != 2:
+            return None
+        attrs = scores.node.attrs
+        q, k = scores.node.inputs
+        if attrs["transpose_a"] or attrs["activation"] is not None or q.ndim != 4 or k.ndim != 4:
+            return None
+        if not attrs["transpose_b"]:
+            k = _transposed(new, k)
+        fits = q.shape[:2] == k.shape[:2] == v.shape[:2] and k.shape == v.shape and q.shape[3] == k.shape[3]
+        if (
+            not fits
+            or len({t.dtype for t in (q, k, v)}) != 1
+            or not q.dtype.is_float
+            or not q.size
+            or not k.size
+        ):
+            return None
+        if mask is not None and mask.dtype != q.dtype:
+            return None
+        given = (q, k, v) if mask is None else (q, k, v, mask)
+        return new.add(
+            "attention", given, {"scale": scale, "causal": False, "window": None, "softcap": None}
+        )[0]
+
+
+def _scalar(t: Tensor) -> float | None:
+    if t.node.op.name != "constant" or t.size != 1 or not t.dtype.is_float:
+        return None
+    return float(t.node.attrs["value"].reshape(-1)[0])
+
+
+def _close(t: Tensor, value: float) -> bool:
+    found = _scalar(t)
+    return found is not None and math.isclose(found, value, rel_tol=1e-3 if t.dtype.is_half else 1e-6)
+
+
+def _scaled(z: Tensor, x: Tensor) -> bool:
+    """Whether z is x / √2."""
+    if z.node.op.name not in ("div", "mul"):
+        return False
+    a, b = z.node.inputs
+    if z.node.op.name == "div":
+        return a is x and _close(b, math.sqrt(2))
+    return (a is x and _close(b, math.sqrt(0.5))) or (b is x and _close(a, math.sqrt(0.5)))
+
+
+def _transposed(new: Graph, t: Tensor) -> Tensor:
+    """t with its last two axes exchanged; of a transposition the source, where that is what it comes to."""
+    perm = (*range(t.ndim - 2), t.ndim - 1, t.ndim - 2)
+    if t.node.op.name == "transpose":
+        inner = t.node.attrs["perm"]
+        perm = tuple(int(inner[i]) for i in perm)
+        t = t.node.inputs[0]
+    return t if perm == tuple(np.arange(t.ndim)) else new.add("transpose", (t,), {"perm": perm})[0]

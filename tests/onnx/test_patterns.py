@@ -1,0 +1,124 @@
+"""What exporters write in small operators becomes one op again, with the same values; what only looks alike stays."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import rlx
+from tests.onnx.models import model, node
+
+RNG = np.random.default_rng(3)
+
+
+def f32(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def ran(proto: onnx.ModelProto, feeds: dict[str, np.ndarray], device: str = "cpu") -> Counter[str]:
+    """The ops of the program, after its results were held against onnx's own evaluator."""
+    loaded = rlx.onnx.load(proto)
+    made = loaded.run(feeds, device=device)
+    for output, want in zip(proto.graph.output, ReferenceEvaluator(proto).run(None, feeds), strict=True):
+        assert np.allclose(made[output.name], want, rtol=1e-5, atol=2e-6), output.name
+    program = loaded.programs[-1].graph.program
+    return Counter(n.op.name for n in program.nodes if not n.op.leaf)
+
+
+def gelu(x: str, y: str, root: str = "root") -> list[onnx.NodeProto]:
+    return [
+        node("Div", f"{x} {root}", "z"), node("Erf", "z", "e"), node("Add", "e one", "s"), node("Mul", f"{x} s", "m"),
+        node("Mul", "m half", y),
+    ]  # fmt: skip
+
+
+NUMBERS = {
+    "root": np.float32(math.sqrt(2)),
+    "one": np.float32(1),
+    "half": np.float32(0.5),
+    "two": np.float32(2),
+}
+
+
+def test_a_linear_layer_with_gelu_is_one_product(device: str) -> None:
+    weights = {**NUMBERS, "w": f32(8, 12), "b": f32(12)}
+    nodes = [node("MatMul", "x w", "p"), node("Add", "b p", "h"), *gelu("h", "y")]
+    proto = model(nodes, {"x": [2, 3, 8]}, {"y": None}, weights)
+    assert ran(proto, {"x": f32(2, 3, 8)}, device)["matmul"] == 1
+    assert ran(proto, {"x": f32(2, 3, 8)}, device).keys() <= {"matmul", "reshape"}
+
+
+def test_gelu_in_any_order_of_factors() -> None:
+    for order in (("x s", "half"), ("half x", "s"), ("s half", "x")):
+        nodes = [*gelu("x", "_")[:3], node("Mul", order[0], "m"), node("Mul", f"m {order[1]}", "y")]
+        assert ran(model(nodes, {"x": [7]}, {"y": None}, NUMBERS), {"x": f32(7)}) == {"gelu": 1}
+
+
+def test_what_is_not_gelu_stays() -> None:
+    other = ran(model(gelu("x", "y", "two"), {"x": [7]}, {"y": None}, NUMBERS), {"x": f32(7)})
+    assert "gelu" not in other
+    nodes = [
+        node("Div", "x root", "z"),
+        node("Erf", "z", "e"),
+        node("Add", "e one", "s"),
+        node("Mul", "v s", "m"),
+    ]
+    nodes.append(node("Mul", "m half", "y"))
+    assert "gelu" not in ran(
+        model(nodes, {"x": [7], "v": [7]}, {"y": None}, NUMBERS), {"x": f32(7), "v": f32(7)}
+    )
+
+
+def test_a_product_that_is_read_twice_keeps_its_value() -> None:
+    nodes = [
+        node("MatMul", "x w", "p"),
+        node("Add", "p b", "h"),
+        node("Relu", "h", "y"),
+        node("Neg", "h", "z"),
+    ]
+    nodes.append(node("Identity", "p", "q"))
+    proto = model(nodes, {"x": [3, 8]}, {"y": None, "z": None, "q": None}, {"w": f32(8, 12), "b": f32(12)})
+    assert ran(proto, {"x": f32(3, 8)})["matmul"] == 1
+
+
+def attention(scale: str = "Div", mask: bool = True) -> list[onnx.NodeProto]:
+    nodes = [
+        node("Transpose", "k", "kt", perm=[0, 1, 3, 2]),
+        node("MatMul", "q kt", "s0"),
+        node(scale, "s0 two", "s1"),
+    ]
+    nodes += [node("Add", "s1 mask", "s2")] if mask else [node("Identity", "s1", "s2")]
+    return [*nodes, node("Softmax", "s2", "p", axis=-1), node("MatMul", "p v", "y")]
+
+
+@pytest.mark.parametrize("scale", ["Div", "Mul"])
+@pytest.mark.parametrize("mask", [True, False])
+def test_attention(scale: str, mask: bool, device: str) -> None:
+    shapes = {"q": [2, 3, 5, 4], "k": [2, 3, 6, 4], "v": [2, 3, 6, 4], "mask": [2, 1, 1, 6]}
+    feeds = {name: f32(*shape) for name, shape in shapes.items()}
+    feeds["mask"] = np.where(feeds["mask"] > 0.8, np.finfo(np.float32).min, 0).astype(np.float32)
+    if not mask:
+        del shapes["mask"], feeds["mask"]
+    found = ran(model(attention(scale, mask), shapes, {"y": None}, NUMBERS), feeds, device)
+    assert found["attention"] == 1 and not {"matmul", "softmax"} & set(found)
+
+
+def test_attention_whose_weights_are_wanted_or_whose_sizes_differ_stays() -> None:
+    shapes = {"q": [1, 2, 5, 4], "k": [1, 2, 6, 4], "v": [1, 2, 6, 4]}
+    feeds = {name: f32(*shape) for name, shape in shapes.items()}
+    found = ran(model(attention(mask=False), shapes, {"y": None, "p": None}, NUMBERS), feeds)
+    assert found["softmax"] == 1 and "attention" not in found
+    shapes["v"], feeds["v"] = [1, 2, 6, 3], f32(1, 2, 6, 3)
+    assert "attention" not in ran(model(attention(mask=False), shapes, {"y": None}, NUMBERS), feeds)
+
+
+def test_a_residual_layer_norm_is_one_op() -> None:
+    nodes = [node("Add", "x r", "s"), node("LayerNormalization", "s g b", "y", axis=-1)]
+    shapes = {"x": [2, 3, 8], "r": [2, 3, 8]}
+    proto = model(nodes, shapes, {"y": None, "s": None}, {"g": f32(8), "b": f32(8)})
+    assert ran(proto, {"x": f32(2, 3, 8), "r": f32(2, 3, 8)}) == {"add_layer_norm": 1}
