@@ -29,7 +29,7 @@ class Fault:
 
 
 _ROW_LOOP = "        BARRIER;\n        if (along < half_way) partial"
-_SOFTMAX = "VEC4(p_exp_f(v.x - top), p_exp_f(v.y - top), p_exp_f(v.z - top), p_exp_f(v.w - top))"
+_SOFTMAX = "VEC4(EXP(v.x - top), EXP(v.y - top), EXP(v.z - top), EXP(v.w - top))"
 
 FAULTS = (
     # -- order of threads

@@ -74,6 +74,9 @@ TRANSPOSE = declare(
         defines=(("U", ("b1", "b2", "b4", "b8")),),
     )
 )
+TRANSPOSE_PAIRS = declare(
+    KernelDecl("transpose_pairs", _read("x") + _write("y") + _u32("tiles", "rows", "cols", "pitch", "batch"))
+)
 _PLACES = ("d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2")
 _PAIRS = ("AB", ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16"))
 MATMUL = declare(

@@ -66,12 +66,17 @@ def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) 
     rows, cols = dims[-2:]
     tiles = matrices * math.ceil(rows / _TILE) * math.ceil(cols / _TILE)
     kernel = FileKernel("transpose", (("U", f"b{source.storage.itemsize}"),))
+    batch = outer[-1] if outer else 0
+    whole = all((v.slot.offset + 2 * v.start) % 4 == 0 for v in (source, target))
+    if source.storage.itemsize == 2 and whole and all(n % 2 == 0 for n in (rows, cols, pitch, *outer)):
+        kernel = FileKernel("transpose_pairs")
+        rows, cols, pitch, batch = rows // 2, cols // 2, pitch // 2, batch // 2
+        tiles = matrices * math.ceil(rows / _TILE) * math.ceil(cols / _TILE)
     for at in itertools.product(*(range(n) for n in lead)):
         parts = []
         for v in (source, target):
             start = v.start + sum(i * s for i, s in zip(at, v.strides, strict=False))
             parts.append(replace(v, strides=v.strides[len(lead) :], start=start).ref(dims[len(lead) :]))
-        batch = outer[-1] if outer else 0
         ctx.launch(kernel, ctx.groups(tiles), [*parts, tiles, rows, cols, pitch, batch])
     return True
 

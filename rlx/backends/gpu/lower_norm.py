@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rlx.backends.gpu import decls
 from rlx.backends.gpu.casts import THREADS, cast_ref, fits, quads, stores
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import FileKernel
-from rlx.dtypes import f32
+from rlx.backends.gpu.steps import FileKernel, Ref
+from rlx.dtypes import DType, f32
 from rlx.ir import Node
 
 _MOST_QUADS = 8  # what a thread holds in registers: 32 elements of its row
@@ -31,6 +32,19 @@ def row_shape(n: int, rows: int, aligned: int) -> tuple[int, int, int]:
     return lanes, held if held <= _MOST_QUADS else 0, aligned
 
 
+def _eights(
+    shape: tuple[int, int, int], n: int, rows: int, places: Sequence[tuple[Ref, DType]]
+) -> tuple[int, int, int]:
+    """The shape for rows read sixteen bytes at a time: of the 16-bit dtypes, aligned so and held in registers."""
+    wide = all(ref.offset % 16 == 0 for ref, _ in places) and places[0][1].itemsize == 2
+    if not wide or n % 8 or n > THREADS * 4 * _MOST_QUADS:
+        return shape
+    pieces = n // 8
+    each = _MOST_QUADS // 2 if rows >= _MANY_ROWS else 1  # a thread's loads, all of them under way at once
+    lanes = min(THREADS, 1 << max(0, -(-pieces // each) - 1).bit_length())
+    return lanes, 2 * -(-pieces // lanes), 2
+
+
 @lowers("softmax", when=_native)
 def lower_softmax(ctx: Lowering, node: Node) -> None:
     """Rows in registers where the axis is the last, else columns of (outer, n, inner)."""
@@ -44,7 +58,7 @@ def lower_softmax(ctx: Lowering, node: Node) -> None:
     words = (("T", stored.name),)
     if inner == 1:
         aligned = int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize)
-        shape = row_shape(n, outer, aligned)
+        shape = _eights(row_shape(n, outer, aligned), n, outer, ((source, stored), (target, stored)))
         rows = THREADS // shape[0]
         kernel = FileKernel(decls.SOFTMAX.stem, words, shape)
         ctx.launch(kernel, ctx.groups(math.ceil(outer / rows)), [source, target, outer, n])
@@ -71,7 +85,8 @@ def lower_norm(ctx: Lowering, node: Node) -> None:
     beta = rest[0] if rest else gamma
     aligned = int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize)
     aligned = aligned and quads(gamma, beta, itemsize=kept.itemsize)
-    shape = row_shape(n, rows, aligned)
+    places = ((source, stored), (target, stored), (gamma, kept), (beta, kept))
+    shape = _eights(row_shape(n, rows, aligned), n, rows, places)
     constants = (*shape, int(node.op.name == "rms_norm"), int(bool(rest)))
     kernel = FileKernel(decls.ROW_NORM.stem, (("T", stored.name), ("W", kept.name)), constants)
     groups = ctx.groups(math.ceil(rows / (THREADS // shape[0])))

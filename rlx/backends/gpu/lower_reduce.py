@@ -80,27 +80,35 @@ def _reduce(
 ) -> None:
     """One reduction over the middle of (outer, n, inner), in as many stages as its length asks for."""
     outer, n, inner = dims
-    across = min(_power(inner), 32)
-    along = min(_power(-(-n // 4)), THREADS // across) if n > 4 else 1
-    groups = math.ceil(outer / (THREADS // (across * along))) * math.ceil(inner / across)
+    at_once = _at_once(x, source, n, inner)
+    terms = n // 8 if at_once == 1 else n
+    places = inner // 2 if at_once == 2 else inner
+    each = 8 if at_once == 1 else 4  # terms of a thread, so that its tree is a small part of its work
+    across = min(_power(places), 32)
+    along = min(_power(-(-terms // each)), THREADS // across) if terms > 4 else 1
+    groups = math.ceil(outer / (THREADS // (across * along))) * math.ceil(places / across)
     chunk = along * _SERIAL
     if groups >= _MANY:
         chunk = max(chunk, min(n, _LONG))
     splits = max(1, -(-n // chunk))
     chunk = -(-n // splits)  # parts of even length
+    if at_once == 1:
+        chunk = -(-chunk // 8) * 8
+        splits = -(-n // chunk)
+    lanes = (across, along, at_once)
     if splits > 1:
         part = _partial(target)
         sums = ctx.scratch(outer * splits * inner * part.itemsize)
-        _launch(ctx, kind, (across, along), x, source, sums, part, (outer, n, inner), (chunk, splits), 1.0)
+        _launch(ctx, kind, lanes, x, source, sums, part, (outer, n, inner), (chunk, splits), 1.0)
         _reduce(ctx, kind, sums, part, y, target, (outer, splits, inner), divisor)
     else:
-        _launch(ctx, kind, (across, along), x, source, y, target, (outer, n, inner), (n, 1), divisor)
+        _launch(ctx, kind, lanes, x, source, y, target, (outer, n, inner), (n, 1), divisor)
 
 
 def _launch(
     ctx: Lowering,
     kind: int,
-    lanes: tuple[int, int],
+    lanes: tuple[int, int, int],
     x: Ref,
     source: DType,
     y: Ref,
@@ -109,11 +117,21 @@ def _launch(
     parts: tuple[int, int],
     divisor: float,
 ) -> None:
-    across, along = lanes
+    across, along, at_once = lanes
     items = THREADS // (across * along)
-    count = math.ceil(dims[0] * parts[1] / items) * math.ceil(dims[2] / across)
-    kernel = FileKernel(decls.REDUCE.stem, (("IO", f"{source}_{target}"),), (across, along, kind))
+    places = dims[2] // 2 if at_once == 2 else dims[2]
+    count = math.ceil(dims[0] * parts[1] / items) * math.ceil(places / across)
+    kernel = FileKernel(decls.REDUCE.stem, (("IO", f"{source}_{target}"),), (across, along, kind, at_once))
     ctx.launch(kernel, ctx.groups(count), [x, y, *dims, *parts, divisor])
+
+
+def _at_once(x: Ref, source: DType, n: int, inner: int) -> int:
+    """C3 of the kernel: 1 to read eight terms of a row at once, 2 to read two columns, where they are 16-bit floats."""
+    if not source.is_float or source.itemsize != 2:
+        return 0
+    if inner == 1:
+        return int(n % 8 == 0 and x.offset % 16 == 0)
+    return 2 if inner % 2 == 0 and x.offset % 4 == 0 else 0
 
 
 def _power(n: int) -> int:

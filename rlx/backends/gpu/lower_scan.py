@@ -55,7 +55,7 @@ def _scan(
     if splits > 1:
         part = f32 if dtype.is_float else dtype
         totals, offsets = (ctx.scratch(outer * splits * inner * part.itemsize) for _ in range(2))
-        kernel = FileKernel(decls.REDUCE.stem, (("IO", f"{dtype}_{part}"),), (across, along, product))
+        kernel = FileKernel(decls.REDUCE.stem, (("IO", f"{dtype}_{part}"),), (across, along, product, 0))
         groups = ctx.groups(math.ceil(outer * splits / items) * blocks)
         ctx.launch(kernel, groups, [x, totals, outer, n, inner, chunk, splits, 1.0])
         # What comes before a part: the scan of the totals without its own.

@@ -1,5 +1,5 @@
 // Sum, product, maximum or minimum over n of x (outer, n, inner), in `splits` parts of `chunk`.
-// Grid: a group for each 256 / (C0*C1) pairs (outer, split) and C0 places of inner; X folds into Y.
+// Grid: a group for each 256 / (C0*C1) of (outer, split) and C0 places (pairs, C3 = 2) of inner; X folds into Y.
 // Arguments: x, y (outer, splits, inner), outer, n, inner, chunk, splits, divisor.
 #include "bodies/body.h"
 #include "prims.h"

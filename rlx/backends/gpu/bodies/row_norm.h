@@ -1,7 +1,8 @@
 // y = (x - mean) / sqrt(var + eps) * gamma + beta over rows; C3 = 1: mean taken as 0 (RMS norm); C4 = 1: with beta.
 // W is the storage of gamma and beta. The variance is taken around the mean, in a second sweep over the registers (over memory for longer rows).
-#include "rows.h"
+#include "rows8.h"
 RLX_GET(get_weight, W)
+RLX_GET2(get_weights, get_weight, W)
 #define CENTRED (UINT(C3) == 0u)
 #define HAS_BETA (UINT(C4) == 1u)
 
@@ -38,7 +39,7 @@ RLX_FN void row_norm_body(PTR(T) x, PTR(W) gamma, PTR(W) beta, PTR(T) y, const u
     const vec4 zero = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
     if (IN_REGISTERS) {
         vec4 r[QUADS];
-        UNROLL for (uint j = 0u; j < QUADS; j++) r[j] = get(p, j, len, 0.0f);
+        UNROLL for (uint j = 0u; j < QUADS; j += STEP) get2(p, j, len, 0.0f, r[j], r[j + STEP - 1u]);
         if (CENTRED) {
             UNROLL for (uint j = 0u; j < QUADS; j++) total += sum4(r[j]);
             mean = p_div_f(row_sum(total), count);
@@ -46,10 +47,11 @@ RLX_FN void row_norm_body(PTR(T) x, PTR(W) gamma, PTR(W) beta, PTR(T) y, const u
         total = 0.0f;
         UNROLL for (uint j = 0u; j < QUADS; j++) total += squares(r[j], j, len, mean);
         const float inverse = p_rsqrt_f(p_div_f(row_sum(total), count) + eps);
-        UNROLL for (uint j = 0u; j < QUADS; j++) {
-            vec4 b = zero;
-            if (HAS_BETA) b = get_weight(beta, j, len, 0.0f);
-            put(q, j, len, normed(r[j], get_weight(gamma, j, len, 0.0f), b, mean, inverse));
+        UNROLL for (uint j = 0u; j < QUADS; j += STEP) {
+            vec4 g0, g1, b0 = zero, b1 = zero;
+            get_weights(gamma, j, len, 0.0f, g0, g1);
+            if (HAS_BETA) get_weights(beta, j, len, 0.0f, b0, b1);
+            put2(q, j, len, normed(r[j], g0, b0, mean, inverse), normed(r[j + STEP - 1u], g1, b1, mean, inverse));
         }
     } else {
         if (CENTRED) {
