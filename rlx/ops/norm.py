@@ -146,7 +146,8 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) divided by its sum along an axis.
 
     Shape: keeps. Dtype: float; integers and bools become f32. Gradient: y·(d - Σ d·y). Numerics: the greatest element
-    is subtracted first, so nothing overflows; NaN where a row holds NaN, inf, or nothing but -inf.
+    is subtracted first, so nothing overflows; NaN where a row holds NaN, inf, or nothing but -inf. Along the last axis,
+    GPUs compute exponentials of halves to 2^-17, and take those below 2^-126 for 0.
     """
     x = floating(tensor("softmax", x))
     return apply("softmax", x, axis=normalize_axis(axis, x.ndim, "softmax"))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from rlx.conformance.case import Case, InputSpec
 from rlx.conformance.cases.shapes import ALL, SHAPES, label
 from rlx.conformance.tolerances import BITS
-from rlx.dtypes import DType, bf16, f32, i64, u8
+from rlx.dtypes import DType, bf16, f16, f32, i64, u8
 
 Shape = tuple[int, ...]
 
@@ -62,6 +62,9 @@ def _transpose() -> Iterator[Case]:
     for dtype in ALL:
         yield case((33, 65), (1, 0), dtype)
         yield case((4, 3, 5), (1, 2, 0), dtype)
+    for dtype in (f16, bf16):  # even sizes: moved in pairs
+        yield case((66, 98), (1, 0), dtype)
+        yield case((3, 34, 20), (0, 2, 1), dtype)
 
 
 def _expand() -> Iterator[Case]:

@@ -67,6 +67,8 @@ def _of(op: str) -> Iterator[Case]:
     for dtype in FLOATS:
         for shape, axes in (((9, 65), (1,)), ((65, 9), (0,)), ((5, 33, 3), (0, 2))):
             yield _case(op, shape, axes, dtype, plain)
+        for shape, axes in (((9, 72), (1,)), ((65, 34), (0,))):  # 16 bits: eight of a row, two columns at once
+            yield _case(op, shape, axes, dtype, plain)
         yield _case(op, (257,), (0,), dtype, plain, keepdims=True)
         yield _case(op, (33, 129), (1,), dtype, "holes")
         yield _case(op, (33, 12), (1,), dtype, "ties")
