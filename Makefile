@@ -46,6 +46,7 @@ mutation: venv
 
 onnx-suite: venv
 	@$(TEST_ENV) $(PY) -m rlx.formats.onnx.suite --device cpu --device vulkan --sets tests/onnx/data/suite-classes.json --expect tests/onnx/data/not-passing.json --docs docs/onnx.md
+	@$(TEST_ENV) $(PY) -m tests.onnx.light cpu vulkan
 
 shaders: venv
 	@tools/system.sh glslang
