@@ -276,6 +276,84 @@ def test_declared_outputs_are_held_against_what_comes() -> None:
     refused(model([RELU], {"x": [2, -3]}, {"y": None}), "'x': is declared with dimension -3")
 
 
+HUGE = 1 << 40
+
+
+@pytest.mark.parametrize(
+    "made, weights, text",
+    [
+        (node("Unique", "k", "y", name="n", axis=7), {}, "axis 7 is out of range"),
+        (node("LpPool", "x4", "y", name="n", kernel_shape=[2, 2], p=0), {}, "p is 0"),
+        (
+            node("LpPool", "x4", "y", name="n", kernel_shape=[2, 2], pads=[0, 0, 1 << 27, 0]),
+            {},
+            "elements under all",
+        ),
+        (node("AveragePool", "x4", "y", name="n", kernel_shape=[HUGE, 1]), {}, "out of range"),
+        (node("MaxPool", "x4", "y", name="n", kernel_shape=[2, 2], strides=[0, 1]), {}, "out of range"),
+        (
+            node("Range", "a b c", "y", name="n"),
+            {"a": np.array(0), "b": np.array(HUGE), "c": np.array(1)},
+            "has 1099511627776",
+        ),
+        (node("Range", "a b a", "y", name="n"), {"a": np.array(0), "b": np.array(9)}, "delta not 0"),
+        (node("Pad", "x p", "y", name="n"), {"p": np.array([HUGE, 0, 0, 0])}, "asks for shape"),
+        (
+            node("OneHot", "k d v", "y", name="n"),
+            {"d": np.array(HUGE), "v": np.ones(2, np.float32)},
+            "asks for shape",
+        ),
+        (node("Split", "x", "y", name="n", num_outputs=1 << 40), {}, "num_outputs is"),
+        (node("DFT", "x4 d", "y", name="n"), {"d": np.array(HUGE)}, "expected"),
+        (node("EyeLike", "x", "y", name="n", k=HUGE), {}, ""),
+        (
+            node(
+                "TfIdfVectorizer",
+                "k",
+                "y",
+                name="n",
+                max_gram_length=1 << 40,
+                min_gram_length=1,
+                max_skip_count=1 << 40,
+                mode="TF",
+                ngram_counts=[0],
+                ngram_indexes=[1 << 40],
+                pool_int64s=[7],
+            ),
+            {},
+            "ngram_indexes reach",
+        ),
+    ],
+    ids=lambda v: f"{v.op_type}" if isinstance(v, onnx.NodeProto) else "",
+)
+def test_absurd_numbers(made: onnx.NodeProto, weights: dict[str, np.ndarray], text: str) -> None:
+    weights = {"k": np.array([7]), "x4": np.ones((1, 1, 4, 4), np.float32), **weights}
+    proto = model([made], X, {"y": None}, weights)
+    proto.graph.output[0].type.Clear()
+    tracemalloc.start()
+    try:
+        if text:
+            with pytest.raises((ModelFormatError, UnsupportedOp), match=f"'n'.*{text}"):
+                rlx.onnx.load(proto).run({"x": np.zeros((2, 3), np.float32)}, device="cpu")
+        else:
+            rlx.onnx.load(proto).run({"x": np.zeros((2, 3), np.float32)}, device="cpu")
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_loop_that_never_ends() -> None:
+    body = helper.make_graph(
+        [node("Identity", "go", "on"), node("Add", "v v", "w")],
+        "body",
+        [info("i", [], I64), info("go", [], TensorProto.BOOL), info("v", [2, 3])],
+        [info("on", [], TensorProto.BOOL), info("w", [2, 3])],
+    )
+    proto = model([node("Loop", "_ t x", "y", name="n", body=body)], X, {"y": None}, {"t": np.array(True)})
+    with pytest.raises(UnsupportedOp, match=r"'n'.*runs more than 2048 times"):
+        rlx.onnx.load(proto).run({"x": np.zeros((2, 3), np.float32)}, device="cpu")
+
+
 def test_mutants() -> None:
     """Bytes changed, put in and taken out: a model that loads and runs, or an rlx error; little memory."""
     rng = random.Random(4)

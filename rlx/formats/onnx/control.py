@@ -17,7 +17,7 @@ from rlx.formats.onnx.ops_movement import axis_of
 from rlx.ir import Tensor
 
 CONTROL = ("If", "Loop", "Scan")
-MAX_ITERATIONS = 1 << 14  # of a loop that is unrolled
+MAX_ITERATIONS = 1 << 11  # of a loop that is unrolled
 Body = Callable[[Any, Sequence[Value | None]], list[Value]]
 
 

@@ -11,7 +11,8 @@ from rlx.formats.onnx.call import Call, Result, Value
 from rlx.formats.onnx.elements import carrier, element
 from rlx.formats.onnx.table import op
 
-MAX_ELEMENTS = 1 << 31  # of a tensor that a model claims without giving its data
+MAX_ELEMENTS = 1 << 28  # of a tensor that a model claims without giving its data
+MAX_RANGE = 1 << 22  # of a Range, which is made while building
 
 
 @op("Constant")
@@ -66,7 +67,8 @@ def range_(c: Call) -> Result:
     if start.size != 1 or limit.size != 1 or step.size != 1 or step[0] == 0:
         raise c.bad("start, limit and delta must be one number each, delta not 0")
     count = max(math.ceil((limit[0].item() - start[0].item()) / step[0].item()), 0)
-    checked_shape(c, [count])
+    if count > MAX_RANGE:
+        raise c.unsupported(f"has {count} elements; at most {MAX_RANGE} are supported")
     kind = c.dtype()
     work = kind if kind.kind in "iu" or kind.itemsize >= 4 else np.dtype(np.float32)
     return c.tensor(

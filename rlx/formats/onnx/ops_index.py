@@ -14,6 +14,7 @@ from rlx.formats.onnx.table import op
 from rlx.ir import Tensor
 
 _I64 = np.dtype(np.int64)
+MAX_COUNTS = 1 << 22  # of n-grams, whose table is made while building
 
 
 @op("Gather")
@@ -95,6 +96,7 @@ def compress(c: Call) -> Result:
 @op("Unique")
 def unique(c: Call) -> tuple[Result, ...]:
     x, axis = c.known(0), c.int("axis")
+    axis = None if axis is None else axis_of(c, axis, x.ndim)
     values, first, inverse, counts = np.unique(x, True, True, True, axis)
     inverse = inverse.reshape(-1)
     if not c.int("sorted", 1):
@@ -171,6 +173,8 @@ def tf_idf(c: Call) -> Result:
             grams.setdefault(tuple(pool[k : k + n]), slot)
     rows = x.reshape(1, -1) if x.ndim < 2 else x
     width = max(places, default=-1) + 1
+    if min(places, default=0) < 0 or len(rows) * width > MAX_COUNTS:
+        raise c.bad(f"ngram_indexes reach from {min(places)} to {width - 1}; expected 0 to {MAX_COUNTS}")
     made = np.zeros((len(rows), width), np.float32)
     for row, words in enumerate(rows.tolist()):
         for gram, slot in _grams(words, low, high, skips, grams):
@@ -185,8 +189,8 @@ def _grams(
     words: list[int], low: int, high: int, skips: int, pool: dict[tuple[int, ...], int]
 ) -> list[tuple[tuple[int, ...], int]]:
     found = []
-    for n in range(low, high + 1):
-        for skip in range(skips + 1 if n > 1 else 1):
+    for n in range(low, min(high, len(words)) + 1):
+        for skip in range(min(skips, len(words)) + 1 if n > 1 else 1):
             step = skip + 1
             for start in range(len(words) - (n - 1) * step):
                 gram = tuple(words[start : start + n * step : step][:n])

@@ -70,9 +70,16 @@ def average_pool(c: Call) -> Result:
     return o.reshape(mean, (*x.shape[:2], *w.counts))
 
 
+def _power(c: Call) -> int:
+    p: int = c.int("p", 2)
+    if p < 1:
+        raise c.bad(f"p is {p}; expected at least 1")
+    return p
+
+
 @op("LpPool", since=2)
 def lp_pool(c: Call) -> Result:
-    x, p = _image(c), c.int("p", 2)
+    x, p = _image(c), _power(c)
     w = windows_of(c, x.shape[2:], None)
     found, _, _ = seen(c, o.abs(o.cast(x, f32) if x.dtype.is_half else x), w, 0.0)
     return o.reshape(_norm(found, p, 2, False), (*x.shape[:2], *w.counts))
@@ -99,4 +106,4 @@ def global_max_pool(c: Call) -> Result:
 @op("GlobalLpPool", since=2)
 def global_lp_pool(c: Call) -> Result:
     x = _image(c)
-    return _norm(o.abs(x), c.int("p", 2), tuple(range(2, x.ndim)), True)
+    return _norm(o.abs(x), _power(c), tuple(range(2, x.ndim)), True)

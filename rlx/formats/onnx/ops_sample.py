@@ -11,7 +11,10 @@ from rlx.dtypes import f32, i64
 from rlx.formats.onnx.call import Call, Result
 from rlx.formats.onnx.ops_conv import conv_windows
 from rlx.formats.onnx.table import op
+from rlx.formats.onnx.windows import want_table
 from rlx.ir import Tensor
+
+MAX_SAMPLES = 1 << 26  # of a RoiAlign
 
 
 def _corner(rows: Tensor, base: Tensor, y: Tensor, x: Tensor, size: tuple[int, int]) -> Tensor:
@@ -50,6 +53,9 @@ def roi_align(c: Call) -> Result:
         raise c.unsupported(
             "sampling_ratio 0, as many samples as a region is large, is not supported; give it"
         )
+    samples = [rois.shape[0], x.shape[1], height * ratio, width * ratio]
+    if math.prod(samples) > MAX_SAMPLES:
+        raise c.unsupported(f"takes {samples} samples; at most {MAX_SAMPLES} are supported")
     corners = o.sub(o.mul(o.cast(rois, f32), scale), 0.5 if half else 0.0)
     (n, _, h, w), count = x.shape, rois.shape[0]
     lines = []
@@ -103,6 +109,7 @@ def deform_conv(c: Call) -> Result:
         raise c.bad(f"the weight is {weight.shape}, the offsets {offset.shape}; they do not fit {x.shape}")
     if mask is not None and mask.shape != (n, parts * taps, *s.counts):
         raise c.bad(f"the mask is {mask.shape}; expected {(n, parts * taps, *s.counts)}")
+    want_table(c, s)
     places = s.places().transpose(1, 0, 2).astype(np.float32)  # (taps, windows, 2)
     moved = o.reshape(o.cast(offset, f32), (n * parts, taps, 2, count))
     y = o.add(moved[:, :, 0], c.tensor(np.ascontiguousarray(places[..., 0])))

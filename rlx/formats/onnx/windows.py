@@ -15,6 +15,7 @@ from rlx.formats.onnx.call import Call
 from rlx.ir import Tensor
 
 MAX_WINDOW = 1 << 24  # of elements under one window, which a model may only claim
+MAX_TABLE = 1 << 22  # of elements under all windows, where a table lists them
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,18 @@ def windows_of(c: Call, sizes: Sequence[int], kernel: Sequence[int] | None) -> W
     return Windows(tuple(sizes), tuple(kernel), tuple(strides), tuple(dilations), tuple(pairs), ceil_mode)
 
 
+def want_table(c: Call, w: Windows) -> None:
+    """Raises: UnsupportedOp when a table of every tap of every window would be absurdly large."""
+    entries = math.prod(w.counts) * math.prod(w.kernel)
+    if entries > MAX_TABLE:
+        raise c.unsupported(
+            f"{entries} elements under all windows; at most {MAX_TABLE} are supported in this form"
+        )
+
+
 def seen(c: Call, x: Tensor, w: Windows, fill: float) -> tuple[Tensor, npt.NDArray[Any], npt.NDArray[Any]]:
     """(lines, windows, taps): what each window of each channel sees, `fill` outside; and the table of places."""
+    want_table(c, w)
     index, inside = w.table()
     lines = x.shape[0] * x.shape[1]
     flat = o.reshape(x, (lines, math.prod(w.sizes)))
