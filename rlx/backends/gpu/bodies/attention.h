@@ -2,7 +2,7 @@
 // keys come 64 at a time, and the sums so far are scaled down whenever a larger score appears (Milakov and
 // Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
 // Constants: see attention_tiles.h. A row that sees no key is zero.
-// A thread owns four queries: their scores of four keys, and every sixteenth column of their results.
+// A thread owns four queries: their scores of four keys, and a sixteenth of the columns of their results.
 #include "attention_tiles.h"
 
 RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(T) y, const uint count,
@@ -18,23 +18,25 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
     PTR(T) pk = SKIP(T, k, kv * sk, d);
     PTR(T) pv = SKIP(T, v, kv * sk, d);
     PTR(M) pm = SKIP(M, SKIP(M, mask, b, mb), h, mh);
-    const uint tx = THREAD % 16u, i0 = q0 + THREAD / 16u * 4u;
+    const uint i0 = q0 + TY * 4u;
     const int len = key_count(lengths, b * each, sk), reach = int(window);
     const int begin = first_seen(int(q0), len - int(sq), reach);
     const int end = after_seen(int(q0 + TILE), len - int(sq), reach, len);
     const float inverse_cap = CAPPED ? p_recip_f(cap) : 0.0f;
 
     const vec4 zero = all4(0.0f);
-    vec4 out_[WIDE];  // of four queries, column tx + 16 j
+    vec4 out_[WIDE], next_a, next_b, next_x[2];  // of four queries, COLUMN(j)
     UNROLL for (uint j = 0u; j < WIDE; j++) out_[j] = zero;
     vec4 top = all4(-INFINITE), total = zero;
+    PRODUCT_START(pq, q0, sq, pk, uint(begin), uint(len), d)
     for (int at = begin; at < end; at += int(TILE)) {
         const uint k0 = uint(at);
         vec4 s[4];  // s[key]: four queries
-        TILE_PRODUCT(s, pq, q0, sq, pk, k0, uint(len), d)
+        PRODUCT(s, pq, q0, sq, pk, k0, uint(len), d)
+        APPLY_START(pv, k0, uint(len), d)
         vec4 best = all4(-INFINITE);
         UNROLL for (uint j = 0u; j < 4u; j++) {
-            const uint key = k0 + tx * 4u + j;
+            const uint key = k0 + TX * 4u + j;
             s[j] = times4(s[j], all4(scale));
             if (CAPPED) s[j] = times4(bend4(s[j], inverse_cap), all4(cap));
             s[j] = VEC4(masked(pm, s[j].x, i0, key, sq, len, reach, mq, mk),
@@ -44,25 +46,26 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
             best = larger4(s[j], best);
         }
         BARRIER;
-        pool[THREAD] = best;
+        pool[TY * 16u + TX] = best;
         BARRIER;
         vec4 next = top;
-        for (uint i = 0u; i < 16u; i++) next = larger4(pool[THREAD / 16u * 16u + i], next);
+        for (uint i = 0u; i < 16u; i++) next = larger4(pool[TY * 16u + i], next);
         const vec4 less = exp4(top, next);
         top = next;
         vec4 sum = zero;
         UNROLL for (uint j = 0u; j < 4u; j++) {
             const vec4 e = exp4(s[j], top);
-            weights[(tx * 4u + j) * 16u + THREAD / 16u] = e;
+            weights[(TX * 4u + j) * 16u + TY] = e;
             sum = plus4(sum, e);
         }
-        pool[256u + THREAD] = sum;
+        pool[256u + TY * 16u + TX] = sum;
         BARRIER;
         sum = zero;
-        for (uint i = 0u; i < 16u; i++) sum = plus4(sum, pool[256u + THREAD / 16u * 16u + i]);
+        for (uint i = 0u; i < 16u; i++) sum = plus4(sum, pool[256u + TY * 16u + i]);
         total = plus4(times4(total, less), sum);
         UNROLL for (uint j = 0u; j < WIDE; j++) out_[j] = times4(out_[j], less);
-        TILE_APPLY(out_, pv, k0, uint(len), d)
+        PRODUCT_START(pq, q0, sq, pk, k0 + TILE, uint(len), d)
+        APPLY(out_, pv, k0, uint(len), d)
     }
     const vec4 factor = VEC4(inverse(total.x), inverse(total.y), inverse(total.z), inverse(total.w));
     PTR(T) py = SKIP(T, y, bh * sq, d);

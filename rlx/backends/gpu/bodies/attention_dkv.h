@@ -1,7 +1,7 @@
 // The gradients of the keys and values for tiles of 64 keys of one key head: over the query heads that share it, in
 // order, and over their queries, 64 at a time, dv = sum of P dy and dk = sum of dS q, with P and dS as in
 // attention_dq.h, whose `rows` this reads. No atomics: each key has one owner.
-// Constants: see attention_tiles.h. A thread owns four keys: their scores of four queries, and every sixteenth column of
+// Constants: see attention_tiles.h. A thread owns four keys: their scores of four queries, and a sixteenth of the columns of
 // their results.
 #include "attention_tiles.h"
 
@@ -16,7 +16,7 @@ RLX_FN void attention_dkv_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) m
     const uint b = kv / kv_heads;
     PTR(T) pk = SKIP(T, k, kv * sk, d);
     PTR(T) pv = SKIP(T, v, kv * sk, d);
-    const uint tx = THREAD % 16u, ty = THREAD / 16u, j0 = k0 + ty * 4u;
+    const uint j0 = k0 + TY * 4u;
     const int len = key_count(lengths, b * each, sk), reach = int(window), shift = len - int(sq);
     // The queries that see some of these keys: the same rule, seen from the keys.
     int begin = 0, end = int(sq);
@@ -29,7 +29,7 @@ RLX_FN void attention_dkv_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) m
     const float inverse_cap = CAPPED ? p_recip_f(cap) : 0.0f;
 
     const vec4 zero = all4(0.0f);
-    vec4 of_k[WIDE], of_v[WIDE];  // of four keys, column tx + 16 j
+    vec4 of_k[WIDE], of_v[WIDE], next_a, next_b, next_x[2];  // of four keys, COLUMN(j)
     UNROLL for (uint j = 0u; j < WIDE; j++) {
         of_k[j] = zero;
         of_v[j] = zero;
@@ -42,13 +42,16 @@ RLX_FN void attention_dkv_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) m
         PTR(f32) tops = SKIP(f32, rows, bh, sq);
         PTR(f32) factors = SKIP(f32, SKIP(f32, rows, count, sq), bh, sq);
         PTR(f32) deltas = SKIP(f32, SKIP(f32, rows, 2u * count, sq), bh, sq);
+        PRODUCT_START(pk, k0, uint(len), pq, uint(begin), sq, d)
         for (int at = begin; at < end; at += int(TILE)) {
             const uint q0 = uint(at);
             vec4 s[4], dp[4];  // by query: four keys
-            TILE_PRODUCT(s, pk, k0, uint(len), pq, q0, sq, d)
-            TILE_PRODUCT(dp, pv, k0, uint(len), pd, q0, sq, d)
+            PRODUCT(s, pk, k0, uint(len), pq, q0, sq, d)
+            PRODUCT_START(pv, k0, uint(len), pd, q0, sq, d)
+            PRODUCT(dp, pv, k0, uint(len), pd, q0, sq, d)
+            APPLY_START(pd, q0, sq, d)
             UNROLL for (uint j = 0u; j < 4u; j++) {
-                const uint i = q0 + tx * 4u + j;
+                const uint i = q0 + TX * 4u + j;
                 const bool there = i < sq;
                 const float top = there ? LOAD(f32, tops, i) : 0.0f, factor = there ? LOAD(f32, factors, i) : 0.0f;
                 const float delta = there ? LOAD(f32, deltas, i) : 0.0f;
@@ -60,14 +63,16 @@ RLX_FN void attention_dkv_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) m
                             masked(pm, s[j].z, i, j0 + 2u, sq, len, reach, mq, mk),
                             masked(pm, s[j].w, i, j0 + 3u, sq, len, reach, mq, mk));
                 s[j] = times4(exp4(s[j], all4(top)), all4(factor));
-                weights[(tx * 4u + j) * 16u + ty] = s[j];
+                weights[(TX * 4u + j) * 16u + TY] = s[j];
                 dp[j] = times4(s[j], minus4(dp[j], all4(delta)));
                 if (CAPPED) dp[j] = times4(dp[j], minus4(all4(1.0f), times4(bent, bent)));
             }
-            TILE_APPLY(of_v, pd, q0, sq, d)
+            APPLY(of_v, pd, q0, sq, d)
+            APPLY_START(pq, q0, sq, d)
             BARRIER;
-            UNROLL for (uint j = 0u; j < 4u; j++) weights[(tx * 4u + j) * 16u + ty] = dp[j];
-            TILE_APPLY(of_k, pq, q0, sq, d)
+            UNROLL for (uint j = 0u; j < 4u; j++) weights[(TX * 4u + j) * 16u + TY] = dp[j];
+            PRODUCT_START(pk, k0, uint(len), pq, q0 + TILE, sq, d)
+            APPLY(of_k, pq, q0, sq, d)
         }
     }
     PTR(T) made_k = SKIP(T, dk, kv * sk, d);

@@ -19,7 +19,7 @@ RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) ma
     PTR(T) pk = SKIP(T, k, kv * sk, d);
     PTR(T) pv = SKIP(T, v, kv * sk, d);
     PTR(M) pm = SKIP(M, SKIP(M, mask, b, mb), h, mh);
-    const uint tx = THREAD % 16u, ty = THREAD / 16u, i0 = q0 + ty * 4u;
+    const uint i0 = q0 + TY * 4u;
     const int len = key_count(lengths, b * each, sk), reach = int(window);
     const int begin = first_seen(int(q0), len - int(sq), reach);
     const int end = after_seen(int(q0 + TILE), len - int(sq), reach, len);
@@ -27,17 +27,23 @@ RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) ma
 
     const vec4 zero = all4(0.0f);
     vec4 top = all4(-INFINITE), total = zero, delta = zero, factor = zero;
-    vec4 out_[WIDE];  // of four queries, column tx + 16 j
+    vec4 out_[WIDE], next_a, next_b, next_x[2];  // of four queries, COLUMN(j)
     UNROLL for (uint j = 0u; j < WIDE; j++) out_[j] = zero;
     for (uint pass = 0u; pass < 2u; pass++) {
+        PRODUCT_START(pq, q0, sq, pk, uint(begin), uint(len), d)
         for (int at = begin; at < end; at += int(TILE)) {
             const uint k0 = uint(at);
             vec4 s[4], dp[4], slope[4];  // by key: four queries
-            TILE_PRODUCT(s, pq, q0, sq, pk, k0, uint(len), d)
-            TILE_PRODUCT(dp, pd, q0, sq, pv, k0, uint(len), d)
+            PRODUCT(s, pq, q0, sq, pk, k0, uint(len), d)
+            PRODUCT_START(pd, q0, sq, pv, k0, uint(len), d)
+            PRODUCT(dp, pd, q0, sq, pv, k0, uint(len), d)
+            PRODUCT_START(pq, q0, sq, pk, k0 + TILE, uint(len), d)
+            if (pass == 1u) {
+                APPLY_START(pk, k0, uint(len), d)
+            }
             vec4 best = all4(-INFINITE);
             UNROLL for (uint j = 0u; j < 4u; j++) {
-                const uint key = k0 + tx * 4u + j;
+                const uint key = k0 + TX * 4u + j;
                 s[j] = times4(s[j], all4(scale));
                 const vec4 bent = bend4(s[j], inverse_cap);
                 slope[j] = minus4(all4(1.0f), times4(bent, bent));
@@ -50,10 +56,10 @@ RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) ma
             }
             if (pass == 0u) {
                 BARRIER;
-                pool[THREAD] = best;
+                pool[TY * 16u + TX] = best;
                 BARRIER;
                 vec4 next = top;
-                for (uint i = 0u; i < 16u; i++) next = larger4(pool[ty * 16u + i], next);
+                for (uint i = 0u; i < 16u; i++) next = larger4(pool[TY * 16u + i], next);
                 const vec4 less = exp4(top, next);
                 top = next;
                 vec4 sum = zero, product = zero;
@@ -63,14 +69,14 @@ RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) ma
                     product = plus4(product, times4(e, dp[j]));
                 }
                 BARRIER;
-                pool[THREAD] = sum;
-                pool[256u + THREAD] = product;
+                pool[TY * 16u + TX] = sum;
+                pool[256u + TY * 16u + TX] = product;
                 BARRIER;
                 sum = zero;
                 product = zero;
                 for (uint i = 0u; i < 16u; i++) {
-                    sum = plus4(sum, pool[ty * 16u + i]);
-                    product = plus4(product, pool[256u + ty * 16u + i]);
+                    sum = plus4(sum, pool[TY * 16u + i]);
+                    product = plus4(product, pool[256u + TY * 16u + i]);
                 }
                 total = plus4(times4(total, less), sum);
                 delta = plus4(times4(delta, less), product);
@@ -78,15 +84,15 @@ RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) ma
                 UNROLL for (uint j = 0u; j < 4u; j++) {
                     vec4 e = times4(times4(exp4(s[j], top), factor), minus4(dp[j], delta));
                     if (CAPPED) e = times4(e, slope[j]);
-                    weights[(tx * 4u + j) * 16u + ty] = e;
+                    weights[(TX * 4u + j) * 16u + TY] = e;
                 }
-                TILE_APPLY(out_, pk, k0, uint(len), d)
+                APPLY(out_, pk, k0, uint(len), d)
             }
         }
         if (pass == 0u) {
             factor = VEC4(inverse(total.x), inverse(total.y), inverse(total.z), inverse(total.w));
             delta = times4(delta, factor);
-            if (tx == 0u) {
+            if (TX == 0u) {
                 PTR(f32) tops = SKIP(f32, rows, bh, sq);
                 PTR(f32) factors = SKIP(f32, SKIP(f32, rows, count, sq), bh, sq);
                 PTR(f32) deltas = SKIP(f32, SKIP(f32, rows, 2u * count, sq), bh, sq);

@@ -11,6 +11,15 @@
 #define TILE 64u
 #define STEP 16u  // columns of both operands in shared memory at once
 #define SLICE (WIDE <= 2u ? 64u : (WIDE <= 4u ? 32u : (WIDE <= 8u ? 16u : 8u)))  // rows of x: 2048 elements at most
+// A warp has eight threads along columns and four along rows: each pair of reads from shared memory serves it at once.
+#define TX (THREAD % 8u + THREAD / 32u % 2u * 8u)
+#define TY (THREAD / 8u % 4u + THREAD / 64u * 4u)
+// This thread's columns of a result, four together where the width allows it.
+#define TOGETHER (WIDE % 4u == 0u)
+#define COLUMN(j) (TOGETHER ? (j) / 4u * 64u + TX * 4u + (j) % 4u : TX + 16u * (j))
+// Where four rows of one column of an operand lie: the rows of columns that are stored together are kept in different
+// banks.
+#define QUAD_AT(column, rows4) ((column) * 16u + ((rows4) ^ ((column) / 4u % 4u * 2u)))
 
 // First a (1024 floats, [column][row]) and b (1024, [column][row]); then maxima and sums; then a slice of x.
 SHARED vec4 pool[512];
@@ -36,27 +45,30 @@ RLX_FN vec4 bend4(const vec4 s, const float inverse_cap) {
 
 RLX_QUAD(quad, T, ALIGNED)
 
-// s[column] = the sums over d of rows a0 … a0 + 63 of A times rows b0 … b0 + 63 of B, both (rows, d): of this thread's
-// four rows of A with its four of B.
-#define TILE_PRODUCT(s, A, a0, a_rows, B, b0, b_rows, d)                                  \
+// PRODUCT: s[column] = the sums over d of rows a0 … a0 + 63 of A times rows b0 … b0 + 63 of B, both (rows, d): of this
+// thread's four rows of A with its four of B. The first columns were fetched by PRODUCT_START, the next ones are on
+// their way while these are used; so are the rows of X in APPLY.
+#define PRODUCT_START(A, a0, a_rows, B, b0, b_rows, d)                                    \
+    next_a = quad(A, (a0) + THREAD / 4u, THREAD % 4u * 4u, a_rows, d);                    \
+    next_b = quad(B, (b0) + THREAD / 4u, THREAD % 4u * 4u, b_rows, d);
+#define PLACE_COLUMNS(base, v)                                                            \
+    ELEMENT(pool, base + QUAD_AT(THREAD % 4u * 4u, THREAD / 16u) * 4u + THREAD / 4u % 4u) = v.x;      \
+    ELEMENT(pool, base + QUAD_AT(THREAD % 4u * 4u + 1u, THREAD / 16u) * 4u + THREAD / 4u % 4u) = v.y; \
+    ELEMENT(pool, base + QUAD_AT(THREAD % 4u * 4u + 2u, THREAD / 16u) * 4u + THREAD / 4u % 4u) = v.z; \
+    ELEMENT(pool, base + QUAD_AT(THREAD % 4u * 4u + 3u, THREAD / 16u) * 4u + THREAD / 4u % 4u) = v.w;
+#define PRODUCT(s, A, a0, a_rows, B, b0, b_rows, d)                                       \
     UNROLL for (uint tp = 0u; tp < 4u; tp++) s[tp] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);        \
     for (uint d0 = 0u; d0 < d; d0 += STEP) {                                              \
-        const uint r = THREAD / 4u, c = THREAD % 4u * 4u;                                 \
-        const vec4 from_a = quad(A, a0 + r, d0 + c, a_rows, d);                           \
-        const vec4 from_b = quad(B, b0 + r, d0 + c, b_rows, d);                           \
         BARRIER;                                                                          \
-        ELEMENT(pool, c * TILE + r) = from_a.x;                                           \
-        ELEMENT(pool, (c + 1u) * TILE + r) = from_a.y;                                    \
-        ELEMENT(pool, (c + 2u) * TILE + r) = from_a.z;                                    \
-        ELEMENT(pool, (c + 3u) * TILE + r) = from_a.w;                                    \
-        ELEMENT(pool, 1024u + c * TILE + r) = from_b.x;                                   \
-        ELEMENT(pool, 1024u + (c + 1u) * TILE + r) = from_b.y;                            \
-        ELEMENT(pool, 1024u + (c + 2u) * TILE + r) = from_b.z;                            \
-        ELEMENT(pool, 1024u + (c + 3u) * TILE + r) = from_b.w;                            \
+        PLACE_COLUMNS(0u, next_a)                                                         \
+        PLACE_COLUMNS(1024u, next_b)                                                      \
         BARRIER;                                                                          \
+        if (d0 + STEP < d) {                                                              \
+            next_a = quad(A, (a0) + THREAD / 4u, d0 + STEP + THREAD % 4u * 4u, a_rows, d); \
+            next_b = quad(B, (b0) + THREAD / 4u, d0 + STEP + THREAD % 4u * 4u, b_rows, d); \
+        }                                                                                 \
         UNROLL for (uint tp = 0u; tp < STEP; tp++) {                                      \
-            const vec4 row4 = pool[tp * 16u + THREAD / 16u];                              \
-            const vec4 column4 = pool[256u + tp * 16u + THREAD % 16u];                    \
+            const vec4 row4 = pool[QUAD_AT(tp, TY)], column4 = pool[256u + QUAD_AT(tp, TX)]; \
             FMA_ROW(s[0], column4.x, row4)                                                \
             FMA_ROW(s[1], column4.y, row4)                                                \
             FMA_ROW(s[2], column4.z, row4)                                                \
@@ -64,34 +76,66 @@ RLX_QUAD(quad, T, ALIGNED)
         }                                                                                 \
     }
 
-// Y[j] += the sums over the tile's 64 columns of `weights` times rows x0 … x0 + 63 of X (x_rows, d): of this thread's
-// four rows of weights, column THREAD % 16 + 16 j of X. `weights` are complete: a barrier comes first.
-#define TILE_APPLY(Y, X, x0, x_rows, d)                                                   \
+// APPLY: Y[j] += the sums over the tile's 64 columns of `weights` times rows x0 … x0 + 63 of X (x_rows, d): of this
+// thread's four rows of weights, COLUMN(j) of X. `weights` are complete: a barrier comes first.
+#define FETCH_SLICE(X, x0, x_rows, d)                                                     \
+    UNROLL for (uint tn = 0u; tn < 2u; tn++) {                                            \
+        const uint ta = THREAD + tn * 256u;                                               \
+        if (ta < SLICE * 4u * WIDE)                                                       \
+            next_x[tn] = quad(X, (x0) + ta / (4u * WIDE), ta % (4u * WIDE) * 4u, x_rows, d); \
+    }
+#define APPLY_START(X, x0, x_rows, d) FETCH_SLICE(X, x0, x_rows, d)
+#define APPLY(Y, X, x0, x_rows, d)                                                        \
     for (uint s0 = 0u; s0 < TILE; s0 += SLICE) {                                          \
         BARRIER;                                                                          \
-        for (uint ta = THREAD; ta < SLICE * 4u * WIDE; ta += 256u) {                      \
-            const uint r = ta / (4u * WIDE), c = ta % (4u * WIDE) * 4u;                   \
-            pool[ta] = quad(X, x0 + s0 + r, c, x_rows, d);                                \
+        UNROLL for (uint tn = 0u; tn < 2u; tn++) {                                        \
+            if (THREAD + tn * 256u < SLICE * 4u * WIDE) pool[THREAD + tn * 256u] = next_x[tn]; \
         }                                                                                 \
         BARRIER;                                                                          \
+        if (s0 + SLICE < TILE) {                                                          \
+            FETCH_SLICE(X, (x0) + s0 + SLICE, x_rows, d)                                  \
+        }                                                                                 \
         for (uint r = 0u; r < SLICE; r++) {                                               \
-            const vec4 w = weights[(s0 + r) * 16u + THREAD / 16u];                        \
-            UNROLL for (uint j = 0u; j < WIDE; j++) {                                     \
-                const float e = ELEMENT(pool, r * 16u * WIDE + THREAD % 16u + 16u * j);   \
-                FMA_ROW(Y[j], e, w)                                                       \
+            const vec4 w = weights[(s0 + r) * 16u + TY];                                  \
+            if (TOGETHER) {                                                               \
+                UNROLL for (uint j = 0u; j < WIDE / 4u; j++) {                            \
+                    const vec4 e = pool[r * 4u * WIDE + j * 16u + TX];                    \
+                    FMA_ROW(Y[j * 4u], e.x, w)                                            \
+                    FMA_ROW(Y[j * 4u + 1u], e.y, w)                                       \
+                    FMA_ROW(Y[j * 4u + 2u], e.z, w)                                       \
+                    FMA_ROW(Y[j * 4u + 3u], e.w, w)                                       \
+                }                                                                         \
+            } else {                                                                      \
+                UNROLL for (uint j = 0u; j < WIDE; j++) {                                 \
+                    const float e = ELEMENT(pool, r * 16u * WIDE + TX + 16u * j);         \
+                    FMA_ROW(Y[j], e, w)                                                   \
+                }                                                                         \
             }                                                                             \
         }                                                                                 \
     }
 
-// This thread's rows r0 … r0 + 3 and columns THREAD % 16 + 16 j of TO (rows, d).
+// This thread's rows r0 … r0 + 3 of TO (rows, d), each times its part of factor.
 #define TILE_STORE(TO, Y, r0, rows, d, factor)                                            \
-    UNROLL for (uint j = 0u; j < WIDE; j++) {                                             \
-        const uint c = THREAD % 16u + 16u * j;                                            \
-        const vec4 made = times4(Y[j], factor);                                           \
-        if (c < d) {                                                                      \
-            if (r0 < rows) STORE(T, TO, (r0) * d + c, made.x);                            \
-            if (r0 + 1u < rows) STORE(T, TO, (r0 + 1u) * d + c, made.y);                  \
-            if (r0 + 2u < rows) STORE(T, TO, (r0 + 2u) * d + c, made.z);                  \
-            if (r0 + 3u < rows) STORE(T, TO, (r0 + 3u) * d + c, made.w);                  \
+    UNROLL for (uint j = 0u; j < WIDE; j++) Y[j] = times4(Y[j], factor);                  \
+    if (TOGETHER && ALIGNED) {                                                            \
+        UNROLL for (uint j = 0u; j < WIDE / 4u; j++) {                                    \
+            const uint c = COLUMN(j * 4u);                                                \
+            const vec4 y0 = Y[j * 4u], y1 = Y[j * 4u + 1u], y2 = Y[j * 4u + 2u], y3 = Y[j * 4u + 3u]; \
+            if (c < d) {                                                                  \
+                if (r0 < rows) STORE4(T, TO, ((r0) * d + c) / 4u, VEC4(y0.x, y1.x, y2.x, y3.x));           \
+                if (r0 + 1u < rows) STORE4(T, TO, ((r0 + 1u) * d + c) / 4u, VEC4(y0.y, y1.y, y2.y, y3.y)); \
+                if (r0 + 2u < rows) STORE4(T, TO, ((r0 + 2u) * d + c) / 4u, VEC4(y0.z, y1.z, y2.z, y3.z)); \
+                if (r0 + 3u < rows) STORE4(T, TO, ((r0 + 3u) * d + c) / 4u, VEC4(y0.w, y1.w, y2.w, y3.w)); \
+            }                                                                             \
+        }                                                                                 \
+    } else {                                                                              \
+        UNROLL for (uint j = 0u; j < WIDE; j++) {                                         \
+            const uint c = COLUMN(j);                                                     \
+            if (c < d) {                                                                  \
+                if (r0 < rows) STORE(T, TO, (r0) * d + c, Y[j].x);                        \
+                if (r0 + 1u < rows) STORE(T, TO, (r0 + 1u) * d + c, Y[j].y);              \
+                if (r0 + 2u < rows) STORE(T, TO, (r0 + 2u) * d + c, Y[j].z);              \
+                if (r0 + 3u < rows) STORE(T, TO, (r0 + 3u) * d + c, Y[j].w);              \
+            }                                                                             \
         }                                                                                 \
     }
