@@ -89,6 +89,41 @@ def test_the_cache_of_programs_is_capped() -> None:
     for n in range(40):
         loaded.run({"x": f32(n)}, device="cpu")
     assert len(loaded.programs) == 16
+    first, last = f32(0), loaded.programs[-1]
+    loaded.run({"x": first}, device="cpu")  # compiled again
+    assert last in loaded.programs and loaded.programs[-1].run({"x": first})["y"].shape == (0,)
+
+
+def test_programs_that_leave_the_cache_are_closed_and_a_model_can_be() -> None:
+    x = f32(1, 64)
+    with rlx.onnx.load(mlp()) as loaded:
+        want = loaded.run({"x": x}, device="cpu")["y"]
+        (first,) = loaded.programs
+        for n in range(2, 18):
+            loaded.run({"x": f32(n, 64)}, device="cpu")
+        with pytest.raises(GraphError, match="closed"):
+            first.run({"x": x})
+        assert np.array_equal(loaded.run({"x": x}, device="cpu")["y"], want)
+    assert loaded.programs == []
+    assert np.array_equal(loaded.run({"x": x}, device="cpu")["y"], want)  # and used again
+
+
+def test_threads_with_more_shapes_than_the_cache_holds() -> None:
+    loaded = rlx.onnx.load(mlp())
+    wrong: list[int] = []
+
+    def work(k: int) -> None:
+        for n in range(1, 40):
+            rows = 1 + (n * (k + 3)) % 37
+            if loaded.run({"x": np.ones((rows, 64), np.float32)}, device="cpu")["y"].shape != (rows, 3):
+                wrong.append(rows)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == [] and len(loaded.programs) == 16
 
 
 def test_inputs_are_held_against_the_declaration() -> None:

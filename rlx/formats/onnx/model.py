@@ -7,7 +7,8 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 
@@ -63,6 +64,10 @@ class Program:
         self._fixed = dict(fixed)
         self._outputs = dict(outputs)
 
+    def close(self) -> None:
+        """Frees the program's memory; the weights stay with the model. Idempotent."""
+        self.graph.close()
+
     def report(self) -> Report:
         """How each node runs on the device: native, decomposed, host."""
         return self.graph.report()
@@ -112,6 +117,7 @@ class Model:
         self._fixed: set[str] = set()
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._sessions: dict[tuple[str, str], tuple[Session, Weights]] = {}
+        self._running: Counter[int] = Counter()  # how many runs are under way, by the program's identity
         self._lock = threading.RLock()
 
     def run(
@@ -125,7 +131,13 @@ class Model:
         arrays = self.accept(inputs or {})
         with self._lock:
             program = self._program(arrays, device, precision)
-        return program.run(arrays)
+            self._running[id(program)] += 1
+        try:
+            return program.run(arrays)
+        finally:
+            with self._lock:
+                self._running[id(program)] -= 1
+                self._drop(program)
 
     def compile(
         self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None, *, device: str = "auto",
@@ -205,8 +217,34 @@ class Model:
                 continue
             self._programs[key] = program
             while len(self._programs) > CACHE:
-                self._programs.popitem(last=False)  # closed when nobody runs it any more
+                self._drop(self._programs.popitem(last=False)[1])
             return program
+
+    def _drop(self, program: Program) -> None:
+        """Frees a program that the cache does not hold any more, once nobody runs it."""
+        if not self._running[id(program)]:
+            del self._running[id(program)]
+            if all(p is not program for p in self._programs.values()):
+                program.close()
+
+    def close(self) -> None:
+        """Frees the programs and the weights on every device; the model can be run again, and is then compiled anew.
+        Programs made by `compile` must be closed before, and no run be under way."""
+        with self._lock:
+            for program in self._programs.values():
+                program.close()
+            self._programs.clear()
+            for _, weights in self._sessions.values():
+                weights.close()
+            self._sessions.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def build(
         self, arrays: Mapping[str, Array], fixed: Mapping[str, Array]
