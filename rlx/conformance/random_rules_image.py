@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def _picture(b: Builder, channels: int | None = None) -> Tensor:
     shape = (1 + b.below(2), channels or 1 + b.below(4), 4 + b.below(4), 4 + b.below(4))
-    return b.leaf(shape, b.choose((f32, f16)))
+    return b.leaf(shape, b.choose((f32, f16)) if f16 in b.dtypes else f32)
 
 
 @rule("conv")
@@ -45,7 +45,7 @@ def _conv_grads(b: Builder) -> Made:
     return dx, apply("conv_grad_weight", x, y, kernel=w.shape[2:], **attrs)
 
 
-@rule("max_pool")
+@rule("max_pool", rough=True)
 def _pool(b: Builder) -> Made:
     x = _picture(b)
     how = {"strides": b.choose((1, 2)), "pads": b.choose((0, 1)), "ceil_mode": b.chance(0.5)}
@@ -61,7 +61,7 @@ def _resize(b: Builder) -> Made:
     return ops.resize(x, sizes, mode=b.choose(("nearest", "linear", "cubic"))), ops.upsample2x(x)
 
 
-@rule("grid_sample")
+@rule("grid_sample", rough=True)
 def _grid_sample(b: Builder) -> Made:
     x = _picture(b)
     grid = b.leaf((x.shape[0], 1 + b.below(4), 1 + b.below(4), 2), x.dtype)

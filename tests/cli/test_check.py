@@ -63,7 +63,7 @@ def test_verbose_prints_every_node(rlx: Rlx, tiny: Path) -> None:
     assert all(line.startswith("  ok  nmse ") for line in lines[:-1])
 
 
-@pytest.mark.parametrize("op", ["attention", "layer_norm", "matmul"])
+@pytest.mark.parametrize("op", ["attention", "add_layer_norm", "matmul"])
 def test_a_kernel_that_is_off_by_a_thousandth(
     rlx: Rlx, tiny: Path, monkeypatch: pytest.MonkeyPatch, op: str
 ) -> None:
@@ -83,7 +83,7 @@ def test_a_kernel_that_is_off_by_a_thousandth(
 
 
 def test_a_single_nan(rlx: Rlx, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, "layer_norm", one_nan)
+    plant(monkeypatch, "add_layer_norm", one_nan)
     ran = rlx("check", tiny, "--device", "cpu")
     assert ran.status == 1 and "NaN or infinity in other places than the reference" in ran.out
 

@@ -98,7 +98,7 @@ class TestResume:
         count = len([c for c in all_cases() if c.op == "softmax"])
         assert f"{count} passed" in capsys.readouterr().out
 
-        def none_left(session: Session, left: list[Any]) -> Any:
+        def none_left(session: Session, left: list[Any], **options: Any) -> Any:
             assert left == []
             return iter(())
 
