@@ -68,8 +68,9 @@ def rows() -> Iterator[Row]:
         for deep in (1, 2):
             force = {"way": "matrix", "deep": deep, "keys": keys, "opaque": False}
             yield Row("prefill 4x16x2048x128", big, force=force, devices=only_cuda)
-    for keys in (32, 64):
-        yield Row("prefill 4x16x2048x128", big, force={"way": "matrix", "opaque": True, "keys": keys})
+    for deep, keys in ((1, 32), (1, 64), (2, 32)):
+        force = {"way": "matrix", "opaque": True, "deep": deep, "keys": keys}
+        yield Row("prefill 4x16x2048x128", big, force=force)
     yield Row("prefill 4x16x2048x128", big, force={"way": "tiles"})
     yield Row("prefill 4x16x2048x128", big, "f32", "bf16")
     yield Row("prefill 4x16x2048x128", big, "f32", "f16")
@@ -85,6 +86,9 @@ def rows() -> Iterator[Row]:
     for deep, keys in ((1, 64), (1, 128), (2, 64), (2, 128)):
         force = {"way": "matrix", "deep": deep, "keys": keys, "opaque": False}
         yield Row("prefill 4x32x2048x64", narrow, force=force, devices=only_cuda)
+    for deep, keys in ((1, 64), (1, 128), (2, 32), (2, 64)):
+        force = {"way": "matrix", "opaque": True, "deep": deep, "keys": keys}
+        yield Row("prefill 4x32x2048x64", narrow, force=force, devices=("vulkan",))
     yield Row("prefill 4x32x2048x64", narrow, "f32")
     wide = (2, 8, 8, 2048, 2048, 256)
     yield Row("prefill 2x8x2048x256", wide)

@@ -27,7 +27,7 @@ _LIMITS = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=227 << 10)
 _WORDS = {"coopmat", "bf16_coopmat", "subgroup"}
 BF16, F16 = ml_dtypes.bfloat16, np.float16
 # (opaque, deep, keys)
-WAYS = [(False, 1, 64), (False, 2, 64), (False, 2, 32), (True, 1, 64), (True, 1, 32)]
+WAYS = [(False, 1, 64), (False, 2, 64), (False, 2, 32), (True, 1, 64), (True, 1, 32), (True, 2, 32)]
 
 
 @pytest.fixture(autouse=True)

@@ -73,7 +73,8 @@ class Shape:
         """What it needs of shared memory."""
         row = 2 * max(1, math.ceil(d / 16)) + 1
         if self.opaque:
-            return 16 * (max(self.keys, 64) * row + 64 * (self.keys // 4 + 1))
+            rows = 64 * self.deep
+            return 16 * max(rows * row, self.keys * row + rows * (self.keys // 4 + 1))
         return 16 * row * (64 * self.deep + 4 * self.keys)
 
 
@@ -85,7 +86,7 @@ def shape_for(count: int, sq: int, d: int, opaque: bool, shared_bytes: int) -> S
     few = sq <= 64 or count * math.ceil(sq / 128) < UNITS
     deeps = (1,) if opaque or d > 128 or few else (2, 1)
     keys = (32,) if d > 128 else (64, 32)
-    if wish.deep is not None and not opaque:
+    if wish.deep is not None:
         deeps = (wish.deep,)
     if wish.keys is not None:
         keys = (wish.keys,)

@@ -1,12 +1,13 @@
 // out = softmax(q k^T * scale + mask) v by matrix instructions, for heads of halves, where nobody may know how a matrix is
 // spread over a subgroup: scores go through shared memory, two lanes a row, and come back as weights; what is to count
-// for a whole row is spread into a matrix and multiplied. Constants: see attention_matrix.h; C4 is 1.
+// for a whole row is spread into a matrix and multiplied. Constants: see attention_matrix.h.
 // Queries stay in registers. One tile of keys or of values lies in shared memory, the next is on its way in registers.
 
-#define STAY (KEYS > 64u ? KEYS : 64u)    // rows in shared memory: of the queries first, then of a tile
-#define PITCH (KEYS / 4u + 1u)            // units of a row of scores, odd: rows begin in different banks
+#define PITCH (KEYS / 4u + 1u)  // units of a row of scores, odd: rows begin in different banks
 #define HELD ((KEYS * 2u * WIDE + 127u) / 128u)
-UNITS(STAY * ROW + 64u * PITCH)
+// The queries first; then a tile of keys or values, and the scores.
+#define AFTER (KEYS * ROW + TILE_ROWS * PITCH)
+UNITS(AFTER > TILE_ROWS * ROW ? AFTER : TILE_ROWS * ROW)
 
 #define FETCH_HELD(P, first, limit)                                                      \
     UNROLL for (uint f = 0u; f < HELD; f++) {                                            \
@@ -25,14 +26,15 @@ UNITS(STAY * ROW + 64u * PITCH)
         const uint g = f * 128u + THREAD;                                                \
         if (g < KEYS * 2u * WIDE) units[g / (2u * WIDE) * ROW + g % (2u * WIDE)] = held[f]; \
     }
-// A number of each row, in both its lanes, as a matrix of 16 equal columns beside the weights.
-#define SPREAD(sums, x)                                                                  \
+// A number of each row, in both its lanes, as a matrix of 16 equal columns beside the weights of the warp's matrix i.
+#define SPREAD(sums, i, x)                                                               \
     {                                                                                    \
-        const uint bits = RLX_BITS(x);                                                   \
-        units[mine + KEYS / 8u + side * 2u] = UVEC4(bits, bits, bits, bits);             \
-        units[mine + KEYS / 8u + side * 2u + 1u] = UVEC4(bits, bits, bits, bits);        \
+        const uint bits = RLX_BITS(x), at0 = work + (i) * 16u * PITCH + KEYS / 8u;       \
+        const uint own = at0 + LANE % 16u * PITCH + side * 2u;                           \
+        units[own] = UVEC4(bits, bits, bits, bits);                                      \
+        units[own + 1u] = UVEC4(bits, bits, bits, bits);                                 \
         WARP_MEET;                                                                       \
-        LOAD_SUMS(sums, work + KEYS / 8u, PITCH)                                         \
+        LOAD_SUMS(sums, at0, PITCH)                                                      \
     }
 
 RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) y, const uint count,
@@ -40,20 +42,24 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                            const uint mb, const uint mh, const uint mq, const uint mk, const uint each,
                            const uint window, const float scale, const float cap) {
     PLACE_TILE
-    const uint work = STAY * ROW + WARP * 16u * PITCH;
-    const uint side = LANE / 16u, mine = work + LANE % 16u * PITCH;
-    const uint row = q0 + WARP * 16u + LANE % 16u;
+    const uint work = KEYS * ROW + WARP * 16u * DEEP * PITCH;
+    const uint side = LANE / 16u;
+    const uint row0 = q0 + WARP * 16u * DEEP + LANE % 16u;  // of this lane in the warp's first matrix
 
-    FETCH_ROWS(pq, 0u, 64u, q0, sq)
+    FETCH_ROWS(pq, 0u, TILE_ROWS, q0, sq)
     COPIES_DONE
     BARRIER;
-    MATRIX_A rows[WIDE];
-    SUMS out_[WIDE];
-    UNROLL for (uint c = 0u; c < WIDE; c++) {
-        LOAD_A(rows[c], WARP * 16u * ROW + c * 2u, ROW, false)
-        SUMS_ZERO(out_[c])
+    MATRIX_A rows[DEEP * WIDE];
+    SUMS out_[DEEP * WIDE];
+    float top[DEEP], total[DEEP];
+    UNROLL for (uint i = 0u; i < DEEP; i++) {
+        top[i] = -INFINITE;
+        total[i] = 0.0f;
+        UNROLL for (uint c = 0u; c < WIDE; c++) {
+            LOAD_A(rows[i * WIDE + c], (WARP * DEEP + i) * 16u * ROW + c * 2u, ROW, false)
+            SUMS_ZERO(out_[i * WIDE + c])
+        }
     }
-    float top = -INFINITE, total = 0.0f;
     uvec4 held[HELD];
     FETCH_HELD(pk, uint(begin), uint(len))
     BARRIER;
@@ -63,21 +69,28 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
         BARRIER;
         FETCH_HELD(pv, k0, uint(len))
         UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
-            SUMS s;
-            SUMS_ZERO(s)
+            SUMS s[DEEP];
+            UNROLL for (uint i = 0u; i < DEEP; i++) {
+                SUMS_ZERO(s[i])
+            }
             UNROLL for (uint c = 0u; c < WIDE; c++) {
                 MATRIX_B keys;
                 LOAD_B(keys, j * 16u * ROW + c * 2u, ROW, true)
-                MULTIPLY(s, rows[c], keys)
+                UNROLL for (uint i = 0u; i < DEEP; i++) {
+                    MULTIPLY(s[i], rows[i * WIDE + c], keys)
+                }
             }
-            STORE_SUMS(s, work + j * 4u, PITCH)
+            UNROLL for (uint i = 0u; i < DEEP; i++) {
+                STORE_SUMS(s[i], work + i * 16u * PITCH + j * 4u, PITCH)
+            }
         }
         BARRIER;  // scores are there, and nobody reads the keys any more
         PLACE_HELD
-        {
-            const bool some = MASK != 0u || !ALL_SEEN(k0);
+        const bool some = MASK != 0u || !ALL_SEEN(k0);
+        UNROLL for (uint i = 0u; i < DEEP; i++) {
+            const uint mine = work + (i * 16u + LANE % 16u) * PITCH, row = row0 + i * 16u;
             vec4 x[KEYS / 8u];
-            float best = top;
+            float best = top[i];
             UNROLL for (uint n = 0u; n < KEYS / 8u; n++) {
                 const uvec4 w = units[mine + side * (KEYS / 8u) + n];
                 const uint key = k0 + (side * (KEYS / 8u) + n) * 4u;
@@ -94,8 +107,8 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
             }
             best = larger(SHUFFLE(best, 16u), best);
             const float base = base_of(best) * LOG2_E;
-            const float less = top == -INFINITE ? 0.0f : EXP2(top * LOG2_E - base);
-            top = best;
+            const float less = top[i] == -INFINITE ? 0.0f : EXP2(top[i] * LOG2_E - base);
+            top[i] = best;
             float sum = 0.0f;
             WARP_MEET;  // weights overwrite scores
             UNROLL for (uint n = 0u; n < KEYS / 16u; n++) {
@@ -108,47 +121,55 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                 units[mine + side * (KEYS / 16u) + n] =
                     UVEC4(two_halves(p.x, p.y), two_halves(p.z, p.w), two_halves(r.x, r.y), two_halves(r.z, r.w));
             }
-            total = FMA(total, less, sum);
+            total[i] = FMA(total[i], less, sum);
             SUMS spread;
-            SPREAD(spread, less)
+            SPREAD(spread, i, less)
             UNROLL for (uint c = 0u; c < WIDE; c++) {
-                SUMS_TIMES(out_[c], spread)
+                SUMS_TIMES(out_[i * WIDE + c], spread)
             }
         }
         BARRIER;  // values and weights are there
         FETCH_HELD(pk, k0 + KEYS, uint(len))
         UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
-            MATRIX_A weights;
-            LOAD_A(weights, work + j * 2u, PITCH, false)
+            MATRIX_A weights[DEEP];
+            UNROLL for (uint i = 0u; i < DEEP; i++) {
+                LOAD_A(weights[i], work + i * 16u * PITCH + j * 2u, PITCH, false)
+            }
             UNROLL for (uint c = 0u; c < WIDE; c++) {
                 MATRIX_B values;
                 LOAD_B(values, j * 16u * ROW + c * 2u, ROW, false)
-                MULTIPLY(out_[c], weights, values)
+                UNROLL for (uint i = 0u; i < DEEP; i++) {
+                    MULTIPLY(out_[i * WIDE + c], weights[i], values)
+                }
             }
         }
         BARRIER;  // nobody reads the values any more
     }
 
-    total += SHUFFLE(total, 16u);
-    SUMS share;
-    SPREAD(share, inverse(total))
-    PTR(O) py = SKIP(O, y, bh * sq + (row < sq ? row : 0u), d);
-    UNROLL for (uint c = 0u; c < WIDE; c++) {
-        SUMS_TIMES(out_[c], share)
-        WARP_MEET;
-        STORE_SUMS(out_[c], work, PITCH)
-        WARP_MEET;
-        UNROLL for (uint n = 0u; n < 2u; n++) {
-            const uvec4 w = units[mine + side * 2u + n];
-            const vec4 z = VEC4(RLX_FLOAT(w.x), RLX_FLOAT(w.y), RLX_FLOAT(w.z), RLX_FLOAT(w.w));
-            const uint column = c * 16u + side * 8u + n * 4u;
-            if (row < sq && ALIGNED && column < d) {
-                STORE4(O, py, column / 4u, z);
-            } else if (row < sq) {
-                if (column < d) STORE(O, py, column, z.x);
-                if (column + 1u < d) STORE(O, py, column + 1u, z.y);
-                if (column + 2u < d) STORE(O, py, column + 2u, z.z);
-                if (column + 3u < d) STORE(O, py, column + 3u, z.w);
+    UNROLL for (uint i = 0u; i < DEEP; i++) {
+        float whole = total[i];
+        whole += SHUFFLE(whole, 16u);
+        SUMS share;
+        SPREAD(share, i, inverse(whole))
+        const uint mine = work + (i * 16u + LANE % 16u) * PITCH, row = row0 + i * 16u;
+        PTR(O) py = SKIP(O, y, bh * sq + (row < sq ? row : 0u), d);
+        UNROLL for (uint c = 0u; c < WIDE; c++) {
+            SUMS_TIMES(out_[i * WIDE + c], share)
+            WARP_MEET;
+            STORE_SUMS(out_[i * WIDE + c], work + i * 16u * PITCH, PITCH)
+            WARP_MEET;
+            UNROLL for (uint n = 0u; n < 2u; n++) {
+                const uvec4 w = units[mine + side * 2u + n];
+                const vec4 z = VEC4(RLX_FLOAT(w.x), RLX_FLOAT(w.y), RLX_FLOAT(w.z), RLX_FLOAT(w.w));
+                const uint column = c * 16u + side * 8u + n * 4u;
+                if (row < sq && ALIGNED && column < d) {
+                    STORE4(O, py, column / 4u, z);
+                } else if (row < sq) {
+                    if (column < d) STORE(O, py, column, z.x);
+                    if (column + 1u < d) STORE(O, py, column + 1u, z.y);
+                    if (column + 2u < d) STORE(O, py, column + 2u, z.z);
+                    if (column + 3u < d) STORE(O, py, column + 3u, z.w);
+                }
             }
         }
     }
