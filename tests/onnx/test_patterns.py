@@ -117,6 +117,16 @@ def test_attention_whose_weights_are_wanted_or_whose_sizes_differ_stays() -> Non
     assert "attention" not in ran(model(attention(mask=False), shapes, {"y": None}, NUMBERS), feeds)
 
 
+@pytest.mark.parametrize("keys, causal, fused", [(5, 0, True), (5, 1, True), (7, 0, True), (7, 1, False)])
+def test_the_operator_attention(keys: int, causal: int, fused: bool, device: str) -> None:
+    """onnx aligns the first query with the first key, the fused op the last with the last: they differ in length."""
+    made = node("Attention", "q k v m", "y", is_causal=causal, q_num_heads=4, kv_num_heads=2)
+    shapes = {"q": [2, 5, 16], "k": [2, keys, 8], "v": [2, keys, 8], "m": [5, keys]}
+    feeds = {name: f32(*shape) for name, shape in shapes.items()}
+    found = ran(model([made], shapes, {"y": None}, opset=23), feeds, device)
+    assert (found["attention"] == 1) is fused and (found["softmax"] == 0 or not fused)
+
+
 def test_a_residual_layer_norm_is_one_op() -> None:
     nodes = [node("Add", "x r", "s"), node("LayerNormalization", "s g b", "y", axis=-1)]
     shapes = {"x": [2, 3, 8], "r": [2, 3, 8]}

@@ -11,7 +11,7 @@ import onnx
 
 from rlx.errors import ModelFormatError, RlxError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.formats.onnx.call import Call, Known, Result, Value, constant
+from rlx.formats.onnx.call import Call, Known, Result, Value, WriteOut, constant
 from rlx.formats.onnx.control import CONTROL, build_control
 from rlx.formats.onnx.elements import CODES, ELEMENTS, NAMES, Array, carried, carrier, to_carrier, wrapped
 from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, node_name, opsets
@@ -123,6 +123,12 @@ class GraphBuilder:
             self._control(node, where, scope, imports, protos, attributes, depth, schema, inputs)
             return
         builder = find(domain, node.op_type, schema.since_version)
+        made: Result | Sequence[Result] = None
+        if builder is not None:
+            try:
+                made = builder(self._call(node, where, schema, inputs, protos))
+            except WriteOut:
+                builder = None
         if builder is None:
             body = self._body(schema, node, inputs, protos, opset, domain)
             if body is None:
@@ -131,21 +137,6 @@ class GraphBuilder:
                 body, inputs, protos, node, scope, {**imports, **opsets(body.opset_import, where)}, depth
             )
             return
-        values = {n: self._attribute(a, where) for n, a in protos.items()}
-        for name, attribute in schema.attributes.items():
-            if name not in values and attribute.default_value.type != Attribute.UNDEFINED:
-                values[name] = self._attribute(attribute.default_value, where)
-        call = Call(
-            where,
-            node.op_type,
-            schema.since_version,
-            self.graph,
-            inputs,
-            values,
-            len(node.output),
-            self.known,
-        )
-        made = builder(call)
         results: Sequence[Result] = [made] if made is None or isinstance(made, Tensor | Value) else list(made)
         for i, name in enumerate(node.output):
             if name:
@@ -166,6 +157,17 @@ class GraphBuilder:
             return Value(made, made.dtype.np)
         held = cast(made, carrier(dtype))
         return Value(wrapped(held, dtype) if carried(dtype) else held, dtype)
+
+    def _call(
+        self, node: Any, where: str, schema: Any, inputs: Sequence[Value | None], protos: dict[str, Any]
+    ) -> Call:
+        """What the builder sees, attributes that are left out at the schema's defaults."""
+        values = {n: self._attribute(a, where) for n, a in protos.items()}
+        for name, attribute in schema.attributes.items():
+            if name not in values and attribute.default_value.type != Attribute.UNDEFINED:
+                values[name] = self._attribute(attribute.default_value, where)
+        version, count = schema.since_version, len(node.output)
+        return Call(where, node.op_type, version, self.graph, inputs, values, count, self.known)
 
     # -- graphs within nodes
 

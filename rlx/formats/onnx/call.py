@@ -32,6 +32,10 @@ class NeedsValues(Exception):
         self.what = what
 
 
+class WriteOut(Exception):
+    """A builder's word that this node is better built as onnx's definition of the operator."""
+
+
 class Known:
     """The values of tensors that depend on constants alone, worked out by the ops' own definitions."""
 
