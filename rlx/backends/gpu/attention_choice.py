@@ -15,7 +15,7 @@ from typing import Literal
 
 Way = Literal["tiles", "decode", "matrix"]
 
-FEW_QUERIES = 8  # up to so many queries of a head, reading the keys is what takes the time
+FEW_QUERIES = 16  # up to so many queries of a head, reading the keys is what takes the time
 UNITS = 132  # multiprocessors of the device that the sizes were chosen on
 _GROUPS = 4 * UNITS  # that many groups keep the memory busy
 _LEAST_KEYS = 128  # in a part: fewer, and adding up the parts costs more than it saves
