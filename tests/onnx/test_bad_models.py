@@ -98,6 +98,24 @@ def test_names_and_order() -> None:
     refused(attributes, "'e'.*attribute 'alpha': named twice")
 
 
+def test_text_that_is_no_text() -> None:
+    """protobuf gives such strings as bytes."""
+    whole = model(
+        [node("Relu", "x", "yyyy", name="nnnn", domain="dddd")],
+        {"x": ["ssss"]},
+        {"yyyy": None},
+        domains=["eeee"],
+    )
+    whole.graph.node[0].op_type = "oooo"
+    content = whole.SerializeToString()
+    plain = model([RELU], {"x": ["ssss"]}, {"y": None}).SerializeToString()
+    assert b"ssss" in plain
+    refused(plain.replace(b"ssss", b"\xff\xfe\xfd\xfc"), "UTF-8")
+    for word in (b"yyyy", b"nnnn", b"dddd", b"eeee", b"oooo"):
+        assert word in content
+        refused(content.replace(word, b"\xff\xfe\xfd\xfc"), "UTF-8")
+
+
 def test_unsupported_operators_are_all_named_at_once() -> None:
     nodes = [
         node("StringNormalizer", "x", "a", name="n1"), node("Relu", "x", "b"), node("Nothing", "x", "c", name="n2"),

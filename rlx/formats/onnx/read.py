@@ -48,6 +48,7 @@ def opsets(imports: Any, what: str) -> dict[str, int]:
     """Domain to version. Raises: ModelFormatError for a domain imported twice or without a sensible version."""
     found: dict[str, int] = {}
     for entry in imports:
+        want_text(what, entry.domain)
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         if domain in found and found[domain] != entry.version:
             raise ModelFormatError(f"{what}: imports the operators of {shown(domain)} twice")
@@ -60,6 +61,13 @@ def opsets(imports: Any, what: str) -> dict[str, int]:
             f"{what}: uses opset {found['']}; rlx reads {OLDEST} to {newest}, what the installed onnx knows"
         )
     return found
+
+
+def want_text(what: str, *values: Any) -> None:
+    """Raises: ModelFormatError for a string that is no UTF-8: protobuf hands such a one out as bytes."""
+    for value in values:
+        if not isinstance(value, str):
+            raise ModelFormatError(f"{what}: {shown(value)} is not valid UTF-8 text")
 
 
 def subgraphs(node: Any) -> Iterator[Any]:
@@ -94,6 +102,7 @@ def check_model(model: Any) -> None:
     budget = [MAX_NODES]
     names: set[tuple[str, str, str]] = set()
     for function in model.functions:
+        want_text("a function", function.domain, function.name, *function.output, *function.attribute)
         key = (function.domain, function.name, getattr(function, "overload", ""))
         if key in names:
             raise ModelFormatError(f"function {shown(function.name)}: defined twice")
@@ -109,6 +118,7 @@ def check_model(model: Any) -> None:
 def _distinct(names: Any, what: str) -> set[str]:
     found: set[str] = set()
     for name in names:
+        want_text(what, name)
         if not name:
             raise ModelFormatError(f"{what}: one has no name")
         if name in found:
@@ -137,6 +147,10 @@ def _check_nodes(
         raise ModelFormatError(f"the model has more than {MAX_NODES:,} nodes")
     made = {o for n in nodes for o in n.output}
     for index, node in enumerate(nodes):
+        want_text(
+            f"{what}: node number {index}", node.op_type, node.domain, node.name, *node.input, *node.output
+        )
+        want_text(f"{what}: node number {index}", *(a.ref_attr_name for a in node.attribute))
         for name in node.input:
             if name and name not in known and name not in outer:
                 why = (

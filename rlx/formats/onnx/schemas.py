@@ -13,6 +13,7 @@ from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.call import Value
 from rlx.formats.onnx.elements import ELEMENTS, NAMES, Array, carrier, element_name
+from rlx.formats.onnx.read import want_text
 from rlx.ir import TensorType
 
 
@@ -94,6 +95,7 @@ def declared_type(info: Any) -> tuple[np.dtype[Any] | None, list[int | str | Non
         kind = d.WhichOneof("value")
         if kind == "dim_value" and d.dim_value < 0:
             raise ModelFormatError(f"{shown(info.name)}: is declared with dimension {d.dim_value}")
+        want_text(shown(info.name), d.dim_param)
         dims.append(int(d.dim_value) if kind == "dim_value" else (d.dim_param or None) if kind else None)
     return dtype, dims
 

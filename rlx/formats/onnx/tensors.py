@@ -68,6 +68,8 @@ def to_array(proto: Any, what: str, folder: Path | None) -> Array:
 
 def _external(proto: Any, what: str, folder: Path | None, nbytes: int) -> Array:
     entries = {e.key: e.value for e in proto.external_data}
+    if not all(isinstance(t, str) for item in entries.items() for t in item):
+        raise ModelFormatError(f"{what}: its external data is not described in valid UTF-8 text")
     if len(entries) != len(proto.external_data) or not set(entries) <= {
         "location",
         "offset",
