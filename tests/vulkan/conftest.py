@@ -94,7 +94,8 @@ def nothing_left() -> Iterator[None]:
     """Every Vulkan object that the test makes is destroyed, and the validation layers, where on, say nothing."""
     before, said = api.live_objects(), len(api.instance().messages)
     yield
-    assert api.live_objects() == before
+    # Fewer than before is no leak: a device that earlier tests of this process opened may have been closed meanwhile.
+    assert {kind: n for kind, n in api.live_objects().items() if n > before.get(kind, 0)} == {}
     assert api.instance().messages[said:] == []
 
 
