@@ -160,7 +160,7 @@ def product_rows() -> list[Row]:
             return (lambda a, b: a @ b), [torch.randn((n, n), device="cuda", dtype=kind) for _ in range(2)]
 
         rows.append(Row(f"product {n} {precision}", 0, 2 * n**3, make, torch_make, precision))
-    for dtype in ("f32", "bf16"):
+    for precision, dtype in (("f32", "f32"), ("tf32", "f32"), ("bf16", "bf16")):
         shape = (4, 16, 2048, 128)
 
         def make_attention(dtype: str = dtype) -> rlx.Graph:
@@ -174,7 +174,8 @@ def product_rows() -> list[Row]:
             return torch.nn.functional.scaled_dot_product_attention, given
 
         flops = 4 * 4 * 16 * 2048 * 2048 * 128
-        rows.append(Row(f"attention 4x16x2048x128 {dtype}", 0, flops, make_attention, torch_attention, dtype))
+        name = f"attention 4x16x2048x128 {precision}"
+        rows.append(Row(name, 0, flops, make_attention, torch_attention, precision))
     return rows
 
 
