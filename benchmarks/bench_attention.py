@@ -74,6 +74,7 @@ def rows() -> Iterator[Row]:
     yield Row("prefill 4x16x2048x128", big, force={"way": "tiles"})
     yield Row("prefill 4x16x2048x128", big, "f32", "bf16")
     yield Row("prefill 4x16x2048x128", big, "f32", "f16")
+    yield Row("prefill 4x16x2048x128", big, "f32", "tf32")
     for dtype in ("bf16", "f32"):
         yield Row("prefill causal 4x16x2048x128", big, dtype, attrs={"causal": True})
     long = (1, 16, 16, 16384, 16384, 128)
@@ -98,8 +99,11 @@ def rows() -> Iterator[Row]:
     yield Row("softcap 4x16x2048x128", big, attrs={"softcap": 50.0})
     yield Row("padding mask 4x16x2048x128", big, mask="bool")
     yield Row("added mask 4x16x2048x128", big, mask="f32")
-    for dtype in ("f32", "bf16"):
-        yield Row("MiniLM 32x12x128x32 masked", (32, 12, 12, 128, 128, 32), dtype, mask="bool")
+    for dtype, precision in (("f32", "f32"), ("f32", "tf32"), ("f32", "bf16"), ("bf16", "f32")):
+        yield Row("MiniLM 32x12x128x32 masked", (32, 12, 12, 128, 128, 32), dtype, precision, mask="bool")
+        yield Row("MiniLM 1x12x16x32 masked", (1, 12, 12, 16, 16, 32), dtype, precision, mask="bool")
+    for way in ("matrix", "tiles"):
+        yield Row("MiniLM 1x12x16x32 masked", (1, 12, 12, 16, 16, 32), mask="bool", force={"way": way})
     yield from decode_rows()
     for dtype in ("f32", "bf16"):
         yield Row("backward 2x16x2048x128", (2, 16, 16, 2048, 2048, 128), dtype, grad=True)

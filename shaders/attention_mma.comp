@@ -2,7 +2,7 @@
 // softmax(q k^T * scale + mask) v by matrix instructions: q (b, heads, sq, d), k and v (b, kv_heads, sk, d).
 // Grid: a group of 128 for each 64 C4 queries of each of `count` = b * heads heads; X folds into Y.
 // Arguments: q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window, scale, cap.
-// variants: TO=f16_f16,bf16_bf16,f16_f32,bf16_f32;M=f32,bool
+// variants: SMO=f16_f16_f16,bf16_bf16_bf16,f16_f16_f32,bf16_bf16_f32,f32_f16_f32,f32_bf16_f32;M=f32,bool
 // compiler: new
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 128) in;
@@ -13,6 +13,7 @@ layout(constant_id = 3) const uint C3 = 0u;
 layout(constant_id = 4) const uint C4 = 1u;
 layout(constant_id = 5) const uint C5 = 64u;
 layout(constant_id = 6) const uint C6 = 1u;
+layout(constant_id = 7) const uint C7 = 1u;
 #include "body.glsl"
 #include "prims.h"
 #include "mma.glsl"

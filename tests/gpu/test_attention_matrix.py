@@ -53,7 +53,7 @@ def stems(inputs: list[Array], backend: str = "cuda", **words: Any) -> list[str]
 @pytest.mark.parametrize("opaque, deep, keys", WAYS)
 @pytest.mark.parametrize("dtype", [BF16, F16])
 def test_lengths_widths_and_groups(dtype: Any, opaque: bool, deep: int, keys: int) -> None:
-    with forcing(opaque=opaque, deep=deep, keys=keys):
+    with forcing(way="matrix", opaque=opaque, deep=deep, keys=keys):
         for size in (
             (1, 2, 1, 70, 130, 64),
             (1, 1, 1, 20, 33, 20),
@@ -114,18 +114,26 @@ def test_rows_that_see_nothing_large_scores_and_nan(opaque: bool) -> None:
 
 
 @pytest.mark.parametrize("opaque", [False, True])
-@pytest.mark.parametrize("precision, nmse", [("bf16", 3e-5), ("f16", 3e-7)])
-def test_f32_in_a_session_of_half_precision(precision: str, nmse: float, opaque: bool) -> None:
-    inputs = given(1, 2, 2, 70, 66, 32)
+@pytest.mark.parametrize(
+    "precision, first, nmse", [("bf16", True, 3e-5), ("bf16", False, 3e-5), ("f16", True, 3e-7), ("f16", False, 3e-7),
+                               ("tf32", False, 1e-9)]
+)  # fmt: skip
+@pytest.mark.parametrize("d", [32, 21])
+def test_f32_in_a_session_of_lower_precision(
+    precision: str, first: bool, nmse: float, d: int, opaque: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = given(1, 2, 2, 70, 66, d)
     assert stems(inputs) == ["attention"]
+    monkeypatch.setattr(attention_choice, "_LONG", 1 if first else 1 << 30)
     with forcing(opaque=opaque):
-        assert stems(inputs, precision=precision) == ["tree", "tree", "tree", "attention_mma"]
+        casts = ["tree"] * 3 if first else []
+        assert stems(inputs, precision=precision) == [*casts, "attention_mma"]
         graph, planned, made = lower(
             "attention", inputs, {"scale": 0.3, "causal": False}, "cuda", _LIMITS, precision
         )
         segments = {name: np.full(max(n, 1), 0xFF, np.uint8) for name, n in planned.segments.items()}
         segments["args"] = np.frombuffer(bytes(made.args) or b"\0", np.uint8).copy()
-        segments["scratch"] = np.full(made.scratch_bytes, 0xFF, np.uint8)
+        segments["scratch"] = np.full(max(made.scratch_bytes, 1), 0xFF, np.uint8)
         for t, a in zip(graph.inputs.values(), inputs, strict=True):
             slot = planned.slots[t.id]
             segments[slot.segment][slot.offset : slot.offset + a.nbytes] = a.reshape(-1).view(np.uint8)

@@ -3,12 +3,17 @@ device and by the CUDA sources run on the host, against the ops' definitions in 
 
 from __future__ import annotations
 
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+import rlx.backends.gpu
 from rlx.backends.gpu import attention_choice
 from rlx.backends.gpu.lowering import ARGS, SCRATCH
 from rlx.backends.gpu.steps import Launch
@@ -148,6 +153,38 @@ def test_gradients_of_no_keys_or_queries(backend: str) -> None:
         q, k, v = given(1, 2, 2, n_q, n_k, 8)
         for made in outputs("attention_grad", [q, q, k, v], backend):
             assert (made == 0).all()
+
+
+def _grad() -> list[Array]:
+    q, k, v = given(1, 2, 1, 70, 66, 20)
+    return outputs("attention_grad", [q, q, k, v], "cuda", causal=True)
+
+
+_NEEDS: dict[str, Callable[[], list[Array]]] = {
+    "attention.h": lambda: outputs("attention", given(1, 1, 1, 70, 130, 20), "cuda"),
+    "attention_tiles.h": lambda: outputs("attention", given(1, 1, 1, 70, 130, 40), "cuda"),
+    "attention_dq.h": _grad,
+    "attention_dkv.h": _grad,
+    "attention_decode.h": lambda: outputs("attention", given(1, 2, 1, 3, 200, 20), "cuda"),
+}
+
+
+@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("header", list(_NEEDS))
+def test_every_barrier_is_needed_and_missed(
+    header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = Path(rlx.backends.gpu.__file__).parent / "bodies"
+    text = (bodies / header).read_text(encoding="utf-8")
+    places = [(m.start(), m.end()) for m in re.finditer("BARRIER;", text)]
+    assert places
+    for start, end in places:
+        folder = tmp_path / str(start)
+        shutil.copytree(bodies, folder / "bodies")
+        (folder / "bodies" / header).write_text(text[:start] + text[end:], encoding="utf-8")
+        monkeypatch.setattr(cuda_host, "planted", folder)
+        with pytest.raises(AssertionError, match="barrier"):
+            _NEEDS[header]()
 
 
 @pytest.mark.vulkan

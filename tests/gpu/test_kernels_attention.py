@@ -40,7 +40,9 @@ def _check(inputs: list[Array], mask: Array | None = None, causal: bool = False,
     close(got, _want(*inputs, mask, scale, causal), **limit)
 
 
-@pytest.mark.parametrize("sq, sk", [(1, 1), (1, 70), (31, 32), (32, 31), (33, 65), (64, 1), (5, 0), (100, 97)])
+@pytest.mark.parametrize(
+    "sq, sk", [(1, 1), (1, 70), (31, 32), (32, 31), (33, 65), (64, 1), (5, 0), (100, 97)]
+)
 @pytest.mark.parametrize("causal", [False, True])
 def test_lengths(sq: int, sk: int, causal: bool) -> None:
     _check(_inputs(2, 4, 2, sq, sk, 32), causal=causal)

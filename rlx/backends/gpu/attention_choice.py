@@ -13,13 +13,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
+from rlx.dtypes import DType, bf16, f16, f32
+
 Way = Literal["tiles", "decode", "matrix"]
 
-FEW_QUERIES = 8  # up to so many queries of a head, reading the keys is what takes the time
+FEW_QUERIES = 16  # up to so many queries of a head, reading the keys is what takes the time
 UNITS = 132  # multiprocessors of the device that the sizes were chosen on
 _GROUPS = 4 * UNITS  # that many groups keep the memory busy
 _LEAST_KEYS = 128  # in a part: fewer, and adding up the parts costs more than it saves
 _MOST_SPLITS = 64
+_LONG = 512  # queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,35 +65,66 @@ def forced() -> Forced:
 
 
 @dataclass(frozen=True, slots=True)
+class Matrices:
+    """What the matrix kernel makes of operands: their storage, the matrices' type, and of how many numbers of that type
+    an operand is the sum. `first`: operands become halves in steps of their own."""
+
+    type: DType
+    terms: int
+    first: bool
+
+    def word(self, stored: DType) -> str:
+        """The kernel's variant."""
+        return f"{self.type if self.first else stored}_{self.type}_{stored}"
+
+
+def matrices_for(stored: DType, precision: str, sq: int) -> Matrices | None:
+    """How operands stored so are multiplied at a precision; None where f32 is meant to stay f32. "tf32" keeps 11 bits
+    of each factor: two terms of bf16 keep 16."""
+    if stored.is_half:
+        return Matrices(stored, 1, False)
+    if stored != f32:
+        return None
+    if precision == "tf32":
+        return Matrices(bf16, 2, False)
+    half = {"f16": f16, "bf16": bf16}.get(precision)
+    # Keys and values are read again for every 128 queries: halves are half as much, and need no rounding then.
+    return None if half is None else Matrices(half, 1, sq >= _LONG)
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
-    """How the matrix kernel cuts its work: constants C4, C5 and C6."""
+    """How the matrix kernel cuts its work: constants C4 to C7."""
 
     deep: int
     keys: int
     opaque: bool
+    terms: int = 1
 
     def shared_bytes(self, d: int) -> int:
         """What it needs of shared memory."""
         row = 2 * max(1, math.ceil(d / 16)) + 1
+        rows, terms = 64 * self.deep, self.terms
         if self.opaque:
-            rows = 64 * self.deep
-            return 16 * max(rows * row, self.keys * row + rows * (self.keys // 4 + 1))
-        return 16 * row * (64 * self.deep + 4 * self.keys)
+            weights = terms * self.keys // 8
+            pitch = weights + 5 if weights + 4 > self.keys // 4 else self.keys // 4 + 1
+            return 16 * max(terms * rows * row, terms * self.keys * row + rows * pitch)
+        return 16 * row * terms * (rows + 4 * self.keys)
 
 
-def shape_for(count: int, sq: int, d: int, opaque: bool, shared_bytes: int) -> Shape | None:
+def shape_for(count: int, sq: int, d: int, opaque: bool, shared_bytes: int, terms: int = 1) -> Shape | None:
     """The matrix kernel's shape: the largest that registers and shared memory hold; None where none fits. Two matrices
     a warp read keys and values half as often, and want enough queries to fill the device."""
     wish = forced()
     opaque = opaque or bool(wish.opaque)
     few = sq <= 64 or count * math.ceil(sq / 128) < UNITS
-    deeps = (1,) if opaque or d > 128 or few else (2, 1)
+    deeps = (1,) if opaque or d > 128 or few or terms > 1 else (2, 1)
     keys = (32,) if d > 128 else (64, 32)
     if wish.deep is not None:
         deeps = (wish.deep,)
     if wish.keys is not None:
         keys = (wish.keys,)
-    shapes = (Shape(deep, n, opaque) for n in keys for deep in deeps)
+    shapes = (Shape(deep, n, opaque, terms) for n in keys for deep in deeps)
     return next((s for s in shapes if s.shared_bytes(d) <= shared_bytes), None)
 
 

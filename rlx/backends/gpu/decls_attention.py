@@ -42,6 +42,14 @@ ATTENTION_MMA = declare(
         "attention_mma",
         ATTENTION.args,
         block=(128, 1, 1),
-        defines=(("TO", ("f16_f16", "bf16_bf16", "f16_f32", "bf16_f32")), _VARIANTS[1]),
+        defines=(
+            (
+                "SMO",
+                (
+                    "f16_f16_f16", "bf16_bf16_bf16", "f16_f16_f32", "bf16_bf16_f32", "f32_f16_f32", "f32_bf16_f32",
+                ),
+            ),
+            _VARIANTS[1],
+        ),
     )
-)
+)  # fmt: skip

@@ -7,12 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.gpu import decls_attention as decls
-from rlx.backends.gpu.attention_choice import decodes, forced, rows_for, shape_for, splits_for
+from rlx.backends.gpu.attention_choice import (
+    decodes,
+    forced,
+    matrices_for,
+    rows_for,
+    shape_for,
+    splits_for,
+)
 from rlx.backends.gpu.casts import cast_ref, fits, quads, stores
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import FileKernel, KernelDecl, Ref
 from rlx.backends.gpu.strided import View, launch_tree
-from rlx.dtypes import DType, bf16, f16, f32
+from rlx.dtypes import DType, bf16, f32
 from rlx.ir import Node, Tensor, expr
 from rlx.ops.attention_parts import rest
 
@@ -143,28 +150,34 @@ def _decode(
 
 
 def _matrix(ctx: Lowering, problem: Problem, refs: Sequence[Ref], target: Ref, stored: DType) -> bool:
-    """Tiles of matrix instructions, for halves and for f32 in sessions of a half's precision; False where the device
-    has none of this type, or no room. f32 is rounded to the half in steps of its own."""
-    half = stored if stored.is_half else {"f16": f16, "bf16": bf16}.get(ctx.precision)
-    if half is None or forced().way not in (None, "matrix") or not problem.sk or not has_matrices(ctx, half):
+    """Tiles of matrix instructions, for halves, and for f32 in sessions of a lower precision; False where the device
+    has none of this type, or no room."""
+    made = matrices_for(stored, ctx.precision, problem.sq)
+    if (
+        made is None
+        or forced().way not in (None, "matrix")
+        or not problem.sk
+        or not has_matrices(ctx, made.type)
+    ):
         return False
     limits = ctx.limits
     shape = shape_for(
         problem.count, problem.sq, problem.d, ctx.backend != "cuda",
-        max(limits.shared_bytes, limits.dynamic_shared_bytes),
+        max(limits.shared_bytes, limits.dynamic_shared_bytes), made.terms,
     )  # fmt: skip
     if shape is None:
         return False
     sizes = [problem.sq * problem.count, *[problem.sk * problem.batch * problem.kv_heads] * 2]
-    halves = [cast_ref(ctx, r, stored, half, n * problem.d) for r, n in zip(refs, sizes, strict=True)]
-    aligned = int(problem.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*halves, target)))
-    words = (("TO", f"{half}_{stored}"), ("M", problem.mask_word))
-    constants = (*problem.constants(aligned), shape.deep, shape.keys, int(shape.opaque))
-    mask, lengths = problem.mask or halves[0], problem.lengths or halves[0]
+    held = made.type if made.first else stored
+    given = [cast_ref(ctx, r, stored, held, n * problem.d) for r, n in zip(refs, sizes, strict=True)]
+    aligned = int(problem.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*given, target)))
+    words = (("SMO", made.word(stored)), ("M", problem.mask_word))
+    constants = (*problem.constants(aligned), shape.deep, shape.keys, int(shape.opaque), shape.terms)
+    mask, lengths = problem.mask or given[0], problem.lengths or given[0]
     ctx.launch(
         FileKernel(decls.ATTENTION_MMA.stem, words, constants),
         ctx.groups(problem.count * math.ceil(problem.sq / (64 * shape.deep))),
-        [*halves, mask, lengths, target, *problem.sizes()],
+        [*given, mask, lengths, target, *problem.sizes()],
     )
     return True
 

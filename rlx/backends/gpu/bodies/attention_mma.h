@@ -3,8 +3,8 @@
 // registers, as the instructions spread 16 x 16 matrices over a warp (Dao, "FlashAttention-2", 2023).
 // Constants: see attention_matrix.h. Two tiles of keys and values lie in shared memory: one is worked on while the
 // other is on its way.
-#define SIDE (2u * KEYS * ROW)
-UNITS(TILE_ROWS * ROW + 2u * SIDE)
+#define SIDE (2u * TERMS * KEYS * ROW)
+UNITS(TERMS * TILE_ROWS * ROW + 2u * SIDE)
 
 RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) y, const uint count,
                            const uint heads, const uint kv_heads, const uint sq, const uint sk, const uint d,
@@ -12,7 +12,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                            const uint window, const float scale, const float cap) {
     PLACE_TILE
     const uint row0 = q0 + WARP * 16u * DEEP + LANE / 4u;  // of this lane's two rows of the warp's first matrix
-    const uint side0 = TILE_ROWS * ROW;
+    const uint side0 = TERMS * TILE_ROWS * ROW;
 
     Sums out_[DEEP * WIDE];
     float top[DEEP * 2u], total[DEEP * 2u];
@@ -24,7 +24,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
     FETCH_ROWS(pq, 0u, TILE_ROWS, q0, sq)
     if (begin < end) {
         FETCH_ROWS(pk, side0, KEYS, uint(begin), uint(len))
-        FETCH_ROWS(pv, side0 + KEYS * ROW, KEYS, uint(begin), uint(len))
+        FETCH_ROWS(pv, side0 + TERMS * KEYS * ROW, KEYS, uint(begin), uint(len))
     }
     // Scores become powers of two: exp2(s * factor - greatest * factor).
     const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
@@ -37,18 +37,23 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
         if (at + int(KEYS) < end) {
             const uint other = side0 + SIDE - (side - side0);
             FETCH_ROWS(pk, other, KEYS, k0 + KEYS, uint(len))
-            FETCH_ROWS(pv, other + KEYS * ROW, KEYS, k0 + KEYS, uint(len))
+            FETCH_ROWS(pv, other + TERMS * KEYS * ROW, KEYS, k0 + KEYS, uint(len))
         }
         Sums s[DEEP * (KEYS / 16u)];
         UNROLL for (uint i = 0u; i < DEEP * (KEYS / 16u); i++) SUMS_ZERO(s[i])
         UNROLL for (uint c = 0u; c < WIDE; c++) {
-            Matrix rows[DEEP];
-            UNROLL for (uint i = 0u; i < DEEP; i++) LOAD_A(rows[i], (WARP * DEEP + i) * 16u * ROW + c * 2u, ROW, false)
+            Matrix rows[TERMS * DEEP];
+            UNROLL for (uint t = 0u; t < TERMS; t++) {
+                UNROLL for (uint i = 0u; i < DEEP; i++)
+                    LOAD_A(rows[t * DEEP + i], t * TILE_ROWS * ROW + (WARP * DEEP + i) * 16u * ROW + c * 2u, ROW, false)
+            }
             UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
-                Matrix keys;
-                LOAD_B(keys, side + j * 16u * ROW + c * 2u, ROW, true)
-                UNROLL for (uint i = 0u; i < DEEP; i++) {
-                    MULTIPLY(s[i * (KEYS / 16u) + j], rows[i], keys)
+                UNROLL for (uint t = 0u; t < TERMS; t++) {
+                    Matrix keys;
+                    LOAD_B(keys, side + (t * KEYS + j * 16u) * ROW + c * 2u, ROW, true)
+                    UNROLL for (uint i = 0u; i < (TERMS - t) * DEEP; i++) {
+                        MULTIPLY(s[i % DEEP * (KEYS / 16u) + j], rows[i], keys)
+                    }
                 }
             }
         }
@@ -108,16 +113,23 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
             }
         }
         UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
-            Matrix weights[DEEP];
+            Matrix weights[TERMS * DEEP];
             UNROLL for (uint i = 0u; i < DEEP; i++) {
                 const float* c = s[i * (KEYS / 16u) + j].c;
-                UNROLL for (uint e = 0u; e < 4u; e++) weights[i].r[e] = two_halves(c[e * 2u], c[e * 2u + 1u]);
+                UNROLL for (uint e = 0u; e < 4u; e++) {
+                    weights[i].r[e] = two_halves(c[e * 2u], c[e * 2u + 1u]);
+                    if (TERMS == 2u)
+                        weights[(TERMS - 1u) * DEEP + i].r[e] =
+                            two_rests(weights[i].r[e], c[e * 2u], c[e * 2u + 1u]);
+                }
             }
             UNROLL for (uint c = 0u; c < WIDE; c++) {
-                Matrix values;
-                LOAD_B(values, side + KEYS * ROW + j * 16u * ROW + c * 2u, ROW, false)
-                UNROLL for (uint i = 0u; i < DEEP; i++) {
-                    MULTIPLY(out_[i * WIDE + c], weights[i], values)
+                UNROLL for (uint t = 0u; t < TERMS; t++) {
+                    Matrix values;
+                    LOAD_B(values, side + ((TERMS + t) * KEYS + j * 16u) * ROW + c * 2u, ROW, false)
+                    UNROLL for (uint i = 0u; i < (TERMS - t) * DEEP; i++) {
+                        MULTIPLY(out_[i % DEEP * WIDE + c], weights[i], values)
+                    }
                 }
             }
         }

@@ -3,33 +3,34 @@
 // for a whole row is spread into a matrix and multiplied. Constants: see attention_matrix.h.
 // Queries stay in registers. One tile of keys or of values lies in shared memory, the next is on its way in registers.
 
-#define PITCH (KEYS / 4u + 1u)  // units of a row of scores, odd: rows begin in different banks
+// Units of a row: scores, later weights and, beside them, a number spread; odd: rows begin in different banks.
+#define WEIGHTS (TERMS * KEYS / 8u)
+#define PITCH (WEIGHTS + 4u > KEYS / 4u ? WEIGHTS + 5u : KEYS / 4u + 1u)
 #define HELD ((KEYS * 2u * WIDE + 127u) / 128u)
 // The queries first; then a tile of keys or values, and the scores.
-#define AFTER (KEYS * ROW + TILE_ROWS * PITCH)
-UNITS(AFTER > TILE_ROWS * ROW ? AFTER : TILE_ROWS * ROW)
+#define AFTER (TERMS * KEYS * ROW + TILE_ROWS * PITCH)
+UNITS(AFTER > TERMS * TILE_ROWS * ROW ? AFTER : TERMS * TILE_ROWS * ROW)
 
 #define FETCH_HELD(P, first, limit)                                                      \
     UNROLL for (uint f = 0u; f < HELD; f++) {                                            \
         const uint g = f * 128u + THREAD, r = g / (2u * WIDE), c = g % (2u * WIDE);      \
-        held[f] = UVEC4(0u, 0u, 0u, 0u);                                                 \
-        if (r < KEYS && (first) + r < (limit) && c * 8u < d) {                           \
-            const uint from = ((first) + r) * d + c * 8u;                                \
-            if (ALIGNED)                                                                 \
-                held[f] = LOAD_UNIT(P, from / 8u);                                       \
-            else                                                                         \
-                held[f] = eight_halves(P, from, c * 8u, d);                              \
-        }                                                                                \
+        held[f].one = UVEC4(0u, 0u, 0u, 0u);                                           \
+        held[f].two = held[f].one;                                                  \
+        if (r < KEYS && (first) + r < (limit) && c * 8u < d)                             \
+            held[f] = eight_of(P, ((first) + r) * d + c * 8u, c * 8u, d);                \
     }
 #define PLACE_HELD                                                                       \
     UNROLL for (uint f = 0u; f < HELD; f++) {                                            \
-        const uint g = f * 128u + THREAD;                                                \
-        if (g < KEYS * 2u * WIDE) units[g / (2u * WIDE) * ROW + g % (2u * WIDE)] = held[f]; \
+        const uint g = f * 128u + THREAD, to = g / (2u * WIDE) * ROW + g % (2u * WIDE);  \
+        if (g < KEYS * 2u * WIDE) {                                                      \
+            units[to] = held[f].one;                                                   \
+            if (TERMS == 2u) units[to + KEYS * ROW] = held[f].two;                    \
+        }                                                                                \
     }
 // A number of each row, in both its lanes, as a matrix of 16 equal columns beside the weights of the warp's matrix i.
 #define SPREAD(sums, i, x)                                                               \
     {                                                                                    \
-        const uint bits = RLX_BITS(x), at0 = work + (i) * 16u * PITCH + KEYS / 8u;       \
+        const uint bits = RLX_BITS(x), at0 = work + (i) * 16u * PITCH + WEIGHTS;         \
         const uint own = at0 + LANE % 16u * PITCH + side * 2u;                           \
         units[own] = UVEC4(bits, bits, bits, bits);                                      \
         units[own + 1u] = UVEC4(bits, bits, bits, bits);                                 \
@@ -42,25 +43,27 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                            const uint mb, const uint mh, const uint mq, const uint mk, const uint each,
                            const uint window, const float scale, const float cap) {
     PLACE_TILE
-    const uint work = KEYS * ROW + WARP * 16u * DEEP * PITCH;
+    const uint work = TERMS * KEYS * ROW + WARP * 16u * DEEP * PITCH;
     const uint side = LANE / 16u;
     const uint row0 = q0 + WARP * 16u * DEEP + LANE % 16u;  // of this lane in the warp's first matrix
 
     FETCH_ROWS(pq, 0u, TILE_ROWS, q0, sq)
     COPIES_DONE
     BARRIER;
-    MATRIX_A rows[DEEP * WIDE];
+    MATRIX_A rows[TERMS * DEEP * WIDE];
     SUMS out_[DEEP * WIDE];
     float top[DEEP], total[DEEP];
     UNROLL for (uint i = 0u; i < DEEP; i++) {
         top[i] = -INFINITE;
         total[i] = 0.0f;
         UNROLL for (uint c = 0u; c < WIDE; c++) {
-            LOAD_A(rows[i * WIDE + c], (WARP * DEEP + i) * 16u * ROW + c * 2u, ROW, false)
+            UNROLL for (uint t = 0u; t < TERMS; t++) {
+                LOAD_A(rows[(t * DEEP + i) * WIDE + c], (t * TILE_ROWS + (WARP * DEEP + i) * 16u) * ROW + c * 2u, ROW, false)
+            }
             SUMS_ZERO(out_[i * WIDE + c])
         }
     }
-    uvec4 held[HELD];
+    Terms held[HELD];
     FETCH_HELD(pk, uint(begin), uint(len))
     BARRIER;
     for (int at = begin; at < end; at += int(KEYS)) {
@@ -74,10 +77,12 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                 SUMS_ZERO(s[i])
             }
             UNROLL for (uint c = 0u; c < WIDE; c++) {
-                MATRIX_B keys;
-                LOAD_B(keys, j * 16u * ROW + c * 2u, ROW, true)
-                UNROLL for (uint i = 0u; i < DEEP; i++) {
-                    MULTIPLY(s[i], rows[i * WIDE + c], keys)
+                UNROLL for (uint t = 0u; t < TERMS; t++) {
+                    MATRIX_B keys;
+                    LOAD_B(keys, (t * KEYS + j * 16u) * ROW + c * 2u, ROW, true)
+                    UNROLL for (uint i = 0u; i < (TERMS - t) * DEEP; i++) {
+                        MULTIPLY(s[i % DEEP], rows[i * WIDE + c], keys)
+                    }
                 }
             }
             UNROLL for (uint i = 0u; i < DEEP; i++) {
@@ -118,8 +123,13 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                 const vec4 r = VEC4(EXP2(FMA(b.x, LOG2_E, -base)), EXP2(FMA(b.y, LOG2_E, -base)),
                                     EXP2(FMA(b.z, LOG2_E, -base)), EXP2(FMA(b.w, LOG2_E, -base)));
                 sum += p.x + p.y + p.z + p.w + (r.x + r.y + r.z + r.w);
-                units[mine + side * (KEYS / 16u) + n] =
+                const uvec4 w =
                     UVEC4(two_halves(p.x, p.y), two_halves(p.z, p.w), two_halves(r.x, r.y), two_halves(r.z, r.w));
+                units[mine + side * (KEYS / 16u) + n] = w;
+                if (TERMS == 2u)
+                    units[mine + KEYS / 8u + side * (KEYS / 16u) + n] =
+                        UVEC4(two_rests(w.x, p.x, p.y), two_rests(w.y, p.z, p.w), two_rests(w.z, r.x, r.y),
+                              two_rests(w.w, r.z, r.w));
             }
             total[i] = FMA(total[i], less, sum);
             SUMS spread;
@@ -131,15 +141,17 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
         BARRIER;  // values and weights are there
         FETCH_HELD(pk, k0 + KEYS, uint(len))
         UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
-            MATRIX_A weights[DEEP];
-            UNROLL for (uint i = 0u; i < DEEP; i++) {
-                LOAD_A(weights[i], work + i * 16u * PITCH + j * 2u, PITCH, false)
+            MATRIX_A weights[TERMS * DEEP];
+            UNROLL for (uint i = 0u; i < TERMS * DEEP; i++) {
+                LOAD_A(weights[i], work + i % DEEP * 16u * PITCH + i / DEEP * (KEYS / 8u) + j * 2u, PITCH, false)
             }
             UNROLL for (uint c = 0u; c < WIDE; c++) {
-                MATRIX_B values;
-                LOAD_B(values, j * 16u * ROW + c * 2u, ROW, false)
-                UNROLL for (uint i = 0u; i < DEEP; i++) {
-                    MULTIPLY(out_[i * WIDE + c], weights[i], values)
+                UNROLL for (uint t = 0u; t < TERMS; t++) {
+                    MATRIX_B values;
+                    LOAD_B(values, (t * KEYS + j * 16u) * ROW + c * 2u, ROW, false)
+                    UNROLL for (uint i = 0u; i < (TERMS - t) * DEEP; i++) {
+                        MULTIPLY(out_[i % DEEP * WIDE + c], weights[i], values)
+                    }
                 }
             }
         }
