@@ -6,22 +6,23 @@ import hashlib
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
+from rlx.errors import GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx import families as families
 from rlx.formats.onnx.build import GraphBuilder
 from rlx.formats.onnx.call import NeedsValues
 from rlx.formats.onnx.control import CONTROL
-from rlx.formats.onnx.elements import NAMES, Array, ElementType, from_carrier, to_carrier
+from rlx.formats.onnx.elements import Array, ElementType, from_carrier, to_carrier
+from rlx.formats.onnx.infos import TensorInfo as TensorInfo
+from rlx.formats.onnx.infos import fit, fits, info_of
 from rlx.formats.onnx.patterns import put_together
 from rlx.formats.onnx.read import all_nodes, check_model, node_name, opsets, parse
-from rlx.formats.onnx.schemas import declared_type, schema_of, type_of
+from rlx.formats.onnx.schemas import schema_of, type_of
 from rlx.formats.onnx.shared import share_weights
 from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
@@ -30,23 +31,6 @@ from rlx.runtime import CompiledGraph, Session, Weights
 from rlx.runtime.report import Report
 
 CACHE = 16  # compiled graphs that a model keeps, the least recently used goes first
-Dim = int | str | None
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """An input or output: its name, element type and dims, each an int, a symbol, or None where nothing is known.
-
-    `shape` is None when the model says nothing; `type` is ONNX's word for the element type.
-    """
-
-    name: str
-    dtype: ElementType | None
-    shape: tuple[Dim, ...] | None
-
-    @property
-    def type(self) -> str:
-        return NAMES[self.dtype] if self.dtype is not None else "tensor"
 
 
 class Program:
@@ -111,9 +95,9 @@ class Model:
         self._initializers = {
             i.name: to_array(i, f"initializer {shown(i.name)}", self._folder) for i in graph.initializer
         }
-        self._declared = {i.name: TensorInfo(i.name, *_declared(i)) for i in graph.input}
+        self._declared = {i.name: info_of(i) for i in graph.input}
         self.inputs = [t for n, t in self._declared.items() if n not in self._initializers]
-        self.outputs = [TensorInfo(o.name, *_declared(o)) for o in graph.output]
+        self.outputs = [info_of(o) for o in graph.output]
         self._fixed: set[str] = set()
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._sessions: dict[tuple[str, str], tuple[Session, Weights]] = {}
@@ -195,7 +179,7 @@ class Model:
                 f"the inputs {missing} are missing; the model takes {[i.name for i in self.inputs]}"
             )
         symbols: dict[str, int] = {}
-        return {name: _fit(self._info(name), value, symbols) for name, value in given.items()}
+        return {name: fit(self._info(name), value, symbols) for name, value in given.items()}
 
     # -- programs
 
@@ -260,7 +244,7 @@ class Model:
         )
         for info in self.outputs:
             made = graph.outputs[info.name].shape
-            if info.shape is not None and not _fits(made, info.shape):
+            if info.shape is not None and not fits(made, info.shape):
                 raise ModelFormatError(
                     f"output {shown(info.name)}: is declared {list(info.shape)}, but comes out {made}"
                 )
@@ -305,41 +289,6 @@ def missing_operators(model: Any) -> list[str]:
 def _runs(schema: Any, domain: str, name: str) -> bool:
     found = find(domain, name, schema.since_version) is not None or (not domain and name in CONTROL)
     return found or schema.has_function or schema.has_context_dependent_function
-
-
-def _declared(info: Any) -> tuple[ElementType | None, tuple[Dim, ...] | None]:
-    dtype, dims = declared_type(info)
-    return dtype, None if dims is None else tuple(dims)
-
-
-def _fits(shape: Sequence[int], declared: Sequence[Dim]) -> bool:
-    return len(shape) == len(declared) and all(
-        not isinstance(d, int) or d == n for n, d in zip(shape, declared, strict=True)
-    )
-
-
-def _fit(info: TensorInfo, value: Any, symbols: dict[str, int]) -> Array:
-    what = f"input {info.name!r}"
-    if isinstance(value, np.ndarray | np.generic) or info.dtype is None:
-        array = np.asarray(value)
-    else:
-        array = np.asarray(value, info.dtype)
-    if info.dtype is not None and array.dtype != info.dtype:
-        raise DTypeError(
-            f"{what}: is {array.dtype}, expected {info.dtype}; convert it with .astype if that is what you mean"
-        )
-    if array.dtype not in NAMES:
-        raise DTypeError(f"{what}: {array.dtype} is not an element type that rlx computes with")
-    if info.shape is None:
-        return array
-    if not _fits(array.shape, info.shape):
-        raise ShapeError(f"{what}: has shape {array.shape}, expected {list(info.shape)}")
-    for n, d in zip(array.shape, info.shape, strict=True):
-        if isinstance(d, str) and symbols.setdefault(d, n) != n:
-            raise ShapeError(
-                f"{what}: dimension {d!r} is {n} in shape {array.shape}, but {symbols[d]} in another input"
-            )
-    return array
 
 
 def _key(array: Array) -> tuple[Any, ...]:

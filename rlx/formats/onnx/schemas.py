@@ -75,18 +75,16 @@ def _bind_types(schema: Any, inputs: Sequence[Value | None], where: str) -> dict
     return bound
 
 
-def declared_type(info: Any) -> tuple[np.dtype[Any] | None, list[int | str | None] | None]:
-    """The element type and dims a ValueInfo declares; None where it does not."""
-    if info.type.WhichOneof("value") not in ("tensor_type", None):
-        kind = info.type.WhichOneof("value").removesuffix("_type")
-        raise UnsupportedOp(f"{shown(info.name)}: is a {kind}; only tensors are supported")
-    tensor = info.type.tensor_type
+def declared_type(proto: Any, what: str) -> tuple[np.dtype[Any] | None, list[int | str | None] | None]:
+    """The element type and dims a tensor's TypeProto declares; None where it does not."""
+    if proto.WhichOneof("value") not in ("tensor_type", None):
+        kind = proto.WhichOneof("value").removesuffix("_type")
+        raise UnsupportedOp(f"{what}: is a {kind}; only tensors, sequences and optionals are supported")
+    tensor = proto.tensor_type
     dtype = None
     if tensor.elem_type:
         if tensor.elem_type not in ELEMENTS:
-            raise UnsupportedOp(
-                f"{shown(info.name)}: element type {element_name(tensor.elem_type)} is not supported"
-            )
+            raise UnsupportedOp(f"{what}: element type {element_name(tensor.elem_type)} is not supported")
         dtype = ELEMENTS[tensor.elem_type]
     if not tensor.HasField("shape"):
         return dtype, None
@@ -94,8 +92,8 @@ def declared_type(info: Any) -> tuple[np.dtype[Any] | None, list[int | str | Non
     for d in tensor.shape.dim:
         kind = d.WhichOneof("value")
         if kind == "dim_value" and d.dim_value < 0:
-            raise ModelFormatError(f"{shown(info.name)}: is declared with dimension {d.dim_value}")
-        want_text(shown(info.name), d.dim_param)
+            raise ModelFormatError(f"{what}: is declared with dimension {d.dim_value}")
+        want_text(what, d.dim_param)
         dims.append(int(d.dim_value) if kind == "dim_value" else (d.dim_param or None) if kind else None)
     return dtype, dims
 
