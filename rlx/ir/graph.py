@@ -227,7 +227,9 @@ def _want_integers(array: npt.NDArray[Any], dtype: DType) -> None:
     held = np.asarray((array >= info.min) & (array <= info.max) & (array == np.trunc(array)))
     if not held.all():
         first = array[~held].flat[0]
-        raise DTypeError(f"constant: {first} is not a value of {dtype} ({info.min} to {info.max}); give another dtype")
+        raise DTypeError(
+            f"constant: {first} is not a value of {dtype} ({info.min} to {info.max}); give another dtype"
+        )
 
 
 Rewrite = Callable[[Graph, Node, tuple[Tensor, ...]], "Sequence[Tensor] | None"]
@@ -238,7 +240,8 @@ def rebuild(
 ) -> tuple[Graph, dict[int, Tensor]]:
     """A new graph from an old one, node by node: the base of every pass.
 
-    `rewrite(new_graph, old_node, new_inputs)` returns the tensors that replace the node's outputs, or None to copy it.
+    `rewrite(new_graph, old_node, new_inputs)` returns the tensors that replace the node's outputs, or None to copy it;
+    nodes that it adds without a label take the old node's.
     `keep`, if given, holds the ids of the tensors whose nodes stay (leaves that name the signature always stay).
     Returns the new graph and the map from old tensor id to new tensor.
     """
@@ -250,7 +253,11 @@ def rebuild(
         if keep is not None and not signature and not any(t.id in keep for t in node.outputs):
             continue
         inputs = tuple(mapping[t.id] for t in node.inputs)
+        start = len(new.nodes)
         made = rewrite(new, node, inputs) if rewrite is not None else None
+        for added in new.nodes[start:]:
+            if not added.op.leaf:
+                added.label = added.label or node.label
         if made is None:
             made = new.add(node.op, inputs, node.attrs, node.label)
             if signature:

@@ -16,7 +16,7 @@ from rlx.passes.repeats import seen, splits
 from rlx.passes.rewriting import Maker, SupportOf, native_everywhere, remove_dead, trial, use_counts
 from rlx.passes.trees import explicit, literal, node_trees
 
-_LABEL = 60  # characters
+_LABEL = 120  # characters: two names as exporters make them
 
 
 def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Graph:

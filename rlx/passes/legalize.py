@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -35,6 +36,7 @@ def legalize(
     report = PassReport()
     maker = Maker(graph)
     refused: list[str] = []
+    labels = Counter(node.label for node in graph.nodes)
     for node in graph.nodes:
         if node.op.leaf:
             maker.copy(node)
@@ -50,6 +52,8 @@ def legalize(
             refused.append(f"{label}: {node.op.name}({', '.join(str(t.type) for t in node.inputs)})")
             maker.copy(node)
             continue
+        if labels[label] > 1:  # told apart from the others of that label, which may run natively
+            label = f"{label}: {node.op.name}"
         report.decomposed.append(label)
         given = {f"x{i}": t for i, t in enumerate(maker.inputs(node.inputs))}
         maker.put(node.outputs, inline(maker.new, body, given, label))

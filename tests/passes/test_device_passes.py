@@ -132,6 +132,14 @@ def test_a_missing_kernel_is_decomposed_all_the_way_down() -> None:
     assert differences(g, results(g, feeds, True), results(after, feeds, True), {"f32": 1e-12}) == []
 
 
+def test_pieces_are_told_apart_from_native_nodes_of_the_same_label() -> None:
+    g = Graph("two")
+    x = g.input("x", (2, 3))
+    g.output("y", g.add("softmax", g.add("exp", (x,), {}, "one"), {"axis": 1}, "one")[0])
+    _, report = legalize(g, without("softmax"))
+    assert (report.native, report.decomposed) == (["one"], ["one: softmax"])
+
+
 def test_what_has_no_decomposition_goes_to_the_host() -> None:
     after, report = legalize(attention(), without("attention", "matmul", "exp"))
     assert names(after) == ["attention", "exp"]

@@ -14,11 +14,11 @@ from rlx.formats.files import shown
 from rlx.formats.onnx.call import Call, Known, Result, Value, WriteOut, constant
 from rlx.formats.onnx.control import CONTROL, build_control
 from rlx.formats.onnx.elements import CODES, ELEMENTS, NAMES, Array, carried, carrier, to_carrier, wrapped
-from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, node_name, opsets
+from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, label_of, node_name, opsets
 from rlx.formats.onnx.schemas import check_call, schema_of
 from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
-from rlx.ir import Graph, Tensor, TensorType
+from rlx.ir import Graph, Node, Tensor, TensorType
 from rlx.ops.select import cast
 
 Attribute = onnx.AttributeProto
@@ -89,12 +89,14 @@ class GraphBuilder:
                 raise ModelFormatError(
                     f"{where}: functions and loops written out make more than {MAX_NODES:,} nodes"
                 )
+            start = len(self.graph.nodes)
             try:
                 self._node(node, where, scope, imports, attributes, depth)
             except (ModelFormatError, UnsupportedOp):
                 raise
             except RlxError as error:
                 raise ModelFormatError(f"{where}: {error}") from error
+            _label(self.graph.nodes[start:], label_of(node, depth))
 
     def _node(
         self,
@@ -307,6 +309,13 @@ class GraphBuilder:
         raise UnsupportedOp(
             f"{where}: attribute {shown(proto.name)} is of a kind that rlx does not read ({kind})"
         )
+
+
+def _label(made: Sequence[Node], label: str) -> None:
+    """Labels the nodes that one ONNX node became; those of functions and graphs within have theirs behind a slash."""
+    for node in made if label else ():
+        if not node.op.leaf:
+            node.label = f"{label}/{node.label}" if node.label else label
 
 
 def _text(raw: bytes, where: str) -> str:

@@ -89,6 +89,13 @@ def node_name(node: Any, index: int | None = None) -> str:
     )
 
 
+def label_of(node: Any, depth: int) -> str:
+    """What reports call what a node became: its name in the file. One without is called by what it makes, except in
+    functions, where the node that calls is known by more people."""
+    name = node.name or ("" if depth else f"{node.op_type} making {_first(node)}")
+    return name if name.isprintable() and len(name) <= 80 else shown(name)[1:-1]
+
+
 def _first(node: Any) -> str:
     return next((o for o in node.output if o), "nothing")
 
