@@ -269,8 +269,8 @@ def test_external_data_stays_in_the_folder_of_the_model(tmp_path: Path) -> None:
         (node("Elu", "x", "y", name="n", alpha=1), "'n'.*attribute alpha is of kind"),
         (node("Concat", "x x", "y", name="n"), "'n'.*lacks the attribute axis"),
         (node("Concat", "x x", "y", name="n", axis=5), "'n'.*concat"),
-        (node("Add", "x k", "y", name="n"), "'n'.*is int64; expected float32"),
-        (node("BitwiseNot", "x", "y", name="n"), "'n'.*is float32, which it cannot be"),
+        (node("Add", "x k", "y", name="n"), "'n'.*is tensor\\(int64\\); expected tensor\\(float\\)"),
+        (node("BitwiseNot", "x", "y", name="n"), "'n'.*is tensor\\(float\\), which it cannot be"),
         (node("MatMul", "x x", "y", name="n"), "'n'.*matmul"),
         (node("Conv", "x x", "y", name="n"), "'n'.*expected"),
         (node("Reshape", "x k", "y", name="n"), "'n'.*6 elements"),
@@ -290,7 +290,10 @@ def test_a_node_that_does_not_fit_is_named(made: onnx.NodeProto, text: str) -> N
 
 def test_declared_outputs_are_held_against_what_comes() -> None:
     refused_when_run(model([RELU], X, {"y": [2, 4]}), r"output 'y': is declared \[2, 4\]")
-    refused_when_run(model([RELU], X, {"y": ([2, 3], I64)}), "output 'y': is declared with element type 7")
+    refused_when_run(
+        model([RELU], X, {"y": ([2, 3], I64)}),
+        "output 'y': is declared tensor\\(int64\\), but is tensor\\(float\\)",
+    )
     refused(model([RELU], {"x": [2, -3]}, {"y": None}), "'x': is declared with dimension -3")
 
 

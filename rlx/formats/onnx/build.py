@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
 from rlx.errors import ModelFormatError, RlxError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.formats.onnx.call import Call, Known, Result, Value, WriteOut, constant
+from rlx.formats.onnx.call import Call, Held, Known, Maybe, Result, Series, Value, WriteOut, constant
 from rlx.formats.onnx.control import CONTROL, build_control
-from rlx.formats.onnx.elements import CODES, ELEMENTS, NAMES, Array, carried, carrier, to_carrier, wrapped
+from rlx.formats.onnx.elements import Array, ElementType, carried, carrier, to_carrier, wrapped
+from rlx.formats.onnx.infos import info_of
+from rlx.formats.onnx.nests import BY_NAME, Nest, accepted, held, kind_of, nest_of, proto_of
 from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, label_of, node_name, opsets
 from rlx.formats.onnx.schemas import check_call, schema_of
 from rlx.formats.onnx.table import find
@@ -22,13 +23,12 @@ from rlx.ir import Graph, Node, Tensor, TensorType
 from rlx.ops.select import cast
 
 Attribute = onnx.AttributeProto
-_BY_NAME = {name: dtype for dtype, name in NAMES.items()}
-Scope = dict[str, "Value | None"]
+Scope = dict[str, "Held | None"]
 
 
 class GraphBuilder:
-    """Builds the rlx graph of a model. `fed` are the inputs a run gives: arrays for those that become constants,
-    types for the others."""
+    """Builds the rlx graph of a model. Afterwards `outputs` says what each output is made of, `output_types` which
+    element type each of its tensors stands for."""
 
     def __init__(self, model: Any, initializers: Mapping[str, Array], folder: Path | None) -> None:
         self.model = model
@@ -39,19 +39,25 @@ class GraphBuilder:
         self.graph = Graph(model.graph.name or "onnx")
         self.known = Known()
         self._built = 0
-        self.output_types: dict[str, np.dtype[Any]] = {}
+        self.outputs: dict[str, Nest] = {}
+        self.output_types: dict[str, ElementType] = {}
 
     def build(
-        self, fed: Mapping[str, Value | TensorType | Array], dtypes: Mapping[str, np.dtype[Any]]
+        self,
+        fed: Mapping[str, TensorType | Array],
+        dtypes: Mapping[str, ElementType],
+        nests: Mapping[str, Nest],
     ) -> Graph:
-        """Raises: NeedsValues, ModelFormatError, UnsupportedOp."""
-        scope: Scope = {}
+        """`fed` are the tensors that a run gives: arrays for those that become constants, types for the others;
+        `nests` are the inputs that they make up. Raises: NeedsValues, ModelFormatError, UnsupportedOp."""
+        leaves: dict[str, Value] = {}
         for name, given in fed.items():
             if isinstance(given, TensorType):
-                scope[name] = Value(self.graph.input(name, given.shape, given.dtype), dtypes[name])
+                leaves[name] = Value(self.graph.input(name, given.shape, given.dtype), dtypes[name])
             else:
-                assert isinstance(given, np.ndarray)
-                scope[name] = Value(constant(self.graph, to_carrier(given)), given.dtype)
+                leaves[name] = Value(constant(self.graph, to_carrier(given)), given.dtype)
+        kinds = {i.name: info_of(i).type for i in self.model.graph.input}
+        scope: Scope = {name: held(nest, leaves, kinds[name]) for name, nest in nests.items()}
         for name, array in self.initializers.items():
             if name not in scope:
                 scope[name] = Value(constant(self.graph, to_carrier(array), name), array.dtype)
@@ -64,15 +70,19 @@ class GraphBuilder:
         found = scope[info.name]
         if found is None:
             raise ModelFormatError(f"output {shown(info.name)}: is left out by the node that should make it")
-        code = info.type.tensor_type.elem_type
-        if code and ELEMENTS.get(code) != found.dtype:
-            raise ModelFormatError(
-                f"output {shown(info.name)}: is declared with element type {code}, but is {found.dtype}"
-            )
-        self.output_types[info.name] = found.dtype
-        t = found.tensor
+        found = accepted(found, info.type)
+        declared = kind_of(info.type)
+        if declared not in (None, found.kind):
+            raise ModelFormatError(f"output {shown(info.name)}: is declared {declared}, but is {found.kind}")
+        self.outputs[info.name] = nest_of(info.name, found, self._leaf)
+
+    def _leaf(self, name: str, value: Value) -> None:
+        if name in self.output_types:
+            raise ModelFormatError(f"output {shown(name)}: is also the name of an item of a sequence")
+        self.output_types[name] = value.dtype
+        t = value.tensor
         leaf = t.node.op.leaf or any(t is o for o in self.graph.outputs.values())
-        self.graph.output(info.name, self.graph.add("copy", (t,))[0] if leaf else t)
+        self.graph.output(name, self.graph.add("copy", (t,))[0] if leaf else t)
 
     # -- nodes
 
@@ -139,29 +149,28 @@ class GraphBuilder:
                 body, inputs, protos, node, scope, {**imports, **opsets(body.opset_import, where)}, depth
             )
             return
-        results: Sequence[Result] = [made] if made is None or isinstance(made, Tensor | Value) else list(made)
+        single = made is None or isinstance(made, Tensor | Value | Series | Maybe)
+        results: Sequence[Any] = [made] if single else list(made)  # type: ignore[arg-type]
         for i, name in enumerate(node.output):
             if name:
                 result = results[i] if i < len(results) else None
                 if result is None:
                     raise UnsupportedOp(f"{where}: its output {i} ({shown(name)}) is not supported")
-                scope[name] = self._finished(result, schema, i, bound, inputs)
+                scope[name] = self._finished(result, schema, i, bound)
 
-    def _finished(
-        self, made: Tensor | Value, schema: Any, i: int, bound: dict[str, Any], inputs: Any
-    ) -> Value:
+    def _finished(self, made: Tensor | Held, schema: Any, i: int, bound: dict[str, str]) -> Held:
         """The result in the type that the schema gives this output."""
-        if isinstance(made, Value):
+        if not isinstance(made, Tensor):
             return made
         formal = schema.outputs[min(i, len(schema.outputs) - 1)]
-        dtype = bound.get(formal.type_str) or _BY_NAME.get(formal.type_str)
+        dtype = BY_NAME.get(bound.get(formal.type_str, formal.type_str))
         if dtype is None:
             return Value(made, made.dtype.np)
         held = cast(made, carrier(dtype))
         return Value(wrapped(held, dtype) if carried(dtype) else held, dtype)
 
     def _call(
-        self, node: Any, where: str, schema: Any, inputs: Sequence[Value | None], protos: dict[str, Any]
+        self, node: Any, where: str, schema: Any, inputs: Sequence[Held | None], protos: dict[str, Any]
     ) -> Call:
         """What the builder sees, attributes that are left out at the schema's defaults."""
         values = {n: self._attribute(a, where) for n, a in protos.items()}
@@ -175,7 +184,7 @@ class GraphBuilder:
 
     def _control(
         self, node: Any, where: str, scope: Scope, imports: Mapping[str, int], protos: dict[str, Any],
-        outer: dict[str, Any], depth: int, schema: Any, inputs: Sequence[Value | None],
+        outer: dict[str, Any], depth: int, schema: Any, inputs: Sequence[Held | None],
     ) -> None:  # fmt: skip
         graphs = {n: a.g for n, a in protos.items() if a.type == Attribute.GRAPH}
         values = {n: self._attribute(a, where) for n, a in protos.items() if n not in graphs}
@@ -190,14 +199,14 @@ class GraphBuilder:
             self.known,
         )
 
-        def run(graph: Any, given: Sequence[Value | None]) -> list[Value]:
+        def run(graph: Any, given: Sequence[Held | None]) -> list[Held]:
             if len(given) != len(graph.input):
                 raise ModelFormatError(
                     f"{where}: its graph takes {len(graph.input)} inputs, {len(given)} come"
                 )
             inner: Scope = dict(scope)
             for info, value in zip(graph.input, given, strict=True):
-                inner[info.name] = value
+                inner[info.name] = value if value is None else accepted(value, info.type)
             for i in graph.initializer:
                 array = to_array(i, f"initializer {shown(i.name)}", self.folder)
                 inner[i.name] = Value(constant(self.graph, to_carrier(array)), array.dtype)
@@ -217,7 +226,7 @@ class GraphBuilder:
     # -- functions
 
     def _inline(
-        self, function: Any, inputs: Sequence[Value | None], protos: dict[str, Any], node: Any, scope: Scope,
+        self, function: Any, inputs: Sequence[Held | None], protos: dict[str, Any], node: Any, scope: Scope,
         imports: Mapping[str, int], depth: int,
     ) -> None:  # fmt: skip
         where = node_name(node)
@@ -239,7 +248,7 @@ class GraphBuilder:
         self,
         schema: Any,
         node: Any,
-        inputs: Sequence[Value | None],
+        inputs: Sequence[Held | None],
         protos: dict[str, Any],
         opset: int,
         domain: str,
@@ -250,14 +259,8 @@ class GraphBuilder:
         del plain.attribute[:]
         plain.attribute.extend(protos.values())
         if schema.has_context_dependent_function:
-            types = []
-            for v in inputs:
-                proto = onnx.TypeProto()
-                if v is not None:
-                    proto.tensor_type.elem_type = CODES[v.dtype]
-                    for d in v.tensor.shape:
-                        proto.tensor_type.shape.dim.add().dim_value = d
-                types.append(proto.SerializeToString())
+            protos_of = [onnx.TypeProto() if v is None else proto_of(v) for v in inputs]
+            types = [p.SerializeToString() for p in protos_of]
             versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
             if versions:
                 raw = schema.get_context_dependent_function_with_opset_version(
@@ -306,6 +309,8 @@ class GraphBuilder:
             return [_text(s, where) for s in proto.strings]
         if kind == Attribute.TENSOR:
             return to_array(proto.t, f"{where}: attribute {shown(proto.name)}", self.folder)
+        if kind == Attribute.TYPE_PROTO:
+            return kind_of(proto.tp)
         raise UnsupportedOp(
             f"{where}: attribute {shown(proto.name)} is of a kind that rlx does not read ({kind})"
         )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import ModelFormatError, UnsupportedOp
-from rlx.formats.onnx.elements import Array, ElementType, carrier, from_carrier, to_carrier
+from rlx.formats.onnx.elements import NAMES, Array, ElementType, carrier, from_carrier, to_carrier
 from rlx.ir import Graph, Tensor
 from rlx.ops.select import cast
 
@@ -21,6 +21,38 @@ class Value:
 
     tensor: Tensor
     dtype: ElementType
+
+    @property
+    def kind(self) -> str:
+        """ONNX's word for the type."""
+        return NAMES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A sequence. Which items it has is known while building; `element` is the kind of each."""
+
+    items: tuple[Held, ...]
+    element: str
+
+    @property
+    def kind(self) -> str:
+        return f"seq({self.element})"
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """An optional: what it holds, None where it is empty, which is known while building."""
+
+    item: Held | None
+    element: str
+
+    @property
+    def kind(self) -> str:
+        return f"optional({self.element})"
+
+
+Held = Value | Series | Maybe
 
 
 class NeedsValues(Exception):
@@ -87,7 +119,7 @@ class Known:
             raise NeedsValues(frozenset(names), what)
 
 
-Result = Tensor | Value | None
+Result = Tensor | Held | None
 Builder = Callable[["Call"], "Result | Sequence[Result]"]
 
 
@@ -100,7 +132,7 @@ class Call:
 
     def __init__(
         self, where: builtins.str, kind: builtins.str, version: builtins.int, graph: Graph,
-        inputs: Sequence[Value | None], attrs: dict[builtins.str, Any],
+        inputs: Sequence[Held | None], attrs: dict[builtins.str, Any],
         n_outputs: builtins.int, known: Known,
     ) -> None:  # fmt: skip
         self.where = where
@@ -117,10 +149,26 @@ class Call:
     def has(self, i: builtins.int) -> bool:
         return i < len(self.inputs) and self.inputs[i] is not None
 
-    def value(self, i: builtins.int) -> Value:
+    def held(self, i: builtins.int) -> Held:
+        """An input of any kind."""
         found = self.inputs[i] if i < len(self.inputs) else None
         if found is None:
             raise ModelFormatError(f"{self.where}: input {i} is missing")
+        return found
+
+    def value(self, i: builtins.int) -> Value:
+        return self.as_value(self.held(i), f"input {i}")
+
+    def as_value(self, held: Held, what: builtins.str) -> Value:
+        """What must be a tensor. Raises: ModelFormatError."""
+        if not isinstance(held, Value):
+            raise ModelFormatError(f"{self.where}: {what} is {held.kind}; expected a tensor")
+        return held
+
+    def series(self, i: builtins.int) -> Series:
+        found = self.held(i)
+        if not isinstance(found, Series):
+            raise ModelFormatError(f"{self.where}: input {i} is {found.kind}; expected a sequence")
         return found
 
     def x(self, i: builtins.int = 0) -> Tensor:

@@ -17,4 +17,5 @@ from rlx.formats.onnx import ops_recurrent as ops_recurrent
 from rlx.formats.onnx import ops_reduce as ops_reduce
 from rlx.formats.onnx import ops_resize as ops_resize
 from rlx.formats.onnx import ops_sample as ops_sample
+from rlx.formats.onnx import ops_sequence as ops_sequence
 from rlx.formats.onnx import ops_signal as ops_signal

@@ -20,6 +20,7 @@ from rlx.formats.onnx.control import CONTROL
 from rlx.formats.onnx.elements import Array, ElementType, from_carrier, to_carrier
 from rlx.formats.onnx.infos import TensorInfo as TensorInfo
 from rlx.formats.onnx.infos import fit, fits, info_of
+from rlx.formats.onnx.nests import Nest, arrays_in, assembled, flattened
 from rlx.formats.onnx.patterns import put_together
 from rlx.formats.onnx.read import all_nodes, check_model, node_name, opsets, parse
 from rlx.formats.onnx.schemas import schema_of, type_of
@@ -39,14 +40,16 @@ class Program:
     def __init__(
         self,
         graph: CompiledGraph,
-        inputs: Sequence[str],
+        inputs: Mapping[str, Nest],
         fixed: Mapping[str, Array],
-        outputs: Mapping[str, ElementType],
+        outputs: Mapping[str, Nest],
+        types: Mapping[str, ElementType],
     ) -> None:
         self.graph = graph
-        self._inputs = tuple(inputs)
+        self._inputs = dict(inputs)
         self._fixed = dict(fixed)
         self._outputs = dict(outputs)
+        self._types = dict(types)
 
     def close(self) -> None:
         """Frees the program's memory; the weights stay with the model. Idempotent."""
@@ -61,10 +64,17 @@ class Program:
         """The inputs whose values are compiled in, since shapes depend on them."""
         return tuple(self._fixed)
 
-    def run(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Runs once. Raises: GraphError, ShapeError, DTypeError; ShapeError when an input whose value was compiled in
-        has another value."""
-        given = dict(inputs or {})
+        has another value, or a sequence another number of items."""
+        wanted = self._inputs
+        arrays = {n: arrays_in(v, not isinstance(wanted.get(n, n), str)) for n, v in (inputs or {}).items()}
+        given, nests = flattened(arrays, wanted)
+        for name, nest in nests.items():
+            if name in wanted and nest != wanted[name]:
+                raise ShapeError(
+                    f"input {name!r}: the program was compiled for {shown(wanted[name])}, {shown(nest)} came"
+                )
         for name, value in self._fixed.items():
             if name in given and not np.array_equal(
                 np.asarray(given.pop(name)), value, equal_nan=value.dtype.kind == "f"
@@ -73,7 +83,8 @@ class Program:
                     f"input {name!r}: the program was compiled for its value {shown(value.tolist())}"
                 )
         made = self.graph.run({n: to_carrier(np.asarray(v)) for n, v in given.items()})
-        return {n: from_carrier(made[n], dtype) for n, dtype in self._outputs.items()}
+        arrays = {n: from_carrier(made[n], dtype) for n, dtype in self._types.items()}
+        return {n: assembled(nest, arrays.__getitem__) for n, nest in self._outputs.items()}
 
 
 class Model:
@@ -106,15 +117,16 @@ class Model:
 
     def run(
         self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32"
-    ) -> dict[str, Array]:
-        """Outputs by name for arrays by name; NumPy scalars and lists are arrays too.
+    ) -> dict[str, Any]:
+        """Outputs by name for arrays by name; NumPy scalars and lists are arrays too. A sequence is a list of arrays,
+        an optional that is empty None.
 
         Raises: GraphError for names, DTypeError and ShapeError for what does not fit the declaration,
         ModelFormatError for a model that contradicts itself, UnsupportedOp.
         """
         arrays = self.accept(inputs or {})
         with self._lock:
-            program = self._program(arrays, device, precision)
+            program = self._program(*flattened(arrays, self._declared), device, precision)
             self._running[id(program)] += 1
         try:
             return program.run(arrays)
@@ -127,21 +139,16 @@ class Model:
         self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None, *, device: str = "auto",
         precision: str = "f32",
     ) -> Program:  # fmt: skip
-        """The model compiled for the given shapes of its inputs. `values` are those on whose values shapes depend.
+        """The model compiled for the given shapes of its inputs: a list of shapes for a sequence, None for an optional
+        that is empty. `values` are those on whose values shapes depend.
 
         Raises: as run; GraphError naming the inputs whose values are needed.
         """
         fixed = self.accept(values or {}, partly=True)
-        arrays: dict[str, Array] = {}
-        for name, shape in shapes.items():
-            info = self._info(name)
-            dtype = info.dtype if info.dtype is not None else np.dtype(np.float32)
-            arrays[name] = np.broadcast_to(
-                np.zeros((), dtype), tuple(shape)
-            )  # no memory: only its type is used
-        arrays = self.accept({**arrays, **fixed})
+        shaped = {name: _of_shape(self._info(name), shape) for name, shape in shapes.items()}
+        leaves, nests = flattened(self.accept({**shaped, **fixed}), self._declared)
         try:
-            return self._compile(arrays, fixed, device, precision)
+            return self._compile(leaves, nests, flattened(fixed, self._declared)[0], device, precision)
         except NeedsValues as need:
             raise GraphError(
                 f"compile: the values of the inputs {sorted(need.names)} are needed, since {need.what}"
@@ -171,8 +178,10 @@ class Model:
             raise GraphError(f"the model has no input {name!r}; it takes {[i.name for i in self.inputs]}")
         return self._declared[name]
 
-    def accept(self, given: Mapping[str, Any], partly: bool = False) -> dict[str, Array]:
-        """The inputs as arrays that fit the declaration. Raises: GraphError, DTypeError, ShapeError."""
+    def accept(self, given: Mapping[str, Any], partly: bool = False) -> dict[str, Any]:
+        """The inputs as arrays, and lists of them, that fit the declaration.
+
+        Raises: GraphError, DTypeError, ShapeError."""
         missing = [i.name for i in self.inputs if i.name not in given]
         if missing and not partly:
             raise GraphError(
@@ -183,17 +192,20 @@ class Model:
 
     # -- programs
 
-    def _program(self, arrays: Mapping[str, Array], device: str, precision: str) -> Program:
+    def _program(
+        self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], device: str, precision: str
+    ) -> Program:
         """The program for these inputs, compiled when there is none; inputs become constants while one is needed."""
         while True:
             fixed = {n: arrays[n] for n in sorted(self._fixed & set(arrays))}
-            types = tuple((n, a.shape, a.dtype.str) for n, a in sorted(arrays.items()))
-            key = (device, precision, types, tuple(_key(a) for a in fixed.values()))
+            types = tuple((n, a.shape, a.dtype.name) for n, a in sorted(arrays.items()))
+            shape = repr(sorted(nests.items()))
+            key = (device, precision, shape, types, tuple(_key(a) for a in fixed.values()))
             if key in self._programs:
                 self._programs.move_to_end(key)
                 return self._programs[key]
             try:
-                program = self._compile(arrays, fixed, device, precision)
+                program = self._compile(arrays, nests, fixed, device, precision)
             except NeedsValues as need:
                 if need.names <= self._fixed:
                     raise GraphError(f"values are still unknown: {need.what}") from need
@@ -231,9 +243,10 @@ class Model:
         self.close()
 
     def build(
-        self, arrays: Mapping[str, Array], fixed: Mapping[str, Array]
-    ) -> tuple[Graph, dict[str, ElementType]]:
-        """The rlx graph for inputs of these shapes, those in `fixed` as constants; the outputs' element types.
+        self, arrays: Mapping[str, Array], fixed: Mapping[str, Array], nests: Mapping[str, Nest] | None = None
+    ) -> tuple[Graph, GraphBuilder]:
+        """The rlx graph for tensors of these shapes, those in `fixed` as constants, and its builder, which knows the
+        outputs. `nests` are the inputs they make up; without it, each is one.
 
         Raises: NeedsValues, ModelFormatError, UnsupportedOp.
         """
@@ -241,19 +254,24 @@ class Model:
         graph = builder.build(
             {n: fixed[n] if n in fixed else type_of(a) for n, a in arrays.items()},
             {n: a.dtype for n, a in arrays.items()},
+            {n: n for n in arrays} if nests is None else nests,
         )
         for info in self.outputs:
-            made = graph.outputs[info.name].shape
-            if info.shape is not None and not fits(made, info.shape):
+            made = builder.outputs[info.name]
+            if info.shape is None or not isinstance(made, str):
+                continue
+            if not fits(graph.outputs[made].shape, info.shape):
                 raise ModelFormatError(
-                    f"output {shown(info.name)}: is declared {list(info.shape)}, but comes out {made}"
+                    f"output {shown(info.name)}: is declared {list(info.shape)}, but comes out "
+                    f"{graph.outputs[made].shape}"
                 )
-        return graph, builder.output_types
+        return graph, builder
 
     def _compile(
-        self, arrays: Mapping[str, Array], fixed: Mapping[str, Array], device: str, precision: str
-    ) -> Program:
-        graph, outputs = self.build(arrays, fixed)
+        self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array], device: str,
+        precision: str,
+    ) -> Program:  # fmt: skip
+        graph, builder = self.build(arrays, fixed, nests)
         graph, constants = share_weights(put_together(graph))
         if (device, precision) not in self._sessions:
             session = Session(device, precision=precision)
@@ -262,7 +280,7 @@ class Model:
         compiled = session.compile(graph, weights=weights)
         for name in weights.missing(list(constants)):
             weights.set(name, constants[name])
-        return Program(compiled, [n for n in arrays if n not in fixed], fixed, outputs)
+        return Program(compiled, nests, fixed, builder.outputs, builder.output_types)
 
 
 def missing_operators(model: Any) -> list[str]:
@@ -289,6 +307,18 @@ def missing_operators(model: Any) -> list[str]:
 def _runs(schema: Any, domain: str, name: str) -> bool:
     found = find(domain, name, schema.since_version) is not None or (not domain and name in CONTROL)
     return found or schema.has_function or schema.has_context_dependent_function
+
+
+def _of_shape(info: TensorInfo, shape: Any, around: int = 0) -> Any:
+    """Arrays of these shapes without memory: only their types are used."""
+    if around < len(info.around):
+        if shape is None and info.around[around] == "optional":
+            return None
+        if info.around[around] == "seq":
+            return [_of_shape(info, s, around + 1) for s in shape]
+        return _of_shape(info, shape, around + 1)
+    dtype = info.dtype if info.dtype is not None else np.dtype(np.float32)
+    return np.broadcast_to(np.zeros((), dtype), tuple(shape))
 
 
 def _key(array: Array) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ _UNARY: dict[str, Callable[[Any], Tensor]] = {
     "HardSwish": o.hard_swish, "Log": o.log, "Mish": o.mish, "Neg": o.neg, "Not": o.logical_not,
     "Reciprocal": o.reciprocal, "Relu": o.relu, "Round": o.round, "Sigmoid": o.sigmoid, "Sign": o.sign, "Sin": o.sin,
     "Sinh": o.sinh, "Softplus": o.softplus, "Sqrt": o.sqrt, "Tan": o.tan, "Tanh": o.tanh, "IsNaN": o.isnan,
-    "BitwiseNot": o.bitwise_not, "Identity": lambda x: x,
+    "BitwiseNot": o.bitwise_not,
 }  # fmt: skip
 
 

@@ -11,8 +11,8 @@ from onnx import defs
 from rlx.dtypes import as_dtype
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.formats.onnx.call import Value
-from rlx.formats.onnx.elements import ELEMENTS, NAMES, Array, carrier, element_name
+from rlx.formats.onnx.call import Held
+from rlx.formats.onnx.elements import ELEMENTS, Array, carrier, element_name
 from rlx.formats.onnx.read import want_text
 from rlx.ir import TensorType
 
@@ -26,9 +26,10 @@ def schema_of(domain: str, name: str, opset: int) -> Any | None:
 
 
 def check_call(
-    schema: Any, node: Any, inputs: Sequence[Value | None], protos: dict[str, Any], where: str
-) -> dict[str, Any]:
-    """Holds a node against its operator's schema: counts, attributes, element types. Returns the type parameters.
+    schema: Any, node: Any, inputs: Sequence[Held | None], protos: dict[str, Any], where: str
+) -> dict[str, str]:
+    """Holds a node against its operator's schema: counts, attributes, types. Returns the type parameters, as ONNX
+    writes types.
 
     Raises: ModelFormatError.
     """
@@ -56,22 +57,20 @@ def check_call(
     return _bind_types(schema, inputs, where)
 
 
-def _bind_types(schema: Any, inputs: Sequence[Value | None], where: str) -> dict[str, Any]:
+def _bind_types(schema: Any, inputs: Sequence[Held | None], where: str) -> dict[str, str]:
     allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
-    bound: dict[str, Any] = {}
+    bound: dict[str, str] = {}
     for i, value in enumerate(inputs):
         formal = schema.inputs[min(i, len(schema.inputs) - 1)]
         if value is None:
             if i < len(schema.inputs) and formal.option.name == "Single":
                 raise ModelFormatError(f"{where}: input {i} ({formal.name}) is left out; it must be there")
             continue
-        param, name = formal.type_str, NAMES[value.dtype]
-        if name not in allowed.get(param, {param}):
-            raise ModelFormatError(f"{where}: input {i} ({formal.name}) is {value.dtype}, which it cannot be")
-        if param in allowed and formal.is_homogeneous and bound.setdefault(param, value.dtype) != value.dtype:
-            raise ModelFormatError(
-                f"{where}: input {i} ({formal.name}) is {value.dtype}; expected {bound[param]}"
-            )
+        param, kind = formal.type_str, value.kind
+        if kind not in allowed.get(param, {param}):
+            raise ModelFormatError(f"{where}: input {i} ({formal.name}) is {kind}, which it cannot be")
+        if param in allowed and formal.is_homogeneous and bound.setdefault(param, kind) != kind:
+            raise ModelFormatError(f"{where}: input {i} ({formal.name}) is {kind}; expected {bound[param]}")
     return bound
 
 

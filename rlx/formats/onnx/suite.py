@@ -43,7 +43,9 @@ def cases() -> Iterator[Any]:
 def _value(item: Any) -> Any:
     if isinstance(item, onnx.TensorProto):
         return numpy_helper.to_array(item)
-    return item
+    if isinstance(item, onnx.SequenceProto):
+        return numpy_helper.to_list(item)
+    return numpy_helper.to_optional(item) if isinstance(item, onnx.OptionalProto) else item
 
 
 def _from_file(path: str, info: Any) -> Any:
@@ -96,20 +98,35 @@ def compare(expected: list[Any], made: tuple[Any, ...], rtol: float, atol: float
     if len(expected) != len(made):
         return f"{len(made)} outputs, expected {len(expected)}"
     for i, (want, got) in enumerate(zip(expected, made, strict=True)):
-        if not isinstance(want, np.ndarray | np.generic):
-            return f"output {i} should be a {type(want).__name__}"
-        want = np.asarray(want)
-        if want.dtype != got.dtype or want.shape != got.shape:
-            return f"output {i} is {got.dtype} {got.shape}, expected {want.dtype} {want.shape}"
-        if want.dtype.kind not in "fV":
-            if not np.array_equal(want, got):
-                return f"output {i}: {int(np.sum(want != got))} of {want.size} elements differ"
-            continue
-        a, b = want.astype(np.float64), got.astype(np.float64)
-        if not np.allclose(b, a, rtol=rtol, atol=atol, equal_nan=True):
-            with np.errstate(all="ignore"):
-                return f"output {i}: differs by up to {np.nanmax(np.abs(a - b)):.3g}"
+        wrong = _difference(want, got, rtol, atol)
+        if wrong is not None:
+            return f"output {i}{wrong}"
     return None
+
+
+def _difference(want: Any, got: Any, rtol: float, atol: float) -> str | None:
+    if want is None or got is None:
+        return None if want is got else f" is {got}, expected {want}"
+    if isinstance(want, list) or isinstance(got, list):
+        if not (isinstance(want, list) and isinstance(got, list) and len(want) == len(got)):
+            return f" is {got}, expected {want}"
+        wrong = (_difference(w, g, rtol, atol) for w, g in zip(want, got, strict=True))
+        return next((f": an item{text}" for text in wrong if text is not None), None)
+    want = np.asarray(want)
+    want = want.astype(object) if want.dtype.kind == "U" else want
+    if want.dtype != got.dtype or want.shape != got.shape:
+        return f" is {got.dtype} {got.shape}, expected {want.dtype} {want.shape}"
+    if want.dtype.kind not in "fV":
+        return (
+            None
+            if np.array_equal(want, got)
+            else f": {int(np.sum(want != got))} of {want.size} elements differ"
+        )
+    a, b = want.astype(np.float64), got.astype(np.float64)
+    if np.allclose(b, a, rtol=rtol, atol=atol, equal_nan=True):
+        return None
+    with np.errstate(all="ignore"):
+        return f": differs by up to {np.nanmax(np.abs(a - b)):.3g}"
 
 
 @dataclass(frozen=True, slots=True)
