@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
 from rlx.driver.planner import plan as make_plan
+from rlx.driver.progress import report
 from rlx.dtypes import DType, DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor, TensorType, verify
@@ -197,6 +198,7 @@ class CompiledGraph:
         if self._prepared is None or kept != self._kept:
             o = self.options
             self._kept = kept
+            report("optimizing")
             self._prepared = prepare(
                 self.graph,
                 support=self.device.support,
@@ -208,6 +210,7 @@ class CompiledGraph:
         return self._prepared
 
     def _make_plan(self, prepared: Prepared) -> MemoryPlan:
+        report("planning")
         where = {n: self.weights.find(n) for n in prepared.graph.params}
         absent = {n: Slot("unset", 0, t.type.nbytes, t.dtype) for n, t in prepared.graph.params.items()}
         return make_plan(

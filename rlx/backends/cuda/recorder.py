@@ -11,6 +11,7 @@ from rlx.backends.cuda.blas import gemm_call
 from rlx.backends.cuda.packing import pack_args
 from rlx.backends.gpu.steps import Copy, Gemm, HostCall, Launch, Ref, Step
 from rlx.driver import Buffer, DeviceArena
+from rlx.driver.progress import report
 from rlx.errors import RlxError
 
 if TYPE_CHECKING:
@@ -116,7 +117,10 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena) -> Rec
     with device.lock:
         device.sweep()
         with device.doing("loading kernels"):
-            enqueues = [_enqueue(device, step, arena) for step in steps]
+            enqueues = []
+            for done, step in enumerate(steps):
+                report("kernels", done, len(steps))
+                enqueues.append(_enqueue(device, step, arena))
         label = ""
         with device.doing("capturing steps"):
             stream = device.capture_stream

@@ -16,6 +16,7 @@ from rlx.backends.gpu.steps import FileKernel, Kernel, SourceKernel
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
 from rlx.driver.diskcache import DiskCache
+from rlx.driver.progress import report
 from rlx.errors import UnsupportedOp
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Pipelines:
         missing = [kernel for kernel in distinct if kernel not in self._made]
         if len(missing) > 1:
             with ThreadPoolExecutor(min(4, len(missing))) as threads:
-                list(threads.map(self.get, missing))
+                for made, _ in enumerate(threads.map(self.get, missing), start=1):
+                    report("kernels", made, len(missing))
         return {kernel: self.get(kernel) for kernel in distinct}
 
     def _make(self, kernel: Kernel) -> Pipeline:
