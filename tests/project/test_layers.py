@@ -33,7 +33,7 @@ BACKEND_USES = {"cpu": set(), "gpu": {"cpu"}, "cuda": {"gpu", "cpu"}, "vulkan": 
 FENCED = {
     "cupy": "rlx/backends/cuda/",
     "cupy_backends": "rlx/backends/cuda/",
-    "nvmath": "rlx/backends/cuda/",
+    "nvmath": "nowhere",
     "cuda": "rlx/backends/cuda/",
     "vulkan": "rlx/backends/vulkan/api.py",
     "onnx": "rlx/formats/",
