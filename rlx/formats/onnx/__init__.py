@@ -6,6 +6,7 @@ Needs the `onnx` package (`pip install rlx[onnx]`).
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Mapping
 from typing import Any
 
 if importlib.util.find_spec("onnx") is None:
@@ -18,13 +19,22 @@ from rlx.formats.onnx.model import TensorInfo as TensorInfo
 from rlx.formats.onnx.session import InferenceSession as InferenceSession
 
 
-def load(source: Any) -> Model:
+def load(
+    source: Any,
+    *,
+    dims: Mapping[str, int] | None = None,
+    threads: int | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Model:
     """Reads an ONNX model: a path, bytes, or an onnx.ModelProto. External data is read from the path's folder.
 
+    `dims` binds symbolic dimensions to lengths by name, `threads` limits the CPU's. `progress(stage, done, total)`
+    hears how far reading and every later compilation is; a total of 0 is one that nobody knows.
+
     Raises: ModelFormatError naming the node for a file that is damaged or contradicts itself; UnsupportedOp naming
-    every operator that rlx lacks, with domain, version and node.
+    every operator that rlx lacks, with domain, version and node; GraphError naming the dimensions there are.
     """
-    return Model(source)
+    return Model(source, dims=dims, threads=threads, progress=progress)
 
 
 __all__ = ["Backend", "InferenceSession", "Model", "Program", "TensorInfo", "load"]

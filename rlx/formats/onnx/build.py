@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 
+from rlx.driver.progress import report
 from rlx.errors import ModelFormatError, RlxError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.call import Call, Held, Known, Maybe, Result, Series, Value, WriteOut, constant
@@ -94,6 +95,8 @@ class GraphBuilder:
             raise ModelFormatError(f"functions are nested more than {MAX_DEPTH} deep")
         for index, node in enumerate(nodes):
             where = node_name(node, index)
+            if not depth:
+                report("building", index, len(nodes))
             self._built += 1
             if self._built > MAX_NODES:
                 raise ModelFormatError(

@@ -11,90 +11,62 @@ from typing import Any, Self
 
 import numpy as np
 
-from rlx.errors import GraphError, ModelFormatError, ShapeError, UnsupportedOp
+from rlx.driver.progress import Listener, listening, report
+from rlx.errors import GraphError, ModelFormatError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.formats.onnx import families as families
 from rlx.formats.onnx.build import GraphBuilder
 from rlx.formats.onnx.call import NeedsValues
-from rlx.formats.onnx.control import CONTROL
-from rlx.formats.onnx.elements import Array, ElementType, from_carrier, to_carrier
+from rlx.formats.onnx.dims import bound, check_dims, shape_of, want_bound
+from rlx.formats.onnx.elements import Array, to_carrier
 from rlx.formats.onnx.infos import TensorInfo as TensorInfo
 from rlx.formats.onnx.infos import fit, fits, info_of
-from rlx.formats.onnx.nests import Nest, arrays_in, assembled, flattened
+from rlx.formats.onnx.missing import missing_operators
+from rlx.formats.onnx.nests import Nest, flattened
 from rlx.formats.onnx.patterns import put_together
-from rlx.formats.onnx.read import all_nodes, check_model, node_name, opsets, parse
-from rlx.formats.onnx.schemas import schema_of, type_of
+from rlx.formats.onnx.program import Built
+from rlx.formats.onnx.program import Program as Program
+from rlx.formats.onnx.read import check_model, parse
+from rlx.formats.onnx.schemas import type_of
 from rlx.formats.onnx.shared import share_weights
-from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
 from rlx.ir import Graph
-from rlx.runtime import CompiledGraph, Session, Weights
-from rlx.runtime.report import Report
+from rlx.runtime import Session, Weights
 
 CACHE = 16  # compiled graphs that a model keeps, the least recently used goes first
-
-
-class Program:
-    """A model compiled for given input shapes on one device. `run` takes arrays of these shapes."""
-
-    def __init__(
-        self,
-        graph: CompiledGraph,
-        inputs: Mapping[str, Nest],
-        fixed: Mapping[str, Array],
-        outputs: Mapping[str, Nest],
-        types: Mapping[str, ElementType],
-    ) -> None:
-        self.graph = graph
-        self._inputs = dict(inputs)
-        self._fixed = dict(fixed)
-        self._outputs = dict(outputs)
-        self._types = dict(types)
-
-    def close(self) -> None:
-        """Frees the program's memory; the weights stay with the model. Idempotent."""
-        self.graph.close()
-
-    def report(self) -> Report:
-        """How each node runs on the device: native, decomposed, host."""
-        return self.graph.report()
-
-    @property
-    def fixed(self) -> tuple[str, ...]:
-        """The inputs whose values are compiled in, since shapes depend on them."""
-        return tuple(self._fixed)
-
-    def run(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Runs once. Raises: GraphError, ShapeError, DTypeError; ShapeError when an input whose value was compiled in
-        has another value, or a sequence another number of items."""
-        wanted = self._inputs
-        arrays = {n: arrays_in(v, not isinstance(wanted.get(n, n), str)) for n, v in (inputs or {}).items()}
-        given, nests = flattened(arrays, wanted)
-        for name, nest in nests.items():
-            if name in wanted and nest != wanted[name]:
-                raise ShapeError(
-                    f"input {name!r}: the program was compiled for {shown(wanted[name])}, {shown(nest)} came"
-                )
-        for name, value in self._fixed.items():
-            if name in given and not np.array_equal(
-                np.asarray(given.pop(name)), value, equal_nan=value.dtype.kind == "f"
-            ):
-                raise ShapeError(
-                    f"input {name!r}: the program was compiled for its value {shown(value.tolist())}"
-                )
-        made = self.graph.run({n: to_carrier(np.asarray(v)) for n, v in given.items()})
-        arrays = {n: from_carrier(made[n], dtype) for n, dtype in self._types.items()}
-        return {n: assembled(nest, arrays.__getitem__) for n, nest in self._outputs.items()}
 
 
 class Model:
     """An ONNX model, made by `load`.
 
     `inputs` and `outputs` say what it takes and gives. `run` compiles for the shapes that come, once for each, and
-    keeps the latest programs; weights are on a device once. Any thread may call.
+    keeps the latest programs; weights are on a device once. `dims` are the lengths that symbolic dimensions are bound
+    to. Any thread may call.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(
+        self,
+        source: Any,
+        *,
+        dims: Mapping[str, int] | None = None,
+        threads: int | None = None,
+        progress: Listener | None = None,
+    ) -> None:
+        with listening(progress):
+            self._read(source)
+        inputs = [t for n, t in self._declared.items() if n not in self._initializers]
+        self.dims = check_dims(dims or {}, self._declared.values())
+        self.inputs = [bound(i, self.dims) for i in inputs]
+        self.outputs = [bound(info_of(o), self.dims) for o in self._proto.graph.output]
+        self._threads = threads
+        self._progress = progress
+        self._fixed: set[str] = set()
+        self._programs: OrderedDict[Any, Program] = OrderedDict()
+        self._sessions: dict[tuple[str, str], tuple[Session, Weights]] = {}
+        self._running: Counter[int] = Counter()  # how many runs are under way, by the program's identity
+        self._lock = threading.RLock()
+
+    def _read(self, source: Any) -> None:
+        report("reading")
         self._proto, self._folder = parse(source)
         check_model(self._proto)
         graph = self._proto.graph
@@ -103,17 +75,11 @@ class Model:
             raise UnsupportedOp(
                 f"rlx cannot run {len(unsupported)} operators of this model: {'; '.join(unsupported)}"
             )
-        self._initializers = {
-            i.name: to_array(i, f"initializer {shown(i.name)}", self._folder) for i in graph.initializer
-        }
+        self._initializers: dict[str, Array] = {}
+        for done, i in enumerate(graph.initializer):
+            report("reading", done, len(graph.initializer))
+            self._initializers[i.name] = to_array(i, f"initializer {shown(i.name)}", self._folder)
         self._declared = {i.name: info_of(i) for i in graph.input}
-        self.inputs = [t for n, t in self._declared.items() if n not in self._initializers]
-        self.outputs = [info_of(o) for o in graph.output]
-        self._fixed: set[str] = set()
-        self._programs: OrderedDict[Any, Program] = OrderedDict()
-        self._sessions: dict[tuple[str, str], tuple[Session, Weights]] = {}
-        self._running: Counter[int] = Counter()  # how many runs are under way, by the program's identity
-        self._lock = threading.RLock()
 
     def run(
         self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32"
@@ -136,17 +102,23 @@ class Model:
                 self._drop(program)
 
     def compile(
-        self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None, *, device: str = "auto",
-        precision: str = "f32",
+        self, shapes: Mapping[str, Sequence[int]] | None = None, values: Mapping[str, Any] | None = None, *,
+        dims: Mapping[str, int] | None = None, device: str = "auto", precision: str = "f32",
     ) -> Program:  # fmt: skip
-        """The model compiled for the given shapes of its inputs: a list of shapes for a sequence, None for an optional
-        that is empty. `values` are those on whose values shapes depend.
+        """The model compiled ahead, and recorded on the device. `shapes` are those of its inputs: a list of shapes for
+        a sequence, None for an optional that is empty; inputs left out are as declared, symbols as long as `dims` says.
+        `values` are those of the inputs on whose values shapes depend.
 
-        Raises: as run; GraphError naming the inputs whose values are needed.
+        Raises: as run; GraphError naming the dimension whose length, or the inputs whose values, are needed.
         """
-        fixed = self.accept(values or {}, partly=True)
-        shaped = {name: _of_shape(self._info(name), shape) for name, shape in shapes.items()}
-        leaves, nests = flattened(self.accept({**shaped, **fixed}), self._declared)
+        lengths = {**self.dims, **check_dims(dims or {}, self._declared.values())}
+        fixed = self.accept(values or {}, partly=True, dims=lengths)
+        given = dict(shapes or {})
+        for info in self.inputs:
+            if info.name not in given and info.name not in fixed:
+                given[info.name] = shape_of(info, lengths)
+        shaped = {name: _of_shape(self._info(name), shape) for name, shape in given.items()}
+        leaves, nests = flattened(self.accept({**shaped, **fixed}, dims=lengths), self._declared)
         try:
             return self._compile(leaves, nests, flattened(fixed, self._declared)[0], device, precision)
         except NeedsValues as need:
@@ -178,8 +150,10 @@ class Model:
             raise GraphError(f"the model has no input {name!r}; it takes {[i.name for i in self.inputs]}")
         return self._declared[name]
 
-    def accept(self, given: Mapping[str, Any], partly: bool = False) -> dict[str, Any]:
-        """The inputs as arrays, and lists of them, that fit the declaration.
+    def accept(
+        self, given: Mapping[str, Any], partly: bool = False, dims: Mapping[str, int] | None = None
+    ) -> dict[str, Any]:
+        """The inputs as arrays, and lists of them, that fit the declaration and `dims`, by default the model's.
 
         Raises: GraphError, DTypeError, ShapeError."""
         missing = [i.name for i in self.inputs if i.name not in given]
@@ -188,7 +162,12 @@ class Model:
                 f"the inputs {missing} are missing; the model takes {[i.name for i in self.inputs]}"
             )
         symbols: dict[str, int] = {}
-        return {name: fit(self._info(name), value, symbols) for name, value in given.items()}
+        found = {}
+        for name, value in given.items():
+            info = self._info(name)
+            found[name] = fit(info, value, symbols)
+            want_bound(info, found[name], self.dims if dims is None else dims)
+        return found
 
     # -- programs
 
@@ -207,14 +186,30 @@ class Model:
             try:
                 program = self._compile(arrays, nests, fixed, device, precision)
             except NeedsValues as need:
-                if need.names <= self._fixed:
-                    raise GraphError(f"values are still unknown: {need.what}") from need
-                self._fixed |= need.names
+                self._fix(need)
                 continue
             self._programs[key] = program
             while len(self._programs) > CACHE:
                 self._drop(self._programs.popitem(last=False)[1])
             return program
+
+    def _fix(self, need: NeedsValues) -> None:
+        """Makes the values of inputs part of every program from now on."""
+        if need.names <= self._fixed:
+            raise GraphError(f"values are still unknown: {need.what}") from need
+        self._fixed |= need.names
+
+    def built(self, inputs: Mapping[str, Any]) -> Built:
+        """The graph that `run` compiles for these inputs. Raises: as run."""
+        arrays, nests = flattened(self.accept(inputs), self._declared)
+        with self._lock, listening(self._progress):
+            while True:
+                try:
+                    return self._build(
+                        arrays, nests, {n: arrays[n] for n in sorted(self._fixed & set(arrays))}
+                    )
+                except NeedsValues as need:
+                    self._fix(need)
 
     def _drop(self, program: Program) -> None:
         """Frees a program that the cache does not hold any more, once nobody runs it."""
@@ -271,42 +266,29 @@ class Model:
         self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array], device: str,
         precision: str,
     ) -> Program:  # fmt: skip
+        with listening(self._progress):
+            built = self._build(arrays, nests, fixed)
+            if (device, precision) not in self._sessions:
+                session = Session(device, precision=precision, threads=self._threads)
+                self._sessions[device, precision] = (session, Weights(session.device))
+            session, weights = self._sessions[device, precision]
+            compiled = session.compile(built.graph, weights=weights)
+            missing = weights.missing(list(built.weights))
+            for done, name in enumerate(missing):
+                report("weights", done, len(missing))
+                weights.set(name, built.weights[name])
+            compiled.prepare()
+        builder = built.builder
+        return Program(compiled, nests, fixed, builder.outputs, builder.output_types, self._progress)
+
+    def _build(
+        self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array]
+    ) -> Built:
         graph, builder = self.build(arrays, fixed, nests)
+        report("optimizing")
         graph, constants = share_weights(put_together(graph))
-        if (device, precision) not in self._sessions:
-            session = Session(device, precision=precision)
-            self._sessions[device, precision] = (session, Weights(session.device))
-        session, weights = self._sessions[device, precision]
-        compiled = session.compile(graph, weights=weights)
-        for name in weights.missing(list(constants)):
-            weights.set(name, constants[name])
-        return Program(compiled, nests, fixed, builder.outputs, builder.output_types)
-
-
-def missing_operators(model: Any) -> list[str]:
-    """Every operator of the model that has neither a builder nor a definition: domain, name, version, node."""
-    functions = {(f.domain, f.name) for f in model.functions}
-    found: dict[tuple[str, str, int | None], str] = {}
-    parts = [(model.graph.node, opsets(model.opset_import, "the model"))]
-    parts += [(f.node, opsets(f.opset_import, f"function {shown(f.name)}")) for f in model.functions]
-    for nodes, imports in parts:
-        for node in all_nodes(nodes):
-            domain = "" if node.domain == "ai.onnx" else node.domain
-            if (node.domain, node.op_type) in functions:
-                continue
-            opset = imports.get(domain)
-            schema = schema_of(domain, node.op_type, opset) if opset is not None else None
-            version = schema.since_version if schema is not None else opset
-            key = (domain, node.op_type, version)
-            if key in found or (schema is not None and _runs(schema, domain, node.op_type)):
-                continue
-            found[key] = f"{domain or 'ai.onnx'} {shown(node.op_type)} version {version} at {node_name(node)}"
-    return list(found.values())
-
-
-def _runs(schema: Any, domain: str, name: str) -> bool:
-    found = find(domain, name, schema.since_version) is not None or (not domain and name in CONTROL)
-    return found or schema.has_function or schema.has_context_dependent_function
+        feeds = {n: to_carrier(np.asarray(arrays[n])) for n in graph.inputs}
+        return Built(graph, constants, feeds, dict(fixed), builder)
 
 
 def _of_shape(info: TensorInfo, shape: Any, around: int = 0) -> Any:

@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlx.driver.progress import Listener
 from rlx.errors import GraphError
 from rlx.formats.onnx.elements import Array
 from rlx.formats.onnx.model import Model, TensorInfo
 
 
 class InferenceSession:
-    """A model and the device it runs on. `source`: a path, bytes or a ModelProto.
+    """A model and the device it runs on. `source`: a path, bytes or a ModelProto; `dims`, `threads` and `progress` as
+    of rlx.onnx.load.
 
     Raises: as rlx.onnx.load.
     """
 
-    def __init__(self, source: Any, *, device: str = "auto", precision: str = "f32") -> None:
-        self.model = Model(source)
+    def __init__(
+        self,
+        source: Any,
+        *,
+        device: str = "auto",
+        precision: str = "f32",
+        dims: Mapping[str, int] | None = None,
+        threads: int | None = None,
+        progress: Listener | None = None,
+    ) -> None:
+        self.model = Model(source, dims=dims, threads=threads, progress=progress)
         self.device = device
         self.precision = precision
 

@@ -1,0 +1,98 @@
+"""Program: a model compiled for given inputs on one device; Built: what is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.driver.progress import Listener, listening, report
+from rlx.errors import ShapeError
+from rlx.formats.files import shown
+from rlx.formats.onnx.build import GraphBuilder
+from rlx.formats.onnx.elements import Array, ElementType, from_carrier, to_carrier
+from rlx.formats.onnx.nests import Nest, arrays_in, assembled, flattened
+from rlx.ir import Graph
+from rlx.runtime import CompiledGraph
+from rlx.runtime.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A model as the graph of rlx that is compiled for given inputs, whatever the device: its large constants are
+    parameters, in `weights` by name, and `feeds` are the graph's inputs; the values of the inputs in `fixed` are part
+    of it. `builder` knows the outputs."""
+
+    graph: Graph
+    weights: dict[str, Array]
+    feeds: dict[str, Array]
+    fixed: dict[str, Array]
+    builder: GraphBuilder
+
+
+class Program:
+    """A model compiled for given input shapes on one device. `run` takes arrays of these shapes."""
+
+    def __init__(
+        self,
+        graph: CompiledGraph,
+        inputs: Mapping[str, Nest],
+        fixed: Mapping[str, Array],
+        outputs: Mapping[str, Nest],
+        types: Mapping[str, ElementType],
+        progress: Listener | None = None,
+    ) -> None:
+        self.graph = graph
+        self._progress = progress
+        self._started = False
+        self._inputs = dict(inputs)
+        self._fixed = dict(fixed)
+        self._outputs = dict(outputs)
+        self._types = dict(types)
+
+    def close(self) -> None:
+        """Frees the program's memory; the weights stay with the model. Idempotent."""
+        self.graph.close()
+
+    def report(self) -> Report:
+        """How each node runs on the device: native, decomposed, host."""
+        return self.graph.report()
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The inputs whose values are compiled in, since shapes depend on them."""
+        return tuple(self._fixed)
+
+    def run(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Runs once. Raises: GraphError, ShapeError, DTypeError; ShapeError when an input whose value was compiled in
+        has another value, or a sequence another number of items."""
+        wanted = self._inputs
+        arrays = {n: arrays_in(v, not isinstance(wanted.get(n, n), str)) for n, v in (inputs or {}).items()}
+        given, nests = flattened(arrays, wanted)
+        for name, nest in nests.items():
+            if name in wanted and nest != wanted[name]:
+                raise ShapeError(
+                    f"input {name!r}: the program was compiled for {shown(wanted[name])}, {shown(nest)} came"
+                )
+        for name, value in self._fixed.items():
+            if name in given and not np.array_equal(
+                np.asarray(given.pop(name)), value, equal_nan=value.dtype.kind == "f"
+            ):
+                raise ShapeError(
+                    f"input {name!r}: the program was compiled for its value {shown(value.tolist())}"
+                )
+        made = self._run({n: to_carrier(np.asarray(v)) for n, v in given.items()})
+        arrays = {n: from_carrier(made[n], dtype) for n, dtype in self._types.items()}
+        return {n: assembled(nest, arrays.__getitem__) for n, nest in self._outputs.items()}
+
+    def _run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+        if self._started:
+            return self.graph.run(feeds)
+        with listening(self._progress):
+            report("running", 0, 1)
+            made = self.graph.run(feeds)
+            report("running", 1, 1)
+        self._started = True
+        return made
