@@ -7,6 +7,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "types.glsl"
 #include "prims.h"
+#include "tree8.glsl"
 
 layout(local_size_x = 256) in;
 

@@ -25,5 +25,7 @@ uint rlx_umulhi(const uint a, const uint b) {
 #define RLX_F2 vec2
 #define RLX_MAKE_F2(a, b) vec2(a, b)
 #define rlx_u64 uint64_t
+#define RLX_QUICK_EXP2(x) exp2(x)  // within 3 + 2 |x| ULP
+#define RLX_QUICK_RECIP(x) (1.0 / (x))
 #define RLX_HALF_VALUE(h) unpackHalf2x16((h) & 0xffffu).x
 #endif

@@ -33,6 +33,7 @@ UNARY = (
     *("acos", "atan", "sinh", "cosh", "tanh", "erf", "floor", "ceil", "round", "trunc"),
     *("exp2", "log2", "log10", "cbrt", "asinh", "acosh", "atanh"),
 )
+SHORT = ("exp", "tanh", "one_plus_erf")
 BINARY = ["add", "sub", "mul", "div", "pow", "max", "min", "mod", "fmod", "floordiv", "atan2"]
 INT_UNARY = ["neg", "abs", "sign", "not"]
 INT_BINARY = [
@@ -79,6 +80,7 @@ def _source(repo: Path, exact: bool, flush: bool) -> str:
                 f"{{ {before}for (long k = 0; k < n; ++k) y[k] = {call}({values});{after} }}")  # fmt: skip
 
     lines += [loop(f"{p}_f", f"p_{p}_f", ["float"], "float") for p in UNARY]
+    lines += [loop(f"{p}_h", f"p_{p}_h", ["float"], "float") for p in SHORT]
     lines += [loop(f"{p}_f", f"p_{p}_f", ["float"] * 2, "float") for p in BINARY]
     for cls, c in (("i", "int"), ("l", "rlx_i64")):
         lines += [loop(f"{p}_{cls}", f"p_{p}_{cls}", [c], c) for p in INT_UNARY]

@@ -40,3 +40,5 @@ static inline float host_half(uint h) {
 #define RLX_F2 Pair
 #define RLX_MAKE_F2(a, b) Pair{a, b}
 #define RLX_HALF_VALUE(h) host_half(h)
+#define RLX_QUICK_EXP2(x) std::exp2(x)
+#define RLX_QUICK_RECIP(x) (1.0f / (x))

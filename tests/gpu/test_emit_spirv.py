@@ -148,7 +148,7 @@ def floats(seed: int, n: int = 20_001) -> npt.NDArray[np.float32]:
         ("sinh", np.sinh, 1),
         ("cosh", np.cosh, 1),
         ("tanh", np.tanh, 1),
-        ("erf", scipy.special.erf, 1.4),
+        ("erf", scipy.special.erf, 1.5),
         ("floor", np.floor, 0),
         ("ceil", np.ceil, 0),
         ("round", np.rint, 0),

@@ -32,7 +32,7 @@ LIMITS = {
     "neg": 0, "abs": 0, "sign": 0, "floor": 0, "ceil": 0, "round": 0, "trunc": 0, "max": 0, "min": 0, "fmod": 0,
     "add": 0.5, "sub": 0.5, "mul": 0.5, "div": 0.5, "sqrt": 0.5, "recip": 0.5, "rsqrt": 1.5, "exp": 0.95, "expm1": 1.3,
     "log": 0.75, "log1p": 0.8, "sin": 0.85, "cos": 0.85, "tan": 1.0, "asin": 0.75, "acos": 0.75, "atan": 0.8,
-    "sinh": 0.95, "cosh": 1.0, "tanh": 0.9, "erf": 1.35, "pow": 0.8, "atan2": 0.8,
+    "sinh": 0.95, "cosh": 1.0, "tanh": 0.9, "erf": 1.4, "pow": 0.8, "atan2": 0.8,
     "exp2": 0.95, "log2": 0.6, "log10": 0.7, "cbrt": 0.6, "asinh": 0.7, "acosh": 0.7, "atanh": 0.8,
 }  # fmt: skip
 ORACLES: dict[str, Callable[..., Any]] = {

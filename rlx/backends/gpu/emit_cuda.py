@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.backends.gpu.steps import TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import PACK, THROUGH_META, Class, Const, Load, Program, literal_bits, program
+from rlx.backends.gpu.tree import THROUGH_META, Class, Const, Load, Program, lanes, literal_bits, program
 
 _TYPES: dict[Class, str] = {"f": "float", "i": "int", "l": "rlx_i64", "b": "bool"}
 _IN_FLIGHT = 4  # elements a thread loads before it stores the first, where packs cannot be used
@@ -21,6 +21,7 @@ class _Writer:
     def __init__(self, kernel: TreeKernel) -> None:
         self.kernel = kernel
         self.program: Program = program(kernel)
+        self.lanes = lanes(kernel)
         names = [f"x{i}" for i in range(len(kernel.inputs))] + [f"y{i}" for i in range(len(kernel.outputs))]
         self.operands = list(zip(names, (*kernel.inputs, *kernel.outputs), strict=True))
         self.strided = [(name, o) for name, o in self.operands if o.access in THROUGH_META]
@@ -71,10 +72,10 @@ class _Writer:
 
     def packs(self) -> list[str]:
         flat = [name for name, o in self.operands if o.access == "flat"]
-        lines = ["    uint done = 0u;", f"    if ({' && '.join(f'packed<{PACK}>({name})' for name in flat)}) {{"]
-        lines.append(f"        const uint packs = n / {PACK}u;")
+        lines = ["    uint done = 0u;", f"    if ({' && '.join(f'packed<{self.lanes}>({name})' for name in flat)}) {{"]
+        lines.append(f"        const uint packs = n / {self.lanes}u;")
         lines += self.pack_loop("packs")
-        return [*lines, f"        done = packs * {PACK}u;", "    }"]
+        return [*lines, f"        done = packs * {self.lanes}u;", "    }"]
 
     def pack_loop(self, end: str) -> list[str]:
         lines = [f"        for (rlx_u64 q = first; q < {end}; q += step) {{"]
@@ -85,16 +86,16 @@ class _Writer:
             if o.access == "repeated":
                 lines.append(f"            const raw_{o.storage} s{name[1:]} = {name}[{where}];")
             elif o.access == "doubled":
-                load = f"load_pack<{PACK // 2}>({name}, uint({where}))"
-                lines.append(f"            const Pack<raw_{o.storage}, {PACK // 2}> p{name} = {load};")
+                load = f"load_pack<{self.lanes // 2}>({name}, uint({where}))"
+                lines.append(f"            const Pack<raw_{o.storage}, {self.lanes // 2}> p{name} = {load};")
             elif o.access != "scalar":
-                load = f" = load_pack<{PACK}>({name}, uint({where}))" if name[0] == "x" else ""
-                lines.append(f"            Pack<raw_{o.storage}, {PACK}> p{name}{load};")
+                load = f" = load_pack<{self.lanes}>({name}, uint({where}))" if name[0] == "x" else ""
+                lines.append(f"            Pack<raw_{o.storage}, {self.lanes}> p{name}{load};")
         lines.append("#pragma unroll")
-        lines.append(f"            for (int k = 0; k < {PACK}; ++k) body({self.arguments('.at[k]')});")
+        lines.append(f"            for (int k = 0; k < {self.lanes}; ++k) body({self.arguments('.at[k]')});")
         for i, o in enumerate(self.kernel.outputs):
             where = f"at.y{i}" if o.access in THROUGH_META else "q"
-            lines.append(f"            store_pack<{PACK}>(y{i}, uint({where}), py{i});")
+            lines.append(f"            store_pack<{self.lanes}>(y{i}, uint({where}), py{i});")
         return [*lines, "        }"]
 
     # -- any operands: some elements in flight

@@ -14,13 +14,14 @@ from rlx.backends.gpu.spirv import Module, Op, float_modes
 from rlx.backends.gpu.spirv_template import PUSH_CONSTANT, Builder, Template
 from rlx.backends.gpu.steps import TreeKernel, TreeOperand
 from rlx.backends.gpu.tree import (
-    PACK,
     THROUGH_META,
+    WIDE_PACK,
     Class,
     Const,
     Load,
     Program,
     heavy,
+    lanes,
     literal_bits,
     program,
 )
@@ -50,6 +51,7 @@ class _Main:
         self.kernel = kernel
         self.b = builder
         self.program: Program = program(kernel)
+        self.lanes = lanes(kernel)
         self.operands: list[TreeOperand] = [*kernel.inputs, *kernel.outputs]
         self.strided = [k for k, o in enumerate(self.operands) if o.access in THROUGH_META]
         self.uint_t = builder.declare(Op.TypeInt, 32, 0)
@@ -78,7 +80,7 @@ class _Main:
         if packs and not self.strided and not heavy(self.kernel.trees):
             count = self.packs(n)
             self.loop(first, count, step, lambda q: self.pack(q, n_in))
-            done = b.make(Op.IMul, self.uint_t, count, b.uint(PACK))
+            done = b.make(Op.IMul, self.uint_t, count, b.uint(self.lanes))
             first = b.make(Op.IAdd, self.uint_t, done, first)
         self.loop(first, n, step, lambda i: self.element(i, n_in))
         b.emit(Op.Return)
@@ -139,17 +141,18 @@ class _Main:
             if o.access == "flat":
                 pair = b.make(Op.Bitcast, b.declare(Op.TypeVector, self.uint_t, 2), pointer)
                 word = b.make(Op.CompositeExtract, self.uint_t, pair, 0)
-                mask = b.uint(min(PACK * o.storage.itemsize, 16) - 1)
+                mask = b.uint(min(self.lanes * o.storage.itemsize, 16) - 1)
                 low = b.make(Op.BitwiseOr, self.uint_t, low, b.make(Op.BitwiseAnd, self.uint_t, word, mask))
         aligned = b.make(Op.IEqual, self.bool_t, low, b.uint(0))
-        whole = b.make(Op.UDiv, self.uint_t, n, b.uint(PACK))
+        whole = b.make(Op.UDiv, self.uint_t, n, b.uint(self.lanes))
         return b.make(Op.Select, self.uint_t, aligned, whole, b.uint(0))
 
     def pack(self, q: int, n_in: int) -> None:
         """Pack q: every operand is read and written at once."""
         b = self.b
         at = self.places(q)
-        loaded: dict[int, int] = {}
+        wide = self.lanes == WIDE_PACK
+        loaded: dict[int, list[int]] = {}  # four elements at a time
         narrow: dict[int, tuple[int, ...]] = {}  # fewer elements than lanes
         for k, v in enumerate(self.program.values):
             if isinstance(v, Load) and v.operand not in self.scalars:
@@ -160,19 +163,24 @@ class _Main:
                     first = b.make(Op.IMul, self.uint_t, place, b.uint(2))
                     places = (first, b.make(Op.IAdd, self.uint_t, first, b.uint(1)))
                     narrow[k] = tuple(b.call(f"load_{v.storage}", pointer, p) for p in places)
+                elif wide:
+                    words = b.call(f"load8_{v.storage}", pointer, place)
+                    loaded[k] = [b.call(f"{half}_{v.storage}", words) for half in ("low4", "high4")]
                 else:
-                    loaded[k] = b.call(f"load4_{v.storage}", pointer, place)
+                    loaded[k] = [b.call(f"load4_{v.storage}", pointer, place)]
         made: list[dict[int, int]] = []
-        for lane in range(PACK):
-            values = {k: few[lane * len(few) // PACK] for k, few in narrow.items()}
-            for k, wide in loaded.items():
-                values[k] = b.make(Op.CompositeExtract, self.type_of(self.program.values[k].cls), wide, lane)
+        for lane in range(self.lanes):
+            values = {k: few[lane * len(few) // self.lanes] for k, few in narrow.items()}
+            for k, fours in loaded.items():
+                kind = self.type_of(self.program.values[k].cls)
+                values[k] = b.make(Op.CompositeExtract, kind, fours[lane // 4], lane % 4)
             made.append(self.compute(values))
         for s in self.program.stores:
-            kind = self.type_of(self.program.values[s.value].cls)
-            lanes = [values[s.value] for values in made]
-            wide = b.make(Op.CompositeConstruct, b.declare(Op.TypeVector, kind, PACK), *lanes)
-            b.call(f"store4_{s.storage}", self.pointers[n_in + s.operand], at[n_in + s.operand], wide)
+            kind = b.declare(Op.TypeVector, self.type_of(self.program.values[s.value].cls), 4)
+            results = [values[s.value] for values in made]
+            fours = [b.make(Op.CompositeConstruct, kind, *results[i : i + 4]) for i in range(0, self.lanes, 4)]
+            pointer, place = self.pointers[n_in + s.operand], at[n_in + s.operand]
+            b.call(f"store{self.lanes}_{s.storage}", pointer, place, *fours)
 
     def element(self, i: int, n_in: int) -> None:
         """Element i: loads, the tree, stores."""

@@ -233,37 +233,42 @@ RLX_FN float m_tanh(const float x) {
     const RLX_F2 q = m_quotient(RLX_MAKE_F2(2.0f, 0.0f), RLX_MAKE_F2(d.x, d.y + s * r.y));
     return m_with_sign(1.0f - q.x, x);
 }
+// Of two polynomials, both computed, lest the threads of a warp part: erf(x) / x - 1 of x^2 up to 1.03, and
+// 1 - erf(u + 2.25) on [1.03, 4].
 RLX_FN float m_erf(const float x) {
-    if (m_is_nan(x)) return x;
     const float a = RLX_ABS(x);
-    if (a >= 3.95f) return m_with_sign(1.0f, x);
-    if (a < 1e-18f) {  // 2^60 times as large on the way, lest a small term be flushed
-        const float t = x * 1.152921504606847e+18f;
-        return (t + t * 1.283791661e-01f) * 8.673617379884035e-19f;
-    }
-    if (a < 1.0f) {
-        const float z = x * x;
-        float p = -9.662911907e-06f;  // erf(x) / x - 1 of x^2
-        p = RLX_MAD(p, z, 1.126461284e-04f);
-        p = RLX_MAD(p, z, -8.483909187e-04f);
-        p = RLX_MAD(p, z, 5.221020896e-03f);
-        p = RLX_MAD(p, z, -2.686542645e-02f);
-        p = RLX_MAD(p, z, 1.128378212e-01f);
-        p = RLX_MAD(p, z, -3.761263788e-01f);
-        p = RLX_MAD(p, z, 1.283791661e-01f);
-        return x + x * p;
-    }
-    const float t = a - 1.0f;
-    float p = 1.637151399e-06f;  // log(1 - erf(1 + t))
-    p = RLX_MAD(p, t, -3.296083014e-05f);
-    p = RLX_MAD(p, t, 3.202395746e-04f);
-    p = RLX_MAD(p, t, -2.054300858e-03f);
-    p = RLX_MAD(p, t, 1.007780805e-02f);
-    p = RLX_MAD(p, t, -4.157574102e-02f);
-    p = RLX_MAD(p, t, -8.431047201e-01f);
-    p = RLX_MAD(p, t, -2.638967752e+00f);
-    p = RLX_MAD(p, t, -1.849605560e+00f);
-    return m_with_sign(1.0f - m_exp(p), x);
+    const float z = x * x;
+    float p = 7.692595682e-05f;
+    p = RLX_MAD(p, z, -7.965302211e-04f);
+    p = RLX_MAD(p, z, 5.183699541e-03f);
+    p = RLX_MAD(p, z, -2.685164846e-02f);
+    p = RLX_MAD(p, z, 1.128354073e-01f);
+    p = RLX_MAD(p, z, -3.761262298e-01f);
+    p = RLX_MAD(p, z, 1.283791661e-01f);
+#ifdef RLX_EXACT_FMA
+    const float near = RLX_EXACT_FMA(x, p, x);
+#else
+    const float t = x * 1.152921504606847e+18f;  // 2^60 times as large on the way, lest a small term be flushed
+    const float near = (t + t * p) * 8.673617379884035e-19f;
+#endif
+    const float u = (a > 4.0f ? 4.0f : a) - 2.25f;
+    float q = -8.243038110e-07f;
+    q = RLX_MAD(q, u, 2.313484174e-06f);
+    q = RLX_MAD(q, u, 1.242638700e-05f);
+    q = RLX_MAD(q, u, -6.114150165e-05f);
+    q = RLX_MAD(q, u, 2.992715417e-05f);
+    q = RLX_MAD(q, u, 3.571610141e-04f);
+    q = RLX_MAD(q, u, -1.016901457e-03f);
+    q = RLX_MAD(q, u, 6.836468237e-04f);
+    q = RLX_MAD(q, u, 2.913144883e-03f);
+    q = RLX_MAD(q, u, -1.066411939e-02f);
+    q = RLX_MAD(q, u, 1.908116043e-02f);
+    q = RLX_MAD(q, u, -2.172324620e-02f);
+    q = RLX_MAD(q, u, 1.607044414e-02f);
+    q = RLX_MAD(q, u, -7.142393384e-03f);
+    q = RLX_MAD(q, u, 1.462712535e-03f);
+    const float far = m_with_sign(1.0f - q, x);
+    return a < 1.03f ? near : far;
 }
 
 // log2(a) as hi + lo, about 2^-38 of it, for positive finite a.

@@ -34,5 +34,18 @@ RLX_FN uint rlx_half_bits(const float x) {
     return h;
 }
 #define RLX_HALF_VALUE(h) rlx_half_value(h)
+// 2^x within 2^-21 of it, and 1 / x, of x from 1 to 2^100, within 2^-22.
+RLX_FN float rlx_quick_exp2(const float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+RLX_FN float rlx_quick_recip(const float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+#define RLX_QUICK_EXP2(x) rlx_quick_exp2(x)
+#define RLX_QUICK_RECIP(x) rlx_quick_recip(x)
 #define RLX_HALF_BITS(x) rlx_half_bits(x)
 #endif

@@ -1,7 +1,8 @@
 // The scalar primitives of rlx/ir/expr.py for CUDA C++ and GLSL: p_<primitive>_<class>, classes f (f32), i (i32), l (i64)
-// and b (bool), and the casts p_cast_<from>_<to>. They follow NumPy: NaN goes through max and min, integers wrap,
+// and b (bool), h (f32 on its way to 16 bits), and the casts p_cast_<from>_<to>. They follow NumPy: NaN goes through max and min, integers wrap,
 // integer division by zero gives 0. u8 and i8 are class i, wrapped by p_wrap_u8 and p_wrap_i8 after every operation.
 #include "half.h"
+#include "half32.h"
 #include "hyper32.h"
 #include "math32.h"
 #include "trig32.h"
@@ -75,6 +76,12 @@ RLX_FN bool p_le_f(const float a, const float b) { return a <= b; }
 RLX_FN bool p_gt_f(const float a, const float b) { return a > b; }
 RLX_FN bool p_ge_f(const float a, const float b) { return a >= b; }
 RLX_FN float p_select_f(const bool c, const float a, const float b) { return c ? a : b; }
+
+// ---- h: where everything read and stored has 16 bits
+
+RLX_FN float p_exp_h(const float x) { return h_exp(x); }
+RLX_FN float p_tanh_h(const float x) { return h_tanh(x); }
+RLX_FN float p_one_plus_erf_h(const float x) { return h_one_plus_erf(x); }
 
 // ---- i and l: signed overflow is left to unsigned arithmetic, which wraps in both languages
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.lowering import Lowering
 from rlx.backends.gpu.steps import Access, Ref, TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import PACK, heavy
+from rlx.backends.gpu.tree import PACK, heavy, lanes
 from rlx.dtypes import DType
 from rlx.ir import Expr
 
@@ -112,7 +112,7 @@ def launch_tree(
     rank = len(dims) if strided else 0
     kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), rank, packed)
     count = n // PACK if packed else n
-    each = 1 if packed or n <= _SPREAD else PACK
+    each = 1 if packed or n <= _SPREAD else lanes(kernel)
     refs = [v.ref(dims) for v in views]
     meta = [ctx.block(block)] if strided else []
     ctx.launch(kernel, ctx.groups(math.ceil(count / (_THREADS * each))), [*meta, *refs, count])

@@ -22,6 +22,7 @@ from rlx.ir.expr import PREDICATES, PRIMS, Expr, linearize
 Class = Literal["f", "i", "l", "b"]
 
 PACK = 4  # neighbours that a thread takes at once
+WIDE_PACK = 8  # of 16 bits each
 THROUGH_META = ("strided", "repeated", "doubled")
 
 # Primitives of many instructions. A tree with more of them than this waits for arithmetic, not for memory: it is
@@ -30,6 +31,9 @@ _HEAVY = frozenset({"exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin",
                     "erf", "pow", "atan2", "fmod", "mod", "floordiv", "exp2", "log2", "log10", "cbrt", "asinh", "acosh",
                     "atanh"})  # fmt: skip
 MAX_HEAVY = 4
+
+# Functions of class h: of f32 values on their way into 16 bits, cheaper than memory.
+_SHORT = frozenset({"exp", "tanh", "one_plus_erf"})
 
 # Sixteen bits moved as they are: data movement must not touch the payload of a NaN.
 RAW16 = DType("u16", 2, "u", np.dtype(np.uint16))
@@ -125,17 +129,45 @@ def heavy(trees: Sequence[Expr]) -> bool:
     return sum(e.prim in _HEAVY for e in linearize(trees)) > MAX_HEAVY
 
 
+def lanes(kernel: TreeKernel) -> int:
+    """The neighbours that a thread of a kernel without strided operands takes at once: sixteen bytes of each."""
+    flat = [o.storage.itemsize for o in (*kernel.inputs, *kernel.outputs) if o.access == "flat"]
+    return WIDE_PACK if kernel.rank == 0 and set(flat) == {2} else PACK
+
+
+def ends_short(kernel: TreeKernel) -> bool:
+    """Whether every float that is read or stored has 16 bits, so that no result shows more."""
+    floats = [o.storage for o in (*kernel.inputs, *kernel.outputs) if o.storage.is_float]
+    return bool(floats) and all(s.is_half for s in floats) and any(o.storage.is_half for o in kernel.outputs)
+
+
+def _joined(trees: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The trees with 1 + erf(x) as one primitive, as gelu has it."""
+    done: dict[Expr, Expr] = {}
+    for e in linearize(trees):
+        args = tuple(done[a] for a in e.args)
+        inner = [a for a in args if a.prim == "erf"]
+        ones = [a for a in args if a.prim == "lit" and a.value == 1]
+        if e.prim == "add" and inner and ones and class_of(e.dtype) == "f":
+            done[e] = Expr("one_plus_erf", inner[0].args, e.dtype)
+        else:
+            done[e] = e if args == e.args else Expr(e.prim, args, e.dtype, e.value)
+    return tuple(done[t] for t in trees)
+
+
 def program(kernel: TreeKernel) -> Program:
     """The kernel as a program; equal subtrees are computed once. Raises: UnsupportedOp for f64."""
     if len(kernel.trees) != len(kernel.outputs):
         raise ValueError(f"tree kernel: {len(kernel.trees)} trees for {len(kernel.outputs)} outputs")
-    builder = _Builder(kernel)
+    short = ends_short(kernel)
+    builder = _Builder(kernel, short)
+    trees = _joined(kernel.trees) if short else kernel.trees
     of: dict[Expr, int] = {}
-    for e in linearize(kernel.trees):
+    for e in linearize(trees):
         of[e] = builder.node(e, [of[a] for a in e.args])
     stores = tuple(
         Store(i, builder.stored(of[t], t.dtype, out.storage), out.storage)
-        for i, (t, out) in enumerate(zip(kernel.trees, kernel.outputs, strict=True))
+        for i, (t, out) in enumerate(zip(trees, kernel.outputs, strict=True))
     )
     return Program(tuple(builder.values), stores)
 
@@ -154,8 +186,9 @@ def literal_bits(value: float) -> int:
 
 
 class _Builder:
-    def __init__(self, kernel: TreeKernel) -> None:
+    def __init__(self, kernel: TreeKernel, short: bool) -> None:
         self.kernel = kernel
+        self.short = short
         self.values: list[Instr] = []
 
     def add(self, instr: Instr) -> int:
@@ -180,7 +213,9 @@ class _Builder:
         operand = e.args[-1].dtype
         if e.prim == "select":
             args = [self.convert(args[0], e.args[0].dtype, as_dtype("bool")), *args[1:]]
-        made = self.call("b" if e.prim in PREDICATES else cls, f"p_{e.prim}_{class_of(operand)}", *args)
+        of = class_of(operand)
+        suffix = "h" if self.short and of == "f" and e.prim in _SHORT else of
+        made = self.call("b" if e.prim in PREDICATES else cls, f"p_{e.prim}_{suffix}", *args)
         return self.wrap(made, e.dtype) if e.prim in _WRAPPED else made
 
     def wrap(self, value: int, dtype: DType) -> int:

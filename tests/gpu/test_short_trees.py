@@ -1,0 +1,119 @@
+"""Trees that read and store 16 bits: shorter functions, good to 2^-17, and eight neighbours at a time."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.special
+
+from rlx.backends.cuda.nvrtc import nvrtc
+from rlx.backends.cuda.sources import kernel_source
+from rlx.backends.gpu.emit_spirv import emit_spirv
+from rlx.backends.gpu.steps import TreeKernel, TreeOperand
+from rlx.backends.gpu.tree import RAW16, Call, lanes, program
+from rlx.dtypes import DType, bf16, f16, f32
+from rlx.ir import Expr, expr
+from tests.gpu.host_prims import build
+from tests.gpu.lowered import host
+
+ORACLES = {"exp": np.exp, "tanh": np.tanh, "one_plus_erf": lambda x: scipy.special.erfc(-x)}
+HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+
+
+def kernel(tree: Expr, storage: DType, out: DType | None = None, access: Any = "flat") -> TreeKernel:
+    return TreeKernel((tree,), (TreeOperand(storage, access),), (TreeOperand(out or storage, "flat"),), 0)
+
+
+def gelu(dtype: DType) -> Expr:
+    x = expr.cast(expr.arg(0, dtype), f32)
+    return expr.cast(0.5 * x * (1.0 + expr.call("erf", x * 0.5**0.5)), dtype)
+
+
+def every(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Every value of a 16-bit dtype but the subnormal ones, one NaN for all of them."""
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    wide = x.astype(np.float32)
+    kept = ~np.isnan(wide) & ((np.abs(wide) >= 2.0**-126) | (wide == 0))
+    return np.append(x[kept], np.array(np.nan, dtype))
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["cuda", "glsl"])
+@pytest.mark.parametrize("name", sorted(ORACLES))
+def test_short_functions_are_good_to_a_hundred_thousandth(
+    name: str, exact: bool, repo: Path, tmp_path: Path
+) -> None:
+    if shutil.which("g++") is None and shutil.which("clang++") is None:
+        pytest.skip("no C++ compiler")
+    prims = build(repo, tmp_path, exact=exact)
+    x = np.concatenate([every(d).astype(np.float32) for d in HALVES])
+    with np.errstate(all="ignore"):
+        want = ORACLES[name](x.astype(np.float64))
+        got = prims(f"{name}_h", x).astype(np.float64)
+        error = np.abs(got - want)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_array_equal(np.isposinf(got), want > np.finfo(np.float32).max)
+    np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(x[got == 0]) & (name == "tanh"))
+    near = np.isfinite(want) & np.isfinite(got)
+    floor = 1e-13 if name == "one_plus_erf" else 2.0**-125
+    assert (error[near] <= 2.0**-17 * np.abs(want[near]) + floor).all()
+
+
+def test_only_what_shows_no_more_than_16_bits_is_computed_shorter() -> None:
+    def names(made: TreeKernel) -> set[str]:
+        return {v.name for v in program(made).values if isinstance(v, Call)}
+
+    assert {"p_one_plus_erf_h"} == {n for n in names(kernel(gelu(bf16), bf16)) if "erf" in n}
+    assert "p_exp_h" in names(kernel(expr.call("exp", expr.arg(0, f16)), f16))
+    assert "p_erf_f" in names(kernel(expr.call("erf", expr.arg(0, f16)), f16))
+    assert "p_exp_f" in names(kernel(expr.call("exp", expr.arg(0, f32)), f32))
+    assert "p_exp_f" in names(kernel(expr.call("exp", expr.cast(expr.arg(0, bf16), f32)), bf16, f32))
+    assert "p_exp_f" in names(kernel(expr.cast(expr.call("exp", expr.arg(0, f32)), bf16), f32, bf16))
+
+
+@pytest.mark.parametrize("storage", [f16, bf16, RAW16], ids=str)
+def test_cuda_reads_eight_neighbours_in_one_access(storage: DType) -> None:
+    made = kernel(expr.arg(0, storage), storage)
+    assert lanes(made) == 8 and lanes(kernel(expr.cast(expr.arg(0, bf16), f32), bf16, f32)) == 4
+    source = kernel_source(made)
+    ptx = nvrtc(12).compile(source.text, source.name, source.options, dict(source.headers), "compute_90").decode()
+    assert "load_pack<8>(x0" in source.text and "ld.global.v4" in ptx and "st.global.v4" in ptx
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("offset", [0, 1, 4])
+@pytest.mark.parametrize("storage", [f16, bf16, RAW16], ids=str)
+def test_vulkan_moves_eight_neighbours_and_what_is_left(storage: DType, offset: int) -> None:
+    x = np.arange(1 << 12, dtype=np.uint16)[: 4096 - 3 - offset] * np.uint16(13)
+    if storage is f16 or storage is bf16:  # NaN may change their payload on the way
+        x = np.where(np.isnan(x.view(storage.np).astype(np.float32)), 0, x).astype(np.uint16)
+    source = np.zeros(4096, np.uint16)
+    source[offset : offset + x.size] = x
+    y = np.zeros(4096, np.uint16)
+    code = emit_spirv(kernel(expr.arg(0, storage), storage), frozenset(), packs=True)
+    host().run(code, (3, 1, 1), [(source, 2 * offset), (y, 2 * offset), x.size])
+    np.testing.assert_array_equal(y[offset : offset + x.size], x)
+    assert not y[:offset].any() and not y[offset + x.size :].any()
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("packs", [False, True])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_gelu_keeps_its_negative_tail(dtype: np.dtype[Any], packs: bool) -> None:
+    storage = f16 if dtype == np.float16 else bf16
+    x = every(dtype)
+    x = x[np.isfinite(x.astype(np.float32))]
+    y = np.zeros(x.shape, dtype)
+    host().run(emit_spirv(kernel(gelu(storage), storage), frozenset(), packs), (3, 1, 1), [x, y, x.size])
+    wide = x.astype(np.float64)
+    want = 0.5 * wide * scipy.special.erfc(-wide * 0.5**0.5)
+    step = 2.0**-10 if dtype == np.float16 else 2.0**-7
+    floor = 2.0**-24 if dtype == np.float16 else 1e-12
+    with np.errstate(all="ignore"):
+        error = np.abs(y.astype(np.float64) - want)
+    assert (error <= (step / 2 * 1.02) * np.abs(want) + floor).all()
