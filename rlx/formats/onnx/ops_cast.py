@@ -5,9 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from rlx import ops as o
+from rlx.dtypes import f32, f64, i32
 from rlx.formats.onnx.call import Call, Value
-from rlx.formats.onnx.elements import ELEMENTS, U64, ElementType, carried, carrier, element, wrapped
+from rlx.formats.onnx.elements import (
+    E8M0,
+    ELEMENTS,
+    SMALL_FLOATS,
+    U64,
+    ElementType,
+    bits_of,
+    carried,
+    carrier,
+    element,
+    wrapped,
+)
 from rlx.formats.onnx.ops_arithmetic import shift_right_u64
+from rlx.formats.onnx.small_floats import powers_of_two, rounded, widened
 from rlx.formats.onnx.table import op
 from rlx.ir import Tensor
 
@@ -16,9 +29,20 @@ def converted(c: Call, v: Value, to: ElementType) -> Value:
     """A value in another element type, as ONNX Cast converts."""
     if v.dtype == to:
         return v
-    t = v.tensor
+    t = widened(c, v.tensor, v.dtype)
     if v.dtype == U64 and np.dtype(to).kind not in "iub":
         t = _u64_to_float(c, t)
+    saturate = bool(c.int("saturate", 1))
+    if to in SMALL_FLOATS:
+        return Value(rounded(t if t.dtype == f64 else o.cast(t, f32), to, saturate), to)
+    if to == E8M0:
+        mode = c.str("round_mode", "up")
+        if mode not in ("up", "down", "nearest"):
+            raise c.bad(f"round_mode is {mode!r}; expected up, down or nearest")
+        # No device op reads a float's bits: the value must be known, as the scales of weights are.
+        return c.constant(powers_of_two(c.known_tensor(t), mode, saturate))
+    if bits_of(to) < 8 and t.dtype.is_float:
+        t = o.cast(t, i32)
     t = o.cast(t, carrier(to))
     return Value(wrapped(t, to) if carried(to) else t, to)
 
@@ -46,8 +70,10 @@ def bit_cast(c: Call) -> Value:
     to, old = ELEMENTS.get(c.int("to")), c.dtype()
     if to is None:
         raise c.unsupported("the element type is not supported")
-    if to.itemsize != old.itemsize:
-        raise c.bad(f"{old} has {old.itemsize} bytes, {to} has {to.itemsize}; expected the same size")
+    if bits_of(to) != bits_of(old):
+        raise c.bad(f"{old} has {bits_of(old)} bits, {to} has {bits_of(to)}; expected the same size")
+    if old != to and bits_of(to) < 8:
+        raise c.unsupported(f"between {old} and {to} is not supported")
     if old == to:
         return c.value(0)
     if old.kind in "iu" and to.kind in "iu":

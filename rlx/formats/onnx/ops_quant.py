@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import f32, i32
 from rlx.formats.onnx.call import Call, Result, Value
-from rlx.formats.onnx.elements import ElementType, carrier, element
+from rlx.formats.onnx.elements import (
+    E8M0,
+    SMALL_FLOATS,
+    ElementType,
+    bits_of,
+    carrier,
+    element,
+    integer_range,
+)
 from rlx.formats.onnx.ops_conv import integer_conv
 from rlx.formats.onnx.ops_movement import axis_of
+from rlx.formats.onnx.small_floats import rounded, widened
 from rlx.formats.onnx.table import op
 from rlx.ir import Tensor
 
@@ -38,10 +45,10 @@ def _along(c: Call, v: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
 
 def saturated(c: Call, real: Tensor, zero: Tensor | None, to: ElementType) -> Value:
     """round(real) + zero held within the integer type `to`."""
-    info: Any = np.iinfo(to)
+    least, greatest = integer_range(to) or (0, 0)
     q = o.round(real)
     q = q if zero is None else o.add(q, o.cast(zero, q.dtype))
-    return Value(o.cast(o.clip(q, float(info.min), float(info.max)), carrier(to)), np.dtype(to))
+    return Value(o.cast(o.clip(q, float(least), float(greatest)), carrier(to)), np.dtype(to))
 
 
 @op("QuantizeLinear")
@@ -49,23 +56,29 @@ def quantize(c: Call) -> Value:
     x, scale, zero = c.x(0), c.x(1), c.opt(2)
     asked = c.int("output_dtype", 0)
     to = c.dtype(2) if zero is not None else element(asked, c.where) if asked else np.dtype(np.uint8)
-    if to.kind not in "iu" or to.itemsize > 2:
+    if to not in SMALL_FLOATS and (integer_range(to) is None or bits_of(to) > 16):
         raise c.unsupported(f"to {to} is not supported")
     axis, block = c.int("axis", 1), c.int("block_size", 0)
+    scale = widened(c, scale, c.dtype(1))
     wide = x if x.dtype.is_float and not x.dtype.is_half else o.cast(x, f32)
     real = o.div(wide, o.cast(_along(c, scale, x, axis, block), wide.dtype))
-    return saturated(c, real, None if zero is None else _along(c, zero, x, axis, block), to)
+    zero = None if zero is None else _along(c, zero, x, axis, block)
+    if to not in SMALL_FLOATS:
+        return saturated(c, real, zero, to)
+    real = real if zero is None else o.add(real, o.cast(zero, real.dtype))
+    return Value(rounded(real, to, bool(c.int("saturate", 1))), to)
 
 
 @op("DequantizeLinear")
 def dequantize(c: Call) -> Value:
     x, scale, zero = c.x(0), c.x(1), c.opt(2)
     axis, block, asked = c.int("axis", 1), c.int("block_size", 0), c.int("output_dtype", 0)
-    whole = o.cast(x, i32)
+    exact = f32 if c.dtype() in SMALL_FLOATS else i32
+    whole = o.cast(x, exact)
     if zero is not None:
-        whole = o.sub(whole, o.cast(_along(c, zero, x, axis, block), i32))
-    to = element(asked, c.where) if asked else c.dtype(1)
-    wide = o.cast(scale, f32) if scale.dtype.is_half else scale
+        whole = o.sub(whole, o.cast(_along(c, zero, x, axis, block), exact))
+    to = element(asked, c.where) if asked else f32.np if c.dtype(1) == E8M0 else c.dtype(1)
+    wide = o.cast(scale, f32) if scale.dtype.is_half else widened(c, scale, c.dtype(1))
     made = o.mul(o.cast(whole, wide.dtype), _along(c, wide, x, axis, block))
     return Value(o.cast(made, carrier(to)), to)
 
@@ -107,6 +120,8 @@ def _spread(v: Tensor, rows: bool) -> Tensor:
 
 @op("QLinearMatMul")
 def qlinear_matmul(c: Call) -> Value:
+    if not {c.dtype(0), c.dtype(3), c.dtype(7)}.isdisjoint(SMALL_FLOATS):
+        raise c.unsupported("is supported for integers only")
     whole = o.matmul(_shifted(c, 0, 2, True), _shifted(c, 3, 5, False))
     scale = o.div(o.mul(_spread(c.x(1), True), _spread(c.x(4), False)), _spread(c.x(6), True))
     return saturated(c, o.mul(o.cast(whole, f32), scale), o.reshape(c.x(7), ()), c.dtype(7))

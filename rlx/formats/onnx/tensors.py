@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import open_regular, shown
-from rlx.formats.onnx.elements import Array, element
+from rlx.formats.onnx.elements import Array, ElementType, bits_of, element, unpacked
 
 MAX_RANK = 32
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
@@ -39,21 +40,23 @@ def to_array(proto: Any, what: str, folder: Path | None) -> Array:
     count = math.prod(dims)
     if proto.HasField("segment"):
         raise ModelFormatError(f"{what}: is one segment of a tensor; segments are not part of ONNX's format")
+    bits = bits_of(dtype)
+    nbytes = -(-count * bits // 8)
     if proto.data_location == onnx.TensorProto.EXTERNAL:
-        return _external(proto, what, folder, count * dtype.itemsize).view(dtype).reshape(dims)
+        return _elements(_external(proto, what, folder, nbytes), dtype, count).reshape(dims)
     filled = [f for f in _FIELDS if len(getattr(proto, f))]
     if proto.HasField("raw_data"):
-        if len(proto.raw_data) != count * dtype.itemsize or filled:
+        if len(proto.raw_data) != nbytes or filled:
             raise ModelFormatError(
-                f"{what}: {list(dims)} of {dtype} takes {count * dtype.itemsize} bytes, raw_data has "
+                f"{what}: {list(dims)} of {dtype} takes {nbytes} bytes, raw_data has "
                 f"{len(proto.raw_data)}" + (f", and {filled[0]} is filled too" if filled else "")
             )
-        made = np.frombuffer(proto.raw_data, dtype.newbyteorder("<")).astype(dtype, copy=False)
-        return made.reshape(dims)
+        return _elements(np.frombuffer(proto.raw_data, np.uint8), dtype, count).reshape(dims)
     held = len(getattr(proto, filled[0])) if filled else 0
-    if len(filled) > 1 or held != count:
+    expected = nbytes if bits < 8 else count
+    if len(filled) > 1 or held != expected:
         raise ModelFormatError(
-            f"{what}: {list(dims)} has {count} elements, the data has {held} in {filled or 'none'}"
+            f"{what}: {list(dims)} of {dtype} takes {expected} numbers, the data has {held} in {filled or 'none'}"
         )
     if count == 0:
         return np.zeros(dims, dtype)
@@ -64,6 +67,13 @@ def to_array(proto: Any, what: str, folder: Path | None) -> Array:
     if made.shape != dims or made.dtype != dtype:
         raise ModelFormatError(f"{what}: the data is {made.dtype} {made.shape}, expected {dtype} {dims}")
     return made
+
+
+def _elements(raw: npt.NDArray[np.uint8], dtype: ElementType, count: int) -> Array:
+    """The elements whose little-endian bytes these are."""
+    if bits_of(dtype) < 8:
+        return unpacked(raw, dtype, count)
+    return raw.view(dtype.newbyteorder("<")).astype(dtype, copy=False)
 
 
 def _external(proto: Any, what: str, folder: Path | None, nbytes: int) -> Array:
