@@ -6,6 +6,9 @@
 #define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)
 #undef RLX_MAD
 #define RLX_MAD(a, b, c) std::fma(a, b, c)
+#define RLX_EXACT_FMA64(a, b, c) std::fma(a, b, c)
+#undef RLX_MAD64
+#define RLX_MAD64(a, b, c) std::fma(a, b, c)
 #include <cstdlib>
 #include <ucontext.h>
 using std::sqrt;

@@ -18,7 +18,7 @@ PAD = 256
 
 
 class VulkanHost:
-    """A Vulkan device with 16-bit storage (and 64-bit integers where it has them) for tests."""
+    """A Vulkan device with 16-bit storage (and 64-bit integers and floats where it has them) for tests."""
 
     def __init__(self) -> None:
         import vulkan as vk
@@ -33,10 +33,12 @@ class VulkanHost:
         self.physical = vk.vkEnumeratePhysicalDevices(inst)[0]
         has = vk.vkGetPhysicalDeviceFeatures(self.physical)
         self.int64 = bool(has.shaderInt64)
+        self.float64 = bool(has.shaderFloat64)
         f11 = keep(vk.VkPhysicalDeviceVulkan11Features(storageBuffer16BitAccess=1))
         f12 = keep(vk.VkPhysicalDeviceVulkan12Features(bufferDeviceAddress=1, storageBuffer8BitAccess=1))
         f11.pNext = self.ffi.cast("void*", self.ffi.addressof(f12))
-        core = keep(vk.VkPhysicalDeviceFeatures(shaderInt64=int(self.int64), shaderInt16=1))
+        core = keep(vk.VkPhysicalDeviceFeatures(shaderInt64=int(self.int64), shaderInt16=1,
+                                                shaderFloat64=int(self.float64)))  # fmt: skip
         families = vk.vkGetPhysicalDeviceQueueFamilyProperties(self.physical)
         family = next(i for i, q in enumerate(families) if q.queueFlags & vk.VK_QUEUE_COMPUTE_BIT)
         queue = keep(

@@ -23,7 +23,7 @@ from tests.gpu import cuda_host
 from tests.gpu.harness import VulkanHost
 
 SPIRV = Path(rlx.backends.vulkan.__file__).parent / "spirv"
-FEATURES = frozenset({"16bit_storage", "8bit_storage", "i64", "i16"})
+FEATURES = frozenset({"16bit_storage", "8bit_storage", "i64", "i16", "f64"})
 Array = npt.NDArray[Any]
 
 

@@ -1,4 +1,5 @@
-// prims.h as plain C++, for the tests: a third language beside CUDA and GLSL. Compile with -ffp-contract=off.
+// prims.h and prims64.h as plain C++, for the tests: a third language beside CUDA and GLSL. Compile with
+// -ffp-contract=off.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -42,3 +43,30 @@ static inline float host_half(uint h) {
 #define RLX_HALF_VALUE(h) host_half(h)
 #define RLX_QUICK_EXP2(x) std::exp2(x)
 #define RLX_QUICK_RECIP(x) (1.0f / (x))
+struct Pair64 {
+    double x, y;
+};
+static inline rlx_u64 host_bits64(double x) {
+    rlx_u64 u;
+    std::memcpy(&u, &x, 8);
+    return u;
+}
+static inline double host_double(rlx_u64 u) {
+    double x;
+    std::memcpy(&x, &u, 8);
+    return x;
+}
+#define RLX_D(x) x
+#define RLX_D64(high, low) RLX_DOUBLE(RLX_U64(high, low))
+#define RLX_U64(high, low) ((rlx_u64(high) << 32) | rlx_u64(low))
+#define RLX_DBITS(x) host_bits64(x)
+#define RLX_DOUBLE(u) host_double(u)
+#define RLX_DFLOOR(x) std::floor(x)
+#define RLX_DCEIL(x) std::ceil(x)
+#define RLX_DTRUNC(x) std::trunc(x)
+#define RLX_DROUND(x) std::nearbyint(x)
+#define RLX_DABS(x) std::fabs(x)
+#define RLX_DSQRT(x) std::sqrt(x)
+#define RLX_MAD64(a, b, c) ((a) * (b) + (c))
+#define RLX_D2 Pair64
+#define RLX_MAKE_D2(a, b) Pair64{a, b}

@@ -12,11 +12,10 @@ from rlx.backends.gpu.emit_cuda import emit_cuda
 from rlx.backends.gpu.steps import TreeKernel, TreeOperand
 from rlx.backends.gpu.tree import DEFINED, RAW16, literal_bits
 from rlx.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
-from rlx.errors import UnsupportedOp
 from rlx.ir import Expr, expr
 
-OF_CLASS = {"f": f32, "i": i32, "l": i64, "b": bool_}
-STORED = (f32, f16, bf16, i32, i64, i8, u8, bool_)
+OF_CLASS = {"f": f32, "d": f64, "i": i32, "l": i64, "b": bool_}
+STORED = (f32, f64, f16, bf16, i32, i64, i8, u8, bool_)
 
 
 def compile_tree(kernel: TreeKernel) -> str:
@@ -71,10 +70,12 @@ def test_flat_operands_are_read_in_packs_and_scalars_once() -> None:
 def test_literals_keep_every_bit() -> None:
     values: list[Expr] = [expr.lit(v, f32) for v in (0.1, -0.0, float("inf"), float("nan"), 1e300, 1e-45)]
     values += [expr.lit(-(2**31), i32), expr.lit(2**63 - 1, i64), expr.lit(True, bool_)]
+    values += [expr.lit(0.1, f64), expr.lit(5e-324, f64)]
     kernel = TreeKernel(tuple(values), (), operands(*(v.dtype for v in values)), 0)
     text = compile_tree(kernel)
     for bits in ("0x3dcccccd", "0x80000000", "0x7f800000", "0x7fc00000", "0x00000001", "0x7fffffffffffffff"):
         assert bits in text
+    assert "0x3fb999999999999a" in text and "0x0000000000000001" in text
 
 
 def test_the_bits_of_f32_literals() -> None:
@@ -86,6 +87,7 @@ def test_the_bits_of_f32_literals() -> None:
     ]
 
 
-def test_f64_is_refused() -> None:
-    with pytest.raises(UnsupportedOp, match="f64"):
-        emit_cuda(TreeKernel((expr.arg(0, f64),), operands(f64), operands(f64), 0))
+def test_only_trees_of_f64_read_its_functions() -> None:
+    for dtype in (f32, f64):
+        text = emit_cuda(TreeKernel((-expr.arg(0, dtype),), operands(dtype), operands(dtype), 0))
+        assert ("prims64.h" in text) == (dtype == f64)

@@ -14,7 +14,7 @@ import pytest
 import scipy.special
 
 from rlx.backends.gpu.emit_spirv import emit_spirv, template
-from rlx.backends.gpu.spirv import Module
+from rlx.backends.gpu.spirv import Module, Op
 from rlx.backends.gpu.steps import TreeKernel, TreeOperand
 from rlx.backends.gpu.tree import DEFINED, RAW16
 from rlx.dtypes import DType, as_dtype, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
@@ -53,9 +53,10 @@ def capabilities(code: bytes) -> set[str]:
 
 
 def test_the_template_has_every_primitive_of_every_class() -> None:
-    have = template().callable
     for cls, prims in DEFINED.items():
-        assert {f"p_{p}_{cls}" for p in prims} <= set(have)
+        for wide in (False, True):
+            have = template(wide).callable
+            assert ({f"p_{p}_{cls}" for p in prims} <= set(have)) == (wide or cls != "d")
 
 
 @pytest.mark.parametrize("packs", [False, True])
@@ -66,6 +67,8 @@ def test_modules_are_valid_and_ask_for_what_they_use(tmp_path: Path, packs: bool
         (kernel(expr.arg(0, u8), [u8]), {"StorageBuffer8BitAccess"}),
         (kernel(expr.call("lt", X, Y), [f32, f32]), {"StorageBuffer8BitAccess"}),
         (kernel(expr.call("mod", expr.arg(0, i64), expr.lit(-(2**63), i64)), [i64]), {"Int64"}),
+        (kernel(expr.arg(0, f64) + 0.1, [f64]), {"Float64"}),
+        (kernel(expr.cast(expr.call("exp", expr.arg(0, f64)), f32), [f64]), {"Float64", "Int64"}),
         (kernel(expr.call("select", expr.arg(0, bool_), expr.arg(1, bf16), 0.0), [bool_, bf16], "strided", rank=4),
          {"StorageBuffer8BitAccess", "StorageBuffer16BitAccess"}),
     ]  # fmt: skip
@@ -88,6 +91,12 @@ def test_float_behaviour_is_declared_where_the_device_has_it() -> None:
         "RoundingModeRTE",
     }
     assert capabilities(emit_spirv(made, frozenset({"i64", "f16"}))) == set()
+    # Each width is declared by itself.
+    words = frozenset({"float_controls", "float_controls_f64", "rte"})
+    for dtype, widths in ((f32, [(4461, 32), (4462, 32)]), (f64, [(4461, 32), (4462, 32), (4461, 64)])):
+        module = Module.parse(emit_spirv(kernel(expr.arg(0, dtype) + 1.0, [dtype]), words))
+        modes = [tuple(i.words[1:]) for i in module.insts if i.op == Op.ExecutionMode]
+        assert [m for m in modes if m[0] in (4459, 4461, 4462)] == widths
 
 
 def test_what_is_not_called_is_not_there() -> None:
@@ -101,11 +110,6 @@ def test_equal_subtrees_are_computed_once() -> None:
     once = emit_spirv(kernel(e + Y, [f32, f32]), PLAIN, False)
     twice = emit_spirv(kernel((e + Y) * expr.call("exp", X), [f32, f32]), PLAIN, False)
     assert len(twice) - len(once) < 400
-
-
-def test_f64_is_refused() -> None:
-    with pytest.raises(UnsupportedOp, match="f64"):
-        emit_spirv(kernel(expr.arg(0, f64), [f64]), PLAIN)
 
 
 def test_a_primitive_without_a_function_is_refused() -> None:
@@ -232,7 +236,7 @@ def test_integers_wrap_in_their_own_width(dtype: DType) -> None:
     np.testing.assert_array_equal(evaluate(expr.call("div", a, b), x, zero), zero)
 
 
-CASTS = [f32, f16, bf16, i32, i64, i8, u8, bool_]
+CASTS = [f32, f64, f16, bf16, i32, i64, i8, u8, bool_]
 
 
 @pytest.mark.vulkan

@@ -7,6 +7,7 @@ import math
 from rlx.backends.gpu.lowering import Lowering
 from rlx.backends.gpu.steps import Ref
 from rlx.backends.gpu.strided import View, launch_tree
+from rlx.backends.gpu.tree import eight_bytes
 from rlx.dtypes import DType
 from rlx.ir import expr
 from rlx.ir.types import TensorType
@@ -35,10 +36,11 @@ def convert(ctx: Lowering, source: Ref, from_: DType, target: Ref, to: DType, n:
     launch_tree(ctx, [tree], (n,), [View(source, from_, (1,))], [View(target, to, (1,))])
 
 
-def stores(dtype: DType, features: frozenset[str]) -> bool:
-    """Whether kernels on a device with these features read and write this dtype."""
+def stores(dtype: DType, features: frozenset[str], doubles: bool = False) -> bool:
+    """Whether kernels on a device with these features read and write this dtype; f64 only those that say `doubles`:
+    trees and the few file kernels that other ops are written with."""
     if dtype.name == "f64":
-        return False  # no file kernel computes in f64
+        return doubles and eight_bytes(dtype) <= features
     need = {8: "i64", 2: "16bit_storage", 1: "8bit_storage"}.get(dtype.itemsize)
     return need is None or need in features
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from rlx.backends.gpu.steps import TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import THROUGH_META, Class, Const, Load, Program, lanes, literal_bits, program
+from rlx.backends.gpu.tree import (
+    THROUGH_META,
+    Class,
+    Const,
+    Load,
+    Program,
+    double_bits,
+    lanes,
+    literal_bits,
+    program,
+)
 
-_TYPES: dict[Class, str] = {"f": "float", "i": "int", "l": "rlx_i64", "b": "bool"}
+_TYPES: dict[Class, str] = {"f": "float", "d": "double", "i": "int", "l": "rlx_i64", "b": "bool"}
 _IN_FLIGHT = 4  # elements a thread loads before it stores the first, where packs cannot be used
 
 
 def emit_cuda(kernel: TreeKernel) -> str:
     """CUDA source of a tree kernel, entry point `tree`, 256 threads a block.
 
-    Requires: the headers prims.h and storage.h of this folder; `-fmad=false -prec-div=true -prec-sqrt=true -ftz=false`.
+    Requires: the headers prims.h, prims64.h and storage.h of this folder; `-fmad=false -prec-div=true -prec-sqrt=true
+    -ftz=false`.
     """
     return _Writer(kernel).text()
 
@@ -28,7 +39,8 @@ class _Writer:
         self.loads = [v for v in self.program.values if isinstance(v, Load)]
 
     def text(self) -> str:
-        lines = ['#include "prims.h"', '#include "storage.h"', "", *self.body(), ""]
+        prims = "prims64.h" if self.program.wide else "prims.h"
+        lines = [f'#include "{prims}"', '#include "storage.h"', "", *self.body(), ""]
         if self.strided:
             lines += [*self.offsets(), ""]
         params = ["const int* meta"] if self.strided else []
@@ -163,6 +175,8 @@ def literal(const: Const) -> str:
     """A constant with every bit given."""
     if const.cls == "f":
         return f"RLX_FLOAT({literal_bits(float(const.value)):#010x}u)"
+    if const.cls == "d":
+        return f"RLX_DOUBLE({double_bits(float(const.value)):#018x}ULL)"
     if const.cls == "i":
         return f"int({int(const.value) & 0xFFFFFFFF:#x}u)"
     if const.cls == "l":

@@ -1,7 +1,8 @@
 """Tree kernels as SPIR-V: the template `tree.spv` keeps what the tree calls, and main becomes the tree.
 
-The template holds every function of prims.h and the loads and stores of types.glsl, compiled ahead by glslang. What is
-made here is main: a loop over the elements, nearly all of it OpFunctionCall. No compiler is needed at run time.
+The template holds every function of prims.h (`tree64.spv`, for trees that compute in f64, those of prims64.h too) and
+the loads and stores of types.glsl, compiled ahead by glslang. What is made here is main: a loop over the elements,
+nearly all of it OpFunctionCall. No compiler is needed at run time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rlx.backends.gpu.tree import (
     Const,
     Load,
     Program,
+    double_bits,
     heavy,
     lanes,
     literal_bits,
@@ -28,9 +30,9 @@ from rlx.backends.gpu.tree import (
 
 
 @cache
-def template() -> Template:
-    """The shipped template, read once."""
-    file = resources.files("rlx.backends.vulkan").joinpath("spirv", "tree.spv")
+def template(wide: bool = False) -> Template:
+    """The shipped template, or that of f64, read once."""
+    file = resources.files("rlx.backends.vulkan").joinpath("spirv", "tree64.spv" if wide else "tree.spv")
     return Template(Module.parse(file.read_bytes()))
 
 
@@ -41,16 +43,17 @@ def emit_spirv(kernel: TreeKernel, features: frozenset[str], packs: bool = True)
     features offer of IEEE behaviour is declared. `packs` adds a loop over four neighbours at a time, for memory's
     sake: a software device gains nothing by it and compiles it for long.
     """
-    main = _Main(kernel, template().start())
+    made = program(kernel)
+    main = _Main(kernel, made, template(made.wide).start())
     main.write(packs)
     return float_modes(main.b.module().encode(), features)
 
 
 class _Main:
-    def __init__(self, kernel: TreeKernel, builder: Builder) -> None:
+    def __init__(self, kernel: TreeKernel, made: Program, builder: Builder) -> None:
         self.kernel = kernel
         self.b = builder
-        self.program: Program = program(kernel)
+        self.program = made
         self.lanes = lanes(kernel)
         self.operands: list[TreeOperand] = [*kernel.inputs, *kernel.outputs]
         self.strided = [k for k, o in enumerate(self.operands) if o.access in THROUGH_META]
@@ -209,8 +212,8 @@ class _Main:
     def type_of(self, cls: Class) -> int:
         if cls == "b":
             return self.bool_t
-        if cls == "f":
-            return self.b.declare(Op.TypeFloat, 32)
+        if cls in ("f", "d"):
+            return self.b.declare(Op.TypeFloat, 32 if cls == "f" else 64)
         return self.b.declare(Op.TypeInt, 64 if cls == "l" else 32, 1)
 
     def places(self, i: int) -> list[int]:
@@ -240,8 +243,10 @@ class _Main:
         if const.cls == "f":
             kind = b.declare(Op.TypeFloat, 32)
             return b.declare(Op.Constant, kind, literal_bits(float(const.value)), typed=True)
-        value = int(const.value)
         if const.cls == "i":
+            value = int(const.value)
             return b.declare(Op.Constant, b.declare(Op.TypeInt, 32, 1), value & 0xFFFFFFFF, typed=True)
+        value = double_bits(float(const.value)) if const.cls == "d" else int(const.value)
         words = (value & 0xFFFFFFFF, value >> 32 & 0xFFFFFFFF)
-        return b.declare(Op.Constant, b.declare(Op.TypeInt, 64, 1), *words, typed=True)
+        kind = b.declare(Op.TypeFloat, 64) if const.cls == "d" else b.declare(Op.TypeInt, 64, 1)
+        return b.declare(Op.Constant, kind, *words, typed=True)

@@ -13,7 +13,7 @@ from rlx.passes.trees import node_trees
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
-    if len(tensors) > MAX_OPERANDS or not all(stores(t.dtype, features) for t in tensors):
+    if len(tensors) > MAX_OPERANDS or not all(stores(t.dtype, features, doubles=True) for t in tensors):
         return False
     return computable(node_trees(node), features)
 

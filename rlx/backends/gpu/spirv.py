@@ -39,6 +39,7 @@ class Op:
 NO_CONTRACTION = 42
 # Feature word -> capability and execution mode.
 _FLOAT_MODES = {"float_controls": (4466, 4461), "denorm_preserve": (4464, 4459), "rte": (4467, 4462)}
+_FLOAT64 = 10
 CAPABILITIES = {
     1: "Shader", 9: "Float16", 10: "Float64", 11: "Int64", 22: "Int16", 39: "Int8", 61: "GroupNonUniform",
     63: "GroupNonUniformArithmetic", 65: "GroupNonUniformShuffle", 66: "GroupNonUniformShuffleRelative",
@@ -144,7 +145,8 @@ def no_contraction(module: Module) -> Module:
 
 def float_modes(data: bytes, features: frozenset[str]) -> bytes:
     """The module with the arithmetic of 32-bit floats pinned down as far as the device offers it: NaN, infinity and -0
-    count ("float_controls"), subnormals stay ("denorm_preserve"), results round to nearest even ("rte")."""
+    count ("float_controls"), subnormals stay ("denorm_preserve"), results round to nearest even ("rte"). That of f64,
+    where a module has it, too, by the words with "_f64" behind them."""
     module = Module.parse(data)
     declared = {i.words[0] for i in module.insts if i.op == Op.Capability}
     wanted = [pair for word, pair in _FLOAT_MODES.items() if word in features and pair[0] not in declared]
@@ -152,6 +154,10 @@ def float_modes(data: bytes, features: frozenset[str]) -> bytes:
         return data
     entry = next(i.words[1] for i in module.insts if i.op == Op.EntryPoint)
     first_mode = next(k for k, i in enumerate(module.insts) if i.op == Op.ExecutionMode)
-    module.insts[first_mode:first_mode] = [Inst(Op.ExecutionMode, [entry, mode, 32]) for _, mode in wanted]
+    modes = [Inst(Op.ExecutionMode, [entry, mode, 32]) for _, mode in wanted]
+    if _FLOAT64 in declared:
+        offered = {pair for word, pair in _FLOAT_MODES.items() if f"{word}_f64" in features}
+        modes += [Inst(Op.ExecutionMode, [entry, pair[1], 64]) for pair in wanted if pair in offered]
+    module.insts[first_mode:first_mode] = modes
     module.insts[0:0] = [Inst(Op.Capability, [capability]) for capability, _ in wanted]
     return module.encode()

@@ -223,9 +223,10 @@ def _keeps(inst: Inst, alive: set[int]) -> bool:
 
 
 def _capabilities(order: Sequence[Inst]) -> list[int]:
-    """What the types left ask for: 64-bit integers, storage of 16 and of 8 bits."""
+    """What the types left ask for: f64, 64-bit integers, storage of 16 and of 8 bits."""
     widths = {i.words[1] for i in order if i.op == Op.TypeInt}
     wanted = [1, 5347]  # Shader, PhysicalStorageBufferAddresses
+    wanted += [10] if any(i.words[1] == 64 for i in order if i.op == Op.TypeFloat) else []
     wanted += [11] if 64 in widths else []
     wanted += [4433] if 16 in widths else []
     wanted += [4448] if 8 in widths else []

@@ -5,6 +5,7 @@
 #define RLX_STORAGE_H
 
 typedef float raw_f32;
+typedef double raw_f64;
 typedef unsigned short raw_f16;
 typedef unsigned short raw_bf16;
 typedef unsigned short raw_u16;
@@ -15,6 +16,7 @@ typedef unsigned char raw_u8;
 typedef unsigned char raw_bool;
 
 RLX_FN float v_f32(const raw_f32 x) { return x; }
+RLX_FN double v_f64(const raw_f64 x) { return x; }
 RLX_FN float v_f16(const raw_f16 x) { return p_f16_value(x); }
 RLX_FN float v_bf16(const raw_bf16 x) { return p_bf16_value(x); }
 RLX_FN int v_u16(const raw_u16 x) { return int(x); }
@@ -25,6 +27,7 @@ RLX_FN int v_u8(const raw_u8 x) { return int(x); }
 RLX_FN bool v_bool(const raw_bool x) { return x != 0; }
 
 RLX_FN raw_f32 r_f32(const float x) { return x; }
+RLX_FN raw_f64 r_f64(const double x) { return x; }
 RLX_FN raw_f16 r_f16(const float x) { return raw_f16(RLX_HALF_BITS(x)); }
 RLX_FN raw_bf16 r_bf16(const float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

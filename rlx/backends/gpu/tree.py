@@ -1,7 +1,7 @@
 """A TreeKernel as a straight line of loads, function calls and stores: what both emitters print.
 
-Functions are those of `prims.h` and, for memory, `load_<dtype>` and `store_<dtype>`. A value belongs to class `f`, `i`,
-`l` or `b` (see `rlx.ir.expr`).
+Functions are those of `prims.h`, of `prims64.h` for f64, and, for memory, `load_<dtype>` and `store_<dtype>`. A value
+belongs to class `f`, `d`, `i`, `l` or `b` (see `rlx.ir.expr`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import numpy as np
 
 from rlx.backends.gpu.steps import TreeKernel
 from rlx.dtypes import DType, as_dtype
-from rlx.errors import UnsupportedOp
 from rlx.ir.expr import PREDICATES, PRIMS, Expr, linearize
 
-Class = Literal["f", "i", "l", "b"]
+Class = Literal["f", "d", "i", "l", "b"]
 
 PACK = 4  # neighbours that a thread takes at once
 WIDE_PACK = 8  # of 16 bits each
@@ -42,9 +41,10 @@ _LOGIC = frozenset({"not", "isnan", "isinf", "add", "mul", "max", "min", "eq", "
 _BITS = frozenset({"and", "or", "xor", "shl", "shr"})
 _WHOLE = frozenset({"neg", "abs", "sign", "floor", "ceil", "round", "trunc", "sub", "div", "pow", "mod", "fmod",
                     "floordiv"})  # fmt: skip
-# The primitives that prims.h has for each class of arguments.
+# The primitives that prims.h and prims64.h have for each class of arguments.
 DEFINED: dict[Class, frozenset[str]] = {
     "f": frozenset(PRIMS) - _BITS - {"cast"},
+    "d": frozenset(PRIMS) - _BITS - {"cast"},
     "i": _LOGIC | _BITS | _WHOLE,
     "l": _LOGIC | _BITS | _WHOLE,
     "b": _LOGIC | {"abs", "and", "or", "xor"},
@@ -99,29 +99,35 @@ class Program:
     values: tuple[Instr, ...]
     stores: tuple[Store, ...]
 
+    @property
+    def wide(self) -> bool:
+        """Whether a value is an f64."""
+        return any(v.cls == "d" for v in self.values)
+
 
 def class_of(dtype: DType) -> Class:
-    """The class a dtype is computed in. Raises: UnsupportedOp for f64, which kernels do not compute in."""
+    """The class a dtype is computed in."""
     if dtype.kind == "b":
         return "b"
     if dtype.is_float:
-        if dtype.itemsize == 8:
-            raise UnsupportedOp("tree kernel: f64 is not computed on a GPU; the op belongs on the host")
-        return "f"
+        return "d" if dtype.itemsize == 8 else "f"
     return "l" if dtype.itemsize == 8 else "i"
 
 
 def computable(trees: Sequence[Expr], features: frozenset[str]) -> bool:
-    """Whether a device with these features can compute the trees: no f64, i64 only where it has it, and every
-    primitive is one that prims.h has for its arguments."""
+    """Whether a device with these features can compute the trees: f64 and i64 only where it has them, and every
+    primitive is one that prims.h or prims64.h has for its arguments."""
     for e in linearize(trees):
-        if e.dtype.is_float and e.dtype.itemsize == 8:
-            return False
-        if e.dtype.is_int and e.dtype.itemsize == 8 and "i64" not in features:
+        if e.dtype.itemsize == 8 and not eight_bytes(e.dtype) <= features:
             return False
         if e.prim not in ("arg", "lit", "cast") and e.prim not in DEFINED[class_of(e.args[-1].dtype)]:
             return False
     return True
+
+
+def eight_bytes(dtype: DType) -> frozenset[str]:
+    """What a device must have to compute in a dtype of eight bytes: prims64.h takes f64 apart as 64-bit integers."""
+    return frozenset({"f64", "i64"}) if dtype.is_float else frozenset({"i64"})
 
 
 def heavy(trees: Sequence[Expr]) -> bool:
@@ -156,7 +162,7 @@ def _joined(trees: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def program(kernel: TreeKernel) -> Program:
-    """The kernel as a program; equal subtrees are computed once. Raises: UnsupportedOp for f64."""
+    """The kernel as a program; equal subtrees are computed once."""
     if len(kernel.trees) != len(kernel.outputs):
         raise ValueError(f"tree kernel: {len(kernel.trees)} trees for {len(kernel.outputs)} outputs")
     short = ends_short(kernel)
@@ -182,6 +188,12 @@ def literal_bits(value: float) -> int:
     else:
         packed = struct.pack("<f", value)
     bits: int = struct.unpack("<I", packed)[0]
+    return bits
+
+
+def double_bits(value: float) -> int:
+    """The bits of a Python float."""
+    bits: int = struct.unpack("<Q", struct.pack("<d", value))[0]
     return bits
 
 
@@ -227,11 +239,15 @@ class _Builder:
         if source == target:
             return value
         if b == "f":
-            value = value if a == "f" else self.call("f", f"p_cast_{a}_f", value)
+            # f64 becomes f16 as NumPy has it, in one rounding, and bf16, as ml_dtypes has it, by way of f32.
+            name = "p_odd_d_f" if a == "d" and target.name == "f16" else f"p_cast_{a}_f"
+            value = value if a == "f" else self.call("f", name, value)
             return self.call("f", f"p_round_{target.name}", value) if target.is_half else value
-        if a == "f":
+        if b == "d":
+            return value if a == "d" else self.call("d", f"p_cast_{a}_d", value)
+        if a in ("f", "d"):
             to = target.name if target.name in ("u8", "i8") else b
-            return self.call(b, f"p_cast_f_{to}", value)
+            return self.call(b, f"p_cast_{a}_{to}", value)
         if a != b:
             value = self.call(b, f"p_cast_{a}_{b}", value)
         narrows = b == "i" and (source.itemsize > target.itemsize or source.kind != target.kind) and a != "b"
@@ -241,6 +257,6 @@ class _Builder:
         """The value as it goes to memory: rounded to its own dtype first where that is stored wider."""
         if dtype.is_half and storage.is_float and storage.itemsize > 2:
             return self.call("f", f"p_round_{dtype.name}", value)
-        if dtype.is_float and storage.is_float:
+        if dtype.is_float and class_of(dtype) == class_of(storage):
             return value  # the store rounds
         return self.convert(value, dtype, storage)

@@ -28,7 +28,7 @@ _V12 = {
     "shaderSubgroupExtendedTypes": "", "bufferDeviceAddress": "", "hostQueryReset": "",
 }  # fmt: skip
 _V13 = {
-    "shaderIntegerDotProduct": "intdot", "subgroupSizeControl": "", "computeFullSubgroups": "",
+    "shaderIntegerDotProduct": "intdot", "subgroupSizeControl": "", "computeFullSubgroups": "full_subgroups",
     "maintenance4": "", "shaderZeroInitializeWorkgroupMemory": "",
 }  # fmt: skip
 # Extensions with a feature structure: name -> (sType, number of flags). The binding declares only some of them.
@@ -249,8 +249,12 @@ def _property_words(v11: Handle, v12: Handle) -> set[str]:
         words.add("float_controls_f64")
     if v12.shaderDenormPreserveFloat32:
         words.add("denorm_preserve")
+    if v12.shaderDenormPreserveFloat64:
+        words.add("denorm_preserve_f64")
     if v12.shaderRoundingModeRTEFloat32:
         words.add("rte")
+    if v12.shaderRoundingModeRTEFloat64:
+        words.add("rte_f64")
     return words
 
 

@@ -1,0 +1,101 @@
+"""prims64.h compiled by the host's C++ compiler, beside the same functions in long double, as NumPy functions."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+Array = npt.NDArray[Any]
+# primitive -> what C++ computes in long double
+ORACLES = {
+    "neg": "-x", "abs": "std::fabs(x)", "sqrt": "std::sqrt(x)", "rsqrt": "1 / std::sqrt(x)", "recip": "1 / x",
+    "exp": "std::exp(x)", "expm1": "std::expm1(x)", "log": "std::log(x)", "log1p": "std::log1p(x)",
+    "exp2": "std::exp2(x)", "log2": "std::log2(x)", "log10": "std::log10(x)", "cbrt": "std::cbrt(x)",
+    "sin": "std::sin(x)", "cos": "std::cos(x)", "tan": "std::tan(x)", "asin": "std::asin(x)", "acos": "std::acos(x)",
+    "atan": "std::atan(x)", "sinh": "std::sinh(x)", "cosh": "std::cosh(x)", "tanh": "std::tanh(x)",
+    "asinh": "std::asinh(x)", "acosh": "std::acosh(x)", "atanh": "std::atanh(x)", "erf": "std::erf(x)",
+    "floor": "std::floor(x)", "ceil": "std::ceil(x)", "round": "std::nearbyint(x)", "trunc": "std::trunc(x)",
+    "add": "x + y", "sub": "x - y", "mul": "x * y", "div": "x / y", "pow": "std::pow(x, y)",
+    "fmod": "std::fmod(x, y)", "atan2": "std::atan2(x, y)",
+}  # fmt: skip
+BINARY = ("add", "sub", "mul", "div", "pow", "fmod", "atan2", "max", "min", "mod", "floordiv")
+CASTS = {
+    "cast_f_d": ("float", "double"), "cast_i_d": ("int", "double"), "cast_l_d": ("rlx_i64", "double"),
+    "cast_d_f": ("double", "float"), "odd_d_f": ("double", "float"), "cast_d_i": ("double", "int"),
+    "cast_d_l": ("double", "rlx_i64"), "cast_d_u8": ("double", "int"), "cast_d_i8": ("double", "int"),
+}  # fmt: skip
+
+
+def compiler() -> str | None:
+    return shutil.which("g++") or shutil.which("clang++")
+
+
+def _source(repo: Path, exact: bool, flush: bool) -> str:
+    lines = ["#include <immintrin.h>"] if flush else []
+    lines += [f'#include "{repo}/tests/gpu/prelude_host.h"', "using std::sqrt;"]
+    if exact:  # as CUDA compiles it
+        lines += ["#define RLX_EXACT_DIV 1", "#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
+        lines += ["#define RLX_EXACT_FMA64(a, b, c) std::fma(a, b, c)", "#undef RLX_MAD64"]
+        lines += ["#define RLX_MAD64(a, b, c) std::fma(a, b, c)"]
+    lines.append(f'#include "{repo}/rlx/backends/gpu/prims64.h"')
+    before = "const unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040); " if flush else ""
+    after = " _mm_setcsr(mode);" if flush else ""
+
+    def loop(name: str, call: str, ins: list[str], out: str) -> str:
+        args = ", ".join(f"const {t}* x{i}" for i, t in enumerate(ins))
+        values = ", ".join(f"x{i}[k]" for i in range(len(ins)))
+        return (f'extern "C" void v_{name}({args}, {out}* r, long n) '
+                f"{{ {before}for (long k = 0; k < n; ++k) r[k] = {call}({values});{after} }}")  # fmt: skip
+
+    names = dict.fromkeys([*ORACLES, "sign", *BINARY])
+    lines += [loop(p, f"p_{p}_d", ["double"] * (1 + (p in BINARY)), "double") for p in names]
+    lines += [loop(n, f"p_{n}", [a], b) for n, (a, b) in CASTS.items()]
+    for p, text in ORACLES.items():  # the value as the sum of two doubles
+        y = ", const double* b" if p in BINARY else ""
+        read = "const long double x = a[k]; " + ("const long double y = b[k]; " if y else "")
+        lines.append(f'extern "C" void o_{p}(const double* a{y}, double* r, double* rest, long n) {{ '
+                     f"for (long k = 0; k < n; ++k) {{ {read}const long double v = {text}; "
+                     "r[k] = double(v); rest[k] = double(v - (long double)(r[k])); } }")  # fmt: skip
+    return "\n".join(lines)
+
+
+class Prims:
+    """`prims("exp", x)` gives the function's results, `prims.error("exp", x)` also how far they are off."""
+
+    def __init__(self, repo: Path, folder: Path, exact: bool, flush: bool = False) -> None:
+        found = compiler()
+        assert found is not None
+        base = folder / f"prims64{exact:d}{flush:d}"
+        base.with_suffix(".cpp").write_text(_source(repo, exact, flush), encoding="utf-8")
+        command = [found, "-O2", "-std=c++17", "-ffp-contract=off", "-fPIC", "-shared", "-w"]
+        subprocess.run([*command, f"{base}.cpp", "-o", f"{base}.so"], check=True)
+        self._library = ctypes.CDLL(f"{base}.so")
+
+    def _call(self, name: str, given: list[Array], made: list[Array]) -> None:
+        pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in (*given, *made)]
+        getattr(self._library, name)(*pointers, ctypes.c_long(made[0].size))
+
+    def __call__(self, name: str, *arrays: Array, out: Any = np.float64) -> Array:
+        made = np.empty(arrays[0].shape, out)
+        self._call(f"v_{name}", [np.ascontiguousarray(a) for a in arrays], [made])
+        return made
+
+    def error(self, name: str, *arrays: F64) -> tuple[F64, F64, F64]:
+        """(results, truth, distance in units of the last place of f64); infinite where one is NaN or infinite and the
+        other is not."""
+        got = self(name, *arrays)
+        want, rest = np.empty(got.shape), np.empty(got.shape)
+        self._call(f"o_{name}", [np.ascontiguousarray(a) for a in arrays], [want, rest])
+        with np.errstate(all="ignore"):
+            finite = np.isfinite(want) & np.isfinite(got)
+            spacing = np.spacing(np.abs(np.where(finite, want, 1.0)))
+            away = np.abs((got - want) / spacing - rest / spacing)
+            same = (got == want) | (np.isnan(got) & np.isnan(want))
+        return got, want, np.where(finite, away, np.where(same, 0.0, np.inf))
