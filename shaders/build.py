@@ -12,6 +12,9 @@ A shader says what it is compiled to in comment lines of its head:
     // unroll: yes                        spirv-opt unrolls the loops marked so and splits local arrays: a driver that
                                           does not would keep them in memory
 
+    // subgroups: yes                     each module twice: <name>.subgroup.spv, with -DRLX_SUBGROUPS, is for devices
+                                          whose threads may read each other's registers
+
 `#include` looks in shaders/include and rlx/backends/gpu. Float additions and multiplications are decorated
 NoContraction afterwards, so that no driver fuses them: only fma() fuses, as with NVRTC's -fmad=false.
 """
@@ -43,7 +46,7 @@ MANIFEST = SPIRV / "manifest.json"
 TARGET = "vulkan1.2"
 RECIPE = 1  # raise when this file makes other words from the same source
 
-_HEAD = re.compile(r"^// (variants|flags|compiler|unroll): (.+)$", re.MULTILINE)
+_HEAD = re.compile(r"^// (variants|flags|compiler|unroll|subgroups): (.+)$", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
 
 
@@ -73,7 +76,10 @@ def variants(source: Path) -> dict[str, dict[str, str]]:
     values = [[v.strip() for v in listed.split(",")] for _, listed in axes]
     made = {}
     for chosen in itertools.product(*values):
-        made["-".join((source.stem, *chosen)) + ".spv"] = dict(zip(names, chosen, strict=True))
+        name, defines = "-".join((source.stem, *chosen)), dict(zip(names, chosen, strict=True))
+        made[f"{name}.spv"] = defines
+        if head(source).get("subgroups") == "yes":
+            made[f"{name}.subgroup.spv"] = {**defines, "RLX_SUBGROUPS": "1"}
     return made
 
 

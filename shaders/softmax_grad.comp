@@ -3,6 +3,7 @@
 // Grid: a group of 256 for each 256 / C0 rows; X folds into Y.
 // Arguments: d, y, dx (may be d), rows, n.
 // variants: T=f32,f16,bf16
+// subgroups: yes
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint C0 = 32u;

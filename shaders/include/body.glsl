@@ -73,6 +73,27 @@ void store4_bf16(const ptr_bf16 p, const uint i, const vec4 v) {
 
 // NAME(v): v combined over the LANES neighbouring threads that share a row, the same value in each; a fixed tree.
 // Every thread of the group calls it. LANES is a power of two up to 256; local_size_x is 256.
+#ifdef RLX_SUBGROUPS
+// Through registers where the pipeline is made with full subgroups of SUBGROUP neighbouring threads: the same tree as
+// on CUDA where SUBGROUP is 32.
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+layout(constant_id = 31) const uint SUBGROUP = 32u;
+shared float rlx_parts[64];
+#define RLX_LANES_OP(NAME, LANES, COMBINE)                                                            \
+    float NAME(float v) {                                                                             \
+        UNROLL for (uint s = 1u; s < LANES && s < SUBGROUP; s *= 2u) v = COMBINE(v, subgroupShuffleXor(v, s)); \
+        if (LANES > SUBGROUP) {                                                                       \
+            barrier();                                                                                \
+            if (THREAD % SUBGROUP == 0u) rlx_parts[THREAD / SUBGROUP] = v;                            \
+            barrier();                                                                                \
+            const uint first = THREAD / LANES * (LANES / SUBGROUP);                                   \
+            v = rlx_parts[first];                                                                     \
+            UNROLL for (uint s = 1u; s < LANES / SUBGROUP; s++) v = COMBINE(v, rlx_parts[first + s]); \
+        }                                                                                             \
+        return v;                                                                                     \
+    }
+#else
 shared float rlx_lane[256];
 shared float rlx_part[256];
 #define RLX_LANES_OP(NAME, LANES, COMBINE)                                                            \
@@ -91,4 +112,5 @@ shared float rlx_part[256];
         for (uint s = 1u; s < parts; s++) v = COMBINE(v, rlx_part[first + s]);                        \
         return v;                                                                                     \
     }
+#endif
 #endif

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PUSH_BYTES = 128  # what every device grants
 HEADER_BYTES = 32  # a pipeline cache of this size holds nothing: some software drivers keep none
 _COMPUTE_STAGE = 0x20
+_FULL_SUBGROUPS = 2  # a flag of a pipeline's stage
+_SUBGROUP_ID = 31  # the constant by which body.glsl is told the size of a subgroup
 _MAGIC = 0x07230203
 _OP_CAPABILITY = 17
 # SPIR-V capability -> the feature word a device must have for it. Others need nothing beyond Vulkan 1.2.
@@ -85,9 +87,11 @@ class Pipelines:
         return {kernel: self.get(kernel) for kernel in distinct}
 
     def _make(self, kernel: Kernel) -> Pipeline:
-        device = self._device
+        device, subgroup = self._device, 0
         if isinstance(kernel, FileKernel):
             name = "-".join([kernel.stem, *(value for _, value in kernel.defines)])
+            if shuffles(device.info.features, device.limits.subgroup) and has_spirv(f"{name}.subgroup"):
+                name, subgroup = f"{name}.subgroup", device.limits.subgroup
             code, constants = float_modes(load_spirv(name), device.info.features), kernel.constants
         elif isinstance(kernel, SourceKernel):
             name, code, constants = kernel.name, kernel.spirv or b"", ()
@@ -97,11 +101,13 @@ class Pipelines:
             name, constants = "tree", ()
             code = emit_spirv(kernel, device.info.features, packs=device.info.kind != "software")
         check_capabilities(name, code, device.info.features)
-        return Pipeline(self._compile(name, code, constants), name)
+        return Pipeline(self._compile(name, code, constants, subgroup), name)
 
-    def _compile(self, name: str, code: bytes, constants: tuple[int, ...]) -> Handle:
+    def _compile(self, name: str, code: bytes, constants: tuple[int, ...], subgroup: int) -> Handle:
         device, ffi, lib = self._device, self._device.ffi, self._device.lib
-        values = struct.pack(f"<{len(constants)}I", *(value & 0xFFFFFFFF for value in constants))
+        ids = [*range(len(constants)), *([_SUBGROUP_ID] if subgroup else [])]
+        given = [*constants, *([subgroup] if subgroup else [])]
+        values = struct.pack(f"<{len(given)}I", *(value & 0xFFFFFFFF for value in given))
         key = ("pipeline", hashlib.sha256(code).digest(), values, device.physical.identity)
         stored = self._disk.get(key)
         words = ffi.new("uint32_t[]", len(code) // 4)
@@ -122,8 +128,8 @@ class Pipelines:
             )  # fmt: skip
             data = ffi.new("char[]", values) if values else ffi.NULL
             entries = [
-                api.struct("VkSpecializationMapEntry", constantID=i, offset=4 * i, size=4)
-                for i in range(len(constants))
+                api.struct("VkSpecializationMapEntry", constantID=id_, offset=4 * i, size=4)
+                for i, id_ in enumerate(ids)
             ]
             special = api.struct(
                 "VkSpecializationInfo",
@@ -131,8 +137,8 @@ class Pipelines:
             )  # fmt: skip
             stage = api.struct(
                 "VkPipelineShaderStageCreateInfo", "PIPELINE_SHADER_STAGE_CREATE_INFO",
-                stage=_COMPUTE_STAGE, module=module, pName="main",
-                pSpecializationInfo=special if constants else ffi.NULL,
+                flags=_FULL_SUBGROUPS if subgroup else 0, stage=_COMPUTE_STAGE, module=module, pName="main",
+                pSpecializationInfo=special if entries else ffi.NULL,
             )  # fmt: skip
             info = api.struct(
                 "VkComputePipelineCreateInfo", "COMPUTE_PIPELINE_CREATE_INFO", stage=stage, layout=self.layout
@@ -168,6 +174,16 @@ class Pipelines:
                 api.destroy("Pipeline", self._device.handle, pipeline.handle)
             self._made.clear()
         api.destroy("PipelineLayout", self._device.handle, self.layout)
+
+
+def shuffles(features: frozenset[str], subgroup: int) -> bool:
+    """Whether threads may exchange values by registers: full subgroups of 4 to 128 neighbours."""
+    return {"subgroup", "full_subgroups"} <= features and subgroup in (4, 8, 16, 32, 64, 128)
+
+
+def has_spirv(name: str) -> bool:
+    """Whether this installation has the module `spirv/<name>.spv`."""
+    return resources.files("rlx.backends.vulkan").joinpath("spirv", f"{name}.spv").is_file()
 
 
 def load_spirv(name: str) -> bytes:

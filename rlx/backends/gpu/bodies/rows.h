@@ -14,6 +14,10 @@ RLX_FN float sum_of(const float a, const float b) { return a + b; }
 // A NaN is kept or dropped; it comes back through the sum.
 #ifdef RLX_GLSL
 RLX_FN float max_of(const float a, const float b) { return max(a, b); }
+#else
+RLX_FN float max_of(const float a, const float b) { return fmaxf(a, b); }
+#endif
+#if defined(RLX_GLSL) && !defined(RLX_SUBGROUPS)
 // As LANES_OP, with two barriers and shared memory read four at a time where a row has many threads.
 shared vec4 rows_lane[64];
 shared vec4 rows_part[64];
@@ -37,7 +41,6 @@ shared vec4 rows_part[64];
                        COMBINE(NAME##_four(rows_part[first + 2u]), NAME##_four(rows_part[first + 3u]))); \
     }
 #else
-RLX_FN float max_of(const float a, const float b) { return fmaxf(a, b); }
 #define ROWS_OP(NAME, COMBINE) LANES_OP(NAME, LANES, COMBINE)
 #endif
 ROWS_OP(row_sum, sum_of)
