@@ -1,4 +1,4 @@
-"""The command line: `rlx devices`, `embed`, `run`, `inspect`, `check`, `selftest`."""
+"""The command line: `rlx devices`, `embed`, `run`, `inspect`, `check`, `bench`, `selftest`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from rlx.cli.bench import bench
 from rlx.cli.check import check
 from rlx.cli.devices import devices
 from rlx.cli.embed import embed
@@ -18,7 +19,7 @@ from rlx.cli.selftest import selftest
 from rlx.errors import RlxError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (devices, embed, run, inspect, check, selftest):
+for command in (devices, embed, run, inspect, check, bench, selftest):
     app.command()(command)
 
 

@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.driver.registry import probe_all
+from rlx.cli.each import each_device
+from rlx.cli.inputs import feeds_of, load_model, said
+from rlx.cli.progress import drawn
+from rlx.cli.table import format_table
 from rlx.errors import RlxError
 
 if TYPE_CHECKING:
     from rlx.conformance.compare import NodeDistance
+    from rlx.driver import DeviceInfo
 
+_TITLES = ("device", "name", "nodes", "on the host", "worst nmse", "largest error", "of the node", "verdict")
 _SENTENCES = [
     "The quick brown fox jumps over the lazy dog.",
     "A second sentence, a little longer than the first one, so that there is padding to be masked.",
     "Short.",
 ]
+# What a device did: what it is, every node's distance, how many nodes the host ran.
+Checked = tuple["DeviceInfo", "list[NodeDistance]", int]
+Show = Callable[["NodeDistance"], None]
 
 
 def check(
-    folder: Annotated[Path, typer.Argument(help="A Hugging Face folder with a BERT sentence encoder.")],
+    model: Annotated[
+        Path, typer.Argument(help="An ONNX file, or a Hugging Face folder with a BERT sentence encoder.")
+    ],
     device: Annotated[
         list[str] | None, typer.Option(help="Device to check; may be repeated. Default: all.")
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help='Keep the matrices as "f16" or "bf16".')] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(help="name=file.npy, of an ONNX model; may be repeated. The others are random."),
+    ] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(help="symbol=length of a dimension of an ONNX model; 1 for random inputs if not given."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the random inputs.", min=0)] = 0,
+    dtype: Annotated[str | None, typer.Option(help='Keep an encoder\'s matrices as "f16" or "bf16".')] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print every node, not only those that stray.")
     ] = False,
@@ -35,44 +56,85 @@ def check(
 
     Exit status 1 when a node strays; the first one is named, with how far it is. 2 when a device could not run it.
     """
-    status = 0
-    for name in device or [info.id for info in probe_all()[0]]:
-        try:
-            ok = _check_device(folder, name, dtype, verbose)
-        except RlxError as error:
-            if device is not None and len(device) == 1:
-                raise
-            print(f"rlx: {name}: {error}", file=sys.stderr)  # the other devices are checked all the same
-            status = 2
-        else:
-            status = max(status, 0 if ok else 1)
-    if status:
-        raise typer.Exit(status)
+    rows: list[tuple[str, ...]] = []
+    strays: list[tuple[str, NodeDistance]] = []
+
+    def one(name: str) -> None:
+        with drawn(name):
+            info, found, host = run(name, lambda d: print(_line(d)) if verbose else None)
+        rows.append(_row(info, found, host))
+        strays.extend((info.id, d) for d in found if not d.ok)
+
+    with _checker(model, input, dim, seed, dtype) as run:
+        able = each_device(device, one)
+    if rows:
+        print("\n".join(format_table(_TITLES, rows, right=set(_TITLES[2:6]))))
+    for name in dict(strays):
+        _explain(name, next(d for n, d in strays if n == name))
+    if strays or not able:
+        raise typer.Exit(1 if able else 2)
 
 
-def _check_device(folder: Path, name: str, dtype: str | None, verbose: bool) -> bool:
+@contextmanager
+def _checker(
+    path: Path, input: Sequence[str] | None, dim: Sequence[str] | None, seed: int, dtype: str | None
+) -> Iterator[Callable[[str, Show], Checked]]:
+    """What runs the model at `path` on a device and compares it."""
+    if path.is_dir():
+        if input or dim:
+            raise RlxError(f"{path} is a folder of a sentence encoder: --input and --dim are for ONNX files")
+        yield lambda name, show: _check_encoder(path, name, dtype, show)
+        return
+    if dtype is not None:
+        raise RlxError("--dtype is for a sentence encoder's folder; an ONNX model runs in its own precision")
+    with drawn():
+        loaded = load_model(path, dim)
+        feeds, drawn_at_random = feeds_of(loaded, input, seed)
+        for name in drawn_at_random:
+            print(f"input {name}: random, {said(feeds[name])}", file=sys.stderr)
+        built = loaded.built(feeds)
+    yield lambda name, show: _check_built(built, name, show)
+
+
+def _check_built(built: Any, name: str, show: Show) -> Checked:
+    from rlx.conformance.compare import check_nodes
+    from rlx.runtime import Session, Weights
+
+    session = Session(name)
+    with (
+        closing(Weights(session.device)) as weights,
+        session.compile(built.graph, weights=weights, planner="bump") as exe,
+    ):
+        exe.set_params(built.weights)
+        found = check_nodes(exe, built.feeds, built.weights, show)
+        return session.info, found, len(exe.report().host_nodes)
+
+
+def _check_encoder(folder: Path, name: str, dtype: str | None, show: Show) -> Checked:
     from rlx.conformance.compare import check_nodes
     from rlx.models import load
-
-    def show(found: NodeDistance) -> None:
-        if verbose:
-            print(_line(found))
 
     with load(folder, name, dtype=dtype) as encoder:
         _, feeds, size = next(iter(encoder.batches(_SENTENCES)))
         graph = encoder.graph(*size)
         with encoder.session.compile(graph, weights=encoder.weights, planner="bump") as exe:
             found = check_nodes(exe, feeds, encoder.file_weights(), show)
-            host = len(exe.report().host_nodes)
-        info = encoder.session.info
-    bad = [n for n in found if not n.ok]
-    worst = max(found, key=lambda n: n.distance.nmse)
-    summary = f"{len(found)} nodes, worst nmse {worst.distance.nmse:.1e}, {host} on the host"
-    verdict = f"FAIL, {len(bad)} of" if bad else "ok,"
-    print(f"{info.id} ({info.name}): {verdict} {summary}")
-    if bad:
-        _explain(bad[0])
-    return not bad
+            return encoder.session.info, found, len(exe.report().host_nodes)
+
+
+def _row(info: DeviceInfo, found: Sequence[NodeDistance], host: int) -> tuple[str, ...]:
+    strays = sum(not d.ok for d in found)
+    verdict = f"FAIL: {strays} stray" if strays else "ok"
+    if not found:  # all of it follows from values that are part of the program
+        return (info.id, info.name, "0", "0", "-", "-", "-", verdict)
+    # Integers that fell on the other side of a rounding have a distance, and are right all the same.
+    judged = [d for d in found if not d.ok or d.own is None] or list(found)
+    worst = max(judged, key=lambda d: (not d.ok, d.distance.nmse))
+    d = worst.distance
+    relative = f"{d.error / d.scale:.1e}" if d.scale else f"{d.error:.1e}"
+    return (
+        info.id, info.name, str(len(found)), str(host), f"{d.nmse:.1e}", relative, worst.tensor.node.name, verdict,
+    )  # fmt: skip
 
 
 def _line(found: NodeDistance) -> str:
@@ -82,15 +144,20 @@ def _line(found: NodeDistance) -> str:
     return f"  {'ok ' if found.ok else 'BAD'} nmse {d.nmse:.1e} max {d.error:.1e}  {node_text(found.tensor.node)}"
 
 
-def _explain(first: NodeDistance) -> None:
+def _explain(device: str, first: NodeDistance) -> None:
     from rlx.ir.text import node_text
 
-    d, (nmse, relative) = first.distance, first.limits
-    print(f"  the first node that strays: {node_text(first.tensor.node)}")
+    d, own, (nmse, relative) = first.distance, first.own, first.limits
+    print(f"{device}: the first node that strays: {first.tensor.node.name}")
+    print(f"  {node_text(first.tensor.node)}")
     if not d.specials:
         print("  it has NaN or infinity in other places than the reference")
-        return
-    print(
-        f"  nmse {d.nmse:.2e} (at most {nmse:.0e}), largest error {d.error:.2e} (at most {relative * d.scale:.2e}) "
-        f"where the largest value is {d.scale:.2e}"
-    )
+    else:
+        print(
+            f"  nmse {d.nmse:.2e} (at most {nmse:.0e}), largest error {d.error:.2e} (at most {relative * d.scale:.2e}) "
+            f"where the largest value is {d.scale:.2e}"
+        )
+    if own is not None and first.own_ok:
+        print("  for what it read its result is right: it magnifies small errors of the nodes before it")
+    elif own is not None and own.specials:
+        print(f"  beside the reference of what it read: nmse {own.nmse:.2e}, so the error is its own")

@@ -4,43 +4,62 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlx.cli.each import each_device
+from rlx.cli.inputs import feeds_of, load_model
 from rlx.cli.plan_svg import plan_svg
-from rlx.cli.run import dims_of, random_inputs
+from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
-from rlx.driver.registry import probe_all
 from rlx.errors import RlxError
 
 if TYPE_CHECKING:
     from rlx.formats.onnx.model import Model, TensorInfo
 
+_TITLES = ("device", "nodes", "native", "alias", "decomposed", "host", "arena bytes")
+
 
 def inspect(
     file: Annotated[Path, typer.Argument(help="An ONNX model.")],
     device: Annotated[list[str] | None, typer.Option(help="Device; may be repeated. Default: all.")] = None,
-    dim: Annotated[
-        list[str] | None, typer.Option(help="symbol=length of a dimension; 1 if not given.")
+    input: Annotated[
+        list[str] | None,
+        typer.Option(help="name=file.npy; may be repeated. Only where shapes depend on values it matters."),
     ] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(help="symbol=length of a dimension; may be repeated. 1 if not given."),
+    ] = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="List every node as each device runs it.")] = False,
     memory: Annotated[
         Path | None, typer.Option(help="Draw the memory plan of the first device here, as SVG.")
     ] = None,
 ) -> None:
     """Show a model's inputs, outputs, operators and weights, and its dispatch on each device."""
-    from rlx.formats.onnx import load
-
-    model = load(file)
+    with drawn():
+        model = load_model(file, dim)
+        feeds = feeds_of(model, input, 0)[0]
     print("\n".join(_signature("input", model.inputs) + _signature("output", model.outputs)))
     nbytes = sum(a.nbytes for a in model.weights.values())
     print(f"weights: {len(model.weights)}, {nbytes:,} bytes")
     kinds = sorted(model.operators.items(), key=lambda item: (-item[1], item[0]))
     print(f"operators: {sum(model.operators.values())}: " + ", ".join(f"{n} {k}" for k, n in kinds))
-    rows = [_dispatch(model, name, dims_of(dim), memory if i == 0 else None)
-            for i, name in enumerate(device or [info.id for info in probe_all()[0]])]  # fmt: skip
-    titles = ("device", "nodes", "native", "alias", "decomposed", "host", "arena bytes")
-    print("\n".join(format_table(titles, rows, right=titles[1:])))
+    rows: list[tuple[str, ...]] = []
+    listed: list[str] = []
+
+    def one(name: str) -> None:
+        with drawn(name):
+            rows.append(_dispatch(model, name, feeds, None if rows else memory))
+        if nodes:
+            listed.append(str(model.programs[-1].report()))
+
+    able = each_device(device, one)
+    if rows:
+        print("\n".join([*format_table(_TITLES, rows, right=_TITLES[1:]), *listed]))
+    if not able:
+        raise typer.Exit(2)
 
 
 def _signature(kind: str, infos: list[TensorInfo]) -> list[str]:
@@ -51,8 +70,8 @@ def _signature(kind: str, infos: list[TensorInfo]) -> list[str]:
     return [said(info) for info in infos]
 
 
-def _dispatch(model: Model, name: str, dims: dict[str, int], memory: Path | None) -> tuple[str, ...]:
-    model.run(random_inputs(model, dims, 0), name)
+def _dispatch(model: Model, name: str, feeds: dict[str, Any], memory: Path | None) -> tuple[str, ...]:
+    model.run(feeds, name)
     program = model.programs[-1]
     report = program.report()
     if memory is not None:

@@ -27,17 +27,22 @@ def evaluate(graph: Graph, feeds: Mapping[str, npt.ArrayLike], upcast: bool = Tr
     """
     values: dict[int, Array] = {}
     for node in graph.nodes:
-        if node.op.leaf:
-            value = _leaf(node, feeds, upcast)
-            values[node.output.id] = _widen(value, upcast)
-            continue
-        inputs = [values[t.id] for t in node.inputs]
-        made = apply_reference(node, inputs, upcast)
-        for t, value in zip(node.outputs, made, strict=True):
-            if value.shape != t.shape:
-                raise ShapeError(f"{node}: the reference gives {value.shape}; infer says {t.shape}")
-            values[t.id] = value
+        made = evaluate_node(node, values, feeds, upcast)
+        values.update(zip((t.id for t in node.outputs), made, strict=True))
     return values
+
+
+def evaluate_node(
+    node: Node, values: Mapping[int, Array], feeds: Mapping[str, npt.ArrayLike], upcast: bool = True
+) -> tuple[Array, ...]:
+    """The outputs of one node, given the values of its inputs by id and the feeds by name. Raises: as evaluate."""
+    if node.op.leaf:
+        return (_widen(_leaf(node, feeds, upcast), upcast),)
+    made = apply_reference(node, [values[t.id] for t in node.inputs], upcast)
+    for t, value in zip(node.outputs, made, strict=True):
+        if value.shape != t.shape:
+            raise ShapeError(f"{node}: the reference gives {value.shape}; infer says {t.shape}")
+    return made
 
 
 def apply_reference(node: Node, inputs: list[Array], upcast: bool) -> tuple[Array, ...]:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 Listener = Callable[[str, int, int], None]
-"""Called with a stage ("reading", "building", "optimizing", "planning", "weights", "kernels", "running"), how many of
-its parts are done, and how many there are: 0 where nobody knows."""
+"""Called with a stage ("reading", "building", "optimizing", "planning", "weights", "kernels", "running", "checking",
+"measuring"), how many of its parts are done, and how many there are: 0 where nobody knows."""
 
 _listener: ContextVar[Listener | None] = ContextVar("rlx progress", default=None)
 

@@ -170,10 +170,11 @@ def load(
     *,
     dtype: DTypeLike | None = None,
     precision: str = "f32",
+    threads: int | None = None,
 ) -> SentenceEncoder:
     """The sentence encoder of a Hugging Face folder (BERT, with or without sentence-transformers files).
 
-    `dtype="bf16"` or "f16" keeps the matrices in half precision; activations stay f32.
+    `dtype="bf16"` or "f16" keeps the matrices in half precision; activations stay f32. `threads` limits the CPU's.
     Raises: ModelFormatError for a damaged or unsupported folder, DTypeError, DeviceUnavailable, OutOfDeviceMemory.
     """
     check_half(dtype)
@@ -185,7 +186,7 @@ def load(
         config,
         model.tensors(),
         model.tokenizer(longest, modules.lower),
-        Session(device, precision=precision),
+        Session(device, precision=precision, threads=threads),
         pooling=modules.pooling,
         normalize=modules.normalize,
         max_length=longest,

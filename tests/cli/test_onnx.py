@@ -50,7 +50,7 @@ def test_run_with_random_inputs_is_seeded(rlx: Rlx, file: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        (("--dim", "q=2"), "no dimensions ['q']; it has ['k', 'n']"),
+        (("--dim", "q=2"), "no dimensions ['q']; its inputs have ['k', 'n']"),
         (("--dim", "n=-2"), "expected symbol=length"),
         (("--input", "x"), "expected name=file.npy"),
         (("--input", "x=absent.npy"), "cannot be read"),

@@ -1,0 +1,206 @@
+"""`rlx bench`: how long a model takes on every device, with ONNX Runtime beside them in the same run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json as json_module
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlx.cli import contenders
+from rlx.cli.contenders import Contender
+from rlx.cli.each import each_device
+from rlx.cli.inputs import dims_of, feeds_of, load_model, said
+from rlx.cli.progress import drawn
+from rlx.cli.table import format_table
+from rlx.driver.progress import report
+from rlx.errors import RlxError
+
+ROUNDS = 5  # in which the contenders take turns, so that a busy or a hot machine is so for all
+
+
+def bench(
+    model: Annotated[
+        Path, typer.Argument(help="An ONNX file, or a Hugging Face folder with a BERT sentence encoder.")
+    ],
+    device: Annotated[
+        list[str] | None, typer.Option(help="Device to measure; may be repeated. Default: all.")
+    ] = None,
+    runs: Annotated[int, typer.Option(help="How many runs of each are measured.", min=1)] = 50,
+    warmup: Annotated[
+        int, typer.Option(help="How many runs of each go before, beside the first.", min=0)
+    ] = 5,
+    threads: Annotated[
+        int | None, typer.Option(help="Of the CPU, and of ONNX Runtime. Default: all processors.", min=1)
+    ] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(help="name=file.npy, of an ONNX model; may be repeated. The others are random."),
+    ] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(help="symbol=length of a dimension; may be repeated. 1 for random inputs if not given."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the random inputs.", min=0)] = 0,
+    precision: Annotated[str, typer.Option(help='"f32", "tf32", "f16" or "bf16".')] = "f32",
+    json: Annotated[Path | None, typer.Option(help="Write the figures here, as JSON.")] = None,
+) -> None:
+    """Measure a model's latency on every device, and in ONNX Runtime where that is installed: NumPy arrays in and out.
+
+    The contenders take turns in one run. Only such ratios mean something; other work on the machine disturbs them.
+    """
+    from rlx.backends.cpu.pool import available_threads
+
+    n_threads = threads or available_threads()
+    found: list[Contender] = []
+    with ExitStack() as stack:
+        if model.is_dir():
+            if input:
+                raise RlxError(f"{model} is a folder of a sentence encoder: --input is for ONNX files")
+            able, feeds = _encoders(stack, model, device, dims_of(dim), seed, precision, n_threads, found)
+        else:
+            able, feeds = _models(stack, model, device, input, dim, seed, precision, n_threads, found)
+        if found:
+            with drawn():
+                measure(found, runs, warmup)
+            facts = _facts(model, feeds, precision, n_threads, runs, warmup)
+            print("\n".join([*facts.pop("text"), "", *_table(found)]))
+            if json is not None:
+                _write(json, {**facts, "results": _figures(found)})
+    if not able:
+        raise typer.Exit(2)
+
+
+def measure(found: Sequence[Contender], runs: int, warmup: int) -> None:
+    """Times `runs` calls of each, in rounds; a call that is not measured begins each turn."""
+    for contender in found:
+        for _ in range(warmup):
+            contender.call()
+    done, rounds = 0, min(ROUNDS, runs)
+    for turn in range(rounds):
+        for contender in found:
+            contender.call()
+            for _ in range(runs // rounds + (turn < runs % rounds)):
+                begin = time.perf_counter()
+                contender.call()
+                contender.times.append(time.perf_counter() - begin)
+                report("measuring", done, runs * len(found))
+                done += 1
+
+
+def _models(
+    stack: ExitStack, file: Path, device: Sequence[str] | None, input: Sequence[str] | None,
+    dim: Sequence[str] | None, seed: int, precision: str, threads: int, found: list[Contender],
+) -> tuple[bool, dict[str, Any]]:  # fmt: skip
+    with drawn():
+        model = stack.enter_context(load_model(file, dim, threads))
+        feeds = feeds_of(model, input, seed)[0]
+
+    def one(name: str) -> None:
+        with drawn(name):
+            found.append(contenders.of_model(model, feeds, name, precision))
+
+    able = each_device(device, one)
+    if not contenders.has_onnxruntime():
+        print("onnxruntime is not installed: nothing beside; pip install onnxruntime", file=sys.stderr)
+    elif found:
+        names = [o.name for o in model.outputs]
+        try:
+            found.append(contenders.of_onnxruntime(file, feeds, names, threads))
+        except RlxError as error:
+            print(f"rlx: not beside it: {error}", file=sys.stderr)
+    return able, feeds
+
+
+def _encoders(
+    stack: ExitStack, folder: Path, device: Sequence[str] | None, dims: dict[str, int], seed: int,
+    precision: str, threads: int, found: list[Contender],
+) -> tuple[bool, dict[str, Any]]:  # fmt: skip
+    from rlx.models import load
+
+    feeds: dict[str, Any] = {}
+
+    def one(name: str) -> None:
+        with drawn(name):
+            encoder = stack.enter_context(load(folder, name, precision=precision, threads=threads))
+            feeds.update(contenders.encoder_feeds(encoder, dims, seed))
+            found.append(contenders.of_encoder(encoder, feeds))
+
+    return each_device(device, one), feeds
+
+
+def _facts(
+    model: Path, feeds: dict[str, Any], precision: str, threads: int, runs: int, warmup: int
+) -> dict[str, Any]:
+    packages = ("rlx", "numpy", "onnx", "onnxruntime")
+    versions = {"python": platform.python_version(), **{p: v for p in packages if (v := _version(p))}}
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    inputs = {name: said(value) for name, value in feeds.items()}
+    text = [
+        str(model),
+        *(f"input {name}: {words}" for name, words in inputs.items()),
+        f"precision {precision}; {threads} CPU threads; {runs} runs of each in {min(ROUNDS, runs)} turns, "
+        f"{warmup} to warm up; load before {load:.1f}",
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
+    ]
+    return {
+        "text": text, "model": str(model), "inputs": inputs, "precision": precision, "threads": threads, "runs": runs,
+        "warmup": warmup, "load": load, "versions": versions,
+    }  # fmt: skip
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _figures(found: Sequence[Contender]) -> list[dict[str, Any]]:
+    beside = next((c for c in found if c.name == "onnxruntime"), None)
+    rows = []
+    for c in found:
+        row: dict[str, Any] = {"device": c.name, "says": c.says, "first_ms": c.first_ms, **c.percentiles()}
+        if beside is not None:
+            row["of_onnxruntime"] = row["p50_ms"] / (beside.percentiles()["p50_ms"])
+            row["difference"] = contenders.difference(c.results, beside.results)
+        rows.append(row)
+    return rows
+
+
+def _table(found: Sequence[Contender]) -> list[str]:
+    titles = [
+        "device",
+        "first ms",
+        "min ms",
+        "p50 ms",
+        "p90 ms",
+        "p99 ms",
+        "of onnxruntime",
+        "difference",
+        "",
+    ]
+    rows = []
+    for row in _figures(found):
+        times = [f"{row[k]:.3f}" for k in ("first_ms", "min_ms", "p50_ms", "p90_ms", "p99_ms")]
+        ratio = f"{row['of_onnxruntime']:.2f} ×" if "of_onnxruntime" in row else ""
+        apart = row.get("difference")
+        rows.append([row["device"], *times, ratio, "" if apart is None else f"{apart:.1e}", row["says"]])
+    if not any(row[6] for row in rows):
+        titles, rows = [*titles[:6], ""], [[*row[:6], row[8]] for row in rows]
+    return format_table(titles, rows, right=set(titles[1:-1]))
+
+
+def _write(file: Path, figures: dict[str, Any]) -> None:
+    try:
+        file.write_text(json_module.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise RlxError(f"{file}: cannot be written: {error.strerror or error}") from error

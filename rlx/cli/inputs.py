@@ -1,0 +1,100 @@
+"""What the commands that run an ONNX model feed it: files, else seeded random numbers of the declared shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.errors import RlxError
+
+if TYPE_CHECKING:
+    from rlx.formats.onnx.model import Model, TensorInfo
+
+MAX_BYTES = 1 << 32  # of a random input, whose shape the file and the command line name
+Array = npt.NDArray[Any]
+
+
+def load_model(file: Path, dim: Sequence[str] | None, threads: int | None = None) -> Model:
+    """The model of a file, its dimensions bound as --dim says. Raises: RlxError; as rlx.onnx.load."""
+    if file.is_dir():
+        raise RlxError(f"{file} is a folder; give an ONNX file, such as {file / 'model.onnx'}")
+    try:
+        from rlx.formats.onnx import load
+    except ImportError as error:
+        raise RlxError(str(error)) from error
+    return load(file, dims=dims_of(dim), threads=threads)
+
+
+def dims_of(texts: Sequence[str] | None) -> dict[str, int]:
+    """Symbols and lengths from name=number. Raises: RlxError."""
+    found = {}
+    for text in texts or ():
+        name, equals, number = text.rpartition("=")
+        if not (name and equals and number.isdecimal() and len(number) < 10):
+            raise RlxError(f"--dim {text}: expected symbol=length, such as batch=8")
+        found[name] = int(number)
+    return found
+
+
+def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict[str, Any], list[str]]:
+    """The inputs by name, those of --input from files, and the names of the others, which are random: normal floats,
+    integers 0 and 1; dimensions that nothing binds are 1. Raises: RlxError."""
+    given = dict(_loaded(text) for text in texts or ())
+    rng = np.random.default_rng(seed)
+    made = {i.name: _random(i, rng) for i in model.inputs if i.name not in given}
+    return {**made, **given}, list(made)
+
+
+def said(value: Any) -> str:
+    """An array in a few words: type, shape, range; for a list each item."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, list):
+        return (
+            f"{len(value)} items" + "".join(f"; {said(v)}" for v in value[:4]) + ("; …" if value[4:] else "")
+        )
+    head = f"{value.dtype} {list(value.shape)}"
+    if not value.size:
+        return head
+    if value.size == 1:
+        return f"{head} = {value.reshape(-1)[0]}"
+    if value.dtype.kind not in "biufV":
+        return f"{head}, first {value.reshape(-1)[0]!r}"
+    wide = value.astype(np.float64)
+    return f"{head}, {wide.min():.6g} to {wide.max():.6g}, mean {wide.mean():.6g}"
+
+
+def _random(info: TensorInfo, rng: np.random.Generator) -> Any:
+    give = f"give --input {info.name}=file.npy"
+    if info.dtype is None or info.shape is None:
+        raise RlxError(f"input {info.name}: the model does not say its type and shape; {give}")
+    if info.dtype.kind not in "biufV":
+        raise RlxError(f"input {info.name}: there are no random numbers of {info.dtype}; {give}")
+    shape = [d if isinstance(d, int) else 1 for d in info.shape]
+    if math.prod(shape) * info.dtype.itemsize > MAX_BYTES:
+        raise RlxError(f"input {info.name}: {shape} of {info.dtype} is more than {MAX_BYTES:,} bytes; {give}")
+    made: Any
+    if info.dtype.kind == "b":
+        made = rng.integers(0, 2, shape).astype(bool)
+    elif info.dtype.kind in "iu":
+        made = rng.integers(0, 2, shape).astype(info.dtype)  # as indices, inside the smallest tables
+    else:
+        made = rng.standard_normal(shape).astype(info.dtype)
+    for word in reversed(info.around):
+        made = [made, made] if word == "seq" else made
+    return made
+
+
+def _loaded(text: str) -> tuple[str, Array]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise RlxError(f"--input {text}: expected name=file.npy")
+    try:
+        return name, np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise RlxError(f"{path}: cannot be read as a NumPy array: {error}") from error
