@@ -27,6 +27,10 @@ class TracedValueError(GraphError, TypeError):
     """A tensor of a graph used as if its value were known: as a condition, a number, an array or a sequence."""
 
 
+class StepLimitExceeded(RlxError):
+    """A while_loop that was still going after its `max_steps` steps."""
+
+
 class ModelFormatError(RlxError):
     """A model file or folder that is damaged, lies about itself, or lacks a part."""
 

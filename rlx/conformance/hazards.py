@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlx.backends.gpu.steps import HostCall, Ref, Step
+from rlx.backends.gpu.steps import ControlCall, HostCall, Ref, Step
 from rlx.driver import DeviceArena
 
 
@@ -52,7 +52,7 @@ def find_hazards(steps: Sequence[Step], barriers: Iterable[int], arena: DeviceAr
         if index in marks:
             found += _conflicts(group)
             group = []
-        if isinstance(step, HostCall):
+        if isinstance(step, HostCall | ControlCall):
             raise ValueError(f"step {index} is a host call; a recording holds device steps only")
         group += _accesses(index, step.reads, arena, writes=False)
         group += _accesses(index, step.writes, arena, writes=True)

@@ -22,7 +22,7 @@ from rlx.conformance.case import Case, all_cases
 from rlx.conformance.tolerances import Tolerance
 from rlx.driver.device import Support
 from rlx.errors import RlxError
-from rlx.ir import REGISTRY, Node, Op
+from rlx.ir import REGISTRY, Node, Op, bodies
 from rlx.passes.legalize import decomposition
 
 PAGE = Path("docs/ops.md")
@@ -97,14 +97,14 @@ def _entries(text: str) -> Iterator[dict[str, Any]]:
 
 
 def how(case: Case, features: frozenset[str]) -> str:
-    """How the node of a case runs on a device of these features: native, decomposed or host."""
+    """How the node of a case runs on a device of these features: native, decomposed, host or control."""
 
     def support(node: Node) -> Support:
         return "native" if node.op.leaf or runs_natively(node, features) else "host"
 
     (node,) = (n for n in case.graph().nodes if not n.op.leaf)
     if support(node) == "native":
-        return "native"
+        return "control" if bodies(node) else "native"
     return "host" if decomposition(node, support) is None else "decomposed"
 
 
@@ -160,8 +160,9 @@ def page(seen: Seen) -> str:
         f"Written by `{COMMAND}`; do not edit. {len(ops)} ops, {total:,} conformance cases, which every device runs.",
         "",
         "How an op runs: **native**, by kernels of its own; **decomposed**, written with native ops; **host**, by",
-        "NumPy, and the report says so; numbers where its cases differ. The CPU runs every op natively. A device of",
-        "other features may differ: `CompiledGraph.report()` tells. Dtypes are those of the cases' inputs.", "",
+        "NumPy, and the report says so; **control**, by recorded bodies that the host launches; numbers where its cases",
+        "differ. The CPU runs every op natively. A device of other features may differ: `CompiledGraph.report()` tells.",
+        "Dtypes are those of the cases' inputs.", "",
         "Tolerance: *bits* allows no difference; *equal* none but the sign of a zero; *ULP* counts units in the",
         "last place of f32, + an absolute floor; *NMSE* is the squared error over the squared reference, beside it",
         "the largest error over the largest value. f16 and bf16 results may be one ULP of their own further off.",

@@ -16,6 +16,7 @@ import numpy as np
 from rlx.conformance.case import Case
 from rlx.conformance.guarded import guarded_faults
 from rlx.conformance.hazards import HasSchedule, check_recording
+from rlx.driver import DeviceArena
 from rlx.errors import DeviceLost, RlxError, UnsupportedOp
 from rlx.runtime import CompiledGraph, Session
 
@@ -85,8 +86,8 @@ def _run(session: Session, case: Case, guarded: bool) -> Outcome:
 
 def find_run_hazards(compiled: CompiledGraph) -> list[str]:
     """The unordered accesses of a compiled graph's recordings, in words; none on the CPU, which runs in order."""
-    recorded: Iterable[HasSchedule] = getattr(compiled.executable, "recorded", ())
-    return [f"recording {i}: {h}" for i, r in enumerate(recorded) for h in check_recording(r, compiled.arena)]
+    pairs: Iterable[tuple[HasSchedule, DeviceArena]] = getattr(compiled.executable, "recordings", ())
+    return [f"recording {i}: {h}" for i, (r, arena) in enumerate(pairs) for h in check_recording(r, arena)]
 
 
 def run_cases(session: Session, cases: Iterable[Case], guarded: bool = False) -> Iterator[Outcome]:

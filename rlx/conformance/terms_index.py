@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from rlx.ir import Attrs
+from rlx.ops.cumulative import accumulated
 from rlx.ops.numeric import Array
-from rlx.ops.scan import accumulated
 from rlx.ops.scatter import scatter_each, scatter_rows
 
 

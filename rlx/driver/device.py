@@ -93,12 +93,12 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """How one node runs: "native", "alias" (no work: shares its input's slot), "decomposed" or "host"; `steps` names
-    the kernels launched."""
+    """How one node runs: "native", "alias" (no work: shares its input's slot), "decomposed", "host" or "control" (runs
+    its bodies, whose nodes follow under its name); `steps` names the kernels launched."""
 
     node: str
     op: str
-    how: Literal["native", "alias", "decomposed", "host"]
+    how: Literal["native", "alias", "decomposed", "host", "control"]
     steps: tuple[str, ...] = ()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlx.dtypes import DType
+from rlx.passes.bodies import BodyProgram
 
 ALIGNMENT = 256  # bytes; every slot begins on a multiple of it (aliases of a slice of another slot excepted)
 
@@ -12,6 +13,7 @@ ALIGNMENT = 256  # bytes; every slot begins on a multiple of it (aliases of a sl
 # "const" holds the graph's constants and the kernels' argument blocks. Weights and state live in stores that several
 # executables share: "weights0", …, "state0", ….
 CONST = "const"
+OUTER = "outer."  # before the names of segments that belong to the program around a body
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,10 @@ class Slot:
     @property
     def end(self) -> int:
         return self.offset + self.nbytes
+
+    def from_inside(self) -> Slot:
+        """The same place as a body of the program sees it."""
+        return replace(self, segment=OUTER + self.segment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ class MemoryPlan:
     `segments` gives the bytes of each segment the executable owns ("arena0", …, "const"). `alias_of` maps a tensor
     that shares the slot of another (a reshape, an in-place result) to that tensor. `max_live_bytes` is the most
     bytes alive at once: no plan can be smaller; `no_reuse_bytes` is the sum of all slots. Both count aligned slots.
+    `bodies` holds the plans of control ops' bodies by first output and attribute: their segments are their own, and
+    their slots in this plan's memory are in segments of the same name behind "outer.".
     """
 
     planner: str
@@ -52,6 +60,12 @@ class MemoryPlan:
     alias_of: dict[int, int] = field(default_factory=dict)
     max_live_bytes: int = 0
     no_reuse_bytes: int = 0
+    bodies: dict[tuple[int, str], BodyPlan] = field(default_factory=dict)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all segments, the bodies' included."""
+        return sum(self.segments.values()) + sum(body.plan.total_bytes for body in self.bodies.values())
 
     @property
     def arena_bytes(self) -> int:
@@ -61,6 +75,14 @@ class MemoryPlan:
     def overhead(self) -> float:
         """Arena bytes over the max-live bound; 1.0 is perfect."""
         return self.arena_bytes / self.max_live_bytes if self.max_live_bytes else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BodyPlan:
+    """A body as it runs, and where its tensors live."""
+
+    program: BodyProgram
+    plan: MemoryPlan
 
 
 def align(nbytes: int, to: int = ALIGNMENT) -> int:

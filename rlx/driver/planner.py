@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict, Unpack
 
-from rlx.driver.memory import CONST, MemoryPlan, Slot, align
+from rlx.driver.memory import CONST, BodyPlan, MemoryPlan, Slot, align
 from rlx.driver.planner_pack import Block, Packing, max_live, pack, pack_apart
 from rlx.driver.planner_storage import Layout, lay_out, tensor_lifetimes
 from rlx.dtypes import u8
 from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor
+from rlx.passes.bodies import body_programs
 
 PLANNERS = ("reuse", "bump")
 _UNLIMITED = 1 << 62
@@ -42,7 +43,9 @@ def plan(
     (`inplace`), and what is not alive together may overlap. "bump" does none of this, for debugging. Params and states
     take the slots given; constants go to segment "const"; inputs, results and scratch to "arena0", and to "arena1", …
     when `max_alloc_bytes` forbids one. Inputs keep their bytes through the whole run, so that they may stay on the
-    device from one run to the next. `guard` leaves at least that many bytes after each slot, for tests.
+    device from one run to the next. Bodies of control ops are planned the same way, what they share with the graph in
+    its slots: a control op's outputs lie apart from its inputs, which are read to its end. `guard` leaves at least that
+    many bytes after each slot, for tests.
 
     After: tensors alive together overlap only where one is a view of the other. An output that is a leaf (or a view
     of one) has the leaf's slot. Zero-size tensors have slots of 0 bytes.
@@ -81,6 +84,14 @@ def plan(
         base = where[number]
         result.slots[t.id] = Slot(base.segment, base.offset + offset, t.type.nbytes, t.dtype)
 
+    for node in graph.nodes:
+        for key, program in body_programs(node):
+            bound = {name: result.slots[t.id].from_inside() for name, t in program.bound.items()}
+            inner = plan(
+                program.graph, planner=planner, param_slots=bound, state_slots=bound, max_alloc_bytes=max_alloc_bytes,
+                inplace=inplace, guard=guard,
+            )  # fmt: skip
+            result.bodies[node.outputs[0].id, key] = BodyPlan(program, inner)
     result.max_live_bytes = max_live(arena_blocks)
     result.no_reuse_bytes = sum(
         align(t.type.nbytes) + (room if t.type.nbytes else 0)

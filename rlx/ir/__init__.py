@@ -1,6 +1,7 @@
 """The intermediate representation: types, ops, graphs, scalar expressions, verifier and text form."""
 
 from rlx.ir import leaves as leaves
+from rlx.ir.body import bodies as bodies
 from rlx.ir.expr import Expr as Expr
 from rlx.ir.graph import Graph as Graph
 from rlx.ir.graph import Node as Node

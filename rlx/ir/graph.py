@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,7 @@ class Graph:
         self.states: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
         self.updates: dict[str, Tensor] = {}
+        self.outer: Graph | None = None  # of a body (rlx.ir.body) while it is traced: the graph it will be part of
         self._next_id = 0
 
     # -- leaves
@@ -151,8 +153,13 @@ class Graph:
         for kind, taken in (("input", self.inputs), ("param", self.params), ("state", self.states)):
             if name in taken:
                 raise GraphError(f"{op} {name!r}: the graph has an {kind} of that name already")
+        if traced_into(self) is not self or self.outer is not None:
+            raise GraphError(
+                f"{op} {name!r}: declared inside a function of cond, while_loop or scan; declare it before, in the "
+                "graph around, and use it inside"
+            )
         attrs = {"name": name, "shape": as_shape(shape, f"{op} {name!r}"), "dtype": as_dtype(dtype)}
-        tensor = self.add(op, (), attrs, label=name)[0]
+        tensor = self._append(get_op(op), (), attrs, name)[0]
         table[name] = tensor
         return tensor
 
@@ -184,12 +191,21 @@ class Graph:
     def add(
         self, op: Op | str, inputs: Iterable[Tensor], attrs: Attrs | None = None, label: str = ""
     ) -> tuple[Tensor, ...]:
-        """Appends a node and returns its output tensors; the types come from the op's `infer`."""
+        """Appends a node and returns its output tensors; the types come from the op's `infer`.
+
+        While a body of a control op is traced, what is added to the graphs around it becomes part of the body.
+        """
         record = get_op(op) if isinstance(op, str) else op
-        ins = tuple(inputs)
-        for t in ins:
-            self._own(t, f"op {record.name}")
-        node = Node(record, ins, dict(attrs or {}), label)
+        home = traced_into(self)
+        return home._append(record, tuple(home.reach(t, f"op {record.name}") for t in inputs), attrs or {}, label)
+
+    def reach(self, tensor: Tensor, what: str) -> Tensor:
+        """The tensor of this graph that stands for `tensor`: itself. Raises: GraphError for another graph's."""
+        self._own(tensor, what)
+        return tensor
+
+    def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
+        node = Node(record, ins, dict(attrs), label)
         types = record.infer([t.type for t in ins], node.attrs)
         if isinstance(types, TensorType):
             types = (types,)
@@ -230,6 +246,26 @@ def _want_integers(array: npt.NDArray[Any], dtype: DType) -> None:
         raise DTypeError(
             f"constant: {first} is not a value of {dtype} ({info.min} to {info.max}); give another dtype"
         )
+
+
+class Tracing(threading.local):
+    """The body that this thread traces, None outside the functions of control ops."""
+
+    body: Graph | None = None
+
+
+TRACING = Tracing()
+
+
+def traced_into(graph: Graph) -> Graph:
+    """Where nodes added to a graph go: into the body under trace where the graph is around it, else into itself."""
+    around = TRACING.body
+    while around is not None:
+        if around is graph:
+            assert TRACING.body is not None
+            return TRACING.body
+        around = around.outer
+    return graph
 
 
 Rewrite = Callable[[Graph, Node, tuple[Tensor, ...]], "Sequence[Tensor] | None"]

@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlx.ir.body import bodies
 from rlx.ir.expr import Expr
+from rlx.ir.graph import Graph
 
 if TYPE_CHECKING:
-    from rlx.ir.graph import Graph, Node
+    from rlx.ir.graph import Node
 
 
 def to_text(graph: Graph) -> str:
-    """The whole graph as text: `%id: type = op(%inputs) {attributes}  # label`, then outputs and updates."""
+    """The whole graph as text: `%id: type = op(%inputs) {attributes}  # label`, the bodies of a control op indented
+    under it, then outputs and updates."""
     lines = [f"graph {graph.name}:"]
-    lines += [f"  {node_text(node)}" for node in graph.nodes]
+    for node in graph.nodes:
+        lines.append(f"  {node_text(node)}")
+        for body in bodies(node).values():
+            lines += [f"    {line}" for line in to_text(body).splitlines()]
     lines += [f"  output {name} = %{t.id}" for name, t in graph.outputs.items()]
     lines += [f"  update {name} = %{t.id}" for name, t in graph.updates.items()]
     return "\n".join(lines)
@@ -47,6 +53,8 @@ def _value(v: Any) -> str:
         return str(v.item()) if v.size == 1 else f"array{v.shape}"
     if isinstance(v, Expr):
         return expr_text(v)
+    if isinstance(v, Graph):
+        return v.name
     if isinstance(v, tuple):
         return "(" + ", ".join(_value(x) for x in v) + ")"
     return str(v)

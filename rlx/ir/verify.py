@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlx.errors import GraphError
+from rlx.ir.body import bodies
 from rlx.ir.graph import Graph
 from rlx.ir.op import REGISTRY
 from rlx.ir.text import node_text
@@ -30,6 +31,10 @@ def verify(graph: Graph) -> None:
         expected = (types,) if isinstance(types, TensorType) else tuple(types)
         if expected != tuple(t.type for t in node.outputs):
             raise GraphError(f"{where}: outputs should be {', '.join(map(str, expected))}")
+        for body in bodies(node).values():
+            verify(body)
+            if body.states or body.outer is not None:
+                raise GraphError(f"{where}: its body {body.name!r} has states of its own, or is still traced")
         for i, t in enumerate(node.outputs):
             if t.id in seen:
                 raise GraphError(f"{where}: id %{t.id} is made twice")

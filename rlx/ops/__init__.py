@@ -1,6 +1,7 @@
 """The vocabulary: one module a family. Importing this package registers every op and gives Tensor its operators."""
 
 from rlx.ops import attention_grad as _attention_grad  # noqa: F401  (registers the op)
+from rlx.ops import control_records as _control_records  # noqa: F401  (registers the ops)
 from rlx.ops import fused as fused
 from rlx.ops import operators as operators
 from rlx.ops.activation import elu as elu
@@ -61,8 +62,13 @@ from rlx.ops.composite import swapaxes as swapaxes
 from rlx.ops.composite import unsqueeze as unsqueeze
 from rlx.ops.composite import var as var
 from rlx.ops.composite import zeros_like as zeros_like
+from rlx.ops.control import cond as cond
+from rlx.ops.control import scan as scan
+from rlx.ops.control import while_loop as while_loop
 from rlx.ops.conv import conv as conv
 from rlx.ops.conv import conv_transpose as conv_transpose
+from rlx.ops.cumulative import cumprod as cumprod
+from rlx.ops.cumulative import cumsum as cumsum
 from rlx.ops.division import floor_divide as floor_divide
 from rlx.ops.division import fmod as fmod
 from rlx.ops.division import mod as mod
@@ -126,8 +132,6 @@ from rlx.ops.rope import rope as rope
 from rlx.ops.rope_table import axial_rope_table as axial_rope_table
 from rlx.ops.rope_table import rope_scaling as rope_scaling
 from rlx.ops.rope_table import rope_table as rope_table
-from rlx.ops.scan import cumprod as cumprod
-from rlx.ops.scan import cumsum as cumsum
 from rlx.ops.scatter import put_along_axis as put_along_axis
 from rlx.ops.scatter import scatter as scatter
 from rlx.ops.scatter import scatter_add as scatter_add
@@ -207,6 +211,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would bring al
     "clip",
     "concat",
     "concatenate",
+    "cond",
     "conv",
     "conv_transpose",
     "copy",
@@ -307,6 +312,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would bring al
     "rope_table",
     "round",
     "rsqrt",
+    "scan",
     "scatter",
     "scatter_add",
     "scatter_elements",
@@ -344,5 +350,6 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would bring al
     "upsample2x",
     "var",
     "where",
+    "while_loop",
     "zeros_like",
 ]  # fmt: skip

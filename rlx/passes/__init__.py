@@ -8,6 +8,8 @@ from typing import Literal
 
 from rlx.ir import Graph
 from rlx.ir import verify as verify_graph
+from rlx.passes.bodies import body_programs as body_programs
+from rlx.passes.bodies import change_bodies as change_bodies
 from rlx.passes.fuse import fuse_epilogues as fuse_epilogues
 from rlx.passes.fuse import fuse_regions as fuse_regions
 from rlx.passes.fuse_norm import fuse_norms as fuse_norms
@@ -34,7 +36,8 @@ def optimize(
     """The graph as a device will run it, and how each node runs there.
 
     `support` says what the device has kernels for. `fuse=False` runs the graph as written: only what the device needs
-    is done (decomposing ops without a kernel, copying states that are results). `verify` checks the graph after each
+    is done (decomposing ops without a kernel, copying states that are results). Bodies of control ops get the same, and
+    their nodes stand in the report behind the control node's name. `verify` checks the graph after each
     pass (None: where RLX_DEBUG is set).
 
     Raises: UnsupportedOp when `fallback` is "error" and a node has neither a kernel nor a decomposition.
@@ -65,4 +68,13 @@ def optimize(
         stage("fuse_regions", lambda g: fuse_regions(g, support))
     stage("isolate_results", isolate_results)
     report.nodes = counts
+
+    def body(name: str, given: Graph) -> Graph:
+        made, inner = optimize(given, support=support, fallback=fallback, fuse=fuse, verify=verify)
+        report.add(inner, name)
+        return made
+
+    graph = change_bodies(graph, body)
+    if verify:
+        verify_graph(graph)
     return graph, report

@@ -25,6 +25,11 @@ class PassReport:
     host: list[str] = field(default_factory=list)
     nodes: list[tuple[str, int]] = field(default_factory=list)
 
+    def add(self, inner: PassReport, name: str) -> None:
+        """Takes in the report of a body, its labels behind `name`."""
+        for mine, theirs in ((self.native, inner.native), (self.decomposed, inner.decomposed), (self.host, inner.host)):
+            mine += [f"{name}/{label}" for label in theirs]
+
 
 def legalize(
     graph: Graph, support: SupportOf, fallback: Literal["host", "error"] = "host"

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, GraphError
-from rlx.ir import Graph, Node, Tensor, rebuild
+from rlx.ir import Graph, Node, Tensor, bodies, rebuild
+from rlx.ir.body import map_bodies
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, trial
 
 # Inputs that may be halves beside f32, the widening being part of the op; weights first, as one factor must stay f32.
@@ -57,6 +58,8 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
                 return None
             moved = new.add(node.op, (half, *inputs[1:]), node.attrs, node.label)
             return new.add("cast", moved, {"dtype": inputs[0].dtype}, node.label)
+        if bodies(node):
+            return _captured(new, node, inputs)
         taken = list(inputs)
         for k in _MIXED.get(name, ()):
             half = _half_weight(taken[k]) if k < len(taken) else None
@@ -70,6 +73,23 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
         return None
 
     return remove_dead(rebuild(graph, rewrite)[0])
+
+
+def _captured(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+    """A control node that captures half-precision weights uncast: its bodies cast them, and sink the casts in turn."""
+    found: dict[str, Tensor] = {}
+    captures = next(iter(bodies(node).values())).params
+    for name, t in zip(captures, inputs[len(inputs) - len(captures) :], strict=True):
+        half = _half_weight(t)
+        if half is not None:
+            found[name] = half
+    if not found:
+        return None
+    dtypes = {name: t.dtype for name, t in found.items()}
+    given = [*inputs[: len(inputs) - len(captures)],
+             *(found.get(name, t) for name, t in zip(captures, inputs[-len(captures) :], strict=True))]  # fmt: skip
+    attrs = map_bodies(node.attrs, lambda body: set_param_dtypes(body, dtypes))
+    return new.add(node.op, given, attrs, node.label)
 
 
 def _half_weight(t: Tensor) -> Tensor | None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlx.dtypes import DType
-from rlx.ir import Attrs, Expr, Graph, Node, Op, Tensor, get_op, rebuild
+from rlx.ir import Attrs, Expr, Graph, Node, Op, Tensor, bodies, get_op, rebuild
+from rlx.ir.body import inline_body
 from rlx.passes.identities import RULES
 from rlx.passes.rewriting import remove_dead
 
@@ -39,6 +40,10 @@ class _Round:
     def rewrite(self, new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         if node.op.leaf and node.op.name != "constant":
             return None
+        if node.op.name == "cond" and inputs[0].node.op.name == "constant":
+            self.changed = True
+            taken = node.attrs["then" if inputs[0].node.attrs["value"] else "otherwise"]
+            return inline_body(taken, new, inputs[1:])
         if not node.op.leaf:
             folded = _fold(node, inputs)
             if folded is not None:
@@ -72,14 +77,14 @@ def _value_key(value: Any) -> Hashable:
         return "array", value.dtype, value.shape, digest
     if isinstance(value, tuple | list):
         return tuple(_value_key(v) for v in value)
-    if value is None or isinstance(value, DType | Expr):
+    if value is None or isinstance(value, DType | Expr | Graph):  # a body is equal to itself alone
         return value
     return type(value), repr(value)
 
 
 def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
     """The node's outputs as arrays when all its inputs are constants and the result is not too large."""
-    if not inputs or node.op.name in _KEEP or any(t.node.op.name != "constant" for t in inputs):
+    if not inputs or node.op.name in _KEEP or bodies(node) or any(t.node.op.name != "constant" for t in inputs):
         return None
     made = sum(t.type.nbytes for t in node.outputs)
     if made > FOLD_BYTES and made > sum(t.type.nbytes for t in inputs):

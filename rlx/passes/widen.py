@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rlx.dtypes import DType, f32, i32
-from rlx.ir import Expr, Graph, Node, Tensor
+from rlx.dtypes import DType, bool_, f32, i32
+from rlx.ir import Expr, Graph, Node, Tensor, bodies
 from rlx.ir import expr as ex
+from rlx.ir.body import map_bodies
 from rlx.ir.expr import substitute
 from rlx.passes.rewriting import Maker
 from rlx.passes.trees import explicit, node_trees
@@ -30,12 +31,13 @@ def widen(graph: Graph) -> Graph:
 
     Inputs and outputs keep names and shapes; the caller converts at the boundary (the given graph has their types).
     Params and states live in stores of their own and keep their dtype: a cast follows each, and one comes before each
-    new value of a state. An op this pass does not know runs in its own dtypes between casts.
+    new value of a state. An op this pass does not know runs in its own dtypes between casts. Bodies of control ops are
+    widened too, but for their captures, which are params there, and predicates.
     """
     maker = Maker(graph)
     new = maker.new
     for node in graph.nodes:
-        touched = any(small(t.dtype) for t in (*node.inputs, *node.outputs))
+        touched = bool(bodies(node)) or any(small(t.dtype) for t in (*node.inputs, *node.outputs))
         if not touched:
             maker.copy(node)
         elif node.op.leaf:
@@ -72,6 +74,8 @@ def _cast(new: Graph, x: Tensor, dtype: DType, label: str) -> Tensor:
 
 def _node(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor]:
     name = node.op.name
+    if bodies(node):
+        return _control(new, node, inputs)
     if node.op.expr is not None or name == "fused":
         return _elementwise(new, node, inputs)
     if name in _EXACT:
@@ -86,6 +90,27 @@ def _node(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor
     typed = [_cast(new, x, old.dtype, node.label) if small(old.dtype) else x for x, old in _zip(inputs, node)]
     made = new.add(node.op, typed, node.attrs, node.label)
     return [_cast(new, t, f32, node.label) if small(t.dtype) else t for t in made]
+
+
+def _control(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor]:
+    """The node over widened bodies. What their inputs stand for is held in f32; the predicate and the captures are
+    given in their own dtypes."""
+    held = len(next(iter(bodies(node).values())).inputs)
+    first = 0 if node.op.name == "scan" else 1
+    given = [
+        _cast(new, x, old.dtype, node.label) if x.dtype != old.dtype and not first <= k < first + held else x
+        for k, (x, old) in enumerate(_zip(inputs, node))
+    ]
+    attrs = map_bodies(node.attrs, lambda body: _body(body, node.op.name == "while_loop"))
+    return new.add(node.op, given, attrs, node.label)
+
+
+def _body(body: Graph, loop: bool) -> Graph:
+    """A widened body; a loop's first output is its predicate."""
+    new = widen(body)
+    if loop:
+        new.outputs["y0"] = _cast(new, new.outputs["y0"], bool_, "")
+    return new
 
 
 def _zip(inputs: Sequence[Tensor], node: Node) -> list[tuple[Tensor, Tensor]]:

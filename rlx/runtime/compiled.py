@@ -224,7 +224,7 @@ class CompiledGraph:
     def _check_memory(self, prepared: Prepared) -> None:
         plan = self._plan
         unset = [t for n, t in self.graph.params.items() if n not in self.weights.dtypes()]
-        need = sum(plan.segments.values()) + sum(t.type.nbytes for t in unset)
+        need = plan.total_bytes + sum(t.type.nbytes for t in unset)
         free = self.device.free_bytes()
         if need > free:
             tensors = sorted(prepared.graph.tensors(), key=lambda t: -t.type.nbytes)[:5]

@@ -10,43 +10,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from rlx.autodiff import gradients
 from rlx.dtypes import as_dtype
 from rlx.errors import GraphError, ShapeError
 from rlx.ir import Graph, Tensor
+from rlx.ops.nest import flatten, unflatten
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.session import Session
 
 log = logging.getLogger("rlx.jit")
 CACHE_SIZE = 64
 LARGE_CONSTANT = 1 << 20
-
-
-def flatten(value: Any, leaves: list[Any]) -> Any:
-    """Appends the arrays of nested tuples, lists and dicts to `leaves`; returns a hashable skeleton of the rest."""
-    if isinstance(value, np.ndarray | np.generic | Tensor):
-        leaves.append(value)
-        return ("leaf", len(leaves) - 1)
-    if isinstance(value, tuple | list):
-        return (type(value).__name__, tuple(flatten(v, leaves) for v in value))
-    if isinstance(value, dict):
-        return ("dict", tuple((k, flatten(v, leaves)) for k, v in sorted(value.items())))
-    return ("static", type(value).__name__, value)
-
-
-def unflatten(skeleton: Any, leaves: Sequence[Any]) -> Any:
-    """The value that `flatten` took apart, with other leaves."""
-    kind = skeleton[0]
-    if kind == "leaf":
-        return leaves[skeleton[1]]
-    if kind == "static":
-        return skeleton[2]
-    if kind == "dict":
-        return {k: unflatten(v, leaves) for k, v in skeleton[1]}
-    items = [unflatten(v, leaves) for v in skeleton[1]]
-    return tuple(items) if kind == "tuple" else items
 
 
 def trace(function: Callable[..., Any], skeleton: Any, arrays: Sequence[Any], name: str) -> tuple[Graph, Any]:

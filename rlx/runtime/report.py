@@ -11,7 +11,7 @@ from rlx.driver import Dispatch, MemoryPlan
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How each node runs on `device` ("native", "alias", "decomposed", "host"), and the memory plan."""
+    """How each node runs on `device` ("native", "alias", "decomposed", "host", "control"), and the memory plan."""
 
     device: str
     nodes: Sequence[Dispatch]

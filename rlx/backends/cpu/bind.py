@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -35,15 +36,19 @@ from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step
 from rlx.backends.cpu.kernels import BINDERS, bind_reference
 from rlx.backends.cpu.quiet import quietly
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
+from rlx.driver.control import ControlRun, carried_copies
 from rlx.driver.device import Bytes
+from rlx.driver.memory import BodyPlan
 from rlx.driver.planner_views import is_alias
-from rlx.ir import Graph, Node, Tensor
+from rlx.ir import Graph, Node, Tensor, bodies
+from rlx.passes.bodies import body_name
 
 
 class Acquires(Protocol):
     """The part of the device that an executable needs."""
 
     def acquire(self, nbytes: int) -> Buffer: ...
+    def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer]) -> DeviceArena: ...
 
 
 class CpuExecutable:
@@ -52,7 +57,8 @@ class CpuExecutable:
     def __init__(
         self, device: Acquires, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
     ) -> None:
-        self._owned: list[Buffer] = []
+        self._owned: list[Buffer | ControlRun] = []
+        self._device, self._arena, self._plan, self._options = device, arena, plan, options
         self._steps: list[Step] = []
         self.dispatch: list[Dispatch] = []
         self.node_steps: list[tuple[Node, list[Step]]] = []
@@ -86,18 +92,42 @@ class CpuExecutable:
         if is_alias(node, plan):
             self.dispatch.append(Dispatch(name, node.op.name, "alias"))
             return
+        if bodies(node):
+            self._add_control(node, array)
+            return
         steps = _bind(node, [array(t) for t in node.inputs], [array(t) for t in node.outputs], ctx)
         self._steps += steps
         self.node_steps.append((node, steps))
         kernel = node.op.name if _has_kernel(node) else f"reference:{node.op.name}"
         self.dispatch.append(Dispatch(name, node.op.name, "native", (kernel,)))
 
-    def run(self) -> None:
-        quietly(self._run)
+    def _add_control(self, node: Node, array: Callable[[Tensor], Array]) -> None:
+        self.dispatch.append(Dispatch(node.name, node.op.name, "control"))
 
-    def _run(self) -> None:
+        def build(key: str, body: BodyPlan, arena: DeviceArena) -> CpuExecutable:
+            made = CpuExecutable(self._device, body.program.graph, body.plan, arena, self._options)
+            name = body_name(node, key)
+            self.dispatch += [replace(d, node=f"{name}/{d.node}") for d in made.dispatch]
+            return made
+
+        run = ControlRun(node, self._plan, self._arena, self._device.arena, build)
+        self._owned.append(run)
+        carried = carried_copies(node, self._plan)
+        steps: list[Step] = [partial(np.copyto, array(out), array(start)) for start, out in carried]
+        steps.append(run.launch)
+        self._steps += steps
+        self.node_steps.append((node, steps))
+
+    def run(self) -> None:
+        quietly(self.launch)
+
+    def launch(self) -> None:
+        """Runs the calls, NumPy's warnings as they are set."""
         for step in self._steps:
             step()
+
+    def wait(self) -> None:
+        """Nothing to wait for: `launch` returns when the work is done."""
 
     def listing(self) -> list[str]:
         return [f"{node.op.name:16} {len(steps)} calls  {node.name}" for node, steps in self.node_steps]
@@ -118,8 +148,8 @@ class CpuExecutable:
     def close(self) -> None:
         self._steps = []
         self.node_steps = []
-        for buffer in self._owned:
-            buffer.close()
+        for owned in self._owned:
+            owned.close()
         self._owned = []
 
 

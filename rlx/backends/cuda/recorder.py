@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rlx.backends.cuda.blas import gemm_call
 from rlx.backends.cuda.packing import pack_args
-from rlx.backends.gpu.steps import Copy, Gemm, HostCall, Launch, Ref, Step
+from rlx.backends.gpu.steps import ControlCall, Copy, Gemm, HostCall, Launch, Ref, Step
 from rlx.driver import Buffer, DeviceArena
 from rlx.driver.progress import report
 from rlx.errors import RlxError
@@ -181,7 +181,7 @@ def _enqueue(device: CudaDevice, step: Step, arena: DeviceArena) -> Enqueue:
         target, source, nbytes = address(step.target), address(step.source), step.source.nbytes
         kind = runtime.memcpyDeviceToDevice
         return lambda stream: runtime.memcpyAsync(target, source, nbytes, kind, stream)
-    assert isinstance(step, HostCall)
+    assert isinstance(step, HostCall | ControlCall)
     raise RlxError(f"{step.label}: a host call cannot be captured; the step list is cut there")
 
 

@@ -1,4 +1,4 @@
-"""GpuExecutable: lowered steps, cut at host calls, each piece recorded once and replayed each run."""
+"""GpuExecutable: lowered steps, cut at host calls and control ops, each piece recorded once and replayed each run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import functools
 import importlib
 import pkgutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -15,11 +16,15 @@ import numpy.typing as npt
 import rlx.backends.gpu
 from rlx.backends.cpu.bind import bind_node
 from rlx.backends.gpu.lowering import ARGS, SCRATCH, Lowering, kernel_name, runs_natively
-from rlx.backends.gpu.steps import FileKernel, Gemm, HostCall, Launch, Ref, Step, TreeKernel
+from rlx.backends.gpu.steps import ControlCall, FileKernel, Gemm, HostCall, Launch, Ref, Step, TreeKernel
 from rlx.driver import Buffer, BuildOptions, Device, DeviceArena, DeviceInfo, Dispatch, Limits, MemoryPlan
+from rlx.driver.control import ControlRun, body_plans
+from rlx.driver.memory import BodyPlan
 from rlx.driver.planner_views import is_alias
-from rlx.ir import Graph, Node, Tensor
+from rlx.errors import UnsupportedOp
+from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.ir.text import expr_text
+from rlx.passes.bodies import body_name
 
 
 class Recorded(Protocol):
@@ -46,6 +51,7 @@ class Records(Protocol):
     limits: Limits
 
     def acquire(self, nbytes: int) -> Buffer: ...
+    def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer]) -> DeviceArena: ...
     def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded: ...
 
 
@@ -66,7 +72,8 @@ def support(device: Records | Device, node: Node) -> Literal["native", "host"]:
 def lower_graph(
     graph: Graph, plan: MemoryPlan, info: DeviceInfo, limits: Limits, precision: str
 ) -> tuple[Lowering, list[Dispatch]]:
-    """Lowers every node in order, then the state updates. Needs no device: only what is known of it."""
+    """Lowers every node in order, then the state updates, and the bodies of control ops into `Lowering.bodies`. Needs
+    no device: only what is known of it."""
     load_rules()
     lowering = Lowering(graph, plan, info, limits, precision)
     dispatch: list[Dispatch] = []
@@ -79,8 +86,14 @@ def lower_graph(
             continue
         made = lowering.lower(node)
         steps = lowering.steps[len(lowering.steps) - made :]
-        how: Literal["native", "host"] = "host" if any(isinstance(s, HostCall) for s in steps) else "native"
+        how: Literal["native", "host", "control"] = "control" if bodies(node) else "native"
+        if any(isinstance(s, HostCall) for s in steps):
+            how = "host"
         dispatch.append(Dispatch(name, node.op.name, how, tuple(kernel_name(s) for s in steps)))
+        for key, body in body_plans(node, plan):
+            inner, entries = lower_graph(body.program.graph, body.plan, info, limits, precision)
+            lowering.bodies[node.outputs[0].id, key] = inner
+            dispatch += [replace(d, node=f"{body_name(node, key)}/{d.node}") for d in entries]
     lowering.lower_updates()
     return lowering, dispatch
 
@@ -90,6 +103,24 @@ def build(
 ) -> GpuExecutable:
     """Lowers and records a graph over an arena of its plan; writes the graph's constants."""
     lowering, dispatch = lower_graph(graph, plan, device.info, device.limits, options.precision)
+    return _assemble(device, lowering, dispatch, arena, options)
+
+
+def _assemble(
+    device: Records,
+    lowering: Lowering,
+    dispatch: Sequence[Dispatch],
+    arena: DeviceArena,
+    options: BuildOptions,
+) -> GpuExecutable:
+    graph, plan = lowering.graph, lowering.plan
+
+    def control(node: Node) -> ControlRun:
+        def inner(key: str, body: BodyPlan, arena: DeviceArena) -> GpuExecutable:
+            return _assemble(device, lowering.bodies[node.outputs[0].id, key], (), arena, options)
+
+        return ControlRun(node, plan, arena, device.arena, inner)
+
     owned: list[Buffer] = []
     try:
         for segment, size in ((ARGS, len(lowering.args)), (SCRATCH, lowering.scratch_bytes)):
@@ -102,15 +133,19 @@ def build(
         for node in graph.nodes:
             if node.op.name == "constant" and node.output.id in plan.slots:
                 arena.write_bytes(node.output.id, node.attrs["value"])
-        return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned, options.timed)
+        return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned, options.timed, control)
     except BaseException:
         for buffer in owned:
             buffer.close()
         raise
 
 
+def _no_control(node: Node) -> ControlRun:
+    raise UnsupportedOp(f"{node}: a control op needs its bodies lowered; build the executable from its graph")
+
+
 class GpuExecutable:
-    """A program recorded on a GPU: pieces of device work with host calls between them."""
+    """A program recorded on a GPU: pieces of device work with host calls and control ops between them."""
 
     def __init__(
         self,
@@ -121,15 +156,20 @@ class GpuExecutable:
         dispatch: Sequence[Dispatch],
         owned: Sequence[Buffer] = (),
         timed: bool = False,
+        control: Callable[[Node], ControlRun] = _no_control,
     ) -> None:
         self.dispatch = dispatch
         self.steps = steps
+        self._arena = arena
         self._owned = list(owned)
-        self._pieces: list[Recorded | _HostPiece] = []
+        self._pieces: list[Recorded | _HostPiece | ControlRun] = []
+        self._pending: Recorded | None = None
         try:
             for part in _cut(steps):
                 if isinstance(part, HostCall):
                     self._pieces.append(_HostPiece(part, arena, plan))
+                elif isinstance(part, ControlCall):
+                    self._pieces.append(control(part.node))
                 else:
                     self._pieces.append(device.record(part, arena, timings=timed))
         except BaseException:
@@ -139,36 +179,55 @@ class GpuExecutable:
     @property
     def recorded(self) -> list[Recorded]:
         """The device pieces, for the hazard checker and the timings."""
-        return [p for p in self._pieces if not isinstance(p, _HostPiece)]
+        return [p for p in self._pieces if not isinstance(p, _HostPiece | ControlRun)]
+
+    @property
+    def recordings(self) -> list[tuple[Recorded, DeviceArena]]:
+        """The device pieces, those of control ops' bodies included, each with the arena it is recorded over."""
+        return [(r, self._arena) for r in self.recorded] + [x for e in self._bodies() for x in e.recordings]
+
+    def _bodies(self) -> Iterator[GpuExecutable]:
+        for piece in self._pieces:
+            if isinstance(piece, ControlRun):
+                yield from (
+                    b.executable for b in piece.bodies.values() if isinstance(b.executable, GpuExecutable)
+                )
 
     def run(self) -> None:
-        pending: Recorded | None = None
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Begins a run. It may still be under way when this returns; `wait`, or the next launch, comes after it."""
         for piece in self._pieces:
-            if pending is not None and isinstance(piece, _HostPiece):
-                pending.wait()
-                pending = None
-            piece.launch()
-            if not isinstance(piece, _HostPiece):
-                pending = piece
+            if isinstance(piece, _HostPiece | ControlRun):
+                self.wait()
+                piece.launch()
+            else:
+                piece.launch()
+                self._pending = piece
+
+    def wait(self) -> None:
+        """Returns when every run launched so far is done."""
+        pending, self._pending = self._pending, None
         if pending is not None:
             pending.wait()
 
     def listing(self) -> list[str]:
-        return [f"{step_text(step):64} {step.label}" for step in self.steps]
+        lines = [f"{step_text(step):64} {step.label}" for step in self.steps]
+        return lines + [f"  {line}" for body in self._bodies() for line in body.listing()]
 
     def timings(self) -> list[tuple[str, float]]:
         self.run()
         found: list[tuple[str, float]] = []
         for piece in self._pieces:
-            if isinstance(piece, _HostPiece):
+            if isinstance(piece, _HostPiece | ControlRun):
+                kind, node = (
+                    ("control", piece.node) if isinstance(piece, ControlRun) else ("host", piece.call.node)
+                )
                 start = time.perf_counter()
                 piece.launch()
-                found.append(
-                    (
-                        f"host:{piece.call.node.op.name} {piece.call.label}",
-                        1e6 * (time.perf_counter() - start),
-                    )
-                )
+                found.append((f"{kind}:{node.op.name} {node.name}", 1e6 * (time.perf_counter() - start)))
             else:
                 names = [f"{kernel_name(s)} {s.label}" for s in piece.schedule[0]]
                 found += zip(names, piece.timings(), strict=True)
@@ -198,11 +257,11 @@ def step_text(step: Step) -> str:
     return name
 
 
-def _cut(steps: Sequence[Step]) -> list[Sequence[Step] | HostCall]:
-    parts: list[Sequence[Step] | HostCall] = []
+def _cut(steps: Sequence[Step]) -> list[Sequence[Step] | HostCall | ControlCall]:
+    parts: list[Sequence[Step] | HostCall | ControlCall] = []
     run: list[Step] = []
     for step in steps:
-        if isinstance(step, HostCall):
+        if isinstance(step, HostCall | ControlCall):
             if run:
                 parts.append(run)
             parts.append(step)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from rlx.backends.gpu.steps import (
     KERNELS,
     Arg,
+    ControlCall,
     Copy,
     FileKernel,
     HostCall,
@@ -36,6 +38,7 @@ ARGS = "args"  # segment of argument blocks: shapes and strides of N-d kernels
 SCRATCH = "scratch"  # segment of workspace, shared by all nodes; the hazard rules order its uses
 MAX_ARG_BYTES = 128
 
+Call = TypeVar("Call", HostCall, ControlCall)
 Rule = Callable[["Lowering", Node], None]
 When = Callable[[Node, frozenset[str]], bool]
 
@@ -87,6 +90,7 @@ class Lowering:
         self.steps: list[Step] = []
         self.args = bytearray()
         self.scratch_bytes = 0
+        self.bodies: dict[tuple[int, str], Lowering] = {}  # of control ops, by first output and attribute
         self._blocks: dict[bytes, Ref] = {}
         self._scratch_used = 0
         self._label = ""
@@ -189,10 +193,14 @@ class Lowering:
         if runs_natively(node, self.features):
             LOWERINGS[node.op.name].rule(self, node)
         else:
-            reads = tuple(dict.fromkeys(r for r in map(self.ref, node.inputs) if r.nbytes))
-            writes = tuple(r for r in map(self.ref, node.outputs) if r.nbytes)
-            self.steps.append(HostCall(node, reads, writes, self._label))
+            self.steps.append(self.call(HostCall, node))
         return len(self.steps) - before
+
+    def call(self, kind: type[Call], node: Node) -> Call:
+        """A step that runs a whole node: its inputs are read, its outputs written."""
+        reads = tuple(dict.fromkeys(r for r in map(self.ref, node.inputs) if r.nbytes))
+        writes = tuple(r for r in map(self.ref, node.outputs) if r.nbytes)
+        return kind(node, reads, writes, self._label)
 
     def lower_updates(self) -> None:
         """Copies every state's new value into the state, after all reads of the old one."""
@@ -200,9 +208,8 @@ class Lowering:
         later: list[tuple[Ref, Ref]] = []
         for name, tensor in self.graph.updates.items():
             source, target = self.ref(tensor), self.ref(self.graph.states[name])
-            if source.segment.startswith(
-                "state"
-            ):  # another state's old value: save it before any is overwritten
+            # Another state's old value: save it before any is overwritten.
+            if any(source.overlaps(self.ref(t)) for n, t in self.graph.states.items() if n != name):
                 saved = self.scratch(source.nbytes)
                 self.copy(source, saved)
                 source = saved
@@ -226,6 +233,6 @@ def kernel_name(step: Step) -> str:
             return step.kernel.name
         words = [step.kernel.stem, *(value for _, value in step.kernel.defines)]
         return "-".join(words)
-    if isinstance(step, HostCall):
-        return f"host:{step.node.op.name}"
+    if isinstance(step, HostCall | ControlCall):
+        return f"{'host' if isinstance(step, HostCall) else 'control'}:{step.node.op.name}"
     return type(step).__name__.lower()

@@ -1,4 +1,4 @@
-"""The steps both GPUs run: Launch, Gemm, Copy, HostCall. Lowering makes them; a device records and replays them."""
+"""The steps both GPUs run: Launch, Gemm, Copy, HostCall, ControlCall. Lowering makes them, a device records them."""
 
 from __future__ import annotations
 
@@ -166,7 +166,17 @@ class HostCall:
     label: str = ""
 
 
-Step = Launch | Gemm | Copy | HostCall
+@dataclass(frozen=True, slots=True)
+class ControlCall:
+    """Runs the bodies of a cond, while_loop or scan, each an executable of its own: the step list is cut here."""
+
+    node: Node
+    reads: tuple[Ref, ...]
+    writes: tuple[Ref, ...]
+    label: str = ""
+
+
+Step = Launch | Gemm | Copy | HostCall | ControlCall
 
 
 @dataclass(frozen=True, slots=True)

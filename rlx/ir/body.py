@@ -1,0 +1,107 @@
+"""Bodies: the graphs inside a node of a control op, traced from functions; what a function closes over is lifted out.
+
+A body's `inputs` (x0, x1, …) are what the op gives it each time, its `params` (k0, k1, …) the captures: tensors of the
+graph around that the functions use, which become the last inputs of the node. Its `outputs` are y0, y1, …. A finished
+body refers to no other graph, so nodes of several graphs may share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rlx.errors import GraphError
+from rlx.ir.graph import TRACING, Graph, Tensor
+from rlx.ir.op import Attrs, get_op
+from rlx.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Node
+
+MAX_DEPTH = 16  # control ops inside the functions of control ops
+COPIED_BYTES = 4096  # a captured constant up to this size is built into the body, where it can be folded
+
+
+class TracedBody(Graph):
+    """A body while its function runs. `captured` lists the tensors of the outer graph that it has used so far."""
+
+    def __init__(self, name: str, outer: Graph, types: Sequence[TensorType]) -> None:
+        super().__init__(name)
+        self.outer: Graph = outer
+        self.captured: list[Tensor] = []
+        self._inner: dict[int, Tensor] = {}
+        self.given = [self._leaf_of("input", f"x{i}", t) for i, t in enumerate(types)]
+        depth, around = 0, outer
+        while around.outer is not None:
+            depth, around = depth + 1, around.outer
+        if depth >= MAX_DEPTH:
+            raise GraphError(
+                f"{name}: control ops are nested more than {MAX_DEPTH} deep; is a function its own body?"
+            )
+
+    def reach(self, tensor: Tensor, what: str) -> Tensor:
+        """A tensor of a graph around becomes a capture, a small constant a constant of the body."""
+        if not isinstance(tensor, Tensor) or tensor.graph is self:
+            return super().reach(tensor, what)
+        outer = self.outer.reach(tensor, what)
+        found = self._inner.get(outer.id)
+        if found is None:
+            if outer.node.op.name == "constant" and outer.type.nbytes <= COPIED_BYTES:
+                found = self._append(outer.node.op, (), outer.node.attrs, outer.node.label)[0]
+            else:
+                found = self._leaf_of("param", f"k{len(self.captured)}", outer.type)
+                self.captured.append(outer)
+            self._inner[outer.id] = found
+        return found
+
+    def _leaf_of(self, op: str, name: str, t: TensorType) -> Tensor:
+        attrs = {"name": name, "shape": t.shape, "dtype": t.dtype}
+        return self._append(get_op(op), (), attrs, name)[0]
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """While this lasts, nodes that this thread adds to the graphs around go into this one."""
+        before, TRACING.body = TRACING.body, self
+        try:
+            yield
+        finally:
+            TRACING.body = before
+
+    def finish(self, outputs: Sequence[Tensor], captured: Sequence[Tensor]) -> Graph:
+        """The body as a graph of its own; `outputs` are tensors of this one. `captured` are the tensors of the outer
+        graph that the node gives it: its own captures and, where two bodies share a node, the other's."""
+        graph = Graph(self.name)
+        made = {t.id: graph.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(self.given)}
+        for i, outer in enumerate(captured):
+            leaf = graph.param(f"k{i}", outer.shape, outer.dtype)
+            if outer.id in self._inner:
+                made[self._inner[outer.id].id] = leaf
+        for node in self.nodes:
+            if node.op.name not in ("input", "param"):
+                outs = graph.add(node.op, [made[t.id] for t in node.inputs], node.attrs, node.label)
+                made.update(zip((t.id for t in node.outputs), outs, strict=True))
+        for i, t in enumerate(outputs):
+            graph.output(f"y{i}", made[t.id])
+        return graph
+
+
+def bodies(node: Node) -> dict[str, Graph]:
+    """The bodies of a node by the attribute that holds them; empty but for control ops."""
+    return {name: value for name, value in node.attrs.items() if isinstance(value, Graph)}
+
+
+def map_bodies(attrs: Attrs, change: Callable[[Graph], Graph]) -> dict[str, Any]:
+    """The attributes with every body changed."""
+    return {name: change(value) if isinstance(value, Graph) else value for name, value in attrs.items()}
+
+
+def inline_body(body: Graph, into: Graph, given: Sequence[Tensor], label: str = "") -> tuple[Tensor, ...]:
+    """Copies a body's nodes into a graph, `given` in place of its inputs and params; gives its outputs."""
+    leaves = (*body.inputs.values(), *body.params.values())
+    made = {leaf.id: t for leaf, t in zip(leaves, given, strict=True)}
+    for node in body.nodes:
+        if node.op.name not in ("input", "param"):
+            outs = into.add(node.op, [made[t.id] for t in node.inputs], node.attrs, label or node.label)
+            made.update(zip((t.id for t in node.outputs), outs, strict=True))
+    return tuple(made[t.id] for t in body.outputs.values())

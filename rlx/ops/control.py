@@ -1,0 +1,219 @@
+"""Control flow that runs on the device: cond, while_loop, scan. Their functions are traced once, into bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.ir import Graph, Tensor, TensorType
+from rlx.ir.body import TracedBody
+from rlx.ir.graph import TRACING, traced_into
+from rlx.ops.nest import flatten, unflatten
+
+Nest = Any  # a tensor, or nested tuples, lists and dicts of tensors
+
+
+def cond(pred: Any, then_fn: Callable[..., Nest], else_fn: Callable[..., Nest], *operands: Nest) -> Nest:
+    """What `then_fn(*operands)` gives where `pred` holds, else what `else_fn(*operands)` gives; only that one runs.
+
+    The functions may use any tensor of the graph around besides the operands, and give a tensor or nested containers of
+    tensors: of one structure, and of the same types. Shape, dtype: theirs; pred a bool of rank 0. A Python bool takes
+    its branch at once. Gradient: that of the branch taken. Numerics: those of the branch.
+    Raises: DTypeError, ShapeError, GraphError when the branches or pred do not fit.
+    """
+    if isinstance(pred, bool):
+        return (then_fn if pred else else_fn)(*operands)
+    leaves: list[Any] = []
+    skeleton = flatten(operands, leaves, numbers=True)
+    graph = _home("cond", (pred, *leaves))
+    pred = want_predicate("cond", graph, pred)
+    given = [_tensor(graph, x) for x in leaves]
+    types = [t.type for t in given]
+    traced = []
+    for name, function in (("then", then_fn), ("otherwise", else_fn)):
+        body = TracedBody(name, graph, types)
+        with body.tracing():
+            found: list[Any] = []
+            shape = flatten(function(*unflatten(skeleton, body.given)), found, numbers=True)
+            traced.append((body, shape, [_tensor(body, x) for x in found]))
+    (then, shape, outs), (other, other_shape, other_outs) = traced
+    if shape != other_shape:
+        raise GraphError(
+            f"cond: the branches give results of different structure: {_text(shape)} and {_text(other_shape)}"
+        )
+    for i, (a, b) in enumerate(zip(outs, other_outs, strict=True)):
+        same_type(f"cond: result {i} of the branches", a.type, b.type)
+    captured = list({t.id: t for t in (*then.captured, *other.captured)}.values())
+    attrs = {"then": then.finish(outs, captured), "otherwise": other.finish(other_outs, captured)}
+    return unflatten(shape, graph.add("cond", (pred, *given, *captured), attrs))
+
+
+def while_loop(
+    cond_fn: Callable[[Nest], Any],
+    body_fn: Callable[[Nest], Nest],
+    init: Nest,
+    *,
+    max_steps: int | None = None,
+) -> Nest:
+    """`carry = init; while cond_fn(carry): carry = body_fn(carry)`; gives the last carry.
+
+    init is a tensor or nested containers of tensors and numbers; the body must give the same structure and types.
+    The functions may use any tensor of the graph around. Shape, dtype: init's. Gradient: none, since the number of
+    steps is not known before; a scan has one. With `max_steps` a loop that is still going then stops the run with
+    StepLimitExceeded; by default it may go on for ever.
+    Raises: DTypeError, ShapeError, GraphError when the functions' results do not fit.
+    """
+    if max_steps is not None and (isinstance(max_steps, bool) or max_steps < 0):
+        raise ShapeError(
+            f"while_loop: max_steps is {max_steps!r}; expected a number of steps, or None for no limit"
+        )
+    leaves: list[Any] = []
+    skeleton = flatten(init, leaves, numbers=True)
+    if not leaves:
+        raise GraphError("while_loop: init holds no tensor; a loop without a carry computes nothing")
+    graph = _home("while_loop", leaves)
+    start = [_tensor(graph, x) for x in leaves]
+    going = want_predicate("while_loop", graph, cond_fn(unflatten(skeleton, start)))
+    body = TracedBody("body", graph, [t.type for t in start])
+    with body.tracing():
+        made = _carried("while_loop", body, body_fn(unflatten(skeleton, body.given)), skeleton, body.given)
+        again = want_predicate("while_loop", body, cond_fn(unflatten(skeleton, made)))
+    attrs = {"body": body.finish([again, *made], body.captured), "max_steps": max_steps}
+    return unflatten(skeleton, graph.add("while_loop", (going, *start, *body.captured), attrs))
+
+
+def scan(
+    f: Callable[[Nest, Nest], tuple[Nest, Nest]],
+    init: Nest,
+    xs: Nest = None,
+    length: int | None = None,
+    reverse: bool = False,
+) -> tuple[Nest, Nest]:
+    """`carry, y = f(carry, x)` for each x of xs along axis 0, from carry = init; gives the last carry and all ys.
+
+    init, xs and y are tensors, nested containers of them, or None; xs of None goes `length` steps. With `reverse` the
+    last x comes first, and y[i] still belongs to x[i]. f may use any tensor of the graph around. Shape, dtype: the
+    carry keeps init's; ys have the y's shape behind the number of steps. Gradient: a scan in the other direction, over
+    the carries, which a second run of the steps gives.
+    Raises: DTypeError, ShapeError, GraphError when lengths or the results of f do not fit.
+    """
+    carries: list[Any] = []
+    slices: list[Any] = []
+    carry_skeleton = flatten(init, carries, numbers=True)
+    x_skeleton = flatten(xs, slices, numbers=True)
+    graph = _home("scan", (*carries, *slices))
+    start, rows = [_tensor(graph, x) for x in carries], [_tensor(graph, x) for x in slices]
+    steps, n = _length(rows, length), len(start)
+    types = [t.type for t in start] + [TensorType(t.shape[1:], t.dtype) for t in rows]
+    body = TracedBody("body", graph, types)
+    with body.tracing():
+        carry, x = unflatten(carry_skeleton, body.given[:n]), unflatten(x_skeleton, body.given[n:])
+        result = f(carry, x)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise GraphError(f"scan: f must give a pair (carry, y), it gave {type(result).__name__}")
+        made = _carried("scan", body, result[0], carry_skeleton, body.given[:n])
+        ys: list[Any] = []
+        y_skeleton = flatten(result[1], ys, numbers=True)
+        made += [_tensor(body, y) for y in ys]
+    if not made:
+        raise GraphError("scan: there is neither a carry nor a y; nothing would be computed")
+    attrs = {
+        "body": body.finish(made, body.captured),
+        "carries": n,
+        "length": steps,
+        "reverse": bool(reverse),
+    }
+    outs = graph.add("scan", (*start, *rows, *body.captured), attrs)
+    return unflatten(carry_skeleton, outs[:n]), unflatten(y_skeleton, outs[n:])
+
+
+def want_predicate(op: str, graph: Graph, pred: Any) -> Tensor:
+    """A bool of rank 0, given as such or as Python's. Raises: DTypeError, ShapeError."""
+    if isinstance(pred, Tensor):
+        t = traced_into(graph).reach(pred, op)
+    elif isinstance(pred, bool):
+        return graph.constant(pred)
+    else:
+        raise DTypeError(f"{op}: the predicate is {type(pred).__name__}; expected a bool tensor of rank 0")
+    if t.dtype.kind != "b":
+        raise DTypeError(f"{op}: the predicate is {t.type}; expected bool[]; compare it first (`x != 0`)")
+    if t.shape != ():
+        raise ShapeError(
+            f"{op}: the predicate is {t.type}; expected bool[], one value: use rlx.any or rlx.all"
+        )
+    return t
+
+
+def same_type(what: str, a: TensorType, b: TensorType) -> None:
+    """Raises: DTypeError, ShapeError that show both types."""
+    if a.dtype != b.dtype:
+        raise DTypeError(f"{what}: {a} and {b}; expected one type; cast one of them")
+    if a != b:
+        raise ShapeError(f"{what}: {a} and {b}; expected one type; shapes are static here")
+
+
+def _home(op: str, leaves: Sequence[Any]) -> Graph:
+    """The graph that the op's node goes into: the first tensor's, or the body under trace."""
+    for x in leaves:
+        if isinstance(x, Tensor):
+            return traced_into(x.graph)
+    if TRACING.body is not None:
+        return TRACING.body
+    raise GraphError(
+        f"{op}: no argument is a Tensor; make one with Graph.input, Graph.param or Graph.constant"
+    )
+
+
+def _tensor(graph: Graph, x: Any) -> Tensor:
+    return graph.reach(x, "a control op") if isinstance(x, Tensor) else graph.constant(x)
+
+
+def _carried(op: str, body: Graph, result: Nest, skeleton: Any, before: Sequence[Tensor]) -> list[Tensor]:
+    """The new carry, held against the old one; numbers take the old one's dtype."""
+    leaves: list[Any] = []
+    found = flatten(result, leaves, numbers=True)
+    if found != skeleton:
+        raise GraphError(
+            f"{op}: the carry goes in as {_text(skeleton)} and comes back as {_text(found)}; expected one structure"
+        )
+    made = []
+    for i, (x, old) in enumerate(zip(leaves, before, strict=True)):
+        number = isinstance(x, bool | int | float)
+        t = (
+            body.constant(x, old.dtype)
+            if number and old.dtype.is_float >= isinstance(x, float)
+            else _tensor(body, x)
+        )
+        same_type(f"{op}: carry {i} goes in and comes back as", old.type, t.type)
+        made.append(t)
+    return made
+
+
+def _length(rows: Sequence[Tensor], length: int | None) -> int:
+    if length is not None and (isinstance(length, bool) or not hasattr(length, "__index__") or length < 0):
+        raise ShapeError(f"scan: length is {length!r}; expected a number of steps")
+    found = set() if length is None else {int(length)}
+    for i, t in enumerate(rows):
+        if not t.shape:
+            raise ShapeError(f"scan: xs {i} is {t.type}; expected at least the axis that is scanned")
+        found.add(t.shape[0])
+    if len(found) != 1:
+        said = f"xs are {', '.join(str(t.type) for t in rows) or 'none'} and length is {length}"
+        raise ShapeError(f"scan: {said}; expected one number of steps")
+    return found.pop()
+
+
+def _text(skeleton: Any) -> str:
+    """A skeleton as people write it: * for a tensor."""
+    kind = skeleton[0]
+    if kind == "leaf":
+        return "*"
+    if kind == "static":
+        return repr(skeleton[2])
+    if kind == "dict":
+        return "{" + ", ".join(f"{k!r}: {_text(v)}" for k, v in skeleton[1]) + "}"
+    items = [_text(v) for v in skeleton[1]]
+    return (
+        f"[{', '.join(items)}]" if kind == "list" else f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+    )

@@ -1,0 +1,79 @@
+"""The bodies of control ops: the passes run over each, and each as a program of its own that a device can build."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rlx.ir import Graph, Node, Tensor, bodies, rebuild
+from rlx.ir.body import map_bodies
+from rlx.passes.isolate import isolate_results
+
+
+def change_bodies(graph: Graph, change: Callable[[str, Graph], Graph]) -> Graph:
+    """The graph with every body changed; `change` gets what reports call it, too."""
+    if not any(bodies(node) for node in graph.nodes):
+        return graph
+
+    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        named = {id(body): body_name(node, key) for key, body in bodies(node).items()}
+        if not named:
+            return None
+        return new.add(node.op, inputs, map_bodies(node.attrs, lambda b: change(named[id(b)], b)), node.label)
+
+    return rebuild(graph, rewrite)[0]
+
+
+def body_name(node: Node, key: str) -> str:
+    """What reports call a body, before its nodes' names: the node's name, and which branch."""
+    return f"{node.name}/{key}" if node.op.name == "cond" else node.name
+
+
+@dataclass(frozen=True, slots=True)
+class BodyProgram:
+    """A body as a device runs it. Its captures are params and what it carries, or gives to its node, are states: both
+    lie in memory of the program around, where `bound` says by name which of its tensors they are. `slices` names the
+    inputs that are rows of a tensor around, `rows` the outputs that become rows of one."""
+
+    graph: Graph
+    bound: Mapping[str, Tensor]
+    slices: Mapping[str, Tensor]
+    rows: Mapping[str, Tensor]
+
+
+def body_programs(node: Node) -> Iterator[tuple[str, BodyProgram]]:
+    """The programs of a control node by attribute."""
+    for key, body in bodies(node).items():
+        yield key, _program(node, body)
+
+
+def _program(node: Node, body: Graph) -> BodyProgram:
+    first = 0 if node.op.name == "scan" else 1  # what comes before is the predicate
+    count = len(body.inputs)
+    around = dict(zip((*body.inputs, *body.params), node.inputs[first:], strict=True))
+    carries = {"cond": 0, "while_loop": count, "scan": node.attrs.get("carries", 0)}[node.op.name]
+    outputs = list(body.outputs.items())
+    given, rows = outputs[first:] if node.op.name == "while_loop" else outputs, {}
+    if node.op.name == "scan":
+        given, rows = outputs[:carries], dict(outputs[carries:])
+    carried = dict(zip(list(body.inputs)[:carries], node.outputs, strict=False))
+    slices = {} if node.op.name != "scan" else {name: around[name] for name in list(body.inputs)[carries:]}
+    bound = {name: t for name, t in around.items() if name not in slices and name not in carried} | carried
+
+    def leaf(new: Graph, old: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        if old.op.name not in ("input", "param"):
+            return None
+        name, shape, dtype = old.attrs["name"], old.attrs["shape"], old.attrs["dtype"]
+        make = new.state if name in carried else new.input if name in slices else new.param
+        return (make(name, shape, dtype),)
+
+    graph, made = rebuild(body, leaf)
+    states = list(carried) or [name for name, _ in given]
+    graph.outputs = {name: t for name, t in graph.outputs.items() if name not in dict(given)}
+    for state, (_, value), out in zip(states, given, node.outputs, strict=False):
+        if not carried:
+            graph.state(state, out.shape, out.dtype)
+            bound[state] = out
+        graph.update(state, made[value.id])
+    results = {name: node.outputs[carries + i] for i, name in enumerate(rows)}
+    return BodyProgram(isolate_results(graph), bound, slices, results)
