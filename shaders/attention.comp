@@ -1,7 +1,7 @@
 #version 460
-// softmax(q k^T * scale + mask) v: q (b, heads, sq, d), k and v (b, kv_heads, sk, d); strides of 0 repeat.
+// softmax(q k^T * scale + mask) v: heads of d elements, rows q_row, k_row, v_row apart; strides of 0 repeat.
 // Grid: a group of 256 for each 64 queries of each of `count` = b * heads heads; X folds into Y.
-// Arguments: q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window, scale, cap.
+// Arguments: q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window, q_row, k_row, v_row, scale, cap.
 // variants: T=f32,f16,bf16;M=f32,bool
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 256) in;
@@ -32,11 +32,14 @@ layout(push_constant, scalar) uniform Args {
     uint mk;
     uint each;
     uint window;
+    uint q_row;
+    uint k_row;
+    uint v_row;
     float scale;
     float cap;
 };
 
 void main() {
     attention_body(q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window,
-                   scale, cap);
+                   q_row, k_row, v_row, scale, cap);
 }

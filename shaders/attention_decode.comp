@@ -1,7 +1,7 @@
 #version 460
 // Attention of a few queries against many keys: the result, or parts of it that attention_combine adds up.
 // Grid: a group of 256 for each of `splits` parts of the keys of each block of C4 query rows of each of b * kv_heads heads; X folds into Y.
-// Arguments: q, k, v, mask, lengths, y, parts, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window, splits, scale, cap.
+// Arguments: q, k, v, mask, lengths, y, parts, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window, q_row, k_row, v_row, splits, scale, cap.
 // variants: T=f32,f16,bf16;M=f32,bool
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 256) in;
@@ -35,6 +35,9 @@ layout(push_constant, scalar) uniform Args {
     uint mk;
     uint each;
     uint window;
+    uint q_row;
+    uint k_row;
+    uint v_row;
     uint splits;
     float scale;
     float cap;
@@ -42,5 +45,5 @@ layout(push_constant, scalar) uniform Args {
 
 void main() {
     attention_decode_body(q, k, v, mask, lengths, y, parts, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk,
-                          each, window, splits, scale, cap);
+                          each, window, q_row, k_row, v_row, splits, scale, cap);
 }

@@ -1,7 +1,7 @@
 #version 460
-// softmax(q k^T * scale + mask) v by matrix instructions: q (b, heads, sq, d), k and v (b, kv_heads, sk, d).
+// softmax(q k^T * scale + mask) v by matrix instructions: heads of d elements, rows q_row, k_row, v_row apart.
 // Grid: a group of 128 for each 64 C4 queries of each of `count` = b * heads heads; X folds into Y.
-// Arguments: q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window, scale, cap.
+// Arguments: q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window, q_row, k_row, v_row, scale, cap.
 // variants: SMO=f16_f16_f16,bf16_bf16_bf16,f16_f16_f32,bf16_bf16_f32,f32_f16_f32,f32_bf16_f32;M=f32,bool
 // compiler: new
 #extension GL_GOOGLE_include_directive : require
@@ -40,11 +40,14 @@ layout(push_constant, scalar) uniform Args {
     uint mk;
     uint each;
     uint window;
+    uint q_row;
+    uint k_row;
+    uint v_row;
     float scale;
     float cap;
 };
 
 void main() {
     attention_body(q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window,
-                   scale, cap);
+                   q_row, k_row, v_row, scale, cap);
 }

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import rlx.ops as ops
 from rlx.conformance.random_rules import Made, rule
 from rlx.dtypes import bool_, f16, f32, i32
 from rlx.ir import Tensor
 from rlx.ir.graph import apply_multi
+from rlx.ops.attention_parts import OPERANDS
 
 if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
@@ -34,7 +36,10 @@ def _inputs(b: Builder) -> tuple[list[Tensor], dict[str, Any]]:
 @rule("attention_variants")
 def _attention(b: Builder) -> Made:
     given, attrs = _inputs(b)
-    return apply_multi("attention", *given, **attrs)
+    tokens = "".join(letter for letter in OPERANDS if b.chance(0.3))
+    given = [ops.transpose(t, (0, 2, 1, 3)) if letter in tokens else t
+             for letter, t in zip(OPERANDS, given[:3], strict=False)] + given[3:]  # fmt: skip
+    return apply_multi("attention", *given, **attrs, tokens=tokens)
 
 
 @rule("attention_grad")

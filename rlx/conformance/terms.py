@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.ir import Attrs
+from rlx.ops.attention_parts import heads_first
 from rlx.ops.numeric import Array
 
 F64 = npt.NDArray[np.float64]
@@ -38,10 +39,11 @@ def _matmul(inputs: Sequence[Array], attrs: Attrs) -> F64:
 
 def _attention(inputs: Sequence[Array], attrs: Attrs) -> F64:
     """A weighted mean of values is at most the largest of them."""
-    v = inputs[2]
-    group = inputs[0].shape[1] // v.shape[1]
-    largest = np.max(np.abs(np.repeat(v, group, axis=1)), axis=2, keepdims=True, initial=0)
-    return np.asarray(np.broadcast_to(largest, inputs[0].shape))
+    tokens = attrs.get("tokens", "")
+    q, _, v = heads_first(inputs, tokens)[:3]
+    largest = np.max(np.abs(np.repeat(v, q.shape[1] // v.shape[1], axis=1)), axis=2, keepdims=True, initial=0)
+    whole = np.broadcast_to(largest, q.shape)
+    return np.asarray(np.swapaxes(whole, 1, 2) if "y" in tokens else whole)
 
 
 _RULES: dict[str, Callable[[Sequence[Array], Attrs], F64]] = {

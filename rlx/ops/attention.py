@@ -14,15 +14,19 @@ from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.types import broadcast_shapes
 from rlx.ops.attention_parts import (
+    OPERANDS,
     grouped,
+    heads_first,
     rest,
     seen_keys,
     softmax_rows,
+    swapped,
     tensor_probabilities,
     wide,
 )
 from rlx.ops.base import TensorLike, cast_to, tensors, unbroadcast, want_float, want_inputs
 from rlx.ops.numeric import Array, computed
+from rlx.ops.reverse import pullback
 
 
 def want_attention(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
@@ -67,32 +71,62 @@ def _want_attrs(op: str, attrs: Attrs) -> None:
         raise ShapeError(f"{op}: window is {window}; expected 0 or more: 0 leaves a query its own key")
     if softcap is not None and not isinstance(softcap, float):
         raise DTypeError(f"{op}: softcap is {softcap!r}; expected None or a float")
+    tokens = attrs.get("tokens", "")
+    if not isinstance(tokens, str) or tokens != "".join(letter for letter in OPERANDS if letter in tokens):
+        raise DTypeError(
+            f"{op}: tokens is {tokens!r}; expected some of the letters {OPERANDS}, in this order"
+        )
     if softcap is not None and not 0 < softcap < math.inf:
         raise ShapeError(f"{op}: softcap is {softcap}; expected a finite number above 0, or None for none")
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     want_inputs("attention", types, 3, 5)
-    want_attention("attention", types, attrs)
-    return types[0]
+    _want_attrs("attention", attrs)
+    tokens: str = attrs.get("tokens", "")
+    given = [_turned(t) if letter in tokens else t for letter, t in zip(OPERANDS, types[:3], strict=False)]
+    want_attention("attention", [*given, *types[3:]], attrs)
+    return _turned(given[0]) if "y" in tokens else given[0]
+
+
+def _turned(t: TensorType) -> TensorType:
+    return TensorType(swapped(t.shape), t.dtype)
 
 
 def _first(dtypes: Sequence[DType]) -> DType:
     return dtypes[0]
 
 
-def _reference(q: Array, k: Array, v: Array, *others: Array, **attrs: Any) -> Any:
+def _reference(*inputs: Array, tokens: str = "", **attrs: Any) -> Any:
+    q, k, v, *others = heads_first(inputs, tokens)
     if q.size == 0 or k.size == 0:
-        return np.zeros_like(q)
-    scores, _, keys = softmax_rows(q, k, others, **attrs)
-    return np.matmul(scores, np.where(keys, np.repeat(v, q.shape[1] // v.shape[1], axis=1), 0))
+        made = np.zeros_like(q)
+    else:
+        scores, _, keys = softmax_rows(q, k, others, **attrs)
+        made = np.matmul(scores, np.where(keys, np.repeat(v, q.shape[1] // v.shape[1], axis=1), 0))
+    return np.swapaxes(made, 1, 2) if "y" in tokens else made
 
 
 def _matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     return apply("matmul", a, b, transpose_a=transpose_a, transpose_b=transpose_b, activation=None)
 
 
+def _by_heads(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    """The same with transpositions in place of `tokens`."""
+    tokens: str = attrs["tokens"]
+    named = zip(OPERANDS, inputs[:3], strict=False)
+    given = [_transposed(t) if letter in tokens else t for letter, t in named]
+    made = apply("attention", *given, *inputs[3:], **{**attrs, "tokens": ""})
+    return _transposed(made) if "y" in tokens else made
+
+
+def _transposed(x: Tensor) -> Tensor:
+    return apply("transpose", x, perm=(0, 2, 1, 3))
+
+
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    if attrs.get("tokens"):
+        return _by_heads(inputs, attrs)
     q, k, v = inputs[:3]
     if q.size == 0 or k.size == 0:
         return apply("expand", q.graph.constant(0, q.dtype), shape=q.shape)
@@ -102,12 +136,15 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    if node.attrs.get("tokens"):
+        return pullback([_by_heads(node.inputs, node.attrs)], grads, node.inputs, stop=True)
     d = grads[0]
     q, k, _ = node.inputs[:3]
     nothing: tuple[Tensor | None, ...] = (None,) * len(node.inputs)
     if d is None or q.size == 0 or k.size == 0:
         return nothing
-    found: list[Tensor | None] = list(apply_multi("attention_grad", d, *node.inputs, **node.attrs))
+    attrs = {name: value for name, value in node.attrs.items() if name != "tokens"}
+    found: list[Tensor | None] = list(apply_multi("attention_grad", d, *node.inputs, **attrs))
     mask, _ = rest("attention", node.inputs[3:])
     if mask is not None:
         found.append(_mask_gradient(d, mask, node) if mask.dtype.is_float else None)

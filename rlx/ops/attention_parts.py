@@ -43,6 +43,20 @@ def rest(op: str, others: Sequence[T]) -> tuple[T | None, T | None]:
     return mask, lengths
 
 
+OPERANDS = "qkvy"  # the letters of the attribute `tokens`
+
+
+def swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """(B, S, H, D) for (B, H, S, D), and back; shapes of another rank as they are."""
+    return (shape[0], shape[2], shape[1], shape[3]) if len(shape) == 4 else shape
+
+
+def heads_first(inputs: Sequence[Array], tokens: str) -> list[Array]:
+    """q, k, v and what follows, those that `tokens` names seen as (B, H, S, D)."""
+    named = zip(OPERANDS, inputs[:3], strict=False)
+    return [*(np.swapaxes(x, 1, 2) if letter in tokens else x for letter, x in named), *inputs[3:]]
+
+
 def visible(n_q: int, n_k: int, length: Array, causal: bool, window: int | None) -> Array:
     """Which keys each query sees, (…, n_q, n_k): `length` (…) keys are there, and the last query stands at the last."""
     ends = length[..., None, None].astype(np.int64)

@@ -12,6 +12,7 @@ from rlx.passes.bodies import body_programs as body_programs
 from rlx.passes.bodies import change_bodies as change_bodies
 from rlx.passes.fuse import fuse_epilogues as fuse_epilogues
 from rlx.passes.fuse import fuse_regions as fuse_regions
+from rlx.passes.fuse_heads import fuse_heads as fuse_heads
 from rlx.passes.fuse_norm import fuse_norms as fuse_norms
 from rlx.passes.isolate import isolate_results as isolate_results
 from rlx.passes.legalize import PassReport as PassReport
@@ -63,6 +64,7 @@ def optimize(
     if fuse:
         stage("simplify", simplify)
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
+        stage("fuse_heads", lambda g: fuse_heads(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
         stage("fuse_regions", lambda g: fuse_regions(g, support))

@@ -100,6 +100,18 @@ def test_masks_and_lengths(opaque: bool) -> None:
 
 
 @pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("tokens", ["qkvy", "kv", "qy", "v"])
+def test_heads_side_by_side_in_the_rows_of_tokens(tokens: str, opaque: bool) -> None:
+    for dtype, d in ((BF16, 32), (F16, 20)):
+        q, k, v = given(2, 4, 2, 70, 75, d, dtype)
+        turned = [
+            x.swapaxes(1, 2).copy() if c in tokens else x for c, x in zip("qkv", (q, k, v), strict=True)
+        ]
+        with forcing(opaque=opaque):
+            check("attention", turned, "cuda", tokens=tokens, causal=True)
+
+
+@pytest.mark.parametrize("opaque", [False, True])
 def test_rows_that_see_nothing_large_scores_and_nan(opaque: bool) -> None:
     with forcing(opaque=opaque):
         q, k, v = given(1, 1, 1, 70, 5, 16, F16)

@@ -51,10 +51,12 @@ def _forward(torch: Any, q: Any, k: Any, v: Any, others: tuple[Array, ...], attr
     return torch.where(nothing, 0.0, out)
 
 
-def _attention(q: Array, k: Array, v: Array, *others: Array, **attrs: Any) -> Array:
+def _attention(q: Array, k: Array, v: Array, *others: Array, tokens: str = "", **attrs: Any) -> Array:
     torch = _torch()
     given = [torch.from_numpy(np.ascontiguousarray(t)) for t in (q, k, v)]
-    return np.asarray(_forward(torch, *given, others, attrs).numpy())
+    given = [t.transpose(1, 2) if c in tokens else t for c, t in zip("qkv", given, strict=True)]
+    made = _forward(torch, *given, others, attrs)
+    return np.asarray((made.transpose(1, 2) if "y" in tokens else made).numpy())
 
 
 def _attention_grad(d: Array, q: Array, k: Array, v: Array, *others: Array, **attrs: Any) -> list[Array]:

@@ -16,7 +16,7 @@ from rlx.backends.cpu.matmul import multiply
 from rlx.backends.cpu.norm import sum_first_axis
 from rlx.backends.cpu.rows import F32, working
 from rlx.ir import Node
-from rlx.ops.attention_parts import rest
+from rlx.ops.attention_parts import heads_first, rest
 
 _BLOCK = 1 << 17  # scores
 _LEAST_QUERIES = 16
@@ -27,9 +27,12 @@ _SMALL = 100_000
 @cpu_kernel("attention")
 def bind_attention(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     _, lengths = rest("attention", node.inputs[3:])
+    tokens: str = node.attrs.get("tokens", "")
+    out = outs[0].swapaxes(1, 2) if "y" in tokens else outs[0]
+    given = heads_first(ins, tokens)
     if lengths is not None:
-        return bind_cached(node, ins, outs[0], ctx)
-    return _Attention(node, ins, outs[0], ctx).steps()
+        return bind_cached(node, given, out, ctx)
+    return _Attention(node, given, out, ctx).steps()
 
 
 class _Attention:

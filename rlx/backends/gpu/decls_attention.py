@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlx.backends.gpu.steps import ArgDecl, KernelDecl, declare
 
 _SIZES = ("count", "heads", "kv_heads", "sq", "sk", "d", "mb", "mh", "mq", "mk", "each", "window")
+_ROWS = (*_SIZES, "q_row", "k_row", "v_row")
 _VARIANTS = (("T", ("f32", "f16", "bf16")), ("M", ("f32", "bool")))
 
 
@@ -20,7 +21,7 @@ def _args(
     )
 
 
-ATTENTION = declare(KernelDecl("attention", _args("q k v mask lengths", "y"), defines=_VARIANTS))
+ATTENTION = declare(KernelDecl("attention", _args("q k v mask lengths", "y", _ROWS), defines=_VARIANTS))
 ATTENTION_DQ = declare(
     KernelDecl("attention_dq", _args("dy q k v mask lengths", "dq rows"), defines=_VARIANTS)
 )
@@ -30,7 +31,7 @@ ATTENTION_DKV = declare(
 ATTENTION_DECODE = declare(
     KernelDecl(
         "attention_decode",
-        _args("q k v mask lengths", "y parts", (*_SIZES, "splits")),
+        _args("q k v mask lengths", "y parts", (*_ROWS, "splits")),
         defines=_VARIANTS,
     )
 )

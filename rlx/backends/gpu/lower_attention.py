@@ -21,17 +21,18 @@ from rlx.backends.gpu.steps import FileKernel, KernelDecl, Ref
 from rlx.backends.gpu.strided import View, launch_tree
 from rlx.dtypes import DType, bf16, f32
 from rlx.ir import Node, Tensor, expr
-from rlx.ops.attention_parts import rest
+from rlx.ops.attention_parts import rest, swapped
 
 MAX_HEAD = 256  # what the registers hold of a head's width
 TILE = 64  # queries or keys a group
 CAUSAL, WINDOW, CAPPED, COUNTED = 1, 2, 4, 8  # flags of the kernels' constant C1
+BY_TOKEN = {"q": 16, "k": 32, "v": 64, "y": 128}  # too, by the letters of the attribute `tokens`
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
     fine = all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
-    return fine and node.inputs[0].shape[3] <= MAX_HEAD
+    return fine and node.outputs[0].shape[3] <= MAX_HEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Problem:
     window: int
     scale: float
     cap: float
+    tokens: str = ""
 
     @property
     def count(self) -> int:
@@ -64,19 +66,28 @@ class Problem:
         return max(1, math.ceil(self.d / 16)), self.flags, self.mask_kind, aligned
 
     def sizes(self) -> list[int | float]:
-        """The scalar arguments, as `decls_attention` lists them."""
+        """The scalar arguments of the gradient's kernels, as `decls_attention` lists them."""
         whole = [self.count, self.heads, self.kv_heads, self.sq, self.sk, self.d, *self.strides, self.each]
         return [*whole, self.window, self.scale, self.cap]
+
+    def sizes_and_rows(self, *more: int) -> list[int | float]:
+        """The scalar arguments of the others: how far apart the rows of q, k and v lie too, and `more`."""
+        *whole, scale, cap = self.sizes()
+        named = zip("qkv", (self.heads, self.kv_heads, self.kv_heads), strict=True)
+        rows = [heads * self.d if letter in self.tokens else self.d for letter, heads in named]
+        return [*whole, *rows, *more, scale, cap]
 
 
 def problem_of(ctx: Lowering, node: Node, q: Tensor, k: Tensor, others: Sequence[Tensor]) -> Problem:
     """A node's problem; a mask stored in a half is cast to f32 here."""
-    batch, heads, sq, d = q.shape
-    kv_heads, sk = k.shape[1:3]
+    tokens: str = node.attrs.get("tokens", "")
+    batch, heads, sq, d = swapped(q.shape) if "q" in tokens else q.shape
+    kv_heads, sk = (swapped(k.shape) if "k" in tokens else k.shape)[1:3]
     mask, lengths = rest(node.op.name, others)
     window, cap = node.attrs.get("window"), node.attrs.get("softcap")
     flags = CAUSAL * node.attrs["causal"] + WINDOW * (window is not None)
     flags += CAPPED * (cap is not None) + COUNTED * (lengths is not None)
+    flags += sum(BY_TOKEN[letter] for letter in tokens)
     kind, word, held, strides = 0, "f32", None, (0, 0, 0, 0)
     if mask is not None:
         held, kind = ctx.ref(mask), 1 if mask.dtype.kind == "b" else 2
@@ -87,7 +98,7 @@ def problem_of(ctx: Lowering, node: Node, q: Tensor, k: Tensor, others: Sequence
     return Problem(
         batch, heads, kv_heads, sq, sk, d, flags, kind, word, held, strides,
         None if lengths is None else ctx.ref(lengths), int(lengths is not None and lengths.size > 1),
-        min(window or 0, sq + sk), float(node.attrs["scale"]), float(cap or 0.0),
+        min(window or 0, sq + sk), float(node.attrs["scale"]), float(cap or 0.0), tokens,
     )  # fmt: skip
 
 
@@ -119,7 +130,7 @@ def lower_attention(ctx: Lowering, node: Node) -> None:
     ctx.launch(
         kernel(decls.ATTENTION, stored, problem, aligned),
         groups,
-        [*refs, mask, lengths, ctx.ref(y), *problem.sizes()],
+        [*refs, mask, lengths, ctx.ref(y), *problem.sizes_and_rows()],
     )
 
 
@@ -135,11 +146,10 @@ def _decode(
     whole = problem.count * problem.sq
     parts = ctx.scratch(splits * whole * (2 + problem.d) * 4) if splits > 1 else target
     mask, lengths = problem.mask or refs[0], problem.lengths or refs[0]
-    *sizes, scale, cap = problem.sizes()
     ctx.launch(
         FileKernel(decls.ATTENTION_DECODE.stem, words, constants),
         ctx.groups(blocks * splits),
-        [*refs, mask, lengths, target, parts, *sizes, splits, scale, cap],
+        [*refs, mask, lengths, target, parts, *problem.sizes_and_rows(splits)],
     )
     if splits > 1:
         ctx.launch(
@@ -177,7 +187,7 @@ def _matrix(ctx: Lowering, problem: Problem, refs: Sequence[Ref], target: Ref, s
     ctx.launch(
         FileKernel(decls.ATTENTION_MMA.stem, words, constants),
         ctx.groups(problem.count * math.ceil(problem.sq / (64 * shape.deep))),
-        [*given, mask, lengths, target, *problem.sizes()],
+        [*given, mask, lengths, target, *problem.sizes_and_rows()],
     )
     return True
 

@@ -10,6 +10,7 @@ from rlx.conformance.case import Case, InputSpec
 from rlx.conformance.cases.shapes import FLOATS, label
 from rlx.conformance.tolerances import NORM
 from rlx.dtypes import DType, bool_, f16, f32, i32
+from rlx.ops.attention_parts import swapped
 
 # (batch, query heads, key heads, queries, keys, head size)
 Size = tuple[int, int, int, int, int, int]
@@ -44,10 +45,13 @@ def attention_case(
     window: int | None = None,
     softcap: float | None = None,
     lengths: str | None = None,
+    tokens: str = "",
 ) -> Case:
     """One case; `lengths` "" gives one length for all batches, "b" one each, some of them out of range."""
     b, h, kv, n_q, n_k, d = size
-    specs = [InputSpec((b, h, n_q, d), dtype, domain), *[InputSpec((b, kv, n_k, d), dtype, domain)] * 2]
+    shapes = {"q": (b, h, n_q, d), "k": (b, kv, n_k, d), "v": (b, kv, n_k, d)}
+    given = [swapped(shape) if letter in tokens else shape for letter, shape in shapes.items()]
+    specs = [InputSpec(shape, dtype, domain) for shape in given]
     name = f"{dtype}-{label(size)}"
     if mask is not None:
         specs.append(InputSpec(mask, mask_dtype, mask_domain))
@@ -64,8 +68,11 @@ def attention_case(
     if scale is not None:
         name += f"-scale{scale:g}"
     name += f"-{domain}" if domain != "normal" else ""
+    name += f"-tokens_{tokens}" if tokens else ""
     scale = 1 / math.sqrt(d) if scale is None else scale
-    attrs = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
+    attrs: dict[str, Any] = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
+    if tokens:
+        attrs["tokens"] = tokens
     return Case("attention", name, tuple(specs), attrs, NORM)
 
 
@@ -110,6 +117,15 @@ def _all() -> Iterator[Case]:
         yield attention_case((1, 2, 1, 130, 140, 64), dtype, window=20, causal=True)
         yield attention_case((1, 2, 1, 70, 140, 96), dtype, window=20, softcap=3.0, lengths="")
         yield attention_case((1, 1, 1, 65, 66, 256), dtype, causal=True)
+        # Heads side by side in a token's row, as products leave them: all operands, or some.
+        for tokens in ("qkvy", "kv", "qy", "v"):
+            yield attention_case((2, 4, 2, 70, 75, 20), dtype, tokens=tokens, causal=True)
+            yield attention_case((2, 6, 3, 3, 150, 32), dtype, tokens=tokens, lengths="b")
+        yield attention_case((2, 4, 4, 130, 130, 64), dtype, tokens="qkvy", mask=(2, 1, 1, 130))
+        yield attention_case((2, 12, 12, 16, 16, 32), dtype, tokens="qkvy", mask=(2, 1, 1, 16))
+    yield attention_case((1, 2, 2, 0, 4, 8), tokens="qkvy")
+    yield attention_case((1, 2, 2, 3, 0, 8), tokens="qkvy")
+    yield attention_case((2, 1, 1, 5, 6, 3), tokens="qkvy")
 
 
 def cases() -> list[Case]:

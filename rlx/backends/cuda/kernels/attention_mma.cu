@@ -1,6 +1,6 @@
-// softmax(q k^T * scale + mask) v by matrix instructions: q (b, heads, sq, d), k and v (b, kv_heads, sk, d).
+// softmax(q k^T * scale + mask) v by matrix instructions: heads of d elements, rows q_row, k_row, v_row apart.
 // Grid: a group of 128 for each 64 C4 queries of each of `count` = b * heads heads; X folds into Y.
-// Arguments: q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window, scale, cap.
+// Arguments: q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window, q_row, k_row, v_row, scale, cap.
 #include "bodies/body.h"
 #include "prims.h"
 #include "bodies/mma.h"
@@ -15,7 +15,7 @@
 extern "C" __global__ void __launch_bounds__(128)
     attention_mma(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) y, uint count,
                   uint heads, uint kv_heads, uint sq, uint sk, uint d, uint mb, uint mh, uint mq, uint mk,
-                  uint each, uint window, float scale, float cap) {
+                  uint each, uint window, uint q_row, uint k_row, uint v_row, float scale, float cap) {
     attention_body(q, k, v, mask, lengths, y, count, heads, kv_heads, sq, sk, d, mb, mh, mq, mk, each, window,
-                   scale, cap);
+                   q_row, k_row, v_row, scale, cap);
 }

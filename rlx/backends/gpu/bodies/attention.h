@@ -8,15 +8,16 @@
 RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(T) y, const uint count,
                            const uint heads, const uint kv_heads, const uint sq, const uint sk, const uint d,
                            const uint mb, const uint mh, const uint mq, const uint mk, const uint each,
-                           const uint window, const float scale, const float cap) {
+                           const uint window, const uint q_row, const uint k_row, const uint v_row,
+                           const float scale, const float cap) {
     const uint tiles = (sq + TILE - 1u) / TILE;
     const uint bh = GROUP / tiles, q0 = GROUP % tiles * TILE;
     if (bh >= count) return;
     const uint b = bh / heads, h = bh % heads;
-    const uint kv = b * kv_heads + h / (heads / kv_heads);
-    PTR(T) pq = SKIP(T, q, bh * sq, d);
-    PTR(T) pk = SKIP(T, k, kv * sk, d);
-    PTR(T) pv = SKIP(T, v, kv * sk, d);
+    const uint kv = h / (heads / kv_heads), y_row = ROW_STEP(Y_BY_TOKEN, heads, d);
+    PTR(T) pq = HEAD(T, q, Q_BY_TOKEN, b, h, heads, sq, q_row, d);
+    PTR(T) pk = HEAD(T, k, K_BY_TOKEN, b, kv, kv_heads, sk, k_row, d);
+    PTR(T) pv = HEAD(T, v, V_BY_TOKEN, b, kv, kv_heads, sk, v_row, d);
     PTR(M) pm = SKIP(M, SKIP(M, mask, b, mb), h, mh);
     const uint i0 = q0 + TY * 4u;
     const int len = key_count(lengths, b * each, sk), reach = int(window);
@@ -28,12 +29,12 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
     vec4 out_[WIDE], next_a, next_b, next_x[2];  // of four queries, COLUMN(j)
     UNROLL for (uint j = 0u; j < WIDE; j++) out_[j] = zero;
     vec4 top = all4(-INFINITE), total = zero;
-    PRODUCT_START(pq, q0, sq, pk, uint(begin), uint(len), d)
+    PRODUCT_START(pq, q0, sq, q_row, pk, uint(begin), uint(len), k_row, d)
     for (int at = begin; at < end; at += int(TILE)) {
         const uint k0 = uint(at);
         vec4 s[4];  // s[key]: four queries
-        PRODUCT(s, pq, q0, sq, pk, k0, uint(len), d)
-        APPLY_START(pv, k0, uint(len), d)
+        PRODUCT(s, pq, q0, sq, q_row, pk, k0, uint(len), k_row, d)
+        APPLY_START(pv, k0, uint(len), v_row, d)
         vec4 best = all4(-INFINITE);
         UNROLL for (uint j = 0u; j < 4u; j++) {
             const uint key = k0 + TX * 4u + j;
@@ -64,10 +65,10 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
         for (uint i = 0u; i < 16u; i++) sum = plus4(sum, pool[256u + TY * 16u + i]);
         total = plus4(times4(total, less), sum);
         UNROLL for (uint j = 0u; j < WIDE; j++) out_[j] = times4(out_[j], less);
-        PRODUCT_START(pq, q0, sq, pk, k0 + TILE, uint(len), d)
-        APPLY(out_, pv, k0, uint(len), d)
+        PRODUCT_START(pq, q0, sq, q_row, pk, k0 + TILE, uint(len), k_row, d)
+        APPLY(out_, pv, k0, uint(len), v_row, d)
     }
     const vec4 factor = VEC4(inverse(total.x), inverse(total.y), inverse(total.z), inverse(total.w));
-    PTR(T) py = SKIP(T, y, bh * sq, d);
-    TILE_STORE(py, out_, i0, sq, d, factor)
+    PTR(T) py = HEAD(T, y, Y_BY_TOKEN, b, h, heads, sq, y_row, d);
+    TILE_STORE(py, out_, i0, sq, y_row, d, factor)
 }

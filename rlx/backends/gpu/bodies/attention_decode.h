@@ -33,15 +33,16 @@ RLX_FN void attention_decode_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
                                   PTR(f32) parts, const uint count, const uint heads, const uint kv_heads,
                                   const uint sq, const uint sk, const uint d, const uint mb, const uint mh,
                                   const uint mq, const uint mk, const uint each, const uint window,
-                                  const uint splits, const float scale, const float cap) {
+                                  const uint q_row, const uint k_row, const uint v_row, const uint splits,
+                                  const float scale, const float cap) {
     const uint share = heads / kv_heads, mine = share * sq;  // rows that share a key head
     const uint blocks = (mine + ROWS - 1u) / ROWS;
     const uint split = GROUP % splits, kv = GROUP / splits / blocks, r0 = GROUP / splits % blocks * ROWS;
     if (kv * share >= count) return;
     const uint b = kv / kv_heads, h0 = kv % kv_heads * share;
-    PTR(T) pq = SKIP(T, q, kv * mine, d);
-    PTR(T) pk = SKIP(T, k, kv * sk, d);
-    PTR(T) pv = SKIP(T, v, kv * sk, d);
+    PTR(T) pq = HEAD(T, q, Q_BY_TOKEN, b, h0, heads, sq, q_row, d);
+    PTR(T) pk = HEAD(T, k, K_BY_TOKEN, b, kv % kv_heads, kv_heads, sk, k_row, d);
+    PTR(T) pv = HEAD(T, v, V_BY_TOKEN, b, kv % kv_heads, kv_heads, sk, v_row, d);
     PTR(M) pm = SKIP(M, mask, b, mb);
     const int len = key_count(lengths, b * each, sk), reach = int(window), shift = len - int(sq);
     const int begin = first_seen(0, shift, reach), end = after_seen(int(sq), shift, reach, len);
@@ -52,7 +53,12 @@ RLX_FN void attention_decode_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
     const uint to = split * chunk < there ? (from + chunk < uint(end) ? from + chunk : uint(end)) : from;
     const float inverse_cap = CAPPED ? p_recip_f(cap) : 0.0f;
 
-    for (uint f = THREAD; f < ROWS * QUADS; f += 256u) queries[f] = quad(pq, r0 + f / QUADS, f % QUADS * 4u, mine, d);
+    for (uint f = THREAD; f < ROWS * QUADS; f += 256u) {
+        const uint r = r0 + f / QUADS;
+        PTR(T) ph = SKIP(T, pq, Q_BY_TOKEN ? r / sq : 0u, d);
+        const uint i = Q_BY_TOKEN ? r % sq : r;  // where heads do not lie in a row, theirs follow one another
+        queries[f] = quad(ph, i, f % QUADS * 4u, r < mine ? mine : 0u, d, q_row);
+    }
     if (THREAD < ROWS) tops[THREAD] = -INFINITE;
     const uint subset = THREAD / QUADS, column = THREAD % QUADS;
     const vec4 zero = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -64,7 +70,7 @@ RLX_FN void attention_decode_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
     }
     UNROLL for (uint n = 0u; n < FETCHED; n++) {
         const uint f = n * 256u + THREAD;
-        held_k[n] = f < KEYS * QUADS ? quad(pk, from + f / QUADS, f % QUADS * 4u, to, d) : zero;
+        held_k[n] = f < KEYS * QUADS ? quad(pk, from + f / QUADS, f % QUADS * 4u, to, d, k_row) : zero;
     }
     uint side = 0u;
     for (uint k0 = from; k0 < to; k0 += KEYS) {
@@ -75,11 +81,11 @@ RLX_FN void attention_decode_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
         BARRIER;
         UNROLL for (uint n = 0u; n < PER; n++) {
             const uint j = subset + n * SUBSETS;
-            held_v[n] = subset < SUBSETS && j < KEYS ? quad(pv, k0 + j, column * 4u, to, d) : zero;
+            held_v[n] = subset < SUBSETS && j < KEYS ? quad(pv, k0 + j, column * 4u, to, d, v_row) : zero;
         }
         UNROLL for (uint n = 0u; n < FETCHED; n++) {
             const uint f = n * 256u + THREAD;
-            held_k[n] = f < KEYS * QUADS ? quad(pk, k0 + KEYS + f / QUADS, f % QUADS * 4u, to, d) : zero;
+            held_k[n] = f < KEYS * QUADS ? quad(pk, k0 + KEYS + f / QUADS, f % QUADS * 4u, to, d, k_row) : zero;
         }
         {
             const uint key = THREAD % KEYS, piece = THREAD / KEYS;
@@ -156,7 +162,10 @@ RLX_FN void attention_decode_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
                 sum = VEC4(sum.x + e.x, sum.y + e.y, sum.z + e.z, sum.w + e.w);
                 whole += partial[n];
             }
-            const uint row = kv * mine + r0 + r, rows = count * sq, c = column * 4u;
+            // Parts are kept in the order of the result's rows.
+            const uint head = h0 + (r0 + r) / sq, i = (r0 + r) % sq;
+            const uint row = Y_BY_TOKEN ? (b * sq + i) * heads + head : kv * mine + r0 + r;
+            const uint rows = count * sq, c = column * 4u;
             if (IN_PARTS) {
                 // First top and total of each part and row, then the sums.
                 PTR(f32) figures = SKIP(f32, parts, split * rows + row, 2u);

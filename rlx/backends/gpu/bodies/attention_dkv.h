@@ -42,14 +42,14 @@ RLX_FN void attention_dkv_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) m
         PTR(f32) tops = SKIP(f32, rows, bh, sq);
         PTR(f32) factors = SKIP(f32, SKIP(f32, rows, count, sq), bh, sq);
         PTR(f32) deltas = SKIP(f32, SKIP(f32, rows, 2u * count, sq), bh, sq);
-        PRODUCT_START(pk, k0, uint(len), pq, uint(begin), sq, d)
+        PRODUCT_START(pk, k0, uint(len), d, pq, uint(begin), sq, d, d)
         for (int at = begin; at < end; at += int(TILE)) {
             const uint q0 = uint(at);
             vec4 s[4], dp[4];  // by query: four keys
-            PRODUCT(s, pk, k0, uint(len), pq, q0, sq, d)
-            PRODUCT_START(pv, k0, uint(len), pd, q0, sq, d)
-            PRODUCT(dp, pv, k0, uint(len), pd, q0, sq, d)
-            APPLY_START(pd, q0, sq, d)
+            PRODUCT(s, pk, k0, uint(len), d, pq, q0, sq, d, d)
+            PRODUCT_START(pv, k0, uint(len), d, pd, q0, sq, d, d)
+            PRODUCT(dp, pv, k0, uint(len), d, pd, q0, sq, d, d)
+            APPLY_START(pd, q0, sq, d, d)
             UNROLL for (uint j = 0u; j < 4u; j++) {
                 const uint i = q0 + TX * 4u + j;
                 const bool there = i < sq;
@@ -67,16 +67,16 @@ RLX_FN void attention_dkv_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) m
                 dp[j] = times4(s[j], minus4(dp[j], all4(delta)));
                 if (CAPPED) dp[j] = times4(dp[j], minus4(all4(1.0f), times4(bent, bent)));
             }
-            APPLY(of_v, pd, q0, sq, d)
-            APPLY_START(pq, q0, sq, d)
+            APPLY(of_v, pd, q0, sq, d, d)
+            APPLY_START(pq, q0, sq, d, d)
             BARRIER;
             UNROLL for (uint j = 0u; j < 4u; j++) weights[(TX * 4u + j) * 16u + TY] = dp[j];
-            PRODUCT_START(pk, k0, uint(len), pq, q0 + TILE, sq, d)
-            APPLY(of_k, pq, q0, sq, d)
+            PRODUCT_START(pk, k0, uint(len), d, pq, q0 + TILE, sq, d, d)
+            APPLY(of_k, pq, q0, sq, d, d)
         }
     }
     PTR(T) made_k = SKIP(T, dk, kv * sk, d);
     PTR(T) made_v = SKIP(T, dv, kv * sk, d);
-    TILE_STORE(made_k, of_k, j0, sk, d, all4(scale))
-    TILE_STORE(made_v, of_v, j0, sk, d, all4(1.0f))
+    TILE_STORE(made_k, of_k, j0, sk, d, d, all4(scale))
+    TILE_STORE(made_v, of_v, j0, sk, d, d, all4(1.0f))
 }

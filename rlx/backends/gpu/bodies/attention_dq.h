@@ -30,16 +30,16 @@ RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) ma
     vec4 out_[WIDE], next_a, next_b, next_x[2];  // of four queries, COLUMN(j)
     UNROLL for (uint j = 0u; j < WIDE; j++) out_[j] = zero;
     for (uint pass = 0u; pass < 2u; pass++) {
-        PRODUCT_START(pq, q0, sq, pk, uint(begin), uint(len), d)
+        PRODUCT_START(pq, q0, sq, d, pk, uint(begin), uint(len), d, d)
         for (int at = begin; at < end; at += int(TILE)) {
             const uint k0 = uint(at);
             vec4 s[4], dp[4], slope[4];  // by key: four queries
-            PRODUCT(s, pq, q0, sq, pk, k0, uint(len), d)
-            PRODUCT_START(pd, q0, sq, pv, k0, uint(len), d)
-            PRODUCT(dp, pd, q0, sq, pv, k0, uint(len), d)
-            PRODUCT_START(pq, q0, sq, pk, k0 + TILE, uint(len), d)
+            PRODUCT(s, pq, q0, sq, d, pk, k0, uint(len), d, d)
+            PRODUCT_START(pd, q0, sq, d, pv, k0, uint(len), d, d)
+            PRODUCT(dp, pd, q0, sq, d, pv, k0, uint(len), d, d)
+            PRODUCT_START(pq, q0, sq, d, pk, k0 + TILE, uint(len), d, d)
             if (pass == 1u) {
-                APPLY_START(pk, k0, uint(len), d)
+                APPLY_START(pk, k0, uint(len), d, d)
             }
             vec4 best = all4(-INFINITE);
             UNROLL for (uint j = 0u; j < 4u; j++) {
@@ -86,7 +86,7 @@ RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) ma
                     if (CAPPED) e = times4(e, slope[j]);
                     weights[(TX * 4u + j) * 16u + TY] = e;
                 }
-                APPLY(out_, pk, k0, uint(len), d)
+                APPLY(out_, pk, k0, uint(len), d, d)
             }
         }
         if (pass == 0u) {
@@ -109,5 +109,5 @@ RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) ma
         }
     }
     PTR(T) py = SKIP(T, dq, bh * sq, d);
-    TILE_STORE(py, out_, i0, sq, d, all4(scale))
+    TILE_STORE(py, out_, i0, sq, d, d, all4(scale))
 }

@@ -107,14 +107,15 @@ struct Terms {
     }
 RLX_JOIN(RLX_EIGHT_OF_, KIND)(eight_of)
 
-// units[base …] = `rows` rows of P from row `first` on, zero from row `limit` and column d on; second terms after them.
+// units[base …] = `rows` rows of P, `pitch` elements apart, from row `first` on, zero from row `limit` and column d on;
+// second terms after them.
 #define IS_COPY_copy true
 #define IS_COPY_split false
 #define COPIES RLX_JOIN(IS_COPY_, KIND)
-#define FETCH_ROWS(P, base, rows, first, limit)                                          \
+#define FETCH_ROWS(P, base, rows, first, limit, pitch)                                   \
     UNROLL for (uint f = 0u; f < ((rows) * 2u * WIDE + 127u) / 128u; f++) {              \
         const uint g = f * 128u + THREAD, r = g / (2u * WIDE), c = g % (2u * WIDE);      \
-        const uint to = (base) + r * ROW + c, from = ((first) + r) * d + c * 8u;         \
+        const uint to = (base) + r * ROW + c, from = ((first) + r) * (pitch) + c * 8u;   \
         const bool there = (first) + r < (limit) && c * 8u < d;                          \
         if ((rows) * 2u * WIDE % 128u == 0u || g < (rows) * 2u * WIDE) {                 \
             if (ALIGNED && COPIES) {                                                     \
@@ -137,10 +138,11 @@ RLX_JOIN(RLX_EIGHT_OF_, KIND)(eight_of)
     const uint q0 = (CAUSAL ? tiles - 1u - nth : nth) * TILE_ROWS;                       \
     if (bh >= count) return;                                                             \
     const uint batch = bh / heads, head = bh % heads;                                    \
-    const uint kv = batch * kv_heads + head / (heads / kv_heads);                        \
-    PTR(T) pq = SKIP(T, q, bh * sq, d);                                                  \
-    PTR(T) pk = SKIP(T, k, kv * sk, d);                                                  \
-    PTR(T) pv = SKIP(T, v, kv * sk, d);                                                  \
+    const uint kv = head / (heads / kv_heads), y_row = ROW_STEP(Y_BY_TOKEN, heads, d);   \
+    PTR(T) pq = HEAD(T, q, Q_BY_TOKEN, batch, head, heads, sq, q_row, d);                \
+    PTR(T) pk = HEAD(T, k, K_BY_TOKEN, batch, kv, kv_heads, sk, k_row, d);               \
+    PTR(T) pv = HEAD(T, v, V_BY_TOKEN, batch, kv, kv_heads, sk, v_row, d);               \
+    PTR(O) ph = HEAD(O, y, Y_BY_TOKEN, batch, head, heads, sq, y_row, d);                \
     PTR(M) pm = SKIP(M, SKIP(M, mask, batch, mb), head, mh);                             \
     const int len = key_count(lengths, batch * each, sk), reach = int(window);           \
     const int shift = len - int(sq), last = int(q0 + TILE_ROWS) - 1;                     \

@@ -9,7 +9,8 @@ UNITS(TERMS * TILE_ROWS * ROW + 2u * SIDE)
 RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) y, const uint count,
                            const uint heads, const uint kv_heads, const uint sq, const uint sk, const uint d,
                            const uint mb, const uint mh, const uint mq, const uint mk, const uint each,
-                           const uint window, const float scale, const float cap) {
+                           const uint window, const uint q_row, const uint k_row, const uint v_row,
+                           const float scale, const float cap) {
     PLACE_TILE
     const uint row0 = q0 + WARP * 16u * DEEP + LANE / 4u;  // of this lane's two rows of the warp's first matrix
     const uint side0 = TERMS * TILE_ROWS * ROW;
@@ -21,10 +22,10 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
         top[i] = -INFINITE;
         total[i] = 0.0f;
     }
-    FETCH_ROWS(pq, 0u, TILE_ROWS, q0, sq)
+    FETCH_ROWS(pq, 0u, TILE_ROWS, q0, sq, q_row)
     if (begin < end) {
-        FETCH_ROWS(pk, side0, KEYS, uint(begin), uint(len))
-        FETCH_ROWS(pv, side0 + TERMS * KEYS * ROW, KEYS, uint(begin), uint(len))
+        FETCH_ROWS(pk, side0, KEYS, uint(begin), uint(len), k_row)
+        FETCH_ROWS(pv, side0 + TERMS * KEYS * ROW, KEYS, uint(begin), uint(len), v_row)
     }
     // Scores become powers of two: exp2(s * factor - greatest * factor).
     const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
@@ -36,8 +37,8 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
         BARRIER;  // the tile is here, and nobody reads the other any more
         if (at + int(KEYS) < end) {
             const uint other = side0 + SIDE - (side - side0);
-            FETCH_ROWS(pk, other, KEYS, k0 + KEYS, uint(len))
-            FETCH_ROWS(pv, other + TERMS * KEYS * ROW, KEYS, k0 + KEYS, uint(len))
+            FETCH_ROWS(pk, other, KEYS, k0 + KEYS, uint(len), k_row)
+            FETCH_ROWS(pv, other + TERMS * KEYS * ROW, KEYS, k0 + KEYS, uint(len), v_row)
         }
         Sums s[DEEP * (KEYS / 16u)];
         UNROLL for (uint i = 0u; i < DEEP * (KEYS / 16u); i++) SUMS_ZERO(s[i])
@@ -145,7 +146,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
             const float share = inverse(whole);
             const uint row = row0 + i * 16u + half * 8u;
             if (row < sq) {
-                PTR(O) py = SKIP(O, y, bh * sq + row, d);
+                PTR(O) py = SKIP(O, ph, row, y_row);
                 UNROLL for (uint c = 0u; c < WIDE; c++) {
                     UNROLL for (uint e = 0u; e < 2u; e++) {
                         const uint column = c * 16u + e * 8u + LANE % 4u * 2u;

@@ -11,13 +11,13 @@
 #define AFTER (TERMS * KEYS * ROW + TILE_ROWS * PITCH)
 UNITS(AFTER > TERMS * TILE_ROWS * ROW ? AFTER : TERMS * TILE_ROWS * ROW)
 
-#define FETCH_HELD(P, first, limit)                                                      \
+#define FETCH_HELD(P, first, limit, pitch)                                               \
     UNROLL for (uint f = 0u; f < HELD; f++) {                                            \
         const uint g = f * 128u + THREAD, r = g / (2u * WIDE), c = g % (2u * WIDE);      \
         held[f].one = UVEC4(0u, 0u, 0u, 0u);                                           \
         held[f].two = held[f].one;                                                  \
         if (r < KEYS && (first) + r < (limit) && c * 8u < d)                             \
-            held[f] = eight_of(P, ((first) + r) * d + c * 8u, c * 8u, d);                \
+            held[f] = eight_of(P, ((first) + r) * (pitch) + c * 8u, c * 8u, d);          \
     }
 #define PLACE_HELD                                                                       \
     UNROLL for (uint f = 0u; f < HELD; f++) {                                            \
@@ -41,13 +41,14 @@ UNITS(AFTER > TERMS * TILE_ROWS * ROW ? AFTER : TERMS * TILE_ROWS * ROW)
 RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) y, const uint count,
                            const uint heads, const uint kv_heads, const uint sq, const uint sk, const uint d,
                            const uint mb, const uint mh, const uint mq, const uint mk, const uint each,
-                           const uint window, const float scale, const float cap) {
+                           const uint window, const uint q_row, const uint k_row, const uint v_row,
+                           const float scale, const float cap) {
     PLACE_TILE
     const uint work = TERMS * KEYS * ROW + WARP * 16u * DEEP * PITCH;
     const uint side = LANE / 16u;
     const uint row0 = q0 + WARP * 16u * DEEP + LANE % 16u;  // of this lane in the warp's first matrix
 
-    FETCH_ROWS(pq, 0u, TILE_ROWS, q0, sq)
+    FETCH_ROWS(pq, 0u, TILE_ROWS, q0, sq, q_row)
     COPIES_DONE
     BARRIER;
     MATRIX_A rows[TERMS * DEEP * WIDE];
@@ -64,13 +65,13 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
         }
     }
     Terms held[HELD];
-    FETCH_HELD(pk, uint(begin), uint(len))
+    FETCH_HELD(pk, uint(begin), uint(len), k_row)
     BARRIER;
     for (int at = begin; at < end; at += int(KEYS)) {
         const uint k0 = uint(at);
         PLACE_HELD
         BARRIER;
-        FETCH_HELD(pv, k0, uint(len))
+        FETCH_HELD(pv, k0, uint(len), v_row)
         UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
             SUMS s[DEEP];
             UNROLL for (uint i = 0u; i < DEEP; i++) {
@@ -139,7 +140,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
             }
         }
         BARRIER;  // values and weights are there
-        FETCH_HELD(pk, k0 + KEYS, uint(len))
+        FETCH_HELD(pk, k0 + KEYS, uint(len), k_row)
         UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
             MATRIX_A weights[TERMS * DEEP];
             UNROLL for (uint i = 0u; i < TERMS * DEEP; i++) {
@@ -164,7 +165,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
         SUMS share;
         SPREAD(share, i, inverse(whole))
         const uint mine = work + (i * 16u + LANE % 16u) * PITCH, row = row0 + i * 16u;
-        PTR(O) py = SKIP(O, y, bh * sq + (row < sq ? row : 0u), d);
+        PTR(O) py = SKIP(O, ph, row < sq ? row : 0u, y_row);
         UNROLL for (uint c = 0u; c < WIDE; c++) {
             SUMS_TIMES(out_[i * WIDE + c], share)
             WARP_MEET;

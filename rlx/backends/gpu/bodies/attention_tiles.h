@@ -1,8 +1,7 @@
 // What the attention kernels for honest f32 share: who sees whom, and two products of tiles of 64 by 64, made by 256
 // threads, each of which owns four rows and four columns.
-// C0: width of a head in units of 16, rounded up; C1: flags, 1 causal (a query sees no key after its own), 2 window
-// (none further than `window` from its own), 4 soft cap, 8 the number of keys is read from `lengths`; C2: mask 0 none,
-// 1 true keeps a key, 2 added to the score; C3: heads may be read four elements at a time. M is the mask's storage.
+// C0: width of a head in units of 16, rounded up; C1, C2: see attention_masks.h; C3: heads may be read four elements at a
+// time. M is the mask's storage.
 // Query i stands at key i + len - sq, where len is how many keys there are.
 #include "attention_masks.h"
 #include "quads.h"
@@ -45,18 +44,18 @@ RLX_FN vec4 bend4(const vec4 s, const float inverse_cap) {
 
 RLX_QUAD(quad, T, ALIGNED)
 
-// PRODUCT: s[column] = the sums over d of rows a0 … a0 + 63 of A times rows b0 … b0 + 63 of B, both (rows, d): of this
-// thread's four rows of A with its four of B. The first columns were fetched by PRODUCT_START, the next ones are on
+// PRODUCT: s[column] = the sums over d of rows a0 … a0 + 63 of A times rows b0 … b0 + 63 of B, rows of d elements that lie
+// a_row and b_row elements apart: of this thread's four rows of A with its four of B. The first columns were fetched by PRODUCT_START, the next ones are on
 // their way while these are used; so are the rows of X in APPLY.
-#define PRODUCT_START(A, a0, a_rows, B, b0, b_rows, d)                                    \
-    next_a = quad(A, (a0) + THREAD / 4u, THREAD % 4u * 4u, a_rows, d);                    \
-    next_b = quad(B, (b0) + THREAD / 4u, THREAD % 4u * 4u, b_rows, d);
+#define PRODUCT_START(A, a0, a_rows, a_row, B, b0, b_rows, b_row, d)                      \
+    next_a = quad(A, (a0) + THREAD / 4u, THREAD % 4u * 4u, a_rows, d, a_row);             \
+    next_b = quad(B, (b0) + THREAD / 4u, THREAD % 4u * 4u, b_rows, d, b_row);
 #define PLACE_COLUMNS(base, v)                                                            \
     ELEMENT(pool, base + QUAD_AT(THREAD % 4u * 4u, THREAD / 16u) * 4u + THREAD / 4u % 4u) = v.x;      \
     ELEMENT(pool, base + QUAD_AT(THREAD % 4u * 4u + 1u, THREAD / 16u) * 4u + THREAD / 4u % 4u) = v.y; \
     ELEMENT(pool, base + QUAD_AT(THREAD % 4u * 4u + 2u, THREAD / 16u) * 4u + THREAD / 4u % 4u) = v.z; \
     ELEMENT(pool, base + QUAD_AT(THREAD % 4u * 4u + 3u, THREAD / 16u) * 4u + THREAD / 4u % 4u) = v.w;
-#define PRODUCT(s, A, a0, a_rows, B, b0, b_rows, d)                                       \
+#define PRODUCT(s, A, a0, a_rows, a_row, B, b0, b_rows, b_row, d)                         \
     UNROLL for (uint tp = 0u; tp < 4u; tp++) s[tp] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);        \
     for (uint d0 = 0u; d0 < d; d0 += STEP) {                                              \
         BARRIER;                                                                          \
@@ -64,8 +63,8 @@ RLX_QUAD(quad, T, ALIGNED)
         PLACE_COLUMNS(1024u, next_b)                                                      \
         BARRIER;                                                                          \
         if (d0 + STEP < d) {                                                              \
-            next_a = quad(A, (a0) + THREAD / 4u, d0 + STEP + THREAD % 4u * 4u, a_rows, d); \
-            next_b = quad(B, (b0) + THREAD / 4u, d0 + STEP + THREAD % 4u * 4u, b_rows, d); \
+            next_a = quad(A, (a0) + THREAD / 4u, d0 + STEP + THREAD % 4u * 4u, a_rows, d, a_row); \
+            next_b = quad(B, (b0) + THREAD / 4u, d0 + STEP + THREAD % 4u * 4u, b_rows, d, b_row); \
         }                                                                                 \
         UNROLL for (uint tp = 0u; tp < STEP; tp++) {                                      \
             const vec4 row4 = pool[QUAD_AT(tp, TY)], column4 = pool[256u + QUAD_AT(tp, TX)]; \
@@ -76,16 +75,16 @@ RLX_QUAD(quad, T, ALIGNED)
         }                                                                                 \
     }
 
-// APPLY: Y[j] += the sums over the tile's 64 columns of `weights` times rows x0 … x0 + 63 of X (x_rows, d): of this
-// thread's four rows of weights, COLUMN(j) of X. `weights` are complete: a barrier comes first.
-#define FETCH_SLICE(X, x0, x_rows, d)                                                     \
+// APPLY: Y[j] += the sums over the tile's 64 columns of `weights` times rows x0 … x0 + 63 of X, x_row elements apart: of
+// this thread's four rows of weights, COLUMN(j) of X. `weights` are complete: a barrier comes first.
+#define FETCH_SLICE(X, x0, x_rows, x_row, d)                                              \
     UNROLL for (uint tn = 0u; tn < 2u; tn++) {                                            \
         const uint ta = THREAD + tn * 256u;                                               \
         if (ta < SLICE * 4u * WIDE)                                                       \
-            next_x[tn] = quad(X, (x0) + ta / (4u * WIDE), ta % (4u * WIDE) * 4u, x_rows, d); \
+            next_x[tn] = quad(X, (x0) + ta / (4u * WIDE), ta % (4u * WIDE) * 4u, x_rows, d, x_row); \
     }
-#define APPLY_START(X, x0, x_rows, d) FETCH_SLICE(X, x0, x_rows, d)
-#define APPLY(Y, X, x0, x_rows, d)                                                        \
+#define APPLY_START(X, x0, x_rows, x_row, d) FETCH_SLICE(X, x0, x_rows, x_row, d)
+#define APPLY(Y, X, x0, x_rows, x_row, d)                                                 \
     for (uint s0 = 0u; s0 < TILE; s0 += SLICE) {                                          \
         BARRIER;                                                                          \
         UNROLL for (uint tn = 0u; tn < 2u; tn++) {                                        \
@@ -93,7 +92,7 @@ RLX_QUAD(quad, T, ALIGNED)
         }                                                                                 \
         BARRIER;                                                                          \
         if (s0 + SLICE < TILE) {                                                          \
-            FETCH_SLICE(X, (x0) + s0 + SLICE, x_rows, d)                                  \
+            FETCH_SLICE(X, (x0) + s0 + SLICE, x_rows, x_row, d)                           \
         }                                                                                 \
         for (uint r = 0u; r < SLICE; r++) {                                               \
             const vec4 w = weights[(s0 + r) * 16u + TY];                                  \
@@ -114,28 +113,28 @@ RLX_QUAD(quad, T, ALIGNED)
         }                                                                                 \
     }
 
-// This thread's rows r0 … r0 + 3 of TO (rows, d), each times its part of factor.
-#define TILE_STORE(TO, Y, r0, rows, d, factor)                                            \
+// This thread's rows r0 … r0 + 3 of TO, `row` elements apart, each times its part of factor.
+#define TILE_STORE(TO, Y, r0, rows, row, d, factor)                                       \
     UNROLL for (uint j = 0u; j < WIDE; j++) Y[j] = times4(Y[j], factor);                  \
     if (TOGETHER && ALIGNED) {                                                            \
         UNROLL for (uint j = 0u; j < WIDE / 4u; j++) {                                    \
             const uint c = COLUMN(j * 4u);                                                \
             const vec4 y0 = Y[j * 4u], y1 = Y[j * 4u + 1u], y2 = Y[j * 4u + 2u], y3 = Y[j * 4u + 3u]; \
             if (c < d) {                                                                  \
-                if (r0 < rows) STORE4(T, TO, ((r0) * d + c) / 4u, VEC4(y0.x, y1.x, y2.x, y3.x));           \
-                if (r0 + 1u < rows) STORE4(T, TO, ((r0 + 1u) * d + c) / 4u, VEC4(y0.y, y1.y, y2.y, y3.y)); \
-                if (r0 + 2u < rows) STORE4(T, TO, ((r0 + 2u) * d + c) / 4u, VEC4(y0.z, y1.z, y2.z, y3.z)); \
-                if (r0 + 3u < rows) STORE4(T, TO, ((r0 + 3u) * d + c) / 4u, VEC4(y0.w, y1.w, y2.w, y3.w)); \
+                if (r0 < rows) STORE4(T, TO, ((r0) * (row) + c) / 4u, VEC4(y0.x, y1.x, y2.x, y3.x));           \
+                if (r0 + 1u < rows) STORE4(T, TO, ((r0 + 1u) * (row) + c) / 4u, VEC4(y0.y, y1.y, y2.y, y3.y)); \
+                if (r0 + 2u < rows) STORE4(T, TO, ((r0 + 2u) * (row) + c) / 4u, VEC4(y0.z, y1.z, y2.z, y3.z)); \
+                if (r0 + 3u < rows) STORE4(T, TO, ((r0 + 3u) * (row) + c) / 4u, VEC4(y0.w, y1.w, y2.w, y3.w)); \
             }                                                                             \
         }                                                                                 \
     } else {                                                                              \
         UNROLL for (uint j = 0u; j < WIDE; j++) {                                         \
             const uint c = COLUMN(j);                                                     \
             if (c < d) {                                                                  \
-                if (r0 < rows) STORE(T, TO, (r0) * d + c, Y[j].x);                        \
-                if (r0 + 1u < rows) STORE(T, TO, (r0 + 1u) * d + c, Y[j].y);              \
-                if (r0 + 2u < rows) STORE(T, TO, (r0 + 2u) * d + c, Y[j].z);              \
-                if (r0 + 3u < rows) STORE(T, TO, (r0 + 3u) * d + c, Y[j].w);              \
+                if (r0 < rows) STORE(T, TO, (r0) * (row) + c, Y[j].x);                        \
+                if (r0 + 1u < rows) STORE(T, TO, (r0 + 1u) * (row) + c, Y[j].y);              \
+                if (r0 + 2u < rows) STORE(T, TO, (r0 + 2u) * (row) + c, Y[j].z);              \
+                if (r0 + 3u < rows) STORE(T, TO, (r0 + 3u) * (row) + c, Y[j].w);              \
             }                                                                             \
         }                                                                                 \
     }

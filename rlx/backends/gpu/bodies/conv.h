@@ -52,7 +52,7 @@ RLX_FN float column_term(PTR(TA) x, PTR(b16) taps, const uint k, const bool live
 }
 
 #define FETCH_WEIGHTS(row, k) \
-    (SPARSE ? weights(pw, places, m0 + (row), rows, w_row, first, k, terms) : quad_w(pw, m0 + (row), k, rows, terms))
+    (SPARSE ? weights(pw, places, m0 + (row), rows, w_row, first, k, terms) : quad_w(pw, m0 + (row), k, rows, terms, terms))
 #define FETCH_COLUMN(k) column_term(x, taps, first + (k), live && (k) < terms, base, p0, p1, p2, s0, s1, s2)
 #define PLACE_WEIGHTS(side, f, v)                                           \
     {                                                                       \

@@ -1,6 +1,7 @@
-// What the tiles share: four neighbours of a matrix, and how results leave, with bias and activation. Uses HAS_BIAS, ACTIVATION, C_QUADS
+// What the tiles share: how results leave, with bias and activation. Uses HAS_BIAS, ACTIVATION, C_QUADS
 // and WIDE of the file that includes it; C is stored as TA, or as f32 where WIDE.
 #include "activation.h"
+#include "quads.h"
 #ifdef RLX_GLSL
 #define AS(T, p) PTR(T)(uvec2(p))
 #define FMA_QUAD(acc, s, v) acc = fma(vec4(s), v, acc);
@@ -16,23 +17,6 @@
         acc.w += v.w;                                                                      \
     }
 #endif
-
-// NAME(p, r, c, rows, columns, pitch): four neighbours of a matrix stored as S whose rows lie `pitch` elements apart, from
-// (r, c) on; zero outside rows x columns. ALIGNED: `columns`, `pitch`, the address and every c asked for are multiples of
-// four elements.
-#define RLX_QUAD_OF(NAME, S, ALIGNED)                                                                    \
-    RLX_FN vec4 NAME(PTR(S) p, const uint r, const uint c, const uint rows, const uint columns,          \
-                     const uint pitch) {                                                                 \
-        vec4 v = VEC4(0.0f, 0.0f, 0.0f, 0.0f);                                                           \
-        if (r >= rows || c >= columns) return v;                                                         \
-        const uint i = r * pitch + c;                                                                    \
-        if (ALIGNED) return LOAD4(S, p, i / 4u);                                                         \
-        v.x = LOAD(S, p, i);                                                                             \
-        if (c + 1u < columns) v.y = LOAD(S, p, i + 1u);                                                  \
-        if (c + 2u < columns) v.z = LOAD(S, p, i + 2u);                                                  \
-        if (c + 3u < columns) v.w = LOAD(S, p, i + 3u);                                                  \
-        return v;                                                                                        \
-    }
 
 RLX_FN vec4 bias_quad(PTR(f32) bias, const uint column, const uint n) {
     vec4 add = VEC4(0.0f, 0.0f, 0.0f, 0.0f);

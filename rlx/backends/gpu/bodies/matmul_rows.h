@@ -69,9 +69,9 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
         float acc[MANY];
         UNROLL for (uint r = 0u; r < MANY; r++) acc[r] = 0.0f;
         for (uint t = lane * 4u; t < (column < n ? k : 0u); t += 128u) {
-            const vec4 vb = quad_b(pb, column, t, n, k);
+            const vec4 vb = quad_b(pb, column, t, n, k, k);
             UNROLL for (uint r = 0u; r < MANY; r++) {
-                const vec4 va = quad_a(pa, r, t, m, k);
+                const vec4 va = quad_a(pa, r, t, m, k, k);
                 acc[r] = FMA(va.x, vb.x, acc[r]);
                 acc[r] = FMA(va.y, vb.y, acc[r]);
                 acc[r] = FMA(va.z, vb.z, acc[r]);
@@ -90,7 +90,7 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
         vec4 acc[MANY];
         UNROLL for (uint r = 0u; r < MANY; r++) acc[r] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
         for (uint t = lane; t < (column < n ? k : 0u); t += lanes) {
-            const vec4 vb = quad_b(pb, t, column, k, n);
+            const vec4 vb = quad_b(pb, t, column, k, n, n);
             UNROLL for (uint r = 0u; r < MANY; r++) {
                 if (r < m) {
                     const float va = LOAD(TA, pa, r * k + t);

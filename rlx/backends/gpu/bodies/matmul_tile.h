@@ -39,8 +39,8 @@
 SHARED vec4 tile_a[2u * BK * ROW_A];  // [side][k][row / 4]
 SHARED vec4 tile_b[2u * BK * ROW_B];
 
-RLX_QUAD_OF(quad_a, TA, A_QUADS)
-RLX_QUAD_OF(quad_b, TB, B_QUADS)
+RLX_QUAD(quad_a, TA, A_QUADS)
+RLX_QUAD(quad_b, TB, B_QUADS)
 
 // Quad number f of the slice from t on: along k in rows of the matrix (one that has k last), or along the extent. EXTENT
 // and `first` are the tile's side and start, `rows` the matrix's side, `pitch` what a row of a matrix that has k last holds.

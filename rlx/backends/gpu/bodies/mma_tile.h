@@ -114,7 +114,7 @@ SHARED uvec4 units[SIDES * SIDE > STAGE ? SIDES * SIDE : STAGE];
 #define HELD_copy uvec4
 #define HELD_split RLX_EIGHT
 #define RLX_OCTET_split(NAME, S, ALIGNED)                                                                \
-    RLX_QUAD_OF(NAME##_quad, S, ALIGNED)                                                                 \
+    RLX_QUAD(NAME##_quad, S, ALIGNED)                                                                 \
     RLX_FN RLX_EIGHT NAME(PTR(S) p, const uint r, const uint c, const uint rows, const uint columns,     \
                           const uint pitch) {                                                            \
         RLX_EIGHT v;                                                                                     \
