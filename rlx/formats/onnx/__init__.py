@@ -1,4 +1,5 @@
-"""ONNX models on any device: `load`, `Model`, an ONNX-Runtime-shaped `InferenceSession`, a `Backend` for onnx.backend.
+"""ONNX models on any device: `load`, `Model`, an ONNX-Runtime-shaped `InferenceSession`, a `Backend` for onnx.backend;
+and `save`, which writes an rlx graph as an ONNX model.
 
 Needs the `onnx` package (`pip install rlx[onnx]`).
 """
@@ -16,6 +17,8 @@ from rlx.formats.onnx.backend import Backend as Backend
 from rlx.formats.onnx.model import Model as Model
 from rlx.formats.onnx.model import Program as Program
 from rlx.formats.onnx.model import TensorInfo as TensorInfo
+from rlx.formats.onnx.save_model import save as save
+from rlx.formats.onnx.save_model import to_model as to_model
 from rlx.formats.onnx.session import InferenceSession as InferenceSession
 
 
@@ -37,4 +40,4 @@ def load(
     return Model(source, dims=dims, threads=threads, progress=progress)
 
 
-__all__ = ["Backend", "InferenceSession", "Model", "Program", "TensorInfo", "load"]
+__all__ = ["Backend", "InferenceSession", "Model", "Program", "TensorInfo", "load", "save", "to_model"]

@@ -1,0 +1,229 @@
+"""save: an rlx graph as an ONNX model."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from rlx.dtypes import as_dtype, f32
+from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
+from rlx.formats.onnx import save_families as save_families
+from rlx.formats.onnx.save_draft import CODES, Array, Draft, Value
+from rlx.formats.onnx.save_table import composed, writer_of
+from rlx.ir import Graph, Node, Tensor, TensorType
+from rlx.passes.rewriting import remove_dead
+from rlx.runtime import CompiledGraph, Weights
+
+OLDEST = 18  # reductions take their axes as an input from here on
+DEFAULT = 21
+MOST_INSIDE = (1 << 31) - (1 << 20)  # bytes of weights that fit a protobuf file beside the nodes
+SMALL = 1024  # bytes of a tensor that stays inside always: shapes and axes are read before external data
+ALIGNMENT = 64  # of a tensor in the file of external data
+PAST, PRESENT = "past.", "present."
+
+
+def save(
+    source: Graph | CompiledGraph,
+    path: str | os.PathLike[str],
+    *,
+    weights: Weights | Mapping[str, Any] | None = None,
+    opset: int = DEFAULT,
+    external_data: bool = False,
+) -> None:
+    """Writes a graph as an ONNX model.
+
+    Inputs and outputs keep names, shapes and dtypes. Params become initializers, with the values of `weights` (a
+    `Weights`, or arrays by name; a compiled graph has its own); one kept in f16 or bf16 stays so and is cast where it
+    is used. A state NAME becomes an input "past.NAME" and, where it is updated, an output "present.NAME". With
+    `external_data`, and always where the weights do not fit a protobuf file, they go to one file beside the model,
+    named after it with ".data". Both files are written under other names and put in place whole.
+    Opsets: 18 to the newest of the installed onnx.
+
+    Raises: UnsupportedOp naming every node that cannot be written; GraphError naming every weight that has no value;
+    ShapeError or DTypeError for one that does not fit; ModelFormatError when a file cannot be written. Nothing is
+    written then.
+    """
+    target = Path(os.fspath(path))
+    model, tensors = _written(source, weights, opset)
+    outside = external_data or sum(a.nbytes for a in tensors.values()) > MOST_INSIDE
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+            made = Path(folder)
+            if outside:
+                data = target.with_name(f"{target.name}.data")
+                large = {n: a for n, a in tensors.items() if a.nbytes >= SMALL}
+                _write_outside(model, large, data.name, made / "data")
+                tensors = {n: a for n, a in tensors.items() if n not in large}
+            model.graph.initializer.extend(_tensor(n, a) for n, a in tensors.items())
+            _write(made / "model", model.SerializeToString())
+            if outside:
+                target.unlink(missing_ok=True)  # the old model must not be seen beside the new data
+                os.replace(made / "data", data)
+            os.replace(made / "model", target)
+    except OSError as error:
+        raise ModelFormatError(f"{target}: cannot be written: {error.strerror or error}") from error
+
+
+def to_model(
+    source: Graph | CompiledGraph, weights: Weights | Mapping[str, Any] | None = None, opset: int = DEFAULT
+) -> onnx.ModelProto:
+    """What `save` writes, as an onnx.ModelProto that holds its weights. Raises: as `save`."""
+    model, tensors = _written(source, weights, opset)
+    model.graph.initializer.extend(_tensor(n, a) for n, a in tensors.items())
+    return model
+
+
+# -- the graph
+
+
+def _written(
+    source: Graph | CompiledGraph, weights: Weights | Mapping[str, Any] | None, opset: int
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The model without its tensors, and these."""
+    newest = onnx.defs.onnx_opset_version()
+    if not OLDEST <= opset <= newest:
+        raise UnsupportedOp(
+            f"save: opset {opset}; rlx writes {OLDEST} to {newest}, what the installed onnx knows"
+        )
+    if isinstance(source, CompiledGraph):
+        graph, weights = source.graph, source.weights if weights is None else weights
+    elif isinstance(source, Graph):
+        graph = source
+    else:
+        raise GraphError(
+            f"save: got a {type(source).__name__}; expected a Graph or a CompiledGraph (of a jitted function f: "
+            "f.graph(*arguments), of a model: model.compiled(…))"
+        )
+    graph = composed(remove_dead(graph))
+    names = [*graph.inputs, *graph.params, *(PAST + s for s in graph.states), *graph.outputs]
+    names += [PRESENT + s for s in graph.updates]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise GraphError(
+            f"save: the model would have several values named {twice}; rename inputs, outputs or params"
+        )
+    draft = Draft(opset, names)
+    tensors = _weights(graph, weights)
+    values = {t.id: Value(n, t.dtype) for n, t in graph.inputs.items()}
+    values |= {t.id: Value(PAST + n, t.dtype) for n, t in graph.states.items()}
+    for name, t in graph.params.items():
+        if name in tensors:
+            draft.label = name
+            values[t.id] = draft.cast(Value(name, as_dtype(tensors[name].dtype)), t.dtype)
+    for node in graph.nodes:
+        if node.op.name == "constant":
+            values[node.output.id] = draft.const(node.attrs["value"], node.output.dtype)
+        elif not node.op.leaf:
+            draft.label = node.label or node.op.name
+            for t, v in zip(
+                node.outputs, _outputs(draft, node, [values[t.id] for t in node.inputs]), strict=True
+            ):
+                assert v.dtype == t.dtype, f"{node}: written as {v.dtype}, not {t.dtype}"
+                values[t.id] = v
+    results = {**graph.outputs, **{PRESENT + n: t for n, t in graph.updates.items()}}
+    draft.finish({n: values[t.id] for n, t in results.items()})
+    given = {**graph.inputs, **{PAST + n: t for n, t in graph.states.items()}}
+    made = helper.make_graph(draft.nodes, graph.name, _infos(given), _infos(results))
+    imports = [helper.make_opsetid("", opset)]
+    version = max(8, helper.find_min_ir_version_for(imports))
+    model = helper.make_model(made, opset_imports=imports, ir_version=version, producer_name="rlx")
+    return model, {**tensors, **draft.constants}
+
+
+def _outputs(draft: Draft, node: Node, inputs: list[Value]) -> list[Value]:
+    if all(t.size == 0 for t in node.outputs):
+        return [draft.const(np.zeros(t.shape, t.dtype.np), t.dtype) for t in node.outputs]
+    if node.inputs and all(t.size == 0 for t in node.inputs):
+        # What an op makes of nothing at all is known: zeros, ones, NaN. Runtimes differ there.
+        found = evaluate_node(node, [np.zeros(t.shape, t.dtype.np) for t in node.inputs])
+        return [draft.const(a, t.dtype) for a, t in zip(found, node.outputs, strict=True)]
+    writer = writer_of(node)
+    assert writer is not None
+    made = writer(draft, node, inputs)
+    return [made] if isinstance(made, Value) else list(made)
+
+
+def evaluate_node(node: Node, arrays: list[Array]) -> list[Array]:
+    """The outputs of a node by its definition, in its own dtypes."""
+    made = node.op.reference(*arrays, **node.attrs)
+    return [np.asarray(a) for a in (made if isinstance(made, tuple) else (made,))]
+
+
+def _infos(tensors: Mapping[str, Tensor]) -> list[Any]:
+    return [helper.make_tensor_value_info(n, CODES[t.dtype.name], t.shape) for n, t in tensors.items()]
+
+
+# -- weights
+
+
+def _weights(graph: Graph, weights: Weights | Mapping[str, Any] | None) -> dict[str, Array]:
+    """The values of the params that the graph reads. Raises: GraphError naming all that are missing."""
+    read = {t.id for n in graph.nodes for t in n.inputs} | {t.id for t in graph.results()}
+    wanted = {n: t.type for n, t in graph.params.items() if t.id in read}
+    held = set(weights.dtypes() if isinstance(weights, Weights) else weights or ())
+    missing = sorted(set(wanted) - held)
+    if missing:
+        raise GraphError(
+            f"save: {len(missing)} weights of graph {graph.name!r} have no value: {missing}; give them with weights="
+        )
+    if isinstance(weights, Weights):
+        return {n: _checked(n, weights.get(n), t) for n, t in wanted.items()}
+    return {n: _checked(n, np.asarray((weights or {})[n]), t) for n, t in wanted.items()}
+
+
+def _checked(name: str, array: Any, declared: TensorType) -> Array:
+    if array.shape != declared.shape:
+        raise ShapeError(f"save: weight {name!r} is {array.shape}; the graph declares {declared}")
+    dtype = as_dtype(array.dtype)
+    if dtype != declared.dtype and not (declared.dtype == f32 and dtype.is_half):
+        raise DTypeError(f"save: weight {name!r} is {dtype}; the graph declares {declared}")
+    return np.ascontiguousarray(array).reshape(declared.shape)
+
+
+# -- files
+
+
+def _tensor(name: str, array: Array) -> TensorProto:
+    made = TensorProto(name=name, data_type=CODES[as_dtype(array.dtype).name], dims=array.shape)
+    made.raw_data = _little(array).tobytes()
+    return made
+
+
+def _little(array: Array) -> Array:
+    """The array with its bytes in the order that ONNX stores."""
+    return array if sys.byteorder == "little" else array.byteswap()
+
+
+def _write_outside(model: onnx.ModelProto, tensors: Mapping[str, Array], location: str, path: Path) -> None:
+    """Writes all tensors into one file, and into the model where each lies."""
+    with open(path, "wb") as file:
+        for name, array in tensors.items():
+            file.write(b"\0" * (-file.tell() % ALIGNMENT))
+            made = model.graph.initializer.add(
+                name=name, data_type=CODES[as_dtype(array.dtype).name], dims=array.shape,
+                data_location=TensorProto.EXTERNAL,
+            )  # fmt: skip
+            entries = {"location": location, "offset": str(file.tell()), "length": str(array.nbytes)}
+            for key, value in entries.items():
+                made.external_data.add(key=key, value=value)
+            file.write(_little(array).data)
+        _settle(file)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        _settle(file)
+
+
+def _settle(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
