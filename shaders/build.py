@@ -11,7 +11,6 @@ A shader says what it is compiled to in comment lines of its head:
                                           or .tools/bin/glslang
     // unroll: yes                        spirv-opt unrolls the loops marked so and splits local arrays: a driver that
                                           does not would keep them in memory
-
     // subgroups: yes                     each module twice: <name>.subgroup.spv, with -DRLX_SUBGROUPS, is for devices
                                           whose threads may read each other's registers
 

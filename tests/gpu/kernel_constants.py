@@ -14,6 +14,7 @@ CONSTANTS: dict[str, tuple[tuple[int, ...], ...]] = {
     "gather": ((),),
     "transpose": ((),),
     "transpose_pairs": ((),),
+    "transpose_wide": ((),),
     "matmul_int": ((0, 1, 1),),
 }
 # Families with kernels of their own: constants_<family>.py beside this file.

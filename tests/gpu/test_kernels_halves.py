@@ -91,14 +91,29 @@ def test_sums_and_maxima(shape: tuple[int, ...], axis: int, at_once: int, dtype:
 
 @on_both
 @pytest.mark.parametrize(
-    "shape, perm, pairs",
-    [((66, 130), (1, 0), True), ((64, 64), (1, 0), True), ((3, 34, 98), (0, 2, 1), True),
-     ((16, 2, 20), (2, 1, 0), None), ((65, 130), (1, 0), False), ((66, 129), (1, 0), False),
-     ((3, 2, 40, 34), (1, 0, 3, 2), True)],
+    "shape, perm, stem",
+    [((66, 130), (1, 0), "transpose_pairs"), ((32, 32), (1, 0), "transpose_pairs"),
+     ((3, 34, 98), (0, 2, 1), "transpose_pairs"), ((16, 2, 20), (2, 1, 0), None), ((65, 130), (1, 0), "transpose"),
+     ((66, 129), (1, 0), "transpose"), ((3, 2, 40, 34), (1, 0, 3, 2), "transpose_pairs"),
+     ((64, 64), (1, 0), "transpose_wide"), ((136, 200), (1, 0), "transpose_wide"),
+     ((3, 48, 264), (0, 2, 1), "transpose_wide"), ((3, 2, 56, 72), (1, 0, 3, 2), "transpose_wide"),
+     ((56, 3, 80), (1, 2, 0), "transpose_wide")],
 )  # fmt: skip
-def test_transposition(shape: tuple[int, ...], perm: tuple[int, ...], pairs: bool | None, backend: str) -> None:
+def test_transposition(shape: tuple[int, ...], perm: tuple[int, ...], stem: str | None, backend: str) -> None:
     x = np.random.default_rng(0).integers(0, 1 << 16, shape, np.uint16).view(np.float16)
-    if pairs is not None:
-        assert _kernel("transpose", x, perm=perm)[0] == ("transpose_pairs" if pairs else "transpose")
+    if stem is not None:
+        assert _kernel("transpose", x, perm=perm)[0] == stem
     got = run("transpose", x, perm=perm, backend=backend)
     np.testing.assert_array_equal(got.view(np.uint16), x.transpose(perm).view(np.uint16))
+
+
+@on_both
+@pytest.mark.parametrize(
+    "shape, perm, wide",
+    [((64, 64), (1, 0), True), ((132, 68), (1, 0), True), ((2, 52, 100), (0, 2, 1), True), ((50, 64), (1, 0), False),
+     ((44, 64), (1, 0), False)],
+)  # fmt: skip
+def test_transposition_of_words(shape: tuple[int, ...], perm: tuple[int, ...], wide: bool, backend: str) -> None:
+    x = np.random.default_rng(0).integers(0, 1 << 32, shape, np.uint32).view(np.int32)
+    assert _kernel("transpose", x, perm=perm)[0] == ("transpose_wide" if wide else "transpose")
+    np.testing.assert_array_equal(run("transpose", x, perm=perm, backend=backend), x.transpose(perm))

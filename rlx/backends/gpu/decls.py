@@ -77,6 +77,13 @@ TRANSPOSE = declare(
 TRANSPOSE_PAIRS = declare(
     KernelDecl("transpose_pairs", _read("x") + _write("y") + _u32("tiles", "rows", "cols", "pitch", "batch"))
 )
+TRANSPOSE_WIDE = declare(
+    KernelDecl(
+        "transpose_wide",
+        _read("x") + _write("y") + _u32("tiles", "rows", "cols", "pitch", "batch"),
+        defines=(("U", ("b2", "b4")),),
+    )
+)
 _PLACES = ("d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2")
 _PAIRS = ("AB", ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16"))
 MATMUL = declare(

@@ -21,6 +21,7 @@ from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
 
 _TILE = 32
+_WIDE_LEAST = 48  # rows and columns from which the tiles of sixteen-byte accesses are filled well
 _LAUNCHES = 16  # of the transposition kernel at most, for dimensions outside its matrices
 _NEEDS = {1: "8bit_storage", 2: "16bit_storage"}
 
@@ -64,14 +65,23 @@ def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) 
     if math.prod(lead) > _LAUNCHES or math.prod(dims) >= MAX_INDEX:
         return False
     rows, cols = dims[-2:]
-    tiles = matrices * math.ceil(rows / _TILE) * math.ceil(cols / _TILE)
-    kernel = FileKernel("transpose", (("U", f"b{source.storage.itemsize}"),))
-    batch = outer[-1] if outer else 0
-    whole = all((v.slot.offset + 2 * v.start) % 4 == 0 for v in (source, target))
-    if source.storage.itemsize == 2 and whole and all(n % 2 == 0 for n in (rows, cols, pitch, *outer)):
+    size, batch = source.storage.itemsize, outer[-1] if outer else 0
+    across = down = _TILE
+    kernel = FileKernel("transpose", (("U", f"b{size}"),))
+
+    def aligned(unit: int) -> bool:
+        """Whether rows, columns and matrices of both begin at multiples of `unit` bytes."""
+        starts = all((v.slot.offset + size * v.start) % unit == 0 for v in (source, target))
+        return starts and all(n * size % unit == 0 for n in (rows, cols, pitch, *outer))
+
+    if size in (2, 4) and aligned(16) and min(rows, cols) >= _WIDE_LEAST:
+        kernel = FileKernel("transpose_wide", (("U", f"b{size}"),))
+        pitch, batch = pitch * size // 16, batch * size // 16
+        across, down = 256 // size, 64
+    elif size == 2 and aligned(4):
         kernel = FileKernel("transpose_pairs")
         rows, cols, pitch, batch = rows // 2, cols // 2, pitch // 2, batch // 2
-        tiles = matrices * math.ceil(rows / _TILE) * math.ceil(cols / _TILE)
+    tiles = matrices * math.ceil(rows / down) * math.ceil(cols / across)
     for at in itertools.product(*(range(n) for n in lead)):
         parts = []
         for v in (source, target):
