@@ -125,7 +125,7 @@ def onnxruntime_encoder(weights: Mapping[str, Array], threads: int) -> Encode:
     return encode
 
 
-class _Writer:
+class Writer:
     """Collects ONNX nodes and initializers."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ def onnx_model(weights: Mapping[str, Array]) -> Any:
     """The ONNX graph: MatMul and Add, Softmax, Erf for gelu, LayerNormalization, opset 17."""
     from onnx import TensorProto, helper
 
-    w = _Writer()
+    w = Writer()
     heads, d = CONFIG.num_attention_heads, CONFIG.hidden_size
     ints = np.int64
 

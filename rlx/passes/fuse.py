@@ -1,6 +1,6 @@
-"""Fusion: bias and activation go into the matmul before them; elementwise regions become one `fused` node each.
+"""Fusion: bias and activation go into the matmul or conv before them; elementwise regions become one `fused` node each.
 
-Halves inside a region are rounded where they were stored before; between a matmul and its epilogue they are not.
+Halves inside a region are rounded where they were stored before; between a product and its epilogue they are not.
 """
 
 from __future__ import annotations
@@ -17,37 +17,43 @@ from rlx.passes.rewriting import Maker, SupportOf, native_everywhere, remove_dea
 from rlx.passes.trees import explicit, literal, node_trees
 
 _LABEL = 120  # characters: two names as exporters make them
+_BIAS_AXIS = {"matmul": -1, "conv": 1}  # op with an epilogue -> the axis of its result that a bias lies along
 
 
 def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """matmul + bias, and an activation after either, as one matmul node where nothing else reads what lies between."""
+    """A matmul or conv, its bias, and an activation after either, as one node where nothing else reads what lies
+    between."""
     uses = use_counts(graph)
 
     def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         for k, x in enumerate(inputs):
             product = x.node
-            if product.op.name != "matmul" or uses[node.inputs[k].id] != 1 or product.attrs["activation"] is not None:
+            name = product.op.name
+            if name not in _BIAS_AXIS or uses[node.inputs[k].id] != 1 or product.attrs["activation"] is not None:
                 continue
             found: tuple[tuple[Tensor, ...], dict[str, object]] | None = None
             if node.op.name == "add" and len(product.inputs) == 2 and x.type == node.outputs[0].type:
-                bias = _bias(new, inputs[1 - k], x)
+                bias = _bias(new, inputs[1 - k], x, _BIAS_AXIS[name])
                 if bias is not None:
                     found = (*product.inputs, bias), dict(product.attrs)
             else:
-                name = _activation(node)
-                if name is not None:
-                    found = product.inputs, {**product.attrs, "activation": name}
-            if found is not None and support(trial("matmul", [t.type for t in found[0]], found[1])) == "native":
-                return new.add("matmul", *found, label=node.label or product.label)
+                activation = _activation(node)
+                if activation is not None:
+                    found = product.inputs, {**product.attrs, "activation": activation}
+            if found is not None and support(trial(name, [t.type for t in found[0]], found[1])) == "native":
+                return new.add(name, *found, label=node.label or product.label)
         return None
 
     return remove_dead(rebuild(graph, rewrite)[0])
 
 
-def _bias(new: Graph, t: Tensor, product: Tensor) -> Tensor | None:
-    """t as a vector when it is one value a column of the product, of its kind."""
-    t, n = source(t), product.shape[-1]
-    if t.size != n or t.shape[-1:] != (n,) or t.dtype.is_float != product.dtype.is_float:
+def _bias(new: Graph, t: Tensor, product: Tensor, axis: int) -> Tensor | None:
+    """t as a vector when it is one value a place of the product's axis, of the product's kind."""
+    t = source(t)
+    axis %= product.ndim
+    n, after = product.shape[axis], product.ndim - 1 - axis  # how many axes follow
+    place = t.ndim - 1 - after
+    if place < 0 or t.size != n or t.shape[place] != n or t.dtype.is_float != product.dtype.is_float:
         return None
     return t if t.shape == (n,) else new.add("reshape", (t,), {"shape": (n,)}, t.node.label)[0]
 

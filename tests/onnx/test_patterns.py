@@ -132,3 +132,56 @@ def test_a_residual_layer_norm_is_one_op() -> None:
     shapes = {"x": [2, 3, 8], "r": [2, 3, 8]}
     proto = model(nodes, shapes, {"y": None, "s": None}, {"g": f32(8), "b": f32(8)})
     assert ran(proto, {"x": f32(2, 3, 8), "r": f32(2, 3, 8)}) == {"add_layer_norm": 1}
+
+
+def normalized(x: list[int], w: tuple[int, ...], bias: bool = False, **attributes: int) -> onnx.ModelProto:
+    """Conv, BatchNormalization, Relu with random constant weights."""
+    channels = w[0]
+    weights = {"w": f32(*w), **{n: f32(channels) for n in ("gamma", "beta", "mean")}}
+    weights["var"] = RNG.uniform(0.1, 2, channels).astype(np.float32)
+    if bias:
+        weights["b"] = f32(channels)
+    nodes = [
+        node("Conv", "x w b" if bias else "x w", "c", **attributes),
+        node("BatchNormalization", "c gamma beta mean var", "n", epsilon=1e-3),
+        node("Relu", "n", "y"),
+    ]
+    return model(nodes, {"x": x}, {"y": None}, weights)
+
+
+@pytest.mark.parametrize("bias", (False, True))
+@pytest.mark.parametrize("groups", (1, 4))
+def test_a_convolution_and_its_normalization_are_one(device: str, bias: bool, groups: int) -> None:
+    proto = normalized([2, 4, 6, 7], (8, 4 // groups, 3, 3), bias, group=groups)
+    assert ran(proto, {"x": f32(2, 4, 6, 7)}, device) == {"conv": 1}
+
+
+def test_a_convolution_read_twice_keeps_its_normalization_apart() -> None:
+    proto = normalized([1, 4, 5, 5], (4, 4, 1, 1))
+    proto.graph.node.append(node("Add", "c y", "z"))
+    proto.graph.output[0].name = "z"
+    assert ran(proto, {"x": f32(1, 4, 5, 5)}) == {"conv": 1, "fused": 1}
+
+
+def test_two_convolutions_with_one_weight_keep_their_own_normalizations() -> None:
+    """The normalized weights are other values than the initializer's, and than each other's."""
+    weights = {"w": f32(64, 64, 1, 1), "one": f32(64), "two": f32(64), "zero": np.zeros(64, np.float32)}
+    weights["var"] = RNG.uniform(0.5, 2, 64).astype(np.float32)
+    nodes = [
+        node("Conv", "x w", "c"), node("BatchNormalization", "c one zero zero var", "m"),
+        node("Conv", "m w", "d"), node("BatchNormalization", "d two zero zero var", "y"),
+    ]  # fmt: skip
+    assert ran(model(nodes, {"x": [1, 64, 3, 3]}, {"y": None}, weights), {"x": f32(1, 64, 3, 3) * 0.01}) == {
+        "conv": 2
+    }
+
+
+def test_a_normalization_that_divides_by_zero_stays_as_it_is() -> None:
+    proto = normalized([1, 4, 5, 5], (4, 4, 1, 1))
+    for i in proto.graph.initializer:
+        if i.name == "var":
+            i.CopyFrom(onnx.numpy_helper.from_array(np.full(4, -1e-3, np.float32), "var"))
+    loaded = rlx.onnx.load(proto)
+    got = loaded.run({"x": f32(1, 4, 5, 5)})["y"]
+    assert not np.isfinite(got).all()
+    assert loaded.programs[-1].graph.program.nodes[-1].op.name != "conv"

@@ -273,6 +273,27 @@ def test_bias_and_activation_go_into_the_product(activation: str, bias: Any) -> 
     assert differences(g, results(g, feeds), results(after, feeds)) == []
 
 
+def convolution(g: Graph, channels: int = 5) -> Tensor:
+    return ops.conv(g.input("x", (2, 3, 6, 6)), g.param("w", (channels, 3, 3, 3)), pads=1)
+
+
+@pytest.mark.parametrize("bias", [(5, 1, 1), (1, 5, 1, 1)])
+def test_bias_and_activation_go_into_the_convolution(bias: tuple[int, ...]) -> None:
+    g = Graph("epilogue")
+    g.output("y", ops.relu(convolution(g) + g.param("b", bias)))
+    after = fuse_epilogues(g)
+    assert set(names(after)) <= {"conv", "reshape"}
+    feeds = data(g)
+    assert differences(g, results(g, feeds), results(after, feeds)) == []
+
+
+def test_what_is_no_bias_of_a_convolution_stays() -> None:
+    for channels, shape in ((6, (6,)), (6, (6, 1)), (5, (2, 1, 1, 1)), (5, (5, 6, 1)), (5, (1, 1, 1))):
+        g = Graph("no bias")
+        g.output("y", convolution(g, channels) + g.param("b", shape))
+        assert names(fuse_epilogues(g)) == ["conv", "add"]
+
+
 def test_a_product_needed_elsewhere_keeps_its_bias_apart() -> None:
     g = Graph("shared")
     y = product(g)

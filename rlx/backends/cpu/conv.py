@@ -1,5 +1,4 @@
-"""Convolution on the CPU: products with columns made block by block, 1x1 kernels as plain products, depthwise kernels
-as shifted multiplications; im2col."""
+"""Convolution on the CPU: products with columns made block by block, 1x1 kernels as plain products; im2col."""
 
 from __future__ import annotations
 
@@ -11,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
+from rlx.backends.cpu.conv_depthwise import bind_depthwise
 from rlx.backends.cpu.expr_eval import bind_trees
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.matmul import multiply
 from rlx.backends.cpu.movement import copies
 from rlx.backends.cpu.rows import F32, working
-from rlx.backends.cpu.windows import Ints, at_tap, padded, view_windows
+from rlx.backends.cpu.windows import padded, view_windows
 from rlx.dtypes import f32
 from rlx.ir import Expr, Node, get_op
 from rlx.ir import expr as ex
@@ -24,7 +24,6 @@ from rlx.ops.linalg import ACTIVATIONS
 
 _NS_A_FLOP = 1 / 100
 _COLUMNS = 1 << 18  # elements of a block of columns: stays in the second-level cache
-_SHIFTED = 1 << 15  # elements of a depthwise block
 
 
 @cpu_kernel("conv")
@@ -36,9 +35,14 @@ def bind_conv(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
         steps.append(partial(np.copyto, out, 0, "unsafe"))
         return steps + _finish(node, out, ins, out, slice(None), ctx, None)
     w = padded(w, (), dtype, 0, ctx, steps)
-    x = padded(x, node.attrs["pads"], dtype, 0, ctx, steps)
     if w.shape[1] == 1 and node.attrs["groups"] > 1:
-        return steps + _depthwise(node, x, w, ins, out, ctx)
+        x = padded(x, (), dtype, 0, ctx, steps)
+
+        def finish(sums: Array, result: Array, channels: slice, thread: int) -> list[Step]:
+            return _finish(node, sums, ins, result, channels, ctx, thread, axis=0)
+
+        return steps + bind_depthwise(node.attrs, x, w, out, ctx, finish)
+    x = padded(x, node.attrs["pads"], dtype, 0, ctx, steps)
     return steps + _by_columns(node, x, w, ins, out, ctx)
 
 
@@ -123,71 +127,6 @@ def _blocks(height: int, line: int, terms: int, others: int) -> list[slice]:
         parts = min(height, 2)
     most = -(-height // parts)
     return [slice(i, min(height, i + most)) for i in range(0, height, most)]
-
-
-def _depthwise(
-    node: Node, x: Array, w: Array, ins: Sequence[Array], out: Array, ctx: BindContext
-) -> list[Step]:
-    """One input channel a group: the image times each weight of the kernel, shifted, added up block by block."""
-    attrs, kernel = node.attrs, w.shape[2:]
-    channels, each = x.shape[1], w.shape[0] // x.shape[1]
-    counts = out.shape[2:]
-    factors = w.reshape(channels, each, *kernel)
-    target = out.reshape(len(out), channels, each, *counts)
-    wide = _wide_rows(x, kernel, attrs, counts)
-    size = math.prod(counts) if wide is None else wide
-    block = max(1, _SHIFTED // max(1, size))
-    parts = [slice(i, min(channels, i + block)) for i in range(0, channels, block)]
-    pieces = [(n, j, part) for n in range(len(out)) for part in parts for j in range(each)]
-    flat = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
-    marks = ctx.mark()
-
-    def bind(piece: int, thread: int) -> list[Step]:
-        ctx.back_to(marks, thread)
-        n, j, part = pieces[piece]
-        length = part.stop - part.start
-        shape = (length, *counts) if wide is None else (length, math.prod(x.shape[2:]))
-        made, term = ctx.scratch(shape, x.dtype, thread), ctx.scratch(shape, x.dtype, thread)
-        total = made
-        if wide is not None:
-            total, term = made[:, :wide], term[:, :wide]
-            made = made.reshape(length, *x.shape[2:])[(slice(None), *(slice(0, c) for c in counts))]
-        steps: list[Step] = []
-        for tap in np.ndindex(*kernel):
-            if wide is None:
-                at: Any = (n, part, *at_tap(tap, attrs["strides"], attrs["dilations"], counts))
-                seen = x[at]
-            else:
-                start = _offset(tap, attrs["dilations"], x.shape[2:])
-                seen = flat[n, part, start : start + wide]
-            factor = factors[(part, j, *tap)].reshape(length, *(1,) * (len(shape) - 1))
-            first = not any(tap)
-            steps.append(partial(np.multiply, seen, factor, total if first else term))
-            if not first:
-                steps.append(partial(np.add, total, term, total))
-        result = target[n, part, j]
-        every = slice(part.start * each + j, (part.stop - 1) * each + j + 1, each)
-        return steps + _finish(node, made, ins, result, every, ctx, thread, axis=0)
-
-    work = out.size * math.prod(kernel) * 0.35
-    return ctx.split(len(pieces), work, bind)
-
-
-def _offset(tap: Sequence[int], dilations: Ints, sizes: Ints) -> int:
-    at = 0
-    for t, d, n in zip(tap, dilations, sizes, strict=True):
-        at = at * n + t * d
-    return at
-
-
-def _wide_rows(x: Array, kernel: Ints, attrs: Any, counts: Ints) -> int | None:
-    """How many elements of a channel, counted through its padded rows, cover the output: with stride 1 shifts are plain
-    offsets then, and loops as long as the image. None where they are not, or where the padding is much."""
-    if set(attrs["strides"]) != {1} or not x.flags.c_contiguous:
-        return None
-    last = _offset([k - 1 for k in kernel], attrs["dilations"], x.shape[2:])
-    size = math.prod(x.shape[2:]) - last
-    return size if size <= 1.6 * math.prod(counts) else None
 
 
 @cpu_kernel("im2col")

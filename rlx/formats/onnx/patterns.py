@@ -1,4 +1,5 @@
-"""What exporters write out in small operators, put together again: a product's bias and activation, gelu, attention.
+"""What exporters write out in small operators, put together again: a product's bias and activation, gelu, attention, a
+convolution's normalization.
 
 Each rule gives what the operators gave, rounded less often. Rules look at the graph built so far, node by node; what
 they leave unused is dropped with everything else that no result needs.
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rlx.formats.onnx.elements import Array
 from rlx.ir import Graph, Node, Tensor, rebuild
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "tanh": "tanh", "sigmoid": "sigmoid"}
@@ -41,6 +43,8 @@ class _Rules:
             made = self._gelu(new, inputs)
         elif name == "matmul" and len(inputs) == 2:
             made = self._attention(new, node, inputs)
+        elif name == "batch_norm":
+            made = self._normalized(new, node, inputs)
         if made is None and (name in _ACTIVATIONS):
             made = self._activation(new, node, inputs)
         return None if made is None else (made,)
@@ -69,6 +73,29 @@ class _Rules:
         if node.attrs.get("approximate") == "tanh":
             word = "gelu_tanh"
         return new.add("matmul", x.node.inputs, {**x.node.attrs, "activation": word})[0]
+
+    def _normalized(self, new: Graph, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
+        """A convolution and the batch norm of its result, all weights known: with s = gamma / sqrt(var + eps) the
+        convolution by w · s plus (bias - mean) · s + beta. Worked out in f64 and rounded once."""
+        x = inputs[0]
+        if not self._once(x, "conv") or x.node.attrs["activation"] is not None or x.dtype.is_half:
+            return None
+        image, weight, *bias = x.node.inputs
+        values = [_constant(t) for t in (weight, *inputs[1:], *bias)]
+        if any(v is None for v in values):
+            return None
+        w, gamma, beta, mean, var, *b = (np.asarray(v, np.float64) for v in values)
+        with np.errstate(all="ignore"):
+            scale = gamma.reshape(-1) / np.sqrt(var.reshape(-1) + node.attrs["eps"])
+            shift = ((b[0] if b else 0.0) - mean.reshape(-1)) * scale + beta.reshape(-1)
+            made = [v.astype(x.dtype.np) for v in (w * scale.reshape(-1, *(1,) * (w.ndim - 1)), shift)]
+        if not all(np.isfinite(v).all() for v in made):
+            return None
+        folded = []
+        for value in made:  # without a name: they are other values than the initializer's
+            value.flags.writeable = False
+            folded.append(new.add("constant", (), {"value": value})[0])
+        return new.add("conv", (image, *folded), x.node.attrs)[0]
 
     def _gelu(self, new: Graph, inputs: Sequence[Tensor]) -> Tensor | None:
         """½ · x · (1 + erf(x / √2)), its factors in any order."""
@@ -140,6 +167,15 @@ class _Rules:
         return new.add(
             "attention", given, {"scale": scale, "causal": False, "window": None, "softcap": None}
         )[0]
+
+
+def _constant(t: Tensor) -> Array | None:
+    """The value of a constant, reshaped or not."""
+    shape = t.shape
+    while t.node.op.name == "reshape":
+        t = t.node.inputs[0]
+    value: Array | None = t.node.attrs["value"] if t.node.op.name == "constant" else None
+    return None if value is None else value.reshape(shape)
 
 
 def _scalar(t: Tensor) -> float | None:

@@ -1,0 +1,79 @@
+"""Convolutions on the CPU, in every way they are computed, against the float64 definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx.ops as ops
+from tests.cpu.programs import check, data, run_both
+
+# (image, kernel, strides, dilations, pads): as wide as the image, narrower, wider, phases that are not all read.
+DEPTHWISE = [
+    ((14, 14), (3, 3), 1, 1, 1),
+    ((7, 5), (3, 3), 2, 1, 1),
+    ((8, 8), (3, 3), 2, 1, 1),
+    ((9, 9), (3, 3), 1, 1, 0),
+    ((9, 9), (5, 3), (2, 1), 1, (2, 0)),
+    ((9, 10), (3, 3), 1, 2, 2),
+    ((11, 10), (3, 4), 3, 2, ((2, 1), (0, 3))),
+    ((6, 4), (3, 7), 1, 1, (1, 3)),
+    ((5, 5), (2, 2), 1, 1, ((0, 3), (3, 1))),
+    ((12, 12), (1, 1), 3, 1, 0),
+    ((7,), (3,), 1, 1, 1),
+    ((13,), (4,), 2, 3, (5,)),
+    ((4, 5, 6), (3, 3, 3), 1, 1, 1),
+    ((5, 6, 7), (2, 3, 3), (1, 2, 2), 1, (0, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("each", (1, 2))
+@pytest.mark.parametrize("geometry", DEPTHWISE)
+def test_depthwise_geometry(geometry: Any, each: int) -> None:
+    image, kernel, strides, dilations, pads = geometry
+    x, w, b = data((2, 5, *image)), data((5 * each, 1, *kernel), seed=1), data((5 * each,), seed=2)
+
+    def build(x: Any, w: Any, b: Any) -> Any:
+        return ops.conv(x, w, b, strides=strides, dilations=dilations, pads=pads, groups=5, activation="relu")
+
+    check(build, x, w, b)
+
+
+def test_depthwise_borders_keep_infinities_where_they_belong() -> None:
+    """An infinity at a row's end must not reach the next row."""
+    x = data((1, 3, 6, 6))
+    x[0, 1, 2, 5], x[0, 2, 3, 0] = np.inf, np.nan
+    ((got, want),) = run_both(lambda x, w: ops.conv(x, w, pads=1, groups=3), x, data((3, 1, 3, 3), seed=1))
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    keep = np.isfinite(want)
+    np.testing.assert_allclose(got[keep], want[keep], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ("f64", "f16", "bf16"))
+def test_depthwise_dtypes(dtype: str) -> None:
+    check(
+        lambda x, w: ops.conv(x, w, pads=1, groups=4), data((1, 4, 9, 9), dtype), data((4, 1, 3, 3), dtype, 1)
+    )
+
+
+@pytest.mark.parametrize("kernel", (1, 3))
+@pytest.mark.parametrize("shape", [(300, 40, 6, 6), (40, 64, 40, 40), (1100, 16, 4, 4), (8, 300, 5, 30)])
+def test_products_cut_by_rows_or_places(shape: tuple[int, ...], kernel: int) -> None:
+    rows, channels, *image = shape
+    x, w = data((1, channels, *image)), data((rows, channels, kernel, kernel), seed=1)
+    check(lambda x, w, b: ops.conv(x, w, b, pads=kernel // 2, activation="relu"), x, w, data((rows,), seed=2))
+
+
+@pytest.mark.parametrize("groups", (1, 4))
+@pytest.mark.parametrize("kernel", (1, 3))
+def test_any_number_of_threads_gives_the_same_bits(groups: int, kernel: int) -> None:
+    x, w = data((1, 64, 28, 28)), data((128, 64 // groups, kernel, kernel), seed=1)
+
+    def build(x: Any, w: Any) -> Any:
+        return ops.conv(x, w, pads=kernel // 2, groups=groups, activation="relu")
+
+    ((one, _),), ((three, _),) = (run_both(build, x, w, threads=n) for n in (1, 3))
+    assert one.tobytes() == three.tobytes()
