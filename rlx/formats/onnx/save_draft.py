@@ -10,6 +10,7 @@ import numpy.typing as npt
 from onnx import NodeProto, TensorProto, helper
 
 from rlx.dtypes import DType, as_dtype, bool_, f32, i32, i64
+from rlx.ir import TensorType
 
 Array = npt.NDArray[Any]
 CODES: dict[str, int] = {
@@ -41,6 +42,13 @@ class Draft:
         self._numbers: dict[str, int] = {}
         self._held: dict[tuple[Any, ...], Value] = {}
         self._casts: dict[tuple[str, str], Value] = {}
+
+    def inner(self) -> Draft:
+        """A draft for a graph inside a node: it may read every name of this one, and has its constants here."""
+        made = Draft(self.opset, ())
+        made.constants, made.label, made._names = self.constants, self.label, self._names
+        made._numbers, made._held = self._numbers, self._held
+        return made
 
     def name(self, hint: str) -> str:
         """A name that nothing has yet."""
@@ -130,6 +138,17 @@ class Draft:
                 renamed[v.name] = name
             else:
                 self.nodes.append(helper.make_node("Identity", [v.name], [name], f"{name}.Identity"))
-        for node in self.nodes:
-            node.input[:] = [renamed.get(n, n) for n in node.input]
-            node.output[:] = [renamed.get(n, n) for n in node.output]
+        _rename(self.nodes, renamed)
+
+
+def _rename(nodes: Iterable[NodeProto], renamed: dict[str, str]) -> None:
+    for node in nodes:
+        node.input[:] = [renamed.get(n, n) for n in node.input]
+        node.output[:] = [renamed.get(n, n) for n in node.output]
+        for attribute in node.attribute:
+            _rename(attribute.g.node, renamed)
+
+
+def info(name: str, t: TensorType) -> Any:
+    """What a graph says of an input or output."""
+    return helper.make_tensor_value_info(name, CODES[t.dtype.name], t.shape)

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper
 from rlx.dtypes import as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.onnx import save_families as save_families
-from rlx.formats.onnx.save_draft import CODES, Array, Draft, Value
-from rlx.formats.onnx.save_table import composed, writer_of
-from rlx.ir import Graph, Node, Tensor, TensorType
+from rlx.formats.onnx.save_draft import CODES, Array, Draft, Value, info
+from rlx.formats.onnx.save_table import composed, write_nodes
+from rlx.ir import Graph, Tensor, TensorType
 from rlx.passes.rewriting import remove_dead
 from rlx.runtime import CompiledGraph, Weights
 
@@ -118,16 +118,7 @@ def _written(
         if name in tensors:
             draft.label = name
             values[t.id] = draft.cast(Value(name, as_dtype(tensors[name].dtype)), t.dtype)
-    for node in graph.nodes:
-        if node.op.name == "constant":
-            values[node.output.id] = draft.const(node.attrs["value"], node.output.dtype)
-        elif not node.op.leaf:
-            draft.label = node.label or node.op.name
-            for t, v in zip(
-                node.outputs, _outputs(draft, node, [values[t.id] for t in node.inputs]), strict=True
-            ):
-                assert v.dtype == t.dtype, f"{node}: written as {v.dtype}, not {t.dtype}"
-                values[t.id] = v
+    write_nodes(draft, graph, values)
     results = {**graph.outputs, **{PRESENT + n: t for n, t in graph.updates.items()}}
     draft.finish({n: values[t.id] for n, t in results.items()})
     given = {**graph.inputs, **{PAST + n: t for n, t in graph.states.items()}}
@@ -138,27 +129,8 @@ def _written(
     return model, {**tensors, **draft.constants}
 
 
-def _outputs(draft: Draft, node: Node, inputs: list[Value]) -> list[Value]:
-    if all(t.size == 0 for t in node.outputs):
-        return [draft.const(np.zeros(t.shape, t.dtype.np), t.dtype) for t in node.outputs]
-    if node.inputs and all(t.size == 0 for t in node.inputs):
-        # What an op makes of nothing at all is known: zeros, ones, NaN. Runtimes differ there.
-        found = evaluate_node(node, [np.zeros(t.shape, t.dtype.np) for t in node.inputs])
-        return [draft.const(a, t.dtype) for a, t in zip(found, node.outputs, strict=True)]
-    writer = writer_of(node)
-    assert writer is not None
-    made = writer(draft, node, inputs)
-    return [made] if isinstance(made, Value) else list(made)
-
-
-def evaluate_node(node: Node, arrays: list[Array]) -> list[Array]:
-    """The outputs of a node by its definition, in its own dtypes."""
-    made = node.op.reference(*arrays, **node.attrs)
-    return [np.asarray(a) for a in (made if isinstance(made, tuple) else (made,))]
-
-
 def _infos(tensors: Mapping[str, Tensor]) -> list[Any]:
-    return [helper.make_tensor_value_info(n, CODES[t.dtype.name], t.shape) for n, t in tensors.items()]
+    return [info(n, t.type) for n, t in tensors.items()]
 
 
 # -- weights

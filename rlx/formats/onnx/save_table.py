@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from rlx.errors import UnsupportedOp
 from rlx.formats.onnx.save_draft import Draft, Value
 from rlx.ir import Graph, Node, Tensor
+from rlx.ir.body import bodies, map_bodies
 from rlx.ir.op import Decompose
 from rlx.passes.rewriting import Maker, inline
 
@@ -52,29 +55,37 @@ def writable(node: Node) -> bool:
 
 
 def composed(graph: Graph) -> Graph:
-    """The graph with every node that has no writer written with nodes that have one.
+    """The graph with every node that has no writer written with nodes that have one, in bodies too.
 
     Raises: UnsupportedOp naming all that cannot be.
     """
-    bodies = {id(n): _body(n) for n in graph.nodes if not n.op.leaf and not writable(n)}
-    refused = [n for n in graph.nodes if id(n) in bodies and bodies[id(n)] is None]
+    refused = _refused(graph)
     if refused:
         listed = "; ".join(
             f"{n.name}: {n.op.name}({', '.join(str(t.type) for t in n.inputs)})" for n in refused
         )
         raise UnsupportedOp(f"graph {graph.name!r}: {len(refused)} nodes cannot be written in ONNX: {listed}")
-    return _put_in(graph, bodies)
+    return _put_in(graph)
 
 
-def _put_in(graph: Graph, bodies: Mapping[int, Graph | None]) -> Graph:
+def _refused(graph: Graph) -> list[Node]:
+    found = [n for n in graph.nodes if not n.op.leaf and not writable(n) and _body(n) is None]
+    return found + [n for node in graph.nodes for body in bodies(node).values() for n in _refused(body)]
+
+
+def _put_in(graph: Graph) -> Graph:
     maker = Maker(graph)
     for node in graph.nodes:
-        body = bodies.get(id(node))
-        if body is None:
+        if bodies(node):
+            attrs = map_bodies(node.attrs, _put_in)
+            maker.put(node.outputs, maker.new.add(node.op, maker.inputs(node.inputs), attrs, node.label))
+        elif node.op.leaf or writable(node):
             maker.copy(node)
-            continue
-        given = {f"x{i}": t for i, t in enumerate(maker.inputs(node.inputs))}
-        maker.put(node.outputs, inline(maker.new, body, given, node.name))
+        else:
+            body = _body(node)
+            assert body is not None, f"{node} was refused"
+            given = {f"x{i}": t for i, t in enumerate(maker.inputs(node.inputs))}
+            maker.put(node.outputs, inline(maker.new, body, given, node.name))
     return maker.finish()
 
 
@@ -88,5 +99,31 @@ def _body(node: Node) -> Graph | None:
     made = rule(inputs, node.attrs)
     for i, t in enumerate((made,) if isinstance(made, Tensor) else made):
         body.output(f"y{i}", t)
-    inner = {id(n): _body(n) for n in body.nodes if not n.op.leaf and not writable(n)}
-    return None if None in inner.values() else _put_in(body, inner)
+    return None if _refused(body) else _put_in(body)
+
+
+def write_nodes(draft: Draft, graph: Graph, values: dict[int, Value]) -> None:
+    """Writes the nodes of a composed graph; `values` holds its inputs, params and states, and then all tensors."""
+    for node in graph.nodes:
+        if node.op.name == "constant":
+            values[node.output.id] = draft.const(node.attrs["value"], node.output.dtype)
+        elif not node.op.leaf:
+            draft.label = node.label or node.op.name
+            made = _outputs(draft, node, [values[t.id] for t in node.inputs])
+            for t, v in zip(node.outputs, made, strict=True):
+                assert v.dtype == t.dtype, f"{node}: written as {v.dtype}, not {t.dtype}"
+                values[t.id] = v
+
+
+def _outputs(draft: Draft, node: Node, inputs: list[Value]) -> list[Value]:
+    if all(t.size == 0 for t in node.outputs):
+        return [draft.const(np.zeros(t.shape, t.dtype.np), t.dtype) for t in node.outputs]
+    if node.inputs and all(t.size == 0 for t in node.inputs) and not bodies(node):
+        # What an op makes of nothing at all is known: zeros, ones, NaN. Runtimes differ there.
+        found = node.op.reference(*(np.zeros(t.shape, t.dtype.np) for t in node.inputs), **node.attrs)
+        arrays = found if isinstance(found, tuple) else (found,)
+        return [draft.const(np.asarray(a), t.dtype) for a, t in zip(arrays, node.outputs, strict=True)]
+    writer = writer_of(node)
+    assert writer is not None, f"{node} has no writer"
+    made = writer(draft, node, inputs)
+    return [made] if isinstance(made, Value) else list(made)
