@@ -37,7 +37,10 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """One tensor program, any device, the same answer."""
+    """One tensor program, any device, the same answer.
+
+    `rlx devices` says what is here; `rlx run model.onnx` runs a model on the best of it, `rlx check` compares them all.
+    """
 
 
 def main() -> None:

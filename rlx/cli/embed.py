@@ -24,8 +24,10 @@ def embed(
     query: Annotated[str | None, typer.Option(help="Print the sentences nearest to this text.")] = None,
     top: Annotated[int, typer.Option(help="How many sentences a query prints.", min=1)] = 3,
 ) -> None:
-    """Embed sentences: row i of the result is line i of the file, blank lines included. Without --out or --query,
-    print one line of numbers a sentence.
+    """Embed sentences, or find those nearest to a query.
+
+    Row i of the result is line i of the file, blank lines included. Without --out or --query, one line of numbers is
+    printed for each.
     """
     from rlx.models import load
 

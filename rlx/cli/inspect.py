@@ -48,16 +48,23 @@ def inspect(
     print(f"operators: {sum(model.operators.values())}: " + ", ".join(f"{n} {k}" for k, n in kinds))
     rows: list[tuple[str, ...]] = []
     listed: list[str] = []
+    plans: list[str] = []
 
     def one(name: str) -> None:
         with drawn(name):
-            rows.append(_dispatch(model, name, feeds, None if rows else memory))
+            rows.append(_dispatch(model, name, feeds))
+        plans.append(plan_svg(model.programs[-1].graph.plan, name))
         if nodes:
             listed.append(str(model.programs[-1].report()))
 
     able = each_device(device, one)
     if rows:
         print("\n".join([*format_table(_TITLES, rows, right=_TITLES[1:]), *listed]))
+    if memory is not None and plans:
+        try:
+            memory.write_text(plans[0], encoding="utf-8")
+        except OSError as error:
+            raise RlxError(f"{memory}: cannot be written: {error.strerror or error}") from error
     if not able:
         raise typer.Exit(2)
 
@@ -70,15 +77,10 @@ def _signature(kind: str, infos: list[TensorInfo]) -> list[str]:
     return [said(info) for info in infos]
 
 
-def _dispatch(model: Model, name: str, feeds: dict[str, Any], memory: Path | None) -> tuple[str, ...]:
+def _dispatch(model: Model, name: str, feeds: dict[str, Any]) -> tuple[str, ...]:
     model.run(feeds, name)
     program = model.programs[-1]
     report = program.report()
-    if memory is not None:
-        try:
-            memory.write_text(plan_svg(program.graph.plan, name), encoding="utf-8")
-        except OSError as error:
-            raise RlxError(f"{memory}: cannot be written: {error.strerror or error}") from error
     how = Counter(d.how for d in report.nodes)
     arena = f"{program.graph.plan.arena_bytes:,}"
     return (

@@ -40,7 +40,7 @@ def drawn(what: str = "") -> Iterator[None]:
         transient=True,
         redirect_stdout=sys.stdout.isatty(),  # where it is a pipe, what is printed belongs there
     ) as progress:
-        task = progress.add_task(head, total=None)
+        task = progress.add_task(head + "starting", total=None)
 
         def show(stage: str, done: int, total: int) -> None:
             progress.update(

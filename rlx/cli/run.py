@@ -11,6 +11,7 @@ import typer
 
 from rlx.cli.inputs import feeds_of, load_model, said
 from rlx.cli.progress import drawn
+from rlx.driver.registry import open_device
 from rlx.errors import RlxError
 
 
@@ -33,12 +34,15 @@ def run(
     ] = None,
 ) -> None:
     """Run an ONNX model once and say what comes out: name, type, shape, range."""
+    info = open_device(device).info
     with drawn():
         model = load_model(file, dim)
         feeds, drawn_at_random = feeds_of(model, input, seed)
         for name in drawn_at_random:
             print(f"input {name}: random, {said(feeds[name])}", file=sys.stderr)
         results = model.run(feeds, device, precision)
+    if device == "auto":
+        print(f"on {info.id} ({info.name})", file=sys.stderr)
     for name, value in results.items():
         print(f"{name}: {said(value)}")
     if out is not None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -79,3 +83,80 @@ def test_inspect(rlx: Rlx, file: Path, tmp_path: Path, device: str) -> None:
     assert lines[6].startswith(device) and len(lines) == 7
     drawn = ElementTree.parse(tmp_path / "plan.svg").getroot()
     assert len([e for e in drawn.iter() if e.tag.endswith("title")]) >= 2
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "has no graph: it is empty"),
+        (b"PK\x03\x04" + bytes(60), "as PyTorch saves models; export the model with torch.onnx.export"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(60), "convert it with tf2onnx"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+        (b"GGUF\x03\x00\x00\x00" + bytes(60), "is a GGUF file"),
+        (b"\x1c\x00\x00\x00TFL3" + bytes(60), "TensorFlow Lite"),
+    ],
+)
+def test_files_that_are_taken_for_onnx_models(rlx: Rlx, tmp_path: Path, content: bytes, text: str) -> None:
+    (tmp_path / "m.onnx").write_bytes(content)
+    for command in ("run", "inspect", "check", "bench"):
+        ran = rlx(command, tmp_path / "m.onnx")
+        assert (ran.status, ran.out) == (2, "") and f"{tmp_path / 'm.onnx'}: " in ran.err and text in ran.err
+
+
+def test_a_folder_or_nothing_is_no_model(rlx: Rlx, tmp_path: Path) -> None:
+    assert "is a folder; give an ONNX file" in rlx("run", tmp_path).err
+    for command in ("run", "inspect", "check", "bench"):
+        ran = rlx(command, tmp_path / "absent.onnx")
+        assert ran.status == 2 and "absent.onnx: cannot be read: No such file" in ran.err
+
+
+def test_auto_says_where_it_ran(rlx: Rlx, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_DEVICE", "cpu")
+    assert re.search(r"^on cpu \(.+\)$", rlx("run", file).err, re.M)
+
+
+def test_sequences_are_made_and_written_item_by_item(rlx: Rlx, tmp_path: Path) -> None:
+    from onnx import TensorProto, helper
+
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2]))
+    graph = helper.make_graph(
+        [node("Identity", "xs", "ys")], "g",
+        [helper.make_value_info("xs", kind)], [helper.make_value_info("ys", kind)],
+    )  # fmt: skip
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10),
+        tmp_path / "m.onnx",
+    )
+    ran = rlx("run", tmp_path / "m.onnx", "--device", "cpu", "--out", tmp_path / "out")
+    assert ran.status == 0 and ran.out.startswith("ys: 2 items; float32 [2], ")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["ys.0.npy", "ys.1.npy"]
+
+
+def test_nodes_are_listed_by_their_names(rlx: Rlx, file: Path) -> None:
+    ran = rlx("inspect", file, "--device", "cpu", "--nodes")
+    assert ran.status == 0 and re.search(r"native +matmul +Relu making r ", ran.out)
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no pseudo-terminals here")
+def test_progress_is_drawn_on_a_terminal_only(file: Path, clean_env: dict[str, str]) -> None:
+    import pty
+
+    command = [sys.executable, "-m", "rlx", "run", str(file), "--device", "cpu", "--dim", "n=2"]
+    piped = subprocess.run(command, capture_output=True, env=clean_env, check=True)
+    assert b"building" not in piped.stderr
+    parent, child = pty.openpty()
+    made = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=child, env={**clean_env, "TERM": "xterm", "COLUMNS": "100"}
+    )
+    os.close(child)
+    drawn = b""
+    try:
+        while chunk := os.read(parent, 4096):
+            drawn += chunk
+    except OSError:  # Linux says so where the other end was closed
+        pass
+    os.close(parent)
+    assert made.stdout is not None
+    with made.stdout:
+        assert made.stdout.read() == piped.stdout
+    assert made.wait() == 0 and b"first run" in drawn

@@ -40,8 +40,25 @@ def parse(source: Any) -> tuple[Any, Path | None]:
     try:
         model.ParseFromString(content)
     except (DecodeError, RuntimeError, ValueError) as error:
-        raise ModelFormatError(f"{what}: is not an ONNX file: {error}") from error
+        raise ModelFormatError(f"{what}: is not an ONNX file: {_other_kind(content) or error}") from error
+    if not model.HasField("graph"):
+        raise ModelFormatError(f"{what}: has no graph: {_other_kind(content) or 'it is not an ONNX model'}")
     return model, folder
+
+
+def _other_kind(content: bytes) -> str | None:
+    """What a file that is taken for an ONNX model often is, and what to do."""
+    if not content:
+        return "it is empty"
+    if content.startswith(b"version https://git-lfs"):
+        return "it is a Git LFS pointer; fetch the file itself with git lfs pull"
+    if content.startswith(b"PK\x03\x04"):
+        return "it is a zip archive, as PyTorch saves models; export the model with torch.onnx.export"
+    if content.startswith(b"\x89HDF"):
+        return "it is an HDF5 file, as Keras saves models; convert it with tf2onnx"
+    if content[4:8] in (b"TFL3", b"ORTM"):
+        return "it is a TensorFlow Lite or ORT file; give the ONNX model that it was made from"
+    return "it is a GGUF file" if content.startswith(b"GGUF") else None
 
 
 def opsets(imports: Any, what: str) -> dict[str, int]:

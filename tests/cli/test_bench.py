@@ -1,0 +1,119 @@
+"""`rlx bench`: a row a device, ONNX Runtime beside them, the figures as JSON. No time is judged."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from rlx.cli import contenders
+from rlx.cli.bench import measure
+from rlx.cli.contenders import Contender, difference
+from tests.cli.conftest import Rlx
+from tests.onnx.models import model, node
+
+FAST = ("--runs", "7", "--warmup", "1")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    w = np.random.default_rng(3).standard_normal((8, 8)).astype(np.float32)
+    proto = model([node("MatMul", "x w", "y")], {"x": ["n", 8]}, {"y": ["n", 8]}, {"w": w})
+    onnx.save(proto, tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def test_a_device_and_the_figures(
+    rlx: Rlx, file: Path, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contenders, "has_onnxruntime", lambda: False)
+    ran = rlx(
+        "bench", file, "--device", device, *FAST, "--dim", "n=4", "--threads", "1", "--json", tmp_path / "f"
+    )
+    assert (
+        ran.status == 0
+        and ran.err == "onnxruntime is not installed: nothing beside; pip install onnxruntime\n"
+    )
+    lines = ran.out.splitlines()
+    assert lines[1].startswith("input x: float32 [4, 8]")
+    assert lines[2].startswith("precision f32; 1 CPU threads; 7 runs of each in 5 turns, 1 to warm up")
+    assert f"numpy {np.__version__}" in lines[3]
+    titles = ["device", "first ms", "min ms", "p50 ms", "p90 ms", "p99 ms"]
+    assert re.split("  +", lines[-2].strip()) == titles and lines[-1].startswith(device)
+    figures = json.loads((tmp_path / "f").read_text())
+    assert figures["runs"] == 7 and figures["inputs"] == {"x": lines[1].removeprefix("input x: ")}
+    (row,) = figures["results"]
+    assert 0 < row["min_ms"] <= row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"]
+
+
+def test_onnxruntime_beside(rlx: Rlx, file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    ran = rlx("bench", file, "--device", "cpu", *FAST, "--json", tmp_path / "f")
+    assert ran.status == 0 and ran.err == ""
+    ours, theirs = json.loads((tmp_path / "f").read_text())["results"]
+    assert (ours["device"], theirs["device"]) == ("cpu", "onnxruntime")
+    assert ours["of_onnxruntime"] == pytest.approx(ours["p50_ms"] / theirs["p50_ms"])
+    assert ours["difference"] < 1e-5 and theirs["of_onnxruntime"] == 1
+    assert " × " in ran.out.splitlines()[-2] + " "
+
+
+def test_what_onnxruntime_refuses_is_measured_without_it(
+    rlx: Rlx, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented("no such kernel\nand more")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
+    ran = rlx("bench", file, "--device", "cpu", *FAST)
+    assert ran.status == 0 and ran.err == "rlx: not beside it: onnxruntime: no such kernel\n"
+    assert "\ncpu " in ran.out
+
+
+def test_a_sentence_encoder(rlx: Rlx, tiny: Path, device: str) -> None:
+    ran = rlx("bench", tiny, "--device", device, *FAST, "--dim", "batch=2", "--dim", "sequence=8")
+    assert ran.status == 0, ran
+    assert "input ids: int32 [2, 8]" in ran.out and ran.out.splitlines()[-1].startswith(device)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--dim", "n=2"), "has no dimensions ['n']"),
+        (("--dim", "sequence=9999"), "at most"),
+        (("--input", "a=b"), "ONNX"),
+    ],
+)
+def test_of_an_encoder_only_batch_and_sequence(
+    rlx: Rlx, tiny: Path, arguments: tuple[str, ...], text: str
+) -> None:
+    ran = rlx("bench", tiny, "--device", "cpu", *arguments)
+    assert ran.status == 2 and text in ran.err and ran.out == ""
+
+
+def test_a_device_that_is_not_there(rlx: Rlx, file: Path) -> None:
+    ran = rlx("bench", file, "--device", "tpu")
+    assert ran.status == 2 and ran.out == "" and ran.err.startswith("rlx: device 'tpu'")
+    ran = rlx("bench", file, "--device", "tpu", "--device", "cpu", *FAST)
+    assert ran.status == 2 and "rlx: tpu: device 'tpu'" in ran.err and "\ncpu " in ran.out
+
+
+def test_contenders_take_turns_and_each_run_counts_once() -> None:
+    order: list[str] = []
+    made = [Contender(n, "", lambda n=n: order.append(n) or {}) for n in "ab"]  # type: ignore[misc,func-returns-value]
+    measure(made, runs=7, warmup=2)
+    assert [len(c.times) for c in made] == [7, 7]
+    turns = "".join(order)[4:]
+    assert order[:4] == ["a", "a", "b", "b"]
+    assert turns == "aaabbb" * 2 + "aabb" * 3  # a run that is not measured begins each turn
+
+
+def test_difference_is_relative_to_the_largest_value() -> None:
+    a, b = {"y": np.array([1.0, 99.0])}, {"y": np.array([1.0, 100.0])}
+    assert difference(a, b) == pytest.approx(0.01)
+    assert difference({"s": np.array(["text"])}, {"s": np.array(["text"])}) is None

@@ -1,0 +1,124 @@
+"""`rlx check model.onnx`: a table, status 0 for agreement; a fault leads back to the ONNX node that has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.cli.conftest import Rlx
+from tests.cli.test_check import one_nan, plant, rows, scale
+from tests.onnx.models import I64, model, node
+
+
+def save(folder: Path, proto: onnx.ModelProto) -> Path:
+    onnx.save(proto, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    nodes = [
+        node("MatMul", "x w", "p", name="first_product"), node("Softmax", "p", "s", name="soft"),
+        node("MatMul", "s v", "q", name="second_product"), node("Softmax", "q", "y", name="soft_again"),
+    ]  # fmt: skip
+    rng = np.random.default_rng(3)
+    weights = {n: rng.standard_normal((40, 40)).astype(np.float32) for n in ("w", "v")}
+    return save(tmp_path, model(nodes, {"x": ["n", 40]}, {"y": ["n", 40]}, weights))
+
+
+def test_a_device_that_agrees(rlx: Rlx, file: Path, device: str) -> None:
+    ran = rlx("check", file, "--device", device, "--dim", "n=3")
+    assert ran.status == 0 and ran.err.startswith("input x: random, float32 [3, 40]")
+    ((name, row),) = rows(ran.out).items()
+    assert name.startswith(device) and row[1:3] == ["4", "0"] and row[-1] == "ok"
+    assert row[-2] in {"first_product", "soft", "second_product", "soft_again"}
+    assert 0 < float(row[3]) <= 1e-11 and 0 < float(row[4]) <= 1e-5
+
+
+def test_all_devices_on_the_same_inputs(rlx: Rlx, file: Path, tmp_path: Path) -> None:
+    from rlx.driver.registry import probe_all
+
+    np.save(tmp_path / "x.npy", np.ones((2, 40), np.float32))
+    ran = rlx("check", file, "--input", f"x={tmp_path / 'x.npy'}")
+    assert (ran.status, ran.err) == (0, "")
+    assert list(rows(ran.out)) == [info.id for info in probe_all()[0]]
+
+
+@pytest.mark.parametrize(("op", "name"), [("matmul", "second_product"), ("softmax", "soft_again")])
+def test_a_kernel_that_is_off_by_a_thousandth(
+    rlx: Rlx, file: Path, monkeypatch: pytest.MonkeyPatch, op: str, name: str
+) -> None:
+    plant(monkeypatch, op, scale)
+    ran = rlx("check", file, "--device", "cpu", "-v")
+    assert ran.status == 1 and rows(ran.out)["cpu"][-1].startswith("FAIL: ")
+    assert f"cpu: the first node that strays: {name}\n" in ran.out
+    assert ran.out.rstrip().endswith("so the error is its own")
+    assert ran.out.count("  ok  nmse") == (2 if op == "matmul" else 3)
+
+
+def test_a_single_nan(rlx: Rlx, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, "matmul", one_nan)
+    ran = rlx("check", file, "--device", "cpu")
+    assert ran.status == 1 and "strays: second_product\n" in ran.out and "NaN or infinity in other" in ran.out
+
+
+def test_a_node_that_magnifies_what_came_before_is_not_blamed(rlx: Rlx, tmp_path: Path, device: str) -> None:
+    """A product less what it should be, in f32: nothing is left but how each was rounded."""
+    rng = np.random.default_rng(5)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((4, 512), (512, 8)))
+    right = (x.astype(np.float64) @ w.astype(np.float64)).astype(np.float32)
+    nodes = [node("MatMul", "x w", "p", name="product"), node("Sub", "p right", "y", name="difference")]
+    file = save(tmp_path, model(nodes, {"x": [4, 512]}, {"y": [4, 8]}, {"w": w, "right": right}))
+    np.save(tmp_path / "x.npy", x)
+    ran = rlx("check", file, "--device", device, "--input", f"x={tmp_path / 'x.npy'}")
+    assert ran.status == 1 and "the first node that strays: difference\n" in ran.out
+    assert ran.out.rstrip().endswith("it magnifies small errors of the nodes before it")
+
+
+def test_integers_that_round_the_other_way_are_right(rlx: Rlx, tmp_path: Path, device: str) -> None:
+    """Sums near a half are rounded up by one and down by the other; what follows is judged by what was read."""
+    rng = np.random.default_rng(8)
+    x = rng.integers(-4, 5, (64, 256)).astype(np.float32)
+    w = np.where(rng.integers(0, 2, (256, 64)) == 1, 0.1, -0.1).astype(np.float32)
+    nodes = [
+        node("MatMul", "x w", "p", name="product"), node("Mul", "p five", "t"), node("Cast", "t", "q", to=7),
+        node("Cast", "q", "r", to=1), node("MatMul", "r v", "y", name="after"),
+    ]  # fmt: skip
+    weights = {"w": w, "five": np.array(5, np.float32), "v": rng.standard_normal((64, 4)).astype(np.float32)}
+    file = save(tmp_path, model(nodes, {"x": [64, 256]}, {"y": [64, 4], "q": ([64, 64], I64)}, weights))
+    np.save(tmp_path / "x.npy", x)
+    ran = rlx("check", file, "--device", device, "--input", f"x={tmp_path / 'x.npy'}")
+    assert ran.status == 0, ran.out
+
+
+def test_a_model_of_constants_has_nothing_to_compare(rlx: Rlx, tmp_path: Path) -> None:
+    file = save(tmp_path, model([node("Shape", "x", "y")], {"x": ["n", 2]}, {"y": ([2], I64)}))
+    ran = rlx("check", file, "--device", "cpu")
+    assert ran.status == 0 and rows(ran.out)["cpu"][-1] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--dim", "q=1"), "no dimensions ['q']; its inputs have ['n']"),
+        (("--dtype", "f16"), "--dtype is for a sentence encoder's folder"),
+        (("--device", "tpu"), "device 'tpu' is not understood"),
+        (("--input", "z=z.npy"), "cannot be read"),
+    ],
+)
+def test_bad_arguments(rlx: Rlx, file: Path, arguments: tuple[str, ...], text: str) -> None:
+    ran = rlx("check", file, *arguments)
+    assert ran.status == 2 and text in ran.err and ran.out == ""
+
+
+def test_of_a_folder_inputs_are_not_asked(rlx: Rlx, tiny: Path) -> None:
+    ran = rlx("check", tiny, "--dim", "batch=2")
+    assert ran.status == 2 and "--input and --dim are for ONNX files" in ran.err
+
+
+def test_a_device_that_cannot_run_does_not_stop_the_others(rlx: Rlx, file: Path) -> None:
+    ran = rlx("check", file, "--device", "cpu", "--device", "cuda:99")
+    assert ran.status == 2 and list(rows(ran.out)) == ["cpu"] and "rlx: cuda:99: " in ran.err
