@@ -112,7 +112,7 @@ class Graph:
         self.states: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
         self.updates: dict[str, Tensor] = {}
-        self.outer: Graph | None = None  # of a body (rlx.ir.body) while it is traced: the graph it will be part of
+        self.outer: Graph | None = None  # while this is traced as a body (rlx.ir.body): the graph around
         self._next_id = 0
 
     # -- leaves
@@ -197,7 +197,8 @@ class Graph:
         """
         record = get_op(op) if isinstance(op, str) else op
         home = traced_into(self)
-        return home._append(record, tuple(home.reach(t, f"op {record.name}") for t in inputs), attrs or {}, label)
+        ins = tuple(home.reach(t, f"op {record.name}") for t in inputs)
+        return home._append(record, ins, attrs or {}, label)
 
     def reach(self, tensor: Tensor, what: str) -> Tensor:
         """The tensor of this graph that stands for `tensor`: itself. Raises: GraphError for another graph's."""
@@ -218,8 +219,9 @@ class Graph:
         if not isinstance(tensor, Tensor):
             raise GraphError(f"{what}: expected a Tensor of graph {self.name!r}, got {type(tensor).__name__}")
         if tensor.graph is not self:
+            inside = "; what a body computes leaves it as its function's result" if tensor.graph.outer else ""
             raise GraphError(
-                f"{what}: tensor %{tensor.id} belongs to graph {tensor.graph.name!r}, not {self.name!r}"
+                f"{what}: tensor %{tensor.id} belongs to graph {tensor.graph.name!r}, not {self.name!r}{inside}"
             )
 
     def tensors(self) -> Iterable[Tensor]:

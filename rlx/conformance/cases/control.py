@@ -74,6 +74,7 @@ def _until(n: int, step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _loops() -> Iterator[Case]:
+    specs: tuple[InputSpec, ...]
     for k, shape in enumerate(_SHAPES):
         specs = (InputSpec((), i32, "ties", k), InputSpec(shape, f32))
         yield _case(
@@ -112,6 +113,7 @@ def _scans() -> Iterator[Case]:
     def backwards(c: Tensor, xs: Tensor) -> Any:
         return ops.scan(lambda c, x: (c + x, (c - x, c)), c, xs, reverse=True)
 
+    specs: tuple[InputSpec, ...]
     for length in (0, 1, 2, 17):
         for shape in _FEW:
             specs = (InputSpec(shape, f32), InputSpec((length, *shape), f32))
