@@ -118,12 +118,12 @@ def test_text_that_is_no_text() -> None:
 
 def test_unsupported_operators_are_all_named_at_once() -> None:
     nodes = [
-        node("StringNormalizer", "x", "a", name="n1"), node("Relu", "x", "b"), node("Nothing", "x", "c", name="n2"),
+        node("ImageDecoder", "x", "a", name="n1"), node("Relu", "x", "b"), node("Nothing", "x", "c", name="n2"),
         node("Scaler", "x", "d", name="n3", domain="ai.onnx.ml"), node("Mine", "x", "e", name="n4", domain="elsewhere"),
     ]  # fmt: skip
     refused(
         model(nodes, X, {"b": None}, domains=["ai.onnx.ml"]),
-        "cannot run 4 operators.*'StringNormalizer' version 10 at node 'n1'.*'Nothing' version 21 at node 'n2'.*"
+        "cannot run 4 operators.*'ImageDecoder' version 20 at node 'n1'.*'Nothing' version 21 at node 'n2'.*"
         "ai.onnx.ml 'Scaler' version 1 at node 'n3'.*elsewhere 'Mine' version None at node 'n4'",
         UnsupportedOp,
     )

@@ -186,6 +186,7 @@ def test_an_output_may_be_an_input_or_a_weight_and_be_given_twice() -> None:
 def test_every_element_type_goes_in_and_comes_out(code: int, device: str) -> None:
     dtype = ELEMENTS[code]
     x = RNG.integers(0, 2, 5).astype(bool) if dtype.kind == "b" else np.array([0, 1, 2, 100, 7]).astype(dtype)
+    x = np.array(["", "a", "bc", "a", "é"], object) if dtype.kind == "O" else x
     if dtype.kind in "iu":
         x[0], x[1] = np.iinfo(dtype).min, np.iinfo(dtype).max
     proto = model(
@@ -196,7 +197,7 @@ def test_every_element_type_goes_in_and_comes_out(code: int, device: str) -> Non
         opset=25,
     )
     y = rlx.onnx.load(proto).run({"x": x}, device=device)["y"]
-    assert y.dtype == dtype and np.array_equal(y.view(np.uint8), x[None].view(np.uint8))
+    assert y.dtype == dtype and y.shape == (1, 5) and repr(y) == repr(x[None])
 
 
 def truncated(p: int, q: int) -> int:

@@ -13,11 +13,11 @@ from rlx.errors import ModelFormatError, RlxError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.call import Call, Held, Known, Maybe, Result, Series, Value, WriteOut, constant
 from rlx.formats.onnx.control import CONTROL, build_control
-from rlx.formats.onnx.elements import Array, ElementType, carried, carrier, to_carrier, wrapped
+from rlx.formats.onnx.elements import STRING, Array, ElementType, carried, carrier, wrapped
 from rlx.formats.onnx.infos import info_of
 from rlx.formats.onnx.nests import BY_NAME, Nest, accepted, held, kind_of, nest_of, proto_of
 from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, label_of, node_name, opsets
-from rlx.formats.onnx.schemas import check_call, schema_of
+from rlx.formats.onnx.schemas import check_call, check_strings, schema_of
 from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
 from rlx.ir import Graph, Node, Tensor, TensorType
@@ -56,16 +56,21 @@ class GraphBuilder:
             if isinstance(given, TensorType):
                 leaves[name] = Value(self.graph.input(name, given.shape, given.dtype), dtypes[name])
             else:
-                leaves[name] = Value(constant(self.graph, to_carrier(given)), given.dtype)
+                leaves[name] = self._constant(given)
         kinds = {i.name: info_of(i).type for i in self.model.graph.input}
         scope: Scope = {name: held(nest, leaves, kinds[name]) for name, nest in nests.items()}
         for name, array in self.initializers.items():
             if name not in scope:
-                scope[name] = Value(constant(self.graph, to_carrier(array), name), array.dtype)
+                scope[name] = self._constant(array, name)
         self.nodes(self.model.graph.node, scope, self.imports, {}, 0)
         for info in self.model.graph.output:
             self._output(info, scope)
         return self.graph
+
+    def _constant(self, array: Array, label: str = "") -> Value:
+        # Strings have other numbers in each program, so that none is the weight of a name.
+        name = "" if array.dtype == STRING else label
+        return Value(constant(self.graph, self.known.words.to_carrier(array), name), array.dtype)
 
     def _output(self, info: Any, scope: Scope) -> None:
         found = scope[info.name]
@@ -141,7 +146,9 @@ class GraphBuilder:
         made: Result | Sequence[Result] = None
         if builder is not None:
             try:
-                made = builder(self._call(node, where, schema, inputs, protos))
+                call = self._call(node, where, schema, inputs, protos)
+                check_strings(call, domain)
+                made = builder(call)
             except WriteOut:
                 builder = None
         if builder is None:
@@ -212,7 +219,7 @@ class GraphBuilder:
                 inner[info.name] = value if value is None else accepted(value, info.type)
             for i in graph.initializer:
                 array = to_array(i, f"initializer {shown(i.name)}", self.folder)
-                inner[i.name] = Value(constant(self.graph, to_carrier(array)), array.dtype)
+                inner[i.name] = self._constant(array)
             self.nodes(graph.node, inner, imports, outer, depth + 1)
             found = [inner[o.name] for o in graph.output]
             if any(v is None for v in found):

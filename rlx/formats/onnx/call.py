@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import ModelFormatError, UnsupportedOp
-from rlx.formats.onnx.elements import NAMES, Array, ElementType, carrier, from_carrier, to_carrier
+from rlx.formats.onnx.elements import NAMES, Array, ElementType, carrier
+from rlx.formats.onnx.words import Words, as_array
 from rlx.ir import Graph, Tensor
 from rlx.ops.select import cast
 
@@ -69,9 +70,11 @@ class WriteOut(Exception):
 
 
 class Known:
-    """The values of tensors that depend on constants alone, worked out by the ops' own definitions."""
+    """The values of tensors that depend on constants alone, worked out by the ops' own definitions; strings are numbers
+    in the table `words`."""
 
     def __init__(self) -> None:
+        self.words = Words()
         self._values: dict[int, Array] = {}
 
     def __call__(self, tensor: Tensor, what: str) -> Array:
@@ -143,6 +146,7 @@ class Call:
         self.attrs = attrs
         self.n_outputs = n_outputs
         self._known = known
+        self.words = known.words
 
     # -- inputs
 
@@ -186,7 +190,7 @@ class Call:
     def known(self, i: builtins.int) -> Array:
         """The value of an input. Raises: NeedsValues."""
         v = self.value(i)
-        return from_carrier(self._known(v.tensor, f"{self.where}: input {i}"), v.dtype)
+        return self.words.from_carrier(self._known(v.tensor, f"{self.where}: input {i}"), v.dtype)
 
     def known_tensor(self, t: Tensor) -> Array:
         """The value of a tensor. Raises: NeedsValues."""
@@ -239,8 +243,8 @@ class Call:
 
     def constant(self, array: Any, dtype: ElementType | None = None) -> Value:
         """A constant; its element type is the array's."""
-        a = np.asarray(array, dtype)
-        return Value(constant(self.graph, to_carrier(a)), a.dtype)
+        a = as_array(array, dtype)
+        return Value(constant(self.graph, self.words.to_carrier(a)), a.dtype)
 
     def tensor(self, array: Any, dtype: ElementType | None = None) -> Tensor:
         return self.constant(array, dtype).tensor

@@ -3,7 +3,8 @@
 16-bit integers, unsigned 32- and 64-bit ones and those of 2 and 4 bits have no rlx dtype. They travel in the next wider
 integer (u64 as the bits of an i64) and are wrapped after every op, so results are those of the narrow type, bit for
 bit. The floats of 4 and 8 bits travel in bf16, of which every one of their numbers is a normal one; scales of powers of
-two (e8m0), which reach further down than that, as their bits.
+two (e8m0), which reach further down than that, as their bits. Strings are NumPy's objects and travel as numbers of a
+table (words.py).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ ELEMENTS: dict[int, ElementType] = {
     _T.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz), _T.FLOAT8E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
     _T.FLOAT4E2M1: np.dtype(ml_dtypes.float4_e2m1fn), _T.INT4: np.dtype(ml_dtypes.int4),
     _T.UINT4: np.dtype(ml_dtypes.uint4), _T.INT2: np.dtype(ml_dtypes.int2), _T.UINT2: np.dtype(ml_dtypes.uint2),
+    _T.STRING: np.dtype(object),
 }  # fmt: skip
 NAMES = {
     np.dtype(np.float32): "tensor(float)", np.dtype(np.float64): "tensor(double)",
@@ -45,14 +47,16 @@ NAMES = {
     np.dtype(ml_dtypes.float8_e5m2fnuz): "tensor(float8e5m2fnuz)",
     np.dtype(ml_dtypes.float8_e8m0fnu): "tensor(float8e8m0)", np.dtype(ml_dtypes.float4_e2m1fn): "tensor(float4e2m1)",
     **{np.dtype(getattr(ml_dtypes, n)): f"tensor({n})" for n in ("int4", "uint4", "int2", "uint2")},
+    np.dtype(object): "tensor(string)",
 }  # fmt: skip
 CODES = {dtype: code for code, dtype in ELEMENTS.items()}
 _CARRIERS: dict[ElementType, DType] = {
     np.dtype(np.uint16): i32, np.dtype(np.int16): i32, np.dtype(np.uint32): i64, np.dtype(np.uint64): i64,
     np.dtype(ml_dtypes.int4): i8, np.dtype(ml_dtypes.uint4): u8, np.dtype(ml_dtypes.int2): i8,
-    np.dtype(ml_dtypes.uint2): u8,
+    np.dtype(ml_dtypes.uint2): u8, np.dtype(object): i64,
 }  # fmt: skip
 U64 = np.dtype(np.uint64)
+STRING = np.dtype(object)
 E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 FLOATS_OF_8_BITS = tuple(
     np.dtype(getattr(ml_dtypes, f"float8_{n}")) for n in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
@@ -128,7 +132,7 @@ def from_carrier(array: Array, dtype: ElementType) -> Array:
 
 def wrapped(t: Tensor, dtype: ElementType) -> Tensor:
     """The values of a carrier tensor, wrapped as arithmetic in `dtype` would."""
-    if dtype == np.uint64:
+    if dtype in (U64, STRING):
         return t
     bits = bits_of(dtype)
     least, greatest = integer_range(dtype) or (0, 0)

@@ -19,3 +19,4 @@ from rlx.formats.onnx import ops_resize as ops_resize
 from rlx.formats.onnx import ops_sample as ops_sample
 from rlx.formats.onnx import ops_sequence as ops_sequence
 from rlx.formats.onnx import ops_signal as ops_signal
+from rlx.formats.onnx import ops_text as ops_text

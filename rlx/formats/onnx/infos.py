@@ -10,8 +10,9 @@ import numpy as np
 
 from rlx.errors import DTypeError, ModelFormatError, ShapeError
 from rlx.formats.files import shown
-from rlx.formats.onnx.elements import NAMES, Array, ElementType
+from rlx.formats.onnx.elements import NAMES, STRING, Array, ElementType
 from rlx.formats.onnx.schemas import declared_type
+from rlx.formats.onnx.words import as_array, check_strings
 
 Dim = int | str | None
 Around = Literal["seq", "optional"]
@@ -86,9 +87,11 @@ def _fit(info: TensorInfo, what: str, around: tuple[Around, ...], value: Any, sy
 
 def _tensor(info: TensorInfo, what: str, value: Any, symbols: dict[str, int]) -> Array:
     if isinstance(value, np.ndarray | np.generic) or info.dtype is None:
-        array = np.asarray(value)
+        array = as_array(value)
     else:
         array = np.asarray(value, info.dtype)
+    if array.dtype == STRING:
+        check_strings(array, what)
     if info.dtype is not None and array.dtype != info.dtype:
         raise DTypeError(
             f"{what}: is {array.dtype}, expected {info.dtype}; convert it with .astype if that is what you mean"

@@ -17,7 +17,7 @@ from rlx.formats.files import shown
 from rlx.formats.onnx.build import GraphBuilder
 from rlx.formats.onnx.call import NeedsValues
 from rlx.formats.onnx.dims import bound, check_dims, shape_of, want_bound
-from rlx.formats.onnx.elements import Array, to_carrier
+from rlx.formats.onnx.elements import STRING, Array
 from rlx.formats.onnx.infos import TensorInfo as TensorInfo
 from rlx.formats.onnx.infos import fit, fits, info_of
 from rlx.formats.onnx.missing import missing_operators
@@ -278,8 +278,7 @@ class Model:
                 report("weights", done, len(missing))
                 weights.set(name, built.weights[name])
             compiled.prepare()
-        builder = built.builder
-        return Program(compiled, nests, fixed, builder.outputs, builder.output_types, self._progress)
+        return Program(compiled, nests, fixed, built.builder, self._progress)
 
     def _build(
         self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array]
@@ -287,7 +286,7 @@ class Model:
         graph, builder = self.build(arrays, fixed, nests)
         report("optimizing")
         graph, constants = share_weights(put_together(graph))
-        feeds = {n: to_carrier(np.asarray(arrays[n])) for n in graph.inputs}
+        feeds = {n: builder.known.words.to_carrier(np.asarray(arrays[n])) for n in graph.inputs}
         return Built(graph, constants, feeds, dict(fixed), builder)
 
 
@@ -300,9 +299,9 @@ def _of_shape(info: TensorInfo, shape: Any, around: int = 0) -> Any:
             return [_of_shape(info, s, around + 1) for s in shape]
         return _of_shape(info, shape, around + 1)
     dtype = info.dtype if info.dtype is not None else np.dtype(np.float32)
-    return np.broadcast_to(np.zeros((), dtype), tuple(shape))
+    return np.broadcast_to(np.array("", dtype) if dtype == STRING else np.zeros((), dtype), tuple(shape))
 
 
 def _key(array: Array) -> tuple[Any, ...]:
-    raw = np.ascontiguousarray(array)
-    return array.shape, array.dtype.str, hashlib.blake2b(raw.tobytes(), digest_size=16).digest()
+    raw = repr(array.tolist()).encode() if array.dtype == STRING else np.ascontiguousarray(array).tobytes()
+    return array.shape, array.dtype.name, hashlib.blake2b(raw, digest_size=16).digest()

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
-import numpy as np
 import onnx
 
 from rlx.formats.onnx.call import Held, Maybe, Series, Value
 from rlx.formats.onnx.elements import CODES, ELEMENTS, NAMES, Array, ElementType
+from rlx.formats.onnx.words import as_array
 
 Nest = Any  # str | list[Nest] | None
 BY_NAME: dict[str, ElementType] = {name: dtype for dtype, name in NAMES.items()}
@@ -46,7 +46,7 @@ def arrays_in(value: Any, nested: bool) -> Any:
     """What a caller gives as arrays: of a nested input its items."""
     if nested and (value is None or isinstance(value, list | tuple)):
         return None if value is None else [arrays_in(v, True) for v in value]
-    return np.asarray(value)
+    return as_array(value)
 
 
 def assembled(nest: Nest, leaf: Callable[[str], Any]) -> Any:

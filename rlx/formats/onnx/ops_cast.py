@@ -11,6 +11,7 @@ from rlx.formats.onnx.elements import (
     E8M0,
     ELEMENTS,
     SMALL_FLOATS,
+    STRING,
     U64,
     ElementType,
     bits_of,
@@ -20,6 +21,7 @@ from rlx.formats.onnx.elements import (
     wrapped,
 )
 from rlx.formats.onnx.ops_arithmetic import shift_right_u64
+from rlx.formats.onnx.ops_text import numbers, text
 from rlx.formats.onnx.small_floats import powers_of_two, rounded, widened
 from rlx.formats.onnx.table import op
 from rlx.ir import Tensor
@@ -29,6 +31,10 @@ def converted(c: Call, v: Value, to: ElementType) -> Value:
     """A value in another element type, as ONNX Cast converts."""
     if v.dtype == to:
         return v
+    if v.dtype == STRING:
+        return numbers(c, v, to)
+    if to == STRING:
+        return text(c, v)
     t = widened(c, v.tensor, v.dtype)
     if v.dtype == U64 and np.dtype(to).kind not in "iub":
         t = _u64_to_float(c, t)

@@ -10,6 +10,7 @@ from rlx import ops as o
 from rlx.formats.onnx.call import Call, Result, Value
 from rlx.formats.onnx.elements import carrier, element
 from rlx.formats.onnx.table import op
+from rlx.formats.onnx.words import strings
 
 MAX_ELEMENTS = 1 << 28  # of a tensor that a model claims without giving its data
 MAX_RANGE = 1 << 22  # of a Range, which is made while building
@@ -27,7 +28,9 @@ def constant(c: Call) -> Value:
         return c.constant(value, np.dtype(np.int64))
     if name in ("value_float", "value_floats"):
         return c.constant(value, np.dtype(np.float32))
-    raise c.unsupported(f"{name} is not supported: strings and sparse tensors are not computed with")
+    if name in ("value_string", "value_strings"):
+        return c.constant(strings([value]).reshape(()) if name == "value_string" else strings(value))
+    raise c.unsupported(f"{name} is not supported: sparse tensors are not computed with")
 
 
 def checked_shape(c: Call, dims: list[int]) -> tuple[int, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from rlx import ops as o
 from rlx.formats.onnx.call import Call, Result, Value
-from rlx.formats.onnx.elements import Array
+from rlx.formats.onnx.elements import STRING, Array
 from rlx.formats.onnx.ops_movement import axis_of
 from rlx.formats.onnx.table import op
 from rlx.ir import Tensor
@@ -97,6 +98,10 @@ def compress(c: Call) -> Result:
 def unique(c: Call) -> tuple[Result, ...]:
     x, axis = c.known(0), c.int("axis")
     axis = None if axis is None else axis_of(c, axis, x.ndim)
+    words = None
+    if x.dtype == STRING:  # NumPy orders strings along no axis: their places in order instead
+        words, places = np.unique(x.reshape(-1), return_inverse=True)
+        x = places.reshape(x.shape)
     values, first, inverse, counts = np.unique(x, True, True, True, axis)
     inverse = inverse.reshape(-1)
     if not c.int("sorted", 1):
@@ -106,7 +111,7 @@ def unique(c: Call) -> tuple[Result, ...]:
         values = np.take(values, order, axis or 0)
         first, inverse, counts = first[order], rank[inverse], counts[order]
     others = [c.constant(a, _I64) for a in (first, inverse, counts)]
-    return (c.constant(values, x.dtype), *others)
+    return (c.constant(values, x.dtype) if words is None else c.constant(words[values]), *others)
 
 
 @op("NonMaxSuppression")
@@ -153,15 +158,15 @@ def _suppressed(corners: Array, scores: Array, most: int, overlap: float, least:
 def tf_idf(c: Call) -> Result:
     """Counts of a pool's n-grams, words between theirs skipped or not. Values must be known: no device op counts so."""
     x = c.known(0)
-    pool = c.ints("pool_int64s")
-    if pool is None or x.dtype.kind not in "iu":
-        raise c.unsupported("strings are not supported")
+    pool = c.ints("pool_strings" if x.dtype == STRING else "pool_int64s")
+    if pool is None or x.size > MAX_COUNTS:
+        raise c.bad(f"has no pool for an input of {x.dtype}, or too many words: {x.size}")
     low, high, skips = c.int("min_gram_length"), c.int("max_gram_length"), c.int("max_skip_count")
     starts, places = c.ints("ngram_counts"), c.ints("ngram_indexes")
     mode, weights = c.str("mode"), c.floats("weights")
     if mode not in ("TF", "IDF", "TFIDF") or x.ndim > 2 or not 1 <= low <= high:
         raise c.bad(f"mode {mode!r}, grams of {low} to {high}, input {x.shape}")
-    grams: dict[tuple[int, ...], int] = {}
+    grams: dict[tuple[Any, ...], int] = {}
     for n, start in enumerate(starts, start=1):
         stop = starts[n] if n < len(starts) else len(pool)
         if not 0 <= start <= stop <= len(pool) or (stop - start) % n:
@@ -186,8 +191,8 @@ def tf_idf(c: Call) -> Result:
 
 
 def _grams(
-    words: list[int], low: int, high: int, skips: int, pool: dict[tuple[int, ...], int]
-) -> list[tuple[tuple[int, ...], int]]:
+    words: list[Any], low: int, high: int, skips: int, pool: dict[tuple[Any, ...], int]
+) -> list[tuple[tuple[Any, ...], int]]:
     found = []
     for n in range(low, min(high, len(words)) + 1):
         for skip in range(min(skips, len(words)) + 1 if n > 1 else 1):

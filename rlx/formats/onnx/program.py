@@ -12,8 +12,9 @@ from rlx.driver.progress import Listener, listening, report
 from rlx.errors import ShapeError
 from rlx.formats.files import shown
 from rlx.formats.onnx.build import GraphBuilder
-from rlx.formats.onnx.elements import Array, ElementType, from_carrier, to_carrier
+from rlx.formats.onnx.elements import STRING, Array
 from rlx.formats.onnx.nests import Nest, arrays_in, assembled, flattened
+from rlx.formats.onnx.words import Words, as_array
 from rlx.ir import Graph
 from rlx.runtime import CompiledGraph
 from rlx.runtime.report import Report
@@ -40,8 +41,7 @@ class Program:
         graph: CompiledGraph,
         inputs: Mapping[str, Nest],
         fixed: Mapping[str, Array],
-        outputs: Mapping[str, Nest],
-        types: Mapping[str, ElementType],
+        builder: GraphBuilder,
         progress: Listener | None = None,
     ) -> None:
         self.graph = graph
@@ -49,8 +49,9 @@ class Program:
         self._started = False
         self._inputs = dict(inputs)
         self._fixed = dict(fixed)
-        self._outputs = dict(outputs)
-        self._types = dict(types)
+        self._outputs = dict(builder.outputs)
+        self._types = dict(builder.output_types)
+        self._words = builder.known.words
 
     def close(self) -> None:
         """Frees the program's memory; the weights stay with the model. Idempotent."""
@@ -78,13 +79,15 @@ class Program:
                 )
         for name, value in self._fixed.items():
             if name in given and not np.array_equal(
-                np.asarray(given.pop(name)), value, equal_nan=value.dtype.kind == "f"
+                as_array(given.pop(name)), value, equal_nan=value.dtype.kind == "f"
             ):
                 raise ShapeError(
                     f"input {name!r}: the program was compiled for its value {shown(value.tolist())}"
                 )
-        made = self._run({n: to_carrier(np.asarray(v)) for n, v in given.items()})
-        arrays = {n: from_carrier(made[n], dtype) for n, dtype in self._types.items()}
+        # Strings that come with a run are known to it alone.
+        words = Words(self._words) if any(v.dtype == STRING for v in given.values()) else self._words
+        made = self._run({n: words.to_carrier(v) for n, v in given.items()})
+        arrays = {n: words.from_carrier(made[n], dtype) for n, dtype in self._types.items()}
         return {n: assembled(nest, arrays.__getitem__) for n, nest in self._outputs.items()}
 
     def _run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from onnx import defs
 from rlx.dtypes import as_dtype
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.formats.onnx.call import Held
-from rlx.formats.onnx.elements import ELEMENTS, Array, carrier, element_name
+from rlx.formats.onnx.call import Call, Held, Value
+from rlx.formats.onnx.elements import ELEMENTS, STRING, Array, carrier, element_name
 from rlx.formats.onnx.read import want_text
 from rlx.ir import TensorType
 
@@ -72,6 +72,24 @@ def _bind_types(schema: Any, inputs: Sequence[Held | None], where: str) -> dict[
         if param in allowed and formal.is_homogeneous and bound.setdefault(param, kind) != kind:
             raise ModelFormatError(f"{where}: input {i} ({formal.name}) is {kind}; expected {bound[param]}")
     return bound
+
+
+# What moves, picks and compares strings, whose numbers stand for them, and what reads them.
+_ON_STRINGS = frozenset(
+    "Cast CastLike Compress Concat ConcatFromSequence Constant DepthToSpace Equal Expand Flatten Gather GatherElements "
+    "GatherND Identity NonZero OneHot Optional OptionalGetElement OptionalHasElement Pad RegexFullMatch Reshape "
+    "ReverseSequence Scatter ScatterElements ScatterND SequenceAt SequenceConstruct SequenceErase SequenceInsert "
+    "SequenceLength Shape Size Slice SpaceToDepth Split SplitToSequence Squeeze StringConcat StringNormalizer "
+    "StringSplit TensorScatter TfIdfVectorizer Tile Transpose Trilu Unique Unsqueeze Where".split()
+)
+
+
+def check_strings(call: Call, domain: str) -> None:
+    """Raises: UnsupportedOp for strings in an operator that computes with what stands for them."""
+    if any(isinstance(v, Value) and v.dtype == STRING for v in call.inputs) and (
+        (domain == "" and call.kind not in _ON_STRINGS) or call.attrs.get("reduction", "none") != "none"
+    ):
+        raise call.unsupported("is not supported on strings")
 
 
 def declared_type(proto: Any, what: str) -> tuple[np.dtype[Any] | None, list[int | str | None] | None]:

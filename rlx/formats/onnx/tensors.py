@@ -14,7 +14,8 @@ from onnx import numpy_helper
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import open_regular, shown
-from rlx.formats.onnx.elements import Array, ElementType, bits_of, element, unpacked
+from rlx.formats.onnx.elements import STRING, Array, ElementType, bits_of, element, unpacked
+from rlx.formats.onnx.words import strings
 
 MAX_RANK = 32
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
@@ -40,6 +41,8 @@ def to_array(proto: Any, what: str, folder: Path | None) -> Array:
     count = math.prod(dims)
     if proto.HasField("segment"):
         raise ModelFormatError(f"{what}: is one segment of a tensor; segments are not part of ONNX's format")
+    if dtype == STRING:
+        return _strings(proto, what, count).reshape(dims)
     bits = bits_of(dtype)
     nbytes = -(-count * bits // 8)
     if proto.data_location == onnx.TensorProto.EXTERNAL:
@@ -67,6 +70,18 @@ def to_array(proto: Any, what: str, folder: Path | None) -> Array:
     if made.shape != dims or made.dtype != dtype:
         raise ModelFormatError(f"{what}: the data is {made.dtype} {made.shape}, expected {dtype} {dims}")
     return made
+
+
+def _strings(proto: Any, what: str, count: int) -> Array:
+    given = proto.data_location == onnx.TensorProto.EXTERNAL or proto.HasField("raw_data")
+    if given or len(proto.string_data) != count:
+        raise ModelFormatError(
+            f"{what}: expected {count} strings in string_data, which has {len(proto.string_data)}"
+        )
+    try:
+        return strings(s.decode("utf-8") for s in proto.string_data)
+    except UnicodeDecodeError as error:
+        raise ModelFormatError(f"{what}: a string is not valid UTF-8") from error
 
 
 def _elements(raw: npt.NDArray[np.uint8], dtype: ElementType, count: int) -> Array:
