@@ -2,7 +2,7 @@
 // Running sums or products along n of x (outer, n, inner), in `splits` parts of `chunk`.
 // Grid: a group for each 256 / (C0*C1) pairs (outer, part) and C0 places of inner; X folds into Y.
 // Arguments: x, offsets (outer, splits, inner), y, outer, n, inner, chunk, splits.
-// variants: IO=f32_f32,f16_f16,bf16_bf16,i32_i32,i64_i64
+// variants: IO=f32_f32,f64_f64,f16_f16,bf16_bf16,i32_i32,i64_i64
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint C0 = 1u;
@@ -11,6 +11,7 @@ layout(constant_id = 2) const uint C2 = 0u;
 layout(constant_id = 3) const uint C3 = 0u;
 layout(constant_id = 4) const uint C4 = 0u;
 #include "body.glsl"
+#include "body64.glsl"
 #include "bodies/scan.h"
 
 layout(push_constant, scalar) uniform Args {

@@ -61,17 +61,38 @@ def _logsumexp_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tenso
     return (cast_to(cast_to(share, working_float(d)) * cast_to(d, working_float(d)), x.dtype),)
 
 
+def _log_softmax_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    x, axes = inputs[0], (attrs["axis"],)
+    if x.size == 0:
+        return apply("copy", x)
+    wide = cast_to(x, working_float(x))
+    centred = wide - apply("max", wide, axes=axes, keepdims=True)
+    total = apply("sum", apply("exp", centred), axes=axes, keepdims=True)
+    return cast_to(centred - apply("log", total), x.dtype)
+
+
+def _logsumexp_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    x, axes = inputs[0], (attrs["axis"],)
+    wide = cast_to(x, working_float(x))
+    if x.shape[attrs["axis"]] == 0:
+        return cast_to(apply("log", apply("sum", wide, axes=axes, keepdims=True)), x.dtype)
+    best = apply("max", wide, axes=axes, keepdims=True)
+    shift = apply("where", apply("isinf", best, positive=True, negative=True), 0.0, best)
+    total = apply("sum", apply("exp", wide - shift), axes=axes, keepdims=True)
+    return cast_to(apply("log", total) + shift, x.dtype)
+
+
 def _first(dtypes: Sequence[DType]) -> DType:
     return dtypes[0]
 
 
 register(
     Op("log_softmax", "norm", _log_softmax_infer, computed(_first)(_log_softmax), "torch.nn.functional.log_softmax",
-       _log_softmax_vjp, kernel="log_softmax", inplace=(0,))
+       _log_softmax_vjp, kernel="log_softmax", decompose=_log_softmax_decompose, inplace=(0,))
 )  # fmt: skip
 register(
     Op("logsumexp", "norm", _logsumexp_infer, computed(_first)(_logsumexp), "torch.logsumexp", _logsumexp_vjp,
-       kernel="log_softmax")
+       kernel="log_softmax", decompose=_logsumexp_decompose)
 )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import rlx.backends.gpu
+from rlx.conformance.case import cases_of
+from rlx.dtypes import f64
 from tests.gpu import cuda_host
 from tests.gpu.lowered import Array, close, run
 from tests.gpu.test_kernels_attention import _want as attention
@@ -23,6 +25,7 @@ from tests.gpu.test_kernels_norm import _norm, _softmax
 pytestmark = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 _F16 = {"nmse": 2.5e-7, "worst": 5e-4}
 _BF16 = {"nmse": 1.6e-5, "worst": 4e-3}
+_F64 = {"nmse": 3.5e-29, "worst": 2e-14}
 
 
 def cuda(op: str, *inputs: Array, **attrs: Any) -> Array:
@@ -38,7 +41,9 @@ _NEEDS: dict[str, Callable[[], Array]] = {
 
 
 @pytest.mark.parametrize("header", list(_NEEDS))
-def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_barrier_is_needed_and_missed(
+    header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bodies = Path(rlx.backends.gpu.__file__).parent / "bodies"
     text = (bodies / header).read_text(encoding="utf-8")
     places = [m.start() for m in re.finditer("BARRIER;", text)]
@@ -57,7 +62,13 @@ def _normal(*shape: int, dtype: Any = np.float32) -> Array:
 
 
 def test_reductions() -> None:
-    shapes = [((7, 3), (1,)), ((5, 1031), (1,)), ((40, 300, 5), (1,)), ((3, 40000), (1,)), ((4, 33, 65), (0, 2))]
+    shapes = [
+        ((7, 3), (1,)),
+        ((5, 1031), (1,)),
+        ((40, 300, 5), (1,)),
+        ((3, 40000), (1,)),
+        ((4, 33, 65), (0, 2)),
+    ]
     for shape, axes in shapes:
         x = _normal(*shape)
         wide = x.astype(np.float64)
@@ -66,6 +77,11 @@ def test_reductions() -> None:
         np.testing.assert_array_equal(cuda("max", x, axes=axes, keepdims=False), x.max(axes))
     x = _normal(6, 70, dtype=np.float16)
     close(cuda("mean", x, axes=(0,), keepdims=False), x.astype(np.float64).mean(0), **_F16)
+    for shape, axes in shapes:
+        x = _normal(*shape, dtype=np.float64)
+        close(
+            cuda("sum", x, axes=axes, keepdims=False), x.sum(axes), scale=np.sqrt((x * x).sum(axes)), **_F64
+        )
     i = np.random.default_rng(0).integers(-(2**62), 2**62, (9, 50))
     np.testing.assert_array_equal(cuda("prod", i, axes=(1,), keepdims=False), i.prod(1))
 
@@ -118,11 +134,83 @@ def test_integer_products() -> None:
     np.testing.assert_array_equal(cuda("matmul", a, b, **_attrs()), a @ b)
 
 
-@pytest.mark.parametrize("d, causal, dtype", [(16, True, np.float32), (65, False, np.float32), (129, True, np.float16)])
+@pytest.mark.parametrize(
+    "d, causal, dtype", [(16, True, np.float32), (65, False, np.float32), (129, True, np.float16)]
+)
 def test_attention(d: int, causal: bool, dtype: Any) -> None:
-    q, k, v = _normal(2, 4, 35, d, dtype=dtype), _normal(2, 2, 40, d, dtype=dtype), _normal(2, 2, 40, d, dtype=dtype)
+    q, k, v = (
+        _normal(2, 4, 35, d, dtype=dtype),
+        _normal(2, 2, 40, d, dtype=dtype),
+        _normal(2, 2, 40, d, dtype=dtype),
+    )
     limit = _F16 if dtype == np.float16 else {}
     for mask in (None, np.arange(40) % 3 > 0, _normal(2, 1, 35, 40)):
         given = (q, k, v) if mask is None else (q, k, v, mask)
         got = cuda("attention", *given, scale=0.2, causal=causal)
         close(got, attention(q, k, v, mask, 0.2, causal), **limit)
+
+
+# -- f64: the kernels that have it
+
+
+@pytest.mark.parametrize("dims", [(3, 4, 5), (33, 40, 65), (1, 7, 1)])
+def test_products_of_f64(dims: tuple[int, int, int]) -> None:
+    """Through the library on CUDA, by tiles through Vulkan's text and where there is nothing to add up."""
+    m, k, n = dims
+    a, b = _normal(2, m, k, dtype=np.float64), _normal(2, k, n, dtype=np.float64)
+    scale = np.sqrt((a * a) @ (b * b))
+    close(cuda("matmul", a, b, **_attrs()), a @ b, scale=scale, **_F64)
+    assert not cuda("matmul", a[..., :0], b[:, :0], **_attrs()).any()
+    at = np.ascontiguousarray(a.swapaxes(1, 2))
+    bias = _normal(n, dtype=np.float64)
+    got = cuda("matmul", at, b, bias, **{**_attrs(), "transpose_a": True, "activation": "relu"})
+    close(got, np.maximum(a @ b + bias, 0), scale=scale + np.abs(bias), **_F64)
+
+
+def test_scans_and_scatters_of_f64() -> None:
+    x = _normal(5, 3000, dtype=np.float64)
+    got = cuda("cumsum", x, axis=1, exclusive=False, reverse=False)
+    close(got, np.cumsum(x, 1), scale=np.sqrt(np.cumsum(x * x, 1)), **_F64)
+    index = np.array([0, 2, 2, -1, 0], np.int32)
+    for reduction, join in (("add", np.add), ("max", np.maximum)):
+        want = np.zeros((4, 3000))
+        join.at(want, index, x)
+        attrs = {"axis": 0, "length": 4, "reduction": reduction}
+        close(cuda("scatter", index, x, np.zeros((4, 3000)), **attrs), want, **_F64)
+
+
+def test_order_of_f64() -> None:
+    x = np.array(
+        [[0.0, -0.0, 5e-324, -5e-324, np.inf, -np.inf, np.nan, 1e300, -1e300, 1 + 2.0**-52, 1.0, -1.0]]
+    )
+    x = np.concatenate([x, np.random.default_rng(1).permuted(x, axis=1)])
+    places = np.argsort(x, axis=1, kind="stable")
+    np.testing.assert_array_equal(cuda("argsort", x, axis=1, descending=False), places)
+    np.testing.assert_array_equal(
+        cuda("argmax", x, axis=1, keepdims=False, select_last_index=False), np.argmax(x, 1)
+    )
+    np.testing.assert_array_equal(
+        cuda("argmin", x, axis=1, keepdims=False, select_last_index=False), np.argmin(x, 1)
+    )
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        *(
+            "conv",
+            "conv_transpose",
+            "conv_grad_input",
+            "conv_grad_weight",
+            "max_pool",
+            "avg_pool",
+            "max_pool_grad",
+        ),
+        *("resize", "prod", "max", "min", "cumprod", "scatter_elements"),
+    ],
+)
+def test_conformance_cases_of_f64(op: str) -> None:
+    """The CUDA text of what has no test of its own above."""
+    for case in [c for c in cases_of(op) if any(s.dtype == f64 for s in c.inputs)][:3]:
+        verdict = case.check({"y0": cuda(op, *case.arrays(), **case.attrs)}, subnormals=False)
+        assert verdict.ok, f"{case.id}: {verdict.message}"

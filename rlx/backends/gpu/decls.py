@@ -38,8 +38,8 @@ REDUCE = declare(
             (
                 "IO",
                 (
-                    "f32_f32", "f16_f32", "bf16_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16", "i32_i32",
-                    "i64_i64",
+                    "f32_f32", "f64_f64", "f16_f32", "bf16_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16",
+                    "i32_i32", "i64_i64",
                 ),
             ),
         ),
@@ -97,7 +97,7 @@ _WHOLE = _read("a", "b", "bias") + _write("c") + _u32("m", "n", "k", "batch", *_
 MATMUL_ROWS = declare(
     KernelDecl("matmul_rows", _WHOLE, defines=(_PAIRS, ("ROWS", ("1", "4", "8", "16"))))
 )
-MATMUL_INT = declare(KernelDecl("matmul_int", _WHOLE, defines=(("T", ("i32", "i64")),)))
+MATMUL_INT = declare(KernelDecl("matmul_int", _WHOLE, defines=(("T", ("i32", "i64", "f64")),)))
 
 # Families with tables of their own: decls_<family>.py beside this file.
 for _module in pkgutil.iter_modules(rlx.backends.gpu.__path__):

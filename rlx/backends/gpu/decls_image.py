@@ -6,6 +6,8 @@ from rlx.backends.gpu.steps import ArgDecl, KernelDecl, declare
 
 _FLOATS = ("f32", "f16", "bf16")
 _PAIRS = ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16")
+# Of the kernels that f64 has too.
+_ALL_FLOATS = ("f32", "f64", "f16", "bf16")
 
 
 def _args(read: str, write: str, scalars: str) -> tuple[ArgDecl, ...]:
@@ -25,7 +27,9 @@ CONV = declare(
 )
 CONV_DIRECT = declare(
     KernelDecl(
-        "conv_direct", _args(_CONV, "y", "batch groups rows phases columns"), defines=(("AB", _PAIRS),)
+        "conv_direct",
+        _args(_CONV, "y", "batch groups rows phases columns"),
+        defines=(("AB", ("f32_f32", "f64_f64", *_PAIRS[1:])),),
     )
 )
 CONV_WEIGHT = declare(
@@ -37,19 +41,19 @@ CONV_WEIGHT = declare(
 )
 CONV_WEIGHT_DIRECT = declare(
     KernelDecl(
-        "conv_weight_direct", _args("x d meta", "y", "batch groups rows columns"), defines=(("T", _FLOATS),)
+        "conv_weight_direct", _args("x d meta", "y", "batch groups rows columns"), defines=(("T", _ALL_FLOATS),)
     )
 )
 IM2COL = declare(
     KernelDecl("im2col", _args("x meta", "y", "total units"), defines=(("U", ("b1", "b2", "b4")),))
 )
-POOL = declare(KernelDecl("pool", _args("x meta", "y index", "total"), defines=(("T", _FLOATS),)))
-POOL_BACK = declare(KernelDecl("pool_back", _args("d index meta", "y", "total"), defines=(("T", _FLOATS),)))
+POOL = declare(KernelDecl("pool", _args("x meta", "y index", "total"), defines=(("T", _ALL_FLOATS),)))
+POOL_BACK = declare(KernelDecl("pool_back", _args("d index meta", "y", "total"), defines=(("T", _ALL_FLOATS),)))
 RESIZE = declare(
     KernelDecl(
         "resize",
         _args("x index weight meta", "y", "total"),
-        defines=(("IO", ("f32_f32", "f16_f16", "bf16_bf16", "f16_f32", "bf16_f32", "f32_f16", "f32_bf16")),),
+        defines=(("IO", ("f32_f32", "f64_f64", "f16_f16", "bf16_bf16", "f16_f32", "bf16_f32", "f32_f16", "f32_bf16")),),
     )
 )
 GRID_SAMPLE = declare(

@@ -47,11 +47,14 @@ TOP_K = declare(
         defines=(("U", _ELEMENTS),),
     )
 )
+TOP_K_ROWS = declare(
+    KernelDecl("top_k_rows", _args("x:r y:w index:w", "lines n k"), defines=(("U", ("b2", "b4")),))
+)
 SCAN = declare(
     KernelDecl(
         "scan",
         _args("x:r offsets:r y:w", "outer n inner chunk splits"),
-        defines=(("IO", ("f32_f32", "f16_f16", "bf16_bf16", "i32_i32", "i64_i64")),),
+        defines=(("IO", ("f32_f32", "f64_f64", "f16_f16", "bf16_bf16", "i32_i32", "i64_i64")),),
     )
 )
 LOG_SOFTMAX = declare(KernelDecl("log_softmax", _args("x:r y:w", "rows n"), defines=(("T", _FLOATS),)))
@@ -72,7 +75,7 @@ SCATTER_REDUCE = declare(
     KernelDecl(
         "scatter_reduce",
         _args("updates:r pairs:r y:rw", "total m n trail"),
-        defines=(("T", (*_FLOATS, *_INDICES)),),
+        defines=(("T", ("f32", "f64", "f16", "bf16", *_INDICES)),),
     )
 )
 DYNAMIC_SLICE = declare(

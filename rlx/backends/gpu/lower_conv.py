@@ -20,7 +20,7 @@ from rlx.backends.gpu.lower_matmul import epilogue_tree, kernel_pair
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import Arg, FileKernel, Gemm, Ref
 from rlx.backends.gpu.strided import View, contiguous, launch_tree
-from rlx.dtypes import DType, f32
+from rlx.dtypes import DType, f32, promote
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
 
@@ -44,7 +44,7 @@ Table = npt.NDArray[np.int32]
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
-    return all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+    return all(stores(t.dtype, features, doubles=True) for t in tensors) and fits(*(t.type for t in tensors))
 
 
 def three(values: Sequence[int], fill: int) -> list[int]:
@@ -166,7 +166,8 @@ def _library(ctx: Lowering, node: Node, dtype: DType) -> None:
     """w (O, C) times each image (C, P); images of one element as one product of (N, C) and wᵀ. Then the epilogue."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
     a, b = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), dtype, t.size) for t in (w, x))
-    target, stored, bias = ctx.ref(y), ctx.storage(y), _bias(ctx, node)
+    target, stored = ctx.ref(y), ctx.storage(y)
+    bias = _bias(ctx, node, stored)
     plain = bias is None and node.attrs["activation"] is None
     wide = stored if plain or not dtype.is_half else f32
     made = target if wide == stored else ctx.scratch(y.size * wide.itemsize)
@@ -198,7 +199,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
     target, stored = ctx.ref(y), ctx.storage(y)
     pair = kernel_pair(ctx.storage(x), ctx.storage(w), stored)
     a, b = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), d, t.size) for t, d in zip((x, w), pair, strict=True))
-    bias = _bias(ctx, node)
+    bias = _bias(ctx, node, stored)
     batch = y.shape[0]
     sparse = reading.places is not None
     activation = _CODE[node.attrs.get("activation")]
@@ -207,6 +208,16 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
     places = ctx.block(reading.places) if reading.places is not None else taps
     meta = ctx.block([*reading.meta, *(v for p in reading.phases for v in p)])
     rows, groups, phases, columns = reading.rows, reading.groups, len(reading.phases), reading.columns(batch)
+    if stored.name == "f64":  # bias and activation by a tree, which has them in f64
+        later = bias is not None or activation != 0
+        made = ctx.scratch(y.size * stored.itemsize) if later else target
+        kernel = FileKernel(decls_image.CONV_DIRECT.stem, words, (int(sparse), 0, 0))
+        sizes = [batch, groups, rows, phases, columns]
+        launches = groups_for(ctx, columns * rows * groups * phases)
+        ctx.launch(kernel, launches, [a, b, meta, taps, places, meta, made, *sizes])
+        if later:
+            _join(ctx, node, made, stored, 1, bias, target, stored)
+        return
     if rows <= _FEW_ROWS:
         kernel = FileKernel(
             decls_image.CONV_DIRECT.stem, words, (int(sparse), int(bias is not None), activation)
@@ -248,11 +259,12 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
         _join(ctx, node, made, f32, splits, bias, target, stored)
 
 
-def _bias(ctx: Lowering, node: Node) -> Ref | None:
+def _bias(ctx: Lowering, node: Node, stored: DType) -> Ref | None:
+    """The bias in what results stored so are computed in."""
     if len(node.inputs) < 3:
         return None
     bias = node.inputs[2]
-    return cast_ref(ctx, ctx.ref(bias), ctx.storage(bias), f32, bias.size)
+    return cast_ref(ctx, ctx.ref(bias), ctx.storage(bias), promote(stored, f32), bias.size)
 
 
 def _shape(rows: int, columns: int, terms: int, others: int, size: int, most: int) -> tuple[int, int, int]:
@@ -288,7 +300,7 @@ def _join(
     stored: DType,
 ) -> None:
     """The parts added up in order, with bias and activation, in one pass."""
-    y = node.output
+    y, wide = node.output, promote(stored, f32)
     shape = (y.shape[0], y.shape[1], math.prod(y.shape[2:]))
     nbytes = y.size * kept.itemsize
     inputs = [
@@ -300,9 +312,9 @@ def _join(
         total = total + ex.arg(i, kept)
     arguments = [total]
     if bias is not None:
-        arguments.append(ex.arg(splits, f32))
-        inputs.append(View(bias, f32, (0, 1, 0)))
-    plain = epilogue_tree(kept, f32 if bias is not None else None, node.attrs.get("activation"), stored)
+        arguments.append(ex.arg(splits, wide))
+        inputs.append(View(bias, wide, (0, 1, 0)))
+    plain = epilogue_tree(kept, wide if bias is not None else None, node.attrs.get("activation"), stored)
     tree = ex.substitute(plain, arguments)
     launch_tree(ctx, [tree], shape, inputs, [View(target, stored, contiguous(shape))])
 
@@ -333,7 +345,7 @@ def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
     )
     rows, columns = y.shape[0] // groups, math.prod(y.shape[1:])
     terms = batch * math.prod(counts)
-    if rows * columns <= _SMALL_GROUP and rows <= 4 * _FEW_ROWS:
+    if stored.name == "f64" or (rows * columns <= _SMALL_GROUP and rows <= 4 * _FEW_ROWS):
         kernel = FileKernel(decls_image.CONV_WEIGHT_DIRECT.stem, (("T", stored.name),))
         ctx.launch(kernel, ctx.groups(y.size), [a, b, meta, target, batch, groups, rows, columns])
         return

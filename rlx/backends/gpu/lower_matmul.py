@@ -33,12 +33,12 @@ _LARGE = 1 << 30  # multiply-adds from which rounding the operands first pays
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
-    return all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+    return all(stores(t.dtype, features, doubles=True) for t in tensors) and fits(*(t.type for t in tensors))
 
 
 @lowers("matmul", when=_native)
 def lower_matmul(ctx: Lowering, node: Node) -> None:
-    """A product of floats as `product` makes it; of integers by its own kernel."""
+    """A product of floats as `product` makes it; of integers, and of f64 where no library is, by a kernel of its own."""
     y = node.output
     if y.size == 0:
         return
@@ -49,6 +49,9 @@ def lower_matmul(ctx: Lowering, node: Node) -> None:
     a, b = (Operand(ctx.ref(t), ctx.storage(t)) for t in node.inputs[:2])
     sizes = (node.inputs[0].size, node.inputs[1].size)
     c = Operand(ctx.ref(y), stored)
+    if stored.name == "f64":
+        _doubles(ctx, node, a, b, c)
+        return
     product(ctx, product_of(node), a, b, sizes, Epilogue.of(node), c, node.label or node.op.name)
 
 
@@ -130,6 +133,23 @@ def has_matrices(ctx: Lowering, split: Split) -> bool:
     """Whether the device multiplies 16 x 16 matrices of that type into f32, in groups of 32 threads."""
     words = {"coopmat", "bf16_coopmat"} if split.type == bf16 else {"coopmat"}
     return words <= ctx.features and ctx.limits.subgroup == 32 and ctx.limits.shared_bytes >= 48 << 10
+
+
+def _doubles(ctx: Lowering, node: Node, a: Operand, b: Operand, c: Operand) -> None:
+    p, end = product_of(node), Epilogue.of(node)
+    a, b = (
+        Operand(cast_ref(ctx, o.ref, o.dtype, c.dtype, t.size), c.dtype)
+        for o, t in zip((a, b), node.inputs, strict=False)
+    )
+    if ctx.backend == "cuda" and p.k > 0:
+        _library(ctx, p, a, b, end, c, node.label or node.op.name)
+        return
+    made = c if end.plain else Operand(ctx.scratch(node.output.size * c.dtype.itemsize), c.dtype)
+    constants = (int(p.transpose_a), int(p.transpose_b), 0)
+    kernel = FileKernel(decls.MATMUL_INT.stem, (("T", c.dtype.name),), constants)
+    launch(ctx, kernel, p, a, b, None, made, -(-p.m // 16) * -(-p.n // 16))
+    if not end.plain:
+        finish(ctx, made.ref, 1, p, end, c, c.dtype)
 
 
 def _integers(ctx: Lowering, node: Node, stored: DType) -> None:

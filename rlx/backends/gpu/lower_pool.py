@@ -16,7 +16,7 @@ _LARGEST, _MEAN, _PLACE = 0, 1, 2
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
-    return all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+    return all(stores(t.dtype, features, doubles=True) for t in tensors) and fits(*(t.type for t in tensors))
 
 
 def _meta(ctx: Lowering, node: Node, x: Tensor, counts: Sequence[int]) -> Ref:

@@ -8,7 +8,7 @@ from rlx.backends.gpu import decls
 from rlx.backends.gpu.casts import THREADS, cast_ref, convert, fits, stores
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import FileKernel, Ref
-from rlx.dtypes import DType, f32, i32
+from rlx.dtypes import DType, f32, i32, promote
 from rlx.ir import Node
 
 _KIND = {"sum": 0, "mean": 0, "prod": 1, "max": 2, "min": 3}
@@ -18,7 +18,9 @@ _MANY = 1024  # groups that fill a device
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
-    return all(stores(t.dtype, features) and fits(t.type) for t in (*node.inputs, *node.outputs))
+    # A mean in f64 is written as a sum and a product: the kernel's divisor is f32.
+    doubles = node.op.name != "mean"
+    return all(stores(t.dtype, features, doubles) and fits(t.type) for t in (*node.inputs, *node.outputs))
 
 
 @lowers("sum", "mean", "prod", "max", "min", when=_native)
@@ -72,7 +74,7 @@ def axis_runs(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, 
 
 def _partial(dtype: DType) -> DType:
     """What sums of parts are kept in."""
-    return f32 if dtype.is_float else dtype
+    return promote(dtype, f32) if dtype.is_float else dtype
 
 
 def _reduce(

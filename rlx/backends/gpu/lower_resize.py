@@ -13,7 +13,7 @@ from rlx.backends.gpu.lower_movement import move
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import FileKernel, Ref
 from rlx.backends.gpu.strided import View, contiguous
-from rlx.dtypes import DType, f32
+from rlx.dtypes import DType, f32, promote
 from rlx.ir import Node
 from rlx.ops.grid_sample import MODES, PADDINGS
 from rlx.ops.resize import AxisTable, tables
@@ -28,7 +28,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
     if node.op.name == "resize" and node.attrs["mode"] == "nearest":
         need = _FEATURE.get(node.output.dtype.itemsize)
         return small and (need is None or need in features)
-    return small and all(stores(t.dtype, features) for t in tensors)
+    doubles = node.op.name == "resize"
+    return small and all(stores(t.dtype, features, doubles) for t in tensors)
 
 
 @lowers("resize", when=_native)
@@ -99,7 +100,8 @@ def _weigh(
     shape: Sequence[int],
     plan: Sequence[AxisTable],
 ) -> None:
-    """The last three axes between the first that changes and the last first; between launches in f32."""
+    """The last three axes between the first that changes and the last first; between launches in f32 (f64
+    in f64)."""
     if not plan:
         move(ctx, shape, View(cast_ref(ctx, source, kept, stored, math.prod(shape)), stored, contiguous(shape)),
              View(target, stored, contiguous(shape)))  # fmt: skip
@@ -113,8 +115,8 @@ def _weigh(
         before = list(now)
         for axis, t in here.items():
             now[axis] = len(t.index)
-        out = f32 if todo else stored
-        made = ctx.scratch(4 * math.prod(now)) if todo else target
+        out = promote(stored, f32) if todo else stored
+        made = ctx.scratch(out.itemsize * math.prod(now)) if todo else target
         _launch(ctx, (source, kept), (made, out), before, now, range(begin, end), here)
         source, kept = made, out
 
@@ -131,15 +133,14 @@ def _launch(
     if x[1].is_half and y[1].is_half and x[1] != y[1]:
         x = cast_ref(ctx, x[0], x[1], f32, math.prod(before)), f32
     fill = _MOST_AXES - len(axes)
-    index, weight, starts, taps = [np.zeros(1, np.int32)], [np.ones(1, np.float32)], [0] * fill, [1] * fill
+    kind = np.float64 if y[1].name == "f64" else np.float32
+    index, weight, starts, taps = [np.zeros(1, np.int32)], [np.ones(1, kind)], [0] * fill, [1] * fill
     for axis in axes:
         starts.append(sum(map(len, index)))
         t = here.get(axis)
         taps.append(t.taps if t is not None else 1)
         index.append(np.arange(before[axis], dtype=np.int32) if t is None else t.index.reshape(-1))
-        weight.append(
-            np.ones(before[axis], np.float32) if t is None else t.weight.astype(np.float32).reshape(-1)
-        )
+        weight.append(np.ones(before[axis], kind) if t is None else t.weight.astype(kind).reshape(-1))
     sizes = [1] * fill + [before[a] for a in axes], [1] * fill + [now[a] for a in axes]
     tail, total = math.prod(now[axes.stop :]), math.prod(now)
     meta = ctx.block([*sizes[0], *sizes[1], *starts, tail])

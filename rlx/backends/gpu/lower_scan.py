@@ -10,7 +10,7 @@ from rlx.backends.gpu.lower_norm import row_shape
 from rlx.backends.gpu.lower_sort import lines_of, power
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import FileKernel, Ref
-from rlx.dtypes import DType, f32, i32
+from rlx.dtypes import DType, f32, i32, promote
 from rlx.ir import Node
 
 _TILES = 4  # rounds of four elements a thread, before a line is split
@@ -20,7 +20,8 @@ _LONG = 1 << 16  # the longest part one group takes when there are lines enough 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
-    return all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+    doubles = node.op.name in ("cumsum", "cumprod")
+    return all(stores(t.dtype, features, doubles) for t in tensors) and fits(*(t.type for t in tensors))
 
 
 @lowers("cumsum", "cumprod", when=_native)
@@ -53,7 +54,7 @@ def _scan(
     splits = -(-n // chunk)
     offsets = x
     if splits > 1:
-        part = f32 if dtype.is_float else dtype
+        part = promote(dtype, f32) if dtype.is_float else dtype
         totals, offsets = (ctx.scratch(outer * splits * inner * part.itemsize) for _ in range(2))
         kernel = FileKernel(decls.REDUCE.stem, (("IO", f"{dtype}_{part}"),), (across, along, product, 0))
         groups = ctx.groups(math.ceil(outer * splits / items) * blocks)

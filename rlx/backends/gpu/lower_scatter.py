@@ -64,7 +64,11 @@ def lower_gather_elements(ctx: Lowering, node: Node) -> None:
 def _scatters(node: Node, features: frozenset[str]) -> bool:
     indices, updates = node.inputs[:2]
     # The keys are made from the indices by a tree, which computes i64 only where the device does.
-    return stores(indices.dtype, features) and stores(updates.dtype, features) and _moves(node, features)
+    return (
+        stores(indices.dtype, features)
+        and stores(updates.dtype, features, doubles=True)
+        and _moves(node, features)
+    )
 
 
 @lowers("scatter", "scatter_elements", when=_scatters)

@@ -2,6 +2,7 @@
 // Grid: a thread for each row, phase and column of each group, in groups of 256; X folds into Y.
 // Arguments: x, w, bias (f32), taps, places, meta (bodies/conv.h), y, batch, groups, rows, phases, columns.
 #include "bodies/body.h"
+#include "bodies/body64.h"
 #include "bodies/conv_direct.h"
 
 extern "C" __global__ void __launch_bounds__(256)

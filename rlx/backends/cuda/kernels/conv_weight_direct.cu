@@ -2,6 +2,7 @@
 // Grid: a group of 256 for each element of y; X folds into Y.
 // Arguments: x, d, meta (bodies/conv_weight.h), y, batch, groups, rows, columns.
 #include "bodies/body.h"
+#include "bodies/body64.h"
 #include "bodies/conv_weight_direct.h"
 
 extern "C" __global__ void __launch_bounds__(256)

@@ -2,6 +2,7 @@
 // Grid: a thread for each window, in groups of 256; X folds into Y.
 // Arguments: x, meta (bodies/pool.h), y, index, total.
 #include "bodies/body.h"
+#include "bodies/body64.h"
 #include "bodies/pool.h"
 
 extern "C" __global__ void __launch_bounds__(256)

@@ -2,6 +2,7 @@
 // Grid: a thread for each element of y, in groups of 256; X folds into Y.
 // Arguments: d, index, meta (bodies/pool.h), y, total.
 #include "bodies/body.h"
+#include "bodies/body64.h"
 #include "bodies/pool_back.h"
 
 extern "C" __global__ void __launch_bounds__(256)

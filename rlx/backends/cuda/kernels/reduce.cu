@@ -2,6 +2,7 @@
 // Grid: a group for each 256 / (C0*C1) of (outer, split) and C0 places (pairs, C3 = 2) of inner; X folds into Y.
 // Arguments: x, y (outer, splits, inner), outer, n, inner, chunk, splits, divisor.
 #include "bodies/body.h"
+#include "bodies/body64.h"
 #include "prims.h"
 #include "bodies/reduce.h"
 

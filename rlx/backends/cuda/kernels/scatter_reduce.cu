@@ -2,6 +2,7 @@
 // Grid: a thread for each of `total` = outer * m * trail elements; X folds into Y.
 // Arguments: updates, pairs, y, total, m, n, trail.
 #include "bodies/body.h"
+#include "bodies/body64.h"
 #include "bodies/scatter_reduce.h"
 
 extern "C" __global__ void __launch_bounds__(256)

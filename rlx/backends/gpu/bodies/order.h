@@ -55,12 +55,24 @@ RLX_FN uint key_of(const uint u) {
     return KEY_FLIP == 1u ? ~key : key;
 }
 
+// Of f64, KEY_KIND 5, as two words, the lower first.
+RLX_FN uvec2 double_key(const uvec2 u) {
+    const uint size = u.y & 0x7fffffffu;
+    const uint none = KEY_FLIP == 2u ? 0u : 0xffffffffu;
+    if (size > 0x7ff00000u || (size == 0x7ff00000u && u.x != 0u)) return UVEC2(none, none);
+    if ((size | u.x) == 0u) return UVEC2(0u, 0x80000000u);
+    if (u.y != size) return UVEC2(~u.x, ~u.y);
+    return UVEC2(u.x, u.y | 0x80000000u);
+}
+
 RLX_FN uvec2 pair_b1(const uint u, const uint index) { return UVEC2(key_of(u), index); }
 RLX_FN uvec2 pair_b2(const uint u, const uint index) { return UVEC2(key_of(u), index); }
 RLX_FN uvec2 pair_b4(const uint u, const uint index) { return UVEC2(key_of(u), index); }
 RLX_FN uvec4 pair_b8(const uvec2 u, const uint index) {
     const uint flip = KEY_FLIP == 1u ? 0xffffffffu : 0u;
-    return UVEC4(u.y ^ 0x80000000u ^ flip, u.x ^ flip, index, 0u);
+    uvec2 key = UVEC2(u.x, u.y ^ 0x80000000u);
+    if (KEY_KIND == 5u) key = double_key(u);
+    return UVEC4(key.y ^ flip, key.x ^ flip, index, 0u);
 }
 
 // The element at place i, as bits and as a pair.

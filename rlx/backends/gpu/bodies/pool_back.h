@@ -8,7 +8,7 @@ RLX_FN void pool_back_body(PTR(T) d, PTR(u32) index, PTR(u32) meta, PTR(T) y, co
     const uint s0 = META(0u), s1 = META(1u), s2 = META(2u), t0 = META(3u), t1 = META(4u), t2 = META(5u);
     const uint step0 = META(6u), step1 = META(7u), step2 = META(8u);
     const uint size = s0 * s1 * s2, place = id % size, line = id / size * (t0 * t1 * t2);
-    float sum = 0.0f;
+    VAL(T) sum = VAL(T)(0);
     for (uint i0 = 0u; i0 < META(15u); i0++) {
         // The window whose place i0 this is, where there is one.
         const uint q0 = place / (s1 * s2) + META(12u) - i0 * META(9u);

@@ -12,6 +12,7 @@
 #define IN_f16_f16 f16
 #define IN_bf16_f32 bf16
 #define IN_bf16_bf16 bf16
+#define IN_f64_f64 f64
 #define IN_i32_i32 i32
 #define IN_i64_i64 i64
 #define OUT_f32_f32 f32
@@ -21,6 +22,7 @@
 #define OUT_f16_f16 f16
 #define OUT_bf16_f32 f32
 #define OUT_bf16_bf16 bf16
+#define OUT_f64_f64 f64
 #define OUT_i32_i32 i32
 #define OUT_i64_i64 i64
 #define TI RLX_JOIN(IN_, IO)
@@ -34,11 +36,13 @@
 #define LOWEST_f32 (-INFINITE)
 #define LOWEST_f16 (-INFINITE)
 #define LOWEST_bf16 (-INFINITE)
+#define LOWEST_f64 (-INFINITE64)
 #define LOWEST_i32 (-2147483647 - 1)
 #define LOWEST_i64 (-HIGHEST_i64 - rlx_i64(1))
 #define HIGHEST_f32 INFINITE
 #define HIGHEST_f16 INFINITE
 #define HIGHEST_bf16 INFINITE
+#define HIGHEST_f64 INFINITE64
 #define HIGHEST_i32 2147483647
 #define HIGHEST_i64 ((rlx_i64(2147483647) << 32) | rlx_i64(0xffffffffu))
 #define ACC VAL(TO)
@@ -49,11 +53,13 @@ SHARED ACC beside[256];  // of the second of two neighbours
 #define NAN_f32(x) IS_NAN(x)
 #define NAN_f16(x) IS_NAN(x)
 #define NAN_bf16(x) IS_NAN(x)
+#define NAN_f64(x) IS_NAN64(x)
 #define NAN_i32(x) false
 #define NAN_i64(x) false
 #define DIVIDE_f32(x, d) p_div_f(x, d)
 #define DIVIDE_f16(x, d) p_div_f(x, d)
 #define DIVIDE_bf16(x, d) p_div_f(x, d)
+#define DIVIDE_f64(x, d) (x)  // a mean is written as a sum and a product
 #define DIVIDE_i32(x, d) (x)
 #define DIVIDE_i64(x, d) (x)
 
@@ -74,6 +80,7 @@ RLX_FN ACC four(const vec4 v) { return combine(combine(ACC(v.x), ACC(v.y)), comb
         next = ACC(0);                                                        \
         return ACC(LOAD(TI, p, at));                                          \
     }
+#define FETCH_f64 FETCH_f32
 #define FETCH_i32 FETCH_f32
 #define FETCH_i64 FETCH_f32
 #define FETCH_f16                                                             \

@@ -5,16 +5,19 @@
 #define IN_f32_f32 f32
 #define IN_f16_f16 f16
 #define IN_bf16_bf16 bf16
+#define IN_f64_f64 f64
 #define IN_i32_i32 i32
 #define IN_i64_i64 i64
 #define OUT_f32_f32 f32
 #define OUT_f16_f16 f16
 #define OUT_bf16_bf16 bf16
+#define OUT_f64_f64 f64
 #define OUT_i32_i32 i32
 #define OUT_i64_i64 i64
 #define PART_f32_f32 f32
 #define PART_f16_f16 f32
 #define PART_bf16_bf16 f32
+#define PART_f64_f64 f64
 #define PART_i32_i32 i32
 #define PART_i64_i64 i64
 #define TI RLX_JOIN(IN_, IO)

@@ -6,11 +6,13 @@
 #define NAN_f32(x) IS_NAN(x)
 #define NAN_f16(x) IS_NAN(x)
 #define NAN_bf16(x) IS_NAN(x)
+#define NAN_f64(x) IS_NAN64(x)
 #define NAN_i32(x) false
 #define NAN_i64(x) false
 #define IS_FLOAT_f32 true
 #define IS_FLOAT_f16 true
 #define IS_FLOAT_bf16 true
+#define IS_FLOAT_f64 true
 #define IS_FLOAT_i32 false
 #define IS_FLOAT_i64 false
 #define ACC VAL(T)
