@@ -74,6 +74,48 @@ def test_what_is_not_gelu_stays() -> None:
     )
 
 
+def attention_of_torch(flat: bool, guard: str = "zero") -> onnx.ModelProto:
+    """scaled_dot_product_attention as torch exports it: both factors scaled, NaN of masked rows taken for zeros."""
+    turn = [node("Transpose", "k", "kt", perm=[0, 1, 3, 2])]
+    if flat:
+        turn = [
+            node("Reshape", "k three", "kf"),
+            node("Transpose", "kf", "kr", perm=[0, 2, 1]),
+            node("Reshape", "kr four", "kt"),
+        ]
+    nodes = [
+        *turn, node("Mul", "q root", "qs"), node("Mul", "kt root", "ks"), node("MatMul", "qs ks", "s"),
+        node("Where", "keep nothing never", "m"), node("Add", "s m", "sm"), node("Softmax", "sm", "p"),
+        node("IsNaN", "p", "n"), node("Where", f"n {guard} p", "pz"), node("MatMul", "pz v", "y"),
+    ]  # fmt: skip
+    weights = {
+        "root": np.float32(8**-0.25), "nothing": np.float32(0), "never": np.float32(-np.inf),
+        "zero": np.array([0], np.float32), "one": np.array([1], np.float32), "three": np.array([-1, 5, 8]),
+        "four": np.array([2, 3, 8, 5]),
+    }  # fmt: skip
+    shape = [2, 3, 5, 8]
+    inputs = {"q": shape, "k": shape, "v": shape, "keep": ([2, 1, 5, 5], onnx.TensorProto.BOOL)}
+    return model(nodes, inputs, {"y": None}, weights)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_scaled_dot_product_attention_of_torch(flat: bool, device: str) -> None:
+    keep = RNG.integers(0, 2, (2, 1, 5, 5)).astype(bool)
+    keep[1, 0, 3] = False  # a row that sees nothing: zeros
+    feeds = {"q": f32(2, 3, 5, 8), "k": f32(2, 3, 5, 8), "v": f32(2, 3, 5, 8), "keep": keep}
+    with np.errstate(invalid="ignore"):  # onnx's evaluator: -inf less -inf
+        ops = ran(attention_of_torch(flat), feeds, device)
+    assert ops["attention"] == 1 and ops.keys() <= {"attention", "fused", "where", "reshape"}
+
+
+def test_a_softmax_whose_nan_becomes_ones_stays() -> None:
+    keep = np.ones((2, 1, 5, 5), bool)
+    keep[0, 0, 0] = False
+    feeds = {"q": f32(2, 3, 5, 8), "k": f32(2, 3, 5, 8), "v": f32(2, 3, 5, 8), "keep": keep}
+    with np.errstate(invalid="ignore"):
+        assert "attention" not in ran(attention_of_torch(False, "one"), feeds)
+
+
 def test_a_product_that_is_read_twice_keeps_its_value() -> None:
     nodes = [
         node("MatMul", "x w", "p"),

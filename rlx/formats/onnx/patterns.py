@@ -127,11 +127,11 @@ class _Rules:
         return None
 
     def _attention(self, new: Graph, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
-        """softmax(q · kᵀ · scale + mask) · v over (batch, heads, length, size)."""
-        p, v = inputs
+        """softmax(q · kᵀ · scale + mask) · v over (batch, heads, length, size), the scale anywhere."""
+        p, v = self._unguarded(inputs[0]), inputs[1]
         if node.attrs["transpose_a"] or node.attrs["transpose_b"] or node.attrs["activation"] is not None:
             return None
-        if not self._once(p, "softmax") or p.node.attrs["axis"] != p.ndim - 1 or p.ndim != 4 or v.ndim != 4:
+        if p is None or p.node.attrs["axis"] != p.ndim - 1 or p.ndim != 4 or v.ndim != 4:
             return None
         scores, mask, scale = p.node.inputs[0], None, 1.0
         if self._once(scores, "add"):
@@ -150,6 +150,8 @@ class _Rules:
         q, k = scores.node.inputs
         if attrs["transpose_a"] or attrs["activation"] is not None or q.ndim != 4 or k.ndim != 4:
             return None
+        (q, at_q), (k, at_k) = self._unscaled(q), self._unscaled(k)
+        scale *= at_q * at_k
         if not attrs["transpose_b"]:
             k = _transposed(new, k)
         fits = q.shape[:2] == k.shape[:2] == v.shape[:2] and k.shape == v.shape and q.shape[3] == k.shape[3]
@@ -167,6 +169,26 @@ class _Rules:
         return new.add(
             "attention", given, {"scale": scale, "causal": False, "window": None, "softcap": None}
         )[0]
+
+    def _unguarded(self, p: Tensor) -> Tensor | None:
+        """The softmax that p is, or is but for its NaN taken for zeros: of a row that is masked as a whole, for which
+        attention gives zeros anyway."""
+        if self._once(p, "softmax"):
+            return p
+        if not self._once(p, "where"):
+            return None
+        test, zero, rows = p.node.inputs
+        guards = test.node.op.name == "isnan" and test.node.inputs[0] is rows and _scalar(zero) == 0
+        return rows if guards and rows.node.op.name == "softmax" and self._uses.get(rows.id) == 2 else None
+
+    def _unscaled(self, t: Tensor) -> tuple[Tensor, float]:
+        """t as a tensor times a positive number."""
+        if self._once(t, "mul"):
+            for x, factor in (t.node.inputs, t.node.inputs[::-1]):
+                value = _scalar(factor)
+                if value and value > 0 and x.shape == t.shape:
+                    return x, value
+        return t, 1.0
 
 
 def _constant(t: Tensor) -> Array | None:
@@ -202,6 +224,12 @@ def _scaled(z: Tensor, x: Tensor) -> bool:
 def _transposed(new: Graph, t: Tensor) -> Tensor:
     """t with its last two axes exchanged; of a transposition the source, where that is what it comes to."""
     perm = (*range(t.ndim - 2), t.ndim - 1, t.ndim - 2)
+    flat = t.node.inputs[0] if t.node.op.name == "reshape" else t
+    if flat.node.op.name == "transpose" and flat.node.attrs["perm"] == (0, 2, 1):
+        rows = flat.node.inputs[0].node  # torch exchanges the last of four axes in three
+        source = rows.inputs[0] if rows.op.name == "reshape" else t
+        if source.shape == tuple(t.shape[i] for i in perm) and source.shape[2:] == rows.output.shape[1:]:
+            return source
     if t.node.op.name == "transpose":
         inner = t.node.attrs["perm"]
         perm = tuple(int(inner[i]) for i in perm)
