@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import warnings
+
 import numpy as np
 import pytest
 
@@ -11,7 +15,7 @@ from rlx.backends.cpu.context import ArrayMemory, BindContext
 from rlx.backends.cpu.half import widen
 from rlx.backends.cpu.matmul import bind_matmul
 from rlx.ir import Graph
-from tests.cpu.programs import assert_close, check, data
+from tests.cpu.programs import Program, assert_close, check, data, graph_of, run_both
 
 SHAPES = [
     (1, 1, 1),
@@ -135,23 +139,74 @@ def test_the_private_blas_reads_every_layout() -> None:
         b_wide = rng.standard_normal((n if tb else k, (k if tb else n) + 2), np.float32)
         c_wide = np.full((m, n + 5), np.nan, np.float32)
         a, b = a_wide[:, :-3], b_wide[:, :-2]
-        library.sgemm(
-            a.ctypes.data,
-            a_wide.shape[1],
-            ta,
-            b.ctypes.data,
-            b_wide.shape[1],
-            tb,
-            c_wide.ctypes.data,
-            n + 5,
-            m,
-            n,
-            k,
-            0.25,
-        )()
+        left, right = (a.ctypes.data, a_wide.shape[1], ta), (b.ctypes.data, b_wide.shape[1], tb)
+        library.sgemm(blas.Product(*left, *right, c_wide.ctypes.data, n + 5, m, n, k, 0.25))()
         want = 0.25 * ((a.T if ta else a).astype(np.float64) @ (b.T if tb else b))
         np.testing.assert_allclose(c_wide[:, :n], want, rtol=1e-4, atol=1e-5)
         assert np.isnan(c_wide[:, n:]).all()
+
+
+def skinny(m: int = 16, k: int = 384, n: int = 1536) -> tuple[np.ndarray, ...]:
+    return data((m, k), seed=1), data((k, n), seed=2), data((n,), seed=3)
+
+
+@pytest.mark.parametrize("transpose_b", (False, True))
+@pytest.mark.parametrize("shape", [(16, 384, 384), (5, 900, 1537), (90, 64, 1000)])
+def test_a_list_of_products_gives_the_bits_of_each_by_itself(
+    shape: tuple[int, int, int], transpose_b: bool
+) -> None:
+    library, team = blas.load()[0], blas.load_team()
+    if library is None or team is None:
+        pytest.skip("no call for lists of products here")
+    (m, k, n), cut = shape, shape[2] // 2
+    a, b, _ = skinny(m, k, n)
+    given = np.ascontiguousarray(b.T) if transpose_b else b
+    results = []
+    for listed in (False, True):
+        out = np.full((m, n + 3), 0.5, np.float32)
+        products = [
+            blas.Product(a.ctypes.data, k, False, part.ctypes.data, k if transpose_b else n, transpose_b,
+                         out[:, at:].ctypes.data, n + 3, m, stop - at, k, 1.0, beta)
+            for at, stop, beta in ((0, cut, 0.0), (cut, n, 1.0))
+            for part in [given[at:] if transpose_b else given[:, at:]]
+        ]  # fmt: skip
+        for step in [team.sgemms(products)] if listed else map(library.sgemm, products):
+            step()
+        results.append(out)
+    assert results[0].tobytes() == results[1].tobytes()
+    want = a.astype(np.float64) @ b
+    want[:, cut:] += 0.5
+    assert_close(results[0][:, :n], want)
+    assert (results[0][:, n:] == 0.5).all()
+
+
+def test_products_of_few_rows_give_the_same_bits_on_any_number_of_threads() -> None:
+    a, b, c = skinny()
+    found = [
+        run_both(lambda x, y, z: ops.matmul(x, y, z, activation="gelu"), a, b, c, threads=n)
+        for n in (1, 2, 3)
+    ]
+    assert len({got.tobytes() for ((got, _),) in found}) == 1
+    assert_close(*found[0][0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_multiplies() -> None:
+    """The library's own threads do not survive a fork either."""
+    a, b, _ = skinny()
+    graph = graph_of(ops.matmul, [a, b])
+    program = Program(graph)
+    feeds = {"x0": a, "x1": b}
+    want = program.run(feeds)["y0"].tobytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads: what is tested
+        child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # a child that hangs must not hang the tests
+        os._exit(7 if program.run(feeds)["y0"].tobytes() == want else 8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert program.run(feeds)["y0"].tobytes() == want
+    program.close()
 
 
 def test_products_of_nan_and_infinity() -> None:

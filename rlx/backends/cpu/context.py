@@ -64,6 +64,12 @@ class BindContext:
         self._acquire = acquire
         self._scratch: list[Scratch] = []
 
+    @property
+    def team(self) -> blas_library.BlasTeam | None:
+        """The BLAS of several threads, where this executable may use as many."""
+        team = blas_library.load_team() if self.threads > 1 else None
+        return team if team is not None and team.threads == self.threads else None
+
     def begin(self) -> None:
         """A new node: its scratch may overwrite every other node's."""
         for scratch in self._scratch:

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from rlx.backends.cpu.blas import LEAST_IN_LIST, Product, load_team
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.expr_eval import bind_trees
 from rlx.backends.cpu.half import widen
@@ -28,6 +29,7 @@ _COLUMNS = 384
 # transposed.
 _UNPACKED = (950_000, 400_000)
 _FEW_ROWS = 96
+_LEAST_COLUMNS = 96  # of a product of a few rows that is one of a list
 _HALF_TILE = 1 << 19  # elements of a half-precision operand widened at once
 
 
@@ -133,6 +135,12 @@ def _by_tiles(
         steps += multiply(left, right, product, ctx, thread, onto=start is not None)
         return steps if late else steps + _finish(epilogue, product, result, bias, columns.start, ctx, thread)
 
+    before: list[Step] = [] if start is None or not late else [partial(np.copyto, out, start)]
+    if late and len(tiles) > 1:
+        parts = [(a[i][r], b[i][:, c], out[i][r, c]) for i, r, c in tiles]
+        step = in_one_call(parts, ctx, start is not None)
+        if step is not None:
+            return [*before, step, *_finish(epilogue, out, out, bias, 0, ctx, None)]
     marks = ctx.mark()
 
     def bind_over(piece: int, thread: int) -> list[Step]:
@@ -140,10 +148,7 @@ def _by_tiles(
         return bind(piece, thread)
 
     steps = ctx.split(len(tiles), work, bind_over)
-    if not late:
-        return steps
-    before: list[Step] = [] if start is None else [partial(np.copyto, out, start)]
-    return before + steps + _finish(epilogue, out, out, bias, 0, ctx, None)
+    return [*before, *steps, *_finish(epilogue, out, out, bias, 0, ctx, None)] if late else steps
 
 
 def _rows_merge(a: Array) -> bool:
@@ -164,6 +169,11 @@ def _tiles(m: int, n: int, k: int, b: Array, unpacked: bool) -> list[tuple[slice
     if b.dtype != F32:
         width = max(64, _HALF_TILE // max(k, 1) // 64 * 64)
         return [(r, c) for c in _cut(n, min(width, _COLUMNS)) for r in rows]
+    if m <= _FEW_ROWS and m * n * k >= 2 * LEAST_IN_LIST and load_team() is not None:
+        # Two, four, … tiles: as many at a time as there are threads.
+        parts = min(m * n * k // LEAST_IN_LIST, n // _LEAST_COLUMNS)
+        if parts > 1:
+            return [(rows[0], c) for c in _cut(n, n // (1 << parts.bit_length() - 1))]
     if unpacked and m <= _FEW_ROWS:
         width = _UNPACKED[b.strides[-1] != b.itemsize] // (m * k)
         width = width // 64 * 64 or width // 16 * 16
@@ -203,24 +213,40 @@ def multiply(
         if alpha != 1.0:
             steps.append(partial(np.multiply, out, np.asarray(alpha, F32), out))
         return steps
-    (m, k), n = a.shape, b.shape[1]
-    (pa, lda, ta), (pb, ldb, tb) = _layout(a), _layout(b)
-    pc, ldc = _address(out), _leading(out, 0)
-    if (m == 1 or n == 1) and not onto:
+    p = _product(a, b, out, alpha, onto)
+    if p.m > 1 and p.n > 1:
+        return [*steps, blas.sgemm(p)]
+    if not onto:
         # Some versions of sgemv read what they overwrite: 0 · NaN is NaN.
         steps.append(partial(np.copyto, out, 0))
-    if m == 1:  # the row is the vector: outᵀ = bᵀ · aᵀ
+    if p.m == 1:  # the row is the vector: outᵀ = bᵀ · aᵀ
         step_a = max(a.strides[1] // 4, 1)
-        stored_rows, stored_columns = (n, k) if tb else (k, n)
-        return [
-            *steps,
-            blas.sgemv(pb, ldb, not tb, pa, step_a, pc, 1, stored_rows, stored_columns, alpha, 1.0),
-        ]
-    if n == 1:
-        stored_rows, stored_columns = (k, m) if ta else (m, k)
-        step_b = max(b.strides[0] // 4, 1)
-        return [*steps, blas.sgemv(pa, lda, ta, pb, step_b, pc, ldc, stored_rows, stored_columns, alpha, 1.0)]
-    return [*steps, blas.sgemm(pa, lda, ta, pb, ldb, tb, pc, ldc, m, n, k, alpha, float(onto))]
+        stored_rows, stored_columns = (p.n, p.k) if p.transpose_b else (p.k, p.n)
+        matrix = (p.b, p.ldb, not p.transpose_b)
+        return [*steps, blas.sgemv(*matrix, p.a, step_a, p.c, 1, stored_rows, stored_columns, alpha, 1.0)]
+    stored_rows, stored_columns = (p.k, p.m) if p.transpose_a else (p.m, p.k)
+    step_b = max(b.strides[0] // 4, 1)
+    matrix = (p.a, p.lda, p.transpose_a)
+    return [*steps, blas.sgemv(*matrix, p.b, step_b, p.c, p.ldc, stored_rows, stored_columns, alpha, 1.0)]
+
+
+def _product(a: Array, b: Array, out: Array, alpha: float = 1.0, onto: bool = False) -> Product:
+    (pa, lda, ta), (pb, ldb, tb) = _layout(a), _layout(b)
+    (m, k), n = a.shape, b.shape[1]
+    return Product(pa, lda, ta, pb, ldb, tb, _address(out), _leading(out, 0), m, n, k, alpha, float(onto))
+
+
+def in_one_call(products: Sequence[tuple[Array, Array, Array]], ctx: BindContext, onto: bool) -> Step | None:
+    """All of out = a @ b (or out += that) by the library's own threads; None where it has none for this executable, or
+    where a product has to be prepared or is not for lists."""
+    if ctx.team is None or not all(_listable(*p) for p in products):
+        return None
+    return ctx.team.sgemms([_product(a, b, out, 1.0, onto) for a, b, out in products])
+
+
+def _listable(a: Array, b: Array, out: Array) -> bool:
+    plain = all(x.dtype == F32 and _readable(x) for x in (a, b)) and min(out.shape) > 1
+    return plain and out.size * a.shape[1] >= LEAST_IN_LIST
 
 
 def _prepared(x: Array, steps: list[Step], ctx: BindContext, thread: int) -> Array:
