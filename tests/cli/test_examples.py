@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
-from examples import demo
+from examples import demo, onnx_minilm
 from tests.models.tiny import write_model
+from tests.onnx.models import I64, model, node
 
 
 def run(example: str, env: dict[str, str], *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -115,3 +117,41 @@ class TestDemo:
         done = run(str(repo / "examples/demo.py"), clean_env, "--model", tmp_path / "absent")
         assert done.returncode == 1 and "Traceback" not in done.stderr
         assert done.stderr.splitlines()[-1].startswith("demo: ")
+
+
+class TestOnnxMinilm:
+    def test_without_torch_it_says_what_to_install(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(sys, "argv", ["onnx_minilm.py"])
+        monkeypatch.setattr(onnx_minilm.importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(SystemExit, match="pip install torch transformers onnxscript"):
+            onnx_minilm.main()
+
+    def test_the_mean_is_over_what_is_there(self) -> None:
+        hidden = np.array([[[3, 4], [9, 9]], [[1, 0], [0, 1]], [[5, 5], [5, 5]]], np.float32)
+        found = onnx_minilm.pooled(hidden, np.array([[1, 0], [1, 1], [0, 0]]))
+        assert np.allclose(found, [[0.6, 0.8], [0.5**0.5, 0.5**0.5], [0, 0]])
+
+    def test_a_model_that_differs_is_a_failure(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def other(module: object, exporter: str, file: Path) -> None:
+            ids = ["batch", "sequence"]
+            inputs = dict.fromkeys(onnx_minilm.NAMES, (ids, I64))
+            table = np.random.default_rng(0).standard_normal((999, 24)).astype(np.float32)
+            proto = model(
+                [node("Gather", "table input_ids", "hidden")], inputs, {"hidden": None}, {"table": table}
+            )
+            onnx.save(proto, file)
+
+        monkeypatch.setattr(onnx_minilm.importlib.util, "find_spec", lambda name: object())
+        monkeypatch.setattr(onnx_minilm, "encoder_of_torch", lambda folder: None)
+        monkeypatch.setattr(onnx_minilm, "export", other)
+        monkeypatch.setattr(
+            sys, "argv", ["onnx_minilm.py", "--model", str(write_model(tmp_path)), "--device", "cpu"]
+        )
+        assert onnx_minilm.main() == 1
+        out = capsys.readouterr().out
+        assert re.search(r"^dynamo +cpu ", out, re.M) and re.search(r"^classic +cpu ", out, re.M)
+        assert "sentences: FAIL, at most " in out
