@@ -62,8 +62,20 @@ def run(
     precision: str = "f32",
     **attrs: Any,
 ) -> Array:
-    """The op's output through its Vulkan kernels, or through its CUDA kernels run by the host."""
-    graph, planned, lowering = lower(op, list(inputs), attrs, backend, limits, precision)
+    """The op's first output through its Vulkan kernels, or through its CUDA kernels run by the host."""
+    return outputs(op, list(inputs), attrs, backend, limits, precision)["y0"]
+
+
+def outputs(
+    op: str,
+    inputs: list[Array],
+    attrs: dict[str, Any],
+    backend: str = "vulkan",
+    limits: Limits | None = None,
+    precision: str = "f32",
+) -> dict[str, Array]:
+    """All of the op's outputs, y0, y1, …"""
+    graph, planned, lowering = lower(op, inputs, attrs, backend, limits, precision)
     segments = {name: np.full(max(n, 1), 0xFF, np.uint8) for name, n in planned.segments.items()}
     segments[ARGS] = np.frombuffer(bytes(lowering.args) or b"\0", np.uint8).copy()
     segments[SCRATCH] = np.full(max(lowering.scratch_bytes, 1), 0xFF, np.uint8)
@@ -74,10 +86,12 @@ def run(
         )
     for step in lowering.steps:
         execute(step, segments, backend)
-    out = graph.outputs["y0"]
-    slot = planned.slots[out.id]
-    raw = segments[slot.segment][slot.offset : slot.offset + slot.nbytes]
-    return raw.view(out.dtype.np).reshape(out.shape).copy()
+    made = {}
+    for name, t in graph.outputs.items():
+        slot = planned.slots[t.id]
+        raw = segments[slot.segment][slot.offset : slot.offset + slot.nbytes]
+        made[name] = raw.view(t.dtype.np).reshape(t.shape).copy()
+    return made
 
 
 def execute(step: Step, segments: dict[str, Array], backend: str) -> None:

@@ -19,7 +19,7 @@ from rlx.driver.registry import open_device
 from rlx.errors import DeviceUnavailable, DTypeError, ShapeError
 from rlx.ir import Graph
 from tests.gpu import cuda_host
-from tests.gpu.lowered import execute, lower
+from tests.gpu.lowered import lower, outputs
 
 OPS = (
     "argmax", "argmin", "sort", "argsort", "top_k", "cumsum", "cumprod", "log_softmax", "logsumexp", "gather",
@@ -49,25 +49,7 @@ def test_native(session: rlx.Session, op: str) -> None:
 
 def through_cuda(case: Case) -> dict[str, np.ndarray]:
     """The outputs of a case through the CUDA kernels, which the host's compiler runs."""
-    load_rules()
-    inputs = case.arrays()
-    graph, planned, lowering = lower(case.op, inputs, dict(case.attrs), "cuda")
-    segments = {name: np.full(max(n, 1), 0xFF, np.uint8) for name, n in planned.segments.items()}
-    segments[ARGS] = np.frombuffer(bytes(lowering.args) or b"\0", np.uint8).copy()
-    segments[SCRATCH] = np.full(max(lowering.scratch_bytes, 1), 0xFF, np.uint8)
-    for tensor, value in zip(graph.inputs.values(), inputs, strict=True):
-        slot = planned.slots[tensor.id]
-        segments[slot.segment][slot.offset : slot.offset + value.nbytes] = (
-            np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        )
-    for step in lowering.steps:
-        execute(step, segments, "cuda")
-    made = {}
-    for name, t in graph.outputs.items():
-        slot = planned.slots[t.id]
-        raw = segments[slot.segment][slot.offset : slot.offset + slot.nbytes]
-        made[name] = raw.view(t.dtype.np).reshape(t.shape).copy()
-    return made
+    return outputs(case.op, case.arrays(), dict(case.attrs), "cuda")
 
 
 # What each op's kernels do differently: short, long, across memory, wide elements.

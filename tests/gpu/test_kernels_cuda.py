@@ -32,10 +32,15 @@ def cuda(op: str, *inputs: Array, **attrs: Any) -> Array:
     return run(op, *inputs, backend="cuda", **attrs)
 
 
+def _sorted_and_equal() -> Array:
+    return np.stack([np.arange(1024, dtype=np.float32), np.zeros(1024, np.float32)])
+
+
 _NEEDS: dict[str, Callable[[], Array]] = {
     "reduce.h": lambda: cuda("sum", _normal(3, 1000), axes=(1,), keepdims=False),
     "body.h": lambda: cuda("layer_norm", _normal(3, 1700), _normal(1700), _normal(1700), eps=1e-5),
     "transpose_wide.h": lambda: cuda("transpose", _normal(64, 64), perm=(1, 0)),
+    "top_k_rows.h": lambda: cuda("top_k", _sorted_and_equal(), k=3, axis=1, largest=True),
     "matmul_rows.h": lambda: cuda("matmul", _normal(8, 40), _normal(40, 66, dtype=np.float16), **_attrs()),
 }
 

@@ -53,6 +53,9 @@ def _transpose() -> Iterator[Case]:
         (127, 129),
     ):
         yield case(shape, (1, 0), f32)
+    for dtype in (f32, f16, bf16):
+        yield case((136, 200), (1, 0), dtype)
+        yield case((3, 56, 72), (0, 2, 1), dtype)
     for perm in ((0, 2, 1, 3), (3, 2, 1, 0), (0, 1, 3, 2), (2, 3, 0, 1), (1, 0, 2, 3)):
         yield case((2, 3, 4, 5), perm, f32)
     yield case((), (), f32)

@@ -82,6 +82,10 @@ def _top_k() -> Iterator[Case]:
         yield case((3, 128), 1, k, f32, "masked", False)
     for k in (1, 50, 511, 513, 1024, 1025, 2100):
         yield case((2, 4099), 1, k, f32, "any", k % 2 == 0)
+    for dtype in FLOATS:
+        for domain in ("normal", "ties", "special", "masked"):
+            yield case((3, 4096), 1, 8, dtype, domain)
+            yield case((3, 4096), 1, 33, dtype, domain, False)
     for k in (1, 7, 300):
         yield case((20011,), 0, k, f32, "normal")
         yield case((20011,), 0, k, i64, "ties", False)

@@ -1,0 +1,135 @@
+// The first k pairs, in order, of each row of n floats (U = b2 or b4: their unit), a group a row, read once into registers:
+// C2 times sixteen bytes a thread. Every C3 neighbouring threads are one of 256 / C3 >= k parts; the least of the parts'
+// first elements is then no better than the k-th, and few elements are as good: these are ranked by counting. Where
+// they are too many, as with equal elements, the next pair is looked for k times over.
+// C4: 1 gives the elements, 2 their places, 3 both.
+#define KEY_KIND UINT(C0)
+#define KEY_FLIP UINT(C1)
+#define VECTORS UINT(C2)
+#define SPREAD UINT(C3)
+#define GIVES UINT(C4)
+#include "order.h"
+
+#define EACH_b2 8u  // elements in sixteen bytes
+#define EACH_b4 4u
+#define EACH RLX_JOIN(EACH_, U)
+#define NAN_FIRST (KEY_FLIP != 0u)
+#define SPAN 512u  // pairs that are ranked at most
+#ifdef RLX_GLSL
+#define VECTOR_AT(p, i) ptr_uvec4(uvec2(p)).at[i]
+#define GREATER(a, b) max(a, b)
+#else
+#define VECTOR_AT(p, i) ((const uvec4*)(p))[i]
+#define GREATER(a, b) fmaxf(a, b)
+#endif
+
+SHARED PAIR work[SPAN];
+SHARED uint held;
+
+RLX_FN uint word_in(const uvec4 w, const uint i) { return i == 0u ? w.x : i == 1u ? w.y : i == 2u ? w.z : w.w; }
+RLX_FN uint bits_b2(const uvec4 w, const uint i) {
+    return i % 2u == 0u ? word_in(w, i / 2u) & 0xffffu : word_in(w, i / 2u) >> 16;
+}
+RLX_FN uint bits_b4(const uvec4 w, const uint i) { return word_in(w, i); }
+
+// The sign bits of elements that are NaN, of a word without its sign bits: what is beyond infinity carries into them.
+#define SIGNS_b2 0x80008000u
+#define SIGNS_b4 0x80000000u
+#define SIGNS RLX_JOIN(SIGNS_, U)
+RLX_FN uint nan_in(const uint w) {
+    const uint room = KEY_KIND == 4u ? 0x007fffffu : KEY_KIND == 3u ? 0x007f007fu : 0x03ff03ffu;
+    return (w & ~SIGNS) + room;
+}
+
+// Element i of w, negated where small ones come first: what comes first is great.
+RLX_FN float element(const uvec4 w, const uint i) {
+    const uint u = RLX_JOIN(bits_, U)(w, i);
+    const float v = KEY_KIND == 4u ? RLX_FLOAT(u) : KEY_KIND == 3u ? RLX_FLOAT(u << 16) : p_f16_value(u);
+    return KEY_FLIP == 1u ? v : -v;
+}
+RLX_FN float first_of(const float a, const float b) { return a >= b || IS_NAN(NAN_FIRST ? a : b) ? a : b; }
+RLX_FN float last_of(const float a, const float b) { return a <= b || IS_NAN(NAN_FIRST ? b : a) ? a : b; }
+LANES_OP(first_of_part, SPREAD, first_of)
+LANES_OP(last_of_row, 256u, last_of)
+
+RLX_FN void give(PTR(U) x, PTR(U) y, PTR(b8) index, const uint at, const uint from) {
+    if ((GIVES & 1u) != 0u) y AT(at) = x AT(from);
+    if ((GIVES & 2u) != 0u) index AT(at) = UVEC2(from, 0u);
+}
+
+// Adds a place to those that are ranked.
+RLX_FN void rank_too(PTR(U) p, const uint place) {
+    const uint at = ATOMIC_ADD(held, 1u);
+    if (at < SPAN) work[at] = PAIR_AT(p, place, place);
+}
+
+RLX_FN void top_k_rows_body(PTR(U) x, PTR(U) y, PTR(b8) index, const uint lines, const uint n, const uint k) {
+    if (GROUP >= lines) return;
+    PTR(U) p = SKIP(U, x, GROUP, n);
+    PTR(U) q = SKIP(U, y, GROUP, k);
+    PTR(b8) r = SKIP(b8, index, GROUP, k);
+    if (THREAD == 0u) held = 0u;
+    uvec4 w[VECTORS];
+    UNROLL for (uint j = 0u; j < VECTORS; j++) {
+        const uint at = j * 256u + THREAD;
+        w[j] = VECTOR_AT(p, at * EACH < n ? at : 0u);
+    }
+    float first = -INFINITE;
+    uint none = 0u;
+    UNROLL for (uint j = 0u; j < VECTORS; j++) {
+        if ((j * 256u + THREAD) * EACH < n) {
+            UNROLL for (uint i = 0u; i < EACH; i++) first = GREATER(first, element(w[j], i));
+            none |= nan_in(w[j].x) | nan_in(w[j].y) | nan_in(w[j].z) | nan_in(w[j].w);
+        }
+    }
+    const bool nan = (none & SIGNS) != 0u;
+    if (nan) {  // which GREATER may keep or drop
+        first = -INFINITE;
+        UNROLL for (uint j = 0u; j < VECTORS; j++) {
+            if ((j * 256u + THREAD) * EACH < n) {
+                UNROLL for (uint i = 0u; i < EACH; i++) first = first_of(first, element(w[j], i));
+            }
+        }
+    }
+    const float least = last_of_row(first_of_part(first));
+    const float bound = IS_NAN(least) ? INFINITE : least;
+    if (first >= bound || nan) {
+        UNROLL for (uint j = 0u; j < VECTORS; j++) {
+            const uint place = (j * 256u + THREAD) * EACH;
+            if (place < n) {
+                UNROLL for (uint i = 0u; i < EACH; i++) {
+                    const float v = element(w[j], i);
+                    if (v >= bound || (nan && IS_NAN(v))) rank_too(p, place + i);
+                }
+            }
+        }
+    }
+    BARRIER;
+    const uint count = held;
+    if (count <= SPAN) {
+        for (uint c = THREAD; c < count; c += 256u) {
+            const PAIR mine = work[c];
+            uint rank = 0u;
+            for (uint s = 0u; s < count; s++) rank += before(work[s], mine) ? 1u : 0u;
+            if (rank < k) give(p, q, r, rank, index_in(mine));
+        }
+        return;
+    }
+    PAIR last = NO_PAIR;
+    for (uint e = 0u; e < k; e++) {
+        PAIR mine = NO_PAIR;
+        for (uint place = THREAD; place < n; place += 256u) {
+            const PAIR other = PAIR_AT(p, place, place);
+            if ((e == 0u || before(last, other)) && before(other, mine)) mine = other;
+        }
+        work[THREAD] = mine;
+        for (uint half_way = 128u; half_way > 0u; half_way /= 2u) {
+            BARRIER;
+            if (THREAD < half_way && before(work[THREAD + half_way], work[THREAD])) work[THREAD] = work[THREAD + half_way];
+        }
+        BARRIER;
+        last = work[0];
+        if (THREAD == 0u) give(p, q, r, e, index_in(last));
+        BARRIER;
+    }
+}
