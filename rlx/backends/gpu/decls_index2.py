@@ -50,9 +50,6 @@ TOP_K = declare(
 TOP_K_ROWS = declare(
     KernelDecl("top_k_rows", _args("x:r y:w index:w", "lines n k"), defines=(("U", ("b2", "b4")),))
 )
-TOP_K_ROWS = declare(
-    KernelDecl("top_k_rows", _args("x:r y:w index:w", "lines n k"), defines=(("U", ("b2", "b4")),))
-)
 SCAN = declare(
     KernelDecl(
         "scan",

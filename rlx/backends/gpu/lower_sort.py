@@ -19,8 +19,6 @@ _PART = 1 << 12  # the least part of a line that a group reads for top_k
 _KINDS = {"bool": 0, "u8": 0, "i8": 1, "i32": 1, "i64": 1, "f16": 2, "bf16": 3, "f32": 4, "f64": 5}
 _MOST_VECTORS = 8  # sixteen bytes each, that a thread holds of its row
 _MOST_RANKED = 64  # the largest k for which what is ranked stays far below what is read
-_MOST_VECTORS = 8  # sixteen bytes each, that a thread holds of its row
-_MOST_RANKED = 64  # the largest k for which what is ranked stays far below what is read
 _FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
 
 
@@ -172,8 +170,6 @@ def lower_top_k(ctx: Lowering, node: Node) -> None:
         return
     if inner == 1 and _rows(ctx, x, flip, k, values, index, 3):
         return
-    if inner == 1 and _rows(ctx, x, flip, k, values, index, 3):
-        return
     source, lines, count = ctx.ref(x), outer * inner, n
     places = source  # of the first launch, which reads none
     stage = 0
@@ -190,22 +186,6 @@ def lower_top_k(ctx: Lowering, node: Node) -> None:
         if splits == 1:
             return
         places, count, stage = made, splits * k, stage + 1
-
-
-def _rows(ctx: Lowering, x: Tensor, flip: int, k: int, values: Ref, index: Ref, gives: int) -> bool:
-    """Whether the rows of x are floats that a group holds in its registers, and then their first k: values, places."""
-    stored, source, n = ctx.storage(x), ctx.ref(x), x.shape[-1]
-    if stored.name not in ("f32", "f16", "bf16") or k > _MOST_RANKED or source.offset % 16:
-        return False
-    each = 16 // stored.itemsize
-    vectors = math.ceil(n / (each * THREADS))
-    if n % each or n < each * THREADS or vectors > _MOST_VECTORS:
-        return False
-    constants = (_KINDS[stored.name], flip, vectors, THREADS // power(k), gives)
-    kernel = FileKernel(decls.TOP_K_ROWS.stem, (("U", f"b{stored.itemsize}"),), constants)
-    lines = x.size // n
-    ctx.launch(kernel, ctx.groups(lines), [source, values, index, lines, n, k])
-    return True
 
 
 def _rows(ctx: Lowering, x: Tensor, flip: int, k: int, values: Ref, index: Ref, gives: int) -> bool:
