@@ -211,7 +211,16 @@ def test_order_of_f64() -> None:
             "avg_pool",
             "max_pool_grad",
         ),
-        *("resize", "prod", "max", "min", "cumprod", "scatter_elements"),
+        *(
+            "resize",
+            "prod",
+            "max",
+            "min",
+            "cumprod",
+            "scatter_elements",
+            "grouped_matmul",
+            "grouped_matmul_grad",
+        ),
     ],
 )
 def test_conformance_cases_of_f64(op: str) -> None:

@@ -20,3 +20,4 @@ _GROUPED = (
 )
 GROUPED = declare(KernelDecl("matmul_grouped", _GROUPED, defines=(MATMUL.defines[0], ("TILE", ("s", "l")))))
 GROUPED_MMA = declare(KernelDecl("matmul_grouped_mma", _GROUPED, defines=(_SPLITS, ("TILE", ("s", "m")))))
+GROUPED64 = declare(KernelDecl("matmul_grouped64", _GROUPED))

@@ -19,14 +19,17 @@ from rlx.backends.gpu.product_choice import (
     with_terms,
 )
 from rlx.backends.gpu.product_launch import Epilogue, Operand, add_up, mma_choice, mma_constants
-from rlx.backends.gpu.steps import FileKernel
+from rlx.backends.gpu.steps import Arg, FileKernel
 from rlx.dtypes import f32
 from rlx.ir import Node
+
+_SIDE64 = 16  # rows and columns of a tile of f64
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
-    return all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+    doubles = node.op.name != "lora_matmul"
+    return all(stores(t.dtype, features, doubles) for t in tensors) and fits(*(t.type for t in tensors))
 
 
 @lowers("grouped_matmul", "grouped_matmul_grad", when=_native)
@@ -44,6 +47,11 @@ def lower_grouped(ctx: Lowering, node: Node) -> None:
     c = Operand(ctx.ref(y), stored)
     rows, k, n, experts = x.shape[0], x.shape[1], y.shape[-1], sizes.shape[0]
     transpose_b = not by_sum and node.attrs["transpose_w"]
+    args: list[Arg] = [a.ref, b.ref, ctx.ref(sizes), c.ref, rows, n, k, experts]
+    if stored.name == "f64":
+        kernel = FileKernel(decls_matmul.GROUPED64.stem, (), (int(by_sum), int(transpose_b)))
+        ctx.launch(kernel, ctx.groups(_tiles(by_sum, (rows, k, n), experts, (_SIDE64, _SIDE64))), args)
+        return
     split = with_terms(split_for(*pair, ctx.precision), *pair)
     if split is not None and (not has_matrices(ctx, split) or forced().way == "fma"):
         split = None
@@ -67,12 +75,15 @@ def lower_grouped(ctx: Lowering, node: Node) -> None:
         0,
     )
     kernel = _kernel(a, b, split, tile, constants, by_sum)
-    tiles_n = math.ceil(n / side_n)
-    # A group that is not full has a tile more than its share of the rows, and so have the rows after the last.
-    slots = experts * math.ceil(k / side_m) if by_sum else math.ceil(rows / side_m) + experts + 1
-    ctx.launch(
-        kernel, ctx.groups(slots * tiles_n), [a.ref, b.ref, ctx.ref(sizes), c.ref, rows, n, k, experts]
-    )
+    ctx.launch(kernel, ctx.groups(_tiles(by_sum, (rows, k, n), experts, (side_m, side_n))), args)
+
+
+def _tiles(by_sum: bool, sizes: tuple[int, int, int], experts: int, sides: tuple[int, int]) -> int:
+    """How many tiles there may be. A group that is not full has one more than its share of the rows, and so have the
+    rows after the last."""
+    rows, k, n = sizes
+    slots = experts * math.ceil(k / sides[0]) if by_sum else math.ceil(rows / sides[0]) + experts + 1
+    return slots * math.ceil(n / sides[1])
 
 
 def _kernel(

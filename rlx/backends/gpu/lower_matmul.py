@@ -38,7 +38,7 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("matmul", when=_native)
 def lower_matmul(ctx: Lowering, node: Node) -> None:
-    """A product of floats as `product` makes it; of integers, and of f64 where no library is, by a kernel of its own."""
+    """A product of floats as `product` makes it; of integers, and of f64 where no library is, by its own kernel."""
     y = node.output
     if y.size == 0:
         return
