@@ -73,3 +73,16 @@ def test_rows_of_equal_infinite_and_no_numbers(largest: bool, dtype: Any, backen
 def test_what_is_not_held_in_registers_goes_the_other_way() -> None:
     for shape, k in (((2, 1000), 8), ((2, 4099), 8), ((2, 4096), 65), ((1, 8200), 8)):
         check(np.random.default_rng(1).standard_normal(shape).astype(np.float32), k, True, "vulkan", "top_k")
+
+
+@on_both
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=str)
+def test_the_first_of_a_row(dtype: Any, op: str, backend: str) -> None:
+    x = np.random.default_rng(3).standard_normal((4, 4096)).astype(dtype)
+    x[1], x[2, 4001], x[3, 7::100] = 0, np.nan, 9 if op == "argmax" else -9
+    attrs = {"axis": 1, "keepdims": False, "select_last_index": False}
+    (step,) = lower(op, [x], attrs)[2].steps
+    assert isinstance(step, Launch) and isinstance(step.kernel, FileKernel) and step.kernel.stem == "top_k_rows"
+    want = getattr(np, op)(x, axis=1)
+    np.testing.assert_array_equal(outputs(op, [x], attrs, backend)["y0"], want)

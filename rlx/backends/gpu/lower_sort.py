@@ -66,6 +66,8 @@ def lower_arg(ctx: Lowering, node: Node) -> None:
     outer, n, inner = lines_of(x, node.attrs["axis"])
     ref, target = ctx.ref(x), ctx.ref(y)
     last = 2 * int(node.attrs["select_last_index"])
+    if inner == 1 and not last and _rows(ctx, x, flip, 1, target, target, 2):
+        return
     parts = ref  # of the first launch, which reads none
     stage = 0
     while True:

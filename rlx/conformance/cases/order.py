@@ -39,6 +39,8 @@ def _arg(op: str) -> Iterator[Case]:
         yield case((9, 65), 1, dtype, "masked")
         yield case((9, 65), 1, dtype, "zeros")
         yield case((2, 5000), 1, dtype, "holes")
+        for domain in ("normal", "ties", "special"):
+            yield case((2, 4096), 1, dtype, domain)
     yield case((20011,), 0, f32, "normal")
     yield case((20011,), 0, i32, "ties", last=True)
     yield case((20011,), 0, i64, "any")
