@@ -80,9 +80,9 @@ def torch_one(shape: tuple[int, ...], dtype: str, body: Callable[[Any, Any], Any
     return make
 
 
-def memory_rows() -> list[Row]:
+def memory_rows(n: int = 1 << 28) -> list[Row]:
+    """Ops that memory bounds, over n f32 or 2 n bf16."""
     rows = []
-    n = 1 << 28
     for dtype, size in (("f32", 4), ("bf16", 2)):
         count = n * 4 // size
         wide = (count // 4096, 4096)
