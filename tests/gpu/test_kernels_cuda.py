@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import rlx.backends.gpu
+from rlx.backends.gpu.product_choice import forcing
 from rlx.conformance.case import cases_of
 from rlx.dtypes import f64
 from tests.gpu import cuda_host
@@ -36,12 +37,18 @@ def _sorted_and_equal() -> Array:
     return np.stack([np.arange(1024, dtype=np.float32), np.zeros(1024, np.float32)])
 
 
+def _few_rows() -> Array:
+    """Both ways of the kernel for few rows."""
+    cuda("matmul", _normal(16, 100), _normal(20, 100), **_attrs(tb=True))
+    return cuda("matmul", _normal(8, 40), _normal(40, 66, dtype=np.float16), **_attrs())
+
+
 _NEEDS: dict[str, Callable[[], Array]] = {
     "reduce.h": lambda: cuda("sum", _normal(3, 1000), axes=(1,), keepdims=False),
     "body.h": lambda: cuda("layer_norm", _normal(3, 1700), _normal(1700), _normal(1700), eps=1e-5),
     "transpose_wide.h": lambda: cuda("transpose", _normal(64, 64), perm=(1, 0)),
     "top_k_rows.h": lambda: cuda("top_k", _sorted_and_equal(), k=3, axis=1, largest=True),
-    "matmul_rows.h": lambda: cuda("matmul", _normal(8, 40), _normal(40, 66, dtype=np.float16), **_attrs()),
+    "matmul_rows.h": _few_rows,
 }
 
 
@@ -115,6 +122,16 @@ def test_gather(dtype: Any) -> None:
     for index in (np.array([0, -1, 8, 100, -100], np.int32), np.array([[2], [1 << 40]], np.int64)):
         np.testing.assert_array_equal(cuda("gather", x, index, axis=1), _take(x, index, 1))
         np.testing.assert_array_equal(cuda("gather", x, index, axis=0), _take(x, index, 0))
+
+
+@pytest.mark.parametrize("m, k", [(16, 385), (37, 200)])
+@pytest.mark.parametrize("across, cuts", [(8, 2), (8, 8), (32, 4)])
+def test_few_rows(m: int, k: int, across: int, cuts: int) -> None:
+    a, b = _pair(m, k, 70, False, True, np.float32, ml_dtypes.bfloat16)
+    attrs = _attrs(tb=True, activation="gelu")
+    a /= np.float32(np.sqrt(k))
+    with forcing(way="rows", across=across, cuts=cuts, most=64):
+        close(cuda("matmul", a, b, _normal(70), **attrs), _want(a, b, _normal(70), **attrs))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import erf, expit
 
+from rlx.backends.gpu.product_choice import forcing
 from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, TreeKernel
 from tests.gpu.lowered import Array, close, lower, run
 
@@ -63,7 +64,7 @@ def test_sizes(m: int, k: int, n: int, ta: bool, tb: bool) -> None:
 
 
 @pytest.mark.parametrize("tb", [False, True])
-@pytest.mark.parametrize("m", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 8, 16])
 @pytest.mark.parametrize("k, n", [(1, 1), (5, 7), (64, 64), (259, 130), (1000, 17000)])
 def test_few_rows(m: int, k: int, n: int, tb: bool) -> None:
     a, b = _pair(m, k, n, False, tb)
@@ -71,6 +72,24 @@ def test_few_rows(m: int, k: int, n: int, tb: bool) -> None:
     bias = np.random.default_rng(0).standard_normal(n).astype(np.float32)
     got = run("matmul", a, b, bias, **_attrs(tb=tb, activation="tanh"))
     close(got, _want(a, b, bias, **_attrs(tb=tb, activation="tanh")))
+
+
+@pytest.mark.parametrize("across, cuts", [(8, 1), (8, 2), (8, 8), (32, 4), (16, 8)])
+@pytest.mark.parametrize("m", [3, 16, 37])
+def test_few_rows_however_they_are_cut(m: int, across: int, cuts: int) -> None:
+    bias = np.random.default_rng(0).standard_normal(70).astype(np.float32)
+    for k in (20, 385, 1536):
+        a, b = _pair(m, k, 70, False, True)
+        a /= np.float32(np.sqrt(k))
+        with forcing(way="rows", across=across, cuts=cuts, most=64):
+            got = run("matmul", a, b, bias, **_attrs(tb=True, activation="gelu"))
+        close(got, _want(a, b, bias, **_attrs(tb=True, activation="gelu")))
+
+
+def test_many_rows_by_the_kernel_for_few() -> None:
+    a, b = _pair(37, 65, 70, False, False)
+    with forcing(way="rows", most=64):
+        close(run("matmul", a, b, **_attrs()), _want(a, b, **_attrs()))
 
 
 @pytest.mark.parametrize("other", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -161,10 +180,10 @@ def _steps(*inputs: Array, precision: str = "f32", **attrs: Any) -> list[Any]:
 
 
 def test_cuda_products_go_to_the_library() -> None:
-    a, b = np.zeros((2, 8, 6), np.float32), np.zeros((5, 6), np.float32)
+    a, b = np.zeros((2, 9, 6), np.float32), np.zeros((5, 6), np.float32)
     (gemm,) = _steps(a, b, **_attrs(tb=True), precision="tf32")
     assert isinstance(gemm, Gemm)
-    assert (gemm.m, gemm.n, gemm.k, gemm.batch, gemm.transpose_b, gemm.precision) == (16, 5, 6, 1, True, "tf32")
+    assert (gemm.m, gemm.n, gemm.k, gemm.batch, gemm.transpose_b, gemm.precision) == (18, 5, 6, 1, True, "tf32")
     many = np.zeros((3, 4, 8, 6), np.float32)
     steps = _steps(many, np.zeros((4, 6, 5), np.float32), **_attrs())
     assert [(s.batch, s.stride_a, s.stride_b, s.stride_c) for s in steps] == [(4, 48, 30, 40)] * 3
@@ -177,6 +196,14 @@ def test_cuda_epilogue_is_one_more_launch_and_halves_round_once() -> None:
     assert isinstance(gemm, Gemm) and gemm.c_dtype.name == "f32" and gemm.precision == "f16"
     assert isinstance(launch, Launch) and isinstance(launch.kernel, TreeKernel)
     assert launch.kernel.outputs[0].storage.name == "f16" and launch.args[-1] == 40
+
+
+def test_cuda_makes_few_rows_with_their_epilogue_in_one_launch() -> None:
+    a, b, bias = np.zeros((16, 6), np.float32), np.zeros((5, 6), np.float32), np.zeros(5, np.float32)
+    for precision in ("f32", "tf32", "bf16"):
+        (launch,) = _steps(a, b, bias, **_attrs(tb=True, activation="gelu"), precision=precision)
+        assert isinstance(launch, Launch) and isinstance(launch.kernel, FileKernel)
+        assert launch.kernel.stem == "matmul_rows"
 
 
 def test_cuda_takes_half_weights_beside_f32_with_its_own_kernel() -> None:

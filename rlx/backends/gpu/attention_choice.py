@@ -7,12 +7,10 @@ instructions, for halves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
+from rlx.backends.gpu.forcing import Overruled
 from rlx.dtypes import DType, bf16, f16, f32
 
 Way = Literal["tiles", "decode", "matrix"]
@@ -39,29 +37,8 @@ class Forced:
     opaque: bool | None = None
 
 
-_NOTHING = Forced()
-_forced: ContextVar[Forced] = ContextVar("rlx_forced_attention", default=_NOTHING)
-
-
-@contextmanager
-def forcing(
-    way: Way | None = None,
-    splits: int | None = None,
-    rows: int | None = None,
-    deep: int | None = None,
-    keys: int | None = None,
-    opaque: bool | None = None,
-) -> Iterator[None]:
-    """Programs lowered inside are made this way wherever the device and the operands allow it."""
-    token = _forced.set(Forced(way, splits, rows, deep, keys, opaque))
-    try:
-        yield
-    finally:
-        _forced.reset(token)
-
-
-def forced() -> Forced:
-    return _forced.get()
+forced = Overruled(Forced())
+forcing = forced.forcing
 
 
 @dataclass(frozen=True, slots=True)

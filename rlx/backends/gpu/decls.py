@@ -95,7 +95,7 @@ MATMUL = declare(
 )
 _WHOLE = _read("a", "b", "bias") + _write("c") + _u32("m", "n", "k", "batch", *_PLACES)
 MATMUL_ROWS = declare(
-    KernelDecl("matmul_rows", _WHOLE, defines=(_PAIRS, ("ROWS", ("1", "4", "8", "16"))))
+    KernelDecl("matmul_rows", _WHOLE + _u32("bias_step"), defines=(_PAIRS, ("ROWS", ("1", "4", "8", "16"))))
 )
 MATMUL_INT = declare(KernelDecl("matmul_int", _WHOLE, defines=(("T", ("i32", "i64", "f64")),)))
 

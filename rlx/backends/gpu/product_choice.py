@@ -7,12 +7,10 @@ A product is made by the vendor's library (CUDA), by matrix instructions ("mma")
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from rlx.backends.gpu.forcing import Overruled
 from rlx.dtypes import DType, bf16, f16, f32
 
 Way = Literal["library", "mma", "fma", "rows"]
@@ -26,7 +24,8 @@ MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What is overruled; None leaves the choice to the rules. `depth` and `buffers` are those of the mma tiles."""
+    """What is overruled; None leaves the choice to the rules. `depth` and `buffers` are those of the mma tiles,
+    `across` and `cuts` (C5 and C6) those of the kernel for few rows, which takes up to `most` of them."""
 
     way: Way | None = None
     tile: str | None = None
@@ -34,31 +33,13 @@ class Forced:
     depth: int | None = None
     buffers: int | None = None
     terms: tuple[int, int] | None = None
+    across: int | None = None
+    cuts: int | None = None
+    most: int | None = None
 
 
-_NOTHING = Forced()
-_forced: ContextVar[Forced] = ContextVar("rlx_forced_product", default=_NOTHING)
-
-
-@contextmanager
-def forcing(
-    way: Way | None = None,
-    tile: str | None = None,
-    parts: int | None = None,
-    depth: int | None = None,
-    buffers: int | None = None,
-    terms: tuple[int, int] | None = None,
-) -> Iterator[None]:
-    """Programs lowered inside use this way, tile, … wherever the device and the operands allow them."""
-    token = _forced.set(Forced(way, tile, parts, depth, buffers, terms))
-    try:
-        yield
-    finally:
-        _forced.reset(token)
-
-
-def forced() -> Forced:
-    return _forced.get()
+forced = Overruled(Forced())
+forcing = forced.forcing
 
 
 def tile_for(tiles: dict[str, tuple[int, int, float]], m: int, n: int, count: int) -> str:

@@ -27,6 +27,7 @@ from rlx.ir import Node, Tensor, expr, get_op
 from rlx.ops.linalg import ACTIVATIONS
 
 CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
+_THREADS = 256
 _FEW_TILES = 1 << 14  # with fewer columns than this, a group of the few-rows kernel makes fewer of them
 
 
@@ -138,12 +139,12 @@ def _tiles(
 
 
 def few_rows(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand) -> None:
-    """The kernel for few rows, which reads B once. C is stored as A is."""
-    columns = p.n * p.count
-    across = 16 if columns >= _FEW_TILES else 4 if columns >= 16 * UNITS else 2
+    """The kernel for few rows, which reads B once for each 16 of them. C is stored as A is."""
     (pitch_a, pitch_b) = p.pitches
     bias = bias_ref(ctx, end.bias)
-    rows = next(r for r in (1, 4, 8, 16) if p.m <= r)
+    rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
+    blocks = math.ceil(p.m / rows) * p.count
+    across, parts = rows_shape(p, rows, blocks, ctx.kind == "software")
     constants = (
         int(p.transpose_b),
         CODE[end.activation],
@@ -151,11 +152,28 @@ def few_rows(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c
         a.vectors(pitch_a, 4),
         b.vectors(pitch_b, 4),
         across,
+        parts,
     )
     defines = (("AB", f"{a.dtype}_{b.dtype}"), ("ROWS", str(rows)))
     kernel = FileKernel(decls.MATMUL_ROWS.stem, defines, constants)
-    groups = math.ceil(p.n / (8 if p.transpose_b else 4 * across))
-    launch(ctx, kernel, p, a, b, bias, c, groups)
+    columns = _THREADS // (across * parts) if p.transpose_b else 4 * across
+    launch(ctx, kernel, p, a, b, bias, c, math.ceil(p.n / columns) * math.ceil(p.m / rows), more=(0,))
+
+
+def rows_shape(p: Product, rows: int, blocks: int, software: bool) -> tuple[int, int]:
+    """C5 and C6 of the kernel for few rows. Where B is transposed: with many rows a group reads B little for what it
+    reads of A, so that several columns share a read of A; the sums are cut where there are few columns. On a
+    processor what threads pass to one another costs the most."""
+    if not p.transpose_b:
+        columns = p.n * p.count
+        return 16 if columns >= _FEW_TILES else 4 if columns >= 16 * UNITS else 2, 1
+    wanted = forced()
+    across = wanted.across or (32 if rows <= 4 else 4 if software else 8)
+    most = min(_THREADS // across, 8)
+    if wanted.cuts is not None or software:
+        return across, min(wanted.cuts or 1, most)
+    cuts = (n for n in (1, 2, 4, 8) if p.n * blocks * n * across >= UNITS * _THREADS or 4 * across * n >= p.k)
+    return across, min(next(cuts, most), most)
 
 
 def launch(
@@ -168,8 +186,10 @@ def launch(
     c: Operand,
     groups: int,
     parts: int | None = None,
+    more: tuple[int, ...] = (),
 ) -> None:
-    """`groups` for each matrix (and part); one launch for three batch axes, more axes, more launches."""
+    """`groups` for each matrix (and part); one launch for three batch axes, more axes, more launches. `more`: arguments
+    after the strides."""
     members, inner = outer(p, 3)
     if parts is not None and parts > 1 and len(members) > 1:
         raise ValueError("a product in parts has at most three batch axes")
@@ -184,7 +204,7 @@ def launch(
             kernel,
             ctx.groups(groups * count * (parts or 1)),
             [pa, pb, bias or pa, pc, p.m, p.n, p.k, count, *([] if parts is None else [parts]), dims[1][0],
-             dims[2][0], *(sa for _, sa, _ in dims), *(sb for _, _, sb in dims)],
+             dims[2][0], *(sa for _, sa, _ in dims), *(sb for _, _, sb in dims), *more],
         )  # fmt: skip
 
 

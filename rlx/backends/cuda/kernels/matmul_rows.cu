@@ -1,12 +1,12 @@
-// C (batch, m, n) = activation(A op(B) + bias) for m <= ROWS rows, batch = d0 * d1 * d2 matrices of strides a0 a1 a2, b0 b1 b2.
-// Grid: a group of 256 for each 8 (B transposed) or 4 * C5 columns of each matrix; X folds into Y.
-// Arguments: a, b, bias (n, f32), c, m, n, k, batch, d1, d2, a0, a1, a2, b0, b1, b2 (strides in elements).
+// C (batch, m, n) = activation(A op(B) + bias) for few rows, batch = d0 * d1 * d2 matrices of strides a0 a1 a2, b0 b1 b2.
+// Grid: a group of 256 for each 256 / C5 / C6 (B transposed) or 4 * C5 columns of each ROWS rows of each matrix; X folds into Y.
+// Arguments: a, b, bias (n, f32), c, m, n, k, batch, d1, d2, a0, a1, a2, b0, b1, b2, bias_step (strides in elements).
 #include "bodies/body.h"
 #include "prims.h"
 #include "bodies/matmul_rows.h"
 
 extern "C" __global__ void __launch_bounds__(256)
     matmul_rows(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, uint m, uint n, uint k, uint batch, uint d1,
-                uint d2, uint a0, uint a1, uint a2, uint b0, uint b1, uint b2) {
-    matmul_rows_body(a, b, bias, c, m, n, k, batch, d1, d2, a0, a1, a2, b0, b1, b2);
+                uint d2, uint a0, uint a1, uint a2, uint b0, uint b1, uint b2, uint bias_step) {
+    matmul_rows_body(a, b, bias, c, m, n, k, batch, d1, d2, a0, a1, a2, b0, b1, b2, bias_step);
 }

@@ -1,7 +1,9 @@
-// C = act(A op(B) + bias) for ROWS rows of A or fewer: every element of B is read once.
-// C0: B is stored transposed; C1: activation; C2: bias; C3, C4: A, B may be read four at a time (rows of B);
-// C5: quads of columns that a group makes where B is not transposed; else a group makes 8 columns.
-// The threads that share a column add up every so many terms of k; two rounds of sums join them, four rows at a time.
+// C = act(A op(B) + bias) for few rows, ROWS of them a group: as many groups share what they read of B as A has blocks of
+// ROWS. C0: B is stored transposed; C1: activation; C2: bias; C3, C4: A, B may be read four at a time (rows of B);
+// C5: quads of columns that a group makes where B is not transposed, else threads that share a row of B, up to 32;
+// C6: parts of k, where B is transposed; a group makes 256 / C5 / C6 columns then.
+// The threads that share a column add up every so many terms of k; where B is not transposed, two rounds of sums join
+// them, four rows at a time.
 #include "pair.h"
 #define MANY_1 1u
 #define MANY_4 4u
@@ -15,16 +17,17 @@
 #define A_QUADS (UINT(C3) == 1u)
 #define B_QUADS (UINT(C4) == 1u)
 #define ACROSS UINT(C5)
+#define PARTS UINT(C6)
 #define SEGMENTS (16u * TOGETHER * ACROSS > 256u ? 256u / (TOGETHER * ACROSS) : 16u)
-#define COLUMNS (B_TRANSPOSED ? 8u : 4u * ACROSS)
+#define COLUMNS (B_TRANSPOSED ? 256u / (ACROSS * PARTS) : 4u * ACROSS)
 #include "activation.h"
 #include "quads.h"
 
-SHARED vec4 part[256u * TOGETHER];
-SHARED vec4 sums[MANY * ACROSS];
+SHARED vec4 part[B_TRANSPOSED ? MANY * 64u / ACROSS : 256u * TOGETHER];
+SHARED vec4 sums[B_TRANSPOSED ? 1u : MANY * ACROSS];
 
 RLX_FN float plus(const float a, const float b) { return a + b; }
-LANES_OP(lane_sum, 32u, plus)
+LANES_OP(lane_sum, ACROSS, plus)
 RLX_FN vec4 plus_quad(const vec4 a, const vec4 b) { return VEC4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
 RLX_QUAD(quad_a, TA, A_QUADS)
@@ -56,34 +59,46 @@ RLX_FN void finish(PTR(f32) bias, PTR(TA) c, const uint row, const uint column, 
 
 RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, const uint m, const uint n, const uint k,
                              const uint batch, const uint d1, const uint d2, const uint a0, const uint a1,
-                             const uint a2, const uint b0, const uint b1, const uint b2) {
-    const uint tiles = (n + COLUMNS - 1u) / COLUMNS;
-    const uint z = GROUP / tiles, tile = GROUP % tiles;
+                             const uint a2, const uint b0, const uint b1, const uint b2, const uint bias_step) {
+    const uint tiles = (n + COLUMNS - 1u) / COLUMNS, blocks = (m + MANY - 1u) / MANY;
+    const uint z = GROUP / (tiles * blocks), block = GROUP % (tiles * blocks) % blocks;
+    const uint tile = GROUP % (tiles * blocks) / blocks;
     if (z >= batch) return;
     const uint z2 = z % d2, z1 = z / d2 % d1, z0 = z / (d2 * d1);
-    PTR(TA) pa = SKIP(TA, SKIP(TA, SKIP(TA, a, z0, a0), z1, a1), z2, a2);
+    PTR(TA) pa = SKIP(TA, SKIP(TA, SKIP(TA, SKIP(TA, a, z0, a0), z1, a1), z2, a2), block * MANY, k);
     PTR(TB) pb = SKIP(TB, SKIP(TB, SKIP(TB, b, z0, b0), z1, b1), z2, b2);
-    PTR(TA) pc = SKIP(TA, c, z, m * n);
+    PTR(TA) pc = SKIP(TA, c, z * m + block * MANY, n);
+    PTR(f32) add = SKIP(f32, bias, z, bias_step);
+    const uint rows = m - block * MANY < MANY ? m - block * MANY : MANY;
     if (B_TRANSPOSED) {
-        const uint lane = THREAD % 32u, column = tile * 8u + THREAD / 32u;
+        const uint lane = THREAD % ACROSS, at = THREAD / ACROSS % COLUMNS, piece = THREAD / ACROSS / COLUMNS;
+        const uint column = tile * COLUMNS + at;
         float acc[MANY];
         UNROLL for (uint r = 0u; r < MANY; r++) acc[r] = 0.0f;
-        for (uint t = lane * 4u; t < (column < n ? k : 0u); t += 128u) {
-            const vec4 vb = quad_b(pb, column, t, n, k, k);
+        const uint first = (piece * ACROSS + lane) * 4u, step = PARTS * ACROSS * 4u;
+        vec4 next = quad_b(pb, column, first, n, k, k);
+        for (uint t = first; t < (column < n ? k : 0u); t += step) {
+            const vec4 vb = next;
+            next = quad_b(pb, column, t + step, n, k, k);
             UNROLL for (uint r = 0u; r < MANY; r++) {
-                const vec4 va = quad_a(pa, r, t, m, k, k);
+                const vec4 va = quad_a(pa, r, t, rows, k, k);
                 acc[r] = FMA(va.x, vb.x, acc[r]);
                 acc[r] = FMA(va.y, vb.y, acc[r]);
                 acc[r] = FMA(va.z, vb.z, acc[r]);
                 acc[r] = FMA(va.w, vb.w, acc[r]);
             }
         }
-        float mine = 0.0f;
         UNROLL for (uint r = 0u; r < MANY; r++) {
             const float sum = lane_sum(acc[r]);
-            if (lane == r) mine = sum;
+            if (lane == r % ACROSS) ELEMENT(part, (r * PARTS + piece) * COLUMNS + at) = sum;
         }
-        if (lane < m && column < n) finish(bias, pc, lane, column, n, mine);
+        BARRIER;
+        for (uint i = THREAD; i < rows * COLUMNS; i += 256u) {
+            const uint row = i / COLUMNS, place = tile * COLUMNS + i % COLUMNS;
+            float sum = 0.0f;
+            UNROLL for (uint s = 0u; s < PARTS; s++) sum += ELEMENT(part, (row * PARTS + s) * COLUMNS + i % COLUMNS);
+            if (place < n) finish(add, pc, row, place, n, sum);
+        }
     } else {
         const uint lane = THREAD / ACROSS, lanes = 256u / ACROSS;
         const uint column = (tile * ACROSS + THREAD % ACROSS) * 4u;
@@ -92,7 +107,7 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
         for (uint t = lane; t < (column < n ? k : 0u); t += lanes) {
             const vec4 vb = quad_b(pb, t, column, k, n, n);
             UNROLL for (uint r = 0u; r < MANY; r++) {
-                if (r < m) {
+                if (r < rows) {
                     const float va = LOAD(TA, pa, r * k + t);
                     FMA_ROW(acc[r], va, vb)
                 }
@@ -105,11 +120,11 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
             join(r, lanes);
         }
         BARRIER;
-        for (uint i = THREAD; i < m * COLUMNS; i += 256u) {
+        for (uint i = THREAD; i < rows * COLUMNS; i += 256u) {
             const uint row = i / COLUMNS, at = i % COLUMNS, place = tile * COLUMNS + at;
             const vec4 sum = sums[row * ACROSS + at / 4u];
             const float v = at % 4u == 0u ? sum.x : (at % 4u == 1u ? sum.y : (at % 4u == 2u ? sum.z : sum.w));
-            if (place < n) finish(bias, pc, row, place, n, v);
+            if (place < n) finish(add, pc, row, place, n, v);
         }
     }
 }

@@ -1,0 +1,139 @@
+"""MiniLM on the GPUs of this machine: milliseconds, launches, the slowest steps, beside torch in the same run; and the
+constants that want tuning, each value in turn.
+
+    python benchmarks/bench_minilm_gpu.py --model FOLDER [--no-torch] [--no-sweep] [--no-steps] [--device cuda …]
+
+Times are the least mean of five loops after warming up (see bench_gpu.per_run), the inputs on the device already. Steps
+are timed one after another outside a CUDA graph, so that each has its launch beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+from benchmarks.bench_gpu import per_run, torch_minilm
+from rlx.backends.gpu import attention_choice, product_choice
+from rlx.models import SentenceEncoder, load
+from rlx.runtime import CompiledGraph, Session
+
+SIZES = ((1, 16), (32, 128))
+KINDS = (("f32", None), ("tf32", None), ("bf16", "bf16"))  # precision, storage of the matrices
+SWEPT = ("f32", "bf16")
+_TOP = 10
+
+# What is swept at 1 x 16 and at 32 x 128: name -> wishes for products, for attention.
+Wish = tuple[dict[str, Any], dict[str, Any]]
+SWEEPS: dict[tuple[int, int], dict[str, Wish]] = {
+    (1, 16): {
+        "products by the library": ({"way": "library"}, {}),
+        **{
+            f"few rows, {across} threads a column, {cuts} parts": ({"across": across, "cuts": cuts}, {})
+            for across in (4, 8, 16, 32)
+            for cuts in (1, 2, 4, 8)
+        },
+        "attention in tiles": ({}, {"way": "tiles"}),
+        "attention of 4 rows a group": ({}, {"rows": 4}),
+        "attention of 2 rows a group": ({}, {"rows": 2}),
+        "attention by matrices": ({}, {"way": "matrix"}),
+    },
+    (32, 128): {
+        "products by matrix instructions": ({"way": "mma"}, {}),
+        **{f"mma tiles {tile}": ({"way": "mma", "tile": tile}, {}) for tile in "sml"},
+        "attention in tiles": ({}, {"way": "tiles"}),
+        **{
+            f"attention by matrices, {deep} deep, {keys} keys": (
+                {},
+                {"way": "matrix", "deep": deep, "keys": keys},
+            )
+            for deep in (1, 2)
+            for keys in (32, 64)
+        },
+    },
+    (1, 64): {
+        "products by the library": ({"way": "library"}, {}),
+        "products by the kernel for few rows": ({"way": "rows", "most": 64}, {}),
+    },
+}
+
+
+def executable(
+    encoder: SentenceEncoder, size: tuple[int, int], session: Session | None = None
+) -> CompiledGraph:
+    """The encoder of one size, as the rules or what is forced now make it, with its inputs written."""
+    exe = (session or encoder.session).compile(encoder.graph(*size), weights=encoder.weights)
+    ids = np.random.default_rng(0).integers(1000, 20000, size).astype(np.int32)
+    exe.run({"ids": ids, "mask": np.ones(size, np.bool_)})
+    return exe
+
+
+def milliseconds(encoder: SentenceEncoder, size: tuple[int, int]) -> str:
+    """ms a run and how many steps it takes, or the name of what went wrong: one row must not end the table."""
+    try:
+        with executable(encoder, size) as exe:
+            steps = sum(len(d.steps) for d in exe.report())
+            return f"{1e3 * per_run(exe.executable.run, lambda: None):.4f} ms ({steps} steps)"
+    except Exception as error:  # noqa: BLE001
+        return f"{type(error).__name__}: {str(error)[:100]}"
+
+
+def slowest(encoder: SentenceEncoder, size: tuple[int, int], precision: str) -> None:
+    """The kernels that take the most time, added up over the run."""
+    session = Session(encoder.session.info.id, precision=precision, timings=True)
+    with executable(encoder, size, session) as exe:
+        per_run(exe.executable.run, lambda: None)
+        shares: dict[str, list[float]] = {}
+        for name, us in exe.executable.timings():
+            shares.setdefault(name.partition(" ")[0], []).append(us)
+    print(f"    {sum(map(sum, shares.values())):.1f} µs in steps, one by one:")
+    for name, times in sorted(shares.items(), key=lambda item: -sum(item[1]))[:_TOP]:
+        print(
+            f"    {sum(times):9.1f} µs in {len(times):3} × {name} (least {min(times):.2f}, most {max(times):.2f})"
+        )
+
+
+def sweep(encoder: SentenceEncoder, size: tuple[int, int], wishes: dict[str, Wish]) -> None:
+    for name, (products, attention) in wishes.items():
+        with ExitStack() as stack:
+            stack.enter_context(product_choice.forcing(**products))
+            stack.enter_context(attention_choice.forcing(**attention))
+            print(f"    {name:52}{milliseconds(encoder, size)}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, required=True, help="MiniLM's folder")
+    parser.add_argument(
+        "--device", action="append", help="cuda or vulkan; may be repeated; both when left out"
+    )
+    parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--no-sweep", action="store_true")
+    parser.add_argument("--no-steps", action="store_true")
+    args = parser.parse_args()
+    for device in args.device or ["cuda", "vulkan"]:
+        for precision, dtype in KINDS:
+            with load(args.model, device, dtype=dtype, precision=precision) as encoder:
+                for size in SWEEPS:
+                    print(
+                        f"{device} {size[0]}x{size[1]} {precision}: {milliseconds(encoder, size)}", flush=True
+                    )
+                    if not args.no_steps and size in SIZES:
+                        slowest(encoder, size, precision)
+                    if not args.no_sweep and precision in SWEPT:
+                        sweep(encoder, size, SWEEPS[size])
+    if not args.no_torch:
+        torch_minilm()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
