@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1 << 32  # of a random input, whose shape the file and the command line name
 Array = npt.NDArray[Any]
+_WORDS = ("one", "two", "Three", "a sentence of words")
 
 
 def load_model(file: Path, dim: Sequence[str] | None, threads: int | None = None) -> Model:
@@ -43,7 +44,7 @@ def dims_of(texts: Sequence[str] | None) -> dict[str, int]:
 
 def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict[str, Any], list[str]]:
     """The inputs by name, those of --input from files, and the names of the others, which are random: normal floats,
-    integers 0 and 1; dimensions that nothing binds are 1. Raises: RlxError."""
+    integers 0 and 1, words; dimensions that nothing binds are 1. Raises: RlxError."""
     given = dict(_loaded(text) for text in texts or ())
     rng = np.random.default_rng(seed)
     made = {i.name: _random(i, rng) for i in model.inputs if i.name not in given}
@@ -61,10 +62,10 @@ def said(value: Any) -> str:
     head = f"{value.dtype} {list(value.shape)}"
     if not value.size:
         return head
-    if value.size == 1:
+    if value.size == 1 and value.dtype.kind != "O":
         return f"{head} = {value.reshape(-1)[0]}"
     if value.dtype.kind not in "biufV":
-        return f"{head}, first {value.reshape(-1)[0]!r}"
+        return f"{head}, first {value.reshape(-1)[0]!r:.60}"
     wide = value.astype(np.float64)
     return f"{head}, {wide.min():.6g} to {wide.max():.6g}, mean {wide.mean():.6g}"
 
@@ -73,13 +74,13 @@ def _random(info: TensorInfo, rng: np.random.Generator) -> Any:
     give = f"give --input {info.name}=file.npy"
     if info.dtype is None or info.shape is None:
         raise RlxError(f"input {info.name}: the model does not say its type and shape; {give}")
-    if info.dtype.kind not in "biufV":
-        raise RlxError(f"input {info.name}: there are no random numbers of {info.dtype}; {give}")
     shape = [d if isinstance(d, int) else 1 for d in info.shape]
     if math.prod(shape) * info.dtype.itemsize > MAX_BYTES:
         raise RlxError(f"input {info.name}: {shape} of {info.dtype} is more than {MAX_BYTES:,} bytes; {give}")
     made: Any
-    if info.dtype.kind == "b":
+    if info.dtype.kind == "O":
+        made = rng.choice(np.array(_WORDS, object), shape)
+    elif info.dtype.kind == "b":
         made = rng.integers(0, 2, shape).astype(bool)
     elif info.dtype.kind in "iu":
         made = rng.integers(0, 2, shape).astype(info.dtype)  # as indices, inside the smallest tables

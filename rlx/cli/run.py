@@ -57,7 +57,7 @@ def _save(folder: Path, results: dict[str, Any]) -> None:
         for label, array in _leaves(stem, value):
             if label in arrays:
                 raise RlxError(f"--out: the outputs {sorted(results)} would be written to the same files")
-            arrays[label] = array
+            arrays[label] = array.astype(str) if array.dtype.kind == "O" else array  # no pickle is written
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for label, array in arrays.items():

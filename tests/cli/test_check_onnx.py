@@ -122,3 +122,16 @@ def test_of_a_folder_inputs_are_not_asked(rlx: Rlx, tiny: Path) -> None:
 def test_a_device_that_cannot_run_does_not_stop_the_others(rlx: Rlx, file: Path) -> None:
     ran = rlx("check", file, "--device", "cpu", "--device", "cuda:99")
     assert ran.status == 2 and list(rows(ran.out)) == ["cpu"] and "rlx: cuda:99: " in ran.err
+
+
+def test_what_depends_on_halves_is_held_to_what_they_allow(rlx: Rlx, tmp_path: Path, device: str) -> None:
+    nodes = [
+        node("Cast", "x", "h", to=10), node("MatMul", "h w", "p"), node("Softmax", "p", "s"),
+        node("Cast", "s", "f", to=1), node("Mul", "f f", "y"),
+    ]  # fmt: skip
+    w = np.random.default_rng(2).standard_normal((64, 64)).astype(np.float16)
+    file = save(tmp_path, model(nodes, {"x": [16, 64]}, {"y": [16, 64]}, {"w": w}))
+    ran = rlx("check", file, "--device", device)
+    assert ran.status == 0, ran.out
+    ((_, row),) = rows(ran.out).items()
+    assert float(row[3]) > 1e-11, "rounded to 16 bits on the way"

@@ -132,6 +132,20 @@ def test_sequences_are_made_and_written_item_by_item(rlx: Rlx, tmp_path: Path) -
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["ys.0.npy", "ys.1.npy"]
 
 
+def test_words_in_and_out(rlx: Rlx, tmp_path: Path) -> None:
+    from onnx import TensorProto
+
+    kind = TensorProto.STRING
+    proto = model([node("Identity", "x", "y")], {"x": (["n"], kind)}, {"y": (["n"], kind)})
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.array(["a", "ß"]))
+    again = ("run", tmp_path / "m.onnx", "--device", "cpu", "--out", tmp_path / "out")
+    ran = rlx(*again, "--input", f"x={tmp_path / 'x.npy'}")
+    assert ran == (0, "y: object [2], first 'a'\n", "")
+    assert np.load(tmp_path / "out" / "y.npy").tolist() == ["a", "ß"]
+    assert rlx(*again, "--dim", "n=3").status == 0
+
+
 def test_nodes_are_listed_by_their_names(rlx: Rlx, file: Path) -> None:
     ran = rlx("inspect", file, "--device", "cpu", "--nodes")
     assert ran.status == 0 and re.search(r"native +matmul +Relu making r ", ran.out)

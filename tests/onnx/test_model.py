@@ -136,6 +136,8 @@ def test_inputs_are_held_against_the_declaration() -> None:
         ({"a": a, "b": a.astype(np.float64)}, DTypeError, "'b': is float64, expected float32"),
         ({"a": a, "b": f32(3, 3)}, ShapeError, r"'b': has shape \(3, 3\)"),
         ({"a": a, "b": f32(4, 2)}, ShapeError, "dimension 'n' is 4"),
+        ({"a": a, "b": "text"}, DTypeError, "'b': a str is no array of float32"),
+        ({"a": a, "b": [[1, 2], [3]]}, DTypeError, "'b': a list is no array of float32"),
     ):
         with pytest.raises(error, match=text):
             loaded.run(feeds, device="cpu")

@@ -89,7 +89,12 @@ def _tensor(info: TensorInfo, what: str, value: Any, symbols: dict[str, int]) ->
     if isinstance(value, np.ndarray | np.generic) or info.dtype is None:
         array = as_array(value)
     else:
-        array = np.asarray(value, info.dtype)
+        try:
+            array = np.asarray(value, info.dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DTypeError(
+                f"{what}: a {type(value).__name__} is no array of {info.dtype}: {error}"
+            ) from error
     if array.dtype == STRING:
         check_strings(array, what)
     if info.dtype is not None and array.dtype != info.dtype:
