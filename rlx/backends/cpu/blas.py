@@ -41,7 +41,7 @@ _environment = threading.Lock()
 LEAST_IN_LIST = 1_000_001
 # How long the team's threads wait awake: 2^22 cycles of the clock, one or two milliseconds. OpenBLAS's own is sixteen
 # times as long.
-_AWAKE = "22"
+_AWAKE = "18"
 
 Step = Callable[[], Any]
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends.cpu.blas import LEAST_IN_LIST
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.conv_depthwise import bind_depthwise
 from rlx.backends.cpu.expr_eval import bind_trees
 from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.matmul import multiply
+from rlx.backends.cpu.matmul import in_one_call, multiply
 from rlx.backends.cpu.movement import copies
 from rlx.backends.cpu.rows import F32, working
 from rlx.backends.cpu.windows import padded, view_windows
@@ -24,6 +25,9 @@ from rlx.ops.linalg import ACTIVATIONS
 
 _NS_A_FLOP = 1 / 100
 _COLUMNS = 1 << 18  # elements of a block of columns: stays in the second-level cache
+_RESULT = 1 << 18  # elements of a result that stays there until its epilogue
+_PARTS = 8  # products that a small convolution is cut into, at most
+_LEAST_PART = 96  # rows or places of each
 
 
 @cpu_kernel("conv")
@@ -43,7 +47,7 @@ def bind_conv(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
 
         return steps + bind_depthwise(node.attrs, x, w, out, ctx, finish)
     x = padded(x, node.attrs["pads"], dtype, 0, ctx, steps)
-    return steps + _by_columns(node, x, w, ins, out, ctx)
+    return steps + _Columns(node, x, w, ins, out, ctx).steps()
 
 
 def _epilogue(node: Node) -> Expr | None:
@@ -74,59 +78,103 @@ def _finish(
     return bind_trees([tree], [made, *bias], [out], ctx, thread)
 
 
-def _by_columns(
-    node: Node, x: Array, w: Array, ins: Sequence[Array], out: Array, ctx: BindContext
-) -> list[Step]:
-    """Groups, images and blocks of rows of the output, each one product."""
-    attrs, kernel = node.attrs, w.shape[2:]
-    counts, groups = out.shape[2:], attrs["groups"]
-    rows, inner = w.shape[0] // groups, w.shape[1]
-    terms, positions = inner * math.prod(kernel), math.prod(counts)
-    weights = w.reshape(groups, rows, terms)
-    target = out.reshape(len(out), groups, rows, positions)
-    plain = math.prod(kernel) == 1 and set(attrs["strides"]) == {1} and x.shape[2:] == counts
-    seen = view_windows(x, kernel, attrs["strides"], attrs["dilations"], counts)
-    line = positions // counts[0]
-    blocks = _blocks(counts[0], line, terms, len(out) * groups)
-    pieces = [(n, g, block) for n in range(len(out)) for g in range(groups) for block in blocks]
-    marks = ctx.mark()
+class _Columns:
+    """A convolution as products of weights (groups, rows, terms) with columns: what each place of the output sees."""
 
-    def bind(piece: int, thread: int) -> list[Step]:
-        ctx.back_to(marks, thread)
-        n, g, block = pieces[piece]
-        part = slice(block.start * line, block.stop * line)
-        channels = slice(g * inner, (g + 1) * inner)
+    def __init__(
+        self, node: Node, x: Array, w: Array, ins: Sequence[Array], out: Array, ctx: BindContext
+    ) -> None:
+        self.node, self.ins, self.out, self.x, self.ctx = node, ins, out, x, ctx
+        attrs, self.kernel = node.attrs, w.shape[2:]
+        self.counts, self.groups = out.shape[2:], attrs["groups"]
+        self.rows, self.inner = w.shape[0] // self.groups, w.shape[1]
+        self.terms, self.places = self.inner * math.prod(self.kernel), math.prod(self.counts)
+        self.weights = w.reshape(self.groups, self.rows, self.terms)
+        self.target = out.reshape(len(out), self.groups, self.rows, self.places)
+        self.plain = (
+            math.prod(self.kernel) == 1 and set(attrs["strides"]) == {1} and x.shape[2:] == self.counts
+        )
+        self.seen = view_windows(x, self.kernel, attrs["strides"], attrs["dilations"], self.counts)
+        self.work = 2.0 * out.size * self.terms * _NS_A_FLOP
+
+    def steps(self) -> list[Step]:
+        small = self.out[:1].size <= _RESULT and (len(self.out) == 1 or self.plain)
+        return self._small() if small and self.out.dtype == self.x.dtype == F32 else self._large()
+
+    def _small(self) -> list[Step]:
+        """All columns, then all products, then the epilogue of the whole: each is too little for threads of ours."""
         steps: list[Step] = []
-        if plain:
-            columns = x[n, channels].reshape(inner, positions)[:, part]
+        columns = self.x.reshape(len(self.x), self.groups, self.terms, -1) if self.plain else None
+        if columns is None:
+            columns = self.ctx.scratch((1, self.groups, self.terms, self.places), F32)
+            steps += copies(self.seen, columns.reshape(self.seen.shape), self.ctx)
+        products = []
+        for n, g in np.ndindex(len(self.out), self.groups):
+            for r, p in self._cut():
+                products.append((self.weights[g][r], columns[n, g][:, p], self.target[n, g][r, p]))
+        listed = in_one_call(products, self.ctx) if len(products) > 1 else None
+        if listed is not None:
+            steps.append(listed)
         else:
-            height = block.stop - block.start
-            columns = ctx.scratch((terms, height * line), x.dtype, thread)
-            at: Any = (n, channels, *(slice(None),) * len(kernel), block)
-            source = seen[at]
-            steps.append(partial(np.copyto, columns.reshape(source.shape), source))
-        result = target[n, g][:, part]
-        made = result if result.dtype == x.dtype else ctx.scratch(result.shape, x.dtype, thread)
-        steps += product(weights[g], columns, made, ctx, thread)
-        return steps + _finish(node, made, ins, result, slice(g * rows, (g + 1) * rows), ctx, thread, axis=0)
+            steps += self.ctx.split(
+                len(products), self.work, lambda piece, thread: multiply(*products[piece], self.ctx, thread)
+            )
+        return steps + _finish(self.node, self.out, self.ins, self.out, slice(None), self.ctx, None)
 
-    work = 2.0 * out.size * terms * _NS_A_FLOP + 0.3 * terms * positions * len(out)
-    return ctx.split(len(pieces), work, bind)
+    def _cut(self) -> list[tuple[slice, slice]]:
+        """Blocks of rows or of places, whichever are more; by the shape alone, so that any number of threads gives the
+        same bits."""
+        most = self.rows * self.places * self.terms // LEAST_IN_LIST
+        parts = min(_PARTS // min(self.groups, _PARTS), most, max(self.rows, self.places) // _LEAST_PART)
+        step = -(-max(self.rows, self.places) // (1 << max(parts, 1).bit_length() - 1))
+        if self.rows >= self.places:
+            return [(slice(i, min(self.rows, i + step)), slice(None)) for i in range(0, self.rows, step)]
+        return [(slice(None), slice(i, min(self.places, i + step))) for i in range(0, self.places, step)]
+
+    def _large(self) -> list[Step]:
+        """Groups, images and blocks of rows of the output, each one product with its columns before and its epilogue
+        behind it, while they are in the cache."""
+        blocks = self._blocks()
+        pieces = [(n, g, block) for n in range(len(self.out)) for g in range(self.groups) for block in blocks]
+        line = self.places // self.counts[0]
+        x, ctx, marks = self.x, self.ctx, self.ctx.mark()
+
+        def bind(piece: int, thread: int) -> list[Step]:
+            ctx.back_to(marks, thread)
+            n, g, block = pieces[piece]
+            part = slice(block.start * line, block.stop * line)
+            channels = slice(g * self.inner, (g + 1) * self.inner)
+            steps: list[Step] = []
+            if self.plain:
+                columns = x[n, channels].reshape(self.inner, self.places)[:, part]
+            else:
+                height = block.stop - block.start
+                columns = ctx.scratch((self.terms, height * line), x.dtype, thread)
+                at: Any = (n, channels, *(slice(None),) * len(self.kernel), block)
+                source = self.seen[at]
+                steps.append(partial(np.copyto, columns.reshape(source.shape), source))
+            result = self.target[n, g][:, part]
+            made = result if result.dtype == x.dtype else ctx.scratch(result.shape, x.dtype, thread)
+            steps += product(self.weights[g], columns, made, ctx, thread)
+            every = slice(g * self.rows, (g + 1) * self.rows)
+            return steps + _finish(self.node, made, self.ins, result, every, ctx, thread, axis=0)
+
+        return ctx.split(len(pieces), self.work + 0.3 * self.terms * self.places * len(self.out), bind)
+
+    def _blocks(self) -> list[slice]:
+        """Rows of the output in an even number of even blocks; by the shape alone too."""
+        height, line = self.counts[0], self.places // self.counts[0]
+        most = max(1, min(_COLUMNS // max(1, self.terms * line), _RESULT // max(1, self.rows * line)))
+        parts = -(-height // most)
+        if parts > 1 or len(self.out) * self.groups == 1:
+            parts += parts % 2
+        most = -(-height // min(parts, height))
+        return [slice(i, min(height, i + most)) for i in range(0, height, most)]
 
 
 def product(a: Array, b: Array, out: Array, ctx: BindContext, thread: int) -> list[Step]:
     """out = a @ b, in f32 by BLAS, else by NumPy."""
     return multiply(a, b, out, ctx, thread) if out.dtype == F32 else [partial(np.matmul, a, b, out)]
-
-
-def _blocks(height: int, line: int, terms: int, others: int) -> list[slice]:
-    """Rows of the output in even blocks; by the shape alone, so that any number of threads gives the same bits."""
-    most = max(1, _COLUMNS // max(1, terms * line))
-    parts = -(-height // most)
-    if parts == 1 and others == 1 and height * line * terms > _COLUMNS // 8:
-        parts = min(height, 2)
-    most = -(-height // parts)
-    return [slice(i, min(height, i + most)) for i in range(0, height, most)]
 
 
 @cpu_kernel("im2col")

@@ -236,7 +236,9 @@ def _product(a: Array, b: Array, out: Array, alpha: float = 1.0, onto: bool = Fa
     return Product(pa, lda, ta, pb, ldb, tb, _address(out), _leading(out, 0), m, n, k, alpha, float(onto))
 
 
-def in_one_call(products: Sequence[tuple[Array, Array, Array]], ctx: BindContext, onto: bool) -> Step | None:
+def in_one_call(
+    products: Sequence[tuple[Array, Array, Array]], ctx: BindContext, onto: bool = False
+) -> Step | None:
     """All of out = a @ b (or out += that) by the library's own threads; None where it has none for this executable, or
     where a product has to be prepared or is not for lists."""
     if ctx.team is None or not all(_listable(*p) for p in products):
