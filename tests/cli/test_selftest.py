@@ -36,9 +36,10 @@ def test_a_wrong_kernel_fails(rlx: Rlx, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(
         BINDERS, "softmax", lambda n, i, o, c: [*real(n, i, o, c), lambda: np.add(o[0], 1, o[0])]
     )
-    ran = rlx("selftest", "--device", "cpu", "--op", "softmax", "--quick", "2")
+    ran = rlx("selftest", "--device", "cpu", "--op", "softmax", "--quick", "9")
     assert ran.status == 1
-    assert ran.out.count("FAIL softmax") == 2 and ran.out.endswith(SUMMARY.format(0, 2, 0))
+    wrong = ran.out.count("FAIL softmax")  # of an empty tensor nothing is wrong
+    assert wrong >= 7 and ran.out.endswith(SUMMARY.format(9 - wrong, wrong, 0))
 
 
 def test_what_a_device_refuses_is_unsupported_not_passed(rlx: Rlx, monkeypatch: pytest.MonkeyPatch) -> None:
