@@ -11,6 +11,7 @@ import importlib.util
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,8 +87,13 @@ def planted_modules(root: Path, changed: list[Path]) -> Iterator[None]:
         return bytes(target.read_bytes())
 
     template = emit_spirv.template
-    planted = Template(Module.parse(load("tree"))) if "tree.spv" in hit else template()
-    pipelines.load_spirv, emit_spirv.template = load, lambda: planted  # type: ignore[assignment]
+
+    @cache
+    def planted(wide: bool = False) -> Template:
+        name = "tree64" if wide else "tree"
+        return Template(Module.parse(load(name))) if f"{name}.spv" in hit else template(wide)
+
+    pipelines.load_spirv, emit_spirv.template = load, planted  # type: ignore[assignment]
     try:
         yield
     finally:
