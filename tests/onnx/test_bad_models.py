@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -119,12 +118,13 @@ def test_text_that_is_no_text() -> None:
 def test_unsupported_operators_are_all_named_at_once() -> None:
     nodes = [
         node("ImageDecoder", "x", "a", name="n1"), node("Relu", "x", "b"), node("Nothing", "x", "c", name="n2"),
-        node("Scaler", "x", "d", name="n3", domain="ai.onnx.ml"), node("Mine", "x", "e", name="n4", domain="elsewhere"),
+        node("DictVectorizer", "x", "d", name="n3", domain="ai.onnx.ml"),
+        node("Mine", "x", "e", name="n4", domain="elsewhere"),
     ]  # fmt: skip
     refused(
         model(nodes, X, {"b": None}, domains=["ai.onnx.ml"]),
         "cannot run 4 operators.*'ImageDecoder' version 20 at node 'n1'.*'Nothing' version 21 at node 'n2'.*"
-        "ai.onnx.ml 'Scaler' version 1 at node 'n3'.*elsewhere 'Mine' version None at node 'n4'",
+        "ai.onnx.ml 'DictVectorizer' version 1 at node 'n3'.*elsewhere 'Mine' version None at node 'n4'",
         UnsupportedOp,
     )
 
@@ -373,42 +373,3 @@ def test_a_loop_that_never_ends() -> None:
     proto = model([node("Loop", "_ t x", "y", name="n", body=body)], X, {"y": None}, {"t": np.array(True)})
     with pytest.raises(UnsupportedOp, match=r"'n'.*runs more than 2048 times"):
         rlx.onnx.load(proto).run({"x": np.zeros((2, 3), np.float32)}, device="cpu")
-
-
-def test_mutants() -> None:
-    """Bytes changed, put in and taken out: a model that loads and runs, or an rlx error; little memory."""
-    rng = random.Random(4)
-    body = [
-        node("Conv", "x w", "c", pads=[1, 1, 1, 1]),
-        node("Relu", "c", "r"),
-        node("MaxPool", "r", "p", kernel_shape=[2, 2], strides=[2, 2]),
-    ]
-    body += [node("Shape", "p", "s", end=1), node("Concat", "s m", "t", axis=0), node("Reshape", "p t", "f")]
-    body += [node("Gemm", "f v", "g", transB=1), node("Softmax", "g", "y", axis=-1)]
-    weights = {"w": np.ones((2, 1, 3, 3), np.float32), "m": np.array([-1]), "v": np.ones((3, 32), np.float32)}
-    whole = model(body, {"x": [1, 1, 8, 8]}, {"y": [1, 3]}, weights).SerializeToString()
-    x = np.ones((1, 1, 8, 8), np.float32)
-    assert rlx.onnx.load(whole).run({"x": x}, device="cpu")["y"].shape == (1, 3)
-    ran = 0
-    tracemalloc.start()
-    for _ in range(300):
-        mutant = bytearray(whole)
-        for _ in range(rng.choice((1, 1, 2, 4))):
-            at = rng.randrange(len(mutant))
-            match rng.randrange(4):
-                case 0:
-                    mutant[at] = rng.randrange(256)
-                case 1:
-                    mutant[at] ^= 1 << rng.randrange(8)
-                case 2:
-                    mutant[at:at] = rng.randbytes(rng.randrange(1, 9))
-                case 3:
-                    del mutant[at : at + rng.randrange(1, 9)]
-        try:
-            rlx.onnx.load(bytes(mutant)).run({"x": x}, device="cpu")
-            ran += 1
-        except RlxError:
-            pass
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert ran > 5 and peak < 64 << 20
