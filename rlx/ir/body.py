@@ -55,6 +55,10 @@ class TracedBody(Graph):
             self._inner[outer.id] = found
         return found
 
+    def around(self, capture: Tensor) -> Tensor:
+        """The tensor of the outer graph that a capture, one of this body's params, stands for."""
+        return self.captured[int(capture.node.attrs["name"].removeprefix("k"))]
+
     def _leaf_of(self, op: str, name: str, t: TensorType) -> Tensor:
         attrs = {"name": name, "shape": t.shape, "dtype": t.dtype}
         return self._append(get_op(op), (), attrs, name)[0]

@@ -21,6 +21,7 @@ from rlx.formats.onnx.schemas import check_call, check_strings, schema_of
 from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
 from rlx.ir import Graph, Node, Tensor, TensorType
+from rlx.ir.graph import traced_into
 from rlx.ops.select import cast
 
 Attribute = onnx.AttributeProto
@@ -107,14 +108,15 @@ class GraphBuilder:
                 raise ModelFormatError(
                     f"{where}: functions and loops written out make more than {MAX_NODES:,} nodes"
                 )
-            start = len(self.graph.nodes)
+            made = traced_into(self.graph).nodes  # a body's, while the graph of a compiled loop is built
+            start = len(made)
             try:
                 self._node(node, where, scope, imports, attributes, depth)
             except (ModelFormatError, UnsupportedOp):
                 raise
             except RlxError as error:
                 raise ModelFormatError(f"{where}: {error}") from error
-            _label(self.graph.nodes[start:], label_of(node, depth))
+            _label(made[start:], label_of(node, depth))
 
     def _node(
         self,

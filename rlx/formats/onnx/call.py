@@ -13,6 +13,7 @@ from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.onnx.elements import NAMES, Array, ElementType, carrier
 from rlx.formats.onnx.words import Words, as_array
 from rlx.ir import Graph, Tensor
+from rlx.ir.body import TracedBody
 from rlx.ops.select import cast
 
 
@@ -57,12 +58,16 @@ Held = Value | Series | Maybe
 
 
 class NeedsValues(Exception):
-    """The shape of something depends on the values of these graph inputs: a request, answered by building again."""
+    """The shape of something depends on the values of these graph inputs: a request, answered by building again.
 
-    def __init__(self, names: frozenset[str], what: str) -> None:
+    With `local` it depends on what only a step of a compiled loop knows, which no building again can answer.
+    """
+
+    def __init__(self, names: frozenset[str], what: str, local: bool = False) -> None:
         super().__init__(what)
         self.names = names
         self.what = what
+        self.local = local
 
 
 class WriteOut(Exception):
@@ -71,11 +76,12 @@ class WriteOut(Exception):
 
 class Known:
     """The values of tensors that depend on constants alone, worked out by the ops' own definitions; strings are numbers
-    in the table `words`."""
+    in the table `words`. `steps` counts those of compiled loops in what is built now."""
 
     def __init__(self) -> None:
         self.words = Words()
-        self._values: dict[int, Array] = {}
+        self.steps = 1
+        self._values: dict[tuple[Graph, int], Array] = {}
 
     def __call__(self, tensor: Tensor, what: str) -> Array:
         """Raises: NeedsValues when the tensor depends on inputs of the graph."""
@@ -83,43 +89,55 @@ class Known:
         stack = [tensor]
         while stack:
             top = stack[-1]
-            missing = [t for t in top.node.inputs if t.id not in self._values]
-            if top.id in self._values:
+            missing = [t for t in _behind(top) if (t.graph, t.id) not in self._values]
+            if (top.graph, top.id) in self._values:
                 stack.pop()
             elif missing:
                 stack.extend(missing)
             else:
                 self._evaluate(top)
                 stack.pop()
-        return self._values[tensor.id]
+        return self._values[tensor.graph, tensor.id]
 
     def _evaluate(self, tensor: Tensor) -> None:
         node = tensor.node
-        if node.op.name == "constant":
-            self._values[tensor.id] = node.attrs["value"]
+        given = [self._values[t.graph, t.id] for t in _behind(tensor)]
+        if node.op.leaf:
+            self._values[tensor.graph, tensor.id] = given[0] if given else node.attrs["value"]
             return
         with np.errstate(all="ignore"):
-            made = node.op.reference(*(self._values[t.id] for t in node.inputs), **node.attrs)
+            made = node.op.reference(*given, **node.attrs)
         arrays = list(made) if isinstance(made, tuple) else [made]
         for array, t in zip(arrays, node.outputs, strict=True):
-            self._values[t.id] = np.asarray(array, dtype=t.dtype.np).reshape(t.shape)
+            self._values[t.graph, t.id] = np.asarray(array, dtype=t.dtype.np).reshape(t.shape)
 
     def _check(self, tensor: Tensor, what: str) -> None:
         names: set[str] = set()
-        seen = {tensor.id}
+        local = False
+        seen = {(tensor.graph, tensor.id)}
         stack = [tensor]
         while stack:
             top = stack.pop()
-            if top.id in self._values:
+            if (top.graph, top.id) in self._values:
                 continue
             if top.node.op.name == "input":
-                names.add(top.node.attrs["name"])
-            for t in top.node.inputs:
-                if t.id not in seen:
-                    seen.add(t.id)
+                if isinstance(top.graph, TracedBody):
+                    local = True
+                else:
+                    names.add(top.node.attrs["name"])
+            for t in _behind(top):
+                if (t.graph, t.id) not in seen:
+                    seen.add((t.graph, t.id))
                     stack.append(t)
-        if names:
-            raise NeedsValues(frozenset(names), what)
+        if names or local:
+            raise NeedsValues(frozenset(names), what, local)
+
+
+def _behind(tensor: Tensor) -> Sequence[Tensor]:
+    """What a tensor's value follows from; of a body's capture, the tensor around that is captured."""
+    if tensor.node.op.name == "param" and isinstance(tensor.graph, TracedBody):
+        return [tensor.graph.around(tensor)]
+    return tensor.node.inputs
 
 
 Result = Tensor | Held | None
@@ -145,7 +163,7 @@ class Call:
         self.inputs = list(inputs)
         self.attrs = attrs
         self.n_outputs = n_outputs
-        self._known = known
+        self.known_values = known
         self.words = known.words
 
     # -- inputs
@@ -190,11 +208,11 @@ class Call:
     def known(self, i: builtins.int) -> Array:
         """The value of an input. Raises: NeedsValues."""
         v = self.value(i)
-        return self.words.from_carrier(self._known(v.tensor, f"{self.where}: input {i}"), v.dtype)
+        return self.words.from_carrier(self.known_values(v.tensor, f"{self.where}: input {i}"), v.dtype)
 
     def known_tensor(self, t: Tensor) -> Array:
         """The value of a tensor. Raises: NeedsValues."""
-        return self._known(t, self.where)
+        return self.known_values(t, self.where)
 
     def known_ints(
         self, i: builtins.int, default: Sequence[builtins.int] | None = None

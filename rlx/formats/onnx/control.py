@@ -1,75 +1,255 @@
-"""Control flow whose course is known while the graph is built: branches taken, loops and scans unrolled.
+"""Control flow: branches taken and short loops unrolled where their course is known while the graph is built; the rest
+compiled, as rlx.cond, rlx.while_loop and rlx.scan, where both branches, or all steps, give equal types.
 
-Where a condition or a count depends on inputs, their values become part of the compiled program.
+What can be neither: the values that decide become part of the compiled program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from rlx import ops as o
-from rlx.formats.onnx.call import Call, Held, Value
-from rlx.formats.onnx.elements import carrier
+from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
+from rlx.formats.onnx.call import Call, Held, NeedsValues, Value
+from rlx.formats.onnx.elements import ElementType, carrier, element
 from rlx.formats.onnx.ops_movement import axis_of
 from rlx.formats.onnx.ops_sequence import sequence_map
+from rlx.formats.onnx.read import all_nodes
 from rlx.ir import Tensor
 
 CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 MAX_ITERATIONS = 1 << 11  # of a loop that is unrolled
+# Up to so many steps, and nodes in all of them, a loop whose course is known is unrolled: steps then fuse.
+FEW_STEPS = 16
+FEW_NODES = 512
+MAX_STEPS = 1 << 17  # of compiled loops in one another, where they are counted before: models are untrusted
+ENDLESS = 1 << 20  # steps after which the run is ended of a loop that only its condition ends
 Body = Callable[[Any, Sequence[Held | None]], list[Held]]
+
+
+class _Unfit(Exception):
+    """What cannot be compiled: steps of different types, sequences, a result that depends on when a loop ends."""
+
+
+class TooManySteps(UnsupportedOp):
+    """Loops in one another whose steps, counted before, are more than `MAX_STEPS`."""
 
 
 def build_control(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
     """The outputs of an If, Loop, Scan or SequenceMap; `run` builds one of its graphs on given inputs."""
     if c.kind == "If":
-        taken = bool(c.known_scalar(0))
-        return run(graphs["then_branch" if taken else "else_branch"], [])
+        return _if(c, graphs, run)
     if c.kind == "SequenceMap":
         return sequence_map(c, graphs["body"], run)
     return _loop(c, graphs["body"], run) if c.kind == "Loop" else _scan(c, graphs["body"], run)
 
 
-def _stacked(c: Call, parts: list[Tensor], info: Any, axis: int = 0) -> Tensor:
-    if parts:
-        return o.stack(parts, axis)
-    dims = [d.dim_value for d in info.type.tensor_type.shape.dim]
-    return c.tensor(np.zeros((0, *dims), np.float32))
+def _compiled(build: Callable[[], list[Held]]) -> list[Held] | None:
+    """What `build` gives; None where it does not fit, or a part of it is refused that may never run.
+
+    Raises: NeedsValues of inputs of the model, which it will be built with; TooManySteps.
+    """
+    try:
+        return build()
+    except TooManySteps:
+        raise
+    except NeedsValues as need:
+        if not need.local:
+            raise
+    except (_Unfit, ShapeError, DTypeError, GraphError, ModelFormatError, UnsupportedOp):
+        pass
+    return None
+
+
+def _if(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
+    try:
+        taken = bool(c.known_scalar(0))
+    except NeedsValues:
+        made = _compiled(lambda: _branches(c, graphs, run))
+        if made is None:
+            raise
+        return made
+    return run(graphs["then_branch" if taken else "else_branch"], [])
+
+
+def _branches(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
+    kinds: list[list[ElementType]] = []
+
+    def branch(name: str) -> Callable[[], tuple[Tensor, ...]]:
+        def build() -> tuple[Tensor, ...]:
+            tensors, dtypes = _tensors(run(graphs[name], []))
+            kinds.append(dtypes)
+            return tensors
+
+        return build
+
+    made = o.cond(_one(c.x(0)), branch("then_branch"), branch("else_branch"))
+    if kinds[0] != kinds[1]:
+        raise _Unfit
+    return _values(made, kinds[0])
+
+
+def _tensors(held: Sequence[Held | None]) -> tuple[tuple[Tensor, ...], list[ElementType]]:
+    """Tensors and their element types. Raises: _Unfit for sequences, optionals and what is left out."""
+    values = [v for v in held if isinstance(v, Value)]
+    if len(values) != len(held):
+        raise _Unfit
+    return tuple(v.tensor for v in values), [v.dtype for v in values]
+
+
+def _values(tensors: Sequence[Tensor], dtypes: Sequence[ElementType]) -> list[Held]:
+    return [Value(t, dtype) for t, dtype in zip(tensors, dtypes, strict=True)]
+
+
+def _one(t: Tensor) -> Tensor:
+    """A tensor of one element without axes. Raises: _Unfit."""
+    if t.size != 1:
+        raise _Unfit
+    return t if t.shape == () else o.reshape(t, ())
+
+
+def _few(steps: int, body: Any) -> bool:
+    return steps <= FEW_STEPS and steps * sum(1 for _ in all_nodes(body.node)) <= FEW_NODES
+
+
+# -- Loop
 
 
 def _loop(c: Call, body: Any, run: Body) -> list[Held]:
-    limit = int(c.known_scalar(0)) if c.has(0) else None
-    going = bool(c.known_scalar(1)) if c.has(1) else True
+    try:
+        limit = int(c.known_scalar(0)) if c.has(0) else None
+        going = bool(c.known_scalar(1)) if c.has(1) else True
+    except NeedsValues:
+        made = _compiled(lambda: _while(c, body, run))
+        if made is None:
+            raise
+        return made
+    if not going or (limit is not None and _few(limit, body)):
+        try:
+            return _unrolled(c, body, run, limit, going)
+        except NeedsValues:  # whether it goes on is known in the run only
+            made = _compiled(lambda: _while(c, body, run))
+            if made is None:
+                raise
+            return made
+    made = None if limit is None else _compiled(lambda: _counted(c, body, run, limit))
+    if made is None:
+        made = _compiled(lambda: _while(c, body, run, known=True))
+    return _unrolled(c, body, run, limit, going) if made is None else made
+
+
+def _step(c: Call, run: Body, body: Any, i: Tensor, state: Sequence[Held | None]) -> tuple[Value, list[Held]]:
+    """One step of a loop: whether it goes on, then state and scan outputs."""
+    results = run(body, [Value(i, np.dtype(np.int64)), c.constant(True), *state])
+    return c.as_value(results[0], "the condition"), results[1:]
+
+
+@contextmanager
+def _repeated(c: Call, steps: int) -> Iterator[None]:
+    """While a body is built that runs so many times. Raises: TooManySteps, those of the loops inside counted in."""
+    known = c.known_values
+    around, known.steps = known.steps, 1
+    try:
+        yield
+        total = steps * known.steps
+    finally:
+        known.steps = around
+    if total > MAX_STEPS:
+        raise TooManySteps(
+            f"{c.where}: runs {total:,} steps, loops inside counted in; rlx runs up to {MAX_STEPS:,}"
+        )
+    known.steps = around + total
+
+
+def _counted(c: Call, body: Any, run: Body, limit: int) -> list[Held]:
+    """A loop that never ends early, as a scan. Raises: _Unfit for one that may."""
+    start, dtypes = _tensors(c.inputs[2:])
+    kept: list[ElementType] = []
+
+    def step(carry: Any, _: None) -> Any:
+        i, state = carry
+        going, results = _step(c, run, body, i, _values(state, dtypes))
+        tensors, kinds = _tensors(results)
+        if not _always(c, going) or kinds[: len(start)] != dtypes:
+            raise _Unfit
+        kept[:] = kinds[len(start) :]
+        return (i + 1, tensors[: len(start)]), tensors[len(start) :]
+
+    zero = c.tensor(np.array(0, np.int64))
+    with _repeated(c, limit):
+        (_, last), ys = o.scan(step, (zero, start), None, length=limit)
+    return _values((*last, *ys), [*dtypes, *kept])
+
+
+def _always(c: Call, going: Value) -> bool | None:
+    """What the condition is, None where only a run knows."""
+    try:
+        return bool(c.known_tensor(going.tensor).reshape(-1)[0])
+    except NeedsValues:
+        return None
+
+
+def _while(c: Call, body: Any, run: Body, known: bool = False) -> list[Held]:
+    """A loop without scan outputs: their number would have to be known. With `known` limit and first condition, it is
+    one that its condition ends, or raises _Unfit."""
+    start, dtypes = _tensors(c.inputs[2:])
+    if len(body.output) != 1 + len(start):
+        raise _Unfit
+    limit = _one(c.x(0)) if c.has(0) else None
+    first = _one(c.x(1)) if c.has(1) else c.tensor(np.array(True))
+
+    def goes_on(carry: Any) -> Tensor:
+        i, going, _ = carry
+        return going if limit is None else o.logical_and(going, i < limit)
+
+    def step(carry: Any) -> Any:
+        i, _, state = carry
+        going, results = _step(c, run, body, i, _values(state, dtypes))
+        tensors, kinds = _tensors(results)
+        if kinds != dtypes or ((known or limit is None) and _always(c, going) is not None):
+            raise _Unfit
+        return i + 1, _one(going.tensor), tensors
+
+    zero = c.tensor(np.array(0, np.int64))
+    made = o.while_loop(goes_on, step, (zero, first, start), max_steps=ENDLESS)
+    return _values(made[2], dtypes)
+
+
+def _unrolled(c: Call, body: Any, run: Body, limit: int | None, going: bool) -> list[Held]:
     state: list[Held | None] = list(c.inputs[2:])
-    made: list[list[Value]] = [[] for _ in body.output[1 + len(state) :]]
+    outs = body.output[1 + len(state) :]
+    made: list[list[Value]] = [[] for _ in outs]
     step = 0
     while going and (limit is None or step < limit):
         if step >= MAX_ITERATIONS:
-            raise c.unsupported(f"runs more than {MAX_ITERATIONS} times; rlx unrolls loops")
-        results = run(body, [c.constant(step, np.dtype(np.int64)), c.constant(True), *state])
-        going = bool(c.known_tensor(c.as_value(results[0], "the condition").tensor).reshape(-1)[0])
-        state = list(results[1 : 1 + len(state)])
-        for kept, value in zip(made, results[1 + len(state) :], strict=True):
+            raise c.unsupported(
+                f"runs more than {MAX_ITERATIONS} times and cannot be compiled; rlx unrolls it"
+            )
+        again, results = _step(c, run, body, c.tensor(np.array(step, np.int64)), state)
+        going = bool(c.known_tensor(again.tensor).reshape(-1)[0])
+        state = list(results[: len(state)])
+        for kept, value in zip(made, results[len(state) :], strict=True):
             kept.append(c.as_value(value, "a scan output"))
         step += 1
     found = [v for v in state if v is not None]
     if len(found) != len(state):
         raise c.bad("a loop-carried value is left out")
-    return found + [
-        _collected(c, kept, info, 0) for kept, info in zip(made, body.output[1 + len(state) :], strict=True)
-    ]
+    return found + [_collected(c, kept, info, 0) for kept, info in zip(made, outs, strict=True)]
 
 
 def _collected(c: Call, kept: list[Value], info: Any, axis: int) -> Value:
-    from rlx.formats.onnx.elements import element
-
     if not kept:
         dtype = element(info.type.tensor_type.elem_type, c.where)
         dims = [d.dim_value for d in info.type.tensor_type.shape.dim]
         return Value(c.tensor(np.zeros((0, *dims), carrier(dtype).np)), dtype)
     return Value(o.stack([v.tensor for v in kept], axis), kept[0].dtype)
+
+
+# -- Scan
 
 
 def _scan(c: Call, body: Any, run: Body) -> list[Held]:
@@ -79,37 +259,59 @@ def _scan(c: Call, body: Any, run: Body) -> list[Held]:
     n_state = len(c.inputs) - count
     if not 0 < count <= len(c.inputs) or len(body.output) < n_state:
         raise c.bad(f"num_scan_inputs is {count} of {len(c.inputs)} inputs")
-    xs = [c.value(n_state + k) for k in range(count)]
-    axes = c.ints("scan_input_axes", [0] * count)
-    directions = c.ints("scan_input_directions", [0] * count)
     outs = len(body.output) - n_state
-    out_axes, out_directions = (
-        c.ints("scan_output_axes", [0] * outs),
-        c.ints("scan_output_directions", [0] * outs),
-    )
+    axes = c.ints("scan_input_axes", [0] * count)
+    out_axes = c.ints("scan_output_axes", [0] * outs)
+    directions = c.ints("scan_input_directions", [0] * count)
+    out_directions = c.ints("scan_output_directions", [0] * outs)
     if len(axes) != count or len(directions) != count or len(out_axes) != outs or len(out_directions) != outs:
         raise c.bad("axes and directions do not fit the number of scan inputs and outputs")
-    axes = [axis_of(c, a, x.tensor.ndim) for a, x in zip(axes, xs, strict=True)]
-    lengths = {x.tensor.shape[a] for x, a in zip(xs, axes, strict=True)}
-    if len(lengths) != 1 or max(lengths) > MAX_ITERATIONS:
-        raise c.bad(
-            f"the scanned axes are {sorted(lengths)} long; expected one length up to {MAX_ITERATIONS}"
-        )
+    xs: list[Value] = []
+    for k, (axis, backwards) in enumerate(zip(axes, directions, strict=True)):
+        x = c.value(n_state + k)
+        rows = o.moveaxis(x.tensor, axis_of(c, axis, x.tensor.ndim), 0)
+        xs.append(Value(o.flip(rows, 0) if backwards else rows, x.dtype))
+    lengths = {x.tensor.shape[0] for x in xs}
+    if len(lengths) != 1:
+        raise c.bad(f"the scanned axes are {sorted(lengths)} long; expected one length")
     steps = lengths.pop()
-    state: list[Held] = [c.value(k) for k in range(n_state)]
-    made: list[list[Value]] = [[] for _ in range(outs)]
+    made = None if _few(steps, body) else _compiled(lambda: _scanned(c, body, run, xs, steps))
+    if made is None:
+        made = _scan_unrolled(c, body, run, xs, steps)
+    for k, (axis, backwards) in enumerate(zip(out_axes, out_directions, strict=True), n_state):
+        y = c.as_value(made[k], "a scan output")
+        rows = o.flip(y.tensor, 0) if backwards else y.tensor
+        made[k] = Value(o.moveaxis(rows, 0, axis_of(c, axis, rows.ndim)), y.dtype)
+    return made
+
+
+def _scanned(c: Call, body: Any, run: Body, xs: Sequence[Value], steps: int) -> list[Held]:
+    start, dtypes = _tensors(c.inputs[: len(c.inputs) - len(xs)])
+    kept: list[ElementType] = []
+
+    def step(state: Any, rows: Any) -> Any:
+        tensors, kinds = _tensors(run(body, [*_values(state, dtypes), *_values(rows, [x.dtype for x in xs])]))
+        if kinds[: len(start)] != dtypes:
+            raise _Unfit
+        kept[:] = kinds[len(start) :]
+        return tensors[: len(start)], tensors[len(start) :]
+
+    with _repeated(c, steps):
+        last, ys = o.scan(step, start, tuple(x.tensor for x in xs), length=steps)
+    return _values((*last, *ys), [*dtypes, *kept])
+
+
+def _scan_unrolled(c: Call, body: Any, run: Body, xs: Sequence[Value], steps: int) -> list[Held]:
+    if steps > MAX_ITERATIONS:
+        raise c.bad(
+            f"the scanned axes are {steps} long and cannot be compiled; expected up to {MAX_ITERATIONS}"
+        )
+    n = len(c.inputs) - len(xs)
+    state: list[Held] = [c.value(k) for k in range(n)]
+    made: list[list[Value]] = [[] for _ in body.output[n:]]
     for step in range(steps):
-        parts: list[Held] = []
-        for x, axis, backwards in zip(xs, axes, directions, strict=True):
-            at = steps - 1 - step if backwards else step
-            parts.append(Value(x.tensor[(slice(None),) * axis + (at,)], x.dtype))
-        results = run(body, [*state, *parts])
-        state = results[:n_state]
-        for kept, value in zip(made, results[n_state:], strict=True):
+        results = run(body, [*state, *(Value(x.tensor[step], x.dtype) for x in xs)])
+        state = results[:n]
+        for kept, value in zip(made, results[n:], strict=True):
             kept.append(c.as_value(value, "a scan output"))
-    collected: list[Held] = []
-    for k, kept in enumerate(made):
-        ordered = kept[::-1] if out_directions[k] else kept
-        rank = (kept[0].tensor.ndim if kept else 0) + 1
-        collected.append(_collected(c, ordered, body.output[n_state + k], axis_of(c, out_axes[k], rank)))
-    return [*state, *collected]
+    return [*state, *(_collected(c, kept, info, 0) for kept, info in zip(made, body.output[n:], strict=True))]
