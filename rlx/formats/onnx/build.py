@@ -16,7 +16,7 @@ from rlx.formats.onnx.control import CONTROL, build_control
 from rlx.formats.onnx.elements import STRING, Array, ElementType, carried, carrier, wrapped
 from rlx.formats.onnx.infos import info_of
 from rlx.formats.onnx.nests import BY_NAME, Nest, accepted, held, kind_of, nest_of, proto_of
-from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, label_of, node_name, opsets
+from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, all_nodes, label_of, node_name, opsets
 from rlx.formats.onnx.schemas import check_call, check_strings, schema_of
 from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
@@ -26,6 +26,9 @@ from rlx.ops.select import cast
 
 Attribute = onnx.AttributeProto
 Scope = dict[str, "Held | None"]
+# What functions and loops may make of a file's nodes: a few that call each other could be millions.
+WRITTEN_OUT = 16_384
+TIMES_WRITTEN_OUT = 100
 
 
 class GraphBuilder:
@@ -41,6 +44,8 @@ class GraphBuilder:
         self.graph = Graph(model.graph.name or "onnx")
         self.known = Known()
         self._built = 0
+        own = sum(1 for part in (model.graph, *model.functions) for _ in all_nodes(part.node))
+        self._most = min(MAX_NODES, own + max(WRITTEN_OUT, TIMES_WRITTEN_OUT * own))
         self.outputs: dict[str, Nest] = {}
         self.output_types: dict[str, ElementType] = {}
 
@@ -104,9 +109,9 @@ class GraphBuilder:
             if not depth:
                 report("building", index, len(nodes))
             self._built += 1
-            if self._built > MAX_NODES:
+            if self._built > self._most:
                 raise ModelFormatError(
-                    f"{where}: functions and loops written out make more than {MAX_NODES:,} nodes"
+                    f"{where}: functions and loops written out make more than {self._most:,} nodes"
                 )
             made = traced_into(self.graph).nodes  # a body's, while the graph of a compiled loop is built
             start = len(made)

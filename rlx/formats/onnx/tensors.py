@@ -147,7 +147,13 @@ def _inside(folder: Path, location: str, what: str) -> Path:
     path = folder
     for part in parts:
         path = path / part
-        if path.is_symlink():
+        try:
+            link = path.is_symlink()
+        except OSError as error:  # a name longer than names can be
+            raise ModelFormatError(
+                f"{what}: the external data {shown(location)}: {error.strerror}"
+            ) from error
+        if link:
             raise ModelFormatError(
                 f"{what}: the external data {shown(location)} is a link, which may lead outside"
             )
