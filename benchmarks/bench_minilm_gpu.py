@@ -25,8 +25,9 @@ from rlx.models import SentenceEncoder, load
 from rlx.runtime import CompiledGraph, Session
 
 SIZES = ((1, 16), (32, 128))
-KINDS = (("f32", None), ("tf32", None), ("bf16", "bf16"))  # precision, storage of the matrices
-SWEPT = ("f32", "bf16")
+# Precision, storage of the matrices, of the activations. torch's bf16 is the last.
+KINDS = (("f32", None, None), ("tf32", None, None), ("bf16", "bf16", None), ("bf16", "bf16", "bf16"))
+SWEPT = (("f32", None), ("bf16", "bf16"))
 _TOP = 10
 
 # What is swept at 1 x 16 and at 32 x 128: name -> wishes for products, for attention.
@@ -120,15 +121,15 @@ def main() -> int:
     parser.add_argument("--no-steps", action="store_true")
     args = parser.parse_args()
     for device in args.device or ["cuda", "vulkan"]:
-        for precision, dtype in KINDS:
-            with load(args.model, device, dtype=dtype, precision=precision) as encoder:
+        for precision, dtype, activations in KINDS:
+            kept = {"dtype": dtype, "activations": activations}
+            with load(args.model, device, precision=precision, **kept) as encoder:
                 for size in SWEEPS:
-                    print(
-                        f"{device} {size[0]}x{size[1]} {precision}: {milliseconds(encoder, size)}", flush=True
-                    )
+                    row = f"{device} {size[0]}x{size[1]} {precision}, activations {activations or 'f32'}"
+                    print(f"{row}: {milliseconds(encoder, size)}", flush=True)
                     if not args.no_steps and size in SIZES:
                         slowest(encoder, size, precision)
-                    if not args.no_sweep and precision in SWEPT:
+                    if not args.no_sweep and (precision, activations) in SWEPT:
                         sweep(encoder, size, SWEEPS[size])
     if not args.no_torch:
         torch_minilm()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import rlx.ops as ops
-from rlx.dtypes import bool_, f32, i32
+from rlx.dtypes import DType, bool_, f32, i32
 from rlx.errors import ModelFormatError, ShapeError
 from rlx.formats.files import shown
 from rlx.formats.huggingface import Pooling
@@ -107,9 +107,14 @@ class BertConfig:
 
 
 def encoder_graph(
-    config: BertConfig, batch: int, length: int, pooling: Pooling = "mean", normalize: bool = True
+    config: BertConfig,
+    batch: int,
+    length: int,
+    pooling: Pooling = "mean",
+    normalize: bool = True,
+    activations: DType = f32,
 ) -> Graph:
-    """The encoder for one padded size.
+    """The encoder for one padded size; what its layers pass on is stored as `activations`, and pooled in f32.
 
     Inputs: `ids`, i32 (batch, length); `mask`, bool (batch, length), true where a token stands. Output: `embedding`,
     f32 (batch, hidden_size): the mean over the tokens or the first token's vector, of length 1 when `normalize`.
@@ -130,15 +135,14 @@ def encoder_graph(
         return ops.layer_norm(x, params[f"{name}.weight"], params[f"{name}.bias"], config.layer_norm_eps)
 
     def linear(x: Tensor, name: str, activation: str | None = None) -> Tensor:
-        return ops.matmul(
-            x, params[f"{name}.weight"], params[f"{name}.bias"], transpose_b=True, activation=activation
-        )
+        weight = ops.cast(params[f"{name}.weight"], activations)
+        return ops.matmul(x, weight, params[f"{name}.bias"], transpose_b=True, activation=activation)
 
     d, heads = config.hidden_size, config.num_attention_heads
     words = ops.gather(params["embeddings.word_embeddings.weight"], ids)
     places = params["embeddings.position_embeddings.weight"][:length]
     kind = params["embeddings.token_type_embeddings.weight"][0]
-    x = norm(words + (places + kind), "embeddings.LayerNorm")
+    x = ops.cast(norm(words + (places + kind), "embeddings.LayerNorm"), activations)
     x = ops.reshape(x, (batch * length, d))
     keep = ops.reshape(mask, (batch, 1, 1, length))
 
@@ -154,7 +158,7 @@ def encoder_graph(
         wide = linear(x, f"{p}intermediate.dense", _ACTIVATIONS[config.hidden_act])
         x = norm(linear(wide, f"{p}output.dense") + x, f"{p}output.LayerNorm")
 
-    states = ops.reshape(x, (batch, length, d))
+    states = ops.cast(ops.reshape(x, (batch, length, d)), f32)
     if pooling == "cls":
         pooled = states[:, 0]
     else:

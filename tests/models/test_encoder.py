@@ -72,6 +72,16 @@ class TestHalfWeights:
             error = nmse(half.encode(SENTENCES), np.array(golden["mean"]))
         assert 1e-8 < error < 1e-3
 
+    @pytest.mark.parametrize("kept, most", [("bf16", 2e-3), ("f16", 5e-5)])
+    def test_activations_in_halves_cost_what_their_bits_cost(
+        self, device: str, golden: dict[str, Any], tiny: Path, kept: str, most: float
+    ) -> None:
+        with rlx.models.load(tiny, device, activations=kept) as half:
+            error = nmse(half.encode(SENTENCES), np.array(golden["mean"]))
+            dtypes = half.weights.dtypes()
+        assert 1e-9 < error < most
+        assert all(d.name == kept for n, d in dtypes.items() if n.endswith("dense.weight"))
+
     def test_it_takes_half_the_memory(self, device: str, tmp_path: Path) -> None:
         folder = write_model(tmp_path, hidden_size=96, intermediate_size=384)
         with rlx.models.load(folder, device, dtype="bf16") as half, rlx.models.load(folder, device) as full:
@@ -84,8 +94,9 @@ class TestHalfWeights:
 
     @pytest.mark.parametrize("dtype", ["i8", "f64", "int3", 3])
     def test_other_dtypes(self, dtype: Any, tiny: Path) -> None:
-        with pytest.raises(DTypeError):
-            rlx.models.load(tiny, "cpu", dtype=dtype)
+        for word in ("dtype", "activations"):
+            with pytest.raises(DTypeError):
+                rlx.models.load(tiny, "cpu", **{word: dtype})
 
 
 class TestSharing:
