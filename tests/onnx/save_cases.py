@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     counts: dict[str, Counter[str]] = {}
     shown: Counter[tuple[str, str]] = Counter()
     start = told = time.monotonic()
-    bad = 0
+    bad = elsewhere = 0
     for i, saved in enumerate(save_cases(cases, given.opset), 1):
         found = counts.setdefault(saved.op, Counter())
         found["cases"] += 1
@@ -144,6 +144,10 @@ def main(arguments: list[str] | None = None) -> int:
         found.update(n for n, t in saved.results.items() if t == "pass")
         found.update(f"not {n}" for n in failures)
         bad += bool({"save", "rlx"} & set(failures))
+        right = any(t == "pass" for n, t in saved.results.items() if n != "rlx")
+        elsewhere += right
+        if not right:
+            print(f"  nobody else: {saved.case}")
         for name, text in failures.items():
             shown[saved.op, name] += 1
             if shown[saved.op, name] <= given.show:
@@ -159,6 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"{op}: {found['cases']} cases, {text}"
             + (f", NOT SAVED {found['not save']}" if found["not save"] else "")
         )
+    print(f"{len(cases):,} cases, {elsewhere:,} right in another engine, {bad} not saved or not right in rlx")
     return 1 if bad else 0
 
 

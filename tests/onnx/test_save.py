@@ -98,6 +98,17 @@ def test_half_weights_stay_half() -> None:
         np.testing.assert_allclose(run(made, {"x": x})["y"], compiled.run({"x": x})["y"], rtol=1e-6)
 
 
+def test_a_function_is_traced() -> None:
+    def f(a: Tensor, b: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return rlx.matmul(a, b["w"]), rlx.sum(a)
+
+    a, w = np.ones((2, 3), np.float32), np.full((3, 4), 2, np.float32)
+    for function in (f, rlx.jit(f)):
+        made = rlx.onnx.to_model(function, args=(a, {"w": w}))
+        found = RUNS["reference"](made, {"x0": a, "x1": w})
+        assert found["y0"].tolist() == (a @ w).tolist() and found["y1"] == 6
+
+
 def test_state_becomes_past_and_present() -> None:
     g = rlx.Graph("count")
     x, s = g.input("x", (2,)), g.state("total", (2,))
@@ -122,7 +133,7 @@ def test_missing_and_wrong_weights_are_named(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOp, match="opset 17"):
         rlx.onnx.save(g, tmp_path / "m.onnx", weights=weights, opset=17)
     with pytest.raises(GraphError, match="expected a Graph"):
-        rlx.onnx.save(small, tmp_path / "m.onnx")  # type: ignore[arg-type]
+        rlx.onnx.save(7, tmp_path / "m.onnx")
     with pytest.raises(ModelFormatError, match="cannot be written"):
         rlx.onnx.save(g, tmp_path / "absent" / "m.onnx", weights=weights)
     assert list(tmp_path.iterdir()) == []

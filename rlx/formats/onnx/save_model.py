@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,24 +21,27 @@ from rlx.formats.onnx.save_table import composed, write_nodes
 from rlx.ir import Graph, Tensor, TensorType
 from rlx.passes.rewriting import remove_dead
 from rlx.runtime import CompiledGraph, Weights
+from rlx.runtime.jit import Jitted
 
 OLDEST = 18  # reductions take their axes as an input from here on
 DEFAULT = 21
 MOST_INSIDE = (1 << 31) - (1 << 20)  # bytes of weights that fit a protobuf file beside the nodes
 SMALL = 1024  # bytes of a tensor that stays inside always: shapes and axes are read before external data
 ALIGNMENT = 64  # of a tensor in the file of external data
+Source = Graph | CompiledGraph | Callable[..., Any]
 PAST, PRESENT = "past.", "present."
 
 
 def save(
-    source: Graph | CompiledGraph,
+    source: Source,
     path: str | os.PathLike[str],
     *,
     weights: Weights | Mapping[str, Any] | None = None,
+    args: Sequence[Any] = (),
     opset: int = DEFAULT,
     external_data: bool = False,
 ) -> None:
-    """Writes a graph as an ONNX model.
+    """Writes a graph as an ONNX model: a Graph, a compiled one, or a function, traced for arrays like `args`.
 
     Inputs and outputs keep names, shapes and dtypes. Params become initializers, with the values of `weights` (a
     `Weights`, or arrays by name; a compiled graph has its own); one kept in f16 or bf16 stays so and is cast where it
@@ -52,7 +55,7 @@ def save(
     written then.
     """
     target = Path(os.fspath(path))
-    model, tensors = _written(source, weights, opset)
+    model, tensors = _written(source, weights, args, opset)
     outside = external_data or sum(a.nbytes for a in tensors.values()) > MOST_INSIDE
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
@@ -73,10 +76,14 @@ def save(
 
 
 def to_model(
-    source: Graph | CompiledGraph, weights: Weights | Mapping[str, Any] | None = None, opset: int = DEFAULT
+    source: Source,
+    weights: Weights | Mapping[str, Any] | None = None,
+    *,
+    args: Sequence[Any] = (),
+    opset: int = DEFAULT,
 ) -> onnx.ModelProto:
     """What `save` writes, as an onnx.ModelProto that holds its weights. Raises: as `save`."""
-    model, tensors = _written(source, weights, opset)
+    model, tensors = _written(source, weights, args, opset)
     model.graph.initializer.extend(_tensor(n, a) for n, a in tensors.items())
     return model
 
@@ -84,8 +91,18 @@ def to_model(
 # -- the graph
 
 
+def _traced(source: Source, args: Sequence[Any]) -> Graph:
+    if isinstance(source, Graph):
+        return source
+    if isinstance(source, CompiledGraph):
+        return source.graph
+    if callable(source):
+        return (source if isinstance(source, Jitted) else Jitted(source, "cpu", "f32")).graph(*args)
+    raise GraphError(f"save: got a {type(source).__name__}; expected a Graph, a CompiledGraph or a function")
+
+
 def _written(
-    source: Graph | CompiledGraph, weights: Weights | Mapping[str, Any] | None, opset: int
+    source: Source, weights: Weights | Mapping[str, Any] | None, args: Sequence[Any], opset: int
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model without its tensors, and these."""
     newest = onnx.defs.onnx_opset_version()
@@ -93,15 +110,9 @@ def _written(
         raise UnsupportedOp(
             f"save: opset {opset}; rlx writes {OLDEST} to {newest}, what the installed onnx knows"
         )
-    if isinstance(source, CompiledGraph):
-        graph, weights = source.graph, source.weights if weights is None else weights
-    elif isinstance(source, Graph):
-        graph = source
-    else:
-        raise GraphError(
-            f"save: got a {type(source).__name__}; expected a Graph or a CompiledGraph (of a jitted function f: "
-            "f.graph(*arguments), of a model: model.compiled(…))"
-        )
+    graph = _traced(source, args)
+    if isinstance(source, CompiledGraph) and weights is None:
+        weights = source.weights
     graph = composed(remove_dead(graph))
     names = [*graph.inputs, *graph.params, *(PAST + s for s in graph.states), *graph.outputs]
     names += [PRESENT + s for s in graph.updates]
