@@ -19,6 +19,7 @@ from rlx.cli import contenders
 from rlx.cli.contenders import Contender
 from rlx.cli.each import each_device
 from rlx.cli.inputs import dims_of, feeds_of, load_model, said
+from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, Precision, Seed
 from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
 from rlx.driver.progress import report
@@ -28,12 +29,8 @@ ROUNDS = 5  # in which the contenders take turns, so that a busy or a hot machin
 
 
 def bench(
-    model: Annotated[
-        Path, typer.Argument(help="An ONNX file, or a Hugging Face folder with a BERT sentence encoder.")
-    ],
-    device: Annotated[
-        list[str] | None, typer.Option(help="Device to measure; may be repeated. Default: all.")
-    ] = None,
+    model: FileOrFolder,
+    device: Devices = None,
     runs: Annotated[int, typer.Option(help="How many runs of each are measured.", min=1)] = 50,
     warmup: Annotated[
         int, typer.Option(help="How many runs of each go before, beside the first.", min=0)
@@ -41,16 +38,10 @@ def bench(
     threads: Annotated[
         int | None, typer.Option(help="Of the CPU, and of ONNX Runtime. Default: all processors.", min=1)
     ] = None,
-    input: Annotated[
-        list[str] | None,
-        typer.Option(help="name=file.npy, of an ONNX model; may be repeated. The others are random."),
-    ] = None,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option(help="symbol=length of a dimension; may be repeated. 1 for random inputs if not given."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the random inputs.", min=0)] = 0,
-    precision: Annotated[str, typer.Option(help='"f32", "tf32", "f16" or "bf16".')] = "f32",
+    input: Inputs = None,
+    dim: Dims = None,
+    seed: Seed = 0,
+    precision: Precision = "f32",
     json: Annotated[Path | None, typer.Option(help="Write the figures here, as JSON.")] = None,
 ) -> None:
     """Measure a model's latency on every device, and in ONNX Runtime where that is installed: NumPy arrays in and out.

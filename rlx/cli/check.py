@@ -12,6 +12,7 @@ import typer
 
 from rlx.cli.each import each_device
 from rlx.cli.inputs import feeds_of, load_model, said
+from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, Seed
 from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
 from rlx.errors import RlxError
@@ -32,21 +33,11 @@ Show = Callable[["NodeDistance"], None]
 
 
 def check(
-    model: Annotated[
-        Path, typer.Argument(help="An ONNX file, or a Hugging Face folder with a BERT sentence encoder.")
-    ],
-    device: Annotated[
-        list[str] | None, typer.Option(help="Device to check; may be repeated. Default: all.")
-    ] = None,
-    input: Annotated[
-        list[str] | None,
-        typer.Option(help="name=file.npy, of an ONNX model; may be repeated. The others are random."),
-    ] = None,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option(help="symbol=length of a dimension of an ONNX model; 1 for random inputs if not given."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the random inputs.", min=0)] = 0,
+    model: FileOrFolder,
+    device: Devices = None,
+    input: Inputs = None,
+    dim: Dims = None,
+    seed: Seed = 0,
     dtype: Annotated[str | None, typer.Option(help='Keep an encoder\'s matrices as "f16" or "bf16".')] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print every node, not only those that stray.")

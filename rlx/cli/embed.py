@@ -10,15 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
+from rlx.cli.options import Device
 from rlx.errors import RlxError
 
 
 def embed(
     folder: Annotated[Path, typer.Argument(help="A Hugging Face folder with a BERT sentence encoder.")],
     file: Annotated[str, typer.Argument(help="Text, one sentence a line; - reads standard input.")] = "-",
-    device: Annotated[
-        str, typer.Option(help='"auto", "cpu", "vulkan", "cuda", or one with a number.')
-    ] = "auto",
+    device: Device = "auto",
     dtype: Annotated[str | None, typer.Option(help='Keep the matrices as "f16" or "bf16".')] = None,
     out: Annotated[Path | None, typer.Option(help="Write the embeddings here, as a NumPy .npy file.")] = None,
     query: Annotated[str | None, typer.Option(help="Print the sentences nearest to this text.")] = None,

@@ -10,6 +10,7 @@ import typer
 
 from rlx.cli.each import each_device
 from rlx.cli.inputs import feeds_of, load_model
+from rlx.cli.options import Devices, Dims, Inputs, OnnxFile
 from rlx.cli.plan_svg import plan_svg
 from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
@@ -22,16 +23,10 @@ _TITLES = ("device", "nodes", "native", "alias", "decomposed", "host", "arena by
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help="An ONNX model.")],
-    device: Annotated[list[str] | None, typer.Option(help="Device; may be repeated. Default: all.")] = None,
-    input: Annotated[
-        list[str] | None,
-        typer.Option(help="name=file.npy; may be repeated. Only where shapes depend on values it matters."),
-    ] = None,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option(help="symbol=length of a dimension; may be repeated. 1 if not given."),
-    ] = None,
+    file: OnnxFile,
+    device: Devices = None,
+    input: Inputs = None,
+    dim: Dims = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node as each device runs it.")] = False,
     memory: Annotated[
         Path | None, typer.Option(help="Draw the memory plan of the first device here, as SVG.")
@@ -53,7 +48,8 @@ def inspect(
     def one(name: str) -> None:
         with drawn(name):
             rows.append(_dispatch(model, name, feeds))
-        plans.append(plan_svg(model.programs[-1].graph.plan, name))
+        graph = model.programs[-1].graph
+        plans.append(plan_svg(graph.plan, name, {t.id: t.node.name for t in graph.program.tensors()}))
         if nodes:
             listed.append(str(model.programs[-1].report()))
 

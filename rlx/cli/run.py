@@ -10,25 +10,19 @@ import numpy as np
 import typer
 
 from rlx.cli.inputs import feeds_of, load_model, said
+from rlx.cli.options import Device, Dims, Inputs, OnnxFile, Precision, Seed
 from rlx.cli.progress import drawn
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="An ONNX model.")],
-    device: Annotated[
-        str, typer.Option(help='"auto", "cpu", "vulkan", "cuda", or one with a number.')
-    ] = "auto",
-    input: Annotated[
-        list[str] | None, typer.Option(help="name=file.npy; may be repeated. The others are random.")
-    ] = None,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option(help="symbol=length of a dimension; may be repeated. 1 for random inputs if not given."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the random inputs.", min=0)] = 0,
-    precision: Annotated[str, typer.Option(help='"f32", "tf32", "f16" or "bf16".')] = "f32",
+    file: OnnxFile,
+    device: Device = "auto",
+    input: Inputs = None,
+    dim: Dims = None,
+    seed: Seed = 0,
+    precision: Precision = "f32",
     out: Annotated[
         Path | None, typer.Option(help="Write every output into this folder, as NumPy .npy files.")
     ] = None,

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from rlx.cli.options import Device
+
 
 def selftest(
-    device: Annotated[
-        str, typer.Option(help='"auto", "cpu", "vulkan", "cuda", or one with a number.')
-    ] = "auto",
+    device: Device = "auto",
     op: Annotated[list[str] | None, typer.Option(help="Only this op's cases; may be repeated.")] = None,
     quick: Annotated[int | None, typer.Option(help="Only this many cases of each op.", min=1)] = None,
 ) -> None:

@@ -1,0 +1,25 @@
+"""The arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+OnnxFile = Annotated[Path, typer.Argument(help="An ONNX model.")]
+FileOrFolder = Annotated[
+    Path, typer.Argument(help="An ONNX file, or a Hugging Face folder with a BERT sentence encoder.")
+]
+Device = Annotated[str, typer.Option(help='"auto", "cpu", "vulkan", "cuda", or one with a number.')]
+Devices = Annotated[list[str] | None, typer.Option(help="A device; may be repeated. Default: all.")]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(help="name=file.npy, an input of an ONNX model; may be repeated. The others are random."),
+]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option(help="symbol=length of a dimension; may be repeated. 1 for random inputs if not given."),
+]
+Seed = Annotated[int, typer.Option(help="Of the random inputs.", min=0)]
+Precision = Annotated[str, typer.Option(help='Of products: "f32", "tf32", "f16" or "bf16".')]
