@@ -31,6 +31,7 @@ import rlx
 from rlx.errors import ModelFormatError, OutOfDeviceMemory, RlxError, UnsupportedOp
 from rlx.formats.onnx import TensorInfo
 from tests.onnx.mutations import lay, mutant
+from tests.onnx.outcomes import kept, lines
 
 SECONDS = 2.0  # of processor time, for one file
 MEBIBYTES = 64
@@ -172,7 +173,7 @@ def wrong(entry: dict[str, Any]) -> str:
 
 def run(first: int, count: int, file: Path, seconds: float) -> list[dict[str, Any]]:
     """Works on the seeds that the file does not have yet; gives all outcomes of the range."""
-    done = {e["seed"]: e for e in _read(file)}
+    done = {e["seed"]: e for e in lines(file)}
     end = time.monotonic() + (seconds or math.inf)
     started, told, made = time.monotonic(), time.monotonic(), 0
     at = first
@@ -194,31 +195,25 @@ def run(first: int, count: int, file: Path, seconds: float) -> list[dict[str, An
     return [done[s] for s in range(first, first + count) if s in done]
 
 
-def _read(file: Path) -> list[dict[str, Any]]:
-    if not file.exists():
-        return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-
-
 def summary(entries: list[dict[str, Any]]) -> str:
     """One screen: how many came to what end, by kind, the slowest, the greediest, and all that are wrong."""
     ends = Counter(e["outcome"] for e in entries)
     kinds = Counter(e["kind"] for e in entries)
     ran = Counter(e["kind"] for e in entries if e["outcome"] == "ran")
-    lines = [f"{len(entries):,} files: " + ", ".join(f"{n:,} {o}" for o, n in ends.most_common())]
-    lines.append("kinds (run): " + ", ".join(f"{k} {n} ({ran[k]})" for k, n in kinds.most_common()))
+    made = [f"{len(entries):,} files: " + ", ".join(f"{n:,} {o}" for o, n in ends.most_common())]
+    made.append("kinds (run): " + ", ".join(f"{k} {n} ({ran[k]})" for k, n in kinds.most_common()))
     if entries:
 
         def named(e: dict[str, Any]) -> str:
             return f"seed {e['seed']} ({e['kind']} of {e['base']})"
 
         slow, large = max(entries, key=lambda e: e["seconds"]), max(entries, key=lambda e: e["bytes"])
-        lines.append(f"slowest: {slow['seconds']:.2f} s, {named(slow)}")
-        lines.append(f"most memory: {large['bytes'] / (1 << 20):.1f} MiB, {named(large)}")
+        made.append(f"slowest: {slow['seconds']:.2f} s, {named(slow)}")
+        made.append(f"most memory: {large['bytes'] / (1 << 20):.1f} MiB, {named(large)}")
     bad = [e for e in entries if wrong(e)]
-    lines.append(f"wrong: {len(bad)}")
-    lines += [f"  seed {e['seed']} ({e['kind']} of {e['base']}): {wrong(e)}: {e['text']}" for e in bad[:40]]
-    return "\n".join(lines)
+    made.append(f"wrong: {len(bad)}")
+    made += [f"  seed {e['seed']} ({e['kind']} of {e['base']}): {wrong(e)}: {e['text']}" for e in bad[:40]]
+    return "\n".join(made)
 
 
 def main() -> int:
@@ -226,7 +221,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seconds", type=float, default=0, help="stop after so long; the next run goes on")
-    parser.add_argument("--file", type=Path, default=Path(".mutants.jsonl"), help="where outcomes are kept")
+    parser.add_argument(
+        "--file", type=Path, help="where outcomes are kept (default: by the sources, in .cache)"
+    )
     parser.add_argument("--seed", type=int, help="run this one here, with its traceback")
     parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -235,7 +232,7 @@ def main() -> int:
         return 0
     if given.seed is not None:
         return _show(given.seed)
-    entries = run(given.first, given.count, given.file, given.seconds)
+    entries = run(given.first, given.count, given.file or kept("mutants"), given.seconds)
     print(summary(entries))
     if len(entries) < given.count:
         print(f"{given.count - len(entries)} left: run again")

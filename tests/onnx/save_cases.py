@@ -1,19 +1,22 @@
 """`python -m tests.onnx.save_cases`: every case saved as ONNX, run by others and by rlx again, and judged.
 
 A case is saved, checked by onnx in full, and run by onnx's reference evaluator, by onnxruntime where it is installed,
-and by rlx after loading it back. Each result is held against the float64 reference with the case's tolerance.
+and by rlx after loading it back. Each result is held against the float64 reference with the case's tolerance. Outcomes
+are kept in a file, and a run that was stopped goes on where it was; `--docs` writes the table of docs/onnx-save.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
+import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -24,7 +27,9 @@ from rlx.conformance.runner import pick, sample
 from rlx.dtypes import bf16
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.formats.onnx import load, to_model
+from tests.onnx.outcomes import kept, lines
 
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 Run = Callable[[onnx.ModelProto, Mapping[str, Array]], "dict[str, Array]"]
 
 
@@ -34,12 +39,19 @@ class EngineError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What became of a case: for each engine "pass", else what is wrong; `message` where it could not be saved."""
+    """What became of a case: for each engine "pass", else what is wrong; the operators it was written with; `message`
+    where it could not be saved."""
 
     case: str
     op: str
     results: dict[str, str]
+    kinds: tuple[str, ...] = ()
     message: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether rlx, and at least one engine that is not rlx, give what the case expects."""
+        return self.results.get("rlx") == "pass" and list(self.results.values()).count("pass") > 1
 
 
 def run_reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -91,7 +103,7 @@ def save_case(case: Case, runs: Mapping[str, Run], opset: int) -> Saved:
     try:
         model = to_model(case.graph(), opset=opset)
     except UnsupportedOp as error:
-        return Saved(case.id, case.op, {}, str(error))
+        return Saved(case.id, case.op, {}, (), str(error))
     onnx.checker.check_model(model, full_check=True)
     feeds = case.feeds()
     halves = any(s.dtype == bf16 for s in case.inputs) or any(t.dtype == bf16 for t in case.graph().results())
@@ -106,65 +118,97 @@ def save_case(case: Case, runs: Mapping[str, Run], opset: int) -> Saved:
                 results[name] = f"{type(error).__name__}: {error}"
                 continue
         results[name] = "pass" if verdict.ok else verdict.message
-    return Saved(case.id, case.op, results)
+    return Saved(case.id, case.op, results, tuple(dict.fromkeys(n.op_type for n in model.graph.node)))
 
 
-def save_cases(cases: Iterable[Case], opset: int) -> Iterator[Saved]:
-    """The outcomes, one by one."""
-    runs = engines()
-    for case in cases:
-        yield save_case(case, runs, opset)
+def read(file: Path) -> dict[str, Saved]:
+    """The outcomes of runs before, by case."""
+    return {e["case"]: Saved(**{**e, "kinds": tuple(e["kinds"])}) for e in lines(file)}
+
+
+def run(cases: Sequence[Case], file: Path, opset: int, seconds: float) -> list[Saved]:
+    """Works on the cases that the file does not have yet; gives the outcomes of all."""
+    done, runs = read(file), engines()
+    left = [c for c in cases if c.id not in done]
+    start = told = time.monotonic()
+    with file.open("a", encoding="utf-8") as log:
+        for i, case in enumerate(left, 1):
+            done[case.id] = save_case(case, runs, opset)
+            log.write(json.dumps(dataclasses.asdict(done[case.id])) + "\n")
+            now = time.monotonic()
+            if seconds and now - start > seconds:
+                break
+            if now - told > 10:
+                told = now
+                print(f"{i}/{len(left)}, {i / (now - start):.0f} a second", file=sys.stderr)
+    return [done[c.id] for c in cases if c.id in done]
+
+
+def _counts(outcomes: Sequence[Saved], engine: str) -> str:
+    ran = [o.results[engine] for o in outcomes if engine in o.results]
+    return f"{ran.count('pass')} of {len(ran)}"
+
+
+def table(outcomes: Sequence[Saved]) -> str:
+    """A line an op: the operators it is written with, and in which engines its cases are right."""
+    made = ["| op | written with | rlx again | onnx.reference | onnxruntime |", "|---|---|---|---|---|"]
+    for op in dict.fromkeys(o.op for o in outcomes):
+        mine = [o for o in outcomes if o.op == op]
+        # What stands around in half of the cases or fewer depends on dtypes and attributes.
+        often = Counter(k for o in mine for k in o.kinds)
+        kinds = [k for k, n in often.most_common() if 2 * n > len(mine) and k != "Cast"]
+        text = ", ".join(kinds[:4]) + (f" and {len(kinds) - 4} more" if len(kinds) > 4 else "")
+        cells = [
+            f"`{op}`",
+            text or "nothing",
+            *(_counts(mine, e) for e in ("rlx", "reference", "onnxruntime")),
+        ]
+        made.append(f"| {' | '.join(cells)} |")
+    total = ["all", "", *(_counts(outcomes, e) for e in ("rlx", "reference", "onnxruntime"))]
+    return "\n".join([*made, f"| {' | '.join(total)} |"])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints a line an op and what did not pass. Exit status 1 where a case could not be saved, or rlx differs."""
+    """Prints what did not pass. Exit status 1 where a case is not right in rlx and one other; 3: not finished."""
     parser = argparse.ArgumentParser(prog="python -m tests.onnx.save_cases", description=__doc__)
     parser.add_argument("--op", action="append", help="only this op's cases; may be repeated")
     parser.add_argument("--per-op", type=int, default=0, help="so many cases of every op (default: all)")
     parser.add_argument("--opset", type=int, default=21)
+    parser.add_argument("--seconds", type=float, default=0, help="stop after so long; the next run goes on")
+    parser.add_argument(
+        "--file", type=Path, help="where outcomes are kept (default: by the sources, in .cache)"
+    )
     parser.add_argument("--show", type=int, default=1, help="failures shown of an op and engine")
+    parser.add_argument("--docs", type=Path, help="write the table into this page")
     given = parser.parse_args(arguments)
     try:
         cases = pick(all_cases(), given.op)
     except RlxError as error:
-        print(f"onnx_save: {error}", file=sys.stderr)
+        print(f"save_cases: {error}", file=sys.stderr)
         return 2
     cases = sample(cases, given.per_op) if given.per_op else cases
-    names = list(engines())
-    counts: dict[str, Counter[str]] = {}
+    outcomes = run(cases, given.file or kept(f"saved-{given.opset}"), given.opset, given.seconds)
     shown: Counter[tuple[str, str]] = Counter()
-    start = told = time.monotonic()
-    bad = elsewhere = 0
-    for i, saved in enumerate(save_cases(cases, given.opset), 1):
-        found = counts.setdefault(saved.op, Counter())
-        found["cases"] += 1
-        failures: dict[str, Any] = {n: t for n, t in saved.results.items() if t != "pass"}
-        if saved.message:
-            failures["save"] = saved.message
-        found.update(n for n, t in saved.results.items() if t == "pass")
-        found.update(f"not {n}" for n in failures)
-        bad += bool({"save", "rlx"} & set(failures))
-        right = any(t == "pass" for n, t in saved.results.items() if n != "rlx")
-        elsewhere += right
-        if not right:
-            print(f"  nobody else: {saved.case}")
+    for o in outcomes:
+        failures = {n: t for n, t in {**o.results, "save": o.message or "pass"}.items() if t != "pass"}
         for name, text in failures.items():
-            shown[saved.op, name] += 1
-            if shown[saved.op, name] <= given.show:
-                print(f"  {name} {saved.case}: {text[:300]}")
-        if time.monotonic() - told > 10:
-            told = time.monotonic()
-            print(f"{i}/{len(cases)}, {i / (told - start):.0f} a second", file=sys.stderr)
-    for op, found in counts.items():
-        text = ", ".join(
-            f"{n} {found[n]}" + (f" (-{found[f'not {n}']})" if found[f"not {n}"] else "") for n in names
+            shown[o.op, name] += 1
+            if shown[o.op, name] <= given.show:
+                print(f"  {name} {o.case}: {text[:300]}")
+    wrong = [o for o in outcomes if not o.right]
+    print(
+        f"{len(outcomes):,} cases, {len(wrong)} not right in rlx and one other engine: {[o.case for o in wrong[:20]]}"
+    )
+    if len(outcomes) < len(cases):
+        print(f"{len(cases) - len(outcomes)} left: run again")
+        return 3
+    if given.docs is not None:
+        page = given.docs.read_text(encoding="utf-8")
+        head, _, rest = page.partition(BEGIN)
+        given.docs.write_text(
+            f"{head}{BEGIN}\n{table(outcomes)}\n{END}{rest.partition(END)[2]}", encoding="utf-8"
         )
-        print(
-            f"{op}: {found['cases']} cases, {text}"
-            + (f", NOT SAVED {found['not save']}" if found["not save"] else "")
-        )
-    print(f"{len(cases):,} cases, {elsewhere:,} right in another engine, {bad} not saved or not right in rlx")
-    return 1 if bad else 0
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
