@@ -18,8 +18,9 @@ Array = npt.NDArray[Any]
 Step = Callable[[], Any]
 
 _LEAST_CHUNK = 1 << 16
-# Below this much work a second thread costs more than it gives: waking one takes about 30 µs.
-_WORTH_A_THREAD_NS = 75_000.0
+# Below this much work a second thread costs more than it gives: waking one takes about 30 µs, and two threads that make
+# calls of a few µs wait as long for the interpreter lock.
+_WORTH_A_THREAD_NS = 150_000.0
 
 
 class Scratch:

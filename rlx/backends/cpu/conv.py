@@ -50,12 +50,13 @@ def bind_conv(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     return steps + _Columns(node, x, w, ins, out, ctx).steps()
 
 
-def _epilogue(node: Node) -> Expr | None:
-    """What becomes of a sum: argument 0 is the sum (f32 for halves), argument 1 the bias."""
+def _epilogue(node: Node, bias: bool = True) -> Expr | None:
+    """What becomes of a sum: argument 0 is the sum (f32 for halves), argument 1 the bias, if it is not in the sum
+    already."""
     kept = node.output.dtype
     held = f32 if kept.is_half else kept
     tree = ex.arg(0, held)
-    if len(node.inputs) == 3:
+    if bias and len(node.inputs) == 3:
         tree = ex.call("add", tree, ex.cast(ex.arg(1, node.inputs[2].dtype), held))
     activation = node.attrs.get("activation")
     if activation is not None:
@@ -95,6 +96,8 @@ class _Columns:
             math.prod(self.kernel) == 1 and set(attrs["strides"]) == {1} and x.shape[2:] == self.counts
         )
         self.seen = view_windows(x, self.kernel, attrs["strides"], attrs["dilations"], self.counts)
+        # The products are added to the bias: a pass less than adding the bias to the products.
+        self.onto = len(ins) == 3 and out.dtype == x.dtype == F32 and ctx.blas is not None
         self.work = 2.0 * out.size * self.terms * _NS_A_FLOP
 
     def steps(self) -> list[Step]:
@@ -112,14 +115,31 @@ class _Columns:
         for n, g in np.ndindex(len(self.out), self.groups):
             for r, p in self._cut():
                 products.append((self.weights[g][r], columns[n, g][:, p], self.target[n, g][r, p]))
-        listed = in_one_call(products, self.ctx) if len(products) > 1 else None
+        steps += self._begun(self.out, slice(None), axis=1)
+        listed = in_one_call(products, self.ctx, self.onto) if len(products) > 1 else None
         if listed is not None:
             steps.append(listed)
         else:
             steps += self.ctx.split(
-                len(products), self.work, lambda piece, thread: multiply(*products[piece], self.ctx, thread)
+                len(products),
+                self.work,
+                lambda piece, thread: multiply(*products[piece], self.ctx, thread, onto=self.onto),
             )
-        return steps + _finish(self.node, self.out, self.ins, self.out, slice(None), self.ctx, None)
+        return steps + self._finished(self.out, self.out, slice(None), None, axis=1)
+
+    def _begun(self, made: Array, channels: slice, axis: int) -> list[Step]:
+        """The bias of some channels, which lie along `axis`, where the products go."""
+        if not self.onto:
+            return []
+        return [partial(np.copyto, made, self.ins[2][channels].reshape(-1, *(1,) * (made.ndim - 1 - axis)))]
+
+    def _finished(
+        self, made: Array, result: Array, channels: slice, thread: int | None, axis: int
+    ) -> list[Step]:
+        if self.onto:
+            tree = _epilogue(self.node, bias=False)
+            return [] if tree is None else bind_trees([tree], [made], [result], self.ctx, thread)
+        return _finish(self.node, made, self.ins, result, channels, self.ctx, thread, axis)
 
     def _cut(self) -> list[tuple[slice, slice]]:
         """Blocks of rows or of places, whichever are more; by the shape alone, so that any number of threads gives the
@@ -155,9 +175,10 @@ class _Columns:
                 steps.append(partial(np.copyto, columns.reshape(source.shape), source))
             result = self.target[n, g][:, part]
             made = result if result.dtype == x.dtype else ctx.scratch(result.shape, x.dtype, thread)
-            steps += product(self.weights[g], columns, made, ctx, thread)
             every = slice(g * self.rows, (g + 1) * self.rows)
-            return steps + _finish(self.node, made, self.ins, result, every, ctx, thread, axis=0)
+            steps += self._begun(made, every, axis=0)
+            steps += product(self.weights[g], columns, made, ctx, thread, self.onto)
+            return steps + self._finished(made, result, every, thread, axis=0)
 
         return ctx.split(len(pieces), self.work + 0.3 * self.terms * self.places * len(self.out), bind)
 
@@ -172,9 +193,11 @@ class _Columns:
         return [slice(i, min(height, i + most)) for i in range(0, height, most)]
 
 
-def product(a: Array, b: Array, out: Array, ctx: BindContext, thread: int) -> list[Step]:
-    """out = a @ b, in f32 by BLAS, else by NumPy."""
-    return multiply(a, b, out, ctx, thread) if out.dtype == F32 else [partial(np.matmul, a, b, out)]
+def product(a: Array, b: Array, out: Array, ctx: BindContext, thread: int, onto: bool = False) -> list[Step]:
+    """out = a @ b, in f32 by BLAS (out += that with `onto`), else by NumPy."""
+    return (
+        multiply(a, b, out, ctx, thread, onto=onto) if out.dtype == F32 else [partial(np.matmul, a, b, out)]
+    )
 
 
 @cpu_kernel("im2col")

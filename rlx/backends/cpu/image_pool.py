@@ -1,4 +1,5 @@
-"""Pooling on the CPU: one pass over the image for each place of the window."""
+"""Pooling on the CPU: one pass over the image for each place of the window along each axis; the gradient one for each
+place."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from rlx.ir import Attrs, Node
 from rlx.ops.pool import divisors
 
 _BLOCK = 1 << 15  # elements of the output worked on at once
-_NS_A_TAP = 0.5
+_NS_A_TAP = 0.1
 
 
 def _room(x: Array, attrs: Attrs, counts: tuple[int, ...]) -> Any:
@@ -29,6 +30,7 @@ def _dilations(attrs: Attrs) -> tuple[int, ...]:
 
 @cpu_kernel("max_pool", "avg_pool")
 def bind_pool(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
+    """Axis by axis, the first before the last: there memory is contiguous, and the last axis has less to do then."""
     attrs, x, out = node.attrs, ins[0], outs[0]
     largest = node.op.name == "max_pool"
     dtype = working(out.dtype)
@@ -38,26 +40,33 @@ def bind_pool(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     x = x.reshape(-1, *x.shape[2:])
     target = out.reshape(-1, *counts)
     held = None if largest else divisors(ins[0].shape, attrs).astype(dtype)
-    taps = [at_tap(t, attrs["strides"], _dilations(attrs), counts) for t in np.ndindex(*attrs["kernel"])]
     join = np.maximum if largest else np.add
+    geometry = list(zip(attrs["kernel"], attrs["strides"], _dilations(attrs), counts, strict=True))
     block = max(1, _BLOCK // max(1, int(np.prod(counts))))
     parts = [slice(i, min(len(x), i + block)) for i in range(0, len(x), block)]
     marks = ctx.mark()
 
     def bind(piece: int, thread: int) -> list[Step]:
         ctx.back_to(marks, thread)
-        part = parts[piece]
-        result = target[part]
-        made = result if result.dtype == dtype else ctx.scratch(result.shape, dtype, thread)
-        calls: list[Step] = [partial(np.copyto, made, x[(part, *taps[0])])]
-        calls += [partial(join, made, x[(part, *tap)], out=made) for tap in taps[1:]]
+        seen, result = x[parts[piece]], target[parts[piece]]
+        calls: list[Step] = []
+        for axis, (kernel, stride, dilation, count) in enumerate(geometry, 1):
+            lead = (slice(None),) * axis
+            taps = [seen[(*lead, *at_tap((k,), (stride,), (dilation,), (count,)))] for k in range(kernel)]
+            last = axis == len(geometry) and result.dtype == dtype
+            made = result if last else ctx.scratch(taps[0].shape, dtype, thread)
+            if kernel == 1:
+                calls.append(partial(np.copyto, made, taps[0]))
+            for number, tap in enumerate(taps[1:]):
+                calls.append(partial(join, made if number else taps[0], tap, out=made))
+            seen = made
         if held is not None:
-            calls.append(partial(np.divide, made, held, made))
-        if made is not result:
-            calls.append(partial(np.copyto, result, made, "unsafe"))
+            calls.append(partial(np.divide, seen, held, seen))
+        if seen is not result:
+            calls.append(partial(np.copyto, result, seen, "unsafe"))
         return calls
 
-    return steps + ctx.split(len(parts), out.size * len(taps) * _NS_A_TAP, bind)
+    return steps + ctx.split(len(parts), x.size * sum(attrs["kernel"]) * _NS_A_TAP, bind)
 
 
 @cpu_kernel("max_pool_grad")
