@@ -24,6 +24,7 @@ from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
 from rlx.driver.progress import report
 from rlx.errors import RlxError
+from rlx.formats.files import plain
 
 ROUNDS = 5  # in which the contenders take turns, so that a busy or a hot machine is so for all
 
@@ -134,7 +135,7 @@ def _facts(
     packages = ("rlx", "numpy", "onnx", "onnxruntime")
     versions = {"python": platform.python_version(), **{p: v for p in packages if (v := _version(p))}}
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    inputs = {name: said(value) for name, value in feeds.items()}
+    inputs = {plain(name): said(value) for name, value in feeds.items()}
     text = [
         str(model),
         *(f"input {name}: {words}" for name, words in inputs.items()),

@@ -16,6 +16,7 @@ from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, Seed
 from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
 from rlx.errors import RlxError
+from rlx.formats.files import plain
 
 if TYPE_CHECKING:
     from rlx.conformance.compare import NodeDistance
@@ -82,7 +83,7 @@ def _checker(
         loaded = load_model(path, dim)
         feeds, drawn_at_random = feeds_of(loaded, input, seed)
         for name in drawn_at_random:
-            print(f"input {name}: random, {said(feeds[name])}", file=sys.stderr)
+            print(f"input {plain(name)}: random, {said(feeds[name])}", file=sys.stderr)
         built = loaded.built(feeds)
     yield lambda name, show: _check_built(built, name, show)
 

@@ -15,6 +15,7 @@ from rlx.cli.plan_svg import plan_svg
 from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
 from rlx.errors import RlxError
+from rlx.formats.files import plain
 
 if TYPE_CHECKING:
     from rlx.formats.onnx.model import Model, TensorInfo
@@ -40,7 +41,7 @@ def inspect(
     nbytes = sum(a.nbytes for a in model.weights.values())
     print(f"weights: {len(model.weights)}, {nbytes:,} bytes")
     kinds = sorted(model.operators.items(), key=lambda item: (-item[1], item[0]))
-    print(f"operators: {sum(model.operators.values())}: " + ", ".join(f"{n} {k}" for k, n in kinds))
+    print(f"operators: {sum(model.operators.values())}: " + ", ".join(f"{n} {plain(k)}" for k, n in kinds))
     rows: list[tuple[str, ...]] = []
     listed: list[str] = []
     plans: list[str] = []
@@ -67,8 +68,9 @@ def inspect(
 
 def _signature(kind: str, infos: list[TensorInfo]) -> list[str]:
     def said(info: TensorInfo) -> str:
-        shape = "any shape" if info.shape is None else str([d if d is not None else "?" for d in info.shape])
-        return f"{kind} {info.name}: {info.dtype} {shape}".replace("'", "")
+        dims = [plain(d) if isinstance(d, str) else "?" if d is None else str(d) for d in info.shape or ()]
+        shape = "any shape" if info.shape is None else f"[{', '.join(dims)}]"
+        return f"{kind} {plain(info.name)}: {info.type if info.around else info.dtype} {shape}"
 
     return [said(info) for info in infos]
 

@@ -14,6 +14,7 @@ from rlx.cli.options import Device, Dims, Inputs, OnnxFile, Precision, Seed
 from rlx.cli.progress import drawn
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
+from rlx.formats.files import plain
 
 
 def run(
@@ -33,12 +34,12 @@ def run(
         model = load_model(file, dim)
         feeds, drawn_at_random = feeds_of(model, input, seed)
         for name in drawn_at_random:
-            print(f"input {name}: random, {said(feeds[name])}", file=sys.stderr)
+            print(f"input {plain(name)}: random, {said(feeds[name])}", file=sys.stderr)
         results = model.run(feeds, device, precision)
     if device == "auto":
         print(f"on {info.id} ({info.name})", file=sys.stderr)
     for name, value in results.items():
-        print(f"{name}: {said(value)}")
+        print(f"{plain(name)}: {said(value)}")
     if out is not None:
         _save(out, results)
 

@@ -24,6 +24,11 @@ def shown(value: object, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
+def plain(name: str, most: int = 80) -> str:
+    """A name from a file as it is where a terminal shows it so, else as `shown` without the quotes."""
+    return name if name.isprintable() and len(name) <= most else shown(name, most)[1:-1]
+
+
 def open_regular(path: Path) -> BinaryIO:
     """The file, open for reading. A pipe or a device is refused: it could block for ever or never end.
 

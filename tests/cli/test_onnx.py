@@ -174,3 +174,28 @@ def test_progress_is_drawn_on_a_terminal_only(file: Path, clean_env: dict[str, s
     with made.stdout:
         assert made.stdout.read() == piped.stdout
     assert made.wait() == 0 and b"first run" in drawn
+
+
+def test_names_that_would_steer_a_terminal_are_escaped(rlx: Rlx, tmp_path: Path) -> None:
+    proto = model(
+        [node("Neg", "\x1b[31mx", "\x1b]0;y", name="a\x1b[2Jb")],
+        {"\x1b[31mx": ["n\x07"]},
+        {"\x1b]0;y": ["n\x07"]},
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    for command in (("run",), ("inspect", "--nodes"), ("check", "-v"), ("bench", "--runs", "1")):
+        ran = rlx(*command, tmp_path / "m.onnx", "--device", "cpu")
+        assert ran.status == 0 and "\x1b" not in ran.out + ran.err and "\x07" not in ran.out + ran.err
+        assert "\\x1b[" in ran.out + ran.err
+
+
+def test_weights_that_were_left_behind(rlx: Rlx, tmp_path: Path) -> None:
+    proto = model(
+        [node("MatMul", "x w", "y")], {"x": [1, 64]}, {"y": None}, {"w": np.ones((64, 9), np.float32)}
+    )
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "m.data").unlink()
+    ran = rlx("run", tmp_path / "m.onnx")
+    assert (
+        ran.status == 2 and "initializer 'w': its data is in the file 'm.data', which is not there" in ran.err
+    )

@@ -11,7 +11,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
 
 from rlx.errors import ModelFormatError, UnsupportedOp
-from rlx.formats.files import read_bytes, shown
+from rlx.formats.files import plain, read_bytes, shown
 
 MAX_BYTES = (1 << 31) - 1  # what a protobuf file can hold; larger models keep their weights beside it
 MAX_NODES = 1_000_000
@@ -75,7 +75,8 @@ def opsets(imports: Any, what: str) -> dict[str, int]:
     newest = onnx.defs.onnx_opset_version()
     if "" in found and not OLDEST <= found[""] <= newest:
         raise UnsupportedOp(
-            f"{what}: uses opset {found['']}; rlx reads {OLDEST} to {newest}, what the installed onnx knows"
+            f"{what}: uses opset {found['']}; rlx reads {OLDEST} to {newest}, what the installed onnx knows (a newer "
+            "one may know more: pip install -U onnx)"
         )
     return found
 
@@ -110,7 +111,7 @@ def label_of(node: Any, depth: int) -> str:
     """What reports call what a node became: its name in the file. One without is called by what it makes, except in
     functions, where the node that calls is known by more people."""
     name = node.name or ("" if depth else f"{node.op_type} making {_first(node)}")
-    return name if name.isprintable() and len(name) <= 80 else shown(name)[1:-1]
+    return plain(name)
 
 
 def _first(node: Any) -> str:

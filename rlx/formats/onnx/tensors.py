@@ -157,4 +157,8 @@ def _inside(folder: Path, location: str, what: str) -> Path:
             raise ModelFormatError(
                 f"{what}: the external data {shown(location)} is a link, which may lead outside"
             )
+    if not os.path.lexists(path):
+        raise ModelFormatError(
+            f"{what}: its data is in the file {shown(location)}, which is not there; put it beside the model"
+        )
     return path
