@@ -78,7 +78,7 @@ def variants(source: Path) -> dict[str, dict[str, str]]:
         name, defines = "-".join((source.stem, *chosen)), dict(zip(names, chosen, strict=True))
         made[f"{name}.spv"] = defines
         if head(source).get("subgroups") == "yes":
-            made[f"{name}.subgroup.spv"] = {**defines, "RLX_SUBGROUPS": "1"}
+            made[f"{name}.subgroup.spv"] = dict(defines, RLX_SUBGROUPS="1")
     return made
 
 
