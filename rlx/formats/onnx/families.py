@@ -22,4 +22,5 @@ from rlx.formats.onnx import ops_sample as ops_sample
 from rlx.formats.onnx import ops_sequence as ops_sequence
 from rlx.formats.onnx import ops_signal as ops_signal
 from rlx.formats.onnx import ops_text as ops_text
+from rlx.formats.onnx import ops_training as ops_training
 from rlx.formats.onnx import ops_tree as ops_tree
