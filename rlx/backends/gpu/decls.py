@@ -89,7 +89,7 @@ _PAIRS = ("AB", ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16"))
 MATMUL = declare(
     KernelDecl(
         "matmul",
-        _read("a", "b", "bias") + _write("c") + _u32("m", "n", "k", "batch", "parts", *_PLACES),
+        _read("a", "b", "bias") + _write("c") + _u32("m", "n", "k", "batch", "parts", *_PLACES, "bias_step"),
         defines=(_PAIRS, ("TILE", ("s", "t", "w", "l"))),
     )
 )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from rlx.backends.gpu import decls
 from rlx.backends.gpu.casts import cast_ref, fits, stores
-from rlx.backends.gpu.lowering import Lowering, lowers
+from rlx.backends.gpu.lowering import Lowering, joins, lowers
 from rlx.backends.gpu.product import Product, outer, product_of
 from rlx.backends.gpu.product_choice import Split, Way, forced, split_for, with_terms
 from rlx.backends.gpu.product_launch import (
@@ -56,6 +59,62 @@ def lower_matmul(ctx: Lowering, node: Node) -> None:
     product(ctx, product_of(node), a, b, sizes, Epilogue.of(node), c, node.label or node.op.name)
 
 
+@joins("matmul")
+def lower_products_of_one(ctx: Lowering, nodes: Sequence[Node]) -> int:
+    """Products of one A right behind one another, as the queries, keys and values of a layer are, where their other
+    operands and their results lie evenly in memory: one batch, which repeats A."""
+    first = nodes[0]
+    stored, p = ctx.storage(first.output), product_of(first)
+    if not stored.is_float or stored.name == "f64" or p.batch or not first.output.size:
+        return 0
+    count, steps = _even(ctx, nodes)
+    if count < 2:
+        return 0
+    a, b = (Operand(ctx.ref(t), ctx.storage(t)) for t in first.inputs[:2])
+    joint = replace(p, batch=((count, 0, steps[0] // b.dtype.itemsize),))
+    if _chosen(ctx, joint, a.dtype, b.dtype, stored)[0][1] != b.dtype:
+        return 0  # each B would be cast by itself
+    b = Operand(Ref(b.ref.segment, b.ref.offset, (count - 1) * steps[0] + b.ref.nbytes), b.dtype)
+    made = ctx.ref(first.output)
+    c = Operand(Ref(made.segment, made.offset, count * made.nbytes), stored)
+    end = Epilogue.of(first)
+    if end.bias is not None:
+        end = replace(end, step=steps[1] // f32.itemsize)
+    sizes = (first.inputs[0].size, first.inputs[1].size)
+    product(ctx, joint, a, b, sizes, end, c, first.label or first.op.name)
+    return count
+
+
+def _even(ctx: Lowering, nodes: Sequence[Node]) -> tuple[int, list[int]]:
+    """How many of the nodes are like the first but for what lies evenly in memory, and how many bytes apart the second
+    operands lie, and the biases; results lie without a gap."""
+    first = nodes[0]
+
+    def places(node: Node) -> list[Ref]:
+        return [ctx.ref(t) for t in (*node.inputs[1:], node.output)]
+
+    def kinds(node: Node) -> list[object]:
+        return [dict(node.attrs), *((t.type, ctx.storage(t)) for t in (*node.inputs[1:], node.output))]
+
+    start, steps, count = places(first), [], 1
+    for node in nodes[1:]:
+        if node.op.name != "matmul" or node.inputs[0] is not first.inputs[0] or kinds(node) != kinds(first):
+            break
+        found = places(node)
+        if any(a.segment != b.segment for a, b in zip(start, found, strict=True)):
+            break
+        apart = [b.offset - a.offset for a, b in zip(start, found, strict=True)]
+        if count == 1:
+            steps = apart
+            biases = steps[1:-1] and (ctx.storage(first.inputs[2]) != f32 or steps[1] % f32.itemsize)
+            if min(steps) <= 0 or steps[0] % 16 or steps[-1] != start[-1].nbytes or biases:
+                break
+        elif apart != [count * step for step in steps]:
+            break
+        count += 1
+    return count, steps
+
+
 def kernel_pair(a: DType, b: DType, out: DType) -> tuple[DType, DType]:
     """The storage the kernels take A and B in: as they are where a variant exists, else cast to the result's."""
     if a == out and (b == out or (out == f32 and b.is_half)):
@@ -74,30 +133,34 @@ def product(
     label: str,
 ) -> None:
     """Steps that make one product; `sizes` are the elements of A and B. C holds no fewer bits than A and B."""
-    pair = kernel_pair(a.dtype, b.dtype, c.dtype)
-    if a.dtype == b.dtype and a.dtype.is_half and c.dtype == f32:
-        pair = (a.dtype, b.dtype)
-    split = with_terms(split_for(*pair, ctx.precision), *pair)
-    way = _way(ctx, p, pair, split)
-    if split is not None and pair != (split.type, split.type) and _rounds_first(p, way, split, pair):
-        pair = (split.type, split.type)
+    pair, split, way = _chosen(ctx, p, a.dtype, b.dtype, c.dtype)
     a, b = (Operand(cast_ref(ctx, t.ref, t.dtype, d, n), d)
             for t, d, n in zip((a, b), pair, sizes, strict=True))  # fmt: skip
     if way == "library":
         _library(ctx, p, a, b, end, c, label)
-        return
-    # The kernels store C as A is, or, in tiles, as f32.
-    made = c
-    if c.dtype != a.dtype and way == "rows":
-        a, b = (
-            Operand(cast_ref(ctx, t.ref, t.dtype, f32, n), f32) for t, n in zip((a, b), sizes, strict=True)
-        )
-    if way == "rows":
-        few_rows(ctx, p, a, b, end, made)
+    elif way == "rows":
+        few_rows(ctx, p, a, b, end, c)
     elif way == "mma" and split is not None:
-        mma_tiles(ctx, p, a, b, split, end, made)
+        mma_tiles(ctx, p, a, b, split, end, c)
     else:
-        fma_tiles(ctx, p, a, b, end, made)
+        fma_tiles(ctx, p, a, b, end, c)
+
+
+def _chosen(
+    ctx: Lowering, p: Product, a: DType, b: DType, c: DType
+) -> tuple[tuple[DType, DType], Split | None, Way]:
+    """What a product of operands stored so is made of: the storage its kernel takes them in, how matrix instructions
+    multiply them, which kernel."""
+    pair = kernel_pair(a, b, c)
+    if a == b and a.is_half and c == f32:
+        pair = (a, b)
+    split = with_terms(split_for(*pair, ctx.precision), *pair)
+    way = _way(ctx, p, pair, split)
+    if split is not None and pair != (split.type, split.type) and _rounds_first(p, way, split, pair):
+        pair = (split.type, split.type)
+    if way == "rows" and c != pair[0]:  # that kernel stores C as A is; tiles may store it as f32
+        pair = (f32, f32)
+    return pair, split, way
 
 
 def _rounds_first(p: Product, way: Way, split: Split, pair: tuple[DType, DType]) -> bool:

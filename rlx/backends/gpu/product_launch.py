@@ -45,10 +45,12 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What a result goes through: a bias of n elements, an activation."""
+    """What a result goes through: a bias of n elements, an activation. `step`: how many elements further the next
+    matrix of a batch has its bias; 0 where all share one."""
 
     bias: Tensor | None = None
     activation: str | None = None
+    step: int = 0
 
     @staticmethod
     def of(node: Node) -> Epilogue:
@@ -121,7 +123,7 @@ def _tiles(
     size = p.count * p.m * p.n
     alone = parts == 1
     made = c if alone else Operand(ctx.scratch(parts * size * f32.itemsize), f32)
-    bias = bias_ref(ctx, end.bias) if alone else None
+    bias = _biases(ctx, end, p.count) if alone else None
     constants = (
         int(p.transpose_a),
         int(p.transpose_b),
@@ -133,7 +135,7 @@ def _tiles(
         int(made.dtype == f32 and a.dtype != f32),
         *more,
     )
-    launch(ctx, FileKernel(stem, defines, constants), p, a, b, bias, made, groups, parts)
+    launch(ctx, FileKernel(stem, defines, constants), p, a, b, bias, made, groups, parts, (end.step,))
     if not alone:
         finish(ctx, made.ref, parts, p, end, c)
 
@@ -141,7 +143,7 @@ def _tiles(
 def few_rows(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand) -> None:
     """The kernel for few rows, which reads B once for each 16 of them. C is stored as A is."""
     (pitch_a, pitch_b) = p.pitches
-    bias = bias_ref(ctx, end.bias)
+    bias = _biases(ctx, end, p.count)
     rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
     blocks = math.ceil(p.m / rows) * p.count
     across, parts = rows_shape(p, rows, blocks, ctx.kind == "software")
@@ -157,7 +159,7 @@ def few_rows(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c
     defines = (("AB", f"{a.dtype}_{b.dtype}"), ("ROWS", str(rows)))
     kernel = FileKernel(decls.MATMUL_ROWS.stem, defines, constants)
     columns = _THREADS // (across * parts) if p.transpose_b else 4 * across
-    launch(ctx, kernel, p, a, b, bias, c, math.ceil(p.n / columns) * math.ceil(p.m / rows), more=(0,))
+    launch(ctx, kernel, p, a, b, bias, c, math.ceil(p.n / columns) * math.ceil(p.m / rows), more=(end.step,))
 
 
 def rows_shape(p: Product, rows: int, blocks: int, software: bool) -> tuple[int, int]:
@@ -218,6 +220,14 @@ def bias_ref(ctx: Lowering, bias: Tensor | None, dtype: DType = f32) -> Ref | No
     return None if bias is None else cast_ref(ctx, ctx.ref(bias), ctx.storage(bias), dtype, bias.size)
 
 
+def _biases(ctx: Lowering, end: Epilogue, count: int) -> Ref | None:
+    """What the kernels read of biases; those that lie apart are stored in f32."""
+    if end.bias is None or not end.step:
+        return bias_ref(ctx, end.bias)
+    first = ctx.ref(end.bias)
+    return Ref(first.segment, first.offset, (count - 1) * end.step * f32.itemsize + first.nbytes)
+
+
 def epilogue_tree(
     dtype: DType, bias: DType | None, activation: str | None, out: DType, scales: Sequence[float] = (1.0,)
 ) -> expr.Expr:
@@ -251,10 +261,10 @@ def add_up(
     ctx: Lowering, planes: Sequence[Operand], scales: Sequence[float], p: Product, end: Epilogue, c: Operand
 ) -> None:
     """activation(sum of scales[i] · planes[i] + bias) of matrices like C."""
-    shape = (p.count * p.m, p.n)
+    shape = (p.count, p.m, p.n)
     kind = ctx.storage(end.bias) if end.bias is not None else None
     inputs = [View(plane.ref, plane.dtype, contiguous(shape)) for plane in planes]
     if end.bias is not None and kind is not None:
-        inputs.append(View(ctx.ref(end.bias), kind, (0, 1)))
+        inputs.append(View(ctx.ref(end.bias), kind, (end.step, 0, 1)))
     tree = epilogue_tree(planes[0].dtype, kind, end.activation, c.dtype, scales)
     launch_tree(ctx, [tree], shape, inputs, [View(c.ref, c.dtype, contiguous(shape))])

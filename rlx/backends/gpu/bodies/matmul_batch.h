@@ -2,7 +2,8 @@
 // parts, each a matrix of its own that whoever launched adds up. Uses product_tile, BM, BN and BK of a tile's file.
 RLX_FN void matmul_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, const uint m, const uint n, const uint k,
                         const uint batch, const uint parts, const uint d1, const uint d2, const uint a0, const uint a1,
-                        const uint a2, const uint b0, const uint b1, const uint b2) {
+                        const uint a2, const uint b0, const uint b1, const uint b2,
+                        const uint bias_step) {
     const uint tiles_m = (m + BM - 1u) / BM, tiles_n = (n + BN - 1u) / BN;
     const uint matrix = GROUP / (tiles_m * tiles_n), tile = GROUP % (tiles_m * tiles_n);
     if (matrix >= batch * parts) return;
@@ -19,5 +20,5 @@ RLX_FN void matmul_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, const ui
     PTR(TB) pb = SKIP(TB, SKIP(TB, SKIP(TB, b, z0, b0), z1, b1), z2, b2);
     PTR(TA) pc = SKIP(TA, c, matrix, m * n);
     if (WIDE) pc = AS(TA, SKIP(f32, AS(f32, c), matrix, m * n));
-    product_tile(pa, pb, bias, pc, m, n, k, k0, k1, m0, n0);
+    product_tile(pa, pb, SKIP(f32, bias, z, bias_step), pc, m, n, k, k0, k1, m0, n0);
 }

@@ -1,0 +1,127 @@
+"""Products of one A that stand behind one another and lie evenly are one batch: as lowered, through the kernels of both
+backends, against NumPy in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from rlx.backends.gpu.executable import lower_graph
+from rlx.backends.gpu.lowering import ARGS, SCRATCH
+from rlx.backends.gpu.product_choice import forcing
+from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, Step
+from rlx.driver import DeviceInfo, Limits, Slot, plan
+from rlx.dtypes import as_dtype
+from rlx.ir import Graph
+from tests.gpu import cuda_host, lowered
+from tests.gpu.lowered import Array, close, execute
+
+_BACKENDS = [
+    pytest.param("vulkan", marks=pytest.mark.vulkan),
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+    ),
+]
+_ATTRS = {"transpose_a": False, "transpose_b": True, "activation": None}
+
+
+def _run(
+    backend: str,
+    m: int,
+    k: int,
+    n: int,
+    *,
+    weights: Any = np.float32,
+    biases: bool = True,
+    gaps: tuple[int, ...] = (0, 0, 0),
+    activation: str | None = None,
+    x_dtype: Any = np.float32,
+) -> list[Step]:
+    """Three products of one input with weights in a store, `gaps` bytes further apart than they need be; checks the
+    results and gives the steps."""
+    rng = np.random.default_rng(m + k + n)
+    g = Graph("siblings")
+    x = g.input("x", (m, k), as_dtype(np.dtype(x_dtype)))
+    values = {"x": (rng.standard_normal((m, k)) / np.sqrt(k)).astype(x_dtype)}
+    slots, at = {}, 0
+    for i, gap in enumerate(gaps):
+        given = [x]
+        for name, shape, dtype in ((f"w{i}", (n, k), weights), (f"b{i}", (n,), np.float32))[: 1 + biases]:
+            values[name] = rng.standard_normal(shape).astype(dtype)
+            t = g.param(name, shape, as_dtype(np.dtype(dtype)))
+            slots[name] = Slot("weights", at, t.type.nbytes, t.dtype)
+            at += -(-t.type.nbytes // 256) * 256 + gap
+            given.append(t)
+        g.output(f"y{i}", g.add("matmul", given, {**_ATTRS, "activation": activation})[0])
+    planned = plan(g, param_slots=slots)
+    info = DeviceInfo(backend, 0, "test", "software", 1 << 31, "", lowered.FEATURES)
+    lowering, dispatch = lower_graph(g, planned, info, Limits(), "f32")
+    assert [d.op for d in dispatch] == ["matmul"] * 3
+    segments = {name: np.full(max(size, 1), 0xFF, np.uint8) for name, size in planned.segments.items()}
+    segments["weights"] = np.full(at, 0xFF, np.uint8)
+    segments[ARGS] = np.frombuffer(bytes(lowering.args) or b"\0", np.uint8).copy()
+    segments[SCRATCH] = np.full(max(lowering.scratch_bytes, 1), 0xFF, np.uint8)
+    for name, t in {**g.inputs, **g.params}.items():
+        slot = planned.slots[t.id]
+        segments[slot.segment][slot.offset : slot.end] = values[name].reshape(-1).view(np.uint8)
+    for step in lowering.steps:
+        execute(step, segments, backend)
+    for i in range(3):
+        slot = planned.slots[g.outputs[f"y{i}"].id]
+        got: Array = (
+            segments[slot.segment][slot.offset : slot.end].view(g.outputs["y0"].dtype.np).reshape(m, n)
+        )
+        want = values["x"].astype(np.float64) @ values[f"w{i}"].astype(np.float64).T
+        want = want + values[f"b{i}"] if biases else want
+        want = np.tanh(want) if activation == "tanh" else want
+        halves = {"nmse": 2e-5, "worst": 1e-2} if got.dtype.itemsize == 2 else {}
+        close(got, want, **halves)
+    return lowering.steps
+
+
+def _stems(steps: list[Step]) -> list[str]:
+    return [
+        s.kernel.stem
+        if isinstance(s, Launch) and isinstance(s.kernel, FileKernel)
+        else type(s).__name__.lower()
+        for s in steps
+    ]
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.parametrize("m, k, n", [(16, 40, 64), (5, 100, 128), (16, 384, 64)])
+def test_few_rows_are_one_launch(m: int, k: int, n: int, backend: str) -> None:
+    for weights in (np.float32, ml_dtypes.bfloat16):
+        for activation in (None, "tanh"):
+            steps = _run(backend, m, k, n, weights=weights, activation=activation)
+            assert _stems(steps) == ["matmul_rows"]
+    assert _stems(_run(backend, m, k, n, biases=False)) == ["matmul_rows"]
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("parts", [1, 3])
+def test_tiles_are_one_launch(parts: int) -> None:
+    with forcing(way="fma", parts=parts):
+        steps = _run("vulkan", 70, 130, 64, activation="tanh")
+    assert _stems(steps) == ["matmul", "launch"][:parts]
+
+
+def test_the_library_makes_one_batch_and_one_epilogue() -> None:
+    for weights, x_dtype in ((np.float32, np.float32), (np.float16, np.float16)):
+        gemm, launch = _run("cuda", 70, 32, 64, weights=weights, x_dtype=x_dtype)
+        assert isinstance(gemm, Gemm) and (gemm.batch, gemm.stride_a) == (3, 0)
+        assert isinstance(launch, Launch)
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+def test_what_lies_unevenly_is_made_one_by_one(backend: str) -> None:
+    assert len(_run(backend, 16, 40, 64, gaps=(0, 256, 0))) == 2  # the third alone
+    assert len(_run(backend, 16, 40, 65)) == 3  # results of 65 columns leave gaps
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+def test_an_even_distance_may_be_any(backend: str) -> None:
+    assert len(_run(backend, 16, 40, 64, gaps=(512, 512, 512))) == 1
