@@ -193,6 +193,25 @@ def types() -> onnx.ModelProto:
     return made
 
 
+def trees() -> onnx.ModelProto:
+    attributes = {
+        "nodes_treeids": [0, 0, 0, 1, 1, 1], "nodes_nodeids": [0, 1, 2, 0, 1, 2], "nodes_featureids": [0, 0, 0, 1, 0, 0],
+        "nodes_values": [0.5, 0, 0, 1.5, 0, 0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"] * 2,
+        "nodes_truenodeids": [1, 0, 0, 1, 0, 0], "nodes_falsenodeids": [2, 0, 0, 2, 0, 0],
+        "target_treeids": [0, 0, 1, 1], "target_nodeids": [1, 2, 1, 2], "target_ids": [0, 0, 0, 0],
+        "target_weights": [1.0, 2.0, 3.0, 4.0], "n_targets": 1,
+    }  # fmt: skip
+    nodes = [
+        node("Scaler", "x", "s", domain="ai.onnx.ml", offset=[0.5], scale=[2.0]),
+        node("TreeEnsembleRegressor", "s", "t", domain="ai.onnx.ml", **attributes),
+        node("LabelEncoder", "k", "l", domain="ai.onnx.ml", keys_int64s=[1, 2], values_floats=[1.5, 2.5]),
+        node("Add", "t l", "y"),
+    ]
+    made = model(nodes, {"x": [3, 2], "k": ([1], I64)}, {"y": [3, 1]})
+    made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return made
+
+
 def outside() -> onnx.ModelProto:
     """Its weight lies in the file weights.bin beside it."""
     made = model([node("Mul", "x w", "y")], {"x": [2, 3]}, {"y": [2, 3]}, {"w": _ones(2, 3)})
@@ -207,7 +226,7 @@ def outside() -> onnx.ModelProto:
 BASES: dict[str, Make] = {
     m.__name__: m
     for m in (
-        tiny, pictures, attention, shapes, quantized, recurrent, branches, loops, functions, sequences, texts, types,
+        tiny, pictures, attention, shapes, quantized, recurrent, branches, loops, functions, sequences, texts, types, trees,
         outside,
     )
 }  # fmt: skip

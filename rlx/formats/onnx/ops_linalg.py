@@ -122,7 +122,9 @@ def _product(
             left.shape[len(batch) + len(only_a) :], right.shape[len(batch) + len(summed) :],
         )
     )  # fmt: skip
-    made = o.matmul(o.reshape(left, (n, m, k)), o.reshape(right, (n, k, p)))
+    columns, rows = o.reshape(left, (n, m, k)), o.reshape(right, (n, k, p))
+    # Without anything to sum these are products of elements: as matrices, each place of the batch would be one.
+    made = o.matmul(columns, rows) if summed else o.mul(columns, rows)
     shape = (*left.shape[: len(batch) + len(only_a)], *right.shape[len(batch) + len(summed) :])
     return batch + only_a + only_b, o.reshape(made, shape)
 
