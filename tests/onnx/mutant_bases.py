@@ -195,7 +195,8 @@ def types() -> onnx.ModelProto:
 
 def trees() -> onnx.ModelProto:
     attributes = {
-        "nodes_treeids": [0, 0, 0, 1, 1, 1], "nodes_nodeids": [0, 1, 2, 0, 1, 2], "nodes_featureids": [0, 0, 0, 1, 0, 0],
+        "nodes_treeids": [0, 0, 0, 1, 1, 1], "nodes_nodeids": [0, 1, 2, 0, 1, 2],
+        "nodes_featureids": [0, 0, 0, 1, 0, 0],
         "nodes_values": [0.5, 0, 0, 1.5, 0, 0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"] * 2,
         "nodes_truenodeids": [1, 0, 0, 1, 0, 0], "nodes_falsenodeids": [2, 0, 0, 2, 0, 0],
         "target_treeids": [0, 0, 1, 1], "target_nodeids": [1, 2, 1, 2], "target_ids": [0, 0, 0, 0],
@@ -226,8 +227,8 @@ def outside() -> onnx.ModelProto:
 BASES: dict[str, Make] = {
     m.__name__: m
     for m in (
-        tiny, pictures, attention, shapes, quantized, recurrent, branches, loops, functions, sequences, texts, types, trees,
-        outside,
+        tiny, pictures, attention, shapes, quantized, recurrent, branches, loops, functions, sequences, texts, types,
+        trees, outside,
     )
 }  # fmt: skip
 
