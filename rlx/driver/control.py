@@ -3,7 +3,7 @@ the program around them; this is the same for every device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -17,11 +17,32 @@ from rlx.ir import Node, Tensor
 from rlx.ops.control_records import step_limit
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A copy that every step of a scan makes, on the device: in step i from and to places i times `*_step` bytes on."""
+
+    source: Slot
+    target: Slot
+    nbytes: int
+    source_step: int = 0
+    target_step: int = 0
+
+
 class Launches(Protocol):
-    """A built body. `launch` may return before its work is done; launches are in order, and `wait` waits for them."""
+    """Recorded work. `launch` may return before it is done; launches are in order, and `wait` waits for them."""
 
     def launch(self) -> None: ...
     def wait(self) -> None: ...
+
+
+class Built(Launches, Protocol):
+    """A built body."""
+
+    def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> Launches | None:
+        """All steps of a scan as one launch, the copies of rows included; it ends with this. None where it must be
+        launched step by step."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -31,7 +52,7 @@ class Body:
 
     planned: BodyPlan
     arena: DeviceArena
-    executable: Launches
+    executable: Built
 
     def slot(self, tensor: Tensor) -> Slot:
         return self.planned.plan.slots[tensor.id]
@@ -42,7 +63,7 @@ class Body:
 
 
 MakeArena = Callable[[MemoryPlan, Mapping[str, Buffer]], DeviceArena]
-Build = Callable[[str, BodyPlan, DeviceArena], Launches]
+Build = Callable[[str, BodyPlan, DeviceArena], Built]
 
 
 def body_plans(node: Node, plan: MemoryPlan) -> Iterator[tuple[str, BodyPlan]]:
@@ -74,7 +95,11 @@ class ControlRun:
         self._arena = arena
         try:
             for key, planned in body_plans(node, plan):
-                segments = {s.segment for s in planned.plan.slots.values() if s.segment.startswith(OUTER)}
+                slots = [
+                    *planned.plan.slots.values(),
+                    *(plan.slots[t.id].from_inside() for t in planned.program.along),
+                ]
+                segments = {s.segment for s in slots if s.segment.startswith(OUTER)}
                 around = {name: arena.buffer(name.removeprefix(OUTER)) for name in segments}
                 inner = make_arena(planned.plan, around)
                 try:
@@ -129,41 +154,51 @@ class ControlRun:
 
     def _scan(self) -> Callable[[], None]:
         body, length = self.bodies["body"], self.node.attrs["length"]
-        program, launch, wait = body.planned.program, body.executable.launch, body.executable.wait
+        program, executable = body.planned.program, body.executable
         order = range(length)[::-1] if self.node.attrs["reverse"] else range(length)
-        takes = [self._row_in(body, name, t) for name, t in program.slices.items()]
-        gives = [self._row_out(body, name, t) for name, t in program.rows.items()]
+        takes = [
+            Row(self._outside(t), at, at.nbytes, source_step=at.nbytes)
+            for t, at in ((t, body.slot(program.graph.inputs[name])) for name, t in program.slices.items())
+        ]
+        gives = [
+            Row(at, self._outside(t), at.nbytes, target_step=at.nbytes)
+            for t, at in ((t, body.slot(program.graph.outputs[name])) for name, t in program.rows.items())
+        ]
+        whole = executable.along(order, takes, gives)
+        before, after = ([_copy(body.arena, row) for row in rows if row.nbytes] for rows in (takes, gives))
 
-        def run() -> None:
+        def at_once() -> None:
+            assert whole is not None
+            whole.launch()
+            whole.wait()
+
+        def by_steps() -> None:
             for i in order:
-                for take in takes:
-                    take(i)
-                launch()
-                for give in gives:
-                    give(i)
-            wait()
+                for copy in before:
+                    copy(i)
+                executable.launch()
+                for copy in after:
+                    copy(i)
+            executable.wait()
 
-        return run
+        return by_steps if whole is None else at_once
 
-    def _row_in(self, body: Body, name: str, around: Tensor) -> Callable[[int], None]:
-        source, target = self._plan.slots[around.id], body.slot(body.planned.program.graph.inputs[name])
-        return _copy(self._arena.buffer(source.segment), source.offset, target.nbytes,
-                     body.arena.buffer(target.segment), target.offset, 0, target.nbytes)  # fmt: skip
-
-    def _row_out(self, body: Body, name: str, around: Tensor) -> Callable[[int], None]:
-        source, target = body.slot(body.planned.program.graph.outputs[name]), self._plan.slots[around.id]
-        return _copy(body.arena.buffer(source.segment), source.offset, 0,
-                     self._arena.buffer(target.segment), target.offset, source.nbytes, source.nbytes)  # fmt: skip
+    def _outside(self, t: Tensor) -> Slot:
+        """Where a tensor of the program around lies, as the body's arena has it."""
+        return self._plan.slots[t.id].from_inside()
 
 
-def _copy(
-    source: Buffer, source_offset: int, source_step: int, target: Buffer, offset: int, step: int, nbytes: int
-) -> Callable[[int], None]:
-    """A call that copies bytes for row i, on the device."""
+def _copy(arena: DeviceArena, row: Row) -> Callable[[int], None]:
+    """A call that makes the copy of step i."""
+    source, target = arena.buffer(row.source.segment), arena.buffer(row.target.segment)
 
     def copy(i: int) -> None:
-        if nbytes:
-            target.copy_from(source, source_offset + i * source_step, offset + i * step, nbytes)
+        target.copy_from(
+            source,
+            row.source.offset + i * row.source_step,
+            row.target.offset + i * row.target_step,
+            row.nbytes,
+        )
 
     return copy
 

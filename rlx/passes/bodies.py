@@ -40,6 +40,11 @@ class BodyProgram:
     slices: Mapping[str, Tensor]
     rows: Mapping[str, Tensor]
 
+    @property
+    def along(self) -> list[Tensor]:
+        """The tensors around that the steps of a scan go along."""
+        return [*self.slices.values(), *self.rows.values()]
+
 
 def body_programs(node: Node) -> Iterator[tuple[str, BodyProgram]]:
     """The programs of a control node by attribute."""

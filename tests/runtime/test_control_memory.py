@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.backends.gpu import executable
 from rlx.conformance.runner import find_run_hazards
 from rlx.errors import ArenaError, OutOfDeviceMemory, UnsupportedOp
 
@@ -192,3 +193,26 @@ def test_outputs_of_a_control_op_lie_apart_from_what_it_reads(session: rlx.Sessi
         while want.sum() < 50:
             want = want + np.abs(np.cos(feed.astype(np.float64)))
         np.testing.assert_allclose(exe.run({"x": feed})["y"], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_in_one_recording_gives_the_bits_of_its_steps(
+    session: rlx.Session, reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = rlx.Graph("rows")
+    xs, w = g.input("xs", (37, 5)), g.param("w", (5, 5))
+    step = lambda c, x: (rlx.tanh(c @ w + x), (c, rlx.cast(rlx.sum(x), "f16"), x[:0]))  # noqa: E731
+    last, ys = rlx.scan(step, rlx.zeros_like(xs[0]), xs, reverse=reverse)
+    for i, t in enumerate((last, *ys)):
+        g.output(f"y{i}", t)
+    rng = np.random.default_rng(2)
+    feed, value = {"xs": rng.standard_normal((37, 5)).astype(np.float32)}, rng.standard_normal((5, 5))
+    found = []
+    for most in (executable.MOST_STEPS, 36):
+        monkeypatch.setattr(executable, "MOST_STEPS", most)
+        with session.compile(g) as exe:
+            exe.set_param("w", value.astype(np.float32))
+            found.append(exe.run(feed))
+            assert find_run_hazards(exe) == []
+    for name, rows in found[0].items():
+        np.testing.assert_array_equal(rows, found[1][name])

@@ -36,7 +36,7 @@ from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step
 from rlx.backends.cpu.kernels import BINDERS, bind_reference
 from rlx.backends.cpu.quiet import quietly
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
-from rlx.driver.control import ControlRun, carried_copies
+from rlx.driver.control import ControlRun, Row, carried_copies
 from rlx.driver.device import Bytes
 from rlx.driver.memory import BodyPlan
 from rlx.driver.planner_views import is_alias
@@ -128,6 +128,9 @@ class CpuExecutable:
 
     def wait(self) -> None:
         """Nothing to wait for: `launch` returns when the work is done."""
+
+    def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> None:
+        """A scan goes step by step: there is nothing to gain."""
 
     def listing(self) -> list[str]:
         return [f"{node.op.name:16} {len(steps)} calls  {node.name}" for node, steps in self.node_steps]

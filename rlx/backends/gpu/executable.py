@@ -16,15 +16,27 @@ import numpy.typing as npt
 import rlx.backends.gpu
 from rlx.backends.cpu.bind import bind_node
 from rlx.backends.gpu.lowering import ARGS, SCRATCH, Lowering, kernel_name, runs_natively
-from rlx.backends.gpu.steps import ControlCall, FileKernel, Gemm, HostCall, Launch, Ref, Step, TreeKernel
+from rlx.backends.gpu.steps import (
+    ControlCall,
+    Copy,
+    FileKernel,
+    Gemm,
+    HostCall,
+    Launch,
+    Ref,
+    Step,
+    TreeKernel,
+)
 from rlx.driver import Buffer, BuildOptions, Device, DeviceArena, DeviceInfo, Dispatch, Limits, MemoryPlan
-from rlx.driver.control import ControlRun, body_plans
+from rlx.driver.control import ControlRun, Row, body_plans
 from rlx.driver.memory import BodyPlan
 from rlx.driver.planner_views import is_alias
 from rlx.errors import UnsupportedOp
 from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.ir.text import expr_text
 from rlx.passes.bodies import body_name
+
+MOST_STEPS = 8192  # of a scan in one recording: recording a step takes some 12 µs, once
 
 
 class Recorded(Protocol):
@@ -168,7 +180,9 @@ class GpuExecutable:
     ) -> None:
         self.dispatch = dispatch
         self.steps = steps
+        self._device = device
         self._arena = arena
+        self._along: Recorded | None = None
         self._owned = list(owned)
         self._pieces: list[Recorded | _HostPiece | ControlRun] = []
         self._pending: Recorded | None = None
@@ -192,7 +206,21 @@ class GpuExecutable:
     @property
     def recordings(self) -> list[tuple[Recorded, DeviceArena]]:
         """The device pieces, those of control ops' bodies included, each with the arena it is recorded over."""
-        return [(r, self._arena) for r in self.recorded] + [x for e in self._bodies() for x in e.recordings]
+        own = self.recorded + ([] if self._along is None else [self._along])
+        return [(r, self._arena) for r in own] + [x for e in self._bodies() for x in e.recordings]
+
+    def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> Recorded | None:
+        """The steps over and over in one recording, the copies of rows between them, where that is not too long."""
+        each = len(self.steps) + len(before) + len(after)
+        if not 0 < len(order) * each <= MOST_STEPS or len(self.recorded) != len(self._pieces):
+            return None
+        steps: list[Step] = []
+        for i in order:
+            steps += [_row_copy(row, i) for row in before if row.nbytes]
+            steps += self.steps
+            steps += [_row_copy(row, i) for row in after if row.nbytes]
+        self._along = self._device.record(steps, self._arena)
+        return self._along
 
     def _bodies(self) -> Iterator[GpuExecutable]:
         for piece in self._pieces:
@@ -243,9 +271,10 @@ class GpuExecutable:
 
     def close(self) -> None:
         """Frees the recordings, then the memory they refer to. Idempotent."""
-        for piece in self._pieces:
+        for piece in (*self._pieces, *([] if self._along is None else [self._along])):
             piece.close()
         self._pieces.clear()
+        self._along = None
         for buffer in self._owned:
             buffer.close()
         self._owned.clear()
@@ -263,6 +292,15 @@ def step_text(step: Step) -> str:
     if isinstance(step, Gemm):
         return f"gemm {step.m}x{step.n}x{step.k} batch {step.batch} {step.a_dtype} {step.precision}"
     return name
+
+
+def _row_copy(row: Row, i: int) -> Copy:
+    source, target = row.source, row.target
+    return Copy(
+        Ref(source.segment, source.offset + i * row.source_step, row.nbytes),
+        Ref(target.segment, target.offset + i * row.target_step, row.nbytes),
+        f"row {i}",
+    )
 
 
 def _cut(steps: Sequence[Step]) -> list[Sequence[Step] | HostCall | ControlCall]:
