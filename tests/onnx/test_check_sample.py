@@ -1,0 +1,44 @@
+"""Every thirtieth of onnx's node cases, node by node against the float64 reference: what `rlx check` says of them."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+import rlx
+from rlx.conformance.compare import check_nodes
+from rlx.errors import UnsupportedOp
+from rlx.runtime import Session
+
+# A bidirectional GRU with zero inputs: 1 - sigmoid(22) is 0 in f32, and 2.8e-10 in the reference.
+MAGNIFIES = {"test_gru_bidirectional"}
+
+
+def test_no_node_of_the_sample_strays(device: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # making the cases overflows on purpose
+        from onnx.backend.test.loader import load_model_tests
+
+        cases = sorted(load_model_tests(kind="node"), key=lambda case: case.name)[::30]
+    session, compared, strays = Session(device), 0, []
+    for case in cases:
+        try:
+            loaded = rlx.onnx.load(case.model)
+        except UnsupportedOp:
+            continue
+        given = [
+            numpy_helper.to_array(v) if isinstance(v, onnx.TensorProto) else v for v in case.data_sets[0][0]
+        ]
+        with loaded, np.errstate(all="ignore"):
+            built = loaded.built(dict(zip((i.name for i in loaded.inputs), given, strict=False)))
+            with session.compile(built.graph, planner="bump") as exe:
+                exe.set_params(built.weights)
+                found = check_nodes(exe, built.feeds, built.weights)
+                exe.weights.close()
+        compared += len(found)
+        if case.name not in MAGNIFIES:
+            strays += [f"{case.name}: {d.tensor.node.name}" for d in found if not d.ok]
+    assert strays == [] and len(cases) > 50 and compared > 80
