@@ -41,8 +41,8 @@ SWEEPS: dict[tuple[int, int], dict[str, Wish]] = {
             for cuts in (1, 2, 4, 8)
         },
         "attention in tiles": ({}, {"way": "tiles"}),
-        "attention of 4 rows a group": ({}, {"rows": 4}),
-        "attention of 2 rows a group": ({}, {"rows": 2}),
+        "attention of few queries, 8 rows a group": ({}, {"way": "decode"}),
+        "attention of few queries, 2 rows a group": ({}, {"way": "decode", "rows": 2}),
         "attention by matrices": ({}, {"way": "matrix"}),
     },
     (32, 128): {

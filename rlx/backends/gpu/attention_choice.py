@@ -15,7 +15,8 @@ from rlx.dtypes import DType, bf16, f16, f32
 
 Way = Literal["tiles", "decode", "matrix"]
 
-FEW_QUERIES = 16  # up to so many queries of a head, reading the keys is what takes the time
+FEW_QUERIES = 16  # up to so many queries of a head, reading the keys is what takes the time,
+_FEW_KEYS = 64  # unless there are no more of them than a tile holds, which a group makes sooner
 UNITS = 132  # multiprocessors of the device that the sizes were chosen on
 _GROUPS = 4 * UNITS  # that many groups keep the memory busy
 _LEAST_KEYS = 128  # in a part: fewer, and adding up the parts costs more than it saves
@@ -105,10 +106,11 @@ def shape_for(count: int, sq: int, d: int, opaque: bool, shared_bytes: int, term
     return next((s for s in shapes if s.shared_bytes(d) <= shared_bytes), None)
 
 
-def decodes(sq: int) -> bool:
+def decodes(sq: int, sk: int) -> bool:
     """Whether the kernel for few queries makes it."""
     way = forced().way
-    return sq <= FEW_QUERIES if way is None else way == "decode"
+    few = sq == 1 or (sq <= FEW_QUERIES and sk > _FEW_KEYS)
+    return few if way is None else way == "decode"
 
 
 def rows_for(mine: int, d: int) -> int:

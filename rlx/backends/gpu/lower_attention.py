@@ -120,7 +120,7 @@ def lower_attention(ctx: Lowering, node: Node) -> None:
     refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (q, k, v)]
     problem = problem_of(ctx, node, q, k, node.inputs[3:])
     aligned = int(problem.d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
-    if decodes(problem.sq) and problem.sk:
+    if decodes(problem.sq, problem.sk) and problem.sk:
         _decode(ctx, problem, refs, ctx.ref(y), stored, aligned)
         return
     if _matrix(ctx, problem, refs, ctx.ref(y), stored):

@@ -12,16 +12,6 @@
 #define UNITS(n)                     \
     extern __shared__ uint4 units[]; \
     extern "C" __device__ unsigned int rlx_dynamic_shared = (n) * 16u;
-RLX_FN float rlx_exp2(const float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-RLX_FN float rlx_quick_recip(const float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 RLX_FN uint two_halves_f16(const float x, const float y) {
     uint w;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(y), "f"(x));
@@ -29,8 +19,8 @@ RLX_FN uint two_halves_f16(const float x, const float y) {
 }
 #define two_halves_bf16(x, y) pair_bits_bf16(x, y)
 #define two_halves(x, y) RLX_JOIN(two_halves_, MATRIX)(x, y)
-#define EXP2(x) rlx_exp2(x)
-#define QUICK_RECIP(x) rlx_quick_recip(x)
+#define EXP2(x) RLX_QUICK_EXP2(x)
+#define QUICK_RECIP(x) RLX_QUICK_RECIP(x)
 #define WARP_MEET __syncwarp()
 #endif
 // units[to] = unit i of p, or zero: `there` or not, without a branch.
