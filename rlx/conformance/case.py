@@ -18,7 +18,7 @@ from rlx.conformance import domains
 from rlx.conformance.oracle import evaluate
 from rlx.conformance.terms import term_scale
 from rlx.conformance.tolerances import Tolerance, Verdict, compare
-from rlx.dtypes import DType
+from rlx.dtypes import DType, f64
 from rlx.ir import Attrs, Graph
 
 Array = npt.NDArray[Any]
@@ -49,6 +49,11 @@ class Case:
     @property
     def id(self) -> str:
         return f"{self.op}-{self.name}"
+
+    @property
+    def doubles(self) -> bool:
+        """Whether an input is f64, in which GPUs write some ops with others."""
+        return any(s.dtype == f64 for s in self.inputs)
 
     def arrays(self) -> list[Array]:
         """The input arrays, in the inputs' dtypes."""

@@ -15,7 +15,6 @@ import pytest
 import rlx.backends.gpu
 from rlx.backends.gpu.product_choice import forcing
 from rlx.conformance.case import cases_of
-from rlx.dtypes import f64
 from tests.gpu import cuda_host
 from tests.gpu.lowered import Array, close, run
 from tests.gpu.test_kernels_attention import _want as attention
@@ -242,6 +241,6 @@ def test_order_of_f64() -> None:
 )
 def test_conformance_cases_of_f64(op: str) -> None:
     """The CUDA text of what has no test of its own above."""
-    for case in [c for c in cases_of(op) if any(s.dtype == f64 for s in c.inputs)][:3]:
+    for case in [c for c in cases_of(op) if c.doubles][:3]:
         verdict = case.check({"y0": cuda(op, *case.arrays(), **case.attrs)}, subnormals=False)
         assert verdict.ok, f"{case.id}: {verdict.message}"

@@ -14,7 +14,7 @@ from rlx import dtypes
 from rlx.backends.gpu.executable import lower_graph
 from rlx.backends.gpu.lowering import runs_natively
 from rlx.backends.gpu.steps import HostCall
-from rlx.conformance.case import Case, cases_of
+from rlx.conformance.case import cases_of
 from rlx.conformance.ops_page import KINDS
 from rlx.driver import DeviceInfo, Dispatch, Limits, plan
 from rlx.driver.device import Support
@@ -58,7 +58,7 @@ def test_every_case_is_launches(op: str) -> None:
     cases = cases_of(op)
     assert cases
     for case in cases:
-        if _takes_f64(case):
+        if case.doubles:
             continue  # some of these are written with other ops: see below
         graph = case.graph()
         nothing = all(t.size == 0 for t in graph.outputs.values())
@@ -108,7 +108,7 @@ def _how(graph: Graph, features: frozenset[str]) -> str:
 def test_f64_is_computed_on_the_device() -> None:
     """By kernels of its own or in pieces that have them: nothing is left to the host."""
     for op in OPS:
-        for graph in [*_retyped(op, dtypes.f64), *(c.graph() for c in cases_of(op) if _takes_f64(c))]:
+        for graph in [*_retyped(op, dtypes.f64), *(c.graph() for c in cases_of(op) if c.doubles)]:
             for kind, words in FEATURES.items():
                 assert _how(graph, words) != "host", (op, kind)
 
@@ -123,7 +123,3 @@ def test_without_f64_it_is_computed_on_the_host_and_said_to_be() -> None:
                     found["host" if how == "host" else "native"].add(op)
     assert found["native"] - F64_MOVED == set()
     assert not found["native"] & found["host"]
-
-
-def _takes_f64(case: Case) -> bool:
-    return any(s.dtype == dtypes.f64 for s in case.inputs)

