@@ -149,7 +149,11 @@ def _explain(device: str, first: NodeDistance) -> None:
             f"  nmse {d.nmse:.2e} (at most {nmse:.0e}), largest error {d.error:.2e} (at most {relative * d.scale:.2e}) "
             f"where the largest value is {d.scale:.2e}"
         )
-    if own is not None and first.own_ok:
+    if first.narrow:
+        print(
+            "  in its own precision its result is right: numbers that nearly cancel, or a rounding, within the node"
+        )
+    elif own is not None and first.own_ok:
         print("  for what it read its result is right: it magnifies small errors of the nodes before it")
     elif own is not None and own.specials:
         print(f"  beside the reference of what it read: nmse {own.nmse:.2e}, so the error is its own")

@@ -61,13 +61,15 @@ class NodeDistance:
 
     `own` is how far a tensor beyond the limits is from the reference of what its node really read: the node's own part
     in it. Where a result jumps (integers, comparisons, roundings) it counts as right when that is: it may fall on
-    either side of what is equal but for the last bit.
+    either side of what is equal but for the last bit. `narrow`: only what an elementwise node computes within, in its
+    own precision, makes it so.
     """
 
     tensor: Tensor
     distance: Distance
     limits: tuple[float, float]
     own: Distance | None = None
+    narrow: bool = False
 
     @property
     def ok(self) -> bool:
@@ -152,12 +154,14 @@ def _judge(
     node = tensor.node
     read = [values[t.id] if t.node.op.leaf else _wide(compiled.value(t)) for t in node.inputs]
     own = apply_reference(node, read, upcast=True)[tensor.index]
+    exact = apart = distance(got, own)
     if node.op.name == "fused" or node.op.expr is not None:
         # A tree that rounds may do so to what its own precision makes of the numbers before.
         narrow = [a.astype(t.dtype.np) for a, t in zip(read, node.inputs, strict=True)]
         plain = np.asarray(apply_reference(node, narrow, upcast=False)[tensor.index])
-        own = np.where(_apart(got, plain) < _apart(got, own), plain.astype(own.dtype), own)
-    return NodeDistance(tensor, far, limits, distance(got, own))
+        apart = distance(got, np.where(_apart(got, plain) < _apart(got, own), plain.astype(own.dtype), own))
+    narrow = apart.within(*limits) and not exact.within(*limits)
+    return NodeDistance(tensor, far, limits, apart, narrow)
 
 
 def _apart(a: Array, b: Array) -> Array:

@@ -78,6 +78,16 @@ def test_a_node_that_magnifies_what_came_before_is_not_blamed(rlx: Rlx, tmp_path
     assert ran.out.rstrip().endswith("it magnifies small errors of the nodes before it")
 
 
+def test_a_node_in_which_numbers_cancel_is_not_blamed(rlx: Rlx, tmp_path: Path, device: str) -> None:
+    """1 - sigmoid(22) is 0 in f32, 2.8e-10 in the reference."""
+    nodes = [node("Sigmoid", "x", "s", name="gate"), node("Sub", "one s", "y", name="rest")]
+    file = save(tmp_path, model(nodes, {"x": [4]}, {"y": [4]}, {"one": np.float32(1)}))
+    np.save(tmp_path / "x.npy", np.full(4, 22, np.float32))
+    ran = rlx("check", file, "--device", device, "--input", f"x={tmp_path / 'x.npy'}")
+    assert ran.status == 1 and "the first node that strays: gate+rest\n" in ran.out
+    assert "in its own precision its result is right" in ran.out
+
+
 def test_integers_that_round_the_other_way_are_right(rlx: Rlx, tmp_path: Path, device: str) -> None:
     """Sums near a half are rounded up by one and down by the other; what follows is judged by what was read."""
     rng = np.random.default_rng(8)
