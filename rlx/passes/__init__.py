@@ -14,6 +14,7 @@ from rlx.passes.fuse import fuse_epilogues as fuse_epilogues
 from rlx.passes.fuse import fuse_regions as fuse_regions
 from rlx.passes.fuse_heads import fuse_heads as fuse_heads
 from rlx.passes.fuse_norm import fuse_norms as fuse_norms
+from rlx.passes.hoist import hoist as hoist
 from rlx.passes.isolate import isolate_results as isolate_results
 from rlx.passes.legalize import PassReport as PassReport
 from rlx.passes.legalize import legalize as legalize
@@ -38,8 +39,8 @@ def optimize(
 
     `support` says what the device has kernels for. `fuse=False` runs the graph as written: only what the device needs
     is done (decomposing ops without a kernel, copying states that are results). Bodies of control ops get the same, and
-    their nodes stand in the report behind the control node's name. `verify` checks the graph after each
-    pass (None: where RLX_DEBUG is set).
+    their nodes stand in the report behind the control node's name. `verify` checks the graph after each pass (None:
+    where RLX_DEBUG is set).
 
     Raises: UnsupportedOp when `fallback` is "error" and a node has neither a kernel nor a decomposition.
     """
@@ -55,7 +56,7 @@ def optimize(
         counts.append((name, len(graph.nodes)))
 
     if fuse:
-        stage("simplify", simplify)
+        stage("simplify", lambda g: hoist(simplify(g)))
         stage("sink_casts", lambda g: sink_casts(g, support))
     graph, report = legalize(graph, support, fallback)
     if verify:

@@ -118,7 +118,7 @@ def test_memory_is_refused_for_what_only_a_body_needs(session: rlx.Session) -> N
 def test_the_report_lists_what_is_inside(session: rlx.Session) -> None:
     g = rlx.Graph("report")
     x = g.input("x", (8,))
-    branch = lambda t: rlx.scan(lambda c, row: (rlx.sin(c) * row, rlx.softmax(x)), t[0], t)[1]  # noqa: E731
+    branch = lambda t: rlx.scan(lambda c, row: (rlx.sin(c) * row, rlx.softmax(c + x)), t[0], t)[1]  # noqa: E731
     g.output("y", rlx.cond(rlx.sum(x) > 0, branch, lambda t: rlx.exp(rlx.stack([x] * 8)), x))
     with session.compile(g) as exe:
         entries = {(d.op, d.how): d.node for d in exe.report()}

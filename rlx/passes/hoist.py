@@ -1,0 +1,69 @@
+"""hoist: what every step of a loop would compute alike is computed once, before the loop."""
+
+from __future__ import annotations
+
+from rlx.ir import Graph, Node, Tensor, bodies, rebuild
+
+_LARGE = 1 << 20  # bytes; a value larger than this and than what it is made of stays where it is used
+
+
+def hoist(graph: Graph) -> Graph:
+    """Moves nodes that depend on captures alone out of the bodies of while_loop and scan, from the innermost out, and
+    drops captures that nothing reads any more.
+
+    Ops have no effects but their results, so it does no harm where the loop makes no step. Broadcasts stay: they are
+    cheaper to read as such.
+    """
+    if not any(bodies(node) for node in graph.nodes):
+        return graph
+
+    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        inner = {key: hoist(body) for key, body in bodies(node).items()}
+        if not inner:
+            return None
+        if node.op.name != "cond":
+            inner["body"], inputs = _emptied(new, inner["body"], inputs)
+        return new.add(node.op, inputs, {**node.attrs, **inner}, node.label)
+
+    return rebuild(graph, rewrite)[0]
+
+
+def _emptied(new: Graph, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Graph, tuple[Tensor, ...]]:
+    """The body without its invariant nodes, which go to `new`, and the node's inputs with their results captured."""
+    first = len(inputs) - len(body.params)
+    outside = {t.id: x for t, x in zip(body.params.values(), inputs[first:], strict=True)}
+    moved: set[int] = set()
+    for node in body.nodes:
+        if node.op.leaf or bodies(node) or node.op.name == "expand" or _grows(node):
+            continue
+        given = [
+            t for t in node.inputs if t.node.op.name != "constant"
+        ]  # none: folded, or too large for that
+        if not given or any(t.id not in outside for t in given):
+            continue
+        ins = [outside[t.id] if t.id in outside else _copied(new, t) for t in node.inputs]
+        made = new.add(node.op, ins, node.attrs, node.label)
+        outside.update(zip((t.id for t in node.outputs), made, strict=True))
+        moved.add(id(node))
+    read = {t.id for node in body.nodes if id(node) not in moved for t in node.inputs}
+    read |= {t.id for t in body.outputs.values()}
+    captured = [t for t in body.tensors() if t.id in outside and t.id in read]
+
+    fresh = Graph(body.name)
+    at = {t.id: fresh.input(name, t.shape, t.dtype) for name, t in body.inputs.items()}
+    at.update({t.id: fresh.param(f"k{i}", t.shape, t.dtype) for i, t in enumerate(captured)})
+    for node in body.nodes:
+        if id(node) not in moved and node.op.name not in ("input", "param"):
+            outs = fresh.add(node.op, [at[t.id] for t in node.inputs], node.attrs, node.label)
+            at.update(zip((t.id for t in node.outputs), outs, strict=True))
+    fresh.outputs = {name: at[t.id] for name, t in body.outputs.items()}
+    return fresh, (*inputs[:first], *(outside[t.id] for t in captured))
+
+
+def _grows(node: Node) -> bool:
+    made = sum(t.type.nbytes for t in node.outputs)
+    return made > _LARGE and made > sum({t.id: t.type.nbytes for t in node.inputs}.values())
+
+
+def _copied(new: Graph, constant: Tensor) -> Tensor:
+    return new.add(constant.node.op, (), constant.node.attrs, constant.node.label)[0]
