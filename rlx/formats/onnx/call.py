@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import ModelFormatError, UnsupportedOp
+from rlx.formats.onnx.draws import Draw, Draws
 from rlx.formats.onnx.elements import NAMES, Array, ElementType, carrier
 from rlx.formats.onnx.words import Words, as_array
 from rlx.ir import Graph, Tensor
@@ -60,7 +61,8 @@ Held = Value | Series | Maybe
 class NeedsValues(Exception):
     """The shape of something depends on the values of these graph inputs: a request, answered by building again.
 
-    With `local` it depends on what only a step of a compiled loop knows, which no building again can answer.
+    With `local` it depends on what only a step of a compiled loop knows, or on random numbers, which no building again
+    can answer.
     """
 
     def __init__(self, names: frozenset[str], what: str, local: bool = False) -> None:
@@ -80,6 +82,7 @@ class Known:
 
     def __init__(self) -> None:
         self.words = Words()
+        self.draws = Draws()
         self.steps = 1
         self._values: dict[tuple[Graph, int], Array] = {}
 
@@ -121,7 +124,7 @@ class Known:
             if (top.graph, top.id) in self._values:
                 continue
             if top.node.op.name == "input":
-                if isinstance(top.graph, TracedBody):
+                if isinstance(top.graph, TracedBody) or top.node.attrs["name"] in self.draws.wanted:
                     local = True
                 else:
                     names.add(top.node.attrs["name"])
@@ -231,6 +234,13 @@ class Call:
         if array.size != 1:
             raise ModelFormatError(f"{self.where}: input {i} has {array.size} elements; expected one")
         return array.reshape(-1)[0].item()
+
+    def draw(self, shape: Sequence[builtins.int], dtype: ElementType, normal: bool = False) -> Tensor:
+        """Random numbers, new in every run: normal ones, or uniform ones from 0 up to 1; f64 for `dtype` double, else
+        f32. The attribute `seed` starts them."""
+        wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+        seed = self.attrs.get("seed")
+        return self.known_values.draws.add(self.graph, Draw(tuple(shape), wide, normal, seed), self.where)
 
     # -- attributes
 

@@ -15,6 +15,7 @@ from rlx.formats.onnx import ops_movement as ops_movement
 from rlx.formats.onnx import ops_norm as ops_norm
 from rlx.formats.onnx import ops_pool as ops_pool
 from rlx.formats.onnx import ops_quant as ops_quant
+from rlx.formats.onnx import ops_random as ops_random
 from rlx.formats.onnx import ops_recurrent as ops_recurrent
 from rlx.formats.onnx import ops_reduce as ops_reduce
 from rlx.formats.onnx import ops_resize as ops_resize

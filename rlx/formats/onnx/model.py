@@ -17,6 +17,7 @@ from rlx.formats.files import shown
 from rlx.formats.onnx.build import GraphBuilder
 from rlx.formats.onnx.call import NeedsValues
 from rlx.formats.onnx.dims import bound, check_dims, shape_of, want_bound
+from rlx.formats.onnx.draws import Sampler
 from rlx.formats.onnx.elements import STRING, Array
 from rlx.formats.onnx.infos import TensorInfo as TensorInfo
 from rlx.formats.onnx.infos import fit, fits, info_of
@@ -286,7 +287,9 @@ class Model:
         graph, builder = self.build(arrays, fixed, nests)
         report("optimizing")
         graph, constants = share_weights(put_together(graph))
-        feeds = {n: builder.known.words.to_carrier(np.asarray(arrays[n])) for n in graph.inputs}
+        feeds = Sampler(builder.known.draws.wanted)()
+        for name in graph.inputs.keys() - feeds.keys():
+            feeds[name] = builder.known.words.to_carrier(np.asarray(arrays[name]))
         return Built(graph, constants, feeds, dict(fixed), builder)
 
 

@@ -106,16 +106,17 @@ def dropout_inference(c: Call) -> Result | tuple[Result, ...]:
 
 @op("Dropout", since=12)
 def dropout(c: Call) -> tuple[Result, ...]:
-    """At inference the input itself. In training mode the mask that onnx's own definition draws from the seed."""
+    """At inference the input itself. In training mode a mask: with a seed the one that onnx's definition draws."""
     ratio = float(c.known_scalar(1)) if c.has(1) else 0.5
     if not (c.has(2) and bool(c.known_scalar(2)) and ratio):
         return c.x(), o.ones_like(c.x(), "bool")
     seed = c.int("seed")
-    if seed is None or not 0 <= seed < 1 << 32 or not 0 <= ratio < 1:
-        raise c.unsupported(
-            "training mode draws random numbers; give it a seed, or export the model for inference"
-        )
-    keep = c.tensor(np.random.RandomState(seed).uniform(0.0, 1.0, c.x().shape) >= ratio)
+    if (seed is not None and not 0 <= seed < 1 << 32) or not 0 <= ratio < 1:
+        raise c.bad(f"ratio {ratio} with seed {seed}; expected a ratio from 0 up to 1 and a seed of 32 bits")
+    if seed is None:
+        keep = o.greater_equal(c.draw(c.x().shape, np.dtype(np.float32)), ratio)
+    else:
+        keep = c.tensor(np.random.RandomState(seed).uniform(0.0, 1.0, c.x().shape) >= ratio)
     return o.where(keep, o.mul(c.x(), 1 / (1 - ratio)), 0), keep
 
 

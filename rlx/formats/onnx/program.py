@@ -12,6 +12,7 @@ from rlx.driver.progress import Listener, listening, report
 from rlx.errors import ShapeError
 from rlx.formats.files import shown
 from rlx.formats.onnx.build import GraphBuilder
+from rlx.formats.onnx.draws import Sampler
 from rlx.formats.onnx.elements import STRING, Array
 from rlx.formats.onnx.nests import Nest, arrays_in, assembled, flattened
 from rlx.formats.onnx.words import Words, as_array
@@ -52,6 +53,7 @@ class Program:
         self._outputs = dict(builder.outputs)
         self._types = dict(builder.output_types)
         self._words = builder.known.words
+        self._draw = Sampler(builder.known.draws.wanted)
 
     def close(self) -> None:
         """Frees the program's memory; the weights stay with the model. Idempotent."""
@@ -65,6 +67,11 @@ class Program:
     def fixed(self) -> tuple[str, ...]:
         """The inputs whose values are compiled in, since shapes depend on them."""
         return tuple(self._fixed)
+
+    @property
+    def draws(self) -> bool:
+        """Whether each run draws random numbers of its own."""
+        return self._draw.any
 
     def run(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Runs once. Raises: GraphError, ShapeError, DTypeError; ShapeError when an input whose value was compiled in
@@ -86,7 +93,7 @@ class Program:
                 )
         # Strings that come with a run are known to it alone.
         words = Words(self._words) if any(v.dtype == STRING for v in given.values()) else self._words
-        made = self._run({n: words.to_carrier(v) for n, v in given.items()})
+        made = self._run({n: words.to_carrier(v) for n, v in given.items()} | self._draw())
         arrays = {n: words.from_carrier(made[n], dtype) for n, dtype in self._types.items()}
         return {n: assembled(nest, arrays.__getitem__) for n, nest in self._outputs.items()}
 
