@@ -61,9 +61,9 @@ def bench(
         else:
             able, feeds = _models(stack, model, device, input, dim, seed, precision, n_threads, found)
         if found:
+            facts = _facts(model, feeds, precision, n_threads, runs, warmup)
             with drawn():
                 measure(found, runs, warmup)
-            facts = _facts(model, feeds, precision, n_threads, runs, warmup)
             print("\n".join([*facts.pop("text"), "", *_table(found)]))
             if json is not None:
                 _write(json, {**facts, "results": _figures(found)})
@@ -140,7 +140,7 @@ def _facts(
         str(model),
         *(f"input {name}: {words}" for name, words in inputs.items()),
         f"precision {precision}; {threads} CPU threads; {runs} runs of each in {min(ROUNDS, runs)} turns, "
-        f"{warmup} to warm up; load before {load:.1f}",
+        f"{warmup} to warm up; the machine's load before {load:.1f}",
         ", ".join(f"{name} {version}" for name, version in versions.items()),
     ]
     return {
