@@ -280,3 +280,40 @@ def test_counted_loops_in_loops_are_limited_together() -> None:
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1 << 12), "m"))
     with rlx.onnx.load(proto) as loaded, pytest.raises(UnsupportedOp, match=r"runs 16,7\d\d,\d\d\d steps"):
         loaded.run({"v0": X}, device="cpu")
+
+
+def lstm(x: Any, w: Any, r: Any, b: Any, lengths: Any) -> tuple[Any, Any, Any]:
+    """Two directions by ONNX's equations, in float64."""
+    x, w, r, b = (a.astype(np.float64) for a in (x, w, r, b))
+    steps, batch, hidden = x.shape[0], x.shape[1], r.shape[2]
+    y, last, cells = (
+        np.zeros((steps, 2, batch, hidden)),
+        np.zeros((2, batch, hidden)),
+        np.zeros((2, batch, hidden)),
+    )
+    for k in range(2):
+        for n in range(batch):
+            h = cell = np.zeros(hidden)
+            for t in range(lengths[n])[:: -1 if k else 1]:
+                gates = w[k] @ x[t, n] + r[k] @ h + b[k, : 4 * hidden] + b[k, 4 * hidden :]
+                i, o, f = (1 / (1 + np.exp(-g)) for g in np.split(gates, 4)[:3])
+                cell = f * cell + i * np.tanh(np.split(gates, 4)[3])
+                h = y[t, k, n] = o * np.tanh(cell)
+            last[k, n], cells[k, n] = h, cell
+    return y, last, cells
+
+
+@pytest.mark.parametrize("steps", [5, 40])
+def test_a_long_sequence_is_a_scan_and_a_short_one_written_out(device: str, steps: int) -> None:
+    rng = np.random.default_rng(1)
+    shapes = {"x": (steps, 3, 4), "w": (2, 20, 4), "r": (2, 20, 5), "b": (2, 40)}
+    arrays = {n: (rng.standard_normal(s) * 0.5).astype(np.float32) for n, s in shapes.items()}
+    arrays["lens"] = np.array([steps, 1, steps - 2], np.int32)
+    proto = model(
+        [node("LSTM", "x w r b lens", "y h c", hidden_size=5, direction="bidirectional")],
+        {"x": list(shapes["x"]), "lens": ([3], TensorProto.INT32)}, {"y": None, "h": None, "c": None},
+        {n: arrays[n] for n in "wrb"},
+    )  # fmt: skip
+    wanted = lambda x, lens: lstm(x, arrays["w"], arrays["r"], arrays["b"], lens)  # noqa: E731
+    (program,), found = run(proto, device, wanted, {"x": arrays["x"], "lens": arrays["lens"]})
+    assert found == ({"scan"} if steps > 16 else set()) and program.fixed == ()

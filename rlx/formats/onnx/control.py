@@ -27,7 +27,7 @@ MAX_ITERATIONS = 1 << 11  # of a loop that is unrolled
 FEW_STEPS = 16
 FEW_NODES = 512
 MAX_STEPS = 1 << 17  # of compiled loops in one another, where they are counted before: models are untrusted
-ENDLESS = 1 << 20  # steps after which the run is ended of a loop that only its condition ends
+ENDLESS = 1 << 18  # steps after which the run is ended of a loop that only its condition ends
 Body = Callable[[Any, Sequence[Held | None]], list[Held]]
 
 

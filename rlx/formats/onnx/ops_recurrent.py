@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM, unrolled over the sequence: the length is known when the graph is built."""
+"""RNN, GRU and LSTM: short sequences are unrolled, their length being known; long ones are a scan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlx.formats.onnx.call import Call, Result
 from rlx.formats.onnx.table import op
 from rlx.ir import Tensor
 
-MAX_STEPS = 4096  # of an unrolled sequence
+FEW_STEPS = 16  # a sequence up to this length is unrolled
 Activation = Callable[[Tensor], Tensor]
 
 
@@ -108,12 +108,12 @@ def _recurrent(c: Call, gates: int, defaults: list[str], states: int, step: Step
         raise c.bad(f"X {x.shape}, W {w.shape}, R {r.shape}; expected three dimensions each")
     batch_first = bool(c.int("layout", 0))
     x = o.transpose(x, (1, 0, 2)) if batch_first else x
-    steps, batch = x.shape[:2]
+    batch = x.shape[1]
     hidden = r.shape[2]
     direction = c.str("direction", "forward")
     count = 2 if direction == "bidirectional" else 1
-    if direction not in ("forward", "reverse", "bidirectional") or steps > MAX_STEPS:
-        raise c.bad(f"direction {direction!r}, {steps} steps; expected at most {MAX_STEPS}")
+    if direction not in ("forward", "reverse", "bidirectional"):
+        raise c.bad(f"direction {direction!r}; expected forward, reverse or bidirectional")
     if w.shape != (count, gates * hidden, x.shape[2]) or r.shape != (count, gates * hidden, hidden):
         raise c.bad(
             f"X {x.shape}, W {w.shape}, R {r.shape} for {count} directions of {gates} gates do not fit"
@@ -126,7 +126,7 @@ def _recurrent(c: Call, gates: int, defaults: list[str], states: int, step: Step
         d = _direction(c, k, count, gates, hidden, defaults)
         backwards = direction == "reverse" or k == 1
         ys, ends = _run(c, x, d, [s[k] for s in initial], lengths, backwards, step)
-        results.append(o.stack(ys, 0) if ys else c.tensor(np.zeros((0, batch, hidden), x.dtype.np)))
+        results.append(ys)
         for final, end in zip(finals, ends, strict=True):
             final.append(end)
     y = o.stack(results, 1)  # (steps, directions, batch, hidden)
@@ -179,20 +179,30 @@ def _run(
     lengths: Tensor | None,
     backwards: bool,
     step: Step,
-) -> tuple[list[Tensor], list[Tensor]]:
+) -> tuple[Tensor, list[Tensor]]:
+    """The results of every step, and the last states."""
     steps = x.shape[0]
     all_x = o.matmul(x, d.w)  # every step's product at once
-    ys: list[Tensor] = []
+
+    def one(state: list[Tensor], x: Tensor, t: Tensor | int) -> tuple[list[Tensor], Tensor]:
+        new = step(c, x, d, state)
+        if lengths is None:
+            return new, new[0]
+        # Past the end of a sequence the state stays and the result is 0.
+        here = o.reshape(o.greater(lengths, t), (-1, 1))
+        return [o.where(here, n, s) for n, s in zip(new, state, strict=True)], o.where(here, new[0], 0)
+
+    if steps > FEW_STEPS:
+        numbers = None if lengths is None else c.tensor(np.arange(steps, dtype=lengths.dtype.np))
+        ends, ys = o.scan(lambda s, row: one(s, *row), state, (all_x, numbers), reverse=backwards)
+        return ys, ends
+    rows: list[Tensor] = []
     for t in reversed(range(steps)) if backwards else range(steps):
-        new = step(c, all_x[t], d, state)
-        y = new[0]
-        if lengths is not None:  # past the end of a sequence the state stays and the result is 0
-            here = o.reshape(o.greater(lengths, t), (-1, 1))
-            new = [o.where(here, n, s) for n, s in zip(new, state, strict=True)]
-            y = o.where(here, y, 0)
-        state = new
-        ys.append(y)
-    return (ys[::-1] if backwards else ys), state
+        state, y = one(state, all_x[t], t)
+        rows.append(y)
+    if not rows:
+        return c.tensor(np.zeros((0, *state[0].shape), x.dtype.np)), state
+    return o.stack(rows[::-1] if backwards else rows, 0), state
 
 
 @op("RNN", since=7)
