@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlx.errors import GraphError
 from rlx.ir.graph import TRACING, Graph, Tensor
-from rlx.ir.op import Attrs, get_op
+from rlx.ir.op import Attrs, Op, get_op
 from rlx.ir.types import TensorType
 
 if TYPE_CHECKING:
@@ -54,6 +54,13 @@ class TracedBody(Graph):
                 self.captured.append(outer)
             self._inner[outer.id] = found
         return found
+
+    def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
+        """A large constant goes to the graph all around, where it may be shared, and is captured."""
+        if record.name == "constant" and attrs["value"].nbytes > COPIED_BYTES:
+            (made,) = self.outer._append(record, ins, attrs, label)
+            return (self.reach(made, "constant"),)
+        return super()._append(record, ins, attrs, label)
 
     def around(self, capture: Tensor) -> Tensor:
         """The tensor of the outer graph that a capture, one of this body's params, stands for."""

@@ -282,6 +282,38 @@ def test_counted_loops_in_loops_are_limited_together() -> None:
         loaded.run({"v0": X}, device="cpu")
 
 
+def test_weights_of_a_body_are_shared_by_the_programs() -> None:
+    nodes = [GOES_ON, node("MatMul", "v k", "v2")]
+    proto = loop(nodes, ["v"], **M)
+    kernel = (np.eye(4) + np.arange(4)).astype(np.float32) / 8
+    many = np.tile(kernel, (300, 1))
+    first = onnx.numpy_helper.from_array(np.arange(4), "first")
+    inner = proto.graph.node[0].attribute[0].g
+    inner.initializer.append(onnx.numpy_helper.from_array(many, "many"))
+    inner.initializer.append(first)
+    inner.node.insert(0, node("Gather", "many first", "k"))
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    with rlx.onnx.load(proto) as loaded:
+        for rows in (3, 5):
+            x = np.ones((rows, 4), np.float32)
+            made = loaded.run({"v0": x, "m": np.array(3)}, device="cpu")["v9"]
+            np.testing.assert_allclose(
+                made, x @ np.linalg.matrix_power(kernel.astype(np.float64), 3), rtol=1e-5
+            )
+        one, two = (p.graph.weights for p in loaded.programs)
+        assert one is two and len(one.dtypes()) == 1
+
+
+def test_loops_over_constants_alone_run_on_the_device() -> None:
+    """Not while building, where a loop may take long."""
+    proto = loop([GOES_ON, node("Add", "v w", "v2")], ["v"])
+    for name, value in (("m", np.array(1000)), ("w", np.ones((3, 4), np.float32))):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(X, "v0"))
+    del proto.graph.input[:]
+    assert run(proto, "cpu", lambda: (X + 1000.0,), {})[1] == {"scan"}
+
+
 def lstm(x: Any, w: Any, r: Any, b: Any, lengths: Any) -> tuple[Any, Any, Any]:
     """Two directions by ONNX's equations, in float64."""
     x, w, r, b = (a.astype(np.float64) for a in (x, w, r, b))

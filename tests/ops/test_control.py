@@ -38,6 +38,19 @@ def test_small_constants_are_built_in_and_large_ones_captured() -> None:
     assert y.node.inputs[-1] is large and len(y.node.inputs) == 3
 
 
+def test_large_constants_made_inside_lie_outside() -> None:
+    g, x, _ = graph()
+    table = np.ones((2000, 3), np.float32)
+
+    def inner(c: rlx.Tensor) -> Any:
+        return rlx.cond(c[0] > 0, lambda: c + table[0], lambda: c + rlx.sum(c.graph.constant(table), 0))
+
+    y = rlx.while_loop(lambda c: rlx.all(c < 5), inner, x)
+    (large,) = (n for n in g.nodes if n.op.name == "constant" and n.output.size > 3)
+    assert y.node.inputs[-1] is large.output
+    verify(g)
+
+
 def test_python_bools_choose_at_once() -> None:
     g, x, _ = graph()
     assert rlx.cond(True, lambda t: t, lambda t: t * 2, x) is x

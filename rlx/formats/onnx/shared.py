@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.formats.onnx.elements import Array
-from rlx.ir import Graph, Node, Tensor, rebuild
+from rlx.ir import Graph, Node, Tensor, bodies, rebuild
 
 SMALL = 4096  # bytes; a constant up to this size stays in the graph, where the optimizer can read it
 _FOLD = 1 << 20  # a result may be this large, or as large as what it is made of
@@ -49,7 +49,7 @@ def _used(graph: Graph) -> set[int]:
 
 
 def _folded(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-    if not inputs or node.op.name == "expand" or any(t.node.op.name != "constant" for t in inputs):
+    if not inputs or node.op.name == "expand" or bodies(node) or any(t.node.op.name != "constant" for t in inputs):
         return None
     size = sum(t.type.nbytes for t in node.outputs)
     if size > _FOLD and size > sum(t.type.nbytes for t in inputs):
