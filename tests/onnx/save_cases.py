@@ -20,11 +20,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from rlx.conformance.case import Array, Case, all_cases
 from rlx.conformance.runner import pick, sample
-from rlx.dtypes import bf16
+from rlx.dtypes import bf16, f64
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.formats.onnx import load, to_model
 from tests.onnx.outcomes import kept, lines
@@ -47,11 +48,13 @@ class Saved:
     results: dict[str, str]
     kinds: tuple[str, ...] = ()
     message: str = ""
+    excuse: str = ""
 
     @property
     def right(self) -> bool:
-        """Whether rlx, and at least one engine that is not rlx, give what the case expects."""
-        return self.results.get("rlx") == "pass" and list(self.results.values()).count("pass") > 1
+        """Whether rlx, and where one can at least one engine that is not rlx, give what the case expects."""
+        others = [t for n, t in self.results.items() if n != "rlx"]
+        return self.results.get("rlx") == "pass" and ("pass" in others or bool(self.excuse))
 
 
 def run_reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -64,16 +67,18 @@ def run_reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[st
 
 
 def run_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """By onnxruntime on the CPU."""
+    """By onnxruntime on the CPU. Its Python interface has no bf16 arrays: these go in and come out as f32."""
     ort = importlib.import_module("onnxruntime")
     state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    names = [o.name for o in model.graph.output]
+    halves = [o.name for o in model.graph.output if o.type.tensor_type.elem_type == TensorProto.BFLOAT16]
+    wide, names = _widened(model), [o.name for o in model.graph.output]
+    given = {n: a.astype(np.float32) if a.dtype == bf16.np else a for n, a in feeds.items()}
     try:
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+        session = ort.InferenceSession(wide.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        found = dict(zip(names, session.run([o.name for o in wide.graph.output], given), strict=True))
     except (
         state.Fail,
         state.InvalidArgument,
@@ -82,6 +87,30 @@ def run_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[
         state.RuntimeException,
     ) as e:
         raise EngineError(f"{type(e).__name__}: {e}") from e
+    return {n: a.astype(bf16.np) if n in halves else a for n, a in found.items()}
+
+
+def _widened(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with bf16 inputs and outputs as f32, cast behind and in front: the same values."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for info in made.graph.input:
+        if info.type.tensor_type.elem_type == TensorProto.BFLOAT16:
+            info.type.tensor_type.elem_type = TensorProto.FLOAT
+            inside = f"{info.name}.bf16"
+            for n in made.graph.node:
+                n.input[:] = [inside if name == info.name else name for name in n.input]
+            made.graph.node.insert(
+                0, helper.make_node("Cast", [info.name], [inside], to=TensorProto.BFLOAT16)
+            )
+    for info in made.graph.output:
+        if info.type.tensor_type.elem_type == TensorProto.BFLOAT16:
+            info.type.tensor_type.elem_type = TensorProto.FLOAT
+            made.graph.node.append(
+                helper.make_node("Cast", [info.name], [f"{info.name}.f32"], to=TensorProto.FLOAT)
+            )
+            info.name = f"{info.name}.f32"
+    return made
 
 
 def run_again(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -98,6 +127,19 @@ def engines() -> dict[str, Run]:
     return found
 
 
+def excuse(case: Case) -> str:
+    """Why no other engine need give what rlx gives."""
+    open_to_all = case.op in ("max_pool", "avg_pool", "scatter", "scatter_elements")
+    if open_to_all and any(
+        a.dtype.kind in "fV" and np.isnan(a.astype(np.float64)).any() for a in case.arrays()
+    ):
+        return "ONNX says nothing of NaN here"
+    erf = case.op in ("erf", "gelu") or case.attrs.get("activation") == "gelu"
+    if erf and any(s.dtype == f64 for s in case.inputs):
+        return "the reference's erf is good to 8 digits, ONNX Runtime has none of f64"
+    return ""
+
+
 def save_case(case: Case, runs: Mapping[str, Run], opset: int) -> Saved:
     """Saves one case and has every engine run it."""
     try:
@@ -106,11 +148,8 @@ def save_case(case: Case, runs: Mapping[str, Run], opset: int) -> Saved:
         return Saved(case.id, case.op, {}, (), str(error))
     onnx.checker.check_model(model, full_check=True)
     feeds = case.feeds()
-    halves = any(s.dtype == bf16 for s in case.inputs) or any(t.dtype == bf16 for t in case.graph().results())
     results = {}
     for name, run in runs.items():
-        if name == "onnxruntime" and halves:
-            continue  # its Python interface knows no bf16 arrays
         with np.errstate(all="ignore"):
             try:
                 verdict = case.check(run(model, feeds))
@@ -118,7 +157,13 @@ def save_case(case: Case, runs: Mapping[str, Run], opset: int) -> Saved:
                 results[name] = f"{type(error).__name__}: {error}"
                 continue
         results[name] = "pass" if verdict.ok else verdict.message
-    return Saved(case.id, case.op, results, tuple(dict.fromkeys(n.op_type for n in model.graph.node)))
+    return Saved(
+        case.id,
+        case.op,
+        results,
+        excuse=excuse(case),
+        kinds=tuple(dict.fromkeys(n.op_type for n in model.graph.node)),
+    )
 
 
 def read(file: Path) -> dict[str, Saved]:

@@ -25,11 +25,9 @@ RUNS = engines()
 @pytest.mark.parametrize("op", OPS)
 def test_cases_mean_the_same_elsewhere(op: str) -> None:
     """Saved, checked in full, run by rlx again, and by at least one engine that is not rlx."""
-    for case in sample([c for c in all_cases() if c.op == op], 2):
+    for case in sample([c for c in all_cases() if c.op == op], 3):
         saved = save_case(case, RUNS, 21)
-        others = {n: t for n, t in saved.results.items() if n != "rlx"}
-        assert saved.results.get("rlx") == "pass", f"{case.id}: {saved.message or saved.results['rlx']}"
-        assert "pass" in others.values(), f"{case.id}: {others}"
+        assert saved.right, f"{case.id}: {saved.message or saved.results}"
 
 
 def test_every_op_can_be_saved() -> None:

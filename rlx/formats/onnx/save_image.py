@@ -201,7 +201,7 @@ def avg_pool(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 def _by_operator(t: Tensor, a: Attrs) -> bool:
     """Whether Resize is sure to look at the same elements: it works out places in f32."""
-    if t.ndim != 4 or a["sizes"][:2] != t.shape[:2] or not t.dtype.is_float:
+    if t.ndim != 4 or a["sizes"][:2] != t.shape[:2] or not t.dtype.is_float or t.dtype == f64:
         return False
     if not all(s == size / n for n, size, s in zip(t.shape, a["sizes"], a["scales"], strict=True)):
         return False

@@ -108,10 +108,10 @@ def _trunc(d: Draft, x: Value) -> Value:
 
 
 def _expm1(d: Draft, x: Value) -> Value:
-    """(e - 1)·x / log e for e = exp(x) (Kahan): what rounding did to e cancels."""
+    """(e - 1)·(x / log e) for e = exp(x) (Kahan): what rounding did to e cancels."""
     e = d.op("Exp", x)
     less = d.op("Sub", e, d.like(1.0, x))
-    y = d.op("Div", d.op("Mul", less, x), d.op("Log", e))
+    y = d.op("Mul", less, d.op("Div", x, d.op("Log", e)))
     tiny = d.compare("Equal", less, d.like(0.0, x))
     # Where e is 0 or infinite, e - 1 is the answer.
     end = d.op("Or", d.compare("Equal", less, d.like(-1.0, x)), d.compare("Equal", e, d.like(math.inf, x)))
@@ -119,17 +119,22 @@ def _expm1(d: Draft, x: Value) -> Value:
 
 
 def _log1p(d: Draft, x: Value) -> Value:
-    """log(u)·x / (u - 1) for u = 1 + x (Kahan)."""
+    """log(u)·(x / (u - 1)) for u = 1 + x (Kahan)."""
     u = d.op("Add", x, d.like(1.0, x))
     less = d.op("Sub", u, d.like(1.0, x))
-    log = d.op("Log", u)
-    y = d.op("Div", d.op("Mul", log, x), less)
+    y = d.op("Mul", d.op("Log", u), d.op("Div", x, less))
     end = d.compare("Equal", x, d.like(math.inf, x))
     return d.where(d.compare("Equal", less, d.like(0.0, x)), x, d.where(end, x, y))
 
 
 def _cbrt(d: Draft, x: Value) -> Value:
-    root = d.op("Pow", d.op("Abs", x), d.like(1 / 3, x))
+    """|x| to the power 1/3, and a step of Newton's: the f64 nearest to 1/3 is not near enough for large powers."""
+    size = d.op("Abs", x)
+    root = d.op("Pow", size, d.like(1 / 3, x))
+    away = d.op("Sub", root, d.op("Div", size, d.op("Mul", root, root)))
+    better = d.op("Sub", root, d.op("Div", away, d.like(3.0, x)))
+    end = d.op("Or", d.compare("Equal", root, d.like(0.0, x)), d.compare("Equal", root, d.like(math.inf, x)))
+    root = d.where(end, root, better)
     return d.where(d.compare("Less", x, d.like(0.0, x)), d.op("Neg", root), root)
 
 
