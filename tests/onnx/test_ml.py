@@ -264,6 +264,31 @@ def test_small_ones() -> None:
     assert np.allclose(run(top, x, F32, F32), x / [[3], [6]])
 
 
+def test_probabilities_by_name(device: str) -> None:
+    """What converters of scikit-learn put behind a classifier."""
+    keys = {"string": ["u", "v"], "int64": [3, 4]}
+    for kind, names in keys.items():
+        attribute = {"classlabels_strings" if kind == "string" else "classlabels_int64s": names}
+        proto = ml(
+            [node("Softmax", "x", "p"), node("ZipMap", "p", "y", domain=ML, **attribute)], {"x": ["n", 2]}, {}
+        )
+        key = TEXT if kind == "string" else I64
+        of_rows = helper.make_map_type_proto(key, helper.make_tensor_type_proto(F32, []))
+        proto.graph.output.append(helper.make_value_info("y", helper.make_sequence_type_proto(of_rows)))
+        loaded = rlx.onnx.load(proto)
+        assert loaded.outputs[0].type == f"seq(map({kind},tensor(float)))"
+        got = loaded.run({"x": np.float32([[0, 0], [0, np.log(3)]])}, device=device)["y"]
+        assert [list(row) for row in got] == [names, names]
+        assert np.allclose([list(row.values()) for row in got], [[0.5, 0.5], [0.25, 0.75]])
+        proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
+        with pytest.raises(ModelFormatError, match="2 keys for"):
+            rlx.onnx.load(proto).run({"x": np.zeros((1, 3), np.float32)}, device=device)
+    proto.graph.input[0].CopyFrom(proto.graph.output[0])
+    proto.graph.input[0].name = "x"
+    with pytest.raises(UnsupportedOp, match="'x': is a map"):
+        rlx.onnx.load(proto)
+
+
 def tree(**changes: Any) -> Any:
     given = {
         "nodes_treeids": [0] * 3, "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0] * 3, "nodes_values": [0.0] * 3,

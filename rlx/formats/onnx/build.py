@@ -11,7 +11,7 @@ import onnx
 from rlx.driver.progress import report
 from rlx.errors import ModelFormatError, RlxError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.formats.onnx.call import Call, Held, Known, Maybe, Result, Series, Value, WriteOut, constant
+from rlx.formats.onnx.call import Call, Held, Known, Result, Value, WriteOut, constant
 from rlx.formats.onnx.control import CONTROL, build_control
 from rlx.formats.onnx.elements import STRING, Array, ElementType, carried, carrier, wrapped
 from rlx.formats.onnx.infos import info_of
@@ -166,7 +166,7 @@ class GraphBuilder:
                 body, inputs, protos, node, scope, {**imports, **opsets(body.opset_import, where)}, depth
             )
             return
-        single = made is None or isinstance(made, Tensor | Value | Series | Maybe)
+        single = made is None or isinstance(made, Tensor | Held)
         results: Sequence[Any] = [made] if single else list(made)  # type: ignore[arg-type]
         for i, name in enumerate(node.output):
             if name:

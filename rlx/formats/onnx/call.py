@@ -11,7 +11,7 @@ import numpy as np
 
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.onnx.draws import Draw, Draws
-from rlx.formats.onnx.elements import NAMES, Array, ElementType, carrier
+from rlx.formats.onnx.elements import NAMES, STRING, Array, ElementType, carrier
 from rlx.formats.onnx.words import Words, as_array
 from rlx.ir import Graph, Tensor
 from rlx.ir.body import TracedBody
@@ -55,7 +55,19 @@ class Maybe:
         return f"optional({self.element})"
 
 
-Held = Value | Series | Maybe
+@dataclass(frozen=True, slots=True)
+class Maps:
+    """A sequence of maps with the same keys, strings or integers: a row of numbers for each."""
+
+    keys: Array
+    rows: Value
+
+    @property
+    def kind(self) -> str:
+        return f"seq(map({'string' if self.keys.dtype == STRING else 'int64'},{self.rows.kind}))"
+
+
+Held = Value | Series | Maybe | Maps
 
 
 class NeedsValues(Exception):

@@ -72,6 +72,11 @@ def element_name(code: int) -> str:
     return str(known.get(code, f"number {code}"))
 
 
+def key_name(code: int) -> str:
+    """The name of a map's type of keys."""
+    return element_name(code).lower()
+
+
 def element(code: int, what: str) -> ElementType:
     """The NumPy dtype of an element type. Raises: UnsupportedOp for one that rlx does not compute with."""
     if code not in ELEMENTS:

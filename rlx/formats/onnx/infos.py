@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx.errors import DTypeError, ModelFormatError, ShapeError
 from rlx.formats.files import shown
-from rlx.formats.onnx.elements import NAMES, STRING, Array, ElementType
+from rlx.formats.onnx.elements import NAMES, STRING, Array, ElementType, key_name
 from rlx.formats.onnx.schemas import declared_type
 from rlx.formats.onnx.words import as_array, check_strings
 
@@ -25,34 +25,40 @@ class TensorInfo:
     """An input or output: its name, element type and dims, each an int, a symbol, or None where nothing is known.
 
     `shape` is None when the model says nothing; `type` is ONNX's word for the whole type. `around` is what is around
-    the tensor, the outermost first: ("seq",) takes and gives a list of arrays, ("optional",) an array or None.
+    the tensor, the outermost first: ("seq",) takes and gives a list of arrays, ("optional",) an array or
+    None. With `keys` it is a dict instead of an array, which only outputs can be.
     """
 
     name: str
     dtype: ElementType | None
     shape: tuple[Dim, ...] | None
     around: tuple[Around, ...] = ()
+    keys: str = ""
 
     @property
     def type(self) -> str:
         made = NAMES[self.dtype] if self.dtype is not None else "tensor"
+        made = f"map({self.keys},{made})" if self.keys else made
         for word in reversed(self.around):
             made = f"{word}({made})"
         return made
 
 
-def info_of(info: Any) -> TensorInfo:
-    """What a ValueInfoProto declares. Raises: ModelFormatError, UnsupportedOp."""
+def info_of(info: Any, fed: bool = False) -> TensorInfo:
+    """What a ValueInfoProto declares; `fed` means an input. Raises: ModelFormatError, UnsupportedOp."""
     proto, around = info.type, []
     while (kind := proto.WhichOneof("value")) in ("sequence_type", "optional_type"):
         around.append(kind)
         proto = getattr(proto, kind).elem_type
         if len(around) > MAX_NESTING:
             raise ModelFormatError(f"{shown(info.name)}: its type is nested more than {MAX_NESTING} deep")
+    keys = ""
+    if kind == "map_type" and not fed:
+        keys, proto = key_name(proto.map_type.key_type), proto.map_type.value_type
     dtype, dims = declared_type(proto, shown(info.name))
     words: dict[str, Around] = {"sequence_type": "seq", "optional_type": "optional"}
     return TensorInfo(
-        info.name, dtype, None if dims is None else tuple(dims), tuple(words[k] for k in around)
+        info.name, dtype, None if dims is None else tuple(dims), tuple(words[k] for k in around), keys
     )
 
 

@@ -80,7 +80,7 @@ class Model:
         for done, i in enumerate(graph.initializer):
             report("reading", done, len(graph.initializer))
             self._initializers[i.name] = to_array(i, f"initializer {shown(i.name)}", self._folder)
-        self._declared = {i.name: info_of(i) for i in graph.input}
+        self._declared = {i.name: info_of(i, fed=True) for i in graph.input}
 
     def run(
         self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32"

@@ -1,21 +1,32 @@
 """Sequences and optionals: lists and None on the caller's side, named tensors on the program's.
 
-A nest is what an input or output is made of: the name of a tensor, a list of nests, or None. ONNX's words for types,
+A nest is what an input or output is made of: the name of a tensor, a list of nests, None, or, of outputs, rows of a
+tensor with a name for each column, which become a list of dicts. ONNX's words for types,
 `optional(seq(tensor(float)))` for example, say which of them a model means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 
-from rlx.formats.onnx.call import Held, Maybe, Series, Value
-from rlx.formats.onnx.elements import CODES, ELEMENTS, NAMES, Array, ElementType
+from rlx.formats.onnx.call import Held, Maps, Maybe, Series, Value
+from rlx.formats.onnx.elements import CODES, ELEMENTS, NAMES, Array, ElementType, key_name
 from rlx.formats.onnx.words import as_array
 
-Nest = Any  # str | list[Nest] | None
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A tensor of which each row is a map with these keys."""
+
+    name: str
+    keys: tuple[Any, ...]
+
+
+Nest = Any  # str | list[Nest] | None | Columns
 BY_NAME: dict[str, ElementType] = {name: dtype for dtype, name in NAMES.items()}
 
 
@@ -53,6 +64,8 @@ def assembled(nest: Nest, leaf: Callable[[str], Any]) -> Any:
     """What the caller gets: arrays, lists of them, None."""
     if nest is None:
         return None
+    if isinstance(nest, Columns):
+        return [dict(zip(nest.keys, row, strict=True)) for row in leaf(nest.name).tolist()]
     return [assembled(n, leaf) for n in nest] if isinstance(nest, list) else leaf(nest)
 
 
@@ -76,6 +89,9 @@ def nest_of(name: str, found: Held, leaf: Callable[[str, Value], None]) -> Nest:
     """The nest of an output; `leaf` is told each tensor's name."""
     if isinstance(found, Series):
         return [nest_of(f"{name}[{k}]", item, leaf) for k, item in enumerate(found.items)]
+    if isinstance(found, Maps):
+        leaf(name, found.rows)
+        return Columns(name, tuple(found.keys.tolist()))
     if isinstance(found, Maybe):
         return None if found.item is None else nest_of(name, found.item, leaf)
     leaf(name, found)
@@ -88,6 +104,9 @@ def kind_of(proto: Any) -> str | None:
     if word in ("sequence_type", "optional_type"):
         element = kind_of(getattr(proto, word).elem_type)
         return None if element is None else f"{'seq' if word == 'sequence_type' else word[:8]}({element})"
+    if word == "map_type":
+        value = kind_of(proto.map_type.value_type)
+        return None if value is None else f"map({key_name(proto.map_type.key_type)},{value})"
     if word != "tensor_type" or proto.tensor_type.elem_type not in ELEMENTS:
         return None
     return NAMES[ELEMENTS[proto.tensor_type.elem_type]]

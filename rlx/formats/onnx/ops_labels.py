@@ -10,9 +10,10 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import i32, i64
-from rlx.formats.onnx.call import Call, Result, Value
+from rlx.formats.onnx.call import Call, Maps, Result, Value
 from rlx.formats.onnx.elements import STRING, Array
 from rlx.formats.onnx.ops_fill import checked_shape
+from rlx.formats.onnx.ops_ml import labels_of
 from rlx.formats.onnx.table import ML, op
 from rlx.formats.onnx.words import as_array, strings
 from rlx.ir import Tensor
@@ -99,6 +100,15 @@ def class_encoder(c: Call) -> Result:
 @op("CategoryMapper", domain=ML)
 def category_mapper(c: Call) -> Result:
     return _between(c, strings(c.ints("cats_strings", [])), np.asarray(c.ints("cats_int64s", []), np.int64))
+
+
+@op("ZipMap", domain=ML)
+def zip_map(c: Call) -> Result:
+    """A map for each row, of the classes' names to its numbers."""
+    v, keys = c.value(0), labels_of(c, "classlabels_int64s", "classlabels_strings")
+    if v.tensor.ndim not in (1, 2) or v.tensor.shape[-1] != len(keys):
+        raise c.bad(f"has {len(keys)} keys for {v.tensor.shape}")
+    return Maps(keys, Value(o.reshape(v.tensor, (-1, len(keys))), v.dtype))
 
 
 @op("OneHotEncoder", domain=ML)

@@ -96,7 +96,9 @@ def declared_type(proto: Any, what: str) -> tuple[np.dtype[Any] | None, list[int
     """The element type and dims a tensor's TypeProto declares; None where it does not."""
     if proto.WhichOneof("value") not in ("tensor_type", None):
         kind = proto.WhichOneof("value").removesuffix("_type")
-        raise UnsupportedOp(f"{what}: is a {kind}; only tensors, sequences and optionals are supported")
+        raise UnsupportedOp(
+            f"{what}: is a {kind}; only tensors, sequences and optionals are supported, and maps as outputs"
+        )
     tensor = proto.tensor_type
     dtype = None
     if tensor.elem_type:
