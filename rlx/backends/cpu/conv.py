@@ -101,7 +101,8 @@ class _Columns:
         self.work = 2.0 * out.size * self.terms * _NS_A_FLOP
 
     def steps(self) -> list[Step]:
-        small = self.out[:1].size <= _RESULT and (len(self.out) == 1 or self.plain)
+        one = len(self.out) == 1 and self.rows * self.groups > self.places  # columns are the lesser part then
+        small = self.out[:1].size <= _RESULT and (self.plain or one)
         return self._small() if small and self.out.dtype == self.x.dtype == F32 else self._large()
 
     def _small(self) -> list[Step]:

@@ -164,7 +164,5 @@ def _summed(start: Array, channel: int, moves: Sequence[int], weights: Array, ou
     size = start.itemsize
     strides = (channel * size, *(m * size for m in moves), size)
     seen = as_strided(start, (*weights.shape, out.shape[1]), strides)
-    if weights[0].size == 1:
-        return partial(np.multiply, seen.reshape(out.shape), weights.reshape(-1, 1), out)
     taps = _AXES[: len(moves)]
     return partial(np.einsum, f"c{taps}l,c{taps}->cl", seen, weights, out=out)
