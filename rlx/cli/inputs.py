@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import RlxError
+from rlx.formats.files import shown
 
 if TYPE_CHECKING:
     from rlx.formats.onnx.model import Model, TensorInfo
@@ -59,6 +60,8 @@ def said(value: Any) -> str:
         return (
             f"{len(value)} items" + "".join(f"; {said(v)}" for v in value[:4]) + ("; …" if value[4:] else "")
         )
+    if isinstance(value, dict):  # a row of a ZipMap
+        return shown(value)
     head = f"{value.dtype} {list(value.shape)}"
     if not value.size:
         return head

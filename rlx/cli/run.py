@@ -64,4 +64,6 @@ def _save(folder: Path, results: dict[str, Any]) -> None:
 def _leaves(label: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, list):
         return [leaf for k, item in enumerate(value) for leaf in _leaves(f"{label}.{k}", item)]
+    if isinstance(value, dict):  # a row of a ZipMap, whose keys are the model's
+        return [(label, np.array(list(value.values())))]
     return [] if value is None else [(label, value)]

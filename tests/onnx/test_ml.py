@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rlx
+from rlx.cli.inputs import said
 from rlx.errors import ModelFormatError, RlxError, UnsupportedOp
 from tests.onnx.models import I64, model, node
 
@@ -280,6 +281,7 @@ def test_probabilities_by_name(device: str) -> None:
         got = loaded.run({"x": np.float32([[0, 0], [0, np.log(3)]])}, device=device)["y"]
         assert [list(row) for row in got] == [names, names]
         assert np.allclose([list(row.values()) for row in got], [[0.5, 0.5], [0.25, 0.75]])
+        assert said(got).startswith("2 items; {")
         proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
         with pytest.raises(ModelFormatError, match="2 keys for"):
             rlx.onnx.load(proto).run({"x": np.zeros((1, 3), np.float32)}, device=device)
