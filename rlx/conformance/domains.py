@@ -87,6 +87,7 @@ _FLOATS: dict[str, Callable[[Rng, tuple[int, ...], DType], Array]] = {
     "ties": lambda rng, shape, dtype: rng.integers(-2, 3, shape).astype(np.float64),
     "offset": lambda rng, shape, dtype: rng.standard_normal(shape) + 10,
     "far": lambda rng, shape, dtype: rng.standard_normal(shape) + 1000,
+    "last_bits": lambda rng, shape, dtype: 1 + rng.integers(0, 64, shape) * float(np.finfo(dtype.np).eps),
     "zeros": lambda rng, shape, dtype: np.zeros(shape),
     "wide": _wide,
     "holes": _holes,

@@ -80,6 +80,17 @@ def _casts() -> Iterator[Case]:
             yield Case("cast", f"f64-5x67-{domain}-to-{kind}", (narrowed,), {"dtype": kind}, exact)
 
 
+def _orders() -> Iterator[Case]:
+    """Numbers that only their last bits tell apart, which lie in the lower of two words."""
+    for op, attrs in (
+        ("sort", {"axis": 1, "descending": True}),
+        ("argsort", {"axis": 1, "descending": False}),
+        ("top_k", {"axis": 1, "k": 7, "largest": True}),
+        ("argmin", {"axis": 1, "keepdims": False, "select_last_index": True}),
+    ):
+        yield Case(op, "f64-9x700-last_bits", (InputSpec((9, 700), f64, "last_bits"),), attrs, BITS)
+
+
 def cases() -> Iterator[Case]:
     of: dict[str, list[Case]] = {}
     taken: set[str] = set()
@@ -94,4 +105,4 @@ def cases() -> Iterator[Case]:
     for listed in of.values():
         made = (_doubled(case) for case in _picked(listed))
         yield from (case for case in made if case is not None and case.id not in taken)
-    yield from (case for case in _casts() if case.id not in taken)
+    yield from (case for case in (*_casts(), *_orders()) if case.id not in taken)
