@@ -4,8 +4,8 @@
 
 Each graph runs with the bump planner, where nothing is shared, and with the reuse planner, in-place results on and off,
 guard gaps between slots. Before each first run the arena is filled with bytes that are NaN in every float dtype; after
-each run every byte that belongs to no slot must still be one of them. Each program runs twice without its inputs
-being written again: they stay on the device.
+each run every byte that belongs to no slot must still be one of them; the arenas of control ops' bodies likewise. Each
+program runs twice without its inputs being written again: they stay on the device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.conformance.random_graphs import RandomGraph, random_graph
-from rlx.driver import BuildOptions, Device, MemoryPlan
+from rlx.driver import BuildOptions, Device, DeviceArena, MemoryPlan
 from rlx.driver.planner import plan as make_plan
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
@@ -107,9 +107,9 @@ def run(
         with device.arena(plan, bound) as arena:
             executable = device.build(graph, plan, arena, BuildOptions())
             try:
-                for name, nbytes in plan.segments.items():
-                    if name.startswith("arena") and nbytes:
-                        arena.buffer(name).fill(0, nbytes, FILL)
+                arenas = [arena, *executable.arenas()]
+                for held, name in _filled(arenas):
+                    held.buffer(name).fill(0, held.plan.segments[name], FILL)
                 for name, t in graph.inputs.items():
                     arena.write_bytes(t.id, made.feeds[name].astype(t.dtype.np))
                 results, stray = [], []
@@ -118,18 +118,23 @@ def run(
                     values = {f"output {n}": arena.read_bytes(t.id) for n, t in graph.outputs.items()}
                     values.update({f"state {n}": _raw(state.get(n)) for n in graph.states})
                     results.append(values)
-                    for name in plan.segments:
-                        if name.startswith("arena"):
-                            whole = np.empty(plan.segments[name], np.uint8)
-                            if whole.size:
-                                arena.buffer(name).read(0, whole)
-                            stray += astray(plan, name, whole)
+                    for held, name in _filled(arenas):
+                        whole = np.empty(held.plan.segments[name], np.uint8)
+                        held.buffer(name).read(0, whole)
+                        stray += astray(held.plan, name, whole)
                 return results, stray
             finally:
                 executable.close()
     finally:
         weights.close()
         state.close()
+
+
+def _filled(arenas: Iterable[DeviceArena]) -> list[tuple[DeviceArena, str]]:
+    """The segments that hold what a run computes, those of control ops' bodies too."""
+    return [
+        (a, n) for a in arenas for n, nbytes in a.plan.segments.items() if n.startswith("arena") and nbytes
+    ]
 
 
 def astray(plan: MemoryPlan, segment: str, content: Bytes) -> list[str]:

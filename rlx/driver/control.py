@@ -43,6 +43,7 @@ class Built(Launches, Protocol):
         launched step by step."""
         ...
 
+    def arenas(self) -> Iterator[DeviceArena]: ...
     def close(self) -> None: ...
 
 
@@ -115,6 +116,12 @@ class ControlRun:
     def launch(self) -> None:
         """Runs the node and returns when it is done. Requires: what is launched before it on the device has ended."""
         self._run()
+
+    def arenas(self) -> Iterator[DeviceArena]:
+        """The bodies' arenas, those of bodies inside them too."""
+        for body in self.bodies.values():
+            yield body.arena
+            yield from body.executable.arenas()
 
     def close(self) -> None:
         """Frees the bodies and their memory. Idempotent."""

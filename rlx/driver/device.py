@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -117,6 +117,10 @@ class Executable(Protocol):
 
     def timings(self) -> list[tuple[str, float]]:
         """Each step and its time in µs. Runs the steps again (state is updated). Requires: built with `timed`."""
+        ...
+
+    def arenas(self) -> Iterator[DeviceArena]:
+        """The arenas of control ops' bodies, at any depth."""
         ...
 
     def close(self) -> None: ...

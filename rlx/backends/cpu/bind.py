@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -131,6 +131,11 @@ class CpuExecutable:
 
     def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> None:
         """A scan goes step by step: there is nothing to gain."""
+
+    def arenas(self) -> Iterator[DeviceArena]:
+        for owned in self._owned:
+            if isinstance(owned, ControlRun):
+                yield from owned.arenas()
 
     def listing(self) -> list[str]:
         return [f"{node.op.name:16} {len(steps)} calls  {node.name}" for node, steps in self.node_steps]

@@ -229,6 +229,11 @@ class GpuExecutable:
                     b.executable for b in piece.bodies.values() if isinstance(b.executable, GpuExecutable)
                 )
 
+    def arenas(self) -> Iterator[DeviceArena]:
+        for piece in self._pieces:
+            if isinstance(piece, ControlRun):
+                yield from piece.arenas()
+
     def run(self) -> None:
         self.launch()
         self.wait()
