@@ -34,12 +34,13 @@ KINDS = {
     "vulkan (NVIDIA)": _STORAGE
     | {
         "f16", "i8", "i16", "f64", "subgroup", "scalar_layout", "memory_model", "intdot", "float_controls",
-        "float_controls_f16", "float_controls_f64", "denorm_preserve", "rte", "coopmat", "coopmat2",
+        "float_controls_f16", "float_controls_f64", "denorm_preserve", "denorm_preserve_f64", "rte", "rte_f64",
+        "coopmat", "coopmat2",
     },
     "vulkan (lavapipe)": _STORAGE
     | {
         "f16", "i8", "i16", "f64", "subgroup", "scalar_layout", "memory_model", "intdot", "float_controls",
-        "float_controls_f16", "float_controls_f64", "rte",
+        "float_controls_f16", "float_controls_f64", "rte", "rte_f64",
     },
 }  # fmt: skip
 _DTYPES = ("f32", "f16", "bf16", "f64", "i32", "i64", "i8", "u8", "bool")
@@ -164,8 +165,9 @@ def page(seen: Seen) -> str:
         "differ. The CPU runs every op natively. A device of other features may differ: `CompiledGraph.report()` tells.",
         "Dtypes are those of the cases' inputs.", "",
         "Tolerance: *bits* allows no difference; *equal* none but the sign of a zero; *ULP* counts units in the",
-        "last place of f32, + an absolute floor; *NMSE* is the squared error over the squared reference, beside it",
-        "the largest error over the largest value. f16 and bf16 results may be one ULP of their own further off.",
+        "last place of f32 (f64: of f64), + an absolute floor; *NMSE* is the squared error over the squared reference,",
+        "beside it the largest error over the largest value. f16 and bf16 results may be one ULP of their own further",
+        "off.",
         "The judge is what holds the float64 reference to account.", "",
     ]  # fmt: skip
     if seen:
