@@ -227,3 +227,63 @@ def test_a_normalization_that_divides_by_zero_stays_as_it_is() -> None:
     got = loaded.run({"x": f32(1, 4, 5, 5)})["y"]
     assert not np.isfinite(got).all()
     assert loaded.programs[-1].graph.program.nodes[-1].op.name != "conv"
+
+
+def rms(form: str) -> list[onnx.NodeProto]:
+    """x / √(mean x² + eps) · gamma, as exporters write it."""
+    square = node("Mul", "x x", "s") if form == "times itself" else node("Pow", "x two", "s")
+    tail = {
+        "reciprocal": [node("Reciprocal", "r", "q"), node("Mul", "x q", "n"), node("Mul", "gamma n", "y")],
+        "times itself": [node("Reciprocal", "r", "q"), node("Mul", "q x", "n"), node("Mul", "n gamma", "y")],
+        "one over": [node("Div", "one r", "q"), node("Mul", "x q", "n"), node("Mul", "n gamma", "y")],
+        "quotient": [node("Div", "x r", "n"), node("Mul", "n gamma", "y")],
+        "of another": [node("Div", "z r", "n"), node("Mul", "n gamma", "y")],
+    }[form]
+    mean = node("ReduceMean", "s axis", "m", keepdims=1)
+    return [node("Add", "x x", "z"), square, mean, node("Add", "m eps", "e"), node("Sqrt", "e", "r"), *tail]
+
+
+def rms_model(form: str, axis: int = -1) -> onnx.ModelProto:
+    weights = {**NUMBERS, "eps": np.float32(1e-5), "gamma": f32(6), "axis": np.array([axis])}
+    return model(rms(form), {"x": [6, 6]}, {"y": None}, weights)
+
+
+@pytest.mark.parametrize("form", ["reciprocal", "times itself", "one over", "quotient"])
+def test_rms_norm_in_the_ways_it_is_written(form: str, device: str) -> None:
+    assert ran(rms_model(form), {"x": f32(6, 6)}, device) == {"rms_norm": 1}
+
+
+def test_what_is_not_rms_norm_stays() -> None:
+    assert "rms_norm" not in ran(rms_model("quotient", axis=0), {"x": f32(6, 6)})
+    assert "rms_norm" not in ran(rms_model("of another"), {"x": f32(6, 6)})
+
+
+def grouped(cap: str = "cap") -> onnx.ModelProto:
+    """Four query heads on two of keys and values, scores capped, as transformers exports Gemma 2."""
+
+    def each(name: str) -> list[onnx.NodeProto]:
+        return [
+            node("Unsqueeze", f"{name} axis", f"{name}1"), node("Expand", f"{name}1 each", f"{name}2"),
+            node("Reshape", f"{name}2 heads", f"{name}h"),
+        ]  # fmt: skip
+
+    nodes = [
+        *each("k"), *each("v"), node("Transpose", "kh", "kt", perm=[0, 1, 3, 2]), node("MatMul", "q kt", "s"),
+        node("Mul", "s half", "t"), node("Div", "t cap", "d"), node("Tanh", "d", "h"), node("Mul", f"h {cap}", "c"),
+        node("Add", "c mask", "m"), node("Softmax", "m", "p"), node("MatMul", "p vh", "y"),
+    ]  # fmt: skip
+    weights = {
+        **NUMBERS, "axis": np.array([2]), "cap": np.float32(3), "heads": np.array([1, 4, 5, 8]),
+        "each": np.array([1, 2, 2, 5, 8]), "mask": f32(1, 1, 5, 5),
+    }  # fmt: skip
+    return model(nodes, {"q": [1, 4, 5, 8], "k": [1, 2, 5, 8], "v": [1, 2, 5, 8]}, {"y": None}, weights)
+
+
+def test_grouped_heads_are_not_repeated_and_scores_are_capped_within(device: str) -> None:
+    feeds = {"q": f32(1, 4, 5, 8), "k": f32(1, 2, 5, 8), "v": f32(1, 2, 5, 8)}
+    assert ran(grouped(), feeds, device) == {"attention": 1}
+
+
+def test_a_cap_that_is_another_number_stays_outside() -> None:
+    feeds = {"q": f32(1, 4, 5, 8), "k": f32(1, 2, 5, 8), "v": f32(1, 2, 5, 8)}
+    assert "attention" not in ran(grouped("two"), feeds)

@@ -1,5 +1,5 @@
-"""What exporters write out in small operators, put together again: a product's bias and activation, gelu, attention, a
-convolution's normalization.
+"""What exporters write out in small operators, put together again: a product's bias and activation, gelu, attention,
+RMS norms, a convolution's normalization.
 
 Each rule gives what the operators gave, rounded less often. Rules look at the graph built so far, node by node; what
 they leave unused is dropped with everything else that no result needs.
@@ -41,6 +41,8 @@ class _Rules:
             made = self._bias(new, inputs)
         elif name == "mul":
             made = self._gelu(new, inputs)
+            if made is None:
+                made = self._rms_norm(new, inputs)
         elif name == "matmul" and len(inputs) == 2:
             made = self._attention(new, node, inputs)
         elif name == "batch_norm":
@@ -126,6 +128,39 @@ class _Rules:
                 return made if again is None else again
         return None
 
+    def _rms_norm(self, new: Graph, inputs: Sequence[Tensor]) -> Tensor | None:
+        """x / √(mean x² + eps) · gamma over the last axis."""
+        for scaled, gamma in (inputs, inputs[::-1]):
+            for x, eps in self._over_rms(scaled):
+                if gamma.shape == x.shape[-1:] and gamma.dtype == x.dtype and x.dtype.is_float:
+                    return new.add("rms_norm", (x, gamma), {"eps": eps})[0]
+        return None
+
+    def _over_rms(self, t: Tensor) -> list[tuple[Tensor, float]]:
+        """x and eps where t is x / √(mean x² + eps), or x times the reciprocal of the root."""
+        found = []
+        for x, root in self._quotients(t):
+            if root.node.op.name == "sqrt" and root.node.inputs[0].node.op.name == "add":
+                a, b = root.node.inputs[0].node.inputs
+                for mean, eps in ((a, b), (b, a)):
+                    value = _scalar(eps)
+                    if value is not None and value >= 0 and _mean_square(mean, x):
+                        found.append((x, value))
+        return found
+
+    def _quotients(self, t: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """What t may be the quotient of."""
+        if self._once(t, "div"):
+            return [(t.node.inputs[0], t.node.inputs[1])]
+        found = []
+        if self._once(t, "mul"):
+            for x, factor in (t.node.inputs, t.node.inputs[::-1]):
+                if factor.node.op.name == "reciprocal":
+                    found.append((x, factor.node.inputs[0]))
+                elif factor.node.op.name == "div" and _close(factor.node.inputs[0], 1.0):
+                    found.append((x, factor.node.inputs[1]))
+        return found
+
     def _attention(self, new: Graph, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
         """softmax(q · kᵀ · scale + mask) · v over (batch, heads, length, size), the scale anywhere."""
         p, v = self._unguarded(inputs[0]), inputs[1]
@@ -139,6 +174,7 @@ class _Rules:
                 if a.shape == scores.shape and a.node.op.name in ("matmul", "mul", "div") and b.ndim <= 4:
                     scores, mask = a, b
                     break
+        scores, cap = self._uncapped(scores)
         if self._once(scores, "mul") or self._once(scores, "div"):
             a, b = scores.node.inputs
             value = _scalar(b)
@@ -165,10 +201,13 @@ class _Rules:
             return None
         if mask is not None and mask.dtype != q.dtype:
             return None
+        few, fewer = _ungrouped(k), _ungrouped(v)
+        if few is not None and fewer is not None and few.shape == fewer.shape:
+            k, v = few, fewer
         given = (q, k, v) if mask is None else (q, k, v, mask)
-        return new.add(
-            "attention", given, {"scale": scale, "causal": False, "window": None, "softcap": None}
-        )[0]
+        return new.add("attention", given, {"scale": scale, "causal": False, "window": None, "softcap": cap})[
+            0
+        ]
 
     def _unguarded(self, p: Tensor) -> Tensor | None:
         """The softmax that p is, or is but for its NaN taken for zeros: of a row that is masked as a whole, for which
@@ -180,6 +219,21 @@ class _Rules:
         test, zero, rows = p.node.inputs
         guards = test.node.op.name == "isnan" and test.node.inputs[0] is rows and _scalar(zero) == 0
         return rows if guards and rows.node.op.name == "softmax" and self._uses.get(rows.id) == 2 else None
+
+    def _uncapped(self, t: Tensor) -> tuple[Tensor, float | None]:
+        """s and c where t is tanh(s / c) · c."""
+        if self._once(t, "mul"):
+            for a, b in (t.node.inputs, t.node.inputs[::-1]):
+                cap = _scalar(b)
+                inner = a.node.inputs[0] if cap and cap > 0 and self._once(a, "tanh") else None
+                if (
+                    cap
+                    and inner is not None
+                    and self._once(inner, "div")
+                    and _close(inner.node.inputs[1], cap)
+                ):
+                    return inner.node.inputs[0], cap
+        return t, None
 
     def _unscaled(self, t: Tensor) -> tuple[Tensor, float]:
         """t as a tensor times a positive number."""
@@ -221,15 +275,40 @@ def _scaled(z: Tensor, x: Tensor) -> bool:
     return (a is x and _close(b, math.sqrt(0.5))) or (b is x and _close(a, math.sqrt(0.5)))
 
 
+def _mean_square(t: Tensor, x: Tensor) -> bool:
+    """Whether t is the mean of x² over its last axis, which stays as one."""
+    node = t.node
+    if node.op.name != "mean" or node.attrs["axes"] != (x.ndim - 1,) or not node.attrs["keepdims"]:
+        return False
+    square = node.inputs[0].node
+    if square.op.name == "pow":
+        return square.inputs[0] is x and _close(square.inputs[1], 2.0)
+    return square.op.name == "mul" and square.inputs[0] is x and square.inputs[1] is x
+
+
+def _ungrouped(t: Tensor) -> Tensor | None:
+    """The heads that t repeats, each as often as the others, one behind the other; None where it repeats none."""
+    wide = t.node.inputs[0] if t.node.op.name == "reshape" else t
+    while wide.node.op.name == "reshape":
+        wide = wide.node.inputs[0]
+    if wide.node.op.name != "expand" or wide.ndim != 5 or t.ndim != 4:
+        return None
+    one = wide.node.inputs[0]
+    batch, heads, times, length, size = wide.shape
+    if one.shape != (batch, heads, 1, length, size) or t.shape != (batch, heads * times, length, size):
+        return None
+    held = one.node.inputs[0] if one.node.op.name == "reshape" else one
+    return held if held.shape == (batch, heads, length, size) else None
+
+
 def _transposed(new: Graph, t: Tensor) -> Tensor:
     """t with its last two axes exchanged; of a transposition the source, where that is what it comes to."""
     perm = (*range(t.ndim - 2), t.ndim - 1, t.ndim - 2)
     flat = t.node.inputs[0] if t.node.op.name == "reshape" else t
-    if flat.node.op.name == "transpose" and flat.node.attrs["perm"] == (0, 2, 1):
-        rows = flat.node.inputs[0].node  # torch exchanges the last of four axes in three
-        source = rows.inputs[0] if rows.op.name == "reshape" else t
-        if source.shape == tuple(t.shape[i] for i in perm) and source.shape[2:] == rows.output.shape[1:]:
-            return source
+    if t.ndim == 4 and flat.node.op.name == "transpose" and flat.node.attrs["perm"] == (0, 2, 1):
+        rows, wanted = flat.node.inputs[0], tuple(t.shape[i] for i in perm)
+        if rows.shape[1:] == wanted[2:]:  # torch exchanges the last of four axes in three
+            return new.add("reshape", (rows,), {"shape": wanted})[0]
     if t.node.op.name == "transpose":
         inner = t.node.attrs["perm"]
         perm = tuple(int(inner[i]) for i in perm)
