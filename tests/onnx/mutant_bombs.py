@@ -120,6 +120,15 @@ def _endless(rng: Rng) -> bytes:
         if tensor.name == "m":
             tensor.CopyFrom(numpy_helper.from_array(np.array(steps), "m"))
     loop = model.graph.node[0]
+    if rng.random() < 0.4:  # only the condition ends it, and never does
+        loop.input[0] = ""
+        again = loop.attribute[0].g.node[1]
+        again.CopyFrom(node("GreaterOrEqual", "i zero", "on"))
+        model.graph.initializer.append(numpy_helper.from_array(np.array(0), "zero"))
+        if rng.random() < 0.5:  # nor does anything grow
+            del loop.output[1:], loop.attribute[0].g.output[2:], model.graph.output[0:], model.graph.node[1:]
+            model.graph.output.append(helper.make_tensor_value_info("l", onnx.TensorProto.FLOAT, [2, 3]))
+            return model.SerializeToString()
     for level in range(rng.choice((0, 1, 2))):
         body = loop.attribute[0].g
         add = next(n for n in body.node if n.op_type == "Add")
@@ -129,7 +138,7 @@ def _endless(rng: Rng) -> bytes:
         inner.input[2] = add.input[0]
         inner.output[:] = [f"l{level}", f"r{level}"]
         add.input[0] = f"l{level}"
-        body.node.insert(0, inner)
+        body.node.insert(list(body.node).index(add), inner)
     return model.SerializeToString()
 
 

@@ -1,10 +1,10 @@
 """`python -m tests.onnx.mutants --count 10000`: damaged ONNX files, loaded, compiled and run on the CPU.
 
 Each file must run, or be refused with ModelFormatError or UnsupportedOp (one that is sound and asks for more memory
-than there is: OutOfDeviceMemory), within 2 s of processor time and 64 MiB more memory. Files are worked on in processes
-of their own, a few hundred in each; one that ends its process, or keeps it for too long, is named with its seed, and
-the rest goes on. Outcomes are kept in a file: a run that was stopped, or that `--seconds` ended, goes on where it was.
-`--seed N` runs one file here and shows what it raises.
+than there is: OutOfDeviceMemory; for steps without end: StepLimitExceeded), within 2 s of processor time and 64 MiB
+more memory. Files are worked on in processes of their own, a few hundred in each; one that ends its process, or keeps
+it for too long, is named with its seed, and the rest goes on. Outcomes are kept in a file: a run that was stopped, or
+that `--seconds` ended, goes on where it was. `--seed N` runs one file here and shows what it raises.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import rlx
-from rlx.errors import ModelFormatError, OutOfDeviceMemory, RlxError, UnsupportedOp
+from rlx.errors import ModelFormatError, OutOfDeviceMemory, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.onnx import TensorInfo
 from tests.onnx.mutations import lay, mutant
 from tests.onnx.outcomes import kept, lines
@@ -36,7 +36,7 @@ from tests.onnx.outcomes import kept, lines
 SECONDS = 2.0  # of processor time, for one file
 MEBIBYTES = 64
 PATIENCE = 60.0  # of the clock, on a machine that does other work too
-ALLOWED = {"ran", "loaded", "ModelFormatError", "OutOfDeviceMemory", "UnsupportedOp"}
+ALLOWED = {"ran", "loaded", "ModelFormatError", "OutOfDeviceMemory", "StepLimitExceeded", "UnsupportedOp"}
 PER_PROCESS = 250
 LARGEST_INPUT = 1 << 20  # elements; who feeds more made them before
 
@@ -66,7 +66,7 @@ def _outcome(path: Path) -> tuple[str, str]:
             feeds = {i.name: _fed(i, i.around) for i in model.inputs}
             model.run(feeds, device="cpu")
             return "ran", ""
-    except (ModelFormatError, OutOfDeviceMemory, UnsupportedOp) as error:
+    except (ModelFormatError, OutOfDeviceMemory, StepLimitExceeded, UnsupportedOp) as error:
         name = next(c.__name__ for c in type(error).__mro__ if c.__name__ in ALLOWED)
         return name, str(error)[:200]
     except RlxError as error:
