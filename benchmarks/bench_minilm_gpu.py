@@ -46,6 +46,7 @@ SWEEPS: dict[tuple[int, int], dict[str, Wish]] = {
         "attention by matrices": ({}, {"way": "matrix"}),
     },
     (32, 128): {
+        "biases in launches of their own": ({"inside": False}, {}),
         "products by matrix instructions": ({"way": "mma"}, {}),
         **{f"mma tiles {tile}": ({"way": "mma", "tile": tile}, {}) for tile in "sml"},
         "attention in tiles": ({}, {"way": "tiles"}),

@@ -136,7 +136,8 @@ def encoder_graph(
 
     def linear(x: Tensor, name: str, activation: str | None = None) -> Tensor:
         weight = ops.cast(params[f"{name}.weight"], activations)
-        return ops.matmul(x, weight, params[f"{name}.bias"], transpose_b=True, activation=activation)
+        bias = ops.cast(params[f"{name}.bias"], activations)
+        return ops.matmul(x, weight, bias, transpose_b=True, activation=activation)
 
     d, heads = config.hidden_size, config.num_attention_heads
     words = ops.gather(params["embeddings.word_embeddings.weight"], ids)

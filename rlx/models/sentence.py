@@ -72,6 +72,8 @@ class SentenceEncoder:
         try:
             self.weights.declare({name: t.type for name, t in self.graph(1, 1).params.items()})
             kept = {} if half is None else {n: half for n, array in arrays.items() if array.ndim == 2}
+            if self.activations == half:  # then biases too, as products add them to what they store
+                kept |= {n: half for n in arrays if n.endswith(".bias") and "LayerNorm" not in n}
             self.weights.expect(kept)
             for name, array in arrays.items():
                 self.weights.set(name, array, kept.get(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.backends.cuda.blas import GemmCall, gemm_call
+from rlx.backends.cuda.blas_lt import Epilogue, LtGemm
+from rlx.backends.cuda.libraries import load_library
 from rlx.backends.gpu.steps import Gemm, Ref
 from rlx.dtypes import DType, bf16, f16, f32, f64, i8
-from rlx.errors import ShapeError, UnsupportedOp
+from rlx.errors import DeviceUnavailable, ShapeError, UnsupportedOp
 
 R = Ref("arena0", 0, 0)
 
@@ -113,6 +116,24 @@ def test_unknown_precision_is_refused() -> None:
 def test_sizes_past_32_bits_are_refused() -> None:
     with pytest.raises(ShapeError, match="2147483648"):
         gemm_call(step(2**31, 1, 1))
+
+
+def test_a_bias_is_read_too() -> None:
+    bias = Ref("weights0", 256, 12)
+    assert step(2, 3, 4, bias=bias).reads == (R, R, bias)
+    assert step(2, 3, 4).reads == (R, R)
+
+
+def test_a_product_with_bias_is_described_to_the_library_and_refused_without_a_device() -> None:
+    """Descriptors need no device, so that each attribute is known to be taken; finding a way does."""
+    try:
+        lib = load_library("cublasLt", 13)
+    except DeviceUnavailable as error:
+        pytest.skip(str(error))
+    call = gemm_call(step(64, 32, 16, transpose_b=True, batch=3, stride_a=0))
+    end = Epilogue(4096, 32, True)
+    with pytest.raises(UnsupportedOp, match=r"matmul%7.*bias"):
+        LtGemm(lib, ctypes.c_void_p(), 0, call, (256, 512, 1024), end, "matmul%7")
 
 
 def test_a_batch_that_overwrites_itself_is_refused() -> None:

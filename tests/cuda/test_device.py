@@ -312,6 +312,39 @@ def test_gemm(
         assert nmse(got, expected) > 1e-11, "TF32 was asked for and is told apart from f32"
 
 
+@pytest.mark.parametrize(
+    ("kind", "precision", "limit"), [(f32, "f32", 1e-11), (f32, "tf32", 1e-6), (bf16, "bf16", 3e-5)]
+)
+@pytest.mark.parametrize("relu", [False, True])
+def test_products_with_their_bias(
+    device: CudaDevice, kind: DType, precision: str, limit: float, relu: bool
+) -> None:
+    rng = np.random.default_rng(5)
+    batch, m, n, k = 3, 200, 96, 64
+    shapes = {"a": (m, k), "b": (batch, n, k), "bias": (batch, n + 32), "c": (batch, m, n)}
+    values = {name: rng.normal(size=shape).astype(kind.np) for name, shape in shapes.items()}
+    places, end = {}, 0
+    for name, array in values.items():
+        places[name] = Ref("arena0", end, array.nbytes)
+        end += -(-array.nbytes // 256) * 256
+    memory = arena(device, end)
+    buffer = memory.buffer("arena0")
+    for name, array in values.items():
+        buffer.write(places[name].offset, array.reshape(-1).view(np.uint8))
+    gemm = Gemm(
+        places["a"], places["b"], places["c"], m, n, k, kind, kind, kind, False, True, batch, 0, k * n, m * n,
+        precision, "matmul", places["bias"], n + 32, relu,
+    )  # fmt: skip
+    run(device, [gemm], memory, times=2)
+    raw = np.empty(values["c"].nbytes, np.uint8)
+    buffer.read(places["c"].offset, raw)
+    memory.close()
+    wide = {name: array.astype(np.float64) for name, array in values.items()}
+    expected = wide["a"] @ np.swapaxes(wide["b"], 1, 2) + wide["bias"][:, None, :n]
+    expected = np.maximum(expected, 0) if relu else expected
+    assert nmse(raw.view(kind.np).reshape(expected.shape).astype(np.float64), expected) <= limit
+
+
 def nmse(got: npt.NDArray[np.float64], expected: npt.NDArray[np.float64]) -> float:
     return float(np.square(got - expected).sum() / np.square(expected).sum())
 

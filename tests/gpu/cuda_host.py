@@ -101,4 +101,7 @@ def gemm(step: Gemm, segments: dict[str, Array]) -> None:
         a = matrix(step.a, step.a_dtype, i * step.stride_a, a_shape).astype(np.float64)
         b = matrix(step.b, step.b_dtype, i * step.stride_b, b_shape).astype(np.float64)
         product = (a.T if step.transpose_a else a) @ (b.T if step.transpose_b else b)
+        if step.bias is not None:
+            product = product + matrix(step.bias, step.c_dtype, i * step.stride_bias, (1, step.n)).astype(np.float64)
+        product = np.maximum(product, 0) if step.relu else product
         matrix(step.c, step.c_dtype, i * step.stride_c, (step.m, step.n))[:] = product.astype(step.c_dtype.np)

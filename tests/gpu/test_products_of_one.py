@@ -39,6 +39,7 @@ def _run(
     gaps: tuple[int, ...] = (0, 0, 0),
     activation: str | None = None,
     x_dtype: Any = np.float32,
+    bias_dtype: Any = np.float32,
 ) -> list[Step]:
     """Three products of one input with weights in a store, `gaps` bytes further apart than they need be; checks the
     results and gives the steps."""
@@ -49,7 +50,7 @@ def _run(
     slots, at = {}, 0
     for i, gap in enumerate(gaps):
         given = [x]
-        for name, shape, dtype in ((f"w{i}", (n, k), weights), (f"b{i}", (n,), np.float32))[: 1 + biases]:
+        for name, shape, dtype in ((f"w{i}", (n, k), weights), (f"b{i}", (n,), bias_dtype))[: 1 + biases]:
             values[name] = rng.standard_normal(shape).astype(dtype)
             t = g.param(name, shape, as_dtype(np.dtype(dtype)))
             slots[name] = Slot("weights", at, t.type.nbytes, t.dtype)
@@ -75,7 +76,7 @@ def _run(
             segments[slot.segment][slot.offset : slot.end].view(g.outputs["y0"].dtype.np).reshape(m, n)
         )
         want = values["x"].astype(np.float64) @ values[f"w{i}"].astype(np.float64).T
-        want = want + values[f"b{i}"] if biases else want
+        want = want + values[f"b{i}"].astype(np.float64) if biases else want
         want = np.tanh(want) if activation == "tanh" else want
         halves = {"nmse": 2e-5, "worst": 1e-2} if got.dtype.itemsize == 2 else {}
         close(got, want, **halves)
@@ -110,10 +111,29 @@ def test_tiles_are_one_launch(parts: int) -> None:
 
 
 def test_the_library_makes_one_batch_and_one_epilogue() -> None:
-    for weights, x_dtype in ((np.float32, np.float32), (np.float16, np.float16)):
-        gemm, launch = _run("cuda", 70, 32, 64, weights=weights, x_dtype=x_dtype)
+    for kind in (np.float32, np.float16):
+        gemm, launch = _run("cuda", 70, 32, 64, weights=kind, x_dtype=kind, activation="tanh")
         assert isinstance(gemm, Gemm) and (gemm.batch, gemm.stride_a) == (3, 0)
         assert isinstance(launch, Launch)
+
+
+@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+def test_the_library_adds_biases_that_are_stored_as_results_are() -> None:
+    for kind in (np.float32, np.float16):
+        (gemm,) = _run("cuda", 70, 32, 64, weights=kind, x_dtype=kind, bias_dtype=kind)
+        assert isinstance(gemm, Gemm) and gemm.bias is not None and gemm.stride_bias > 64
+    with forcing(inside=False):
+        assert len(_run("cuda", 70, 32, 64)) == 2
+    assert len(_run("cuda", 70, 36, 64, weights=np.float16, x_dtype=np.float16, bias_dtype=np.float16)) == 2
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.parametrize("way", ["rows", "fma"])
+def test_biases_in_halves(way: str, backend: str) -> None:
+    for kind in (np.float16, ml_dtypes.bfloat16):
+        with forcing(way=way):
+            steps = _run(backend, 14, 40, 64, weights=kind, x_dtype=kind, bias_dtype=kind, activation="tanh")
+        assert _stems(steps) == ["matmul_rows" if way == "rows" else "matmul"]
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)

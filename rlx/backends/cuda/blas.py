@@ -103,6 +103,7 @@ class Blas:
 
     def __init__(self, major: int, workspace: int) -> None:
         self._lib = load_library("cublas", major)
+        self.major = major
         self._workspace = workspace
         self._handle = ctypes.c_void_p()
         self._one = (ctypes.c_float(1), ctypes.c_double(1))
@@ -166,6 +167,16 @@ class Blas:
                 *tail,
             )  # fmt: skip
         self._check(status, f"gemm {label}")
+
+    @property
+    def handle(self) -> ctypes.c_void_p:
+        """The handle, which cuBLASLt takes for one of its own."""
+        return self._handle
+
+    @property
+    def workspace(self) -> int:
+        """The address of the workspace."""
+        return self._workspace
 
     def close(self) -> None:
         if self._handle:

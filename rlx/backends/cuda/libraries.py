@@ -14,7 +14,7 @@ from pathlib import Path
 from rlx.errors import DeviceUnavailable
 
 # Folder of a CUDA 12 wheel under site-packages/nvidia/; since CUDA 13 all of them share the folder cu13.
-_WHEELS = {"nvrtc": "cuda_nvrtc", "cublas": "cublas"}
+_WHEELS = {"nvrtc": "cuda_nvrtc", "cublas": "cublas", "cublasLt": "cublas"}
 _CUDART_VERSION = re.compile(rb"#define\s+CUDART_VERSION\s+(\d+)")
 
 
@@ -49,7 +49,7 @@ def _candidates(name: str, major: int) -> Iterator[Path]:
 
 @cache
 def load_library(name: str, major: int) -> ctypes.CDLL:
-    """The library lib<name>.so.<major>, `name` being "nvrtc" or "cublas".
+    """The library lib<name>.so.<major>, `name` being "nvrtc", "cublas" or "cublasLt".
 
     Raises: DeviceUnavailable saying what to install.
     """

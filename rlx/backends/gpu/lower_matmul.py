@@ -14,6 +14,7 @@ from rlx.backends.gpu.product_launch import (
     Epilogue,
     Operand,
     bias_ref,
+    biases,
     epilogue_tree,
     few_rows,
     finish,
@@ -79,7 +80,7 @@ def lower_products_of_one(ctx: Lowering, nodes: Sequence[Node]) -> int:
     c = Operand(Ref(made.segment, made.offset, count * made.nbytes), stored)
     end = Epilogue.of(first)
     if end.bias is not None:
-        end = replace(end, step=steps[1] // f32.itemsize)
+        end = replace(end, step=steps[1] // ctx.storage(end.bias).itemsize)
     sizes = (first.inputs[0].size, first.inputs[1].size)
     product(ctx, joint, a, b, sizes, end, c, first.label or first.op.name)
     return count
@@ -106,8 +107,9 @@ def _even(ctx: Lowering, nodes: Sequence[Node]) -> tuple[int, list[int]]:
         apart = [b.offset - a.offset for a, b in zip(start, found, strict=True)]
         if count == 1:
             steps = apart
-            biases = steps[1:-1] and (ctx.storage(first.inputs[2]) != f32 or steps[1] % f32.itemsize)
-            if min(steps) <= 0 or steps[0] % 16 or steps[-1] != start[-1].nbytes or biases:
+            if min(steps) <= 0 or steps[0] % 16 or steps[-1] != start[-1].nbytes:
+                break
+            if steps[1:-1] and (ctx.storage(first.inputs[2]) not in (f32, ctx.storage(first.output)) or steps[1] % 16):
                 break
         elif apart != [count * step for step in steps]:
             break
@@ -237,8 +239,10 @@ def _library(
     Halves with an epilogue go through f32 workspace, so that the result is rounded once.
     """
     dtype = a.dtype
-    wide = f32 if dtype.is_half and not end.plain else c.dtype
-    made = c.ref if end.plain else ctx.scratch(p.count * p.m * p.n * wide.itemsize)
+    bias = _added_inside(ctx, p, a, b, end, c)
+    direct = end.plain or bias is not None
+    wide = f32 if dtype.is_half and not direct else c.dtype
+    made = c.ref if direct else ctx.scratch(p.count * p.m * p.n * wide.itemsize)
     precision = ctx.precision if dtype == f32 else dtype.name
     members, inner = outer(p, 1)
     count, stride_a, stride_b = inner[0] if inner else (1, 0, 0)
@@ -250,7 +254,24 @@ def _library(
                 from_(a.ref, at_a * dtype.itemsize), from_(b.ref, at_b * dtype.itemsize),
                 Ref(made.segment, made.offset + number * size, size), p.m, p.n, p.k, dtype, dtype, wide,
                 p.transpose_a, p.transpose_b, count, stride_a, stride_b, one, precision, label,
+                bias, end.step, bias is not None and end.activation == "relu",
             )
         )  # fmt: skip
-    if not end.plain:
+    if not direct:
         finish(ctx, made, 1, p, end, c, wide)
+
+
+def _added_inside(
+    ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand
+) -> Ref | None:
+    """The biases, where the library adds them itself: stored as C, in rows and at places of whole sixteen bytes, and
+    followed by what it knows."""
+    if end.bias is None or end.activation not in (None, "relu") or forced().inside is False:
+        return None
+    rows = (*p.pitches, p.n, end.step)
+    even = all(n * o.dtype.itemsize % 16 == 0 for n, o in zip(rows, (a, b, c, c), strict=True))
+    if ctx.storage(end.bias) != c.dtype or c.dtype.name == "f64" or not even:
+        return None
+    found, _ = biases(ctx, end, p.count, c.dtype)
+    assert found is not None
+    return found if all(ref.offset % 16 == 0 for ref in (a.ref, b.ref, c.ref, found)) else None

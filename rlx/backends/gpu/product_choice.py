@@ -25,7 +25,8 @@ MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
 @dataclass(frozen=True, slots=True)
 class Forced:
     """What is overruled; None leaves the choice to the rules. `depth` and `buffers` are those of the mma tiles,
-    `across` and `cuts` (C5 and C6) those of the kernel for few rows, which takes up to `most` of them."""
+    `across` and `cuts` (C5 and C6) those of the kernel for few rows, which takes up to `most` of them;
+    `inside`: whether the library adds biases itself."""
 
     way: Way | None = None
     tile: str | None = None
@@ -36,6 +37,7 @@ class Forced:
     across: int | None = None
     cuts: int | None = None
     most: int | None = None
+    inside: bool | None = None
 
 
 forced = Overruled(Forced())

@@ -123,12 +123,12 @@ def _tiles(
     size = p.count * p.m * p.n
     alone = parts == 1
     made = c if alone else Operand(ctx.scratch(parts * size * f32.itemsize), f32)
-    bias = _biases(ctx, end, p.count) if alone else None
+    bias, kind = biases(ctx, end, p.count, a.dtype) if alone else (None, 0)
     constants = (
         int(p.transpose_a),
         int(p.transpose_b),
         CODE[end.activation] if alone else 0,
-        int(bias is not None),
+        kind,
         *vectors,
         made.vectors(p.n, 4),
         int(in_parts),
@@ -143,14 +143,14 @@ def _tiles(
 def few_rows(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand) -> None:
     """The kernel for few rows, which reads B once for each 16 of them. C is stored as A is."""
     (pitch_a, pitch_b) = p.pitches
-    bias = _biases(ctx, end, p.count)
+    bias, kind = biases(ctx, end, p.count, a.dtype)
     rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
     blocks = math.ceil(p.m / rows) * p.count
     across, parts = rows_shape(p, rows, blocks, ctx.kind == "software")
     constants = (
         int(p.transpose_b),
         CODE[end.activation],
-        int(bias is not None),
+        kind,
         a.vectors(pitch_a, 4),
         b.vectors(pitch_b, 4),
         across,
@@ -220,12 +220,16 @@ def bias_ref(ctx: Lowering, bias: Tensor | None, dtype: DType = f32) -> Ref | No
     return None if bias is None else cast_ref(ctx, ctx.ref(bias), ctx.storage(bias), dtype, bias.size)
 
 
-def _biases(ctx: Lowering, end: Epilogue, count: int) -> Ref | None:
-    """What the kernels read of biases; those that lie apart are stored in f32."""
-    if end.bias is None or not end.step:
-        return bias_ref(ctx, end.bias)
-    first = ctx.ref(end.bias)
-    return Ref(first.segment, first.offset, (count - 1) * end.step * f32.itemsize + first.nbytes)
+def biases(ctx: Lowering, end: Epilogue, count: int, a: DType) -> tuple[Ref | None, int]:
+    """What the kernels read of biases, and their constant: 1 for f32, 2 for the storage of A. Those that lie apart are
+    stored in one of these."""
+    if end.bias is None:
+        return None, 0
+    first, kind = ctx.ref(end.bias), ctx.storage(end.bias)
+    if kind not in (f32, a):
+        return bias_ref(ctx, end.bias), 1
+    whole = Ref(first.segment, first.offset, (count - 1) * end.step * kind.itemsize + first.nbytes)
+    return whole, 1 if kind == f32 else 2
 
 
 def epilogue_tree(

@@ -110,6 +110,7 @@ class Gemm:
     """Row-major C[m,n] = op(A) op(B), `batch` times, through the vendor's library (CUDA only; Vulkan launches).
 
     Strides between batch members are in elements; 0 repeats an operand. `precision` is "f32", "tf32", "f16" or "bf16".
+    `bias`, n elements stored as C, is added before C is rounded; `relu` follows it.
     """
 
     a: Ref
@@ -129,10 +130,13 @@ class Gemm:
     stride_c: int
     precision: str
     label: str = ""
+    bias: Ref | None = None
+    stride_bias: int = 0
+    relu: bool = False
 
     @property
     def reads(self) -> tuple[Ref, ...]:
-        return (self.a, self.b)
+        return (self.a, self.b) if self.bias is None else (self.a, self.b, self.bias)
 
     @property
     def writes(self) -> tuple[Ref, ...]:

@@ -1,13 +1,12 @@
-// What the tiles share: how results leave, with bias and activation. Uses HAS_BIAS, ACTIVATION, C_QUADS
+// What the tiles share: how results leave, with bias and activation. Uses BIAS, ACTIVATION, C_QUADS
 // and WIDE of the file that includes it; C is stored as TA, or as f32 where WIDE.
 #include "activation.h"
+#include "bias.h"
 #include "quads.h"
 #ifdef RLX_GLSL
-#define AS(T, p) PTR(T)(uvec2(p))
 #define FMA_QUAD(acc, s, v) acc = fma(vec4(s), v, acc);
 #define ADD_QUAD(acc, v) acc += v;
 #else
-#define AS(T, p) ((PTR(T))(p))
 #define FMA_QUAD(acc, s, v) {FMA_ROW(acc, s, v)}
 #define ADD_QUAD(acc, v)                                                                   \
     {                                                                                      \
@@ -21,10 +20,10 @@
 RLX_FN vec4 bias_quad(PTR(f32) bias, const uint column, const uint n) {
     vec4 add = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
     if (HAS_BIAS) {
-        add.x = LOAD(f32, bias, column);
-        if (column + 1u < n) add.y = LOAD(f32, bias, column + 1u);
-        if (column + 2u < n) add.z = LOAD(f32, bias, column + 2u);
-        if (column + 3u < n) add.w = LOAD(f32, bias, column + 3u);
+        add.x = bias_at(bias, column);
+        if (column + 1u < n) add.y = bias_at(bias, column + 1u);
+        if (column + 2u < n) add.z = bias_at(bias, column + 2u);
+        if (column + 3u < n) add.w = bias_at(bias, column + 3u);
     }
     return add;
 }

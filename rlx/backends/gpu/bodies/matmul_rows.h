@@ -1,5 +1,5 @@
 // C = act(A op(B) + bias) for few rows, ROWS of them a group: as many groups share what they read of B as A has blocks of
-// ROWS. C0: B is stored transposed; C1: activation; C2: bias; C3, C4: A, B may be read four at a time (rows of B);
+// ROWS. C0: B is stored transposed; C1: activation; C2: bias (see bias.h); C3, C4: A, B may be read four at a time (rows of B);
 // C5: quads of columns that a group makes where B is not transposed, else threads that share a row of B, up to 32;
 // C6: parts of k, where B is transposed; a group makes 256 / C5 / C6 columns then.
 // The threads that share a column add up every so many terms of k; where B is not transposed, two rounds of sums join
@@ -13,7 +13,7 @@
 #define TOGETHER (MANY < 4u ? MANY : 4u)
 #define B_TRANSPOSED (UINT(C0) == 1u)
 #define ACTIVATION UINT(C1)
-#define HAS_BIAS (UINT(C2) == 1u)
+#define BIAS UINT(C2)
 #define A_QUADS (UINT(C3) == 1u)
 #define B_QUADS (UINT(C4) == 1u)
 #define ACROSS UINT(C5)
@@ -21,6 +21,7 @@
 #define SEGMENTS (16u * TOGETHER * ACROSS > 256u ? 256u / (TOGETHER * ACROSS) : 16u)
 #define COLUMNS (B_TRANSPOSED ? 256u / (ACROSS * PARTS) : 4u * ACROSS)
 #include "activation.h"
+#include "bias.h"
 #include "quads.h"
 
 SHARED vec4 part[B_TRANSPOSED ? MANY * 64u / ACROSS : 256u * TOGETHER];
@@ -53,7 +54,7 @@ RLX_FN void join(const uint r, const uint lanes) {
 
 RLX_FN void finish(PTR(f32) bias, PTR(TA) c, const uint row, const uint column, const uint n, const float sum) {
     float v = sum;
-    if (HAS_BIAS) v += LOAD(f32, bias, column);
+    if (HAS_BIAS) v += bias_at(bias, column);
     STORE(TA, c, row * n + column, activated(v));
 }
 
@@ -68,7 +69,7 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
     PTR(TA) pa = SKIP(TA, SKIP(TA, SKIP(TA, SKIP(TA, a, z0, a0), z1, a1), z2, a2), block * MANY, k);
     PTR(TB) pb = SKIP(TB, SKIP(TB, SKIP(TB, b, z0, b0), z1, b1), z2, b2);
     PTR(TA) pc = SKIP(TA, c, z * m + block * MANY, n);
-    PTR(f32) add = SKIP(f32, bias, z, bias_step);
+    PTR(f32) add = bias_of(bias, z, bias_step);
     const uint rows = m - block * MANY < MANY ? m - block * MANY : MANY;
     if (B_TRANSPOSED) {
         const uint lane = THREAD % ACROSS, at = THREAD / ACROSS % COLUMNS, piece = THREAD / ACROSS / COLUMNS;

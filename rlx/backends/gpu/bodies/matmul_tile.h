@@ -1,7 +1,7 @@
 // product_tile: BM x BN elements of C = act(op(A) op(B) + bias) from (m0, n0) on, summed over k0 <= k < k1, by 256
 // threads with fused multiply-adds. TILE names the tile's sides: loops have bounds that every compiler can unroll.
 // C0, C1: A, B are stored transposed; C2: activation (0 none, 1 relu, 2 gelu, 3 gelu by tanh, 4 silu, 5 tanh,
-// 6 sigmoid); C3: bias; C4, C5, C6: A, B, C may be read, read, written four at a time; C7: sums of more than 1024
+// 6 sigmoid); C3: bias (see bias.h); C4, C5, C6: A, B, C may be read, read, written four at a time; C7: sums of more than 1024
 // terms are made of sums of 1024; C8: C is f32 whatever A is. AB names the storage of A and B; C is stored as A is; bias is f32.
 // A thread owns quads of rows and columns 64 apart. Slices of eight along k go through two shared buffers: while one
 // is used, the next slice is on its way in registers. A row of a shared slice has a quad to spare: it keeps the banks of
@@ -21,7 +21,7 @@
 #define A_TRANSPOSED (UINT(C0) == 1u)
 #define B_TRANSPOSED (UINT(C1) == 1u)
 #define ACTIVATION UINT(C2)
-#define HAS_BIAS (UINT(C3) == 1u)
+#define BIAS UINT(C3)
 #define A_QUADS (UINT(C4) == 1u)
 #define B_QUADS (UINT(C5) == 1u)
 #define C_QUADS (UINT(C6) == 1u)

@@ -83,7 +83,7 @@
 #define A_TRANSPOSED (UINT(C0) == 1u)
 #define B_TRANSPOSED (UINT(C1) == 1u)
 #define ACTIVATION UINT(C2)
-#define HAS_BIAS (UINT(C3) == 1u)
+#define BIAS UINT(C3)
 #define A_OCTETS (UINT(C4) == 1u)
 #define B_OCTETS (UINT(C5) == 1u)
 #define C_QUADS (UINT(C6) == 1u)

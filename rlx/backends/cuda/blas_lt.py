@@ -1,0 +1,154 @@
+"""Products that add a bias before they are rounded and stored, through cuBLASLt: bound once, then one call a run."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+from rlx.backends.cuda.blas import WORKSPACE_BYTES, GemmCall
+from rlx.errors import RlxError, UnsupportedOp
+
+# Of cublasLt.h: attributes of descriptors, layouts and preferences, epilogues, reduction schemes.
+_TRANS = (3, 4)
+_EPILOGUE, _BIAS, _BIAS_STRIDE = 7, 8, 10
+_BATCH_COUNT, _BATCH_STRIDE = 5, 6
+_MOST_WORKSPACE, _REDUCTIONS = 1, 3
+_ALIGNMENTS = (5, 6, 7, 8)
+_ADD_BIAS, _ADD_BIAS_RELU = 4, 6
+_SUMS_IN_F32 = 2  # parts of a sum are kept as they are computed, not as the result is stored
+_F32 = 0  # what alpha and beta are
+_MOST_ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """A bias as the result is stored, its address, how many elements further the next of a batch has its own; and
+    whether relu follows."""
+
+    bias: int
+    stride: int
+    relu: bool
+
+
+class _Found(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algo", ctypes.c_uint64 * 8),
+        ("workspace", ctypes.c_size_t),
+        ("state", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
+
+
+class LtGemm:
+    """One product on fixed addresses; calling it with a stream enqueues it, or captures it.
+
+    Requires: `handle`, a cuBLAS handle of the current device, and `workspace` outlive this.
+    Raises: UnsupportedOp where cuBLASLt knows no way to make it.
+    """
+
+    def __init__(
+        self,
+        lib: ctypes.CDLL,
+        handle: ctypes.c_void_p,
+        workspace: int,
+        call: GemmCall,
+        places: tuple[int, int, int],
+        end: Epilogue,
+        label: str,
+    ) -> None:
+        self._lib, self._handle, self._workspace, self._label = lib, handle, workspace, label
+        self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
+        self._made: list[tuple[str, ctypes.c_void_p]] = []
+        a, b, c = places
+        self._places = (b, a, c)  # cuBLAS sees the transposed product
+        self._product = self._description(call, end)
+        sides = [(call.m, call.k), (call.k, call.n), (call.m, call.n)]
+        stored = [(s[1], s[0]) if t else s for s, t in zip(sides, (*call.trans, 0), strict=True)]
+        self._layouts = [
+            self._layout(kind, rows, columns, ld, call.batch, stride)
+            for kind, (rows, columns), ld, stride in zip(
+                call.types, stored, call.lds, call.strides, strict=True
+            )
+        ]
+        self._found = self._way()
+
+    def __call__(self, stream: int) -> None:
+        first, second, result = (ctypes.c_void_p(p) for p in self._places)
+        left, right, made = self._layouts
+        self._check(
+            self._lib.cublasLtMatmul(
+                self._handle, self._product, ctypes.byref(self._one), first, left, second, right,
+                ctypes.byref(self._zero), result, made, result, made, ctypes.byref(self._found.algo),
+                ctypes.c_void_p(self._workspace), ctypes.c_size_t(self._found.workspace), ctypes.c_void_p(stream),
+            ),
+            "cublasLtMatmul",
+        )  # fmt: skip
+
+    def _description(self, call: GemmCall, end: Epilogue) -> ctypes.c_void_p:
+        made = self._new("MatmulDesc", ctypes.c_int(call.compute), ctypes.c_int(_F32))
+        for attribute, trans in zip(_TRANS, call.trans, strict=True):
+            self._set("MatmulDesc", made, attribute, ctypes.c_int32(trans))
+        kind = _ADD_BIAS_RELU if end.relu else _ADD_BIAS
+        self._set("MatmulDesc", made, _EPILOGUE, ctypes.c_uint32(kind))
+        self._set("MatmulDesc", made, _BIAS, ctypes.c_void_p(end.bias))
+        if call.batch > 1:
+            self._set("MatmulDesc", made, _BIAS_STRIDE, ctypes.c_int64(end.stride))
+        return made
+
+    def _layout(
+        self, kind: int, rows: int, columns: int, ld: int, batch: int, stride: int
+    ) -> ctypes.c_void_p:
+        size = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(ld)
+        made = self._new("MatrixLayout", ctypes.c_int(kind), *size)
+        if batch > 1:
+            self._set("MatrixLayout", made, _BATCH_COUNT, ctypes.c_int32(batch))
+            self._set("MatrixLayout", made, _BATCH_STRIDE, ctypes.c_int64(stride))
+        return made
+
+    def _way(self) -> _Found:
+        """The way that cuBLASLt thinks the fastest, of those that sum in f32 and take operands aligned like these."""
+        wish = self._new("MatmulPreference")
+        self._set("MatmulPreference", wish, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE_BYTES))
+        self._set("MatmulPreference", wish, _REDUCTIONS, ctypes.c_uint32(_SUMS_IN_F32))
+        first, second, result = self._places
+        for attribute, place in zip(_ALIGNMENTS, (first, second, result, result), strict=True):
+            aligned = min(place & -place, _MOST_ALIGNMENT)
+            self._set("MatmulPreference", wish, attribute, ctypes.c_uint32(aligned))
+        found, count = _Found(), ctypes.c_int()
+        left, right, made = self._layouts
+        status = self._lib.cublasLtMatmulAlgoGetHeuristic(
+            self._handle, self._product, left, right, made, made, wish, ctypes.c_int(1), ctypes.byref(found),
+            ctypes.byref(count),
+        )  # fmt: skip
+        if status or not count.value or found.state:
+            raise UnsupportedOp(
+                f"gemm {self._label}: cuBLASLt finds no way to add the bias to this product ({status}, {found.state}); "
+                "lower the bias to a launch of its own"
+            )
+        return found
+
+    def _new(self, kind: str, *args: Any) -> ctypes.c_void_p:
+        made = ctypes.c_void_p()
+        self._check(
+            getattr(self._lib, f"cublasLt{kind}Create")(ctypes.byref(made), *args), f"making a {kind}"
+        )
+        self._made.append((kind, made))
+        return made
+
+    def _set(self, kind: str, target: ctypes.c_void_p, attribute: int, value: Any) -> None:
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        set_attribute = getattr(self._lib, f"cublasLt{kind}SetAttribute")
+        status = set_attribute(target, ctypes.c_int(attribute), ctypes.byref(value), size)
+        self._check(status, f"attribute {attribute} of a {kind}")
+
+    def _check(self, status: int, doing: str) -> None:
+        if status:
+            raise RlxError(f"cuBLASLt: gemm {self._label}: {doing}: status {status}")
+
+    def __del__(self) -> None:
+        for kind, made in getattr(self, "_made", ()):
+            getattr(self._lib, f"cublasLt{kind}Destroy")(made)

@@ -1,0 +1,17 @@
+// A product's bias: BIAS 0 there is none, 1 it is stored in f32, 2 as A is (as TA).
+#ifdef RLX_GLSL
+#define AS(T, p) PTR(T)(uvec2(p))
+#else
+#define AS(T, p) ((PTR(T))(p))
+#endif
+#define HAS_BIAS (BIAS != 0u)
+
+RLX_FN float bias_at(PTR(f32) bias, const uint column) {
+    if (BIAS == 2u) return LOAD(TA, AS(TA, bias), column);
+    return LOAD(f32, bias, column);
+}
+// That of matrix z of a batch.
+RLX_FN PTR(f32) bias_of(PTR(f32) bias, const uint z, const uint step) {
+    if (BIAS == 2u) return AS(f32, SKIP(TA, AS(TA, bias), z, step));
+    return SKIP(f32, bias, z, step);
+}
