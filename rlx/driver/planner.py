@@ -25,6 +25,7 @@ class PlanOptions(TypedDict, total=False):
     max_alloc_bytes: int
     inplace: bool
     guard: int
+    settle: bool
 
 
 def plan(
@@ -36,6 +37,7 @@ def plan(
     max_alloc_bytes: int = _UNLIMITED,
     inplace: bool = True,
     guard: int = 0,
+    settle: bool = False,
 ) -> MemoryPlan:
     """Where every tensor of the graph lives.
 
@@ -45,7 +47,8 @@ def plan(
     when `max_alloc_bytes` forbids one. Inputs keep their bytes through the whole run, so that they may stay on the
     device from one run to the next. Bodies of control ops are planned the same way, what they share with the graph in
     its slots: a control op's outputs lie apart from its inputs, which are read to its end. `guard` leaves at least that
-    many bytes after each slot, for tests.
+    many bytes after each slot, for tests. `settle` lets states be replaced before the run ends, where
+    nothing reads the old value any more: in bodies, whose carry is lost anyway when a run fails.
 
     After: tensors alive together overlap only where one is a view of the other. An output that is a leaf (or a view
     of one) has the leaf's slot. Zero-size tensors have slots of 0 bytes.
@@ -57,7 +60,13 @@ def plan(
     reuse = planner == "reuse"
     lifetimes = tensor_lifetimes(graph)
     layout = lay_out(
-        graph, lifetimes, param_slots or {}, state_slots or {}, views=reuse, inplace=reuse and inplace
+        graph,
+        lifetimes,
+        param_slots or {},
+        state_slots or {},
+        views=reuse,
+        inplace=reuse and inplace,
+        settle=settle,
     )
     result = MemoryPlan(planner, lifetimes=lifetimes, alias_of=layout.alias_of)
 
@@ -89,7 +98,7 @@ def plan(
             bound = {name: result.slots[t.id].from_inside() for name, t in program.bound.items()}
             inner = plan(
                 program.graph, planner=planner, param_slots=bound, state_slots=bound, max_alloc_bytes=max_alloc_bytes,
-                inplace=inplace, guard=guard,
+                inplace=inplace, guard=guard, settle=reuse and inplace,
             )  # fmt: skip
             result.bodies[node.outputs[0].id, key] = BodyPlan(program, inner)
     result.max_live_bytes = max_live(arena_blocks)

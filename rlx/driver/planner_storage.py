@@ -81,9 +81,13 @@ def lay_out(
     *,
     views: bool,
     inplace: bool,
+    settle: bool = False,
 ) -> Layout:
-    """Gives every tensor a storage: its own, its input's where it is a view, or one it takes over in place."""
+    """Gives every tensor a storage: its own, its input's where it is a view, or one it takes over in place. With
+    `settle` a state's new value is made in the state itself where nothing reads the old value any more."""
     layout = Layout()
+    settlers = {t.id: graph.states[name] for name, t in graph.updates.items()} if settle else {}
+    uses = last_uses(graph)
     updated = {name for name, t in graph.updates.items() if t is not graph.states[name]}
     _check_results(graph, updated)
     for i, node in enumerate(graph.nodes):
@@ -93,6 +97,10 @@ def lay_out(
             continue
         taken: set[int] = set()
         for t in node.outputs:
+            state = settlers.get(t.id)
+            if state is not None and _settles(graph, node, i, t, state, layout, uses):
+                _join(layout, state, t, 0, lifetimes)
+                continue
             heir = _heir(node, i, t, layout, lifetimes, taken) if inplace else None
             if heir is not None:
                 taken.add(heir.id)
@@ -132,7 +140,9 @@ def _new_storage(
 def _given(t: Tensor, name: str, kind: str, slots: Mapping[str, Slot]) -> Slot:
     slot = slots.get(name)
     if slot is None:
-        raise ArenaError(f"{kind} {name!r} ({t.type}) has no slot; the {kind} slots given are {sorted(slots)}")
+        raise ArenaError(
+            f"{kind} {name!r} ({t.type}) has no slot; the {kind} slots given are {sorted(slots)}"
+        )
     if slot.nbytes < t.type.nbytes or slot.dtype != t.dtype:
         raise ArenaError(f"{kind} {name!r} is {t.type}, {t.type.nbytes} bytes; the slot given is {slot}")
     return slot
@@ -148,7 +158,12 @@ def _join(layout: Layout, source: Tensor, t: Tensor, offset: int, lifetimes: Map
 
 
 def _may_view(
-    graph: Graph, node: Node, offset: int, layout: Layout, lifetimes: Mapping[int, Lifetime], updated: set[str]
+    graph: Graph,
+    node: Node,
+    offset: int,
+    layout: Layout,
+    lifetimes: Mapping[int, Lifetime],
+    updated: set[str],
 ) -> bool:
     number, base = layout.home[node.inputs[0].id]
     storage, life = layout.storages[number], lifetimes[node.outputs[0].id]
@@ -167,7 +182,11 @@ def _heir(
     for position in node.op.inplace:
         if position < len(node.inputs) and node.inputs[position].id not in taken:
             x = node.inputs[position]
-            if may_take_over(node, position, t) and _dies_here(layout, x, step, lifetimes) and _alone(layout, node, x):
+            if (
+                may_take_over(node, position, t)
+                and _dies_here(layout, x, step, lifetimes)
+                and _alone(layout, node, x)
+            ):
                 return x
     return None
 
@@ -183,6 +202,27 @@ def may_take_over(node: Node, position: int, t: Tensor) -> bool:
     trees = node.attrs.get("trees")
     positions = {k for k, y in enumerate(node.inputs) if y is x}
     return trees is not None and not any(_reads(e, positions) for k, e in enumerate(trees) if k != t.index)
+
+
+def _settles(
+    graph: Graph, node: Node, step: int, t: Tensor, state: Tensor, layout: Layout, uses: Mapping[int, int]
+) -> bool:
+    """Whether t, the new value of a state, may be written over the old one: nothing reads that after this step, and
+    in this step only where the op may work in place."""
+    if node.op.leaf or state.id not in layout.home:
+        return False
+    members = set(layout.storages[layout.home[state.id][0]].members)
+    if members & {r.id for r in graph.results()} or any(uses[m] > step for m in members):
+        return False
+    if all(uses[m] < step for m in members):
+        return True
+    return any(
+        position < len(node.inputs)
+        and node.inputs[position] is state
+        and may_take_over(node, position, t)
+        and _alone(layout, node, state)
+        for position in node.op.inplace
+    )
 
 
 def _reads(tree: Expr, positions: set[int]) -> bool:
@@ -210,4 +250,6 @@ def _alone(layout: Layout, node: Node, x: Tensor) -> bool:
     the output needs element i only."""
     number = layout.home[x.id][0]
     others = [t for t in node.inputs if layout.home[t.id][0] == number]
-    return all(t is x for t in others) and (len(others) == 1 or node.op.elementwise or node.op.name == "fused")
+    return all(t is x for t in others) and (
+        len(others) == 1 or node.op.elementwise or node.op.name == "fused"
+    )

@@ -66,6 +66,10 @@ def _program(node: Node, body: Graph) -> BodyProgram:
     bound = {name: t for name, t in around.items() if name not in slices and name not in carried} | carried
 
     def leaf(new: Graph, old: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        if node.op.name == "cond" and not new.states:  # first of all, so that results may be made in them
+            for (name, _), out in zip(given, node.outputs, strict=True):
+                new.state(name, out.shape, out.dtype)
+                bound[name] = out
         if old.op.name not in ("input", "param"):
             return None
         name, shape, dtype = old.attrs["name"], old.attrs["shape"], old.attrs["dtype"]
@@ -75,10 +79,7 @@ def _program(node: Node, body: Graph) -> BodyProgram:
     graph, made = rebuild(body, leaf)
     states = list(carried) or [name for name, _ in given]
     graph.outputs = {name: t for name, t in graph.outputs.items() if name not in dict(given)}
-    for state, (_, value), out in zip(states, given, node.outputs, strict=False):
-        if not carried:
-            graph.state(state, out.shape, out.dtype)
-            bound[state] = out
+    for state, (_, value) in zip(states, given, strict=True):
         graph.update(state, made[value.id])
     results = {name: node.outputs[carries + i] for i, name in enumerate(rows)}
     return BodyProgram(isolate_results(graph), bound, slices, results)

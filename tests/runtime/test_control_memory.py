@@ -216,3 +216,34 @@ def test_a_scan_in_one_recording_gives_the_bits_of_its_steps(
             assert find_run_hazards(exe) == []
     for name, rows in found[0].items():
         np.testing.assert_array_equal(rows, found[1][name])
+
+
+def test_a_carry_is_updated_where_it_lies(session: rlx.Session) -> None:
+    """One row a step, in a table of a megabyte: no step copies it. What is still read is not written over."""
+    n = 256
+    g = rlx.Graph("table")
+    x = g.input("x", (n, 1024))
+
+    def step(c: Any) -> Any:
+        i, table, sums = c
+        fresh = rlx.dynamic_update_slice(table, rlx.exp(table[:1] * 0 + 1), [i, 0])
+        return i + 1, fresh, sums + rlx.sum(fresh)
+
+    _, table, sums = rlx.while_loop(
+        lambda c: c[0] < 4, step, (g.constant(np.array(0, np.int32)), x, rlx.sum(x) * 0)
+    )
+    late = rlx.while_loop(lambda c: rlx.all(c < 9), lambda c: rlx.exp(c * 0) + c + rlx.flip(c, 0) * 0, x)
+    for i, t in enumerate((table, sums, late)):
+        g.output(f"y{i}", t)
+    with session.compile(g) as exe:
+        table, sums, late = exe.run({"x": np.full((n, 1024), 2, np.float32)}).values()
+        first, second = (body.plan.arena_bytes for body in exe.plan.bodies.values())
+        assert first < 1 << 16 and second >= 1 << 20
+    want = np.full((n, 1024), 2.0)
+    total = 0.0
+    for i in range(4):
+        want[i] = np.e
+        total += want.sum()
+    np.testing.assert_allclose(table, want, rtol=1e-6)
+    np.testing.assert_allclose(sums, total, rtol=1e-5)
+    np.testing.assert_array_equal(late, 9)
