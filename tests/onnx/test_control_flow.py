@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import rlx
-from rlx.errors import StepLimitExceeded, UnsupportedOp
+from rlx.errors import ModelFormatError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.onnx import control
 from tests.onnx.models import I64, info, model, node
 
@@ -236,6 +236,26 @@ def test_a_long_scan_goes_either_way_along_any_axis(device: str) -> None:
         np.testing.assert_allclose(made["h9"], h, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(made["ys"], want, rtol=1e-4, atol=1e-6)
         assert {d.op for d in loaded.programs[0].report() if d.how == "control"} == {"scan"}
+
+
+def test_the_old_scan_goes_over_each_of_a_batch(device: str) -> None:
+    step = body([node("Add", "h x", "h2"), node("Identity", "h2", "y")], [info("h", [2]), info("x", [2])],
+                [info("h2", [2]), info("y", [2])])  # fmt: skip
+    nodes = [node("Scan", "_ h0 xs", "h9 ys", body=step, num_scan_inputs=1, directions=[1])]
+    proto = model(nodes, {"h0": ["b", 2], "xs": ["b", "t", 2]}, {"h9": None, "ys": None}, opset=8)
+
+    def wanted(h0: np.ndarray, xs: np.ndarray) -> tuple[Any, ...]:
+        ys = h0[:, None] + np.cumsum(xs[:, ::-1], 1)
+        return ys[:, -1], ys
+
+    rng = np.random.default_rng(1)
+    for t in (4, 40):
+        h0, xs = rng.standard_normal((3, 2)), rng.standard_normal((3, t, 2))
+        run(proto, device, wanted, {"h0": h0.astype(np.float32), "xs": xs.astype(np.float32)})
+    with pytest.raises(ModelFormatError, match="expected one length, not 0"):
+        run(
+            proto, device, wanted, {"h0": np.zeros((0, 2), np.float32), "xs": np.zeros((0, 3, 2), np.float32)}
+        )
 
 
 def test_an_if_in_a_loop_in_a_scan(device: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -254,7 +255,7 @@ def _collected(c: Call, kept: list[Value], info: Any, axis: int) -> Value:
 
 def _scan(c: Call, body: Any, run: Body) -> list[Held]:
     if c.version < 9:
-        raise c.unsupported("Scan of opset 8 is not supported")
+        return _scan_of_batch(c, body, run)
     count = c.int("num_scan_inputs")
     n_state = len(c.inputs) - count
     if not 0 < count <= len(c.inputs) or len(body.output) < n_state:
@@ -283,6 +284,25 @@ def _scan(c: Call, body: Any, run: Body) -> list[Held]:
         rows = o.flip(y.tensor, 0) if backwards else y.tensor
         made[k] = Value(o.moveaxis(rows, 0, axis_of(c, axis, rows.ndim)), y.dtype)
     return made
+
+
+def _scan_of_batch(c: Call, body: Any, run: Body) -> list[Held]:
+    """The form of opset 8, whose inputs and outputs have a batch in front: each of it is scanned for itself."""
+    if c.has(0):
+        raise c.unsupported("sequence_lens is not supported")
+    rest = [c.value(k) for k in range(1, len(c.inputs))]
+    batches = {v.tensor.shape[:1] for v in rest}
+    if len(batches) != 1 or batches <= {(), (0,)}:
+        raise c.bad(f"the inputs have batches of {sorted(batches)}; expected one length, not 0")
+    each = copy(c)
+    each.version = 9
+    each.attrs = {n: v for n, v in c.attrs.items() if n != "directions"}
+    each.attrs["scan_input_directions"] = c.ints("directions")
+    made: list[list[Value]] = []
+    for k in range(batches.pop()[0]):
+        each.inputs = [Value(v.tensor[k], v.dtype) for v in rest]
+        made.append([c.as_value(v, "a result") for v in _scan(each, body, run)])
+    return [Value(o.stack([v.tensor for v in parts]), parts[0].dtype) for parts in zip(*made, strict=True)]
 
 
 def _scanned(c: Call, body: Any, run: Body, xs: Sequence[Value], steps: int) -> list[Held]:
