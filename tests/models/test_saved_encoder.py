@@ -34,6 +34,8 @@ def _check(folder: Path, file: Path, dtype: str | None = None) -> None:
             np.testing.assert_allclose(session.run(["embedding"], feeds)[0], expected, rtol=0, atol=1e-6)
             with rlx.onnx.load(file) as again:
                 found = again.run(feeds, device="cpu")["embedding"]
+                fused = again.programs[-1].graph.program
+            assert sum(n.op.name == "attention" for n in fused.nodes) == model.config.num_hidden_layers
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 

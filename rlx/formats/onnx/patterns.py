@@ -53,7 +53,10 @@ class _Rules:
 
     def _once(self, t: Tensor, op: str) -> bool:
         """Whether t is the result of `op` and read by what is at hand alone."""
-        return t.node.op.name == op and self._uses.get(t.id, 1) == 1
+        return self._used(t, op, 1)
+
+    def _used(self, t: Tensor, op: str, times: int) -> bool:
+        return t.node.op.name == op and self._uses.get(t.id, 1) == times
 
     def _bias(self, new: Graph, inputs: Sequence[Tensor]) -> Tensor | None:
         """A product plus a vector."""
@@ -163,17 +166,23 @@ class _Rules:
 
     def _attention(self, new: Graph, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
         """softmax(q · kᵀ · scale + mask) · v over (batch, heads, length, size), the scale anywhere."""
-        p, v = self._unguarded(inputs[0]), inputs[1]
+        (p, uses), v = self._unguarded(inputs[0]), inputs[1]
         if node.attrs["transpose_a"] or node.attrs["transpose_b"] or node.attrs["activation"] is not None:
             return None
         if p is None or p.node.attrs["axis"] != p.ndim - 1 or p.ndim != 4 or v.ndim != 4:
             return None
         scores, mask, scale = p.node.inputs[0], None, 1.0
-        if self._once(scores, "add"):
+        if self._used(scores, "where", uses):
+            keep, seen, hidden = scores.node.inputs
+            if _scalar(hidden) == -math.inf and seen.shape == scores.shape and keep.ndim <= 4:
+                scores, mask, uses = seen, keep, 1
+        if mask is None and self._used(scores, "add", uses):
             for a, b in (scores.node.inputs, scores.node.inputs[::-1]):
                 if a.shape == scores.shape and a.node.op.name in ("matmul", "mul", "div") and b.ndim <= 4:
-                    scores, mask = a, b
+                    scores, mask, uses = a, b, 1
                     break
+        if not self._used(scores, scores.node.op.name, uses):
+            return None
         scores, cap = self._uncapped(scores)
         if self._once(scores, "mul") or self._once(scores, "div"):
             a, b = scores.node.inputs
@@ -199,7 +208,7 @@ class _Rules:
             or not k.size
         ):
             return None
-        if mask is not None and mask.dtype != q.dtype:
+        if mask is not None and mask.dtype != q.dtype and mask.dtype.kind != "b":
             return None
         few, fewer = _ungrouped(k), _ungrouped(v)
         if few is not None and fewer is not None and few.shape == fewer.shape:
@@ -209,16 +218,24 @@ class _Rules:
             0
         ]
 
-    def _unguarded(self, p: Tensor) -> Tensor | None:
-        """The softmax that p is, or is but for its NaN taken for zeros: of a row that is masked as a whole, for which
-        attention gives zeros anyway."""
+    def _unguarded(self, p: Tensor) -> tuple[Tensor | None, int]:
+        """The softmax that p is, or is but for zeros in rows that are masked as a whole, for which attention gives
+        zeros anyway: by their NaN, or by their largest score. With it, how often the scores are used there."""
         if self._once(p, "softmax"):
-            return p
+            return p, 1
         if not self._once(p, "where"):
-            return None
+            return None, 1
         test, zero, rows = p.node.inputs
-        guards = test.node.op.name == "isnan" and test.node.inputs[0] is rows and _scalar(zero) == 0
-        return rows if guards and rows.node.op.name == "softmax" and self._uses.get(rows.id) == 2 else None
+        if _scalar(zero) != 0 or rows.node.op.name != "softmax":
+            return None, 1
+        if test.node.op.name == "isnan" and test.node.inputs[0] is rows and self._uses.get(rows.id) == 2:
+            return rows, 1
+        if self._once(rows, "softmax") and test.node.op.name == "equal":
+            best, lowest = test.node.inputs
+            whole = {"axes": (rows.node.attrs["axis"],), "keepdims": True}
+            if best.node.op.name == "max" and best.node.attrs == whole and _scalar(lowest) == -math.inf:
+                return (rows, 2) if best.node.inputs[0] is rows.node.inputs[0] else (None, 1)
+        return None, 1
 
     def _uncapped(self, t: Tensor) -> tuple[Tensor, float | None]:
         """s and c where t is tanh(s / c) · c."""
