@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.blas import LEAST_IN_LIST
+from rlx.backends.cpu.blas import LEAST_IN_LIST, load_team
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.conv_depthwise import bind_depthwise
 from rlx.backends.cpu.expr_eval import bind_trees
@@ -26,8 +26,7 @@ from rlx.ops.linalg import ACTIVATIONS
 _NS_A_FLOP = 1 / 100
 _COLUMNS = 1 << 18  # elements of a block of columns: stays in the second-level cache
 _RESULT = 1 << 18  # elements of a result that stays there until its epilogue
-_PARTS = 8  # products that a small convolution is cut into, at most
-_LEAST_PART = 96  # rows or places of each
+_LEAST_PART = 96  # rows or places of a product that is one of a list
 
 
 @cpu_kernel("conv")
@@ -101,32 +100,66 @@ class _Columns:
         self.work = 2.0 * out.size * self.terms * _NS_A_FLOP
 
     def steps(self) -> list[Step]:
-        one = len(self.out) == 1 and self.rows * self.groups > self.places  # columns are the lesser part then
+        # Columns are the lesser part where there are more rows than places.
+        one = len(self.out) == 1 and self.rows * self.groups > self.places
         small = self.out[:1].size <= _RESULT and (self.plain or one)
-        return self._small() if small and self.out.dtype == self.x.dtype == F32 else self._large()
+        f32_only = self.out.dtype == self.x.dtype == F32
+        return self._in_turn() if small and f32_only and load_team() is not None else self._by_threads()
 
-    def _small(self) -> list[Step]:
-        """All columns, then all products, then the epilogue of the whole: each is too little for threads of ours."""
+    def _in_turn(self) -> list[Step]:
+        """All columns of an image, all products in one call, the epilogue: threads of ours would be woken for too
+        little each time."""
         steps: list[Step] = []
-        columns = self.x.reshape(len(self.x), self.groups, self.terms, -1) if self.plain else None
-        if columns is None:
-            columns = self.ctx.scratch((1, self.groups, self.terms, self.places), F32)
-            steps += copies(self.seen, columns.reshape(self.seen.shape), self.ctx)
-        products = []
-        for n, g in np.ndindex(len(self.out), self.groups):
-            for r, p in self._cut():
-                products.append((self.weights[g][r], columns[n, g][:, p], self.target[n, g][r, p]))
-        steps += self._begun(self.out, slice(None), axis=1)
+        for n in range(len(self.out)):
+            everything = slice(0, self.groups * self.inner)
+            columns, copy = self._columns(n, everything, slice(0, self.counts[0]), 0)
+            columns = columns.reshape(self.groups, self.terms, self.places)
+            products = [
+                (self.weights[g][r], columns[g][:, p], self.target[n, g][r, p])
+                for g in range(self.groups)
+                for r, p in self._cut()
+            ]
+            made = self.target[n].reshape(-1, self.places)
+            steps += [*copy, *self._begun(made, slice(None), axis=0), *self._products(products)]
+            steps += self._finished(made, made, slice(None), 0, axis=0)
+        return steps
+
+    def _products(self, products: list[tuple[Array, Array, Array]]) -> list[Step]:
         listed = in_one_call(products, self.ctx, self.onto) if len(products) > 1 else None
         if listed is not None:
-            steps.append(listed)
-        else:
-            steps += self.ctx.split(
-                len(products),
-                self.work,
-                lambda piece, thread: multiply(*products[piece], self.ctx, thread, onto=self.onto),
-            )
-        return steps + self._finished(self.out, self.out, slice(None), None, axis=1)
+            return [listed]
+
+        def bind(piece: int, thread: int) -> list[Step]:
+            return multiply(*products[piece], self.ctx, thread, onto=self.onto)
+
+        return self.ctx.split(len(products), self.work, bind)
+
+    def _cut(self) -> list[tuple[slice, slice]]:
+        """Blocks of rows or of places, whichever are more, one a thread of the library where they are large enough. Not
+        by the threads of this executable: any number of them gives the same bits."""
+        team = load_team()
+        assert team is not None
+        longest = max(self.rows, self.places)
+        most = self.rows * self.places * self.terms // LEAST_IN_LIST
+        parts = max(1, min(-(-team.threads // self.groups), most, longest // _LEAST_PART))
+        step = -(-longest // parts)
+        step += -step % 16
+        cut = [slice(i, min(longest, i + step)) for i in range(0, longest, step)]
+        whole = slice(None)
+        return [(s, whole) if self.rows >= self.places else (whole, s) for s in cut]
+
+    def _columns(self, n: int, channels: slice, block: slice, thread: int) -> tuple[Array, list[Step]]:
+        """What rows of the output see of some channels, (terms, places); and the copy that lays it out."""
+        line = self.places // self.counts[0]
+        count = channels.stop - channels.start
+        if self.plain:
+            part = slice(block.start * line, block.stop * line)
+            return self.x[n, channels].reshape(count, self.places)[:, part], []
+        shape = (count * math.prod(self.kernel), (block.stop - block.start) * line)
+        columns = self.ctx.scratch(shape, self.x.dtype, thread)
+        at: Any = (n, channels, *(slice(None),) * len(self.kernel), block)
+        source = self.seen[at]
+        return columns, [partial(np.copyto, columns.reshape(source.shape), source)]
 
     def _begun(self, made: Array, channels: slice, axis: int) -> list[Step]:
         """The bias of some channels, which lie along `axis`, where the products go."""
@@ -142,17 +175,7 @@ class _Columns:
             return [] if tree is None else bind_trees([tree], [made], [result], self.ctx, thread)
         return _finish(self.node, made, self.ins, result, channels, self.ctx, thread, axis)
 
-    def _cut(self) -> list[tuple[slice, slice]]:
-        """Blocks of rows or of places, whichever are more; by the shape alone, so that any number of threads gives the
-        same bits."""
-        most = self.rows * self.places * self.terms // LEAST_IN_LIST
-        parts = min(_PARTS // min(self.groups, _PARTS), most, max(self.rows, self.places) // _LEAST_PART)
-        step = -(-max(self.rows, self.places) // (1 << max(parts, 1).bit_length() - 1))
-        if self.rows >= self.places:
-            return [(slice(i, min(self.rows, i + step)), slice(None)) for i in range(0, self.rows, step)]
-        return [(slice(None), slice(i, min(self.places, i + step))) for i in range(0, self.places, step)]
-
-    def _large(self) -> list[Step]:
+    def _by_threads(self) -> list[Step]:
         """Groups, images and blocks of rows of the output, each one product with its columns before and its epilogue
         behind it, while they are in the cache."""
         blocks = self._blocks()
@@ -163,18 +186,8 @@ class _Columns:
         def bind(piece: int, thread: int) -> list[Step]:
             ctx.back_to(marks, thread)
             n, g, block = pieces[piece]
-            part = slice(block.start * line, block.stop * line)
-            channels = slice(g * self.inner, (g + 1) * self.inner)
-            steps: list[Step] = []
-            if self.plain:
-                columns = x[n, channels].reshape(self.inner, self.places)[:, part]
-            else:
-                height = block.stop - block.start
-                columns = ctx.scratch((self.terms, height * line), x.dtype, thread)
-                at: Any = (n, channels, *(slice(None),) * len(self.kernel), block)
-                source = self.seen[at]
-                steps.append(partial(np.copyto, columns.reshape(source.shape), source))
-            result = self.target[n, g][:, part]
+            columns, steps = self._columns(n, slice(g * self.inner, (g + 1) * self.inner), block, thread)
+            result = self.target[n, g][:, block.start * line : block.stop * line]
             made = result if result.dtype == x.dtype else ctx.scratch(result.shape, x.dtype, thread)
             every = slice(g * self.rows, (g + 1) * self.rows)
             steps += self._begun(made, every, axis=0)

@@ -30,7 +30,6 @@ _COLUMNS = 384
 _UNPACKED = (950_000, 400_000)
 _FEW_ROWS = 96
 _LEAST_COLUMNS = 96  # of a product of a few rows that is one of a list
-_ROW_TILE = 1 << 20  # elements of the second operand that one row is multiplied with at once
 _HALF_TILE = 1 << 19  # elements of a half-precision operand widened at once
 
 
@@ -165,7 +164,7 @@ def _rows_merge(a: Array) -> bool:
 def _tiles(m: int, n: int, k: int, b: Array, unpacked: bool) -> list[tuple[slice, slice]]:
     """Tiles of the result, row by row of tiles. They depend on the shapes and layouts alone."""
     if m == 1:
-        return [(slice(0, 1), s) for s in _cut(n, max(64, min(4096, _ROW_TILE // max(k, 1))))]
+        return [(slice(0, 1), s) for s in _cut(n, 4096)]
     rows = [slice(0, m)] if m < 2 * _FEW_ROWS else _cut(m, _ROWS)
     if b.dtype != F32:
         width = max(64, _HALF_TILE // max(k, 1) // 64 * 64)
