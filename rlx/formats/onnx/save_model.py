@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,7 +26,7 @@ from rlx.runtime.jit import Jitted
 
 OLDEST = 18  # reductions take their axes as an input from here on
 DEFAULT = 21
-MOST_INSIDE = (1 << 31) - (1 << 20)  # bytes of weights that fit a protobuf file beside the nodes
+MOST_INSIDE = (1 << 31) - (1 << 26)  # bytes of weights that fit a protobuf file beside the nodes
 SMALL = 1024  # bytes of a tensor that stays inside always: shapes and axes are read before external data
 ALIGNMENT = 64  # of a tensor in the file of external data
 Source = Graph | CompiledGraph | Callable[..., Any]
@@ -116,7 +117,7 @@ def _written(
     graph = composed(remove_dead(graph))
     names = [*graph.inputs, *graph.params, *(PAST + s for s in graph.states), *graph.outputs]
     names += [PRESENT + s for s in graph.updates]
-    twice = sorted({n for n in names if names.count(n) > 1})
+    twice = sorted(n for n, count in Counter(names).items() if count > 1)
     if twice:
         raise GraphError(
             f"save: the model would have several values named {twice}; rename inputs, outputs or params"
@@ -133,7 +134,7 @@ def _written(
     results = {**graph.outputs, **{PRESENT + n: t for n, t in graph.updates.items()}}
     draft.finish({n: values[t.id] for n, t in results.items()})
     given = {**graph.inputs, **{PAST + n: t for n, t in graph.states.items()}}
-    made = helper.make_graph(draft.nodes, graph.name, _infos(given), _infos(results))
+    made = helper.make_graph(draft.nodes, graph.name or "graph", _infos(given), _infos(results))
     imports = [helper.make_opsetid("", opset)]
     version = max(8, helper.find_min_ir_version_for(imports))
     model = helper.make_model(made, opset_imports=imports, ir_version=version, producer_name="rlx")
