@@ -26,6 +26,18 @@ def _grouped(b: Builder) -> Made:
     return y, apply("grouped_matmul_grad", x, y, sizes)
 
 
+@rule("products_of_one")
+def _products_of_one(b: Builder) -> Made:
+    """Of sizes whose slots leave no gaps, weights side by side: those that GPUs make as one batch."""
+    m, k, n = 16 * (1 + b.below(2)), 4 * (1 + b.below(5)), 32 * (1 + b.below(2))
+    dtype, bias = b.choose((f32, f32, f16)), b.chance(0.5)
+    x = b.leaf((m, k), dtype)
+    activation = b.choose((None, "relu", "tanh"))
+    shapes = ((n, k), (n,))[: 1 + bias]
+    given = [[b.graph.constant(b.value(shape, dtype)) for shape in shapes] for _ in range(3)]
+    return tuple(ops.matmul(x, *w, transpose_b=True, activation=activation) for w in given)
+
+
 @rule("lora_matmul")
 def _lora(b: Builder) -> Made:
     x = b.ranked(2, lambda t: t.dtype.is_float)
