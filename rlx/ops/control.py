@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Graph, Tensor, TensorType
 from rlx.ir.body import TracedBody
@@ -22,7 +24,7 @@ def cond(pred: Any, then_fn: Callable[..., Nest], else_fn: Callable[..., Nest], 
     its branch at once. Gradient: that of the branch taken. Numerics: those of the branch.
     Raises: DTypeError, ShapeError, GraphError when the branches or pred do not fit.
     """
-    if isinstance(pred, bool):
+    if isinstance(pred, bool | np.bool_):
         return (then_fn if pred else else_fn)(*operands)
     leaves: list[Any] = []
     skeleton = flatten(operands, leaves, numbers=True)
@@ -132,8 +134,8 @@ def want_predicate(op: str, graph: Graph, pred: Any) -> Tensor:
     """A bool of rank 0, given as such or as Python's. Raises: DTypeError, ShapeError."""
     if isinstance(pred, Tensor):
         t = traced_into(graph).reach(pred, op)
-    elif isinstance(pred, bool):
-        return graph.constant(pred)
+    elif isinstance(pred, bool | np.bool_):
+        return graph.constant(bool(pred))
     else:
         raise DTypeError(f"{op}: the predicate is {type(pred).__name__}; expected a bool tensor of rank 0")
     if t.dtype.kind != "b":

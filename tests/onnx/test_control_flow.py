@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 import rlx
 from rlx.errors import ModelFormatError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.onnx import control
+from rlx.formats.onnx.patterns import put_together
 from tests.onnx.models import I64, info, model, node
 
 BOOL = TensorProto.BOOL
@@ -332,6 +333,16 @@ def test_loops_over_constants_alone_run_on_the_device() -> None:
     proto.graph.initializer.append(onnx.numpy_helper.from_array(X, "v0"))
     del proto.graph.input[:]
     assert run(proto, "cpu", lambda: (X + 1000.0,), {})[1] == {"scan"}
+
+
+def test_patterns_are_put_together_in_bodies_too() -> None:
+    g = rlx.Graph()
+    x = g.input("x", (4, 8))
+    gelu = lambda t: (rlx.erf(t / 2**0.5) + 1) * t * 0.5  # noqa: E731
+    g.output(
+        "y", rlx.scan(lambda c, row: (rlx.cond(rlx.sum(row) > 0, gelu, lambda t: t, c), row), x[0], x)[0]
+    )
+    assert "gelu" in str(put_together(g)) and "gelu" not in str(g)
 
 
 def lstm(x: Any, w: Any, r: Any, b: Any, lengths: Any) -> tuple[Any, Any, Any]:

@@ -54,6 +54,7 @@ def test_large_constants_made_inside_lie_outside() -> None:
 def test_python_bools_choose_at_once() -> None:
     g, x, _ = graph()
     assert rlx.cond(True, lambda t: t, lambda t: t * 2, x) is x
+    assert rlx.cond(np.bool_(False), lambda t: t * 2, lambda t: t, x) is x
     assert len(g.nodes) == 2
 
 

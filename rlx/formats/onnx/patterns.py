@@ -15,12 +15,14 @@ import numpy as np
 
 from rlx.formats.onnx.elements import Array
 from rlx.ir import Graph, Node, Tensor, rebuild
+from rlx.passes import change_bodies
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "tanh": "tanh", "sigmoid": "sigmoid"}
 
 
 def put_together(graph: Graph) -> Graph:
-    """The graph with every pattern that a rule knows as one op."""
+    """The graph with every pattern that a rule knows as one op, in the bodies of control ops too."""
+    graph = change_bodies(graph, lambda name, body: put_together(body))
     return rebuild(graph, _Rules(graph).rewrite)[0]
 
 
