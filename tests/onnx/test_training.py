@@ -1,4 +1,4 @@
-"""Steps of optimizers, beside the same steps in NumPy."""
+"""Steps of optimizers and gradients, beside the same in NumPy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 import rlx
-from rlx.errors import ModelFormatError
+from rlx.errors import ModelFormatError, UnsupportedOp
 from tests.onnx.models import I64, model, node
 
 DOMAIN = "ai.onnx.preview.training"
@@ -75,3 +75,28 @@ def test_inputs_that_do_not_pair() -> None:
         rlx.onnx.load(model([made], {**inputs, "g": [1]}, {"y": [2]}, domains=[DOMAIN])).run(
             {**feeds, "g": np.zeros(1, np.float32)}, device="cpu"
         )
+
+
+def test_gradients_and_gradients_of_them(device: str) -> None:
+    """y = Σ tanh(x w)²; the second derivative by the first's own operator."""
+    nodes = [
+        node("MatMul", "x w", "a"), node("Tanh", "a", "t"), node("Mul", "t t", "s"), node("ReduceSum", "s", "y"),
+        node("Gradient", "w x", "dw", domain=DOMAIN, xs=["w"], zs=["x"], y="y"),
+        node("Gradient", "w", "ddw", domain=DOMAIN, xs=["w"], y="dw"),
+    ]  # fmt: skip
+    proto = model(nodes, {"x": [4, 3], "w": [3, 1]}, {"dw": [3, 1], "ddw": [3, 1]}, domains=[DOMAIN])
+    x, w = RNG.standard_normal((4, 3)), RNG.standard_normal((3, 1))
+    got = rlx.onnx.load(proto).run({"x": x.astype(np.float32), "w": w.astype(np.float32)}, device=device)
+    t = np.tanh(x @ w)
+    assert close(got["dw"], x.T @ (2 * t * (1 - t**2)))
+    # Σᵢ ∂dwᵢ/∂w, by the derivative of 2t(1 - t²) = 2t - 2t³ and that of tanh.
+    assert np.allclose(
+        got["ddw"], x.T @ ((2 - 6 * t**2) * (1 - t**2) * x.sum(1, keepdims=True)), rtol=1e-4, atol=1e-4
+    )
+    for made, error in (
+        (node("Gradient", "x", "dw", domain=DOMAIN, name="n", xs=["w"], y="y"), UnsupportedOp),
+        (node("Gradient", "w", "dw", domain=DOMAIN, name="n", xs=["w"], y="nothing"), ModelFormatError),
+    ):
+        proto.graph.node[4].CopyFrom(made)
+        with pytest.raises(error, match="'n'"):
+            rlx.onnx.load(proto).run({"x": np.float32(x), "w": np.float32(w)}, device=device)

@@ -154,6 +154,7 @@ class GraphBuilder:
         if builder is not None:
             try:
                 call = self._call(node, where, schema, inputs, protos)
+                call.scope = scope
                 check_strings(call, domain)
                 made = builder(call)
             except WriteOut:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,6 +180,7 @@ class Call:
         self.n_outputs = n_outputs
         self.known_values = known
         self.words = known.words
+        self.scope: Mapping[builtins.str, Held | None] = {}  # what has a name where the node stands
 
     # -- inputs
 

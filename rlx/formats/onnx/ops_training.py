@@ -1,8 +1,9 @@
-"""One step of an optimizer, for several tensors at once: Adagrad, Adam, Momentum."""
+"""Gradients of what the graph has computed so far, and one step of an optimizer: Adagrad, Adam, Momentum."""
 
 from __future__ import annotations
 
 from rlx import ops as o
+from rlx.autodiff import gradients
 from rlx.formats.onnx.call import Call, Value
 from rlx.formats.onnx.table import op
 from rlx.ir import Tensor
@@ -32,6 +33,24 @@ def _results(c: Call, made: list[tuple[Tensor, ...]]) -> list[Value]:
     """The new tensors, then what is kept of each."""
     n = len(made)
     return [Value(made[k][i], c.dtype(2 + k)) for i in range(len(made[0])) for k in range(n)]
+
+
+@op("Gradient", domain=TRAINING)
+def gradient(c: Call) -> list[Value]:
+    """The derivative of y, of all its elements added up, by each of xs. The inputs must be the tensors of those names:
+    rlx does not compute y again for others."""
+    names, target = [*c.ints("xs", []), *c.ints("zs", [])], c.str("y")
+    found = [c.scope.get(name) for name in (*names, target)]
+    values = [v for v in found if isinstance(v, Value) and v.tensor.dtype.is_float]
+    if len(values) != len(found) or len(names) != len(c.inputs):
+        raise c.bad(
+            f"xs and zs {names[:9]} for {len(c.inputs)} inputs and y {target!r}; expected names of floats"
+        )
+    if any(c.value(k).tensor is not v.tensor for k, v in enumerate(values[:-1])):
+        raise c.unsupported("its inputs are not the tensors that xs and zs name")
+    wanted = values[: len(c.ints("xs", []))]
+    made = gradients(values[-1].tensor, [v.tensor for v in wanted], 1.0)
+    return [Value(t, v.dtype) for t, v in zip(made, wanted, strict=True)]
 
 
 @op("Adagrad", domain=TRAINING)
