@@ -68,7 +68,7 @@ void store4_f16(const ptr_f16 p, const uint i, const vec4 v) {
     ptr_uvec2(uvec2(p)).at[i] = uvec2(p_f16_bits(v.x) | p_f16_bits(v.y) << 16, p_f16_bits(v.z) | p_f16_bits(v.w) << 16);
 }
 void store4_bf16(const ptr_bf16 p, const uint i, const vec4 v) {
-    ptr_uvec2(uvec2(p)).at[i] = uvec2(p_bf16_bits(v.x) | p_bf16_bits(v.y) << 16, p_bf16_bits(v.z) | p_bf16_bits(v.w) << 16);
+    ptr_uvec2(uvec2(p)).at[i] = uvec2(p_brain_pair(v.x, v.y), p_brain_pair(v.z, v.w));
 }
 
 // NAME(v): v combined over the LANES neighbouring threads that share a row, the same value in each; a fixed tree.

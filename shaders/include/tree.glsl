@@ -48,7 +48,7 @@ void store4_f16(const ptr_f16 p, const uint q, const vec4 x) {
     ptr_uvec2(p).at[q] = words_of(uvec4(p_f16_bits(x.x), p_f16_bits(x.y), p_f16_bits(x.z), p_f16_bits(x.w)));
 }
 void store4_bf16(const ptr_bf16 p, const uint q, const vec4 x) {
-    ptr_uvec2(p).at[q] = words_of(uvec4(p_bf16_bits(x.x), p_bf16_bits(x.y), p_bf16_bits(x.z), p_bf16_bits(x.w)));
+    ptr_uvec2(p).at[q] = uvec2(p_brain_pair(x.x, x.y), p_brain_pair(x.z, x.w));
 }
 void store4_u16(const ptr_u16 p, const uint q, const ivec4 x) { ptr_uvec2(p).at[q] = words_of(uvec4(x)); }
 void store4_i32(const ptr_i32 p, const uint q, const ivec4 x) { ptr_ivec4(p).at[q] = x; }

@@ -12,7 +12,7 @@ vec4 four_bf16(const uvec2 w) {
 }
 ivec4 four_u16(const uvec2 w) { return ivec4(w.x & 0xffffu, w.x >> 16, w.y & 0xffffu, w.y >> 16); }
 uint two_f16(const vec2 v) { return p_f16_bits(v.x) | p_f16_bits(v.y) << 16; }
-uint two_bf16(const vec2 v) { return p_bf16_bits(v.x) | p_bf16_bits(v.y) << 16; }
+uint two_bf16(const vec2 v) { return p_brain_pair(v.x, v.y); }
 uint two_u16(const ivec2 v) { return (uint(v.x) & 0xffffu) | uint(v.y) << 16; }
 TREE_EIGHT(f16, vec4)
 TREE_EIGHT(bf16, vec4)

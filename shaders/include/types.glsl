@@ -47,7 +47,7 @@ bool load_bool(const ptr_bool p, const uint i) { return uint(p.at[i]) != 0u; }
 
 void store_f32(const ptr_f32 p, const uint i, const float x) { p.at[i] = x; }
 void store_f16(const ptr_f16 p, const uint i, const float x) { p.at[i] = uint16_t(p_f16_bits(x)); }
-void store_bf16(const ptr_bf16 p, const uint i, const float x) { p.at[i] = uint16_t(p_bf16_bits(x)); }
+void store_bf16(const ptr_bf16 p, const uint i, const float x) { p.at[i] = uint16_t(p_brain_bits(x)); }
 void store_i32(const ptr_i32 p, const uint i, const int x) { p.at[i] = x; }
 void store_u32(const ptr_u32 p, const uint i, const uint x) { p.at[i] = x; }
 void store_i64(const ptr_i64 p, const uint i, const int64_t x) { p.at[i] = x; }

@@ -33,7 +33,7 @@ UNARY = (
     *("acos", "atan", "sinh", "cosh", "tanh", "erf", "floor", "ceil", "round", "trunc"),
     *("exp2", "log2", "log10", "cbrt", "asinh", "acosh", "atanh"),
 )
-SHORT = ("exp", "tanh", "one_plus_erf")
+SHORT = ("exp", "tanh", "one_plus_erf", "recip")
 BINARY = ["add", "sub", "mul", "div", "pow", "max", "min", "mod", "fmod", "floordiv", "atan2"]
 INT_UNARY = ["neg", "abs", "sign", "not"]
 INT_BINARY = [
@@ -62,11 +62,12 @@ CASTS = {
 C_TO_NP = {"float": np.float32, "int": np.int32, "rlx_i64": np.int64, "uint": np.uint32}
 
 
-def _source(repo: Path, exact: bool, flush: bool) -> str:
+def _source(repo: Path, exact: bool, flush: bool, nearest: bool) -> str:
     lines = ["#include <immintrin.h>"] if flush else []
     lines += [f'#include "{repo}/tests/gpu/prelude_host.h"', "using std::sqrt;"]
-    if exact:  # as CUDA compiles it: IEEE division and an exact fused multiply-add
-        lines += ["#define RLX_EXACT_DIV 1", "#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
+    lines += ["#define RLX_EXACT_DIV 1"] if exact else []
+    if exact or nearest:
+        lines += ["#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
         lines += ["#undef RLX_MAD", "#define RLX_MAD(a, b, c) std::fma(a, b, c)"]
     lines.append(f'#include "{repo}/rlx/backends/gpu/prims.h"')
 
@@ -81,6 +82,7 @@ def _source(repo: Path, exact: bool, flush: bool) -> str:
 
     lines += [loop(f"{p}_f", f"p_{p}_f", ["float"], "float") for p in UNARY]
     lines += [loop(f"{p}_h", f"p_{p}_h", ["float"], "float") for p in SHORT]
+    lines.append(loop("div_h", "p_div_h", ["float"] * 2, "float"))
     lines += [loop(f"{p}_f", f"p_{p}_f", ["float"] * 2, "float") for p in BINARY]
     for cls, c in (("i", "int"), ("l", "rlx_i64")):
         lines += [loop(f"{p}_{cls}", f"p_{p}_{cls}", [c], c) for p in INT_UNARY]
@@ -91,13 +93,17 @@ def _source(repo: Path, exact: bool, flush: bool) -> str:
     return "\n".join(lines)
 
 
-def build(repo: Path, folder: Path, exact: bool, flush: bool = False) -> Callable[..., npt.NDArray[Any]]:
-    """Compiles the header, `flush` for a processor that takes subnormals for zeros (x86 only); the result is called as
-    prims("exp_f", x) or prims("pow_f", x, y, out=np.float32)."""
+def build(
+    repo: Path, folder: Path, exact: bool, flush: bool = False, nearest: bool = False
+) -> Callable[..., npt.NDArray[Any]]:
+    """Compiles the header: `exact` as CUDA has it, with IEEE division and a fused multiply-add, else as GLSL has it,
+    `nearest` with a fused multiply-add there too; `flush` for a processor that takes subnormals for zeros (x86 only).
+    The result is called as prims("exp_f", x) or prims("pow_f", x, y, out=np.float32)."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     assert compiler is not None
-    source, library = folder / f"prims{exact:d}{flush:d}.cpp", folder / f"prims{exact:d}{flush:d}.so"
-    source.write_text(_source(repo, exact, flush), encoding="utf-8")
+    source = folder / "prims.cpp"
+    library = folder / f"prims{exact:d}{flush:d}{nearest:d}.so"
+    source.write_text(_source(repo, exact, flush, nearest), encoding="utf-8")
     command = [compiler, "-O2", "-std=c++17", "-ffp-contract=off", "-fPIC", "-shared", "-w"]
     subprocess.run([*command, str(source), "-o", str(library)], check=True)
     loaded = ctypes.CDLL(str(library))

@@ -22,7 +22,9 @@ from rlx.ir import Expr, expr
 from tests.gpu.host_prims import build
 from tests.gpu.lowered import host
 
-ORACLES = {"exp": np.exp, "tanh": np.tanh, "one_plus_erf": lambda x: scipy.special.erfc(-x)}
+ORACLES = {
+    "exp": np.exp, "tanh": np.tanh, "one_plus_erf": lambda x: scipy.special.erfc(-x), "recip": lambda x: 1 / x,
+}  # fmt: skip
 HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
@@ -58,10 +60,24 @@ def test_short_functions_are_good_to_a_hundred_thousandth(
         error = np.abs(got - want)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     np.testing.assert_array_equal(np.isposinf(got), want > np.finfo(np.float32).max)
-    np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(x[got == 0]) & (name == "tanh"))
+    np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(x[got == 0]) & (name in ("tanh", "recip")))
     near = np.isfinite(want) & np.isfinite(got)
     floor = 1e-13 if name == "one_plus_erf" else 2.0**-125
     assert (error[near] <= 2.0**-17 * np.abs(want[near]) + floor).all()
+
+
+def test_short_division_takes_every_size(repo: Path, tmp_path: Path) -> None:
+    if shutil.which("g++") is None and shutil.which("clang++") is None:
+        pytest.skip("no C++ compiler")
+    prims = build(repo, tmp_path, exact=False)
+    x = every(HALVES[1]).astype(np.float32)
+    y = np.random.default_rng(0).permutation(x)
+    with np.errstate(all="ignore"):
+        want, got = x.astype(np.float64) / y, prims("div_h", x, y).astype(np.float64)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    near = np.abs(want) < np.finfo(np.float32).max
+    assert (np.abs(got[near] - want[near]) <= 2.0**-22 * np.abs(want[near]) + 2.0**-140).all()
+    np.testing.assert_array_equal(got[~near & ~np.isnan(want)], np.sign(want[~near & ~np.isnan(want)]) * np.inf)
 
 
 def test_only_what_shows_no_more_than_16_bits_is_computed_shorter() -> None:

@@ -30,9 +30,10 @@ from rlx.backends.gpu.tree import (
 
 
 @cache
-def template(wide: bool = False) -> Template:
-    """The shipped template, or that of f64, read once."""
-    file = resources.files("rlx.backends.vulkan").joinpath("spirv", "tree64.spv" if wide else "tree.spv")
+def template(wide: bool = False, nearest: bool = False) -> Template:
+    """The shipped template, or that of f64, or that of devices with the word "nearest", read once."""
+    name = "tree64" if wide else "tree_nearest" if nearest else "tree"
+    file = resources.files("rlx.backends.vulkan").joinpath("spirv", f"{name}.spv")
     return Template(Module.parse(file.read_bytes()))
 
 
@@ -44,7 +45,7 @@ def emit_spirv(kernel: TreeKernel, features: frozenset[str], packs: bool = True)
     sake: a software device gains nothing by it and compiles it for long.
     """
     made = program(kernel)
-    main = _Main(kernel, made, template(made.wide).start())
+    main = _Main(kernel, made, template(made.wide, "nearest" in features).start())
     main.write(packs)
     return float_modes(main.b.module().encode(), features)
 

@@ -24,6 +24,28 @@ RLX_FN uint p_bf16_bits(const float x) {
 
 RLX_FN float p_bf16_value(const uint h) { return RLX_FLOAT(h << 16); }
 
-RLX_FN float p_round_f16(const float x) { return p_f16_value(p_f16_bits(x)); }
-RLX_FN float p_round_bf16(const float x) { return p_bf16_value(p_bf16_bits(x)); }
+// The bits of a bf16, and of two in a word, by the device's own conversion where it is known to round to nearest even.
+RLX_FN uint p_brain_bits(const float x) {
+#ifdef RLX_BRAIN_BITS
+    return RLX_BRAIN_BITS(x);
+#else
+    return p_bf16_bits(x);
+#endif
+}
+RLX_FN uint p_brain_pair(const float x, const float y) {
+#ifdef RLX_BRAIN_PAIR
+    return RLX_BRAIN_PAIR(x, y);
+#else
+    return p_brain_bits(x) | p_brain_bits(y) << 16;
+#endif
+}
+
+RLX_FN float p_round_f16(const float x) {
+#ifdef RLX_HALF_BITS
+    return p_f16_value(RLX_HALF_BITS(x));
+#else
+    return p_f16_value(p_f16_bits(x));
+#endif
+}
+RLX_FN float p_round_bf16(const float x) { return p_bf16_value(p_brain_bits(x)); }
 #endif

@@ -4,6 +4,17 @@
 #ifndef RLX_HALF32_H
 #define RLX_HALF32_H
 
+// a / b, moved by a power of two where a device may take 1 / b for nothing.
+RLX_FN float h_div(const float a, const float b) {
+#ifdef RLX_QUICK_DIV
+    return RLX_QUICK_DIV(a, b);
+#else
+    const float size = RLX_ABS(b);
+    const float s = size > 1.2676506e+30f ? 2.3283064e-10f : (size < 7.8886091e-31f ? 4294967296.0f : 1.0f);
+    return (a * s) / (b * s);
+#endif
+}
+
 RLX_FN float h_exp(const float x) { return RLX_QUICK_EXP2(x * 1.442695022e+00f); }
 
 // 1 + erf(x) = 2 - erfc(x) = erfc(-x), which does not cancel: erfc(a) = 2^(a p(a)), p fitted up to 4.5, where erfc is

@@ -67,6 +67,17 @@ RLX_FN float m_div(const float a, const float b) {
 #else
     const uint ua = m_abs_bits(a);
     const uint ub = m_abs_bits(b);
+#ifdef RLX_EXACT_FMA
+    // |a| and |b| in [2^-60, 2^60): nothing on the way is subnormal or infinite. Markstein's steps (1990): the second
+    // remainder is exact, and rounds the quotient correctly.
+    if (ua - 0x21800000u < 0x3c000000u && ub - 0x21800000u < 0x3c000000u) {
+        float r = 1.0f / b;
+        r = RLX_EXACT_FMA(RLX_EXACT_FMA(-b, r, 1.0f), r, r);
+        float q = a * r;
+        q = RLX_EXACT_FMA(RLX_EXACT_FMA(-b, q, a), r, q);
+        return RLX_EXACT_FMA(RLX_EXACT_FMA(-b, q, a), r, q);
+    }
+#endif
     const float sign = RLX_FLOAT(((RLX_BITS(a) ^ RLX_BITS(b)) & 0x80000000u) | 0x3f800000u);
     if (ua - 1u >= 0x7f7fffffu || ub - 1u >= 0x7f7fffffu) {
         if (ua > 0x7f800000u || ub > 0x7f800000u || ua == ub) return RLX_NAN;
@@ -127,13 +138,28 @@ RLX_FN RLX_F2 m_exp_rest(const float x, const float k) {
     const float r = h - c;
     return m_quick_sum(r, (r * r) * m_exp_poly(r) + ((h - r) - c));
 }
+// exp(x) = 2^k (1 + the result), |x| < 2^20, nearly the shortest way to it; k as an integer.
+RLX_FN float m_exp_part(const float x, RLX_OUT(int) k) {
+    const float t = RLX_MAD(x, 1.442695022e+00f, 12582912.0f);  // 3 * 2^22: the last bits of the sum are k
+    k = int(RLX_BITS(t) - 0x4b400000u);
+    const float n = t - 12582912.0f;
+#ifdef RLX_EXACT_FMA
+    const float r = RLX_EXACT_FMA(n, -1.4286067653e-06f, RLX_EXACT_FMA(n, -6.9314575195e-01f, x));
+#else
+    const float r = (x - n * 6.9314575195e-01f) - n * 1.4286067653e-06f;
+#endif
+    float p = 1.395063009e-03f;
+    p = RLX_MAD(p, r, 8.368969895e-03f);
+    p = RLX_MAD(p, r, 4.166620225e-02f);
+    p = RLX_MAD(p, r, 1.666651815e-01f);
+    p = RLX_MAD(p, r, 0.5f);
+    return RLX_MAD(r * r, p, r);
+}
 RLX_FN float m_exp(const float x) {
-    if (m_is_nan(x)) return x;
-    if (x > 88.73f) return RLX_INF;
-    if (x < -104.0f) return 0.0f;
-    const float k = m_exp_count(x);
-    const RLX_F2 r = m_exp_rest(x, k);
-    return m_scale(1.0f + r.x, int(k));
+    const float high = x > 89.0f ? 89.0f : x;
+    int k;
+    const float e = 1.0f + m_exp_part(high < -104.0f ? -104.0f : high, k);
+    return (e * m_pow2(k >> 1)) * m_pow2(k - (k >> 1));
 }
 RLX_FN float m_expm1(const float x) {
     if (m_is_nan(x) || m_abs_bits(x) < 0x33000000u) return x;
@@ -211,27 +237,24 @@ RLX_FN float m_sinh(const float x) {
     return x + (x * z) * p;
 }
 RLX_FN float m_cosh(const float x) { return m_is_nan(x) ? x : m_half_exps(RLX_ABS(x), 1.0f); }
+// Computed both ways, lest the threads of a warp part: (tanh(x) / x - 1) / x^2 of x^2 up to 1, and 1 - 2 / (exp(2 x) + 1).
 RLX_FN float m_tanh(const float x) {
-    if (m_is_nan(x)) return x;
     const float a = RLX_ABS(x);
-    if (a < 2.44140625e-04f) return x;
-    if (a > 9.1f) return m_with_sign(1.0f, x);
-    if (a < 0.55f) {
-        const float z = x * x;
-        float p = 2.370765666e-03f;
-        p = RLX_MAD(p, z, -8.410071023e-03f);
-        p = RLX_MAD(p, z, 2.178832144e-02f);
-        p = RLX_MAD(p, z, -5.396155268e-02f);
-        p = RLX_MAD(p, z, 1.333331317e-01f);
-        p = RLX_MAD(p, z, -3.333333433e-01f);
-        return x + (x * z) * p;
-    }
-    const float k = m_exp_count(a + a);
-    const RLX_F2 r = m_exp_rest(a + a, k);
-    const float s = m_pow2(int(k));
-    const RLX_F2 d = m_sum(s + 1.0f, s * r.x);
-    const RLX_F2 q = m_quotient(RLX_MAKE_F2(2.0f, 0.0f), RLX_MAKE_F2(d.x, d.y + s * r.y));
-    return m_with_sign(1.0f - q.x, x);
+    const float z = x * x;
+    float p = -3.625258396e-04f;
+    p = RLX_MAD(p, z, 2.315476071e-03f);
+    p = RLX_MAD(p, z, -7.965227589e-03f);
+    p = RLX_MAD(p, z, 2.149941213e-02f);
+    p = RLX_MAD(p, z, -5.388410762e-02f);
+    p = RLX_MAD(p, z, 1.333241165e-01f);
+    p = RLX_MAD(p, z, -3.333329856e-01f);
+    const float near = RLX_MAD(a * z, p, a);
+    const float b = a > 10.0f ? 10.0f : a;
+    int k;
+    const float e = m_exp_part(b + b, k);
+    const float s = m_pow2(k);
+    const float far = 1.0f - 2.0f * RLX_QUICK_RECIP(RLX_MAD(s, e, s) + 1.0f);
+    return m_with_sign(a < 1.0f ? near : far, x);
 }
 // Of two polynomials, both computed, lest the threads of a warp part: erf(x) / x - 1 of x^2 up to 1.03, and
 // 1 - erf(u + 2.25) on [1.03, 4].

@@ -34,7 +34,15 @@ RLX_FN uint rlx_half_bits(const float x) {
     return h;
 }
 #define RLX_HALF_VALUE(h) rlx_half_value(h)
-// 2^x within 2^-21 of it, and 1 / x, of x from 1 to 2^100, within 2^-22.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+RLX_FN uint rlx_brain_bits(const float x) {
+    unsigned short h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+#define RLX_BRAIN_BITS(x) rlx_brain_bits(x)
+#endif
+// 2^x within 2^-21 of it; 1 / x, of x from 1 to 2^100, within 2^-22; a / b within 2^-22.
 RLX_FN float rlx_quick_exp2(const float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -45,6 +53,12 @@ RLX_FN float rlx_quick_recip(const float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+RLX_FN float rlx_quick_div(const float a, const float b) {
+    float y;
+    asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+#define RLX_QUICK_DIV(a, b) rlx_quick_div(a, b)
 #define RLX_QUICK_EXP2(x) rlx_quick_exp2(x)
 #define RLX_QUICK_RECIP(x) rlx_quick_recip(x)
 #define RLX_HALF_BITS(x) rlx_half_bits(x)

@@ -79,6 +79,8 @@ RLX_FN float p_select_f(const bool c, const float a, const float b) { return c ?
 
 // ---- h: where everything read and stored has 16 bits
 
+RLX_FN float p_div_h(const float a, const float b) { return h_div(a, b); }
+RLX_FN float p_recip_h(const float x) { return h_div(1.0f, x); }
 RLX_FN float p_exp_h(const float x) { return h_exp(x); }
 RLX_FN float p_tanh_h(const float x) { return h_tanh(x); }
 RLX_FN float p_one_plus_erf_h(const float x) { return h_one_plus_erf(x); }

@@ -29,15 +29,7 @@ RLX_FN bool v_bool(const raw_bool x) { return x != 0; }
 RLX_FN raw_f32 r_f32(const float x) { return x; }
 RLX_FN raw_f64 r_f64(const double x) { return x; }
 RLX_FN raw_f16 r_f16(const float x) { return raw_f16(RLX_HALF_BITS(x)); }
-RLX_FN raw_bf16 r_bf16(const float x) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    raw_bf16 h;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
-    return h;
-#else
-    return raw_bf16(p_bf16_bits(x));
-#endif
-}
+RLX_FN raw_bf16 r_bf16(const float x) { return raw_bf16(p_brain_bits(x)); }
 RLX_FN raw_u16 r_u16(const int x) { return raw_u16(x); }
 RLX_FN raw_i32 r_i32(const int x) { return x; }
 RLX_FN raw_i64 r_i64(const rlx_i64 x) { return x; }

@@ -32,7 +32,7 @@ _HEAVY = frozenset({"exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin",
 MAX_HEAVY = 4
 
 # Functions of class h: of f32 values on their way into 16 bits, cheaper than memory.
-_SHORT = frozenset({"exp", "tanh", "one_plus_erf"})
+_SHORT = frozenset({"exp", "tanh", "one_plus_erf", "div", "recip"})
 
 # Sixteen bits moved as they are: data movement must not touch the payload of a NaN.
 RAW16 = DType("u16", 2, "u", np.dtype(np.uint16))
@@ -161,6 +161,15 @@ def _joined(trees: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(done[t] for t in trees)
 
 
+def _doubles(e: Expr) -> bool:
+    """Whether e is an f32 that is a bf16 times a power of two, at least 1: a bf16 too, that no rounding changes."""
+    if e.prim != "mul" or e.dtype.name != "f32":
+        return False
+    factors = [a.value for a in e.args if a.prim == "lit" and isinstance(a.value, float) and math.isfinite(a.value)]
+    brains = [a for a in e.args if a.prim == "cast" and a.args[0].dtype.name == "bf16"]
+    return bool(brains and factors) and abs(factors[0]) >= 1 and math.frexp(factors[0])[0] in (0.5, -0.5)
+
+
 def program(kernel: TreeKernel) -> Program:
     """The kernel as a program; equal subtrees are computed once."""
     if len(kernel.trees) != len(kernel.outputs):
@@ -220,6 +229,8 @@ class _Builder:
         if e.prim == "lit":
             assert e.value is not None
             return self.add(Const(cls, e.value))
+        if e.prim == "cast" and e.dtype.name == "bf16" and _doubles(e.args[0]):
+            return args[0]
         if e.prim == "cast":
             return self.convert(args[0], e.args[0].dtype, e.dtype)
         operand = e.args[-1].dtype

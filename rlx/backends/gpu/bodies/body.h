@@ -66,15 +66,7 @@ RLX_FN uint f16_bits(const float x) {
     return p_f16_bits(x);
 #endif
 }
-RLX_FN uint bf16_bits(const float x) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    unsigned short h;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
-    return h;
-#else
-    return p_bf16_bits(x);
-#endif
-}
+RLX_FN uint bf16_bits(const float x) { return p_brain_bits(x); }
 
 RLX_FN float load_f32(const float* p, const uint i) { return p[i]; }
 RLX_FN float load_f16(const unsigned short* p, const uint i) { return p_f16_value(p[i]); }

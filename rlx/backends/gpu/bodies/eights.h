@@ -4,15 +4,14 @@
 #define WORDS1(p, i) ptr_u32(uvec2(p)).at[i]
 #define WORDS4(p, i) ptr_uvec4(uvec2(p)).at[i]
 #define UVEC4(a, b, c, d) uvec4(a, b, c, d)
-#define BITS_f16(x) p_f16_bits(x)
-#define BITS_bf16(x) p_bf16_bits(x)
+#define PAIR_f16(x, y) (p_f16_bits(x) | p_f16_bits(y) << 16)
 #else
 #define WORDS1(p, i) ((const uint*)(p))[i]
 #define WORDS4(p, i) ((uvec4*)(p))[i]
 #define UVEC4(a, b, c, d) make_uint4(a, b, c, d)
-#define BITS_f16(x) f16_bits(x)
-#define BITS_bf16(x) bf16_bits(x)
+#define PAIR_f16(x, y) (f16_bits(x) | f16_bits(y) << 16)
 #endif
+#define PAIR_bf16(x, y) p_brain_pair(x, y)
 #define LOW_f16(w) p_f16_value((w) & 0xffffu)
 #define HIGH_f16(w) p_f16_value((w) >> 16)
 #define LOW_bf16(w) RLX_FLOAT((w) << 16)
@@ -33,8 +32,7 @@ RLX_FN void store8_f32(PTR(f32) p, const uint i, const vec4 a, const vec4 b) {
         b = VEC4(LOW_##T(u.z), HIGH_##T(u.z), LOW_##T(u.w), HIGH_##T(u.w));                               \
     }                                                                                                     \
     RLX_FN void store8_##T(PTR(T) p, const uint i, const vec4 a, const vec4 b) {                          \
-        WORDS4(p, i) = UVEC4(BITS_##T(a.x) | BITS_##T(a.y) << 16, BITS_##T(a.z) | BITS_##T(a.w) << 16,    \
-                             BITS_##T(b.x) | BITS_##T(b.y) << 16, BITS_##T(b.z) | BITS_##T(b.w) << 16);   \
+        WORDS4(p, i) = UVEC4(PAIR_##T(a.x, a.y), PAIR_##T(a.z, a.w), PAIR_##T(b.x, b.y), PAIR_##T(b.z, b.w)); \
     }
 RLX_EIGHTS(f16)
 RLX_EIGHTS(bf16)
