@@ -9,6 +9,7 @@ import pytest
 
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.onnx.regex import Regex
+from rlx.formats.onnx.regex_parse import Characters
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -90,3 +91,24 @@ def test_patterns_made_to_explode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlx.formats.onnx.regex.MAX_WORK", 100_000)
     with pytest.raises(UnsupportedOp, match="more than 100,000 steps"):
         regex.matches("".join(chr(0x4E00 + k) for k in range(1000)))
+
+
+def test_a_class_that_many_states_read_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class_ = "".join(chr(0x4E00 + 2 * k) for k in range(3000))
+    regex = Regex(f"(?:[{class_}]?){{1000}}", "node")
+    asked: list[str] = []
+    has = Characters.has
+
+    def counted(self: Characters, character: str) -> bool:
+        asked.append(character)
+        return has(self, character)
+
+    monkeypatch.setattr(Characters, "has", counted)
+    assert regex.matches(class_[:20]) and not regex.matches(class_[:20] + "x")
+    assert len(asked) == 21
+
+
+def test_ranges_of_a_class_may_overlap_and_touch() -> None:
+    pattern = "[f-ka-cb-dea-b\\d5-6]*"
+    for k in range(128):
+        assert matches(pattern, chr(k)) == (chr(k) in "abcdefghijk0123456789"), k

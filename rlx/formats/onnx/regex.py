@@ -80,11 +80,11 @@ class Regex:
             key = (now, before, character)
             found = self._next.get(key)
             if found is None:
-                reached = self._reached(now, before, character)
-                found = frozenset(
-                    t for s in reached for t in self._states[s].to
-                    if (reads := self._states[s].reads) is not None and reads.has(character)
-                )  # fmt: skip
+                reached = [self._states[s] for s in self._reached(now, before, character)]
+                # What is repeated is read by many states, and looked at once.
+                reads = {id(s.reads): s.reads for s in reached if s.reads is not None}
+                taken = {k for k, characters in reads.items() if characters.has(character)}
+                found = frozenset(t for s in reached if id(s.reads) in taken for t in s.to)
                 if len(self._next) < MAX_STATES:
                     self._next[key] = found
             self._spend(1)

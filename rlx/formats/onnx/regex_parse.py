@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -20,7 +22,10 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Characters:
-    """One character of the ranges or the Unicode categories, or, negated, of neither; `fold`: in any case."""
+    """One character of the ranges or the Unicode categories, or, negated, of neither; `fold`: in any case.
+
+    Requires: ranges that rise and do not meet, as `united` makes them.
+    """
 
     ranges: Ranges
     categories: tuple[tuple[str, bool], ...] = ()
@@ -36,7 +41,7 @@ class Characters:
             low, high = character.lower(), character.upper()
             forms |= {low, high, low.upper(), high.lower()}
         return any(
-            any(a <= ord(f) <= b for a, b in self.ranges)
+            _inside(self.ranges, ord(f))
             or any(unicodedata.category(f).startswith(c) == wanted for c, wanted in self.categories)
             for f in forms if len(f) == 1
         )  # fmt: skip
@@ -86,6 +91,22 @@ class _Flags:
     fold: bool = False
     lines: bool = False
     dot_all: bool = False
+
+
+def _inside(ranges: Ranges, code: int) -> bool:
+    k = bisect_right(ranges, (code, LAST)) - 1
+    return k >= 0 and code <= ranges[k][1]
+
+
+def united(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """The same characters as ranges that rise and do not meet."""
+    found: list[tuple[int, int]] = []
+    for a, b in sorted(ranges):
+        if found and a <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(b, found[-1][1]))
+        else:
+            found.append((a, b))
+    return tuple(found)
 
 
 def outside(ranges: Ranges) -> Ranges:
@@ -289,7 +310,7 @@ class _Parser:
                     self._bad("has a range that does not rise")
                 low = ((low[0][0], high[0][0]),)
             ranges += low
-        return Characters(tuple(ranges), categories, negated, self._flags.fold)
+        return Characters(united(ranges), tuple(dict.fromkeys(categories)), negated, self._flags.fold)
 
     def _member(self) -> tuple[Ranges, tuple[tuple[str, bool], ...]]:
         c = self._next()
