@@ -174,6 +174,10 @@ def test_bombs() -> None:
     wide = doubled(1, "ab", n=np.array([1 << 27]))
     with pytest.raises(UnsupportedOp, match="at most 1048576 strings are looked into"):
         rlx.onnx.load(wide).run({"x": texts("ab")}, device="cpu")
+    nodes = [node("Expand", "x n", "t"), node("Unique", "t", "y")]
+    unique = model(nodes, {"x": ([1], TEXT)}, {"y": (None, TEXT)}, {"n": np.array([1 << 27])})
+    with pytest.raises(UnsupportedOp, match="at most 1048576 strings are looked into"):
+        rlx.onnx.load(unique).run({"x": texts("ab")}, device="cpu")
     split = model([node("StringSplit", "x", "y n", delimiter=",")], {"x": (["n"], TEXT)}, {"n": (None, I64)})
     with pytest.raises(UnsupportedOp, match="makes more than 1048576 strings"):
         rlx.onnx.load(split).run({"x": texts("," * 3_000_000, *["a"] * 4)}, device="cpu")

@@ -12,7 +12,7 @@ import numpy as np
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.onnx.draws import Draw, Draws
 from rlx.formats.onnx.elements import NAMES, STRING, Array, ElementType, carrier
-from rlx.formats.onnx.words import Words, as_array
+from rlx.formats.onnx.words import MAX_STRINGS, Words, as_array
 from rlx.ir import Graph, Tensor
 from rlx.ir.body import TracedBody
 from rlx.ops.select import cast
@@ -90,12 +90,14 @@ class WriteOut(Exception):
 
 class Known:
     """The values of tensors that depend on constants alone, worked out by the ops' own definitions; strings are numbers
-    in the table `words`. `steps` counts those of compiled loops in what is built now."""
+    in the table `words`. `steps` counts those of compiled loops in what is built now, `parts` those that sequences were
+    split into."""
 
     def __init__(self) -> None:
         self.words = Words()
         self.draws = Draws()
         self.steps = 1
+        self.parts = 0
         self._values: dict[tuple[Graph, int], Array] = {}
 
     def __call__(self, tensor: Tensor, what: str) -> Array:
@@ -224,6 +226,10 @@ class Call:
     def known(self, i: builtins.int) -> Array:
         """The value of an input. Raises: NeedsValues."""
         v = self.value(i)
+        if v.dtype == STRING and v.tensor.size > MAX_STRINGS:
+            raise self.unsupported(
+                f"input {i} has {v.tensor.size} elements; at most {MAX_STRINGS} strings are looked into"
+            )
         return self.words.from_carrier(self.known_values(v.tensor, f"{self.where}: input {i}"), v.dtype)
 
     def known_tensor(self, t: Tensor) -> Array:

@@ -15,11 +15,20 @@ from rlx.formats.onnx.nests import kind_of
 from rlx.formats.onnx.ops_movement import axis_of
 from rlx.formats.onnx.table import op
 
+MAX_PARTS = 1 << 12
+
 
 def _series(c: Call, items: Sequence[Held], kind: str) -> Series:
     if len(items) > MAX_ITEMS:
         raise c.unsupported(f"makes a sequence of {len(items)} items; at most {MAX_ITEMS} are supported")
     return Series(tuple(items), kind)
+
+
+def _count(c: Call, parts: int) -> None:
+    """Holds the parts that splitting makes in all against a limit: each is a node of the graph."""
+    c.known_values.parts += parts
+    if c.known_values.parts > MAX_PARTS:
+        raise c.unsupported(f"splits into {parts} parts; at most {MAX_PARTS} in all are supported")
 
 
 def _position(c: Call, i: int, count: int, default: int, last: int) -> int:
@@ -81,13 +90,13 @@ def split_to_sequence(c: Call) -> Result:
     given = c.known(1) if c.has(1) else np.array(1)
     if given.ndim == 0:
         size = int(given)
-        if size <= 0 or -(-n // size) > MAX_ITEMS:
-            raise c.bad(
-                f"cuts {n} into parts of {size}; expected a positive length and {MAX_ITEMS} parts at most"
-            )
+        if size <= 0:
+            raise c.bad(f"cuts {n} into parts of {size}; expected a positive length")
+        _count(c, -(-n // size))
         lengths = [min(size, n - k) for k in range(0, n, size)]
     else:
-        lengths = [int(v) for v in given.reshape(-1)[: MAX_ITEMS + 1]]
+        _count(c, given.size)
+        lengths = [int(v) for v in given.reshape(-1)]
     if any(v < 0 for v in lengths) or sum(lengths) != n:
         raise c.bad(f"split {lengths[:9]} does not add up to {n}, the length of axis {axis} of {t.shape}")
     parts = list(o.split(t, lengths, axis)) if lengths else []

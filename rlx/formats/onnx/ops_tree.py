@@ -99,7 +99,9 @@ def _scores(c: Call, t: Trees, x: Tensor, aggregate: str) -> Tensor:
     """The weights of the leaves reached, put together by target."""
     targets = t.weights.shape[1]
     if x.shape[0] * len(t.roots) * targets > MAX_TABLE:
-        raise c.unsupported(f"{x.shape[0]} rows by {len(t.roots)} trees by {targets} targets is too large")
+        raise c.unsupported(
+            f"{x.shape[0]} rows by {len(t.roots)} trees by {targets} targets is too large; give fewer rows"
+        )
     leaves = _leaves(c, t, x)
     if aggregate in ("SUM", "AVERAGE"):
         made = o.sum(o.gather(c.tensor(t.weights), leaves, 0), 1)
