@@ -10,7 +10,6 @@ from onnx.backend import base
 
 from rlx.driver.registry import devices
 from rlx.errors import GraphError
-from rlx.formats.onnx.elements import Array
 from rlx.formats.onnx.model import Model
 
 
@@ -21,7 +20,7 @@ class Prepared(base.BackendRep):  # type: ignore[misc,unused-ignore]
         self.model = model
         self.device = device
 
-    def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The outputs in order, for inputs in order; NumPy scalars count as arrays."""
         names = [i.name for i in self.model.inputs]
         given = list(inputs) if isinstance(inputs, Sequence) else [inputs]
@@ -40,13 +39,13 @@ class Backend(base.Backend):  # type: ignore[misc,unused-ignore]
         return Prepared(Model(model), device.lower())
 
     @classmethod
-    def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
+    def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
         return cls.prepare(model, device).run(inputs)
 
     @classmethod
     def run_node(
         cls, node: Any, inputs: Any, device: str = "CPU", outputs_info: Any = None, **kwargs: Any
-    ) -> tuple[Array, ...]:
+    ) -> tuple[Any, ...]:
         """Runs one node at the newest opset, or the one named by `opset_version`."""
         opset = int(kwargs.get("opset_version", onnx.defs.onnx_opset_version()))
         names = [n for n in node.input if n]

@@ -7,7 +7,6 @@ from typing import Any
 
 from rlx.driver.progress import Listener
 from rlx.errors import GraphError
-from rlx.formats.onnx.elements import Array
 from rlx.formats.onnx.model import Model, TensorInfo
 
 
@@ -40,8 +39,11 @@ class InferenceSession:
         """What the model gives: `name`, `type`, `shape`."""
         return list(self.model.outputs)
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
-        """The named outputs, all where None, in order. Raises: GraphError for an unknown name; as Model.run."""
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        """The named outputs, all where None, in order: arrays, lists of them, None.
+
+        Raises: GraphError for an unknown name; as Model.run.
+        """
         made = [o.name for o in self.model.outputs]
         unknown = [n for n in output_names or () if n not in made]
         if unknown:
