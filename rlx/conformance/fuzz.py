@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.conformance.random_graphs import RandomGraph, random_graph
-from rlx.driver import BuildOptions, Device, DeviceArena, MemoryPlan
+from rlx.driver import BuildOptions, Device, DeviceArena, MemoryPlan, Slot
+from rlx.driver.memory import OUTER
 from rlx.driver.planner import plan as make_plan
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
@@ -140,15 +141,21 @@ def _filled(arenas: Iterable[DeviceArena]) -> list[tuple[DeviceArena, str]]:
 def astray(plan: MemoryPlan, segment: str, content: Bytes) -> list[str]:
     """Bytes of a segment that no slot covers and that are no longer the fill."""
     free = np.ones(content.size, np.bool_)
-    for slot in plan.slots.values():
-        if slot.segment == segment:
-            free[slot.offset : slot.end] = False
+    for slot in _slots_in(plan, segment):
+        free[slot.offset : slot.end] = False
     wrong = np.flatnonzero(free & (content != FILL))
     return (
         [f"{wrong.size} bytes outside all slots of {segment} written, first at {wrong[0]}"]
         if wrong.size
         else []
     )
+
+
+def _slots_in(plan: MemoryPlan, segment: str) -> Iterator[Slot]:
+    """The slots of a segment, those of control ops' bodies too."""
+    yield from (slot for slot in plan.slots.values() if slot.segment == segment)
+    for body in plan.bodies.values():
+        yield from _slots_in(body.plan, OUTER + segment)
 
 
 def _raw(array: npt.NDArray[np.generic]) -> Bytes:

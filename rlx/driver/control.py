@@ -84,6 +84,14 @@ def carried_copies(node: Node, plan: MemoryPlan) -> list[tuple[Tensor, Tensor]]:
     return list(zip(inputs, node.outputs, strict=False))[: len(body.graph.states)]
 
 
+def _around(plan: MemoryPlan) -> set[str]:
+    """The segments around a body that it, or a body in it, has slots in."""
+    found = {slot.segment for slot in plan.slots.values()}
+    for body in plan.bodies.values():
+        found |= {name.removeprefix(OUTER) for name in _around(body.plan)}
+    return {name for name in found if name.startswith(OUTER)}
+
+
 class ControlRun:
     """A control node ready to run, again and again, over the arena of the program around it."""
 

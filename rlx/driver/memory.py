@@ -49,8 +49,8 @@ class MemoryPlan:
     `segments` gives the bytes of each segment the executable owns ("arena0", …, "const"). `alias_of` maps a tensor
     that shares the slot of another (a reshape, an in-place result) to that tensor. `max_live_bytes` is the most
     bytes alive at once: no plan can be smaller; `no_reuse_bytes` is the sum of all slots. Both count aligned slots.
-    `bodies` holds the plans of control ops' bodies by first output and attribute: their segments are their own, and
-    their slots in this plan's memory are in segments of the same name behind "outer.".
+    `bodies` holds the plans of control ops' bodies by first output and attribute: their slots in this plan's memory,
+    which are all but constants as long as that is one segment, are in segments of the same name behind "outer.".
     """
 
     planner: str

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict, Unpack
 
-from rlx.driver.memory import CONST, BodyPlan, MemoryPlan, Slot, align
+from rlx.driver.memory import ALIGNMENT, CONST, MemoryPlan, Slot, align
+from rlx.driver.planner_bodies import DraftedBodies, draft_bodies, place_bodies
 from rlx.driver.planner_pack import Block, Packing, max_live, pack, pack_apart
-from rlx.driver.planner_storage import Layout, lay_out, tensor_lifetimes
+from rlx.driver.planner_storage import Layout, Storage, lay_out, tensor_lifetimes
 from rlx.dtypes import u8
 from rlx.errors import GraphError, OutOfDeviceMemory
-from rlx.ir import Graph, Tensor
-from rlx.passes.bodies import body_programs
+from rlx.ir import Graph, Tensor, bodies
 
 PLANNERS = ("reuse", "bump")
 _UNLIMITED = 1 << 62
@@ -71,6 +71,10 @@ def plan(
     result = MemoryPlan(planner, lifetimes=lifetimes, alias_of=layout.alias_of)
 
     room = align(guard)
+    most = max_alloc_bytes - room - ALIGNMENT
+    rooms = _rooms(
+        graph, layout, most, planner=planner, max_alloc_bytes=max_alloc_bytes, inplace=inplace, guard=guard
+    )
     scratch = [i for i, s in enumerate(layout.storages) if s.slot is None and not s.constant]
     constants = [i for i, s in enumerate(layout.storages) if s.constant]
     blocks = {
@@ -93,16 +97,11 @@ def plan(
         base = where[number]
         result.slots[t.id] = Slot(base.segment, base.offset + offset, t.type.nbytes, t.dtype)
 
-    for node in graph.nodes:
-        for key, program in body_programs(node):
-            bound = {name: result.slots[t.id].from_inside() for name, t in program.bound.items()}
-            inner = plan(
-                program.graph, planner=planner, param_slots=bound, state_slots=bound, max_alloc_bytes=max_alloc_bytes,
-                inplace=inplace, guard=guard, settle=reuse and inplace,
-            )  # fmt: skip
-            result.bodies[node.outputs[0].id, key] = BodyPlan(program, inner)
+    for drafted, storage in rooms:
+        place_bodies(drafted, result, None if storage is None else where[storage], most)
     result.max_live_bytes = max_live(arena_blocks)
-    result.no_reuse_bytes = sum(
+    result.no_reuse_bytes = sum(blocks[number].nbytes for _, number in rooms if number is not None)
+    result.no_reuse_bytes += sum(
         align(t.type.nbytes) + (room if t.type.nbytes else 0)
         for t in tensors.values()
         if t.node.op.name not in ("param", "state", "constant")
@@ -118,6 +117,25 @@ def plan_reuse(graph: Graph, **options: Unpack[PlanOptions]) -> MemoryPlan:
 def plan_bump(graph: Graph, **options: Unpack[PlanOptions]) -> MemoryPlan:
     """`plan` with planner "bump"."""
     return plan(graph, planner="bump", **options)
+
+
+def _rooms(
+    graph: Graph, layout: Layout, most: int, *, planner: str, max_alloc_bytes: int, inplace: bool, guard: int
+) -> list[tuple[DraftedBodies, int | None]]:
+    """The bodies of control nodes, and the number of the storage that each node's bodies have while it runs."""
+
+    def plan_body(body: Graph, bound: Mapping[str, Slot]) -> MemoryPlan:
+        return plan(body, planner=planner, param_slots=bound, state_slots=bound, max_alloc_bytes=max_alloc_bytes,
+                    inplace=inplace, guard=guard, settle=planner == "reuse" and inplace)  # fmt: skip
+
+    found: list[tuple[DraftedBodies, int | None]] = []
+    for i, node in enumerate(graph.nodes):
+        if bodies(node):
+            drafted = draft_bodies(node, plan_body, most)
+            found.append((drafted, len(layout.storages) if drafted.nbytes else None))
+            if drafted.nbytes:
+                layout.storages.append(Storage(drafted.nbytes, i, i))
+    return found
 
 
 def _slots(
