@@ -1,9 +1,15 @@
-"""The sound models that mutants are made of: small, and between them every part of the format."""
+"""The sound models that mutants are made of: small, and between them every part of the format and every operator."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import os
+import random
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +17,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.onnx.models import I64, info, model, node
+from tests.onnx.outcomes import ROOT
 
 BOOL = TensorProto.BOOL
 Make = Callable[[], onnx.ModelProto]
@@ -233,7 +240,45 @@ BASES: dict[str, Make] = {
 }  # fmt: skip
 
 
+def _of_onnx() -> Iterator[tuple[str, bytes]]:
+    """onnx's own cases of single operators: their integer inputs are initializers, so that mutants reach them."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # making the cases overflows on purpose
+        from onnx.backend.test.loader import load_model_tests
+
+        cases = load_model_tests(kind="node")
+    for case in cases:
+        made = onnx.ModelProto.FromString(case.model.SerializeToString())
+        for leaf, given in zip(made.graph.input, case.data_sets[0][0], strict=False):
+            array = numpy_helper.to_array(given) if isinstance(given, TensorProto) else given
+            if isinstance(array, np.ndarray) and array.dtype in (np.int64, np.int32) and array.size <= 64:
+                made.graph.initializer.append(numpy_helper.from_array(array, leaf.name))
+        yield case.name, made.SerializeToString()
+
+
+@functools.cache
+def library() -> dict[str, Path]:
+    """The files of onnx's cases, by name. Making them takes seconds, so they are kept."""
+    folder = ROOT / ".cache" / f"onnx-cases-{onnx.__version__}"
+    if not folder.exists():
+        folder.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+            for name, content in _of_onnx():
+                (Path(made) / f"{name}.onnx").write_bytes(content)
+            shutil.copytree(made, f"{made}.whole")
+        try:
+            os.rename(f"{made}.whole", folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(f"{made}.whole")
+    return {p.stem: p for p in sorted(folder.glob("*.onnx"))}
+
+
 @functools.cache
 def whole(base: str) -> bytes:
     """A base as a file."""
-    return BASES[base]().SerializeToString()
+    return BASES[base]().SerializeToString() if base in BASES else library()[base].read_bytes()
+
+
+def some_base(rng: random.Random) -> str:
+    """The name of a base: one of those above, or of onnx's."""
+    return rng.choice(list(BASES)) if rng.random() < 0.5 else rng.choice(list(library()))

@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.onnx.models import node
-from tests.onnx.mutant_bases import BASES, whole
+from tests.onnx.mutant_bases import some_base, whole
 from tests.onnx.mutant_bombs import BOMBS
 
 NUMBERS = (
@@ -73,14 +73,14 @@ def mutant(seed: int) -> Mutant:
     rng = Rng(seed)
     draw = rng.random()
     if draw < 0.25:
-        base = rng.choice(list(BASES))
+        base = some_base(rng)
         return Mutant("bytes", base, damaged(whole(base), rng))
     if draw < 0.33:
         return outside(rng)
     if draw < 0.38:
         name, made = rng.choice(list(BOMBS.items()))
         return Mutant(name, "bomb", made(rng))
-    base = rng.choice(list(BASES))
+    base = some_base(rng)
     model = onnx.ModelProto.FromString(whole(base))
     names = rng.choices(list(CHANGES), k=rng.choice((1, 1, 1, 2, 3)))
     for name in names:
@@ -221,6 +221,8 @@ def names(model: onnx.ModelProto, rng: Rng) -> None:
     """Names given twice, never, too late, to itself, or to nothing."""
     known = [n for m in nodes(model) for n in (*m.input, *m.output)] + ["", "nothing", "x", "y"]
     item = _pick(rng, nodes(model))
+    if item is None:
+        return
     field = rng.choice((item.input, item.output))
     if field and rng.random() < 0.7:
         field[rng.randrange(len(field))] = rng.choice(known)
@@ -417,7 +419,7 @@ def calls(model: onnx.ModelProto, rng: Rng) -> None:
 
 def spliced(model: onnx.ModelProto, rng: Rng) -> None:
     """A node of another model."""
-    other = onnx.ModelProto.FromString(whole(rng.choice(list(BASES))))
+    other = onnx.ModelProto.FromString(whole(some_base(rng)))
     graph = rng.choice(graphs(model))
     graph.node.insert(rng.randrange(len(graph.node) + 1), rng.choice(nodes(other)))
 
