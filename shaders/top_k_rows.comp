@@ -9,7 +9,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint C0 = 4u;
 layout(constant_id = 1) const uint C1 = 1u;
 layout(constant_id = 2) const uint C2 = 4u;
-layout(constant_id = 3) const uint C3 = 32u;
+layout(constant_id = 3) const uint C3 = 1u;
 layout(constant_id = 4) const uint C4 = 3u;
 #include "body.glsl"
 #include "bodies/top_k_rows.h"

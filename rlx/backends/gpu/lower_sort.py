@@ -199,7 +199,7 @@ def _rows(ctx: Lowering, x: Tensor, flip: int, k: int, values: Ref, index: Ref, 
     vectors = math.ceil(n / (each * THREADS))
     if n % each or n < each * THREADS or vectors > _MOST_VECTORS:
         return False
-    constants = (_KINDS[stored.name], flip, vectors, THREADS // power(k), gives)
+    constants = (_KINDS[stored.name], flip, vectors, 0 if k == 1 else -(-k // 8), gives)
     kernel = FileKernel(decls.TOP_K_ROWS.stem, (("U", f"b{stored.itemsize}"),), constants)
     lines = x.size // n
     ctx.launch(kernel, ctx.groups(lines), [source, values, index, lines, n, k])

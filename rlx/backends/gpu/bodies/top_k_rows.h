@@ -1,12 +1,12 @@
 // The first k pairs, in order, of each row of n floats (U = b2 or b4: their unit), a group a row, read once into registers:
-// C2 times sixteen bytes a thread. Every C3 neighbouring threads are one of 256 / C3 >= k parts; the least of the parts'
-// first elements is then no better than the k-th, and few elements are as good: these are ranked by counting. Where
-// they are too many, as with equal elements, the next pair is looked for k times over.
+// C2 times sixteen bytes a thread. A bound that at least k elements reach, and few more: of the threads' first elements
+// the C3-th of each 32 neighbours, 8 C3 >= k, and of these eight the last; for C3 = 0, k being 1, the first of all. What
+// reaches it is ranked by counting. Where that is too much, as with equal elements, the next pair is looked for k times.
 // C4: 1 gives the elements, 2 their places, 3 both.
 #define KEY_KIND UINT(C0)
 #define KEY_FLIP UINT(C1)
 #define VECTORS UINT(C2)
-#define SPREAD UINT(C3)
+#define ROUNDS UINT(C3)
 #define GIVES UINT(C4)
 #include "order.h"
 
@@ -49,7 +49,8 @@ RLX_FN float element(const uvec4 w, const uint i) {
 }
 RLX_FN float first_of(const float a, const float b) { return a >= b || IS_NAN(NAN_FIRST ? a : b) ? a : b; }
 RLX_FN float last_of(const float a, const float b) { return a <= b || IS_NAN(NAN_FIRST ? b : a) ? a : b; }
-LANES_OP(first_of_part, SPREAD, first_of)
+LANES_OP(first_of_warp, 32u, first_of)
+LANES_OP(first_of_row, 256u, first_of)
 LANES_OP(last_of_row, 256u, last_of)
 
 RLX_FN void give(PTR(U) x, PTR(U) y, PTR(b8) index, const uint at, const uint from) {
@@ -91,7 +92,17 @@ RLX_FN void top_k_rows_body(PTR(U) x, PTR(U) y, PTR(b8) index, const uint lines,
             }
         }
     }
-    const float least = last_of_row(first_of_part(first));
+    float least = first;
+    if (ROUNDS == 0u) {
+        least = first_of_row(first);
+    } else {
+        float mine = first;
+        for (uint e = 0u; e < ROUNDS; e++) {
+            least = first_of_warp(mine);
+            if (mine == least || (IS_NAN(mine) && IS_NAN(least))) mine = -INFINITE;
+        }
+        least = last_of_row(least);
+    }
     const float bound = IS_NAN(least) ? INFINITE : least;
     if (first >= bound || nan) {
         UNROLL for (uint j = 0u; j < VECTORS; j++) {
