@@ -4,6 +4,11 @@
 #ifndef RLX_HALF32_H
 #define RLX_HALF32_H
 
+// 2^x where a subnormal result may be taken for 0.
+#ifndef RLX_FLUSHED_EXP2
+#define RLX_FLUSHED_EXP2(x) RLX_QUICK_EXP2(x)
+#endif
+
 // a / b, moved by a power of two where a device may take 1 / b for nothing.
 RLX_FN float h_div(const float a, const float b) {
 #ifdef RLX_QUICK_DIV
@@ -28,7 +33,7 @@ RLX_FN float h_one_plus_erf(const float x) {
     p = RLX_MAD(p, a, -1.524298638e-01f);
     p = RLX_MAD(p, a, -9.170815945e-01f);
     p = RLX_MAD(p, a, -1.628063202e+00f);
-    const float e = RLX_QUICK_EXP2(p * a);
+    const float e = RLX_FLUSHED_EXP2(p * a);
     return x < 0.0f ? e : 2.0f - e;
 }
 
@@ -39,7 +44,7 @@ RLX_FN float h_tanh(const float x) {
     p = RLX_MAD(p, z, 1.308999807e-01f);
     p = RLX_MAD(p, z, -3.331947625e-01f);
     const float near = a + (a * z) * p;
-    const float e = RLX_QUICK_EXP2((a > 10.0f ? 10.0f : a) * 2.885390043e+00f);
+    const float e = RLX_FLUSHED_EXP2((a > 10.0f ? 10.0f : a) * 2.885390043e+00f);
     const float far = 1.0f - 2.0f * RLX_QUICK_RECIP(e + 1.0f);
     return m_with_sign(a < 0.6f ? near : far, x);
 }

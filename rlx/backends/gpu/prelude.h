@@ -45,9 +45,15 @@ RLX_FN uint rlx_brain_bits(const float x) {
 // 2^x within 2^-21 of it; 1 / x, of x from 1 to 2^100, within 2^-22; a / b within 2^-22.
 RLX_FN float rlx_quick_exp2(const float x) {
     float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+RLX_FN float rlx_flushed_exp2(const float x) {
+    float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+#define RLX_FLUSHED_EXP2(x) rlx_flushed_exp2(x)
 RLX_FN float rlx_quick_recip(const float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
