@@ -27,7 +27,7 @@ from rlx.runtime import CompiledGraph, Session
 SIZES = ((1, 16), (32, 128))
 # Precision, storage of the matrices, of the activations. torch's bf16 is the last.
 KINDS = (("f32", None, None), ("tf32", None, None), ("bf16", "bf16", None), ("bf16", "bf16", "bf16"))
-SWEPT = (("f32", None), ("bf16", "bf16"))
+SWEPT = (("f32", None), ("bf16", None), ("bf16", "bf16"))
 _TOP = 10
 
 # What is swept at 1 x 16 and at 32 x 128: name -> wishes for products, for attention.
@@ -35,14 +35,17 @@ Wish = tuple[dict[str, Any], dict[str, Any]]
 SWEEPS: dict[tuple[int, int], dict[str, Wish]] = {
     (1, 16): {
         "products by the library": ({"way": "library"}, {}),
+        "biases in launches of their own": ({"inside": False}, {}),
         **{
-            f"few rows, {across} threads a column, {cuts} parts": ({"across": across, "cuts": cuts}, {})
-            for across in (4, 8, 16, 32)
-            for cuts in (1, 2, 4, 8)
+            f"few rows, {across} threads a column, {cuts} parts": (
+                {"way": "rows", "across": across, "cuts": cuts},
+                {},
+            )
+            for across in (8, 16, 32)
+            for cuts in (2, 4, 8)
         },
+        **{f"attention of {n} rows a group": ({}, {"way": "decode", "rows": n}) for n in (1, 2, 4)},
         "attention in tiles": ({}, {"way": "tiles"}),
-        "attention of few queries, 8 rows a group": ({}, {"way": "decode"}),
-        "attention of few queries, 2 rows a group": ({}, {"way": "decode", "rows": 2}),
         "attention by matrices": ({}, {"way": "matrix"}),
     },
     (32, 128): {

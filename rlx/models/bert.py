@@ -163,9 +163,9 @@ def encoder_graph(
     if pooling == "cls":
         pooled = states[:, 0]
     else:
-        weight = ops.cast(ops.reshape(mask, (batch, length, 1)), f32)
-        count = ops.maximum(ops.sum(weight, axis=1), 1e-9)
-        pooled = ops.sum(states * weight, axis=1) / count
+        weight = ops.cast(ops.reshape(mask, (batch, 1, length)), f32)
+        count = ops.maximum(ops.sum(weight, axis=-1, keepdims=True), 1e-9)
+        pooled = ops.reshape(ops.matmul(weight, states) / count, (batch, d))
     if normalize:
         size = ops.sqrt(ops.sum(pooled * pooled, axis=-1, keepdims=True))
         pooled = pooled / ops.maximum(size, 1e-12)

@@ -38,7 +38,8 @@ def _sorted_and_equal() -> Array:
 
 def _few_rows() -> Array:
     """Both ways of the kernel for few rows."""
-    cuda("matmul", _normal(16, 100), _normal(20, 100), **_attrs(tb=True))
+    with forcing(way="rows"):
+        cuda("matmul", _normal(16, 100), _normal(20, 100), **_attrs(tb=True))
     return cuda("matmul", _normal(8, 40), _normal(40, 66, dtype=np.float16), **_attrs())
 
 

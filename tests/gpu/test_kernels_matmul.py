@@ -198,10 +198,11 @@ def test_cuda_epilogue_is_one_more_launch_and_halves_round_once() -> None:
     assert launch.kernel.outputs[0].storage.name == "f16" and launch.args[-1] == 40
 
 
-def test_cuda_makes_few_rows_with_their_epilogue_in_one_launch() -> None:
+def test_the_kernel_for_few_rows_has_the_epilogue_inside() -> None:
     a, b, bias = np.zeros((16, 6), np.float32), np.zeros((5, 6), np.float32), np.zeros(5, np.float32)
     for precision in ("f32", "tf32", "bf16"):
-        (launch,) = _steps(a, b, bias, **_attrs(tb=True, activation="gelu"), precision=precision)
+        with forcing(way="rows"):
+            (launch,) = _steps(a, b, bias, **_attrs(tb=True, activation="gelu"), precision=precision)
         assert isinstance(launch, Launch) and isinstance(launch.kernel, FileKernel)
         assert launch.kernel.stem == "matmul_rows"
 

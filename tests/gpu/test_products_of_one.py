@@ -95,11 +95,12 @@ def _stems(steps: list[Step]) -> list[str]:
 @pytest.mark.parametrize("backend", _BACKENDS)
 @pytest.mark.parametrize("m, k, n", [(16, 40, 64), (5, 100, 128), (16, 384, 64)])
 def test_few_rows_are_one_launch(m: int, k: int, n: int, backend: str) -> None:
-    for weights in (np.float32, ml_dtypes.bfloat16):
-        for activation in (None, "tanh"):
-            steps = _run(backend, m, k, n, weights=weights, activation=activation)
-            assert _stems(steps) == ["matmul_rows"]
-    assert _stems(_run(backend, m, k, n, biases=False)) == ["matmul_rows"]
+    with forcing(way="rows"):
+        for weights in (np.float32, ml_dtypes.bfloat16):
+            for activation in (None, "tanh"):
+                steps = _run(backend, m, k, n, weights=weights, activation=activation)
+                assert _stems(steps) == ["matmul_rows"]
+        assert _stems(_run(backend, m, k, n, biases=False)) == ["matmul_rows"]
 
 
 @pytest.mark.vulkan
@@ -138,8 +139,9 @@ def test_biases_in_halves(way: str, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", _BACKENDS)
 def test_what_lies_unevenly_is_made_one_by_one(backend: str) -> None:
-    assert len(_run(backend, 16, 40, 64, gaps=(0, 256, 0))) == 2  # the third alone
-    assert len(_run(backend, 16, 40, 65)) == 3  # results of 65 columns leave gaps
+    with forcing(way="rows"):
+        assert len(_run(backend, 16, 40, 64, gaps=(0, 256, 0))) == 2  # the third alone
+        assert len(_run(backend, 16, 40, 65)) == 3  # results of 65 columns leave gaps
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)

@@ -15,8 +15,7 @@ from rlx.dtypes import DType, bf16, f16, f32
 
 Way = Literal["tiles", "decode", "matrix"]
 
-FEW_QUERIES = 16  # up to so many queries of a head, reading the keys is what takes the time,
-_FEW_KEYS = 64  # unless there are no more of them than a tile holds, which a group makes sooner
+FEW_QUERIES = 16  # up to so many queries of a head, reading the keys is what takes the time
 UNITS = 132  # multiprocessors of the device that the sizes were chosen on
 _GROUPS = 4 * UNITS  # that many groups keep the memory busy
 _LEAST_KEYS = 128  # in a part: fewer, and adding up the parts costs more than it saves
@@ -106,17 +105,20 @@ def shape_for(count: int, sq: int, d: int, opaque: bool, shared_bytes: int, term
     return next((s for s in shapes if s.shared_bytes(d) <= shared_bytes), None)
 
 
-def decodes(sq: int, sk: int) -> bool:
+def decodes(sq: int) -> bool:
     """Whether the kernel for few queries makes it."""
     way = forced().way
-    few = sq == 1 or (sq <= FEW_QUERIES and sk > _FEW_KEYS)
-    return few if way is None else way == "decode"
+    return sq <= FEW_QUERIES if way is None else way == "decode"
 
 
-def rows_for(mine: int, d: int) -> int:
-    """Rows that a group of the decode kernel has: what shared memory holds, and no more than there are."""
+def rows_for(mine: int, d: int, heads: int, sk: int) -> int:
+    """Rows that a group of the decode kernel has, of the `mine` of each of so many key heads: what shared memory holds,
+    and no more than there are; fewer where so few keys, which are not cut into parts, leave most of the device idle."""
     most = 8 if d <= 128 else 4
-    return min(forced().rows or most, most, 1 << max(0, mine - 1).bit_length())
+    rows = min(most, 1 << max(0, mine - 1).bit_length())
+    while rows > 1 and sk <= _LEAST_KEYS and heads * math.ceil(mine / rows) < UNITS // 2:
+        rows //= 2
+    return min(forced().rows or rows, most)
 
 
 def splits_for(groups: int, sk: int) -> int:

@@ -120,7 +120,7 @@ def lower_attention(ctx: Lowering, node: Node) -> None:
     refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (q, k, v)]
     problem = problem_of(ctx, node, q, k, node.inputs[3:])
     aligned = int(problem.d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
-    if decodes(problem.sq, problem.sk) and problem.sk:
+    if decodes(problem.sq) and problem.sk:
         _decode(ctx, problem, refs, ctx.ref(y), stored, aligned)
         return
     if _matrix(ctx, problem, refs, ctx.ref(y), stored):
@@ -138,7 +138,7 @@ def _decode(
     ctx: Lowering, problem: Problem, refs: Sequence[Ref], target: Ref, stored: DType, aligned: int
 ) -> None:
     mine = problem.heads // problem.kv_heads * problem.sq
-    rows = rows_for(mine, problem.d)
+    rows = rows_for(mine, problem.d, problem.batch * problem.kv_heads, problem.sk)
     blocks = problem.batch * problem.kv_heads * math.ceil(mine / rows)
     splits = splits_for(blocks, problem.sk)
     words = (("T", stored.name), ("M", problem.mask_word))

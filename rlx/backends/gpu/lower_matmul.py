@@ -32,7 +32,6 @@ __all__ = ["epilogue_tree", "has_matrices", "kernel_pair", "lower_matmul", "prod
 _ROWS = 16  # the few-rows kernel takes up to so many,
 _FEW_ROWS = 8  # and is the fastest up to so many, or where B is small
 _SMALL = 1 << 20
-_SHORT = 1 << 22  # elements of B up to which a launch of the library takes longer to begin than to read it
 _LARGE = 1 << 30  # multiply-adds from which rounding the operands first pays
 
 
@@ -187,11 +186,10 @@ def _way(ctx: Lowering, p: Product, pair: tuple[DType, DType], split: Split | No
     if few:
         ways.insert(0 if small else len(ways), "rows")
     if ctx.backend == "cuda" and p.k > 0:
-        rows_first = few and small and p.m > 1 and p.transpose_b and p.n * p.k <= _SHORT
         if pair[0] == pair[1]:
-            ways.insert(int(rows_first), "library")
+            ways.insert(0, "library")
         elif split == Split(bf16, 1, 1):
-            ways.insert(0 if p.m > _FEW_ROWS and not rows_first else len(ways), "library")
+            ways.insert(0 if p.m > _FEW_ROWS else len(ways), "library")
     wanted = forced().way
     return wanted if wanted is not None and wanted in ways else ways[0]
 

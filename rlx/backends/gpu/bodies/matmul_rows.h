@@ -80,13 +80,22 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
         vec4 next = quad_b(pb, column, first, n, k, k);
         for (uint t = first; t < (column < n ? k : 0u); t += step) {
             const vec4 vb = next;
+            vec4 va[MANY];
+            // All under way at once: no branch stands between them. What a row that is not there adds up is not stored.
+            UNROLL for (uint r = 0u; r < MANY; r++) {
+                const uint row = r < rows ? r : 0u;
+                if (A_QUADS) {
+                    va[r] = LOAD4(TA, pa, (row * k + t) / 4u);
+                } else {
+                    va[r] = quad_a(pa, row, t, rows, k, k);
+                }
+            }
             next = quad_b(pb, column, t + step, n, k, k);
             UNROLL for (uint r = 0u; r < MANY; r++) {
-                const vec4 va = quad_a(pa, r, t, rows, k, k);
-                acc[r] = FMA(va.x, vb.x, acc[r]);
-                acc[r] = FMA(va.y, vb.y, acc[r]);
-                acc[r] = FMA(va.z, vb.z, acc[r]);
-                acc[r] = FMA(va.w, vb.w, acc[r]);
+                acc[r] = FMA(va[r].x, vb.x, acc[r]);
+                acc[r] = FMA(va[r].y, vb.y, acc[r]);
+                acc[r] = FMA(va[r].z, vb.z, acc[r]);
+                acc[r] = FMA(va[r].w, vb.w, acc[r]);
             }
         }
         UNROLL for (uint r = 0u; r < MANY; r++) {
