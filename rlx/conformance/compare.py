@@ -157,8 +157,8 @@ def _judge(
     exact = apart = distance(got, own)
     if node.op.name == "fused" or node.op.expr is not None:
         # A tree that rounds may do so to what its own precision makes of the numbers before.
-        narrow = [a.astype(t.dtype.np) for a, t in zip(read, node.inputs, strict=True)]
-        plain = np.asarray(apply_reference(node, narrow, upcast=False)[tensor.index])
+        rounded = [a.astype(t.dtype.np) for a, t in zip(read, node.inputs, strict=True)]
+        plain = np.asarray(apply_reference(node, rounded, upcast=False)[tensor.index])
         apart = distance(got, np.where(_apart(got, plain) < _apart(got, own), plain.astype(own.dtype), own))
     narrow = apart.within(*limits) and not exact.within(*limits)
     return NodeDistance(tensor, far, limits, apart, narrow)

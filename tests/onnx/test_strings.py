@@ -188,7 +188,9 @@ def test_runs_do_not_fill_the_table_of_strings() -> None:
     loaded = rlx.onnx.load(proto)
     for k in range(50):
         assert loaded.run({"x": texts(f"word {k}")}, device="cpu")["y"].tolist() == [f"word {k}"]
-    assert len(loaded.programs) == 1
+    (program,) = loaded.programs
+    assert len(program._words) == 1  # not even the strings that came when it was compiled
+    assert loaded.built({"x": texts("a word")}).feeds["x"].tolist() == [1]
     table = Words()
     over = Words(table)
     assert over.decode(over.encode(texts("x", "", "x"))).tolist() == ["x", "", "x"] and len(table) == 1

@@ -30,6 +30,7 @@ from rlx.formats.onnx.read import check_model, parse
 from rlx.formats.onnx.schemas import type_of
 from rlx.formats.onnx.shared import share_weights
 from rlx.formats.onnx.tensors import to_array
+from rlx.formats.onnx.words import Words
 from rlx.ir import Graph
 from rlx.runtime import Session, Weights
 
@@ -205,12 +206,15 @@ class Model:
         arrays, nests = flattened(self.accept(inputs), self._declared)
         with self._lock, listening(self._progress):
             while True:
+                fixed = {n: arrays[n] for n in sorted(self._fixed & set(arrays))}
                 try:
-                    return self._build(
-                        arrays, nests, {n: arrays[n] for n in sorted(self._fixed & set(arrays))}
-                    )
+                    graph, weights, builder = self._build(arrays, nests, fixed)
                 except NeedsValues as need:
                     self._fix(need)
+                    continue
+                words, drawn = Words(builder.known.words), Sampler(builder.known.draws.wanted)()
+                given = {n: words.to_carrier(arrays[n]) for n in graph.inputs if n not in drawn}
+                return Built(graph, weights, given | drawn, fixed, builder)
 
     def _drop(self, program: Program) -> None:
         """Frees a program that the cache does not hold any more, once nobody runs it."""
@@ -268,29 +272,26 @@ class Model:
         precision: str,
     ) -> Program:  # fmt: skip
         with listening(self._progress):
-            built = self._build(arrays, nests, fixed)
+            graph, held, builder = self._build(arrays, nests, fixed)
             if (device, precision) not in self._sessions:
                 session = Session(device, precision=precision, threads=self._threads)
                 self._sessions[device, precision] = (session, Weights(session.device))
             session, weights = self._sessions[device, precision]
-            compiled = session.compile(built.graph, weights=weights)
-            missing = weights.missing(list(built.weights))
+            compiled = session.compile(graph, weights=weights)
+            missing = weights.missing(list(held))
             for done, name in enumerate(missing):
                 report("weights", done, len(missing))
-                weights.set(name, built.weights[name])
+                weights.set(name, held[name])
             compiled.prepare()
-        return Program(compiled, nests, fixed, built.builder, self._progress)
+        return Program(compiled, nests, fixed, builder, self._progress)
 
     def _build(
         self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array]
-    ) -> Built:
+    ) -> tuple[Graph, dict[str, Array], GraphBuilder]:
+        """The graph that is compiled, its large constants as parameters, and their values."""
         graph, builder = self.build(arrays, fixed, nests)
         report("optimizing")
-        graph, constants = share_weights(put_together(graph))
-        feeds = Sampler(builder.known.draws.wanted)()
-        for name in graph.inputs.keys() - feeds.keys():
-            feeds[name] = builder.known.words.to_carrier(np.asarray(arrays[name]))
-        return Built(graph, constants, feeds, dict(fixed), builder)
+        return *share_weights(put_together(graph)), builder
 
 
 def _of_shape(info: TensorInfo, shape: Any, around: int = 0) -> Any:

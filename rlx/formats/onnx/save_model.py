@@ -198,7 +198,7 @@ def _write_outside(model: onnx.ModelProto, tensors: Mapping[str, Array], locatio
             entries = {"location": location, "offset": str(file.tell()), "length": str(array.nbytes)}
             for key, value in entries.items():
                 made.external_data.add(key=key, value=value)
-            file.write(_little(array).reshape(-1).view(np.uint8))  # bf16 is no type of Python's buffers
+            file.write(_little(array).reshape(-1).view(np.uint8).data)  # bf16 is no type of Python's buffers
         _settle(file)
 
 
