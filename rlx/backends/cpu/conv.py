@@ -101,28 +101,24 @@ class _Columns:
 
     def steps(self) -> list[Step]:
         # Columns are the lesser part where there are more rows than places.
-        one = len(self.out) == 1 and self.rows * self.groups > self.places
-        small = self.out[:1].size <= _RESULT and (self.plain or one)
+        quick = self.plain or self.rows * self.groups > self.places
+        small = len(self.out) == 1 and self.out.size <= _RESULT and quick
         f32_only = self.out.dtype == self.x.dtype == F32
         return self._in_turn() if small and f32_only and load_team() is not None else self._by_threads()
 
     def _in_turn(self) -> list[Step]:
-        """All columns of an image, all products in one call, the epilogue: threads of ours would be woken for too
+        """All columns of the one image, all products in one call, the epilogue: threads of ours would be woken for too
         little each time."""
-        steps: list[Step] = []
-        for n in range(len(self.out)):
-            everything = slice(0, self.groups * self.inner)
-            columns, copy = self._columns(n, everything, slice(0, self.counts[0]), 0)
-            columns = columns.reshape(self.groups, self.terms, self.places)
-            products = [
-                (self.weights[g][r], columns[g][:, p], self.target[n, g][r, p])
-                for g in range(self.groups)
-                for r, p in self._cut()
-            ]
-            made = self.target[n].reshape(-1, self.places)
-            steps += [*copy, *self._begun(made, slice(None), axis=0), *self._products(products)]
-            steps += self._finished(made, made, slice(None), 0, axis=0)
-        return steps
+        columns, steps = self._columns(0, slice(0, self.groups * self.inner), slice(0, self.counts[0]), 0)
+        columns = columns.reshape(self.groups, self.terms, self.places)
+        products = [
+            (self.weights[g][r], columns[g][:, p], self.target[0, g][r, p])
+            for g in range(self.groups)
+            for r, p in self._cut()
+        ]
+        every = slice(None)
+        steps += [*self._begun(self.out, every, axis=1), *self._products(products)]
+        return steps + self._finished(self.out, self.out, every, None, axis=1)
 
     def _products(self, products: list[tuple[Array, Array, Array]]) -> list[Step]:
         listed = in_one_call(products, self.ctx, self.onto) if len(products) > 1 else None
