@@ -86,10 +86,22 @@ def _arrays() -> list[np.ndarray[Any, Any]]:
     ]
 
 
+def _images(x: Any, w: Any, d: Any, b: Any) -> Any:
+    wide = ops.conv(x, w, b, pads=1, activation="relu")
+    deep = ops.conv(wide, d, b, pads=1, groups=64)
+    return ops.max_pool(deep, 3, strides=2), ops.conv(wide, d, strides=2, pads=1, groups=64)
+
+
+def _image_arrays() -> list[np.ndarray[Any, Any]]:
+    shapes = ((1, 16, 56, 56), (64, 16, 3, 3), (64, 1, 3, 3), (64,))
+    return [data(shape, seed=i) for i, shape in enumerate(shapes)]
+
+
 @pytest.mark.parametrize("threads", (1, 2))
-def test_a_run_allocates_nothing(threads: int) -> None:
-    arrays = _arrays()
-    program = Program(graph_of(_network, arrays), threads=threads)
+@pytest.mark.parametrize("network,given", [(_network, _arrays), (_images, _image_arrays)])
+def test_a_run_allocates_nothing(network: Any, given: Any, threads: int) -> None:
+    arrays = given()
+    program = Program(graph_of(network, arrays), threads=threads)
     feeds = {f"x{i}": a for i, a in enumerate(arrays)}
     program.run(feeds)
     program.executable.run()
