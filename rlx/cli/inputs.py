@@ -99,6 +99,9 @@ def _loaded(text: str) -> tuple[str, Array]:
     if not (name and equals and path):
         raise RlxError(f"--input {text}: expected name=file.npy")
     try:
-        return name, np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise RlxError(f"{path}: cannot be read as a NumPy array: {error}") from error
+        with open(path, "rb") as file:
+            return name, np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise RlxError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, EOFError) as error:
+        raise RlxError(f"{path}: is no array that NumPy's save has written: {error}") from error

@@ -28,7 +28,10 @@ def pullback(
         rule = node.op.vjp
         if isinstance(rule, _NotDifferentiable):
             if any(t.dtype.is_float and d is not None for t, d in zip(node.outputs, given, strict=True)):
-                raise UnsupportedOp(f"gradient: op {node.op.name} ({node}) is {NOT_DIFFERENTIABLE}")
+                raise UnsupportedOp(
+                    f"gradient: op {node.op.name} ({node}) is {NOT_DIFFERENTIABLE}; use an op that has a gradient "
+                    "instead, such as a scan for a while_loop, or leave it out of what is differentiated"
+                )
             continue
         found = rule(node, given)
         if len(found) != len(node.inputs):

@@ -58,6 +58,7 @@ def test_run_with_random_inputs_is_seeded(rlx: Rlx, file: Path) -> None:
         (("--dim", "n=-2"), "expected symbol=length"),
         (("--input", "x"), "expected name=file.npy"),
         (("--input", "x=absent.npy"), "cannot be read"),
+        (("--input", f"x={__file__}"), "is no array that NumPy's save has written"),
     ],
 )
 def test_run_with_bad_arguments(rlx: Rlx, file: Path, arguments: tuple[str, ...], text: str) -> None:

@@ -132,6 +132,7 @@ def test_inputs_are_held_against_the_declaration() -> None:
     a = f32(3, 2)
     for feeds, error, text in (
         ({"a": a}, GraphError, r"\['b'\] are missing"),
+        ({"a": a, "c": a}, GraphError, r"no input 'c'; it takes \['a', 'b'\]"),
         ({"a": a, "b": a, "c": a}, GraphError, "no input 'c'"),
         ({"a": a, "b": a.astype(np.float64)}, DTypeError, "'b': is float64, expected float32"),
         ({"a": a, "b": f32(3, 3)}, ShapeError, r"'b': has shape \(3, 3\)"),

@@ -195,6 +195,33 @@ def test_a_file_that_cannot_be_finished_leaves_the_old_one(
     assert path.read_bytes() == b"before" and [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
 
 
+@pytest.mark.parametrize("taken", ["m.onnx", "m.onnx.data"])
+def test_a_folder_in_the_way_leaves_everything(tmp_path: Path, taken: str) -> None:
+    g, weights = small()
+    (tmp_path / "m.onnx").mkdir() if taken == "m.onnx" else (tmp_path / "m.onnx").write_bytes(b"before")
+    (tmp_path / taken).mkdir(exist_ok=True)
+    there = sorted(tmp_path.iterdir())
+    with pytest.raises(ModelFormatError, match=f"{taken}: cannot be written: a folder has this name"):
+        rlx.onnx.save(g, tmp_path / "m.onnx", weights=weights, external_data=True)
+    assert sorted(tmp_path.iterdir()) == there
+    assert taken == "m.onnx" or (tmp_path / "m.onnx").read_bytes() == b"before"
+
+
+def test_bf16_weights_go_beside_the_model(tmp_path: Path) -> None:
+    g = rlx.Graph("g")
+    g.output("y", g.input("x", (600,)) * g.param("w", (600,)))
+    weights = {"w": np.full(600, 1.5, rlx.dtypes.bf16.np)}
+    rlx.onnx.save(g, tmp_path / "m.onnx", weights=weights, external_data=True)
+    assert (tmp_path / "m.onnx.data").stat().st_size == 1200
+    with rlx.onnx.load(tmp_path / "m.onnx") as again:
+        assert again.run({"x": np.ones(600, np.float32)}, device="cpu")["y"].tolist() == [1.5] * 600
+
+
+def test_a_function_without_its_arguments_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"missing a required argument: 'b'; .* args=\(array, …\)"):
+        rlx.onnx.save(lambda a, b: a + b, tmp_path / "m.onnx", args=(np.ones(2, np.float32),))
+
+
 def test_an_imported_model_can_be_saved_again(tmp_path: Path) -> None:
     proto = model(
         [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("Relu", "c", "r"), node("GlobalAveragePool", "r", "y")],

@@ -158,6 +158,8 @@ class Model:
         """The inputs as arrays, and lists of them, that fit the declaration and `dims`, by default the model's.
 
         Raises: GraphError, DTypeError, ShapeError."""
+        for name in given:
+            self._info(name)
         missing = [i.name for i in self.inputs if i.name not in given]
         if missing and not partly:
             raise GraphError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import tempfile
@@ -56,13 +57,16 @@ def save(
     written then.
     """
     target = Path(os.fspath(path))
+    data = target.with_name(f"{target.name}.data")
     model, tensors = _written(source, weights, args, opset)
     outside = external_data or sum(a.nbytes for a in tensors.values()) > MOST_INSIDE
+    for place in (target, data) if outside else (target,):
+        if place.is_dir():  # found out now, while the old model is still there
+            raise ModelFormatError(f"{place}: cannot be written: a folder has this name")
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
             made = Path(folder)
             if outside:
-                data = target.with_name(f"{target.name}.data")
                 large = {n: a for n, a in tensors.items() if a.nbytes >= SMALL}
                 _write_outside(model, large, data.name, made / "data")
                 tensors = {n: a for n, a in tensors.items() if n not in large}
@@ -98,6 +102,10 @@ def _traced(source: Source, args: Sequence[Any]) -> Graph:
     if isinstance(source, CompiledGraph):
         return source.graph
     if callable(source):
+        try:
+            inspect.signature(source).bind(*args)
+        except TypeError as error:
+            raise GraphError(f"save: {error}; give the function's arguments as args=(array, …)") from error
         return (source if isinstance(source, Jitted) else Jitted(source, "cpu", "f32")).graph(*args)
     raise GraphError(f"save: got a {type(source).__name__}; expected a Graph, a CompiledGraph or a function")
 
