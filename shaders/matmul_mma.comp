@@ -1,7 +1,7 @@
 #version 460
 // C (batch, m, n) = activation(op(A) op(B) + bias), batch = d0 * d1 * d2 matrices of strides a0 a1 a2, b0 b1 b2.
 // Grid: a group of 256 for each tile of each matrix, for each of `parts` parts of the sum; X folds into Y.
-// Arguments: a, b, bias (n, f32), c (parts of it one after the other), m, n, k, batch, parts, d1, d2, a0, a1, a2, b0, b1, b2, bias_step (in elements).
+// Arguments: a, b, bias (n, f32), c (parts of it one after the other), m, n, k, batch, parts, d1, d2, a0, a1, a2, b0, b1, b2 (in elements), bias_step (in words of 4 bytes).
 // variants: ABM=f32_f32_f16,f32_f32_bf16,f32_f16_f16,f32_f16_bf16,f32_bf16_bf16,f16_f16_f16,bf16_bf16_bf16;TILE=s,m,l
 // compiler: new
 // unroll: yes

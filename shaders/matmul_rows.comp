@@ -1,7 +1,7 @@
 #version 460
 // C (batch, m, n) = activation(A op(B) + bias) for few rows, batch = d0 * d1 * d2 matrices of strides a0 a1 a2, b0 b1 b2.
 // Grid: a group of 256 for each 256 / C5 / C6 (B transposed) or 4 * C5 columns of each ROWS rows of each matrix; X folds into Y.
-// Arguments: a, b, bias (n, f32), c, m, n, k, batch, d1, d2, a0, a1, a2, b0, b1, b2, bias_step (strides in elements).
+// Arguments: a, b, bias (n, f32), c, m, n, k, batch, d1, d2, a0, a1, a2, b0, b1, b2 (strides in elements), bias_step (in words of 4 bytes).
 // variants: AB=f32_f32,f32_f16,f32_bf16,f16_f16,bf16_bf16;ROWS=1,4,8,16
 // unroll: yes
 #extension GL_GOOGLE_include_directive : require

@@ -108,7 +108,9 @@ def _even(ctx: Lowering, nodes: Sequence[Node]) -> tuple[int, list[int]]:
             steps = apart
             if min(steps) <= 0 or steps[0] % 16 or steps[-1] != start[-1].nbytes:
                 break
-            if steps[1:-1] and (ctx.storage(first.inputs[2]) not in (f32, ctx.storage(first.output)) or steps[1] % 16):
+            if steps[1:-1] and (
+                ctx.storage(first.inputs[2]) not in (f32, ctx.storage(first.output)) or steps[1] % 16
+            ):
                 break
         elif apart != [count * step for step in steps]:
             break
@@ -259,9 +261,7 @@ def _library(
         finish(ctx, made, 1, p, end, c, wide)
 
 
-def _added_inside(
-    ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand
-) -> Ref | None:
+def _added_inside(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand) -> Ref | None:
     """The biases, where the library adds them itself: stored as C, in rows and at places of whole sixteen bytes, and
     followed by what it knows."""
     if end.bias is None or end.activation not in (None, "relu") or forced().inside is False:
@@ -270,6 +270,6 @@ def _added_inside(
     even = all(n * o.dtype.itemsize % 16 == 0 for n, o in zip(rows, (a, b, c, c), strict=True))
     if ctx.storage(end.bias) != c.dtype or c.dtype.name == "f64" or not even:
         return None
-    found, _ = biases(ctx, end, p.count, c.dtype)
+    found, _, _ = biases(ctx, end, p.count, c.dtype)
     assert found is not None
     return found if all(ref.offset % 16 == 0 for ref in (a.ref, b.ref, c.ref, found)) else None

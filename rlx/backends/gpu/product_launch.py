@@ -123,7 +123,7 @@ def _tiles(
     size = p.count * p.m * p.n
     alone = parts == 1
     made = c if alone else Operand(ctx.scratch(parts * size * f32.itemsize), f32)
-    bias, kind = biases(ctx, end, p.count, a.dtype) if alone else (None, 0)
+    bias, kind, apart = biases(ctx, end, p.count, a.dtype) if alone else (None, 0, 0)
     constants = (
         int(p.transpose_a),
         int(p.transpose_b),
@@ -135,7 +135,7 @@ def _tiles(
         int(made.dtype == f32 and a.dtype != f32),
         *more,
     )
-    launch(ctx, FileKernel(stem, defines, constants), p, a, b, bias, made, groups, parts, (end.step,))
+    launch(ctx, FileKernel(stem, defines, constants), p, a, b, bias, made, groups, parts, (apart,))
     if not alone:
         finish(ctx, made.ref, parts, p, end, c)
 
@@ -143,7 +143,7 @@ def _tiles(
 def few_rows(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand) -> None:
     """The kernel for few rows, which reads B once for each 16 of them. C is stored as A is."""
     (pitch_a, pitch_b) = p.pitches
-    bias, kind = biases(ctx, end, p.count, a.dtype)
+    bias, kind, apart = biases(ctx, end, p.count, a.dtype)
     rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
     blocks = math.ceil(p.m / rows) * p.count
     across, parts = rows_shape(p, rows, blocks, ctx.kind == "software")
@@ -159,7 +159,7 @@ def few_rows(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c
     defines = (("AB", f"{a.dtype}_{b.dtype}"), ("ROWS", str(rows)))
     kernel = FileKernel(decls.MATMUL_ROWS.stem, defines, constants)
     columns = _THREADS // (across * parts) if p.transpose_b else 4 * across
-    launch(ctx, kernel, p, a, b, bias, c, math.ceil(p.n / columns) * math.ceil(p.m / rows), more=(end.step,))
+    launch(ctx, kernel, p, a, b, bias, c, math.ceil(p.n / columns) * math.ceil(p.m / rows), more=(apart,))
 
 
 def rows_shape(p: Product, rows: int, blocks: int, software: bool) -> tuple[int, int]:
@@ -220,16 +220,17 @@ def bias_ref(ctx: Lowering, bias: Tensor | None, dtype: DType = f32) -> Ref | No
     return None if bias is None else cast_ref(ctx, ctx.ref(bias), ctx.storage(bias), dtype, bias.size)
 
 
-def biases(ctx: Lowering, end: Epilogue, count: int, a: DType) -> tuple[Ref | None, int]:
-    """What the kernels read of biases, and their constant: 1 for f32, 2 for the storage of A. Those that lie apart are
-    stored in one of these."""
+def biases(ctx: Lowering, end: Epilogue, count: int, a: DType) -> tuple[Ref | None, int, int]:
+    """What the kernels read of biases, their constant (1 for f32, 2 for the storage of A), and how many words of four
+    bytes apart they lie. Those that lie apart are stored in one of these, and at places of whole words."""
     if end.bias is None:
-        return None, 0
+        return None, 0, 0
     first, kind = ctx.ref(end.bias), ctx.storage(end.bias)
     if kind not in (f32, a):
-        return bias_ref(ctx, end.bias), 1
-    whole = Ref(first.segment, first.offset, (count - 1) * end.step * kind.itemsize + first.nbytes)
-    return whole, 1 if kind == f32 else 2
+        return bias_ref(ctx, end.bias), 1, 0
+    apart = end.step * kind.itemsize
+    whole = Ref(first.segment, first.offset, (count - 1) * apart + first.nbytes)
+    return whole, 1 if kind == f32 else 2, apart // 4
 
 
 def epilogue_tree(

@@ -1,6 +1,6 @@
 // C (batch, m, n) = activation(A op(B) + bias) for few rows, batch = d0 * d1 * d2 matrices of strides a0 a1 a2, b0 b1 b2.
 // Grid: a group of 256 for each 256 / C5 / C6 (B transposed) or 4 * C5 columns of each ROWS rows of each matrix; X folds into Y.
-// Arguments: a, b, bias (n, f32), c, m, n, k, batch, d1, d2, a0, a1, a2, b0, b1, b2, bias_step (strides in elements).
+// Arguments: a, b, bias (n, f32), c, m, n, k, batch, d1, d2, a0, a1, a2, b0, b1, b2 (strides in elements), bias_step (in words of 4 bytes).
 #include "bodies/body.h"
 #include "prims.h"
 #include "bodies/matmul_rows.h"

@@ -10,8 +10,3 @@ RLX_FN float bias_at(PTR(f32) bias, const uint column) {
     if (BIAS == 2u) return LOAD(TA, AS(TA, bias), column);
     return LOAD(f32, bias, column);
 }
-// That of matrix z of a batch.
-RLX_FN PTR(f32) bias_of(PTR(f32) bias, const uint z, const uint step) {
-    if (BIAS == 2u) return AS(f32, SKIP(TA, AS(TA, bias), z, step));
-    return SKIP(f32, bias, z, step);
-}

@@ -20,5 +20,5 @@ RLX_FN void matmul_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, const ui
     PTR(TB) pb = SKIP(TB, SKIP(TB, SKIP(TB, b, z0, b0), z1, b1), z2, b2);
     PTR(TA) pc = SKIP(TA, c, matrix, m * n);
     if (WIDE) pc = AS(TA, SKIP(f32, AS(f32, c), matrix, m * n));
-    product_tile(pa, pb, bias_of(bias, z, bias_step), pc, m, n, k, k0, k1, m0, n0);
+    product_tile(pa, pb, SKIP(f32, bias, z, bias_step), pc, m, n, k, k0, k1, m0, n0);
 }

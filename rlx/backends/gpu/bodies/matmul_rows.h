@@ -69,7 +69,7 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
     PTR(TA) pa = SKIP(TA, SKIP(TA, SKIP(TA, SKIP(TA, a, z0, a0), z1, a1), z2, a2), block * MANY, k);
     PTR(TB) pb = SKIP(TB, SKIP(TB, SKIP(TB, b, z0, b0), z1, b1), z2, b2);
     PTR(TA) pc = SKIP(TA, c, z * m + block * MANY, n);
-    PTR(f32) add = bias_of(bias, z, bias_step);
+    PTR(f32) add = SKIP(f32, bias, z, bias_step);
     const uint rows = m - block * MANY < MANY ? m - block * MANY : MANY;
     if (B_TRANSPOSED) {
         const uint lane = THREAD % ACROSS, at = THREAD / ACROSS % COLUMNS, piece = THREAD / ACROSS / COLUMNS;
