@@ -133,7 +133,7 @@ def main() -> int:
     sentences = SENTENCES.read_text(encoding="utf-8").splitlines()
     found, reasons = probe_all()
 
-    print(f"computing the float64 reference of {len(sentences)} sentences", file=sys.stderr)
+    print(f"model {folder}\ncomputing the float64 reference of {len(sentences)} sentences", file=sys.stderr)
     with rlx.models.load(folder, device="cpu") as encoder:
         exact = reference_embeddings(encoder, sentences)
     results, failed = [], []
