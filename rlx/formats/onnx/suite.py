@@ -191,11 +191,12 @@ def counts(results: dict[str, Outcome], names: Iterable[str]) -> Counter[str]:
 
 
 def differences(results: dict[str, Outcome], expected: dict[str, str]) -> list[str]:
-    """Where results are not as expected: `expected` has the status of every case that does not pass."""
+    """Where results are not as expected: `expected` has the status of every case that does not pass, or "pass or fail"
+    where that is for the processor's BLAS to say."""
     found = []
     for name, made in results.items():
         want = expected.get(name, "pass")
-        if made.status != want:
+        if made.status not in want.split(" or "):
             found.append(
                 f"{name}: {made.status}, expected {want}" + (f": {made.reason[:200]}" if made.reason else "")
             )
@@ -247,16 +248,18 @@ def _line(device: str, title: str, found: Counter[str]) -> str:
 
 
 def write_docs(page: Path, rows: list[tuple[str, str, Counter[str]]]) -> None:
-    """Puts the table between the page's two marks."""
+    """Puts the rows into the table between the page's two marks; rows of other devices stay."""
     begin, end = "<!-- results -->", "<!-- end of results -->"
-    text = page.read_text(encoding="utf-8")
+    head, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    before, _, tail = rest.partition(end)
     table = ["| Device | Cases | Number | Pass | Fail | Unsupported | with a host step | while compiling |",
              "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for device, title, c in rows:
         cells = [device, title, c["pass"] + c["fail"] + c["unsupported"],
                  *(c[k] for k in ("pass", "fail", "unsupported", "host", "compiled"))]  # fmt: skip
         table.append("| " + " | ".join(map(str, cells)) + " |")
-    head, tail = text.split(begin)[0], text.split(end)[1]
+    made = {f"| {device} |" for device, _, _ in rows}
+    table += [line for line in before.splitlines()[3:] if not line.startswith(tuple(made))]
     page.write_text(f"{head}{begin}\n" + "\n".join(table) + f"\n{end}{tail}", encoding="utf-8")
 
 
