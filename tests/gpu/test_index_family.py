@@ -10,7 +10,7 @@ import pytest
 import rlx
 from rlx.autodiff import gradients
 from rlx.backends.gpu.executable import load_rules
-from rlx.backends.gpu.lowering import ARGS, SCRATCH, runs_natively
+from rlx.backends.gpu.lowering import runs_natively
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.fuzz import Way, run
 from rlx.conformance.oracle import evaluate
@@ -19,7 +19,7 @@ from rlx.driver.registry import open_device
 from rlx.errors import DeviceUnavailable, DTypeError, ShapeError
 from rlx.ir import Graph
 from tests.gpu import cuda_host
-from tests.gpu.lowered import lower, outputs
+from tests.gpu.lowered import outputs
 
 OPS = (
     "argmax", "argmin", "sort", "argsort", "top_k", "cumsum", "cumprod", "log_softmax", "logsumexp", "gather",

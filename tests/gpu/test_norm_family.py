@@ -77,7 +77,11 @@ def _case(name: str) -> Case:
 
 
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
-@pytest.mark.parametrize("case", [*map(_case, _CUDA), *sample([c for c in cases_of("rope") if not c.doubles], 20)], ids=lambda c: c.id)
+@pytest.mark.parametrize(
+    "case",
+    [*map(_case, _CUDA), *sample([c for c in cases_of("rope") if not c.doubles], 20)],
+    ids=lambda c: c.id,
+)
 def test_cuda_sources(case: Case) -> None:
     verdict = case.check(through_cuda(case))
     assert verdict.ok, verdict.message
