@@ -81,9 +81,6 @@ def support(device: Records | Device, node: Node) -> Literal["native", "host"]:
     return "native" if node.op.leaf or runs_natively(node, device.info.features) else "host"
 
 
-_TOGETHER = 8  # nodes that are looked at to be lowered as one
-
-
 def lower_graph(
     graph: Graph, plan: MemoryPlan, info: DeviceInfo, limits: Limits, precision: str
 ) -> tuple[Lowering, list[Dispatch]]:
@@ -92,8 +89,6 @@ def lower_graph(
     load_rules()
     lowering = Lowering(graph, plan, info, limits, precision)
     dispatch: list[Dispatch] = []
-    made = [node for node in graph.nodes if not node.op.leaf and not is_alias(node, plan)]
-    number = done = 0  # of them, that of the node at hand, and how many are lowered already
     for node in graph.nodes:
         if node.op.leaf:
             continue
@@ -101,11 +96,8 @@ def lower_graph(
         if is_alias(node, plan):
             dispatch.append(Dispatch(name, node.op.name, "alias"))
             continue
-        before = len(lowering.steps)
-        if number == done:
-            done += lowering.lower_first(made[number : number + _TOGETHER])
-        number += 1
-        steps = lowering.steps[before:]
+        made = lowering.lower(node)
+        steps = lowering.steps[len(lowering.steps) - made :]
         how: Literal["native", "host", "control"] = "control" if bodies(node) else "native"
         if any(isinstance(s, HostCall) for s in steps):
             how = "host"

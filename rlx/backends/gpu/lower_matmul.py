@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from rlx.backends.gpu import decls
 from rlx.backends.gpu.casts import cast_ref, fits, stores
-from rlx.backends.gpu.lowering import Lowering, joins, lowers
+from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.product import Product, outer, product_of
 from rlx.backends.gpu.product_choice import Split, Way, forced, split_for, with_terms
 from rlx.backends.gpu.product_launch import (
@@ -23,6 +22,7 @@ from rlx.backends.gpu.product_launch import (
     launch,
     mma_tiles,
 )
+from rlx.backends.gpu.products_of_one import batch_of, make_batch
 from rlx.backends.gpu.steps import FileKernel, Gemm, Ref
 from rlx.dtypes import DType, bf16, f32
 from rlx.ir import Node
@@ -56,66 +56,13 @@ def lower_matmul(ctx: Lowering, node: Node) -> None:
     if stored.name == "f64":
         _doubles(ctx, node, a, b, c)
         return
+    group = batch_of(ctx, node)
+    if group:
+        joint = replace(product_of(node), batch=((len(group), 0, 0),))
+        if chosen(ctx, joint, a.dtype, b.dtype, stored)[0][1] == b.dtype:  # else each B is cast by itself
+            make_batch(ctx, node, group, product)
+            return
     product(ctx, product_of(node), a, b, sizes, Epilogue.of(node), c, node.label or node.op.name)
-
-
-@joins("matmul")
-def lower_products_of_one(ctx: Lowering, nodes: Sequence[Node]) -> int:
-    """Products of one A right behind one another, as the queries, keys and values of a layer are, where their other
-    operands and their results lie evenly in memory: one batch, which repeats A."""
-    first = nodes[0]
-    stored, p = ctx.storage(first.output), product_of(first)
-    if not stored.is_float or stored.name == "f64" or p.batch or not first.output.size:
-        return 0
-    count, steps = _even(ctx, nodes)
-    if count < 2:
-        return 0
-    a, b = (Operand(ctx.ref(t), ctx.storage(t)) for t in first.inputs[:2])
-    joint = replace(p, batch=((count, 0, steps[0] // b.dtype.itemsize),))
-    if _chosen(ctx, joint, a.dtype, b.dtype, stored)[0][1] != b.dtype:
-        return 0  # each B would be cast by itself
-    b = Operand(Ref(b.ref.segment, b.ref.offset, (count - 1) * steps[0] + b.ref.nbytes), b.dtype)
-    made = ctx.ref(first.output)
-    c = Operand(Ref(made.segment, made.offset, count * made.nbytes), stored)
-    end = Epilogue.of(first)
-    if end.bias is not None:
-        end = replace(end, step=steps[1] // ctx.storage(end.bias).itemsize)
-    sizes = (first.inputs[0].size, first.inputs[1].size)
-    product(ctx, joint, a, b, sizes, end, c, first.label or first.op.name)
-    return count
-
-
-def _even(ctx: Lowering, nodes: Sequence[Node]) -> tuple[int, list[int]]:
-    """How many of the nodes are like the first but for what lies evenly in memory, and how many bytes apart the second
-    operands lie, and the biases; results lie without a gap."""
-    first = nodes[0]
-
-    def places(node: Node) -> list[Ref]:
-        return [ctx.ref(t) for t in (*node.inputs[1:], node.output)]
-
-    def kinds(node: Node) -> list[object]:
-        return [dict(node.attrs), *((t.type, ctx.storage(t)) for t in (*node.inputs[1:], node.output))]
-
-    start, steps, count = places(first), [], 1
-    for node in nodes[1:]:
-        if node.op.name != "matmul" or node.inputs[0] is not first.inputs[0] or kinds(node) != kinds(first):
-            break
-        found = places(node)
-        if any(a.segment != b.segment for a, b in zip(start, found, strict=True)):
-            break
-        apart = [b.offset - a.offset for a, b in zip(start, found, strict=True)]
-        if count == 1:
-            steps = apart
-            if min(steps) <= 0 or steps[0] % 16 or steps[-1] != start[-1].nbytes:
-                break
-            if steps[1:-1] and (
-                ctx.storage(first.inputs[2]) not in (f32, ctx.storage(first.output)) or steps[1] % 16
-            ):
-                break
-        elif apart != [count * step for step in steps]:
-            break
-        count += 1
-    return count, steps
 
 
 def kernel_pair(a: DType, b: DType, out: DType) -> tuple[DType, DType]:
@@ -136,7 +83,7 @@ def product(
     label: str,
 ) -> None:
     """Steps that make one product; `sizes` are the elements of A and B. C holds no fewer bits than A and B."""
-    pair, split, way = _chosen(ctx, p, a.dtype, b.dtype, c.dtype)
+    pair, split, way = chosen(ctx, p, a.dtype, b.dtype, c.dtype)
     a, b = (Operand(cast_ref(ctx, t.ref, t.dtype, d, n), d)
             for t, d, n in zip((a, b), pair, sizes, strict=True))  # fmt: skip
     if way == "library":
@@ -149,7 +96,7 @@ def product(
         fma_tiles(ctx, p, a, b, end, c)
 
 
-def _chosen(
+def chosen(
     ctx: Lowering, p: Product, a: DType, b: DType, c: DType
 ) -> tuple[tuple[DType, DType], Split | None, Way]:
     """What a product of operands stored so is made of: the storage its kernel takes them in, how matrix instructions

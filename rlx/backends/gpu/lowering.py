@@ -52,8 +52,6 @@ class Lowered:
 
 
 LOWERINGS: dict[str, Lowered] = {}
-Joint = Callable[["Lowering", Sequence[Node]], int]
-JOINTS: dict[str, Joint] = {}
 
 
 def _always(node: Node, features: frozenset[str]) -> bool:
@@ -68,17 +66,6 @@ def lowers(*ops: str, when: When = _always) -> Callable[[Rule], Rule]:
             if op in LOWERINGS:
                 raise ValueError(f"op {op!r} has two lowering rules")
             LOWERINGS[op] = Lowered(rule, when)
-        return rule
-
-    return add
-
-
-def joins(op: str) -> Callable[[Joint], Joint]:
-    """Registers a rule that may lower a node together with some right behind it; it gives how many nodes it lowered, 0
-    where the op's own rule is to lower the first."""
-
-    def add(rule: Joint) -> Joint:
-        JOINTS[op] = rule
         return rule
 
     return add
@@ -104,6 +91,8 @@ class Lowering:
         self.args = bytearray()
         self.scratch_bytes = 0
         self.bodies: dict[tuple[int, str], Lowering] = {}  # of control ops, by first output and attribute
+        self.together: dict[int, tuple[Node, ...]] | None = None  # by a node's result: the nodes made with it
+        self.made: set[int] = set()  # results that a node before theirs has made
         self._blocks: dict[bytes, Ref] = {}
         self._scratch_used = 0
         self._label = ""
@@ -214,18 +203,6 @@ class Lowering:
         reads = tuple(dict.fromkeys(r for r in map(self.ref, node.inputs) if r.nbytes))
         writes = tuple(r for r in map(self.ref, node.outputs) if r.nbytes)
         return kind(node, reads, writes, self._label)
-
-    def lower_first(self, nodes: Sequence[Node]) -> int:
-        """Lowers the first node, and those behind it that a rule takes along. Returns how many nodes that were."""
-        joint = JOINTS.get(nodes[0].op.name)
-        if joint is not None and len(nodes) > 1 and all(runs_natively(n, self.features) for n in nodes[:2]):
-            self._label = nodes[0].name
-            self._scratch_used = 0
-            count = joint(self, nodes)
-            if count:
-                return count
-        self.lower(nodes[0])
-        return 1
 
     def lower_updates(self) -> None:
         """Copies every state's new value into the state, after all reads of the old one."""
