@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json as json_module
+import math
 import os
 import platform
 import sys
@@ -163,7 +164,8 @@ def _figures(found: Sequence[Contender]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"device": c.name, "says": c.says, "first_ms": c.first_ms, **c.percentiles()}
         if beside is not None:
             row["of_onnxruntime"] = row["p50_ms"] / (beside.percentiles()["p50_ms"])
-            row["difference"] = contenders.difference(c.results, beside.results)
+            apart = contenders.difference(c.results, beside.results)
+            row["difference"] = apart if apart is None or math.isfinite(apart) else str(apart)  # as JSON has it
         rows.append(row)
     return rows
 
@@ -185,7 +187,8 @@ def _table(found: Sequence[Contender]) -> list[str]:
         times = [f"{row[k]:.3f}" for k in ("first_ms", "min_ms", "p50_ms", "p90_ms", "p99_ms")]
         ratio = f"{row['of_onnxruntime']:.2f} ×" if "of_onnxruntime" in row else ""
         apart = row.get("difference")
-        rows.append([row["device"], *times, ratio, "" if apart is None else f"{apart:.1e}", row["says"]])
+        shown = "" if apart is None else f"{float(apart):.1e}"
+        rows.append([row["device"], *times, ratio, shown, row["says"]])
     if not any(row[6] for row in rows):
         titles, rows = [*titles[:6], ""], [[*row[:6], row[8]] for row in rows]
     return format_table(titles, rows, right=set(titles[1:-1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,14 +106,19 @@ def has_onnxruntime() -> bool:
 
 
 def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
-    """The largest difference of two results, of each output's largest value; None where nothing can be compared."""
+    """The largest difference of two results, of each output's largest value; infinite where shapes differ, or only one
+    of two numbers is NaN or infinite; None where nothing can be compared."""
     found: list[float] = []
     for name, value in a.items():
         if isinstance(value, np.ndarray) and value.dtype.kind in "biufV" and value.size:
             x, y = value.astype(np.float64), np.asarray(b[name]).astype(np.float64)
+            if x.shape != y.shape:  # how many elements there are may hang on the last bit, as in NonMaxSuppression
+                return math.inf
             with np.errstate(all="ignore"):
-                apart = float(np.max(np.abs(x - y)))
-                found.append(apart / max(float(np.max(np.abs(y))), 1e-38))
+                same = (x == y) | (np.isnan(x) & np.isnan(y))
+                scale = np.max(np.abs(y), where=np.isfinite(y), initial=1e-38)
+                apart = float(np.max(np.where(same, 0, np.abs(x - y)) / scale))
+                found.append(math.inf if math.isnan(apart) else apart)
     return max(found, default=None)
 
 

@@ -70,7 +70,8 @@ def said(value: Any) -> str:
     if value.dtype.kind not in "biufV":
         return f"{head}, first {value.reshape(-1)[0]!r:.60}"
     wide = value.astype(np.float64)
-    return f"{head}, {wide.min():.6g} to {wide.max():.6g}, mean {wide.mean():.6g}"
+    with np.errstate(invalid="ignore"):  # the mean of both infinities
+        return f"{head}, {wide.min():.6g} to {wide.max():.6g}, mean {wide.mean():.6g}"
 
 
 def _random(info: TensorInfo, rng: np.random.Generator) -> Any:

@@ -229,8 +229,7 @@ def float_call(op: str, x: TensorLike, **attrs: Any) -> Tensor:
 def exp(x: Tensor) -> Tensor:
     """e to the power x.
 
-    Dtype: float; integers and bools become f32. Gradient: d·exp(x). Numerics: within 4 ULP; on GPUs, where
-    everything read and stored has 16 bits, to 2^-17.
+    Dtype: float; integers and bools become f32. Gradient: d·exp(x). Numerics: as tanh.
     """
     return float_call("exp", x)
 

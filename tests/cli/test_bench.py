@@ -116,4 +116,9 @@ def test_contenders_take_turns_and_each_run_counts_once() -> None:
 def test_difference_is_relative_to_the_largest_value() -> None:
     a, b = {"y": np.array([1.0, 99.0])}, {"y": np.array([1.0, 100.0])}
     assert difference(a, b) == pytest.approx(0.01)
+    assert difference(a, {"y": np.ones(3)}) == np.inf
+    odd = {"y": np.array([np.nan, np.inf, 2.0])}
+    assert difference(odd, odd) == 0
+    for other in ([np.nan, np.inf, np.nan], [0, np.inf, 2.0], [np.nan, -np.inf, 2.0], [np.nan, 9.0, 2.0]):
+        assert difference(odd, {"y": np.array(other)}) == np.inf
     assert difference({"s": np.array(["text"])}, {"s": np.array(["text"])}) is None

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
+from rlx.cli.inputs import said
 from tests.cli.conftest import Rlx
 from tests.onnx.models import I64, model, node
 
@@ -200,3 +201,7 @@ def test_weights_that_were_left_behind(rlx: Rlx, tmp_path: Path) -> None:
     assert (
         ran.status == 2 and "initializer 'w': its data is in the file 'm.data', which is not there" in ran.err
     )
+
+
+def test_both_infinities_have_no_mean_and_no_warning() -> None:
+    assert said(np.float32([np.inf, -np.inf])) == "float32 [2], -inf to inf, mean nan"
