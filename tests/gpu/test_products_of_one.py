@@ -154,7 +154,7 @@ def test_an_even_distance_may_be_any(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", _BACKENDS)
 def test_whether_they_are_one_does_not_depend_on_the_plan(backend: str) -> None:
-    """Where the plan has steps between them, each makes the batch and takes its own part out: three batches, three parts,
+    """Where the plan has steps between them each makes the batch and takes its part out: three batches, three parts,
     and the three copies that stand between."""
     with forcing(way="rows"):
         assert _stems(_run(backend, 16, 40, 64, reshaped=True)) == ["matmul_rows"]
