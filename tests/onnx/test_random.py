@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import rlx
-from rlx.errors import ModelFormatError, RlxError
+from rlx.errors import GraphError, ModelFormatError, RlxError
 from tests.onnx.models import I64, info, model, node
 
 F64, BOOL, I32 = TensorProto.DOUBLE, TensorProto.BOOL, TensorProto.INT32
@@ -43,6 +44,14 @@ def test_two_nodes_draw_apart_and_shapes_follow_the_input(device: str) -> None:
     for n in (3, 5):
         y = loaded.run({"x": np.ones(n, np.float32)}, device=device)["y"]
         assert y.shape == (n,) and np.all(y != 0)
+
+
+def test_nobody_but_the_program_gives_the_numbers() -> None:
+    loaded = rlx.onnx.load(model([node("RandomNormalLike", "x", "y")], {"x": [2]}, {"y": [2]}))
+    with loaded, closing(loaded.compile(device="cpu")) as program:
+        (name,) = program.graph.graph.inputs.keys() - {"x"}
+        with pytest.raises(GraphError, match=rf"no input '{name}'; it takes \['x'\]"):
+            program.run({"x": np.zeros(2, np.float32), name: np.zeros(2, np.float32)})
 
 
 def test_bernoulli_and_multinomial(device: str) -> None:

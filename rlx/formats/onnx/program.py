@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlx.driver.progress import Listener, listening, report
-from rlx.errors import ShapeError
+from rlx.errors import GraphError, ShapeError
 from rlx.formats.files import shown
 from rlx.formats.onnx.build import GraphBuilder
 from rlx.formats.onnx.draws import Sampler
@@ -77,10 +77,13 @@ class Program:
         """Runs once. Raises: GraphError, ShapeError, DTypeError; ShapeError when an input whose value was compiled in
         has another value, or a sequence another number of items."""
         wanted = self._inputs
-        arrays = {n: arrays_in(v, not isinstance(wanted.get(n, n), str)) for n, v in (inputs or {}).items()}
+        for name in inputs or ():
+            if name not in wanted:
+                raise GraphError(f"the program has no input {name!r}; it takes {sorted(wanted)}")
+        arrays = {n: arrays_in(v, not isinstance(wanted[n], str)) for n, v in (inputs or {}).items()}
         given, nests = flattened(arrays, wanted)
         for name, nest in nests.items():
-            if name in wanted and nest != wanted[name]:
+            if nest != wanted[name]:
                 raise ShapeError(
                     f"input {name!r}: the program was compiled for {shown(wanted[name])}, {shown(nest)} came"
                 )
