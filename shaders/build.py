@@ -12,9 +12,7 @@ A shader says what it is compiled to in comment lines of its head:
     // unroll: yes                        spirv-opt unrolls the loops marked so and splits local arrays: a driver that
                                           does not would keep them in memory
     // subgroups: yes                     each module twice: <name>.subgroup.spv, with -DRLX_SUBGROUPS, is for devices
-                                          whose threads may read each other's registers; and of bfloat16 a third
-                                          time, <name>.nearest.spv, with -DRLX_NEAREST, for those that also convert to
-                                          it to nearest even and whose fma rounds once
+                                          whose threads may read each other's registers
 
 `#include` looks in shaders/include and rlx/backends/gpu. Float additions and multiplications are decorated
 NoContraction afterwards, so that no driver fuses them: only fma() fuses, as with NVRTC's -fmad=false.
@@ -47,9 +45,8 @@ MANIFEST = SPIRV / "manifest.json"
 TARGET = "vulkan1.2"
 RECIPE = 1  # raise when this file makes other words from the same source
 
-# What the further modules of a shader with subgroups are compiled with.
+# What the second module of a shader with subgroups is compiled with.
 _SUBGROUPS = {f"RLX_{word}": "1" for word in ("SUBGROUPS",)}
-_NEAREST = {f"RLX_{word}": "1" for word in ("SUBGROUPS", "NEAREST")}
 
 _HEAD = re.compile(r"^// (variants|flags|compiler|unroll|subgroups): (.+)$", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
@@ -85,8 +82,6 @@ def variants(source: Path) -> dict[str, dict[str, str]]:
         made[f"{name}.spv"] = defines
         if head(source).get("subgroups") == "yes":
             made[f"{name}.subgroup.spv"] = {**defines, **_SUBGROUPS}
-            if "bf16" in chosen:
-                made[f"{name}.nearest.spv"] = {**defines, **_NEAREST}
     return made
 
 
@@ -112,9 +107,9 @@ def source_key(source: Path) -> str:
     return sha256("\n".join(parts).encode())
 
 
-def compiler(source: Path, defines: dict[str, str]) -> str:
-    """The compiler that a module of a shader asks for."""
-    if _NEAREST.items() <= defines.items() or head(source).get("compiler") == "new":
+def compiler(source: Path) -> str:
+    """The compiler a shader asks for."""
+    if head(source).get("compiler") == "new":
         for name in (os.environ.get("GLSLANG", ""), str(ROOT / ".tools/bin/glslang"), "glslang"):
             if name and shutil.which(name):
                 return name
@@ -194,7 +189,7 @@ def compile_one(source: Path, defines: dict[str, str], target: Path) -> str | No
     """Writes one module; the compiler's words when it refuses."""
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder) / "raw.spv"
-        command = [compiler(source, defines), "-V", "--quiet", "--target-env", TARGET, "-o", str(raw)]
+        command = [compiler(source), "-V", "--quiet", "--target-env", TARGET, "-o", str(raw)]
         command += [f"-I{path}" for path in INCLUDE]
         for name, value in defines.items():
             command += [f"-D{name}={value}", f"-D{name}_{value}=1"]
@@ -271,7 +266,7 @@ def build(stems: list[str]) -> int:
             "key": key,
             "sha256": sha256(data),
             "capabilities": Module.parse(data).capabilities(),
-            "compiler": version(compiler(source, defines)),
+            "compiler": version(compiler(source)),
         }
     for stale in {p.name for p in SPIRV.glob("*.spv")} - set(wanted):
         (SPIRV / stale).unlink()

@@ -25,18 +25,6 @@ uint rlx_umulhi(const uint a, const uint b) {
 #define RLX_F2 vec2
 #define RLX_MAKE_F2(a, b) vec2(a, b)
 #define rlx_u64 uint64_t
-#ifdef RLX_NEAREST
-// Devices whose fma rounds once, and whose own conversion to bfloat16, of one number and of two, is to nearest even.
-#define RLX_EXACT_FMA(a, b, c) fma(a, b, c)
-#extension GL_EXT_bfloat16 : require
-#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
-uint rlx_brain_bits(const float x) { return uint(bfloat16BitsToUintEXT(bfloat16_t(x))); }
-uint rlx_brain_pair(const float x, const float y) {
-    return packUint2x16(bfloat16BitsToUintEXT(bf16vec2(x, y)));
-}
-#define RLX_BRAIN_BITS(x) rlx_brain_bits(x)
-#define RLX_BRAIN_PAIR(x, y) rlx_brain_pair(x, y)
-#endif
 #define RLX_QUICK_EXP2(x) exp2(x)  // within 3 + 2 |x| ULP
 #define RLX_QUICK_RECIP(x) (1.0 / (x))
 #define RLX_HALF_VALUE(h) unpackHalf2x16((h) & 0xffffu).x

@@ -62,11 +62,11 @@ CASTS = {
 C_TO_NP = {"float": np.float32, "int": np.int32, "rlx_i64": np.int64, "uint": np.uint32}
 
 
-def _source(repo: Path, exact: bool, flush: bool, nearest: bool) -> str:
+def _source(repo: Path, exact: bool, flush: bool, fused: bool) -> str:
     lines = ["#include <immintrin.h>"] if flush else []
     lines += [f'#include "{repo}/tests/gpu/prelude_host.h"', "using std::sqrt;"]
     lines += ["#define RLX_EXACT_DIV 1"] if exact else []
-    if exact or nearest:
+    if exact or fused:
         lines += ["#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
         lines += ["#undef RLX_MAD", "#define RLX_MAD(a, b, c) std::fma(a, b, c)"]
     lines.append(f'#include "{repo}/rlx/backends/gpu/prims.h"')
@@ -94,16 +94,16 @@ def _source(repo: Path, exact: bool, flush: bool, nearest: bool) -> str:
 
 
 def build(
-    repo: Path, folder: Path, exact: bool, flush: bool = False, nearest: bool = False
+    repo: Path, folder: Path, exact: bool, flush: bool = False, fused: bool = False
 ) -> Callable[..., npt.NDArray[Any]]:
     """Compiles the header: `exact` as CUDA has it, with IEEE division and a fused multiply-add, else as GLSL has it,
-    `nearest` with a fused multiply-add there too; `flush` for a processor that takes subnormals for zeros (x86 only).
+    `fused` with a fused multiply-add there too; `flush` for a processor that takes subnormals for zeros (x86 only).
     The result is called as prims("exp_f", x) or prims("pow_f", x, y, out=np.float32)."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     assert compiler is not None
     source = folder / "prims.cpp"
-    library = folder / f"prims{exact:d}{flush:d}{nearest:d}.so"
-    source.write_text(_source(repo, exact, flush, nearest), encoding="utf-8")
+    library = folder / f"prims{exact:d}{flush:d}{fused:d}.so"
+    source.write_text(_source(repo, exact, flush, fused), encoding="utf-8")
     command = [compiler, "-O2", "-std=c++17", "-ffp-contract=off", "-fPIC", "-shared", "-w"]
     subprocess.run([*command, str(source), "-o", str(library)], check=True)
     loaded = ctypes.CDLL(str(library))

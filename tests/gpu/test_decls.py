@@ -102,7 +102,7 @@ def test_both_files_open_with_what_the_kernel_is(stem: str) -> None:
 
 def test_every_file_is_declared() -> None:
     assert {p.stem for p in KERNEL_FOLDER.glob("*.cu")} == set(KERNELS)
-    assert {p.stem for p in (ROOT / "shaders").glob("*.comp")} - {"tree", "tree64", "tree_nearest"} == set(KERNELS)
+    assert {p.stem for p in (ROOT / "shaders").glob("*.comp")} - {"tree", "tree64", "tree_fused"} == set(KERNELS)
 
 
 @pytest.mark.parametrize("stem", STEMS)

@@ -48,11 +48,11 @@ ORACLES: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["cuda", "glsl", "nearest"])
+@pytest.fixture(scope="module", params=["cuda", "glsl", "fused"])
 def prims(request: pytest.FixtureRequest, repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Prims:
     if shutil.which("g++") is None and shutil.which("clang++") is None:
         pytest.skip("no C++ compiler")
-    return build(repo, tmp_path_factory.mktemp("prims"), exact=request.param == "cuda", nearest=request.param == "nearest")
+    return build(repo, tmp_path_factory.mktemp("prims"), exact=request.param == "cuda", fused=request.param == "fused")
 
 
 def inputs(seed: int, count: int = 60_000) -> npt.NDArray[np.float32]:

@@ -15,7 +15,6 @@ import scipy.special
 from rlx.backends.cuda.nvrtc import nvrtc
 from rlx.backends.cuda.sources import kernel_source
 from rlx.backends.gpu.emit_spirv import emit_spirv
-from rlx.backends.gpu.spirv import Module
 from rlx.backends.gpu.steps import TreeKernel, TreeOperand
 from rlx.backends.gpu.tree import RAW16, Call, lanes, program
 from rlx.dtypes import DType, bf16, f16, f32
@@ -134,16 +133,6 @@ def test_gelu_keeps_its_negative_tail(dtype: np.dtype[Any], packs: bool) -> None
     with np.errstate(all="ignore"):
         error = np.abs(y.astype(np.float64) - want)
     assert (error <= (step / 2 * 1.02) * np.abs(want) + floor).all()
-
-
-def test_drivers_known_to_round_to_nearest_convert_by_themselves() -> None:
-    def capabilities(storage: DType, *features: str) -> set[str]:
-        tree = expr.cast(expr.cast(expr.arg(0, storage), f32) + 1.0, storage)
-        return set(Module.parse(emit_spirv(kernel(tree, storage), frozenset(features))).capabilities())
-
-    brain = "5116"  # BFloat16TypeKHR, by its number
-    assert brain in capabilities(bf16, "nearest")
-    assert brain not in capabilities(bf16) | capabilities(f32, "nearest") | capabilities(f16, "nearest")
 
 
 def test_a_bf16_times_a_power_of_two_is_not_rounded_again() -> None:

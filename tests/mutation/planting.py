@@ -89,9 +89,9 @@ def planted_modules(root: Path, changed: list[Path]) -> Iterator[None]:
     template = emit_spirv.template
 
     @cache
-    def planted(wide: bool = False, nearest: bool = False) -> Template:
-        name = "tree64" if wide else "tree_nearest" if nearest else "tree"
-        return Template(Module.parse(load(name))) if f"{name}.spv" in hit else template(wide, nearest)
+    def planted(wide: bool = False, fused: bool = False) -> Template:
+        name = "tree64" if wide else "tree_fused" if fused else "tree"
+        return Template(Module.parse(load(name))) if f"{name}.spv" in hit else template(wide, fused)
 
     pipelines.load_spirv, emit_spirv.template = load, planted  # type: ignore[assignment]
     try:

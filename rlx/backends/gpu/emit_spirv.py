@@ -30,9 +30,9 @@ from rlx.backends.gpu.tree import (
 
 
 @cache
-def template(wide: bool = False, nearest: bool = False) -> Template:
-    """The shipped template, or that of f64, or that of devices with the word "nearest", read once."""
-    name = "tree64" if wide else "tree_nearest" if nearest else "tree"
+def template(wide: bool = False, fused: bool = False) -> Template:
+    """The shipped template, or that of f64, or that of devices with the word "fused_fma", read once."""
+    name = "tree64" if wide else "tree_fused" if fused else "tree"
     file = resources.files("rlx.backends.vulkan").joinpath("spirv", f"{name}.spv")
     return Template(Module.parse(file.read_bytes()))
 
@@ -45,7 +45,7 @@ def emit_spirv(kernel: TreeKernel, features: frozenset[str], packs: bool = True)
     sake: a software device gains nothing by it and compiles it for long.
     """
     made = program(kernel)
-    main = _Main(kernel, made, template(made.wide, "nearest" in features).start())
+    main = _Main(kernel, made, template(made.wide, "fused_fma" in features).start())
     main.write(packs)
     return float_modes(main.b.module().encode(), features)
 

@@ -4,14 +4,17 @@
 #ifndef RLX_HALF_H
 #define RLX_HALF_H
 
+// Both sides of a choice have names of their own, lest GLSL's compiler make branches of them.
 RLX_FN uint p_f16_bits(const float x) {
     const uint u = RLX_BITS(x);
     const uint a = u & 0x7fffffffu;
-    uint r = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;  // rounding may carry into the exponent
-    r = r > 0x7c00u ? 0x7c00u : r;
+    const uint wide = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;  // rounding may carry into the exponent
     // Below 2^-14 an f16 is a multiple of 2^-24, which is the last place of 0.5: the addition rounds to it.
-    if (a < 0x38800000u) r = RLX_BITS(RLX_FLOAT(a) + 0.5f) - 0x3f000000u;
-    if (a > 0x7f800000u) r = 0x7e00u | ((a >> 13) & 0x3ffu);
+    const uint small = RLX_BITS(RLX_FLOAT(a) + 0.5f) - 0x3f000000u;
+    const uint none = 0x7e00u | ((a >> 13) & 0x3ffu);
+    uint r = wide > 0x7c00u ? 0x7c00u : wide;
+    r = a < 0x38800000u ? small : r;
+    r = a > 0x7f800000u ? none : r;
     return ((u >> 16) & 0x8000u) | r;
 }
 
@@ -19,12 +22,15 @@ RLX_FN float p_f16_value(const uint h) { return RLX_HALF_VALUE(h); }
 
 RLX_FN uint p_bf16_bits(const float x) {
     const uint u = RLX_BITS(x);
-    return (u & 0x7fffffffu) > 0x7f800000u ? ((u >> 16) & 0x8000u) | 0x7fc0u : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    const uint near = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    const uint none = ((u >> 16) & 0x8000u) | 0x7fc0u;
+    return (u & 0x7fffffffu) > 0x7f800000u ? none : near;
 }
 
 RLX_FN float p_bf16_value(const uint h) { return RLX_FLOAT(h << 16); }
 
-// The bits of a bf16, and of two in a word, by the device's own conversion where it is known to round to nearest even.
+// The bits of a bf16, and of two in a word, by the device's own conversion where that rounds to nearest even (Vulkan's
+// may cut off: NVIDIA's does).
 RLX_FN uint p_brain_bits(const float x) {
 #ifdef RLX_BRAIN_BITS
     return RLX_BRAIN_BITS(x);
@@ -32,13 +38,7 @@ RLX_FN uint p_brain_bits(const float x) {
     return p_bf16_bits(x);
 #endif
 }
-RLX_FN uint p_brain_pair(const float x, const float y) {
-#ifdef RLX_BRAIN_PAIR
-    return RLX_BRAIN_PAIR(x, y);
-#else
-    return p_brain_bits(x) | p_brain_bits(y) << 16;
-#endif
-}
+RLX_FN uint p_brain_pair(const float x, const float y) { return p_brain_bits(x) | p_brain_bits(y) << 16; }
 
 RLX_FN float p_round_f16(const float x) {
 #ifdef RLX_HALF_BITS

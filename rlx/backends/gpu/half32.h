@@ -15,7 +15,8 @@ RLX_FN float h_div(const float a, const float b) {
     return RLX_QUICK_DIV(a, b);
 #else
     const float size = RLX_ABS(b);
-    const float s = size > 1.2676506e+30f ? 2.3283064e-10f : (size < 7.8886091e-31f ? 4294967296.0f : 1.0f);
+    const float up = size < 7.8886091e-31f ? 4294967296.0f : 1.0f;
+    const float s = size > 1.2676506e+30f ? 2.3283064e-10f : up;
     return (a * s) / (b * s);
 #endif
 }

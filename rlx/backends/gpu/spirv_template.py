@@ -19,7 +19,7 @@ _NO_RESULT = {
     Op.Return: "", Op.ReturnValue: "i", Op.Unreachable: "", Op.FunctionEnd: "", Op.TypeForwardPointer: "il",
 }  # fmt: skip
 _RESULT_ONLY = {
-    Op.TypeVoid: "", Op.TypeBool: "", Op.TypeInt: "ll", Op.TypeFloat: "ll", Op.TypeVector: "il", Op.TypeArray: "ii",
+    Op.TypeVoid: "", Op.TypeBool: "", Op.TypeInt: "ll", Op.TypeFloat: "l", Op.TypeVector: "il", Op.TypeArray: "ii",
     Op.TypeRuntimeArray: "i", Op.TypeStruct: "i*", Op.TypePointer: "li", Op.TypeFunction: "i*", Op.Label: "",
     Op.ExtInstImport: "l*",
 }  # fmt: skip
@@ -86,7 +86,6 @@ class Template:
                 if made is not None:
                     self.globals[made] = inst
                     self.by_content.setdefault(content(inst), made)
-        self.extensions = [i for i in module.insts if i.op == Op.Extension]  # of bfloat16, where it is used
         self.imports = [i for i in module.insts if i.op == Op.ExtInstImport]
         self.memory_model = next(i for i in module.insts if i.op == Op.MemoryModel)
         self.modes = [i for i in module.insts if i.op == Op.ExecutionMode]
@@ -201,8 +200,7 @@ class Builder:
         variables = [i.words[1] for i in order if i.op == Op.Variable]
         entry = Inst(Op.EntryPoint, [5, t.entry, 0x6E69616D, 0, *variables])  # GLCompute, "main"
         capabilities = [Inst(Op.Capability, [c]) for c in _capabilities(order)]
-        extensions = t.extensions if any(_brain(i) for i in order) else []
-        head = [*capabilities, *extensions, *t.imports, t.memory_model, entry, *t.modes]
+        head = [*capabilities, *t.imports, t.memory_model, entry, *t.modes]
         insts = [*head, *decorations, *order, *main, *bodies]
         return Module(t.module.version, t.module.generator, self.bound, insts)
 
@@ -232,10 +230,4 @@ def _capabilities(order: Sequence[Inst]) -> list[int]:
     wanted += [11] if 64 in widths else []
     wanted += [4433] if 16 in widths else []
     wanted += [4448] if 8 in widths else []
-    wanted += [9, 22, 5116] if any(_brain(i) for i in order) else []  # halves, 16-bit integers, bfloat16
     return wanted
-
-
-def _brain(inst: Inst) -> bool:
-    """Whether this is the type of bfloat16: a float of 16 bits of an encoding of its own."""
-    return inst.op == Op.TypeFloat and len(inst.words) == 3 and inst.words[1] == 16

@@ -41,9 +41,8 @@ _EXTENSIONS = {
 _PLAIN_EXTENSIONS = ("VK_EXT_memory_budget", "VK_KHR_portability_subset")
 # VkComponentTypeKHR and VkScopeKHR
 _FLOAT16, _FLOAT32, _SCOPE_SUBGROUP = 0, 1, 3
-# Drivers (VkDriverId) whose fma() rounds once and whose conversion to bfloat16 is to nearest even, which no query
-# tells: NVIDIA's.
-_NEAREST_DRIVERS = (4,)
+# Drivers (VkDriverId) whose fma() rounds once, which no query tells: NVIDIA's.
+_FUSED_DRIVERS = (4,)
 # basic, vote, arithmetic, ballot, shuffle
 _SUBGROUP_OPERATIONS = 0x1F
 
@@ -134,8 +133,6 @@ def describe(handle: Handle, index: int) -> Physical:
     words = set(wanted.words())
     words |= _property_words(v11, v12)
     words -= _unusable_matrices(handle, words)
-    if not {"bf16", "f16", "i16"} <= words:  # what the modules for such devices ask for
-        words.discard("nearest")
     max_alloc = int(v11.maxMemoryAllocationSize)
     if version >= api.API_1_3 and v13.maxBufferSize:
         max_alloc = min(max_alloc, int(v13.maxBufferSize))
@@ -258,8 +255,8 @@ def _property_words(v11: Handle, v12: Handle) -> set[str]:
         words.add("denorm_preserve_f64")
     if v12.shaderRoundingModeRTEFloat32:
         words.add("rte")
-    if int(v12.driverID) in _NEAREST_DRIVERS:
-        words.add("nearest")
+    if int(v12.driverID) in _FUSED_DRIVERS:
+        words.add("fused_fma")
     if v12.shaderRoundingModeRTEFloat64:
         words.add("rte_f64")
     return words

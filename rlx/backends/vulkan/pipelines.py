@@ -91,8 +91,7 @@ class Pipelines:
         if isinstance(kernel, FileKernel):
             name = "-".join([kernel.stem, *(value for _, value in kernel.defines)])
             if shuffles(device.info.features, device.limits.subgroup) and has_spirv(f"{name}.subgroup"):
-                nearest = "nearest" in device.info.features and has_spirv(f"{name}.nearest")
-                name, subgroup = f"{name}.{'nearest' if nearest else 'subgroup'}", device.limits.subgroup
+                name, subgroup = f"{name}.subgroup", device.limits.subgroup
             code, constants = float_modes(load_spirv(name), device.info.features), kernel.constants
         elif isinstance(kernel, SourceKernel):
             name, code, constants = kernel.name, kernel.spirv or b"", ()
