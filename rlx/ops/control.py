@@ -66,7 +66,7 @@ def while_loop(
     StepLimitExceeded; by default it may go on for ever.
     Raises: DTypeError, ShapeError, GraphError when the functions' results do not fit.
     """
-    if max_steps is not None and (isinstance(max_steps, bool) or max_steps < 0):
+    if max_steps is not None and not _is_count(max_steps):
         raise ShapeError(
             f"while_loop: max_steps is {max_steps!r}; expected a number of steps, or None for no limit"
         )
@@ -81,7 +81,8 @@ def while_loop(
     with body.tracing():
         made = _carried("while_loop", body, body_fn(unflatten(skeleton, body.given)), skeleton, body.given)
         again = want_predicate("while_loop", body, cond_fn(unflatten(skeleton, made)))
-    attrs = {"body": body.finish([again, *made], body.captured), "max_steps": max_steps}
+    limit = None if max_steps is None else int(max_steps)
+    attrs = {"body": body.finish([again, *made], body.captured), "max_steps": limit}
     return unflatten(skeleton, graph.add("while_loop", (going, *start, *body.captured), attrs))
 
 
@@ -192,8 +193,12 @@ def _carried(op: str, body: Graph, result: Nest, skeleton: Any, before: Sequence
     return made
 
 
+def _is_count(n: Any) -> bool:
+    return hasattr(n, "__index__") and not isinstance(n, bool) and n >= 0
+
+
 def _length(rows: Sequence[Tensor], length: int | None) -> int:
-    if length is not None and (isinstance(length, bool) or not hasattr(length, "__index__") or length < 0):
+    if length is not None and not _is_count(length):
         raise ShapeError(f"scan: length is {length!r}; expected a number of steps")
     found = set() if length is None else {int(length)}
     for i, t in enumerate(rows):

@@ -144,6 +144,7 @@ REFUSED: dict[str, tuple[Callable[[rlx.Tensor], Any], type[Exception], str]] = {
                         r"\* and comes back as \(\*, \*\)"),
     "no carry": (lambda x: rlx.while_loop(lambda c: x[0] > 0, lambda c: c, ()), GraphError, "no tensor"),
     "max_steps": (lambda x: rlx.while_loop(LESS, lambda c: c, x, max_steps=-1), ShapeError, "max_steps"),
+    "half a step": (lambda x: rlx.while_loop(LESS, lambda c: c, x, max_steps=2.5), ShapeError, "max_steps is 2.5"),
     "lengths": (lambda x: rlx.scan(lambda c, t: (c, t[0]), x, (x, x[:2])), ShapeError, r"f32\[3\], f32\[2\]"),
     "length given": (lambda x: rlx.scan(lambda c, t: (c, t), x, x, length=4), ShapeError, "length is 4"),
     "no length": (lambda x: rlx.scan(lambda c, t: (c, t), x), ShapeError, "length is None"),
