@@ -300,6 +300,14 @@ def test_declared_outputs_are_held_against_what_comes() -> None:
 HUGE = 1 << 40
 
 
+def _grams(**attributes: object) -> onnx.NodeProto:
+    whole: dict[str, object] = {
+        "min_gram_length": 2, "max_gram_length": 2, "max_skip_count": 1 << 40, "mode": "TFIDF", "ngram_counts": [0, 0],
+        "ngram_indexes": [0], "pool_int64s": [1, 2],
+    }  # fmt: skip
+    return node("TfIdfVectorizer", "k", "y", name="n", **{**whole, **attributes})
+
+
 @pytest.mark.parametrize(
     "made, weights, text",
     [
@@ -344,6 +352,8 @@ HUGE = 1 << 40
             {},
             "ngram_indexes reach",
         ),
+        (_grams(ngram_indexes=[0, 1, 2], weights=[1.0]), {}, "has 1 weights for 3 n-grams"),
+        (_grams(), {"k": np.zeros(1 << 14, np.int64)}, "its grams have more than 4,194,304 words"),
     ],
     ids=lambda v: f"{v.op_type}" if isinstance(v, onnx.NodeProto) else "",
 )

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rlx.backends.cpu import blas
 from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer
 from rlx.backends.cpu.bind import CpuExecutable
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan, Slot
@@ -167,8 +166,3 @@ def free_memory() -> int:
     if group is not None:
         known.append(max(0, group[0] - group[1]))
     return min(known, default=total_memory())
-
-
-def blas_description() -> str:
-    """What multiplies f32 matrices, or why it is numpy.matmul."""
-    return blas.load()[1]

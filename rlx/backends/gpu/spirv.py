@@ -99,10 +99,6 @@ class Module:
             words += inst.encode()
         return np.array(words, dtype="<u4").tobytes()
 
-    def new_id(self) -> int:
-        self.bound += 1
-        return self.bound - 1
-
     def names(self) -> dict[str, int]:
         """Ids by the name that the compiler recorded; of equal names the first."""
         found: dict[str, int] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from rlx.formats.onnx.call import Call, Result, Value
 from rlx.formats.onnx.elements import STRING, Array
 from rlx.formats.onnx.ops_movement import axis_of
 from rlx.formats.onnx.table import op
-from rlx.ir import Tensor
 
 _I64 = np.dtype(np.int64)
 MAX_COUNTS = 1 << 22  # of n-grams, whose table is made while building
+MAX_LOOKED = 1 << 22  # words, each as often as it is in a gram that is looked for in the pool
 
 
 @op("Gather")
@@ -176,34 +177,43 @@ def tf_idf(c: Call) -> Result:
                 raise c.bad(f"the pool has more n-grams than ngram_indexes, {len(places)}")
             slot = len(grams)
             grams.setdefault(tuple(pool[k : k + n]), slot)
+    if weights is not None and len(weights) != len(places):
+        raise c.bad(f"has {len(weights)} weights for {len(places)} n-grams")
     rows = x.reshape(1, -1) if x.ndim < 2 else x
     width = max(places, default=-1) + 1
     if min(places, default=0) < 0 or len(rows) * width > MAX_COUNTS:
         raise c.bad(f"ngram_indexes reach from {min(places)} to {width - 1}; expected 0 to {MAX_COUNTS}")
     made = np.zeros((len(rows), width), np.float32)
+    looked = 0
+
+    def spend(words: int) -> None:
+        nonlocal looked
+        looked += words
+        if looked > MAX_LOOKED:
+            raise c.unsupported(f"its grams have more than {MAX_LOOKED:,} words; fewer skips, or a shorter input")
+
     for row, words in enumerate(rows.tolist()):
-        for gram, slot in _grams(words, low, high, skips, grams):
+        for slot in _slots(words, low, high, skips, grams, spend):
             weight = weights[slot] if weights is not None and mode != "TF" else 1.0
             place = (row, places[slot])
             made[place] = weight if mode == "IDF" else made[place] + weight
-            del gram
     return c.tensor(made.reshape(-1) if x.ndim < 2 else made)
 
 
-def _grams(
-    words: list[Any], low: int, high: int, skips: int, pool: dict[tuple[Any, ...], int]
-) -> list[tuple[tuple[Any, ...], int]]:
-    found = []
-    for n in range(low, min(high, len(words)) + 1):
-        for skip in range(min(skips, len(words)) + 1 if n > 1 else 1):
-            step = skip + 1
-            for start in range(len(words) - (n - 1) * step):
-                gram = tuple(words[start : start + n * step : step][:n])
-                if gram in pool:
-                    found.append((gram, pool[gram]))
-    return found
-
-
-def flat_rows(x: Tensor, rows: int) -> Tensor:
-    """x as a matrix of that many rows."""
-    return o.reshape(x, (rows, x.size // rows if rows else 0))
+def _slots(
+    words: list[Any], low: int, high: int, skips: int, pool: dict[tuple[Any, ...], int],
+    spend: Callable[[int], None],
+) -> Iterator[int]:  # fmt: skip
+    """The slots of the pool's grams that are there, each as often as it is; `spend` is told what will be looked at."""
+    for n in sorted({len(gram) for gram in pool}):
+        if not low <= n <= high:
+            continue
+        for step in range(1, (skips if n > 1 else 0) + 2):
+            count = len(words) - (n - 1) * step
+            if count <= 0:
+                break
+            spend(count * n)
+            for start in range(count):
+                found = pool.get(tuple(words[start : start + (n - 1) * step + 1 : step]))
+                if found is not None:
+                    yield found
