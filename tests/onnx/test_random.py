@@ -81,6 +81,10 @@ def test_what_cannot_be_drawn() -> None:
         drawn(node("RandomUniform", "", "y", shape=[2], dtype=I64), "cpu", I64)
     with pytest.raises(RlxError):
         drawn(node("RandomUniform", "", "y", shape=[1 << 20, 1 << 20]), "cpu")
+    for kind in ("Bernoulli", "Multinomial"):
+        proto = model([node(kind, "x", "y", dtype=TensorProto.STRING)], {"x": [2, 3]}, {"y": (None, TensorProto.STRING)})
+        with pytest.raises(ModelFormatError, match="draws strings"):
+            rlx.onnx.load(proto).run({"x": np.zeros((2, 3), np.float32)}, device="cpu")
     nodes = [
         node("RandomUniform", "", "r", shape=[1]),
         node("Cast", "r", "k", to=I64),

@@ -9,14 +9,17 @@ import numpy as np
 from rlx import ops as o
 from rlx.dtypes import f32, f64
 from rlx.formats.onnx.call import Call, Value
-from rlx.formats.onnx.elements import ElementType, carrier, element
+from rlx.formats.onnx.elements import STRING, ElementType, carrier, element
 from rlx.formats.onnx.ops_fill import checked_shape
 from rlx.formats.onnx.table import op
 
 
 def _asked(c: Call, default: ElementType) -> ElementType:
     given = c.int("dtype")
-    return default if given is None else element(given, c.where)
+    asked = default if given is None else element(given, c.where)
+    if asked == STRING:
+        raise c.bad("draws strings; expected a type of numbers")
+    return asked
 
 
 def _spread(c: Call, shape: Sequence[int], dtype: ElementType) -> Value:
