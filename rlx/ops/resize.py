@@ -105,7 +105,8 @@ def _table(axis: int, n: int, size: int, scale: float, attrs: Attrs) -> AxisTabl
         weight[i] = (1 - part, part) if mode == "linear" else _cubic(part, attrs["cubic_a"])
     if attrs["exclude_outside"]:
         weight = np.where((index < 0) | (index >= n), 0.0, weight)
-        weight = weight / np.sum(weight, axis=1, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore"):  # nothing inside to weigh: NaN
+            weight = weight / np.sum(weight, axis=1, keepdims=True)
     return AxisTable(axis, np.clip(index, 0, max(n - 1, 0)).astype(np.int32), weight)
 
 

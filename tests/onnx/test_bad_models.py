@@ -383,3 +383,15 @@ def test_a_loop_that_never_ends() -> None:
     proto = model([node("Loop", "_ t x", "y", name="n", body=body)], X, {"y": None}, {"t": np.array(True)})
     with pytest.raises(UnsupportedOp, match=r"'n'.*runs more than 2048 times"):
         rlx.onnx.load(proto).run({"x": np.zeros((2, 3), np.float32)}, device="cpu")
+
+
+def test_strings_where_bits_or_numbers_belong() -> None:
+    scales = {"q": np.ones(2, np.int8), "s": np.ones((), np.float32)}
+    for made, text in (
+        (node("BitCast", "x", "y", name="n", to=TensorProto.STRING), "element type is not supported"),
+        (node("DequantizeLinear", "q s", "y", name="n", output_dtype=TensorProto.STRING), "output_dtype is object"),
+    ):
+        proto = model([made], X, {"y": None}, scales)
+        proto.opset_import[0].version = onnx.defs.onnx_opset_version()
+        with pytest.raises((ModelFormatError, UnsupportedOp), match=f"'n'.*{text}"):
+            rlx.onnx.load(proto).run({"x": np.zeros((2, 3), np.float32)}, device="cpu")

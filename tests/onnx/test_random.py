@@ -82,7 +82,8 @@ def test_what_cannot_be_drawn() -> None:
     with pytest.raises(RlxError):
         drawn(node("RandomUniform", "", "y", shape=[1 << 20, 1 << 20]), "cpu")
     for kind in ("Bernoulli", "Multinomial"):
-        proto = model([node(kind, "x", "y", dtype=TensorProto.STRING)], {"x": [2, 3]}, {"y": (None, TensorProto.STRING)})
+        made = node(kind, "x", "y", dtype=TensorProto.STRING)
+        proto = model([made], {"x": [2, 3]}, {"y": (None, TensorProto.STRING)})
         with pytest.raises(ModelFormatError, match="draws strings"):
             rlx.onnx.load(proto).run({"x": np.zeros((2, 3), np.float32)}, device="cpu")
     nodes = [

@@ -133,6 +133,9 @@ class GraphBuilder:
         depth: int,
     ) -> None:
         domain = "" if node.domain == "ai.onnx" else node.domain
+        unknown = [n for n in node.input if n and n not in scope]
+        if unknown:  # of a definition of onnx's that does not know the node's attributes
+            raise ModelFormatError(f"{where}: reads {shown(unknown[0])}, which nothing makes")
         inputs = [scope[n] if n else None for n in node.input]
         protos = self._attributes(node, attributes)
         function = self.functions.get((node.domain, node.op_type))

@@ -74,7 +74,7 @@ def cast_like(c: Call) -> Value:
 def bit_cast(c: Call) -> Value:
     """Bits kept, read as another type of the same size; between integers only, whose carriers hold them."""
     to, old = ELEMENTS.get(c.int("to")), c.dtype()
-    if to is None:
+    if to is None or STRING in (to, old):
         raise c.unsupported("the element type is not supported")
     if bits_of(to) != bits_of(old):
         raise c.bad(f"{old} has {bits_of(old)} bits, {to} has {bits_of(to)}; expected the same size")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlx import ops as o
-from rlx.dtypes import f32, i32
+from rlx.dtypes import bf16, f32, i32
 from rlx.formats.onnx.call import Call, Result, Value
 from rlx.formats.onnx.elements import (
     E8M0,
@@ -78,6 +78,8 @@ def dequantize(c: Call) -> Value:
     if zero is not None:
         whole = o.sub(whole, o.cast(_along(c, zero, x, axis, block), exact))
     to = element(asked, c.where) if asked else f32.np if c.dtype(1) == E8M0 else c.dtype(1)
+    if to not in (np.float16, np.float32, np.float64) and to != bf16.np:
+        raise c.bad(f"output_dtype is {to}; expected a floating-point type")
     wide = o.cast(scale, f32) if scale.dtype.is_half else widened(c, scale, c.dtype(1))
     made = o.mul(o.cast(whole, wide.dtype), _along(c, wide, x, axis, block))
     return Value(o.cast(made, carrier(to)), to)
