@@ -28,7 +28,7 @@ class TracedValueError(GraphError, TypeError):
 
 
 class StepLimitExceeded(RlxError):
-    """A while_loop that was still going after its `max_steps` steps."""
+    """A while_loop that was still going after its `max_steps` steps, or an ONNX model whose loops make too many."""
 
 
 class ModelFormatError(RlxError):

@@ -141,6 +141,8 @@ class Graph:
         kind = as_dtype(dtype)
         if kind.is_int and array.size:
             _want_integers(array, kind)
+        if kind.is_float and array.dtype.kind == "f":
+            _want_in_range(array, kind)
         array = np.array(array, dtype=kind.np)  # a copy: the caller may go on writing to theirs
         array.flags.writeable = False
         return self.add("constant", (), {"value": array})[0]
@@ -268,6 +270,14 @@ def traced_into(graph: Graph) -> Graph:
             return TRACING.body
         around = around.outer
     return graph
+
+
+def _want_in_range(array: npt.NDArray[Any], dtype: DType) -> None:
+    """Raises: DTypeError when a finite value is beyond `dtype`, where it would become infinite without a word."""
+    with np.errstate(over="ignore"):
+        lost = np.isinf(array.astype(dtype.np)) & np.isfinite(array)
+    if lost.any():
+        raise DTypeError(f"constant: {array[lost].flat[0]} is beyond {dtype}; give another dtype, or an infinity")
 
 
 Rewrite = Callable[[Graph, Node, tuple[Tensor, ...]], "Sequence[Tensor] | None"]

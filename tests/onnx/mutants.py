@@ -30,6 +30,7 @@ import numpy as np
 import rlx
 from rlx.errors import ModelFormatError, OutOfDeviceMemory, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.onnx import TensorInfo
+from tests.onnx.mutant_bases import library
 from tests.onnx.mutations import lay, mutant
 from tests.onnx.outcomes import kept, lines
 
@@ -107,6 +108,7 @@ def work(start: int, stop: int) -> None:
         folder = Path(outer) / "model"
         folder.mkdir()
         lay(folder)
+        library()  # which takes seconds the first time: no file's fault
         for seed in range(start, stop):
             print(json.dumps({"begun": seed}), flush=True)
             signal.setitimer(signal.ITIMER_PROF, 2 * SECONDS)  # SIGPROF ends a process that does not mind it

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import rlx
 from rlx.errors import ModelFormatError, StepLimitExceeded, UnsupportedOp
-from rlx.formats.onnx import control
+from rlx.formats.onnx import control, program
 from rlx.formats.onnx.patterns import put_together
 from tests.onnx.models import I64, info, model, node
 
@@ -291,6 +291,15 @@ def test_an_endless_loop_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     proto = loop(nodes, ["v"], limit="_")
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1e9), "top"))
     with rlx.onnx.load(proto) as loaded, pytest.raises(StepLimitExceeded, match="50 steps"):
+        loaded.run({"v0": X}, device="cpu")
+
+
+def test_all_loops_of_a_run_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "MAX_STEPS", 50)
+    nodes = [node("ReduceSum", "v", "s", keepdims=0), node("Less", "s top", "on"), node("Abs", "v", "v2")]
+    proto = loop(nodes, ["v"], limit="_")
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1e9), "top"))
+    with rlx.onnx.load(proto) as loaded, pytest.raises(StepLimitExceeded, match="together"):
         loaded.run({"v0": X}, device="cpu")
 
 

@@ -270,3 +270,22 @@ def test_attention_refuses_what_does_not_fit() -> None:
 def test_tensors_of_two_graphs_do_not_mix() -> None:
     with pytest.raises(GraphError, match="belongs to graph 'b'"):
         Graph("a").input("x", (2,)) + Graph("b").input("y", (2,))
+
+
+@pytest.mark.parametrize(
+    "value, dtype, text",
+    [
+        (300, "u8", "300 is not a value of u8"),
+        (0.5, "i32", "0.5 is not a value of i32"),
+        (1e30, "f16", r"1e\+30 is beyond f16"),
+        (np.array([1.0, -1e39]), "f32", r"-1e\+39 is beyond f32"),
+    ],
+)
+def test_constants_that_their_dtype_does_not_hold_are_refused(value: object, dtype: str, text: str) -> None:
+    with pytest.raises(DTypeError, match=text):
+        Graph("constants").constant(value, dtype)
+
+
+def test_infinite_constants_are_held() -> None:
+    held = Graph("constants").constant([np.inf, -np.inf, np.nan, 65504.0], "f16").node.attrs["value"]
+    np.testing.assert_array_equal(held, np.array([np.inf, -np.inf, np.nan, 65504.0], np.float16))

@@ -12,6 +12,7 @@ import pytest
 import rlx
 from rlx.autodiff import gradients
 from rlx.conformance.oracle import evaluate
+from rlx.driver.control import step_budget
 from rlx.errors import StepLimitExceeded
 
 Feeds = dict[str, np.ndarray]
@@ -216,6 +217,23 @@ def test_under_jit_and_grad(session: rlx.Session) -> None:
     np.testing.assert_allclose(dw, wide[grads[1].id], rtol=1e-4, atol=1e-6)
     jitted = rlx.jit(lambda n: rlx.while_loop(lambda c: c < 100, lambda c: c * c, n), device=name)
     assert jitted(np.float32(3.0)) == 6561
+
+
+def test_loops_in_loops_share_a_budget_of_steps(session: rlx.Session) -> None:
+    g = rlx.Graph("control")
+
+    def step(total: Any, x: Any) -> Any:
+        return rlx.while_loop(lambda c: c < x, lambda c: c + 1, total), None
+
+    g.output("y", rlx.scan(step, g.input("start", (), "i32"), g.input("xs", (3,), "i32"))[0])
+    feeds = {"start": np.int32(0), "xs": np.array([2, 5, 6], np.int32)}
+    with session.compile(g) as exe:
+        for _ in range(2):
+            with step_budget(3 + 6):
+                assert exe.run(feeds)["y"] == 6
+        with step_budget(3 + 5), pytest.raises(StepLimitExceeded, match="together"):
+            exe.run(feeds)
+        assert exe.run(feeds)["y"] == 6
 
 
 def test_a_loop_that_does_not_end_stops_at_its_limit(session: rlx.Session) -> None:

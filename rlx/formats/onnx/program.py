@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.driver.control import step_budget
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ShapeError
 from rlx.formats.files import shown
@@ -19,6 +20,8 @@ from rlx.formats.onnx.words import Words, as_array
 from rlx.ir import Graph
 from rlx.runtime import CompiledGraph
 from rlx.runtime.report import Report
+
+MAX_STEPS = 1 << 19  # of all loops of a run together: models are untrusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +104,12 @@ class Program:
         return {n: assembled(nest, arrays.__getitem__) for n, nest in self._outputs.items()}
 
     def _run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        if self._started:
-            return self.graph.run(feeds)
-        with listening(self._progress):
-            report("running", 0, 1)
-            made = self.graph.run(feeds)
-            report("running", 1, 1)
-        self._started = True
-        return made
+        with step_budget(MAX_STEPS):
+            if self._started:
+                return self.graph.run(feeds)
+            with listening(self._progress):
+                report("running", 0, 1)
+                made = self.graph.run(feeds)
+                report("running", 1, 1)
+            self._started = True
+            return made
