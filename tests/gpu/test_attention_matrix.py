@@ -182,7 +182,10 @@ def test_where_it_is_taken() -> None:
     assert small is not None and small.shared_bytes(128) <= 99 << 10
     for d in (16, 64, 128, 256):
         opaque = shape_for(64, 2048, d, True, 48 << 10)
-        assert opaque is not None and opaque.deep == 1
+        assert opaque is not None and (opaque.deep, opaque.keys) == (1, 32)
+    single = given(1, 2, 2, 70, 66, 32)
+    assert stems(single, "cuda", precision="tf32") == ["attention_mma"]
+    assert stems(single, "vulkan", precision="tf32") == ["attention"]
 
 
 _NEEDS: dict[str, Callable[[], Array]] = {

@@ -96,7 +96,7 @@ def shape_for(count: int, sq: int, d: int, opaque: bool, shared_bytes: int, term
     opaque = opaque or bool(wish.opaque)
     few = sq <= 64 or count * math.ceil(sq / 128) < UNITS
     deeps = (1,) if opaque or d > 128 or few or terms > 1 else (2, 1)
-    keys = (32,) if d > 128 else (64, 32)
+    keys = (32,) if d > 128 or opaque else (64, 32)  # rows of scores in shared memory: fewer, and two groups fit
     if wish.deep is not None:
         deeps = (wish.deep,)
     if wish.keys is not None:

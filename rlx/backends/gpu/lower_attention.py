@@ -170,6 +170,8 @@ def _matrix(ctx: Lowering, problem: Problem, refs: Sequence[Ref], target: Ref, s
         or not has_matrices(ctx, made.type)
     ):
         return False
+    if made.terms > 1 and ctx.backend != "cuda" and forced().way is None:
+        return False  # three products for one, through shared memory, take longer than one in f32
     limits = ctx.limits
     shape = shape_for(
         problem.count, problem.sq, problem.d, ctx.backend != "cuda",
