@@ -79,6 +79,9 @@ void store4_bf16(const ptr_bf16 p, const uint i, const vec4 v) {
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 layout(constant_id = 31) const uint SUBGROUP = 32u;
+// Whether fma() is known to round once.
+layout(constant_id = 30) const bool FUSED = false;
+#define RLX_FUSED FUSED
 shared float rlx_parts[64];
 #define RLX_LANES_OP(NAME, LANES, COMBINE)                                                            \
     float NAME(float v) {                                                                             \

@@ -20,25 +20,30 @@ RLX_FN uint p_f16_bits(const float x) {
 
 RLX_FN float p_f16_value(const uint h) { return RLX_HALF_VALUE(h); }
 
-RLX_FN uint p_bf16_bits(const float x) {
+// A bf16 in the upper half of a word; the lower half holds what rounding leaves.
+RLX_FN uint p_bf16_word(const float x) {
     const uint u = RLX_BITS(x);
-    const uint near = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    const uint none = ((u >> 16) & 0x8000u) | 0x7fc0u;
+    const uint near = u + 0x7fffu + ((u >> 16) & 1u);
+    const uint none = (u & 0x80000000u) | 0x7fc00000u;
     return (u & 0x7fffffffu) > 0x7f800000u ? none : near;
 }
+RLX_FN uint p_bf16_bits(const float x) { return p_bf16_word(x) >> 16; }
 
 RLX_FN float p_bf16_value(const uint h) { return RLX_FLOAT(h << 16); }
 
-// The bits of a bf16, and of two in a word, by the device's own conversion where that rounds to nearest even (Vulkan's
-// may cut off: NVIDIA's does).
-RLX_FN uint p_brain_bits(const float x) {
+// The bits of a bf16, those of two in a word, and rounding to one, by the device's own conversion where that rounds to
+// nearest even (Vulkan's may cut off: NVIDIA's does, whatever FPRoundingMode or RoundingModeRTE ask for).
 #ifdef RLX_BRAIN_BITS
-    return RLX_BRAIN_BITS(x);
-#else
-    return p_bf16_bits(x);
-#endif
-}
+RLX_FN uint p_brain_bits(const float x) { return RLX_BRAIN_BITS(x); }
 RLX_FN uint p_brain_pair(const float x, const float y) { return p_brain_bits(x) | p_brain_bits(y) << 16; }
+RLX_FN float p_round_bf16(const float x) { return p_bf16_value(p_brain_bits(x)); }
+#else
+RLX_FN uint p_brain_bits(const float x) { return p_bf16_bits(x); }
+RLX_FN uint p_brain_pair(const float x, const float y) {
+    return (p_bf16_word(x) >> 16) | (p_bf16_word(y) & 0xffff0000u);
+}
+RLX_FN float p_round_bf16(const float x) { return RLX_FLOAT(p_bf16_word(x) & 0xffff0000u); }
+#endif
 
 RLX_FN float p_round_f16(const float x) {
 #ifdef RLX_HALF_BITS
@@ -47,5 +52,4 @@ RLX_FN float p_round_f16(const float x) {
     return p_f16_value(p_f16_bits(x));
 #endif
 }
-RLX_FN float p_round_bf16(const float x) { return p_bf16_value(p_brain_bits(x)); }
 #endif

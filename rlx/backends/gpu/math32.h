@@ -31,6 +31,11 @@ RLX_FN float m_scale(const float x, const int k) {
     return (x * m_pow2(n >> 1)) * m_pow2(n - (n >> 1));
 }
 
+// Whether RLX_MAD rounds once: known, or a constant that is set when the pipeline is made.
+#if defined(RLX_EXACT_FMA) && !defined(RLX_FUSED)
+#define RLX_FUSED true
+#endif
+
 // a + b and a * b as hi + lo, exactly; m_quick_sum wants |a| >= |b|.
 RLX_FN RLX_F2 m_sum(const float a, const float b) {
     const float s = a + b;
@@ -46,6 +51,9 @@ RLX_FN RLX_F2 m_product(const float a, const float b) {
 #ifdef RLX_EXACT_FMA
     return RLX_MAKE_F2(p, RLX_EXACT_FMA(a, b, -p));
 #else
+#ifdef RLX_FUSED
+    if (RLX_FUSED) return RLX_MAKE_F2(p, RLX_MAD(a, b, -p));
+#endif
     const float ah = RLX_FLOAT(RLX_BITS(a) & 0xfffff000u);
     const float bh = RLX_FLOAT(RLX_BITS(b) & 0xfffff000u);
     const float al = a - ah;
@@ -67,15 +75,15 @@ RLX_FN float m_div(const float a, const float b) {
 #else
     const uint ua = m_abs_bits(a);
     const uint ub = m_abs_bits(b);
-#ifdef RLX_EXACT_FMA
+#ifdef RLX_FUSED
     // |a| and |b| in [2^-60, 2^60): nothing on the way is subnormal or infinite. Markstein's steps (1990): the second
     // remainder is exact, and rounds the quotient correctly.
-    if (ua - 0x21800000u < 0x3c000000u && ub - 0x21800000u < 0x3c000000u) {
+    if (RLX_FUSED && ua - 0x21800000u < 0x3c000000u && ub - 0x21800000u < 0x3c000000u) {
         float r = 1.0f / b;
-        r = RLX_EXACT_FMA(RLX_EXACT_FMA(-b, r, 1.0f), r, r);
+        r = RLX_MAD(RLX_MAD(-b, r, 1.0f), r, r);
         float q = a * r;
-        q = RLX_EXACT_FMA(RLX_EXACT_FMA(-b, q, a), r, q);
-        return RLX_EXACT_FMA(RLX_EXACT_FMA(-b, q, a), r, q);
+        q = RLX_MAD(RLX_MAD(-b, q, a), r, q);
+        return RLX_MAD(RLX_MAD(-b, q, a), r, q);
     }
 #endif
     const float sign = RLX_FLOAT(((RLX_BITS(a) ^ RLX_BITS(b)) & 0x80000000u) | 0x3f800000u);

@@ -26,7 +26,8 @@ PUSH_BYTES = 128  # what every device grants
 HEADER_BYTES = 32  # a pipeline cache of this size holds nothing: some software drivers keep none
 _COMPUTE_STAGE = 0x20
 _FULL_SUBGROUPS = 2  # a flag of a pipeline's stage
-_SUBGROUP_ID = 31  # the constant by which body.glsl is told the size of a subgroup
+# The constants by which body.glsl is told the size of a subgroup, and whether fma() rounds once.
+_SUBGROUP_ID, _FUSED_ID = 31, 30
 _MAGIC = 0x07230203
 _OP_CAPABILITY = 17
 # SPIR-V capability -> the feature word a device must have for it. Others need nothing beyond Vulkan 1.2.
@@ -105,8 +106,8 @@ class Pipelines:
 
     def _compile(self, name: str, code: bytes, constants: tuple[int, ...], subgroup: int) -> Handle:
         device, ffi, lib = self._device, self._device.ffi, self._device.lib
-        ids = [*range(len(constants)), *([_SUBGROUP_ID] if subgroup else [])]
-        given = [*constants, *([subgroup] if subgroup else [])]
+        ids = [*range(len(constants)), *([_SUBGROUP_ID, _FUSED_ID] if subgroup else [])]
+        given = [*constants, *([subgroup, "fused_fma" in device.info.features] if subgroup else [])]
         values = struct.pack(f"<{len(given)}I", *(value & 0xFFFFFFFF for value in given))
         key = ("pipeline", hashlib.sha256(code).digest(), values, device.physical.identity)
         stored = self._disk.get(key)
