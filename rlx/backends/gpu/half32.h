@@ -17,7 +17,7 @@ RLX_FN float h_div(const float a, const float b) {
     const float size = RLX_ABS(b);
     const float up = size < 7.8886091e-31f ? 4294967296.0f : 1.0f;
     const float s = size > 1.2676506e+30f ? 2.3283064e-10f : up;
-    return (a * s) / (b * s);
+    return (a * s) * RLX_QUICK_RECIP(b * s);
 #endif
 }
 
