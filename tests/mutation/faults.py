@@ -138,7 +138,7 @@ FAULTS = (
     Fault("softmax of halves: a coefficient of exp", "bodies/softmax.h", "2.402409867e-01f", "2.302409867e-01f",
           ("softmax",)),
     Fault("stores to f16 cut the last bits off", "half.h", " + 0xfffu + ((a >> 13) & 1u)", "", ("cast",)),
-    Fault("stores to bf16 round ties up", "half.h", "(u + 0x7fffu + ((u >> 16) & 1u))", "(u + 0x8000u)", ("cast",)),
+    Fault("stores to bf16 round ties up", "half.h", "u + 0x7fffu + ((u >> 16) & 1u)", "u + 0x8000u", ("cast",)),
     Fault("exp: the sign of a coefficient", "math32.h", "+ 8.333310485e-03f", "- 8.333310485e-03f", ("exp", "sigmoid")),
     Fault("exp: one digit of a small coefficient", "math32.h", "8.333310485e-03f", "8.133310485e-03f", ("exp",)),
     Fault("exp: one digit of the smallest coefficient", "math32.h", "1.989124721e-04f", "1.889124721e-04f", ("exp",),

@@ -45,8 +45,14 @@ def test_a_device_without_full_subgroups_gets_the_module_that_needs_none(monkeyp
 
 
 @pytest.mark.vulkan
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("n", [3, 8, 40, 256, 1000, 4096])
-def test_rows_of_every_number_of_threads(n: int) -> None:
+def test_rows_of_every_number_of_threads(n: int, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = Session("vulkan").device
+    features = device.info.features | {"fused_fma"} if fused else device.info.features - {"fused_fma"}
+    monkeypatch.setattr(device, "info", replace(device.info, features=features))
+    made = Pipelines(device)
+    monkeypatch.setattr(device, "pipelines", made)
     x = np.random.default_rng(n).standard_normal((7, n)).astype(np.float32)
     wide = x.astype(np.float64)
     spread = np.exp(wide - wide.max(-1, keepdims=True))
@@ -58,6 +64,7 @@ def test_rows_of_every_number_of_threads(n: int) -> None:
     g.output("norm", rlx.layer_norm(given, one, zero, eps=1e-5))
     with Session("vulkan").compile(g) as exe:
         got = exe.run({"x": x})
+    made.close()
     np.testing.assert_allclose(got["softmax"], spread / spread.sum(-1, keepdims=True), rtol=1e-5)
     norm = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(got["norm"], norm, rtol=1e-5, atol=1e-6)
