@@ -135,6 +135,18 @@ def test_gelu_keeps_its_negative_tail(dtype: np.dtype[Any], packs: bool) -> None
     assert (error <= (step / 2 * 1.02) * np.abs(want) + floor).all()
 
 
+@pytest.mark.parametrize("storage", [f16, bf16], ids=str)
+def test_a_store_of_the_same_dtype_does_the_last_rounding(storage: DType) -> None:
+    total = expr.cast(expr.arg(0, storage), f32) + 1.0
+
+    def stored(dtype: DType) -> str:
+        made = program(kernel(expr.cast(total, storage), storage, dtype))
+        value = made.values[made.stores[0].value]
+        return value.name if isinstance(value, Call) else ""
+
+    assert stored(storage) == "p_add_f" and stored(f32) == f"p_round_{storage.name}"
+
+
 def test_a_bf16_times_a_power_of_two_is_not_rounded_again() -> None:
     x = expr.cast(expr.arg(0, bf16), f32)
 

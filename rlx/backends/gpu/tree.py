@@ -268,6 +268,7 @@ class _Builder:
         """The value as it goes to memory: rounded to its own dtype first where that is stored wider."""
         if dtype.is_half and storage.is_float and storage.itemsize > 2:
             return self.call("f", f"p_round_{dtype.name}", value)
-        if dtype.is_float and class_of(dtype) == class_of(storage):
-            return value  # the store rounds
+        if dtype.is_float and class_of(dtype) == class_of(storage):  # the store rounds
+            made = self.values[value]
+            return made.args[0] if isinstance(made, Call) and made.name == f"p_round_{storage.name}" else value
         return self.convert(value, dtype, storage)
