@@ -36,7 +36,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from rlx.backends.gpu.spirv import Inst, Module, Op, no_contraction, text_of  # noqa: E402
+try:
+    from rlx.backends.gpu.spirv import Inst, Module, Op, no_contraction, text_of
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}: this script uses rlx and what it needs; `make venv`, then .venv/bin/python shaders/build.py")
 
 SHADERS = ROOT / "shaders"
 INCLUDE = (SHADERS / "include", ROOT / "rlx" / "backends" / "gpu")

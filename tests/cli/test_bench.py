@@ -51,7 +51,7 @@ def test_a_device_and_the_figures(
 
 
 def test_onnxruntime_beside(rlx: Rlx, file: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime", reason="the judge here is ONNX Runtime")
     ran = rlx("bench", file, "--device", "cpu", *FAST, "--json", tmp_path / "f")
     assert ran.status == 0 and ran.err == ""
     ours, theirs = json.loads((tmp_path / "f").read_text())["results"]
@@ -64,7 +64,7 @@ def test_onnxruntime_beside(rlx: Rlx, file: Path, tmp_path: Path) -> None:
 def test_what_onnxruntime_refuses_is_measured_without_it(
     rlx: Rlx, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the judge here is ONNX Runtime")
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented("no such kernel\nand more")

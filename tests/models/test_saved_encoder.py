@@ -18,7 +18,7 @@ SENTENCES = [
 
 
 def _check(folder: Path, file: Path, dtype: str | None = None) -> None:
-    ort = pytest.importorskip("onnxruntime")
+    ort = pytest.importorskip("onnxruntime", reason="the judge here is ONNX Runtime")
     with rlx.models.load(folder, device="cpu", dtype=dtype) as model:
         for _, feeds, (batch, length) in model.batches(SENTENCES, 4):
             compiled = model.compiled(batch, length)
