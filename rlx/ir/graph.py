@@ -21,6 +21,11 @@ else:
 
 TensorLike = "Tensor | npt.ArrayLike"
 
+_LEAVES = (
+    "; what a function of cond, while_loop or scan computes leaves it as its result alone: return it there, and use "
+    "what the op gives for it"
+)
+
 
 class Node:
     """One application of an op: its inputs, attributes and output tensors. `label` is a name for people."""
@@ -198,9 +203,19 @@ class Graph:
         While a body of a control op is traced, what is added to the graphs around it becomes part of the body.
         """
         record = get_op(op) if isinstance(op, str) else op
-        home = traced_into(self)
+        home = self.open_graph(f"op {record.name}")
         ins = tuple(home.reach(t, f"op {record.name}") for t in inputs)
         return home._append(record, ins, attrs or {}, label)
+
+    def open_graph(self, what: str) -> Graph:
+        """Where nodes added to this graph go, as `traced_into` says. Raises: GraphError for a body whose function has
+        returned: what were added there would run nowhere."""
+        home = traced_into(self)
+        if home.outer is not None and home is not TRACING.body:
+            raise GraphError(
+                f"{what}: an operand belongs to body {self.name!r}, whose function has returned{_LEAVES}"
+            )
+        return home
 
     def reach(self, tensor: Tensor, what: str) -> Tensor:
         """The tensor of this graph that stands for `tensor`: itself. Raises: GraphError for another graph's."""
@@ -221,7 +236,7 @@ class Graph:
         if not isinstance(tensor, Tensor):
             raise GraphError(f"{what}: expected a Tensor of graph {self.name!r}, got {type(tensor).__name__}")
         if tensor.graph is not self:
-            inside = "; what a body computes leaves it as its function's result" if tensor.graph.outer else ""
+            inside = _LEAVES if tensor.graph.outer is not None else ""
             raise GraphError(
                 f"{what}: tensor %{tensor.id} belongs to graph {tensor.graph.name!r}, not {self.name!r}{inside}"
             )
@@ -332,9 +347,10 @@ def apply_multi(op: str, *inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
 
 
 def graph_of(op: str, inputs: Iterable[Any]) -> Graph:
-    """The graph of the first Tensor among inputs. Raises: GraphError when there is none."""
+    """The graph of the first Tensor among inputs. Raises: GraphError when there is none, or it takes no more nodes."""
     for x in inputs:
         if isinstance(x, Tensor):
+            x.graph.open_graph(op)
             return x.graph
     raise GraphError(
         f"{op}: no argument is a Tensor; make one with Graph.input, Graph.param or Graph.constant"

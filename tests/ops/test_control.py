@@ -102,17 +102,66 @@ def test_declarations_inside_are_refused() -> None:
     g.input("z", (3,))  # and the graph is as it was
 
 
-def test_a_value_of_a_body_does_not_leave_it() -> None:
-    _, x, _ = graph()
+USES: dict[str, Callable[[rlx.Tensor, rlx.Tensor], Any]] = {
+    "behind": lambda x, t: x + t,
+    "in front": lambda x, t: t + x,
+    "add behind": rlx.add,
+    "add in front": lambda x, t: rlx.add(t, x),
+    "with itself": lambda x, t: rlx.mul(t, t),
+    "with a number": lambda x, t: rlx.maximum(t, 2),
+    "one operand": lambda x, t: rlx.exp(t),
+    "a method": lambda x, t: t.reshape(3, 1),
+    "a list": lambda x, t: rlx.concat([t, x], 0),
+    "an index": lambda x, t: t[1:],
+    "several results": lambda x, t: rlx.top_k(t, 2),
+    "a composite": lambda x, t: rlx.softmax(t, 0),
+    "a constant": lambda x, t: rlx.zeros_like(t),
+    "a predicate": lambda x, t: rlx.cond(t[0] > 0, lambda: x, lambda: x),
+    "an operand of a cond": lambda x, t: rlx.cond(rlx.sum(x) > 0, lambda a: a, lambda a: a, t),
+    "a carry": lambda x, t: rlx.scan(lambda c, _: (c, None), t, length=2),
+    "a capture": lambda x, t: rlx.scan(lambda c, _: (c + t, None), x, length=2),
+    "another body's operand": lambda x, t: rlx.scan(lambda c, _: (rlx.add(t, c), None), x, length=2),
+    "a gradient": lambda x, t: gradients(t, [t], seed=1.0),
+    "an output": lambda x, t: x.graph.output("t", t),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("op", ["while_loop", "cond", "scan"])
+def test_a_value_of_a_body_does_not_leave_it(op: str, use: str) -> None:
+    g, x, _ = graph()
     kept: list[rlx.Tensor] = []
 
     def step(c: rlx.Tensor) -> rlx.Tensor:
         kept.append(c * 2)
         return c + 1
 
-    rlx.while_loop(lambda c: rlx.all(c < 5), step, x)
-    with pytest.raises(GraphError, match="body"):
-        _ = x + kept[0]
+    if op == "while_loop":
+        rlx.while_loop(lambda c: rlx.all(c < 5), step, x)
+    elif op == "cond":
+        rlx.cond(rlx.sum(x) > 0, step, lambda c: c, x)
+    else:
+        rlx.scan(lambda c, _: (step(c), None), x, length=3)
+    held = len(kept[0].graph.nodes)
+    with pytest.raises(GraphError, match="return it there, and use what the op gives"):
+        USES[use](x, kept[0])
+    assert held == len(kept[0].graph.nodes)
+    verify(g)
+
+
+def test_a_function_that_failed_leaves_nothing_to_use() -> None:
+    _, x, _ = graph()
+    kept: list[rlx.Tensor] = []
+
+    def fails(c: rlx.Tensor) -> rlx.Tensor:
+        kept.append(c * 2)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        rlx.cond(rlx.sum(x) > 0, fails, lambda c: c, x)
+    with pytest.raises(GraphError, match="whose function has returned"):
+        rlx.exp(kept[0])
+    assert rlx.exp(x).graph is x.graph
 
 
 def _nested(depth: int, x: rlx.Tensor) -> rlx.Tensor:
