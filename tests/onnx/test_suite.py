@@ -54,8 +54,7 @@ def test_a_sample_has_the_listed_outcome(device: str) -> None:
 
 
 def test_what_does_not_pass_on_one_device_does_not_on_the_others() -> None:
-    """But for SqueezeNet: a softmax of equal numbers around 1e10, which the CPU's BLAS sums in different orders."""
-    sets = [set(expected) - {"test_squeezenet"} for expected in listed().values()]
+    sets = [set(expected) for expected in listed().values()]
     assert all(s == sets[0] for s in sets)
 
 
@@ -72,13 +71,12 @@ def test_the_page_shows_what_the_list_says(repo: Path) -> None:
     for device, total, passed, failed, unsupported in rows:
         statuses = list(listed()[device].values())
         assert int(total) == len(cases()) == int(passed) + int(failed) + int(unsupported)
-        sure, open_ = statuses.count("fail"), statuses.count("pass or fail")
-        assert sure <= int(failed) <= sure + open_ and statuses.count("unsupported") == int(unsupported)
+        assert (statuses.count("fail"), statuses.count("unsupported")) == (int(failed), int(unsupported))
 
 
 def test_a_difference_is_said() -> None:
     results = {"a": suite.Outcome("fail", "why"), "b": suite.Outcome("pass", "", "device")}
-    assert suite.differences(results, {"a": "pass or fail"}) == []
+    assert suite.differences(results, {"a": "fail"}) == []
     assert suite.differences(results, {"b": "fail"}) == [
         "a: fail, expected pass: why",
         "b: pass, expected fail",

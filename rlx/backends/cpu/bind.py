@@ -34,6 +34,7 @@ from rlx.backends.cpu import scatter as scatter
 from rlx.backends.cpu import sort as sort
 from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step
 from rlx.backends.cpu.kernels import BINDERS, bind_reference
+from rlx.backends.cpu.last import last_convolutions
 from rlx.backends.cpu.quiet import quietly
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.control import ControlRun, Row, carried_copies
@@ -71,6 +72,7 @@ class CpuExecutable:
             return view
 
         ctx = BindContext(acquire, options.threads)
+        last = last_convolutions(graph)
 
         def array(t: Tensor) -> Array:
             return _array(t, plan, arena)
@@ -81,13 +83,15 @@ class CpuExecutable:
                     arena.write_bytes(node.output.id, node.attrs["value"])
                 if node.op.leaf:
                     continue
-                self._add(node, array, plan, ctx)
+                self._add(node, array, plan, ctx, node.outputs[0].id in last)
             self._steps += _updates(graph, array, ctx)
         except BaseException:
             self.close()
             raise
 
-    def _add(self, node: Node, array: Callable[[Tensor], Array], plan: MemoryPlan, ctx: BindContext) -> None:
+    def _add(
+        self, node: Node, array: Callable[[Tensor], Array], plan: MemoryPlan, ctx: BindContext, alike: bool
+    ) -> None:
         name = node.name
         if is_alias(node, plan):
             self.dispatch.append(Dispatch(name, node.op.name, "alias"))
@@ -95,7 +99,7 @@ class CpuExecutable:
         if bodies(node):
             self._add_control(node, array)
             return
-        steps = _bind(node, [array(t) for t in node.inputs], [array(t) for t in node.outputs], ctx)
+        steps = _bind(node, [array(t) for t in node.inputs], [array(t) for t in node.outputs], ctx, alike)
         self._steps += steps
         self.node_steps.append((node, steps))
         kernel = node.op.name if _has_kernel(node) else f"reference:{node.op.name}"
@@ -171,8 +175,10 @@ def _has_kernel(node: Node) -> bool:
     return node.op.name in BINDERS or node.op.elementwise
 
 
-def _bind(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    ctx.begin()
+def _bind(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext, alike: bool = False
+) -> list[Step]:
+    ctx.begin(alike)
     if all(o.size == 0 for o in outs):
         return []
     binder = BINDERS.get(node.op.name)

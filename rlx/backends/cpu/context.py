@@ -62,6 +62,7 @@ class BindContext:
     def __init__(self, acquire: Callable[[int], Bytes], threads: int | None = None) -> None:
         self.threads = max(1, threads if threads is not None else available_threads())
         self.blas = blas_library.load()[0]
+        self.alike = False
         self._acquire = acquire
         self._scratch: list[Scratch] = []
 
@@ -71,8 +72,9 @@ class BindContext:
         team = blas_library.load_team() if self.threads > 1 else None
         return team if team is not None and team.threads == self.threads else None
 
-    def begin(self) -> None:
-        """A new node: its scratch may overwrite every other node's."""
+    def begin(self, alike: bool = False) -> None:
+        """A new node: its scratch may overwrite every other node's. `alike`: it sums all rows in one order."""
+        self.alike = alike
         for scratch in self._scratch:
             scratch.reset()
 

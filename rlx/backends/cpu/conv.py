@@ -14,6 +14,7 @@ from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.conv_depthwise import bind_depthwise
 from rlx.backends.cpu.expr_eval import bind_trees
 from rlx.backends.cpu.kernels import cpu_kernel
+from rlx.backends.cpu.last import rows_alike
 from rlx.backends.cpu.matmul import in_one_call, multiply
 from rlx.backends.cpu.movement import copies
 from rlx.backends.cpu.rows import F32, working
@@ -95,16 +96,17 @@ class _Columns:
             math.prod(self.kernel) == 1 and set(attrs["strides"]) == {1} and x.shape[2:] == self.counts
         )
         self.seen = view_windows(x, self.kernel, attrs["strides"], attrs["dilations"], self.counts)
-        # The products are added to the bias: a pass less than adding the bias to the products.
-        self.onto = len(ins) == 3 and out.dtype == x.dtype == F32 and ctx.blas is not None
+        # The products are added to the bias: a pass less than adding the bias to the products. Rows that are computed
+        # twice must not be.
+        self.onto = len(ins) == 3 and out.dtype == x.dtype == F32 and ctx.blas is not None and not ctx.alike
         self.work = 2.0 * out.size * self.terms * _NS_A_FLOP
 
     def steps(self) -> list[Step]:
         # Columns are the lesser part where there are more rows than places.
         quick = self.plain or self.rows * self.groups > self.places
         small = len(self.out) == 1 and self.out.size <= _RESULT and quick
-        f32_only = self.out.dtype == self.x.dtype == F32
-        return self._in_turn() if small and f32_only and load_team() is not None else self._by_threads()
+        in_turn = small and self.out.dtype == self.x.dtype == F32 and not self.ctx.alike
+        return self._in_turn() if in_turn and load_team() is not None else self._by_threads()
 
     def _in_turn(self) -> list[Step]:
         """All columns of the one image, all products in one call, the epilogue: threads of ours would be woken for too
@@ -204,10 +206,16 @@ class _Columns:
 
 
 def product(a: Array, b: Array, out: Array, ctx: BindContext, thread: int, onto: bool = False) -> list[Step]:
-    """out = a @ b, in f32 by BLAS (out += that with `onto`), else by NumPy."""
-    return (
-        multiply(a, b, out, ctx, thread, onto=onto) if out.dtype == F32 else [partial(np.matmul, a, b, out)]
-    )
+    """out = a @ b, in f32 by BLAS (out += that with `onto`), else by NumPy; every row in one order where asked."""
+    steps: list[Step] = []
+    for rows in rows_alike(*out.shape) if ctx.alike else [slice(None)]:
+        left, made = a[rows], out[rows]
+        steps += (
+            multiply(left, b, made, ctx, thread, onto=onto)
+            if out.dtype == F32
+            else [partial(np.matmul, left, b, made)]
+        )
+    return steps
 
 
 @cpu_kernel("im2col")
