@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.backends.cuda.blas import GemmCall, gemm_call
-from rlx.backends.cuda.blas_lt import Epilogue, LtGemm
+from rlx.backends.cuda.blas_lt import Epilogue, LtGemm, adds_bias
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.gpu.steps import Gemm, Ref
 from rlx.dtypes import DType, bf16, f16, f32, f64, i8
-from rlx.errors import DeviceUnavailable, ShapeError, UnsupportedOp
+from rlx.errors import DeviceUnavailable, RlxError, ShapeError, UnsupportedOp
 
 R = Ref("arena0", 0, 0)
 
@@ -124,6 +125,81 @@ def test_a_bias_is_read_too() -> None:
     assert step(2, 3, 4).reads == (R, R)
 
 
+class LtLibrary:
+    """What of cuBLASLt tells the way to make a product: this one gives the answer it is told to."""
+
+    def __init__(self, status: int = 0, count: int = 1, state: int = 0) -> None:
+        self.status, self.count, self.state = status, count, state
+        self.alive: dict[int, str] = {}
+        self.attributes: dict[tuple[str, int], int] = {}
+        self._made = 0
+
+    def __getattr__(self, name: str) -> Any:
+        kind = name.removeprefix("cublasLt")
+        if kind.endswith("Create"):
+            return lambda made, *args: self._create(kind.removesuffix("Create"), made._obj)
+        if kind.endswith("Destroy"):
+            return lambda made: self.alive.pop(made.value) and 0
+        if kind.endswith("SetAttribute"):
+            return lambda made, attribute, value, size: self._set(made, attribute, value._obj)
+        raise AttributeError(name)
+
+    def _create(self, kind: str, made: ctypes.c_void_p) -> int:
+        self._made += 1
+        made.value = self._made
+        self.alive[self._made] = kind
+        return 0
+
+    def _set(self, made: ctypes.c_void_p, attribute: ctypes.c_int, value: Any) -> int:
+        assert made.value is not None
+        self.attributes[self.alive[made.value], attribute.value] = value.value
+        return 0
+
+    def cublasLtMatmulAlgoGetHeuristic(self, *args: Any) -> int:
+        *_, found, count = args
+        found._obj.state, count._obj.value = self.state, self.count
+        return self.status
+
+
+def with_bias(**changes: Any) -> Gemm:
+    places = {"a": Ref("arena0", 256, 0), "b": Ref("weights0", 48, 0), "c": Ref("arena0", 512, 0)}
+    return replace(step(64, 32, 16), bias=Ref("weights0", 1024, 128), **places, **changes)
+
+
+@pytest.mark.parametrize(
+    ("answer", "known"),
+    [((0, 1, 0), True), ((0, 0, 0), False), ((0, 1, 15), False), ((15, 0, 0), False)],
+)
+def test_the_library_is_asked_whether_it_adds_a_bias(answer: tuple[int, int, int], known: bool) -> None:
+    library: Any = LtLibrary(*answer)
+    assert adds_bias(library, ctypes.c_void_p(), with_bias(relu=True)) == known
+    assert not library.alive  # no descriptor is left behind
+    assert library.attributes["MatmulDesc", 7] == 6  # CUBLASLT_EPILOGUE_RELU_BIAS
+    first, second, result = 5, 6, 7  # alignments of B, A and C
+    found = [library.attributes["MatmulPreference", n] for n in (first, second, result)]
+    assert found == [16, 256, 256]
+
+
+def test_a_library_that_fails_is_not_taken_for_one_that_has_no_way() -> None:
+    library: Any = LtLibrary(status=14)
+    with pytest.raises(RlxError, match=r"matmul%7: looking for a way: status 14"):
+        adds_bias(library, ctypes.c_void_p(), with_bias())
+
+
+def test_a_way_that_is_gone_is_refused_with_advice() -> None:
+    library: Any = LtLibrary(count=0)
+    with pytest.raises(UnsupportedOp, match=r"matmul%7.*bias.*another version of cuBLAS"):
+        LtGemm(
+            library,
+            ctypes.c_void_p(),
+            0,
+            gemm_call(step(4, 4, 4)),
+            (256, 512, 768),
+            Epilogue(1024, 0, False),
+            "matmul%7",
+        )
+
+
 def test_a_product_with_bias_is_described_to_the_library_and_refused_without_a_device() -> None:
     """Descriptors need no device, so that each attribute is known to be taken; finding a way does."""
     try:
@@ -132,7 +208,7 @@ def test_a_product_with_bias_is_described_to_the_library_and_refused_without_a_d
         pytest.skip(str(error))
     call = gemm_call(step(64, 32, 16, transpose_b=True, batch=3, stride_a=0))
     end = Epilogue(4096, 32, True)
-    with pytest.raises(UnsupportedOp, match=r"matmul%7.*bias"):
+    with pytest.raises(RlxError, match=r"matmul%7: looking for a way: status 1$"):
         LtGemm(lib, ctypes.c_void_p(), 0, call, (256, 512, 1024), end, "matmul%7")
 
 

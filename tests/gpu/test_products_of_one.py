@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from rlx.backends.gpu.executable import lower_graph
-from rlx.backends.gpu.lowering import ARGS, SCRATCH
+from rlx.backends.gpu.lowering import ARGS, SCRATCH, AddsBias, adds_any_bias
 from rlx.backends.gpu.product_choice import forcing
 from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, Step
 from rlx.driver import DeviceInfo, Limits, Slot, plan
-from rlx.dtypes import as_dtype
+from rlx.dtypes import as_dtype, f32
 from rlx.ir import Graph
 from tests.gpu import cuda_host, lowered
 from tests.gpu.lowered import Array, close, execute
@@ -42,6 +42,7 @@ def _run(
     bias_dtype: Any = np.float32,
     reshaped: bool = False,
     planner: Literal["reuse", "bump"] = "reuse",
+    adds_bias: AddsBias = adds_any_bias,
 ) -> list[Step]:
     """Three products of one input with weights in a store, `gaps` bytes further apart than they need be; checks the
     results and gives the steps."""
@@ -62,7 +63,7 @@ def _run(
         g.output(f"y{i}", g.add("reshape", [y], {"shape": (1, m, n)})[0] if reshaped else y)
     planned = plan(g, planner=planner, param_slots=slots)
     info = DeviceInfo(backend, 0, "test", "software", 1 << 31, "", lowered.FEATURES)
-    lowering, dispatch = lower_graph(g, planned, info, Limits(), "f32")
+    lowering, dispatch = lower_graph(g, planned, info, Limits(), "f32", adds_bias)
     assert [d.op for d in dispatch if d.op != "reshape"] == ["matmul"] * 3
     segments = {name: np.full(max(size, 1), 0xFF, np.uint8) for name, size in planned.segments.items()}
     segments["weights"] = np.full(at, 0xFF, np.uint8)
@@ -80,7 +81,7 @@ def _run(
         )
         want = values["x"].astype(np.float64) @ values[f"w{i}"].astype(np.float64).T
         want = want + values[f"b{i}"].astype(np.float64) if biases else want
-        want = np.tanh(want) if activation == "tanh" else want
+        want = {"tanh": np.tanh, "relu": lambda v: np.maximum(v, 0), None: np.copy}[activation](want)
         halves = {"nmse": 2e-5, "worst": 1e-2} if got.dtype.itemsize == 2 else {}
         close(got, want, **halves)
     return lowering.steps
@@ -129,6 +130,26 @@ def test_the_library_adds_biases_that_are_stored_as_results_are() -> None:
     with forcing(inside=False):
         assert len(_run("cuda", 70, 32, 64)) == 2
     assert len(_run("cuda", 70, 36, 64, weights=np.float16, x_dtype=np.float16, bias_dtype=np.float16)) == 2
+
+
+@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_a_kernel_adds_the_biases_that_the_library_has_no_way_to_add(
+    kind: Any, activation: str | None
+) -> None:
+    asked: list[Gemm] = []
+
+    def never(step: Gemm) -> bool:
+        asked.append(step)
+        return False
+
+    given = {"weights": kind, "x_dtype": kind, "bias_dtype": kind, "activation": activation}
+    (inside,) = _run("cuda", 70, 32, 64, **given)
+    gemm, launch = _run("cuda", 70, 32, 64, **given, adds_bias=never)
+    assert asked == [inside] and asked[0].relu == (activation == "relu")
+    assert isinstance(gemm, Gemm) and (gemm.bias, gemm.relu, gemm.batch) == (None, False, 3)
+    assert gemm.c_dtype == f32 and isinstance(launch, Launch)  # halves are rounded once, behind the bias
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rlx.backends.cuda.blas import WORKSPACE_BYTES, GemmCall
+from rlx.backends.cuda.blas import WORKSPACE_BYTES, GemmCall, gemm_call
+from rlx.backends.gpu.steps import Gemm, Ref
 from rlx.errors import RlxError, UnsupportedOp
 
 # Of cublasLt.h: attributes of descriptors, layouts and preferences, epilogues, reduction schemes.
@@ -18,7 +20,30 @@ _ALIGNMENTS = (5, 6, 7, 8)
 _ADD_BIAS, _ADD_BIAS_RELU = 4, 6
 _SUMS_IN_F32 = 2  # parts of a sum are kept as they are computed, not as the result is stored
 _F32 = 0  # what alpha and beta are
-_MOST_ALIGNMENT = 256
+_MOST_ALIGNMENT = 256  # which segments begin on, wherever they lie
+_NOT_SUPPORTED = 15
+
+
+def adds_bias(lib: ctypes.CDLL, handle: ctypes.c_void_p, step: Gemm) -> bool:
+    """Whether cuBLASLt knows a way to make a product with its bias, at such places of segments.
+
+    Requires: `handle`, a cuBLAS handle of the current device. Raises: RlxError when the library fails.
+    """
+    try:
+        lt_gemm(lib, handle, 0, step, lambda ref: _MOST_ALIGNMENT + ref.offset)
+    except UnsupportedOp:
+        return False
+    return True
+
+
+def lt_gemm(
+    lib: ctypes.CDLL, handle: ctypes.c_void_p, workspace: int, step: Gemm, address: Callable[[Ref], int]
+) -> LtGemm:
+    """A step with a bias, bound to the addresses of its refs. Raises: as LtGemm does."""
+    assert step.bias is not None
+    end = Epilogue(address(step.bias), step.stride_bias, step.relu)
+    places = (address(step.a), address(step.b), address(step.c))
+    return LtGemm(lib, handle, workspace, gemm_call(step), places, end, step.label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +72,7 @@ class LtGemm:
     """One product on fixed addresses; calling it with a stream enqueues it, or captures it.
 
     Requires: `handle`, a cuBLAS handle of the current device, and `workspace` outlive this.
-    Raises: UnsupportedOp where cuBLASLt knows no way to make it.
+    Raises: UnsupportedOp where cuBLASLt knows no way to make it, which `adds_bias` tells before.
     """
 
     def __init__(
@@ -124,11 +149,12 @@ class LtGemm:
             self._handle, self._product, left, right, made, made, wish, ctypes.c_int(1), ctypes.byref(found),
             ctypes.byref(count),
         )  # fmt: skip
-        if status or not count.value or found.state:
+        if status == _NOT_SUPPORTED or (not status and (not count.value or found.state)):
             raise UnsupportedOp(
-                f"gemm {self._label}: cuBLASLt finds no way to add the bias to this product ({status}, {found.state}); "
-                "lower the bias to a launch of its own"
+                f"gemm {self._label}: cuBLASLt has no way to add the bias to this product ({status}, {found.state}), "
+                "although it had one when the step was made; install another version of cuBLAS"
             )
+        self._check(status, "looking for a way")
         return found
 
     def _new(self, kind: str, *args: Any) -> ctypes.c_void_p:

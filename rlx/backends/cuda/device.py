@@ -19,10 +19,12 @@ from rlx.backends.cuda.api import (
     version_text,
 )
 from rlx.backends.cuda.blas import WORKSPACE_BYTES, Blas
+from rlx.backends.cuda.blas_lt import adds_bias
 from rlx.backends.cuda.compiler import Compiler
+from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Memory, Staging
 from rlx.backends.cuda.recorder import Recorded, record
-from rlx.backends.gpu.steps import Step
+from rlx.backends.gpu.steps import Gemm, Step
 from rlx.driver import (
     Buffer,
     BuildOptions,
@@ -248,7 +250,13 @@ class CudaDevice:
         from rlx.backends.gpu.executable import build
 
         self.enter()
-        return build(self, graph, plan, arena, options)
+        return build(self, graph, plan, arena, options, self.adds_bias)
+
+    def adds_bias(self, step: Gemm) -> bool:
+        """Whether the library makes this product with its bias; otherwise a kernel adds it afterwards."""
+        with self.lock, self.doing("asking cuBLASLt for a way"):
+            blas = self.blas
+            return adds_bias(load_library("cublasLt", blas.major), blas.handle, step)
 
     def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded:
         """Captures steps into one CUDA graph over an arena's memory. Every recording can be timed."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rlx.backends.cuda.blas import gemm_call
-from rlx.backends.cuda.blas_lt import Epilogue, LtGemm
+from rlx.backends.cuda.blas_lt import lt_gemm
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.packing import pack_args
 from rlx.backends.gpu.steps import ControlCall, Copy, Gemm, HostCall, Launch, Ref, Step
@@ -174,12 +174,11 @@ def _enqueue(device: CudaDevice, step: Step, arena: DeviceArena) -> Enqueue:
     if isinstance(step, Launch):
         return _enqueue_launch(device, step, address)
     if isinstance(step, Gemm):
-        call, blas, label = gemm_call(step), device.blas, step.label
-        a, b, c = address(step.a), address(step.b), address(step.c)
+        blas = device.blas
         if step.bias is not None:
-            end = Epilogue(address(step.bias), step.stride_bias, step.relu)
-            lib = load_library("cublasLt", blas.major)
-            return LtGemm(lib, blas.handle, blas.workspace, call, (a, b, c), end, label)
+            return lt_gemm(load_library("cublasLt", blas.major), blas.handle, blas.workspace, step, address)
+        call, label = gemm_call(step), step.label
+        a, b, c = address(step.a), address(step.b), address(step.c)
         # The handle is set to the stream by the caller: once for all steps.
         return lambda stream: blas.gemm(call, a, b, c, label)
     if isinstance(step, Copy):

@@ -15,7 +15,15 @@ import numpy.typing as npt
 
 import rlx.backends.gpu
 from rlx.backends.cpu.bind import bind_node
-from rlx.backends.gpu.lowering import ARGS, SCRATCH, Lowering, kernel_name, runs_natively
+from rlx.backends.gpu.lowering import (
+    ARGS,
+    SCRATCH,
+    AddsBias,
+    Lowering,
+    adds_any_bias,
+    kernel_name,
+    runs_natively,
+)
 from rlx.backends.gpu.steps import (
     ControlCall,
     Copy,
@@ -82,12 +90,17 @@ def support(device: Records | Device, node: Node) -> Literal["native", "host"]:
 
 
 def lower_graph(
-    graph: Graph, plan: MemoryPlan, info: DeviceInfo, limits: Limits, precision: str
+    graph: Graph,
+    plan: MemoryPlan,
+    info: DeviceInfo,
+    limits: Limits,
+    precision: str,
+    adds_bias: AddsBias = adds_any_bias,
 ) -> tuple[Lowering, list[Dispatch]]:
     """Lowers every node in order, then the state updates, and the bodies of control ops into `Lowering.bodies`. Needs
     no device: only what is known of it."""
     load_rules()
-    lowering = Lowering(graph, plan, info, limits, precision)
+    lowering = Lowering(graph, plan, info, limits, precision, adds_bias)
     dispatch: list[Dispatch] = []
     for node in graph.nodes:
         if node.op.leaf:
@@ -103,7 +116,7 @@ def lower_graph(
             how = "host"
         dispatch.append(Dispatch(name, node.op.name, how, tuple(kernel_name(s) for s in steps)))
         for key, body in body_plans(node, plan):
-            inner, entries = lower_graph(body.program.graph, body.plan, info, limits, precision)
+            inner, entries = lower_graph(body.program.graph, body.plan, info, limits, precision, adds_bias)
             lowering.bodies[node.outputs[0].id, key] = inner
             dispatch += [replace(d, node=f"{body_name(node, key)}/{d.node}") for d in entries]
     lowering.lower_updates()
@@ -111,10 +124,15 @@ def lower_graph(
 
 
 def build(
-    device: Records, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
+    device: Records,
+    graph: Graph,
+    plan: MemoryPlan,
+    arena: DeviceArena,
+    options: BuildOptions,
+    adds_bias: AddsBias = adds_any_bias,
 ) -> GpuExecutable:
     """Lowers and records a graph over an arena of its plan; writes the graph's constants."""
-    lowering, dispatch = lower_graph(graph, plan, device.info, device.limits, options.precision)
+    lowering, dispatch = lower_graph(graph, plan, device.info, device.limits, options.precision, adds_bias)
     return _assemble(device, lowering, dispatch, arena, options)
 
 

@@ -181,31 +181,44 @@ def _integers(ctx: Lowering, node: Node, stored: DType) -> None:
 def _library(
     ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand, label: str
 ) -> None:
-    """Gemm steps, one for each place of the batch axes beyond the first that cuBLAS strides over; then the epilogue.
+    """Gemm steps with the epilogue inside, where the library has a way; else it follows them.
 
-    Halves with an epilogue go through f32 workspace, so that the result is rounded once.
+    Halves with an epilogue behind them go through f32 workspace, so that the result is rounded once.
     """
-    dtype = a.dtype
+    steps = _gemms(ctx, p, a, b, c, label)
     bias = _added_inside(ctx, p, a, b, end, c)
-    direct = end.plain or bias is not None
-    wide = f32 if dtype.is_half and not direct else c.dtype
-    made = c.ref if direct else ctx.scratch(p.count * p.m * p.n * wide.itemsize)
+    if bias is not None:
+        relu = end.activation == "relu"
+        inside = [replace(step, bias=bias, stride_bias=end.step, relu=relu) for step in steps]
+        if all(map(ctx.adds_bias, inside)):
+            steps, end = inside, Epilogue()
+    made = c
+    if not end.plain:
+        wide = f32 if a.dtype.is_half else c.dtype
+        made = Operand(ctx.scratch(p.count * p.m * p.n * wide.itemsize), wide)
+        steps = _gemms(ctx, p, a, b, made, label)
+    for step in steps:
+        ctx.emit(step)
+    if not end.plain:
+        finish(ctx, made.ref, 1, p, end, c, made.dtype)
+
+
+def _gemms(ctx: Lowering, p: Product, a: Operand, b: Operand, made: Operand, label: str) -> list[Gemm]:
+    """A step for each place of the batch axes beyond the first that cuBLAS strides over."""
+    dtype, kind = a.dtype, made.dtype
     precision = ctx.precision if dtype == f32 else dtype.name
     members, inner = outer(p, 1)
     count, stride_a, stride_b = inner[0] if inner else (1, 0, 0)
     one = p.m * p.n
-    for number, at_a, at_b in members:
-        size = count * one * wide.itemsize
-        ctx.emit(
-            Gemm(
-                from_(a.ref, at_a * dtype.itemsize), from_(b.ref, at_b * dtype.itemsize),
-                Ref(made.segment, made.offset + number * size, size), p.m, p.n, p.k, dtype, dtype, wide,
-                p.transpose_a, p.transpose_b, count, stride_a, stride_b, one, precision, label,
-                bias, end.step, bias is not None and end.activation == "relu",
-            )
-        )  # fmt: skip
-    if not direct:
-        finish(ctx, made, 1, p, end, c, wide)
+    size = count * one * kind.itemsize
+    return [
+        Gemm(
+            from_(a.ref, at_a * dtype.itemsize), from_(b.ref, at_b * dtype.itemsize),
+            Ref(made.ref.segment, made.ref.offset + number * size, size), p.m, p.n, p.k, dtype, dtype, kind,
+            p.transpose_a, p.transpose_b, count, stride_a, stride_b, one, precision, label,
+        )
+        for number, at_a, at_b in members
+    ]  # fmt: skip
 
 
 def _added_inside(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand) -> Ref | None:

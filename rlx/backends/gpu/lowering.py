@@ -21,6 +21,7 @@ from rlx.backends.gpu.steps import (
     ControlCall,
     Copy,
     FileKernel,
+    Gemm,
     HostCall,
     Kernel,
     Launch,
@@ -41,6 +42,7 @@ MAX_ARG_BYTES = 128
 Call = TypeVar("Call", HostCall, ControlCall)
 Rule = Callable[["Lowering", Node], None]
 When = Callable[[Node, frozenset[str]], bool]
+AddsBias = Callable[[Gemm], bool]  # whether the vendor's library has a way to make a product with its bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,11 @@ LOWERINGS: dict[str, Lowered] = {}
 
 
 def _always(node: Node, features: frozenset[str]) -> bool:
+    return True
+
+
+def adds_any_bias(step: Gemm) -> bool:
+    """The answer where no library is asked."""
     return True
 
 
@@ -74,11 +81,18 @@ def lowers(*ops: str, when: When = _always) -> Callable[[Rule], Rule]:
 class Lowering:
     """What a rule works with: refs of tensors, argument blocks, workspace, grids; it collects the steps.
 
-    `backend` is "cuda" or "vulkan"; `features` the device's feature words; `precision` the session's.
+    `backend` is "cuda" or "vulkan"; `features` the device's feature words; `precision` the session's; `adds_bias` is
+    asked before a product's bias is left to the vendor's library.
     """
 
     def __init__(
-        self, graph: Graph, plan: MemoryPlan, info: DeviceInfo, limits: Limits, precision: str
+        self,
+        graph: Graph,
+        plan: MemoryPlan,
+        info: DeviceInfo,
+        limits: Limits,
+        precision: str,
+        adds_bias: AddsBias = adds_any_bias,
     ) -> None:
         self.graph = graph
         self.plan = plan
@@ -87,6 +101,7 @@ class Lowering:
         self.kind = info.kind
         self.limits = limits
         self.precision = precision
+        self.adds_bias = adds_bias
         self.steps: list[Step] = []
         self.args = bytearray()
         self.scratch_bytes = 0
