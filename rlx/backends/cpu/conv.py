@@ -208,7 +208,7 @@ class _Columns:
 def product(a: Array, b: Array, out: Array, ctx: BindContext, thread: int, onto: bool = False) -> list[Step]:
     """out = a @ b, in f32 by BLAS (out += that with `onto`), else by NumPy; every row in one order where asked."""
     steps: list[Step] = []
-    for rows in rows_alike(*out.shape) if ctx.alike else [slice(None)]:
+    for rows in rows_alike(len(a)) if ctx.alike else [slice(None)]:
         left, made = a[rows], out[rows]
         steps += (
             multiply(left, b, made, ctx, thread, onto=onto)

@@ -247,10 +247,17 @@ class _Grid:
         target = view(call.target)
         if call.fn is None:
             source = view(call.sources[0])
-            if source.ndim > 1 and source.shape[-1] <= _FEW and any(source.strides) and not source.strides[-1]:
+            if (
+                source.ndim > 1
+                and source.shape[-1] <= _FEW
+                and any(source.strides)
+                and not source.strides[-1]
+            ):
                 # Rows as long as may be instead of rows of a few.
                 columns = range(source.shape[-1])
-                return in_order([partial(np.copyto, target[..., k], source[..., k], "unsafe") for k in columns])
+                return in_order(
+                    [partial(np.copyto, target[..., k], source[..., k], "unsafe") for k in columns]
+                )
             return partial(np.copyto, target, source, "unsafe")
         sources = [view(s) for s in call.sources]
         if call.fn in _BY_KEYWORD:

@@ -32,9 +32,9 @@ def last_convolutions(graph: Graph) -> frozenset[int]:
     return frozenset(last)
 
 
-def rows_alike(n: int, columns: int) -> list[slice]:
+def rows_alike(n: int) -> list[slice]:
     """Calls for the n rows of a product that sum every row in the same order. The last may overlap the one before."""
-    if n < _ROWS or columns == 1:  # for one column it is another routine, not so even
+    if n < _ROWS:
         return [slice(i, i + 1) for i in range(n)]
     starts = [*range(0, n - _ROWS + 1, _ROWS), *([n - _ROWS] if n % _ROWS else [])]
     return [slice(i, i + _ROWS) for i in starts]

@@ -214,7 +214,7 @@ def multiply(
             steps.append(partial(np.multiply, out, np.asarray(alpha, F32), out))
         return steps
     p = _product(a, b, out, alpha, onto)
-    if p.m > 1 and p.n > 1:
+    if p.m > 1 and (p.n > 1 or ctx.alike):  # sgemv does not sum all rows alike
         return [*steps, blas.sgemm(p)]
     if not onto:
         # Some versions of sgemv read what they overwrite: 0 · NaN is NaN.
