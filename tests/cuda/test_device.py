@@ -164,7 +164,7 @@ def test_a_closed_buffer_says_so(device: CudaDevice) -> None:
 
 
 def test_other_libraries_see_the_buffer(device: CudaDevice) -> None:
-    cupy = pytest.importorskip("cupy")
+    cupy = pytest.importorskip("cupy", reason="the other library here is CuPy")
     buffer = device.acquire(256)
     buffer.write(0, np.arange(256, dtype=np.uint8))
     np.testing.assert_array_equal(cupy.asnumpy(cupy.asarray(buffer)), np.arange(256, dtype=np.uint8))

@@ -210,7 +210,7 @@ TIES: dict[str, tuple[Build, Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("name", TIES)
 def test_ties_and_kinks_follow_torch(name: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="the judge here is torch in float64")
     mine, theirs = TIES[name]
     rng = np.random.default_rng(2)
     arrays = [rng.integers(-2, 3, (4, 5)).astype(np.float64) for _ in range(2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
@@ -100,8 +101,10 @@ def test_configurations_of_models() -> None:
 
 def test_transformers_agree() -> None:
     """The rules of the models' own code, where it is installed."""
-    utils = pytest.importorskip("transformers.modeling_rope_utils")
-    configuration = pytest.importorskip("transformers").LlamaConfig
+    utils = pytest.importorskip(
+        "transformers.modeling_rope_utils", reason="the judge here is the code of transformers"
+    )
+    configuration = importlib.import_module("transformers").LlamaConfig
     scaling = {
         "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
         "yarn": {"factor": 4.0},
