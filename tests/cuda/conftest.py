@@ -1,0 +1,31 @@
+"""The CUDA device, where there is one, and a kernel on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlx.backends.cuda import backend
+from rlx.backends.cuda.device import CudaDevice
+from rlx.backends.gpu import steps
+from rlx.backends.gpu.steps import ArgDecl, KernelDecl
+from rlx.errors import DeviceUnavailable
+from tests.cuda.programs import SCALE, SCALE_SOURCE
+
+
+@pytest.fixture(scope="module")
+def device() -> CudaDevice:
+    """The first CUDA device of this machine."""
+    try:
+        backend.probe()
+    except DeviceUnavailable as error:
+        pytest.skip(str(error))
+    return backend.open(0)
+
+
+@pytest.fixture
+def scale(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SCALE declared, and compiled for the device."""
+    args = (ArgDecl("x", "ptr", "r"), ArgDecl("y", "ptr", "w"), ArgDecl("n", "u32"), ArgDecl("s", "f32"))
+    monkeypatch.setitem(steps.KERNELS, SCALE.stem, KernelDecl(SCALE.stem, args))
+    device.enter()
+    device.compiler.provide(SCALE, SCALE_SOURCE)
