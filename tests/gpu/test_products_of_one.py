@@ -12,7 +12,7 @@ import pytest
 from rlx.backends.gpu.executable import lower_graph
 from rlx.backends.gpu.lowering import ARGS, SCRATCH, AddsBias, adds_any_bias
 from rlx.backends.gpu.product_choice import forcing
-from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, Step
+from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, Step, TreeKernel
 from rlx.driver import DeviceInfo, Limits, Slot, plan
 from rlx.dtypes import as_dtype, f32
 from rlx.ir import Graph
@@ -150,6 +150,14 @@ def test_a_kernel_adds_the_biases_that_the_library_has_no_way_to_add(
     assert asked == [inside] and asked[0].relu == (activation == "relu")
     assert isinstance(gemm, Gemm) and (gemm.bias, gemm.relu, gemm.batch) == (None, False, 3)
     assert gemm.c_dtype == f32 and isinstance(launch, Launch)  # halves are rounded once, behind the bias
+
+
+@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+def test_what_the_library_has_not_follows_it_in_place() -> None:
+    gemm, launch = _run("cuda", 70, 32, 64, activation="tanh")
+    assert isinstance(gemm, Gemm) and gemm.bias is not None and not gemm.relu
+    assert isinstance(launch, Launch) and isinstance(launch.kernel, TreeKernel) and launch.kernel.rank == 0
+    assert list(launch.reads) == list(launch.writes) == [gemm.c]
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rlx.backends.gpu import decls
@@ -181,22 +182,24 @@ def _integers(ctx: Lowering, node: Node, stored: DType) -> None:
 def _library(
     ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand, label: str
 ) -> None:
-    """Gemm steps with the epilogue inside, where the library has a way; else it follows them.
+    """Gemm steps with bias and relu inside, where the library has a way; what it has not follows them, in place.
 
-    Halves with an epilogue behind them go through f32 workspace, so that the result is rounded once.
+    Halves with something behind them go through f32 workspace, so that the result is rounded once.
     """
-    steps = _gemms(ctx, p, a, b, c, label)
-    bias = _added_inside(ctx, p, a, b, end, c)
-    if bias is not None:
-        relu = end.activation == "relu"
-        inside = [replace(step, bias=bias, stride_bias=end.step, relu=relu) for step in steps]
-        if all(map(ctx.adds_bias, inside)):
-            steps, end = inside, Epilogue()
-    made = c
-    if not end.plain:
+    made, steps = c, _gemms(ctx, p, a, b, c, label)
+    whole = end.activation in (None, "relu")
+    inside = _with_bias(ctx, p, a, b, end, c, steps) if whole else None
+    if inside is not None:
+        steps, end = inside, Epilogue()
+    elif not end.plain:
         wide = f32 if a.dtype.is_half else c.dtype
-        made = Operand(ctx.scratch(p.count * p.m * p.n * wide.itemsize), wide)
-        steps = _gemms(ctx, p, a, b, made, label)
+        if wide != c.dtype:
+            made = Operand(ctx.scratch(p.count * p.m * p.n * wide.itemsize), wide)
+            steps = _gemms(ctx, p, a, b, made, label)
+        if not whole:
+            inside = _with_bias(ctx, p, a, b, replace(end, activation=None), made, steps)
+        if inside is not None:
+            steps, end = inside, Epilogue(activation=end.activation)
     for step in steps:
         ctx.emit(step)
     if not end.plain:
@@ -221,15 +224,21 @@ def _gemms(ctx: Lowering, p: Product, a: Operand, b: Operand, made: Operand, lab
     ]  # fmt: skip
 
 
-def _added_inside(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand) -> Ref | None:
-    """The biases, where the library adds them itself: stored as C, in rows and at places of whole sixteen bytes, and
-    followed by what it knows."""
-    if end.bias is None or end.activation not in (None, "relu") or forced().inside is False:
+def _with_bias(
+    ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c: Operand, steps: Sequence[Gemm]
+) -> list[Gemm] | None:
+    """The steps with bias (and relu), where the library adds them itself: the bias stored as C, in rows and at places
+    of whole sixteen bytes."""
+    if end.bias is None or forced().inside is False:
         return None
     rows = (*p.pitches, p.n, end.step)
     even = all(n * o.dtype.itemsize % 16 == 0 for n, o in zip(rows, (a, b, c, c), strict=True))
     if ctx.storage(end.bias) != c.dtype or c.dtype.name == "f64" or not even:
         return None
-    found, _, _ = biases(ctx, end, p.count, c.dtype)
-    assert found is not None
-    return found if all(ref.offset % 16 == 0 for ref in (a.ref, b.ref, c.ref, found)) else None
+    bias, _, _ = biases(ctx, end, p.count, c.dtype)
+    assert bias is not None
+    if any(ref.offset % 16 for ref in (a.ref, b.ref, c.ref, bias)):
+        return None
+    relu = end.activation == "relu"
+    inside = [replace(step, bias=bias, stride_bias=end.step, relu=relu) for step in steps]
+    return inside if all(map(ctx.adds_bias, inside)) else None
