@@ -8,11 +8,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from rlx.driver.closing import Closing
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, ModelFormatError, ShapeError
 from rlx.formats.huggingface import ModelFolder, Pooling
@@ -34,11 +35,11 @@ class Tokenizes(Protocol):
     def ids(self, texts: Sequence[str]) -> list[TokenIds]: ...
 
 
-class SentenceEncoder:
+class SentenceEncoder(Closing):
     """A BERT sentence encoder on one device. `encode` is the whole of it; `load` makes one from a folder.
 
     Sizes are padded up to a few lengths and batch sizes; each is compiled when first needed, and all share `weights`.
-    Any thread may call `encode`.
+    Any thread may call `encode`. A `with` block closes it.
     """
 
     def __init__(
@@ -160,12 +161,6 @@ class SentenceEncoder:
                 exe.close()
             self._compiled.clear()
             self.weights.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def load(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
+from rlx.driver.closing import Closing
 from rlx.driver.planner import plan as make_plan
 from rlx.driver.progress import report
 from rlx.dtypes import DType, DTypeLike
@@ -35,11 +35,11 @@ class CompileOptions:
     build: BuildOptions
 
 
-class CompiledGraph:
+class CompiledGraph(Closing):
     """A graph ready to run on one device, made by `Session.compile`.
 
     Any thread may call `run`; calls take turns. `clone()` gives a twin with its own memory for parallel use. Weights
-    are in `weights`, shared with other executables that were given the same store.
+    are in `weights`, shared with other executables that were given the same store. A `with` block closes it.
     """
 
     def __init__(
@@ -140,14 +140,6 @@ class CompiledGraph:
             if self._program is not None:
                 self._program.close()
                 self._program = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- looking inside
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rlx.driver.closing import Closing
 from rlx.errors import DTypeError, ShapeError, UnsupportedOp
 from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY, Attrs, Node, Op, Tensor, TensorType, register
 from rlx.ir.graph import as_tensors, graph_of
@@ -15,8 +16,9 @@ FAMILY = "custom"
 Arguments = Callable[[Sequence[TensorType], Attrs], Sequence[int | float]]
 
 
-class CustomOp:
-    """What `custom_op` returns: call it with tensors and keyword attributes, as any op. `close` forgets the op."""
+class CustomOp(Closing):
+    """What `custom_op` returns: call it with tensors and keyword attributes, as any op. `close`, or the end of a `with`
+    block, forgets the op."""
 
     def __init__(self, op: Op) -> None:
         self.op = op

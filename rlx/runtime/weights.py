@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver import Buffer, Device, Slot, align
+from rlx.driver.closing import Closing
 from rlx.driver.half import HalfRegion
 from rlx.driver.region import Region
 from rlx.dtypes import DType, DTypeLike, as_dtype
@@ -16,11 +17,12 @@ from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import TensorType
 
 
-class Weights:
+class Weights(Closing):
     """The weights of a model on one device, by name. Give the same object to several `compile` calls to share them.
 
     A weight declared f32 may be kept in f16 or bf16; `version` grows whenever a weight moves or changes dtype, and
-    every executable bound to the store records itself anew before its next run.
+    every executable bound to the store records itself anew before its next run. A `with` block closes the store:
+    write it around the blocks of the executables.
     """
 
     def __init__(self, device: Device) -> None:
@@ -117,14 +119,15 @@ class Weights:
         return dict([*self.full.segments(), *self.half.region.segments()])
 
     def close(self) -> None:
-        """Hands the memory back; executables bound to it must be closed before."""
+        """Hands the memory back; executables bound to it must be closed before. Idempotent."""
         self.full.close()
         self.half.close()
         self._where.clear()
 
 
-class State:
-    """The state of a program on one device, by name: zero at first, replaced by each run's updates."""
+class State(Closing):
+    """The state of a program on one device, by name: zero at first, replaced by each run's updates. A `with` block
+    closes the store: write it around the blocks of the executables."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -167,6 +170,7 @@ class State:
                 theirs[b.segment].copy_from(mine[a.segment], a.offset, b.offset, a.nbytes)
 
     def close(self) -> None:
+        """Hands the memory back; executables bound to it must be closed before. Idempotent."""
         self.region.close()
 
 

@@ -44,11 +44,10 @@ def test_bound_when_compiled(device: str) -> None:
         for bound in ({"batch": 2, "sequence": 3}, {"batch": np.int64(2), "sequence": 3}):
             with loaded.compile(dims=bound, device=device).graph as graph:
                 assert graph.graph.inputs["ids"].shape == (2, 3)
-        program = loaded.compile({"ids": (2, 7)}, dims={"batch": 2}, device=device)
-        assert program.run(feeds(2, 7))["z"].shape == (2, 7)
-        with pytest.raises(ShapeError):
-            program.run(feeds(3, 7))
-        program.close()
+        with loaded.compile({"ids": (2, 7)}, dims={"batch": 2}, device=device) as program:
+            assert program.run(feeds(2, 7))["z"].shape == (2, 7)
+            with pytest.raises(ShapeError):
+                program.run(feeds(3, 7))
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,10 @@ def test_gradient_of_a_custom_op(example):
 
 @pytest.fixture
 def divmod_op() -> Iterator[CustomOp]:
-    op = rlx.custom_op(
+    with rlx.custom_op(
         "my_divmod", lambda a, b: np.divmod(a, b), infer=lambda types, attrs: (types[0], types[0])
-    )
-    yield op
-    op.close()
+    ) as op:
+        yield op
 
 
 def test_numpy_alone_is_a_reported_host_step_on_a_gpu(session, divmod_op):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.driver.closing import Closing
 from rlx.driver.control import step_budget
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ShapeError
@@ -37,8 +38,9 @@ class Built:
     builder: GraphBuilder
 
 
-class Program:
-    """A model compiled for given input shapes on one device. `run` takes arrays of these shapes."""
+class Program(Closing):
+    """A model compiled for given input shapes on one device. `run` takes arrays of these shapes. A `with` block closes
+    it."""
 
     def __init__(
         self,
