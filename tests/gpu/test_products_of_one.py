@@ -13,6 +13,7 @@ from rlx.backends.gpu.executable import lower_graph
 from rlx.backends.gpu.lowering import ARGS, SCRATCH, AddsBias, adds_any_bias
 from rlx.backends.gpu.product_choice import forcing
 from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, Step, TreeKernel
+from rlx.backends.gpu.tree import ends_short
 from rlx.driver import DeviceInfo, Limits, Slot, plan
 from rlx.dtypes import as_dtype, f32
 from rlx.ir import Graph
@@ -150,6 +151,7 @@ def test_a_kernel_adds_the_biases_that_the_library_has_no_way_to_add(
     assert asked == [inside] and asked[0].relu == (activation == "relu")
     assert isinstance(gemm, Gemm) and (gemm.bias, gemm.relu, gemm.batch) == (None, False, 3)
     assert gemm.c_dtype == f32 and isinstance(launch, Launch)  # halves are rounded once, behind the bias
+    assert isinstance(launch.kernel, TreeKernel) and ends_short(launch.kernel) == (kind == np.float16)
 
 
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")

@@ -272,4 +272,5 @@ def add_up(
     if end.bias is not None and kind is not None:
         inputs.append(View(ctx.ref(end.bias), kind, (end.step, 0, 1)))
     tree = epilogue_tree(planes[0].dtype, kind, end.activation, c.dtype, scales)
-    launch_tree(ctx, [tree], shape, inputs, [View(c.ref, c.dtype, contiguous(shape))])
+    outputs = [View(c.ref, c.dtype, contiguous(shape))]
+    launch_tree(ctx, [tree], shape, inputs, outputs, short=c.dtype.is_half)

@@ -68,6 +68,8 @@ class TreeKernel:
     A `packed` kernel works on packs of four neighbours along the innermost dimension: n and that dimension count packs,
     and so do the indices and strides of strided operands; those of repeated operands count elements, those of
     doubled ones pairs. Every address is aligned to a pack or pair (16 bytes at most).
+
+    `short`: what is read in f32 is on its way into 16 bits here, and no result shows more.
     """
 
     trees: tuple[Expr, ...]
@@ -75,6 +77,7 @@ class TreeKernel:
     outputs: tuple[TreeOperand, ...]
     rank: int  # 0 when nothing is strided
     packed: bool = False
+    short: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,16 +77,17 @@ def collapse(shape: Sequence[int], views: Sequence[View]) -> tuple[tuple[int, ..
 
 
 def launch_tree(
-    ctx: Lowering, trees: Sequence[Expr], shape: Sequence[int], inputs: Sequence[View], outputs: Sequence[View]
-) -> None:
+    ctx: Lowering, trees: Sequence[Expr], shape: Sequence[int], inputs: Sequence[View], outputs: Sequence[View],
+    short: bool = False,
+) -> None:  # fmt: skip
     """Evaluates trees for every element of `shape`. Nothing for no elements; several launches where 31 bits are too
-    few to count the elements."""
+    few to count the elements. `short`: see TreeKernel."""
     if 0 in shape:
         return
     dims, views = collapse(shape, [*inputs, *outputs])
     low_high = [v.span(dims) for v in views]
     if math.prod(dims) >= MAX_INDEX or any(high - low >= MAX_INDEX for low, high in low_high):
-        _halves(ctx, trees, dims, views, len(inputs))
+        _halves(ctx, trees, dims, views, len(inputs), short)
         return
     n = math.prod(dims)
     flat = contiguous(dims)
@@ -94,7 +95,7 @@ def launch_tree(
     packs = ctx.kind != "software" and not heavy(trees)
     packed = packs and _packs(dims, flat, views, scalar)
     if packs and not packed and _doubles(dims, flat, views, scalar, len(inputs)):
-        _launch_doubled(ctx, trees, dims, views, len(inputs))
+        _launch_doubled(ctx, trees, dims, views, len(inputs), short)
         return
     operands, block = [], [*dims[:-1], dims[-1] // PACK] if packed else list(dims)
     for v, (low, _), constant in zip(views, low_high, scalar, strict=True):
@@ -110,7 +111,7 @@ def launch_tree(
     strided = len(block) > len(dims)
     n_in = len(inputs)
     rank = len(dims) if strided else 0
-    kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), rank, packed)
+    kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), rank, packed, short)
     count = n // PACK if packed else n
     each = 1 if packed or n <= _SPREAD else lanes(kernel)
     refs = [v.ref(dims) for v in views]
@@ -160,7 +161,7 @@ def _doubles(
 
 
 def _launch_doubled(
-    ctx: Lowering, trees: Sequence[Expr], dims: tuple[int, ...], views: Sequence[View], n_in: int
+    ctx: Lowering, trees: Sequence[Expr], dims: tuple[int, ...], views: Sequence[View], n_in: int, short: bool
 ) -> None:
     """One thread a pack: the two innermost dimensions are one."""
     shape = (*dims[:-2], dims[-2] * 2 // PACK)
@@ -178,16 +179,16 @@ def _launch_doubled(
             access: Access = "strided" if unit == PACK else "repeated" if unit == 1 else "doubled"
             operands.append(TreeOperand(v.storage, access))
             block += [(v.start - low) // unit, *(s // unit for s in v.strides[:-2]), int(unit > 1)]
-    kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), len(shape), True)
+    kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), len(shape), True, short)
     refs = [v.ref(dims) for v in views]
     count = math.prod(shape)
     ctx.launch(kernel, ctx.groups(math.ceil(count / _THREADS)), [ctx.block(block), *refs, count])
 
 
 def _halves(
-    ctx: Lowering, trees: Sequence[Expr], dims: tuple[int, ...], views: Sequence[View], n_in: int
+    ctx: Lowering, trees: Sequence[Expr], dims: tuple[int, ...], views: Sequence[View], n_in: int, short: bool
 ) -> None:
     first = dims[0] // 2
     for start, n in ((0, first), (first, dims[0] - first)):
         moved = [replace(v, start=v.start + start * v.strides[0]) for v in views]
-        launch_tree(ctx, trees, (n, *dims[1:]), moved[:n_in], moved[n_in:])
+        launch_tree(ctx, trees, (n, *dims[1:]), moved[:n_in], moved[n_in:], short)

@@ -142,8 +142,10 @@ def lanes(kernel: TreeKernel) -> int:
 
 
 def ends_short(kernel: TreeKernel) -> bool:
-    """Whether every float that is read or stored has 16 bits, so that no result shows more."""
-    floats = [o.storage for o in (*kernel.inputs, *kernel.outputs) if o.storage.is_float]
+    """Whether every float that is read or stored has 16 bits, so that no result shows more; `kernel.short` says so of
+    what is read."""
+    given = () if kernel.short else kernel.inputs
+    floats = [o.storage for o in (*given, *kernel.outputs) if o.storage.is_float]
     return bool(floats) and all(s.is_half for s in floats) and any(o.storage.is_half for o in kernel.outputs)
 
 
