@@ -90,6 +90,7 @@ def _checker(
 
 def _check_built(built: Any, name: str, show: Show) -> Checked:
     from rlx.conformance.compare import check_nodes
+    from rlx.formats.onnx.program import MAX_STEPS
     from rlx.runtime import Session, Weights
 
     session = Session(name)
@@ -98,7 +99,7 @@ def _check_built(built: Any, name: str, show: Show) -> Checked:
         session.compile(built.graph, weights=weights, planner="bump") as exe,
     ):
         exe.set_params(built.weights)
-        found = check_nodes(exe, built.feeds, built.weights, show)
+        found = check_nodes(exe, built.feeds, built.weights, show, MAX_STEPS)
         return session.info, found, len(exe.report().host_nodes)
 
 

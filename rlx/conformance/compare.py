@@ -14,6 +14,7 @@ from rlx.driver.progress import report
 from rlx.dtypes import DType, f16
 from rlx.ir import Tensor
 from rlx.ir.expr import linearize
+from rlx.ops.steps import step_budget
 from rlx.passes.trees import node_trees
 from rlx.runtime import CompiledGraph
 
@@ -106,13 +107,26 @@ def check_nodes(
     inputs: Mapping[str, Array],
     weights: Mapping[str, Array],
     on_node: Callable[[NodeDistance], None] | None = None,
+    max_steps: int | None = None,
 ) -> list[NodeDistance]:
     """Runs a graph compiled with `planner="bump"` and compares every tensor with the float64 reference of the very
     graph that ran, in order. `weights` are the host's own, so that a device that garbles them does not go unseen;
     weights kept in half precision are rounded for the reference too. Where a result that jumps counts as right though
     it is not the reference's, the reference goes on from it. What depends on a result that was rounded to 16 bits is
-    held to what these allow."""
-    compiled.run(inputs)
+    held to what these allow. `max_steps` is what the loops of the run, and of the reference, may make together.
+
+    Raises: StepLimitExceeded.
+    """
+    with step_budget(max_steps):
+        compiled.run(inputs)
+    with step_budget(max_steps):  # the reference interprets loops, which takes far longer than they take in the run
+        return _compared(compiled, inputs, weights, on_node, max_steps)
+
+
+def _compared(
+    compiled: CompiledGraph, inputs: Mapping[str, Array], weights: Mapping[str, Array],
+    on_node: Callable[[NodeDistance], None] | None, max_steps: int | None,
+) -> list[NodeDistance]:  # fmt: skip
     program, feeds = compiled.program, {**weights, **inputs}
     last = {t.id: at for at, node in enumerate(program.nodes) for t in node.inputs}
     values: dict[int, Array] = {}
@@ -130,7 +144,8 @@ def check_nodes(
                 rounded.add(tensor.id)
             got = compiled.value(tensor)
             limits = node_limits(f16 if coarse and tensor.dtype.is_float else tensor.dtype)
-            found.append(_judge(compiled, values, tensor, got, limits))
+            with step_budget(max_steps):
+                found.append(_judge(compiled, values, tensor, got, limits))
             if found[-1].ok and found[-1].own is not None:
                 values[tensor.id] = _wide(got)
             if on_node is not None:

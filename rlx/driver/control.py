@@ -3,8 +3,6 @@ the program around them; this is the same for every device."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,32 +13,10 @@ import numpy as np
 from rlx.driver.arena import DeviceArena
 from rlx.driver.device import Buffer
 from rlx.driver.memory import OUTER, BodyPlan, MemoryPlan, Slot
-from rlx.errors import StepLimitExceeded
 from rlx.ir import Node, Tensor
 from rlx.ops.control_records import step_limit
-
-_THREAD = threading.local()  # .left: the steps that loops on this thread may still make, where there is a budget
-
-
-@contextlib.contextmanager
-def step_budget(steps: int) -> Iterator[None]:
-    """Inside, loops on this thread make so many steps together, those of loops in loops counted one by one; the next
-    one raises StepLimitExceeded."""
-    before = getattr(_THREAD, "left", None)
-    _THREAD.left = steps
-    try:
-        yield
-    finally:
-        _THREAD.left = before
-
-
-def _spend(name: str, steps: int) -> None:
-    left = getattr(_THREAD, "left", None)
-    if left is None:
-        return
-    if steps > left:
-        raise StepLimitExceeded(f"{name}: the loops of this run make more steps together than it may make")
-    _THREAD.left = left - steps
+from rlx.ops.steps import spend
+from rlx.ops.steps import step_budget as step_budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +162,7 @@ class ControlRun:
             while again:
                 if steps == limit:
                     raise step_limit(name, limit)
-                _spend(name, 1)
+                spend(name, 1)
                 launch()
                 wait()
                 again = going()
@@ -211,12 +187,12 @@ class ControlRun:
 
         def at_once() -> None:
             assert whole is not None
-            _spend(name, length)
+            spend(name, length)
             whole.launch()
             whole.wait()
 
         def by_steps() -> None:
-            _spend(name, length)
+            spend(name, length)
             for i in order:
                 for copy in before:
                     copy(i)

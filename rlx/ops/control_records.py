@@ -16,6 +16,7 @@ from rlx.ops.base import want_inputs
 from rlx.ops.control import same_type
 from rlx.ops.interpret import run_body
 from rlx.ops.numeric import Array
+from rlx.ops.steps import spend
 
 FAMILY = "control"
 _BOOL = TensorType((), bool_)
@@ -103,6 +104,7 @@ def _while(
     while again:
         if steps == max_steps:
             raise step_limit("while_loop", max_steps)
+        spend("while_loop", 1)
         made = run_body(body, (*carry, *captured), wide)
         again, carry, steps = bool(made[0]), made[1:], steps + 1
     return tuple(carry)
@@ -122,6 +124,7 @@ def _scan(
     wide = _upcast(given, body) if upcast is None else upcast
     carry, xs, captured = list(given[:carries]), given[carries:count], given[count:]
     kept: list[list[Array]] = [[] for _ in range(len(body.outputs) - carries)]
+    spend("scan", length)
     for i in reversed(range(length)) if reverse else range(length):
         made = run_body(body, (*carry, *(x[i] for x in xs), *captured), wide)
         carry = made[:carries]

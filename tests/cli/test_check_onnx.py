@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
+from rlx.formats.onnx import program
 from tests.cli.conftest import Rlx
 from tests.cli.test_check import one_nan, plant, rows, scale
-from tests.onnx.models import I64, model, node
+from tests.onnx.models import I64, info, model, node
 
 
 def save(folder: Path, proto: onnx.ModelProto) -> Path:
@@ -102,6 +103,25 @@ def test_integers_that_round_the_other_way_are_right(rlx: Rlx, tmp_path: Path, d
     np.save(tmp_path / "x.npy", x)
     ran = rlx("check", file, "--device", device, "--input", f"x={tmp_path / 'x.npy'}")
     assert ran.status == 0, ran.out
+
+
+@pytest.mark.parametrize(("limit", "status"), [(100, 2), (500, 2), (2000, 1)])
+def test_loops_are_limited_in_the_run_and_in_the_reference(
+    rlx: Rlx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, status: int
+) -> None:
+    """Doubling one until it is infinite takes 128 steps in f32, 1,024 in the reference's float64."""
+    monkeypatch.setattr(program, "MAX_STEPS", limit)
+    boolean = onnx.TensorProto.BOOL
+    inner = onnx.helper.make_graph(
+        [node("Add", "v v", "v2"), node("IsInf", "v2", "end"), node("Not", "end", "on")], "body",
+        [info("i", [], I64), info("go", [], boolean), info("v", [])], [info("on", [], boolean), info("v2", [])],
+    )  # fmt: skip
+    loop = node("Loop", "_ true x", "y", body=inner)
+    file = save(tmp_path, model([loop], {"x": []}, {"y": []}, {"true": np.array(True)}))
+    np.save(tmp_path / "x.npy", np.float32(1))
+    ran = rlx("check", file, "--device", "cpu", "--input", f"x={tmp_path / 'x.npy'}")
+    assert ran.status == status
+    assert (f"more than {limit} steps together" in ran.err) == (status == 2)
 
 
 def test_a_model_of_constants_has_nothing_to_compare(rlx: Rlx, tmp_path: Path) -> None:

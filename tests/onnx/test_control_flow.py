@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 import rlx
 from rlx.errors import ModelFormatError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.onnx import control, program
+from rlx.formats.onnx import model as onnx_model
 from rlx.formats.onnx.patterns import put_together
 from tests.onnx.models import I64, info, model, node
 
@@ -301,6 +302,24 @@ def test_all_loops_of_a_run_are_limited_together(monkeypatch: pytest.MonkeyPatch
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1e9), "top"))
     with rlx.onnx.load(proto) as loaded, pytest.raises(StepLimitExceeded, match="together"):
         loaded.run({"v0": X}, device="cpu")
+
+
+def test_loops_worked_out_while_compiling_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shape depends on a loop that only its condition ends, and which knows all that it reads."""
+    nodes = [node("Add", "v one", "v2"), node("Less", "v2 top", "o"), node("Squeeze", "o", "on")]
+    inner = body(nodes, [info("i", [], I64), info("go", [], BOOL), info("v", [1], I64)],
+                 [info("on", [], BOOL), info("v2", [1], I64)])  # fmt: skip
+    weights = {"one": np.array([1]), "top": np.array([40]), "true": np.array(True)}
+    nodes = [node("Loop", "_ true one", "n", body=inner), node("Expand", "x n", "y")]
+    proto = model(nodes, {"x": [1]}, {"y": None}, weights)
+    with rlx.onnx.load(proto) as loaded:
+        assert loaded.run({"x": X[0, :1]}, device="cpu")["y"].shape == (40,)
+    monkeypatch.setattr(onnx_model, "MAX_INTERPRETED", 38)
+    with (
+        rlx.onnx.load(proto) as loaded,
+        pytest.raises(StepLimitExceeded, match=r"node number 1 \(Expand\).* more than 38 steps together"),
+    ):
+        loaded.run({"x": X[0, :1]}, device="cpu")
 
 
 def test_counted_loops_in_loops_are_limited_together() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 from rlx.driver.progress import report
-from rlx.errors import ModelFormatError, RlxError, UnsupportedOp
+from rlx.errors import ModelFormatError, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.call import Call, Held, Known, Result, Value, WriteOut, constant
 from rlx.formats.onnx.control import CONTROL, build_control
@@ -119,6 +119,8 @@ class GraphBuilder:
                 self._node(node, where, scope, imports, attributes, depth)
             except (ModelFormatError, UnsupportedOp):
                 raise
+            except StepLimitExceeded as error:
+                raise StepLimitExceeded(f"{where}: {error}") from error
             except RlxError as error:
                 raise ModelFormatError(f"{where}: {error}") from error
             _label(made[start:], label_of(node, depth))

@@ -32,9 +32,12 @@ from rlx.formats.onnx.shared import share_weights
 from rlx.formats.onnx.tensors import to_array
 from rlx.formats.onnx.words import Words
 from rlx.ir import Graph
+from rlx.ops.steps import step_budget
 from rlx.runtime import Session, Weights
 
 CACHE = 16  # compiled graphs that a model keeps, the least recently used goes first
+# Steps of loops that are interpreted while building, since a shape depends on what they give; models are untrusted.
+MAX_INTERPRETED = 1 << 14
 
 
 class Model:
@@ -291,7 +294,8 @@ class Model:
         self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array]
     ) -> tuple[Graph, dict[str, Array], GraphBuilder]:
         """The graph that is compiled, its large constants as parameters, and their values."""
-        graph, builder = self.build(arrays, fixed, nests)
+        with step_budget(MAX_INTERPRETED):
+            graph, builder = self.build(arrays, fixed, nests)
         report("optimizing")
         return *share_weights(put_together(graph)), builder
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from rlx.driver.closing import Closing
-from rlx.driver.control import step_budget
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ShapeError
 from rlx.formats.files import shown
@@ -19,6 +18,7 @@ from rlx.formats.onnx.elements import STRING, Array
 from rlx.formats.onnx.nests import Nest, arrays_in, assembled, flattened
 from rlx.formats.onnx.words import Words, as_array
 from rlx.ir import Graph
+from rlx.ops.steps import step_budget
 from rlx.runtime import CompiledGraph
 from rlx.runtime.report import Report
 
