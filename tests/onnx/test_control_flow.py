@@ -11,9 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import rlx
-from rlx.errors import ModelFormatError, StepLimitExceeded, UnsupportedOp
-from rlx.formats.onnx import control, program
-from rlx.formats.onnx import model as onnx_model
+from rlx.errors import ModelFormatError
 from rlx.formats.onnx.patterns import put_together
 from tests.onnx.models import I64, info, model, node
 
@@ -284,51 +282,6 @@ def test_an_if_in_a_loop_in_a_scan(device: str) -> None:
 
     (program,), found = run(proto, device, wanted, *feeds)
     assert found == CONTROL and program.fixed == ()
-
-
-def test_an_endless_loop_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "ENDLESS", 50)
-    nodes = [node("ReduceSum", "v", "s", keepdims=0), node("Less", "s top", "on"), node("Abs", "v", "v2")]
-    proto = loop(nodes, ["v"], limit="_")
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1e9), "top"))
-    with rlx.onnx.load(proto) as loaded, pytest.raises(StepLimitExceeded, match="50 steps"):
-        loaded.run({"v0": X}, device="cpu")
-
-
-def test_all_loops_of_a_run_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "MAX_STEPS", 50)
-    nodes = [node("ReduceSum", "v", "s", keepdims=0), node("Less", "s top", "on"), node("Abs", "v", "v2")]
-    proto = loop(nodes, ["v"], limit="_")
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1e9), "top"))
-    with rlx.onnx.load(proto) as loaded, pytest.raises(StepLimitExceeded, match="together"):
-        loaded.run({"v0": X}, device="cpu")
-
-
-def test_loops_worked_out_while_compiling_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shape depends on a loop that only its condition ends, and which knows all that it reads."""
-    nodes = [node("Add", "v one", "v2"), node("Less", "v2 top", "o"), node("Squeeze", "o", "on")]
-    inner = body(nodes, [info("i", [], I64), info("go", [], BOOL), info("v", [1], I64)],
-                 [info("on", [], BOOL), info("v2", [1], I64)])  # fmt: skip
-    weights = {"one": np.array([1]), "top": np.array([40]), "true": np.array(True)}
-    nodes = [node("Loop", "_ true one", "n", body=inner), node("Expand", "x n", "y")]
-    proto = model(nodes, {"x": [1]}, {"y": None}, weights)
-    with rlx.onnx.load(proto) as loaded:
-        assert loaded.run({"x": X[0, :1]}, device="cpu")["y"].shape == (40,)
-    monkeypatch.setattr(onnx_model, "MAX_INTERPRETED", 38)
-    with (
-        rlx.onnx.load(proto) as loaded,
-        pytest.raises(StepLimitExceeded, match=r"node number 1 \(Expand\).* more than 38 steps together"),
-    ):
-        loaded.run({"x": X[0, :1]}, device="cpu")
-
-
-def test_counted_loops_in_loops_are_limited_together() -> None:
-    inner = body([GOES_ON, node("Sin", "u", "u2")], [info("j", [], I64), info("go", [], BOOL), info("u", [3, 4])],
-                 [info("on", [], BOOL), info("u2", [3, 4])])  # fmt: skip
-    proto = loop([node("Identity", "go", "on"), node("Loop", "m true v", "v2", body=inner)], ["v"])
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1 << 12), "m"))
-    with rlx.onnx.load(proto) as loaded, pytest.raises(UnsupportedOp, match=r"runs 16,7\d\d,\d\d\d steps"):
-        loaded.run({"v0": X}, device="cpu")
 
 
 def test_weights_of_a_body_are_shared_by_the_programs() -> None:
