@@ -12,6 +12,7 @@ layout(constant_id = 2) const uint C2 = 0u;
 layout(constant_id = 3) const uint C3 = 0u;
 layout(constant_id = 4) const uint C4 = 0u;
 #include "body.glsl"
+#include "rounding.glsl"
 #include "prims.h"
 #include "bodies/row_norm.h"
 

@@ -10,6 +10,7 @@ layout(constant_id = 0) const uint C0 = 32u;
 layout(constant_id = 1) const uint C1 = 1u;
 layout(constant_id = 2) const uint C2 = 0u;
 #include "body.glsl"
+#include "rounding.glsl"
 #include "prims.h"
 #include "bodies/softmax.h"
 

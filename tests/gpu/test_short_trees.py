@@ -45,6 +45,14 @@ def every(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.append(x[kept], np.array(np.nan, dtype))
 
 
+def between() -> npt.NDArray[np.float32]:
+    """f32 values of every size, which no 16 bits hold: sums of a product come so."""
+    bits = np.random.default_rng(0).integers(0, 1 << 32, 1 << 19, np.uint32)
+    x = bits.view(np.float32)
+    near = np.random.default_rng(1).uniform(-20, 20, 1 << 19).astype(np.float32)
+    return np.concatenate([x[np.isfinite(x) & (np.abs(x) >= 2.0**-126)], near])
+
+
 @pytest.mark.parametrize("exact", [True, False], ids=["cuda", "glsl"])
 @pytest.mark.parametrize("name", sorted(ORACLES))
 def test_short_functions_are_good_to_a_hundred_thousandth(
@@ -53,7 +61,7 @@ def test_short_functions_are_good_to_a_hundred_thousandth(
     if shutil.which("g++") is None and shutil.which("clang++") is None:
         pytest.skip("no C++ compiler")
     prims = build(repo, tmp_path, exact=exact)
-    x = np.concatenate([every(d).astype(np.float32) for d in HALVES])
+    x = np.concatenate([*(every(d).astype(np.float32) for d in HALVES), between()])
     with np.errstate(all="ignore"):
         want = ORACLES[name](x.astype(np.float64))
         got = prims(f"{name}_h", x).astype(np.float64)
@@ -155,3 +163,27 @@ def test_a_bf16_times_a_power_of_two_is_not_rounded_again() -> None:
         return sum(isinstance(v, Call) and v.name == "p_round_bf16" for v in program(kernel(tree, bf16)).values)
 
     assert [roundings(f) - roundings(3.0) for f in (2.0, -1.0, 0.5, 3.0)] == [-1, -1, 0, 0]
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("factor", [1.0, 1.5, 1.01171875, 1.2345678, 0.0123456, 3.0e-5, 2.0**-120, 2.0**125])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_eight_at_a_time_are_rounded_to_nearest_even(dtype: np.dtype[Any], factor: float) -> None:
+    """Every value times a factor, rounded in the tree and by the store: ties, carries, subnormals, overflow."""
+    storage = f16 if dtype == np.float16 else bf16
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    once = expr.cast(expr.cast(expr.arg(0, storage), f32) * factor, storage)
+    twice = expr.cast(expr.cast(once, f32) * 1.25, storage)
+    y = [np.zeros(x.shape, dtype) for _ in range(2)]
+    flat = TreeOperand(storage, "flat")
+    made = TreeKernel((once, twice), (flat,), (flat, flat), 0)
+    assert lanes(made) == 8
+    host().run(emit_spirv(made, frozenset(), packs=True), (3, 1, 1), [x, *y, x.size])
+    with np.errstate(all="ignore"):
+        first = (x.astype(np.float32) * np.float32(factor)).astype(dtype)
+        second = (first.astype(np.float32) * np.float32(1.25)).astype(dtype)
+    for got, want in zip(y, (first, second), strict=True):
+        wide = want.astype(np.float32)
+        nan = np.isnan(wide)
+        np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), nan)
+        np.testing.assert_array_equal(got.view(np.uint16)[~nan], want.view(np.uint16)[~nan])

@@ -3,15 +3,15 @@
 #ifdef RLX_GLSL
 #define WORDS1(p, i) ptr_u32(uvec2(p)).at[i]
 #define WORDS4(p, i) ptr_uvec4(uvec2(p)).at[i]
-#define UVEC4(a, b, c, d) uvec4(a, b, c, d)
-#define PAIR_f16(x, y) (p_f16_bits(x) | p_f16_bits(y) << 16)
+#define EIGHT(T, a, b) words_##T(a, b)
 #else
 #define WORDS1(p, i) ((const uint*)(p))[i]
 #define WORDS4(p, i) ((uvec4*)(p))[i]
-#define UVEC4(a, b, c, d) make_uint4(a, b, c, d)
 #define PAIR_f16(x, y) (f16_bits(x) | f16_bits(y) << 16)
-#endif
 #define PAIR_bf16(x, y) p_brain_pair(x, y)
+#define EIGHT(T, a, b) \
+    make_uint4(PAIR_##T(a.x, a.y), PAIR_##T(a.z, a.w), PAIR_##T(b.x, b.y), PAIR_##T(b.z, b.w))
+#endif
 #define LOW_f16(w) p_f16_value((w) & 0xffffu)
 #define HIGH_f16(w) p_f16_value((w) >> 16)
 #define LOW_bf16(w) RLX_FLOAT((w) << 16)
@@ -32,7 +32,7 @@ RLX_FN void store8_f32(PTR(f32) p, const uint i, const vec4 a, const vec4 b) {
         b = VEC4(LOW_##T(u.z), HIGH_##T(u.z), LOW_##T(u.w), HIGH_##T(u.w));                               \
     }                                                                                                     \
     RLX_FN void store8_##T(PTR(T) p, const uint i, const vec4 a, const vec4 b) {                          \
-        WORDS4(p, i) = UVEC4(PAIR_##T(a.x, a.y), PAIR_##T(a.z, a.w), PAIR_##T(b.x, b.y), PAIR_##T(b.z, b.w)); \
+        WORDS4(p, i) = EIGHT(T, a, b);                                                                    \
     }
 RLX_EIGHTS(f16)
 RLX_EIGHTS(bf16)

@@ -6,25 +6,24 @@ RLX_GET2(get_weights, get_weight, W)
 #define CENTRED (UINT(C3) == 0u)
 #define HAS_BETA (UINT(C4) == 1u)
 
-// Sum of (v - mean)^2 over the elements of quad j that lie in the row.
-RLX_FN float squares(const vec4 v, const uint j, const uint n, const float mean) {
-    const float a = v.x - mean, b = v.y - mean, c = v.z - mean, d = v.w - mean;
-    if (ALIGNED) return place(j, 0u) < n ? (a * a + b * b) + (c * c + d * d) : 0.0f;
-    float s = 0.0f;
-    if (place(j, 0u) < n) s += a * a;
-    if (place(j, 1u) < n) s += b * b;
-    if (place(j, 2u) < n) s += c * c;
-    if (place(j, 3u) < n) s += d * d;
+RLX_FN vec4 less(const vec4 v, const float mean) { return VEC4(v.x - mean, v.y - mean, v.z - mean, v.w - mean); }
+
+// Sum of the squares of the elements of quad j that lie in the row.
+RLX_FN float squares(const vec4 v, const uint j, const uint n) {
+    float s = FMA(v.x, v.x, v.y * v.y) + FMA(v.z, v.z, v.w * v.w);
+    if (ALIGNED) return place(j, 0u) < n ? s : 0.0f;
+    s = 0.0f;
+    if (place(j, 0u) < n) s = FMA(v.x, v.x, s);
+    if (place(j, 1u) < n) s = FMA(v.y, v.y, s);
+    if (place(j, 2u) < n) s = FMA(v.z, v.z, s);
+    if (place(j, 3u) < n) s = FMA(v.w, v.w, s);
     return s;
 }
 
-RLX_FN vec4 normed(const vec4 v, const vec4 g, const vec4 b, const float mean, const float inverse) {
-    if (!HAS_BETA) {
-        return VEC4((v.x - mean) * inverse * g.x, (v.y - mean) * inverse * g.y, (v.z - mean) * inverse * g.z,
-                    (v.w - mean) * inverse * g.w);
-    }
-    return VEC4((v.x - mean) * inverse * g.x + b.x, (v.y - mean) * inverse * g.y + b.y,
-                (v.z - mean) * inverse * g.z + b.z, (v.w - mean) * inverse * g.w + b.w);
+RLX_FN vec4 normed(const vec4 v, const vec4 g, const vec4 b, const float inverse) {
+    const vec4 u = VEC4(v.x * inverse, v.y * inverse, v.z * inverse, v.w * inverse);
+    if (!HAS_BETA) return VEC4(u.x * g.x, u.y * g.y, u.z * g.z, u.w * g.w);
+    return VEC4(FMA(u.x, g.x, b.x), FMA(u.y, g.y, b.y), FMA(u.z, g.z, b.z), FMA(u.w, g.w, b.w));
 }
 
 RLX_FN void row_norm_body(PTR(T) x, PTR(W) gamma, PTR(W) beta, PTR(T) y, const uint rows, const uint n, const float eps) {
@@ -43,15 +42,16 @@ RLX_FN void row_norm_body(PTR(T) x, PTR(W) gamma, PTR(W) beta, PTR(T) y, const u
         if (CENTRED) {
             UNROLL for (uint j = 0u; j < QUADS; j++) total += sum4(r[j]);
             mean = p_div_f(row_sum(total), count);
+            UNROLL for (uint j = 0u; j < QUADS; j++) r[j] = less(r[j], mean);
         }
         total = 0.0f;
-        UNROLL for (uint j = 0u; j < QUADS; j++) total += squares(r[j], j, len, mean);
+        UNROLL for (uint j = 0u; j < QUADS; j++) total += squares(r[j], j, len);
         const float inverse = p_rsqrt_f(p_div_f(row_sum(total), count) + eps);
         UNROLL for (uint j = 0u; j < QUADS; j += STEP) {
             vec4 g0, g1, b0 = zero, b1 = zero;
             get_weights(gamma, j, len, 0.0f, g0, g1);
             if (HAS_BETA) get_weights(beta, j, len, 0.0f, b0, b1);
-            put2(q, j, len, normed(r[j], g0, b0, mean, inverse), normed(r[j + STEP - 1u], g1, b1, mean, inverse));
+            put2(q, j, len, normed(r[j], g0, b0, inverse), normed(r[j + STEP - 1u], g1, b1, inverse));
         }
     } else {
         if (CENTRED) {
@@ -59,12 +59,13 @@ RLX_FN void row_norm_body(PTR(T) x, PTR(W) gamma, PTR(W) beta, PTR(T) y, const u
             mean = p_div_f(row_sum(total), count);
         }
         total = 0.0f;
-        for (uint j = 0u; j < quads; j++) total += squares(get(p, j, len, 0.0f), j, len, mean);
+        for (uint j = 0u; j < quads; j++) total += squares(less(get(p, j, len, 0.0f), mean), j, len);
         const float inverse = p_rsqrt_f(p_div_f(row_sum(total), count) + eps);
         for (uint j = 0u; j < quads; j++) {
             vec4 b = zero;
             if (HAS_BETA) b = get_weight(beta, j, len, 0.0f);
-            put(q, j, len, normed(get(p, j, len, 0.0f), get_weight(gamma, j, len, 0.0f), b, mean, inverse));
+            const vec4 v = less(get(p, j, len, 0.0f), mean);
+            put(q, j, len, normed(v, get_weight(gamma, j, len, 0.0f), b, inverse));
         }
     }
 }

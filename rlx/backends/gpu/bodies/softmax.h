@@ -1,18 +1,8 @@
 // y = exp(x - max) / sum(exp(x - max)) over rows. A row in registers is read once; a longer one three times.
 #include "rows8.h"
 
-// exp(x) to 2^-17 for x <= 0, what a result of 16 bits asks for: 2^k p(f) for x / ln 2 = k + f. 0 below 2^-126.
-RLX_FN float exp_half(const float x) {
-    const float t = x * 1.442695022e+00f;
-    const float s = t + 12582912.0f;  // 3 * 2^22: the last bits of the sum are k
-    const float f = t - (s - 12582912.0f);
-    float p = 9.582850497e-03f;
-    p = FMA(p, f, 5.590642545e-02f);
-    p = FMA(p, f, 2.402409867e-01f);
-    p = FMA(p, f, 6.931241933e-01f);
-    p = FMA(p, f, 1.0f);
-    return t < -126.0f ? 0.0f : p * RLX_FLOAT((RLX_BITS(s) << 23) + 0x3f800000u);
-}
+// Of results of 16 bits exp is within 2^-16, where a device's own 2^x is (GLSL: 3 + 2 |x| ULP); 0 below 2^-126.
+RLX_FN float exp_half(const float x) { return RLX_FLUSHED_EXP2(x * 1.442695022e+00f); }
 #define EXP_f32(x) p_exp_f(x)
 #define EXP_f16(x) exp_half(x)
 #define EXP_bf16(x) exp_half(x)
