@@ -101,7 +101,7 @@ def lay_out(
             if state is not None and _settles(graph, node, i, t, state, layout, uses):
                 _join(layout, state, t, 0, lifetimes)
                 continue
-            heir = _heir(node, i, t, layout, lifetimes, taken) if inplace else None
+            heir = _heir(node, i, t, layout, taken) if inplace else None
             if heir is not None:
                 taken.add(heir.id)
                 _join(layout, heir, t, 0, lifetimes)
@@ -175,18 +175,12 @@ def _may_view(
     return life.last <= storage.last or node.outputs[0].type.nbytes * 4 >= storage.nbytes
 
 
-def _heir(
-    node: Node, step: int, t: Tensor, layout: Layout, lifetimes: Mapping[int, Lifetime], taken: set[int]
-) -> Tensor | None:
+def _heir(node: Node, step: int, t: Tensor, layout: Layout, taken: set[int]) -> Tensor | None:
     """The input whose bytes output t may take over, or None."""
     for position in node.op.inplace:
         if position < len(node.inputs) and node.inputs[position].id not in taken:
             x = node.inputs[position]
-            if (
-                may_take_over(node, position, t)
-                and _dies_here(layout, x, step, lifetimes)
-                and _alone(layout, node, x)
-            ):
+            if may_take_over(node, position, t) and _dies_here(layout, x, step) and _alone(layout, node, x):
                 return x
     return None
 
@@ -239,7 +233,7 @@ def _reads(tree: Expr, positions: set[int]) -> bool:
     return False
 
 
-def _dies_here(layout: Layout, x: Tensor, step: int, lifetimes: Mapping[int, Lifetime]) -> bool:
+def _dies_here(layout: Layout, x: Tensor, step: int) -> bool:
     """Whether nothing reads the storage of x, under any of its names, after this step."""
     storage = layout.storages[layout.home[x.id][0]]
     return not storage.kept and storage.last <= step

@@ -141,7 +141,7 @@ def _outputs_overlap_inputs(graph: Graph) -> dict[int, Lifetime]:
 FAULTS: dict[str, tuple[str, Any]] = {
     "freed one node early": ("planner_storage.last_uses", _early),
     "freed output": ("planner_storage.kept_to_the_end", lambda graph: []),
-    "overwritten while still needed": ("planner_storage._dies_here", lambda layout, x, step, lives: True),
+    "overwritten while still needed": ("planner_storage._dies_here", lambda layout, x, step: True),
     "in place over an operand read meanwhile": ("planner_storage._alone", lambda layout, node, x: True),
     "in place over another size": ("planner_storage.may_take_over", lambda node, position, t: True),
     "view at the wrong place": (

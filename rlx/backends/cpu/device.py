@@ -12,7 +12,7 @@ import numpy as np
 
 from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer
 from rlx.backends.cpu.bind import CpuExecutable
-from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan, Slot
+from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
 from rlx.driver.device import Support
 from rlx.driver.pool import BufferPool
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
@@ -86,7 +86,7 @@ class CpuDevice:
     def free_bytes(self) -> int:
         return free_memory()
 
-    def support(self, node: Node, slots: Mapping[int, Slot] | None = None) -> Support:
+    def support(self, node: Node) -> Support:
         return "native"
 
     def build(

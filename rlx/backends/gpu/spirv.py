@@ -19,21 +19,20 @@ MAGIC = 0x07230203
 class Op:
     """Opcodes by name (section 3.49 of the specification)."""
 
-    Undef, Name, MemberName, String, Line, ExtInstImport, ExtInst = 1, 5, 6, 7, 8, 11, 12
-    Source, SourceContinued, SourceExtension, ModuleProcessed, NoLine = 3, 2, 4, 330, 317
+    Name, MemberName, String, ExtInstImport, ExtInst = 5, 6, 7, 11, 12
+    Source, SourceContinued, SourceExtension, ModuleProcessed = 3, 2, 4, 330
     MemoryModel, EntryPoint, ExecutionMode, Capability, Extension = 14, 15, 16, 17, 10
     TypeVoid, TypeBool, TypeInt, TypeFloat, TypeVector, TypeArray, TypeRuntimeArray = 19, 20, 21, 22, 23, 28, 29
     TypeStruct, TypePointer, TypeFunction, TypeForwardPointer = 30, 32, 33, 39
-    ConstantTrue, ConstantFalse, Constant, ConstantComposite, ConstantNull = 41, 42, 43, 44, 46
-    SpecConstant, Function, FunctionParameter, FunctionEnd, FunctionCall = 50, 54, 55, 56, 57
+    ConstantTrue, ConstantFalse, Constant, Function, FunctionEnd, FunctionCall = 41, 42, 43, 54, 56, 57
     Variable, Load, Store, AccessChain, Decorate, MemberDecorate = 59, 61, 62, 65, 71, 72
     VectorShuffle, CompositeConstruct, CompositeExtract, CompositeInsert = 79, 80, 81, 82
-    IAdd, ISub, IMul, UDiv, UMod, ULessThan, INotEqual, IEqual = 128, 130, 132, 134, 137, 176, 171, 170
+    IAdd, ISub, IMul, UDiv, ULessThan, IEqual = 128, 130, 132, 134, 176, 170
     FAdd, FSub, FMul, VectorTimesScalar, Dot = 129, 131, 133, 142, 148
     VectorTimesMatrix, MatrixTimesVector, MatrixTimesMatrix, MatrixTimesScalar = 144, 145, 146, 143
-    Bitcast, LogicalNotEqual, Select, BitwiseOr, BitwiseAnd = 124, 165, 169, 197, 199
-    Phi, LoopMerge, SelectionMerge, Label, Branch, BranchConditional, Switch = 245, 246, 247, 248, 249, 250, 251
-    Kill, Return, ReturnValue, Unreachable = 252, 253, 254, 255
+    Bitcast, Select, BitwiseOr, BitwiseAnd = 124, 169, 197, 199
+    Phi, LoopMerge, SelectionMerge, Label, Branch, BranchConditional = 245, 246, 247, 248, 249, 250
+    Return, ReturnValue, Unreachable = 253, 254, 255
 
 
 NO_CONTRACTION = 42

@@ -94,7 +94,7 @@ def launch_tree(
     scalar = [k < len(inputs) and not any(v.strides) and v.strides != flat for k, v in enumerate(views)]
     packs = ctx.kind != "software" and not heavy(trees)
     packed = packs and _packs(dims, flat, views, scalar)
-    if packs and not packed and _doubles(dims, flat, views, scalar, len(inputs)):
+    if packs and not packed and _doubles(dims, views, scalar, len(inputs)):
         _launch_doubled(ctx, trees, dims, views, len(inputs), short)
         return
     operands, block = [], [*dims[:-1], dims[-1] // PACK] if packed else list(dims)
@@ -136,9 +136,7 @@ def _packs(dims: Sequence[int], flat: tuple[int, ...], views: Sequence[View], sc
     return True
 
 
-def _doubles(
-    dims: Sequence[int], flat: tuple[int, ...], views: Sequence[View], scalar: Sequence[bool], n_in: int
-) -> bool:
+def _doubles(dims: Sequence[int], views: Sequence[View], scalar: Sequence[bool], n_in: int) -> bool:
     """Whether some inputs have each element twice in a row, and the two innermost dimensions fall into packs: of four
     elements of what lies in a row, of two that are doubled, of one that is the same throughout."""
     if len(dims) < 2 or dims[-1] != 2 or dims[-2] % 2:
