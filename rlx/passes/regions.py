@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,12 +22,12 @@ MAX_SPREAD = 4096  # nodes of one tree with shared parts written out: what print
 @dataclass(slots=True, eq=False)
 class Region:
     """Node indices that run as one over `shape`. Members of a smaller shape are computed again for each element.
-    `needs` are the nodes outside that the members read."""
+    `place` is its rank in an order in which each unit comes after what it needs."""
 
     shape: tuple[int, ...]
     members: list[int] = field(default_factory=list)
-    needs: frozenset[int] = frozenset()
     cost: int = 0
+    place: int = 0
 
 
 class Finder:
@@ -49,12 +49,14 @@ class Finder:
                 trees = node_trees(node)
                 self.region[i] = Region(node.outputs[0].shape, [i], cost=cost(trees))
                 self._spread.update({t.id: spread(tree) for t, tree in zip(node.outputs, trees, strict=True)})
-        # Every node's unit (its region, or itself alone) in an order in which each comes after what it needs.
+        # Every node's unit: its region, or itself alone.
         self._unit = [self.region.get(i, Region((), [i])) for i in range(len(graph.nodes))]
-        for unit in self._unit:
-            unit.needs = frozenset(self._before(unit.members))
-        self._line: list[Region | None] = list(self._unit)
-        self._at = {id(unit): i for i, unit in enumerate(self._unit)}
+        self._needs = [self._before([i]) for i in range(len(graph.nodes))]
+        self._feeds: list[list[int]] = [[] for _ in graph.nodes]
+        for i, unit in enumerate(self._unit):
+            unit.place = i
+            for j in self._needs[i]:
+                self._feeds[j].append(i)
 
     def find(self) -> list[Region]:
         """The regions, single nodes included."""
@@ -73,8 +75,7 @@ class Finder:
         members = sorted((*producer.members, *consumer.members))
         if self._repeats_itself(members):
             return
-        needs = (producer.needs | consumer.needs).difference(members)
-        merged = Region(consumer.shape, members, needs, producer.cost + consumer.cost)
+        merged = Region(consumer.shape, members, producer.cost + consumer.cost)
         inputs, outputs = self.ports(merged)
         if len(inputs) > MAX_INPUTS or len(inputs) + len(outputs) > MAX_TENSORS or merged.cost > MAX_COST:
             return
@@ -152,29 +153,36 @@ class Finder:
     def _join(self, producer: Region, consumer: Region, merged: Region) -> bool:
         """Puts the merged region into the order of units; False when another unit lies on a path between the two.
 
-        Only what stands between them can: those that depend on the producer move behind the merged region (as in
-        Pearce and Kelly, "A Dynamic Topological Sort Algorithm for Directed Acyclic Graphs", 2007).
+        Only what stands between them can. Of that, what the consumer needs moves ahead of the merged region and what
+        needs the producer behind it; the rest stays (Pearce and Kelly, "A Dynamic Topological Sort Algorithm for
+        Directed Acyclic Graphs", 2007).
         """
-        first, last = self._at[id(producer)], self._at[id(consumer)]
-        ahead: list[Region] = []
-        behind: list[Region] = []
-        dependent = {id(producer)}
-        for unit in self._line[first + 1 : last]:
-            if unit is None:
-                continue
-            if any(id(self._unit[j]) in dependent for j in unit.needs):
-                dependent.add(id(unit))
-                behind.append(unit)
-            else:
-                ahead.append(unit)
-        dependent.discard(id(producer))
-        if any(id(self._unit[j]) in dependent for j in consumer.needs):
+        ahead = self._between(consumer, producer, self._needs)
+        if ahead is None:
             return False
-        made: list[Region | None] = [*ahead, merged, *behind]
-        made += [None] * (last - first + 1 - len(made))
-        self._line[first : last + 1] = made
-        self._at.update({id(unit): first + k for k, unit in enumerate(made) if unit is not None})
+        behind = (self._between(producer, consumer, self._feeds) or []) if ahead else []
+        units = [*ahead, merged, *behind]
+        places = sorted(u.place for u in (*ahead, producer, consumer, *behind))
+        for unit, place in zip(units, places, strict=False):  # one place is left over
+            unit.place = place
         return True
+
+    def _between(self, start: Region, end: Region, edges: Sequence[Sequence[int]]) -> list[Region] | None:
+        """The units that edges lead to from `start` and that stand between it and `end`, in their order; None where
+        one of them leads to `end`."""
+        low, high = sorted((start.place, end.place))
+        found = {id(start): start}
+        queue = [start]
+        for unit in queue:  # which grows meanwhile
+            for i in unit.members:
+                for j in edges[i]:
+                    other = self._unit[j]
+                    if other is end and unit is not start:
+                        return None
+                    if low < other.place < high and id(other) not in found:
+                        found[id(other)] = other
+                        queue.append(other)
+        return sorted(queue[1:], key=lambda unit: unit.place)
 
     def _before(self, members: list[int]) -> list[int]:
         """The nodes whose outputs the members read. Elementwise nodes read through broadcasts (see `read`)."""
