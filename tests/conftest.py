@@ -59,7 +59,7 @@ class VulkanCount:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         reasons = Counter(
-            str(report.longrepr[2]).removeprefix("Skipped: ").removeprefix("cuda: ")
+            str(report.longrepr[2]).removeprefix("Skipped: ")
             for report in terminalreporter.stats.get("skipped", ())
             if isinstance(report.longrepr, tuple)
         )

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from rlx.cli import main
-from rlx.driver.registry import open_device
-from rlx.errors import DeviceUnavailable
+from tests.devices import device_here
 from tests.models.tiny import write_model
 
 
@@ -59,8 +58,5 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=["cpu", "vulkan", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    try:
-        open_device(name)
-    except DeviceUnavailable as error:
-        pytest.skip(f"{name}: {error}")
+    device_here(name)
     return name

@@ -6,19 +6,16 @@ import pytest
 
 from rlx.conformance.case import Case, all_cases
 from rlx.conformance.runner import run_case, sample
-from rlx.errors import DeviceUnavailable
 from rlx.ir import REGISTRY
 from rlx.runtime import Session
+from tests.devices import session_here
 
 CASES_PER_OP = 4
 
 
 @pytest.fixture(params=["cpu", "vulkan", "cuda"])
 def session(request: pytest.FixtureRequest) -> Session:
-    try:
-        return Session(request.param)
-    except DeviceUnavailable as error:
-        pytest.skip(f"{request.param}: {error}")
+    return session_here(request.param)
 
 
 @pytest.mark.parametrize("case", sample(all_cases(), CASES_PER_OP), ids=lambda c: c.id)

@@ -10,8 +10,8 @@ from rlx.backends.gpu.steps import Copy, Ref
 from rlx.conformance.hazards import check_recording, find_hazards
 from rlx.driver import MemoryPlan
 from rlx.driver.registry import open_device
-from rlx.errors import DeviceUnavailable
-from rlx.runtime import CompiledGraph, Session
+from rlx.runtime import CompiledGraph
+from tests.devices import session_here
 
 A, B, C = Ref("arena0", 0, 64), Ref("arena0", 64, 64), Ref("arena0", 128, 64)
 INNER = Ref("arena0", 96, 8)
@@ -59,10 +59,7 @@ def network(depth: int = 4) -> rlx.Graph:
 
 
 def compiled(device: str) -> CompiledGraph:
-    try:
-        session = Session(device)
-    except DeviceUnavailable as error:
-        pytest.skip(f"{device}: {error}")
+    session = session_here(device)
     exe = session.compile(network())
     rng = np.random.default_rng(0)
     for name, t in exe.graph.params.items():

@@ -16,22 +16,14 @@ from hypothesis import strategies as st
 import rlx
 from rlx.conformance.fuzz import Way, run
 from rlx.conformance.random_graphs import RandomGraph
-from rlx.driver.registry import open_device
-from rlx.errors import DeviceUnavailable
 from rlx.passes import optimize
+from tests.devices import device_here
 from tests.hypothesis_strategies import Array, far_indices
 
 DEVICES = ("cpu", "vulkan", "cuda")
 EXAMPLES = 15
 GUARD = 4096
 Index = type[np.signedinteger[Any]]
-
-
-def device_of(name: str) -> Any:
-    try:
-        return open_device(name)
-    except DeviceUnavailable as error:
-        pytest.skip(f"{name}: {error}")
 
 
 def guarded(device: Any, graph: rlx.Graph, feeds: dict[str, Array]) -> dict[str, Array]:
@@ -69,7 +61,7 @@ def places(draw: st.DrawFn) -> tuple[int, int, int, Index]:
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_reads(device: str, data: st.DataObject) -> None:
-    opened = device_of(device)
+    opened = device_here(device)
     n, m, wide, dtype = data.draw(places())
     x = np.arange(n * wide, dtype=np.float32).reshape(n, wide)
     rows, each = data.draw(far_indices((m,), n, dtype)), data.draw(far_indices((m, wide), n, dtype))
@@ -90,7 +82,7 @@ def test_reads(device: str, data: st.DataObject) -> None:
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_writes(device: str, data: st.DataObject) -> None:
-    opened = device_of(device)
+    opened = device_here(device)
     n, m, wide, dtype = data.draw(places())
     rows, each = data.draw(far_indices((m,), n, dtype)), data.draw(far_indices((m, wide), n, dtype))
     x = np.arange(n * wide, dtype=np.float32).reshape(n, wide)
@@ -124,7 +116,7 @@ def test_writes(device: str, data: st.DataObject) -> None:
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_windows(device: str, data: st.DataObject) -> None:
-    opened = device_of(device)
+    opened = device_here(device)
     shape = tuple(data.draw(st.lists(st.sampled_from((1, 2, 5, 9)), min_size=1, max_size=4)))
     sizes = tuple(data.draw(st.integers(1, n)) for n in shape)
     dtype = data.draw(st.sampled_from((np.int32, np.int64)))

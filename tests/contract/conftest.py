@@ -7,17 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from rlx.driver import Device, DeviceArena, MemoryPlan, Slot, align
-from rlx.driver.registry import open_device
 from rlx.dtypes import DType
-from rlx.errors import DeviceUnavailable
+from tests.devices import device_here
 
 
 @pytest.fixture(params=["cpu", "vulkan", "cuda"])
 def device(request: pytest.FixtureRequest) -> Device:
-    try:
-        return open_device(request.param)
-    except DeviceUnavailable as error:
-        pytest.skip(f"{request.param}: {error}")
+    return device_here(request.param)
 
 
 class MakeArena:

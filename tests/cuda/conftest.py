@@ -8,17 +8,15 @@ from rlx.backends.cuda import backend
 from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.gpu import steps
 from rlx.backends.gpu.steps import ArgDecl, KernelDecl
-from rlx.errors import DeviceUnavailable
 from tests.cuda.programs import SCALE, SCALE_SOURCE
+from tests.devices import or_skip
 
 
 @pytest.fixture(scope="module")
 def device() -> CudaDevice:
     """The first CUDA device of this machine."""
-    try:
+    with or_skip():
         backend.probe()
-    except DeviceUnavailable as error:
-        pytest.skip(str(error))
     return backend.open(0)
 
 

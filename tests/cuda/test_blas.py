@@ -17,7 +17,8 @@ from rlx.backends.cuda.blas_lt import Epilogue, LtGemm, adds_bias
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.gpu.steps import Gemm, Ref
 from rlx.dtypes import DType, bf16, f16, f32, f64, i8
-from rlx.errors import DeviceUnavailable, RlxError, ShapeError, UnsupportedOp
+from rlx.errors import RlxError, ShapeError, UnsupportedOp
+from tests.devices import or_skip
 
 R = Ref("arena0", 0, 0)
 
@@ -202,10 +203,8 @@ def test_a_way_that_is_gone_is_refused_with_advice() -> None:
 
 def test_a_product_with_bias_is_described_to_the_library_and_refused_without_a_device() -> None:
     """Descriptors need no device, so that each attribute is known to be taken; finding a way does."""
-    try:
+    with or_skip():
         lib = load_library("cublasLt", 13)
-    except DeviceUnavailable as error:
-        pytest.skip(str(error))
     call = gemm_call(step(64, 32, 16, transpose_b=True, batch=3, stride_a=0))
     end = Epilogue(4096, 32, True)
     with pytest.raises(RlxError, match=r"matmul%7: looking for a way: status 1$"):

@@ -10,8 +10,8 @@ from rlx.conformance.random_graphs import random_graph
 from rlx.driver import MemoryPlan, Slot, planner_storage
 from rlx.driver.registry import open_device
 from rlx.dtypes import f32
-from rlx.errors import DeviceUnavailable
 from rlx.ir import REGISTRY, Graph, verify
+from tests.devices import device_here
 
 CHUNK = 50
 # Made by passes only; the random graphs meet them after `optimize`.
@@ -25,19 +25,13 @@ def test_cpu(start: int) -> None:
 
 @pytest.mark.parametrize("device, start", [("vulkan", start) for start in range(0, 40, 10)])
 def test_vulkan(device: str, start: int) -> None:
-    try:
-        opened = open_device(device)
-    except DeviceUnavailable as error:
-        pytest.skip(str(error))
+    opened = device_here(device)
     assert fuzz.fuzz(opened, range(start, start + 10)) == []
 
 
 @pytest.mark.cuda
 def test_cuda() -> None:
-    try:
-        opened = open_device("cuda")
-    except DeviceUnavailable as error:
-        pytest.skip(str(error))
+    opened = device_here("cuda")
     assert fuzz.fuzz(opened, range(200)) == []
 
 

@@ -7,16 +7,9 @@ from typing import Literal
 import pytest
 
 from rlx.conformance.random_graphs import random_graph
-from rlx.errors import DeviceUnavailable
 from rlx.runtime import Session
+from tests.devices import session_here
 from tests.passes.values import differences, results
-
-
-def opened(device: str) -> Session:
-    try:
-        return Session(device)
-    except DeviceUnavailable as error:
-        pytest.skip(str(error))
 
 
 def check(session: Session, seed: int, storage: Literal["typed", "f32"], optimize: bool) -> None:
@@ -39,7 +32,7 @@ def check(session: Session, seed: int, storage: Literal["typed", "f32"], optimiz
 @pytest.mark.parametrize("storage", ["typed", "f32"])
 @pytest.mark.parametrize("optimize", [True, False])
 def test_cpu(storage: Literal["typed", "f32"], optimize: bool) -> None:
-    session = opened("cpu")
+    session = session_here("cpu")
     for seed in range(100):
         check(session, seed, storage, optimize)
 
@@ -47,7 +40,7 @@ def test_cpu(storage: Literal["typed", "f32"], optimize: bool) -> None:
 @pytest.mark.parametrize("device", ["vulkan"])
 @pytest.mark.parametrize("storage", ["typed", "f32"])
 def test_vulkan(device: str, storage: Literal["typed", "f32"]) -> None:
-    session = opened(device)
+    session = session_here(device)
     for seed in range(20):
         check(session, seed, storage, True)
 
@@ -55,6 +48,6 @@ def test_vulkan(device: str, storage: Literal["typed", "f32"]) -> None:
 @pytest.mark.cuda
 @pytest.mark.parametrize("storage", ["typed", "f32"])
 def test_cuda(storage: Literal["typed", "f32"]) -> None:
-    session = opened("cuda")
+    session = session_here("cuda")
     for seed in range(100):
         check(session, seed, storage, True)

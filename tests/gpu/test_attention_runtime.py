@@ -17,16 +17,13 @@ from rlx.conformance.case import Case, cases_of
 from rlx.conformance.guarded import guarded_faults
 from rlx.conformance.oracle import evaluate
 from rlx.driver.registry import open_device
-from rlx.errors import DeviceUnavailable
 from rlx.ir import REGISTRY, Graph
+from tests.devices import device_here
 
 
 @pytest.fixture(params=["cpu", "vulkan", "cuda"])
 def device(request: pytest.FixtureRequest) -> str:
-    try:
-        open_device(request.param)
-    except DeviceUnavailable as error:
-        pytest.skip(f"{request.param}: {error}")
+    device_here(request.param)
     return str(request.param)
 
 

@@ -14,18 +14,16 @@ import pytest
 import rlx
 from rlx.autodiff import gradients
 from rlx.conformance.oracle import evaluate
-from rlx.errors import DeviceUnavailable, UnsupportedOp
+from rlx.errors import UnsupportedOp
 from rlx.ir import Graph, Tensor
+from tests.devices import session_here
 
 F64 = npt.NDArray[np.float64]
 
 
 @pytest.fixture(params=["vulkan", "cuda"])
 def session(request: pytest.FixtureRequest) -> rlx.Session:
-    try:
-        return rlx.Session(request.param, fallback="error")
-    except DeviceUnavailable as error:
-        pytest.skip(f"{request.param}: {error}")
+    return session_here(request.param, fallback="error")
 
 
 def _near(got: Any, want: F64, limit: float = 1e-13) -> None:

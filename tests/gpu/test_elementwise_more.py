@@ -12,9 +12,9 @@ import pytest
 import rlx
 from rlx.conformance.case import cases_of
 from rlx.dtypes import ALL
-from rlx.errors import DeviceUnavailable
 from rlx.ir import Tensor
 from rlx.runtime import CompiledGraph, Session
+from tests.devices import session_here
 
 OPS = (
     *("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "atan2", "exp2"),
@@ -28,10 +28,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @pytest.fixture(scope="module", params=["vulkan", "cuda"])
 def session(request: pytest.FixtureRequest) -> Session:
-    try:
-        return Session(request.param)
-    except DeviceUnavailable as error:
-        pytest.skip(f"{request.param}: {error}")
+    return session_here(request.param)
 
 
 def compiled(session: Session, fn: Callable[..., Tensor], arrays: Mapping[str, Array]) -> CompiledGraph:

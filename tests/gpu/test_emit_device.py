@@ -13,10 +13,9 @@ from rlx.backends.gpu.lowering import Lowering
 from rlx.backends.gpu.steps import Ref
 from rlx.backends.gpu.strided import View, contiguous, launch_tree
 from rlx.driver import MemoryPlan, Slot
-from rlx.driver.registry import open_device
 from rlx.dtypes import as_dtype, bf16, f16, f32, i32, u8
-from rlx.errors import DeviceUnavailable
 from rlx.ir import Expr, Graph, expr
+from tests.devices import device_here
 from tests.gpu.host_prims import BINARY, ulps
 from tests.gpu.test_prims import LIMITS, ORACLES, TINY, inputs
 
@@ -25,10 +24,7 @@ Array = npt.NDArray[Any]
 
 @pytest.fixture(scope="module", params=["vulkan:0", pytest.param("cuda:0", marks=pytest.mark.cuda)])
 def device(request: pytest.FixtureRequest) -> Any:
-    try:
-        return open_device(request.param)
-    except DeviceUnavailable as error:
-        pytest.skip(str(error))
+    return device_here(request.param)
 
 
 def evaluate(device: Any, tree: Expr, *arrays: Array, strides: Any = None, shape: Any = None) -> Array:

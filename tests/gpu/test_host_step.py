@@ -20,8 +20,8 @@ from rlx.backends.gpu.executable import load_rules
 from rlx.backends.vulkan.memory import VulkanBuffer
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.tolerances import Tolerance
-from rlx.errors import DeviceUnavailable
 from rlx.ir import REGISTRY, Graph, Tensor
+from tests.devices import session_here
 
 # Ops that are gradients of others, beside those whose names say so: rope turned back, running sums backward, the
 # scatters of gathers, and gathers of scatters.
@@ -68,10 +68,7 @@ def chosen(op: str) -> list[Case]:
 
 @pytest.fixture(scope="module", params=["vulkan", "cuda"])
 def session(request: pytest.FixtureRequest) -> rlx.Session:
-    try:
-        return rlx.Session(request.param)
-    except DeviceUnavailable as error:
-        pytest.skip(f"{request.param}: {error}")
+    return session_here(request.param)
 
 
 class Transfers:

@@ -15,9 +15,9 @@ from rlx.conformance.case import Case, cases_of
 from rlx.conformance.fuzz import Way, run
 from rlx.conformance.oracle import evaluate
 from rlx.conformance.random_graphs import RandomGraph
-from rlx.driver.registry import open_device
-from rlx.errors import DeviceUnavailable, DTypeError, ShapeError
+from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Graph
+from tests.devices import device_here, session_here
 from tests.gpu import cuda_host
 from tests.gpu.lowered import outputs
 
@@ -29,10 +29,7 @@ OPS = (
 
 @pytest.fixture(scope="module", params=["vulkan", "cuda"])
 def session(request: pytest.FixtureRequest) -> rlx.Session:
-    try:
-        return rlx.Session(request.param, fallback="error")
-    except DeviceUnavailable as error:
-        pytest.skip(f"{request.param}: {error}")
+    return session_here(request.param, fallback="error")
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -107,10 +104,7 @@ def _reads_and_writes(graph: Graph, index: str) -> None:
 @pytest.mark.parametrize("index", ["i32", "i64"])
 def test_far_indices_stay_inside_their_slots(device: str, index: str) -> None:
     """Guard bytes around every slot stay as they were, and the results are the reference's."""
-    try:
-        opened = open_device(device)
-    except DeviceUnavailable as error:
-        pytest.skip(str(error))
+    opened = device_here(device)
     graph = Graph("far")
     _reads_and_writes(graph, index)
     rng = np.random.default_rng(3)

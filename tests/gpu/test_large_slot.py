@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import DeviceUnavailable
+from tests.devices import session_here
 
 COLUMNS = 4096
 ROWS = 2**32 // (4 * COLUMNS) + 3  # of f32: three rows more than 4 GiB
@@ -44,10 +44,7 @@ def check(session: rlx.Session, rows: int) -> None:
 
 @pytest.mark.parametrize("name", [pytest.param("cuda", marks=pytest.mark.cuda), "vulkan"])
 def test_a_tensor_above_4_gib(name: str) -> None:
-    try:
-        session = rlx.Session(name, fallback="error")
-    except DeviceUnavailable as error:
-        pytest.skip(f"{name}: {error}")
+    session = session_here(name, fallback="error")
     device = session.device
     if session.info.kind == "software":
         pytest.skip(f"{name}: a software device is too slow for it")

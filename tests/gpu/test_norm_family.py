@@ -18,9 +18,8 @@ from rlx.conformance.fuzz import Way, run
 from rlx.conformance.oracle import evaluate
 from rlx.conformance.random_graphs import RandomGraph
 from rlx.conformance.runner import sample
-from rlx.driver.registry import open_device
-from rlx.errors import DeviceUnavailable
 from rlx.ir import Graph
+from tests.devices import device_here, session_here
 from tests.gpu import cuda_host
 from tests.gpu.test_index_family import through_cuda
 
@@ -33,10 +32,7 @@ OPS = (
 
 @pytest.fixture(scope="module", params=["vulkan", "cuda"])
 def session(request: pytest.FixtureRequest) -> rlx.Session:
-    try:
-        return rlx.Session(request.param)
-    except DeviceUnavailable as error:
-        pytest.skip(f"{request.param}: {error}")
+    return session_here(request.param)
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -132,10 +128,7 @@ _FAR = np.array([-(2**31), 2**31 - 1, -(2**30), 2**30, 10**6, -(10**6), 0, -1, 4
 @pytest.mark.parametrize("device", ["cpu", "vulkan", "cuda"])
 def test_far_positions_and_labels_stay_inside_their_slots(device: str) -> None:
     """Guard bytes around every slot stay as they were, and the results are the reference's."""
-    try:
-        opened = open_device(device)
-    except DeviceUnavailable as error:
-        pytest.skip(str(error))
+    opened = device_here(device)
     rng = np.random.default_rng(1)
     graph = Graph("far")
     x, cos, sin = graph.input("x", (2, 3, 10, 8)), graph.input("cos", (12, 4)), graph.input("sin", (12, 4))

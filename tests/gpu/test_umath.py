@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pytest
 
 import rlx
-from rlx.errors import DeviceUnavailable
 from rlx.runtime import Session
+from tests.devices import session_here
 
 FOLDER = Path(np.__file__).parent / "_core" / "tests" / "data"
 TINY = np.float32(np.finfo(np.float32).tiny)
@@ -26,10 +26,7 @@ Floats = npt.NDArray[np.float32]
 
 @pytest.fixture(scope="module", params=["cpu", "vulkan", "cuda"])
 def session(request: pytest.FixtureRequest) -> Session:
-    try:
-        return Session(request.param)
-    except DeviceUnavailable as error:
-        pytest.skip(f"{request.param}: {error}")
+    return session_here(request.param)
 
 
 def rows_of(file: str) -> tuple[Floats, Floats, npt.NDArray[Any]]:

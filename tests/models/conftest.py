@@ -10,18 +10,14 @@ from typing import Any
 import pytest
 
 from examples.demo import model_folder
-from rlx.driver.registry import open_device
-from rlx.errors import DeviceUnavailable
+from tests.devices import device_here
 from tests.models.tiny import write_model
 
 
 @pytest.fixture(params=["cpu", "vulkan", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    try:
-        open_device(name)
-    except DeviceUnavailable as error:
-        pytest.skip(f"{name}: {error}")
+    device_here(name)
     return name
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlx.conformance.guarded import guarded_faults
 from rlx.driver.registry import open_device
-from rlx.errors import DeviceUnavailable
+from tests.devices import device_here
 from tests.gpu import cuda_host
 from tests.mutation.__main__ import plant
 from tests.mutation.faults import CUDA, FAULTS, SAMPLE, VULKAN, Fault
@@ -25,10 +25,7 @@ def _need(fault: Fault) -> None:
         return
     if shutil.which("glslangValidator") is None and shutil.which("glslang") is None:
         pytest.skip("no GLSL compiler here")
-    try:
-        open_device("vulkan")
-    except DeviceUnavailable as error:
-        pytest.skip(str(error))
+    device_here("vulkan")
 
 
 @pytest.mark.vulkan

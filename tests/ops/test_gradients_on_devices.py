@@ -10,17 +10,14 @@ import pytest
 import rlx
 from rlx.autodiff import gradients
 from rlx.conformance.oracle import evaluate
-from rlx.errors import DeviceUnavailable
 from rlx.ir import Graph
+from tests.devices import session_here
 from tests.ops.test_gradients import CASES
 
 
 @pytest.fixture(scope="module")
 def session(request: pytest.FixtureRequest) -> rlx.Session:
-    try:
-        return rlx.Session(device=request.param)
-    except DeviceUnavailable as error:
-        pytest.skip(str(error))
+    return session_here(request.param)
 
 
 @pytest.mark.parametrize("session", ["cpu", "vulkan", "cuda"], indirect=True)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rlx.errors import DeviceUnavailable
 from rlx.runtime import Session
+from tests.devices import session_here
 
 
 @pytest.fixture(params=["cpu", "vulkan", "cuda"])
 def session(request: pytest.FixtureRequest) -> Session:
-    try:
-        return Session(request.param)
-    except DeviceUnavailable as error:
-        pytest.skip(f"{request.param}: {error}")
+    return session_here(request.param)
