@@ -1,4 +1,5 @@
-"""Resize, Upsample and GridSample. What rlx.resize does not do (antialiasing, cropping) becomes a product an axis."""
+"""Resize, Upsample, AffineGrid and GridSample. What rlx.resize does not do (antialiasing, cropping) becomes a product
+an axis."""
 
 from __future__ import annotations
 
@@ -39,8 +40,17 @@ def upsample(c: Call) -> Result:
 def _upsample(c: Call, scales: list[float]) -> Tensor:
     x = c.x()
     _want_scales(c, scales, x.ndim)
-    sizes = checked_shape(c, [math.floor(n * s) for n, s in zip(x.shape, scales, strict=True)])
-    return _resized(c, x, sizes, scales, "asymmetric", "floor")
+    if (
+        c.kind == "Resize" and c.str("mode", "nearest") == "nearest"
+    ):  # axes that shrink round up, in opset 10 alone
+        shrinking = [min(s, 1.0) for s in scales]
+        x = _resized(c, x, _scaled(c, x, shrinking), shrinking, "asymmetric", "ceil")
+        scales = [max(s, 1.0) for s in scales]
+    return _resized(c, x, _scaled(c, x, scales), scales, "asymmetric", "floor")
+
+
+def _scaled(c: Call, x: Tensor, scales: list[float]) -> tuple[int, ...]:
+    return checked_shape(c, [math.floor(n * s) for n, s in zip(x.shape, scales, strict=True)])
 
 
 def _want_scales(c: Call, scales: list[float], count: int) -> None:
@@ -200,6 +210,26 @@ def _kernel(t: float, mode: str | None, a: float) -> float:
     if t <= 1:
         return ((a + 2) * t - (a + 3)) * t * t + 1
     return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a if t < 2 else 0.0
+
+
+@op("AffineGrid")
+def affine_grid(c: Call) -> Result:
+    """Where each place of an image of `size` reads, as theta maps it; places go from -1 to 1 along each axis."""
+    theta, dims = c.x(0), c.known_ints(1)
+    count = len(dims) - 2
+    if count not in (2, 3) or theta.shape != (dims[0], count, count + 1):
+        raise c.bad(
+            f"theta {theta.shape} and size {dims}; expected (N, 2, 3) and 4 numbers, or (N, 3, 4) and 5"
+        )
+    checked_shape(c, [*dims[2:], count + 1])
+    ends = [1.0 if c.int("align_corners", 0) else 1 - 1 / max(n, 1) for n in dims[2:]]
+    lines = [np.linspace(-end, end, n) for end, n in zip(ends, dims[2:], strict=True)]
+    places = [
+        *reversed(np.meshgrid(*lines, indexing="ij")),
+        np.ones(dims[2:]),
+    ]  # the last axis of the image is x
+    base = c.tensor(np.stack(places, -1).reshape(-1, count + 1).astype(theta.dtype.np))
+    return o.reshape(o.matmul(base, theta, transpose_b=True), (dims[0], *dims[2:], count))
 
 
 @op("GridSample")

@@ -1,10 +1,12 @@
-"""Operators that read between elements at places given by data: RoiAlign, DeformConv."""
+"""Operators that read between elements at places given by data: RoiAlign, MaxRoiPool, DeformConv."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from rlx import ops as o
 from rlx.dtypes import f32, i64
@@ -15,6 +17,7 @@ from rlx.formats.onnx.windows import want_table
 from rlx.ir import Tensor
 
 MAX_SAMPLES = 1 << 26  # of a RoiAlign
+MAX_BINS = 64  # of a MaxRoiPool, along an axis
 
 
 def _corner(rows: Tensor, base: Tensor, y: Tensor, x: Tensor, size: tuple[int, int]) -> Tensor:
@@ -49,23 +52,27 @@ def roi_align(c: Call) -> Result:
         or mode not in ("avg", "max")
     ):
         raise c.bad(f"X {x.shape}, rois {rois.shape}, batch_indices {batch.shape}, mode {mode!r}")
-    if ratio < 1 or min(height, width) < 1:
-        raise c.unsupported(
-            "sampling_ratio 0, as many samples as a region is large, is not supported; give it"
-        )
-    samples = [rois.shape[0], x.shape[1], height * ratio, width * ratio]
-    if math.prod(samples) > MAX_SAMPLES:
-        raise c.unsupported(f"takes {samples} samples; at most {MAX_SAMPLES} are supported")
+    if ratio < 0 or min(height, width) < 1:
+        raise c.bad(f"output_height {height}, output_width {width}, sampling_ratio {ratio}")
     corners = o.sub(o.mul(o.cast(rois, f32), scale), 0.5 if half else 0.0)
     (n, _, h, w), count = x.shape, rois.shape[0]
+    starts, lengths = zip(*_reach(corners, half), strict=True)
+    outs = (height, width)
+    taken = [
+        np.array([ratio]) if ratio else _sample_counts(c, length, out)
+        for length, out in zip(lengths, outs, strict=True)
+    ]
+    tall, wide = (out * int(t.max(initial=1)) for out, t in zip(outs, taken, strict=True))
+    samples = [count, x.shape[1], tall, wide]
+    if math.prod(samples) > MAX_SAMPLES or max(tall, wide) > MAX_SAMPLES:
+        raise c.unsupported(f"takes {samples} samples; at most {MAX_SAMPLES} are supported")
     lines = []
-    for low, out in ((1, height), (0, width)):
-        start, length = corners[:, low], o.sub(corners[:, low + 2], corners[:, low])
-        length = length if half else o.maximum(length, 1.0)
-        part = (np.arange(out * ratio, dtype=np.float32) + np.float32(0.5)) / np.float32(out * ratio)
-        lines.append(o.add(o.reshape(start, (-1, 1)), o.mul(o.reshape(length, (-1, 1)), c.tensor(part))))
-    y = o.expand(o.reshape(lines[0], (count, -1, 1)), (count, height * ratio, width * ratio))
-    u = o.expand(o.reshape(lines[1], (count, 1, -1)), (count, height * ratio, width * ratio))
+    for start, length, out, t, size in zip(starts, lengths, outs, taken, (tall, wide), strict=True):
+        inside = (np.arange(size // out) + 0.5) / np.maximum(t, 1)[:, None]
+        part = ((np.arange(out)[:, None] + inside[:, None, :]) / out).reshape(t.size, size)
+        lines.append(o.add(start, o.mul(length, c.tensor(part.astype(np.float32)))))
+    y = o.expand(o.reshape(lines[0], (count, tall, 1)), (count, tall, wide))
+    u = o.expand(o.reshape(lines[1], (count, 1, wide)), (count, tall, wide))
     seen = o.logical_and(
         o.logical_and(o.greater_equal(y, -1.0), o.less_equal(y, float(h))),
         o.logical_and(o.greater_equal(u, -1.0), o.less_equal(u, float(w))),
@@ -81,14 +88,71 @@ def roi_align(c: Call) -> Result:
             value = _corner(rows, base, o.add(y0, float(dy)), o.add(u0, float(du)), (h, w))
             weight = o.where(seen, o.mul(wy, wu), 0.0)
             parts.append(o.mul(value, o.cast(o.expand_dims(weight, 3), value.dtype)))
-    shape = (count, height, ratio, width, ratio, x.shape[1])
+    shape = (count, height, tall // height, width, wide // width, x.shape[1])
+    down, across = (np.arange(n) < t[:, None] for n, t in zip(shape[2:5:2], taken, strict=True))
+    here = (down[:, :, None] & across[:, None, :])[
+        :, None, :, None, :, None
+    ]  # what each region takes of these
     if mode == "avg":
-        total = o.add(o.add(parts[0], parts[1]), o.add(parts[2], parts[3]))
-        made = o.mean(o.reshape(total, shape), (2, 4))
+        total = o.reshape(o.add(o.add(parts[0], parts[1]), o.add(parts[2], parts[3])), shape)
+        if here.all():
+            made = o.mean(total, (2, 4))
+        else:
+            share = (1 / np.maximum(taken[0] * taken[1], 1)).reshape(-1, 1, 1, 1)
+            total = o.sum(o.where(c.tensor(here), total, 0.0), (2, 4))
+            made = o.mul(total, c.tensor(share.astype(total.dtype.np)))
     else:  # the largest weighted corner, as the operator is defined
-        most = o.maximum(o.maximum(parts[0], parts[1]), o.maximum(parts[2], parts[3]))
-        made = o.max(o.reshape(most, shape), (2, 4))
+        largest = o.reshape(o.maximum(o.maximum(parts[0], parts[1]), o.maximum(parts[2], parts[3])), shape)
+        largest = largest if here.all() else o.where(c.tensor(here), largest, -math.inf)
+        made = o.max(largest, (2, 4))
+        some = here.any((2, 4))
+        made = made if some.all() else o.where(c.tensor(some), made, 0.0)
     return o.transpose(made, (0, 3, 1, 2))
+
+
+def _reach(corners: Tensor, half: bool) -> Iterator[tuple[Tensor, Tensor]]:
+    """Where each region starts and how long it is, down and across: columns."""
+    for low in (1, 0):
+        start = corners[:, low : low + 1]
+        length = o.sub(corners[:, low + 2 : low + 3], start)
+        yield start, length if half else o.maximum(length, 1.0)
+
+
+def _sample_counts(c: Call, length: Tensor, out: int) -> npt.NDArray[np.int64]:
+    """How many samples a bin of each region takes along an axis: one for each element that it reaches over."""
+    found = np.ceil(c.known_tensor(length)[:, 0] / np.float32(out))
+    if not (found <= MAX_SAMPLES).all():
+        raise c.unsupported(f"a region takes more than {MAX_SAMPLES} samples; give sampling_ratio")
+    return np.maximum(found, 0).astype(np.int64)
+
+
+@op("MaxRoiPool")
+def max_roi_pool(c: Call) -> Result:
+    """The largest element in each bin of each region, whose corners and bins are rounded to whole elements."""
+    x, rois, pooled = c.x(0), c.x(1), c.ints("pooled_shape")
+    if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 5 or len(pooled) != 2 or min(pooled) < 1:
+        raise c.bad(f"X {x.shape}, rois {rois.shape}, pooled_shape {pooled}")
+    if max(pooled) > MAX_BINS:
+        raise c.unsupported(f"pooled_shape is {pooled}; at most {MAX_BINS} bins an axis are supported")
+    made = o.gather(x, o.cast(rois[:, 0], i64), 0)
+    corners = o.mul(o.cast(rois[:, 1:], f32), c.float("spatial_scale", 1.0))
+    corners = o.where(o.less(corners, 0.0), o.ceil(o.sub(corners, 0.5)), o.floor(o.add(corners, 0.5)))
+    for axis, bins in ((3, pooled[1]), (2, pooled[0])):
+        low, n = 3 - axis, x.shape[axis]
+        start = corners[:, low : low + 1]
+        length = o.maximum(o.add(o.sub(corners[:, low + 2 : low + 3], start), 1.0), 1.0)
+        step = o.div(length, float(bins))
+        number = c.tensor(np.arange(bins, dtype=np.float32))
+        first = o.clip(o.add(o.floor(o.mul(number, step)), start), 0.0, float(n))
+        last = o.clip(o.add(o.ceil(o.mul(o.add(number, 1.0), step)), start), 0.0, float(n))
+        places = c.tensor(np.arange(n, dtype=np.float32).reshape([n if a == axis else 1 for a in range(4)]))
+        parts = []
+        for k in range(bins):
+            begin, end = (o.reshape(edge[:, k], (-1, 1, 1, 1)) for edge in (first, last))
+            inside = o.logical_and(o.greater_equal(places, begin), o.less(places, end))
+            parts.append(o.max(o.where(inside, made, -math.inf), axis, keepdims=True))
+        made = o.concat(parts, axis)
+    return o.where(o.equal(made, -math.inf), 0.0, made)  # bins outside the image
 
 
 @op("DeformConv")

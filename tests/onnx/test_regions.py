@@ -1,0 +1,112 @@
+"""Regions of images and grids over them: RoiAlign, MaxRoiPool, AffineGrid, and Resize as opset 10 has it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import rlx
+from rlx.errors import UnsupportedOp
+from tests.onnx.models import I64, model, node
+
+RNG = np.random.default_rng(4)
+IMAGES = RNG.standard_normal((2, 3, 9, 11)).astype(np.float32)
+# Small and large ones, one without an area, ones that reach out of the image or lie outside.
+REGIONS = np.array(
+    [[0, 0, 3, 3], [1, 1, 4, 2], [0.5, 0.3, 8.4, 10.2], [3, 3, 2, 2], [-4, -3, 2, 30], [50, 50, 60, 60]], np.float32
+)  # fmt: skip
+IMAGE_OF = np.array([0, 1, 1, 0, 1, 0])
+
+
+def beside_reference(proto: Any, feeds: dict[str, np.ndarray], device: str) -> tuple[str, ...]:
+    """The one result is what onnx's reference gives; the inputs whose values were compiled in."""
+    (want,) = ReferenceEvaluator(proto).run(None, feeds)
+    with rlx.onnx.load(proto) as loaded:
+        (got,) = loaded.run(feeds, device=device).values()
+        assert got.dtype == want.dtype and got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        return loaded.programs[-1].fixed
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
+def test_roi_align_takes_as_many_samples_as_a_region_is_large(
+    device: str, mode: str, coordinates: str
+) -> None:
+    """Without sampling_ratio the regions' values are compiled in, with it they are not."""
+    for ratio, fixed in ((0, ("r",)), (2, ())):
+        made = node(
+            "RoiAlign", "x r b", "y", output_height=2, output_width=3, mode=mode, sampling_ratio=ratio,
+            spatial_scale=0.9, coordinate_transformation_mode=coordinates,
+        )  # fmt: skip
+        proto = model([made], {"x": [2, 3, 9, 11], "r": ["n", 4], "b": (["n"], I64)}, {"y": None})
+        assert beside_reference(proto, {"x": IMAGES, "r": REGIONS, "b": IMAGE_OF}, device) == fixed
+        assert beside_reference(proto, {"x": IMAGES, "r": REGIONS[:0], "b": IMAGE_OF[:0]}, device) == fixed
+
+
+@pytest.mark.parametrize("region", [[0, 0, 1e30, 4], [0, 0, math.nan, 4], [0, 0, 1e6, 1e6]])
+def test_roi_align_of_huge_regions_is_refused_before_anything_is_made(region: list[float]) -> None:
+    made = node("RoiAlign", "x r b", "y", name="align")
+    proto = model([made], {"x": [2, 3, 9, 11], "r": [1, 4], "b": ([1], I64)}, {"y": None})
+    feeds = {"x": IMAGES, "r": np.array([region], np.float32), "b": IMAGE_OF[:1]}
+    with rlx.onnx.load(proto) as loaded, pytest.raises(UnsupportedOp, match=r"'align'.* samples; "):
+        loaded.run(feeds, device="cpu")
+
+
+def largest_in_bins(regions: np.ndarray, shape: tuple[int, int], scale: float) -> np.ndarray:
+    """MaxRoiPool, bin by bin; halves round away from zero."""
+    made = np.zeros((len(regions), 3, *shape))
+    for r, (image, *corners) in enumerate(regions):
+        u0, v0, u1, v1 = (int(math.copysign(math.floor(abs(v * scale) + 0.5), v)) for v in corners)
+        for i in range(shape[0]):
+            for j in range(shape[1]):
+                spans = []
+                for begin, end, k, bins, n in ((v0, v1, i, shape[0], 9), (u0, u1, j, shape[1], 11)):
+                    step = np.float32(max(end - begin + 1, 1)) / np.float32(bins)
+                    ends = (
+                        math.floor(np.float32(k) * step) + begin,
+                        math.ceil(np.float32(k + 1) * step) + begin,
+                    )
+                    spans.append(slice(*np.clip(ends, 0, n)))
+                under = IMAGES[int(image)][:, spans[0], spans[1]]
+                made[r, :, i, j] = under.max((1, 2)) if under.size else 0
+    return made
+
+
+@pytest.mark.parametrize(("shape", "scale"), [((2, 3), 1.0), ((7, 7), 0.5), ((1, 4), 2.25)])
+def test_max_roi_pool(device: str, shape: tuple[int, int], scale: float) -> None:
+    regions = np.concatenate([IMAGE_OF[:, None], REGIONS], 1).astype(np.float32)
+    made = node("MaxRoiPool", "x r", "y", pooled_shape=shape, spatial_scale=scale)
+    proto = model([made], {"x": [2, 3, 9, 11], "r": ["n", 5]}, {"y": ["n", 3, *shape]}, opset=11)
+    with rlx.onnx.load(proto) as loaded:
+        for some in (regions, regions[:0]):
+            got = loaded.run({"x": IMAGES, "r": some}, device=device)["y"]
+            np.testing.assert_array_equal(got, largest_in_bins(some, shape, scale).astype(np.float32))
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")  # in the reference, of an axis of one place
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("size", [[1, 1, 2, 3], [2, 3, 4, 5], [1, 3, 1, 4, 5], [2, 1, 3, 2, 4]])
+def test_affine_grid(device: str, size: list[int], align: int) -> None:
+    """A batch of one is a batch, which onnx's own function of the operator takes away."""
+    rank = len(size) - 2
+    theta = RNG.standard_normal((size[0], rank, rank + 1)).astype(np.float32)
+    made = node("AffineGrid", "t s", "g", align_corners=align)
+    proto = model([made], {"t": list(theta.shape)}, {"g": None}, {"s": np.array(size)})
+    beside_reference(proto, {"t": theta}, device)
+
+
+def test_resize_of_opset_10_rounds_up_where_it_shrinks(device: str) -> None:
+    x = np.arange(1, 9, dtype=np.float32).reshape(1, 1, 2, 4)
+    for scales, want in (
+        ([1, 1, 0.6, 0.6], [[1, 3]]), ([1, 1, 2, 0.6], [[1, 3], [1, 3], [5, 7], [5, 7]]),
+        ([1, 1, 0.5, 1.5], [[1, 1, 2, 3, 3, 4]]),
+    ):  # fmt: skip
+        proto = model([node("Resize", "x s", "y")], {"x": [1, 1, 2, 4]}, {"y": None},
+                      {"s": np.array(scales, np.float32)}, opset=10)  # fmt: skip
+        with rlx.onnx.load(proto) as loaded:
+            assert loaded.run({"x": x}, device=device)["y"][0, 0].tolist() == want
