@@ -33,7 +33,7 @@ UNARY = (
     *("acos", "atan", "sinh", "cosh", "tanh", "erf", "floor", "ceil", "round", "trunc"),
     *("exp2", "log2", "log10", "cbrt", "asinh", "acosh", "atanh"),
 )
-SHORT = ("exp", "tanh", "one_plus_erf", "recip")
+SHORT = ("exp", "tanh", "one_plus_erf", "gelu", "recip")
 BINARY = ["add", "sub", "mul", "div", "pow", "max", "min", "mod", "fmod", "floordiv", "atan2"]
 INT_UNARY = ["neg", "abs", "sign", "not"]
 INT_BINARY = [
@@ -69,7 +69,7 @@ def _source(repo: Path, exact: bool, flush: bool, fused: bool) -> str:
     if exact or fused:
         lines += ["#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
         lines += ["#undef RLX_MAD", "#define RLX_MAD(a, b, c) std::fma(a, b, c)"]
-    lines.append(f'#include "{repo}/rlx/backends/gpu/prims.h"')
+    lines += [f'#include "{repo}/rlx/backends/gpu/{name}"' for name in ("prims.h", "gelu.h")]
 
     before = "const unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040); " if flush else ""
     after = " _mm_setcsr(mode);" if flush else ""

@@ -22,8 +22,8 @@ _IN_FLIGHT = 4  # elements a thread loads before it stores the first, where pack
 def emit_cuda(kernel: TreeKernel) -> str:
     """CUDA source of a tree kernel, entry point `tree`, 256 threads a block.
 
-    Requires: the headers prims.h, prims64.h and storage.h of this folder; `-fmad=false -prec-div=true -prec-sqrt=true
-    -ftz=false`.
+    Requires: the headers prims.h, prims64.h, gelu.h and storage.h of this folder; `-fmad=false -prec-div=true
+    -prec-sqrt=true -ftz=false`.
     """
     return _Writer(kernel).text()
 
@@ -40,7 +40,8 @@ class _Writer:
 
     def text(self) -> str:
         prims = "prims64.h" if self.program.wide else "prims.h"
-        lines = [f'#include "{prims}"', '#include "storage.h"', "", *self.body(), ""]
+        lines = [f'#include "{name}"' for name in (prims, "gelu.h", "storage.h")]
+        lines += ["", *self.body(), ""]
         if self.strided:
             lines += [*self.offsets(), ""]
         params = ["const int* meta"] if self.strided else []

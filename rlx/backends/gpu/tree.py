@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -32,7 +32,7 @@ _HEAVY = frozenset({"exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin",
 MAX_HEAVY = 4
 
 # Functions of class h: of f32 values on their way into 16 bits, cheaper than memory.
-_SHORT = frozenset({"exp", "tanh", "one_plus_erf", "div", "recip"})
+_SHORT = frozenset({"exp", "tanh", "one_plus_erf", "gelu", "div", "recip"})
 
 # Sixteen bits moved as they are: data movement must not touch the payload of a NaN.
 RAW16 = DType("u16", 2, "u", np.dtype(np.uint16))
@@ -150,7 +150,7 @@ def ends_short(kernel: TreeKernel) -> bool:
 
 
 def _joined(trees: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The trees with 1 + erf(x) as one primitive, as gelu has it."""
+    """The trees with gelu as one primitive, and 1 + erf(x) elsewhere."""
     done: dict[Expr, Expr] = {}
     for e in linearize(trees):
         args = tuple(done[a] for a in e.args)
@@ -159,15 +159,35 @@ def _joined(trees: Sequence[Expr]) -> tuple[Expr, ...]:
         if e.prim == "add" and inner and ones and class_of(e.dtype) == "f":
             done[e] = Expr("one_plus_erf", inner[0].args, e.dtype)
         else:
-            done[e] = e if args == e.args else Expr(e.prim, args, e.dtype, e.value)
+            made = e if args == e.args else Expr(e.prim, args, e.dtype, e.value)
+            x = _gelu_of(made)
+            done[e] = made if x is None else Expr("gelu", (x,), e.dtype)
     return tuple(done[t] for t in trees)
+
+
+def _gelu_of(e: Expr) -> Expr | None:
+    """The x of e = (x / 2) (1 + erf(x / sqrt(2))), where e is that."""
+    if e.prim != "mul" or e.args[1].prim != "one_plus_erf":
+        return None
+    x, inner = _other_factor(e.args[0], 0.5), _other_factor(e.args[1].args[0], math.sqrt(0.5))
+    return x if x is not None and x == inner else None
+
+
+def _other_factor(e: Expr, factor: float) -> Expr | None:
+    """The y of e = factor y."""
+    if e.prim == "mul":
+        for lit, other in (e.args, e.args[::-1]):
+            if lit.prim == "lit" and lit.value == factor:
+                return other
+    return None
 
 
 def _doubles(e: Expr) -> bool:
     """Whether e is an f32 that is a bf16 times a power of two, at least 1: a bf16 too, that no rounding changes."""
     if e.prim != "mul" or e.dtype.name != "f32":
         return False
-    factors = [a.value for a in e.args if a.prim == "lit" and isinstance(a.value, float) and math.isfinite(a.value)]
+    lits = [a.args[0] if a.prim == "cast" else a for a in e.args]
+    factors = [a.value for a in lits if a.prim == "lit" and isinstance(a.value, float) and math.isfinite(a.value)]
     brains = [a for a in e.args if a.prim == "cast" and a.args[0].dtype.name == "bf16"]
     return bool(brains and factors) and abs(factors[0]) >= 1 and math.frexp(factors[0])[0] in (0.5, -0.5)
 
@@ -186,7 +206,20 @@ def program(kernel: TreeKernel) -> Program:
         Store(i, builder.stored(of[t], t.dtype, out.storage), out.storage)
         for i, (t, out) in enumerate(zip(trees, kernel.outputs, strict=True))
     )
-    return Program(tuple(builder.values), stores)
+    return _reached(builder.values, stores)
+
+
+def _reached(values: Sequence[Instr], stores: Sequence[Store]) -> Program:
+    """The program without the values that no store needs, such as a rounding that the store does."""
+    alive = {s.value for s in stores}
+    for k in reversed(range(len(values))):
+        v = values[k]
+        if k in alive and isinstance(v, Call):
+            alive.update(v.args)
+    place = {k: i for i, k in enumerate(sorted(alive))}
+    kept = [values[k] for k in place]
+    moved = [replace(v, args=tuple(place[a] for a in v.args)) if isinstance(v, Call) else v for v in kept]
+    return Program(tuple(moved), tuple(replace(s, value=place[s.value]) for s in stores))
 
 
 def literal_bits(value: float) -> int:
