@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import tracemalloc
 import warnings
 from typing import Any
@@ -17,6 +16,7 @@ from rlx.backends.cpu.pool import POOL
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
 from rlx.ir import Graph
 from tests.cpu.programs import Program, data, device, graph_of
+from tests.threads import at_once
 
 
 def test_probe_names_the_processor() -> None:
@@ -182,21 +182,15 @@ def test_many_threads_may_run_their_own_programs() -> None:
     arrays = _arrays()
     feeds = {f"x{i}": a for i, a in enumerate(arrays)}
     want = Program(graph_of(_network, arrays), threads=1).run(feeds)
-    wrong: list[str] = []
 
-    def work() -> None:
+    def work(_: int) -> None:
         program = Program(graph_of(_network, arrays), threads=2)
         for _ in range(5):
             got = program.run(feeds)
-            wrong.extend(k for k in want if got[k].tobytes() != want[k].tobytes())
+            assert all(got[k].tobytes() == want[k].tobytes() for k in want)
         program.close()
 
-    workers = [threading.Thread(target=work) for _ in range(6)]
-    for w in workers:
-        w.start()
-    for w in workers:
-        w.join()
-    assert not wrong
+    at_once(6, work)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

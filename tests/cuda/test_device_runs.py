@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from rlx.driver.diskcache import DiskCache
 from rlx.errors import ArenaError, DeviceUnavailable, RlxError
 from rlx.ir import Graph
 from tests.cuda.programs import SCALE, SCALE_SOURCE, arena, run, scaled
+from tests.threads import at_once
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("scale")]
 
@@ -120,30 +120,20 @@ def test_a_failed_capture_leaves_the_device_usable(device: CudaDevice) -> None:
 
 
 def test_threads_record_and_run_at_once(device: CudaDevice) -> None:
-    errors: list[BaseException] = []
-
     def work(seed: int) -> None:
-        try:
-            n = 10_000 + seed
-            x = np.random.default_rng(seed).normal(size=n).astype(np.float32)
-            memory = arena(device, 8 * n)
-            a, b = Ref("arena0", 0, 4 * n), Ref("arena0", 4 * n, 4 * n)
-            for factor in (2.0, 3.0, 4.0):
-                memory.write_bytes(0, x)
-                run(device, [scaled(a, b, factor)], memory, times=5)
-                out = np.empty(4 * n, np.uint8)
-                memory.buffer("arena0").read(4 * n, out)
-                np.testing.assert_array_equal(out.view(np.float32), x * np.float32(factor))
-            memory.close()
-        except BaseException as error:  # noqa: BLE001 - handed to the main thread
-            errors.append(error)
+        n = 10_000 + seed
+        x = np.random.default_rng(seed).normal(size=n).astype(np.float32)
+        memory = arena(device, 8 * n)
+        a, b = Ref("arena0", 0, 4 * n), Ref("arena0", 4 * n, 4 * n)
+        for factor in (2.0, 3.0, 4.0):
+            memory.write_bytes(0, x)
+            run(device, [scaled(a, b, factor)], memory, times=5)
+            out = np.empty(4 * n, np.uint8)
+            memory.buffer("arena0").read(4 * n, out)
+            np.testing.assert_array_equal(out.view(np.float32), x * np.float32(factor))
+        memory.close()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors
+    at_once(8, work)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from Python 3.12 on: forking beside threads

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.driver.pool import MAX_BUFFERS, BufferPool
+from tests.threads import at_once
 
 
 @dataclass(eq=False)
@@ -125,24 +126,17 @@ def test_threads() -> None:
     pool = make(max_buffers=4)
     held: set[int] = set()
     lock = threading.Lock()
-    errors: list[str] = []
 
     def work(seed: int) -> None:
         for i in range(300):
             nbytes = (seed * 131 + i * 17) % 500 + 1
             memory = pool.take(nbytes) or Memory(nbytes)
             with lock:
-                if id(memory) in held or memory.freed:
-                    errors.append("a buffer in two hands, or a freed one")
+                assert id(memory) not in held and not memory.freed, "a buffer in two hands, or a freed one"
                 held.add(id(memory))
             with lock:
                 held.discard(id(memory))
             pool.give(memory)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    at_once(8, work)
     assert len(pool) <= 4

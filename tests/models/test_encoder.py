@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rlx.errors import DTypeError, ModelFormatError, ShapeError
 from rlx.models import sentence
 from tests.models.tiny import SENTENCES, write_model
 from tests.models.variants import VARIANTS
+from tests.threads import at_once
 
 
 def nmse(got: npt.NDArray[Any], exact: npt.NDArray[Any]) -> float:
@@ -216,16 +216,7 @@ class TestOrderAndEdges:
         with rlx.models.load(tiny, device) as encoder:
             alone = [encoder.encode(SENTENCES[: n + 1]) for n in range(4)]
         with rlx.models.load(tiny, device) as encoder:
-            found: dict[int, Any] = {}
-
-            def work(n: int) -> None:
-                found[n] = encoder.encode(SENTENCES[: n % 4 + 1])
-
-            threads = [threading.Thread(target=work, args=(n,)) for n in range(12)]
-            for t in threads:
-                t.start()
-            for t in threads:
-                t.join()
+            found = at_once(12, lambda n: encoder.encode(SENTENCES[: n % 4 + 1]))
             assert all(np.array_equal(found[n], alone[n % 4]) for n in range(12))
 
     def test_a_progress_bar_when_asked_for(self, tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -289,8 +280,9 @@ class TestFoldersThatDoNotFit:
         assert len(str(caught.value)) < 30_000 and len(shapes(config)) > 300
 
     def test_a_tokenizer_with_more_words_than_the_model(self, tmp_path: Path) -> None:
-        with rlx.models.load(write_model(tmp_path, vocab_size=20), "cpu") as encoder, pytest.raises(
-            ModelFormatError, match=r"gives token \d+ for sentence 1; config.json knows 20"
+        with (
+            rlx.models.load(write_model(tmp_path, vocab_size=20), "cpu") as encoder,
+            pytest.raises(ModelFormatError, match=r"gives token \d+ for sentence 1; config.json knows 20"),
         ):
             encoder.encode(["the", SENTENCES[0]])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import rlx
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.formats.onnx.elements import ELEMENTS
 from tests.onnx.models import I64, info, model, node
+from tests.threads import at_once
 
 RNG = np.random.default_rng(11)
 
@@ -110,20 +110,15 @@ def test_programs_that_leave_the_cache_are_closed_and_a_model_can_be() -> None:
 
 def test_threads_with_more_shapes_than_the_cache_holds() -> None:
     loaded = rlx.onnx.load(mlp())
-    wrong: list[int] = []
 
     def work(k: int) -> None:
         for n in range(1, 40):
             rows = 1 + (n * (k + 3)) % 37
-            if loaded.run({"x": np.ones((rows, 64), np.float32)}, device="cpu")["y"].shape != (rows, 3):
-                wrong.append(rows)
+            made = loaded.run({"x": np.ones((rows, 64), np.float32)}, device="cpu")
+            assert made["y"].shape == (rows, 3)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert wrong == [] and len(loaded.programs) == 16
+    at_once(4, work)
+    assert len(loaded.programs) == 16
 
 
 def test_inputs_are_held_against_the_declaration() -> None:
@@ -261,14 +256,5 @@ def test_the_backend_of_onnx() -> None:
 def test_threads_share_a_model() -> None:
     loaded, x = rlx.onnx.load(mlp()), [f32(1 + k % 3, 64) for k in range(12)]
     want = [loaded.run({"x": v}, device="cpu")["y"] for v in x]
-    made: dict[int, np.ndarray] = {}
-
-    def work(k: int) -> None:
-        made[k] = loaded.run({"x": x[k]}, device="cpu")["y"]
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(12)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    made = at_once(12, lambda k: loaded.run({"x": x[k]}, device="cpu")["y"])
     assert all(np.array_equal(made[k], want[k]) for k in range(12))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 
 import numpy as np
 import pytest
 
 import rlx
 from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, ShapeError
+from tests.threads import at_once
 
 
 def layer(batch: int = 4, k: int = 24, n: int = 10) -> rlx.Graph:
@@ -151,19 +151,9 @@ def test_threads_on_one_executable_give_the_single_thread_bits(session):
         exe.set_params({"w": w, "b": b})
         feeds = [arrays(seed)[0] for seed in range(32)]
         alone = [exe.run({"x": f})["y"] for f in feeds]
-        wrong: list[int] = []
-
-        def work(i: int) -> None:
-            for _ in range(5):
-                if not np.array_equal(exe.run({"x": feeds[i]})["y"], alone[i]):
-                    wrong.append(i)
-
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(32)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-        assert not wrong
+        made = at_once(32, lambda i: [exe.run({"x": feeds[i]})["y"] for _ in range(5)])
+    for several, one in zip(made, alone, strict=True):
+        assert all(np.array_equal(y, one) for y in several)
 
 
 def test_a_thousand_runs_have_one_hash(session):

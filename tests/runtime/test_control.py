@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from rlx.autodiff import gradients
 from rlx.conformance.oracle import evaluate
 from rlx.driver.control import step_budget
 from rlx.errors import StepLimitExceeded
+from tests.threads import at_once
 
 Feeds = dict[str, np.ndarray]
 
@@ -254,16 +254,6 @@ def test_threads_on_one_executable(session: rlx.Session) -> None:
     with session.compile(g) as exe:
         feeds = [{"n": np.array(i % 7, np.int32), "x": np.full(64, i, np.float32)} for i in range(32)]
         alone = [exe.run(f)["y"] for f in feeds]
-        wrong: list[int] = []
-
-        def work(i: int) -> None:
-            for _ in range(3):
-                if not np.array_equal(exe.run(feeds[i])["y"], alone[i]):
-                    wrong.append(i)
-
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(32)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-        assert not wrong
+        made = at_once(32, lambda i: [exe.run(feeds[i])["y"] for _ in range(3)])
+    for several, one in zip(made, alone, strict=True):
+        assert all(np.array_equal(y, one) for y in several)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from rlx.backends.vulkan.discovery import Physical, physical_devices
 from rlx.backends.vulkan.recorder import Recorded
 from rlx.driver.device import Backend, Device
 from rlx.errors import ArenaError, DeviceLost, DeviceUnavailable, OutOfDeviceMemory
+from tests.threads import at_once
 from tests.vulkan.conftest import axpy, child, slots_plan
 
 pytestmark = pytest.mark.vulkan
@@ -339,32 +339,20 @@ def test_exit_with_everything_open_is_quiet(
 
 
 def test_threads_acquire_and_release(device: VulkanDevice) -> None:
-    wrong: list[object] = []
-
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
         out = np.empty(20_000, np.uint8)
-        try:
-            for _ in range(60):
-                size = int(rng.integers(1, 20_000))
-                buffer = device.acquire(size)
-                buffer.read(0, out[:size])
-                if out[:size].any():
-                    wrong.append("not zero")
-                buffer.fill(0, size, seed + 1)
-                buffer.read(0, out[:size])
-                if (out[:size] != seed + 1).any():
-                    wrong.append("in two hands")
-                buffer.close()
-        except Exception as error:  # noqa: BLE001  (whatever a thread meets fails the test)
-            wrong.append(error)
+        for _ in range(60):
+            size = int(rng.integers(1, 20_000))
+            buffer = device.acquire(size)
+            buffer.read(0, out[:size])
+            assert not out[:size].any(), "not zero"
+            buffer.fill(0, size, seed + 1)
+            buffer.read(0, out[:size])
+            assert (out[:size] == seed + 1).all(), "in two hands"
+            buffer.close()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(8, work)
     assert len(device.pool) <= 16
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from rlx.backends.vulkan.device import VulkanDevice
 from rlx.backends.vulkan.discovery import Physical
 from rlx.dtypes import f32
 from rlx.errors import UnsupportedOp
+from tests.threads import at_once
 from tests.vulkan.conftest import shift, slots_plan
 
 pytestmark = pytest.mark.vulkan
@@ -66,11 +66,7 @@ def test_a_kernel_is_compiled_once(device: VulkanDevice, monkeypatch: pytest.Mon
     made = device.pipelines.get_all([*kernels, *kernels])
     handles = {kernel: pipeline.handle for kernel, pipeline in made.items()}
     assert len(set(map(int, (device.ffi.cast("uintptr_t", h) for h in handles.values())))) == 6
-    threads = [threading.Thread(target=lambda: device.prepare(FileKernel("test_axpy"))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(8, lambda _: device.prepare(FileKernel("test_axpy")))
     assert api.live_objects()["Pipeline"] == before + 7
     assert device.prepare(kernels[0]).handle == handles[kernels[0]]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -16,6 +14,7 @@ from rlx.backends.vulkan.recorder import Recorded
 from rlx.dtypes import f32
 from rlx.errors import ArenaError, UnsupportedOp
 from rlx.ir.expr import arg
+from tests.threads import at_once
 from tests.vulkan.conftest import axpy, ref, shift, slots_plan
 
 pytestmark = [pytest.mark.vulkan, pytest.mark.usefixtures("kernels")]
@@ -176,37 +175,22 @@ def test_timings(device: VulkanDevice) -> None:
 
 
 def test_threads_share_a_queue(device: VulkanDevice) -> None:
-    wrong: list[object] = []
-
     def work(seed: int) -> None:
-        try:
-            with device.arena(slots_plan(2, 333)) as arena:
-                put(arena, 0, float(seed))
-                with device.record([axpy(arena, 0, 1, 1.0)], arena) as recorded:
-                    for _ in range(50):
-                        run(recorded)
-                if not (get(arena, 1) == 50 * seed).all():
-                    wrong.append(seed)
-        except Exception as error:  # noqa: BLE001  (whatever a thread meets fails the test)
-            wrong.append(error)
+        with device.arena(slots_plan(2, 333)) as arena:
+            put(arena, 0, float(seed))
+            with device.record([axpy(arena, 0, 1, 1.0)], arena) as recorded:
+                for _ in range(50):
+                    run(recorded)
+            assert (get(arena, 1) == 50 * seed).all()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(16, work)
 
 
 def test_threads_share_a_recording(device: VulkanDevice) -> None:
     with device.arena(slots_plan(2, 64)) as arena:
         put(arena, 0, 1.0)
         recorded = device.record([axpy(arena, 0, 1, 1.0)], arena)
-        threads = [threading.Thread(target=lambda: [run(recorded) for _ in range(100)]) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(4, lambda _: [run(recorded) for _ in range(100)])
         assert (get(arena, 1) == 400).all()
         recorded.close()
 
