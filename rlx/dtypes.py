@@ -73,7 +73,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
     if isinstance(dtype, str) and dtype in _BY_NAME:
         return _BY_NAME[dtype]
     try:
-        found = _BY_NP.get(np.dtype(dtype))
+        found = None if dtype is None else _BY_NP.get(np.dtype(dtype))  # NumPy takes None for float64
     except TypeError:
         found = None
     if found is None:

@@ -72,7 +72,10 @@ def choose_auto() -> DeviceInfo:
     software Vulkan driver. The environment variable RLX_DEVICE overrides it."""
     asked = os.environ.get("RLX_DEVICE", "auto")
     if asked != "auto":
-        return find_device(asked)
+        try:
+            return find_device(asked)
+        except DeviceUnavailable as error:
+            raise DeviceUnavailable(f"RLX_DEVICE: {error}") from None
     kinds = ("discrete", "integrated", "virtual", "cpu")
     for backend in backend_names():
         try:
@@ -92,10 +95,15 @@ def find_device(name: str) -> DeviceInfo:
     """
     if name == "auto":
         return choose_auto()
+    if not isinstance(name, str):
+        raise DeviceUnavailable(
+            f'a device is named by a string, "cpu" or the id of one of rlx.devices(), not by a {type(name).__name__}'
+        )
     backend, _, number = name.partition(":")
     if backend not in backend_names() or (number and not number.isdecimal()):
         raise DeviceUnavailable(
-            f'device {name!r} is not understood; give "auto", "cpu", "vulkan", "cuda" or one with a number, "cuda:1"'
+            f'device {name!r} is not understood; give "auto", "cpu", "vulkan", "cuda" or one with a number, "cuda:1" '
+            "(rlx.devices() lists them, each with its id)"
         )
     infos = load_backend(backend).probe()
     if not infos:
@@ -107,7 +115,7 @@ def find_device(name: str) -> DeviceInfo:
     for info in infos:
         if info.index == int(number):
             return info
-    raise DeviceUnavailable(f"device {name!r}: there are only {', '.join(i.id for i in infos)}")
+    raise DeviceUnavailable(f"device {name!r}: there is only {', '.join(i.id for i in infos)}")
 
 
 def open_device(name: str = "auto") -> Device:

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, weak_dtype
-from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.errors import GraphError, ShapeError
 from rlx.ir.op import Attrs, Op, get_op
 from rlx.ir.types import TensorType, as_shape
+from rlx.ir.values import as_array, exactly
 
 if TYPE_CHECKING:
     from rlx.ir.methods import TensorMethods
@@ -25,6 +26,8 @@ _LEAVES = (
     "; what a function of cond, while_loop or scan computes leaves it as its result alone: return it there, and use "
     "what the op gives for it"
 )
+
+_APART = "; graphs share no tensors: run the other, and give what it returns as an input or a constant here"
 
 
 class Node:
@@ -135,31 +138,29 @@ class Graph:
         return self._leaf("state", self.states, name, shape, dtype)
 
     def constant(self, value: npt.ArrayLike, dtype: DTypeLike | None = None) -> Tensor:
-        """A tensor known now. Python floats and float64 arrays become f32 unless `dtype` asks for f64."""
-        array = np.asarray(value)
+        """A tensor known now; a copy, so the caller may go on writing to an array given here.
+
+        Dtype: `dtype`; else an array's own, f32 for Python floats and lists of them, i64 for ints. Raises: DTypeError
+        for a value that the dtype cannot hold, ShapeError for lists whose rows differ in length.
+        """
+        array = as_array(value, "constant")
         if dtype is None:
             dtype = (
                 f32
                 if array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic)
                 else array.dtype
             )
-        kind = as_dtype(dtype)
-        if kind.is_int and array.size:
-            _want_integers(array, kind)
-        if kind.is_float and array.dtype.kind == "f":
-            _want_in_range(array, kind)
-        array = np.array(array, dtype=kind.np)  # a copy: the caller may go on writing to theirs
+        array = exactly(array, as_dtype(dtype), "constant")
         array.flags.writeable = False
         return self.add("constant", (), {"value": array})[0]
 
     def _leaf(
         self, op: str, table: dict[str, Tensor], name: str, shape: Sequence[int], dtype: DTypeLike
     ) -> Tensor:
-        if not name or not isinstance(name, str):
-            raise GraphError(f"{op}: the name must be a non-empty string, not {name!r}")
-        for kind, taken in (("input", self.inputs), ("param", self.params), ("state", self.states)):
+        _want_name(op, name)
+        for kind, taken in (("an input", self.inputs), ("a param", self.params), ("a state", self.states)):
             if name in taken:
-                raise GraphError(f"{op} {name!r}: the graph has an {kind} of that name already")
+                raise GraphError(f"{op} {name!r}: the graph has {kind} of that name already")
         if traced_into(self) is not self or self.outer is not None:
             raise GraphError(
                 f"{op} {name!r}: declared inside a function of cond, while_loop or scan; declare it before, in the "
@@ -173,7 +174,8 @@ class Graph:
     # -- results
 
     def output(self, name: str, tensor: Tensor) -> Tensor:
-        """Names a tensor that a run returns."""
+        """Names a tensor that a run returns; an input or a param may be one."""
+        _want_name("output", name)
         if name in self.outputs:
             raise GraphError(f"output {name!r}: the graph has an output of that name already")
         self._own(tensor, f"output {name!r}")
@@ -236,9 +238,10 @@ class Graph:
         if not isinstance(tensor, Tensor):
             raise GraphError(f"{what}: expected a Tensor of graph {self.name!r}, got {type(tensor).__name__}")
         if tensor.graph is not self:
-            inside = _LEAVES if tensor.graph.outer is not None else ""
+            here = repr(self.name) if tensor.graph.name != self.name else "this one of the same name"
+            advice = _LEAVES if tensor.graph.outer is not None else _APART
             raise GraphError(
-                f"{what}: tensor %{tensor.id} belongs to graph {tensor.graph.name!r}, not {self.name!r}{inside}"
+                f"{what}: tensor %{tensor.id} belongs to graph {tensor.graph.name!r}, not {here}{advice}"
             )
 
     def tensors(self) -> Iterable[Tensor]:
@@ -250,21 +253,20 @@ class Graph:
         """The tensors that must exist when a run ends: outputs, then state updates."""
         return [*self.outputs.values(), *self.updates.values()]
 
+    def __repr__(self) -> str:
+        tables = (("inputs", self.inputs), ("params", self.params), ("states", self.states))
+        listed = [f"{what} {list(t)}" for what, t in (*tables, ("outputs", self.outputs)) if t]
+        return f"Graph({self.name!r}: {', '.join([f'{len(self.nodes)} nodes', *listed])})"
+
     def __str__(self) -> str:
         from rlx.ir.text import to_text
 
         return to_text(self)
 
 
-def _want_integers(array: npt.NDArray[Any], dtype: DType) -> None:
-    """Raises: DTypeError when a value is no integer of `dtype`, which NumPy would cut or wrap without a word."""
-    info = np.iinfo(dtype.np)
-    held = np.asarray((array >= info.min) & (array <= info.max) & (array == np.trunc(array)))
-    if not held.all():
-        first = array[~held].flat[0]
-        raise DTypeError(
-            f"constant: {first} is not a value of {dtype} ({info.min} to {info.max}); give another dtype"
-        )
+def _want_name(what: str, name: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise GraphError(f"{what}: the name must be a non-empty string, not {name!r}")
 
 
 class Tracing(threading.local):
@@ -285,14 +287,6 @@ def traced_into(graph: Graph) -> Graph:
             return TRACING.body
         around = around.outer
     return graph
-
-
-def _want_in_range(array: npt.NDArray[Any], dtype: DType) -> None:
-    """Raises: DTypeError when a finite value is beyond `dtype`, where it would become infinite without a word."""
-    with np.errstate(over="ignore"):
-        lost = np.isinf(array.astype(dtype.np)) & np.isfinite(array)
-    if lost.any():
-        raise DTypeError(f"constant: {array[lost].flat[0]} is beyond {dtype}; give another dtype, or an infinity")
 
 
 Rewrite = Callable[[Graph, Node, tuple[Tensor, ...]], "Sequence[Tensor] | None"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rlx.dtypes import DType
@@ -35,6 +35,8 @@ class TensorType:
 
 def as_shape(shape: Sequence[int] | int, what: str = "shape") -> tuple[int, ...]:
     """The shape as a tuple of Python ints. Raises: ShapeError for a negative or non-integer dimension."""
+    if not isinstance(shape, int | Iterable):
+        raise ShapeError(f"{what}: {shape!r} is not a shape; give a tuple of ints, () for a scalar")
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
     for d in dims:
         if isinstance(d, bool) or not hasattr(d, "__index__"):

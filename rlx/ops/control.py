@@ -112,9 +112,10 @@ def scan(
     body = TracedBody("body", graph, types)
     with body.tracing():
         carry, x = unflatten(carry_skeleton, body.given[:n]), unflatten(x_skeleton, body.given[n:])
-        result = f(carry, x)
+        result: Any = f(carry, x)
         if not isinstance(result, tuple) or len(result) != 2:
-            raise GraphError(f"scan: f must give a pair (carry, y), it gave {type(result).__name__}")
+            kind = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+            raise GraphError(f"scan: f must give a pair (carry, y), it gave {kind}; y may be None")
         made = _carried("scan", body, result[0], carry_skeleton, body.given[:n])
         ys: list[Any] = []
         y_skeleton = flatten(result[1], ys, numbers=True)
@@ -221,6 +222,7 @@ def _text(skeleton: Any) -> str:
     if kind == "dict":
         return "{" + ", ".join(f"{k!r}: {_text(v)}" for k, v in skeleton[1]) + "}"
     items = [_text(v) for v in skeleton[1]]
-    return (
-        f"[{', '.join(items)}]" if kind == "list" else f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-    )
+    if kind == "list":
+        return f"[{', '.join(items)}]"
+    name = "" if kind == "tuple" else kind.__name__
+    return f"{name}({', '.join(items)}{',' if len(items) == 1 else ''})"

@@ -13,7 +13,7 @@ from rlx.ir import Tensor
 def flatten(value: Any, leaves: list[Any], numbers: bool = False) -> Any:
     """Appends the arrays of nested tuples, lists and dicts to `leaves`; returns a hashable skeleton of the rest.
 
-    With `numbers`, Python's numbers are leaves too.
+    With `numbers`, Python's numbers are leaves too. Named tuples stay what they are.
     """
     if isinstance(value, np.ndarray | np.generic | Tensor) or (
         numbers and isinstance(value, bool | int | float)
@@ -21,10 +21,21 @@ def flatten(value: Any, leaves: list[Any], numbers: bool = False) -> Any:
         leaves.append(value)
         return ("leaf", len(leaves) - 1)
     if isinstance(value, tuple | list):
-        return (type(value).__name__, tuple(flatten(v, leaves, numbers) for v in value))
+        named = isinstance(value, tuple) and hasattr(value, "_fields")
+        kind = type(value) if named else "tuple" if isinstance(value, tuple) else "list"
+        return (kind, tuple(flatten(v, leaves, numbers) for v in value))
     if isinstance(value, dict):
-        return ("dict", tuple((k, flatten(v, leaves, numbers)) for k, v in sorted(value.items())))
-    return ("static", type(value).__name__, value)
+        return ("dict", tuple((k, flatten(v, leaves, numbers)) for k, v in _sorted(value)))
+    sign = repr(value) if isinstance(value, float | complex) else ""  # 0.0 equals -0.0
+    return ("static", type(value).__name__, value, sign)
+
+
+def _sorted(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """The items in one order, whatever the order in which they came."""
+    try:
+        return sorted(value.items(), key=lambda item: item[0])
+    except TypeError:  # keys that do not compare with each other
+        return sorted(value.items(), key=lambda item: (type(item[0]).__name__, repr(item[0])))
 
 
 def unflatten(skeleton: Any, leaves: Sequence[Any]) -> Any:
@@ -37,4 +48,6 @@ def unflatten(skeleton: Any, leaves: Sequence[Any]) -> Any:
     if kind == "dict":
         return {k: unflatten(v, leaves) for k, v in skeleton[1]}
     items = [unflatten(v, leaves) for v in skeleton[1]]
-    return tuple(items) if kind == "tuple" else items
+    if kind == "list":
+        return items
+    return tuple(items) if kind == "tuple" else kind(*items)  # a named tuple's class

@@ -65,6 +65,40 @@ def _refuse(use: str, advice: str) -> Callable[..., NoReturn]:
     return method
 
 
+_NUMPY_NAMES = {
+    "absolute": "abs", "amax": "max", "amin": "min", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin",
+    "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "divide": "div", "dot": "matmul",
+    "hstack": "concat", "invert": "bitwise_not", "multiply": "mul", "negative": "neg", "power": "pow",
+    "rint": "round", "subtract": "sub", "take": "gather", "true_divide": "div", "vstack": "concat",
+}  # fmt: skip
+_REFLECTED = {
+    np.add: "__radd__", np.subtract: "__rsub__", np.multiply: "__rmul__", np.true_divide: "__rtruediv__",
+    np.power: "__rpow__", np.remainder: "__rmod__", np.floor_divide: "__rfloordiv__", np.matmul: "__rmatmul__",
+    np.left_shift: "__rlshift__", np.right_shift: "__rrshift__", np.bitwise_and: "__rand__",
+    np.bitwise_or: "__ror__", np.bitwise_xor: "__rxor__", np.equal: "__eq__", np.not_equal: "__ne__",
+    np.less: "__gt__", np.less_equal: "__ge__", np.greater: "__lt__", np.greater_equal: "__le__",
+}  # fmt: skip
+
+
+def _array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    """`array + tensor`, which NumPy sees as np.add(array, tensor); other functions of NumPy have no values to read."""
+    if method == "__call__" and ufunc in _REFLECTED and not kwargs and not isinstance(inputs[0], Tensor):
+        return getattr(self, _REFLECTED[ufunc])(inputs[0])
+    if "out" in kwargs:
+        return _refuse("writing into an array", "write y = y + x instead of y += x")(self)
+    return _array_function(self, ufunc, (), (), {})
+
+
+def _array_function(self: Tensor, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    if func in (np.shape, np.ndim, np.size):  # known of a tensor, too
+        return func.__wrapped__(*args, **kwargs)
+    import rlx.ops as ops
+
+    name = _NUMPY_NAMES.get(func.__name__, func.__name__)
+    advice = f"use rlx.{name}" if name in ops.__all__ else "use rlx's own functions"
+    return _refuse(f"np.{func.__name__}", advice)(self)
+
+
 def _args(values: tuple[Any, ...]) -> Any:
     """reshape(2, 3) and reshape((2, 3)) say the same."""
     return values[0] if len(values) == 1 and not isinstance(values[0], int) else values
@@ -129,10 +163,12 @@ _METHODS: dict[str, Any] = {
     "__iter__": _refuse("iteration", "index it (x[0], x[1]) or use rlx.split"),
     "__contains__": _refuse("the `in` test", "use rlx.any(x == value)"),
     "__int__": _refuse("int()", "use rlx.cast(x, 'i32')"),
-    "__float__": _refuse("float()", "use rlx.cast(x, 'f32')"),
-    "__index__": _refuse("use as an index", "use rlx.gather"),
+    "__float__": _refuse("float()", "use rlx.cast(x, 'f32') for a dtype, rlx.exp(x) and the like for math's functions"),
+    "__index__": _refuse("use as an index or a count", "use rlx.gather to index, rlx.while_loop to repeat"),
     "__array__": _refuse("conversion to an array", "name it with Graph.output and run the graph"),
-    "__array_ufunc__": None,  # ndarray + Tensor then asks Tensor.__radd__
+    "__array_ufunc__": _array_ufunc, "__array_function__": _array_function,
+    "__setitem__": _refuse("assignment to elements", "tensors never change: use rlx.where, rlx.scatter or "
+                           "rlx.dynamic_update_slice, which give a new one"),
 }  # fmt: skip
 
 for _name, _method in _METHODS.items():

@@ -62,6 +62,10 @@ class CompiledGraph(Closing):
         self._plan = self._make_plan(self._prepare())
         self._check_memory(self._prepare())
 
+    def __repr__(self) -> str:
+        types = [", ".join(f"{n}: {t}" for n, t in table.items()) for table in signature(self.graph)]
+        return f"CompiledGraph({self.graph.name!r} on {self.device.info.id}: ({types[0]}) -> ({types[1]}))"
+
     # -- weights and state
 
     def set_param(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:

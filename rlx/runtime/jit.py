@@ -7,12 +7,12 @@ import logging
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rlx.autodiff import gradients
-from rlx.dtypes import as_dtype
-from rlx.errors import GraphError, ShapeError
+from rlx.dtypes import DType, as_dtype
+from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Graph, Tensor
 from rlx.ops.nest import flatten, unflatten
 from rlx.runtime.compiled import CompiledGraph
@@ -26,10 +26,13 @@ LARGE_CONSTANT = 1 << 20
 def trace(function: Callable[..., Any], skeleton: Any, arrays: Sequence[Any], name: str) -> tuple[Graph, Any]:
     """The graph of a call, inputs named x0, x1, … and outputs y0, y1, …, and the skeleton of its result."""
     graph = Graph(name)
-    tensors = [graph.input(f"x{i}", a.shape, as_dtype(a.dtype)) for i, a in enumerate(arrays)]
+    tensors = [graph.input(f"x{i}", a.shape, _dtype(name, i, a)) for i, a in enumerate(arrays)]
     args, kwargs = unflatten(skeleton, tensors)
     results: list[Any] = []
-    out = flatten(function(*args, **kwargs), results)
+    given = function(*args, **kwargs)
+    out = flatten(given, results)
+    if not results:
+        raise GraphError(f"{name}: the function gave {given!r}, no tensor; return what it computes")
     for i, r in enumerate(results):
         tensor = r if isinstance(r, Tensor) else graph.constant(r)
         graph.output(f"y{i}", tensor)
@@ -43,12 +46,20 @@ def trace(function: Callable[..., Any], skeleton: Any, arrays: Sequence[Any], na
     return graph, out
 
 
+def _dtype(name: str, i: int, array: Any) -> DType:
+    try:
+        return as_dtype(array.dtype)
+    except DTypeError as error:
+        raise DTypeError(f"{name}: array {i} of the arguments: {error}; convert it with .astype") from None
+
+
 class Jitted:
     """What `jit` returns: call it with arrays. `graph(*args)` shows the traced program; `cache_info()` the cache."""
 
     def __init__(self, function: Callable[..., Any], device: str, precision: str) -> None:
         functools.update_wrapper(self, function)
         self._function = function
+        self._name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
         self._device = device
         self._precision = precision
         self._session: Session | None = None
@@ -64,11 +75,14 @@ class Jitted:
         results = exe.run({f"x{i}": a for i, a in enumerate(arrays)})
         return unflatten(out, [results[f"y{i}"] for i in range(len(results))])
 
+    def __repr__(self) -> str:
+        return f"jit({self._name}, device={self._device!r}, {len(self._cache)} programs cached)"
+
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The program traced for these arguments, not compiled."""
         arrays: list[Any] = []
         skeleton = flatten((args, kwargs), arrays)
-        return trace(self._function, skeleton, arrays, self._function.__name__)[0]
+        return trace(self._function, skeleton, arrays, self._name)[0]
 
     def cache_info(self) -> dict[str, int]:
         """How many programs are cached, and how many at most."""
@@ -79,15 +93,16 @@ class Jitted:
         try:
             hash(key)
         except TypeError:
+            kind = next((type(v).__name__ for v in _statics(skeleton) if not _hashable(v)), "dict's key")
             raise GraphError(
-                f"{self._function.__name__}: a static argument cannot be hashed; pass arrays as NumPy arrays and other "
-                "values as numbers, strings or tuples"
+                f"{self._name}: a static argument cannot be hashed: a {kind}; pass arrays as NumPy arrays, in tuples, "
+                "lists or dicts, and other values as numbers, strings or tuples"
             ) from None
         with self._lock:
             if key not in self._cache:
                 if self._session is None:
                     self._session = Session(self._device, precision=self._precision)
-                graph, out = trace(self._function, skeleton, arrays, self._function.__name__)
+                graph, out = trace(self._function, skeleton, arrays, self._name)
                 log.info(
                     "compiling %s for %s", graph.name, ", ".join(str(t.type) for t in graph.inputs.values())
                 )
@@ -98,35 +113,81 @@ class Jitted:
             return self._cache[key]
 
 
+def _statics(skeleton: Any) -> Iterator[Any]:
+    """What a skeleton holds beside arrays."""
+    if skeleton[0] == "static":
+        yield skeleton[2]
+    elif skeleton[0] != "leaf":
+        for part in skeleton[1]:
+            yield from _statics(part[1] if skeleton[0] == "dict" else part)
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _want_function(what: str, function: Any) -> None:
+    if not callable(function):
+        raise GraphError(
+            f'{what}: expected a function, got {function!r}; options go by name, as in {what}(f, device="cpu")'
+        )
+
+
 def jit(function: Callable[..., Any] | None = None, *, device: str = "auto", precision: str = "f32") -> Any:
     """Compiles a function of arrays: traced once per shapes and dtypes of its arguments, then cached.
 
     Arrays in nested tuples, lists and dicts are arguments; numbers, strings and None are static; arrays the function
     closes over become constants (a warning above 1 MB). The cache holds 64 programs and logs every compile to the
     logger "rlx.jit". Use as `@rlx.jit` or `@rlx.jit(device="vulkan")`.
+
+    Raises, when called: what the ops and `Session` raise; GraphError for a static argument that cannot be hashed and a
+    function that gives no tensor; DTypeError for an array of a dtype that rlx does not have.
     """
     if function is None:
-        return lambda f: Jitted(f, device, precision)
+        return functools.partial(jit, device=device, precision=precision)
+    _want_function("jit", function)
     return Jitted(function, device, precision)
 
 
 def grad(function: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0, *, device: str = "auto") -> Any:
     """The gradient of a scalar-valued function of arrays with respect to the arguments `argnums`.
 
-    Works on arrays (compiled and cached as `jit` does) and inside a traced function. Raises: ShapeError when the
-    function's result is not a scalar.
+    Works on arrays (compiled and cached as `jit` does) and inside a traced function. An argument may be nested tuples,
+    lists and dicts of arrays; its gradient is of the same structure. Raises: ShapeError when the function's result is
+    not a scalar, GraphError for an argument that is not there or holds no array, and what `gradients` raises.
     """
+    _want_function("grad", function)
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    name = getattr(function, "__name__", type(function).__name__)
 
     @functools.wraps(function)
-    def gradient(*args: Any) -> Any:
-        result = function(*args)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
         if not isinstance(result, Tensor) or result.shape != ():
             what = result.shape if isinstance(result, Tensor) else type(result).__name__
-            raise ShapeError(
-                f"grad: {function.__name__} must give a rank-0 tensor, it gave {what}; sum it first"
-            )
-        found = gradients(result, [args[i] for i in numbers])
-        return found[0] if isinstance(argnums, int) else tuple(found)
+            raise ShapeError(f"grad: {name} must give a rank-0 tensor, it gave {what}; sum it first")
+        wrt: list[Any] = []
+        skeletons = [_differentiated(name, args, i, wrt) for i in numbers]
+        found = gradients(result, wrt)
+        made = [unflatten(skeleton, found) for skeleton in skeletons]
+        return made[0] if isinstance(argnums, int) else tuple(made)
 
     return Jitted(gradient, device, "f32")
+
+
+def _differentiated(name: str, args: tuple[Any, ...], i: int, wrt: list[Any]) -> Any:
+    """Appends the tensors of an argument to `wrt`; returns its skeleton."""
+    if not isinstance(i, int) or not -len(args) <= i < len(args):
+        raise GraphError(f"grad: there is no argument {i!r}; {name} was given {len(args)} by position")
+    skeleton = flatten(args[i], wrt)
+    numbers = [v for v in _statics(skeleton) if v is not None]
+    if numbers or skeleton[0] == "static":
+        raise GraphError(
+            f"grad: argument {i} of {name} holds {numbers[0] if numbers else None!r}, which is static; pass arrays, "
+            "np.float32(x) for a number"
+        )
+    return skeleton

@@ -73,6 +73,11 @@ class OutputPort:
 
 def accept_inputs(ports: list[InputPort], given: Mapping[str, Any]) -> list[Array]:
     """Every input checked before any is written. Raises: GraphError for missing or unknown names."""
+    if type(given) is not dict and not isinstance(given, Mapping):
+        raise GraphError(
+            f"run: expected a dict of arrays by name, got {type(given).__name__}; the graph takes "
+            f"{[port.name for port in ports]}"
+        )
     if len(given) != len(ports) or any(port.name not in given for port in ports):
         names = [port.name for port in ports]
         missing = [n for n in names if n not in given]

@@ -7,13 +7,14 @@ from typing import Literal
 
 from rlx.driver import BuildOptions, DeviceInfo
 from rlx.driver.registry import open_device
-from rlx.errors import DTypeError, RlxError
+from rlx.errors import DTypeError, GraphError, RlxError
 from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph, CompileOptions
 from rlx.runtime.debug import TIMINGS, VALUES
 from rlx.runtime.weights import State, Weights
 
 PRECISIONS = ("f32", "tf32", "f16", "bf16")
+STORAGES = ("typed", "f32")
 
 
 class Session:
@@ -41,13 +42,21 @@ class Session:
             raise DTypeError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}")
         if fallback not in ("host", "error"):
             raise RlxError(f'fallback {fallback!r} is neither "host" nor "error"')
+        if threads is not None and (not isinstance(threads, int) or threads < 1):
+            raise RlxError(
+                f"threads {threads!r} is not a number of threads: 1 or more, None for all processors"
+            )
         self.device = open_device(device)
         self.fallback = fallback
         debug = debug_level()
         self.options = BuildOptions(precision, threads, debug, timed=timings or debug >= TIMINGS)
 
+    def __repr__(self) -> str:
+        return f"Session({self.info.id}, precision={self.options.precision}, fallback={self.fallback})"
+
     @property
     def info(self) -> DeviceInfo:
+        """What is known of the device: its id, name, kind, memory, driver, features."""
         return self.device.info
 
     def compile(
@@ -65,8 +74,20 @@ class Session:
         `weights` and `state` share tensors with other executables. `planner="bump"` gives every tensor its own slot,
         `storage="f32"` holds 8- and 16-bit tensors and bools as f32, `optimize=False` runs the graph as written.
 
-        Raises: ShapeError, DTypeError, UnsupportedOp, OutOfDeviceMemory (before anything is allocated).
+        Raises: GraphError, ShapeError, DTypeError, UnsupportedOp, OutOfDeviceMemory (before anything is allocated).
         """
+        if not isinstance(graph, Graph):
+            raise GraphError(
+                f"compile: expected a Graph, got {type(graph).__name__}; rlx.jit compiles functions"
+            )
+        for what, store, kind in (("weights", weights, Weights), ("state", state, State)):
+            if store is not None and not isinstance(store, kind):
+                raise GraphError(
+                    f"compile: {what} is {type(store).__name__}; expected a store that executables share, an "
+                    f"rlx.{kind.__name__}; set_params and set_state of what compile returns take arrays"
+                )
+        if storage not in STORAGES:
+            raise GraphError(f"compile: storage {storage!r} is not one of {', '.join(STORAGES)}")
         if self.options.debug >= VALUES:
             planner = "bump"  # so that every node's result is there to look at
         options = CompileOptions(planner, storage, optimize, self.fallback, self.options)

@@ -15,6 +15,7 @@ from rlx.driver.region import Region
 from rlx.dtypes import DType, DTypeLike, as_dtype
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import TensorType
+from rlx.ir.values import LISTED, as_array, exactly
 
 
 class Weights(Closing):
@@ -123,6 +124,7 @@ class Weights(Closing):
         self.full.close()
         self.half.close()
         self._where.clear()
+        self.version += 1  # so that an executable bound to it asks for its weights instead of running on
 
 
 class State(Closing):
@@ -180,15 +182,14 @@ def check_array(what: str, data: npt.ArrayLike, expected: TensorType) -> npt.NDA
 
     Raises: ShapeError, DTypeError naming what came and what was expected.
     """
-    if isinstance(data, np.ndarray | np.generic):
-        array = np.asarray(data)
-        if array.dtype != expected.dtype.np:
-            raise DTypeError(
-                f"{what}: expected dtype {expected.dtype}, got {array.dtype}; convert it with "
-                f".astype({expected.dtype.np.name!r}) if that is what you mean"
-            )
-    else:
-        array = np.asarray(data, dtype=expected.dtype.np)
+    array = as_array(data, what)
+    if isinstance(data, LISTED):
+        array = exactly(array, expected.dtype, what)
+    elif array.dtype != expected.dtype.np:
+        raise DTypeError(
+            f"{what}: expected dtype {expected.dtype}, got {array.dtype}; convert it with "
+            f".astype({expected.dtype.np.name!r}) if that is what you mean"
+        )
     if array.shape != expected.shape:
         raise ShapeError(f"{what}: expected shape {expected.shape}, got {array.shape}")
     return array

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rlx.ir
 import rlx.ops as ops
 from rlx.conformance.oracle import evaluate
 from rlx.dtypes import bf16, bool_, f16, f32, f64, i8, i32, i64, u8
@@ -289,3 +292,12 @@ def test_constants_that_their_dtype_does_not_hold_are_refused(value: object, dty
 def test_infinite_constants_are_held() -> None:
     held = Graph("constants").constant([np.inf, -np.inf, np.nan, 65504.0], "f16").node.attrs["value"]
     np.testing.assert_array_equal(held, np.array([np.inf, -np.inf, np.nan, 65504.0], np.float16))
+
+
+def test_type_checkers_know_every_operator_and_method() -> None:
+    stub = Path(rlx.ir.__file__).with_name("methods.pyi").read_text(encoding="utf-8")
+    (declared,) = (node for node in ast.parse(stub).body if isinstance(node, ast.ClassDef))
+    known = {node.name for node in declared.body if isinstance(node, ast.FunctionDef)}
+    refused = {"bool", "iter", "contains", "setitem", "int", "float", "index"}
+    array = {"array", "array_ufunc", "array_function"}
+    assert set(ops.operators._METHODS) - {f"__{name}__" for name in refused | array} == known

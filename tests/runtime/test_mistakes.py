@@ -1,0 +1,239 @@
+"""What the likeliest mistakes are told: a typed error that says what came, what was expected and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import DeviceUnavailable, DTypeError, GraphError, RlxError, ShapeError, TracedValueError
+
+ONES = np.ones((2, 3), np.float32)
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+def compiled(dtype: str = "f32", **options: Any) -> rlx.CompiledGraph:
+    g = rlx.Graph("double")
+    g.output("y", g.input("x", (2, 3), dtype) * g.param("two", (), dtype))
+    exe = rlx.Session("cpu").compile(g, **options)
+    exe.set_param("two", 2)
+    return exe
+
+
+def traced(function: Callable[..., Any], *args: Any) -> Any:
+    return rlx.jit(function, device="cpu")(*(args or (ONES,)))
+
+
+def added_in_place(x: Any) -> Any:
+    y = np.zeros((2, 3), np.float32)
+    y += x
+    return y
+
+
+def assigned(x: Any) -> Any:
+    x[0] = 0
+    return x
+
+
+@pytest.mark.parametrize(
+    "given, error, text",
+    [
+        (ONES.astype(np.float64), DTypeError, r"expected dtype f32, got float64; convert it with \.astype"),
+        (ONES[:1], ShapeError, r"expected shape \(2, 3\), got \(1, 3\)"),
+        ([[1, 2, 3], [4, 5]], ShapeError, "the lists differ in length"),
+        ([["1", "2", "3"]] * 2, DTypeError, "expected numbers of f32"),
+        ([[1j] * 3] * 2, DTypeError, "expected numbers of f32"),
+        ([[1e300] * 3] * 2, DTypeError, r"1e\+300 is beyond f32"),
+        (None, DTypeError, "expected dtype f32, got object"),
+    ],
+)
+def test_inputs_that_do_not_fit(given: Any, error: type[RlxError], text: str) -> None:
+    with pytest.raises(error, match=f"input 'x': {text}"):
+        compiled().run({"x": given})
+
+
+@pytest.mark.parametrize("given", [[[0, 1, 2.5]] * 2, [[0, 1, 1 << 40]] * 2])
+def test_lists_of_numbers_are_not_cut_into_integers(given: Any) -> None:
+    with pytest.raises(DTypeError, match="is not a value of i32"):
+        compiled("i32").run({"x": given})
+
+
+def test_lists_and_arrays_in_any_order_of_memory_are_taken() -> None:
+    wide = np.arange(12, dtype=np.float32).reshape(2, 6)
+    for given in (
+        [[1, 2.5, 3]] * 2,
+        wide[:, ::2],
+        wide[::-1, 5:2:-1],
+        np.broadcast_to(np.float32(7), (2, 3)),
+        wide.T[:3].T,
+    ):
+        np.testing.assert_array_equal(compiled().run({"x": given})["y"], 2 * np.asarray(given, np.float32))
+
+
+@pytest.mark.parametrize("given", [ONES, [ONES]])
+def test_inputs_go_by_name(given: Any) -> None:
+    with pytest.raises(
+        GraphError, match=r"expected a dict of arrays by name, got .*; the graph takes \['x'\]"
+    ):
+        compiled().run(given)
+
+
+@pytest.mark.parametrize("name", [None, 0, rlx.f32])
+def test_a_device_is_named_by_a_string(name: Any) -> None:
+    with pytest.raises(DeviceUnavailable, match=r"named by a string.*rlx\.devices\(\)"):
+        rlx.Session(name)
+
+
+def test_a_wrong_device_of_the_environment_is_said_to_be_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_DEVICE", "gpu")
+    with pytest.raises(DeviceUnavailable, match="RLX_DEVICE: device 'gpu' is not understood"):
+        rlx.Session()
+
+
+@pytest.mark.parametrize("threads", [0, -1, "2"])
+def test_threads_are_a_number(threads: Any) -> None:
+    with pytest.raises(RlxError, match="is not a number of threads"):
+        rlx.Session("cpu", threads=threads)
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"storage": "f16"}, "storage 'f16' is not one of typed, f32"),
+        ({"planner": "best"}, "planner 'best' is not one of"),
+        ({"weights": {"two": 2}}, "weights is dict; expected a store"),
+        ({"state": {}}, "state is dict; expected a store"),
+    ],
+)
+def test_compile_options(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(GraphError, match=text):
+        compiled(**options)
+
+
+def test_what_compiles_is_a_graph() -> None:
+    with pytest.raises(GraphError, match=r"expected a Graph, got function; rlx\.jit"):
+        rlx.Session("cpu").compile(added_in_place)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "declare, error, text",
+    [
+        (lambda g: g.input("x", None), ShapeError, "input 'x': None is not a shape"),
+        (lambda g: g.input("x", (None, 3)), ShapeError, "None is not an integer dimension"),
+        (lambda g: g.input("x", (2,), None), DTypeError, "None is not an rlx dtype"),
+        (lambda g: g.output(3, g.input("x", ())), GraphError, "the name must be a non-empty string, not 3"),
+        (lambda g: g.output(g.input("x", ()), "y"), GraphError, "the name must be a non-empty string"),
+        (lambda g: g.output("y", ONES), GraphError, "expected a Tensor of graph 'g', got ndarray"),
+        (lambda g: g.constant([[1.0], [2.0, 3.0]]), ShapeError, "constant: the lists differ in length"),
+        (
+            lambda g: g.input("x", ()) + rlx.Graph("g").input("x", ()),
+            GraphError,
+            "not this one of the same name",
+        ),
+    ],
+)
+def test_declarations(declare: Callable[[rlx.Graph], Any], error: type[RlxError], text: str) -> None:
+    with pytest.raises(error, match=text):
+        declare(rlx.Graph("g"))
+
+
+@pytest.mark.parametrize(
+    "function, text",
+    [
+        (added_in_place, r"writing into an array.*write y = y \+ x"),
+        (assigned, r"assignment to elements.*rlx\.where, rlx\.scatter"),
+        (lambda x: np.exp(x), r"np\.exp of Tensor.*use rlx\.exp"),
+        (lambda x: np.mean(x), r"np\.mean of Tensor.*use rlx\.mean"),
+        (lambda x: np.arctan2(ONES, x), r"np\.arctan2 of Tensor.*use rlx\.atan2"),
+        (lambda x: np.vstack([x, x]), r"np\.vstack of Tensor.*use rlx\.concat"),
+        (lambda x: np.linalg.norm(x), "np.norm of Tensor.*use rlx's own functions"),
+        (lambda x: range(x[0, 0]), r"rlx\.while_loop to repeat"),
+    ],
+)
+def test_numpy_on_a_tensor(function: Callable[..., Any], text: str) -> None:
+    with pytest.raises(TracedValueError, match=text):
+        traced(function)
+
+
+def test_numpy_knows_what_is_known_of_a_tensor() -> None:
+    assert traced(lambda x: x * (np.ndim(x) * 100 + np.size(x) * 10 + np.shape(x)[1]))[0, 0] == 263
+
+
+def test_jit_takes_a_function_that_gives_tensors() -> None:
+    with pytest.raises(GraphError, match=r"jit: expected a function, got 'cpu'; options go by name"):
+        rlx.jit("cpu")  # type: ignore[call-overload]
+    with pytest.raises(GraphError, match="the function gave None, no tensor; return what it computes"):
+        traced(lambda x: None)
+    with pytest.raises(DTypeError, match=r"array 1 of the arguments: .*uint32.* is not an rlx dtype"):
+        traced(lambda x, y: x, ONES, np.ones(2, np.uint32))
+    with pytest.raises(GraphError, match="a static argument cannot be hashed: a set"):
+        traced(lambda p: p["x"], {"x": ONES, "names": {1, 2}})
+
+
+def test_jit_keeps_structures() -> None:
+    got = traced(lambda p, d: Pair(p.b, d[0] + d["a"]), Pair(ONES, 2 * ONES), {"a": ONES, 0: 3 * ONES})
+    assert isinstance(got, Pair)
+    assert got.a[0, 0] == 2 and got.b[0, 0] == 4
+
+
+def test_static_zeros_of_both_signs_are_two_programs() -> None:
+    function = rlx.jit(lambda x, zero: x * zero, device="cpu")
+    assert not np.signbit(function(ONES, 0.0)).any()
+    assert np.signbit(function(ONES, -0.0)).all()
+
+
+@pytest.mark.parametrize(
+    "function, args, options, text",
+    [
+        (lambda x: rlx.sum(x), (ONES,), {"argnums": 1}, "there is no argument 1"),
+        (lambda x: rlx.sum(x), (ONES,), {"argnums": "x"}, "there is no argument 'x'"),
+        (
+            lambda x, y: rlx.sum(x * y),
+            (ONES, 3.0),
+            {"argnums": 1},
+            "argument 1 of <lambda> holds 3.0, which is static",
+        ),
+        (lambda x, y: rlx.sum(x), (ONES, None), {"argnums": 1}, "argument 1 of <lambda> holds None"),
+    ],
+)
+def test_grad_arguments(function: Any, args: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(GraphError, match=text):
+        rlx.grad(function, **options, device="cpu")(*args)
+
+
+def test_the_gradient_of_a_structure_has_its_structure() -> None:
+    def loss(p: dict[str, Any], x: Any, *, scale: float) -> Any:
+        return rlx.sum(x @ p["w"] + p["layers"][0]) * scale
+
+    p = {"w": np.ones((3, 2), np.float32), "layers": [np.ones(2, np.float32)], "none": None}
+    got = rlx.grad(loss, device="cpu")(p, ONES, scale=2.0)
+    np.testing.assert_array_equal(got["w"], np.full((3, 2), 4, np.float32))
+    np.testing.assert_array_equal(got["layers"][0], np.full(2, 4, np.float32))
+    assert got["none"] is None
+
+
+def test_a_run_on_weights_that_were_closed_is_refused(session: rlx.Session) -> None:
+    g = rlx.Graph("closed")
+    g.output("y", g.input("x", (3,)) + g.param("w", (3,)))
+    exe = session.compile(g)
+    exe.set_param("w", [1, 2, 3])
+    exe.run({"x": [0, 0, 0]})
+    exe.weights.close()
+    with pytest.raises(GraphError, match="weights not set"):
+        exe.run({"x": [0, 0, 0]})
+    exe.close()
+
+
+def test_what_is_printed_tells_what_it_is() -> None:
+    with compiled() as exe:
+        assert repr(exe) == "CompiledGraph('double' on cpu: (x: f32[2,3]) -> (y: f32[2,3]))"
+        assert repr(exe.graph) == "Graph('double': 3 nodes, inputs ['x'], params ['two'], outputs ['y'])"
+    assert repr(rlx.Session("cpu")) == "Session(cpu, precision=f32, fallback=host)"
+    assert repr(rlx.jit(assigned, device="cpu")) == "jit(assigned, device='cpu', 0 programs cached)"
