@@ -83,6 +83,9 @@ def test_architecture() -> None:
         specific.arch(103, [75, 80, 90])
     with pytest.raises(RlxError, match="70"):
         SOURCE.arch(70, [75, 80, 90])
+    some = replace(SOURCE, text="#if C6 == 2\n// architecture-specific where C6=2: wgmma\n")
+    assert some.arch(90, [75, 80, 90]) == "sm_90"
+    assert replace(some, options=("--define-macro=C6=2",)).arch(90, [75, 80, 90]) == "sm_90a"
 
 
 def test_defines_and_constants_become_macros(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -44,3 +44,53 @@ static float rlx_f16(uint h) { return host_half(h); }
 static float rlx_bf16(uint h) { return host_float(h << 16); }
 #define rlx_mma_f16(c, a, b) rlx_mma(c, a, b, rlx_f16)
 #define rlx_mma_bf16(c, a, b) rlx_mma(c, a, b, rlx_bf16)
+
+// Of wgmma: units of shared memory as a descriptor names them, eight units of a row changing places with the row; the
+// sums are those of one warp's 16 rows of 64, as m16n8k16 spreads them. What runs on its own there is done at once here.
+static uint rlx_panel_value(const uint4* units, uint unit, uint i) {
+    const uint4& held = units[unit ^ (unit >> 3 & 7u)];
+    const uint words[4] = {held.x, held.y, held.z, held.w};
+    return words[i / 2u] >> i % 2u * 16u & 0xffffu;
+}
+static uint rlx_wg_at(rlx_u64 m) { return uint(m) & 0x3fffu; }
+static uint rlx_wg_stride(rlx_u64 m) { return uint(m >> 32) & 0x3fffu; }
+static uint rlx_row_value(const uint4* units, rlx_u64 m, uint row, uint k) {
+    return rlx_panel_value(units, rlx_wg_at(m) + row / 8u * rlx_wg_stride(m) + row % 8u * 8u + k / 8u, k % 8u);
+}
+static uint rlx_column_value(const uint4* units, rlx_u64 m, uint column, uint k) {
+    const uint panel = uint(m) >> 16 & 0x3fffu;
+    const uint at = rlx_wg_at(m) + column / 64u * panel + k / 8u * rlx_wg_stride(m);
+    return rlx_panel_value(units, at + k % 8u * 8u + column % 64u / 8u, column % 8u);
+}
+static void rlx_wg_rows(const uint4* units, uint n, float* c, rlx_u64 a, rlx_u64 b, uint more, rlx_value value) {
+    const uint warp = threadIdx.x / 32u, lane = threadIdx.x % 32u;
+    for (uint e = 0; e < n / 2u; e++) {
+        const uint row = warp * 16u + lane / 4u + e / 2u % 2u * 8u, column = e / 4u * 8u + lane % 4u * 2u + e % 2u;
+        double sum = more ? c[e] : 0.0;
+        for (uint k = 0; k < 16; k++)
+            sum += double(value(rlx_row_value(units, a, row, k))) * double(value(rlx_row_value(units, b, column, k)));
+        c[e] = float(sum);
+    }
+}
+static void rlx_wg_columns(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b, rlx_value value) {
+    for (int i = 0; i < 4; i++) rlx_held_a[threadIdx.x][i] = a[i];
+    rlx_meet(-6);
+    const uint warp = threadIdx.x / 32u * 32u, lane = threadIdx.x % 32u;
+    for (uint e = 0; e < n / 2u; e++) {
+        const uint row = lane / 4u + e / 2u % 2u * 8u, column = e / 4u * 8u + lane % 4u * 2u + e % 2u;
+        double sum = c[e];
+        for (uint k = 0; k < 16; k++) {
+            const uint from = warp + row % 8u * 4u + k % 8u / 2u;
+            const uint x = rlx_held_a[from][row / 8u + k / 8u * 2u] >> k % 2u * 16u & 0xffffu;
+            sum += double(value(x)) * double(value(rlx_column_value(units, b, column, k)));
+        }
+        c[e] = float(sum);
+    }
+    rlx_meet(-7);
+}
+#define rlx_wg_rows_64_f16(c, a, b, more) rlx_wg_rows(units, 64, c, a, b, more, rlx_f16)
+#define rlx_wg_rows_64_bf16(c, a, b, more) rlx_wg_rows(units, 64, c, a, b, more, rlx_bf16)
+#define rlx_wg_columns_64_f16(c, a, b) rlx_wg_columns(units, 64, c, a, b, rlx_f16)
+#define rlx_wg_columns_64_bf16(c, a, b) rlx_wg_columns(units, 64, c, a, b, rlx_bf16)
+#define rlx_wg_columns_128_f16(c, a, b) rlx_wg_columns(units, 128, c, a, b, rlx_f16)
+#define rlx_wg_columns_128_bf16(c, a, b) rlx_wg_columns(units, 128, c, a, b, rlx_bf16)

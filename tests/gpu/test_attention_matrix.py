@@ -1,5 +1,5 @@
-"""Attention by matrix instructions: both ways of the CUDA source run by the host; the way through shared memory is the
-very text that Vulkan's module is made of. Against the op's definition in float64, at the tolerance of every device."""
+"""Attention by matrix instructions: the three ways of the CUDA source run by the host; the one through shared memory is
+the very text that Vulkan's module is made of. Against the op's definition in float64, at every device's tolerance."""
 
 from __future__ import annotations
 
@@ -24,10 +24,19 @@ from tests.gpu.test_attention_variants import check, given, outputs
 
 pytestmark = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 _LIMITS = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=227 << 10)
-_WORDS = {"coopmat", "bf16_coopmat", "subgroup"}
+_WORDS = {"coopmat", "bf16_coopmat", "subgroup", "wgmma"}
 BF16, F16 = ml_dtypes.bfloat16, np.float16
-# (opaque, deep, keys)
-WAYS = [(False, 1, 64), (False, 2, 64), (False, 2, 32), (True, 1, 64), (True, 1, 32), (True, 2, 32)]
+REGISTERS: dict[str, Any] = {"opaque": False, "warpgroup": False}
+OPAQUE: dict[str, Any] = {"opaque": True}
+WARPGROUP: dict[str, Any] = {"warpgroup": True}
+HELD = pytest.mark.parametrize(
+    "held", [REGISTERS, OPAQUE, WARPGROUP], ids=("registers", "opaque", "warpgroup")
+)
+# (where scores are held, deep, keys)
+WAYS = [
+    (REGISTERS, 1, 64), (REGISTERS, 2, 64), (REGISTERS, 2, 32), (OPAQUE, 1, 64), (OPAQUE, 1, 32), (OPAQUE, 2, 32),
+    (WARPGROUP, 1, 64), (WARPGROUP, 2, 64),
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -50,10 +59,10 @@ def stems(inputs: list[Array], backend: str = "cuda", **words: Any) -> list[str]
     ]
 
 
-@pytest.mark.parametrize("opaque, deep, keys", WAYS)
+@pytest.mark.parametrize("held, deep, keys", WAYS)
 @pytest.mark.parametrize("dtype", [BF16, F16])
-def test_lengths_widths_and_groups(dtype: Any, opaque: bool, deep: int, keys: int) -> None:
-    with forcing(way="matrix", opaque=opaque, deep=deep, keys=keys):
+def test_lengths_widths_and_groups(dtype: Any, held: dict[str, Any], deep: int, keys: int) -> None:
+    with forcing(way="matrix", deep=deep, keys=keys, **held):
         for size in (
             (1, 2, 1, 70, 130, 64),
             (1, 1, 1, 20, 33, 20),
@@ -64,10 +73,10 @@ def test_lengths_widths_and_groups(dtype: Any, opaque: bool, deep: int, keys: in
             check("attention", given(*size, dtype), "cuda")
 
 
-@pytest.mark.parametrize("opaque", [False, True])
+@HELD
 @pytest.mark.parametrize("d", [128, 136, 256])
-def test_wide_heads(d: int, opaque: bool) -> None:
-    with forcing(opaque=opaque):
+def test_wide_heads(d: int, held: dict[str, Any]) -> None:
+    with forcing(**held):
         check("attention", given(1, 1, 1, 66, 70, d, BF16), "cuda", causal=True)
 
 
@@ -77,20 +86,20 @@ _ATTRS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("opaque", [False, True])
+@HELD
 @pytest.mark.parametrize("attrs", _ATTRS)
-def test_variants(attrs: dict[str, Any], opaque: bool) -> None:
-    with forcing(opaque=opaque):
+def test_variants(attrs: dict[str, Any], held: dict[str, Any]) -> None:
+    with forcing(**held):
         for sizes in ((1, 1, 1, 100, 140, 32), (1, 1, 1, 140, 100, 24)):
             check("attention", given(*sizes, F16), "cuda", **attrs)
 
 
-@pytest.mark.parametrize("opaque", [False, True])
-def test_masks_and_lengths(opaque: bool) -> None:
+@HELD
+def test_masks_and_lengths(held: dict[str, Any]) -> None:
     q, k, v = given(2, 2, 1, 70, 75, 32, BF16)
     rng = np.random.default_rng(1)
     lengths = np.array([70, 3], np.int32)
-    with forcing(opaque=opaque):
+    with forcing(**held):
         for mask in (rng.random((2, 1, 1, 75)) < 0.6, rng.standard_normal((2, 70, 75)).astype(np.float32)):
             check("attention", [q, k, v, mask], "cuda")
             check("attention", [q, k, v, mask, lengths], "cuda", causal=True)
@@ -99,21 +108,21 @@ def test_masks_and_lengths(opaque: bool) -> None:
         check("attention", [q, k, v, hidden], "cuda")
 
 
-@pytest.mark.parametrize("opaque", [False, True])
+@HELD
 @pytest.mark.parametrize("tokens", ["qkvy", "kv", "qy", "v"])
-def test_heads_side_by_side_in_the_rows_of_tokens(tokens: str, opaque: bool) -> None:
+def test_heads_side_by_side_in_the_rows_of_tokens(tokens: str, held: dict[str, Any]) -> None:
     for dtype, d in ((BF16, 32), (F16, 20)):
         q, k, v = given(2, 4, 2, 70, 75, d, dtype)
         turned = [
             x.swapaxes(1, 2).copy() if c in tokens else x for c, x in zip("qkv", (q, k, v), strict=True)
         ]
-        with forcing(opaque=opaque):
+        with forcing(**held):
             check("attention", turned, "cuda", tokens=tokens, causal=True)
 
 
-@pytest.mark.parametrize("opaque", [False, True])
-def test_rows_that_see_nothing_large_scores_and_nan(opaque: bool) -> None:
-    with forcing(opaque=opaque):
+@HELD
+def test_rows_that_see_nothing_large_scores_and_nan(held: dict[str, Any]) -> None:
+    with forcing(**held):
         q, k, v = given(1, 1, 1, 70, 5, 16, F16)
         (got,) = outputs("attention", [q, k, v], "cuda", causal=True)
         assert (got[:, :, :65] == 0).all()
@@ -125,19 +134,19 @@ def test_rows_that_see_nothing_large_scores_and_nan(opaque: bool) -> None:
         assert (np.isnan(got.astype(np.float32)).any(-1) == (np.arange(40) == 3)).all()
 
 
-@pytest.mark.parametrize("opaque", [False, True])
+@HELD
 @pytest.mark.parametrize(
     "precision, first, nmse", [("bf16", True, 3e-5), ("bf16", False, 3e-5), ("f16", True, 3e-7), ("f16", False, 3e-7),
                                ("tf32", False, 1e-9)]
 )  # fmt: skip
 @pytest.mark.parametrize("d", [32, 21])
 def test_f32_in_a_session_of_lower_precision(
-    precision: str, first: bool, nmse: float, d: int, opaque: bool, monkeypatch: pytest.MonkeyPatch
+    precision: str, first: bool, nmse: float, d: int, held: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs = given(1, 2, 2, 70, 66, d)
     assert stems(inputs) == ["attention"]
     monkeypatch.setattr(attention_choice, "_LONG", 1 if first else 1 << 30)
-    with forcing(opaque=opaque):
+    with forcing(**held):
         casts = ["tree"] * 3 if first else []
         assert stems(inputs, precision=precision) == [*casts, "attention_mma"]
         graph, planned, made = lower(
@@ -178,6 +187,9 @@ def test_where_it_is_taken() -> None:
     with forcing(way="tiles"):
         assert stems(half) == ["attention"]
     assert shape_for(64, 2048, 128, False, 227 << 10) == attention_choice.Shape(2, 64, False)
+    wide = shape_for(64, 2048, 128, False, 227 << 10, warpgroup=True)
+    assert wide == attention_choice.Shape(2, 64, False, 1, True) and 2 * wide.shared_bytes(128) <= 227 << 10
+    assert shape_for(64, 2048, 80, False, 227 << 10, warpgroup=True) == attention_choice.Shape(2, 64, False)
     small = shape_for(64, 2048, 128, False, 99 << 10)
     assert small is not None and small.shared_bytes(128) <= 99 << 10
     for d in (16, 64, 128, 256):
@@ -190,6 +202,7 @@ def test_where_it_is_taken() -> None:
 
 _NEEDS: dict[str, Callable[[], Array]] = {
     "attention_mma.h": lambda: outputs("attention", given(1, 1, 1, 100, 140, 48, F16), "cuda")[0],
+    "attention_wgmma.h": lambda: outputs("attention", given(1, 1, 1, 100, 140, 64, F16), "cuda")[0],
     "attention_opaque.h": lambda: outputs("attention", given(1, 1, 1, 100, 140, 48, F16), "cuda")[0],
 }
 
@@ -202,7 +215,8 @@ def test_every_barrier_is_needed_and_missed(
     text = (bodies / header).read_text(encoding="utf-8")
     places = [(m.start(), m.end()) for m in re.finditer("BARRIER;", text)]
     assert places
-    with forcing(opaque="opaque" in header, keys=32):
+    ways = {"attention_mma.h": REGISTERS, "attention_opaque.h": OPAQUE, "attention_wgmma.h": WARPGROUP}
+    with forcing(keys=64 if header == "attention_wgmma.h" else 32, **ways[header]):
         for start, end in places:
             folder = tmp_path / str(start)
             shutil.copytree(bodies, folder / "bodies")

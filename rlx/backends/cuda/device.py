@@ -85,7 +85,9 @@ def _describe(api: Api, index: int) -> DeviceInfo:
         memory_bytes=int(props["totalGlobalMem"]),
         driver=f"CUDA {version_text(int(api.runtime.driverGetVersion()))}",
         # mma of f16 and bf16 and asynchronous copies came together, with 8.0.
-        features=_FEATURES | ({"coopmat", "bf16_coopmat"} if int(props["major"]) >= 8 else frozenset()),
+        features=_FEATURES
+        | ({"coopmat", "bf16_coopmat"} if int(props["major"]) >= 8 else frozenset())
+        | ({"wgmma"} if int(props["major"]) == 9 else frozenset()),
     )
 
 

@@ -21,8 +21,9 @@ TREE_BLOCK = (256, 1, 1)
 # A kernel that wants dynamic shared memory says how much, in bytes, in a variable of this name:
 # extern "C" __device__ unsigned int rlx_dynamic_shared = sizeof(Tiles);
 SHARED_SYMBOL = "rlx_dynamic_shared"
-# A source with this line uses instructions of one architecture only (wgmma, TMA) and is compiled for sm_90a, not sm_90.
-_SPECIFIC = re.compile(r"^// architecture-specific\b", re.MULTILINE)
+# A source with this line uses instructions of one architecture only (wgmma, TMA) and is compiled for sm_90a, not sm_90;
+# `where C6=2` after it: its variants with this definition.
+_SPECIFIC = re.compile(r"^// architecture-specific\b(?: where (\w+=\w+))?", re.MULTILINE)
 _QUOTED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _ANGLED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", re.MULTILINE)
 
@@ -41,7 +42,8 @@ class Source:
     @property
     def specific(self) -> bool:
         """Whether it must be compiled for exactly one architecture."""
-        return _SPECIFIC.search(self.text) is not None
+        said = _SPECIFIC.search(self.text)
+        return said is not None and (said[1] is None or f"--define-macro={said[1]}" in self.options)
 
     @property
     def dynamic_shared(self) -> bool:

@@ -21,13 +21,15 @@ _GROUPS = 4 * UNITS  # that many groups keep the memory busy
 _LEAST_KEYS = 128  # in a part: fewer, and adding up the parts costs more than it saves
 _MOST_SPLITS = 64
 _LONG = 512  # queries
+# Widths of heads that fill most of one or two panels of 64 columns.
+_PANELS = (*range(49, 65), *range(97, 129))
 
 
 @dataclass(frozen=True, slots=True)
 class Forced:
     """What is overruled; None leaves the choice to the rules. `splits` and `rows` are those of the decode kernel;
-    `deep` (matrices of 16 queries a warp), `keys` (of a tile) and `opaque` (scores go through shared memory, as they
-    must on Vulkan) those of the matrix kernel."""
+    `deep` (matrices of 16 queries a warp), `keys` (of a tile), `opaque` (scores go through shared memory, as they must
+    on Vulkan) and `warpgroup` (matrices of 64 queries, where the device has them) those of the matrix kernel."""
 
     way: Way | None = None
     splits: int | None = None
@@ -35,6 +37,7 @@ class Forced:
     deep: int | None = None
     keys: int | None = None
     opaque: bool | None = None
+    warpgroup: bool | None = None
 
 
 forced = Overruled(Forced())
@@ -77,9 +80,16 @@ class Shape:
     keys: int
     opaque: bool
     terms: int = 1
+    warpgroup: bool = False
+
+    def constants(self) -> tuple[int, ...]:
+        """C4 … C7."""
+        return self.deep, self.keys, 2 if self.warpgroup else int(self.opaque), self.terms
 
     def shared_bytes(self, d: int) -> int:
         """What it needs of shared memory."""
+        if self.warpgroup:
+            return 128 * math.ceil(d / 64) * (64 * self.deep + 4 * self.keys)
         row = 2 * max(1, math.ceil(d / 16)) + 1
         rows, terms = 64 * self.deep, self.terms
         if self.opaque:
@@ -89,19 +99,27 @@ class Shape:
         return 16 * row * terms * (rows + 4 * self.keys)
 
 
-def shape_for(count: int, sq: int, d: int, opaque: bool, shared_bytes: int, terms: int = 1) -> Shape | None:
+def shape_for(
+    count: int, sq: int, d: int, opaque: bool, shared_bytes: int, terms: int = 1, warpgroup: bool = False
+) -> Shape | None:
     """The matrix kernel's shape: the largest that registers and shared memory hold; None where none fits. Two matrices
-    a warp read keys and values half as often, and want enough queries to fill the device."""
+    a warp read keys and values half as often, and want enough queries to fill the device. `warpgroup`: whether the
+    device has instructions of that kind, which read whole panels of 64 columns."""
     wish = forced()
     opaque = opaque or bool(wish.opaque)
+    wanted = d in _PANELS if wish.warpgroup is None else wish.warpgroup and d <= _PANELS[-1]
+    panels = warpgroup and wanted and not opaque and terms == 1
     few = sq <= 64 or count * math.ceil(sq / 128) < UNITS
     deeps = (1,) if opaque or d > 128 or few or terms > 1 else (2, 1)
-    keys = (32,) if d > 128 or opaque else (64, 32)  # rows of scores in shared memory: fewer, and two groups fit
+    # Rows of scores in shared memory: fewer, and two groups fit.
+    keys = (32,) if d > 128 or opaque else (64, 32)
+    if panels:
+        keys = (64,)
     if wish.deep is not None:
         deeps = (wish.deep,)
     if wish.keys is not None:
         keys = (wish.keys,)
-    shapes = (Shape(deep, n, opaque, terms) for n in keys for deep in deeps)
+    shapes = (Shape(deep, n, opaque, terms, panels) for n in keys for deep in deeps)
     return next((s for s in shapes if s.shared_bytes(d) <= shared_bytes), None)
 
 

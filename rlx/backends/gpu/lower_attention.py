@@ -175,7 +175,7 @@ def _matrix(ctx: Lowering, problem: Problem, refs: Sequence[Ref], target: Ref, s
     limits = ctx.limits
     shape = shape_for(
         problem.count, problem.sq, problem.d, ctx.backend != "cuda",
-        max(limits.shared_bytes, limits.dynamic_shared_bytes), made.terms,
+        max(limits.shared_bytes, limits.dynamic_shared_bytes), made.terms, "wgmma" in ctx.features,
     )  # fmt: skip
     if shape is None:
         return False
@@ -184,7 +184,8 @@ def _matrix(ctx: Lowering, problem: Problem, refs: Sequence[Ref], target: Ref, s
     given = [cast_ref(ctx, r, stored, held, n * problem.d) for r, n in zip(refs, sizes, strict=True)]
     aligned = int(problem.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*given, target)))
     words = (("SMO", made.word(stored)), ("M", problem.mask_word))
-    constants = (*problem.constants(aligned), shape.deep, shape.keys, int(shape.opaque), shape.terms)
+    wide, *flags = problem.constants(aligned)
+    constants = (math.ceil(wide / 4) * 4 if shape.warpgroup else wide, *flags, *shape.constants())
     mask, lengths = problem.mask or given[0], problem.lengths or given[0]
     ctx.launch(
         FileKernel(decls.ATTENTION_MMA.stem, words, constants),

@@ -9,6 +9,13 @@
 #if C6 == 1
 #include "bodies/attention_opaque.h"
 #else
+#include "bodies/attention_softmax.h"
+#endif
+#if C6 == 2
+// architecture-specific where C6=2: wgmma
+#include "bodies/wgmma.h"
+#include "bodies/attention_wgmma.h"
+#elif C6 == 0
 #include "bodies/attention_mma.h"
 #endif
 

@@ -1,9 +1,10 @@
-// What the two ways of attention by matrix instructions share: constants, where a tile lies, how it is read.
+// What the three ways of attention by matrix instructions share: constants, where a tile lies, how it is read.
 // SMO names the storage of q, k and v, MATRIX and the storage of the result. C0: width of a head in units of 16, rounded
 // up; C1, C2: see attention_masks.h; C3: heads may be read eight elements at a time; C4: matrices of 16 queries that a
 // warp has; C5: keys of a tile; C6: 0, scores stay in registers (CUDA, attention_mma.h), 1, they go through shared
-// memory (attention_opaque.h); C7: of how many numbers of type MATRIX an operand and a weight is made the sum, each the
-// rounded rest of those before: 2 only for bf16 from f32, which leaves out products of rests. Four warps make a tile.
+// memory (attention_opaque.h), 2, four warps multiply as one (CUDA 9.0, attention_wgmma.h); C7: of how many numbers of
+// type MATRIX an operand and a weight is made the sum, each the rounded rest of those before: 2 only for bf16 from f32,
+// which leaves out products of rests, and not where C6 is 2. Four warps make a tile.
 // Included after mma.h and attention_words.h (CUDA) or mma.glsl and attention_words.glsl (GLSL).
 #include "attention_masks.h"
 #define S_f16_f16_f16 f16
@@ -116,18 +117,22 @@ RLX_JOIN(RLX_EIGHT_OF_, KIND)(eight_of)
     UNROLL for (uint f = 0u; f < ((rows) * 2u * WIDE + 127u) / 128u; f++) {              \
         const uint g = f * 128u + THREAD, r = g / (2u * WIDE), c = g % (2u * WIDE);      \
         const uint to = (base) + r * ROW + c, from = ((first) + r) * (pitch) + c * 8u;   \
-        const bool there = (first) + r < (limit) && c * 8u < d;                          \
-        if ((rows) * 2u * WIDE % 128u == 0u || g < (rows) * 2u * WIDE) {                 \
-            if (ALIGNED && COPIES) {                                                     \
-                COPY_OR_ZERO(to, P, from / 8u, there)                                    \
-            } else if (there) {                                                          \
-                const Terms terms = eight_of(P, from, c * 8u, d);                        \
-                units[to] = terms.one;                                                   \
-                if (TERMS == 2u) units[to + (rows) * ROW] = terms.two;                   \
-            } else {                                                                     \
-                units[to] = UVEC4(0u, 0u, 0u, 0u);                                       \
-                if (TERMS == 2u) units[to + (rows) * ROW] = UVEC4(0u, 0u, 0u, 0u);       \
-            }                                                                            \
+        if ((rows) * 2u * WIDE % 128u == 0u || g < (rows) * 2u * WIDE)                   \
+            FETCH_UNIT(P, to, from, c, (first) + r < (limit), (rows) * ROW)              \
+    }
+// units[to] = unit c of a row, element `from` of P, or zero; its second term `second` units further on.
+#define FETCH_UNIT(P, to, from, c, present, second)                                      \
+    {                                                                                    \
+        const bool there = (present) && (c) * 8u < d;                                    \
+        if (ALIGNED && COPIES) {                                                         \
+            COPY_OR_ZERO(to, P, (from) / 8u, there)                                      \
+        } else if (there) {                                                              \
+            const Terms terms = eight_of(P, from, (c) * 8u, d);                          \
+            units[to] = terms.one;                                                       \
+            if (TERMS == 2u) units[(to) + (second)] = terms.two;                         \
+        } else {                                                                         \
+            units[to] = UVEC4(0u, 0u, 0u, 0u);                                           \
+            if (TERMS == 2u) units[(to) + (second)] = UVEC4(0u, 0u, 0u, 0u);             \
         }                                                                                \
     }
 

@@ -85,9 +85,10 @@ RLX_FN void rlx_copy_unit(uint4* to, const uint4* from) {
         rlx_ldmatrix(frag.r, &units[(at) + (LANE / 16u * 8u + LANE % 8u) * (row) + LANE / 8u % 2u]);          \
     else                                                                                                      \
         rlx_ldmatrix_trans(frag.r, &units[(at) + LANE % 16u * (row) + LANE / 16u]);
-#define MULTIPLY(sums, ma, mb)                                                                                \
-    RLX_JOIN(rlx_mma_, MATRIX)(sums.c, ma.r, mb.r);                                                           \
-    RLX_JOIN(rlx_mma_, MATRIX)(sums.c + 4, ma.r, mb.r + 2);
+#define MULTIPLY(sums, ma, mb) MULTIPLY_INTO((sums).c, ma, mb)
+#define MULTIPLY_INTO(c, ma, mb)                                                                              \
+    RLX_JOIN(rlx_mma_, MATRIX)(c, (ma).r, (mb).r);                                                            \
+    RLX_JOIN(rlx_mma_, MATRIX)((c) + 4, (ma).r, (mb).r + 2);
 #define SUMS_ZERO(sums) \
     UNROLL for (int e = 0; e < 8; e++) sums.c[e] = 0.0f;
 #define SUMS_ADD(to, sums) \

@@ -1,0 +1,96 @@
+// Scores in registers become weights: what both ways of attention on CUDA that keep them there share. A lane has two rows
+// of a matrix, eight apart: of the KEYS scores and 16 WIDE results of each, those of two columns in every eight, the
+// first row's before the second's (the layout of mma.m16n8k16's sums, and of wgmma's).
+#define SCORES (KEYS / 2u)
+#define OUTPUTS (WIDE * 8u)
+#define ELEMENT(n, half) ((n) / 2u * 4u + (half) * 2u + (n) % 2u)
+#define COLUMN(n) ((n) / 2u * 8u + LANE % 4u * 2u + (n) % 2u)
+// Nothing seen yet, of each of DEEP matrices.
+#define START_SUMS                                                             \
+    UNROLL for (uint i = 0u; i < DEEP; i++) {                                  \
+        UNROLL for (uint n = 0u; n < OUTPUTS; n++) out_[i][n] = 0.0f;          \
+        UNROLL for (uint half = 0u; half < 2u; half++) {                       \
+            top[i][half] = -INFINITE;                                          \
+            total[i][half] = 0.0f;                                             \
+        }                                                                      \
+    }
+
+// What a score of any row and key needs to be masked. `bent`: a score is not the product times a factor above zero.
+struct Sight {
+    PTR(M) mask;
+    uint sq, mq, mk;
+    int len, shift, reach;
+    float scale, cap, inverse_cap;
+    bool bent;
+};
+// Of rows `row` and row + 8 and the keys from k0 on; bent ones become powers of two here.
+RLX_FN void mask_scores(float* s, const Sight& sight, const uint row, const uint k0) {
+    const float cap = sight.cap, inverse_cap = sight.inverse_cap;
+    UNROLL for (uint half = 0u; half < 2u; half++) {
+        const uint i = row + half * 8u;
+        const int begin = first_seen(int(i), sight.shift, sight.reach) - int(k0 + LANE % 4u * 2u);
+        const int end = after_seen(int(i) + 1, sight.shift, sight.reach, sight.len) - int(k0 + LANE % 4u * 2u);
+        UNROLL for (uint n = 0u; n < SCORES / 2u; n++) {
+            float x = s[ELEMENT(n, half)];
+            if (sight.bent) {
+                x = x * sight.scale;
+                if (CAPPED) x = BEND(x);
+            }
+            const int ahead = int(n / 2u * 8u + n % 2u);
+            if (MASK != 0u)
+                x = masked(sight.mask, x, i, k0 + COLUMN(n), sight.sq, sight.len, sight.reach, sight.mq, sight.mk);
+            else if (ahead >= end || (WINDOWED && ahead < begin))
+                x = -INFINITE;
+            s[ELEMENT(n, half)] = sight.bent ? x * LOG2_E : x;
+        }
+    }
+}
+
+// Scores become exp2(s * factor - greatest * factor), of which `total` is the sum; `out` is scaled to a new greatest.
+RLX_FN void weigh(float* s, float* out, float* top, float* total, const float factor) {
+    UNROLL for (uint half = 0u; half < 2u; half++) {
+        const float before = top[half];
+        float best = before;
+        UNROLL for (uint n = 0u; n < SCORES / 2u; n++) best = GREATER(s[ELEMENT(n, half)], best);
+        best = GREATER(SHUFFLE(best, 1u), best);
+        best = GREATER(SHUFFLE(best, 2u), best);
+        if ((best - before) * factor <= SLACK) best = before;
+        const float base = base_of(best) * factor;
+        if (best != before) {
+            const float less = before == -INFINITE ? 0.0f : EXP2(before * factor - base);
+            top[half] = best;
+            total[half] *= less;
+            UNROLL for (uint n = 0u; n < OUTPUTS / 2u; n++) out[ELEMENT(n, half)] *= less;
+        }
+        float sum = 0.0f;
+        UNROLL for (uint n = 0u; n < SCORES / 2u; n++) {
+            s[ELEMENT(n, half)] = EXP2(FMA(s[ELEMENT(n, half)], factor, -base));
+            sum += s[ELEMENT(n, half)];
+        }
+        total[half] += sum;
+    }
+}
+
+// Writes rows `row` and row + 8 of a head's results, where there are such.
+RLX_FN void put_rows(PTR(O) head, const float* out, const float* total, const uint row, const uint sq, const uint y_row,
+                     const uint d) {
+    UNROLL for (uint half = 0u; half < 2u; half++) {
+        float whole = total[half];
+        whole += SHUFFLE(whole, 1u);
+        whole += SHUFFLE(whole, 2u);
+        const float share = inverse(whole);
+        if (row + half * 8u < sq) {
+            PTR(O) py = SKIP(O, head, row + half * 8u, y_row);
+            UNROLL for (uint n = 0u; n < OUTPUTS / 2u; n += 2u) {
+                const uint column = COLUMN(n);
+                const float a = out[ELEMENT(n, half)] * share, b = out[ELEMENT(n + 1u, half)] * share;
+                if (ALIGNED) {  // and d a multiple of eight
+                    if (n / 2u * 8u < d) STORE_TWO(py, column, a, b);
+                } else {
+                    if (column < d) STORE(O, py, column, a);
+                    if (column + 1u < d) STORE(O, py, column + 1u, b);
+                }
+            }
+        }
+    }
+}

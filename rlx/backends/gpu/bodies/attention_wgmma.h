@@ -1,0 +1,93 @@
+// out = softmax(q k^T * scale + mask) v as attention_mma.h makes it, by matrix instructions of a warpgroup, which read
+// queries, keys and values from shared memory and run while the warps do something else (Shah and others,
+// "FlashAttention-3", 2024): the scores of one set of 64 queries are made into weights while another set is multiplied.
+// Constants: see attention_matrix.h; C0 is 4 or 8, C5 64, C7 1, and C4 is how many sets of 64 queries a group has.
+#define SIDE (4u * WIDE * KEYS)
+PANELS_IN_UNITS(2u * WIDE * TILE_ROWS + 2u * SIDE)
+
+#define WG_SCORES RLX_WG_CALL(rows, 64, MATRIX)
+#if C0 == 8
+#define WG_VALUES RLX_WG_CALL(columns, 128, MATRIX)
+#else
+#define WG_VALUES RLX_WG_CALL(columns, 64, MATRIX)
+#endif
+
+// The panels from units[base] on = `rows` rows of P, `pitch` elements apart, from row `first` on, zero from row `limit`
+// and column d on. A thread has one unit of every 64 / WIDE-th row.
+#define FETCH_PANELS(P, base, rows, first, limit, pitch)                                                  \
+    {                                                                                                     \
+        const uint r0 = THREAD / (2u * WIDE), c = THREAD % (2u * WIDE);                                   \
+        const size_t step = (pitch) / 8u * (64u / WIDE);                                                  \
+        const uint4* unit = (const uint4*)(P) + size_t((first) + r0) * ((pitch) / 8u) + c;                \
+        UNROLL for (uint f = 0u; f < (rows) * WIDE / 64u; f++) {                                          \
+            const uint r = f * (64u / WIDE) + r0, to = (base) + c / 8u * (rows) * 8u + PANEL_UNIT(r, c);  \
+            if (ALIGNED && COPIES) {                                                                      \
+                COPY_OR_ZERO(to, unit, f * step, (first) + r < (limit) && c * 8u < d)                     \
+            } else {                                                                                      \
+                FETCH_UNIT(P, to, ((first) + r) * (pitch) + c * 8u, c, (first) + r < (limit), 0u)         \
+            }                                                                                             \
+        }                                                                                                 \
+    }
+
+RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) y, const uint count,
+                           const uint heads, const uint kv_heads, const uint sq, const uint sk, const uint d,
+                           const uint mb, const uint mh, const uint mq, const uint mk, const uint each,
+                           const uint window, const uint q_row, const uint k_row, const uint v_row,
+                           const float scale, const float cap) {
+    PLACE_TILE
+    const uint row0 = q0 + WARP * 16u + LANE / 4u;  // of this lane's two rows of the first set
+    const uint side0 = 2u * WIDE * TILE_ROWS;
+
+    float out_[DEEP][OUTPUTS], top[DEEP][2], total[DEEP][2];
+    START_SUMS
+    FETCH_PANELS(pq, 0u, TILE_ROWS, q0, sq, q_row)
+    if (begin < end) {
+        FETCH_PANELS(pk, side0, KEYS, uint(begin), uint(len), k_row)
+        FETCH_PANELS(pv, side0 + SIDE / 2u, KEYS, uint(begin), uint(len), v_row)
+    }
+    // Scores become powers of two: exp2(s * factor - greatest * factor).
+    const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
+    const float factor = bent ? 1.0f : scale * LOG2_E;
+    const Sight sight = {pm, sq, mq, mk, len, shift, reach, scale, cap, inverse_cap, bent};
+    uint side = side0;
+    for (int at = begin; at < end; at += int(KEYS)) {
+        const uint k0 = uint(at);
+        COPIES_DONE
+        COPIES_SEEN
+        BARRIER;  // the tile is here, and nobody reads the other any more
+        float s[DEEP][SCORES];
+        WG_READY
+        UNROLL for (uint i = 0u; i < DEEP; i++) {
+            UNROLL for (uint c = 0u; c < WIDE; c++) {
+                const uint panel = c / 4u, unit = c % 4u * 2u;
+                WG_SCORES(s[i], WG_MATRIX((panel * TILE_ROWS + i * 64u) * 8u + unit, 1u),
+                          WG_MATRIX(side + panel * KEYS * 8u + unit, 1u), c);
+            }
+            WG_SENT
+        }
+        if (at + int(KEYS) < end) {
+            const uint other = side0 + SIDE - (side - side0);
+            FETCH_PANELS(pk, other, KEYS, k0 + KEYS, uint(len), k_row)
+            FETCH_PANELS(pv, other + SIDE / 2u, KEYS, k0 + KEYS, uint(len), v_row)
+        }
+        UNROLL for (uint i = 0u; i < DEEP; i++) {
+            WG_WAIT(DEEP - 1u)
+            HOLD(s[i], SCORES)
+            HOLD(out_[i], OUTPUTS)
+            if (bent || MASK != 0u || !ALL_SEEN(k0)) mask_scores(s[i], sight, row0 + i * 64u, k0);
+            weigh(s[i], out_[i], top[i], total[i], factor);
+            Matrix weights[KEYS / 16u];
+            UNROLL for (uint n = 0u; n < KEYS / 4u; n++)
+                weights[n / 4u].r[n % 4u] = two_halves(s[i][n * 2u], s[i][n * 2u + 1u]);
+            WG_READY
+            UNROLL for (uint j = 0u; j < KEYS / 16u; j++)
+                WG_VALUES(out_[i], weights[j].r, WG_MATRIX(side + SIDE / 2u + j * 128u, KEYS * 8u));
+            WG_SENT
+        }
+        WG_WAIT(0)
+        UNROLL for (uint i = 0u; i < DEEP; i++) { HOLD(out_[i], OUTPUTS) }
+        side = side0 + SIDE - (side - side0);
+    }
+    COPIES_DONE
+    UNROLL for (uint i = 0u; i < DEEP; i++) put_rows(ph, out_[i], total[i], row0 + i * 64u, sq, y_row, d);
+}
