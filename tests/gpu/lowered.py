@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -17,7 +18,7 @@ import rlx.backends.vulkan
 from rlx.backends.gpu.executable import load_rules
 from rlx.backends.gpu.lowering import ARGS, SCRATCH, Lowering
 from rlx.backends.gpu.steps import Copy, FileKernel, Gemm, Launch, Step, TreeKernel
-from rlx.driver import DeviceInfo, Limits, plan
+from rlx.driver import DeviceInfo, Limits, MemoryPlan, plan
 from rlx.ir import Graph
 from tests.gpu import cuda_host
 from tests.gpu.harness import VulkanHost
@@ -25,6 +26,11 @@ from tests.gpu.harness import VulkanHost
 SPIRV = Path(rlx.backends.vulkan.__file__).parent / "spirv"
 FEATURES = frozenset({"16bit_storage", "8bit_storage", "i64", "i16", "f64"})
 Array = npt.NDArray[Any]
+# How near results are stored in 16 bits: one rounding to 11 or 8 bits.
+ROUNDED: dict[Any, dict[str, float]] = {
+    np.float16: {"nmse": 2.5e-7, "worst": 5e-4},
+    ml_dtypes.bfloat16: {"nmse": 1.6e-5, "worst": 4e-3},
+}
 
 
 @cache
@@ -39,7 +45,7 @@ def lower(
     backend: str = "vulkan",
     limits: Limits | None = None,
     precision: str = "f32",
-) -> tuple[Graph, Any, Lowering]:
+) -> tuple[Graph, MemoryPlan, Lowering]:
     """The graph of one op, its plan, and the lowering that holds the op's steps."""
     importlib.import_module("rlx.ops")
     load_rules()
@@ -76,14 +82,26 @@ def outputs(
 ) -> dict[str, Array]:
     """All of the op's outputs, y0, y1, …"""
     graph, planned, lowering = lower(op, inputs, attrs, backend, limits, precision)
+    return carried_out(graph, planned, lowering, inputs, backend)
+
+
+def memory(planned: MemoryPlan, lowering: Lowering) -> dict[str, Array]:
+    """The segments of a plan before a run: the argument blocks, and NaN everywhere else."""
     segments = {name: np.full(max(n, 1), 0xFF, np.uint8) for name, n in planned.segments.items()}
     segments[ARGS] = np.frombuffer(bytes(lowering.args) or b"\0", np.uint8).copy()
     segments[SCRATCH] = np.full(max(lowering.scratch_bytes, 1), 0xFF, np.uint8)
+    return segments
+
+
+def carried_out(
+    graph: Graph, planned: MemoryPlan, lowering: Lowering, inputs: list[Array], backend: str
+) -> dict[str, Array]:
+    """The outputs of lowered steps by name."""
+    segments = memory(planned, lowering)
     for tensor, value in zip(graph.inputs.values(), inputs, strict=True):
         slot = planned.slots[tensor.id]
-        segments[slot.segment][slot.offset : slot.offset + value.nbytes] = (
-            np.ascontiguousarray(value).view(np.uint8).ravel()
-        )
+        raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        segments[slot.segment][slot.offset : slot.offset + raw.size] = raw
     for step in lowering.steps:
         execute(step, segments, backend)
     made = {}

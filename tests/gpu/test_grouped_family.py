@@ -15,15 +15,11 @@ from rlx.driver import Limits
 from rlx.errors import DTypeError, ShapeError
 from rlx.runtime import Session
 from tests.gpu import cuda_host, lowered
-from tests.gpu.lowered import Array, close, run
+from tests.gpu.lowered import ROUNDED, Array, close, run
 from tests.ops.judges_grouped import JUDGES
 
 _LIMITS = Limits(shared_bytes=48 << 10)
-_TOLERANCE: dict[Any, dict[str, float]] = {
-    np.float16: {"nmse": 2.5e-7, "worst": 5e-4},
-    ml_dtypes.bfloat16: {"nmse": 1.6e-5, "worst": 4e-3},
-    np.float32: {},
-}
+_TOLERANCE: dict[Any, dict[str, float]] = {**ROUNDED, np.float32: {}}
 on_host = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 _grouped = JUDGES["the loop over rows and their experts"]
 _grad = JUDGES["the loop over rows, added up by expert"]

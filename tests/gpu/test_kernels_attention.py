@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.gpu.lowered import Array, close, run
+from tests.gpu.lowered import ROUNDED, Array, close, run
 
 pytestmark = pytest.mark.vulkan
 
@@ -90,8 +89,8 @@ def test_nan_stays_in_its_query() -> None:
     _check([q, k, v])
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", list(ROUNDED))
 def test_halves(dtype: Any) -> None:
-    limit = {"nmse": 2.5e-7, "worst": 5e-4} if dtype == np.float16 else {"nmse": 1.6e-5, "worst": 4e-3}
+    limit = ROUNDED[dtype]
     _check(_inputs(2, 6, 2, 37, 50, 40, dtype), causal=True, **limit)
     _check(_inputs(1, 2, 2, 3, 66, 128, dtype), np.ones((1, 1, 1, 66), np.bool_), **limit)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,19 +10,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import rlx.backends.gpu
 from rlx.backends.gpu.product_choice import forcing
 from rlx.conformance.case import cases_of
 from tests.gpu import cuda_host
-from tests.gpu.lowered import Array, close, run
+from tests.gpu.lowered import ROUNDED, Array, close, run
+from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_kernels_attention import _want as attention
 from tests.gpu.test_kernels_index import _take
 from tests.gpu.test_kernels_matmul import _attrs, _pair, _want
 from tests.gpu.test_kernels_norm import _norm, _softmax
 
 pytestmark = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
-_F16 = {"nmse": 2.5e-7, "worst": 5e-4}
-_BF16 = {"nmse": 1.6e-5, "worst": 4e-3}
+_F16, _BF16 = ROUNDED[np.float16], ROUNDED[ml_dtypes.bfloat16]
 _F64 = {"nmse": 3.5e-29, "worst": 2e-14}
 
 
@@ -53,20 +50,8 @@ _NEEDS: dict[str, Callable[[], Array]] = {
 
 
 @pytest.mark.parametrize("header", list(_NEEDS))
-def test_every_barrier_is_needed_and_missed(
-    header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bodies = Path(rlx.backends.gpu.__file__).parent / "bodies"
-    text = (bodies / header).read_text(encoding="utf-8")
-    places = [m.start() for m in re.finditer("BARRIER;", text)]
-    assert places
-    for at in places:
-        folder = tmp_path / str(at)
-        shutil.copytree(bodies, folder / "bodies")
-        (folder / "bodies" / header).write_text(text[:at] + text[at + len("BARRIER;") :], encoding="utf-8")
-        monkeypatch.setattr(cuda_host, "planted", folder)
-        with pytest.raises(AssertionError, match="barrier"):
-            _NEEDS[header]()
+def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path) -> None:
+    every_barrier_is_missed(header, _NEEDS[header], tmp_path)
 
 
 def _normal(*shape: int, dtype: Any = np.float32) -> Array:

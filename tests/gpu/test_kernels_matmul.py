@@ -12,7 +12,7 @@ from scipy.special import erf, expit
 
 from rlx.backends.gpu.product_choice import forcing
 from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, TreeKernel
-from tests.gpu.lowered import Array, close, lower, run
+from tests.gpu.lowered import ROUNDED, Array, close, lower, run
 
 pytestmark = pytest.mark.vulkan
 _ACTIVATION = {
@@ -23,11 +23,6 @@ _ACTIVATION = {
     "silu": lambda x: x * expit(x),
     "tanh": np.tanh,
     "sigmoid": expit,
-}
-# One rounding of the result to 11 or 8 bits.
-_HALVES: dict[Any, Any] = {
-    np.float16: {"nmse": 2.5e-7, "worst": 5e-4},
-    ml_dtypes.bfloat16: {"nmse": 1.6e-5, "worst": 4e-3},
 }
 
 
@@ -127,14 +122,14 @@ def test_half_weights_beside_f32(other: Any) -> None:
         close(run("matmul", b, a, **_attrs(not tb, True)), _want(b, a, **_attrs(not tb, True)))
 
 
-@pytest.mark.parametrize("dtype", list(_HALVES))
+@pytest.mark.parametrize("dtype", list(ROUNDED))
 def test_halves(dtype: Any) -> None:
     for m, k, n in ((5, 33, 7), (64, 64, 64), (70, 100, 68)):
         a, b = _pair(m, k, n, False, True, dtype)
         bias = np.random.default_rng(0).standard_normal(n).astype(np.float32)
         got = run("matmul", a, b, bias, **_attrs(tb=True, activation="silu"))
         assert got.dtype == dtype
-        close(got, _want(a, b, bias, **_attrs(tb=True, activation="silu")), **_HALVES[dtype])
+        close(got, _want(a, b, bias, **_attrs(tb=True, activation="silu")), **ROUNDED[dtype])
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,11 @@ from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, TreeKernel
 from rlx.driver import Limits
 from rlx.dtypes import bf16, f16, f32
 from tests.gpu import cuda_host, lowered
-from tests.gpu.lowered import Array, close, lower, run
+from tests.gpu.lowered import ROUNDED, Array, close, lower, run
 from tests.gpu.test_kernels_matmul import _attrs, _pair, _want
 
 _LIMITS = Limits(shared_bytes=48 << 10)
-_TOLERANCE: dict[Any, dict[str, float]] = {
-    np.float16: {"nmse": 2.5e-7, "worst": 5e-4},
-    ml_dtypes.bfloat16: {"nmse": 1.6e-5, "worst": 4e-3},
-    np.float32: {},
-}
+_TOLERANCE: dict[Any, dict[str, float]] = {**ROUNDED, np.float32: {}}
 on_host = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 
 

@@ -8,11 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.gpu.lowered import Array, close, run
+from tests.gpu.lowered import ROUNDED, Array, close, run
 
 pytestmark = pytest.mark.vulkan
 # One rounding to 11 or 8 bits: a relative error up to 2^-11 or 2^-8 everywhere.
-_HALVES = {np.float16: {"nmse": 2.5e-7, "worst": 5e-4}, ml_dtypes.bfloat16: {"nmse": 1.6e-5, "worst": 4e-3}}
 
 
 def _softmax(x: Array, axis: int) -> Array:
@@ -48,12 +47,12 @@ def test_softmax_of_nan_and_infinity(n: int) -> None:
     close(run("softmax", x.T.copy(), axis=0), _softmax(x.T, 0))
 
 
-@pytest.mark.parametrize("dtype", list(_HALVES))
+@pytest.mark.parametrize("dtype", list(ROUNDED))
 @pytest.mark.parametrize("n", [5, 128, 1001, 9000])
 def test_softmax_of_halves(n: int, dtype: Any) -> None:
     x = np.random.default_rng(n).standard_normal((5, n)).astype(dtype)
-    close(run("softmax", x, axis=1), _softmax(x, 1), **_HALVES[dtype])
-    close(run("softmax", x, axis=0), _softmax(x, 0), **_HALVES[dtype])
+    close(run("softmax", x, axis=1), _softmax(x, 1), **ROUNDED[dtype])
+    close(run("softmax", x, axis=0), _softmax(x, 0), **ROUNDED[dtype])
 
 
 def test_more_rows_than_one_grid_axis() -> None:
@@ -99,14 +98,14 @@ def test_the_variance_keeps_its_digits_beside_a_large_mean() -> None:
     close(run("layer_norm", x, gamma, beta, eps=1e-5), _norm("layer_norm", x, 1e-5, gamma, beta), nmse=1e-8, worst=5e-5)
 
 
-@pytest.mark.parametrize("dtype", list(_HALVES))
+@pytest.mark.parametrize("dtype", list(ROUNDED))
 @pytest.mark.parametrize("n", [30, 384, 9000])
 def test_norms_of_halves(n: int, dtype: Any) -> None:
     rng = np.random.default_rng(n)
     x = rng.standard_normal((5, n)).astype(dtype)
     gamma, beta = rng.standard_normal(n).astype(dtype), rng.standard_normal(n).astype(dtype)
-    close(run("layer_norm", x, gamma, beta, eps=1e-5), _norm("layer_norm", x, 1e-5, gamma, beta), **_HALVES[dtype])
-    close(run("rms_norm", x, gamma, eps=1e-5), _norm("rms_norm", x, 1e-5, gamma), **_HALVES[dtype])
+    close(run("layer_norm", x, gamma, beta, eps=1e-5), _norm("layer_norm", x, 1e-5, gamma, beta), **ROUNDED[dtype])
+    close(run("rms_norm", x, gamma, eps=1e-5), _norm("rms_norm", x, 1e-5, gamma), **ROUNDED[dtype])
 
 
 def test_weights_of_other_dtypes_keep_their_digits() -> None:
@@ -115,6 +114,6 @@ def test_weights_of_other_dtypes_keep_their_digits() -> None:
     gamma, beta = rng.standard_normal(128).astype(np.float32), rng.standard_normal(128).astype(ml_dtypes.bfloat16)
     want = _norm("layer_norm", x, 1e-5, gamma, beta)
     got = run("layer_norm", x, gamma, beta, eps=1e-5)
-    close(got, want, **_HALVES[np.float16])
+    close(got, want, **ROUNDED[np.float16])
     wide = x.astype(np.float32)
     close(run("rms_norm", wide, beta, eps=1e-5), _norm("rms_norm", wide, 1e-5, beta))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlx.backends.gpu.executable import lower_graph
-from rlx.backends.gpu.lowering import ARGS, SCRATCH, AddsBias, adds_any_bias
+from rlx.backends.gpu.lowering import AddsBias, adds_any_bias
 from rlx.backends.gpu.product_choice import forcing
 from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, Step, TreeKernel
 from rlx.backends.gpu.tree import ends_short
@@ -18,7 +18,7 @@ from rlx.driver import DeviceInfo, Limits, Slot, plan
 from rlx.dtypes import as_dtype, f32
 from rlx.ir import Graph
 from tests.gpu import cuda_host, lowered
-from tests.gpu.lowered import Array, close, execute
+from tests.gpu.lowered import Array, close, execute, memory
 
 _BACKENDS = [
     pytest.param("vulkan", marks=pytest.mark.vulkan),
@@ -66,10 +66,8 @@ def _run(
     info = DeviceInfo(backend, 0, "test", "software", 1 << 31, "", lowered.FEATURES)
     lowering, dispatch = lower_graph(g, planned, info, Limits(), "f32", adds_bias)
     assert [d.op for d in dispatch if d.op != "reshape"] == ["matmul"] * 3
-    segments = {name: np.full(max(size, 1), 0xFF, np.uint8) for name, size in planned.segments.items()}
+    segments = memory(planned, lowering)
     segments["weights"] = np.full(at, 0xFF, np.uint8)
-    segments[ARGS] = np.frombuffer(bytes(lowering.args) or b"\0", np.uint8).copy()
-    segments[SCRATCH] = np.full(max(lowering.scratch_bytes, 1), 0xFF, np.uint8)
     for name, t in {**g.inputs, **g.params}.items():
         slot = planned.slots[t.id]
         segments[slot.segment][slot.offset : slot.end] = values[name].reshape(-1).view(np.uint8)

@@ -16,11 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from rlx.backends.gpu import emit_spirv
 from rlx.backends.gpu.executable import load_rules
-from rlx.backends.gpu.lowering import ARGS, SCRATCH
 from rlx.backends.gpu.spirv import Module
 from rlx.backends.gpu.spirv_template import Template
 from rlx.backends.vulkan import pipelines
@@ -28,7 +25,7 @@ from rlx.conformance.case import Case, cases_of
 from rlx.conformance.guarded import guarded_faults
 from rlx.driver.registry import open_device
 from tests.gpu import cuda_host
-from tests.gpu.lowered import execute, lower
+from tests.gpu.lowered import carried_out, lower
 from tests.mutation.faults import CUDA, Fault
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -116,23 +113,10 @@ def through_cuda(case: Case) -> str:
     load_rules()
     inputs = case.arrays()
     graph, planned, lowering = lower(case.op, inputs, dict(case.attrs), CUDA)
-    segments = {name: np.full(max(n, 1), 0xFF, np.uint8) for name, n in planned.segments.items()}
-    segments[ARGS] = np.frombuffer(bytes(lowering.args) or b"\0", np.uint8).copy()
-    segments[SCRATCH] = np.full(max(lowering.scratch_bytes, 1), 0xFF, np.uint8)
-    for tensor, value in zip(graph.inputs.values(), inputs, strict=True):
-        slot = planned.slots[tensor.id]
-        raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        segments[slot.segment][slot.offset : slot.offset + raw.size] = raw
     try:
-        for step in lowering.steps:
-            execute(step, segments, CUDA)
+        outputs = carried_out(graph, planned, lowering, inputs, CUDA)
     except AssertionError as error:
         return str(error)
-    outputs = {}
-    for name, t in graph.outputs.items():
-        slot = planned.slots[t.id]
-        raw = segments[slot.segment][slot.offset : slot.offset + slot.nbytes]
-        outputs[name] = raw.view(t.dtype.np).reshape(t.shape)
     return case.check(outputs).message
 
 
