@@ -48,6 +48,10 @@ def test_bound_when_compiled(device: str) -> None:
             assert program.run(feeds(2, 7))["z"].shape == (2, 7)
             with pytest.raises(ShapeError):
                 program.run(feeds(3, 7))
+        with loaded.compile({"ids": (2, 7)}, device=device) as program:  # the shapes given bind what they name
+            assert program.run(feeds(2, 7))["y"].shape == (2, 3)
+        with pytest.raises(GraphError, match="no input 'id'; it takes"):
+            loaded.compile({"id": (2, 7)}, device=device)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +61,7 @@ def test_bound_when_compiled(device: str) -> None:
         ({"batch": 2.5}, ShapeError, "'batch' is 2.5; expected a whole number"),
         ({"batch": -1}, ShapeError, "'batch' is -1; expected a length of 0 or more"),
         ({"batch": True}, ShapeError, "expected a length"),
+        (["batch"], GraphError, "came as a list; expected a dict"),
     ],
 )
 def test_what_cannot_be_bound(bound: Any, error: type[RlxError], text: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,7 +13,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import rlx
-from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError
 from rlx.formats.onnx.elements import ELEMENTS
 from tests.onnx.models import I64, info, model, node
 from tests.threads import at_once
@@ -137,6 +139,27 @@ def test_inputs_are_held_against_the_declaration() -> None:
     ):
         with pytest.raises(error, match=text):
             loaded.run(feeds, device="cpu")
+    with pytest.raises(
+        GraphError, match=r"the inputs came as a list; expected a dict by name, of \['a', 'b'\]"
+    ):
+        loaded.run([a, a], device="cpu")  # type: ignore[arg-type]
+
+
+def test_what_is_no_model() -> None:
+    for source in (None, 3, io.BytesIO(mlp().SerializeToString()), mlp().graph):
+        with pytest.raises(
+            ModelFormatError, match=f"a {type(source).__name__} is no model; give a path, the bytes"
+        ):
+            rlx.onnx.load(source)
+
+
+@pytest.mark.parametrize("shape", [(-1, 64), ("n", 64), (2.0, 64), 64, None])
+def test_what_is_no_shape(shape: Any) -> None:
+    with (
+        rlx.onnx.load(mlp()) as loaded,
+        pytest.raises(ShapeError, match=r"'x': .* is no shape; expected lengths"),
+    ):
+        loaded.compile({"x": shape}, device="cpu")
 
 
 def test_an_initializer_that_is_an_input_may_be_fed() -> None:
@@ -178,6 +201,10 @@ def test_an_output_may_be_an_input_or_a_weight_and_be_given_twice() -> None:
     assert np.array_equal(made["a"], x) and np.array_equal(made["b"], x) and made["c"].tolist() == [0, 1, 2]
     made["a"][:] = 7
     assert np.array_equal(made["b"], x)
+    proto.graph.output.append(proto.graph.output[0])
+    again = rlx.onnx.InferenceSession(proto, device="cpu")
+    assert [o.name for o in again.get_outputs()] == ["a", "b", "c", "a"]
+    assert np.array_equal(again.run(None, {"x": x})[3], x)
 
 
 @pytest.mark.parametrize("code", sorted(ELEMENTS), ids=lambda c: TensorProto.DataType.Name(c))
@@ -240,8 +267,11 @@ def test_the_session_of_others() -> None:
     x = f32(2, 64)
     (a,), (b,) = session.run(None, {"x": x}), session.run(["y"], {"x": x})
     assert np.array_equal(a, b) and a.shape == (2, 3)
+    assert np.array_equal(session.run(output_names=["y"], input_feed={"x": x})[0], a)
     with pytest.raises(GraphError, match="no outputs"):
         session.run(["z"], {"x": x})
+    with pytest.raises(GraphError, match=r"a string; expected a list, \['y'\]"):
+        session.run("y", {"x": x})
 
 
 def test_the_backend_of_onnx() -> None:

@@ -86,6 +86,8 @@ class GraphBuilder:
         declared = kind_of(info.type)
         if declared not in (None, found.kind):
             raise ModelFormatError(f"output {shown(info.name)}: is declared {declared}, but is {found.kind}")
+        if info.name in self.outputs:  # listed twice
+            return
         self.outputs[info.name] = nest_of(info.name, found, self._leaf)
 
     def _leaf(self, name: str, value: Value) -> None:

@@ -113,7 +113,15 @@ def _one(t: Tensor) -> Tensor:
     return t if t.shape == () else o.reshape(t, ())
 
 
-def _few(steps: int, body: Any) -> bool:
+def _few(steps: int, body: Any, outs: Sequence[Any]) -> bool:
+    """Whether so few steps are unrolled. Without any step, the types of the scan outputs `outs` are what the body
+    declares; where it does not say all of them, it is built as a scan, which knows."""
+    if steps == 0:
+        types = [info.type.tensor_type for info in outs]
+        return all(
+            t.elem_type and t.HasField("shape") and all(d.HasField("dim_value") for d in t.shape.dim)
+            for t in types
+        )
     return steps <= FEW_STEPS and steps * sum(1 for _ in all_nodes(body.node)) <= FEW_NODES
 
 
@@ -129,7 +137,8 @@ def _loop(c: Call, body: Any, run: Body) -> list[Held]:
         if made is None:
             raise
         return made
-    if not going or (limit is not None and _few(limit, body)):
+    limit = 0 if not going or (limit is not None and limit < 0) else limit
+    if limit is not None and _few(limit, body, body.output[len(c.inputs) - 1 :]):
         try:
             return _unrolled(c, body, run, limit, going)
         except NeedsValues:  # whether it goes on is known in the run only
@@ -138,7 +147,7 @@ def _loop(c: Call, body: Any, run: Body) -> list[Held]:
                 raise
             return made
     made = None if limit is None else _compiled(lambda: _counted(c, body, run, limit))
-    if made is None:
+    if made is None and limit != 0:
         made = _compiled(lambda: _while(c, body, run, known=True))
     return _unrolled(c, body, run, limit, going) if made is None else made
 
@@ -175,7 +184,7 @@ def _counted(c: Call, body: Any, run: Body, limit: int) -> list[Held]:
         i, state = carry
         going, results = _step(c, run, body, i, _values(state, dtypes))
         tensors, kinds = _tensors(results)
-        if not _always(c, going) or kinds[: len(start)] != dtypes:
+        if (limit and not _always(c, going)) or kinds[: len(start)] != dtypes:
             raise _Unfit
         kept[:] = kinds[len(start) :]
         return (i + 1, tensors[: len(start)]), tensors[len(start) :]
@@ -276,7 +285,9 @@ def _scan(c: Call, body: Any, run: Body) -> list[Held]:
     if len(lengths) != 1:
         raise c.bad(f"the scanned axes are {sorted(lengths)} long; expected one length")
     steps = lengths.pop()
-    made = None if _few(steps, body) else _compiled(lambda: _scanned(c, body, run, xs, steps))
+    made = None
+    if not _few(steps, body, body.output[n_state:]):
+        made = _compiled(lambda: _scanned(c, body, run, xs, steps))
     if made is None:
         made = _scan_unrolled(c, body, run, xs, steps)
     for k, (axis, backwards) in enumerate(zip(out_axes, out_directions, strict=True), n_state):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,8 @@ def symbols_of(infos: Iterable[TensorInfo]) -> list[str]:
 
 def check_dims(dims: Mapping[str, Any], infos: Iterable[TensorInfo]) -> dict[str, int]:
     """The lengths by symbol. Raises: GraphError for a name that no input has, ShapeError for what is no length."""
+    if not isinstance(dims, Mapping):
+        raise GraphError(f'dims: came as a {type(dims).__name__}; expected a dict, such as {{"batch": 8}}')
     known = symbols_of(infos)
     unknown = sorted(str(name) for name in dims if name not in known)
     if unknown:
@@ -68,3 +70,25 @@ def shape_of(info: TensorInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
             f"shapes={{{info.name!r}: (…)}}"
         )
     return tuple(d for d in shape if isinstance(d, int))
+
+
+def given_shape(info: TensorInfo, shape: Any) -> tuple[int, ...]:
+    """A shape that a caller gives. Raises: ShapeError for what is none."""
+    try:
+        dims = tuple(operator.index(d) for d in shape)
+    except TypeError:
+        dims = (-1,)
+    if any(d < 0 for d in dims):
+        raise ShapeError(
+            f"input {info.name!r}: {shape!r} is no shape; expected lengths of 0 or more, as in (1, 3)"
+        )
+    return dims
+
+
+def lengths_in(info: TensorInfo, shape: Any) -> dict[str, int]:
+    """The lengths that the symbols of an input have in a shape of it."""
+    if info.around or info.shape is None or not isinstance(shape, Sequence):
+        return {}
+    return {
+        d: n for d, n in zip(info.shape, shape, strict=False) if isinstance(d, str) and isinstance(n, int)
+    }

@@ -12,11 +12,11 @@ from typing import Any, Self
 import numpy as np
 
 from rlx.driver.progress import Listener, listening, report
-from rlx.errors import GraphError, ModelFormatError, UnsupportedOp
+from rlx.errors import GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.build import GraphBuilder
 from rlx.formats.onnx.call import NeedsValues
-from rlx.formats.onnx.dims import bound, check_dims, shape_of, want_bound
+from rlx.formats.onnx.dims import bound, check_dims, given_shape, lengths_in, shape_of, want_bound
 from rlx.formats.onnx.draws import Sampler
 from rlx.formats.onnx.elements import STRING, Array
 from rlx.formats.onnx.infos import TensorInfo as TensorInfo
@@ -95,7 +95,7 @@ class Model:
         Raises: GraphError for names, DTypeError and ShapeError for what does not fit the declaration,
         ModelFormatError for a model that contradicts itself, UnsupportedOp.
         """
-        arrays = self.accept(inputs or {})
+        arrays = self.accept({} if inputs is None else inputs)
         with self._lock:
             program = self._program(*flattened(arrays, self._declared), device, precision)
             self._running[id(program)] += 1
@@ -117,8 +117,10 @@ class Model:
         Raises: as run; GraphError naming the dimension whose length, or the inputs whose values, are needed.
         """
         lengths = {**self.dims, **check_dims(dims or {}, self._declared.values())}
-        fixed = self.accept(values or {}, partly=True, dims=lengths)
-        given = dict(shapes or {})
+        fixed = self.accept({} if values is None else values, partly=True, dims=lengths)
+        given = dict(self._by_name({} if shapes is None else shapes, "shapes"))
+        for name, shape in given.items():
+            lengths = {**lengths_in(self._info(name), shape), **lengths}
         for info in self.inputs:
             if info.name not in given and info.name not in fixed:
                 given[info.name] = shape_of(info, lengths)
@@ -155,13 +157,21 @@ class Model:
             raise GraphError(f"the model has no input {name!r}; it takes {[i.name for i in self.inputs]}")
         return self._declared[name]
 
+    def _by_name(self, given: Any, what: str) -> Mapping[str, Any]:
+        if not isinstance(given, Mapping):
+            names = [i.name for i in self.inputs]
+            raise GraphError(
+                f"the {what} came as a {type(given).__name__}; expected a dict by name, of {names}"
+            )
+        return given
+
     def accept(
         self, given: Mapping[str, Any], partly: bool = False, dims: Mapping[str, int] | None = None
     ) -> dict[str, Any]:
         """The inputs as arrays, and lists of them, that fit the declaration and `dims`, by default the model's.
 
         Raises: GraphError, DTypeError, ShapeError."""
-        for name in given:
+        for name in self._by_name(given, "inputs"):
             self._info(name)
         missing = [i.name for i in self.inputs if i.name not in given]
         if missing and not partly:
@@ -306,10 +316,15 @@ def _of_shape(info: TensorInfo, shape: Any, around: int = 0) -> Any:
         if shape is None and info.around[around] == "optional":
             return None
         if info.around[around] == "seq":
+            if not isinstance(shape, list | tuple):
+                raise ShapeError(
+                    f"input {info.name!r}: {shape!r} came; expected a list of shapes, for {info.type}"
+                )
             return [_of_shape(info, s, around + 1) for s in shape]
         return _of_shape(info, shape, around + 1)
     dtype = info.dtype if info.dtype is not None else np.dtype(np.float32)
-    return np.broadcast_to(np.array("", dtype) if dtype == STRING else np.zeros((), dtype), tuple(shape))
+    one = np.array("", dtype) if dtype == STRING else np.zeros((), dtype)
+    return np.broadcast_to(one, given_shape(info, shape))
 
 
 def _key(array: Array) -> tuple[Any, ...]:

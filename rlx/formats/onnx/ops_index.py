@@ -190,7 +190,9 @@ def tf_idf(c: Call) -> Result:
         nonlocal looked
         looked += words
         if looked > MAX_LOOKED:
-            raise c.unsupported(f"its grams have more than {MAX_LOOKED:,} words; fewer skips, or a shorter input")
+            raise c.unsupported(
+                f"its grams have more than {MAX_LOOKED:,} words; fewer skips, or a shorter input"
+            )
 
     for row, words in enumerate(rows.tolist()):
         for slot in _slots(words, low, high, skips, grams, spend):

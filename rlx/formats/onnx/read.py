@@ -31,9 +31,13 @@ def parse(source: Any) -> tuple[Any, Path | None]:
     folder = None
     if isinstance(source, bytes | bytearray | memoryview):
         content, what = bytes(source), "the model"
-    else:
+    elif isinstance(source, str | os.PathLike):
         path = Path(os.fspath(source))
         content, what, folder = read_bytes(path, MAX_BYTES), str(path), path.parent
+    else:
+        raise ModelFormatError(
+            f"a {type(source).__name__} is no model; give a path, the bytes of a file, or an onnx.ModelProto"
+        )
     if len(content) > MAX_BYTES:
         raise ModelFormatError(f"{what}: larger than {MAX_BYTES:,} bytes, which no such file can be")
     model = onnx.ModelProto()
@@ -159,8 +163,9 @@ def _check_graph(graph: Any, outer: frozenset[str], what: str, budget: list[int]
         raise UnsupportedOp(f"{what}: sparse initializers are not supported")
     known = _distinct([i.name for i in graph.input], f"{what}: input")
     known |= _distinct([i.name for i in graph.initializer], f"{what}: initializer")
-    _check_nodes(graph.node, known, [o.name for o in graph.output], what, budget, depth, outer)
-    _distinct([o.name for o in graph.output], f"{what}: output")
+    results = [o.name for o in graph.output]
+    _check_nodes(graph.node, known, results, what, budget, depth, outer)
+    _distinct(set(results), f"{what}: output")  # one value may be several results
 
 
 def _check_nodes(

@@ -39,14 +39,16 @@ class InferenceSession:
         """What the model gives: `name`, `type`, `shape`."""
         return list(self.model.outputs)
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
         """The named outputs, all where None, in order: arrays, lists of them, None.
 
         Raises: GraphError for an unknown name; as Model.run.
         """
         made = [o.name for o in self.model.outputs]
+        if isinstance(output_names, str):
+            raise GraphError(f"run: the output names are a string; expected a list, [{output_names!r}]")
         unknown = [n for n in output_names or () if n not in made]
         if unknown:
             raise GraphError(f"run: the model has no outputs {unknown}; it has {made}")
-        results = self.model.run(feeds, self.device, self.precision)
+        results = self.model.run(input_feed, self.device, self.precision)
         return [results[n] for n in (output_names or made)]

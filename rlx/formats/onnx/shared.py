@@ -49,7 +49,12 @@ def _used(graph: Graph) -> set[int]:
 
 
 def _folded(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-    if not inputs or node.op.name == "expand" or bodies(node) or any(t.node.op.name != "constant" for t in inputs):
+    if (
+        not inputs
+        or node.op.name == "expand"
+        or bodies(node)
+        or any(t.node.op.name != "constant" for t in inputs)
+    ):
         return None
     size = sum(t.type.nbytes for t in node.outputs)
     if size > _FOLD and size > sum(t.type.nbytes for t in inputs):
