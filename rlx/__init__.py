@@ -46,3 +46,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(_LAZY[name])
     raise AttributeError(f"module 'rlx' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY} - {"Any", "TYPE_CHECKING", "importlib"})

@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, overload
 
 from rlx.autodiff import gradients
 from rlx.dtypes import DType, as_dtype
@@ -137,6 +137,16 @@ def _want_function(what: str, function: Any) -> None:
         )
 
 
+@overload
+def jit(function: Callable[..., Any], *, device: str = "auto", precision: str = "f32") -> Jitted: ...
+
+
+@overload
+def jit(
+    function: None = None, *, device: str = "auto", precision: str = "f32"
+) -> Callable[[Callable[..., Any]], Jitted]: ...
+
+
 def jit(function: Callable[..., Any] | None = None, *, device: str = "auto", precision: str = "f32") -> Any:
     """Compiles a function of arrays: traced once per shapes and dtypes of its arguments, then cached.
 
@@ -153,7 +163,9 @@ def jit(function: Callable[..., Any] | None = None, *, device: str = "auto", pre
     return Jitted(function, device, precision)
 
 
-def grad(function: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0, *, device: str = "auto") -> Any:
+def grad(
+    function: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0, *, device: str = "auto"
+) -> Jitted:
     """The gradient of a scalar-valued function of arrays with respect to the arguments `argnums`.
 
     Works on arrays (compiled and cached as `jit` does) and inside a traced function. An argument may be nested tuples,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -53,6 +54,17 @@ def test_import_loads_no_optional_library(
     assert not set(OPTIONAL) & set(loaded)
     record_property("import_seconds_after_numpy", answer["seconds"])
     print(f"import rlx after NumPy: {answer['seconds']:.3f} s")
+
+
+def test_dir_names_what_loads_when_first_used_and_the_version_is_the_projects(
+    clean_env: dict[str, str],
+) -> None:
+    answer = run("print(json.dumps({'names': dir(rlx), 'version': rlx.__version__}))", OPTIONAL, clean_env)
+    names = answer["names"]
+    assert isinstance(names, list)
+    assert {"Graph", "jit", "models", "onnx", "conformance"} <= set(names)
+    assert not {"importlib", "Any"} & set(names)
+    assert answer["version"] == metadata.version("rlx")
 
 
 def test_a_graph_runs_where_no_optional_library_is_installed(clean_env: dict[str, str]) -> None:

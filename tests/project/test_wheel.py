@@ -1,11 +1,13 @@
-"""The wheel holds what a user needs, and runs a graph on Vulkan from an environment of its own."""
+"""The wheel holds what a user needs and runs a graph on Vulkan from its own environment; the sdist is complete."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -65,6 +67,25 @@ def test_the_wheel_holds_all_that_is_read_at_run_time_and_nothing_else(repo: Pat
     assert {"rlx/py.typed", "rlx/backends/vulkan/spirv/manifest.json"} <= names
     assert {n.split("/")[0] for n in names} == {"rlx", f"{wheel.name.split('-py3')[0]}.dist-info"}
     assert any(n.endswith("licenses/LICENSE") for n in names)
+
+
+def test_the_sdist_holds_what_a_contributor_needs(repo: Path, tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, repo]
+    built = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (path,) = tmp_path.glob("rlx-*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    called = set(
+        re.findall(
+            r"\b(?:\w+/)+[\w.-]+\.(?:sh|py|json|md)\b", (repo / "Makefile").read_text(encoding="utf-8")
+        )
+    )
+    assert len(called) > 5
+    assert (
+        called | {"Makefile", "LICENSE", "CONTRIBUTING.md", "tests/conftest.py", "tools/vulkan_probe.py"}
+        <= names
+    )
 
 
 @pytest.mark.vulkan
