@@ -132,7 +132,7 @@ FAULTS = (
           "return (a & 0xffffu) | b << 16;", "return a >> 16 | (b & 0xffff0000u);", ("transpose",)),
     # -- values
     Fault("product: begins with zero", "bodies/reduce.h", "KIND == 1u ? ACC(1)", "KIND == 1u ? ACC(0)", ("prod",)),
-    Fault("layer norm: no epsilon", "bodies/row_norm.h", "count) + eps)", "count))", ("layer_norm",)),
+    Fault("layer norm: no epsilon", "bodies/row_norm.h", "share + eps)", "share)", ("layer_norm",)),
     Fault("softmax: the maximum not taken out", "bodies/softmax.h", _SOFTMAX, _SOFTMAX.replace(" - top", ""),
           ("softmax",)),
     Fault("softmax of halves: a constant of exp", "bodies/softmax.h", "1.442695022e+00f", "1.412695022e+00f",

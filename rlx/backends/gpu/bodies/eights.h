@@ -4,6 +4,8 @@
 #define WORDS1(p, i) ptr_u32(uvec2(p)).at[i]
 #define WORDS4(p, i) ptr_uvec4(uvec2(p)).at[i]
 #define EIGHT(T, a, b) words_##T(a, b)
+#define LOW_f16(w) unpackHalf2x16(w).x
+#define HIGH_f16(w) unpackHalf2x16(w).y
 #else
 #define WORDS1(p, i) ((const uint*)(p))[i]
 #define WORDS4(p, i) ((uvec4*)(p))[i]
@@ -11,9 +13,9 @@
 #define PAIR_bf16(x, y) p_brain_pair(x, y)
 #define EIGHT(T, a, b) \
     make_uint4(PAIR_##T(a.x, a.y), PAIR_##T(a.z, a.w), PAIR_##T(b.x, b.y), PAIR_##T(b.z, b.w))
-#endif
 #define LOW_f16(w) p_f16_value((w) & 0xffffu)
 #define HIGH_f16(w) p_f16_value((w) >> 16)
+#endif
 #define LOW_bf16(w) RLX_FLOAT((w) << 16)
 #define HIGH_bf16(w) RLX_FLOAT((w) & 0xffff0000u)
 

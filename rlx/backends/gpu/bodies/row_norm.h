@@ -33,7 +33,7 @@ RLX_FN void row_norm_body(PTR(T) x, PTR(W) gamma, PTR(W) beta, PTR(T) y, const u
     PTR(T) p = SKIP(T, x, at, n);
     PTR(T) q = SKIP(T, y, at, n);
     const uint quads = IN_REGISTERS ? QUADS : (n + 4u * LANES - 1u) / (4u * LANES);
-    const float count = float(n);
+    const float share = p_recip_f(float(n));  // while the row is on its way
     float mean = 0.0f, total = 0.0f;
     const vec4 zero = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
     if (IN_REGISTERS) {
@@ -41,12 +41,12 @@ RLX_FN void row_norm_body(PTR(T) x, PTR(W) gamma, PTR(W) beta, PTR(T) y, const u
         UNROLL for (uint j = 0u; j < QUADS; j += STEP) get2(p, j, len, 0.0f, r[j], r[j + STEP - 1u]);
         if (CENTRED) {
             UNROLL for (uint j = 0u; j < QUADS; j++) total += sum4(r[j]);
-            mean = p_div_f(row_sum(total), count);
+            mean = row_sum(total) * share;
             UNROLL for (uint j = 0u; j < QUADS; j++) r[j] = less(r[j], mean);
         }
         total = 0.0f;
         UNROLL for (uint j = 0u; j < QUADS; j++) total += squares(r[j], j, len);
-        const float inverse = p_rsqrt_f(p_div_f(row_sum(total), count) + eps);
+        const float inverse = p_rsqrt_f(row_sum(total) * share + eps);
         UNROLL for (uint j = 0u; j < QUADS; j += STEP) {
             vec4 g0, g1, b0 = zero, b1 = zero;
             get_weights(gamma, j, len, 0.0f, g0, g1);
@@ -56,11 +56,11 @@ RLX_FN void row_norm_body(PTR(T) x, PTR(W) gamma, PTR(W) beta, PTR(T) y, const u
     } else {
         if (CENTRED) {
             for (uint j = 0u; j < quads; j++) total += sum4(get(p, j, len, 0.0f));
-            mean = p_div_f(row_sum(total), count);
+            mean = row_sum(total) * share;
         }
         total = 0.0f;
         for (uint j = 0u; j < quads; j++) total += squares(less(get(p, j, len, 0.0f), mean), j, len);
-        const float inverse = p_rsqrt_f(p_div_f(row_sum(total), count) + eps);
+        const float inverse = p_rsqrt_f(row_sum(total) * share + eps);
         for (uint j = 0u; j < quads; j++) {
             vec4 b = zero;
             if (HAS_BETA) b = get_weight(beta, j, len, 0.0f);
