@@ -15,7 +15,7 @@ import math
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -279,6 +279,20 @@ def cell(seconds: float | None, row: Row) -> str:
     return f"{row.flops / seconds / 1e12:.1f}"
 
 
+def cells(sessions: Iterable[Session], torch: Iterable[bool], row: Row) -> list[str]:
+    """A row measured on each session, then by torch, compiled or not; what fails says so and does not end the table."""
+    tries: list[Callable[[], float]] = [lambda s=s: rlx_seconds(s, row) for s in sessions]  # type: ignore[misc]
+    tries += [lambda c=c: torch_seconds(row, c) for c in torch]  # type: ignore[misc]
+    made = []
+    for attempt in tries:
+        try:
+            made.append(cell(attempt(), row))
+        except Exception:  # noqa: BLE001  (one row must not end the table)
+            traceback.print_exc(limit=3)
+            made.append("error")
+    return made
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -301,19 +315,10 @@ def main() -> int:
     for row in [*memory_rows(), *product_rows()]:
         if args.only and not any(word in row.name for word in args.only):
             continue
-        cells = []
-        tries: list[Callable[[], float]] = [
-            lambda s=s[row.precision], row=row: rlx_seconds(s, row) for s in sessions.values()
-        ]
-        if not args.no_torch:
-            tries += [lambda c=c, row=row: torch_seconds(row, c) for c in (False, True)]
-        for attempt in tries:
-            try:
-                cells.append(cell(attempt(), row))
-            except Exception:  # noqa: BLE001  (one row must not end the table)
-                traceback.print_exc(limit=3)
-                cells.append("error")
-        print(f"{row.name:36}" + "".join(f"{c:>9}" for c in cells), flush=True)
+        made = cells(
+            (s[row.precision] for s in sessions.values()), () if args.no_torch else (False, True), row
+        )
+        print(f"{row.name:36}" + "".join(f"{c:>9}" for c in made), flush=True)
     if args.model:
         minilm_rows(args.model)
         profile(args.model)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,10 @@ import rlx
 from benchmarks.bench_gpu import (
     PEAK,
     Row,
-    cell,
+    cells,
     elementwise,
     memory_rows,
-    rlx_seconds,
     torch_one,
-    torch_seconds,
 )
 from rlx.errors import DeviceUnavailable
 from rlx.runtime import Session
@@ -66,7 +63,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", action="append", help="only rows whose name contains this; may be repeated")
-    parser.add_argument("--log2", type=int, default=27, help="f32 elements as a power of two; of bf16 twice as many")
+    parser.add_argument(
+        "--log2", type=int, default=27, help="f32 elements as a power of two; of bf16 twice as many"
+    )
     parser.add_argument("--device", action="append", help="cuda, vulkan (both, where not given)")
     parser.add_argument("--no-torch", action="store_true", help="measure rlx alone")
     parser.add_argument("--compiled", action="store_true", help="torch.compile too, which takes minutes")
@@ -87,16 +86,8 @@ def main() -> int:
     for row in [*memory_rows(n), *beside(n)]:
         if args.only and not any(word in row.name for word in args.only):
             continue
-        tries: list[Callable[[], float]] = [lambda s=s, row=row: rlx_seconds(s, row) for s in sessions.values()]
-        tries += [lambda c=c, row=row: torch_seconds(row, c) for c in torch]
-        cells = []
-        for attempt in tries:
-            try:
-                cells.append(cell(attempt(), row))
-            except Exception:  # noqa: BLE001  (one row must not end the table)
-                traceback.print_exc(limit=3)
-                cells.append("error")
-        print(f"{row.name:36}" + "".join(f"{c:>10}" for c in (*cells, goal(row))), flush=True)
+        made = cells(sessions.values(), torch, row)
+        print(f"{row.name:36}" + "".join(f"{c:>10}" for c in (*made, goal(row))), flush=True)
     return 0
 
 

@@ -11,6 +11,7 @@ from rlx.ir import Graph, Node
 from rlx.models.bert import BertConfig, encoder_graph
 from rlx.passes import optimize
 from rlx.passes.fuse_heads import fuse_heads
+from tests.passes.values import names, same
 
 _TURN = (0, 2, 1, 3)
 
@@ -20,23 +21,9 @@ def _attention(graph: Graph) -> Node:
     return node
 
 
-def _names(graph: Graph) -> list[str]:
-    return [n.op.name for n in graph.nodes if not n.op.leaf]
-
-
 def _given(graph: Graph, heads: int = 4) -> list[rlx.Tensor]:
     shapes = {"q": (2, 3, 4, 8), "k": (2, 5, heads, 8), "v": (2, 5, heads, 8)}
     return [graph.input(name, shape) for name, shape in shapes.items()]
-
-
-def _same(before: Graph, after: Graph) -> None:
-    rng = np.random.default_rng(0)
-    feeds = {name: rng.standard_normal(t.shape).astype(t.dtype.np) for name, t in before.inputs.items()}
-    want, got = evaluate(before, feeds), evaluate(after, feeds)
-    assert list(before.outputs) == list(after.outputs)
-    for name, t in before.outputs.items():
-        assert after.outputs[name].type == t.type
-        np.testing.assert_allclose(got[after.outputs[name].id], want[t.id], rtol=1e-12, atol=1e-12)
 
 
 def test_all_four_transpositions_go() -> None:
@@ -44,9 +31,9 @@ def test_all_four_transpositions_go() -> None:
     q, k, v = (rlx.transpose(t, _TURN) for t in _given(g, heads=2))
     g.output("y", rlx.transpose(rlx.attention(q, k, v, causal=True), _TURN))
     after = fuse_heads(g)
-    assert _names(after) == ["attention"]
+    assert names(after) == ["attention"]
     assert _attention(after).attrs["tokens"] == "qkvy"
-    _same(g, after)
+    same(g, after)
 
 
 def test_a_transposition_that_is_read_elsewhere_stays() -> None:
@@ -58,8 +45,8 @@ def test_a_transposition_that_is_read_elsewhere_stays() -> None:
     g.output("y", rlx.transpose(y, _TURN))
     after = fuse_heads(g)
     assert _attention(after).attrs["tokens"] == "qv"
-    assert _names(after).count("transpose") == 2
-    _same(g, after)
+    assert names(after).count("transpose") == 2
+    same(g, after)
 
 
 def test_only_transpositions_of_heads_count() -> None:
@@ -70,7 +57,7 @@ def test_only_transpositions_of_heads_count() -> None:
     g.output("y", rlx.transpose(rlx.attention(q, k, turned), (0, 1, 3, 2)))
     after = fuse_heads(g)
     assert _attention(after).attrs["tokens"] == "qk"
-    _same(g, after)
+    same(g, after)
 
 
 def test_a_device_that_does_not_run_it_keeps_its_transpositions() -> None:
@@ -78,14 +65,14 @@ def test_a_device_that_does_not_run_it_keeps_its_transpositions() -> None:
     q, k, v = (rlx.transpose(t, _TURN) for t in _given(g))
     g.output("y", rlx.attention(q, k, v))
     after = fuse_heads(g, lambda node: "host" if node.attrs.get("tokens") else "native")
-    assert _names(after).count("transpose") == 3
-    _same(g, after)
+    assert names(after).count("transpose") == 3
+    same(g, after)
 
 
 def test_an_encoder_has_none_left() -> None:
     config = BertConfig(50, 16, 2, 4, 32, 16, 2, 1e-12, "gelu")
     after, _ = optimize(encoder_graph(config, 2, 8))
-    assert "transpose" not in _names(after)
+    assert "transpose" not in names(after)
 
 
 def test_gradients_flow_through_heads_in_tokens() -> None:

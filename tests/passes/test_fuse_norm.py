@@ -13,26 +13,12 @@ from rlx.models.bert import BertConfig, encoder_graph
 from rlx.passes import optimize, set_param_dtypes
 from rlx.passes.fuse_norm import fuse_norms
 from rlx.passes.rewriting import native_everywhere
-
-
-def _names(graph: Graph) -> list[str]:
-    return [n.op.name for n in graph.nodes if not n.op.leaf]
+from tests.passes.values import names, same
 
 
 def _graph(dtype: str = "f32") -> tuple[Graph, rlx.Tensor, rlx.Tensor, rlx.Tensor]:
     g = Graph("residual")
     return g, g.input("x", (3, 8), dtype), g.input("r", (3, 8), dtype), g.param("w", (8,), dtype)
-
-
-def _same(before: Graph, after: Graph) -> None:
-    rng = np.random.default_rng(0)
-    leaves = {**before.inputs, **before.params}
-    feeds = {name: rng.standard_normal(t.shape).astype(t.dtype.np) for name, t in leaves.items()}
-    want, got = evaluate(before, feeds), evaluate(after, feeds)
-    assert list(before.outputs) == list(after.outputs)
-    for name, t in before.outputs.items():
-        assert after.outputs[name].type == t.type
-        np.testing.assert_allclose(got[after.outputs[name].id], want[t.id], rtol=1e-12, atol=1e-12)
 
 
 def test_the_sum_is_kept_only_where_it_is_read() -> None:
@@ -42,7 +28,7 @@ def test_the_sum_is_kept_only_where_it_is_read() -> None:
     (node,) = [n for n in after.nodes if not n.op.leaf]
     assert node.op.name == "add_layer_norm"
     assert node.attrs["keep_sum"] is False and len(node.outputs) == 1
-    _same(g, after)
+    same(g, after)
 
 
 def test_a_sum_that_is_read_again_or_is_a_result_is_an_output() -> None:
@@ -54,9 +40,9 @@ def test_a_sum_that_is_read_again_or_is_a_result_is_an_output() -> None:
     g.output("h", h)
     g.output("n", rlx.rms_norm(h, w))
     after = fuse_norms(g)
-    assert _names(after).count("add_rms_norm") == 2
+    assert names(after).count("add_rms_norm") == 2
     assert all(n.attrs["keep_sum"] for n in after.nodes if n.op.name == "add_rms_norm")
-    _same(g, after)
+    same(g, after)
 
 
 def test_a_second_norm_of_the_sum_reads_it() -> None:
@@ -65,8 +51,8 @@ def test_a_second_norm_of_the_sum_reads_it() -> None:
     g.output("a", rlx.layer_norm(total, w, w))
     g.output("b", rlx.layer_norm(total, w, w, 0.5))
     after = fuse_norms(g)
-    assert _names(after) == ["add_layer_norm", "layer_norm"]
-    _same(g, after)
+    assert names(after) == ["add_layer_norm", "layer_norm"]
+    same(g, after)
 
 
 def test_weights_made_after_the_sum() -> None:
@@ -74,8 +60,8 @@ def test_weights_made_after_the_sum() -> None:
     total = x + r
     g.output("y", rlx.rms_norm(total, rlx.exp(w)))
     after = fuse_norms(g)
-    assert _names(after) == ["exp", "add_rms_norm"]
-    _same(g, after)
+    assert names(after) == ["exp", "add_rms_norm"]
+    same(g, after)
 
 
 def test_what_stays() -> None:
@@ -87,15 +73,15 @@ def test_what_stays() -> None:
     g.output("difference", rlx.layer_norm(x - r, w, w))
     half = g.input("half", (3, 8), "f16")
     g.output("mixed", rlx.rms_norm(x + half, w))
-    assert "add_rms_norm" not in _names(fuse_norms(g))
-    _same(g, fuse_norms(g))
+    assert "add_rms_norm" not in names(fuse_norms(g))
+    same(g, fuse_norms(g))
 
 
 def test_a_device_without_the_kernel() -> None:
     g, x, r, w = _graph()
     g.output("y", rlx.layer_norm(x + r, w, w))
     after = fuse_norms(g, lambda n: "host" if n.op.name == "add_layer_norm" else native_everywhere(n))
-    assert _names(after) == ["add", "layer_norm"]
+    assert names(after) == ["add", "layer_norm"]
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
@@ -108,10 +94,10 @@ def test_half_weights_stay_half(dtype: str) -> None:
     g.output("y", rlx.layer_norm(rlx.matmul(h, a, b, activation="gelu") + h, w, v))
     kept = set_param_dtypes(g, dict.fromkeys(g.params, as_dtype(dtype)))
     after, _ = optimize(kept)
-    assert _names(after) == ["matmul", "add_layer_norm", "matmul", "add_layer_norm"]
+    assert names(after) == ["matmul", "add_layer_norm", "matmul", "add_layer_norm"]
     weights = [t.dtype.name for n in after.nodes if n.op.name == "add_layer_norm" for t in n.inputs[2:]]
     assert weights == [dtype] * 4
-    _same(kept, after)
+    same(kept, after)
 
 
 def test_the_encoder_has_no_sum_left() -> None:
@@ -139,7 +125,9 @@ def test_on_a_device(device: str, dtype: str) -> None:
     g.output("y", y)
     g.output("z", total * y)
     rng = np.random.default_rng(1)
-    feeds = {n: rng.standard_normal(t.shape).astype(t.dtype.np) for n, t in (*g.inputs.items(), *g.params.items())}
+    feeds = {
+        n: rng.standard_normal(t.shape).astype(t.dtype.np) for n, t in (*g.inputs.items(), *g.params.items())
+    }
     with session.compile(g) as compiled:
         compiled.set_param("w", feeds["w"])
         outputs = compiled.run({name: feeds[name] for name in g.inputs})

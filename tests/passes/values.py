@@ -43,3 +43,20 @@ def differences(
             if not (near | (np.isnan(a) & np.isnan(b))).all():
                 found.append(f"{kind} {name}: {b} instead of {a}")
     return found
+
+
+def names(graph: Graph) -> list[str]:
+    """The ops of a graph, leaves left out."""
+    return [n.op.name for n in graph.nodes if not n.op.leaf]
+
+
+def same(before: Graph, after: Graph) -> None:
+    """That both graphs give the same outputs, of the same types, for inputs and weights drawn at random."""
+    rng = np.random.default_rng(0)
+    leaves = {**before.inputs, **before.params}
+    feeds = {name: rng.standard_normal(t.shape).astype(t.dtype.np) for name, t in leaves.items()}
+    want, got = evaluate(before, feeds), evaluate(after, feeds)
+    assert list(before.outputs) == list(after.outputs)
+    for name, t in before.outputs.items():
+        assert after.outputs[name].type == t.type
+        np.testing.assert_allclose(got[after.outputs[name].id], want[t.id], rtol=1e-12, atol=1e-12)

@@ -76,14 +76,21 @@ def attention_case(
     return Case("attention", name, tuple(specs), attrs, NORM)
 
 
-def _all() -> Iterator[Case]:
-    for size in _SIZES:
-        yield attention_case(size)
-        yield attention_case(size, causal=True)
-    size = (2, 4, 2, 9, 17, 16)
-    for mask in _MASKS:
+def sizes_and_masks(
+    sizes: tuple[Size, ...], size: Size, masks: tuple[tuple[int, ...], ...]
+) -> Iterator[Case]:
+    """Every size, causal too; then at one size every mask, of bools and of numbers."""
+    for each in sizes:
+        yield attention_case(each)
+        yield attention_case(each, causal=True)
+    for mask in masks:
         yield attention_case(size, mask=mask)
         yield attention_case(size, mask=mask, mask_dtype=f32)
+
+
+def _all() -> Iterator[Case]:
+    size = (2, 4, 2, 9, 17, 16)
+    yield from sizes_and_masks(_SIZES, size, _MASKS)
     for dtype in FLOATS:
         yield attention_case((1, 4, 4, 33, 40, 64), dtype)
         yield attention_case((2, 4, 1, 9, 9, 32), dtype, causal=True)

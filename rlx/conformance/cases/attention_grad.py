@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.attention import VARIANTS, Size, attention_case
+from rlx.conformance.cases.attention import VARIANTS, Size, attention_case, sizes_and_masks
 from rlx.conformance.cases.shapes import FLOATS
 from rlx.dtypes import bool_, f32
 
@@ -26,13 +26,8 @@ def _grad(case: Case) -> Case:
 
 
 def _all() -> Iterator[Case]:
-    for size in _SIZES:
-        yield attention_case(size)
-        yield attention_case(size, causal=True)
     size = (2, 4, 2, 9, 17, 16)
-    for mask in _MASKS:
-        yield attention_case(size, mask=mask)
-        yield attention_case(size, mask=mask, mask_dtype=f32)
+    yield from sizes_and_masks(_SIZES, size, _MASKS)
     for variant in VARIANTS:
         yield attention_case(size, **variant)
         yield attention_case((2, 2, 1, 70, 75, 20), **variant)
