@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rlx import errors as errors
+from rlx.autodiff import gradients as gradients
 from rlx.driver.registry import devices as devices
 from rlx.dtypes import bf16 as bf16
 from rlx.dtypes import bool_ as bool_

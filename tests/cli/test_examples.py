@@ -47,6 +47,18 @@ def test_hello_is_the_example_of_the_readme(repo: Path) -> None:
     assert len([line for line in printed.splitlines() if line.strip()]) <= 15
 
 
+def test_train(repo: Path, clean_env: dict[str, str]) -> None:
+    done = run(str(repo / "examples/train.py"), clean_env)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    apart, *devices = done.stdout.splitlines()
+    assert float(apart.split()[-2]) <= 1e-6
+    assert any("cpu" in line for line in devices)
+    for line in devices:
+        first, last = map(float, re.findall(r"(?:loss|steps) (\d\.\d+)", line))
+        assert 0.5 < first < 1 and last < 0.01
+        assert "100.0% of the points" in line
+
+
 class TestDemo:
     @pytest.fixture
     def tiny(self, tmp_path: Path) -> Path:
