@@ -59,7 +59,6 @@ CASTS = {
     "f_u8": ("float", "int"),
     "f_i8": ("float", "int"),
 }
-C_TO_NP = {"float": np.float32, "int": np.int32, "rlx_i64": np.int64, "uint": np.uint32}
 
 
 def _source(repo: Path, exact: bool, flush: bool, fused: bool) -> str:

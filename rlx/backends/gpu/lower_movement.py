@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rlx.backends.gpu import decls  # noqa: F401  declares the kernels
+from rlx.backends.gpu import decls
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import FileKernel
 from rlx.backends.gpu.strided import MAX_INDEX, View, broadcast, collapse, contiguous, launch_tree
@@ -67,7 +67,7 @@ def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) 
     rows, cols = dims[-2:]
     size, batch = source.storage.itemsize, outer[-1] if outer else 0
     across = down = _TILE
-    kernel = FileKernel("transpose", (("U", f"b{size}"),))
+    kernel = FileKernel(decls.TRANSPOSE.stem, (("U", f"b{size}"),))
 
     def aligned(unit: int) -> bool:
         """Whether rows, columns and matrices of both begin at multiples of `unit` bytes."""
@@ -75,11 +75,11 @@ def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) 
         return starts and all(n * size % unit == 0 for n in (rows, cols, pitch, *outer))
 
     if size in (2, 4) and aligned(16) and min(rows, cols) >= _WIDE_LEAST:
-        kernel = FileKernel("transpose_wide", (("U", f"b{size}"),))
+        kernel = FileKernel(decls.TRANSPOSE_WIDE.stem, (("U", f"b{size}"),))
         pitch, batch = pitch * size // 16, batch * size // 16
         across, down = 256 // size, 64
     elif size == 2 and aligned(4):
-        kernel = FileKernel("transpose_pairs")
+        kernel = FileKernel(decls.TRANSPOSE_PAIRS.stem)
         rows, cols, pitch, batch = rows // 2, cols // 2, pitch // 2, batch // 2
     tiles = matrices * math.ceil(rows / down) * math.ceil(cols / across)
     for at in itertools.product(*(range(n) for n in lead)):
