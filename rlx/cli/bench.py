@@ -20,7 +20,7 @@ from rlx.cli import contenders
 from rlx.cli.contenders import Contender
 from rlx.cli.each import each_device
 from rlx.cli.inputs import dims_of, feeds_of, load_model, said
-from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, Precision, Seed
+from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, Precision, Seed, Strict
 from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
 from rlx.driver.progress import report
@@ -44,6 +44,7 @@ def bench(
     dim: Dims = None,
     seed: Seed = 0,
     precision: Precision = "f32",
+    strict: Strict = True,
     json: Annotated[Path | None, typer.Option(help="Write the figures here, as JSON.")] = None,
 ) -> None:
     """Measure a model's latency on every device, and in ONNX Runtime where that is installed: NumPy arrays in and out.
@@ -60,7 +61,9 @@ def bench(
                 raise RlxError(f"{model} is a folder of a sentence encoder: --input is for ONNX files")
             able, feeds = _encoders(stack, model, device, dims_of(dim), seed, precision, n_threads, found)
         else:
-            able, feeds = _models(stack, model, device, input, dim, seed, precision, n_threads, found)
+            able, feeds = _models(
+                stack, model, device, input, dim, seed, precision, n_threads, found, strict
+            )
         if found:
             facts = _facts(model, feeds, precision, n_threads, runs, warmup)
             with drawn():
@@ -92,9 +95,10 @@ def measure(found: Sequence[Contender], runs: int, warmup: int) -> None:
 def _models(
     stack: ExitStack, file: Path, device: Sequence[str] | None, input: Sequence[str] | None,
     dim: Sequence[str] | None, seed: int, precision: str, threads: int, found: list[Contender],
+    strict: bool,
 ) -> tuple[bool, dict[str, Any]]:  # fmt: skip
     with drawn():
-        model = stack.enter_context(load_model(file, dim, threads))
+        model = stack.enter_context(load_model(file, dim, threads, strict=strict))
         feeds = feeds_of(model, input, seed)[0]
 
     def one(name: str) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from rlx.cli.each import each_device
 from rlx.cli.inputs import feeds_of, load_model, said
-from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, Seed
+from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, Seed, Strict
 from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
 from rlx.errors import RlxError
@@ -39,6 +39,7 @@ def check(
     input: Inputs = None,
     dim: Dims = None,
     seed: Seed = 0,
+    strict: Strict = True,
     dtype: Annotated[str | None, typer.Option(help='Keep an encoder\'s matrices as "f16" or "bf16".')] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print every node, not only those that stray.")
@@ -57,7 +58,7 @@ def check(
         rows.append(_row(info, found, host))
         strays.extend((info.id, d) for d in found if not d.ok)
 
-    with _checker(model, input, dim, seed, dtype) as run:
+    with _checker(model, input, dim, seed, strict, dtype) as run:
         able = each_device(device, one)
     if rows:
         print("\n".join(format_table(_TITLES, rows, right=set(_TITLES[2:6]))))
@@ -69,7 +70,7 @@ def check(
 
 @contextmanager
 def _checker(
-    path: Path, input: Sequence[str] | None, dim: Sequence[str] | None, seed: int, dtype: str | None
+    path: Path, input: Sequence[str] | None, dim: Sequence[str] | None, seed: int, strict: bool, dtype: str | None
 ) -> Iterator[Callable[[str, Show], Checked]]:
     """What runs the model at `path` on a device and compares it."""
     if path.is_dir():
@@ -80,7 +81,7 @@ def _checker(
     if dtype is not None:
         raise RlxError("--dtype is for a sentence encoder's folder; an ONNX model runs in its own precision")
     with drawn():
-        loaded = load_model(path, dim)
+        loaded = load_model(path, dim, strict=strict)
         feeds, drawn_at_random = feeds_of(loaded, input, seed)
         for name in drawn_at_random:
             print(f"input {plain(name)}: random, {said(feeds[name])}", file=sys.stderr)

@@ -21,7 +21,9 @@ Array = npt.NDArray[Any]
 _WORDS = ("one", "two", "Three", "a sentence of words")
 
 
-def load_model(file: Path, dim: Sequence[str] | None, threads: int | None = None) -> Model:
+def load_model(
+    file: Path, dim: Sequence[str] | None, threads: int | None = None, *, strict: bool = True
+) -> Model:
     """The model of a file, its dimensions bound as --dim says. Raises: RlxError; as rlx.onnx.load."""
     if file.is_dir():
         raise RlxError(f"{file} is a folder; give an ONNX file, such as {file / 'model.onnx'}")
@@ -29,7 +31,7 @@ def load_model(file: Path, dim: Sequence[str] | None, threads: int | None = None
         from rlx.formats.onnx import load
     except ImportError as error:
         raise RlxError(str(error)) from error
-    return load(file, dims=dims_of(dim), threads=threads)
+    return load(file, dims=dims_of(dim), threads=threads, strict=strict)
 
 
 def dims_of(texts: Sequence[str] | None) -> dict[str, int]:

@@ -10,7 +10,7 @@ import typer
 
 from rlx.cli.each import each_device
 from rlx.cli.inputs import feeds_of, load_model
-from rlx.cli.options import Devices, Dims, Inputs, OnnxFile
+from rlx.cli.options import Devices, Dims, Inputs, OnnxFile, Strict
 from rlx.cli.plan_svg import plan_svg
 from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
@@ -28,6 +28,7 @@ def inspect(
     device: Devices = None,
     input: Inputs = None,
     dim: Dims = None,
+    strict: Strict = True,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node as each device runs it.")] = False,
     memory: Annotated[
         Path | None, typer.Option(help="Draw the memory plan of the first device here, as SVG.")
@@ -35,7 +36,7 @@ def inspect(
 ) -> None:
     """Show a model's inputs, outputs, operators and weights, and its dispatch on each device."""
     with drawn():
-        model = load_model(file, dim)
+        model = load_model(file, dim, strict=strict)
         feeds = feeds_of(model, input, 0)[0]
     print("\n".join(_signature("input", model.inputs) + _signature("output", model.outputs)))
     nbytes = sum(a.nbytes for a in model.weights.values())

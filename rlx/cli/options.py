@@ -21,5 +21,9 @@ Dims = Annotated[
     list[str] | None,
     typer.Option(help="symbol=length of a dimension; may be repeated. 1 for random inputs if not given."),
 ]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict/--no-strict", help="Whether outputs must have the shapes that an ONNX model declares."),
+]
 Seed = Annotated[int, typer.Option(help="Of the random inputs.", min=0)]
 Precision = Annotated[str, typer.Option(help='Of products: "f32", "tf32", "f16" or "bf16".')]

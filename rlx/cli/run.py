@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from rlx.cli.inputs import feeds_of, load_model, said
-from rlx.cli.options import Device, Dims, Inputs, OnnxFile, Precision, Seed
+from rlx.cli.options import Device, Dims, Inputs, OnnxFile, Precision, Seed, Strict
 from rlx.cli.progress import drawn
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
@@ -24,6 +24,7 @@ def run(
     dim: Dims = None,
     seed: Seed = 0,
     precision: Precision = "f32",
+    strict: Strict = True,
     out: Annotated[
         Path | None, typer.Option(help="Write every output into this folder, as NumPy .npy files.")
     ] = None,
@@ -31,7 +32,7 @@ def run(
     """Run an ONNX model once and say what comes out: name, type, shape, range."""
     info = open_device(device).info
     with drawn():
-        model = load_model(file, dim)
+        model = load_model(file, dim, strict=strict)
         feeds, drawn_at_random = feeds_of(model, input, seed)
         for name in drawn_at_random:
             print(f"input {plain(name)}: random, {said(feeds[name])}", file=sys.stderr)

@@ -67,6 +67,15 @@ def test_run_with_bad_arguments(rlx: Rlx, file: Path, arguments: tuple[str, ...]
     assert ran.status == 2 and text in ran.err and ran.out == ""
 
 
+@pytest.mark.parametrize("command", ["run", "check", "bench", "inspect"])
+def test_outputs_of_other_shapes_than_declared(rlx: Rlx, tmp_path: Path, command: str) -> None:
+    onnx.save(model([node("Relu", "x", "y")], {"x": [2, 3]}, {"y": [3, 2]}), tmp_path / "m.onnx")
+    more = ("--runs", 1) if command == "bench" else ()
+    ran = rlx(command, tmp_path / "m.onnx", "--device", "cpu", *more)
+    assert ran.status == 2 and "output 'y': is declared [3, 2]" in ran.err and "--no-strict" in ran.err
+    assert rlx(command, tmp_path / "m.onnx", "--device", "cpu", "--no-strict", *more).status == 0
+
+
 def test_run_of_no_model(rlx: Rlx, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"nothing of the kind")
     ran = rlx("run", tmp_path / "m.onnx")

@@ -295,6 +295,7 @@ def test_declared_outputs_are_held_against_what_comes() -> None:
         "output 'y': is declared tensor\\(int64\\), but is tensor\\(float\\)",
     )
     refused(model([RELU], {"x": [2, -3]}, {"y": None}), "'x': is declared with dimension -3")
+    refused(model([RELU], {"x": [2, -(1 << 40)]}, {"y": None}), "'x': is declared with dimension -1099511627776")
 
 
 HUGE = 1 << 40

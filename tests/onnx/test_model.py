@@ -145,6 +145,25 @@ def test_inputs_are_held_against_the_declaration() -> None:
         loaded.run([a, a], device="cpu")  # type: ignore[arg-type]
 
 
+def test_a_length_of_minus_one_is_open() -> None:
+    """As Paddle's exporter writes it."""
+    loaded = rlx.onnx.load(model([node("Relu", "x", "y")], {"x": [-1, 2]}, {"y": [-1, 2]}))
+    assert loaded.inputs[0].shape == loaded.outputs[0].shape == (None, 2)
+    assert [loaded.run({"x": f32(n, 2)}, device="cpu")["y"].shape for n in (1, 5)] == [(1, 2), (5, 2)]
+    with pytest.raises(ShapeError, match=r"'x': has shape \(3, 4\)"):
+        loaded.run({"x": f32(3, 4)}, device="cpu")
+
+
+def test_outputs_of_other_shapes_than_declared_are_taken_where_asked() -> None:
+    proto = model([node("Relu", "x", "y")], {"x": ["n", 2]}, {"y": [1, "n"]})
+    with pytest.raises(ModelFormatError, match="but comes out \\(3, 2\\); rlx.onnx.load.*strict=False"):
+        rlx.onnx.load(proto).run({"x": f32(3, 2)}, device="cpu")
+    made = rlx.onnx.load(proto, strict=False).run({"x": f32(3, 2)}, device="cpu")
+    assert made["y"].shape == (3, 2)
+    (made,) = rlx.onnx.InferenceSession(proto, device="cpu").run(None, {"x": f32(3, 2)})
+    assert made.shape == (3, 2)
+
+
 def test_what_is_no_model() -> None:
     for source in (None, 3, io.BytesIO(mlp().SerializeToString()), mlp().graph):
         with pytest.raises(

@@ -28,16 +28,18 @@ def load(
     dims: Mapping[str, int] | None = None,
     threads: int | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    strict: bool = True,
 ) -> Model:
     """Reads an ONNX model: a path, bytes, or an onnx.ModelProto. External data is read from the path's folder.
 
     `dims` binds symbolic dimensions to lengths by name, `threads` limits the CPU's. `progress(stage, done, total)`
-    hears how far reading and every later compilation is; a total of 0 is one that nobody knows.
+    hears how far reading and every later compilation is; a total of 0 is one that nobody knows. With `strict=False`
+    outputs may come out in other shapes than the file declares.
 
     Raises: ModelFormatError naming the node for a file that is damaged or contradicts itself; UnsupportedOp naming
     every operator that rlx lacks, with domain, version and node; GraphError naming the dimensions there are.
     """
-    return Model(source, dims=dims, threads=threads, progress=progress)
+    return Model(source, dims=dims, threads=threads, progress=progress, strict=strict)
 
 
 __all__ = ["Backend", "InferenceSession", "Model", "Program", "TensorInfo", "load", "save", "to_model"]

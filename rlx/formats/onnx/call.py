@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -253,6 +254,13 @@ class Call:
         if array.size != 1:
             raise ModelFormatError(f"{self.where}: input {i} has {array.size} elements; expected one")
         return array.reshape(-1)[0].item()
+
+    def known_int(self, i: builtins.int) -> builtins.int:
+        """The one number in an input, as a whole one. Raises: NeedsValues."""
+        found = self.known_scalar(i)
+        if not math.isfinite(found):
+            raise ModelFormatError(f"{self.where}: input {i} is {found}; expected a whole number")
+        return builtins.int(found)
 
     def draw(self, shape: Sequence[builtins.int], dtype: ElementType, normal: bool = False) -> Tensor:
         """Random numbers, new in every run: normal ones, or uniform ones from 0 up to 1; f64 for `dtype` double, else

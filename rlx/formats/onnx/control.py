@@ -130,7 +130,7 @@ def _few(steps: int, body: Any, outs: Sequence[Any]) -> bool:
 
 def _loop(c: Call, body: Any, run: Body) -> list[Held]:
     try:
-        limit = int(c.known_scalar(0)) if c.has(0) else None
+        limit = c.known_int(0) if c.has(0) else None
         going = bool(c.known_scalar(1)) if c.has(1) else True
     except NeedsValues:
         made = _compiled(lambda: _while(c, body, run))

@@ -55,6 +55,7 @@ class Model:
         dims: Mapping[str, int] | None = None,
         threads: int | None = None,
         progress: Listener | None = None,
+        strict: bool = True,
     ) -> None:
         with listening(progress):
             self._read(source)
@@ -64,6 +65,7 @@ class Model:
         self.outputs = [bound(info_of(o), self.dims) for o in self._proto.graph.output]
         self._threads = threads
         self._progress = progress
+        self._strict = strict
         self._fixed: set[str] = set()
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._sessions: dict[tuple[str, str], tuple[Session, Weights]] = {}
@@ -275,10 +277,10 @@ class Model:
             made = builder.outputs[info.name]
             if info.shape is None or not isinstance(made, str):
                 continue
-            if not fits(graph.outputs[made].shape, info.shape):
+            if self._strict and not fits(graph.outputs[made].shape, info.shape):
                 raise ModelFormatError(
                     f"output {shown(info.name)}: is declared {list(info.shape)}, but comes out "
-                    f"{graph.outputs[made].shape}"
+                    f"{graph.outputs[made].shape}; rlx.onnx.load(…, strict=False), or --no-strict, takes it so"
                 )
         return graph, builder
 

@@ -67,8 +67,9 @@ def size(c: Call) -> Result:
 @op("Range")
 def range_(c: Call) -> Result:
     start, limit, step = (c.known(i).reshape(-1) for i in range(3))
-    if start.size != 1 or limit.size != 1 or step.size != 1 or step[0] == 0:
-        raise c.bad("start, limit and delta must be one number each, delta not 0")
+    ends = [v.astype(float) for v in (start, limit, step)]
+    if any(v.size != 1 or not np.isfinite(v).all() for v in ends) or step[0] == 0:
+        raise c.bad("start, limit and delta must be one finite number each, delta not 0")
     count = max(math.ceil((limit[0].item() - start[0].item()) / step[0].item()), 0)
     if count > MAX_RANGE:
         raise c.unsupported(f"has {count} elements; at most {MAX_RANGE} are supported")
@@ -93,7 +94,7 @@ def trilu(c: Call) -> Result:
     x = c.x()
     if x.ndim < 2:
         raise c.bad(f"the input is {x.shape}; expected at least two dimensions")
-    k = int(c.known_scalar(1)) if c.has(1) else 0
+    k = c.known_int(1) if c.has(1) else 0
     rows, columns = np.indices(x.shape[-2:])
     keep = columns - rows >= k if c.int("upper", 1) else columns - rows <= k
     return o.where(c.tensor(keep), x, c.tensor(np.zeros((), carrier(c.dtype()).np)))
@@ -102,7 +103,7 @@ def trilu(c: Call) -> Result:
 @op("OneHot", since=9)
 def one_hot(c: Call) -> Result:
     """Indices count from the end where negative; out of range, nothing is on."""
-    depth = int(c.known_scalar(1))
+    depth = c.known_int(1)
     checked_shape(c, [depth])
     indices, values = c.x(0), c.x(2)
     if values.shape != (2,):

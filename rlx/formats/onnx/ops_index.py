@@ -119,7 +119,7 @@ def unique(c: Call) -> tuple[Result, ...]:
 def non_max_suppression(c: Call) -> Value:
     """The boxes of each class that overlap no better one too much, best first. Its length is in the data."""
     boxes, scores = c.known(0), c.known(1)
-    most = int(c.known_scalar(2)) if c.has(2) else 0
+    most = c.known_int(2) if c.has(2) else 0
     overlap = float(c.known_scalar(3)) if c.has(3) else 0.0
     least = float(c.known_scalar(4)) if c.has(4) else -math.inf
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 or scores.shape[::2] != boxes.shape[:2]:

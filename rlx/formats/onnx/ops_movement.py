@@ -105,8 +105,8 @@ def split(c: Call) -> list[Tensor]:
     lengths = c.known_ints(1) if c.version >= 13 and c.has(1) else c.ints("split")
     if lengths is None:
         parts = c.int("num_outputs") or c.n_outputs
-        if not 0 < parts <= max(n, 1) * MAX_PARTS:
-            raise c.bad(f"num_outputs is {parts}")
+        if not 0 < parts <= max(n, 1) * MAX_PARTS or c.n_outputs > parts:
+            raise c.bad(f"num_outputs is {parts}, the node has {c.n_outputs}")
         piece = -(-n // parts)
         if c.version < 18 and n % parts:
             raise c.bad(f"axis {axis} of {x.shape} does not split into {parts} equal parts")

@@ -105,7 +105,16 @@ def _shifted(c: Call, i: int, zero: int, rows: bool) -> Tensor:
         return o.sub(x, o.reshape(z, ()))
     if z.ndim == 1:
         z = o.reshape(z, (-1, 1)) if rows else z
-    return o.sub(x, z)
+    return _same(c, o.sub(x, z), x)
+
+
+def _same(c: Call, made: Tensor, x: Tensor) -> Tensor:
+    """What x became. Raises: ModelFormatError where it has another shape, by a scale or zero point that is too long."""
+    if made.shape != x.shape:
+        raise c.bad(
+            f"with its scales and zero points {x.shape} would become {made.shape}; one has too many elements"
+        )
+    return made
 
 
 @op("MatMulInteger")
@@ -126,7 +135,8 @@ def qlinear_matmul(c: Call) -> Value:
         raise c.unsupported("is supported for integers only")
     whole = o.matmul(_shifted(c, 0, 2, True), _shifted(c, 3, 5, False))
     scale = o.div(o.mul(_spread(c.x(1), True), _spread(c.x(4), False)), _spread(c.x(6), True))
-    return saturated(c, o.mul(o.cast(whole, f32), scale), o.reshape(c.x(7), ()), c.dtype(7))
+    real = _same(c, o.mul(o.cast(whole, f32), scale), whole)
+    return saturated(c, real, o.reshape(c.x(7), ()), c.dtype(7))
 
 
 @op("QLinearConv")
@@ -134,8 +144,10 @@ def qlinear_conv(c: Call) -> Value:
     x, w = o.cast(c.x(0), i32), o.cast(c.x(3), i32)
     x = o.sub(x, o.cast(o.reshape(c.x(2), ()), i32))
     zero, scale = o.cast(c.x(5), i32), c.x(4)
-    w = o.sub(w, o.reshape(zero, (-1, *(1,) * (w.ndim - 1))) if zero.size > 1 else o.reshape(zero, ()))
+    zero = o.reshape(zero, (-1, *(1,) * (w.ndim - 1))) if zero.size > 1 else o.reshape(zero, ())
+    w = _same(c, o.sub(w, zero), w)
     whole = integer_conv(c, x, w, c.opt(8))
     scale = o.reshape(scale, (1, -1, *(1,) * (w.ndim - 2))) if scale.size > 1 else o.reshape(scale, ())
     ratio = o.div(o.mul(o.reshape(c.x(1), ()), scale), o.reshape(c.x(6), ()))
-    return saturated(c, o.mul(o.cast(whole, f32), ratio), o.reshape(c.x(7), ()), c.dtype(7))
+    real = _same(c, o.mul(o.cast(whole, f32), ratio), whole)
+    return saturated(c, real, o.reshape(c.x(7), ()), c.dtype(7))

@@ -108,7 +108,7 @@ def top_k_attribute(c: Call) -> tuple[Result, ...]:
 
 @op("TopK", since=10)
 def top_k(c: Call) -> tuple[Result, ...]:
-    return _top_k(c, int(c.known_scalar(1)))
+    return _top_k(c, c.known_int(1))
 
 
 def _top_k(c: Call, k: int) -> tuple[Result, ...]:
@@ -122,7 +122,7 @@ def _top_k(c: Call, k: int) -> tuple[Result, ...]:
 
 @op("CumSum", "CumProd")
 def running(c: Call) -> Result:
-    axis = axis_of(c, int(c.known_scalar(1)), c.x().ndim)
+    axis = axis_of(c, c.known_int(1), c.x().ndim)
     function = o.cumsum if c.kind == "CumSum" else o.cumprod
     return function(c.x(), axis, bool(c.int("exclusive", 0)), bool(c.int("reverse", 0)))
 

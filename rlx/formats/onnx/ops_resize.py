@@ -90,8 +90,8 @@ def resize(c: Call) -> Result:
     roi = [(0.0, 1.0)] * x.ndim
     if rule == "tf_crop_and_resize":
         values = [float(v) for v in c.known(1).reshape(-1)]
-        if len(values) != 2 * len(axes):
-            raise c.bad(f"roi has {len(values)} numbers; expected two for each of the axes {axes}")
+        if len(values) != 2 * len(axes) or not all(math.isfinite(v) for v in values):
+            raise c.bad(f"roi is {values}; expected two finite numbers for each of the axes {axes}")
         for k, axis in enumerate(axes):
             roi[axis] = (values[k], values[k + len(axes)])
     return _by_products(c, x, sizes, scales, roi, rule, antialias)

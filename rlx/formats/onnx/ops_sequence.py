@@ -33,7 +33,7 @@ def _count(c: Call, parts: int) -> None:
 
 def _position(c: Call, i: int, count: int, default: int, last: int) -> int:
     """A place in a sequence of `count` items, counted from the front; up to `last`."""
-    at = int(c.known_scalar(i)) if c.has(i) else default
+    at = c.known_int(i) if c.has(i) else default
     if not -count <= at <= last:
         raise c.bad(f"position {at} is out of range for a sequence of {count} items")
     return at + count if at < 0 else at

@@ -91,7 +91,7 @@ def _dft(c: Call, axis: int) -> Tensor:
     axis = axis_of(c, axis, x.ndim)
     onesided, inverse = bool(c.int("onesided", 0)), bool(c.int("inverse", 0))
     n = x.shape[axis]
-    length = int(c.known_scalar(1)) if c.has(1) else (2 * (n - 1) if onesided and inverse else n)
+    length = c.known_int(1) if c.has(1) else (2 * (n - 1) if onesided and inverse else n)
     moved = o.moveaxis(x, axis, x.ndim - 2)
     made = transformed(c, moved, length, inverse, onesided)
     if onesided and inverse:
@@ -106,14 +106,14 @@ def dft_attribute(c: Call) -> Result:
 
 @op("DFT", since=20)
 def dft(c: Call) -> Result:
-    return _dft(c, int(c.known_scalar(2)) if c.has(2) else -2)
+    return _dft(c, c.known_int(2) if c.has(2) else -2)
 
 
 @op("STFT")
 def stft(c: Call) -> Result:
-    x, step = c.x(), int(c.known_scalar(1))
+    x, step = c.x(), c.known_int(1)
     window = c.opt(2)
-    length = int(c.known_scalar(3)) if c.has(3) else window.shape[0] if window is not None else 0
+    length = c.known_int(3) if c.has(3) else window.shape[0] if window is not None else 0
     x = o.expand_dims(x, 2) if x.ndim == 2 else x
     if (
         x.ndim != 3
@@ -133,7 +133,7 @@ def stft(c: Call) -> Result:
 @op("MelWeightMatrix")
 def mel_weights(c: Call) -> Result:
     """Triangles evenly spaced on the mel scale, over the bins of a transform."""
-    bins, length, rate = (int(c.known_scalar(i)) for i in range(3))
+    bins, length, rate = (c.known_int(i) for i in range(3))
     low, high = float(c.known_scalar(3)), float(c.known_scalar(4))
     if not 0 < bins <= MAX_LENGTH or not 0 < length <= 1 << 20 or rate <= 0 or not 0 <= low < high:
         raise c.bad(f"{bins} bins, a transform of {length}, rate {rate}, edges {low} to {high}")

@@ -92,6 +92,10 @@ def check_strings(call: Call, domain: str) -> None:
         raise call.unsupported("is not supported on strings")
 
 
+# Not in ONNX, but what Paddle's exporter and others write for a length that is open, and ONNX Runtime takes for one.
+UNKNOWN = -1
+
+
 def declared_type(proto: Any, what: str) -> tuple[np.dtype[Any] | None, list[int | str | None] | None]:
     """The element type and dims a tensor's TypeProto declares; None where it does not."""
     if proto.WhichOneof("value") not in ("tensor_type", None):
@@ -110,10 +114,11 @@ def declared_type(proto: Any, what: str) -> tuple[np.dtype[Any] | None, list[int
     dims: list[int | str | None] = []
     for d in tensor.shape.dim:
         kind = d.WhichOneof("value")
-        if kind == "dim_value" and d.dim_value < 0:
+        if kind == "dim_value" and d.dim_value < UNKNOWN:
             raise ModelFormatError(f"{what}: is declared with dimension {d.dim_value}")
         want_text(what, d.dim_param)
-        dims.append(int(d.dim_value) if kind == "dim_value" else (d.dim_param or None) if kind else None)
+        length = int(d.dim_value) if kind == "dim_value" else d.dim_param
+        dims.append(None if length in (UNKNOWN, "") else length)
     return dtype, dims
 
 

@@ -12,7 +12,7 @@ from rlx.formats.onnx.model import Model, TensorInfo
 
 class InferenceSession:
     """A model and the device it runs on. `source`: a path, bytes or a ModelProto; `dims`, `threads` and `progress` as
-    of rlx.onnx.load.
+    of rlx.onnx.load. As there, outputs may come out in other shapes than the file declares, unless `strict`.
 
     Raises: as rlx.onnx.load.
     """
@@ -26,8 +26,9 @@ class InferenceSession:
         dims: Mapping[str, int] | None = None,
         threads: int | None = None,
         progress: Listener | None = None,
+        strict: bool = False,
     ) -> None:
-        self.model = Model(source, dims=dims, threads=threads, progress=progress)
+        self.model = Model(source, dims=dims, threads=threads, progress=progress, strict=strict)
         self.device = device
         self.precision = precision
 
