@@ -25,8 +25,8 @@ def embed(
 ) -> None:
     """Embed sentences, or find those nearest to a query.
 
-    Row i of the result is line i of the file, blank lines included. Without --out or --query, one line of numbers is
-    printed for each.
+    Row i of the result is line i of the file, blank lines included.
+    Without --out or --query the rows are printed, one line of numbers each.
     """
     from rlx.models import load
 

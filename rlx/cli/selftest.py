@@ -18,8 +18,8 @@ def selftest(
 ) -> None:
     """Run the conformance cases on a device and compare with the float64 reference.
 
-    Passes, failures and unsupported cases are counted apart, and passes that needed the host too. Exit status 1 when
-    a case fails.
+    Passes, failures and unsupported cases are counted apart, and passes that needed the host too.
+    Exit status 1 when a case fails.
     """
     from rich.console import Console
     from rich.progress import Progress

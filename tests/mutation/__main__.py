@@ -52,6 +52,9 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["--one"]:
         return _one(arguments[1], Path(arguments[2]))
     chosen = [f for f in FAULTS if not arguments or any(text in f.name for text in arguments)]
+    if not chosen:
+        print(f"no fault is named after {' or '.join(arguments)}; tests/mutation/faults.py lists them", file=sys.stderr)
+        return 2
     noticed = 0
     with ThreadPoolExecutor(2) as workers:
         for fault, said in zip(chosen, workers.map(plant, chosen), strict=True):
