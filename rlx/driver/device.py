@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 DeviceKind = Literal["cpu", "integrated", "discrete", "virtual", "software"]
 Support = Literal["native", "host"]
+UNLIMITED = 1 << 62  # bytes of an allocation, where the device names no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Limits:
     """What a device allows. Bytes, threads and workgroup counts. `dynamic_shared_bytes`: the most shared memory a
     kernel may ask for, where that is more than `shared_bytes`; 0 where it is not."""
 
-    max_alloc_bytes: int = 1 << 62
+    max_alloc_bytes: int = UNLIMITED
     max_groups: tuple[int, int, int] = (65535, 65535, 65535)
     max_group_threads: int = 256
     shared_bytes: int = 32768

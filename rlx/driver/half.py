@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver.device import Buffer
+from rlx.driver.device import UNLIMITED, Buffer
 from rlx.driver.memory import Slot
 from rlx.driver.region import Region
 from rlx.driver.typed import read_typed_to_f32, write_typed_from_f32
@@ -18,8 +18,8 @@ from rlx.errors import ArenaError, DTypeError
 class HalfRegion:
     """Half-precision copies by key, in segments "half0", "half1", …; nothing is allocated before the first one."""
 
-    def __init__(self, acquire: Callable[[int], Buffer]) -> None:
-        self.region = Region("half", acquire)
+    def __init__(self, acquire: Callable[[int], Buffer], most: int = UNLIMITED) -> None:
+        self.region = Region("half", acquire, most)
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self.region

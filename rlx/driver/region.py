@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver.device import Buffer, Bytes
+from rlx.driver.device import UNLIMITED, Buffer, Bytes
 from rlx.driver.memory import Slot, align
 from rlx.dtypes import DType
 from rlx.errors import ArenaError
@@ -20,12 +20,14 @@ class Region:
     """A growing set of slots by key, in segments `<prefix>0`, `<prefix>1`, …, each one allocation.
 
     Nothing is allocated before the first slot. A new chunk adds at most 64 MiB beyond need; `expect` says how much is
-    coming, so that it lands in one chunk. Slots never move, so recorded programs that refer to them stay valid.
+    coming, so that it lands in one chunk, or in as few as `most`, the bytes of the largest, allows. Slots never move,
+    so recorded programs that refer to them stay valid.
     """
 
-    def __init__(self, prefix: str, acquire: Callable[[int], Buffer]) -> None:
+    def __init__(self, prefix: str, acquire: Callable[[int], Buffer], most: int = UNLIMITED) -> None:
         self.prefix = prefix
         self._acquire = acquire
+        self._most = most
         self._chunks: list[Buffer] = []
         self._used = 0  # bytes of the last chunk
         self._slots: dict[Hashable, Slot] = {}
@@ -63,7 +65,8 @@ class Region:
         need = align(max(nbytes, 1))
         if not self._chunks or self._used + need > self._chunks[-1].nbytes:
             growth = min(self.nbytes, _MOST_GROWTH)
-            self._chunks.append(self._acquire(max(need, self._expected, growth, _LEAST_CHUNK)))
+            wanted = max(need, self._expected, growth, _LEAST_CHUNK)
+            self._chunks.append(self._acquire(max(need, min(wanted, self._most))))
             self._used = 0
         slot = Slot(f"{self.prefix}{len(self._chunks) - 1}", self._used, nbytes, dtype)
         self._used += need

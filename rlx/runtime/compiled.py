@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -54,13 +54,21 @@ class CompiledGraph(Closing):
         self._lock = threading.RLock()
         self._closed = False
         self._program: _Program | None = None
-        weights.declare({name: t.type for name, t in graph.params.items()})
-        state.declare({name: t.type for name, t in graph.states.items()})
+        params = {name: t.type for name, t in graph.params.items()}
+        states = {name: t.type for name, t in graph.states.items()}
+        weights.check(params)
+        state.check(states)
+        # What holds inputs, weights and states nothing can spare. Passes make constants as large as what they rewrite.
+        stores = weights.need(params) + state.need(states)
+        self._check_memory(stores + sum(t.type.nbytes for t in graph.inputs.values()), graph)
         self._prepared: Prepared | None = None
         self._kept: dict[str, DType] = {}
         self._version = -1
-        self._plan = self._make_plan(self._prepare())
-        self._check_memory(self._prepare())
+        prepared = self._prepare()
+        self._plan = self._make_plan(prepared)
+        self._check_memory(stores + self._plan.total_bytes, prepared.graph)
+        weights.declare(params)  # the stores learn of this graph once it is known to fit
+        state.declare(states)
 
     def __repr__(self) -> str:
         types = [", ".join(f"{n}: {t}" for n, t in table.items()) for table in signature(self.graph)]
@@ -207,30 +215,31 @@ class CompiledGraph(Closing):
 
     def _make_plan(self, prepared: Prepared) -> MemoryPlan:
         report("planning")
-        where = {n: self.weights.find(n) for n in prepared.graph.params}
-        absent = {n: Slot("unset", 0, t.type.nbytes, t.dtype) for n, t in prepared.graph.params.items()}
+        graph = prepared.graph
+
+        def slots(tensors: Mapping[str, Tensor], find: Callable[[str], Slot | None]) -> dict[str, Slot]:
+            return {n: find(n) or Slot("unset", 0, t.type.nbytes, t.dtype) for n, t in tensors.items()}
+
         return make_plan(
-            prepared.graph,
+            graph,
             planner=self.options.planner,
-            param_slots={n: slot or absent[n] for n, slot in where.items()},
-            state_slots={n: self.state.slot(n) for n in prepared.graph.states},
+            param_slots=slots(graph.params, self.weights.find),
+            state_slots=slots(graph.states, self.state.find),
             max_alloc_bytes=self.device.limits.max_alloc_bytes,
         )
 
-    def _check_memory(self, prepared: Prepared) -> None:
-        plan = self._plan
-        unset = [t for n, t in self.graph.params.items() if n not in self.weights.dtypes()]
-        need = plan.total_bytes + sum(t.type.nbytes for t in unset)
+    def _check_memory(self, need: int, graph: Graph) -> None:
         free = self.device.free_bytes()
         if need > free:
-            tensors = sorted(prepared.graph.tensors(), key=lambda t: -t.type.nbytes)[:5]
-            largest = "; ".join(
-                f"{t.node.label or t.node.op.name} {t.type} {t.type.nbytes:,}" for t in tensors
-            )
-            raise OutOfDeviceMemory(
-                f"graph {self.graph.name!r} needs {need:,} bytes on {self.device.info.id}, {free:,} are free. "
-                f"Largest tensors: {largest}. Use a smaller batch, keep weights in bf16, or another device"
-            )
+            raise self._out_of_memory(f"needs {need:,} bytes on {self.device.info.id}, {free:,} are free", graph)
+
+    def _out_of_memory(self, what: str, graph: Graph) -> OutOfDeviceMemory:
+        tensors = sorted(graph.tensors(), key=lambda t: -t.type.nbytes)[:5]
+        largest = "; ".join(f"{t.node.label or t.node.op.name} {t.type} {t.type.nbytes:,}" for t in tensors)
+        return OutOfDeviceMemory(
+            f"graph {self.graph.name!r} {what}. Largest tensors: {largest}. Use a smaller batch, keep weights in "
+            "bf16, or another device"
+        )
 
     def _open(self) -> None:
         if self._closed:
@@ -252,7 +261,11 @@ class CompiledGraph(Closing):
             prepared = self._prepare()
             self._plan = self._make_plan(prepared)
             self._version = self.weights.version
-            self._program = _Program(self, prepared, self._plan)
+            try:
+                self._program = _Program(self, prepared, self._plan)
+            except OutOfDeviceMemory as error:  # others have taken the memory that was free when this was compiled
+                need = f"needs {self._plan.total_bytes:,} bytes now, and got an error: {error}"
+                raise self._out_of_memory(need, prepared.graph) from error
         if self.options.build.debug:
             debug.show_built(self, self.options.build.debug)
         return self._program

@@ -30,8 +30,9 @@ class Weights(Closing):
         self.device = device
         self.version = 0
         self.lock = threading.RLock()
-        self.full = Region("weights", device.acquire)
-        self.half = HalfRegion(device.acquire)
+        most = device.limits.max_alloc_bytes
+        self.full = Region("weights", device.acquire, most)
+        self.half = HalfRegion(device.acquire, most)
         self._types: dict[str, TensorType] = {}
         self._where: dict[str, Slot] = {}
         self._kept: dict[str, DType] = {}  # dtypes to come, from `expect`
@@ -42,12 +43,20 @@ class Weights(Closing):
         return self.full.nbytes + self.half.region.nbytes
 
     def declare(self, types: dict[str, TensorType]) -> None:
-        """Names weights and their types. Raises: ShapeError when a shared weight has another type here."""
-        for name, new in types.items():
-            old = self._types.setdefault(name, new)
-            if old != new:
-                raise ShapeError(f"weight {name!r} is {old} in the shared store, but {new} in this graph")
+        """Names weights and their types. Raises: ShapeError when a shared weight has another type here; none is
+        declared then."""
+        self.check(types)
+        self._types.update(types)
         self._expect()
+
+    def check(self, types: Mapping[str, TensorType]) -> None:
+        """Raises: ShapeError when a weight has another type in this store."""
+        _agree("weight", self._types, types)
+
+    def need(self, types: Mapping[str, TensorType]) -> int:
+        """Bytes that weights of these types will take, those left out that have been set."""
+        kept = {name: self._kept.get(name, t.dtype) for name, t in types.items() if name not in self._where}
+        return sum(align(types[name].numel * dtype.itemsize) for name, dtype in kept.items())
 
     def expect(self, dtypes: Mapping[str, DTypeLike]) -> None:
         """Says, before they are set, which weights will be kept in another dtype than the declared one, so that room
@@ -133,19 +142,29 @@ class State(Closing):
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.region = Region("state", device.acquire)
+        self.region = Region("state", device.acquire, device.limits.max_alloc_bytes)
         self._types: dict[str, TensorType] = {}
 
     def declare(self, types: dict[str, TensorType]) -> None:
-        """Makes the slots, zero-filled where new. Raises: ShapeError when a shared state has another type here."""
-        for name, new in types.items():
-            if self._types.setdefault(name, new) != new:
-                raise ShapeError(
-                    f"state {name!r} is {self._types[name]} in the shared store, but {new} in this graph"
-                )
-        self.region.expect(sum(-(-t.nbytes // 256) * 256 for n, t in types.items() if n not in self.region))
+        """Makes the slots, zero-filled where new. Raises: ShapeError when a shared state has another type here,
+        OutOfDeviceMemory."""
+        self.check(types)
+        self.region.expect(self.need(types))
         for name, t in types.items():
             self.region.reserve(name, t.dtype, t.nbytes)
+            self._types[name] = t
+
+    def check(self, types: Mapping[str, TensorType]) -> None:
+        """Raises: ShapeError when a state has another type in this store."""
+        _agree("state", self._types, types)
+
+    def need(self, types: Mapping[str, TensorType]) -> int:
+        """Bytes that states of these types will take, those left out that are here."""
+        return sum(align(t.nbytes) for name, t in types.items() if name not in self.region)
+
+    def find(self, name: str) -> Slot | None:
+        """Where a state lives, None while it has not been declared."""
+        return self.region.slot(name) if name in self.region else None
 
     def set(self, name: str, data: npt.ArrayLike) -> None:
         if name not in self._types:
@@ -174,6 +193,12 @@ class State(Closing):
     def close(self) -> None:
         """Hands the memory back; executables bound to it must be closed before. Idempotent."""
         self.region.close()
+
+
+def _agree(what: str, held: Mapping[str, TensorType], types: Mapping[str, TensorType]) -> None:
+    for name, new in types.items():
+        if held.get(name, new) != new:
+            raise ShapeError(f"{what} {name!r} is {held[name]} in the shared store, but {new} in this graph")
 
 
 def check_array(what: str, data: npt.ArrayLike, expected: TensorType) -> npt.NDArray[np.generic]:

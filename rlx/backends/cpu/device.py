@@ -65,9 +65,9 @@ class CpuDevice:
         block = self._pool.take(nbytes)
         if block is None:
             # The system promises memory it does not have and kills who uses it: refuse before that.
-            if nbytes > self.free_bytes():
+            if nbytes > free_memory():
                 self._pool.trim()
-            free = self.free_bytes()
+            free = free_memory()
             if nbytes > free:
                 raise OutOfDeviceMemory(
                     f"cpu: {nbytes:,} bytes asked for, {free:,} of {self.info.memory_bytes:,} are free"
@@ -84,7 +84,8 @@ class CpuDevice:
         return CpuArena(plan, self, bound)
 
     def free_bytes(self) -> int:
-        return free_memory()
+        """What the system has left, and what waits in the pool."""
+        return free_memory() + self._pool.nbytes
 
     def support(self, node: Node) -> Support:
         return "native"
