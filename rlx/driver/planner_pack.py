@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +35,19 @@ class Packing:
         return sum(self.sizes), len(self.sizes)
 
 
-def live_bytes(blocks: Sequence[Block]) -> IntArray:
-    """Bytes alive at each step, from 0 to the last step of any block."""
+def live_bytes(blocks: Sequence[Block]) -> list[int]:
+    """Bytes alive at each step, from 0 to the last step of any block; several blocks may be more than 64 bits hold."""
     steps = max((b.last for b in blocks), default=-1) + 2
-    change = np.zeros(steps, np.int64)
+    change = [0] * steps
     for b in blocks:
         change[b.first] += b.nbytes
         change[b.last + 1] -= b.nbytes
-    return np.cumsum(change)[:-1]
+    return list(accumulate(change))[:-1]
 
 
 def max_live(blocks: Sequence[Block]) -> int:
     """The most bytes alive at one step: no packing can be smaller."""
-    live = live_bytes(blocks)
-    return int(live.max()) if live.size else 0
+    return max(live_bytes(blocks), default=0)
 
 
 def pack(blocks: Sequence[Block], max_alloc_bytes: int) -> Packing:
@@ -100,7 +97,7 @@ def _by_breadth(blocks: Sequence[Block]) -> list[int]:
     last = np.array([b.last for b in blocks], np.int64)
     free = np.ones(len(blocks), np.bool_)
     order: list[int] = []
-    for step in sorted(born, key=lambda s: (-int(live[s]), s)):
+    for step in sorted(born, key=lambda s: (-live[s], s)):
         alive = np.flatnonzero(free & (first <= step) & (last >= step))
         free[alive] = False
         order += sorted(alive.tolist(), key=lambda i: (-blocks[i].nbytes, i))

@@ -92,7 +92,8 @@ def _row_gradient(dy: Array, x: Array, eps: float, centre: bool) -> tuple[Array,
 
 def _column_sums(x: Array) -> Array:
     """The sum over all but the last axis, in pairs."""
-    return np.asarray(np.sum(np.ascontiguousarray(x.reshape(-1, x.shape[-1]).T), axis=1))
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return np.asarray(np.sum(np.ascontiguousarray(rows.T), axis=1))
 
 
 def _norm_infer(op: str) -> Infer:

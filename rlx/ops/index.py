@@ -134,7 +134,7 @@ def _elements_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     axis = _checked_axis("gather_elements", x, attrs)
     want_indices("gather_elements", indices.dtype)
     expected = (*x.shape[:axis], *indices.shape[axis : axis + 1], *x.shape[axis + 1 :])
-    if indices.shape != expected:
+    if indices.shape != expected or indices.rank != x.rank:
         raise ShapeError(
             f"gather_elements: indices {indices.shape} beside x {x.shape}; expected x's shape but for axis {axis}"
         )

@@ -92,11 +92,16 @@ def _prod(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _max(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return np.max(x, axis=axes, keepdims=keepdims)
+    return np.max(x, axis=axes, keepdims=keepdims) if x.size else _nothing(x, axes, keepdims)
 
 
 def _min(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return np.min(x, axis=axes, keepdims=keepdims)
+    return np.min(x, axis=axes, keepdims=keepdims) if x.size else _nothing(x, axes, keepdims)
+
+
+def _nothing(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The extremes of no rows at all: NumPy asks what those of nothing are even where nothing asks for one."""
+    return np.empty(_shape(x, axes, keepdims), x.dtype)
 
 
 def _back(d: Tensor, node: Node) -> Tensor:
