@@ -6,6 +6,7 @@ After each launch, no byte outside the ranges it declares as written may have ch
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.gpu.harness import VulkanHost
 SPIRV = Path(rlx.backends.vulkan.__file__).parent / "spirv"
 FEATURES = frozenset({"16bit_storage", "8bit_storage", "i64", "i16", "f64"})
 Array = npt.NDArray[Any]
+CarryOut = Callable[[Step, dict[str, Array], str], None]
 # How near results are stored in 16 bits: one rounding to 11 or 8 bits.
 ROUNDED: dict[Any, dict[str, float]] = {
     np.float16: {"nmse": 2.5e-7, "worst": 5e-4},
@@ -94,16 +96,21 @@ def memory(planned: MemoryPlan, lowering: Lowering) -> dict[str, Array]:
 
 
 def carried_out(
-    graph: Graph, planned: MemoryPlan, lowering: Lowering, inputs: list[Array], backend: str
+    graph: Graph,
+    planned: MemoryPlan,
+    lowering: Lowering,
+    inputs: list[Array],
+    backend: str,
+    carry_out: CarryOut | None = None,
 ) -> dict[str, Array]:
-    """The outputs of lowered steps by name."""
+    """The outputs of lowered steps by name; `carry_out` instead of `execute` does each step."""
     segments = memory(planned, lowering)
     for tensor, value in zip(graph.inputs.values(), inputs, strict=True):
         slot = planned.slots[tensor.id]
         raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         segments[slot.segment][slot.offset : slot.offset + raw.size] = raw
     for step in lowering.steps:
-        execute(step, segments, backend)
+        (carry_out or execute)(step, segments, backend)
     made = {}
     for name, t in graph.outputs.items():
         slot = planned.slots[t.id]

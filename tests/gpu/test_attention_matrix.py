@@ -3,9 +3,8 @@ the very text that Vulkan's module is made of. Against the op's definition in fl
 
 from __future__ import annotations
 
-import re
-import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import rlx.backends.gpu
 from rlx.backends.gpu import attention_choice
 from rlx.backends.gpu.attention_choice import forcing, shape_for
-from rlx.backends.gpu.steps import FileKernel, Launch, TreeKernel
+from rlx.backends.gpu.steps import FileKernel, Launch, Step, TreeKernel
 from rlx.driver import Limits
 from tests.gpu import cuda_host, lowered, test_attention_variants
-from tests.gpu.lowered import Array, close, lower
+from tests.gpu.lowered import Array, carried_out, close, lower
+from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_attention_variants import check, given, outputs
 
 pytestmark = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
@@ -152,27 +151,19 @@ def test_f32_in_a_session_of_lower_precision(
         graph, planned, made = lower(
             "attention", inputs, {"scale": 0.3, "causal": False}, "cuda", _LIMITS, precision
         )
-        segments = {name: np.full(max(n, 1), 0xFF, np.uint8) for name, n in planned.segments.items()}
-        segments["args"] = np.frombuffer(bytes(made.args) or b"\0", np.uint8).copy()
-        segments["scratch"] = np.full(max(made.scratch_bytes, 1), 0xFF, np.uint8)
-        for t, a in zip(graph.inputs.values(), inputs, strict=True):
-            slot = planned.slots[t.id]
-            segments[slot.segment][slot.offset : slot.offset + a.nbytes] = a.reshape(-1).view(np.uint8)
-        for step in made.steps:
-            if isinstance(step, Launch) and isinstance(step.kernel, TreeKernel):
-                _round(step, segments, BF16 if precision == "bf16" else F16)
-            else:
-                lowered.execute(step, segments, "cuda")
-    slot = planned.slots[graph.outputs["y0"].id]
-    got = segments[slot.segment][slot.offset : slot.offset + slot.nbytes].view(np.float32)
+        rounding = partial(_rounding, BF16 if precision == "bf16" else F16)
+        got = carried_out(graph, planned, made, inputs, "cuda", rounding)["y0"]
     q, k, v = (a.astype(np.float64) for a in inputs)
     s = np.einsum("bhid,bhjd->bhij", q, k) * 0.3
     e = np.exp(s - s.max(-1, keepdims=True))
-    close(got.reshape(q.shape), e / e.sum(-1, keepdims=True) @ v, nmse=nmse, worst=1e-2)
+    close(got, e / e.sum(-1, keepdims=True) @ v, nmse=nmse, worst=1e-2)
 
 
-def _round(step: Launch, segments: dict[str, Array], dtype: Any) -> None:
-    """The cast of an operand."""
+def _rounding(dtype: Any, step: Step, segments: dict[str, Array], backend: str) -> None:
+    """A step; trees here are casts of an operand."""
+    if not isinstance(step, Launch) or not isinstance(step.kernel, TreeKernel):
+        lowered.execute(step, segments, backend)
+        return
     (source,), (target,) = step.reads, step.writes
     values = segments[source.segment][source.offset : source.end].view(np.float32)
     segments[target.segment][target.offset : target.end] = values.astype(dtype).view(np.uint8)
@@ -208,19 +199,7 @@ _NEEDS: dict[str, Callable[[], Array]] = {
 
 
 @pytest.mark.parametrize("header", list(_NEEDS))
-def test_every_barrier_is_needed_and_missed(
-    header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bodies = Path(rlx.backends.gpu.__file__).parent / "bodies"
-    text = (bodies / header).read_text(encoding="utf-8")
-    places = [(m.start(), m.end()) for m in re.finditer("BARRIER;", text)]
-    assert places
+def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path) -> None:
     ways = {"attention_mma.h": REGISTERS, "attention_opaque.h": OPAQUE, "attention_wgmma.h": WARPGROUP}
     with forcing(keys=64 if header == "attention_wgmma.h" else 32, **ways[header]):
-        for start, end in places:
-            folder = tmp_path / str(start)
-            shutil.copytree(bodies, folder / "bodies")
-            (folder / "bodies" / header).write_text(text[:start] + text[end:], encoding="utf-8")
-            monkeypatch.setattr(cuda_host, "planted", folder)
-            with pytest.raises(AssertionError, match="barrier"):
-                _NEEDS[header]()
+        every_barrier_is_missed(header, _NEEDS[header], tmp_path)
