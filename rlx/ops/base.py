@@ -10,7 +10,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Tensor, TensorType, apply
 from rlx.ir.graph import as_tensors, graph_of
 from rlx.ir.op import Infer
-from rlx.ir.types import broadcast_shapes
+from rlx.ir.types import broadcast_shapes, normalize_axis
 
 TensorLike = Any  # a Tensor, a Python scalar or a NumPy array; at least one argument of a call is a Tensor
 
@@ -46,6 +46,16 @@ def want_inputs(op: str, types: Sequence[TensorType], low: int, high: int | None
     if not low <= len(types) <= high:
         expected = str(low) if low == high else f"{low} to {high}"
         raise ShapeError(f"{op}: takes {expected} inputs, got {len(types)}")
+
+
+def want_axis(op: str, x: TensorType, attrs: Attrs) -> int:
+    """The axis of a node's attributes. Raises: ShapeError for a scalar, or an axis not counted from the front."""
+    if x.rank == 0:
+        raise ShapeError(f"{op}: the input is a scalar; expected at least one axis")
+    axis: int = attrs["axis"]
+    if axis != normalize_axis(axis, x.rank, op):
+        raise ShapeError(f"{op}: axis {axis} is not normalized; expected it counted from the front")
+    return axis
 
 
 def want_float(op: str, dtype: DType, what: str = "input") -> None:

@@ -11,10 +11,10 @@ from rlx.errors import ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Infer
 from rlx.ir.types import normalize_axis
-from rlx.ops.base import cast_to, tensor, want_inputs
+from rlx.ops.base import cast_to, tensor, want_axis, want_inputs
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import sum_dtype, working_float
-from rlx.ops.select_k import want_axis, want_flag
+from rlx.ops.select_k import want_flag
 
 
 def _infer(op: str) -> Infer:

@@ -16,22 +16,13 @@ from rlx.dtypes import DType, DTypeLike, as_dtype, f32, i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axis
-from rlx.ops.base import TensorLike, cast_to, tensors, want_inputs
+from rlx.ops.base import TensorLike, cast_to, tensors, want_axis, want_inputs
 from rlx.ops.numeric import Array, convert
 
 
 def want_indices(op: str, dtype: DType) -> None:
     if dtype not in (i32, i64):
         raise DTypeError(f"{op}: the indices are {dtype}; expected i32 or i64")
-
-
-def _checked_axis(op: str, x: TensorType, attrs: Attrs) -> int:
-    if x.rank == 0:
-        raise ShapeError(f"{op}: the input is a scalar; expected at least one axis to read along")
-    axis: int = attrs["axis"]
-    if axis != normalize_axis(axis, x.rank, op):
-        raise ShapeError(f"{op}: axis {axis} is not normalized; expected it counted from the front")
-    return axis
 
 
 def in_range(indices: Array, n: int) -> Array:
@@ -46,7 +37,7 @@ def in_range(indices: Array, n: int) -> Array:
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     want_inputs("gather", types, 2)
     x, indices = types
-    axis = _checked_axis("gather", x, attrs)
+    axis = want_axis("gather", x, attrs)
     want_indices("gather", indices.dtype)
     if x.shape[axis] == 0 and indices.numel:
         raise ShapeError(
@@ -131,7 +122,7 @@ def take_rows(x: Tensor, indices: Tensor) -> Tensor:
 def _elements_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     want_inputs("gather_elements", types, 2)
     x, indices = types
-    axis = _checked_axis("gather_elements", x, attrs)
+    axis = want_axis("gather_elements", x, attrs)
     want_indices("gather_elements", indices.dtype)
     expected = (*x.shape[:axis], *indices.shape[axis : axis + 1], *x.shape[axis + 1 :])
     if indices.shape != expected or indices.rank != x.rank:

@@ -11,10 +11,9 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axes, normalize_axis
-from rlx.ops.base import cast_to, floating, tensor, want_float, want_inputs
+from rlx.ops.base import cast_to, floating, tensor, want_axis, want_float, want_inputs
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import Axis, kept_shape, working_float
-from rlx.ops.select_k import want_axis
 
 
 def _log_softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:

@@ -13,18 +13,8 @@ from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, appl
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, Reference
 from rlx.ir.types import normalize_axis
-from rlx.ops.base import tensor, want_inputs
+from rlx.ops.base import tensor, want_axis, want_inputs
 from rlx.ops.numeric import Array, widened
-
-
-def want_axis(op: str, x: TensorType, attrs: Attrs) -> int:
-    """The axis of a node's attributes. Raises: ShapeError for a scalar, or an axis not counted from the front."""
-    if x.rank == 0:
-        raise ShapeError(f"{op}: the input is a scalar; expected at least one axis")
-    axis: int = attrs["axis"]
-    if axis != normalize_axis(axis, x.rank, op):
-        raise ShapeError(f"{op}: axis {axis} is not normalized; expected it counted from the front")
-    return axis
 
 
 def want_flag(op: str, attrs: Attrs, *names: str) -> None:
