@@ -6,11 +6,11 @@ import hashlib
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from rlx.driver.closing import Closing
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
@@ -40,12 +40,12 @@ CACHE = 16  # compiled graphs that a model keeps, the least recently used goes f
 MAX_INTERPRETED = 1 << 14
 
 
-class Model:
+class Model(Closing):
     """An ONNX model, made by `load`.
 
     `inputs` and `outputs` say what it takes and gives. `run` compiles for the shapes that come, once for each, and
     keeps the latest programs; weights are on a device once. `dims` are the lengths that symbolic dimensions are bound
-    to. Any thread may call.
+    to. Any thread may call. A `with` block closes it.
     """
 
     def __init__(
@@ -250,14 +250,6 @@ class Model:
             for _, weights in self._sessions.values():
                 weights.close()
             self._sessions.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def build(
         self, arrays: Mapping[str, Array], fixed: Mapping[str, Array], nests: Mapping[str, Nest] | None = None
