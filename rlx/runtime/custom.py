@@ -63,7 +63,8 @@ def custom_op(
     ceil(n / threads) workgroups of `threads`; where these are more than the device runs along X they fold into Y, so
     take the group's number from x + y · (groups along x) and do nothing at or past n.
 
-    Raises: ShapeError for a name that is taken or no identifier, UnsupportedOp for what is not SPIR-V.
+    Raises: ShapeError for a name that is taken or no identifier, UnsupportedOp for what is not SPIR-V. A run raises
+    ShapeError or DTypeError where `numpy` gives something else than `infer` says.
     """
     if not name.isidentifier():
         raise ShapeError(f"custom_op: {name!r} is not a name that kernels can have (letters, digits, _)")

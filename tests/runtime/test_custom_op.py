@@ -94,3 +94,19 @@ def test_wrong_custom_ops_are_refused(divmod_op):
             wrong(g.input("x", (2,)))
     finally:
         wrong.close()
+
+
+@pytest.mark.parametrize(
+    "function, error, text",
+    [
+        (lambda x: x[:1], ShapeError, r"output 0 of its NumPy function has shape \(1,\); infer gave \(3,\)"),
+        (lambda x: (x, x), ShapeError, "gave 2 arrays; infer gave 1 types"),
+        (lambda x: x * 1j, DTypeError, "is complex64; infer gave float32"),
+    ],
+)
+def test_a_function_that_gives_something_else_than_infer_says_is_refused(session, function, error, text):
+    with rlx.custom_op("strays", function, infer=lambda types, attrs: types[0]) as strays:
+        g = rlx.Graph("g")
+        g.output("y", strays(g.input("x", (3,))))
+        with session.compile(g) as exe, pytest.raises(error, match=f"strays%1: .*{text}"):
+            exe.run({"x": np.ones(3, np.float32)})

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from rlx.backends.cpu.context import Array, BindContext, Step
+from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Node
 
 # (node, input arrays, output arrays, context) -> the calls that compute the outputs, made once and run many times.
@@ -27,12 +30,28 @@ def cpu_kernel(*names: str) -> Callable[[Binder], Binder]:
 
 
 def bind_reference(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """The op's NumPy definition, its result copied out. It allocates: only for ops without a kernel of their own."""
+    """The op's NumPy definition, its result copied out. It allocates: only for ops without a kernel of their own.
+
+    The step raises ShapeError or DTypeError where a function of the user's gives something else than its `infer` says.
+    """
     reference, attrs = node.op.reference, dict(node.attrs)
 
     def call() -> None:
         made = reference(*ins, **attrs)
-        for out, value in zip(outs, made if isinstance(made, tuple) else (made,), strict=True):
+        given = made if isinstance(made, tuple) else (made,)
+        if len(given) != len(outs):
+            raise ShapeError(
+                f"{node.name}: its NumPy function gave {len(given)} arrays; infer gave {len(outs)} types"
+            )
+        for i, (out, value) in enumerate(zip(outs, map(np.asarray, given), strict=True)):
+            if value.shape != out.shape:
+                raise ShapeError(
+                    f"{node.name}: output {i} of its NumPy function has shape {value.shape}; infer gave {out.shape}"
+                )
+            if value.dtype.kind in "OSUc" or (value.dtype.kind == "f" and out.dtype.kind in "iub"):
+                raise DTypeError(
+                    f"{node.name}: output {i} of its NumPy function is {value.dtype}; infer gave {out.dtype}"
+                )
             out[...] = value
 
     return [call]
