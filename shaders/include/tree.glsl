@@ -3,7 +3,6 @@
 #extension GL_EXT_scalar_block_layout : require
 #include "types.glsl"
 #include "prims.h"
-#include "gelu.h"
 #include "rounding.glsl"
 #include "tree8.glsl"
 

@@ -68,7 +68,7 @@ def _source(repo: Path, exact: bool, flush: bool, fused: bool) -> str:
     if exact or fused:
         lines += ["#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
         lines += ["#undef RLX_MAD", "#define RLX_MAD(a, b, c) std::fma(a, b, c)"]
-    lines += [f'#include "{repo}/rlx/backends/gpu/{name}"' for name in ("prims.h", "gelu.h")]
+    lines.append(f'#include "{repo}/rlx/backends/gpu/prims.h"')
 
     before = "const unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040); " if flush else ""
     after = " _mm_setcsr(mode);" if flush else ""
@@ -81,7 +81,7 @@ def _source(repo: Path, exact: bool, flush: bool, fused: bool) -> str:
 
     lines += [loop(f"{p}_f", f"p_{p}_f", ["float"], "float") for p in UNARY]
     lines += [loop(f"{p}_h", f"p_{p}_h", ["float"], "float") for p in SHORT]
-    lines.append(loop("div_h", "p_div_h", ["float"] * 2, "float"))
+    lines += [loop(f"{p}_h", f"p_{p}_h", ["float"] * 2, "float") for p in ("div", "logistic")]
     lines += [loop(f"{p}_f", f"p_{p}_f", ["float"] * 2, "float") for p in BINARY]
     for cls, c in (("i", "int"), ("l", "rlx_i64")):
         lines += [loop(f"{p}_{cls}", f"p_{p}_{cls}", [c], c) for p in INT_UNARY]

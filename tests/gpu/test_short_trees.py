@@ -90,6 +90,21 @@ def test_short_division_takes_every_size(repo: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(got[~near & ~np.isnan(want)], np.sign(want[~near & ~np.isnan(want)]) * np.inf)
 
 
+@pytest.mark.parametrize("exact", [True, False], ids=["cuda", "glsl"])
+def test_a_short_logistic_keeps_its_tails(exact: bool, repo: Path, tmp_path: Path) -> None:
+    if shutil.which("g++") is None and shutil.which("clang++") is None:
+        pytest.skip("no C++ compiler")
+    x = every(HALVES[1]).astype(np.float32)
+    for a in (x, np.ones_like(x)):
+        with np.errstate(all="ignore"):
+            got = build(repo, tmp_path, exact=exact)("logistic_h", a, x).astype(np.float64)
+            want = a.astype(np.float64) / (1 + np.exp(-x.astype(np.float64)))
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        near = np.isfinite(want)
+        assert (np.abs(got[near] - want[near]) <= 2.0**-16 * np.abs(want[near]) + 2.0**-120).all()
+        np.testing.assert_array_equal(got[np.isinf(want)], want[np.isinf(want)])
+
+
 def test_only_what_shows_no_more_than_16_bits_is_computed_shorter() -> None:
     def names(made: TreeKernel) -> set[str]:
         return {v.name for v in program(made).values if isinstance(v, Call)}
@@ -97,6 +112,7 @@ def test_only_what_shows_no_more_than_16_bits_is_computed_shorter() -> None:
     x = expr.cast(expr.arg(0, bf16), f32)
     assert {"p_gelu_h"} == names(kernel(gelu(bf16), bf16))
     assert "p_one_plus_erf_h" in names(kernel(expr.cast(1.0 + expr.call("erf", x), bf16), bf16))
+    assert {"p_logistic_h", "p_round_bf16"} >= names(kernel(expr.cast(x / (1.0 + expr.call("exp", -x)), bf16), bf16))
     assert "p_exp_h" in names(kernel(expr.call("exp", expr.arg(0, f16)), f16))
     assert "p_erf_f" in names(kernel(expr.call("erf", expr.arg(0, f16)), f16))
     assert "p_exp_f" in names(kernel(expr.call("exp", expr.arg(0, f32)), f32))

@@ -22,7 +22,7 @@ _IN_FLIGHT = 4  # elements a thread loads before it stores the first, where pack
 def emit_cuda(kernel: TreeKernel) -> str:
     """CUDA source of a tree kernel, entry point `tree`, 256 threads a block.
 
-    Requires: the headers prims.h, prims64.h, gelu.h and storage.h of this folder; `-fmad=false -prec-div=true
+    Requires: the headers prims.h, prims64.h and storage.h of this folder; `-fmad=false -prec-div=true
     -prec-sqrt=true -ftz=false`.
     """
     return _Writer(kernel).text()
@@ -40,7 +40,7 @@ class _Writer:
 
     def text(self) -> str:
         prims = "prims64.h" if self.program.wide else "prims.h"
-        lines = [f'#include "{name}"' for name in (prims, "gelu.h", "storage.h")]
+        lines = [f'#include "{name}"' for name in (prims, "storage.h")]
         lines += ["", *self.body(), ""]
         if self.strided:
             lines += [*self.offsets(), ""]

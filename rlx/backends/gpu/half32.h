@@ -23,6 +23,30 @@ RLX_FN float h_div(const float a, const float b) {
 
 RLX_FN float h_exp(const float x) { return RLX_QUICK_EXP2(x * 1.442695022e+00f); }
 
+// a / x for x >= 1. GLSL's division takes some thirty instructions, 1 / sqrt(x) a few.
+RLX_FN float h_part(const float a, const float x) {
+#ifdef RLX_GLSL
+    const float r = inversesqrt(x);
+    return (a * r) * r;
+#else
+    return h_div(a, x);
+#endif
+}
+
+// 1 / x for x from 1 to 2^100.
+RLX_FN float h_recip(const float x) {
+#ifdef RLX_GLSL
+    return h_part(1.0f, x);
+#else
+    return RLX_QUICK_RECIP(x);
+#endif
+}
+
+// a / (1 + exp(-x)): a sigmoid, or silu.
+RLX_FN float h_logistic(const float a, const float x) {
+    return h_part(a, 1.0f + RLX_FLUSHED_EXP2(x * -1.442695022e+00f));
+}
+
 // 1 + erf(x) = 2 - erfc(x) = erfc(-x), which does not cancel: erfc(a) = 2^(a p(a)), p fitted up to 4.5, where erfc is
 // 2e-10. Beyond, it goes to 0 faster than erfc.
 RLX_FN float h_one_plus_erf(const float x) {
@@ -34,8 +58,25 @@ RLX_FN float h_one_plus_erf(const float x) {
     p = RLX_MAD(p, a, -1.524298638e-01f);
     p = RLX_MAD(p, a, -9.170815945e-01f);
     p = RLX_MAD(p, a, -1.628063202e+00f);
-    const float e = RLX_FLUSHED_EXP2(p * a);
-    return x < 0.0f ? e : 2.0f - e;
+    const float tail = RLX_FLUSHED_EXP2(p * a);
+    const float rest = 2.0f - tail;
+    return x < 0.0f ? tail : rest;
+}
+
+// gelu(x) = x Phi(x). The normal distribution's lower tail is Phi(-a) = 2^(a q(a) - 1), q fitted up to 7, where it is
+// 1e-12, a sixteenth as closely from 5.4 on, where an f16 is 2^-24 or 0. Beyond, the power goes to 0 faster than Phi.
+RLX_FN float h_gelu(const float x) {
+    const float a = RLX_ABS(x);
+    float q = -1.777845569e-06f;
+    q = RLX_MAD(q, a, 6.045567352e-05f);
+    q = RLX_MAD(q, a, -9.214234888e-04f);
+    q = RLX_MAD(q, a, 8.471323177e-03f);
+    q = RLX_MAD(q, a, -5.388241634e-02f);
+    q = RLX_MAD(q, a, -4.585474432e-01f);
+    q = RLX_MAD(q, a, -1.151213050e+00f);
+    const float tail = RLX_FLUSHED_EXP2(RLX_MAD(q, a, -1.0f));
+    const float rest = 1.0f - tail;
+    return x * (x < 0.0f ? tail : rest);
 }
 
 RLX_FN float h_tanh(const float x) {
@@ -46,7 +87,7 @@ RLX_FN float h_tanh(const float x) {
     p = RLX_MAD(p, z, -3.331947625e-01f);
     const float near = a + (a * z) * p;
     const float e = RLX_FLUSHED_EXP2((a > 10.0f ? 10.0f : a) * 2.885390043e+00f);
-    const float far = 1.0f - 2.0f * RLX_QUICK_RECIP(e + 1.0f);
+    const float far = 1.0f - 2.0f * h_recip(e + 1.0f);
     return m_with_sign(a < 0.6f ? near : far, x);
 }
 #endif

@@ -84,6 +84,8 @@ RLX_FN float p_recip_h(const float x) { return h_div(1.0f, x); }
 RLX_FN float p_exp_h(const float x) { return h_exp(x); }
 RLX_FN float p_tanh_h(const float x) { return h_tanh(x); }
 RLX_FN float p_one_plus_erf_h(const float x) { return h_one_plus_erf(x); }
+RLX_FN float p_gelu_h(const float x) { return h_gelu(x); }
+RLX_FN float p_logistic_h(const float a, const float x) { return h_logistic(a, x); }
 
 // ---- i and l: signed overflow is left to unsigned arithmetic, which wraps in both languages
 

@@ -32,7 +32,7 @@ _HEAVY = frozenset({"exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin",
 MAX_HEAVY = 4
 
 # Functions of class h: of f32 values on their way into 16 bits, cheaper than memory.
-_SHORT = frozenset({"exp", "tanh", "one_plus_erf", "gelu", "div", "recip"})
+_SHORT = frozenset({"exp", "tanh", "one_plus_erf", "gelu", "logistic", "div", "recip"})
 
 # Sixteen bits moved as they are: data movement must not touch the payload of a NaN.
 RAW16 = DType("u16", 2, "u", np.dtype(np.uint16))
@@ -150,7 +150,7 @@ def ends_short(kernel: TreeKernel) -> bool:
 
 
 def _joined(trees: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The trees with gelu as one primitive, and 1 + erf(x) elsewhere."""
+    """The trees with gelu, a / (1 + exp(-x)) and what is left of 1 + erf(x) as one primitive each."""
     done: dict[Expr, Expr] = {}
     for e in linearize(trees):
         args = tuple(done[a] for a in e.args)
@@ -159,18 +159,26 @@ def _joined(trees: Sequence[Expr]) -> tuple[Expr, ...]:
         if e.prim == "add" and inner and ones and class_of(e.dtype) == "f":
             done[e] = Expr("one_plus_erf", inner[0].args, e.dtype)
         else:
-            made = e if args == e.args else Expr(e.prim, args, e.dtype, e.value)
-            x = _gelu_of(made)
-            done[e] = made if x is None else Expr("gelu", (x,), e.dtype)
+            done[e] = _gelu(_logistic(e if args == e.args else Expr(e.prim, args, e.dtype, e.value)))
     return tuple(done[t] for t in trees)
 
 
-def _gelu_of(e: Expr) -> Expr | None:
-    """The x of e = (x / 2) (1 + erf(x / sqrt(2))), where e is that."""
+def _gelu(e: Expr) -> Expr:
+    """e, or gelu(x) where e is (x / 2) (1 + erf(x / sqrt(2)))."""
     if e.prim != "mul" or e.args[1].prim != "one_plus_erf":
-        return None
+        return e
     x, inner = _other_factor(e.args[0], 0.5), _other_factor(e.args[1].args[0], math.sqrt(0.5))
-    return x if x is not None and x == inner else None
+    return Expr("gelu", (x,), e.dtype) if x is not None and x == inner else e
+
+
+def _logistic(e: Expr) -> Expr:
+    """e, or logistic(a, x) where e is a / (1 + exp(-x))."""
+    if e.prim != "div" or e.args[1].prim != "add" or class_of(e.dtype) != "f":
+        return e
+    one, power = sorted(e.args[1].args, key=lambda term: term.prim != "lit")
+    if one.prim != "lit" or one.value != 1 or power.prim != "exp" or power.args[0].prim != "neg":
+        return e
+    return Expr("logistic", (e.args[0], power.args[0].args[0]), e.dtype)
 
 
 def _other_factor(e: Expr, factor: float) -> Expr | None:
