@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import RlxError
-from rlx.formats.files import shown
+from rlx.formats.files import plain, shown
 
 if TYPE_CHECKING:
     from rlx.formats.onnx.model import Model, TensorInfo
@@ -47,10 +48,29 @@ def dims_of(texts: Sequence[str] | None) -> dict[str, int]:
 
 def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict[str, Any], list[str]]:
     """The inputs by name, those of --input from files, and the names of the others, which are random: normal floats,
-    integers 0 and 1, words; dimensions that nothing binds are 1. Raises: RlxError."""
-    given = dict(_loaded(text) for text in texts or ())
+    integers 0 and 1, words. Dimensions are as long as files and --dim say; those that nothing binds are 1, which is
+    said on standard error. Raises: RlxError; as rlx.onnx.Model.run of what the files hold.
+    """
+    from rlx.formats.onnx.dims import bound, lengths_in, symbols_of
+
+    given: dict[str, Array] = {}
+    for text in texts or ():
+        name, array = _loaded(text)
+        if name in given:
+            raise RlxError(f"--input {text}: {name} has a file already")
+        given[name] = array
+    model.accept(given, partly=True)
+    lengths: dict[str, int] = {}
+    for info in model.inputs:
+        lengths |= lengths_in(info, given[info.name].shape) if info.name in given else {}
     rng = np.random.default_rng(seed)
-    made = {i.name: _random(i, rng) for i in model.inputs if i.name not in given}
+    others = [bound(i, lengths) for i in model.inputs if i.name not in given]
+    made = {i.name: _random(i, rng) for i in others}
+    if free := symbols_of(others):
+        print(
+            f"dimensions taken as 1: {plain(', '.join(free))}; --dim {plain(free[0])}=8 sets one",
+            file=sys.stderr,
+        )
     return {**made, **given}, list(made)
 
 
@@ -77,12 +97,13 @@ def said(value: Any) -> str:
 
 
 def _random(info: TensorInfo, rng: np.random.Generator) -> Any:
-    give = f"give --input {info.name}=file.npy"
+    name = plain(info.name)
+    give = f"give --input {name}=file.npy"
     if info.dtype is None or info.shape is None:
-        raise RlxError(f"input {info.name}: the model does not say its type and shape; {give}")
+        raise RlxError(f"input {name}: the model does not say its type and shape; {give}")
     shape = [d if isinstance(d, int) else 1 for d in info.shape]
     if math.prod(shape) * info.dtype.itemsize > MAX_BYTES:
-        raise RlxError(f"input {info.name}: {shape} of {info.dtype} is more than {MAX_BYTES:,} bytes; {give}")
+        raise RlxError(f"input {name}: {shape} of {info.dtype} is more than {MAX_BYTES:,} bytes; {give}")
     made: Any
     if info.dtype.kind == "O":
         made = rng.choice(np.array(_WORDS, object), shape)

@@ -20,7 +20,8 @@ from rlx.formats.files import plain
 if TYPE_CHECKING:
     from rlx.formats.onnx.model import Model, TensorInfo
 
-_TITLES = ("device", "nodes", "native", "alias", "decomposed", "host", "arena bytes")
+_HOW = ("native", "alias", "decomposed", "control", "host")
+_TITLES = ("device", "nodes", *_HOW, "arena bytes")
 
 
 def inspect(
@@ -51,7 +52,7 @@ def inspect(
         with drawn(name):
             rows.append(_dispatch(model, name, feeds))
         graph = model.programs[-1].graph
-        plans.append(plan_svg(graph.plan, name, {t.id: t.node.name for t in graph.program.tensors()}))
+        plans.append(plan_svg(graph.plan, f"{plain(file.name)} on {name}", graph.program))
         if nodes:
             listed.append(str(model.programs[-1].report()))
 
@@ -80,11 +81,11 @@ def _dispatch(model: Model, name: str, feeds: dict[str, Any]) -> tuple[str, ...]
     model.run(feeds, name)
     program = model.programs[-1]
     report = program.report()
-    how = Counter(d.how for d in report.nodes)
+    how: Counter[str] = Counter(d.how for d in report.nodes)
     arena = f"{program.graph.plan.arena_bytes:,}"
     return (
         name,
         str(len(report.nodes)),
-        *(str(how[k]) for k in ("native", "alias", "decomposed", "host")),
+        *(str(how[k]) for k in _HOW),
         arena,
     )

@@ -2,54 +2,41 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from html import escape
 
-from rlx.driver.memory import MemoryPlan
+from rlx.driver.control import body_plans
+from rlx.driver.memory import OUTER, Lifetime, MemoryPlan
+from rlx.ir import Graph, bodies
+from rlx.passes.bodies import body_name
 
 _WIDTH, _HEIGHT, _MARGIN = 960, 540, 40
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#edc948", "#9c755f")
+_LETTER, _LINE = (
+    6.5,
+    14,
+)  # about the size of a letter of a name; a box that has no room for its name bears none
 
 
-def plan_svg(plan: MemoryPlan, title: str, names: Mapping[int, str] | None = None) -> str:
-    """The arena of a plan as SVG; segments stand on each other. Views of another tensor's slot are not drawn, nor steps
-    in which no tensor begins or ends. `names` are those of the tensors, shown where the pointer rests."""
+def plan_svg(plan: MemoryPlan, title: str, program: Graph) -> str:
+    """The arena of a plan of `program` as SVG; segments stand on each other. What lies on the bytes of another tensor
+    (a view, a result made in place) is drawn over it; a body within the step of its control op, branches side by side.
+    Steps in which no tensor begins or ends are left out. The pointer shows what a box is."""
     bases, top = {}, 0
     for name, nbytes in sorted(plan.segments.items()):
         if name.startswith("arena"):
             bases[name], top = top, top + nbytes
     scale = _HEIGHT / max(top, plan.max_live_bytes, 1)
-    drawn = {
-        tensor: slot
-        for tensor, slot in sorted(plan.slots.items())
-        if slot.segment in bases and slot.nbytes and tensor not in plan.alias_of
-    }
-    steps = sorted({step for t in drawn for step in (plan.lifetimes[t].first, plan.lifetimes[t].last)})
-    step_width = _WIDTH / max(len(steps), 1)
-    boxes = []
-    for tensor, slot in drawn.items():
-        life = plan.lifetimes[tensor]
-        first, last = bisect_left(steps, life.first), bisect_left(steps, life.last)
-        x, width = first * step_width, (last + 1 - first) * step_width
-        height = slot.nbytes * scale
-        y = _HEIGHT - (bases[slot.segment] + slot.offset) * scale - height
-        says = f"%{tensor} {slot.dtype}, {slot.nbytes:,} bytes at {slot.offset:,}, steps {life.first} to {life.last}"
-        if names and tensor in names:
-            says = f"{names[tensor]}: {says}"
-        boxes.append(
-            f'<rect x="{_MARGIN + x:.2f}" y="{_MARGIN + y:.2f}" width="{width:.2f}" height="{height:.2f}" '
-            f'fill="{_COLOURS[tensor % len(_COLOURS)]}" stroke="#fff" stroke-width=".5">'
-            f"<title>{escape(says)}</title></rect>"
-        )
+    steps, boxes = _boxes(plan, program, bases, _MARGIN, _WIDTH, "")
     line = _MARGIN + _HEIGHT - plan.max_live_bytes * scale
-    caption = f"{title}: arena {plan.arena_bytes:,} bytes, bound {plan.max_live_bytes:,}, {len(steps)} steps"
+    caption = f"{title}: arena {plan.arena_bytes:,} bytes, bound {plan.max_live_bytes:,}, {steps} steps"
     size = f"{_WIDTH + 2 * _MARGIN} {_HEIGHT + 2 * _MARGIN}"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-family="sans-serif" font-size="14">',
             f'<rect width="100%" height="100%" fill="#fff"/><text x="{_MARGIN}" y="24">{escape(caption)}</text>',
-            *boxes,
+            *(box.svg(scale) for box in boxes),
             f'<line x1="{_MARGIN}" x2="{_MARGIN + _WIDTH}" y1="{line:.2f}" y2="{line:.2f}" stroke="#c00" '
             'stroke-dasharray="6 4"/>',
             f'<text x="{_MARGIN}" y="{_HEIGHT + _MARGIN + 22}">'
@@ -58,3 +45,78 @@ def plan_svg(plan: MemoryPlan, title: str, names: Mapping[int, str] | None = Non
             "",
         ]
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A tensor in the picture: across in pixels, up in bytes."""
+
+    x: float
+    width: float
+    start: int
+    nbytes: int
+    colour: str
+    name: str
+    says: str
+
+    def svg(self, scale: float) -> str:
+        height = self.nbytes * scale
+        y = _MARGIN + _HEIGHT - self.start * scale - height
+        drawn = (
+            f'<rect x="{self.x:.2f}" y="{y:.2f}" width="{self.width:.2f}" height="{height:.2f}" fill="{self.colour}" '
+            f'stroke="#fff" stroke-width=".5"><title>{escape(self.says)}</title></rect>'
+        )
+        if height < _LINE or self.width < _LETTER * (len(self.name) + 1):
+            return drawn
+        return (
+            f'{drawn}<text x="{self.x + _LETTER / 2:.2f}" y="{y + _LINE - 3:.2f}" font-size="11" fill="#fff" '
+            f'pointer-events="none">{escape(self.name)}</text>'
+        )
+
+
+def _boxes(
+    plan: MemoryPlan, program: Graph, bases: Mapping[str, int], left: float, width: float, where: str
+) -> tuple[int, list[_Box]]:
+    """How many steps there are between `left` and `left + width`, and the boxes; `bases` are where segments begin."""
+    drawn = {
+        t.id: t
+        for t in program.tensors()
+        if t.id in plan.slots
+        and plan.slots[t.id].segment in bases
+        and plan.slots[t.id].nbytes
+        and not (where and t.node.op.leaf)  # of a body these are tensors around it, drawn there
+    }
+    lives = _lives(plan)
+    controls = [(plan.lifetimes[node.outputs[0].id].first, node) for node in program.nodes if bodies(node)]
+    steps = {step for t in drawn for step in (lives[t].first, lives[t].last)} | {step for step, _ in controls}
+    places = {step: k for k, step in enumerate(sorted(steps))}
+    column = width / max(len(steps), 1)
+    found = []
+    for tensor, t in drawn.items():
+        slot, life = plan.slots[tensor], lives[tensor]
+        first, last = places[life.first], places[life.last]
+        shares = f", on the bytes of %{plan.alias_of[tensor]}" if tensor in plan.alias_of else ""
+        says = (
+            f"{where}{t.node.name}: %{tensor} {slot.dtype}, {slot.nbytes:,} bytes at {slot.offset:,}, steps "
+            f"{plan.lifetimes[tensor].first} to {plan.lifetimes[tensor].last}{shares}"
+        )
+        found.append(
+            _Box(left + first * column, (last + 1 - first) * column, bases[slot.segment] + slot.offset, slot.nbytes,
+                 _COLOURS[tensor % len(_COLOURS)], t.node.name, says)
+        )  # fmt: skip
+    for step, node in controls:
+        held = list(body_plans(node, plan))
+        room = column / max(len(held), 1)
+        around = {OUTER + name: base for name, base in bases.items()}
+        for k, (key, body) in enumerate(held):
+            x, label = left + places[step] * column + k * room, f"{where}{body_name(node, key)}/"
+            found += _boxes(body.plan, body.program.graph, around, x, room, label)[1]
+    return len(steps), found
+
+
+def _lives(plan: MemoryPlan) -> dict[int, Lifetime]:
+    """When each tensor's bytes are taken: as long as any that lies on them is alive."""
+    found = dict(plan.lifetimes)
+    for tensor, source in sorted(plan.alias_of.items(), reverse=True):
+        found[source] = replace(found[source], last=max(found[source].last, found[tensor].last))
+    return found

@@ -52,7 +52,7 @@ def test_a_device_and_the_figures(
 
 def test_onnxruntime_beside(rlx: Rlx, file: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the judge here is ONNX Runtime")
-    ran = rlx("bench", file, "--device", "cpu", *FAST, "--json", tmp_path / "f")
+    ran = rlx("bench", file, "--device", "cpu", *FAST, "--dim", "n=4", "--json", tmp_path / "f")
     assert ran.status == 0 and ran.err == ""
     ours, theirs = json.loads((tmp_path / "f").read_text())["results"]
     assert (ours["device"], theirs["device"]) == ("cpu", "onnxruntime")
@@ -70,7 +70,7 @@ def test_what_onnxruntime_refuses_is_measured_without_it(
         raise onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented("no such kernel\nand more")
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
-    ran = rlx("bench", file, "--device", "cpu", *FAST)
+    ran = rlx("bench", file, "--device", "cpu", *FAST, "--dim", "n=4")
     assert ran.status == 0 and ran.err == "rlx: not beside it: onnxruntime: no such kernel\n"
     assert "\ncpu " in ran.out
 
@@ -97,7 +97,7 @@ def test_of_an_encoder_only_batch_and_sequence(
 
 
 def test_a_device_that_is_not_there(rlx: Rlx, file: Path) -> None:
-    ran = rlx("bench", file, "--device", "tpu")
+    ran = rlx("bench", file, "--device", "tpu", "--dim", "n=4")
     assert ran.status == 2 and ran.out == "" and ran.err.startswith("rlx: device 'tpu'")
     ran = rlx("bench", file, "--device", "tpu", "--device", "cpu", *FAST)
     assert ran.status == 2 and "rlx: tpu: device 'tpu'" in ran.err and "\ncpu " in ran.out

@@ -60,11 +60,31 @@ def test_run_with_random_inputs_is_seeded(rlx: Rlx, file: Path) -> None:
         (("--input", "x"), "expected name=file.npy"),
         (("--input", "x=absent.npy"), "cannot be read"),
         (("--input", f"x={__file__}"), "is no array that NumPy's save has written"),
+        (("--input", "x={x}", "--input", "x={x}"), "x has a file already"),
+        (("--input", "z={x}"), "no input 'z'; it takes ['x', 'i']"),
+        (("--input", "i={x}"), "input 'i': is float32, expected int64"),
     ],
 )
-def test_run_with_bad_arguments(rlx: Rlx, file: Path, arguments: tuple[str, ...], text: str) -> None:
-    ran = rlx("run", file, *arguments)
+def test_run_with_bad_arguments(
+    rlx: Rlx, file: Path, tmp_path: Path, arguments: tuple[str, ...], text: str
+) -> None:
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    ran = rlx("run", file, *(a.replace("{x}", str(tmp_path / "x.npy")) for a in arguments))
     assert ran.status == 2 and text in ran.err and ran.out == ""
+    assert len(ran.err.splitlines()) == 1, "nothing is drawn before that is known"
+
+
+def test_random_inputs_are_as_long_as_those_from_files(rlx: Rlx, tmp_path: Path) -> None:
+    proto = model([node("Add", "a b", "t"), node("Mul", "t c", "y")],
+                  {"a": ["n", 3], "b": ["n", "m"], "c": ["m"]}, {"y": ["n", "m"]})  # fmt: skip
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.save(tmp_path / "a.npy", np.ones((5, 3), np.float32))
+    given = ("--input", f"a={tmp_path / 'a.npy'}", "--device", "cpu")
+    ran = rlx("run", tmp_path / "m.onnx", *given, "--dim", "m=3")
+    assert ran.status == 0 and "b: random, float32 [5, 3]" in ran.err and "taken as 1" not in ran.err
+    ran = rlx("run", tmp_path / "m.onnx", *given)
+    assert ran.status == 0 and "b: random, float32 [5, 1]" in ran.err
+    assert "dimensions taken as 1: m; --dim m=8 sets one\n" in ran.err
 
 
 @pytest.mark.parametrize("command", ["run", "check", "bench", "inspect"])
@@ -84,16 +104,18 @@ def test_run_of_no_model(rlx: Rlx, tmp_path: Path) -> None:
 
 def test_inspect(rlx: Rlx, file: Path, tmp_path: Path, device: str) -> None:
     ran = rlx("inspect", file, "--device", device, "--memory", tmp_path / "plan.svg")
-    assert ran.status == 0 and ran.err == ""
+    assert ran.status == 0 and ran.err == "dimensions taken as 1: n, k; --dim n=8 sets one\n"
     lines = ran.out.splitlines()
     assert lines[:5] == [
         "input x: float32 [n, 4]", "input i: int64 [k]", "output y: float32 [k, 3]", "weights: 1, 48 bytes",
         "operators: 3: 1 Gather, 1 Gemm, 1 Relu",
     ]  # fmt: skip
-    assert lines[5].split() == ["device", "nodes", "native", "alias", "decomposed", "host", "arena", "bytes"]
+    titles = ["device", "nodes", "native", "alias", "decomposed", "control", "host", "arena", "bytes"]
+    assert lines[5].split() == titles
     assert lines[6].startswith(device) and len(lines) == 7
     drawn = ElementTree.parse(tmp_path / "plan.svg").getroot()
     assert len([e for e in drawn.iter() if e.tag.endswith("title")]) >= 2
+    assert any(e.text and e.text.startswith(f"m.onnx on {device}") for e in drawn.iter())
 
 
 @pytest.mark.parametrize(
