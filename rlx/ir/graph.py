@@ -347,7 +347,8 @@ def graph_of(op: str, inputs: Iterable[Any]) -> Graph:
             x.graph.open_graph(op)
             return x.graph
     raise GraphError(
-        f"{op}: no argument is a Tensor; make one with Graph.input, Graph.param or Graph.constant"
+        f"{op}: no argument is a Tensor; make one with Graph.input, Graph.param or Graph.constant, or give a function "
+        "of jit or grad NumPy arrays: numbers are static there"
     )
 
 

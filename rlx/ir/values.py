@@ -14,17 +14,21 @@ LISTED = (bool, int, float, list, tuple)  # what has no dtype of its own, so tha
 
 
 def as_array(value: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
-    """The value as NumPy reads it. Raises: ShapeError for lists whose rows differ in length."""
+    """The value as NumPy reads it. Raises: ShapeError for lists whose rows differ in length, DTypeError for what holds
+    no numbers."""
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except ValueError:
         raise ShapeError(f"{what}: the lists differ in length; give rows of one length") from None
+    if array.dtype.kind in "OSTUmM":
+        raise DTypeError(f"{what}: expected numbers, got a {type(value).__name__} of dtype {array.dtype}")
+    return array
 
 
 def exactly(array: npt.NDArray[Any], dtype: DType, what: str) -> npt.NDArray[Any]:
-    """A copy in `dtype`, floats rounded to it. Raises: DTypeError for what is no number, and for a value that NumPy
-    would cut, wrap or make infinite without a word."""
-    if array.dtype.kind in "OSTUcmM":
+    """A copy in `dtype`, floats rounded to it. Raises: DTypeError for complex numbers, and for a value that NumPy would
+    cut, wrap or make infinite without a word."""
+    if array.dtype.kind == "c":
         raise DTypeError(f"{what}: expected numbers of {dtype}, got {array.dtype}; give real numbers")
     if dtype.is_int and array.size:
         _want_integers(array, dtype, what)

@@ -21,9 +21,9 @@ def tensors(op: str, *args: TensorLike) -> tuple[Tensor, ...]:
     try:
         return as_tensors(graph, args)
     except DTypeError as error:
-        raise DTypeError(
-            f"{op}: {error}; give rlx.cast the tensor beside it to a wider dtype first"
-        ) from None
+        scalar = any(isinstance(x, bool | int | float) for x in args)
+        advice = "; or rlx.cast the tensor beside it to a wider dtype first" if scalar else ""
+        raise DTypeError(f"{op}: {error}{advice}") from None
 
 
 def tensor(op: str, x: TensorLike) -> Tensor:

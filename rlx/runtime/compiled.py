@@ -179,6 +179,8 @@ class CompiledGraph(Closing):
 
     def value(self, tensor: Tensor) -> Array:
         """What a tensor of `program` held after the last run; only whole with `planner="bump"`."""
+        if tensor.graph is not self.program:
+            raise GraphError(f"value: {tensor} is of graph {tensor.graph!r}; expected a tensor of `program`")
         raw = self.arena.read_bytes(tensor.id, tensor.type.nbytes)
         return raw.view(tensor.dtype.np).reshape(tensor.shape)
 
@@ -231,7 +233,9 @@ class CompiledGraph(Closing):
     def _check_memory(self, need: int, graph: Graph) -> None:
         free = self.device.free_bytes()
         if need > free:
-            raise self._out_of_memory(f"needs {need:,} bytes on {self.device.info.id}, {free:,} are free", graph)
+            raise self._out_of_memory(
+                f"needs {need:,} bytes on {self.device.info.id}, {free:,} are free", graph
+            )
 
     def _out_of_memory(self, what: str, graph: Graph) -> OutOfDeviceMemory:
         tensors = sorted(graph.tensors(), key=lambda t: -t.type.nbytes)[:5]
@@ -263,7 +267,9 @@ class CompiledGraph(Closing):
             self._version = self.weights.version
             try:
                 self._program = _Program(self, prepared, self._plan)
-            except OutOfDeviceMemory as error:  # others have taken the memory that was free when this was compiled
+            except (
+                OutOfDeviceMemory
+            ) as error:  # others have taken the memory that was free when this was compiled
                 need = f"needs {self._plan.total_bytes:,} bytes now, and got an error: {error}"
                 raise self._out_of_memory(need, prepared.graph) from error
         if self.options.build.debug:

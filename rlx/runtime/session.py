@@ -86,6 +86,11 @@ class Session:
                     f"compile: {what} is {type(store).__name__}; expected a store that executables share, an "
                     f"rlx.{kind.__name__}; set_params and set_state of what compile returns take arrays"
                 )
+            if store is not None and store.device is not self.device:
+                raise GraphError(
+                    f"compile: the {what} store is on {store.device.info.id}, the session on {self.info.id}; make "
+                    "the store with session.device"
+                )
         if storage not in STORAGES:
             raise GraphError(f"compile: storage {storage!r} is not one of {', '.join(STORAGES)}")
         if self.options.debug >= VALUES:

@@ -13,7 +13,7 @@ from rlx.driver.closing import Closing
 from rlx.driver.half import HalfRegion
 from rlx.driver.region import Region
 from rlx.dtypes import DType, DTypeLike, as_dtype
-from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.errors import DeviceUnavailable, DTypeError, GraphError, ShapeError
 from rlx.ir import TensorType
 from rlx.ir.values import LISTED, as_array, exactly
 
@@ -27,7 +27,7 @@ class Weights(Closing):
     """
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        self.device = _opened(device, "Weights")
         self.version = 0
         self.lock = threading.RLock()
         most = device.limits.max_alloc_bytes
@@ -141,7 +141,7 @@ class State(Closing):
     closes the store: write it around the blocks of the executables."""
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        self.device = _opened(device, "State")
         self.region = Region("state", device.acquire, device.limits.max_alloc_bytes)
         self._types: dict[str, TensorType] = {}
 
@@ -218,6 +218,12 @@ def check_array(what: str, data: npt.ArrayLike, expected: TensorType) -> npt.NDA
     if array.shape != expected.shape:
         raise ShapeError(f"{what}: expected shape {expected.shape}, got {array.shape}")
     return array
+
+
+def _opened(device: Device, what: str) -> Device:
+    if not hasattr(device, "acquire"):
+        raise DeviceUnavailable(f"{what}: {device!r} is no opened device; give Session(...).device")
+    return device
 
 
 def _some(names: dict[str, TensorType]) -> str:

@@ -48,10 +48,10 @@ def assigned(x: Any) -> Any:
         (ONES.astype(np.float64), DTypeError, r"expected dtype f32, got float64; convert it with \.astype"),
         (ONES[:1], ShapeError, r"expected shape \(2, 3\), got \(1, 3\)"),
         ([[1, 2, 3], [4, 5]], ShapeError, "the lists differ in length"),
-        ([["1", "2", "3"]] * 2, DTypeError, "expected numbers of f32"),
+        ([["1", "2", "3"]] * 2, DTypeError, "expected numbers, got a list of dtype <U1"),
         ([[1j] * 3] * 2, DTypeError, "expected numbers of f32"),
         ([[1e300] * 3] * 2, DTypeError, r"1e\+300 is beyond f32"),
-        (None, DTypeError, "expected dtype f32, got object"),
+        (None, DTypeError, "expected numbers, got a NoneType"),
     ],
 )
 def test_inputs_that_do_not_fit(given: Any, error: type[RlxError], text: str) -> None:
@@ -122,6 +122,29 @@ def test_what_compiles_is_a_graph() -> None:
         rlx.Session("cpu").compile(added_in_place)  # type: ignore[arg-type]
 
 
+def test_stores_belong_to_an_opened_device(session: rlx.Session) -> None:
+    for kind in (rlx.Weights, rlx.State):
+        with pytest.raises(
+            DeviceUnavailable, match=r"'cpu' is no opened device; give Session\(...\)\.device"
+        ):
+            kind("cpu")  # type: ignore[arg-type]
+    if session.info.id != "cpu":
+        with pytest.raises(
+            GraphError, match=f"the weights store is on {session.info.id}, the session on cpu"
+        ):
+            compiled(weights=rlx.Weights(session.device))
+        with pytest.raises(GraphError, match=f"the state store is on {session.info.id}, the session on cpu"):
+            compiled(state=rlx.State(session.device))
+
+
+def test_a_value_is_of_the_program_that_runs() -> None:
+    with compiled(planner="bump") as exe:
+        exe.run({"x": ONES})
+        assert exe.value(exe.program.outputs["y"])[0, 0] == 2
+        with pytest.raises(GraphError, match="expected a tensor of `program`"):
+            exe.value(exe.graph.outputs["y"])
+
+
 @pytest.mark.parametrize(
     "declare, error, text",
     [
@@ -131,6 +154,14 @@ def test_what_compiles_is_a_graph() -> None:
         (lambda g: g.output(3, g.input("x", ())), GraphError, "the name must be a non-empty string, not 3"),
         (lambda g: g.output(g.input("x", ()), "y"), GraphError, "the name must be a non-empty string"),
         (lambda g: g.output("y", ONES), GraphError, "expected a Tensor of graph 'g', got ndarray"),
+        (lambda g: g.input("x", (2,)) + "a", TypeError, "unsupported operand"),
+        (
+            lambda g: rlx.add(g.input("x", (2,)), "a"),
+            DTypeError,
+            "add: constant: expected numbers, got a str",
+        ),
+        (lambda g: g.input("x", (2,)) + 1e300, DTypeError, r"beyond f32.*or rlx\.cast the tensor beside it"),
+        (lambda g: g.constant(None), DTypeError, "constant: expected numbers, got a NoneType"),
         (lambda g: g.constant([[1.0], [2.0, 3.0]]), ShapeError, "constant: the lists differ in length"),
         (
             lambda g: g.input("x", ()) + rlx.Graph("g").input("x", ()),
@@ -139,7 +170,7 @@ def test_what_compiles_is_a_graph() -> None:
         ),
     ],
 )
-def test_declarations(declare: Callable[[rlx.Graph], Any], error: type[RlxError], text: str) -> None:
+def test_declarations(declare: Callable[[rlx.Graph], Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         declare(rlx.Graph("g"))
 
