@@ -36,8 +36,8 @@ uvec4 words_bf16(const vec4 a, const vec4 b) {
     return w;
 }
 
-// The power of two at or below |v|, at least 2^-14: an f16 is a multiple of its 2^-10th part. 2^13 times it added to v
-// leave just those bits.
+// The power of two at or below |v|, at least 2^-14: an f16 is a multiple of its 2^-10th part. 2^13 times it, added to v,
+// leaves just those bits (added and taken off without fma(), which optimizers rearrange).
 uvec4 power_f16(const vec4 v) { return max(floatBitsToUint(v) & 0x7f800000u, 0x38800000u); }
 vec4 round4_f16(const vec4 v) {
     const vec4 big = uintBitsToFloat(power_f16(v)) * vec4(12288.0);
@@ -51,7 +51,7 @@ vec4 round4_f16(const vec4 v) {
 // The lower half of each word is the f16 but for its sign: the multiple counted in the sum's last bits, and the exponent.
 uvec4 halves_near(const vec4 v) {
     const uvec4 power = power_f16(v);
-    return floatBitsToUint(abs(v) + uintBitsToFloat(power) * vec4(8192.0)) + (power >> 13) + 0x3c00u;
+    return floatBitsToUint(fma(uintBitsToFloat(power), vec4(8192.0), abs(v))) + (power >> 13) + 0x3c00u;
 }
 uvec2 pairs_near(const vec4 v) {
     const uvec4 h = halves_near(v), u = floatBitsToUint(v);

@@ -330,3 +330,21 @@ def test_more_elements_than_31_bits_are_several_launches() -> None:
     ends = [step.writes[0] for step in lowering.steps if isinstance(step, Launch)]
     assert ends[0].offset == 0 and all(a.end == b.offset for a, b in itertools.pairwise(ends))
     assert ends[-1].end == n
+
+
+@pytest.mark.parametrize("backend", ["vulkan", "cuda"])
+def test_threads_of_long_trees_of_16_bits_take_several_packs_on_vulkan(backend: Any) -> None:
+    info = DeviceInfo(backend, 0, "test", "discrete", 1 << 40, "", frozenset({"16bit_storage"}))
+    x = expr.cast(expr.arg(0, bf16), f32)
+
+    def threads(tree: expr.Expr, n: int) -> int:
+        lowering = Lowering(Graph("long"), MemoryPlan("bump"), info, Limits(), "f32")
+        views = [View(Ref(name, 0, 2 * n), bf16, (1,)) for name in ("a", "b")]
+        launch_tree(lowering, (expr.cast(tree, bf16),), (n,), views[:1], views[1:])
+        (step,) = (s for s in lowering.steps if isinstance(s, Launch))
+        return 256 * math.prod(step.groups)
+
+    curve, line = expr.call("exp", x), x + 1.0
+    assert threads(curve, 1 << 23) == threads(line, 1 << 23) == 1 << 20
+    assert threads(line, 1 << 26) == 1 << 23
+    assert threads(curve, 1 << 26) == (1 << 20 if backend == "vulkan" else 1 << 23)

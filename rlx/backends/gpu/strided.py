@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.lowering import Lowering
 from rlx.backends.gpu.steps import Access, Ref, TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import PACK, heavy, lanes
+from rlx.backends.gpu.tree import PACK, WIDE_PACK, has_functions, heavy, lanes
 from rlx.dtypes import DType
 from rlx.ir import Expr
 
@@ -113,10 +113,18 @@ def launch_tree(
     rank = len(dims) if strided else 0
     kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), rank, packed, short)
     count = n // PACK if packed else n
-    each = 1 if packed or n <= _SPREAD else lanes(kernel)
+    each = 1 if packed or n <= _SPREAD else lanes(kernel) * _in_turn(ctx, kernel, n)
     refs = [v.ref(dims) for v in views]
     meta = [ctx.block(block)] if strided else []
     ctx.launch(kernel, ctx.groups(math.ceil(count / (_THREADS * each))), [*meta, *refs, count])
+
+
+def _in_turn(ctx: Lowering, kernel: TreeKernel, n: int) -> int:
+    """The packs a thread takes one after another. On Vulkan a tree with functions of 16 bits has about as many
+    instructions as memory allows, and many go into a thread's first and last; a million threads are left."""
+    if ctx.backend != "vulkan" or lanes(kernel) != WIDE_PACK or not has_functions(kernel.trees):
+        return 1
+    return max(1, min(8, n // WIDE_PACK >> 20))
 
 
 def _packs(dims: Sequence[int], flat: tuple[int, ...], views: Sequence[View], scalar: Sequence[bool]) -> bool:

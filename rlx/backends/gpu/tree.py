@@ -135,6 +135,11 @@ def heavy(trees: Sequence[Expr]) -> bool:
     return sum(e.prim in _HEAVY for e in linearize(trees)) > MAX_HEAVY
 
 
+def has_functions(trees: Sequence[Expr]) -> bool:
+    """Whether there is more in the trees than arithmetic and choices."""
+    return any(e.prim in _HEAVY | _SHORT for e in linearize(trees))
+
+
 def lanes(kernel: TreeKernel) -> int:
     """The neighbours that a thread of a kernel without strided operands takes at once: sixteen bytes of each."""
     flat = [o.storage.itemsize for o in (*kernel.inputs, *kernel.outputs) if o.access == "flat"]

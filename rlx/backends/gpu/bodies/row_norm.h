@@ -40,7 +40,7 @@ RLX_FN void row_norm_body(PTR(T) x, PTR(W) gamma, PTR(W) beta, PTR(T) y, const u
         vec4 r[QUADS];
         UNROLL for (uint j = 0u; j < QUADS; j += STEP) get2(p, j, len, 0.0f, r[j], r[j + STEP - 1u]);
         if (CENTRED) {
-            UNROLL for (uint j = 0u; j < QUADS; j++) total += sum4(r[j]);
+            UNROLL for (uint j = 0u; j < QUADS; j++) total += counted(sum4(r[j]), j, len);
             mean = row_sum(total) * share;
             UNROLL for (uint j = 0u; j < QUADS; j++) r[j] = less(r[j], mean);
         }

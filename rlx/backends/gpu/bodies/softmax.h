@@ -29,7 +29,7 @@ RLX_FN void softmax_body(PTR(T) x, PTR(T) y, const uint rows, const uint n) {
         top = row_max(top);
         UNROLL for (uint j = 0u; j < QUADS; j++) {
             r[j] = exp4(r[j], top);
-            total += sum4(r[j]);
+            total += counted(sum4(r[j]), j, len);
         }
         // Where a row is -inf throughout, so are the places beyond its end: NaN either way, as -inf - -inf is.
         const float inverse = p_recip_f(row_sum(total));
