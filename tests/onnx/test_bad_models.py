@@ -123,8 +123,8 @@ def test_unsupported_operators_are_all_named_at_once() -> None:
     ]  # fmt: skip
     refused(
         model(nodes, X, {"b": None}, domains=["ai.onnx.ml"]),
-        "cannot run 4 operators.*'ImageDecoder' version 20 at node 'n1'.*'Nothing' version 21 at node 'n2'.*"
-        "ai.onnx.ml 'DictVectorizer' version 1 at node 'n3'.*elsewhere 'Mine' version None at node 'n4'",
+        "cannot run 4 of this .*'ImageDecoder' version 20 at node 'n1'.*'Nothing' version 21 at node 'n2'.*"
+        "ai.onnx.ml 'DictVectorizer' version 1 at node 'n3'.*elsewhere 'Mine' of a domain that is not imported at node",
         UnsupportedOp,
     )
 
@@ -234,14 +234,15 @@ def test_external_data_stays_in_the_folder_of_the_model(tmp_path: Path) -> None:
     path = external(tmp_path, "good.bin", offset="0", length="24")
     (path.parent / "good.bin").write_bytes(content)
     x = np.zeros((2, 3), np.float32)
-    assert rlx.onnx.load(path).run({"x": x}, device="cpu")["y"].reshape(-1).tolist() == [0, 1, 2, 3, 4, 5]
+    for good in (path, external(tmp_path, "./good.bin")):
+        assert rlx.onnx.load(good).run({"x": x}, device="cpu")["y"].reshape(-1).tolist() == [0, 1, 2, 3, 4, 5]
     os.symlink(tmp_path / "secret", path.parent / "link")
     os.link(tmp_path / "secret", path.parent / "hard")
     os.symlink(tmp_path, path.parent / "folder")
     os.mkfifo(path.parent / "pipe")
     for location in (
         "../secret", str(tmp_path / "secret"), "link", "hard", "folder/secret", "pipe", "absent", "", ".", "a\\b",
-        "good.bin\0", "./good.bin",
+        "good.bin\0", "./../secret",
     ):  # fmt: skip
         with pytest.raises(ModelFormatError):
             rlx.onnx.load(external(tmp_path, location))
@@ -270,7 +271,7 @@ def test_external_data_stays_in_the_folder_of_the_model(tmp_path: Path) -> None:
         (node("Concat", "x x", "y", name="n"), "'n'.*lacks the attribute axis"),
         (node("Concat", "x x", "y", name="n", axis=5), "'n'.*concat"),
         (node("Add", "x k", "y", name="n"), "'n'.*is tensor\\(int64\\); expected tensor\\(float\\)"),
-        (node("BitwiseNot", "x", "y", name="n"), "'n'.*is tensor\\(float\\), which it cannot be"),
+        (node("BitwiseNot", "x", "y", name="n"), "'n'.*is tensor\\(float\\); version \\d+ of the operator takes "),
         (node("MatMul", "x x", "y", name="n"), "'n'.*matmul"),
         (node("Conv", "x x", "y", name="n"), "'n'.*expected"),
         (node("Reshape", "x k", "y", name="n"), "'n'.*6 elements"),

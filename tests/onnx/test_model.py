@@ -156,7 +156,7 @@ def test_a_length_of_minus_one_is_open() -> None:
 
 def test_outputs_of_other_shapes_than_declared_are_taken_where_asked() -> None:
     proto = model([node("Relu", "x", "y")], {"x": ["n", 2]}, {"y": [1, "n"]})
-    with pytest.raises(ModelFormatError, match="but comes out \\(3, 2\\); rlx.onnx.load.*strict=False"):
+    with pytest.raises(ModelFormatError, match=r"but comes out \(3, 2\); rlx.onnx.load.*strict=False"):
         rlx.onnx.load(proto).run({"x": f32(3, 2)}, device="cpu")
     made = rlx.onnx.load(proto, strict=False).run({"x": f32(3, 2)}, device="cpu")
     assert made["y"].shape == (3, 2)

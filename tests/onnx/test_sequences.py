@@ -141,8 +141,8 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (node("SequenceInsert", "xs k", "ys", name="n"), r"'n'.*is tensor\(int64\)"),
         (node("SequenceAt", "xs far", "y", name="n"), "'n'.*position 9 is out of range"),
-        (node("Relu", "xs", "y", name="n"), r"'n'.*is seq\(tensor\(float\)\), which it cannot be"),
-        (node("SequenceLength", "x", "n", name="n"), r"'n'.*is tensor\(float\), which it cannot be"),
+        (node("Relu", "xs", "y", name="n"), r"'n'.*is seq\(tensor\(float\)\); version \d+"),
+        (node("SequenceLength", "x", "n", name="n"), r"'n'.*is tensor\(float\); version \d+"),
         (node("ConcatFromSequence", "xs", "y", name="n", axis=0), "'n'"),
         (node("Optional", "", "y", name="n"), "'n'.*neither an input nor a type"),
         (node("SplitToSequence", "x zero", "ys", name="n"), "'n'.*expected a positive length"),

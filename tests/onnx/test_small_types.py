@@ -139,7 +139,7 @@ def test_blocks_with_their_own_scales(device: str) -> None:
 def test_what_is_refused() -> None:
     int4 = CODES[np.dtype(ml_dtypes.int4)]
     add = model([node("Add", "x x", "y", name="n")], {"x": ([2], int4)}, {})
-    with pytest.raises(ModelFormatError, match=r"'n'.*is tensor\(int4\), which it cannot be"):
+    with pytest.raises(ModelFormatError, match=r"'n'.*is tensor\(int4\); version \d+"):
         rlx.onnx.load(add).run({"x": np.array([1, 2]).astype(ml_dtypes.int4)}, device="cpu")
     odd = cast(F32, np.dtype(ml_dtypes.float8_e8m0fnu), round_mode="sideways")
     with pytest.raises(ModelFormatError, match="round_mode is 'sideways'"):

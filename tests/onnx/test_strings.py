@@ -135,7 +135,7 @@ def test_strings_where_they_make_no_sense() -> None:
     with pytest.raises(UnsupportedOp, match=r"'n'.*is not supported on strings"):
         rlx.onnx.load(proto).run({"x": texts("a", "b")}, device="cpu")
     add = model([node("Add", "x x", "y", name="n")], {"x": ([1], TEXT)}, {})
-    with pytest.raises(ModelFormatError, match=r"'n'.*is tensor\(string\), which it cannot be"):
+    with pytest.raises(ModelFormatError, match=r"'n'.*is tensor\(string\); version \d+"):
         rlx.onnx.load(add).run({"x": texts("a")}, device="cpu")
 
 

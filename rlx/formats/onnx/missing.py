@@ -29,7 +29,8 @@ def missing_operators(model: Any) -> list[str]:
             key = (domain, node.op_type, version)
             if key in found or (schema is not None and _runs(schema, domain, node.op_type)):
                 continue
-            found[key] = f"{domain or 'ai.onnx'} {shown(node.op_type)} version {version} at {node_name(node)}"
+            said = "of a domain that is not imported" if version is None else f"version {version}"
+            found[key] = f"{domain or 'ai.onnx'} {shown(node.op_type)} {said} at {node_name(node)}"
     return list(found.values())
 
 

@@ -68,7 +68,11 @@ def _bind_types(schema: Any, inputs: Sequence[Held | None], where: str) -> dict[
             continue
         param, kind = formal.type_str, value.kind
         if kind not in allowed.get(param, {param}):
-            raise ModelFormatError(f"{where}: input {i} ({formal.name}) is {kind}, which it cannot be")
+            allows = ", ".join(sorted(allowed.get(param, {param})))
+            raise ModelFormatError(
+                f"{where}: input {i} ({formal.name}) is {kind}; version {schema.since_version} of the operator takes "
+                f"{allows}"
+            )
         if param in allowed and formal.is_homogeneous and bound.setdefault(param, kind) != kind:
             raise ModelFormatError(f"{where}: input {i} ({formal.name}) is {kind}; expected {bound[param]}")
     return bound

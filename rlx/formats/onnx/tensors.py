@@ -123,7 +123,7 @@ def _external(proto: Any, what: str, folder: Path | None, nbytes: int) -> Array:
         status = os.fstat(file.fileno())
         if status.st_nlink > 1:
             raise ModelFormatError(
-                f"{what}: {path.name} is a hard link, which may lead outside the model's folder"
+                f"{what}: {path.name} is a hard link, which may lead outside the model's folder; copy the file there"
             )
         if numbers["offset"] + nbytes > status.st_size:
             raise ModelFormatError(
@@ -139,7 +139,7 @@ def _external(proto: Any, what: str, folder: Path | None, nbytes: int) -> Array:
 
 def _inside(folder: Path, location: str, what: str) -> Path:
     """The path of external data: relative, in the folder or below it, no link on the way."""
-    parts = location.split("/")
+    parts = location.removeprefix("./").split("/")
     if not location or "\\" in location or "\0" in location or any(p in ("", ".", "..") for p in parts):
         raise ModelFormatError(
             f"{what}: the external data {shown(location)} is not a path inside the model's folder"
@@ -155,7 +155,8 @@ def _inside(folder: Path, location: str, what: str) -> Path:
             ) from error
         if link:
             raise ModelFormatError(
-                f"{what}: the external data {shown(location)} is a link, which may lead outside"
+                f"{what}: the external data {shown(location)} is a link, which may lead outside the model's folder; "
+                "copy the file there"
             )
     if not os.path.lexists(path):
         raise ModelFormatError(
