@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict, Unpack
 
+import numpy as np
+
+from rlx.driver.device import UNLIMITED
 from rlx.driver.memory import ALIGNMENT, CONST, MemoryPlan, Slot, align
 from rlx.driver.planner_bodies import DraftedBodies, draft_bodies, place_bodies
 from rlx.driver.planner_pack import Block, Packing, max_live, pack, pack_apart
 from rlx.driver.planner_storage import Layout, Storage, lay_out, tensor_lifetimes
 from rlx.dtypes import u8
-from rlx.errors import GraphError, OutOfDeviceMemory
+from rlx.errors import GraphError, OutOfDeviceMemory, ShapeError
 from rlx.ir import Graph, Tensor, bodies
+from rlx.ir.types import MAX_DIM
 
 PLANNERS = ("reuse", "bump")
-_UNLIMITED = 1 << 62
+_MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32  # NumPy's
 
 
 class PlanOptions(TypedDict, total=False):
@@ -34,7 +39,7 @@ def plan(
     planner: str = "reuse",
     param_slots: Mapping[str, Slot] | None = None,
     state_slots: Mapping[str, Slot] | None = None,
-    max_alloc_bytes: int = _UNLIMITED,
+    max_alloc_bytes: int = UNLIMITED,
     inplace: bool = True,
     guard: int = 0,
     settle: bool = False,
@@ -53,10 +58,13 @@ def plan(
     After: tensors alive together overlap only where one is a view of the other. An output that is a leaf (or a view
     of one) has the leaf's slot. Zero-size tensors have slots of 0 bytes.
     Raises: ArenaError for a missing or too small slot, OutOfDeviceMemory for a tensor beyond `max_alloc_bytes`,
+    ShapeError for one that no array can hold though it has no elements, or that has more axes than NumPy's arrays,
     GraphError for an unknown planner or a result that is itself a state the run replaces.
     """
     if planner not in PLANNERS:
         raise GraphError(f"plan: planner {planner!r} is not one of {', '.join(PLANNERS)}")
+    for t in graph.tensors():
+        _want_array(t)
     reuse = planner == "reuse"
     lifetimes = tensor_lifetimes(graph)
     layout = lay_out(
@@ -152,11 +160,25 @@ def _slots(
     return made
 
 
+def _want_array(t: Tensor) -> None:
+    """Raises: ShapeError where views of the tensor's memory could not have its shape."""
+    type_ = t.type
+    if type_.rank > _MAX_RANK:
+        raise ShapeError(f"{_named(t)} has {type_.rank} axes; programs run with {_MAX_RANK} at most: reshape it")
+    if not type_.numel and math.prod(n for n in type_.shape if n) * type_.dtype.itemsize > MAX_DIM:
+        raise ShapeError(
+            f"{_named(t)} is {type_}, whose dimensions no array can have even without elements; make the others smaller"
+        )
+
+
+def _named(t: Tensor) -> str:
+    return f"tensor %{t.id} ({t.node.op.name}{', ' + t.node.label if t.node.label else ''})"
+
+
 def _too_large(t: Tensor, limit: int, tensors: Iterable[Tensor]) -> OutOfDeviceMemory:
     listed = sorted(tensors, key=lambda x: -x.type.nbytes)[:5]
     largest = ", ".join(f"%{x.id} {x.type} ({x.type.nbytes} bytes)" for x in listed)
     return OutOfDeviceMemory(
-        f"tensor %{t.id} ({t.node.op.name}{', ' + t.node.label if t.node.label else ''}) is {t.type}, {t.type.nbytes} "
-        f"bytes; the device allocates at most {limit} bytes at once. The largest tensors are {largest}. "
-        "Use smaller shapes or a half-precision dtype"
+        f"{_named(t)} is {t.type}, {t.type.nbytes} bytes; the device allocates at most {limit} bytes at once. "
+        f"The largest tensors are {largest}. Use smaller shapes or a half-precision dtype"
     )

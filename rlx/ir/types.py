@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from rlx.dtypes import DType
 from rlx.errors import ShapeError
 
+MAX_DIM = (1 << 63) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
@@ -45,6 +47,8 @@ def as_shape(shape: Sequence[int] | int, what: str = "shape") -> tuple[int, ...]
             raise ShapeError(
                 f"{what}: dimension {d} of {dims} is negative; shapes are static and non-negative"
             )
+        if d > MAX_DIM:
+            raise ShapeError(f"{what}: dimension {d} of {dims} is beyond {MAX_DIM}, the most that an axis can have")
     return tuple(int(d) for d in dims)
 
 

@@ -83,6 +83,8 @@ def _norm_infer(op: str, low: int) -> Infer:
 
 
 def _layer_norm(x: Array, gamma: Array, beta: Array, *, eps: float) -> Any:
+    if x.size == 0:  # NumPy warns of the mean of nothing
+        return x
     # Two passes: the variance of the centred values keeps its digits where the mean is large.
     centred = x - np.mean(x, axis=-1, keepdims=True)
     variance = np.mean(centred * centred, axis=-1, keepdims=True)
@@ -91,6 +93,8 @@ def _layer_norm(x: Array, gamma: Array, beta: Array, *, eps: float) -> Any:
 
 
 def _rms_norm(x: Array, gamma: Array, *beta: Array, eps: float) -> Any:
+    if x.size == 0:
+        return x
     square = np.mean(x * x, axis=-1, keepdims=True)
     y = x / np.sqrt(square + x.dtype.type(eps)) * gamma.astype(x.dtype)
     return y + beta[0].astype(x.dtype) if beta else y

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rlx.dtypes import DType
 from rlx.ir import Attrs, Expr, Graph, Node, Op, Tensor, bodies, get_op, rebuild
@@ -14,6 +15,7 @@ from rlx.ir.body import inline_body
 from rlx.passes.identities import RULES
 from rlx.passes.rewriting import remove_dead
 
+Array = npt.NDArray[Any]
 FOLD_BYTES = 1 << 20  # a folded constant may be this large, or as large as what it is made of
 _ROUNDS = 8
 _KEEP = frozenset({"expand"})  # a broadcast is cheaper to read as one than from memory
@@ -89,12 +91,17 @@ def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
     made = sum(t.type.nbytes for t in node.outputs)
     if made > FOLD_BYTES and made > sum(t.type.nbytes for t in inputs):
         return None
+    if not made:  # references may count along dimensions that no memory holds
+        return [_frozen(np.empty(t.shape, t.dtype.np)) for t in node.outputs]
     with np.errstate(all="ignore"):
         results = node.op.reference(*(t.node.attrs["value"] for t in inputs), **node.attrs)
     arrays = list(results) if isinstance(results, tuple) else [results]
-    frozen = []
-    for array, t in zip(arrays, node.outputs, strict=True):
-        value = np.array(array, dtype=t.dtype.np, order="C").reshape(t.shape)
-        value.flags.writeable = False
-        frozen.append(value)
-    return frozen
+    return [
+        _frozen(np.array(array, dtype=t.dtype.np, order="C").reshape(t.shape))
+        for array, t in zip(arrays, node.outputs, strict=True)
+    ]
+
+
+def _frozen(value: Array) -> Array:
+    value.flags.writeable = False
+    return value

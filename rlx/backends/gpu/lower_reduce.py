@@ -93,10 +93,10 @@ def _reduce(
     if groups >= _MANY:
         chunk = max(chunk, min(n, _LONG))
     splits = max(1, -(-n // chunk))
-    chunk = -(-n // splits)  # parts of even length
+    chunk = max(1, -(-n // splits))  # parts of even length
     if at_once == 1:
         chunk = -(-chunk // 8) * 8
-        splits = -(-n // chunk)
+        splits = max(1, -(-n // chunk))
     lanes = (across, along, at_once)
     if splits > 1:
         part = _partial(target)

@@ -1,0 +1,111 @@
+"""Every op with sizes at their ends: none, more than memory holds, more than 64 bits count; ranks that do not fit.
+
+Each graph is refused in words of rlx's own, or found too large when compiled, or it runs and is right.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.conformance.case import Case, InputSpec, all_cases
+from rlx.errors import DTypeError, OutOfDeviceMemory, ShapeError
+from rlx.ir import REGISTRY, verify
+from tests.devices import session_here
+
+SIZES = (0, 1 << 40, (1 << 32) + 1, 1 << 63)
+SMALL = 1 << 16  # bytes of a graph that is run
+
+Specs = tuple[InputSpec, ...]
+
+
+def small_cases(op: str, count: int) -> list[Case]:
+    """Some cases of an op that are quickly run, always the same."""
+    found = [c for c in all_cases() if c.op == op and sum(t.type.nbytes for t in c.graph().tensors()) < SMALL]
+    return random.Random(op).sample(found, min(count, len(found)))
+
+
+def odd(case: Case) -> Iterator[Specs]:
+    """The inputs with one size everywhere another, one dimension another, and axes too many or too few."""
+    specs = case.inputs
+    for old in sorted({d for s in specs for d in s.shape}):
+        for new in SIZES:
+            yield tuple(replace(s, shape=tuple(new if d == old else d for d in s.shape)) for s in specs)
+    for i, spec in enumerate(specs):
+        shapes: list[tuple[int, ...]] = [(), (2, *spec.shape), spec.shape[1:]]
+        shapes += [
+            (*spec.shape[:k], n, *spec.shape[k + 1 :]) for k in range(len(spec.shape)) for n in SIZES[:2]
+        ]
+        for shape in shapes:
+            yield (*specs[:i], replace(spec, shape=shape), *specs[i + 1 :])
+
+
+def outcome(session: rlx.Session, case: Case) -> str:
+    try:
+        g = case.graph()
+        verify(g)
+        exe = session.compile(g)
+    except (ShapeError, DTypeError):
+        return "refused"
+    except OutOfDeviceMemory as error:
+        return "too large" if "argest tensors" in str(error) else f"too large, unsaid what: {error}"
+    with exe:
+        if sum(t.type.nbytes for t in g.tensors()) > 8 * SMALL:
+            return "compiled"
+        with np.errstate(all="ignore"):
+            outputs = exe.run(case.feeds())
+            if not any(t.size for t in g.outputs.values()):  # references would count along the other dimensions
+                assert {n: a.shape for n, a in outputs.items()} == {n: t.shape for n, t in g.outputs.items()}
+                return "ran"
+            verdict = case.check(outputs, session.device.info.preserves_subnormals)
+    assert verdict.ok, f"{case.id} {[s.shape for s in case.inputs]}: {verdict.message}"
+    return "ran"
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan", "cuda"])
+@pytest.mark.parametrize("op", sorted(n for n, op in REGISTRY.items() if not op.leaf))
+def test_sizes_at_their_ends(op: str, device: str) -> None:
+    session = session_here(device)
+    cases = small_cases(op, 2 if device == "cpu" else 1)
+    found = {outcome(session, replace(case, inputs=specs)) for case in cases for specs in odd(case)}
+    assert found <= {"refused", "too large", "compiled", "ran"}
+
+
+@pytest.mark.parametrize("op", ["sort", "max", "layer_norm", "pad", "cumsum"])
+def test_constants_without_elements_fold(op: str) -> None:
+    g = rlx.Graph("nothing")
+    x, row = g.constant(np.empty((1 << 40, 0), np.float32)), g.constant(np.empty(0, np.float32))
+    g.output("y", {
+        "sort": lambda: rlx.sort(x, axis=0), "max": lambda: rlx.max(g.constant(np.empty((0, 0), np.float32)), axis=1),
+        "layer_norm": lambda: rlx.layer_norm(x, row, row),
+        "pad": lambda: rlx.pad(x, ((1, 1), (0, 0)), mode="reflect"), "cumsum": lambda: rlx.cumsum(x, axis=0),
+    }[op]())  # fmt: skip
+    with rlx.Session("cpu").compile(g) as exe:
+        assert {n.op.name for n in exe.program.nodes} == {"constant"}
+        assert exe.run()["y"].shape == g.outputs["y"].shape
+
+
+@pytest.mark.parametrize(
+    "shape, text",
+    [
+        ((1,) * 65, "has 65 axes"),
+        ((1 << 40, 1 << 40, 0), "no array can have even without elements"),
+        ((1 << 63, 0), r"beyond 9223372036854775807"),
+        ((-1, 2), "is negative"),
+        ((2, 1.0), "not an integer"),
+        ((2, True), "not an integer"),
+    ],
+)
+def test_shapes_that_no_array_has(shape: tuple[int, ...], text: str) -> None:
+    def compiled() -> None:
+        g = rlx.Graph("odd")
+        g.output("y", rlx.exp(g.input("x", shape)))
+        rlx.Session("cpu").compile(g)
+
+    with pytest.raises(ShapeError, match=text):
+        compiled()
