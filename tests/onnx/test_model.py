@@ -146,12 +146,13 @@ def test_inputs_are_held_against_the_declaration() -> None:
 
 
 def test_a_length_of_minus_one_is_open() -> None:
-    """As Paddle's exporter writes it."""
-    loaded = rlx.onnx.load(model([node("Relu", "x", "y")], {"x": [-1, 2]}, {"y": [-1, 2]}))
-    assert loaded.inputs[0].shape == loaded.outputs[0].shape == (None, 2)
-    assert [loaded.run({"x": f32(n, 2)}, device="cpu")["y"].shape for n in (1, 5)] == [(1, 2), (5, 2)]
-    with pytest.raises(ShapeError, match=r"'x': has shape \(3, 4\)"):
-        loaded.run({"x": f32(3, 4)}, device="cpu")
+    """As Paddle's exporters write it; and so is a question mark."""
+    for unknown in (-1, "?"):
+        loaded = rlx.onnx.load(model([node("Relu", "x", "y")], {"x": [unknown, unknown, 2]}, {"y": [unknown] * 3}))
+        assert loaded.inputs[0].shape == (None, None, 2) and loaded.outputs[0].shape == (None,) * 3
+        assert [loaded.run({"x": f32(n, 3, 2)}, device="cpu")["y"].shape for n in (1, 5)] == [(1, 3, 2), (5, 3, 2)]
+    with pytest.raises(ShapeError, match=r"'x': has shape \(3, 4, 4\)"):
+        loaded.run({"x": f32(3, 4, 4)}, device="cpu")
 
 
 def test_outputs_of_other_shapes_than_declared_are_taken_where_asked() -> None:
@@ -162,6 +163,16 @@ def test_outputs_of_other_shapes_than_declared_are_taken_where_asked() -> None:
     assert made["y"].shape == (3, 2)
     (made,) = rlx.onnx.InferenceSession(proto, device="cpu").run(None, {"x": f32(3, 2)})
     assert made.shape == (3, 2)
+
+
+def test_dimensions_of_one_name_have_one_length_unless_asked() -> None:
+    proto = model([node("MatMul", "a b", "y")], {"a": ["n", "n"], "b": ["n", "n"]}, {"y": ["n", "n"]})
+    feeds = {"a": f32(3, 2), "b": f32(2, 4)}
+    with pytest.raises(ShapeError, match="dimension 'n' is 2 in shape \\(3, 2\\), but 3 elsewhere"):
+        rlx.onnx.load(proto).run(feeds, device="cpu")
+    for run in (rlx.onnx.load(proto, strict=False).run, lambda f, **_: rlx.onnx.InferenceSession(proto).run(None, f)):
+        made = run(feeds, device="cpu")
+        assert (made if isinstance(made, list) else list(made.values()))[0].shape == (3, 4)
 
 
 def test_what_is_no_model() -> None:

@@ -34,7 +34,7 @@ def load(
 
     `dims` binds symbolic dimensions to lengths by name, `threads` limits the CPU's. `progress(stage, done, total)`
     hears how far reading and every later compilation is; a total of 0 is one that nobody knows. With `strict=False`
-    outputs may come out in other shapes than the file declares.
+    outputs may come out in other shapes than the file declares, and dimensions of one name have several lengths.
 
     Raises: ModelFormatError naming the node for a file that is damaged or contradicts itself; UnsupportedOp naming
     every operator that rlx lacks, with domain, version and node; GraphError naming the dimensions there are.

@@ -68,13 +68,13 @@ def fits(shape: Sequence[int], declared: Sequence[Dim]) -> bool:
     )
 
 
-def fit(info: TensorInfo, value: Any, symbols: dict[str, int]) -> Any:
+def fit(info: TensorInfo, value: Any, symbols: dict[str, int] | None) -> Any:
     """The value as arrays, in lists where the model takes sequences, None for an optional that is empty; `symbols` are
-    the lengths of named dimensions so far. Raises: DTypeError, ShapeError."""
+    the lengths of named dimensions so far, None where these may differ. Raises: DTypeError, ShapeError."""
     return _fit(info, f"input {info.name!r}", info.around, value, symbols)
 
 
-def _fit(info: TensorInfo, what: str, around: tuple[Around, ...], value: Any, symbols: dict[str, int]) -> Any:
+def _fit(info: TensorInfo, what: str, around: tuple[Around, ...], value: Any, symbols: dict[str, int] | None) -> Any:
     if not around:
         if value is None:
             raise DTypeError(f"{what}: is None; expected an array")
@@ -88,10 +88,11 @@ def _fit(info: TensorInfo, what: str, around: tuple[Around, ...], value: Any, sy
     if len(value) > MAX_ITEMS:
         raise ShapeError(f"{what}: has {len(value)} items; at most {MAX_ITEMS} are supported")
     # Named dimensions may differ between the items of a sequence.
-    return [_fit(info, f"{what}[{k}]", around[1:], v, dict(symbols)) for k, v in enumerate(value)]
+    apart = [None if symbols is None else dict(symbols) for _ in value]  # items may be of different lengths
+    return [_fit(info, f"{what}[{k}]", around[1:], v, apart[k]) for k, v in enumerate(value)]
 
 
-def _tensor(info: TensorInfo, what: str, value: Any, symbols: dict[str, int]) -> Array:
+def _tensor(info: TensorInfo, what: str, value: Any, symbols: dict[str, int] | None) -> Array:
     if isinstance(value, np.ndarray | np.generic) or info.dtype is None:
         array = as_array(value)
     else:
@@ -114,8 +115,8 @@ def _tensor(info: TensorInfo, what: str, value: Any, symbols: dict[str, int]) ->
     if not fits(array.shape, info.shape):
         raise ShapeError(f"{what}: has shape {array.shape}, expected {list(info.shape)}")
     for n, d in zip(array.shape, info.shape, strict=True):
-        if isinstance(d, str) and symbols.setdefault(d, n) != n:
+        if symbols is not None and isinstance(d, str) and symbols.setdefault(d, n) != n:
             raise ShapeError(
-                f"{what}: dimension {d!r} is {n} in shape {array.shape}, but {symbols[d]} in another input"
+                f"{what}: dimension {d!r} is {n} in shape {array.shape}, but {symbols[d]} elsewhere"
             )
     return array

@@ -180,7 +180,7 @@ class Model(Closing):
             raise GraphError(
                 f"the inputs {missing} are missing; the model takes {[i.name for i in self.inputs]}"
             )
-        symbols: dict[str, int] = {}
+        symbols: dict[str, int] | None = {} if self._strict else None
         found = {}
         for name, value in given.items():
             info = self._info(name)

@@ -96,8 +96,8 @@ def check_strings(call: Call, domain: str) -> None:
         raise call.unsupported("is not supported on strings")
 
 
-# Not in ONNX, but what Paddle's exporter and others write for a length that is open, and ONNX Runtime takes for one.
-UNKNOWN = -1
+# Not in ONNX, but what Paddle's exporters write for a length that is open, and ONNX Runtime takes for one.
+UNKNOWN = (-1, "", "?")
 
 
 def declared_type(proto: Any, what: str) -> tuple[np.dtype[Any] | None, list[int | str | None] | None]:
@@ -118,11 +118,11 @@ def declared_type(proto: Any, what: str) -> tuple[np.dtype[Any] | None, list[int
     dims: list[int | str | None] = []
     for d in tensor.shape.dim:
         kind = d.WhichOneof("value")
-        if kind == "dim_value" and d.dim_value < UNKNOWN:
+        if kind == "dim_value" and d.dim_value < -1:
             raise ModelFormatError(f"{what}: is declared with dimension {d.dim_value}")
         want_text(what, d.dim_param)
         length = int(d.dim_value) if kind == "dim_value" else d.dim_param
-        dims.append(None if length in (UNKNOWN, "") else length)
+        dims.append(None if length in UNKNOWN else length)
     return dtype, dims
 
 
