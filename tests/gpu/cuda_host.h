@@ -59,6 +59,15 @@ static float rlx_shuffle(float v, uint lane) {
     return got;
 }
 #define __shfl_xor_sync(mask, v, lane) rlx_shuffle(v, lane)
+static uint rlx_ballot(bool yes) {
+    rlx_shuffled[threadIdx.x] = yes ? 1.0f : 0.0f;
+    rlx_meet(-2);
+    uint word = 0;
+    for (uint i = 0; i < 32; i++) word |= (rlx_shuffled[threadIdx.x / 32u * 32u + i] != 0.0f ? 1u : 0u) << i;
+    rlx_meet(-3);
+    return word;
+}
+#define __ballot_sync(mask, yes) rlx_ballot(yes)
 #include "mma_host.h"
 
 // Runs a warp up to its next barrier, shuffles among its own threads on the way. Returns the barrier's line, 0 when the

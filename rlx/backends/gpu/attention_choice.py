@@ -104,13 +104,15 @@ def shape_for(
 ) -> Shape | None:
     """The matrix kernel's shape: the largest that registers and shared memory hold; None where none fits. Two matrices
     a warp read keys and values half as often, and want enough queries to fill the device. `warpgroup`: whether the
-    device has instructions of that kind, which read whole panels of 64 columns."""
+    device has instructions of that kind, which read whole panels of 64 columns; with one panel, five groups of single
+    matrices do as well as three of two, and better where groups differ in length."""
     wish = forced()
     opaque = opaque or bool(wish.opaque)
     wanted = d in _PANELS if wish.warpgroup is None else wish.warpgroup and d <= _PANELS[-1]
     panels = warpgroup and wanted and not opaque and terms == 1
     few = sq <= 64 or count * math.ceil(sq / 128) < UNITS
-    deeps = (1,) if opaque or d > 128 or few or terms > 1 else (2, 1)
+    narrow = (terms > 1 and d > 32) or (panels and d <= 64)
+    deeps = (1,) if opaque or d > 128 or few or narrow else (2, 1)
     # Rows of scores in shared memory: fewer, and two groups fit.
     keys = (32,) if d > 128 or opaque else (64, 32)
     if panels:

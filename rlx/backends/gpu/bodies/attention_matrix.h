@@ -126,22 +126,21 @@ RLX_JOIN(RLX_EIGHT_OF_, KIND)(eight_of)
         const bool there = (present) && (c) * 8u < d;                                    \
         if (ALIGNED && COPIES) {                                                         \
             COPY_OR_ZERO(to, P, (from) / 8u, there)                                      \
-        } else if (there) {                                                              \
-            const Terms terms = eight_of(P, from, (c) * 8u, d);                          \
-            units[to] = terms.one;                                                       \
-            if (TERMS == 2u) units[(to) + (second)] = terms.two;                         \
         } else {                                                                         \
-            units[to] = UVEC4(0u, 0u, 0u, 0u);                                           \
-            if (TERMS == 2u) units[(to) + (second)] = UVEC4(0u, 0u, 0u, 0u);             \
+            /* No branch around a load: those of a tile are on their way together. */    \
+            const Terms terms = eight_of(P, there ? (from) : 0u, there ? (c) * 8u : 0u, d); \
+            units[to] = there ? terms.one : UVEC4(0u, 0u, 0u, 0u);                       \
+            if (TERMS == 2u) units[(to) + (second)] = there ? terms.two : UVEC4(0u, 0u, 0u, 0u); \
         }                                                                                \
     }
 
-// Which tile a group makes, and what its queries see. With `causal` the long rows come first.
+// Which tile a group makes, and what its queries see. With `causal` the long rows of all heads come first.
 #define PLACE_TILE                                                                       \
     const uint tiles = (sq + TILE_ROWS - 1u) / TILE_ROWS;                                         \
-    const uint bh = GROUP / tiles, nth = GROUP % tiles;                                  \
+    const uint bh = CAUSAL ? GROUP % count : GROUP / tiles;                              \
+    const uint nth = CAUSAL ? GROUP / count : GROUP % tiles;                             \
     const uint q0 = (CAUSAL ? tiles - 1u - nth : nth) * TILE_ROWS;                       \
-    if (bh >= count) return;                                                             \
+    if (bh >= count || nth >= tiles) return;                                             \
     const uint batch = bh / heads, head = bh % heads;                                    \
     const uint kv = head / (heads / kv_heads), y_row = ROW_STEP(Y_BY_TOKEN, heads, d);   \
     PTR(T) pq = HEAD(T, q, Q_BY_TOKEN, batch, head, heads, sq, q_row, d);                \
@@ -155,7 +154,7 @@ RLX_JOIN(RLX_EIGHT_OF_, KIND)(eight_of)
     const int end = after_seen(last + 1, shift, reach, len);                             \
     const float inverse_cap = CAPPED ? p_recip_f(cap) : 0.0f;
 
-// Whether every query of the tile sees each of the keys k0 … k0 + KEYS - 1, but for the mask.
-#define ALL_SEEN(k0)                                                                     \
-    (int((k0) + KEYS) <= len && (!CAUSAL || int((k0) + KEYS) - 1 <= int(q0) + shift) &&  \
-     (!WINDOWED || (int(k0) >= last + shift - reach && (CAUSAL || int((k0) + KEYS) - 1 <= int(q0) + shift + reach))))
+// Whether each of the queries i0 … i1 sees each of the keys k0 … k0 + KEYS - 1, but for the mask.
+#define ALL_SEEN(k0, i0, i1)                                                             \
+    (int((k0) + KEYS) <= len && (!CAUSAL || int((k0) + KEYS) - 1 <= (i0) + shift) &&     \
+     (!WINDOWED || (int(k0) >= (i1) + shift - reach && (CAUSAL || int((k0) + KEYS) - 1 <= (i0) + shift + reach))))

@@ -56,8 +56,10 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                 }
             }
         }
+        const bool some = bent || MASK != 0u || !ALL_SEEN(k0, int(q0), last);
+        const Kept kept = kept_keys(sight, k0);
         UNROLL for (uint i = 0u; i < DEEP; i++) {
-            if (bent || MASK != 0u || !ALL_SEEN(k0)) mask_scores(s[i], sight, row0 + i * 16u, k0);
+            if (some) mask_scores(s[i], sight, kept, row0 + i * 16u, k0);
             weigh(s[i], out_[i], top[i], total[i], factor);
         }
         UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {

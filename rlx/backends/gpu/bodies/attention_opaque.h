@@ -92,7 +92,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
         }
         BARRIER;  // scores are there, and nobody reads the keys any more
         PLACE_HELD
-        const bool some = MASK != 0u || !ALL_SEEN(k0);
+        const bool some = MASK != 0u || !ALL_SEEN(k0, int(q0), last);
         UNROLL for (uint i = 0u; i < DEEP; i++) {
             const uint mine = work + (i * 16u + LANE % 16u) * PITCH, row = row0 + i * 16u;
             vec4 x[KEYS / 8u];

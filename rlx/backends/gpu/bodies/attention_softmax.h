@@ -23,8 +23,22 @@ struct Sight {
     float scale, cap, inverse_cap;
     bool bent;
 };
+// Which of KEYS keys a mask of true and false keeps that is the same for every query: a bit for each.
+struct Kept {
+    uint word[KEYS / 32u];
+};
+RLX_FN Kept kept_keys(const Sight& sight, const uint k0) {
+    Kept kept;
+    UNROLL for (uint w = 0u; w < KEYS / 32u; w++) {
+        const uint j = k0 + w * 32u + LANE;
+        kept.word[w] = 0u;
+        if (MASK == 1u && sight.mq == 0u)
+            kept.word[w] = BALLOT(int(j) < sight.len && KEEPS(M, LOAD(M, sight.mask, j * sight.mk)));
+    }
+    return kept;
+}
 // Of rows `row` and row + 8 and the keys from k0 on; bent ones become powers of two here.
-RLX_FN void mask_scores(float* s, const Sight& sight, const uint row, const uint k0) {
+RLX_FN void mask_scores(float* s, const Sight& sight, const Kept& kept, const uint row, const uint k0) {
     const float cap = sight.cap, inverse_cap = sight.inverse_cap;
     UNROLL for (uint half = 0u; half < 2u; half++) {
         const uint i = row + half * 8u;
@@ -36,39 +50,44 @@ RLX_FN void mask_scores(float* s, const Sight& sight, const uint row, const uint
                 x = x * sight.scale;
                 if (CAPPED) x = BEND(x);
             }
-            const int ahead = int(n / 2u * 8u + n % 2u);
-            if (MASK != 0u)
+            const uint ahead = n / 2u * 8u + n % 2u;
+            bool seen = int(ahead) < end && !(WINDOWED && int(ahead) < begin);
+            if (MASK == 1u && sight.mq == 0u)
+                seen = seen && (kept.word[ahead / 32u] >> LANE % 4u * 2u >> ahead % 32u & 1u) != 0u;
+            else if (MASK != 0u)
                 x = masked(sight.mask, x, i, k0 + COLUMN(n), sight.sq, sight.len, sight.reach, sight.mq, sight.mk);
-            else if (ahead >= end || (WINDOWED && ahead < begin))
-                x = -INFINITE;
+            x = seen ? x : -INFINITE;
             s[ELEMENT(n, half)] = sight.bent ? x * LOG2_E : x;
         }
     }
 }
 
 // Scores become exp2(s * factor - greatest * factor), of which `total` is the sum; `out` is scaled to a new greatest.
+// Both rows go step by step together, and no lane alone: what one waits for, the other has time to do.
 RLX_FN void weigh(float* s, float* out, float* top, float* total, const float factor) {
+    float best[2], base[2], less[2], sum[2];
+    UNROLL for (uint half = 0u; half < 2u; half++) best[half] = top[half];
+    UNROLL for (uint n = 0u; n < SCORES; n++) best[n / 2u % 2u] = GREATER(s[n], best[n / 2u % 2u]);
+    UNROLL for (uint half = 0u; half < 2u; half++) best[half] = GREATER(SHUFFLE(best[half], 1u), best[half]);
     UNROLL for (uint half = 0u; half < 2u; half++) {
-        const float before = top[half];
-        float best = before;
-        UNROLL for (uint n = 0u; n < SCORES / 2u; n++) best = GREATER(s[ELEMENT(n, half)], best);
-        best = GREATER(SHUFFLE(best, 1u), best);
-        best = GREATER(SHUFFLE(best, 2u), best);
-        if ((best - before) * factor <= SLACK) best = before;
-        const float base = base_of(best) * factor;
-        if (best != before) {
-            const float less = before == -INFINITE ? 0.0f : EXP2(before * factor - base);
-            top[half] = best;
-            total[half] *= less;
-            UNROLL for (uint n = 0u; n < OUTPUTS / 2u; n++) out[ELEMENT(n, half)] *= less;
-        }
-        float sum = 0.0f;
-        UNROLL for (uint n = 0u; n < SCORES / 2u; n++) {
-            s[ELEMENT(n, half)] = EXP2(FMA(s[ELEMENT(n, half)], factor, -base));
-            sum += s[ELEMENT(n, half)];
-        }
-        total[half] += sum;
+        best[half] = GREATER(SHUFFLE(best[half], 2u), best[half]);
+        if ((best[half] - top[half]) * factor <= SLACK) best[half] = top[half];
+        base[half] = base_of(best[half]) * factor;
     }
+    if (BALLOT(best[0] != top[0] || best[1] != top[1]) != 0u) {
+        UNROLL for (uint half = 0u; half < 2u; half++) {
+            less[half] = top[half] == -INFINITE ? 0.0f : EXP2(top[half] * factor - base[half]);
+            top[half] = best[half];
+            total[half] *= less[half];
+        }
+        UNROLL for (uint n = 0u; n < OUTPUTS; n++) out[n] *= less[n / 2u % 2u];
+    }
+    UNROLL for (uint half = 0u; half < 2u; half++) sum[half] = 0.0f;
+    UNROLL for (uint n = 0u; n < SCORES; n++) {
+        s[n] = EXP2(FMA(s[n], factor, -base[n / 2u % 2u]));
+        sum[n / 2u % 2u] += s[n];
+    }
+    UNROLL for (uint half = 0u; half < 2u; half++) total[half] += sum[half];
 }
 
 // Writes rows `row` and row + 8 of a head's results, where there are such.

@@ -70,11 +70,14 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
             FETCH_PANELS(pk, other, KEYS, k0 + KEYS, uint(len), k_row)
             FETCH_PANELS(pv, other + SIDE / 2u, KEYS, k0 + KEYS, uint(len), v_row)
         }
+        const Kept kept = kept_keys(sight, k0);
         UNROLL for (uint i = 0u; i < DEEP; i++) {
             WG_WAIT(DEEP - 1u)
             HOLD(s[i], SCORES)
             HOLD(out_[i], OUTPUTS)
-            if (bent || MASK != 0u || !ALL_SEEN(k0)) mask_scores(s[i], sight, row0 + i * 64u, k0);
+            const int i0 = int(q0 + i * 64u);
+            if (bent || MASK != 0u || !ALL_SEEN(k0, i0, i0 + 63))
+                mask_scores(s[i], sight, kept, row0 + i * 64u, k0);
             weigh(s[i], out_[i], top[i], total[i], factor);
             Matrix weights[KEYS / 16u];
             UNROLL for (uint n = 0u; n < KEYS / 4u; n++)

@@ -38,6 +38,7 @@ RLX_FN void rlx_copy_or_zero(uint4* to, const uint4* from, const uint nbytes) {
     rlx_copy_or_zero(&units[to], (const uint4*)(p) + (i), (there) ? 16u : 0u);
 #endif
 #define GREATER(x, y) fmaxf(x, y)  // one instruction; a NaN gives the other, and comes back through the sum
+#define BALLOT(yes) __ballot_sync(0xffffffffu, yes)
 #define SHUFFLE(v, lane) __shfl_xor_sync(0xffffffffu, v, lane)
 
 // Two neighbours of a row, from an even column on, where the row is aligned.
