@@ -10,8 +10,8 @@ import pytest
 
 from rlx.backends.gpu.steps import FileKernel, Launch
 from tests.gpu import cuda_host
-from tests.gpu.lowered import Array, close, lower, run
-from tests.gpu.test_kernels_norm import _HALVES, _norm, _softmax
+from tests.gpu.lowered import ROUNDED, Array, close, lower, run
+from tests.gpu.test_kernels_norm import _norm, _softmax
 
 _DTYPES = [np.float16, ml_dtypes.bfloat16]
 on_both = pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_rows_eight_at_a_time(shape: tuple[int, int], dtype: Any, backend: str) 
     beta = beta[: shape[1]].copy()
     assert _kernel("softmax", x, axis=1)[1][2] == 2
     assert _kernel("layer_norm", x, gamma, beta, eps=1e-3)[1][2] == 2
-    close(run("softmax", x, axis=1, backend=backend), _softmax(x, 1), **_HALVES[dtype])
+    close(run("softmax", x, axis=1, backend=backend), _softmax(x, 1), **ROUNDED[dtype])
     got = run("layer_norm", x, gamma, beta, eps=1e-3, backend=backend)
-    close(got, _norm("layer_norm", x, 1e-3, gamma, beta), **_HALVES[dtype])
+    close(got, _norm("layer_norm", x, 1e-3, gamma, beta), **ROUNDED[dtype])
     weights = gamma.astype(np.float32)
     got = run("rms_norm", x, weights, eps=1e-3, backend=backend)
-    close(got, _norm("rms_norm", x, 1e-3, weights), **_HALVES[dtype])
+    close(got, _norm("rms_norm", x, 1e-3, weights), **ROUNDED[dtype])
 
 
 @on_both
@@ -64,7 +64,7 @@ def test_softmax_of_far_apart_of_infinite_and_of_no_numbers(dtype: Any, backend:
     x[5] = np.linspace(-120, 0, 1024)
     x[6], x[7, 3] = ml_dtypes.finfo(dtype).min, 90
     got = run("softmax", x, axis=1, backend=backend)
-    close(got, _softmax(x, 1), **_HALVES[dtype])
+    close(got, _softmax(x, 1), **ROUNDED[dtype])
     assert (got[4, 1::2] == 0).all() and np.isnan(got[:2]).any(axis=1).all() and np.isnan(got[3]).all()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import operator
 from collections.abc import Callable
 from pathlib import Path
@@ -301,3 +302,8 @@ def test_type_checkers_know_every_operator_and_method() -> None:
     refused = {"bool", "iter", "contains", "setitem", "int", "float", "index"}
     array = {"array", "array_ufunc", "array_function"}
     assert set(ops.operators._METHODS) - {f"__{name}__" for name in refused | array} == known
+
+
+def test_what_rlx_ops_imports_it_exports() -> None:
+    functions = {n for n, value in vars(ops).items() if inspect.isfunction(value) and not n.startswith("_")}
+    assert functions == set(ops.__all__)
