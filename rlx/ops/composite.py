@@ -18,7 +18,10 @@ from rlx.ops.reduce import Axis, working_float
 
 
 def squeeze(x: Tensor, axis: Axis = None) -> Tensor:
-    """x without its axes of length 1, or without the given ones, which must have length 1."""
+    """x without its axes of length 1, or without the given ones.
+
+    Dtype: any. Gradient: d in x's shape. Raises: ShapeError for an axis of another length.
+    """
     x = tensor("squeeze", x)
     if axis is None:
         axes = tuple(i for i, n in enumerate(x.shape) if n == 1)
@@ -31,7 +34,10 @@ def squeeze(x: Tensor, axis: Axis = None) -> Tensor:
 
 
 def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
-    """x with axes of length 1 put in so that they stand at the given places of the result."""
+    """x with axes of length 1 put in so that they stand at the given places of the result.
+
+    Dtype: any. Gradient: d in x's shape. Raises: ShapeError for a place that the result does not have.
+    """
     x = tensor("expand_dims", x)
     count = 1 if isinstance(axis, int) else len(tuple(axis))
     axes = normalize_axes(axis, x.ndim + count, "expand_dims")
@@ -43,7 +49,10 @@ unsqueeze = expand_dims
 
 
 def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
-    """x with the axes from start to end, both included, joined into one."""
+    """x with the axes from start to end, both included, joined into one.
+
+    Shape: a scalar gives (1,). Dtype: any. Gradient: d in x's shape. Raises: ShapeError where start is behind end.
+    """
     x = tensor("flatten", x)
     if x.ndim == 0:
         return movement.reshape(x, (1,))
@@ -61,7 +70,7 @@ permute_dims = movement.transpose
 
 
 def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
-    """x with two axes exchanged."""
+    """x with two axes exchanged. Dtype: any. Gradient: d with them exchanged back."""
     x = tensor("swapaxes", x)
     a, b = (normalize_axis(i, x.ndim, "swapaxes") for i in (axis1, axis2))
     perm = list(range(x.ndim))
@@ -70,7 +79,7 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
 
 
 def moveaxis(x: Tensor, source: int, destination: int) -> Tensor:
-    """x with one axis moved to another place, the others in their order."""
+    """x with one axis moved to another place, the others in their order. Dtype: any. Gradient: d moved back."""
     x = tensor("moveaxis", x)
     a, b = (normalize_axis(i, x.ndim, "moveaxis") for i in (source, destination))
     perm = [i for i in range(x.ndim) if i != a]
@@ -79,7 +88,7 @@ def moveaxis(x: Tensor, source: int, destination: int) -> Tensor:
 
 
 def stack(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
-    """The tensors, of one shape, side by side along a new axis."""
+    """The tensors, of one shape, side by side along a new axis. Dtype: promoted. Gradient: each one's slice of d."""
     made = tensors("stack", *xs)
     for t in made:
         if t.shape != made[0].shape:
@@ -89,7 +98,10 @@ def stack(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
 
 
 def split(x: Tensor, parts: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
-    """x cut along an axis into `parts` equal pieces, or into pieces of the given lengths."""
+    """x cut along an axis into `parts` equal pieces, or into pieces of the given lengths.
+
+    Dtype: any. Gradient: the pieces' joined. Raises: ShapeError where the parts do not add up to the axis.
+    """
     x = tensor("split", x)
     axis = normalize_axis(axis, x.ndim, "split")
     n = x.shape[axis]
@@ -154,7 +166,7 @@ def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float 
 
 
 def std(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
-    """The standard deviation over the axes: the square root of `var`."""
+    """The standard deviation over the axes: the square root of `var`, of its dtype; its gradient is not finite at 0."""
     return unary.sqrt(var(x, axis, keepdims, correction))
 
 
@@ -175,12 +187,15 @@ def _as_i32(x: Tensor, axis: Axis, keepdims: bool, op: str) -> Tensor:
 def linear(
     x: TensorLike, weight: TensorLike, bias: TensorLike | None = None, activation: str | None = None
 ) -> Tensor:
-    """activation(x @ weightᵀ + bias). Shape: x (..., k), weight (n, k), bias (n,); gives (..., n)."""
+    """activation(x @ weightᵀ + bias). Shape: x (..., k), weight (n, k), bias (n,); gives (..., n). Else as matmul."""
     return linalg.matmul(x, weight, bias, transpose_b=True, activation=activation)
 
 
 def normalize(x: Tensor, axis: int = -1, eps: float = 1e-12) -> Tensor:
-    """x divided by its Euclidean length along an axis, or by eps where that is shorter."""
+    """x divided by its Euclidean length along an axis, or by eps where that is shorter.
+
+    Dtype: floats keep theirs; integers and bools become f32. Numerics: lengths in f32 for halves.
+    """
     x = floating(tensor("normalize", x))
     wide = cast_to(x, working_float(x))
     length = unary.sqrt(reduce.sum(wide * wide, axis, keepdims=True))
