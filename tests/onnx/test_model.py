@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import rlx
-from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError
+from rlx.errors import DeviceUnavailable, DTypeError, GraphError, ModelFormatError, ShapeError
 from rlx.formats.onnx.elements import ELEMENTS
 from tests.onnx.models import I64, info, model, node
 from tests.threads import at_once
@@ -308,7 +308,11 @@ def test_the_backend_of_onnx() -> None:
     assert rlx.onnx.Backend.supports_device("CPU") and not rlx.onnx.Backend.supports_device("TPU")
     (y,) = rlx.onnx.Backend.run_node(node("Add", "a b", "y"), [np.float32(2), np.float32(3)])
     assert y.shape == () and y == 5
+    with pytest.raises(DeviceUnavailable, match="'tpu'"):
+        rlx.onnx.Backend.prepare(mlp(), "TPU")
     prepared = rlx.onnx.Backend.prepare(mlp())
+    x = f32(1, 64)
+    assert np.array_equal(prepared.run([x])[0], prepared.run({"x": x})[0])
     with pytest.raises(GraphError, match="2 inputs came"):
         prepared.run([f32(1, 64), f32(1, 64)])
 

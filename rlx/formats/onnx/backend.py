@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
 from onnx.backend import base
 
-from rlx.driver.registry import devices
+from rlx.driver.registry import devices, open_device
 from rlx.errors import GraphError
 from rlx.formats.onnx.model import Model
 
@@ -21,12 +21,14 @@ class Prepared(base.BackendRep):  # type: ignore[misc,unused-ignore]
         self.device = device
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs in order, for inputs in order; NumPy scalars count as arrays."""
-        names = [i.name for i in self.model.inputs]
-        given = list(inputs) if isinstance(inputs, Sequence) else [inputs]
-        if len(given) > len(names):
-            raise GraphError(f"run: {len(given)} inputs came; the model takes {names}")
-        made = self.model.run(dict(zip(names, given, strict=False)), self.device)
+        """The outputs in order, for inputs in order, or by name in a dict; NumPy scalars count as arrays."""
+        if not isinstance(inputs, Mapping):
+            names = [i.name for i in self.model.inputs]
+            given = list(inputs) if isinstance(inputs, Sequence) else [inputs]
+            if len(given) > len(names):
+                raise GraphError(f"run: {len(given)} inputs came; the model takes {names}")
+            inputs = dict(zip(names, given, strict=False))
+        made = self.model.run(inputs, self.device)
         return tuple(made[o.name] for o in self.model.outputs)
 
 
@@ -35,7 +37,8 @@ class Backend(base.Backend):  # type: ignore[misc,unused-ignore]
 
     @classmethod
     def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> Prepared:
-        """Raises: as rlx.onnx.load."""
+        """Raises: as rlx.onnx.load; DeviceUnavailable."""
+        open_device(device.lower())
         return Prepared(Model(model), device.lower())
 
     @classmethod
