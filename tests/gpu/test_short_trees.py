@@ -187,6 +187,23 @@ def test_a_bf16_times_a_power_of_two_is_not_rounded_again() -> None:
 
 
 @pytest.mark.vulkan
+@pytest.mark.parametrize("packs", [False, True])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_what_doubles_overflows_as_its_dtype_does(dtype: np.dtype[Any], packs: bool) -> None:
+    storage = f16 if dtype == np.float16 else bf16
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    twice = expr.cast(expr.cast(expr.arg(0, storage), f32) * -2.0, storage)
+    tree = expr.cast(expr.cast(twice, f32) * 0.25, storage)
+    y = np.zeros(x.shape, dtype)
+    host().run(emit_spirv(kernel(tree, storage), frozenset(), packs), (3, 1, 1), [x, y, x.size])
+    with np.errstate(all="ignore"):
+        want = ((x * dtype.type(-2)).astype(np.float32) * np.float32(0.25)).astype(dtype)
+    nan = np.isnan(want.astype(np.float32))
+    np.testing.assert_array_equal(np.isnan(y.astype(np.float32)), nan)
+    np.testing.assert_array_equal(y.view(np.uint16)[~nan], want.view(np.uint16)[~nan])
+
+
+@pytest.mark.vulkan
 @pytest.mark.parametrize("factor", [1.0, 1.5, 1.01171875, 1.2345678, 0.0123456, 3.0e-5, 2.0**-120, 2.0**125])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_eight_at_a_time_are_rounded_to_nearest_even(dtype: np.dtype[Any], factor: float) -> None:

@@ -18,6 +18,9 @@ RLX_FN uint p_f16_bits(const float x) {
     return ((u >> 16) & 0x8000u) | r;
 }
 
+// An f16 times a power of two that makes it no smaller, as an f16: infinite from 2^16 on.
+RLX_FN float p_bound_f16(const float x) { return (x * 5.192296859e+33f) * 1.925929944e-34f; }
+
 RLX_FN float p_f16_value(const uint h) { return RLX_HALF_VALUE(h); }
 
 // A bf16 in the upper half of a word; the lower half holds what rounding leaves.

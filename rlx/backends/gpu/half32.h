@@ -33,7 +33,7 @@ RLX_FN float h_part(const float a, const float x) {
 #endif
 }
 
-// 1 / x for x from 1 to 2^100.
+// 1 / x for x >= 1, or 0 from 2^100 on.
 RLX_FN float h_recip(const float x) {
 #ifdef RLX_GLSL
     return h_part(1.0f, x);
@@ -85,9 +85,8 @@ RLX_FN float h_tanh(const float x) {
     float p = -4.145898297e-02f;  // (tanh(x) / x - 1) / x^2 of x^2 up to 0.6
     p = RLX_MAD(p, z, 1.308999807e-01f);
     p = RLX_MAD(p, z, -3.331947625e-01f);
-    const float near = a + (a * z) * p;
-    const float e = RLX_FLUSHED_EXP2((a > 10.0f ? 10.0f : a) * 2.885390043e+00f);
-    const float far = 1.0f - 2.0f * h_recip(e + 1.0f);
+    const float near = RLX_MAD(a * z, p, a);
+    const float far = RLX_MAD(-2.0f, h_recip(RLX_FLUSHED_EXP2(a * 2.885390043e+00f) + 1.0f), 1.0f);
     return m_with_sign(a < 0.6f ? near : far, x);
 }
 #endif

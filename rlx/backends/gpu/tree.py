@@ -195,14 +195,15 @@ def _other_factor(e: Expr, factor: float) -> Expr | None:
     return None
 
 
-def _doubles(e: Expr) -> bool:
-    """Whether e is an f32 that is a bf16 times a power of two, at least 1: a bf16 too, that no rounding changes."""
+def _doubles(e: Expr, dtype: DType) -> bool:
+    """Whether e is an f32 that is a number of this 16-bit dtype times a power of two, at least 1: one too, if it is
+    not too large, which a bf16 is no sooner than an f32."""
     if e.prim != "mul" or e.dtype.name != "f32":
         return False
     lits = [a.args[0] if a.prim == "cast" else a for a in e.args]
     factors = [a.value for a in lits if a.prim == "lit" and isinstance(a.value, float) and math.isfinite(a.value)]
-    brains = [a for a in e.args if a.prim == "cast" and a.args[0].dtype.name == "bf16"]
-    return bool(brains and factors) and abs(factors[0]) >= 1 and math.frexp(factors[0])[0] in (0.5, -0.5)
+    halves = [a for a in e.args if a.prim == "cast" and a.args[0].dtype == dtype and a.args[0].prim != "lit"]
+    return bool(halves and factors) and abs(factors[0]) >= 1 and math.frexp(factors[0])[0] in (0.5, -0.5)
 
 
 def program(kernel: TreeKernel) -> Program:
@@ -277,8 +278,8 @@ class _Builder:
         if e.prim == "lit":
             assert e.value is not None
             return self.add(Const(cls, e.value))
-        if e.prim == "cast" and e.dtype.name == "bf16" and _doubles(e.args[0]):
-            return args[0]
+        if e.prim == "cast" and e.dtype.is_half and _doubles(e.args[0], e.dtype):
+            return args[0] if e.dtype.name == "bf16" else self.call(cls, "p_bound_f16", args[0])
         if e.prim == "cast":
             return self.convert(args[0], e.args[0].dtype, e.dtype)
         operand = e.args[-1].dtype
