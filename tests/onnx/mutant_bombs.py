@@ -142,6 +142,37 @@ def _endless(rng: Rng) -> bytes:
     return model.SerializeToString()
 
 
+def _shape_loops(rng: Rng) -> bytes:
+    """Loops that know all they read, and on which a shape depends: they are worked out while compiling."""
+    model = onnx.ModelProto.FromString(whole("tiny"))
+    top, boolean, i64 = rng.choice((5, 1000, 1 << 40)), onnx.TensorProto.BOOL, onnx.TensorProto.INT64
+    loop: Any = None
+    for level in range(rng.choice((1, 2, 3))):
+        v, add = f"v{level}", node("Add", f"v{level} one", f"a{level}")
+        nodes = [add, node("Less", f"a{level} top", f"o{level}")]
+        if loop is not None:  # the loop inside begins anew in every step
+            loop.input[2] = v
+            nodes = [loop, node("Sub", f"{loop.output[0]} {loop.output[0]}", f"z{level}"), *nodes]
+            add.input[1] = f"w{level}"
+            nodes.insert(2, node("Add", f"z{level} one", f"w{level}"))
+        ins = [
+            helper.make_tensor_value_info(n, t, []) for n, t in ((f"i{level}", i64), (f"c{level}", boolean))
+        ]
+        outs = [
+            helper.make_tensor_value_info(f"o{level}", boolean, []),
+            helper.make_tensor_value_info(f"a{level}", i64, []),
+        ]
+        graph = helper.make_graph(nodes, "body", [*ins, helper.make_tensor_value_info(v, i64, [])], outs)
+        loop = node("Loop", "_ true one", f"l{level}", body=graph)
+    del model.graph.node[:]
+    shape = [loop, node("Mod", f"{loop.output[0]} seven", "m"), node("Unsqueeze", "m axis", "n")]
+    model.graph.node.extend([*shape, node("ConstantOfShape", "n", "e"), node("ReduceSum", "e", "r", keepdims=0),
+                             node("Add", "x r", "y")])  # fmt: skip
+    values = {"one": 1, "top": top, "seven": 7, "axis": [0], "true": True}
+    model.graph.initializer.extend(numpy_helper.from_array(np.array(a), n) for n, a in values.items())
+    return model.SerializeToString()
+
+
 def _apart(graph: Any, suffix: str) -> None:
     """Gives all names that the graph makes another ending."""
     made = {o for n in graph.node for o in n.output} | {i.name for i in graph.input}
@@ -154,5 +185,5 @@ def _apart(graph: Any, suffix: str) -> None:
 
 BOMBS: dict[str, Callable[[Rng], bytes]] = {
     "nested graphs": _deep, "nested types": _deep_types, "doubling functions": _doubling, "many nodes": _many,
-    "growing": _growing, "loops": _endless,
+    "growing": _growing, "loops": _endless, "loops in shapes": _shape_loops,
 }  # fmt: skip
