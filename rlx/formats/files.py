@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from rlx.errors import ModelFormatError
 
+MAX_NAME = 255  # characters
 MAX_JSON = 16_000_000  # bytes; a config is a few thousand
 
 
@@ -103,7 +104,9 @@ def file_inside(folder: Path, name: object, where: Path) -> Path:
     Raises: ModelFormatError.
     """
     refused = ModelFormatError(f"{where}: {shown(name)} is not a name inside the model's folder")
-    if not isinstance(name, str) or name in ("", ".", "..") or any(c in name for c in "/\\\0"):
+    if not isinstance(name, str) or name in ("", ".", "..") or any(c in name for c in "/\\"):
+        raise refused
+    if not name.isprintable() or len(name) > MAX_NAME:  # messages show the path as it is
         raise refused
     path = folder / name
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import DTypeError, ModelFormatError, RlxError
-from rlx.formats.files import read_bytes
+from rlx.formats.files import plain, read_bytes
 
 MAX_TOKENIZER = 256_000_000  # bytes; the largest published ones are a tenth of it
+MAX_GROWTH = 1000  # characters that a normalizer may make of one; published ones make two or three
+_MAX_ID = np.iinfo(np.int32).max
 _CHUNK = 1024  # texts encoded at a time: what the package returns for a text is far larger than its numbers
 
 TokenIds = npt.NDArray[np.int32]
@@ -39,6 +43,8 @@ class TextTokenizer:
             special = self._made.num_special_tokens_to_add(False)
             self._made.no_padding()
             self._made.enable_truncation(max_length)
+            normalizer = self._made.normalizer
+            growth = 1 if normalizer is None else _growth(json.loads(normalizer.__getstate__()))
         except BaseException as error:
             if _is_fault(error):
                 raise self._damaged(error) from error
@@ -46,6 +52,11 @@ class TextTokenizer:
         if special >= max_length:  # the package would then not cut at all
             raise ModelFormatError(
                 f"{file}: adds {special} special tokens, which leave no room in the model's {max_length} tokens"
+            )
+        if growth > MAX_GROWTH:
+            raise ModelFormatError(
+                f"{file}: its normalizer makes up to {plain(str(growth), 20)} characters of one; expected at most "
+                f"{MAX_GROWTH:,}"
             )
         self.ids(["a", ""])  # some faults show only here
 
@@ -60,15 +71,32 @@ class TextTokenizer:
             for i, text in enumerate(chunk, start):
                 _check_utf8(text, i)
             try:
-                made += [np.asarray(e.ids, np.int32) for e in self._made.encode_batch(chunk)]
+                found = [np.asarray(e.ids, np.int64) for e in self._made.encode_batch(chunk)]
             except BaseException as error:
                 if _is_fault(error):
                     raise self._damaged(error) from error
                 raise
+            largest = max((int(ids.max()) for ids in found if ids.size), default=0)
+            if largest > _MAX_ID:
+                raise ModelFormatError(f"{self.file}: numbers a token {largest}; expected at most {_MAX_ID}")
+            made += [ids.astype(np.int32) for ids in found]
         return made
 
     def _damaged(self, error: BaseException) -> ModelFormatError:
-        return ModelFormatError(f"{self.file}: is not a tokenizer that works: {error}")
+        return ModelFormatError(f"{self.file}: is not a tokenizer that works: {plain(str(error), 300)}")
+
+
+def _growth(step: Any) -> int:
+    """The most characters that a normalizer, as tokenizer.json writes it, makes of one. A sequence multiplies them, and
+    some hundred bytes of file could keep a machine busy for days."""
+    match step:
+        case {"type": "Sequence", "normalizers": [*steps]}:
+            return math.prod(map(_growth, steps))
+        case {"type": "Replace", "pattern": {"String": str(taken)}, "content": str(content)} if taken:
+            return max(1, -(-len(content) // len(taken)))
+        case {"type": "Replace", "content": str(content)} | {"type": "Prepend", "prepend": str(content)}:
+            return 1 + len(content)
+    return 1
 
 
 def _is_fault(error: BaseException) -> bool:

@@ -184,6 +184,45 @@ class TestTokenizer:
         with pytest.raises(ModelFormatError, match=r"tokenizer\.json: is not a tokenizer"):
             ModelFolder(folder).tokenizer(6).ids(["the"])
 
+    @pytest.mark.parametrize("content", ["a" * 100, "x" * 2000])
+    def test_a_normalizer_that_grows_text_without_end(self, folder: Path, content: str) -> None:
+        """Four of the first kind make 100 million characters of one letter, in half a minute."""
+        made = json.loads((folder / "tokenizer.json").read_text())
+        step = {"type": "Replace", "pattern": {"String": "a"}, "content": content}
+        made["normalizer"] = {"type": "Sequence", "normalizers": [step] * 4}
+        (folder / "tokenizer.json").write_text(json.dumps(made))
+        with pytest.raises(ModelFormatError, match=r"its normalizer makes up to 1.* characters of one"):
+            ModelFolder(folder).tokenizer(6)
+
+    def test_a_normalizer_as_published_ones_have(self, folder: Path) -> None:
+        made = json.loads((folder / "tokenizer.json").read_text())
+        steps = [
+            {"type": "Prepend", "prepend": "the"},
+            {"type": "Replace", "pattern": {"String": "``"}, "content": '"'},
+            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+            made["normalizer"],
+        ]
+        made["normalizer"] = {"type": "Sequence", "normalizers": steps}
+        plain = ModelFolder(folder).tokenizer(6).ids(["the  cat"])[0]
+        (folder / "tokenizer.json").write_text(json.dumps(made))
+        assert ModelFolder(folder).tokenizer(6).ids(["  cat"])[0].tolist() == plain.tolist()
+
+    def test_numbers_beyond_32_bits(self, folder: Path) -> None:
+        made = json.loads((folder / "tokenizer.json").read_text())
+        made["model"]["vocab"]["the"] = 1 << 31
+        (folder / "tokenizer.json").write_text(json.dumps(made))
+        with pytest.raises(ModelFormatError, match=r"tokenizer\.json: numbers a token 2147483648"):
+            ModelFolder(folder).tokenizer(6).ids(["the"])
+
+    def test_a_message_shows_little_of_the_file(self, folder: Path) -> None:
+        made = json.loads((folder / "tokenizer.json").read_text())
+        made["normalizer"] = "\x1b[2J" + "x" * 300_000
+        (folder / "tokenizer.json").write_text(json.dumps(made))
+        with pytest.raises(ModelFormatError, match="is not a tokenizer") as caught:
+            ModelFolder(folder).tokenizer(6)
+        assert len(str(caught.value)) < 600
+        assert str(caught.value).isprintable()
+
     def test_without_the_package(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "tokenizers", None)
         with pytest.raises(RlxError, match=r'needs the package `tokenizers`: pip install "rlx\[hf\]"'):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from itertools import islice
@@ -18,6 +19,7 @@ from rlx.errors import ModelFormatError
 from rlx.formats import safetensors as st
 from rlx.formats.huggingface import ModelFolder
 from rlx.models.bert import BertConfig
+from tests.formats import mutants
 from tests.formats.blobs import blob
 from tests.models.tiny import write_model
 
@@ -174,3 +176,24 @@ def test_tokenizer(tmp_path: Path) -> None:
             model.tokenizer(40).ids(["the cat", "mountain ☃", ""])
         except ModelFormatError:
             continue
+
+
+@pytest.mark.parametrize("kind", mutants.FILES)
+def test_files_that_say_something_else(kind: str, tmp_path: Path) -> None:
+    """Some of what `python -m tests.formats.mutants` works on by the thousand."""
+    folder = tmp_path / "model"
+    mutants.lay(folder, kind)
+    originals = {name: (folder / name).read_bytes() for name in mutants.FILES[kind]}
+    mutants.use(folder, kind, 0)
+    found = [mutants.attempt(kind, seed, folder, originals) for seed in range(120)]
+    assert [e for e in found if e["outcome"] not in ("loaded", "ModelFormatError")] == []
+    assert {e["outcome"] for e in found} == {"loaded", "ModelFormatError"}
+
+
+def test_a_lost_process_names_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import json, os, sys; print(json.dumps({'begun': int(sys.argv[1])}), flush=True); os._exit(3)"
+    monkeypatch.setattr(mutants, "worker", lambda kind, start, stop: [sys.executable, "-c", code, str(start)])
+    found = list(mutants.outcomes("config", 7, 2))
+    assert [(e["seed"], e["outcome"]) for e in found] == [(7, "process lost"), (8, "process lost")]
+    assert "exit status 3" in found[0]["text"]
+    assert [mutants.wrong(e) for e in found] == ["process lost"] * 2

@@ -1,0 +1,222 @@
+"""`python -m tests.formats.mutants --count 10000`: damaged files of a model folder, by the thousand for each format.
+
+Formats: safetensors, its index of shards, config.json, the sentence-transformers files, tokenizer.json. Each file must
+load and work, or be refused with ModelFormatError, within 2 s of processor time and 64 MiB more memory. Files are
+worked on in processes of their own, some hundreds in each; one that ends its process, or keeps it for too long, is
+named with its seed, and the rest goes on. `--seed N --format F` runs one file here and shows what it raises.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import rlx
+from rlx.errors import ModelFormatError
+from rlx.formats import safetensors
+from rlx.formats.huggingface import ModelFolder
+from rlx.models.bert import BertConfig
+from tests.formats.mutations import mutant
+from tests.models.tiny import write_model
+
+SECONDS = 2.0  # of processor time, for one file
+MEBIBYTES = 64
+PATIENCE = 60.0  # of the clock, on a machine that does other work too
+PER_PROCESS = 500
+FILES = {
+    "safetensors": ("model.safetensors",),
+    "index": ("model.safetensors.index.json",),
+    "config": ("config.json",),
+    "sentence": ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"),
+    "tokenizer": ("tokenizer.json",),
+}
+TEXTS = ["the cat", "mountain ☃ runs", "", "a" * 500]
+
+
+def lay(folder: Path, kind: str) -> None:
+    """A sound model folder; for the index its weights are in two shards."""
+    write_model(folder, max_length=16)
+    if kind != "index":
+        return
+    weights = {n: a.copy() for n, a in safetensors.load(folder).items()}
+    names = sorted(weights)
+    where = {n: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, n in enumerate(names)}
+    for file in set(where.values()):
+        safetensors.save(folder / file, {n: weights[n] for n in names if where[n] == file})
+    (folder / "model.safetensors").unlink()
+    (folder / FILES["index"][0]).write_text(json.dumps({"metadata": {}, "weight_map": where}))
+
+
+def use(folder: Path, kind: str, seed: int) -> None:
+    """What a program does with the file; every tenth that loads is run as a model."""
+    model = ModelFolder(folder)
+    if kind in ("safetensors", "index"):
+        for name, array in model.tensors().items():
+            array.tobytes()
+            assert name
+    elif kind == "tokenizer":
+        model.tokenizer(40).ids(TEXTS)
+    else:
+        BertConfig.from_dict(model.config, "config.json").weight_shapes()
+        model.sentence_modules()
+    if seed % 10 == 0:
+        with rlx.models.load(folder, device="cpu") as encoder:
+            encoder.encode(TEXTS)
+
+
+def attempt(kind: str, seed: int, folder: Path, originals: dict[str, bytes]) -> dict[str, Any]:
+    """What came of one mutant, in how many seconds and with how many bytes more."""
+    name = FILES[kind][seed % len(FILES[kind])]
+    way, content = mutant(name, originals[name], seed)
+    (folder / name).write_bytes(content)
+    before = _resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    start = time.process_time()
+    outcome, text = "loaded", ""
+    try:
+        use(folder, kind, seed)
+    except ModelFormatError as error:
+        outcome, text = "ModelFormatError", str(error)
+        if not text.isprintable() or len(text) > 1000:
+            outcome = "a message that no terminal shows"
+    except Exception as error:  # noqa: BLE001 - whatever else it raises is the finding
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        outcome, text = type(error).__name__, f"{place.filename}:{place.lineno}: {error}"
+    seconds = time.process_time() - start
+    grown = max(0, _resident("VmHWM") - before)
+    (folder / name).write_bytes(originals[name])
+    return {
+        "seed": seed,
+        "way": way,
+        "outcome": outcome,
+        "text": text[:300],
+        "seconds": seconds,
+        "bytes": grown,
+    }
+
+
+def _resident(what: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(what):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"/proc/self/status has no {what}")
+
+
+def work(kind: str, start: int, stop: int) -> None:
+    """In a process of its own: a line before and after each mutant."""
+    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))  # a greedy file is seen, not the machine lost
+    with tempfile.TemporaryDirectory() as outer:
+        folder = Path(outer) / "model"
+        lay(folder, kind)
+        originals = {name: (folder / name).read_bytes() for name in FILES[kind]}
+        with rlx.models.load(folder, device="cpu") as encoder:
+            encoder.encode(TEXTS)  # what the first run takes once is no file's fault
+        for seed in range(start, stop):
+            print(json.dumps({"begun": seed}), flush=True)
+            signal.setitimer(signal.ITIMER_PROF, 2 * SECONDS)  # SIGPROF ends a process that does not mind it
+            result = attempt(kind, seed, folder, originals)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            print(json.dumps(result), flush=True)
+
+
+def worker(kind: str, start: int, stop: int) -> list[str]:
+    """The command that works on a range of seeds."""
+    return [sys.executable, "-m", "tests.formats.mutants", "--work", kind, str(start), str(stop)]
+
+
+def outcomes(kind: str, first: int, count: int) -> Iterator[dict[str, Any]]:
+    """The outcomes of a range of seeds; of a process that was lost, that of the seed it worked on."""
+    at = first
+    while at < first + count:
+        stop = min(at + PER_PROCESS, first + count)
+        pipe = subprocess.PIPE
+        with subprocess.Popen(worker(kind, at, stop), stdout=pipe, stderr=pipe, text=True) as process:
+            assert process.stdout is not None and process.stderr is not None
+            begun = None
+            while select.select([process.stdout], [], [], PATIENCE)[0]:
+                line = process.stdout.readline()
+                if not line:
+                    break
+                entry = json.loads(line)
+                begun = entry.get("begun", begun)
+                if "outcome" in entry:
+                    yield entry
+                    at = entry["seed"] + 1
+            process.kill()
+            process.wait()
+            if at < stop:
+                seed = at if begun is None else begun
+                told = process.stderr.read()[-300:]
+                lost = {"outcome": "process lost", "text": f"exit status {process.returncode} {told}"}
+                yield {"seed": seed, "way": "", "seconds": 0.0, "bytes": 0, **lost}
+                at = seed + 1
+
+
+def wrong(entry: dict[str, Any]) -> str:
+    """What an outcome breaks, in words; empty where nothing."""
+    found = [] if entry["outcome"] in ("loaded", "ModelFormatError") else [entry["outcome"]]
+    if entry["seconds"] > SECONDS:
+        found.append(f"{entry['seconds']:.1f} s")
+    if entry["bytes"] > MEBIBYTES << 20:
+        found.append(f"{entry['bytes'] >> 20} MiB more")
+    return ", ".join(found)
+
+
+def summary(kind: str, entries: list[dict[str, Any]]) -> str:
+    """A line of the table, and all that are wrong."""
+    ends = Counter(e["outcome"] for e in entries)
+    bad = [e for e in entries if wrong(e)]
+    slow, large = max(e["seconds"] for e in entries), max(e["bytes"] for e in entries) / (1 << 20)
+    refused, loaded = ends["ModelFormatError"], ends["loaded"]
+    line = f"| {kind} | {len(entries):,} | {loaded:,} | {refused:,} | {slow:.2f} | {large:.1f} | {len(bad)} |"
+    told = [f"  seed {e['seed']} ({e['way']}): {wrong(e)}: {e['text']}" for e in bad[:20]]
+    return "\n".join([line, *told])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.formats.mutants", description=__doc__)
+    parser.add_argument("--count", type=int, default=300, help="files of each format")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--format", choices=FILES, action="append", help="only this one")
+    parser.add_argument("--seed", type=int, help="run this one here, with its traceback")
+    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work:
+        work(given.work[0], int(given.work[1]), int(given.work[2]))
+        return 0
+    kinds = given.format or list(FILES)
+    if given.seed is not None:
+        with tempfile.TemporaryDirectory() as outer:
+            folder = Path(outer) / "model"
+            lay(folder, kinds[0])
+            name = FILES[kinds[0]][given.seed % len(FILES[kinds[0]])]
+            way, content = mutant(name, (folder / name).read_bytes(), given.seed)
+            print(f"{way} of {name}, {len(content)} bytes: {content[:2000]!r}")
+            (folder / name).write_bytes(content)
+            use(folder, kinds[0], given.seed)
+        return 0
+    print(
+        "| format | files | load | refused | slowest, s | most memory, MiB | wrong |\n|---|---|---|---|---|---|---|"
+    )
+    found = False
+    for kind in kinds:
+        entries = list(outcomes(kind, given.first, given.count))
+        found |= any(map(wrong, entries))
+        print(summary(kind, entries), flush=True)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
