@@ -47,22 +47,27 @@ def dims_of(texts: Sequence[str] | None) -> dict[str, int]:
 
 
 def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """The inputs by name, those of --input from files, and the names of the others, which are random: normal floats,
-    integers 0 and 1, words. Dimensions are as long as files and --dim say; those that nothing binds are 1, which is
+    """The inputs by name, those of --input from files (of a sequence one for each item), and the names of the others,
+    which are random: normal floats, integers 0 and 1, words. Dimensions are as long as files and --dim say; those that nothing binds are 1, which is
     said on standard error. Raises: RlxError; as rlx.onnx.Model.run of what the files hold.
     """
     from rlx.formats.onnx.dims import bound, lengths_in, symbols_of
 
-    given: dict[str, Array] = {}
+    given: dict[str, Any] = {}
+    sequences = {i.name for i in model.inputs if i.around[-1:] == ("seq",)}
     for text in texts or ():
         name, array = _loaded(text)
-        if name in given:
+        if name in sequences:
+            given.setdefault(name, []).append(array)
+        elif name in given:
             raise RlxError(f"--input {text}: {name} has a file already")
-        given[name] = array
+        else:
+            given[name] = array
     model.accept(given, partly=True)
     lengths: dict[str, int] = {}
     for info in model.inputs:
-        lengths |= lengths_in(info, given[info.name].shape) if info.name in given else {}
+        if info.name in given and not info.around:
+            lengths |= lengths_in(info, given[info.name].shape)
     rng = np.random.default_rng(seed)
     others = [bound(i, lengths) for i in model.inputs if i.name not in given]
     made = {i.name: _random(i, rng) for i in others}

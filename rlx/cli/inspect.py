@@ -38,12 +38,12 @@ def inspect(
     """Show a model's inputs, outputs, operators and weights, and its dispatch on each device."""
     with drawn():
         model = load_model(file, dim, strict=strict)
-        feeds = feeds_of(model, input, 0)[0]
     print("\n".join(_signature("input", model.inputs) + _signature("output", model.outputs)))
     nbytes = sum(a.nbytes for a in model.weights.values())
     print(f"weights: {len(model.weights)}, {nbytes:,} bytes")
     kinds = sorted(model.operators.items(), key=lambda item: (-item[1], item[0]))
     print(f"operators: {sum(model.operators.values())}: " + ", ".join(f"{n} {plain(k)}" for k, n in kinds))
+    feeds = feeds_of(model, input, 0)[0]
     rows: list[tuple[str, ...]] = []
     listed: list[str] = []
     plans: list[str] = []

@@ -15,7 +15,10 @@ Device = Annotated[str, typer.Option(help='"auto", "cpu", "vulkan", "cuda", or o
 Devices = Annotated[list[str] | None, typer.Option(help="A device; may be repeated. Default: all.")]
 Inputs = Annotated[
     list[str] | None,
-    typer.Option(help="name=file.npy, an input of an ONNX model; may be repeated. The others are random."),
+    typer.Option(
+        help="name=file.npy, an input of an ONNX model; may be repeated, also for the items of a sequence. The others "
+        "are random."
+    ),
 ]
 Dims = Annotated[
     list[str] | None,
@@ -23,7 +26,9 @@ Dims = Annotated[
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict/--no-strict", help="Whether outputs must have the shapes that an ONNX model declares."),
+    typer.Option(
+        "--strict/--no-strict", help="Whether outputs must have the shapes that an ONNX model declares."
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Of the random inputs.", min=0)]
 Precision = Annotated[str, typer.Option(help='Of products: "f32", "tf32", "f16" or "bf16".')]

@@ -163,6 +163,18 @@ def test_sequences_are_made_and_written_item_by_item(rlx: Rlx, tmp_path: Path) -
     ran = rlx("run", tmp_path / "m.onnx", "--device", "cpu", "--out", tmp_path / "out")
     assert ran.status == 0 and ran.out.startswith("ys: 2 items; float32 [2], ")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["ys.0.npy", "ys.1.npy"]
+    items = [f"xs={tmp_path / 'out' / f'ys.{k}.npy'}" for k in (1, 0, 1)]
+    ran = rlx("run", tmp_path / "m.onnx", "--device", "cpu", *(a for i in items for a in ("--input", i)))
+    assert (ran.status, ran.err) == (0, "") and ran.out.startswith("ys: 3 items; float32 [2], ")
+
+
+def test_inspect_shows_what_it_cannot_run(rlx: Rlx, tmp_path: Path) -> None:
+    onnx.save(model([node("Relu", "x", "y")], {"x": None}, {"y": None}), tmp_path / "m.onnx")
+    ran = rlx("inspect", tmp_path / "m.onnx")
+    assert ran.status == 2 and ran.err == (
+        "rlx: input x: the model does not say its type and shape; give --input x=file.npy\n"
+    )
+    assert ran.out.startswith("input x: float32 any shape\n") and "operators: 1: 1 Relu" in ran.out
 
 
 def test_words_in_and_out(rlx: Rlx, tmp_path: Path) -> None:

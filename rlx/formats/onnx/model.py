@@ -80,7 +80,7 @@ class Model(Closing):
         unsupported = missing_operators(self._proto)
         if unsupported:
             raise UnsupportedOp(
-                f"rlx cannot run {len(unsupported)} of this model's operators: {'; '.join(unsupported)}"
+                f"{len(unsupported)} of this model's operators are not in rlx: {'; '.join(unsupported)}"
             )
         self._initializers: dict[str, Array] = {}
         for done, i in enumerate(graph.initializer):
