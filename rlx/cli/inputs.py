@@ -48,8 +48,8 @@ def dims_of(texts: Sequence[str] | None) -> dict[str, int]:
 
 def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict[str, Any], list[str]]:
     """The inputs by name, those of --input from files (of a sequence one for each item), and the names of the others,
-    which are random: normal floats, integers 0 and 1, words. Dimensions are as long as files and --dim say; those that nothing binds are 1, which is
-    said on standard error. Raises: RlxError; as rlx.onnx.Model.run of what the files hold.
+    which are random: normal floats, integers 0 and 1, words. Dimensions are as long as files and --dim say; those that
+    nothing binds are 1, which is said on standard error. Raises: RlxError; as rlx.onnx.Model.run of what files hold.
     """
     from rlx.formats.onnx.dims import bound, lengths_in, symbols_of
 
