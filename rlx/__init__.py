@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rlx import errors as errors
+from rlx import ops as ops
 from rlx.autodiff import gradients as gradients
 from rlx.driver.registry import devices as devices
 from rlx.dtypes import bf16 as bf16
@@ -35,11 +36,16 @@ if TYPE_CHECKING:
     from rlx import conformance as conformance
     from rlx import formats as formats
     from rlx import models as models
-    from rlx.formats import onnx as onnx
+    from rlx import onnx as onnx
 
 __version__ = "0.1.0"
+__all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
+    "CompiledGraph", "Graph", "RlxError", "Session", "State", "Tensor", "Weights", "bf16", "bool_", "custom_op",
+    "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit", "u8",
+]  # fmt: skip
+__all__ += ops.__all__
 _LAZY = {
-    "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.formats.onnx",
+    "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
 }  # fmt: skip
 
 

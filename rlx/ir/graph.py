@@ -62,9 +62,10 @@ class Node:
 
 
 class Tensor(TensorMethods):
-    """The user's handle to one tensor of a graph: `id` (unique in the graph, the key of its memory slot), `type`,
-    `node` (the node that makes it) and `index` (which of the node's outputs it is).
+    """The user's handle to one tensor of a graph.
 
+    `id` (unique in the graph, the key of its memory slot), `type` with `shape` and `dtype`, `node` (which makes it) and
+    `index` (which of the node's outputs it is).
     Has the Python operators and NumPy's broadcasting; the operators are attached by `rlx.ops.operators`.
     """
 

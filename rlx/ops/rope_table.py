@@ -129,9 +129,9 @@ def _table(angles: F64, magnitude: float) -> Table:
 def axial_rope_table(
     rows: int, columns: int, width: int, *, base: float = 10000.0, order: Literal["xy", "yx"] = "xy"
 ) -> Table:
-    """cos and sin of every place of a grid, row by row: one half of the pairs turns with the column (x), the other with
-    the row (y), in the `order` given.
+    """cos and sin of every place of a grid, row by row, for `rlx.rope`.
 
+    One half of the pairs turns with the column (x), the other with the row (y), in the `order` given.
     Shape: two arrays (rows · columns, width / 2), width a multiple of 4. Follows Heo et al., 2024 (axial frequencies).
     Raises: ShapeError, DTypeError.
     """

@@ -137,8 +137,10 @@ class Weights(Closing):
 
 
 class State(Closing):
-    """The state of a program on one device, by name: zero at first, replaced by each run's updates. A `with` block
-    closes the store: write it around the blocks of the executables."""
+    """The state of a program on one device, by name: zero at first, replaced by each run's updates.
+
+    A `with` block closes the store: write it around the blocks of the executables.
+    """
 
     def __init__(self, device: Device) -> None:
         self.device = _opened(device, "State")

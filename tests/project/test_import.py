@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
 from importlib import metadata
+from types import ModuleType
 
 import pytest
+
+from rlx.dtypes import DType
 
 OPTIONAL = ("cupy", "vulkan", "onnx", "nvmath", "tokenizers", "safetensors", "torch", "scipy")
 
@@ -65,6 +69,28 @@ def test_dir_names_what_loads_when_first_used_and_the_version_is_the_projects(
     assert {"Graph", "jit", "models", "onnx", "conformance"} <= set(names)
     assert not {"importlib", "Any"} & set(names)
     assert answer["version"] == metadata.version("rlx")
+
+
+def test_every_public_name_says_in_one_line_what_it_is() -> None:
+    import rlx
+
+    for name in rlx.__all__:
+        value = getattr(rlx, name)
+        if isinstance(value, DType | ModuleType):
+            continue
+        text = inspect.getdoc(value)
+        assert text, f"rlx.{name} has no docstring"
+        first, *rest = text.splitlines()
+        assert first and (not rest or rest[0] == ""), f"rlx.{name} begins with more than one line: {first}"
+
+
+def test_onnx_goes_by_the_name_programs_write() -> None:
+    import rlx
+    import rlx.onnx
+    from rlx.onnx import load
+
+    assert load is rlx.onnx.load is rlx.formats.onnx.load
+    assert set(rlx.onnx.__all__) <= set(dir(rlx.onnx))
 
 
 def test_a_graph_runs_where_no_optional_library_is_installed(clean_env: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 PROGRAM = """
 import numpy as np
 import rlx
+from rlx.onnx import load
 
 g = rlx.Graph("typed")
 x, w = g.input("x", (2, 3)), g.param("w", (3, 2), "bf16")
@@ -34,6 +35,7 @@ print(layer(np.ones((2, 3)), np.ones((3, 2))), layer.cache_info()["size"], loss.
 print(rlx.grad(loss, device="cpu")({"w": np.ones((3, 1))}, np.ones((2, 3))))
 doubled = rlx.custom_op("doubled", lambda x: 2 * x, infer=lambda types, attrs: types[0])
 print([info.id for info in rlx.devices()], rlx.onnx.load("m.onnx").run({"x": shape}, device="cpu")["y"])
+print(load("m.onnx").inputs)
 """
 
 
