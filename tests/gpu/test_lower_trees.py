@@ -332,19 +332,22 @@ def test_more_elements_than_31_bits_are_several_launches() -> None:
     assert ends[-1].end == n
 
 
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 @pytest.mark.parametrize("backend", ["vulkan", "cuda"])
-def test_threads_of_long_trees_of_16_bits_take_several_packs_on_vulkan(backend: Any) -> None:
+def test_threads_of_long_trees_take_several_packs_on_vulkan(backend: Any, dtype: Any) -> None:
     info = DeviceInfo(backend, 0, "test", "discrete", 1 << 40, "", frozenset({"16bit_storage"}))
-    x = expr.cast(expr.arg(0, bf16), f32)
+    x = expr.cast(expr.arg(0, dtype), f32)
+    pack = 16 // dtype.itemsize
 
-    def threads(tree: expr.Expr, n: int) -> int:
-        lowering = Lowering(Graph("long"), MemoryPlan("bump"), info, Limits(), "f32")
-        views = [View(Ref(name, 0, 2 * n), bf16, (1,)) for name in ("a", "b")]
-        launch_tree(lowering, (expr.cast(tree, bf16),), (n,), views[:1], views[1:])
+    def threads(tree: expr.Expr, packs: int) -> int:
+        lowering, n = Lowering(Graph("long"), MemoryPlan("bump"), info, Limits(), "f32"), packs * pack
+        views = [View(Ref(name, 0, n * dtype.itemsize), dtype, (1,)) for name in ("a", "b")]
+        launch_tree(lowering, (expr.cast(tree, dtype),), (n,), views[:1], views[1:])
         (step,) = (s for s in lowering.steps if isinstance(s, Launch))
         return 256 * math.prod(step.groups)
 
     curve, line = expr.call("exp", x), x + 1.0
-    assert threads(curve, 1 << 23) == threads(line, 1 << 23) == 1 << 20
-    assert threads(line, 1 << 26) == 1 << 23
-    assert threads(curve, 1 << 26) == (1 << 20 if backend == "vulkan" else 1 << 23)
+    assert threads(curve, 1 << 20) == threads(line, 1 << 20) == 1 << 20
+    assert threads(line, 1 << 24) == 1 << 24
+    assert threads(curve, 1 << 22) == (1 << 20 if backend == "vulkan" else 1 << 22)
+    assert threads(curve, 1 << 24) == ((1 << 24) // pack if backend == "vulkan" else 1 << 24)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.lowering import Lowering
 from rlx.backends.gpu.steps import Access, Ref, TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import PACK, WIDE_PACK, has_functions, heavy, lanes
+from rlx.backends.gpu.tree import PACK, has_functions, heavy, lanes
 from rlx.dtypes import DType
 from rlx.ir import Expr
 
@@ -120,11 +120,11 @@ def launch_tree(
 
 
 def _in_turn(ctx: Lowering, kernel: TreeKernel, n: int) -> int:
-    """The packs a thread takes one after another. On Vulkan a tree with functions of 16 bits has about as many
-    instructions as memory allows, and many go into a thread's first and last; a million threads are left."""
-    if ctx.backend != "vulkan" or lanes(kernel) != WIDE_PACK or not has_functions(kernel.trees):
+    """The packs a thread takes one after another. A tree with functions has nearly as many instructions as memory
+    allows, and on Vulkan many more stand before a thread's first pack; a million threads are left."""
+    if ctx.backend != "vulkan" or heavy(kernel.trees) or not has_functions(kernel.trees):
         return 1
-    return max(1, min(8, n // WIDE_PACK >> 20))
+    return max(1, min(lanes(kernel), n // lanes(kernel) >> 20))
 
 
 def _packs(dims: Sequence[int], flat: tuple[int, ...], views: Sequence[View], scalar: Sequence[bool]) -> bool:
