@@ -189,11 +189,44 @@ def test_killed_writers_leave_nothing_bad(tmp_path: Path) -> None:
             writer.communicate()
 
 
+STRUCK = """
+import os, random, signal, sys
+from rlx.driver.diskcache import DiskCache
+cache = DiskCache("ptx", sys.argv[1])
+key = ("kernel", b"source", 7)
+pick = random.Random(1)
+found = misses = 0
+for i in range(100):
+    blow = 1e-5 + pick.random() * 0.004
+    writer = os.fork()
+    if not writer:
+        cache._prepare(cache.folder)
+        signal.setitimer(signal.ITIMER_REAL, blow)  # its signal ends the process where it stands, as SIGKILL does
+        while True:
+            cache.put(key, bytes([i]) * 200_000)
+    assert os.WTERMSIG(os.waitpid(writer, 0)[1]) == signal.SIGALRM
+    got = cache.get(key)
+    misses += got is None
+    found += got is not None and len(got) == 200_000 and len(set(got)) == 1
+print(found, misses, len([n for n in os.listdir(cache.folder) if n.endswith(".tmp")]))
+"""
+
+
+def test_a_hundred_writers_killed_in_their_writes(tmp_path: Path) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", STRUCK, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    found, misses, torn = map(int, said.stdout.split())
+    assert found + misses == 100  # never a load that is not whole
+    assert found > 50
+    assert torn > 10  # the blows did fall in the middle of writes
+
+
 def test_many_processes_fill_one_cold_cache(tmp_path: Path) -> None:
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", WRITER, str(tmp_path / "cold"), str(i), "3"], stdout=subprocess.DEVNULL
         )
-        for i in range(8)
+        for i in range(16)
     ]
-    assert [writer.wait() for writer in writers] == [0] * 8
+    assert [writer.wait() for writer in writers] == [0] * 16
