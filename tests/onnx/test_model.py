@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import rlx
-from rlx.errors import DeviceUnavailable, DTypeError, GraphError, ModelFormatError, ShapeError
+from rlx.errors import DeviceUnavailable, DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.onnx.elements import ELEMENTS
 from tests.onnx.models import I64, info, model, node
 from tests.threads import at_once
@@ -148,9 +148,14 @@ def test_inputs_are_held_against_the_declaration() -> None:
 def test_a_length_of_minus_one_is_open() -> None:
     """As Paddle's exporters write it; and so is a question mark."""
     for unknown in (-1, "?"):
-        loaded = rlx.onnx.load(model([node("Relu", "x", "y")], {"x": [unknown, unknown, 2]}, {"y": [unknown] * 3}))
+        loaded = rlx.onnx.load(
+            model([node("Relu", "x", "y")], {"x": [unknown, unknown, 2]}, {"y": [unknown] * 3})
+        )
         assert loaded.inputs[0].shape == (None, None, 2) and loaded.outputs[0].shape == (None,) * 3
-        assert [loaded.run({"x": f32(n, 3, 2)}, device="cpu")["y"].shape for n in (1, 5)] == [(1, 3, 2), (5, 3, 2)]
+        assert [loaded.run({"x": f32(n, 3, 2)}, device="cpu")["y"].shape for n in (1, 5)] == [
+            (1, 3, 2),
+            (5, 3, 2),
+        ]
     with pytest.raises(ShapeError, match=r"'x': has shape \(3, 4, 4\)"):
         loaded.run({"x": f32(3, 4, 4)}, device="cpu")
 
@@ -170,7 +175,10 @@ def test_dimensions_of_one_name_have_one_length_unless_asked() -> None:
     feeds = {"a": f32(3, 2), "b": f32(2, 4)}
     with pytest.raises(ShapeError, match="dimension 'n' is 2 in shape \\(3, 2\\), but 3 elsewhere"):
         rlx.onnx.load(proto).run(feeds, device="cpu")
-    for run in (rlx.onnx.load(proto, strict=False).run, lambda f, **_: rlx.onnx.InferenceSession(proto).run(None, f)):
+    for run in (
+        rlx.onnx.load(proto, strict=False).run,
+        lambda f, **_: rlx.onnx.InferenceSession(proto).run(None, f),
+    ):
         made = run(feeds, device="cpu")
         assert (made if isinstance(made, list) else list(made.values()))[0].shape == (3, 4)
 
@@ -221,6 +229,31 @@ def test_functions_are_inlined_with_their_attributes() -> None:
         np.where(t < 0, t * np.float32(0.01), t) + x
     )  # the operator's own default where no attribute is given
     assert np.allclose(rlx.onnx.load(proto).run({"x": x}, device="cpu")["y"], want, rtol=1e-6)
+
+
+def test_functions_of_one_name_are_told_apart_by_their_overloads() -> None:
+    """One of them calls the other, which is no recursion."""
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("mine", 1)]
+    inner = helper.make_node("F", ["a"], ["t"], domain="mine", overload="plain")
+    plain = helper.make_function(
+        "mine", "F", ["a"], ["y"], [node("Neg", "a", "y")], imports, overload="plain"
+    )
+    double = helper.make_function(
+        "mine", "F", ["a"], ["y"], [inner, node("Add", "t t", "y")], imports, overload="double"
+    )
+    calls = [
+        helper.make_node("F", ["x"], ["p"], domain="mine", overload="plain"),
+        helper.make_node("F", ["x"], ["d"], domain="mine", overload="double"),
+    ]
+    proto = model(calls, {"x": [3]}, {"p": [3], "d": [3]}, functions=[plain, double], domains=["mine"])
+    x = f32(3)
+    made = rlx.onnx.load(proto).run({"x": x}, device="cpu")
+    assert np.array_equal(made["p"], -x) and np.array_equal(made["d"], -2 * x)
+    calls[1].overload = "none"
+    with pytest.raises(UnsupportedOp, match="mine 'F' version 1"):
+        rlx.onnx.load(
+            model(calls, {"x": [3]}, {"p": [3], "d": [3]}, functions=[plain, double], domains=["mine"])
+        )
 
 
 def test_an_output_may_be_an_input_or_a_weight_and_be_given_twice() -> None:

@@ -16,7 +16,7 @@ from rlx.formats.onnx.control import CONTROL, build_control
 from rlx.formats.onnx.elements import STRING, Array, ElementType, carried, carrier, wrapped
 from rlx.formats.onnx.infos import info_of
 from rlx.formats.onnx.nests import BY_NAME, Nest, accepted, held, kind_of, nest_of, proto_of
-from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, all_nodes, label_of, node_name, opsets
+from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, all_nodes, called, label_of, node_name, opsets
 from rlx.formats.onnx.schemas import check_call, check_strings, schema_of
 from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
@@ -39,7 +39,7 @@ class GraphBuilder:
         self.model = model
         self.folder = folder
         self.initializers = initializers
-        self.functions = {(f.domain, f.name): f for f in model.functions}
+        self.functions = {called(f): f for f in model.functions}
         self.imports = opsets(model.opset_import, "the model")
         self.graph = Graph(model.graph.name or "onnx")
         self.known = Known()
@@ -142,7 +142,7 @@ class GraphBuilder:
             raise ModelFormatError(f"{where}: reads {shown(unknown[0])}, which nothing makes")
         inputs = [scope[n] if n else None for n in node.input]
         protos = self._attributes(node, attributes)
-        function = self.functions.get((node.domain, node.op_type))
+        function = self.functions.get(called(node))
         if function is not None:
             self._inline(function, inputs, protos, node, scope, opsets(function.opset_import, where), depth)
             return

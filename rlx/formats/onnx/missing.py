@@ -7,21 +7,21 @@ from typing import Any
 from rlx.formats.files import shown
 from rlx.formats.onnx import families as families
 from rlx.formats.onnx.control import CONTROL
-from rlx.formats.onnx.read import all_nodes, node_name, opsets
+from rlx.formats.onnx.read import all_nodes, called, node_name, opsets
 from rlx.formats.onnx.schemas import schema_of
 from rlx.formats.onnx.table import find
 
 
 def missing_operators(model: Any) -> list[str]:
     """Every operator of the model that has neither a builder nor a definition: domain, name, version, node."""
-    functions = {(f.domain, f.name) for f in model.functions}
+    functions = {called(f) for f in model.functions}
     found: dict[tuple[str, str, int | None], str] = {}
     parts = [(model.graph.node, opsets(model.opset_import, "the model"))]
     parts += [(f.node, opsets(f.opset_import, f"function {shown(f.name)}")) for f in model.functions]
     for nodes, imports in parts:
         for node in all_nodes(nodes):
             domain = "" if node.domain == "ai.onnx" else node.domain
-            if (node.domain, node.op_type) in functions:
+            if called(node) in functions:
                 continue
             opset = imports.get(domain)
             schema = schema_of(domain, node.op_type, opset) if opset is not None else None

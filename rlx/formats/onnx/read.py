@@ -129,18 +129,17 @@ def check_model(model: Any) -> None:
     if not model.opset_import:
         raise ModelFormatError("the model does not say which opset it uses")
     budget = [MAX_NODES]
-    names: set[tuple[str, str, str]] = set()
+    names: set[Called] = set()
     for function in model.functions:
-        want_text("a function", function.domain, function.name, *function.output, *function.attribute)
-        key = (function.domain, function.name, getattr(function, "overload", ""))
-        if key in names:
+        want_text("a function", *called(function), *function.output, *function.attribute)
+        if called(function) in names:
             raise ModelFormatError(f"function {shown(function.name)}: defined twice")
-        names.add(key)
+        names.add(called(function))
         what = f"function {shown(function.name)}"
         opsets(function.opset_import, what)
         known = _distinct(function.input, f"{what}: input")
         _check_nodes(function.node, known, function.output, what, budget, 1)
-    _check_functions(model, names)
+    _check_functions(model)
     _check_graph(model.graph, frozenset(), "the graph", budget, 1)
 
 
@@ -177,9 +176,7 @@ def _check_nodes(
         raise ModelFormatError(f"the model has more than {MAX_NODES:,} nodes")
     made = {o for n in nodes for o in n.output}
     for index, node in enumerate(nodes):
-        want_text(
-            f"{what}: node number {index}", node.op_type, node.domain, node.name, *node.input, *node.output
-        )
+        want_text(f"{what}: node number {index}", *called(node), node.name, *node.input, *node.output)
         want_text(f"{what}: node number {index}", *(a.ref_attr_name for a in node.attribute))
         for name in node.input:
             if name and name not in known and name not in outer:
@@ -204,19 +201,25 @@ def _check_nodes(
             raise ModelFormatError(f"{what}: the output {shown(name)} is made by nothing")
 
 
-def _check_functions(model: Any, names: set[tuple[str, str, str]]) -> None:
+Called = tuple[str, str, str]
+
+
+def called(proto: Any) -> Called:
+    """What functions are told apart by: of a function what it is, of a node which one it calls, if it is one."""
+    return (
+        proto.domain,
+        proto.name if isinstance(proto, onnx.FunctionProto) else proto.op_type,
+        proto.overload,
+    )
+
+
+def _check_functions(model: Any) -> None:
     """Raises: ModelFormatError for functions that call themselves, directly or through others, or too deeply."""
-    short = {(d, n) for d, n, _ in names}
-    calls = {
-        (f.domain, f.name): {
-            (n.domain, n.op_type) for n in all_nodes(f.node) if (n.domain, n.op_type) in short
-        }
-        for f in model.functions
-    }
-    depths: dict[tuple[str, str], int] = {}
-    left = dict(calls)
+    names = {called(f) for f in model.functions}
+    depths: dict[Called, int] = {}
+    left = {called(f): {called(n) for n in all_nodes(f.node)} & names for f in model.functions}
     while left:
-        ready = [f for f, called in left.items() if all(c in depths for c in called)]
+        ready = [f for f, inner in left.items() if all(c in depths for c in inner)]
         if not ready:
             raise ModelFormatError(
                 f"function {shown(sorted(left)[0][1])}: calls itself, directly or through others"
