@@ -24,6 +24,7 @@ def cond(pred: Any, then_fn: Callable[..., Nest], else_fn: Callable[..., Nest], 
     its branch at once. Gradient: that of the branch taken. Numerics: those of the branch.
     Raises: DTypeError, ShapeError, GraphError when the branches or pred do not fit.
     """
+    _want_functions("cond", "rlx.where chooses between values", then_fn=then_fn, else_fn=else_fn)
     if isinstance(pred, bool | np.bool_):
         return (then_fn if pred else else_fn)(*operands)
     leaves: list[Any] = []
@@ -66,6 +67,7 @@ def while_loop(
     StepLimitExceeded; by default it may go on for ever.
     Raises: DTypeError, ShapeError, GraphError when the functions' results do not fit.
     """
+    _want_functions("while_loop", "each of the carry", cond_fn=cond_fn, body_fn=body_fn)
     if max_steps is not None and not _is_count(max_steps):
         raise ShapeError(
             f"while_loop: max_steps is {max_steps!r}; expected a number of steps, or None for no limit"
@@ -101,6 +103,7 @@ def scan(
     the carries, which a second run of the steps gives.
     Raises: DTypeError, ShapeError, GraphError when lengths or the results of f do not fit.
     """
+    _want_functions("scan", "of the carry and one x", f=f)
     carries: list[Any] = []
     slices: list[Any] = []
     carry_skeleton = flatten(init, carries, numbers=True)
@@ -130,6 +133,12 @@ def scan(
     }
     outs = graph.add("scan", (*start, *rows, *body.captured), attrs)
     return unflatten(carry_skeleton, outs[:n]), unflatten(y_skeleton, outs[n:])
+
+
+def _want_functions(op: str, advice: str, **functions: Any) -> None:
+    for name, function in functions.items():
+        if not callable(function):
+            raise GraphError(f"{op}: {name} is {type(function).__name__}; expected a function ({advice})")
 
 
 def want_predicate(op: str, graph: Graph, pred: Any) -> Tensor:

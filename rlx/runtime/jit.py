@@ -152,7 +152,8 @@ def jit(function: Callable[..., Any] | None = None, *, device: str = "auto", pre
 
     Arrays in nested tuples, lists and dicts are arguments; numbers, strings and None are static; arrays the function
     closes over become constants (a warning above 1 MB). The cache holds 64 programs and logs every compile to the
-    logger "rlx.jit". Use as `@rlx.jit` or `@rlx.jit(device="vulkan")`.
+    logger "rlx.jit". Use as `@rlx.jit` or `@rlx.jit(device="vulkan")`; of a method, where the object is made:
+    `self.step = rlx.jit(self.step)`.
 
     Raises, when called: what the ops and `Session` raise; GraphError for a static argument that cannot be hashed and a
     function that gives no tensor; DTypeError for an array of a dtype that rlx does not have.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rlx.driver import Dispatch, MemoryPlan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """How each node runs on `device` ("native", "alias", "decomposed", "host", "control"), and the memory plan."""
 
@@ -41,3 +41,5 @@ class Report:
         ]
         lines += [f"  {d.how:10} {d.op:14} {d.node}  [{' '.join(d.steps)}]" for d in self.nodes]
         return "\n".join(lines)
+
+    __repr__ = __str__  # what a notebook shows

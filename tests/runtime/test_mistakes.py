@@ -214,6 +214,26 @@ def test_jit_keeps_structures() -> None:
     assert got.a[0, 0] == 2 and got.b[0, 0] == 4
 
 
+@pytest.mark.parametrize(
+    "function, text",
+    [
+        (
+            lambda x: rlx.cond(rlx.any(x > 0), x, -x),
+            r"cond: then_fn is Tensor; expected a function \(rlx\.where chooses",
+        ),
+        (lambda x: rlx.while_loop(rlx.all(x < 9), lambda c: 2 * c, x), "while_loop: cond_fn is Tensor"),
+        (lambda x: rlx.scan(x, x[0], x), "scan: f is Tensor; expected a function"),
+        (
+            lambda x: rlx.scan(lambda c, r: (c + r,), x[0], x),
+            r"f must give a pair \(carry, y\), it gave a tuple of 1",
+        ),
+    ],
+)
+def test_control_flow_takes_functions(function: Callable[..., Any], text: str) -> None:
+    with pytest.raises(GraphError, match=text):
+        traced(function)
+
+
 def test_static_zeros_of_both_signs_are_two_programs() -> None:
     function = rlx.jit(lambda x, zero: x * zero, device="cpu")
     assert not np.signbit(function(ONES, 0.0)).any()
@@ -265,6 +285,7 @@ def test_a_run_on_weights_that_were_closed_is_refused(session: rlx.Session) -> N
 def test_what_is_printed_tells_what_it_is() -> None:
     with compiled() as exe:
         assert repr(exe) == "CompiledGraph('double' on cpu: (x: f32[2,3]) -> (y: f32[2,3]))"
+        assert repr(exe.report()).startswith("device cpu: ")
         assert repr(exe.graph) == "Graph('double': 3 nodes, inputs ['x'], params ['two'], outputs ['y'])"
     assert repr(rlx.Session("cpu")) == "Session(cpu, precision=f32, fallback=host)"
     assert repr(rlx.jit(assigned, device="cpu")) == "jit(assigned, device='cpu', 0 programs cached)"
