@@ -1,0 +1,32 @@
+"""Hundreds of runs of each kind take no memory; `python -m tests.runtime.soak` makes a hundred thousand."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+import rlx
+from tests.runtime import soak
+
+
+@pytest.fixture(autouse=True)
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", soak.KINDS)
+def test_memory_is_flat_and_results_are_the_same(session: rlx.Session, kind: soak.Kind) -> None:
+    few = soak.KINDS[kind] >= 100
+    with kind(session) as once:
+        once()
+        counted = session.device.info.kind == "software"  # others use the memory of a real one
+        free = session.device.free_bytes()
+        _, python, hashes = soak.soak(once, *((30, 20) if few else (300, 220)))
+        left = session.device.free_bytes()
+    assert python < soak.PYTHON_LIMIT
+    assert hashes == 1
+    assert not counted or free - left <= 1 << 20  # what a weight in its other dtype takes
