@@ -183,6 +183,15 @@ def test_dimensions_of_one_name_have_one_length_unless_asked() -> None:
         assert (made if isinstance(made, list) else list(made.values()))[0].shape == (3, 4)
 
 
+def test_what_becomes_of_the_proto_afterwards_changes_nothing() -> None:
+    proto = mlp()
+    loaded, x = rlx.onnx.load(proto), f32(2, 64)
+    want = loaded.run({"x": x}, device="cpu")["y"]
+    proto.graph.node[1].op_type = "Neg"
+    del proto.graph.initializer[:], proto.graph.output[:]
+    np.testing.assert_allclose(loaded.run({"x": x[:1]}, device="cpu")["y"], want[:1], rtol=1e-5, atol=1e-5)
+
+
 def test_what_is_no_model() -> None:
     for source in (None, 3, io.BytesIO(mlp().SerializeToString()), mlp().graph):
         with pytest.raises(

@@ -26,7 +26,7 @@ from rlx.formats.onnx.nests import Nest, flattened
 from rlx.formats.onnx.patterns import put_together
 from rlx.formats.onnx.program import Built
 from rlx.formats.onnx.program import Program as Program
-from rlx.formats.onnx.read import check_model, parse
+from rlx.formats.onnx.read import check_model, parse, without_initializers
 from rlx.formats.onnx.schemas import type_of
 from rlx.formats.onnx.shared import share_weights
 from rlx.formats.onnx.tensors import to_array
@@ -74,10 +74,10 @@ class Model(Closing):
 
     def _read(self, source: Any) -> None:
         report("reading")
-        self._proto, self._folder = parse(source)
-        check_model(self._proto)
-        graph = self._proto.graph
-        unsupported = missing_operators(self._proto)
+        model, self._folder = parse(source)
+        check_model(model)
+        graph = model.graph
+        unsupported = missing_operators(model)
         if unsupported:
             raise UnsupportedOp(
                 f"{len(unsupported)} of this model's operators are not in rlx: {'; '.join(unsupported)}"
@@ -87,6 +87,7 @@ class Model(Closing):
             report("reading", done, len(graph.initializer))
             self._initializers[i.name] = to_array(i, f"initializer {shown(i.name)}", self._folder)
         self._declared = {i.name: info_of(i, fed=True) for i in graph.input}
+        self._proto = without_initializers(model)
 
     def run(
         self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32"

@@ -50,6 +50,19 @@ def parse(source: Any) -> tuple[Any, Path | None]:
     return model, folder
 
 
+def without_initializers(model: Any) -> Any:
+    """A copy that holds what programs are built from, and not the largest part of a file: the tensors are arrays by
+    then. What a caller later does to its own ModelProto changes nothing."""
+    made = onnx.ModelProto()
+    for field in ("opset_import", "functions"):
+        getattr(made, field).extend(getattr(model, field))
+    name = model.graph.name
+    made.graph.name = name if isinstance(name, str) else ""  # bytes where it is no UTF-8
+    for field in ("input", "output", "node"):
+        getattr(made.graph, field).extend(getattr(model.graph, field))
+    return made
+
+
 def _other_kind(content: bytes) -> str | None:
     """What a file that is taken for an ONNX model often is, and what to do."""
     if not content:
