@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rlx.driver.closing import Closing
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
-from rlx.errors import DTypeError, ModelFormatError, ShapeError
+from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError
 from rlx.formats.huggingface import ModelFolder, Pooling
 from rlx.formats.tokenizer import TokenIds
 from rlx.ir import Graph
@@ -66,6 +66,7 @@ class SentenceEncoder(Closing):
         self._tokenizer = tokenizer
         self._compiled: dict[tuple[int, int], CompiledGraph] = {}
         self._lock = threading.Lock()
+        self._closed = False
         self.activations = check_half(activations) or f32
         half = check_half(activations if dtype is None else dtype)
         arrays = self.file_weights()
@@ -81,6 +82,9 @@ class SentenceEncoder(Closing):
         except BaseException:
             self.weights.close()
             raise
+
+    def __repr__(self) -> str:
+        return f"SentenceEncoder({self.where!r} on {self.session.info.id}, {self.config.hidden_size} wide)"
 
     def encode(
         self, sentences: Sequence[str], *, batch_size: int = 32, show_progress: bool | None = None
@@ -136,9 +140,11 @@ class SentenceEncoder(Closing):
         return encoder_graph(self.config, batch, length, self.pooling, self.normalize, self.activations)
 
     def compiled(self, batch: int, length: int) -> CompiledGraph:
-        """The executable for one padded size, compiled when first asked for."""
+        """The executable for one padded size, compiled when first asked for. Raises: GraphError after `close`."""
         key = (batch, length)
         with self._lock:
+            if self._closed:
+                raise GraphError(f"the encoder of {self.where} is closed; load it again")
             if key not in self._compiled:
                 self._compiled[key] = self.session.compile(self.graph(batch, length), weights=self.weights)
             return self._compiled[key]
@@ -157,6 +163,7 @@ class SentenceEncoder(Closing):
     def close(self) -> None:
         """Frees the executables and the weights. Idempotent."""
         with self._lock:
+            self._closed = True
             for exe in self._compiled.values():
                 exe.close()
             self._compiled.clear()

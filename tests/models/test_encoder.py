@@ -293,9 +293,10 @@ class TestFoldersThatDoNotFit:
     def test_after_close(self, device: str, tiny: Path) -> None:
         encoder = rlx.models.load(tiny, device)
         encoder.encode(["dog"])
+        assert repr(encoder).startswith(f"SentenceEncoder({str(tiny)!r} on {device}")
         encoder.close()
         encoder.close()
-        with pytest.raises(rlx.errors.GraphError):
+        with pytest.raises(rlx.errors.GraphError, match="is closed; load it again"):
             encoder.encode(["dog"])
 
 
