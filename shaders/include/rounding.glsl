@@ -1,6 +1,6 @@
 // Rounding to 16 bits, several values at a time, with float arithmetic in the place of integers, which devices do half as
 // many of a clock. It is right for all but values that are subnormal, huge, infinite or NaN; where a result shows one of
-// those, half.h rounds them all.
+// those, half.h rounds them all. Where a device takes subnormals for zeros, they become zeros here.
 #ifndef RLX_ROUNDING_GLSL
 #define RLX_ROUNDING_GLSL
 
