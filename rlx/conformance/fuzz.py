@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rlx.conformance.hazards import HasSchedule, check_recording
 from rlx.conformance.random_graphs import RandomGraph, random_graph
-from rlx.driver import BuildOptions, Device, DeviceArena, MemoryPlan, Slot
+from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
 from rlx.driver.memory import OUTER
 from rlx.driver.planner import plan as make_plan
 from rlx.driver.registry import open_device
@@ -113,9 +114,12 @@ def run(
                     held.buffer(name).fill(0, held.plan.segments[name], FILL)
                 for name, t in graph.inputs.items():
                     arena.write_bytes(t.id, made.feeds[name].astype(t.dtype.np))
-                results, stray = [], []
+                results: list[dict[str, Bytes]] = []
+                stray: list[str] = []
                 for _ in range(2):
                     executable.run()
+                    if not results:
+                        stray += _hazards(executable)
                     values = {f"output {n}": arena.read_bytes(t.id) for n, t in graph.outputs.items()}
                     values.update({f"state {n}": _raw(state.get(n)) for n in graph.states})
                     results.append(values)
@@ -129,6 +133,12 @@ def run(
     finally:
         weights.close()
         state.close()
+
+
+def _hazards(executable: Executable) -> list[str]:
+    """Unordered accesses of its recordings, in words; the CPU has none."""
+    pairs: Iterable[tuple[HasSchedule, DeviceArena]] = getattr(executable, "recordings", ())
+    return [str(h) for recorded, arena in pairs for h in check_recording(recorded, arena)]
 
 
 def _filled(arenas: Iterable[DeviceArena]) -> list[tuple[DeviceArena, str]]:

@@ -8,6 +8,7 @@ import pytest
 import rlx
 from rlx.backends.gpu.steps import Copy, Ref
 from rlx.conformance.hazards import check_recording, find_hazards
+from rlx.conformance.random_graphs import random_graph
 from rlx.driver import MemoryPlan
 from rlx.driver.registry import open_device
 from rlx.runtime import CompiledGraph
@@ -87,3 +88,21 @@ def test_every_removed_barrier_is_found(device):
                 )
                 removed += 1
         assert removed >= 8
+
+
+@pytest.mark.parametrize("device", ["vulkan"])
+def test_no_barrier_of_random_graphs_is_idle_and_none_is_missing(device):
+    """Control flow's bodies too, whose recordings run again and again."""
+    session = session_here(device)
+    removed = 0
+    for seed in range(40):
+        made = random_graph(seed)
+        with session.compile(made.graph) as exe:
+            exe.set_params(made.of(made.graph.params))
+            for recorded, arena in exe.prepare().executable.recordings:
+                steps, barriers = recorded.schedule
+                assert find_hazards(steps, barriers, arena) == []
+                idle = [b for b in barriers if not find_hazards(steps, barriers - {b}, arena)]
+                assert not idle, f"seed {seed}: barriers {idle} are not needed"
+                removed += len(barriers)
+    assert removed > 50
