@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 
 import numpy as np
@@ -137,7 +138,12 @@ def pick(cases: Iterable[Case], ops: Iterable[str] | None) -> list[Case]:
     wanted = set(ops or ())
     known = {c.op for c in listed}
     if wanted - known:
+
+        def near(name: str) -> str:
+            close = get_close_matches(name, known, 1)
+            return f"{name} ({close[0]}?)" if close else name
+
         raise UnsupportedOp(
-            f"no cases for {', '.join(sorted(wanted - known))}; the ops are {', '.join(sorted(known))}"
+            f"no cases for {', '.join(map(near, sorted(wanted - known)))}; the ops are {', '.join(sorted(known))}"
         )
     return [c for c in listed if not wanted or c.op in wanted]

@@ -37,6 +37,10 @@ class Weights(Closing):
         self._where: dict[str, Slot] = {}
         self._kept: dict[str, DType] = {}  # dtypes to come, from `expect`
 
+    def __repr__(self) -> str:
+        held = f"{len(self._where)} of {len(self._types)} set, {self.nbytes:,} bytes"
+        return f"Weights({held} on {self.device.info.id})"
+
     @property
     def nbytes(self) -> int:
         """Bytes acquired on the device."""
@@ -146,6 +150,10 @@ class State(Closing):
         self.device = _opened(device, "State")
         self.region = Region("state", device.acquire, device.limits.max_alloc_bytes)
         self._types: dict[str, TensorType] = {}
+
+    def __repr__(self) -> str:
+        held = ", ".join(f"{name}: {t}" for name, t in self._types.items())
+        return f"State({held or 'empty'} on {self.device.info.id})"
 
     def declare(self, types: dict[str, TensorType]) -> None:
         """Makes the slots, zero-filled where new. Raises: ShapeError when a shared state has another type here,

@@ -29,6 +29,7 @@ def test_a_device_passes(rlx: Rlx, device: str) -> None:
 def test_an_op_without_cases(rlx: Rlx) -> None:
     ran = rlx("selftest", "--device", "cpu", "--op", "softmax", "--op", "nonsense")
     assert ran.status == 2 and ran.err.startswith("rlx: no cases for nonsense; the ops are abs, ")
+    assert "no cases for sofmax (softmax?); the ops are" in rlx("selftest", "--op", "sofmax").err
 
 
 def test_a_wrong_kernel_fails(rlx: Rlx, monkeypatch: pytest.MonkeyPatch) -> None:

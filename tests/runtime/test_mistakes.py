@@ -285,6 +285,8 @@ def test_a_run_on_weights_that_were_closed_is_refused(session: rlx.Session) -> N
 def test_what_is_printed_tells_what_it_is() -> None:
     with compiled() as exe:
         assert repr(exe) == "CompiledGraph('double' on cpu: (x: f32[2,3]) -> (y: f32[2,3]))"
+        assert repr(exe.weights) == f"Weights(1 of 1 set, {exe.weights.nbytes:,} bytes on cpu)"
+        assert repr(exe.state) == "State(empty on cpu)"
         assert repr(exe.report()).startswith("device cpu: ")
         assert repr(exe.graph) == "Graph('double': 3 nodes, inputs ['x'], params ['two'], outputs ['y'])"
     assert repr(rlx.Session("cpu")) == "Session(cpu, precision=f32, fallback=host)"
