@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import rlx
-from tests.onnx.models import model, node
+from tests.onnx.models import I64, model, node
 
 RNG = np.random.default_rng(3)
 
@@ -25,7 +26,7 @@ def ran(proto: onnx.ModelProto, feeds: dict[str, np.ndarray], device: str = "cpu
     loaded = rlx.onnx.load(proto)
     made = loaded.run(feeds, device=device)
     for output, want in zip(proto.graph.output, ReferenceEvaluator(proto).run(None, feeds), strict=True):
-        assert np.allclose(made[output.name], want, rtol=1e-5, atol=2e-6), output.name
+        assert np.allclose(made[output.name], want, rtol=1e-5, atol=2e-6, equal_nan=True), output.name
     program = loaded.programs[-1].graph.program
     return Counter(n.op.name for n in program.nodes if not n.op.leaf)
 
@@ -148,6 +149,42 @@ def test_attention(scale: str, mask: bool, device: str) -> None:
         del shapes["mask"], feeds["mask"]
     found = ran(model(attention(scale, mask), shapes, {"y": None}, NUMBERS), feeds, device)
     assert found["attention"] == 1 and not {"matmul", "softmax"} & set(found)
+
+
+@pytest.mark.parametrize("form", ["where", "add", "added where"])
+def test_rows_that_see_nothing_are_nan_as_written_out(form: str, device: str) -> None:
+    shapes: dict[str, Any] = {name: [2, 3, 5, 4] for name in "qkv"}
+    feeds = {name: f32(2, 3, 5, 4) for name in "qkv"}
+    keep = np.ones((2, 1, 5, 5), bool)
+    keep[1, 0, 3], keep[0, 0, 0, 1:] = False, False
+    if form == "add":
+        shapes["mask"], feeds["mask"] = [2, 1, 5, 5], np.where(keep, 0, -np.inf).astype(np.float32)
+        masking = [node("Add", "s1 mask", "s2")]
+    else:
+        shapes["keep"], feeds["keep"] = ([2, 1, 5, 5], onnx.TensorProto.BOOL), keep
+        masking = [node("Where", "keep s1 never", "s2")]
+        if form == "added where":
+            masking = [node("Where", "keep nothing never", "mask"), node("Add", "s1 mask", "s2")]
+    nodes = [n for n in attention() if "s2" not in n.output]
+    weights = {**NUMBERS, "nothing": np.float32(0), "never": np.float32(-np.inf)}
+    with np.errstate(invalid="ignore"):
+        found = ran(model([*nodes[:3], *masking, *nodes[3:]], shapes, {"y": None}, weights), feeds, device)
+    assert found["attention"] == 1 and found["max"] == 1
+
+
+def test_masks_that_hide_no_row_need_no_look() -> None:
+    shapes: dict[str, Any] = {name: [2, 3, 5, 4] for name in "qkv"}
+    feeds = {name: f32(2, 3, 5, 4) for name in "qkv"}
+    causal = np.where(np.tri(5, dtype=bool), 0, -np.inf).astype(np.float32)
+    found = ran(model(attention(), shapes, {"y": None}, {**NUMBERS, "mask": causal}), feeds)
+    assert found["attention"] == 1 and "max" not in found
+    padding = [
+        node("Cast", "m", "f", to=onnx.TensorProto.FLOAT), node("Sub", "one f", "g"), node("Mul", "g low", "mask"),
+    ]  # fmt: skip
+    shapes["m"], feeds["m"] = ([2, 1, 1, 5], I64), np.array([[1, 1, 0, 0, 0], [0] * 5]).reshape(2, 1, 1, 5)
+    weights = {**NUMBERS, "one": np.float32(1), "low": np.float32(-3e38)}
+    found = ran(model([*padding, *attention()], shapes, {"y": None}, weights), feeds)
+    assert found["attention"] == 1 and "max" not in found
 
 
 def test_attention_whose_weights_are_wanted_or_whose_sizes_differ_stays() -> None:

@@ -169,6 +169,7 @@ class _Rules:
     def _attention(self, new: Graph, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
         """softmax(q · kᵀ · scale + mask) · v over (batch, heads, length, size), the scale anywhere."""
         (p, uses), v = self._unguarded(inputs[0]), inputs[1]
+        guarded = p is not inputs[0]
         if node.attrs["transpose_a"] or node.attrs["transpose_b"] or node.attrs["activation"] is not None:
             return None
         if p is None or p.node.attrs["axis"] != p.ndim - 1 or p.ndim != 4 or v.ndim != 4:
@@ -216,9 +217,9 @@ class _Rules:
         if few is not None and fewer is not None and few.shape == fewer.shape:
             k, v = few, fewer
         given = (q, k, v) if mask is None else (q, k, v, mask)
-        return new.add("attention", given, {"scale": scale, "causal": False, "window": None, "softcap": cap})[
-            0
-        ]
+        attrs = {"scale": scale, "causal": False, "window": None, "softcap": cap}
+        made = new.add("attention", given, attrs)[0]
+        return made if mask is None or guarded or not _may_hide(mask) else _nan_where_hidden(new, made, mask)
 
     def _unguarded(self, p: Tensor) -> tuple[Tensor | None, int]:
         """The softmax that p is, or is but for zeros in rows that are masked as a whole, for which attention gives
@@ -303,6 +304,35 @@ def _mean_square(t: Tensor, x: Tensor) -> bool:
     if square.op.name == "pow":
         return square.inputs[0] is x and _close(square.inputs[1], 2.0)
     return square.op.name == "mul" and square.inputs[0] is x and square.inputs[1] is x
+
+
+def _may_hide(mask: Tensor) -> bool:
+    """Whether a mask may hide all keys from a query: unless its numbers are known, or known to be finite."""
+    value = _constant(mask)
+    if value is not None:
+        hidden = ~value if value.dtype.kind == "b" else value == -math.inf
+        return bool(np.atleast_1d(hidden).all(-1).any())
+    if not mask.dtype.is_float:
+        return mask.dtype.kind == "b"
+    name, inputs = mask.node.op.name, mask.node.inputs
+    if name == "cast":
+        return inputs[0].dtype.is_float and _may_hide(inputs[0])
+    if name in ("reshape", "expand", "transpose", "slice", "add", "sub", "mul", "where"):
+        return any(_may_hide(t) for t in inputs[1 if name == "where" else 0 :])
+    return True
+
+
+def _nan_where_hidden(new: Graph, made: Tensor, mask: Tensor) -> Tensor:
+    """What attention gave, but NaN in rows that see no key: there it gives zeros, and a softmax written out 0 / 0."""
+
+    def scalar(value: float, like: Tensor) -> Tensor:
+        return new.add("constant", (), {"value": np.asarray(value, like.dtype.np)})[0]
+
+    if mask.dtype.kind == "b":
+        mask = new.add("where", (mask, scalar(0.0, made), scalar(-math.inf, made)), {})[0]
+    best = new.add("max", (mask,), {"axes": (mask.ndim - 1,), "keepdims": True})[0]
+    seen = new.add("greater", (best, scalar(-math.inf, mask)), {})[0]
+    return new.add("where", (seen, made, scalar(math.nan, made)), {})[0]
 
 
 def _ungrouped(t: Tensor) -> Tensor | None:
