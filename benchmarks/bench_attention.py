@@ -66,8 +66,10 @@ def rows() -> Iterator[Row]:
         yield Row("prefill 4x16x2048x128", big, dtype)
     for keys in (32, 64):
         for deep in (1, 2):
-            force = {"way": "matrix", "deep": deep, "keys": keys, "opaque": False}
+            force = {"way": "matrix", "deep": deep, "keys": keys, "opaque": False, "warpgroup": False}
             yield Row("prefill 4x16x2048x128", big, force=force, devices=only_cuda)
+    for deep in (1, 2):
+        yield Row("prefill 4x16x2048x128", big, force={"deep": deep, "warpgroup": True}, devices=only_cuda)
     for deep, keys in ((1, 32), (1, 64), (2, 32)):
         force = {"way": "matrix", "opaque": True, "deep": deep, "keys": keys}
         yield Row("prefill 4x16x2048x128", big, force=force)
@@ -85,8 +87,10 @@ def rows() -> Iterator[Row]:
     narrow = (4, 32, 32, 2048, 2048, 64)
     yield Row("prefill 4x32x2048x64", narrow)
     for deep, keys in ((1, 64), (1, 128), (2, 64), (2, 128)):
-        force = {"way": "matrix", "deep": deep, "keys": keys, "opaque": False}
+        force = {"way": "matrix", "deep": deep, "keys": keys, "opaque": False, "warpgroup": False}
         yield Row("prefill 4x32x2048x64", narrow, force=force, devices=only_cuda)
+    for deep in (1, 2):
+        yield Row("prefill 4x32x2048x64", narrow, force={"deep": deep, "warpgroup": True}, devices=only_cuda)
     for deep, keys in ((1, 64), (1, 128), (2, 32), (2, 64)):
         force = {"way": "matrix", "opaque": True, "deep": deep, "keys": keys}
         yield Row("prefill 4x32x2048x64", narrow, force=force, devices=("vulkan",))

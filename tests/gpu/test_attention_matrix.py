@@ -185,6 +185,10 @@ def test_where_it_is_taken() -> None:
     )
     assert shape_for(384, 128, 32, False, 227 << 10, 2) == attention_choice.Shape(2, 64, False, 2)
     assert shape_for(64, 2048, 80, False, 227 << 10, warpgroup=True) == attention_choice.Shape(2, 64, False)
+    with forcing(keys=32):
+        assert shape_for(64, 2048, 128, False, 227 << 10, warpgroup=True) == attention_choice.Shape(
+            2, 32, False
+        )
     small = shape_for(64, 2048, 128, False, 99 << 10)
     assert small is not None and small.shared_bytes(128) <= 99 << 10
     for d in (16, 64, 128, 256):

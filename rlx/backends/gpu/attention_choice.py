@@ -29,7 +29,8 @@ _PANELS = (*range(49, 65), *range(97, 129))
 class Forced:
     """What is overruled; None leaves the choice to the rules. `splits` and `rows` are those of the decode kernel;
     `deep` (matrices of 16 queries a warp), `keys` (of a tile), `opaque` (scores go through shared memory, as they must
-    on Vulkan) and `warpgroup` (matrices of 64 queries, where the device has them) those of the matrix kernel."""
+    on Vulkan) and `warpgroup` (64 queries to a matrix, 64 keys to a tile, where the device has such instructions) those
+    of the matrix kernel."""
 
     way: Way | None = None
     splits: int | None = None
@@ -109,7 +110,7 @@ def shape_for(
     wish = forced()
     opaque = opaque or bool(wish.opaque)
     wanted = d in _PANELS if wish.warpgroup is None else wish.warpgroup and d <= _PANELS[-1]
-    panels = warpgroup and wanted and not opaque and terms == 1
+    panels = warpgroup and wanted and not opaque and terms == 1 and wish.keys in (None, 64)
     few = sq <= 64 or count * math.ceil(sq / 128) < UNITS
     narrow = (terms > 1 and d > 32) or (panels and d <= 64)
     deeps = (1,) if opaque or d > 128 or few or narrow else (2, 1)
