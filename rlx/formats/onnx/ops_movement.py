@@ -146,9 +146,9 @@ def _slice(c: Call, starts: list[int], ends: list[int], axes: list[int], steps: 
         end = end + n if end < 0 else end
         if step > 0:
             key[axis] = slice(min(max(start, 0), n), min(max(end, 0), n), step)
-        else:
-            start, end = min(max(start, -1), n - 1), min(max(end, -1), n - 1)
-            key[axis] = slice(0, 0) if start < 0 else slice(start, None if end < 0 else end, step)
+        else:  # unlike NumPy's, a start before the first element is held at it
+            start, end = min(max(start, 0), n - 1), min(max(end, -1), n - 1)
+            key[axis] = slice(0, 0) if n == 0 else slice(start, None if end < 0 else end, step)
     return x[tuple(key)]
 
 
