@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
 from rlx.driver.closing import Closing
+from rlx.driver.locks import renewed
 from rlx.driver.planner import plan as make_plan
 from rlx.driver.progress import report
 from rlx.dtypes import DType, DTypeLike
@@ -51,7 +52,8 @@ class CompiledGraph(Closing):
         self.weights = weights
         self.state = state
         self.options = options
-        self._lock = threading.RLock()
+        self._names = names(graph)
+        self._lock = renewed(self, "_lock", threading.RLock)
         self._closed = False
         self._program: _Program | None = None
         params = {name: t.type for name, t in graph.params.items()}
@@ -138,6 +140,7 @@ class CompiledGraph(Closing):
         """A twin with its own arena and its own copy of the state, contents copied; the weights stay shared."""
         with self._lock:
             self._open()
+            self._unchanged()
             state = State(self.device)
             self.state.copy_to(state)
             twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options)
@@ -249,10 +252,18 @@ class CompiledGraph(Closing):
         if self._closed:
             raise GraphError(f"the compiled graph {self.graph.name!r} is closed")
 
+    def _unchanged(self) -> None:
+        if names(self.graph) != self._names:
+            raise GraphError(
+                f"graph {self.graph.name!r} was given other inputs, params, states or outputs after it was compiled; "
+                "compile it again"
+            )
+
     def _ready(self) -> _Program:
         self._open()
         if self._program is not None and self._version == self.weights.version:
             return self._program
+        self._unchanged()
         missing = self.weights.missing(list(self.graph.params))
         if missing:
             raise GraphError(
@@ -301,6 +312,12 @@ class _Program:
     def close(self) -> None:
         self.executable.close()
         self.arena.close()
+
+
+def names(graph: Graph) -> tuple[tuple[str, ...], ...]:
+    """What a graph declares, by name."""
+    tables = (graph.inputs, graph.params, graph.states, graph.outputs, graph.updates)
+    return tuple(tuple(table) for table in tables)
 
 
 def signature(graph: Graph) -> tuple[dict[str, TensorType], dict[str, TensorType]]:

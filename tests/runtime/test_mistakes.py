@@ -145,6 +145,23 @@ def test_a_value_is_of_the_program_that_runs() -> None:
             exe.value(exe.graph.outputs["y"])
 
 
+def test_a_graph_that_grows_after_it_was_compiled_is_compiled_again() -> None:
+    g = rlx.Graph("grown")
+    x = g.input("x", (2,))
+    y = g.output("y", x + 1)
+    early, late = (rlx.Session("cpu").compile(g) for _ in range(2))
+    early.run({"x": [1, 2]})
+    unnamed = y * 2
+    np.testing.assert_array_equal(late.run({"x": [1, 2]})["y"], [2, 3])
+    late = rlx.Session("cpu").compile(g)
+    g.output("z", unnamed)
+    np.testing.assert_array_equal(early.run({"x": [1, 2]})["y"], [2, 3])
+    for use in (lambda: late.run({"x": [1, 2]}), early.clone):
+        with pytest.raises(GraphError, match=r"graph 'grown' was given other .* compile it again"):
+            use()
+    np.testing.assert_array_equal(rlx.Session("cpu").compile(g).run({"x": [1, 2]})["z"], [4, 6])
+
+
 @pytest.mark.parametrize(
     "declare, error, text",
     [
