@@ -7,6 +7,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from rlx.driver.locks import renewed
+
 MAX_BUFFERS = 16
 DEFAULT_BUDGET = 1 << 30
 # A request is not given a buffer more than this many times its size: a small arena would pin a large one's memory,
@@ -40,7 +42,7 @@ class BufferPool(Generic[T]):
         self.budget = budget
         self.max_buffers = max_buffers
         self._free = free
-        self._lock = threading.Lock()
+        self._lock = renewed(self, "_lock", threading.Lock)
         self._waiting: list[T] = []  # ascending capacity
         self._nbytes = 0
         self._closed = False

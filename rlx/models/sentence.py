@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.closing import Closing
+from rlx.driver.locks import renewed
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError
 from rlx.formats.huggingface import ModelFolder, Pooling
@@ -65,7 +66,7 @@ class SentenceEncoder(Closing):
         self._tensors = tensors
         self._tokenizer = tokenizer
         self._compiled: dict[tuple[int, int], CompiledGraph] = {}
-        self._lock = threading.Lock()
+        self._lock = renewed(self, "_lock", threading.Lock)
         self._closed = False
         self.activations = check_half(activations) or f32
         half = check_half(activations if dtype is None else dtype)

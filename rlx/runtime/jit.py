@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 from rlx.autodiff import gradients
+from rlx.driver.locks import renewed
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Graph, Tensor
@@ -64,7 +65,7 @@ class Jitted:
         self._precision = precision
         self._session: Session | None = None
         self._cache: OrderedDict[Any, tuple[CompiledGraph, Any]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = renewed(self, "_lock", threading.Lock)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arrays: list[Any] = []

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rlx.driver import Buffer, Device, Slot, align
 from rlx.driver.closing import Closing
 from rlx.driver.half import HalfRegion
+from rlx.driver.locks import renewed
 from rlx.driver.region import Region
 from rlx.dtypes import DType, DTypeLike, as_dtype
 from rlx.errors import DeviceUnavailable, DTypeError, GraphError, ShapeError
@@ -29,7 +30,7 @@ class Weights(Closing):
     def __init__(self, device: Device) -> None:
         self.device = _opened(device, "Weights")
         self.version = 0
-        self.lock = threading.RLock()
+        self.lock = renewed(self, "lock", threading.RLock)
         most = device.limits.max_alloc_bytes
         self.full = Region("weights", device.acquire, most)
         self.half = HalfRegion(device.acquire, most)

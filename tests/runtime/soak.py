@@ -24,7 +24,7 @@ import numpy as np
 import rlx
 from rlx.runtime.weights import Weights
 
-RESIDENT_LIMIT = 4 << 20
+RESIDENT_LIMIT = 8 << 20  # software drivers touch some of what they reserve only after thousands of runs
 PYTHON_LIMIT = 64 << 10
 Run = Callable[[], Any]
 Kind = Callable[[rlx.Session], AbstractContextManager[Run]]

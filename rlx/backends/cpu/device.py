@@ -14,6 +14,7 @@ from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer
 from rlx.backends.cpu.bind import CpuExecutable
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
 from rlx.driver.device import Support
+from rlx.driver.locks import renewed
 from rlx.driver.pool import BufferPool
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
 from rlx.ir import Graph, Node
@@ -28,7 +29,7 @@ class CpuBackend:
     name = "cpu"
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = renewed(self, "_lock", threading.Lock)
         self._device: CpuDevice | None = None
 
     def probe(self) -> list[DeviceInfo]:

@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from rlx.driver.locks import renewed
 from rlx.errors import DeviceUnavailable
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class VulkanBackend:
     name = "vulkan"
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = renewed(self, "_lock", threading.Lock)
         self._open: dict[int, VulkanDevice] = {}
         self._at_exit = False
 

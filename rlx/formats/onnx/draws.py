@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlx.driver.locks import renewed
 from rlx.errors import UnsupportedOp
 from rlx.formats.onnx.elements import Array, ElementType
 from rlx.ir import Graph, Tensor
@@ -53,7 +54,7 @@ class Sampler:
     def __init__(self, wanted: Mapping[str, Draw]) -> None:
         self._wanted = dict(wanted)
         self._generators = {name: _generator(draw.seed) for name, draw in wanted.items()}
-        self._lock = threading.Lock()
+        self._lock = renewed(self, "_lock", threading.Lock)
 
     @property
     def any(self) -> bool:

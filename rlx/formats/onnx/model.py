@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlx.driver.closing import Closing
+from rlx.driver.locks import renewed
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
@@ -70,7 +71,7 @@ class Model(Closing):
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._sessions: dict[tuple[str, str], tuple[Session, Weights]] = {}
         self._running: Counter[int] = Counter()  # how many runs are under way, by the program's identity
-        self._lock = threading.RLock()
+        self._lock = renewed(self, "_lock", threading.RLock)
 
     def _read(self, source: Any) -> None:
         report("reading")

@@ -1,0 +1,30 @@
+"""Locks that are open in a child of a fork: the threads that may have held them do not exist there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
+_MADE: WeakKeyDictionary[Any, dict[str, Callable[[], Any]]] = WeakKeyDictionary()
+
+
+def renewed(owner: Any, name: str, make: Callable[[], T]) -> T:
+    """What `make` gives, to be kept as attribute `name` of `owner`; a child of a fork finds another one there.
+
+    Without this a child would wait for ever for a thread of its parent that was inside when the process forked.
+    """
+    _MADE.setdefault(owner, {})[name] = make
+    return make()
+
+
+def _renew() -> None:
+    for owner, locks in list(_MADE.items()):
+        for name, make in locks.items():
+            setattr(owner, name, make())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
