@@ -10,6 +10,7 @@ from rlx.formats.onnx import ops_index as ops_index
 from rlx.formats.onnx import ops_labels as ops_labels
 from rlx.formats.onnx import ops_legacy as ops_legacy
 from rlx.formats.onnx import ops_linalg as ops_linalg
+from rlx.formats.onnx import ops_microsoft as ops_microsoft
 from rlx.formats.onnx import ops_ml as ops_ml
 from rlx.formats.onnx import ops_movement as ops_movement
 from rlx.formats.onnx import ops_norm as ops_norm

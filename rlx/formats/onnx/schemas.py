@@ -12,17 +12,18 @@ from rlx.dtypes import as_dtype
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.call import Call, Held, Value
+from rlx.formats.onnx.declared import DECLARED
 from rlx.formats.onnx.elements import ELEMENTS, STRING, Array, carrier, element_name
 from rlx.formats.onnx.read import want_text
 from rlx.ir import TensorType
 
 
 def schema_of(domain: str, name: str, opset: int) -> Any | None:
-    """The schema of an operator at an opset; None where onnx has none."""
+    """The schema of an operator at an opset: onnx's, or what is declared here; None where there is neither."""
     try:
         return defs.get_schema(name, opset, domain)
     except defs.SchemaError:
-        return None
+        return DECLARED.get((domain, name))
 
 
 def check_call(

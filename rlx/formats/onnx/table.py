@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rlx.formats.onnx.call import Builder
 
 ML = "ai.onnx.ml"
+MICROSOFT = "com.microsoft"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,64 @@
+"""One node of com.microsoft as a model, held against float64 and against ONNX Runtime's own kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import rlx
+from tests.onnx.models import model, node
+
+Arrays = Mapping[str, np.ndarray]
+DOMAIN = "com.microsoft"
+
+
+def microsoft(
+    kind: str, given: Arrays, names: str = "", outputs: str = "y", domain: str = DOMAIN, **attributes: Any
+) -> onnx.ModelProto:
+    """A model of one node; `names` are its inputs, `_` for one that is left out, else all in order. Attributes that are
+    None are left out."""
+    inputs = {n: (list(a.shape), helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in given.items()}
+    kind_of = next(iter(inputs.values()))[1]
+    attributes = {n: v for n, v in attributes.items() if v is not None}
+    made = node(kind, names or " ".join(given), outputs, domain=domain, name=f"the {kind}", **attributes)
+    outs = {n: (None, kind_of) for n in outputs.split() if n != "_"}
+    return model([made], inputs, outs, domains=[DOMAIN])
+
+
+def judged(
+    device: str, kind: str, given: Arrays, wanted: Any, names: str = "", outputs: str = "y", **attributes: Any
+) -> None:
+    """Holds rlx's results against those in float64; halves within their own precision."""
+    got = rlx.onnx.load(microsoft(kind, given, names, outputs, **attributes)).run(dict(given), device=device)
+    want = wanted if isinstance(wanted, Mapping) else {"y": wanted}
+    for name, array in want.items():
+        half = next(iter(given.values())).dtype == np.float16
+        top = max(1.0, float(np.abs(array).max(initial=0)))
+        assert got[name].shape == array.shape, name
+        error = np.abs(got[name].astype(np.float64) - array).max(initial=0)
+        assert error <= (4e-3 if half else 1e-5) * top, f"{kind} {name}: off by {error:.3g}"
+
+
+def beside(
+    kind: str, given: Arrays, names: str = "", outputs: str = "y", tolerance: float = 2e-5, **attributes: Any
+) -> dict[str, np.ndarray]:
+    """Holds rlx's results on the CPU against ONNX Runtime's, and returns them; skips where that is not installed."""
+    runtime = pytest.importorskip("onnxruntime")
+    proto = microsoft(kind, given, names, outputs, **attributes)
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4
+    session = runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    want = dict(zip([i.name for i in session.get_outputs()], session.run(None, dict(given)), strict=True))
+    got = rlx.onnx.load(proto).run(dict(given), device="cpu")
+    for name, array in want.items():
+        assert got[name].shape == array.shape, (kind, name, got[name].shape, array.shape)
+        assert got[name].dtype == array.dtype
+        top = max(1.0, float(np.abs(array.astype(np.float64)).max(initial=0)))
+        error = np.abs(got[name].astype(np.float64) - array.astype(np.float64)).max(initial=0)
+        assert error <= tolerance * top, f"{kind} {name}: off by {error:.3g}"
+    return got
