@@ -7,14 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from rlx.errors import GraphError
 from rlx.ir import Tensor
 
+MAX_DEPTH = 100  # containers in containers; Python's own limit is some hundred more, whoever calls
 
-def flatten(value: Any, leaves: list[Any], numbers: bool = False) -> Any:
+
+def flatten(value: Any, leaves: list[Any], numbers: bool = False, depth: int = 0) -> Any:
     """Appends the arrays of nested tuples, lists and dicts to `leaves`; returns a hashable skeleton of the rest.
 
-    With `numbers`, Python's numbers are leaves too. Named tuples stay what they are.
+    With `numbers`, Python's numbers are leaves too. Named tuples stay what they are. `depth` counts the containers
+    around. Raises: GraphError for containers nested too deep.
     """
+    if depth > MAX_DEPTH:
+        kind = type(value).__name__
+        raise GraphError(f"containers are nested more than {MAX_DEPTH} deep; does a {kind} hold itself?")
     if isinstance(value, np.ndarray | np.generic | Tensor) or (
         numbers and isinstance(value, bool | int | float)
     ):
@@ -23,9 +30,9 @@ def flatten(value: Any, leaves: list[Any], numbers: bool = False) -> Any:
     if isinstance(value, tuple | list):
         named = isinstance(value, tuple) and hasattr(value, "_fields")
         kind = type(value) if named else "tuple" if isinstance(value, tuple) else "list"
-        return (kind, tuple(flatten(v, leaves, numbers) for v in value))
+        return (kind, tuple(flatten(v, leaves, numbers, depth + 1) for v in value))
     if isinstance(value, dict):
-        return ("dict", tuple((k, flatten(v, leaves, numbers)) for k, v in _sorted(value)))
+        return ("dict", tuple((k, flatten(v, leaves, numbers, depth + 1)) for k, v in _sorted(value)))
     sign = repr(value) if isinstance(value, float | complex) else ""  # 0.0 equals -0.0
     return ("static", type(value).__name__, value, sign)
 

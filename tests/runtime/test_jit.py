@@ -92,3 +92,20 @@ def test_jit_inside_jit_inlines():
     inner = rlx.jit(lambda x: x + 1, device="cpu")
     outer = rlx.jit(lambda x: inner(x) * 2, device="cpu")
     np.testing.assert_array_equal(outer(np.float32([1, 2])), [4, 6])
+
+
+def test_containers_nested_too_deep_are_refused():
+    itself = []
+    itself.append(itself)
+    deep = fits = np.ones(2, np.float32)
+    for _ in range(10_000):
+        deep = [deep]
+    for _ in range(90):
+        fits = [fits]
+    for given in (itself, deep, {"k": deep}):
+        with pytest.raises(GraphError, match="containers are nested more than 100 deep; does a"):
+            rlx.jit(device="cpu")(lambda x: x)(given)
+    found = rlx.jit(device="cpu")(lambda x: x)(fits)
+    for _ in range(90):
+        (found,) = found
+    assert found.tolist() == [1, 1]
