@@ -74,7 +74,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
         return _BY_NAME[dtype]
     try:
         found = None if dtype is None else _BY_NP.get(np.dtype(dtype))  # NumPy takes None for float64
-    except TypeError:
+    except (TypeError, ValueError):
         found = None
     if found is None:
         raise DTypeError(f"{dtype!r} is not an rlx dtype; the dtypes are {', '.join(_BY_NAME)}")

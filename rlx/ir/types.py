@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rlx.dtypes import DType
 from rlx.errors import ShapeError
@@ -35,20 +37,38 @@ class TensorType:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
+def is_index(value: Any) -> bool:
+    """Whether Python takes it for an integer; arrays and tensors have `__index__` whatever they hold."""
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
+
+
+def as_items(value: Any, what: str) -> tuple[Any, ...]:
+    """One integer alone, or the items of a sequence. Raises: ShapeError for what is neither."""
+    if is_index(value):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise ShapeError(f"{what}: {value!r} is neither an int nor a sequence of ints")
+    return tuple(value)
+
+
 def as_shape(shape: Sequence[int] | int, what: str = "shape") -> tuple[int, ...]:
     """The shape as a tuple of Python ints. Raises: ShapeError for a negative or non-integer dimension."""
-    if not isinstance(shape, int | Iterable):
-        raise ShapeError(f"{what}: {shape!r} is not a shape; give a tuple of ints, () for a scalar")
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    dims = as_items(shape, what)
     for d in dims:
-        if isinstance(d, bool) or not hasattr(d, "__index__"):
+        if isinstance(d, bool) or not is_index(d):
             raise ShapeError(f"{what}: {d!r} is not an integer dimension")
         if d < 0:
             raise ShapeError(
                 f"{what}: dimension {d} of {dims} is negative; shapes are static and non-negative"
             )
         if d > MAX_DIM:
-            raise ShapeError(f"{what}: dimension {d} of {dims} is beyond {MAX_DIM}, the most that an axis can have")
+            raise ShapeError(
+                f"{what}: dimension {d} of {dims} is beyond {MAX_DIM}, the most that an axis can have"
+            )
     return tuple(int(d) for d in dims)
 
 
@@ -70,7 +90,7 @@ def broadcast_shapes(*shapes: tuple[int, ...], op: str = "broadcast") -> tuple[i
 
 def normalize_axis(axis: int, rank: int, op: str, what: str = "axis") -> int:
     """The axis counted from the front. Raises: ShapeError naming `op` when it is out of range."""
-    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+    if isinstance(axis, bool) or not is_index(axis):
         raise ShapeError(f"{op}: {what} {axis!r} is not an integer")
     if not -rank <= axis < rank:
         raise ShapeError(f"{op}: {what} {axis} is out of range for rank {rank}; expected {-rank}..{rank - 1}")
@@ -81,7 +101,7 @@ def normalize_axes(axes: Sequence[int] | int | None, rank: int, op: str) -> tupl
     """Sorted axes counted from the front; None means all. Raises: ShapeError for one out of range or repeated."""
     if axes is None:
         return tuple(range(rank))
-    listed = (axes,) if isinstance(axes, int) else tuple(axes)
+    listed = as_items(axes, f"{op}: axes")
     found = sorted(normalize_axis(a, rank, op) for a in listed)
     if len(set(found)) != len(found):
         raise ShapeError(f"{op}: axes {listed} name an axis twice")

@@ -11,7 +11,7 @@ import numpy as np
 from rlx.dtypes import i32
 from rlx.errors import ShapeError
 from rlx.ir import Tensor, apply
-from rlx.ir.types import as_shape, normalize_axes, normalize_axis
+from rlx.ir.types import as_items, as_shape, normalize_axes, normalize_axis
 from rlx.ops import movement
 from rlx.ops.base import TensorLike, tensor
 from rlx.ops.reduce import Axis
@@ -32,7 +32,7 @@ def tile(x: TensorLike, repeats: int | Sequence[int]) -> Tensor:
     Dtype: any. Gradient: the sum over the copies.
     """
     x = tensor("tile", x)
-    given = (repeats,) if isinstance(repeats, int) else tuple(repeats)
+    given = as_items(repeats, "tile: repeats")
     counts = as_shape((1,) * (x.ndim - len(given)) + given, "tile: repeats")
     shape = (1,) * (len(counts) - x.ndim) + x.shape
     split = tuple(n for n in shape for n in (1, n))

@@ -11,7 +11,7 @@ import numpy as np
 from rlx.dtypes import DTypeLike, as_dtype, bool_
 from rlx.errors import ShapeError
 from rlx.ir import Tensor, apply
-from rlx.ir.types import as_shape, normalize_axes, normalize_axis
+from rlx.ir.types import as_items, as_shape, normalize_axes, normalize_axis
 from rlx.ops import binary, linalg, movement, reduce, select, unary
 from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors
 from rlx.ops.reduce import Axis, working_float
@@ -39,7 +39,7 @@ def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
     Dtype: any. Gradient: d in x's shape. Raises: ShapeError for a place that the result does not have.
     """
     x = tensor("expand_dims", x)
-    count = 1 if isinstance(axis, int) else len(tuple(axis))
+    count = len(as_items(axis, "expand_dims: axis"))
     axes = normalize_axes(axis, x.ndim + count, "expand_dims")
     rest = iter(x.shape)
     return movement.reshape(x, tuple(1 if i in axes else next(rest) for i in range(x.ndim + count)))

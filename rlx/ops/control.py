@@ -11,6 +11,7 @@ from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Graph, Tensor, TensorType
 from rlx.ir.body import TracedBody
 from rlx.ir.graph import TRACING, traced_into
+from rlx.ir.types import is_index
 from rlx.ops.nest import flatten, unflatten
 
 Nest = Any  # a tensor, or nested tuples, lists and dicts of tensors
@@ -204,7 +205,7 @@ def _carried(op: str, body: Graph, result: Nest, skeleton: Any, before: Sequence
 
 
 def _is_count(n: Any) -> bool:
-    return hasattr(n, "__index__") and not isinstance(n, bool) and n >= 0
+    return is_index(n) and not isinstance(n, bool) and n >= 0
 
 
 def _length(rows: Sequence[Tensor], length: int | None) -> int:

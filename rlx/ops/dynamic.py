@@ -11,7 +11,7 @@ from rlx.dtypes import i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import graph_of
-from rlx.ir.types import as_shape
+from rlx.ir.types import as_items, as_shape
 from rlx.ops.base import TensorLike, cast_to, tensors, want_inputs
 from rlx.ops.index import index_tensor, want_indices
 from rlx.ops.numeric import Array
@@ -105,7 +105,7 @@ def _starts(op: str, like: Tensor, starts: Any) -> Tensor:
     """The starts as one tensor of integers: given as one, or as a sequence of ints and scalar tensors."""
     if isinstance(starts, Tensor):
         return index_tensor(op, starts)
-    items = list(np.asarray(starts)) if isinstance(starts, np.ndarray) else list(starts)
+    items = as_items(starts, f"{op}: starts")
     if not any(isinstance(s, Tensor) for s in items):
         value = np.asarray(items if items else np.zeros(0, np.int64))
         if value.dtype.kind not in "iu":

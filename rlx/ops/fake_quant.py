@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import i32
+from rlx.dtypes import f32, i32
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.types import broadcast_shapes, normalize_axis
+from rlx.ir.values import as_array, exactly
 from rlx.ops.base import TensorLike, cast_to, floating, tensors, want_float, want_inputs
 from rlx.ops.norm_more import first_dtype
 from rlx.ops.numeric import Array, computed, working
@@ -113,6 +114,11 @@ register(
 )  # fmt: skip
 
 
+def _f32(scale: Any) -> Array:
+    what = "fake_quantize: scale"
+    return exactly(as_array(scale, what), f32, what)
+
+
 def fake_quantize(
     x: TensorLike,
     scale: TensorLike,
@@ -135,7 +141,7 @@ def fake_quantize(
     if not isinstance(bits, int) or not 2 <= bits <= 24:
         raise DTypeError(f"fake_quantize: bits is {bits!r}; expected 2 to 24")
     # A plain number is no weak scalar here: a scale must not be rounded to the half that it quantizes.
-    given = [x, scale if isinstance(scale, Tensor) else np.asarray(scale, np.float32)]
+    given = [x, scale if isinstance(scale, Tensor) else _f32(scale)]
     if zero_point is not None:
         given.append(zero_point if isinstance(zero_point, Tensor) else np.asarray(zero_point))
     x, *grid = tensors("fake_quantize", *given)

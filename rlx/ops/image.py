@@ -11,6 +11,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.types import as_items, is_index
 from rlx.ops.base import TensorLike, cast_to, tensor, want_inputs
 from rlx.ops.numeric import Array
 
@@ -59,17 +60,17 @@ def want_groups(op: str, groups: Any, channels: int, what: str) -> None:
 
 def per_axis(op: str, what: str, value: Any, n: int) -> Ints:
     """An int for every axis, or one for each, as a tuple."""
-    values = (value,) * n if hasattr(value, "__index__") else tuple(value)
-    if len(values) != n or not all(hasattr(v, "__index__") and not isinstance(v, bool) for v in values):
+    values = (value,) * n if is_index(value) else as_items(value, f"{op}: {what}")
+    if len(values) != n or not all(is_index(v) and not isinstance(v, bool) for v in values):
         raise ShapeError(f"{op}: {what} is {value!r}; expected an int or {n} ints, one for each spatial axis")
     return tuple(int(v) for v in values)
 
 
 def pads_of(op: str, pads: Any, n: int) -> Pads:
     """An int, one int for each axis (both ends), or a (begin, end) for each axis, as pairs."""
-    values = (pads,) * n if hasattr(pads, "__index__") else tuple(pads)
-    pairs = [(v, v) if hasattr(v, "__index__") else tuple(v) for v in values]
-    if len(pairs) != n or not all(len(p) == 2 and all(hasattr(v, "__index__") for v in p) for p in pairs):
+    values = (pads,) * n if is_index(pads) else as_items(pads, f"{op}: pads")
+    pairs = [(v, v) if is_index(v) else as_items(v, f"{op}: pads") for v in values]
+    if len(pairs) != n or not all(len(p) == 2 and all(map(is_index, p)) for p in pairs):
         raise ShapeError(
             f"{op}: pads is {pads!r}; expected an int, an int for each of {n} spatial axes, or a (begin, end) for each"
         )

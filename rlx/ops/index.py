@@ -15,7 +15,7 @@ import numpy as np
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ir.types import normalize_axis
+from rlx.ir.types import is_index, normalize_axis
 from rlx.ops.base import TensorLike, cast_to, tensors, want_axis, want_inputs
 from rlx.ops.numeric import Array, convert
 
@@ -319,6 +319,6 @@ def one_hot(
             raise DTypeError(f"one_hot: {what} is {value}, which {kind} does not hold; give another dtype")
     axis = normalize_axis(axis, indices.ndim + 1, "one_hot")
     numbers = {k: float(v) if kind.is_float else int(v) for k, v in (("on", on), ("off", off))}
-    if isinstance(depth, bool) or not hasattr(depth, "__index__"):
+    if isinstance(depth, bool) or not is_index(depth):
         raise ShapeError(f"one_hot: depth is {depth!r}; expected an int ≥ 0")
     return apply("one_hot", indices, depth=int(depth), axis=axis, dtype=kind, **numbers)

@@ -12,7 +12,7 @@ import numpy as np
 from rlx.dtypes import promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ir.types import as_shape, broadcast_shapes, normalize_axis
+from rlx.ir.types import as_items, as_shape, broadcast_shapes, normalize_axis
 from rlx.ops.base import TensorLike, cast_to, tensor, tensors, unbroadcast, want_inputs
 from rlx.ops.numeric import Array
 
@@ -204,7 +204,9 @@ def reshape(x: Tensor, shape: Sequence[int] | int) -> Tensor:
     Dtype: any. Gradient: reshaped back. Numerics: no data moves on any device.
     """
     x = tensor("reshape", x)
-    dims = [shape] if isinstance(shape, int) else list(shape)
+    dims = list(as_items(shape, "reshape: shape"))
+    if dims.count(-1) > 1:
+        raise ShapeError(f"reshape: {tuple(dims)} leaves more than one dimension to be worked out")
     if -1 in dims:
         i = dims.index(-1)
         rest = math.prod(as_shape(dims[:i] + dims[i + 1 :], "reshape: dimensions beside -1"))
@@ -258,6 +260,7 @@ def slice(
     """
     x = tensor("slice", x)
     steps = [1] * x.ndim if steps is None else steps
+    starts, stops, steps = (as_items(v, "slice") for v in (starts, stops, steps))
     if not len(starts) == len(stops) == len(steps) == x.ndim:
         raise ShapeError(
             f"slice: starts {starts}, stops {stops}, steps {steps} need one entry for each axis of {x.shape}"

@@ -13,6 +13,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.graph import apply_multi
+from rlx.ir.types import is_index
 from rlx.ops.base import TensorLike, cast_to, floating, tensors, unbroadcast, want_float, want_inputs
 from rlx.ops.numeric import Array, computed, working
 from rlx.ops.reduce import working_float
@@ -227,6 +228,8 @@ def group_norm(x: TensorLike, groups: int, gamma: TensorLike, beta: TensorLike, 
     Shape: x (N, C, …), gamma and beta (C,), C a multiple of `groups`. Dtype: x's; integers become f32. Gradient: to
     x, gamma, beta. Numerics: in f32 for halves, two passes. Follows Wu and He, 2018.
     """
+    if not is_index(groups):
+        raise ShapeError(f"group_norm: groups is {groups!r}; expected a number of groups")
     given = (floating(t) for t in tensors("group_norm", x, gamma, beta))
     return apply("group_norm", *given, groups=int(groups), eps=float(eps))
 

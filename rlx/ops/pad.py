@@ -13,6 +13,7 @@ import numpy.typing as npt
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.types import as_items, is_index
 from rlx.ops.base import TensorLike, tensor, want_inputs
 from rlx.ops.movement import index
 from rlx.ops.numeric import Array
@@ -136,10 +137,10 @@ def pad(x: TensorLike, pads: Any, mode: str = "constant", value: Any = 0) -> Ten
 
 
 def _pairs(x: Tensor, pads: Any) -> Pads:
-    if hasattr(pads, "__index__"):
+    if is_index(pads):
         return ((int(pads), int(pads)),) * x.ndim
-    given: list[Any] = list(pads)
-    if len(given) == 2 and all(hasattr(n, "__index__") for n in given):
+    given = as_items(pads, "pad: pads")
+    if len(given) == 2 and all(map(is_index, given)):
         return ((int(given[0]), int(given[1])),) * x.ndim
     try:
         made = tuple((int(a), int(b)) for a, b in given)

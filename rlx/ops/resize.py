@@ -14,6 +14,7 @@ import numpy.typing as npt
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.types import as_items
 from rlx.ops.base import TensorLike, cast_to, floating, tensor, want_inputs
 from rlx.ops.image import per_axis
 from rlx.ops.numeric import Array, computed
@@ -230,7 +231,7 @@ def resize(
     if (sizes is None) == (scales is None):
         raise ShapeError("resize: expected sizes or scales, exactly one of them")
     if sizes is not None:
-        ends = (int(sizes),) if hasattr(sizes, "__index__") else tuple(sizes)
+        ends = as_items(sizes, "resize: sizes")
         keep = _kept(x, len(ends))
         full = (*x.shape[:keep], *per_axis("resize", "sizes", ends, len(ends)))
         factors = tuple(float(size / n) if n and size else 1.0 for n, size in zip(x.shape, full, strict=True))

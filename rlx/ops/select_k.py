@@ -12,7 +12,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, Reference
-from rlx.ir.types import normalize_axis
+from rlx.ir.types import is_index, normalize_axis
 from rlx.ops.base import tensor, want_axis, want_inputs
 from rlx.ops.numeric import Array, widened
 
@@ -207,7 +207,7 @@ def top_k(
     """
     x = tensor("top_k", x)
     axis = normalize_axis(axis, x.ndim, "top_k")
-    if isinstance(k, bool) or not hasattr(k, "__index__"):
+    if isinstance(k, bool) or not is_index(k):
         raise ShapeError(f"top_k: k is {k!r}; expected an int")
     values, indices = apply_multi("top_k", x, k=int(k), axis=axis, largest=bool(largest))
     return values, indices

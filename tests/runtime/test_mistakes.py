@@ -165,7 +165,7 @@ def test_a_graph_that_grows_after_it_was_compiled_is_compiled_again() -> None:
 @pytest.mark.parametrize(
     "declare, error, text",
     [
-        (lambda g: g.input("x", None), ShapeError, "input 'x': None is not a shape"),
+        (lambda g: g.input("x", None), ShapeError, "input 'x': None is neither an int nor a sequence"),
         (lambda g: g.input("x", (None, 3)), ShapeError, "None is not an integer dimension"),
         (lambda g: g.input("x", (2,), None), DTypeError, "None is not an rlx dtype"),
         (lambda g: g.output(3, g.input("x", ())), GraphError, "the name must be a non-empty string, not 3"),
@@ -229,6 +229,38 @@ def test_jit_keeps_structures() -> None:
     got = traced(lambda p, d: Pair(p.b, d[0] + d["a"]), Pair(ONES, 2 * ONES), {"a": ONES, 0: 3 * ONES})
     assert isinstance(got, Pair)
     assert got.a[0, 0] == 2 and got.b[0, 0] == 4
+
+
+@pytest.mark.parametrize(
+    "function, error, text",
+    [
+        (lambda x: x.sum(axis=2.5), ShapeError, "sum: axes: 2.5 is neither an int nor a sequence"),
+        (lambda x: x.reshape(None), ShapeError, "reshape: shape: None is neither"),
+        (lambda x: x.reshape(-1, -1), ShapeError, "leaves more than one dimension to be worked out"),
+        (lambda x: rlx.pad(x, None), ShapeError, "pad: pads: None is neither"),
+        (lambda x: rlx.expand_dims(x, None), ShapeError, "expand_dims: axis: None is neither"),
+        (lambda x: rlx.max_pool(x[None], 2.5), ShapeError, "max_pool: kernel: 2.5 is neither"),
+        (lambda x: rlx.top_k(x, np.ones(2)), ShapeError, "top_k: k is array"),
+        (
+            lambda x: rlx.group_norm(x[None], 1.5, ONES[0], ONES[0]),
+            ShapeError,
+            "groups is 1.5; expected a number",
+        ),
+        (lambda x: rlx.fake_quantize(x, "a"), DTypeError, "scale: expected numbers, got a str"),
+        (lambda x: rlx.cast(x, x), DTypeError, "is not an rlx dtype"),
+    ],
+)
+def test_attributes(function: Callable[..., Any], error: type[RlxError], text: str) -> None:
+    with pytest.raises(error, match=text):
+        traced(function)
+
+
+def test_arrays_of_integers_are_attributes() -> None:
+    kernel, two = np.ones((1, 1, 2, 2), np.float32), np.array([2, 2])
+    one = np.ones((1, 1, 4, 4), np.float32)
+    got = traced(lambda x: rlx.conv(x, kernel, strides=two, pads=np.array([1, 1])), one)
+    np.testing.assert_array_equal(got[0, 0], [[1, 2, 1], [2, 4, 2], [1, 2, 1]])
+    assert traced(lambda x: x.reshape(np.array([3, 2])).sum(axis=np.array([0]))).shape == (2,)
 
 
 @pytest.mark.parametrize(
