@@ -71,3 +71,9 @@ def test_scales_and_zero_points_that_would_make_the_result_larger() -> None:
     product = node("MatMulInteger", "a b az", "y", name="it")
     a = np.ones((1, 2), np.uint8)
     refused(product, {"a": a, "b": a.T, "az": np.ones(4, np.uint8)}, "one has too many elements")
+
+
+def test_an_image_without_axes() -> None:
+    made = node("Col2Im", "x image block", "y", name="it")
+    none = np.zeros(0, np.int64)
+    refused(made, {"x": np.ones((1, 5, 5), np.float32), "image": none, "block": none}, "out of range")

@@ -1,5 +1,5 @@
 """Slice at the ends of an axis, as the operator's text has it: effective starts and ends are held within bounds that
-depend on the sign of the step."""
+depend on the sign of the step. And Pad as it was first."""
 
 from __future__ import annotations
 
@@ -37,3 +37,13 @@ def test_slices_of_every_reach(device: str) -> None:
                 feeds = {k: np.array([v]) for k, v in zip("seta", (*case, 1), strict=True)}
                 made = loaded.run({"x": x, **feeds}, device=device)["y"]
                 assert made.tolist() == x[:, taken(n, *case)].tolist(), (n, case)
+
+
+def test_the_first_version_of_pad() -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    proto = model(
+        [node("Pad", "x", "y", paddings=[0, 1, 2, 0], value=7.0)], {"x": [2, 3]}, {"y": None}, opset=1
+    )
+    with rlx.onnx.load(proto) as loaded:
+        made = loaded.run({"x": x}, device="cpu")["y"]
+    assert np.array_equal(made, np.pad(x, [(0, 2), (1, 0)], constant_values=7))

@@ -63,6 +63,8 @@ def tensor_scatter(c: Call) -> Result:
     """A cache with an update written at each batch's own place along an axis; "circular" goes on at the front."""
     past, update = c.x(0), c.x(1)
     axis = axis_of(c, c.int("axis", -2), past.ndim)
+    if update.ndim != past.ndim:
+        raise c.bad(f"the update is {update.shape}; expected as many axes as the cache has, {past.shape}")
     mode, n, length = c.str("mode", "linear"), past.shape[axis], update.shape[axis]
     if axis == 0 or mode not in ("linear", "circular") or past.shape[0] != update.shape[0]:
         raise c.bad(f"axis {axis}, mode {mode!r}, batches {past.shape[0]} and {update.shape[0]}")

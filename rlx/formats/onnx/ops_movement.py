@@ -170,7 +170,8 @@ def pad(c: Call) -> Result:
     x = c.x()
     mode = c.str("mode", "constant")
     if c.version < 11:
-        pads, value = c.ints("pads"), c.tensor(c.float("value", 0.0), c.dtype())
+        pads = c.ints("pads" if c.version > 1 else "paddings")
+        value = c.tensor(c.float("value", 0.0), c.dtype())
         axes = list(range(x.ndim))
     else:
         pads = c.known_ints(1)

@@ -42,7 +42,10 @@ def batch_norm(c: Call) -> tuple[Result, ...]:
 
 @op("InstanceNormalization")
 def instance_norm(c: Call) -> Result:
-    return o.group_norm(c.x(0), c.x(0).shape[1], c.x(1), c.x(2), c.float("epsilon", 1e-5))
+    x = c.x(0)
+    if x.ndim < 2:
+        raise c.bad(f"the input is {x.shape}; expected (N, C, …)")
+    return o.group_norm(x, x.shape[1], c.x(1), c.x(2), c.float("epsilon", 1e-5))
 
 
 @op("GroupNormalization")

@@ -113,10 +113,11 @@ def dft(c: Call) -> Result:
 def stft(c: Call) -> Result:
     x, step = c.x(), c.known_int(1)
     window = c.opt(2)
-    length = c.known_int(3) if c.has(3) else window.shape[0] if window is not None else 0
+    length = c.known_int(3) if c.has(3) else window.size if window is not None else 0
     x = o.expand_dims(x, 2) if x.ndim == 2 else x
     if (
         x.ndim != 3
+        or (window is not None and window.ndim != 1)
         or step < 1
         or not 0 < length <= x.shape[1]
         or (window is not None and window.shape != (length,))

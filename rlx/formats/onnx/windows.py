@@ -82,7 +82,7 @@ def windows_of(c: Call, sizes: Sequence[int], kernel: Sequence[int] | None) -> W
         raise c.bad(
             f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads} for {n} spatial axes"
         )
-    if min(*kernel, *strides, *dilations) < 1 or math.prod(kernel) > MAX_WINDOW or min(pads) < 0 or n == 0:
+    if n == 0 or min(*kernel, *strides, *dilations) < 1 or math.prod(kernel) > MAX_WINDOW or min(pads) < 0:
         raise c.bad(f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads}: out of range")
     auto = c.str("auto_pad", "NOTSET")
     if auto in ("SAME_UPPER", "SAME_LOWER"):
