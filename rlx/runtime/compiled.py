@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -17,7 +17,7 @@ from rlx.driver.planner import plan as make_plan
 from rlx.driver.progress import report
 from rlx.dtypes import DType, DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory
-from rlx.ir import Graph, Tensor, TensorType, verify
+from rlx.ir import Graph, Tensor, TensorType, bodies, verify
 from rlx.runtime import debug
 from rlx.runtime.ports import Array, InputPort, OutputPort, accept_inputs
 from rlx.runtime.prepare import Prepared, prepare
@@ -241,7 +241,7 @@ class CompiledGraph(Closing):
             )
 
     def _out_of_memory(self, what: str, graph: Graph) -> OutOfDeviceMemory:
-        tensors = sorted(graph.tensors(), key=lambda t: -t.type.nbytes)[:5]
+        tensors = sorted(_tensors(graph), key=lambda t: -t.type.nbytes)[:5]
         largest = "; ".join(f"{t.node.label or t.node.op.name} {t.type} {t.type.nbytes:,}" for t in tensors)
         return OutOfDeviceMemory(
             f"graph {self.graph.name!r} {what}. Largest tensors: {largest}. Use a smaller batch, keep weights in "
@@ -312,6 +312,14 @@ class _Program:
     def close(self) -> None:
         self.executable.close()
         self.arena.close()
+
+
+def _tensors(graph: Graph) -> Iterator[Tensor]:
+    """Those of the bodies of control ops too."""
+    yield from graph.tensors()
+    for node in graph.nodes:
+        for body in bodies(node).values():
+            yield from _tensors(body)
 
 
 def names(graph: Graph) -> tuple[tuple[str, ...], ...]:
