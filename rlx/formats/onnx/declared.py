@@ -7,14 +7,14 @@ from typing import Any
 
 from onnx import defs, helper
 
-from rlx.formats.onnx.call import Builder
-from rlx.formats.onnx.table import MICROSOFT, op
+from rlx.formats.onnx.table import MICROSOFT, Built, op
 
 _Schema = defs.OpSchema
 _Option = _Schema.FormalParameterOption
 _KINDS: dict[Any, Any] = {
     int: _Schema.AttrType.INT, float: _Schema.AttrType.FLOAT, str: _Schema.AttrType.STRING,
     list[int]: _Schema.AttrType.INTS, list[float]: _Schema.AttrType.FLOATS,
+    list[str]: _Schema.AttrType.STRINGS,
 }  # fmt: skip
 FLOATS = "float16 float double bfloat16"
 DECLARED: dict[tuple[str, str], Any] = {}
@@ -28,13 +28,13 @@ def declared(
     attributes: Mapping[str, Any] | None = None,
     required: str = "",
     domain: str = MICROSOFT,
-) -> Callable[[Builder], Builder]:
-    """Declares operators of a domain and registers their builder.
+) -> Callable[[Built], Built]:
+    """Declares operators of a domain; as a decorator it registers their builder.
 
     inputs, outputs: "name:type", blanks between; `?` behind for one that may be left out, `*` for any number of the
-    last. A type is a parameter of `types`, which says what it stands for, or onnx's name of an element type.
-    attributes: the default of each, or where there is none int, float, str, list[int] or list[float]; those that
-    `required` names must be there.
+    last, `~` where these may differ in type. A type is a parameter of `types`, which says what it stands for, or
+    onnx's name of an element type. attributes: the default of each, or where there is none int, float, str or a list
+    of one of them; those that `required` names must be there.
     """
     constraints = [(name, [f"tensor({t})" for t in allowed.split()], "") for name, allowed in types.items()]
     must = required.split()
@@ -54,10 +54,11 @@ def declared(
 def _formals(text: str, types: Mapping[str, str]) -> Sequence[Any]:
     found = []
     for word in text.split():
-        name, kind = word.rstrip("?*").split(":")
-        option = {"?": _Option.Optional, "*": _Option.Variadic}.get(word[-1], _Option.Single)
+        name, kind = word.rstrip("?*~").split(":")
+        option = {"?": _Option.Optional, "*": _Option.Variadic, "~": _Option.Variadic}.get(word[-1], _Option.Single)
         kind = kind if kind in types else f"tensor({kind})"
-        found.append(_Schema.FormalParameter(name, kind, param_option=option))
+        alike = word[-1] != "~"
+        found.append(_Schema.FormalParameter(name, kind, param_option=option, is_homogeneous=alike))
     return found
 
 

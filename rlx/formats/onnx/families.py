@@ -11,6 +11,13 @@ from rlx.formats.onnx import ops_labels as ops_labels
 from rlx.formats.onnx import ops_legacy as ops_legacy
 from rlx.formats.onnx import ops_linalg as ops_linalg
 from rlx.formats.onnx import ops_microsoft as ops_microsoft
+from rlx.formats.onnx import ops_microsoft_linear as ops_microsoft_linear
+from rlx.formats.onnx import ops_microsoft_norm as ops_microsoft_norm
+from rlx.formats.onnx import ops_microsoft_quant as ops_microsoft_quant
+from rlx.formats.onnx import ops_microsoft_quant_blocks as ops_microsoft_quant_blocks
+from rlx.formats.onnx import ops_microsoft_quant_lstm as ops_microsoft_quant_lstm
+from rlx.formats.onnx import ops_microsoft_quant_matmul as ops_microsoft_quant_matmul
+from rlx.formats.onnx import ops_microsoft_quant_pool as ops_microsoft_quant_pool
 from rlx.formats.onnx import ops_ml as ops_ml
 from rlx.formats.onnx import ops_movement as ops_movement
 from rlx.formats.onnx import ops_norm as ops_norm

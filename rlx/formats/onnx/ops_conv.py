@@ -27,7 +27,7 @@ def conv_windows(c: Call, x: Tensor, w: Tensor) -> Windows:
 
 
 @op("Conv")
-def conv(c: Call) -> Result:
+def conv(c: Call) -> Tensor:
     x, w = c.x(0), c.x(1)
     s = conv_windows(c, x, w)
     return o.conv(

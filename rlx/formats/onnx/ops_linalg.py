@@ -20,7 +20,7 @@ def matmul(c: Call) -> Result:
 
 
 @op("Gemm")
-def gemm(c: Call) -> Result:
+def gemm(c: Call) -> Tensor:
     a, b, beta = c.x(0), c.x(1), c.float("beta", 1.0)
     bias = c.opt(2)
     if a.ndim != 2 or b.ndim != 2:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rlx.formats.onnx.call import Builder
 
+Built = TypeVar("Built", bound=Builder)
 ML = "ai.onnx.ml"
 MICROSOFT = "com.microsoft"
 
@@ -23,12 +25,10 @@ class Entry:
 TABLE: dict[tuple[str, str], list[Entry]] = {}
 
 
-def op(
-    *names: str, since: int = 1, until: int | None = None, domain: str = ""
-) -> Callable[[Builder], Builder]:
+def op(*names: str, since: int = 1, until: int | None = None, domain: str = "") -> Callable[[Built], Built]:
     """Registers a builder for the operators of these names."""
 
-    def register(build: Builder) -> Builder:
+    def register(build: Built) -> Built:
         for name in names:
             TABLE.setdefault((domain, name), []).append(Entry(build, since, until))
         return build
