@@ -29,8 +29,8 @@ def flatten(value: Any, leaves: list[Any], numbers: bool = False, depth: int = 0
         return ("leaf", len(leaves) - 1)
     if isinstance(value, tuple | list):
         named = isinstance(value, tuple) and hasattr(value, "_fields")
-        kind = type(value) if named else "tuple" if isinstance(value, tuple) else "list"
-        return (kind, tuple(flatten(v, leaves, numbers, depth + 1) for v in value))
+        made = type(value) if named else "tuple" if isinstance(value, tuple) else "list"
+        return (made, tuple(flatten(v, leaves, numbers, depth + 1) for v in value))
     if isinstance(value, dict):
         return ("dict", tuple((k, flatten(v, leaves, numbers, depth + 1)) for k, v in _sorted(value)))
     sign = repr(value) if isinstance(value, float | complex) else ""  # 0.0 equals -0.0
