@@ -14,7 +14,7 @@ from rlx.driver.half import HalfRegion
 from rlx.driver.locks import renewed
 from rlx.driver.region import Region
 from rlx.dtypes import DType, DTypeLike, as_dtype
-from rlx.errors import DeviceUnavailable, DTypeError, GraphError, ShapeError
+from rlx.errors import DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, ShapeError
 from rlx.ir import TensorType
 from rlx.ir.values import LISTED, as_array, exactly
 
@@ -83,7 +83,7 @@ class Weights(Closing):
     def set(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:
         """Writes one weight, kept as `dtype` (f16 or bf16 for an f32 weight; default: as declared).
 
-        Raises: GraphError for an unknown name, ShapeError, DTypeError; nothing is changed then.
+        Raises: GraphError for an unknown name, ShapeError, DTypeError, OutOfDeviceMemory; nothing is changed then.
         """
         if name not in self._types:
             raise GraphError(f"there is no weight {name!r}; there are {_some(self._types)}")
@@ -97,12 +97,17 @@ class Weights(Closing):
             )
         with self.lock:
             old = self._where.get(name)
-            if kept != declared.dtype:
-                self.half.store(name, kept, array)
-                self._where[name] = self.half.slot(name)
-            else:
-                self._where[name] = self.full.reserve(name, kept, declared.nbytes)
-                self.full.write(name, array)
+            try:
+                if kept != declared.dtype:
+                    self.half.store(name, kept, array)
+                    self._where[name] = self.half.slot(name)
+                else:
+                    self._where[name] = self.full.reserve(name, kept, declared.nbytes)
+                    self.full.write(name, array)
+            except OutOfDeviceMemory as error:
+                largest = sorted(self._types.items(), key=lambda item: -item[1].nbytes)[:5]
+                listed = "; ".join(f"{n} {t} {t.nbytes:,}" for n, t in largest)
+                raise OutOfDeviceMemory(f"weight {name!r} ({declared}): {error}. Largest tensors: {listed}") from error
             if self._where[name] != old:
                 self.version += 1
 

@@ -89,6 +89,26 @@ def test_memory_that_others_took_meanwhile(session: rlx.Session, monkeypatch: py
         np.testing.assert_array_equal(exe.run(feeds)["y"], np.full((3, 7), 5.0))
 
 
+def test_weights_that_others_leave_no_room_for(
+    session: rlx.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = rlx.Graph("weights")
+    g.output("y", g.input("x", (3, 64)) @ g.param("w", (64, 64)) + g.param("b", (64,)))
+    with session.compile(g) as exe:
+        feed, w, b = np.ones((3, 64), np.float32), np.ones((64, 64), np.float32), np.ones(64, np.float32)
+
+        def full(nbytes: int) -> None:
+            raise OutOfDeviceMemory(f"{nbytes:,} bytes asked for, 7 free")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(exe.weights.full, "_acquire", full)
+            said = r"weight 'b' .*asked for, 7 free.*Largest tensors: w f32\[64,64\]"
+            with pytest.raises(OutOfDeviceMemory, match=said):
+                exe.set_param("b", b)
+        exe.set_params({"w": w, "b": b})
+        np.testing.assert_array_equal(exe.run({"x": feed})["y"], np.full((3, 64), 65.0))
+
+
 def test_stores_stay_within_the_largest_allocation(
     session: rlx.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
