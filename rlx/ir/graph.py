@@ -111,6 +111,9 @@ class Graph:
 
     `nodes` run in order. `inputs` are given at each run; `params` are weights, set once; `states` persist between runs
     and are replaced by `updates` at the end of each; `outputs` are what a run returns. All are dicts by name.
+
+    Shapes are tuples of ints, () for a scalar. Dtypes are names ("f32", "bf16", "i64", …), NumPy dtypes, or `rlx.bf16`
+    and its like. What does not fit raises GraphError, ShapeError or DTypeError.
     """
 
     def __init__(self, name: str = "graph") -> None:
