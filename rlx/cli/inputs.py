@@ -42,6 +42,8 @@ def dims_of(texts: Sequence[str] | None) -> dict[str, int]:
         name, equals, number = text.rpartition("=")
         if not (name and equals and number.isdecimal() and len(number) < 10):
             raise RlxError(f"--dim {text}: expected symbol=length, such as batch=8")
+        if found.get(name, int(number)) != int(number):
+            raise RlxError(f"--dim {text}: {name} is {found[name]} already")
         found[name] = int(number)
     return found
 

@@ -57,6 +57,7 @@ def test_run_with_random_inputs_is_seeded(rlx: Rlx, file: Path) -> None:
     [
         (("--dim", "q=2"), "no dimensions ['q']; its inputs have ['k', 'n']"),
         (("--dim", "n=-2"), "expected symbol=length"),
+        (("--dim", "n=2", "--dim", "n=3"), "--dim n=3: n is 2 already"),
         (("--input", "x"), "expected name=file.npy"),
         (("--input", "x=absent.npy"), "cannot be read"),
         (("--input", f"x={__file__}"), "is no array that NumPy's save has written"),
