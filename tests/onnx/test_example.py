@@ -1,10 +1,12 @@
-"""The example reads every digit on every device."""
+"""The examples with pictures: every digit is read on every device, and outlines are those of float64."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+
+import numpy as np
 
 
 def test_digits(repo: Path, clean_env: dict[str, str]) -> None:
@@ -15,3 +17,32 @@ def test_digits(repo: Path, clean_env: dict[str, str]) -> None:
     assert done.returncode == 0 and done.stderr == "", done.stderr
     lines = [line for line in done.stdout.splitlines() if ": [" in line]
     assert lines and all("[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]" in line for line in lines)
+
+
+def test_outlines(repo: Path, clean_env: dict[str, str], tmp_path: Path) -> None:
+    pixels = np.random.default_rng(5).integers(0, 256, (20, 31, 3)).astype(np.uint8)
+    (tmp_path / "in.ppm").write_bytes(b"P6\n# noise\n31 20\n255\n" + pixels.tobytes())
+    command = [sys.executable, "-W", "error", str(repo / "examples/onnx_outlines.py")]
+    files = [str(tmp_path / "in.ppm"), str(tmp_path / "out.pgm")]
+    done = subprocess.run([*command, *files], capture_output=True, text=True, env=clean_env, check=False)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert "cpu: 31 × 20" in done.stdout
+    head, _, body = (tmp_path / "out.pgm").read_bytes().partition(b"\n")
+    made = np.frombuffer(body, np.uint8).reshape(20, 31)
+
+    def filtered(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+        reach = len(kernel) // 2
+        wide = np.pad(x, reach, mode="edge")
+        windows = np.lib.stride_tricks.sliding_window_view(wide, kernel.shape)
+        return np.asarray(np.einsum("hwij,ij->hw", windows, kernel))
+
+    light = pixels / 255 @ np.array([0.299, 0.587, 0.114])
+    soft = filtered(light, np.outer([1, 4, 6, 4, 1], [1, 4, 6, 4, 1]) / 256)
+    across = np.outer([1, 2, 1], [-1, 0, 1])
+    steep = np.hypot(filtered(soft, across), filtered(soft, across.T))
+    assert head == b"P5 31 20 255"
+    assert np.abs(made - steep / steep.max() * 255).max() <= 0.51
+
+    (tmp_path / "in.ppm").write_bytes(b"P6 31 20 255\n" + pixels.tobytes()[:-1])
+    done = subprocess.run([*command, *files], capture_output=True, text=True, env=clean_env, check=False)
+    assert done.returncode == 1 and done.stderr.endswith("ends before its 31 × 20 pixels\n")
