@@ -18,6 +18,7 @@ from rlx.ops.numeric import Array
 Ints = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
 MAX_SPATIAL = 3
+MOST_STEP = (1 << 31) - 1  # of windows: strides and dilations
 
 
 def want_image(op: str, t: TensorType, what: str = "input") -> int:
@@ -29,7 +30,7 @@ def want_image(op: str, t: TensorType, what: str = "input") -> int:
 
 
 def want_counts(op: str, attrs: Attrs, names: Sequence[str], n: int, least: int = 1) -> None:
-    """Raises: ShapeError unless each attribute is a tuple of n ints ≥ `least`."""
+    """Raises: ShapeError unless each attribute is a tuple of n ints ≥ `least`, and steps fit 32 bits."""
     for name in names:
         value = attrs[name]
         if (
@@ -38,6 +39,8 @@ def want_counts(op: str, attrs: Attrs, names: Sequence[str], n: int, least: int 
             or not all(type(v) is int and v >= least for v in value)
         ):
             raise ShapeError(f"{op}: {name} is {value!r}; expected a tuple of {n} ints ≥ {least}")
+        if name in ("strides", "dilations") and max(value, default=0) > MOST_STEP:
+            raise ShapeError(f"{op}: {name} is {value!r}; expected {MOST_STEP} at most, kernels count in 32 bits")
 
 
 def want_pads(op: str, attrs: Attrs, n: int) -> None:

@@ -109,3 +109,33 @@ def test_shapes_that_no_array_has(shape: tuple[int, ...], text: str) -> None:
 
     with pytest.raises(ShapeError, match=text):
         compiled()
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan", "cuda"])
+@pytest.mark.parametrize("groups", [1, 8])
+@pytest.mark.parametrize("stride", [1 << 20, (1 << 31) - 1])
+def test_strides_beyond_the_image(stride: int, groups: int, device: str) -> None:
+    """One window: nothing may count along the strides."""
+    rng = np.random.default_rng(stride % 97)
+    x, w = rng.standard_normal((1, 8, 9, 10), np.float32), rng.standard_normal((8, 8 // groups, 3, 3), np.float32)
+    g = rlx.Graph("strides")
+    a = g.input("x", x.shape)
+    g.output("conv", rlx.conv(a, g.input("w", w.shape), strides=stride, groups=groups))
+    g.output("max", rlx.max_pool(a, 3, strides=stride))
+    g.output("avg", rlx.avg_pool(a, 3, strides=stride))
+    with session_here(device).compile(g) as exe:
+        got = exe.run({"x": x, "w": w})
+    seen = x[:, :, :3, :3].astype(np.float64)
+    taps = w.astype(np.float64)
+    full = (seen[0] * taps if groups == 1 else seen[0][:, None] * taps).sum(axis=(1, 2, 3))
+    np.testing.assert_allclose(got["conv"].ravel(), full, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(got["max"].ravel(), x[0, :, :3, :3].max(axis=(1, 2)))
+    np.testing.assert_allclose(got["avg"].ravel(), seen[0].mean(axis=(1, 2)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("what", ["strides", "dilations"])
+def test_steps_beyond_32_bits(what: str) -> None:
+    g = rlx.Graph("steps")
+    x, w = g.input("x", (1, 2, 9, 9)), g.input("w", (2, 2, 1, 1))
+    with pytest.raises(ShapeError, match=f"conv: {what} is .*; expected 2147483647 at most"):
+        rlx.conv(x, w, **{what: 1 << 31})

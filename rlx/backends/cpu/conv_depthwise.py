@@ -44,7 +44,7 @@ class _Axis:
     def __init__(
         self, n: int, count: int, kernel: int, stride: int, dilation: int, before: int, last: bool
     ) -> None:
-        self.tight = last and all(len(range(p, n, stride)) <= count for p in range(stride))
+        self.tight = last and all(len(range(p, n, stride)) <= count for p in range(min(stride, n)))
         self._n, self._stride, self._before = n, stride, 0 if self.tight else before
         offset = before if self.tight else 0
         self._taps = [divmod(k * dilation - offset, stride) for k in range(kernel)]  # (shift, phase)
