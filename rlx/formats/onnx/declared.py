@@ -55,7 +55,9 @@ def _formals(text: str, types: Mapping[str, str]) -> Sequence[Any]:
     found = []
     for word in text.split():
         name, kind = word.rstrip("?*~").split(":")
-        option = {"?": _Option.Optional, "*": _Option.Variadic, "~": _Option.Variadic}.get(word[-1], _Option.Single)
+        option = {"?": _Option.Optional, "*": _Option.Variadic, "~": _Option.Variadic}.get(
+            word[-1], _Option.Single
+        )
         kind = kind if kind in types else f"tensor({kind})"
         alike = word[-1] != "~"
         found.append(_Schema.FormalParameter(name, kind, param_option=option, is_homogeneous=alike))

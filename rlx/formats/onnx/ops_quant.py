@@ -95,7 +95,7 @@ def dynamic_quantize(c: Call) -> tuple[Result, ...]:
     return o.cast(o.clip(q, 0.0, 255.0), "u8"), scale, o.cast(zero, "u8")
 
 
-def _shifted(c: Call, i: int, zero: int, rows: bool) -> Tensor:
+def shifted(c: Call, i: int, zero: int, rows: bool) -> Tensor:
     """Input i in i32 less its zero point: one for all, or one a row of the left or a column of the right operand."""
     x = o.cast(c.x(i), i32)
     if not c.has(zero):
@@ -105,10 +105,10 @@ def _shifted(c: Call, i: int, zero: int, rows: bool) -> Tensor:
         return o.sub(x, o.reshape(z, ()))
     if z.ndim == 1:
         z = o.reshape(z, (-1, 1)) if rows else z
-    return _same(c, o.sub(x, z), x)
+    return same_shape(c, o.sub(x, z), x)
 
 
-def _same(c: Call, made: Tensor, x: Tensor) -> Tensor:
+def same_shape(c: Call, made: Tensor, x: Tensor) -> Tensor:
     """What x became. Raises: ModelFormatError where it has another shape, by a scale or zero point that is too long."""
     if made.shape != x.shape:
         raise c.bad(
@@ -119,7 +119,7 @@ def _same(c: Call, made: Tensor, x: Tensor) -> Tensor:
 
 @op("MatMulInteger")
 def matmul_integer(c: Call) -> Result:
-    return o.matmul(_shifted(c, 0, 2, True), _shifted(c, 1, 3, False))
+    return o.matmul(shifted(c, 0, 2, True), shifted(c, 1, 3, False))
 
 
 def _spread(v: Tensor, rows: bool) -> Tensor:
@@ -133,9 +133,9 @@ def _spread(v: Tensor, rows: bool) -> Tensor:
 def qlinear_matmul(c: Call) -> Value:
     if not {c.dtype(0), c.dtype(3), c.dtype(7)}.isdisjoint(SMALL_FLOATS):
         raise c.unsupported("is supported for integers only")
-    whole = o.matmul(_shifted(c, 0, 2, True), _shifted(c, 3, 5, False))
+    whole = o.matmul(shifted(c, 0, 2, True), shifted(c, 3, 5, False))
     scale = o.div(o.mul(_spread(c.x(1), True), _spread(c.x(4), False)), _spread(c.x(6), True))
-    real = _same(c, o.mul(o.cast(whole, f32), scale), whole)
+    real = same_shape(c, o.mul(o.cast(whole, f32), scale), whole)
     return saturated(c, real, o.reshape(c.x(7), ()), c.dtype(7))
 
 
@@ -145,9 +145,9 @@ def qlinear_conv(c: Call) -> Value:
     x = o.sub(x, o.cast(o.reshape(c.x(2), ()), i32))
     zero, scale = o.cast(c.x(5), i32), c.x(4)
     zero = o.reshape(zero, (-1, *(1,) * (w.ndim - 1))) if zero.size > 1 else o.reshape(zero, ())
-    w = _same(c, o.sub(w, zero), w)
+    w = same_shape(c, o.sub(w, zero), w)
     whole = integer_conv(c, x, w, c.opt(8))
     scale = o.reshape(scale, (1, -1, *(1,) * (w.ndim - 2))) if scale.size > 1 else o.reshape(scale, ())
     ratio = o.div(o.mul(o.reshape(c.x(1), ()), scale), o.reshape(c.x(6), ()))
-    real = _same(c, o.mul(o.cast(whole, f32), ratio), whole)
+    real = same_shape(c, o.mul(o.cast(whole, f32), ratio), whole)
     return saturated(c, real, o.reshape(c.x(7), ()), c.dtype(7))

@@ -38,16 +38,23 @@ def _activation(c: Call, name: str, alpha: float | None, beta: float | None) -> 
     return table[name.lower()]
 
 
+Product = Callable[[Tensor], Tensor]
+# What multiplies by one direction's weights, of the input and of the state, given its number.
+Products = Callable[[int], tuple[Product, Product]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Direction:
     """The weights of one direction, ready for products from the left."""
 
-    w: Tensor  # (input, gates·hidden)
+    times_w: Product  # (…, input) → (…, gates·hidden)
+    times_r: Product  # (…, hidden) → (…, gates·hidden)
     r: Tensor  # (hidden, gates·hidden)
     wb: Tensor | None  # (gates·hidden,)
     rb: Tensor | None
     peepholes: Tensor | None  # (3·hidden,), of an LSTM
     activations: list[Activation]
+    mixes: bool  # whether a product looks at all rows, so that those of ended sequences must be 0
 
 
 Step = Callable[[Call, Tensor, _Direction, list[Tensor]], list[Tensor]]
@@ -67,7 +74,7 @@ def _plus(t: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _rnn_step(c: Call, x: Tensor, d: _Direction, state: list[Tensor]) -> list[Tensor]:
-    total = o.add(_plus(x, d.wb), _plus(o.matmul(state[0], d.r), d.rb))
+    total = o.add(_plus(x, d.wb), _plus(d.times_r(state[0]), d.rb))
     return [d.activations[0](_clipped(c, total))]
 
 
@@ -90,7 +97,7 @@ def _gru_step(c: Call, x: Tensor, d: _Direction, state: list[Tensor]) -> list[Te
 def _lstm_step(c: Call, x: Tensor, d: _Direction, state: list[Tensor]) -> list[Tensor]:
     f, g, last = d.activations
     h, cell = state
-    i, out, forget, new = _parts(o.add(_plus(x, d.wb), _plus(o.matmul(h, d.r), d.rb)), 4)
+    i, out, forget, new = _parts(o.add(_plus(x, d.wb), _plus(d.times_r(h), d.rb)), 4)
     pi, po, pf = _parts(d.peepholes, 3) if d.peepholes is not None else (None, None, None)
     if pi is not None and pf is not None:
         i, forget = o.add(i, o.mul(pi, cell)), o.add(forget, o.mul(pf, cell))
@@ -102,7 +109,9 @@ def _lstm_step(c: Call, x: Tensor, d: _Direction, state: list[Tensor]) -> list[T
     return [o.mul(f(_clipped(c, out)), last(cell)), cell]
 
 
-def _recurrent(c: Call, gates: int, defaults: list[str], states: int, step: Step) -> list[Result]:
+def _recurrent(
+    c: Call, gates: int, defaults: list[str], states: int, step: Step, products: Products | None = None
+) -> list[Result]:
     x, w, r = c.x(0), c.x(1), c.x(2)
     if x.ndim != 3 or w.ndim != 3 or r.ndim != 3:
         raise c.bad(f"X {x.shape}, W {w.shape}, R {r.shape}; expected three dimensions each")
@@ -123,7 +132,7 @@ def _recurrent(c: Call, gates: int, defaults: list[str], states: int, step: Step
     results: list[Tensor] = []
     finals: list[list[Tensor]] = [[] for _ in range(states)]
     for k in range(count):
-        d = _direction(c, k, count, gates, hidden, defaults)
+        d = _direction(c, k, count, gates, hidden, defaults, products)
         backwards = direction == "reverse" or k == 1
         ys, ends = _run(c, x, d, [s[k] for s in initial], lengths, backwards, step)
         results.append(ys)
@@ -149,7 +158,9 @@ def _initial(
     return [given[k] for k in range(count)]
 
 
-def _direction(c: Call, k: int, count: int, gates: int, hidden: int, defaults: list[str]) -> _Direction:
+def _direction(
+    c: Call, k: int, count: int, gates: int, hidden: int, defaults: list[str], products: Products | None
+) -> _Direction:
     n = len(defaults)
     names = c.attrs.get("activations") or defaults * count
     alphas, betas = c.floats("activation_alpha", []), c.floats("activation_beta", [])
@@ -161,13 +172,17 @@ def _direction(c: Call, k: int, count: int, gates: int, hidden: int, defaults: l
         _activation(c, name, alphas[i] if i < len(alphas) else None, betas[i] if i < len(betas) else None)
         for i, name in enumerate(names[k * n : (k + 1) * n], start=k * n)
     ]
-    bias, p = c.opt(3), c.opt(7) if c.kind == "LSTM" else None
+    bias, p = c.opt(3), c.opt(7) if gates == 4 else None
     size = gates * hidden
     if bias is not None and bias.shape != (count, 2 * size):
         raise c.bad(f"B is {bias.shape}; expected {(count, 2 * size)}")
+    w, r = o.transpose(c.x(1)[k]), o.transpose(c.x(2)[k])
+    times_w, times_r = (
+        products(k) if products is not None else (lambda t: o.matmul(t, w), lambda t: o.matmul(t, r))
+    )
     return _Direction(
-        o.transpose(c.x(1)[k]), o.transpose(c.x(2)[k]), None if bias is None else bias[k, :size],
-        None if bias is None else bias[k, size:], None if p is None else p[k], chosen,
+        times_w, times_r, r, None if bias is None else bias[k, :size],
+        None if bias is None else bias[k, size:], None if p is None else p[k], chosen, products is not None,
     )  # fmt: skip
 
 
@@ -181,13 +196,20 @@ def _run(
     step: Step,
 ) -> tuple[Tensor, list[Tensor]]:
     """The results of every step, and the last states."""
+    if lengths is not None and backwards and d.mixes:  # then all sequences start at once, each at its own end
+        ys, ends = _run(c, _turned(c, x, lengths), d, state, lengths, False, step)
+        return _turned(c, ys, lengths), ends
     steps = x.shape[0]
-    all_x = o.matmul(x, d.w)  # every step's product at once
+    all_x = d.times_w(x)  # every step's product at once
 
     def one(state: list[Tensor], x: Tensor, t: Tensor | int) -> tuple[list[Tensor], Tensor]:
-        new = step(c, x, d, state)
         if lengths is None:
+            new = step(c, x, d, state)
             return new, new[0]
+        seen = state
+        if d.mixes:
+            seen = [o.where(o.reshape(o.greater_equal(lengths, t), (-1, 1)), state[0], 0), *state[1:]]
+        new = step(c, x, d, seen)
         # Past the end of a sequence the state stays and the result is 0.
         here = o.reshape(o.greater(lengths, t), (-1, 1))
         return [o.where(here, n, s) for n, s in zip(new, state, strict=True)], o.where(here, new[0], 0)
@@ -205,6 +227,14 @@ def _run(
     return o.stack(rows[::-1] if backwards else rows, 0), state
 
 
+def _turned(c: Call, x: Tensor, lengths: Tensor) -> Tensor:
+    """(steps, batch, …) with each sequence backwards; what lies behind it stays there."""
+    t = c.tensor(np.arange(x.shape[0], dtype=lengths.dtype.np)[:, None])
+    places = o.where(o.less(t, lengths), o.sub(o.sub(lengths, 1), t), t)
+    index = o.expand(o.reshape(places, (*places.shape, *(1,) * (x.ndim - 2))), x.shape)
+    return o.gather_elements(x, index, 0)
+
+
 @op("RNN", since=7)
 def rnn(c: Call) -> list[Result]:
     return _recurrent(c, 1, ["Tanh"], 1, _rnn_step)
@@ -216,5 +246,5 @@ def gru(c: Call) -> list[Result]:
 
 
 @op("LSTM", since=7)
-def lstm(c: Call) -> list[Result]:
-    return _recurrent(c, 4, ["Sigmoid", "Tanh", "Tanh"], 2, _lstm_step)
+def lstm(c: Call, products: Products | None = None) -> list[Result]:
+    return _recurrent(c, 4, ["Sigmoid", "Tanh", "Tanh"], 2, _lstm_step, products)
