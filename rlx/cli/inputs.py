@@ -37,7 +37,7 @@ def load_model(
 
 def dims_of(texts: Sequence[str] | None) -> dict[str, int]:
     """Symbols and lengths from name=number. Raises: RlxError."""
-    found = {}
+    found: dict[str, int] = {}
     for text in texts or ():
         name, equals, number = text.rpartition("=")
         if not (name and equals and number.isdecimal() and len(number) < 10):
