@@ -116,3 +116,18 @@ print(json.dumps({"found": [d.id for d in found], "reasons": reasons}))
     assert isinstance(reasons, dict)
     assert set(reasons) == {"cuda", "vulkan"}
     assert "pip install" in reasons["cuda"] and reasons["vulkan"]
+
+
+def test_an_onnx_package_that_is_too_old_is_named(clean_env: dict[str, str]) -> None:
+    code = """
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+old = sys.modules["onnx"] = ModuleType("onnx")
+old.__spec__, old.__version__ = ModuleSpec("onnx", None), "1.9.0"
+try:
+    import rlx.onnx
+except ImportError as error:
+    print(json.dumps({"said": str(error)}))
+"""
+    said = run(code, (), clean_env)["said"]
+    assert said == "reading ONNX models needs onnx 1.20 or newer, 1.9.0 is installed: pip install -U onnx"

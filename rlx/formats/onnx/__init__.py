@@ -12,6 +12,12 @@ from typing import Any
 
 if importlib.util.find_spec("onnx") is None:
     raise ImportError("reading ONNX models needs the onnx package: pip install 'rlx[onnx]'")
+from onnx import __version__ as _FOUND
+
+if tuple(int(n) for n in _FOUND.split(".")[:2]) < (1, 20):
+    raise ImportError(
+        f"reading ONNX models needs onnx 1.20 or newer, {_FOUND} is installed: pip install -U onnx"
+    )
 
 from rlx.formats.onnx.backend import Backend as Backend
 from rlx.formats.onnx.model import Model as Model
