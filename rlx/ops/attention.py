@@ -25,7 +25,7 @@ from rlx.ops.attention_parts import (
     wide,
 )
 from rlx.ops.base import TensorLike, cast_to, tensors, unbroadcast, want_float, want_inputs
-from rlx.ops.numeric import Array, computed
+from rlx.ops.numeric import F32_MAX, Array, computed
 from rlx.ops.reverse import pullback
 
 
@@ -64,6 +64,8 @@ def _want_attrs(op: str, attrs: Attrs) -> None:
         raise DTypeError(
             f"{op}: scale {attrs['scale']!r}, causal {attrs['causal']!r}; expected a float, a bool"
         )
+    if not abs(attrs["scale"]) <= F32_MAX:
+        raise ShapeError(f"{op}: scale is {attrs['scale']}; expected a number that f32 holds")
     window, softcap = attrs.get("window"), attrs.get("softcap")
     if window is not None and (not isinstance(window, int) or isinstance(window, bool)):
         raise DTypeError(f"{op}: window is {window!r}; expected None or a whole number of keys")
@@ -76,7 +78,7 @@ def _want_attrs(op: str, attrs: Attrs) -> None:
         raise DTypeError(
             f"{op}: tokens is {tokens!r}; expected some of the letters {OPERANDS}, in this order"
         )
-    if softcap is not None and not 0 < softcap < math.inf:
+    if softcap is not None and not 0 < softcap <= F32_MAX:
         raise ShapeError(f"{op}: softcap is {softcap}; expected a finite number above 0, or None for none")
 
 

@@ -14,7 +14,7 @@ from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer
 from rlx.ir.types import normalize_axis
 from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors, want_float, want_inputs
-from rlx.ops.numeric import Array, computed
+from rlx.ops.numeric import F32_MAX, Array, computed
 from rlx.ops.reduce import working_float
 
 
@@ -75,8 +75,8 @@ def _norm_infer(op: str, low: int) -> Infer:
                 raise ShapeError(
                     f"{op}: {what} is {t.shape}; expected {x.shape[-1:]}, the last axis of {x.shape}"
                 )
-        if not isinstance(attrs["eps"], float) or not attrs["eps"] >= 0:
-            raise DTypeError(f"{op}: eps is {attrs['eps']!r}; expected a float ≥ 0")
+        if not isinstance(attrs["eps"], float) or not 0 <= attrs["eps"] <= F32_MAX:
+            raise DTypeError(f"{op}: eps is {attrs['eps']!r}; expected a float ≥ 0 that f32 holds")
         return x
 
     return infer

@@ -15,7 +15,7 @@ from rlx.ir import expr as ex
 from rlx.ir.graph import apply_multi
 from rlx.ir.types import is_index
 from rlx.ops.base import TensorLike, cast_to, floating, tensors, unbroadcast, want_float, want_inputs
-from rlx.ops.numeric import Array, computed, working
+from rlx.ops.numeric import F32_MAX, Array, computed, working
 from rlx.ops.reduce import working_float
 
 
@@ -25,9 +25,9 @@ def first_dtype(dtypes: Sequence[DType]) -> DType:
 
 
 def want_eps(op: str, attrs: Attrs) -> None:
-    """Raises: DTypeError for an eps that is no float of 0 or more."""
-    if not isinstance(attrs["eps"], float) or not attrs["eps"] >= 0:
-        raise DTypeError(f"{op}: eps is {attrs['eps']!r}; expected a float ≥ 0")
+    """Raises: DTypeError for an eps that is no float of 0 or more, or beyond f32."""
+    if not isinstance(attrs["eps"], float) or not 0 <= attrs["eps"] <= F32_MAX:
+        raise DTypeError(f"{op}: eps is {attrs['eps']!r}; expected a float ≥ 0 that f32 holds")
 
 
 def want_channels(op: str, x: TensorType) -> None:

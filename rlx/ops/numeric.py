@@ -12,6 +12,7 @@ import numpy.typing as npt
 from rlx.dtypes import DType, as_dtype, f32, promote
 
 Array = npt.NDArray[Any]
+F32_MAX = float(np.finfo(np.float32).max)
 
 
 def working(dtype: DType) -> DType:

@@ -139,3 +139,16 @@ def test_steps_beyond_32_bits(what: str) -> None:
     x, w = g.input("x", (1, 2, 9, 9)), g.input("w", (2, 2, 1, 1))
     with pytest.raises(ShapeError, match=f"conv: {what} is .*; expected 2147483647 at most"):
         rlx.conv(x, w, **{what: 1 << 31})
+
+
+def test_attributes_beyond_f32() -> None:
+    g = rlx.Graph("beyond")
+    x, row, q = g.input("x", (3, 8)), g.input("row", (8,)), g.input("q", (1, 2, 3, 8))
+    with pytest.raises(DTypeError, match=r"layer_norm: eps is 1e.300; expected a float ≥ 0 that f32 holds"):
+        rlx.layer_norm(x, row, row, eps=1e300)
+    with pytest.raises(DTypeError, match="batch_norm: eps is inf"):
+        rlx.batch_norm(x, row, row, row, row, eps=float("inf"))
+    with pytest.raises(ShapeError, match=r"attention: scale is 1e.300; expected a number that f32 holds"):
+        rlx.attention(q, q, q, scale=1e300)
+    with pytest.raises(ShapeError, match=r"attention: softcap is 1e.300"):
+        rlx.attention(q, q, q, softcap=1e300)

@@ -169,6 +169,7 @@ class Lowering:
     ) -> None:
         """Appends a launch. For a file kernel the access of each pointer comes from its declaration; for others all
         pointers are read but the last, the outputs' (a source kernel has as many as `outputs` says)."""
+        args = [_in_f32(a) if isinstance(a, float) else a for a in args]
         pointers = [a for a in args if isinstance(a, Ref)]
         if isinstance(kernel, FileKernel):
             decl = KERNELS[kernel.stem]
@@ -253,3 +254,9 @@ def kernel_name(step: Step) -> str:
     if isinstance(step, HostCall | ControlCall):
         return f"{'host' if isinstance(step, HostCall) else 'control'}:{step.node.op.name}"
     return type(step).__name__.lower()
+
+
+def _in_f32(value: float) -> float:
+    """What an argument is as an f32: infinite beyond the largest, as NumPy has it."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
