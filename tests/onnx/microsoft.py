@@ -31,8 +31,9 @@ def microsoft(
 
 
 def judged(
-    device: str, kind: str, given: Arrays, wanted: Any, names: str = "", outputs: str = "y", **attributes: Any
-) -> None:
+    device: str, kind: str, given: Arrays, wanted: Any, names: str = "", outputs: str = "y",
+    tolerance: float = 1e-5, **attributes: Any,
+) -> None:  # fmt: skip
     """Holds rlx's results against those in float64; halves within their own precision."""
     got = rlx.onnx.load(microsoft(kind, given, names, outputs, **attributes)).run(dict(given), device=device)
     want = wanted if isinstance(wanted, Mapping) else {"y": wanted}
@@ -41,7 +42,7 @@ def judged(
         top = max(1.0, float(np.abs(array).max(initial=0)))
         assert got[name].shape == array.shape, name
         error = np.abs(got[name].astype(np.float64) - array).max(initial=0)
-        assert error <= (4e-3 if half else 1e-5) * top, f"{kind} {name}: off by {error:.3g}"
+        assert error <= (4e-3 if half else tolerance) * top, f"{kind} {name}: off by {error:.3g}"
 
 
 def beside(
@@ -62,3 +63,35 @@ def beside(
         error = np.abs(got[name].astype(np.float64) - array.astype(np.float64)).max(initial=0)
         assert error <= tolerance * top, f"{kind} {name}: off by {error:.3g}"
     return got
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    made: np.ndarray = e / e.sum(-1, keepdims=True)
+    return made
+
+
+def by_heads(x: np.ndarray, count: int) -> np.ndarray:
+    """(batch, heads, length, size) in float64 of (batch, length, heads · size)."""
+    return x.astype(np.float64).reshape(*x.shape[:2], count, -1).swapaxes(1, 2)
+
+
+def attended(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    added: Any = 0.0,
+    scale: float | None = None,
+    cap: float = 0.0,
+) -> np.ndarray:
+    """softmax(q·kᵀ·scale + added)·v, heads side by side; (batch, heads, length, size) all, each key's head for several
+    of the queries'."""
+    k, v = (np.repeat(t, q.shape[1] // t.shape[1], 1) for t in (k, v))
+    scores = q @ k.swapaxes(2, 3) * (1 / np.sqrt(q.shape[3]) if scale is None else scale)
+    made = softmax((np.tanh(scores / cap) * cap if cap else scores) + added) @ v
+    return made.swapaxes(1, 2).reshape(q.shape[0], q.shape[2], -1)
+
+
+def later(n_q: int, n_k: int) -> np.ndarray:
+    """-inf for keys that come after a query, the last query standing at the last key."""
+    return np.where(np.arange(n_k) <= n_k - n_q + np.arange(n_q)[:, None], 0, -np.inf)
