@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,11 @@ def steps_off(proto: onnx.ModelProto, given: Arrays, device: str, want: np.ndarr
     off = np.abs(made.astype(np.int64) - want.astype(np.int64))
     assert off.max(initial=0) <= 1, f"off by {off.max()} steps"
     return int(np.count_nonzero(off))
+
+
+def judged_by_runtime(device: str) -> bool:
+    """Whether results on a device are also to be ONNX Runtime's: the CPU's where it is installed."""
+    return device == "cpu" and importlib.util.find_spec("onnxruntime") is not None
 
 
 def in_runtime(proto: onnx.ModelProto, given: Arrays) -> list[np.ndarray]:

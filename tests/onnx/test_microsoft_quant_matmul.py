@@ -13,7 +13,7 @@ from scipy.special import expit
 
 import rlx
 from rlx.errors import ModelFormatError, UnsupportedOp
-from tests.onnx.quantized import in_runtime, quantized, stepped, steps_off
+from tests.onnx.quantized import in_runtime, judged_by_runtime, quantized, stepped, steps_off
 
 KINDS = pytest.mark.parametrize(
     ("ta", "tb"), [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)], ids=str
@@ -42,7 +42,7 @@ def close(
     made = rlx.onnx.load(proto).run({"x": x}, device=device)["y"]
     assert made.shape == want.shape
     assert np.abs(made - want).max() <= tolerance * np.abs(want).max()
-    if device == "cpu" and beside:
+    if judged_by_runtime(device) and beside:
         there = in_runtime(proto, {"x": x})[0]
         assert made.dtype == there.dtype
         assert np.abs(wide(made) - wide(there)).max() <= tolerance * np.abs(wide(there)).max()
@@ -112,7 +112,7 @@ def test_gemm(ta: Any, tb: Any, columns: bool, turned: int, device: str) -> None
     proto = quantized("QGemm", {"a": a}, given, GEMM, **more)
     want = stepped(real, 1.3, 5, ta)
     assert steps_off(proto, {"a": a}, device, want) <= 1
-    if device == "cpu":
+    if judged_by_runtime(device):
         assert steps_off(proto, {"a": a}, device, in_runtime(proto, {"a": a})[0]) == 0
     given = {n: given[n] for n in ("as", "az", "b", "bs", "bz", "c")}
     proto = quantized("QGemm", {"x": a}, given, "x as az b bs bz c", to=np.float32, **more)
@@ -132,7 +132,7 @@ def test_convolutions_of_channels_last(ta: Any, tb: Any, columns: bool, device: 
     real = ((wide(a) - 7) @ wide(w[:, :, 0, 0]).T + bias) * wide(scale) * 0.05
     proto = quantized("QLinearConv", {"a": a}, given, channels_last=1)
     assert steps_off(proto, {"a": a}, device, stepped(real, 1.13, 4, ta)) <= 3
-    if device == "cpu":
+    if judged_by_runtime(device):
         assert steps_off(proto, {"a": a}, device, in_runtime(proto, {"a": a})[0]) == 0
 
 
@@ -364,7 +364,7 @@ def test_lstm(dtype: Any, columns: bool, steps: int, direction: str, ends: bool,
     )
     # A number within f32's last bit of a middle may be the next step, which later ones feel.
     close(proto, x, device, want, 1e-2, beside=False)
-    if device == "cpu":
+    if judged_by_runtime(device):
         made = rlx.onnx.load(proto).run({"x": x}, device="cpu")
         for got, there in zip(made.values(), in_runtime(proto, {"x": x}), strict=True):
             off = np.abs(got - there)

@@ -16,6 +16,7 @@ from rlx.formats.onnx import ops_microsoft_grouped as ops_microsoft_grouped
 from rlx.formats.onnx import ops_microsoft_linear as ops_microsoft_linear
 from rlx.formats.onnx import ops_microsoft_norm as ops_microsoft_norm
 from rlx.formats.onnx import ops_microsoft_quant as ops_microsoft_quant
+from rlx.formats.onnx import ops_microsoft_quant_attention as ops_microsoft_quant_attention
 from rlx.formats.onnx import ops_microsoft_quant_blocks as ops_microsoft_quant_blocks
 from rlx.formats.onnx import ops_microsoft_quant_lstm as ops_microsoft_quant_lstm
 from rlx.formats.onnx import ops_microsoft_quant_matmul as ops_microsoft_quant_matmul

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rlx import ops as o
 from rlx.formats.onnx.attending import attend, filtered, grown, heads, joined, scored
 from rlx.formats.onnx.call import Call, Result
@@ -11,7 +13,7 @@ from rlx.ir import Tensor
 _HALVES = "float float16 bfloat16"
 
 
-def _want_nothing(c: Call, inputs: dict[int, str], *attributes: str) -> None:
+def want_nothing(c: Call, inputs: dict[int, str], *attributes: str) -> None:
     """Raises: UnsupportedOp where an input is given, or an attribute is not 0, that nothing is done with."""
     for i, name in inputs.items():
         if c.has(i):
@@ -57,8 +59,8 @@ def _answer(
 )
 def attention(c: Call) -> tuple[Result, ...]:
     """One product gives queries, keys and values; `past` and `present` are (2, batch, heads, length, size)."""
-    _want_nothing(c, {6: "past_sequence_length"}, "do_rotary", "past_present_share_buffer")
-    x, w, bias, past, count = c.x(0), c.x(1), c.opt(2), c.opt(4), c.int("num_heads")
+    want_nothing(c, {6: "past_sequence_length"}, "do_rotary", "past_present_share_buffer")
+    x, w, bias, past = c.x(0), c.x(1), c.opt(2), c.opt(4)
     if (
         x.ndim != 3
         or w.ndim != 2
@@ -75,7 +77,14 @@ def attention(c: Call) -> tuple[Result, ...]:
         raise c.bad(
             f"weights {w.shape} for queries, keys and values of {sizes}; expected these as their columns"
         )
-    made = o.matmul(x, w, bias)
+    return answered(c, o.matmul(x, w, bias), sizes, c.opt(3), past, c.opt(5))
+
+
+def answered(
+    c: Call, made: Tensor, sizes: Sequence[int], mask: Tensor | None, past: Tensor | None, bias: Tensor | None
+) -> tuple[Result, ...]:
+    """Attention of queries, keys and values of these sizes, side by side in `made`; and keys and values for later."""
+    count = c.int("num_heads")
     ends = (0, sizes[0], 2 * sizes[0], sum(sizes))
     names = ("queries", "keys", "values")
     q, k, v = (heads(c, made[..., ends[i] : ends[i + 1]], count, name) for i, name in enumerate(names))
@@ -85,7 +94,7 @@ def attention(c: Call) -> tuple[Result, ...]:
             raise c.bad(f"past is {past.shape}; expected (2, batch, heads, past, size)")
         before = past.shape[3]
         k, v = (grown(c, past[i], t, "past") for i, t in enumerate((k, v)))
-    y = _answer(c, q, k, v, c.opt(3), c.opt(5), before)
+    y = _answer(c, q, k, v, mask, bias, before)
     if c.n_outputs < 2:
         return (y,)
     if k.shape != v.shape:
@@ -137,7 +146,7 @@ def _split(c: Call, x: Tensor, count: int, parts: int, what: str) -> list[Tensor
     required="num_heads",
 )
 def multi_head_attention(c: Call) -> tuple[Result, ...]:
-    _want_nothing(c, {8: "past_sequence_length", 9: "cache_indirection"})
+    want_nothing(c, {8: "past_sequence_length", 9: "cache_indirection"})
     q, k, v = _unpacked(c, c.int("num_heads"))
     past = c.opt(6)
     if c.has(6) != c.has(7):
@@ -164,7 +173,7 @@ def multi_head_attention(c: Call) -> tuple[Result, ...]:
 )
 def rotary_embedding(c: Call) -> Result:
     """Pairs turned by the angles of their positions: (batch, length, heads · size) or (batch, heads, length, size)."""
-    _want_nothing(c, {}, "is_packed_batching")
+    want_nothing(c, {}, "is_packed_batching")
     if c.float("scale", 1.0) != 1.0:
         raise c.unsupported(f"scale = {c.float('scale')} is not supported")
     x, at, cos, sin = (c.x(i) for i in range(4))

@@ -34,7 +34,7 @@ def _scaled(c: Call, whole: Tensor, scale: Tensor, bias: int) -> Tensor:
     return same_shape(c, o.add(made, c.x(bias)), whole) if c.has(bias) else made
 
 
-def _per_column(scale: Tensor) -> Tensor:
+def per_column(scale: Tensor) -> Tensor:
     return o.reshape(scale, ()) if scale.size == 1 else scale
 
 
@@ -46,7 +46,7 @@ def _per_column(scale: Tensor) -> Tensor:
 )
 def matmul_integer_to_float(c: Call) -> Result:
     whole = o.matmul(shifted(c, 0, 4, True), shifted(c, 1, 5, False))
-    scale = o.mul(o.cast(one(c, 2), f32), o.cast(_per_column(c.x(3)), f32))
+    scale = o.mul(o.cast(one(c, 2), f32), o.cast(per_column(c.x(3)), f32))
     return _scaled(c, whole, scale, 6)
 
 
@@ -59,7 +59,7 @@ def matmul_integer_to_float(c: Call) -> Result:
 def dynamic_quantize_matmul(c: Call) -> Result:
     steps, step = quantized(c, c.x(0))
     whole = o.matmul(steps, shifted(c, 1, 3, False))
-    return _scaled(c, whole, o.mul(step, _per_column(c.x(2))), 4)
+    return _scaled(c, whole, o.mul(step, per_column(c.x(2))), 4)
 
 
 @declared(
@@ -89,11 +89,11 @@ def qgemm(c: Call) -> Value:
     a = o.sub(o.cast(c.x(0), i32), o.cast(one(c, 2), i32))
     b = o.cast(c.x(3), i32)
     b = o.transpose(b) if c.int("transB") else b
-    columns = o.cast(_per_column(c.x(5)), i32)
+    columns = o.cast(per_column(c.x(5)), i32)
     whole = o.matmul(o.transpose(a) if c.int("transA") else a, same_shape(c, o.sub(b, columns), b))
     if c.has(6):
         whole = same_shape(c, o.add(whole, c.x(6)), whole)
-    scale = o.mul(o.mul(c.float("alpha"), one(c, 1)), _per_column(c.x(4)))
+    scale = o.mul(o.mul(c.float("alpha"), one(c, 1)), per_column(c.x(4)))
     if not c.has(7):
         if c.has(8):
             raise c.bad("has a y_zero_point, but no y_scale")
