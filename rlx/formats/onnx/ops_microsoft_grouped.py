@@ -174,7 +174,7 @@ def group_query_attention(c: Call) -> tuple[Result, ...]:
         *inside,
         added,
         causal,
-        window - 1 if window > 0 else None,
+        min(window - 1, room) if window > 0 else None,
         c.float("softcap", 0.0) or None,
         seen,
     )

@@ -94,9 +94,10 @@ def skip_simplified_layer_norm(c: Call) -> tuple[Result, ...]:
 def embed_layer_norm(c: Call) -> tuple[Result, ...]:
     """The norm of the sum of what words, places and segments stand for; and how many ones each row of the mask has."""
     ids, places, gamma, beta = c.x(0), c.x(3), c.x(5), c.x(6)
-    if ids.ndim != 2 or any(t.ndim != 2 for t in (c.x(2), places)):
-        raise c.bad(f"input_ids are {ids.shape}, the embeddings {c.x(2).shape} and {places.shape}; expected two "
-                    "dimensions each")  # fmt: skip
+    tables = [c.x(i) for i in (2, 3, 4) if c.has(i)]
+    if ids.ndim != 2 or any(t.ndim != 2 or t.shape[1:] != gamma.shape for t in tables):
+        raise c.bad(f"input_ids are {ids.shape}, the embeddings {[t.shape for t in tables]}, gamma {gamma.shape}; "
+                    "expected (batch, length), and tables as wide as gamma")  # fmt: skip
     batch, length = ids.shape
     if c.has(8):
         at = o.expand(c.x(8), ids.shape)
