@@ -346,6 +346,21 @@ def test_the_session_of_others() -> None:
         session.run("y", {"x": x})
 
 
+def test_the_session_on_a_provider() -> None:
+    file = mlp().SerializeToString()
+    cpu = "CPUExecutionProvider"
+    assert rlx.onnx.InferenceSession(file, providers=[cpu]).device.startswith("cpu")
+    assert rlx.onnx.InferenceSession(file, providers=[(cpu, {"arena": 1})]).device.startswith("cpu")
+    if not any(d.backend == "cuda" for d in rlx.devices()):
+        assert rlx.onnx.InferenceSession(file, providers=["CUDAExecutionProvider", cpu]).device.startswith("cpu")
+        with pytest.raises(DeviceUnavailable, match="CUDA"):
+            rlx.onnx.InferenceSession(file, providers=["CUDAExecutionProvider"])
+    with pytest.raises(GraphError, match=r"nothing for \['AbacusExecutionProvider'\]; it has"):
+        rlx.onnx.InferenceSession(file, providers=["AbacusExecutionProvider", cpu])
+    with pytest.raises(GraphError, match="give one"):
+        rlx.onnx.InferenceSession(file, device="cpu", providers=[cpu])
+
+
 def test_the_backend_of_onnx() -> None:
     assert rlx.onnx.Backend.supports_device("CPU") and not rlx.onnx.Backend.supports_device("TPU")
     (y,) = rlx.onnx.Backend.run_node(node("Add", "a b", "y"), [np.float32(2), np.float32(3)])

@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlx.driver.progress import Listener
-from rlx.errors import GraphError
+from rlx.driver.registry import find_device
+from rlx.errors import DeviceUnavailable, GraphError
 from rlx.formats.onnx.model import Model, TensorInfo
+
+PROVIDERS = {"CUDAExecutionProvider": "cuda", "VulkanExecutionProvider": "vulkan", "CPUExecutionProvider": "cpu"}
 
 
 class InferenceSession:
     """A model and the device it runs on. `source`: a path, bytes or a ModelProto; `dims`, `threads` and `progress` as
-    of rlx.onnx.load. As there, outputs may come out in other shapes than the file declares, unless `strict`.
+    of rlx.onnx.load. As in ONNX Runtime, outputs may come out in other shapes than the file declares, unless `strict`,
+    and `providers` may name the device: the first of them that is here.
 
-    Raises: as rlx.onnx.load.
+    Raises: as rlx.onnx.load; GraphError for providers that rlx has none for, DeviceUnavailable where none is here.
     """
 
     def __init__(
@@ -22,6 +26,7 @@ class InferenceSession:
         source: Any,
         *,
         device: str = "auto",
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
         precision: str = "f32",
         dims: Mapping[str, int] | None = None,
         threads: int | None = None,
@@ -29,7 +34,9 @@ class InferenceSession:
         strict: bool = False,
     ) -> None:
         self.model = Model(source, dims=dims, threads=threads, progress=progress, strict=strict)
-        self.device = device
+        if providers and device != "auto":
+            raise GraphError(f"both device={device!r} and providers={list(providers)} are given; give one")
+        self.device = _device_of(providers) if providers else device
         self.precision = precision
 
     def get_inputs(self) -> list[TensorInfo]:
@@ -53,3 +60,18 @@ class InferenceSession:
             raise GraphError(f"run: the model has no outputs {unknown}; it has {made}")
         results = self.model.run(input_feed, self.device, self.precision)
         return [results[n] for n in (output_names or made)]
+
+
+def _device_of(providers: Sequence[str | tuple[str, Mapping[str, Any]]]) -> str:
+    """The device of the first provider that is here; options beside the names are ONNX Runtime's alone."""
+    names = [p if isinstance(p, str) else p[0] for p in providers]
+    unknown = [n for n in names if n not in PROVIDERS]
+    if unknown:
+        raise GraphError(f"providers: rlx has nothing for {unknown}; it has {list(PROVIDERS)}")
+    reasons = []
+    for name in names:
+        try:
+            return find_device(PROVIDERS[name]).id
+        except DeviceUnavailable as error:
+            reasons.append(str(error))
+    raise DeviceUnavailable("; ".join(reasons))
