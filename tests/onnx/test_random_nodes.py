@@ -14,11 +14,14 @@ from onnx import helper, numpy_helper
 import rlx
 from rlx.errors import RlxError
 from rlx.formats.onnx.control import CONTROL
+from rlx.formats.onnx.declared import DECLARED
 from rlx.formats.onnx.elements import CODES
 from rlx.formats.onnx.nests import BY_NAME
 
 SCHEMAS = [
-    s for s in onnx.defs.get_all_schemas_with_history() if s.domain in ("", "ai.onnx.ml") and s.name not in CONTROL
+    *(s for s in onnx.defs.get_all_schemas_with_history()
+      if s.domain in ("", "ai.onnx.ml") and s.name not in CONTROL),
+    *DECLARED.values(),
 ]  # fmt: skip
 TYPES = {name: dtype for name, dtype in BY_NAME.items() if dtype.kind in "biufO"}
 WORDS = [b"x", b"constant", b"linear", b"SAME_UPPER", b"avg", b""]
