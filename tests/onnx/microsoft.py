@@ -77,18 +77,18 @@ def by_heads(x: np.ndarray, count: int) -> np.ndarray:
 
 
 def attended(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    added: Any = 0.0,
-    scale: float | None = None,
-    cap: float = 0.0,
-) -> np.ndarray:
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, added: Any = 0.0, scale: float | None = None, cap: float = 0.0,
+    sink: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
     """softmax(q·kᵀ·scale + added)·v, heads side by side; (batch, heads, length, size) all, each key's head for several
-    of the queries'."""
+    of the queries'. A sink is a score that each head has besides, with no value."""
     k, v = (np.repeat(t, q.shape[1] // t.shape[1], 1) for t in (k, v))
     scores = q @ k.swapaxes(2, 3) * (1 / np.sqrt(q.shape[3]) if scale is None else scale)
-    made = softmax((np.tanh(scores / cap) * cap if cap else scores) + added) @ v
+    scores = (np.tanh(scores / cap) * cap if cap else scores) + added
+    if sink is not None:
+        lost = np.broadcast_to(sink[:, None, None], (*scores.shape[:3], 1))
+        scores, v = np.concatenate([scores, lost], 3), np.concatenate([v, 0 * v[:, :, :1]], 2)
+    made = softmax(scores) @ v
     return made.swapaxes(1, 2).reshape(q.shape[0], q.shape[2], -1)
 
 

@@ -40,7 +40,7 @@ class Case:
     def __init__(
         self, lengths: Sequence[int], new: int, total: int, room: int | None = None, *, packed: bool = False,
         turns: int = 0, places: bool = False, bias: tuple[int, int] | None = None, dtype: Any = np.float32,
-        normed: bool = False, **attributes: Any,
+        normed: bool = False, sunk: bool = False, **attributes: Any,
     ) -> None:  # fmt: skip
         batch = len(lengths)
         self.starts = [0 if new == total else n - new for n in lengths]
@@ -64,7 +64,9 @@ class Case:
             self.given["ab"] = rand(*bias, new, total, dtype=dtype)
         if normed:
             self.given |= {"qn": rand(H, dtype=dtype), "kn": rand(H, dtype=dtype)}
-        order = "q k v pk pv n t c s at ab _ _ _ qn kn".split()
+        if sunk:
+            self.given["hs"] = rand(N, dtype=dtype)
+        order = "q k v pk pv n t c s at ab hs _ _ qn kn".split()
         self.names = " ".join(n if n in self.given else "_" for n in order).rstrip(" _")
 
     def wanted(self) -> dict[str, np.ndarray]:
@@ -103,7 +105,8 @@ class Case:
                 bias = np.broadcast_to(w["ab"], (len(self.starts), *w["ab"].shape[1:]))
                 added = added + bias[b : b + 1, ..., :end]
             scale, cap = rules.get("scale"), rules.get("softcap", 0.0)
-            made["y"].append(attended(q[None], caches[0][None], caches[1][None], added, scale, cap)[0])
+            sink = w.get("hs", np.zeros(N) if rules.get("smooth_softmax") == 1 else None)
+            made["y"].append(attended(q[None], caches[0][None], caches[1][None], added, scale, cap, sink)[0])
         return {n: np.stack(rows) for n, rows in made.items()}
 
 
@@ -126,6 +129,12 @@ CASES: dict[str, dict[str, Any]] = {
     "a bias": {"lengths": (5, 7), "new": 1, "total": 7, "room": 10, "bias": (2, N)},
     "a bias of a prompt": {"lengths": (4,), "new": 4, "total": 4, "bias": (1, 1)},
     "a bias and a cap": {"lengths": (7,), "new": 4, "total": 7, "room": 8, "bias": (1, N), "softcap": 0.7},
+    "a sink": {"lengths": (5, 5), "new": 5, "total": 5, "sunk": True},
+    "a smooth sum": {"lengths": (5, 7), "new": 1, "total": 7, "room": 6, "smooth_softmax": 1, "softcap": 0.7},
+    "a sink in a window": {"lengths": (5, 7), "new": 1, "total": 7, "room": 10, "local_window_size": 3, "sunk": True},
+    "a sink, several new": {"lengths": (8,), "new": 3, "total": 8, "room": 10, "local_window_size": 3, "sunk": True,
+                            "bias": (1, N)},
+    "a sink, both ways": {"lengths": (4, 7), "new": 1, "total": 7, "room": 6, "causal": 0, "sunk": True},
     "both ways": {"lengths": (4, 4), "new": 4, "total": 4, "causal": 0},
     "both ways in caches": {"lengths": (4, 7), "new": 1, "total": 7, "room": 6, "causal": 0},
 }  # fmt: skip
@@ -192,13 +201,12 @@ def test_what_is_not_done_is_said() -> None:
 
     for says, attributes in [
         ("sliding_window_cache = 1", {"sliding_window_cache": 1, "local_window_size": 4}),
-        ("smooth_softmax = 1", {"smooth_softmax": 1}),
         ("k_quant_type = 'PER_TENSOR'", {"k_quant_type": "PER_TENSOR"}),
     ]:
         with pytest.raises(UnsupportedOp, match=f"{KIND}.*{says} is not supported"):
             run(case.names, case.given, **attributes)
-    with pytest.raises(UnsupportedOp, match=r"the input head_sink is not supported"):
-        run("q k v pk pv n t _ _ _ _ hs", {**case.given, "hs": rand(N)})
+    with pytest.raises(UnsupportedOp, match=r"the input k_scale is not supported"):
+        run("q k v pk pv n t _ _ _ _ _ ks", {**case.given, "ks": rand(1)})
     small = {n: case.given[n].astype(np.int8) for n in ("pk", "pv")}
     with pytest.raises(UnsupportedOp, match=r"a cache of tensor\(int8\) for a query of tensor\(float\)"):
         run(case.names, {**case.given, **small})
@@ -207,6 +215,8 @@ def test_what_is_not_done_is_said() -> None:
         (r"seqlens_k is \(2,\); expected \(1,\)", {"n": np.array([4, 4], np.int32)}, {}),
         ("expected a multiple", {}, {"kv_num_heads": 3}),
         ("do_rotary without cos_cache", {}, {"do_rotary": 1}),
+        ("do_rotary is 2; expected 0 or 1", {}, {"do_rotary": 2}),
+        ("smooth_softmax is 2; expected 0 or 1", {}, {"smooth_softmax": 2}),
         ("local_window_size 3 with causal = 0", {}, {"local_window_size": 3, "causal": 0}),
     ]:
         with pytest.raises(ModelFormatError, match=f"{KIND}.*{says}"):

@@ -11,6 +11,14 @@ from rlx.ir import Tensor
 _LOWEST = float(np.finfo(np.float32).min)
 
 
+def flag(c: Call, name: str, default: int = 0) -> bool:
+    """An attribute that is 0 or 1. Raises: ModelFormatError for another number."""
+    value = c.int(name, default)
+    if value not in (0, 1):
+        raise c.bad(f"{name} is {value}; expected 0 or 1")
+    return bool(value)
+
+
 def heads(c: Call, x: Tensor, count: int, what: str) -> Tensor:
     """(batch, heads, length, size) of (batch, length, heads · size)."""
     if x.ndim != 3 or count < 1 or x.shape[2] % count:

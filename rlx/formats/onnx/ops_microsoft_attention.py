@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx import ops as o
-from rlx.formats.onnx.attending import attend, filtered, grown, heads, joined, scored
+from rlx.formats.onnx.attending import attend, filtered, flag, grown, heads, joined, scored
 from rlx.formats.onnx.call import Call, Result
 from rlx.formats.onnx.declared import declared
 from rlx.ir import Tensor
@@ -30,7 +30,7 @@ def _answer(
     less."""
     batch, count, n_q, _ = q.shape
     n_k = k.shape[2]
-    causal = bool(c.int("unidirectional", 0)) and n_q > 1
+    causal = flag(c, "unidirectional") and n_q > 1
     if causal and n_k != past + n_q:
         raise c.unsupported(f"unidirectional = 1 for {n_q} queries and {n_k - past} keys is not supported")
     low = None
@@ -197,6 +197,4 @@ def rotary_embedding(c: Call) -> Result:
         raise c.bad(
             f"position_ids are {at.shape} for {x.shape}; expected one, or one for each batch and place"
         )
-    return o.reshape(
-        o.rope(turned, cos, sin, at, axis=axis, interleaved=bool(c.int("interleaved", 0))), x.shape
-    )
+    return o.reshape(o.rope(turned, cos, sin, at, axis=axis, interleaved=flag(c, "interleaved")), x.shape)

@@ -6,12 +6,12 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import i32
-from rlx.formats.onnx.attending import attend, heads, joined, scored
+from rlx.formats.onnx.attending import attend, flag, heads, joined, scored
 from rlx.formats.onnx.call import Call, Result
 from rlx.formats.onnx.declared import declared
 from rlx.ir import Tensor
 
-_NOT_DONE = {11: "head_sink", 12: "k_scale", 13: "v_scale"}
+_NOT_DONE = {12: "k_scale", 13: "v_scale"}
 
 
 def _want_done(c: Call) -> None:
@@ -24,12 +24,8 @@ def _want_done(c: Call) -> None:
             raise c.unsupported(
                 f"a cache of {c.value(i).kind} for a query of {c.value(0).kind} is not supported"
             )
-    for name, plain in [
-        ("sliding_window_cache", (0,)),
-        ("smooth_softmax", (-1, 0)),
-        ("kv_cache_bit_width", (0,)),
-    ]:
-        if c.int(name, plain[0]) not in plain:
+    for name in ("sliding_window_cache", "kv_cache_bit_width"):
+        if c.int(name, 0):
             raise c.unsupported(f"{name} = {c.int(name)} is not supported")
     for name in ("k_quant_type", "v_quant_type"):
         if c.str(name) != "NONE":
@@ -70,7 +66,7 @@ def _rotated(c: Call, x: Tensor, start: Tensor | None) -> Tensor:
         at = None if start is None else o.reshape(start, ())
     else:
         at = o.add(o.reshape(start, (batch, 1)), np.arange(length, dtype=np.int32))
-    return o.rope(x, cos, sin, at, axis=2, interleaved=bool(c.int("rotary_interleaved", 0)))
+    return o.rope(x, cos, sin, at, axis=2, interleaved=flag(c, "rotary_interleaved"))
 
 
 def _kept(c: Call, past: Tensor | None, x: Tensor, start: Tensor | None, room: int) -> Tensor:
@@ -95,6 +91,39 @@ def _kept(c: Call, past: Tensor | None, x: Tensor, start: Tensor | None, room: i
 def _filled(x: Tensor, room: int) -> Tensor:
     more = room - x.shape[2]
     return o.pad(x, [(0, 0), (0, 0), (0, more), (0, 0)]) if more > 0 else x
+
+
+def _sink(c: Call, count: int) -> Tensor | None:
+    """What is added to each head's sum of weights, as a score; None where nothing is."""
+    if c.has(11):
+        if c.x(11).shape != (count,):
+            raise c.bad(f"head_sink is {c.x(11).shape}; expected one for each of {count} heads")
+        return c.x(11)
+    smooth = c.int("smooth_softmax")
+    if smooth not in (-1, 0, 1):
+        raise c.bad(f"smooth_softmax is {smooth}; expected 0 or 1")
+    return c.tensor(np.zeros((count,), np.float32)) if smooth == 1 else None
+
+
+def _sunk(
+    c: Call, sink: Tensor, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, start: Tensor | None,
+    lengths: Tensor, causal: bool, window: int,
+) -> Tensor:  # fmt: skip
+    """Attention with one key more, in front of all, that has the sink's score and nothing to give."""
+    batch, count, n_q, size = q.shape
+    n_k = k.shape[2]
+    none = c.tensor(np.zeros((batch, k.shape[1], 1, size), k.dtype.np))
+    key, at = np.arange(n_k, dtype=np.int32), c.tensor(np.arange(n_q, dtype=np.int32)[:, None])
+    if start is not None:
+        at = o.add(o.reshape(start, (batch, 1, 1, 1)), at)
+    seen = o.greater_equal(at, key) if causal else o.greater(o.reshape(lengths, (batch, 1, 1, 1)), key)
+    if window > 0:
+        seen = o.logical_and(seen, o.less(o.sub(at, min(window, n_k)), key))
+    low = o.where(seen, np.float32(0), np.float32(-np.inf))
+    low = o.expand(low if added is None else o.add(added, low), (batch, count, n_q, n_k))
+    first = o.expand(o.reshape(o.cast(sink, low.dtype), (1, count, 1, 1)), (batch, count, n_q, 1))
+    k, v = (o.concat([none, t], 2) for t in (k, v))
+    return attend(c, q, k, v, o.concat([first, low], 3), softcap=c.float("softcap", 0.0) or None)
 
 
 @declared(
@@ -152,13 +181,13 @@ def group_query_attention(c: Call) -> tuple[Result, ...]:
         raise c.bad("has a q_norm_weight or a k_norm_weight without the other")
     if c.has(14):
         q, k = (o.rms_norm(t, c.x(i), eps=c.float("qk_norm_epsilon")) for t, i in ((q, 14), (k, 15)))
-    if c.int("do_rotary", 0):
+    if flag(c, "do_rotary"):
         if not (c.has(7) and c.has(8)):
             raise c.bad("do_rotary without cos_cache and sin_cache")
         q, k = _rotated(c, q, start), _rotated(c, k, start)
     room = max(before, total)
     keys, values = (_kept(c, p, t, start, room) for p, t in zip(past, (k, v), strict=True))
-    causal, window = bool(c.int("causal")), c.int("local_window_size")
+    causal, window = flag(c, "causal"), c.int("local_window_size")
     if window > 0 and not causal:
         raise c.bad(f"local_window_size {window} with causal = 0; expected -1")
     if start is None:
@@ -168,14 +197,10 @@ def group_query_attention(c: Call) -> tuple[Result, ...]:
     added = scored(c, c.opt(10), None, (batch, q.shape[1], length, total))
     if added is not None and inside[0].shape[2] > total:
         added = o.pad(added, [(0, 0)] * 3 + [(0, inside[0].shape[2] - total)])
-    y = attend(
-        c,
-        q,
-        *inside,
-        added,
-        causal,
-        min(window - 1, room) if window > 0 else None,
-        c.float("softcap", 0.0) or None,
-        seen,
-    )
+    sink = _sink(c, q.shape[1])
+    if sink is not None:
+        y = _sunk(c, sink, q, *inside, added, start, lengths, causal, window)
+    else:
+        before_own = min(window - 1, room) if window > 0 else None
+        y = attend(c, q, *inside, added, causal, before_own, c.float("softcap", 0.0) or None, seen)
     return joined(y), keys, values
