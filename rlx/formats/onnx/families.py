@@ -13,6 +13,7 @@ from rlx.formats.onnx import ops_linalg as ops_linalg
 from rlx.formats.onnx import ops_microsoft as ops_microsoft
 from rlx.formats.onnx import ops_microsoft_attention as ops_microsoft_attention
 from rlx.formats.onnx import ops_microsoft_grouped as ops_microsoft_grouped
+from rlx.formats.onnx import ops_microsoft_image as ops_microsoft_image
 from rlx.formats.onnx import ops_microsoft_linear as ops_microsoft_linear
 from rlx.formats.onnx import ops_microsoft_norm as ops_microsoft_norm
 from rlx.formats.onnx import ops_microsoft_quant as ops_microsoft_quant

@@ -48,6 +48,11 @@ def _numbers(c: Call) -> list[float | None]:
     return [c.float("activation_alpha"), c.float("activation_beta")]
 
 
+WINDOWS = {
+    "auto_pad": "NOTSET",
+    **dict.fromkeys(("kernel_shape", "dilations", "strides", "pads"), list[int]),
+    "group": 1,
+}
 _TRANSPOSED = {"transA": 0, "transB": 0, "alpha": 1.0}
 _BATCHED = {**_TRANSPOSED, "transBatchA": 0, "transBatchB": 0}
 _ACTIVATION = {
@@ -115,16 +120,7 @@ def gemm_fast_gelu(c: Call) -> Result:
     inputs="X:T W:T B:T? Z:T?",
     outputs="Y:T",
     types={"T": "float16 float double"},
-    attributes={
-        "auto_pad": "NOTSET",
-        "kernel_shape": list[int],
-        "dilations": list[int],
-        "strides": list[int],
-        "pads": list[int],
-        "group": 1,
-        "activation": str,
-        "activation_params": list[float],
-    },
+    attributes={**WINDOWS, "activation": str, "activation_params": list[float]},
 )
 def fused_conv(c: Call) -> Result:
     """The activation of the convolution, to which Z is added first."""
