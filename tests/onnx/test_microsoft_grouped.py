@@ -179,6 +179,16 @@ def test_beside_onnx_runtime(name: str) -> None:
         beside(KIND, case.given, case.names, "y ok ov", tolerance, **case.attributes)
 
 
+@pytest.mark.parametrize("sunk", [False, True])
+def test_what_a_cache_has_room_for_is_not_read(sunk: bool, device: str) -> None:
+    for lengths in ((5,), (5, 7)):
+        case = Case(lengths, 1, max(lengths), 10, sunk=sunk)
+        for name in ("pk", "pv"):
+            for b, start in enumerate(case.starts):
+                case.given[name][b, :, start:] = np.nan
+        judged(device, KIND, case.given, {"y": case.wanted()["y"]}, case.names, **case.attributes)
+
+
 def test_only_the_total_is_part_of_the_program() -> None:
     """Steps into a cache with room: the lengths of the rows are read on the device, and one program serves them."""
     case = Case((5, 7), 1, 7, 10)

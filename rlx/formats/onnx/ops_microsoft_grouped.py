@@ -123,7 +123,10 @@ def _sunk(
     low = o.expand(low if added is None else o.add(added, low), (batch, count, n_q, n_k))
     first = o.expand(o.reshape(o.cast(sink, low.dtype), (1, count, 1, 1)), (batch, count, n_q, 1))
     k, v = (o.concat([none, t], 2) for t in (k, v))
-    return attend(c, q, k, v, o.concat([first, low], 3), softcap=c.float("softcap", 0.0) or None)
+    there = None if start is None else o.add(lengths, 1)
+    return attend(
+        c, q, k, v, o.concat([first, low], 3), softcap=c.float("softcap", 0.0) or None, kv_len=there
+    )
 
 
 @declared(
