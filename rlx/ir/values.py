@@ -30,9 +30,9 @@ def exactly(array: npt.NDArray[Any], dtype: DType, what: str) -> npt.NDArray[Any
     cut, wrap or make infinite without a word."""
     if array.dtype.kind == "c":
         raise DTypeError(f"{what}: expected numbers of {dtype}, got {array.dtype}; give real numbers")
-    if dtype.is_int and array.size:
+    if dtype.is_int and array.size and not np.can_cast(array.dtype, dtype.np):
         _want_integers(array, dtype, what)
-    if dtype.is_float and array.dtype.kind == "f":
+    if dtype.is_float and array.dtype.kind == "f" and not np.can_cast(array.dtype, dtype.np):
         _want_in_range(array, dtype, what)
     return np.array(array, dtype=dtype.np)
 
