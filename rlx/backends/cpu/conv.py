@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends.cpu import integers
 from rlx.backends.cpu.blas import LEAST_IN_LIST, load_team
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.conv_depthwise import bind_depthwise
@@ -207,6 +208,8 @@ class _Columns:
 
 def product(a: Array, b: Array, out: Array, ctx: BindContext, thread: int, onto: bool = False) -> list[Step]:
     """out = a @ b, in f32 by BLAS (out += that with `onto`), else by NumPy; every row in one order where asked."""
+    if integers.by_floats(a, b, out):
+        return [integers.multiply(a, b, out, ctx, thread)]
     steps: list[Step] = []
     for rows in rows_alike(len(a)) if ctx.alike else [slice(None)]:
         left, made = a[rows], out[rows]

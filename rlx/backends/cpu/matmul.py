@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from rlx.backends.cpu import integers
 from rlx.backends.cpu.blas import LEAST_IN_LIST, Product, load_team
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.expr_eval import bind_trees
@@ -86,6 +87,8 @@ def _by_numpy(
     a: Array, b: Array, bias: Array | None, out: Array, epilogue: Expr | None, ctx: BindContext
 ) -> list[Step]:
     """numpy.matmul over the whole: f64, integers, and f32 without a BLAS of our own."""
+    if integers.by_floats(a, b, out):
+        return [integers.multiply(a, b, out, ctx), *_finish(epilogue, out, out, bias, 0, ctx, None)]
     steps: list[Step] = []
     operands = []
     for x in (a, b):
@@ -94,7 +97,7 @@ def _by_numpy(
             steps.append(partial(np.copyto, wide, x, "unsafe"))
             x = wide
         operands.append(x)
-    # Integers are no BLAS matter, and NumPy's loop over them needs them as they are; floats go by strides.
+    # NumPy's loop over integers needs them as they are; floats go by strides.
     steps.append(partial(np.matmul, operands[0], operands[1], out))
     return steps + _finish(epilogue, out, out, bias, 0, ctx, None)
 
