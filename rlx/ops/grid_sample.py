@@ -215,8 +215,8 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
         return apply("expand", x.graph.constant(0, x.dtype), shape=(n, c, *out))
     if x.size > np.iinfo(np.int32).max:
         raise ShapeError(
-            f"grid_sample: x has {x.size:,} elements; expected fewer than 2^31 where the device has no kernel for these "
-            "sizes: split the batch"
+            f"grid_sample: x has {x.size:,} elements; expected fewer than 2^31 where the device has no kernel for "
+            "these sizes: split the batch"
         )
     flat = apply("reshape", cast_to(x, dtype), shape=(x.size,))
     g = apply("reshape", cast_to(grid, dtype), shape=(n, 1, count, len(sizes)))
