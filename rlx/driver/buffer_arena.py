@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.arena import DeviceArena
+from rlx.driver.closing import Closing
 from rlx.driver.device import Buffer, Bytes
 from rlx.driver.half import HalfRegion
 from rlx.driver.memory import MemoryPlan, Slot
@@ -24,7 +24,7 @@ class Acquires(Protocol):
     def acquire(self, nbytes: int) -> Buffer: ...
 
 
-class BufferArena:
+class BufferArena(Closing):
     """A DeviceArena over `device`'s buffers: acquires the plan's own segments; `bound` are the stores' segments."""
 
     def __init__(self, plan: MemoryPlan, device: Acquires, bound: Mapping[str, Buffer] | None = None) -> None:
@@ -218,11 +218,6 @@ class BufferArena:
     def __enter__(self) -> Self:
         self._open()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _open(self) -> None:
         if self.closed:

@@ -8,8 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rlx.backends.gpu.barriers import place_barriers
 from rlx.backends.gpu.steps import KERNELS, Copy, FileKernel, Launch, Ref, Step
@@ -18,6 +17,7 @@ from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import COMPUTE, HOST, TRANSFER, Barrier, CommandBuffers, Fence
 from rlx.backends.vulkan.memory import VulkanBuffer
 from rlx.backends.vulkan.pipelines import PUSH_BYTES
+from rlx.driver.closing import Closing
 from rlx.errors import ArenaError, DeviceLost, UnsupportedOp
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _BOTTOM = 0x2000  # the pipeline stage at which timestamps are taken
 _COMPUTE_STAGE = 0x20
 
 
-class Recorded:
+class Recorded(Closing):
     """Launches and copies recorded over an arena's memory as it lies.
 
     `schedule` is the steps and the indices before which a full barrier stands; besides these, every recording begins
@@ -295,14 +295,6 @@ class Recorded:
         if self._queries is not None:
             api.destroy("QueryPool", self._device.handle, self._queries)
             self._queries = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # A finalizer runs at any point, also inside a lock of ours: it only leaves the work for later.

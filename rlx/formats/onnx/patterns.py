@@ -307,7 +307,8 @@ def _mean_square(t: Tensor, x: Tensor) -> bool:
 
 
 def _may_hide(mask: Tensor) -> bool:
-    """Whether a mask may hide all keys from a query: unless its numbers are known, or known to be finite."""
+    """Whether a mask may hide all keys from a query: not where its numbers are known and do not, or are worked out of
+    finite ones (as 0 and 1 times the least number; that a product of others overflows is not looked for)."""
     value = _constant(mask)
     if value is not None:
         hidden = ~value if value.dtype.kind == "b" else value == -math.inf
