@@ -13,6 +13,7 @@ import numpy as np
 from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer
 from rlx.backends.cpu.bind import CpuExecutable
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
+from rlx.driver.check_plan import want_nbytes
 from rlx.driver.device import Support
 from rlx.driver.locks import renewed
 from rlx.driver.pool import BufferPool
@@ -63,6 +64,7 @@ class CpuDevice:
         self._pool: BufferPool[Block] = BufferPool(_forget, budget=info.memory_bytes // _POOL_SHARE)
 
     def acquire(self, nbytes: int) -> CpuBuffer:
+        nbytes = want_nbytes(nbytes, self.info.id)
         block = self._pool.take(nbytes)
         if block is None:
             # The system promises memory it does not have and kills who uses it: refuse before that.
