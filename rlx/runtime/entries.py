@@ -18,7 +18,7 @@ from rlx.runtime.weights import State, Weights
 Keep = Callable[[str, npt.ArrayLike, DTypeLike], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WeightEntry:
     """A weight; `keep` is its program's way to set it."""
 
@@ -60,7 +60,7 @@ class WeightEntry:
             self.keep(self.name, values.reshape(declared.shape).astype(declared.dtype.np), dtype)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StateEntry:
     """A state."""
 

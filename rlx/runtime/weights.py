@@ -60,9 +60,10 @@ class Weights(Closing):
     one is free as soon as no recorded program can read it: at once where those that could are idle, which are closed
     then, and else when the run under way has ended and its program is recorded anew or closed, or another weight
     changes. An allocation of which nothing is used goes back to the device. So a change takes, at its peak, the new
-    weight beside the old; a whole store of f32 set in half precision, one weight after the other, up to half as much
-    again (its old chunks go back when their last weight has left), and half of it in the end. `expect`, or the dtype
-    given when the weight is first set, spares the f32 altogether.
+    weight beside the old; a whole store of f32 set in half precision, one weight after the other, half as much again
+    (its old chunks go back when their last weight has left), and half of it in the end, besides what the growing
+    region takes ahead: at most as much as it holds, and 64 MiB. `expect`, or the dtype given when a weight is first
+    set, spares the f32 altogether.
     """
 
     def __init__(self, device: Device) -> None:
