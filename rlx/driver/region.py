@@ -96,11 +96,12 @@ class Region:
 
     # -- places without a key
 
-    def place(self, dtype: DType, nbytes: int) -> Slot:
-        """A slot of its own, whose bytes are whatever was there. Raises: OutOfDeviceMemory; nothing is changed then."""
+    def place(self, dtype: DType, nbytes: int, ahead: Callable[[], int] | None = None) -> Slot:
+        """A slot of its own, whose bytes are whatever was there; `ahead` gives the most bytes that may still be asked
+        for, this slot included, so that no more is taken. Raises: OutOfDeviceMemory; nothing is changed then."""
         need = align(max(nbytes, 1))
         with self.lock:
-            number, start = self._find(need) or (self._grow(need), 0)
+            number, start = self._find(need) or (self._grow(need, ahead), 0)
             self._chunks[number].take(start, need)
             self.expect_less(need)
             return Slot(f"{self.prefix}{number}", start, nbytes, dtype)
@@ -170,9 +171,9 @@ class Region:
                 return old
             return self._enter(key, self.put(dtype, raw))
 
-    def put(self, dtype: DType, raw: Bytes) -> Slot:
+    def put(self, dtype: DType, raw: Bytes, ahead: Callable[[], int] | None = None) -> Slot:
         """A new slot, without a key, that holds these bytes. Nothing is changed where that fails."""
-        slot = self.place(dtype, raw.nbytes)
+        slot = self.place(dtype, raw.nbytes, ahead)
         try:
             self.write_to(slot, raw)
         except BaseException:
@@ -225,8 +226,8 @@ class Region:
         _, number, start = min(runs, key=lambda r: (r[0] != need, r[1] != newest, r))
         return -number, start
 
-    def _grow(self, need: int) -> int:
-        growth = min(self.nbytes, _MOST_GROWTH)
+    def _grow(self, need: int, ahead: Callable[[], int] | None) -> int:
+        growth = min(self.nbytes, _MOST_GROWTH, UNLIMITED if ahead is None else ahead())
         wanted = max(need, self._expected, growth, _LEAST_CHUNK)
         buffer = self._acquire(max(need, min(wanted, self._most)))
         base = max((c.base + c.buffer.nbytes for c in self._chunks.values()), default=0)

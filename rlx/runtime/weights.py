@@ -61,9 +61,8 @@ class Weights(Closing):
     then, and else when the run under way has ended and its program is recorded anew or closed, or another weight
     changes. An allocation of which nothing is used goes back to the device. So a change takes, at its peak, the new
     weight beside the old; a whole store of f32 set in half precision, one weight after the other, half as much again
-    (its old chunks go back when their last weight has left), and half of it in the end, besides what the growing
-    region takes ahead: at most as much as it holds, and 64 MiB. `expect`, or the dtype given when a weight is first
-    set, spares the f32 altogether.
+    (its old chunks go back when their last weight has left), and half of it in the end. `expect`, or the dtype given
+    when a weight is first set, spares the f32 altogether.
     """
 
     def __init__(self, device: Device) -> None:
@@ -156,7 +155,14 @@ class Weights(Closing):
             return
         declared = self._types[name]
         region = self.full if kept == declared.dtype else self.half
-        slot = region.put(kept, raw)
+
+        def ahead() -> int:
+            """What the weights that are not in the region would take in it."""
+            held = {n for n, s in self._where.items() if self._region(s) is region}
+            others = [t for n, t in self._types.items() if n not in held and t.dtype == declared.dtype]
+            return sum(align(t.numel * kept.itemsize) for t in others)
+
+        slot = region.put(kept, raw, ahead)
         if old is None:
             expected = self._kept.get(name, declared.dtype)
             if expected != kept:  # room was to be taken for it elsewhere, or as another dtype

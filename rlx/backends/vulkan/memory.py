@@ -171,7 +171,7 @@ class VulkanBuffer:
         self.kind = memory.kind
         self.closed = False
         self.users: WeakSet[Recorded] = WeakSet()
-        self.pinned: Pin[Allocation] | None = None  # made for the first view that outlives a close
+        self.pinned = device.pin(memory) if memory.kind == "host" else None
 
     @property
     def address(self) -> int:
@@ -232,11 +232,8 @@ class VulkanBuffer:
         return host[: self.nbytes] if host is not None and self.kind == "host" else None
 
     def pin(self) -> Pin[Allocation] | None:
-        if self.view() is None:
-            return None
-        if self.pinned is None:
-            self.pinned = self.device.pin(self.memory)
-        return self.pinned
+        pinned = self.pinned  # before the check: a close in another thread takes it
+        return pinned if self.view() is not None else None
 
     def close(self) -> None:
         """Hands the memory to the pool. Recordings over it refuse to run from here on."""
