@@ -141,9 +141,9 @@ def fake_quantize(
     if not isinstance(bits, int) or not 2 <= bits <= 24:
         raise DTypeError(f"fake_quantize: bits is {bits!r}; expected 2 to 24")
     # A plain number is no weak scalar here: a scale must not be rounded to the half that it quantizes.
-    given = [x, scale if isinstance(scale, Tensor) else _f32(scale)]
+    given = [x, scale.concrete() if isinstance(scale, Tensor) else _f32(scale)]
     if zero_point is not None:
-        given.append(zero_point if isinstance(zero_point, Tensor) else np.asarray(zero_point))
+        given.append(zero_point.concrete() if isinstance(zero_point, Tensor) else np.asarray(zero_point))
     x, *grid = tensors("fake_quantize", *given)
     x, grid[0] = floating(x), floating(grid[0])
     if len(grid) == 2:

@@ -244,7 +244,7 @@ def rope(
     """
     given = [t if isinstance(t, Tensor) else np.asarray(t) for t in (x, cos, sin)]
     if positions is not None:
-        given.append(positions if isinstance(positions, Tensor) else np.asarray(positions))
+        given.append(positions.concrete() if isinstance(positions, Tensor) else np.asarray(positions))
     made = list(tensors("rope", *given))
     made[:3] = [floating(t) for t in made[:3]]
     axis = normalize_axis(axis, made[0].ndim, "rope")

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import DType, DTypeLike, as_dtype, bool_, f32, promote
+from rlx.dtypes import DType, DTypeLike, as_dtype, bool_, f32, i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
+from rlx.ir.graph import graph_of
 from rlx.ir.types import broadcast_shapes
 from rlx.ops.base import (
     TensorLike,
@@ -158,19 +159,18 @@ def where(cond: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
     one that was taken.
     """
     (condition,) = tensors("where", cond) if isinstance(cond, Tensor) else (None,)
-    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
-        if condition is None:
-            tensors("where", cond, a, b)  # raises: no Tensor
-        assert condition is not None
+    if condition is None:
+        condition = graph_of("where", (a, b)).constant(np.asarray(cond))
+    if not any(isinstance(v, Tensor) and v.weak is None for v in (a, b)):
         # Scalars take f32, or bool or i32 when they are: cond's bool is no guide to their dtype.
         a, b = (_scalar_like(condition, v) for v in (a, b))
     left, right = tensors("where", a, b)
-    if condition is None:
-        condition = left.graph.constant(np.asarray(cond))
     return apply("where", cast_to(condition, bool_), left, right)
 
 
 def _scalar_like(beside: Tensor, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.as_dtype(i32 if value.weak is int else value.dtype)
     if isinstance(value, bool):
         return beside.graph.constant(value, bool_)
     return beside.graph.constant(value, "i32") if isinstance(value, int) else beside.graph.constant(value)
