@@ -11,7 +11,7 @@ import numpy as np
 from rlx.dtypes import DType, promote
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, cast_to, floating, tensors, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_inputs
 from rlx.ops.image import (
     Ints,
     Pads,
@@ -340,7 +340,7 @@ register(
 
 def _arguments(op: str, x: TensorLike, w: TensorLike, bias: TensorLike | None) -> tuple[Tensor, ...]:
     given = (x, w) if bias is None else (x, w, bias)
-    return tuple(floating(t) for t in tensors(op, *given))
+    return floats(*tensors(op, *given))
 
 
 def conv(

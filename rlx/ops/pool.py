@@ -11,7 +11,7 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floating, floats, tensor, tensors, want_inputs
 from rlx.ops.image import (
     Ints,
     Pads,
@@ -207,7 +207,7 @@ def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
     if d is None:
         return (None,)
     n = len(attrs["kernel"])
-    d = d / x.graph.constant(divisors(x.shape, attrs).astype(np.float32), d.dtype)
+    d = d / x.graph.constant(divisors(x.shape, attrs).astype(np.float64), d.dtype)
     counts = d.shape[2:]
     # Windows that end beyond the padding (ceil mode) want padding to end in.
     pads = tuple(
@@ -274,7 +274,7 @@ def max_pool_grad(
 
     Shape: x's; d is of the pooled shape. Dtype: x's. Gradient: to d. Numerics: sums in f32, in the order of windows.
     """
-    x, d = (floating(t) for t in tensors("max_pool_grad", x, d))
+    x, d = floats(*tensors("max_pool_grad", x, d))
     spread = per_axis("max_pool_grad", "dilations", dilations, spatial_axes("max_pool_grad", x))
     window = _window("max_pool_grad", x, kernel, strides, pads)
     return apply("max_pool_grad", x, d, dilations=spread, ceil_mode=bool(ceil_mode), **window)
