@@ -160,7 +160,7 @@ def _picked(x: Tensor, g: Tensor, d: Tensor, attrs: Attrs) -> Tensor:
     top = apply("equal", seen, apply("max", seen, axes=(1,), keepdims=True))
     hit = apply("cast", apply("logical_and", top, inside), dtype=d.dtype)
     # The first of equals: none before it hits.
-    earlier = x.graph.constant(np.tri(taps, taps, -1, dtype=np.float32), d.dtype)
+    earlier = x.graph.constant(np.tri(taps, taps, -1), d.dtype)
     before = apply("matmul", earlier, hit, transpose_a=False, transpose_b=False, activation=None)
     first = apply("where", apply("equal", before, 0), hit, 0)
     total = apply("sum", first * cast_to(wide[1], d.dtype), axes=(1,), keepdims=False)
@@ -207,7 +207,7 @@ def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
     if d is None:
         return (None,)
     n = len(attrs["kernel"])
-    d = d / x.graph.constant(divisors(x.shape, attrs).astype(np.float64), d.dtype)
+    d = d / x.graph.constant(divisors(x.shape, attrs), d.dtype)
     counts = d.shape[2:]
     # Windows that end beyond the padding (ceil mode) want padding to end in.
     pads = tuple(
@@ -216,7 +216,7 @@ def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
             x.shape[2:], attrs["kernel"], attrs["strides"], attrs["pads"], counts, strict=True
         )
     )
-    ones = x.graph.constant(np.ones((x.shape[1], 1, *attrs["kernel"]), np.float32), d.dtype)
+    ones = x.graph.constant(np.ones((x.shape[1], 1, *attrs["kernel"])), d.dtype)
     found = apply(
         "conv_grad_input", d, ones, sizes=x.shape[2:], strides=attrs["strides"], dilations=(1,) * n, pads=pads,
         groups=x.shape[1],
