@@ -13,7 +13,7 @@ from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer
 from rlx.ir.types import normalize_axis
-from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floating, floats, tensor, tensors, want_float, want_inputs
 from rlx.ops.numeric import F32_MAX, Array, computed
 from rlx.ops.reduce import working_float
 
@@ -163,7 +163,7 @@ def layer_norm(x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float = 
     Shape: x (..., d), gamma and beta (d,). Dtype: x's; integers become f32. Gradient: to all three.
     Numerics: in f32 for halves, two passes. Follows Ba, Kiros and Hinton, 2016.
     """
-    x, gamma, beta = (floating(t) for t in tensors("layer_norm", x, gamma, beta))
+    x, gamma, beta = floats(*tensors("layer_norm", x, gamma, beta))
     return apply("layer_norm", x, gamma, beta, eps=float(eps))
 
 
@@ -174,4 +174,4 @@ def rms_norm(x: TensorLike, gamma: TensorLike, beta: TensorLike | None = None, e
     Numerics: in f32 for halves. Follows Zhang and Sennrich, 2019.
     """
     given = (x, gamma) if beta is None else (x, gamma, beta)
-    return apply("rms_norm", *(floating(t) for t in tensors("rms_norm", *given)), eps=float(eps))
+    return apply("rms_norm", *floats(*tensors("rms_norm", *given)), eps=float(eps))

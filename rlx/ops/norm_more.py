@@ -14,7 +14,7 @@ from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.graph import apply_multi
 from rlx.ir.types import is_index
-from rlx.ops.base import TensorLike, cast_to, floating, tensors, unbroadcast, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floats, tensors, unbroadcast, want_float, want_inputs
 from rlx.ops.numeric import F32_MAX, Array, computed, working
 from rlx.ops.reduce import working_float
 
@@ -230,7 +230,7 @@ def group_norm(x: TensorLike, groups: int, gamma: TensorLike, beta: TensorLike, 
     """
     if not is_index(groups):
         raise ShapeError(f"group_norm: groups is {groups!r}; expected a number of groups")
-    given = (floating(t) for t in tensors("group_norm", x, gamma, beta))
+    given = floats(*tensors("group_norm", x, gamma, beta))
     return apply("group_norm", *given, groups=int(groups), eps=float(eps))
 
 
@@ -240,7 +240,7 @@ def layer_norm_channels(x: TensorLike, gamma: TensorLike, beta: TensorLike, eps:
     Shape: x (N, C, …), gamma and beta (C,). Dtype: x's; integers become f32. Gradient: to x, gamma, beta. Numerics: in
     f32 for halves, two passes. Follows Ba, Kiros and Hinton, 2016, as ConvNeXt (Liu et al., 2022) places it.
     """
-    given = (floating(t) for t in tensors("layer_norm_channels", x, gamma, beta))
+    given = floats(*tensors("layer_norm_channels", x, gamma, beta))
     return apply("layer_norm_channels", *given, eps=float(eps))
 
 
@@ -253,7 +253,7 @@ def batch_norm(
     as independent. Numerics: in f32 for halves; elementwise, so that it fuses with what stands beside it. Follows
     Ioffe and Szegedy, 2015.
     """
-    given = [floating(t) for t in tensors("batch_norm", x, gamma, beta, mean, var)]
+    given = floats(*tensors("batch_norm", x, gamma, beta, mean, var))
     want_channels("batch_norm", given[0].type)
     _vectors("batch_norm", [t.type for t in given], _STATISTICS)
     lead = (given[0].shape[1], *(1,) * (given[0].ndim - 2))

@@ -190,7 +190,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         return (None,)
     d = cast_to(d, working_float(d))
     for t in reversed(tables(x.shape, node.attrs)):
-        matrix = d.graph.constant(t.matrix(x.shape[t.axis]).astype(np.float32), d.dtype)
+        matrix = d.graph.constant(t.matrix(x.shape[t.axis]).astype(d.dtype.np))
         perm = (*(i for i in range(d.ndim) if i != t.axis), t.axis)
         back = tuple(perm.index(i) for i in range(d.ndim))
         d = apply("transpose", d, perm=perm)
@@ -222,10 +222,12 @@ def resize(
     Shape: sizes or scales (exactly one) name the last axes, as many as they have entries; an axis scaled by s becomes
     ⌊n·s⌋ long. mode: "nearest", "linear" or "cubic" (Keys, 1981, with coefficient cubic_a). coordinates: where an
     output element lies in the input: "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
-    "asymmetric", "tf_half_pixel_for_nn". rounding ("nearest" only): "round_prefer_floor", "round_prefer_ceil", "floor",
-    "ceil". exclude_outside: neighbours beyond the edge weigh nothing and the others are scaled up, instead of repeating
-    the edge. Dtype: any for "nearest"; else float, integers become f32. Gradient: each element's weights back to what
-    it was made of. Numerics: places are found in exact arithmetic; weights in f32. Follows ONNX Resize.
+    "asymmetric", "tf_half_pixel_for_nn". With "align_corners" the last element is the input's last whatever the scale,
+    as in torch and ONNX Runtime; in ONNX files a scale that gives a fraction of an element ends that much before it, as
+    in the ONNX reference. rounding ("nearest" only): "round_prefer_floor", "round_prefer_ceil", "floor", "ceil".
+    exclude_outside: neighbours beyond the edge weigh nothing and the others are scaled up, instead of repeating the
+    edge. Dtype: any for "nearest"; else float, integers become f32. Gradient: each element's weights back to what it
+    was made of. Numerics: places are found in exact arithmetic; weights in f32, in f64 for f64. Follows ONNX Resize.
     """
     x = tensor("resize", x)
     if (sizes is None) == (scales is None):
@@ -234,7 +236,6 @@ def resize(
         ends = as_items(sizes, "resize: sizes")
         keep = _kept(x, len(ends))
         full = (*x.shape[:keep], *per_axis("resize", "sizes", ends, len(ends)))
-        factors = tuple(float(size / n) if n and size else 1.0 for n, size in zip(x.shape, full, strict=True))
     else:
         given = (scales,) if isinstance(scales, int | float) else tuple(scales)
         keep = _kept(x, len(given))
@@ -242,6 +243,8 @@ def resize(
         if not all(math.isfinite(s) and s > 0 for s in factors):
             raise ShapeError(f"resize: scales is {scales!r}; expected numbers > 0")
         full = tuple(math.floor(n * s) for n, s in zip(x.shape, factors, strict=True))
+    if sizes is not None or coordinates == "align_corners":
+        factors = tuple(float(size / n) if n and size else 1.0 for n, size in zip(x.shape, full, strict=True))
     if mode != "nearest":
         x = floating(x)
     return apply(

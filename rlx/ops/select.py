@@ -129,11 +129,9 @@ def _clip_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
     x, d = node.inputs[0], grads[0]
     if d is None or not d.dtype.is_float:
         return (None,)
-    low, high = node.attrs["min"], node.attrs["max"]
-    if low is not None:
-        d = apply("where", apply("greater", x, low), d, 0)
-    if high is not None:
-        d = apply("where", apply("less", x, high), d, 0)
+    for relation, bound in (("greater_equal", node.attrs["min"]), ("less_equal", node.attrs["max"])):
+        if bound is not None:
+            d = apply("where", apply(relation, x, bound), d, 0)
     return (d,)
 
 
@@ -189,8 +187,8 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
 def clip(x: TensorLike, min: float | int | None = None, max: float | int | None = None) -> Tensor:
     """x held between min and max; None leaves an end open; NaN stays NaN; max where min > max.
 
-    Dtype: keeps; integers with a float bound become f32. Gradient: d where min < x < max, else 0 (0
-    at the bounds, as in torch and JAX).
+    Dtype: keeps; integers with a float bound become f32. Gradient: d where min ≤ x ≤ max, else 0: d at
+    the bounds, 0 at NaN, as in torch.
     """
     x = tensor("clip", x)
     for what, bound in (("min", min), ("max", max)):
