@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 from rlx.driver.progress import report
-from rlx.errors import ModelFormatError, RlxError, StepLimitExceeded, UnsupportedOp
+from rlx.errors import ByteLimitExceeded, ModelFormatError, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.call import Call, Held, Known, Result, Value, WriteOut, constant
 from rlx.formats.onnx.control import CONTROL, build_control
@@ -20,15 +20,25 @@ from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, all_nodes, called, label
 from rlx.formats.onnx.schemas import check_call, check_strings, schema_of
 from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
-from rlx.ir import Graph, Node, Tensor, TensorType
+from rlx.ir import Attrs, Graph, Node, Op, Tensor, TensorType
 from rlx.ir.graph import traced_into
 from rlx.ops.select import cast
+from rlx.ops.steps import spend
 
 Attribute = onnx.AttributeProto
 Scope = dict[str, "Held | None"]
 # What functions and loops may make of a file's nodes: a few that call each other could be millions.
 WRITTEN_OUT = 16_384
 TIMES_WRITTEN_OUT = 100
+
+
+class Counted(Graph):
+    """The graph that is built: each node takes a step from the budget."""
+
+    def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
+        if not record.leaf:
+            spend(record.name, 1)
+        return super()._append(record, ins, attrs, label)
 
 
 class GraphBuilder:
@@ -41,7 +51,7 @@ class GraphBuilder:
         self.initializers = initializers
         self.functions = {called(f): f for f in model.functions}
         self.imports = opsets(model.opset_import, "the model")
-        self.graph = Graph(model.graph.name or "onnx")
+        self.graph = Counted(model.graph.name or "onnx")
         self.known = Known()
         self._built = 0
         own = sum(1 for part in (model.graph, *model.functions) for _ in all_nodes(part.node))
@@ -121,8 +131,9 @@ class GraphBuilder:
                 self._node(node, where, scope, imports, attributes, depth)
             except (ModelFormatError, UnsupportedOp):
                 raise
-            except StepLimitExceeded as error:
-                raise StepLimitExceeded(f"{where}: {error}") from error
+            except (ByteLimitExceeded, StepLimitExceeded) as error:
+                named = str(error) if str(error).startswith(where) else f"{where}: {error}"
+                raise type(error)(named) from error
             except RlxError as error:
                 raise ModelFormatError(f"{where}: {error}") from error
             _label(made[start:], label_of(node, depth))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import ModelFormatError, UnsupportedOp
+from rlx.formats.onnx.budget import reference_bytes, take
 from rlx.formats.onnx.draws import Draw, Draws
 from rlx.formats.onnx.elements import NAMES, STRING, Array, ElementType, carrier
 from rlx.formats.onnx.words import MAX_STRINGS, Words, as_array
@@ -123,6 +124,7 @@ class Known:
         if node.op.leaf:
             self._values[tensor.graph, tensor.id] = given[0] if given else node.attrs["value"]
             return
+        take(reference_bytes(node), node.name)
         with np.errstate(all="ignore"):
             made = node.op.reference(*given, **node.attrs)
         arrays = list(made) if isinstance(made, tuple) else [made]
@@ -231,10 +233,12 @@ class Call:
             raise self.unsupported(
                 f"input {i} has {v.tensor.size} elements; at most {MAX_STRINGS} strings are looked into"
             )
+        take(v.tensor.type.nbytes, self.where)
         return self.words.from_carrier(self.known_values(v.tensor, f"{self.where}: input {i}"), v.dtype)
 
     def known_tensor(self, t: Tensor) -> Array:
         """The value of a tensor. Raises: NeedsValues."""
+        take(t.type.nbytes, self.where)
         return self.known_values(t, self.where)
 
     def known_ints(
@@ -299,6 +303,7 @@ class Call:
     def constant(self, array: Any, dtype: ElementType | None = None) -> Value:
         """A constant; its element type is the array's."""
         a = as_array(array, dtype)
+        take(a.nbytes, self.where)
         return Value(constant(self.graph, self.words.to_carrier(a)), a.dtype)
 
     def tensor(self, array: Any, dtype: ElementType | None = None) -> Tensor:
@@ -307,6 +312,10 @@ class Call:
     def cast(self, t: Tensor, dtype: ElementType) -> Tensor:
         """t as the carrier of `dtype`."""
         return cast(t, carrier(dtype))
+
+    def table(self, *lengths: builtins.int) -> None:
+        """To be called before an array of these lengths is worked out for a constant. Raises: ByteLimitExceeded."""
+        take(8 * math.prod(lengths), self.where)
 
     def bad(self, what: builtins.str) -> ModelFormatError:
         return ModelFormatError(f"{self.where}: {what}")

@@ -15,6 +15,7 @@ from rlx.driver.locks import renewed
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
+from rlx.formats.onnx.budget import Budget, budget_of, building, want_limit
 from rlx.formats.onnx.build import GraphBuilder
 from rlx.formats.onnx.call import NeedsValues
 from rlx.formats.onnx.dims import bound, check_dims, given_shape, lengths_in, shape_of, want_bound
@@ -33,12 +34,9 @@ from rlx.formats.onnx.shared import share_weights
 from rlx.formats.onnx.tensors import to_array
 from rlx.formats.onnx.words import Words
 from rlx.ir import Graph
-from rlx.ops.steps import step_budget
 from rlx.runtime import Session, Weights
 
 CACHE = 16  # compiled graphs that a model keeps, the least recently used goes first
-# Steps of loops that are interpreted while building, since a shape depends on what they give; models are untrusted.
-MAX_INTERPRETED = 1 << 14
 
 
 class Model(Closing):
@@ -46,7 +44,8 @@ class Model(Closing):
 
     `inputs` and `outputs` say what it takes and gives. `run` compiles for the shapes that come, once for each, and
     keeps the latest programs; weights are on a device once. `dims` are the lengths that symbolic dimensions are bound
-    to. Any thread may call. A `with` block closes it.
+    to; `max_bytes` and `max_steps` are the most that a program may make and take, as rlx.onnx.load says. Any thread may
+    call. A `with` block closes it.
     """
 
     def __init__(
@@ -57,7 +56,11 @@ class Model(Closing):
         threads: int | None = None,
         progress: Listener | None = None,
         strict: bool = True,
+        max_bytes: int | None = None,
+        max_steps: int | None = None,
     ) -> None:
+        self.max_bytes = want_limit("max_bytes", max_bytes)
+        self.max_steps = want_limit("max_steps", max_steps)
         with listening(progress):
             self._read(source)
         inputs = [t for n, t in self._declared.items() if n not in self._initializers]
@@ -89,6 +92,7 @@ class Model(Closing):
             self._initializers[i.name] = to_array(i, f"initializer {shown(i.name)}", self._folder)
         self._declared = {i.name: info_of(i, fed=True) for i in graph.input}
         self._proto = without_initializers(model)
+        self._held = sum(a.nbytes for a in self._initializers.values()) + int(self._proto.ByteSize())
 
     def run(
         self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32"
@@ -233,7 +237,7 @@ class Model(Closing):
                     continue
                 words, drawn = Words(builder.known.words), Sampler(builder.known.draws.wanted)()
                 given = {n: words.to_carrier(arrays[n]) for n in graph.inputs if n not in drawn}
-                return Built(graph, weights, given | drawn, fixed, builder)
+                return Built(graph, weights, given | drawn, fixed, builder, self.budget(arrays))
 
     def _drop(self, program: Program) -> None:
         """Frees a program that the cache does not hold any more, once nobody runs it."""
@@ -283,27 +287,33 @@ class Model(Closing):
         precision: str,
     ) -> Program:  # fmt: skip
         with listening(self._progress):
+            budget = self.budget(arrays)
             graph, held, builder = self._build(arrays, nests, fixed)
             if (device, precision) not in self._sessions:
                 session = Session(device, precision=precision, threads=self._threads)
                 self._sessions[device, precision] = (session, Weights(session.device))
             session, weights = self._sessions[device, precision]
             compiled = session.compile(graph, weights=weights)
+            budget.hold(compiled)
             missing = weights.missing(list(held))
             for done, name in enumerate(missing):
                 report("weights", done, len(missing))
                 weights.set(name, held[name])
             compiled.prepare()
-        return Program(compiled, nests, fixed, builder, self._progress)
+        return Program(compiled, nests, fixed, builder, budget.steps, self._progress)
+
+    def budget(self, arrays: Mapping[str, Array]) -> Budget:
+        """What a program for these inputs may make and take."""
+        return budget_of(self.max_bytes, self.max_steps, self._held + sum(a.nbytes for a in arrays.values()))
 
     def _build(
         self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array]
     ) -> tuple[Graph, dict[str, Array], GraphBuilder]:
         """The graph that is compiled, its large constants as parameters, and their values."""
-        with step_budget(MAX_INTERPRETED):
+        with building(self.budget(arrays)):
             graph, builder = self.build(arrays, fixed, nests)
-        report("optimizing")
-        return *share_weights(put_together(graph)), builder
+            report("optimizing")
+            return *share_weights(put_together(graph)), builder
 
 
 def _of_shape(info: TensorInfo, shape: Any, around: int = 0) -> Any:

@@ -203,6 +203,7 @@ def _padded(c: Call, x: Tensor, axis: int, before: int, after: int, mode: str, v
         return o.concat(([parts[0]] if before else []) + [x] + ([parts[-1]] if after else []), axis)
     if n == 0 or mode not in ("reflect", "edge", "wrap"):
         raise c.bad(f"mode {mode!r} of {x.shape}; expected constant, reflect, edge or wrap, of something")
+    c.table(2, before + n + after)
     places = np.arange(-before, n + after)
     if mode == "edge":
         places = np.clip(places, 0, n - 1)
