@@ -59,8 +59,12 @@ def weight(graph: Graph) -> int:
 
 
 def node_weight(node: Node) -> int:
-    """The steps that a node counts as. A window that is moved over an image is read anew at each place."""
+    """The steps that a node counts as. A window that is moved over an image is read anew at each place,
+    and attention makes scores."""
     if node.op.name == "cond":
         return 1 + max(weight(body) for body in bodies(node).values())
     taps = math.prod(node.attrs["kernel"]) if node.op.family == "pool" and "kernel" in node.attrs else 1
-    return 1 + taps * sum(t.type.nbytes for t in node.outputs) // STEP_BYTES
+    scores = 0
+    if node.op.family == "attention":
+        scores = 4 * math.prod(node.inputs[0].shape[:3]) * max(node.inputs[1].shape[1:3])
+    return 1 + (taps * sum(t.type.nbytes for t in node.outputs) + scores) // STEP_BYTES

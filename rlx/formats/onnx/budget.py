@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx.errors import ByteLimitExceeded, ShapeError, StepLimitExceeded
-from rlx.ir import Node
+from rlx.ir import Graph, Node, bodies
 from rlx.ops.steps import STEP_BYTES, spend, step_budget, weight
 from rlx.runtime import CompiledGraph
 
@@ -25,6 +25,9 @@ TIMES_HELD = 64
 MAX_STEPS = 1 << 18
 STEPS_HELD = 1024  # times the bytes of inputs and weights may be written, beside
 BUILT = 8  # the share of the steps that may be taken while building, where NumPy's definitions run
+STEPS_NODE = 64  # for each node that a file itself lists
+NODE_STEPS = 64  # what it takes to optimize and plan a node
+TIMES_LISTED = 16  # what functions and loops may make of a file's nodes: a few that call each other could be millions
 _THREAD = threading.local()
 
 
@@ -36,11 +39,25 @@ class Budget:
     steps: int
     built: int
 
+    def written_out(self, own: int) -> int:
+        """The nodes that functions and loops may make, beside those that a file lists."""
+        return self.steps // NODE_STEPS + TIMES_LISTED * own
+
+    def want_few(self, graph: Graph, own: int) -> None:
+        """Raises: StepLimitExceeded for more nodes than a file that lists so many may make."""
+        found, most = _nodes(graph), self.written_out(own)
+        if found > most:
+            raise StepLimitExceeded(
+                f"the program: the file's {own:,} nodes become {found:,}; expected at most {most:,}, which max_steps= "
+                "sets (--max-steps on the command line)"
+            )
+
     def hold(self, compiled: CompiledGraph) -> None:
         """Holds a compiled program against it, before that has memory. Raises: ByteLimitExceeded, StepLimitExceeded."""
         graph = compiled.program
         made = compiled.plan.total_bytes - sum(t.type.nbytes for t in graph.inputs.values())
         made += sum(t.type.nbytes for t in graph.outputs.values())  # each run gives arrays of its own
+        made += max((_moved(node) for node in graph.nodes), default=0)  # what a kernel may need beside
         if made > self.nbytes:
             tensors = sorted(graph.tensors(), key=lambda t: -t.type.nbytes)[:3]
             largest = "; ".join(f"{t.node.name} {t.type} {t.type.nbytes:,}" for t in tensors)
@@ -55,11 +72,20 @@ class Budget:
             )
 
 
-def budget_of(max_bytes: int | None, max_steps: int | None, held: int) -> Budget:
-    """The budget that a caller gives; by default it grows with the bytes of inputs and weights, `held`."""
+def _moved(node: Node) -> int:
+    return sum(t.type.nbytes for t in (*node.inputs, *node.outputs) if t.node.op.name not in ("param", "constant"))
+
+
+def _nodes(graph: Graph) -> int:
+    return len(graph.nodes) + sum(_nodes(body) for node in graph.nodes for body in bodies(node).values())
+
+
+def budget_of(max_bytes: int | None, max_steps: int | None, held: int, nodes: int) -> Budget:
+    """The budget that a caller gives; by default it grows with the bytes of inputs and weights, `held`. `nodes` are
+    those that the file lists."""
     steps = MAX_STEPS + held * STEPS_HELD // STEP_BYTES if max_steps is None else max_steps
     nbytes = MAX_BYTES + TIMES_HELD * held if max_bytes is None else max_bytes
-    return Budget(nbytes, steps, steps // BUILT)
+    return Budget(nbytes, steps, steps // BUILT + STEPS_NODE * nodes)
 
 
 def want_limit(what: str, given: Any) -> int | None:
@@ -126,6 +152,8 @@ def reference_bytes(node: Node) -> int:
         terms = 8 * max(node.outputs[0].size, node.inputs[0].size) * math.prod(shapes[1][1:])
     elif node.op.family in ("pool", "image") and "kernel" in node.attrs:
         terms = 8 * max(node.outputs[0].size, node.inputs[0].size) * math.prod(node.attrs["kernel"])
+    elif node.op.family == "attention":
+        terms = 16 * math.prod(shapes[0][:3]) * max(shapes[1][1:3])
     elif node.op.family == "resize" and shapes[0]:
         terms = 64 * node.outputs[0].size
     return sum(t.type.nbytes for t in node.inputs) + made + terms

@@ -16,10 +16,11 @@ from rlx.formats.onnx.control import CONTROL, build_control
 from rlx.formats.onnx.elements import STRING, Array, ElementType, carried, carrier, wrapped
 from rlx.formats.onnx.infos import info_of
 from rlx.formats.onnx.nests import BY_NAME, Nest, accepted, held, kind_of, nest_of, proto_of
-from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, all_nodes, called, label_of, node_name, opsets
+from rlx.formats.onnx.read import MAX_DEPTH, called, label_of, node_name, opsets
 from rlx.formats.onnx.schemas import check_call, check_strings, schema_of
 from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
+from rlx.formats.onnx.wire import MAX_NODES
 from rlx.ir import Attrs, Graph, Node, Op, Tensor, TensorType
 from rlx.ir.graph import traced_into
 from rlx.ops.select import cast
@@ -27,9 +28,6 @@ from rlx.ops.steps import spend
 
 Attribute = onnx.AttributeProto
 Scope = dict[str, "Held | None"]
-# What functions and loops may make of a file's nodes: a few that call each other could be millions.
-WRITTEN_OUT = 16_384
-TIMES_WRITTEN_OUT = 100
 
 
 class Counted(Graph):
@@ -42,10 +40,12 @@ class Counted(Graph):
 
 
 class GraphBuilder:
-    """Builds the rlx graph of a model. Afterwards `outputs` says what each output is made of, `output_types` which
-    element type each of its tensors stands for."""
+    """Builds the rlx graph of a model that lists `own` nodes; at most `most`, those of functions and loops counted in.
+    Afterwards `outputs` says what each output is made of, `output_types` which element type its tensors stand for."""
 
-    def __init__(self, model: Any, initializers: Mapping[str, Array], folder: Path | None) -> None:
+    def __init__(
+        self, model: Any, initializers: Mapping[str, Array], folder: Path | None, own: int, most: int
+    ) -> None:
         self.model = model
         self.folder = folder
         self.initializers = initializers
@@ -54,8 +54,8 @@ class GraphBuilder:
         self.graph = Counted(model.graph.name or "onnx")
         self.known = Known()
         self._built = 0
-        own = sum(1 for part in (model.graph, *model.functions) for _ in all_nodes(part.node))
-        self._most = min(MAX_NODES, own + max(WRITTEN_OUT, TIMES_WRITTEN_OUT * own))
+        self.own = own
+        self._most = min(MAX_NODES, most)
         self.outputs: dict[str, Nest] = {}
         self.output_types: dict[str, ElementType] = {}
 
@@ -125,6 +125,8 @@ class GraphBuilder:
                 raise ModelFormatError(
                     f"{where}: functions and loops written out make more than {self._most:,} nodes"
                 )
+            if self._built > self.own:
+                spend(where, 1)
             made = traced_into(self.graph).nodes  # a body's, while the graph of a compiled loop is built
             start = len(made)
             try:
@@ -240,6 +242,7 @@ class GraphBuilder:
                 raise ModelFormatError(
                     f"{where}: its graph takes {len(graph.input)} inputs, {len(given)} come"
                 )
+            spend(where, len(scope) >> 8)
             inner: Scope = dict(scope)
             for info, value in zip(graph.input, given, strict=True):
                 inner[info.name] = value if value is None else accepted(value, info.type)

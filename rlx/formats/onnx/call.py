@@ -92,13 +92,14 @@ class WriteOut(Exception):
 
 class Known:
     """The values of tensors that depend on constants alone, worked out by the ops' own definitions; strings are numbers
-    in the table `words`. `steps` counts those of compiled loops in what is built now, `parts` those that sequences were
-    split into."""
+    in the table `words`. `steps` counts those of compiled loops in what is built now, `bodies` the graphs of control
+    ops that were built or tried, `parts` those that sequences were split into."""
 
     def __init__(self) -> None:
         self.words = Words()
         self.draws = Draws()
         self.steps = 1
+        self.bodies = 0
         self.parts = 0
         self._values: dict[tuple[Graph, int], Array] = {}
 
@@ -315,7 +316,7 @@ class Call:
 
     def table(self, *lengths: builtins.int) -> None:
         """To be called before an array of these lengths is worked out for a constant. Raises: ByteLimitExceeded."""
-        take(8 * math.prod(lengths), self.where)
+        take(8 * math.prod(max(n, 1) for n in lengths), self.where)
 
     def bad(self, what: builtins.str) -> ModelFormatError:
         return ModelFormatError(f"{self.where}: {what}")

@@ -28,7 +28,7 @@ from rlx.formats.onnx.nests import Nest, flattened
 from rlx.formats.onnx.patterns import put_together
 from rlx.formats.onnx.program import Built
 from rlx.formats.onnx.program import Program as Program
-from rlx.formats.onnx.read import check_model, parse, without_initializers
+from rlx.formats.onnx.read import all_nodes, check_model, parse, without_initializers
 from rlx.formats.onnx.schemas import type_of
 from rlx.formats.onnx.shared import share_weights
 from rlx.formats.onnx.tensors import to_array
@@ -92,6 +92,8 @@ class Model(Closing):
             self._initializers[i.name] = to_array(i, f"initializer {shown(i.name)}", self._folder)
         self._declared = {i.name: info_of(i, fed=True) for i in graph.input}
         self._proto = without_initializers(model)
+        parts = (model.graph, *model.functions)
+        self._own = sum(1 for part in parts for _ in all_nodes(part.node))
         self._held = sum(a.nbytes for a in self._initializers.values()) + int(self._proto.ByteSize())
 
     def run(
@@ -221,7 +223,7 @@ class Model(Closing):
     def _fix(self, need: NeedsValues) -> None:
         """Makes the values of inputs part of every program from now on."""
         if need.names <= self._fixed:
-            raise GraphError(f"values are still unknown: {need.what}") from need
+            raise UnsupportedOp(f"{need.what}, whose value depends on random numbers or on a step of a loop") from need
         self._fixed |= need.names
 
     def built(self, inputs: Mapping[str, Any]) -> Built:
@@ -265,7 +267,8 @@ class Model(Closing):
 
         Raises: NeedsValues, ModelFormatError, UnsupportedOp.
         """
-        builder = GraphBuilder(self._proto, self._initializers, self._folder)
+        most = self._own + self.budget(arrays).written_out(self._own)
+        builder = GraphBuilder(self._proto, self._initializers, self._folder, self._own, most)
         graph = builder.build(
             {n: fixed[n] if n in fixed else type_of(a) for n, a in arrays.items()},
             {n: a.dtype for n, a in arrays.items()},
@@ -304,16 +307,20 @@ class Model(Closing):
 
     def budget(self, arrays: Mapping[str, Array]) -> Budget:
         """What a program for these inputs may make and take."""
-        return budget_of(self.max_bytes, self.max_steps, self._held + sum(a.nbytes for a in arrays.values()))
+        held = self._held + sum(a.nbytes for a in arrays.values())
+        return budget_of(self.max_bytes, self.max_steps, held, self._own)
 
     def _build(
         self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array]
     ) -> tuple[Graph, dict[str, Array], GraphBuilder]:
         """The graph that is compiled, its large constants as parameters, and their values."""
-        with building(self.budget(arrays)):
+        budget = self.budget(arrays)
+        with building(budget):
             graph, builder = self.build(arrays, fixed, nests)
             report("optimizing")
-            return *share_weights(put_together(graph)), builder
+            made, weights = share_weights(put_together(graph))
+        budget.want_few(made, self._own)
+        return made, weights, builder
 
 
 def _of_shape(info: TensorInfo, shape: Any, around: int = 0) -> Any:
