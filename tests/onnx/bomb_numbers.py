@@ -1,4 +1,4 @@
-"""Families of bombs. Attributes that do not fit, quantized and contributed operators, recurrent ones. The result is called t."""
+"""Families of bombs: attributes that do not fit, quantized, contributed and recurrent operators. The result is t."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Families of bombs. What makes large results from small inputs. The result is called t."""
+"""Families of bombs: what makes large results from small inputs, operator by operator. The result is t."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def indices(rng: Rng) -> Made:
     )
 
 
-SIZES = (
+LARGE = (
     fill,
     expand,
     tile,

@@ -1,4 +1,4 @@
-"""Families of bombs. Control flow, functions, sequences, strings, counts of parts, data elsewhere. The result is called t."""
+"""Families of bombs: control flow, functions, sequences, strings, counts of parts, data elsewhere. The result is t."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.onnx.bomb_numbers import NUMBERS
 from tests.onnx.bomb_parts import Made, Rng
-from tests.onnx.bomb_sizes import SIZES
+from tests.onnx.bomb_sizes import LARGE
 from tests.onnx.bomb_structures import STRUCTURES
 from tests.onnx.models import I64, node
 from tests.onnx.mutations import Mutant
 
 BUDGET = 32 << 20
-FAMILIES: dict[str, Callable[[Rng], Made | bytes]] = {f.__name__: f for f in (*SIZES, *NUMBERS, *STRUCTURES)}
+FAMILIES: dict[str, Callable[[Rng], Made | bytes]] = {f.__name__: f for f in (*LARGE, *NUMBERS, *STRUCTURES)}
 
 # What reads a bomb's result: nothing, an op, or one that needs its value while the program is built.
 TAILS: tuple[Callable[[Rng, str], list[Any]], ...] = (

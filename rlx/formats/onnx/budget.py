@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rlx.errors import ByteLimitExceeded, ShapeError, StepLimitExceeded
+from rlx.errors import ByteLimitExceeded, OutOfDeviceMemory, ShapeError, StepLimitExceeded
 from rlx.ir import Graph, Node, bodies
 from rlx.ops.steps import STEP_BYTES, spend, step_budget, weight
 from rlx.runtime import CompiledGraph
@@ -99,6 +99,20 @@ def want_limit(what: str, given: Any) -> int | None:
     if isinstance(given, bool) or found < 0:
         raise ShapeError(f"{what}: is {given!r}; expected a whole number of 0 or more, or None for the default")
     return found
+
+
+@contextlib.contextmanager
+def refused_memory(what: str) -> Iterator[None]:
+    """What the system's allocator refuses inside is OutOfDeviceMemory, with the sizes that NumPy names."""
+    try:
+        yield
+    except OutOfDeviceMemory:
+        raise
+    except MemoryError as error:
+        raise OutOfDeviceMemory(
+            f"{what}: the system refused memory: {error or 'it has none left'}; use smaller inputs, or max_bytes= for "
+            "what may be made"
+        ) from error
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from rlx.driver.locks import renewed
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.formats.onnx.budget import Budget, budget_of, building, want_limit
+from rlx.formats.onnx.budget import Budget, budget_of, building, refused_memory, want_limit
 from rlx.formats.onnx.build import GraphBuilder
 from rlx.formats.onnx.call import NeedsValues
 from rlx.formats.onnx.dims import bound, check_dims, given_shape, lengths_in, shape_of, want_bound
@@ -61,7 +61,7 @@ class Model(Closing):
     ) -> None:
         self.max_bytes = want_limit("max_bytes", max_bytes)
         self.max_steps = want_limit("max_steps", max_steps)
-        with listening(progress):
+        with listening(progress), refused_memory("reading the model"):
             self._read(source)
         inputs = [t for n, t in self._declared.items() if n not in self._initializers]
         self.dims = check_dims(dims or {}, self._declared.values())
@@ -229,7 +229,7 @@ class Model(Closing):
     def built(self, inputs: Mapping[str, Any]) -> Built:
         """The graph that `run` compiles for these inputs. Raises: as run."""
         arrays, nests = flattened(self.accept(inputs), self._declared)
-        with self._lock, listening(self._progress):
+        with self._lock, listening(self._progress), refused_memory("building the model"):
             while True:
                 fixed = {n: arrays[n] for n in sorted(self._fixed & set(arrays))}
                 try:
@@ -289,7 +289,7 @@ class Model(Closing):
         self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array], device: str,
         precision: str,
     ) -> Program:  # fmt: skip
-        with listening(self._progress):
+        with listening(self._progress), refused_memory("compiling the model"):
             budget = self.budget(arrays)
             graph, held, builder = self._build(arrays, nests, fixed)
             if (device, precision) not in self._sessions:

@@ -12,7 +12,7 @@ from rlx.driver.closing import Closing
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ShapeError
 from rlx.formats.files import shown
-from rlx.formats.onnx.budget import Budget
+from rlx.formats.onnx.budget import Budget, refused_memory
 from rlx.formats.onnx.build import GraphBuilder
 from rlx.formats.onnx.draws import Sampler
 from rlx.formats.onnx.elements import STRING, Array
@@ -103,8 +103,9 @@ class Program(Closing):
                 )
         # Strings that come with a run are known to it alone.
         words = Words(self._words) if any(v.dtype == STRING for v in given.values()) else self._words
-        made = self._run({n: words.to_carrier(v) for n, v in given.items()} | self._draw())
-        arrays = {n: words.from_carrier(made[n], dtype) for n, dtype in self._types.items()}
+        with refused_memory("running the model"):
+            made = self._run({n: words.to_carrier(v) for n, v in given.items()} | self._draw())
+            arrays = {n: words.from_carrier(made[n], dtype) for n, dtype in self._types.items()}
         return {n: assembled(nest, arrays.__getitem__) for n, nest in self._outputs.items()}
 
     def _run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
