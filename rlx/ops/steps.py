@@ -44,11 +44,11 @@ def spend(name: str, steps: int, weight: int = 1) -> None:
     if taken > budget.left:
         what = (
             f"takes more than {budget.steps:,} steps (a node run, or {STEP_BYTES:,} bytes written, is one) together "
-            "with what ran before it"
+            "with what ran before it, beyond what max_steps= allows"
             if budget.weighed
             else f"loops make more than {budget.steps:,} steps together"
         )
-        raise StepLimitExceeded(f"{name}: {what}, which is the limit here")
+        raise StepLimitExceeded(f"{name}: {what}; that is the limit here")
     budget.left -= taken
 
 

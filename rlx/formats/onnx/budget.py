@@ -158,7 +158,7 @@ def too_large(what: str, why: str, most: int) -> ByteLimitExceeded:
 def reference_bytes(node: Node) -> int:
     """About what the NumPy definition of a node reads, writes and holds; of a product, a byte for each term."""
     shapes = [t.shape for t in node.inputs]
-    made = sum(t.type.nbytes for t in node.outputs)
+    made = sum(t.size * max(t.dtype.itemsize, 4) for t in node.outputs)  # halves are computed in f32
     terms = 0
     if node.op.family == "linalg" and shapes[0]:
         terms = node.outputs[0].size * max(s[-1] if s else 1 for s in shapes[:2])
