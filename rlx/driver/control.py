@@ -15,7 +15,7 @@ from rlx.driver.device import Buffer
 from rlx.driver.memory import OUTER, BodyPlan, MemoryPlan, Slot
 from rlx.ir import Node, Tensor
 from rlx.ops.control_records import step_limit
-from rlx.ops.steps import spend
+from rlx.ops.steps import spend, weight
 from rlx.ops.steps import step_budget as step_budget
 
 
@@ -154,13 +154,14 @@ class ControlRun:
         first = _bool_at(self._arena, self._plan.slots[self.node.inputs[0].id])
         going = _bool_at(body.arena, body.slot(body.planned.program.graph.outputs["y0"]))
         launch, wait = body.executable.launch, body.executable.wait
+        each = weight(body.planned.program.graph)
 
         def run() -> None:
             again, steps = first(), 0
             while again:
                 if steps == limit:
                     raise step_limit(name, limit)
-                spend(name, 1)
+                spend(name, 1, each)
                 launch()
                 wait()
                 again = going()
@@ -171,6 +172,7 @@ class ControlRun:
     def _scan(self) -> Callable[[], None]:
         body, length, name = self.bodies["body"], self.node.attrs["length"], self.node.name
         program, executable = body.planned.program, body.executable
+        each = weight(program.graph)
         order = range(length)[::-1] if self.node.attrs["reverse"] else range(length)
         arena, graph = body.arena, program.graph
         takes = [(_outside(t), graph.inputs[name].id) for name, t in program.slices.items()]
@@ -185,12 +187,12 @@ class ControlRun:
 
         def at_once() -> None:
             assert whole is not None
-            spend(name, length)
+            spend(name, length, each)
             whole.launch()
             whole.wait()
 
         def by_steps() -> None:
-            spend(name, length)
+            spend(name, length, each)
             for i in order:
                 for rows, nbytes in before:
                     rows.call(i * nbytes, 0, nbytes)

@@ -91,19 +91,22 @@ def tables(shape: Sequence[int], attrs: Attrs) -> list[AxisTable]:
 
 
 def _table(axis: int, n: int, size: int, scale: float, attrs: Attrs) -> AxisTable:
-    at = [_source(i, n, size, scale, attrs["coordinates"]) for i in range(size)]
+    # Every rule goes evenly from element to element: the places are (first + i · step) / below, in whole numbers.
+    start, second = (_source(i, n, size, scale, attrs["coordinates"]) for i in (0, 1))
+    below = math.lcm(start.denominator, second.denominator)
+    first, step = int(start * below), int((second - start) * below)
+    narrow = (abs(first) + size * abs(step) + below) * 4 < 1 << 53
+    at = first + np.arange(size).astype(np.int64 if narrow else object) * step
     mode = attrs["mode"]
     taps = _TAPS[mode]
-    index = np.zeros((size, taps), np.int64)
-    weight = np.zeros((size, taps))
-    for i, x in enumerate(at):
-        if mode == "nearest":
-            index[i, 0], weight[i, 0] = _rounded(x, attrs["rounding"]), 1.0
-            continue
-        low = math.floor(x)
-        part = float(x - low)
-        index[i] = low + np.arange(taps) - (taps // 2 - 1)
-        weight[i] = (1 - part, part) if mode == "linear" else _cubic(part, attrs["cubic_a"])
+    if mode == "nearest":
+        index, weight = _rounded(at, below, attrs["rounding"])[:, None], np.ones((size, 1))
+    else:
+        low = at // below
+        part = ((at - low * below) / below).astype(np.float64)
+        index = low[:, None] + np.arange(taps) - (taps // 2 - 1)
+        parts = (1 - part, part) if mode == "linear" else _cubic(part, attrs["cubic_a"])
+        weight = np.stack(parts, 1)
     if attrs["exclude_outside"]:
         weight = np.where((index < 0) | (index >= n), 0.0, weight)
         with np.errstate(divide="ignore", invalid="ignore"):  # nothing inside to weigh: NaN
@@ -133,15 +136,15 @@ def _source(i: int, n: int, size: int, scale: float, rule: str) -> Fraction:
     return (i + half) / ratio - half
 
 
-def _rounded(x: Fraction, rule: str) -> int:
-    if rule == "floor":
-        return math.floor(x)
-    if rule == "ceil":
-        return math.ceil(x)
-    return math.ceil(x - Fraction(1, 2)) if rule == "round_prefer_floor" else math.floor(x + Fraction(1, 2))
+def _rounded(at: Array, below: int, rule: str) -> Array:
+    """The quotients `at` / `below` as whole numbers."""
+    if rule in ("floor", "ceil"):
+        return at // below if rule == "floor" else -(-at // below)
+    half = 2 * below
+    return -((below - 2 * at) // half) if rule == "round_prefer_floor" else (2 * at + below) // half
 
 
-def _cubic(t: float, a: float) -> tuple[float, float, float, float]:
+def _cubic(t: Array, a: float) -> tuple[Array, Array, Array, Array]:
     """Keys' weights of the four neighbours of a place that lies t behind the second."""
     return (
         ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a,

@@ -102,6 +102,7 @@ def lrn(c: Call) -> Result:
     wide = o.cast(x, f32) if x.dtype.is_half else x
     channels = x.shape[1]
     before, square = (size - 1) // 2, o.mul(wide, wide)
+    c.table(3, channels, channels)
     near = np.arange(channels)[None, :] - np.arange(channels)[:, None]
     band = ((near >= -before) & (near <= size - 1 - before)).astype(np.float32)
     flat = o.reshape(square, (x.shape[0], channels, math.prod(x.shape[2:])))
