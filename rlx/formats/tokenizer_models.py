@@ -22,7 +22,7 @@ from rlx.formats.tokenizer_parts import (
 )
 
 MAX_TOKENS = 1 << 20  # published vocabularies have up to 500,000
-MAX_ADDED_BYTES = 1_000_000  # of all added tokens; looking for them takes memory by the byte
+MAX_ADDED_BYTES = 400_000  # of all added tokens: what looks for them takes a microsecond for each byte to make
 MAX_WORD = (
     200  # characters of a word that WordPiece takes apart, in time that grows with the cube; published: 100
 )
