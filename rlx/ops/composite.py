@@ -151,14 +151,19 @@ def square(x: Tensor) -> Tensor:
 def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
     """The variance over the axes: the sum of squared distances from the mean over (count - correction).
 
-    Dtype: floats keep theirs; integers and bools become f32. Numerics: two passes, in f32 for halves; NaN where
-    count ≤ correction.
+    Dtype: floats keep theirs; integers and bools become f32. Numerics: in f32 for halves; right far from 0
+    too, and exactly 0 of equal numbers; NaN where count ≤ correction.
     """
     x = floating(tensor("var", x))
     axes = normalize_axes(axis, x.ndim, "var")
     wide = cast_to(x, working_float(x))
-    centred = wide - reduce.mean(wide, axes, keepdims=True)
-    mean = reduce.mean(centred * centred, axes, keepdims)
+    away = wide
+    if x.size:
+        # From the first element on: numbers far from 0 keep their digits, and those of one value are exactly 0 apart.
+        # Halved, so that no difference leaves the range where the variance does not.
+        near = wide * 0.5 - reduce.first_of(wide, axes) * 0.5
+        away = (near - reduce.mean(near, axes, keepdims=True)) * 2.0
+    mean = reduce.mean(away * away, axes, keepdims)
     count = float(np.prod([x.shape[i] for i in axes]))
     if correction:
         mean = mean * (count / (count - correction) if count > correction else float("nan"))
