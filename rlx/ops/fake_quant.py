@@ -114,9 +114,11 @@ register(
 )  # fmt: skip
 
 
-def _wide(scale: Any, beside: TensorLike) -> Array:
+def _wide(scale: Any, beside: TensorLike) -> Array | Tensor:
     what = "fake_quantize: scale"
     work = promote(f32, beside.dtype) if isinstance(beside, Tensor) else f32
+    if isinstance(scale, Tensor):
+        return scale if scale.weak is None else scale.as_dtype(work)
     return exactly(as_array(scale, what), work, what)
 
 
@@ -142,7 +144,7 @@ def fake_quantize(
     if not isinstance(bits, int) or not 2 <= bits <= 24:
         raise DTypeError(f"fake_quantize: bits is {bits!r}; expected 2 to 24")
     # A plain number is no weak scalar here: a scale must not be rounded to the half that it quantizes.
-    given = [x, scale.concrete() if isinstance(scale, Tensor) else _wide(scale, x)]
+    given: list[Any] = [x, _wide(scale, x)]
     if zero_point is not None:
         given.append(zero_point.concrete() if isinstance(zero_point, Tensor) else np.asarray(zero_point))
     x, *grid = tensors("fake_quantize", *given)

@@ -90,6 +90,16 @@ def test_integers_and_numbers_beside_f64_become_f64(build: Callable[[Tensor, Ten
         _want_f64(node)
 
 
+def test_a_traced_number_beside_f64_is_f64() -> None:
+    def scaled(x: Any, scale: float) -> Any:
+        return ops.fake_quantize(x, scale, bits=24), ops.maximum(x * scale, scale)
+
+    x = np.array([0.31, 1.47, -2.2])
+    quantized, product = (np.asarray(y) for y in rlx.jit(device="cpu")(scaled)(x, 0.1))
+    np.testing.assert_allclose(quantized, np.rint(x / 0.1) * 0.1, rtol=1e-15)
+    np.testing.assert_allclose(product, np.maximum(x * 0.1, 0.1), rtol=1e-15)
+
+
 def test_a_rounded_number_is_found() -> None:
     assert _rounded(float(np.float32(0.1))) and _rounded([1.0, 1.67326319217681884765625])
     assert not _rounded([0.1, 0.375, 1.0, 4096.0, 0.0, math.inf, 1e300, math.pi])
