@@ -30,6 +30,7 @@ Attribute = onnx.AttributeProto
 Scope = dict[str, "Held | None"]
 
 
+UNCHECKED = "holds numbers that cannot be computed with"
 ADDED_STEPS = 4  # what adding a node of the graph takes
 
 
@@ -141,6 +142,10 @@ class GraphBuilder:
                 raise type(error)(named) from error
             except RlxError as error:
                 raise ModelFormatError(f"{where}: {error}") from error
+            except (ValueError, OverflowError) as error:
+                # A number that a check let through and NumPy does not take: the file is refused all the same. The long
+                # runs count it as a finding, by these words.
+                raise ModelFormatError(f"{where}: {UNCHECKED}: {error}") from error
             _label(made[start:], label_of(node, depth))
 
     def _node(
