@@ -61,13 +61,15 @@ def weight(graph: Graph) -> int:
 
 def node_weight(node: Node) -> int:
     """The steps that a node counts as. A window that is moved over an image is read anew at each place,
-    attention makes scores, and resizing tables."""
+    attention makes scores, resizing tables, and sorting goes over its input again and again."""
     if node.op.name == "cond":
         return 1 + max(weight(body) for body in bodies(node).values())
     taps = math.prod(node.attrs["kernel"]) if node.op.family == "pool" and "kernel" in node.attrs else 1
     made, more = sum(t.type.nbytes for t in node.outputs), 0
     if node.op.family == "resize":
         taps, more = _TAPS[node.attrs["mode"]], 256 * sum(node.attrs["sizes"])
+    if node.op.family == "select":
+        more = 16 * sum(t.type.nbytes for t in node.inputs)
     if node.op.family == "attention":
         more = 4 * math.prod(node.inputs[0].shape[:3]) * max(node.inputs[1].shape[1:3])
     return 1 + (taps * made + more) // STEP_BYTES

@@ -58,6 +58,7 @@ class GraphBuilder:
         self.graph = Counted(model.graph.name or "onnx")
         self.known = Known()
         self._built = 0
+        self._given: set[int] = set()  # the tensors that are outputs
         self.own = own
         self._most = min(MAX_NODES, most)
         self.outputs: dict[str, Nest] = {}
@@ -109,7 +110,8 @@ class GraphBuilder:
             raise ModelFormatError(f"output {shown(name)}: is also the name of an item of a sequence")
         self.output_types[name] = value.dtype
         t = value.tensor
-        leaf = t.node.op.leaf or any(t is o for o in self.graph.outputs.values())
+        leaf = t.node.op.leaf or t.id in self._given
+        self._given.add(t.id)
         self.graph.output(name, self.graph.add("copy", (t,))[0] if leaf else t)
 
     # -- nodes
