@@ -66,8 +66,8 @@ def weight(graph: Graph) -> int:
 
 
 def node_weight(node: Node) -> int:
-    """The steps that a node counts as. A window that is moved over an image is read anew at each place,
-    a region computes all of its trees, attention makes scores, resizing tables, and sorting goes over its input again and again."""
+    """The steps that a node counts as. A window that is moved over an image is read anew at each place, a region
+    computes all of its trees, attention makes scores, resizing tables, and sorting reads its input again and again."""
     if node.op.name == "cond":
         return 1 + max(weight(body) for body in bodies(node).values())
     taps = math.prod(node.attrs["kernel"]) if node.op.family == "pool" and "kernel" in node.attrs else 1
