@@ -10,8 +10,15 @@ from dataclasses import dataclass
 
 from rlx.errors import StepLimitExceeded
 from rlx.ir import Graph, Node, bodies
+from rlx.ir.expr import linearize
 
 STEP_BYTES = 1 << 13  # what a node writes in about the time that it takes to call one
+_TAPS = {"nearest": 1, "linear": 4, "cubic": 8}  # reads and writes for an element, of two axes
+# Primitives that NumPy takes long for, in halves of what writing an element takes.
+_SLOW = dict.fromkeys(
+    ("erf", "gelu", "pow", "mod", "fmod", "floordiv", "cbrt", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh")
+    + ("asinh", "acosh", "atanh", "log1p", "expm1"), 8,
+)  # fmt: skip
 _THREAD = threading.local()  # .budget: of the loops on this thread, where there is one
 
 
@@ -59,12 +66,20 @@ def weight(graph: Graph) -> int:
 
 
 def node_weight(node: Node) -> int:
-    """The steps that a node counts as. A window that is moved over an image is read anew at each place,
-    and attention makes scores."""
+    """The steps that a node counts as. A window that is moved over an image is read anew at each place, a region
+    computes all of its trees, attention makes scores, resizing tables, and sorting reads its input again and again."""
     if node.op.name == "cond":
         return 1 + max(weight(body) for body in bodies(node).values())
     taps = math.prod(node.attrs["kernel"]) if node.op.family == "pool" and "kernel" in node.attrs else 1
-    scores = 0
+    made, more = sum(t.type.nbytes for t in node.outputs), 0
+    if node.op.name == "fused":
+        taps = max(1, sum(_SLOW.get(e.prim, 1) for e in linearize(node.attrs["trees"])) // 2)
+    elif node.op.name in _SLOW:
+        taps = _SLOW[node.op.name] // 2
+    if node.op.family == "resize":
+        taps, more = _TAPS[node.attrs["mode"]], 256 * sum(node.attrs["sizes"])
+    if node.op.family == "select":
+        more = 16 * sum(t.type.nbytes for t in node.inputs)
     if node.op.family == "attention":
-        scores = 4 * math.prod(node.inputs[0].shape[:3]) * max(node.inputs[1].shape[1:3])
-    return 1 + (taps * sum(t.type.nbytes for t in node.outputs) + scores) // STEP_BYTES
+        more = 4 * math.prod(node.inputs[0].shape[:3]) * max(node.inputs[1].shape[1:3])
+    return 1 + (taps * made + more) // STEP_BYTES

@@ -158,14 +158,14 @@ def contrib(rng: Rng) -> Made:
                 *nodes,
                 node(
                     kind,
-                    "e e e _ _ ones total",
+                    "e e e _ _ sl total",
                     "t",
                     domain="com.microsoft",
                     num_heads=rng.choice(ODD),
                     kv_num_heads=rng.choice(ODD),
                 ),
             ],
-            {**w, "total": np.int32(rng.choice((1, big, 2**31 - 1)))},
+            {**w, "sl": np.array([0], np.int32), "total": np.int32(rng.choice((1, big, 2**31 - 1)))},
         )
     if kind == "RotaryEmbedding":
         return Made(

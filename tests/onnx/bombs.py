@@ -26,7 +26,7 @@ TAILS: tuple[Callable[[Rng, str], list[Any]], ...] = (
     lambda rng, t: [node("Identity", t, "y")],
     lambda rng, t: [node("Neg", t, "y")],
     lambda rng, t: [node("ReduceSum", t, "y", keepdims=0)],
-    lambda rng, t: [node("Shape", t, "s"), node("Cast", "s", "y", to=1)],
+    lambda rng, t: [node("Shape", t, "dims"), node("Cast", "dims", "y", to=1)],
     lambda rng, t: [node("NonZero", t, "y")],
     lambda rng, t: [
         node("ReduceMax", t, "m", keepdims=0),

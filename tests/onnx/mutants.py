@@ -32,6 +32,7 @@ import rlx
 from rlx.errors import ModelFormatError, OutOfDeviceMemory, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.onnx import TensorInfo
 from rlx.formats.onnx.budget import MAX_BYTES
+from rlx.formats.onnx.build import UNCHECKED
 from rlx.formats.onnx.wire import TIMES_FILE
 from tests.onnx.bombs import bomb
 from tests.onnx.mutant_bases import library
@@ -179,6 +180,8 @@ def _lost(begun: int | None, start: int, source: str, how: str) -> dict[str, Any
 def wrong(entry: dict[str, Any]) -> str:
     """What an outcome breaks, in words; empty where nothing."""
     found = [] if entry["outcome"] in ALLOWED else [entry["outcome"]]
+    if UNCHECKED in entry["text"]:
+        found.append("a check is missing")
     if entry["seconds"] > SECONDS:
         found.append(f"{entry['seconds']:.1f} s")
     if entry["bytes"] > (MEBIBYTES << 20) + entry.get("budget", 0):

@@ -26,7 +26,7 @@ MAX_STEPS = 1 << 18
 STEPS_HELD = 1024  # times the bytes of inputs and weights may be written, beside
 BUILT = 8  # the share of the steps that may be taken while building, where NumPy's definitions run
 STEPS_NODE = 64  # for each node that a file itself lists
-NODE_STEPS = 64  # what it takes to optimize and plan a node
+NODE_STEPS = 96  # what it takes to optimize and plan a node
 TIMES_LISTED = 16  # what functions and loops may make of a file's nodes: a few that call each other could be millions
 _THREAD = threading.local()
 

@@ -30,6 +30,7 @@ Attribute = onnx.AttributeProto
 Scope = dict[str, "Held | None"]
 
 
+UNCHECKED = "holds numbers that cannot be computed with"
 ADDED_STEPS = 4  # what adding a node of the graph takes
 
 
@@ -57,6 +58,7 @@ class GraphBuilder:
         self.graph = Counted(model.graph.name or "onnx")
         self.known = Known()
         self._built = 0
+        self._given: set[int] = set()  # the tensors that are outputs
         self.own = own
         self._most = min(MAX_NODES, most)
         self.outputs: dict[str, Nest] = {}
@@ -108,7 +110,8 @@ class GraphBuilder:
             raise ModelFormatError(f"output {shown(name)}: is also the name of an item of a sequence")
         self.output_types[name] = value.dtype
         t = value.tensor
-        leaf = t.node.op.leaf or any(t is o for o in self.graph.outputs.values())
+        leaf = t.node.op.leaf or t.id in self._given
+        self._given.add(t.id)
         self.graph.output(name, self.graph.add("copy", (t,))[0] if leaf else t)
 
     # -- nodes
@@ -141,6 +144,10 @@ class GraphBuilder:
                 raise type(error)(named) from error
             except RlxError as error:
                 raise ModelFormatError(f"{where}: {error}") from error
+            except (ValueError, OverflowError) as error:
+                # A number that a check let through and NumPy does not take: the file is refused all the same. The long
+                # runs count it as a finding, by these words.
+                raise ModelFormatError(f"{where}: {UNCHECKED}: {error}") from error
             _label(made[start:], label_of(node, depth))
 
     def _node(

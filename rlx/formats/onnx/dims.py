@@ -83,7 +83,7 @@ def given_shape(info: TensorInfo, shape: Any) -> tuple[int, ...]:
         dims = (-1,)
     if any(d < 0 for d in dims) or len(dims) > MAX_RANK or math.prod(d for d in dims if d) > MAX_NUMEL:
         raise ShapeError(
-            f"input {info.name!r}: {shown(shape)} is no shape of an array; expected lengths of 0 or more, as in (1, 3)"
+            f"input {info.name!r}: {shown(shape)} is no shape; expected lengths of 0 or more, as in (1, 3)"
         )
     return dims
 

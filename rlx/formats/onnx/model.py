@@ -223,7 +223,9 @@ class Model(Closing):
     def _fix(self, need: NeedsValues) -> None:
         """Makes the values of inputs part of every program from now on."""
         if need.names <= self._fixed:
-            raise UnsupportedOp(f"{need.what}, whose value depends on random numbers or on a step of a loop") from need
+            raise UnsupportedOp(
+                f"{need.what} is unknown before a run: it depends on random numbers, or on a loop's step"
+            ) from need
         self._fixed |= need.names
 
     def built(self, inputs: Mapping[str, Any]) -> Built:
