@@ -9,6 +9,7 @@ layout(constant_id = 0) const uint C0 = 1u;
 layout(constant_id = 1) const uint C1 = 256u;
 layout(constant_id = 2) const uint C2 = 0u;
 layout(constant_id = 3) const uint C3 = 0u;
+layout(constant_id = 4) const uint C4 = 0u;
 #include "body.glsl"
 #include "rounding.glsl"
 #include "body64.glsl"

@@ -10,6 +10,7 @@ layout(constant_id = 1) const uint C1 = 256u;
 layout(constant_id = 2) const uint C2 = 0u;
 layout(constant_id = 3) const uint C3 = 0u;
 layout(constant_id = 4) const uint C4 = 0u;
+layout(constant_id = 5) const uint C5 = 0u;
 #include "body.glsl"
 #include "body64.glsl"
 #include "bodies/scan.h"

@@ -362,7 +362,7 @@ def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
     )
     if splits > 1:
         across, along = 32, THREADS // 32
-        reduce = FileKernel(decls.REDUCE.stem, (("IO", f"f32_{stored}"),), (across, along, 0, 0))
+        reduce = FileKernel(decls.REDUCE.stem, (("IO", f"f32_{stored}"),), (across, along, 0, 0, 0))
         ctx.launch(
             reduce, ctx.groups(math.ceil(y.size / across)), [made, target, 1, splits, y.size, splits, 1, 1.0]
         )

@@ -7,10 +7,11 @@ import math
 from rlx.backends.gpu import decls, decls_index2
 from rlx.backends.gpu.casts import THREADS, cast_ref, fits, quads, stores
 from rlx.backends.gpu.lower_norm import row_shape
+from rlx.backends.gpu.lower_reduce import PLANES, partial_type
 from rlx.backends.gpu.lower_sort import lines_of, power
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import FileKernel, Ref
-from rlx.dtypes import DType, f32, i32, promote
+from rlx.dtypes import DType, i32
 from rlx.ir import Node
 
 _TILES = 4  # rounds of four elements a thread, before a line is split
@@ -39,7 +40,7 @@ def lower_scan(ctx: Lowering, node: Node) -> None:
 
 
 def _scan(
-    ctx: Lowering, product: int, flags: int, x: Ref, dtype: DType, y: Ref, dims: tuple[int, int, int]
+    ctx: Lowering, product: int, flags: int, x: Ref, dtype: DType, y: Ref, dims: tuple[int, int, int], parts: int = 0
 ) -> None:
     outer, n, inner = dims
     across = min(power(inner), 32)
@@ -54,17 +55,18 @@ def _scan(
     splits = -(-n // chunk)
     offsets = x
     if splits > 1:
-        part = promote(dtype, f32) if dtype.is_float else dtype
-        totals, offsets = (ctx.scratch(outer * splits * inner * part.itemsize) for _ in range(2))
-        kernel = FileKernel(decls.REDUCE.stem, (("IO", f"{dtype}_{part}"),), (across, along, product, 0))
+        part, planes = partial_type(dtype), PLANES if dtype.is_float else 1
+        totals, offsets = (ctx.scratch(planes * outer * splits * inner * part.itemsize) for _ in range(2))
+        constants = (across, along, product, 0, parts | 2)
+        kernel = FileKernel(decls.REDUCE.stem, (("IO", f"{dtype}_{part}"),), constants)
         groups = ctx.groups(math.ceil(outer * splits / items) * blocks)
         ctx.launch(kernel, groups, [x, totals, outer, n, inner, chunk, splits, 1.0])
         # What comes before a part: the scan of the totals without its own.
-        _scan(ctx, product, flags | 1, totals, part, offsets, (outer, splits, inner))
+        _scan(ctx, product, flags | 1, totals, part, offsets, (outer, splits, inner), 1)
     kernel = FileKernel(
         decls_index2.SCAN.stem,
         (("IO", f"{dtype}_{dtype}"),),
-        (across, along, product, flags, int(splits > 1)),
+        (across, along, product, flags, int(splits > 1), parts),
     )
     groups = ctx.groups(math.ceil(outer * splits / items) * blocks)
     ctx.launch(kernel, groups, [x, offsets, y, outer, n, inner, chunk, splits])
