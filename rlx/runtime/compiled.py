@@ -158,10 +158,12 @@ class CompiledGraph(Closing):
                 arrays = accept_inputs(program.inputs, inputs if inputs is not None else {})
                 for port, array in zip(program.inputs, arrays, strict=True):
                     port.put.call(array)
+                level = self.options.build.debug
+                before = debug.before_run(self, level) if level else {}
                 program.executable.run()
                 results = {port.name: port.take.call() for port in program.outputs}
-                if self.options.build.debug:
-                    debug.show_run(self, self.options.build.debug)
+                if level:
+                    debug.show_run(self, level, before)
                 return results
             finally:
                 self._busy -= 1
