@@ -35,23 +35,25 @@ def say(text: object) -> None:
             print(text, file=sys.stderr, flush=True)
 
 
-def show_built(compiled: CompiledGraph, level: int) -> None:
+def show_built(compiled: CompiledGraph) -> None:
     """After a program is recorded."""
+    level = compiled.options.build.debug
     if level >= PLAN:
         say(compiled.report())
     if level >= LAUNCHES:
         say("\n".join(compiled.executable.listing()))
 
 
-def before_run(compiled: CompiledGraph, level: int) -> Values:
+def before_run(compiled: CompiledGraph) -> Values:
     """What a run replaces and nodes read: the states, by their tensors."""
-    if level < VALUES:
+    if compiled.options.build.debug < VALUES:
         return {}
     return {t.id: compiled.value(t).copy() for t in compiled.program.states.values()}
 
 
-def show_run(compiled: CompiledGraph, level: int, before: Values) -> None:
+def show_run(compiled: CompiledGraph, before: Values) -> None:
     """After a run; `before` is what `before_run` gave."""
+    level = compiled.options.build.debug
     if level >= TIMINGS:
         found = compiled.executable.timings()
         total = sum(us for _, us in found)
