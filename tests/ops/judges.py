@@ -136,6 +136,21 @@ def _exact(fn: Callable[..., Any]) -> Judge:
     return judge
 
 
+def _product(x: Array, *, axis: tuple[int, ...], keepdims: bool) -> Array:
+    """numpy.prod of mantissas, some at a time, and the sum of their exponents: of floats no part leaves the range."""
+    if x.dtype.kind != "f":
+        return np.asarray(np.prod(x, axis=axis, keepdims=keepdims))
+    shape = np.sum(x, axis=axis, keepdims=keepdims).shape
+    kept = [i for i in range(x.ndim) if i not in axis]
+    moved = np.transpose(x, (*kept, *axis))
+    mantissas, powers = np.frexp(moved.reshape(*moved.shape[: len(kept)], math.prod(x.shape[i] for i in axis)))
+    total, power = np.ones(shape, x.dtype), np.sum(powers, axis=-1, dtype=np.int64).reshape(shape)
+    for i in range(0, mantissas.shape[-1], 500):
+        total, more = np.frexp(total * np.prod(mantissas[..., i : i + 500], axis=-1).reshape(shape))
+        power = power + more
+    return np.asarray(np.ldexp(total, np.clip(power, -30_000, 30_000).astype(np.int32)))
+
+
 def _plain_reduce(fn: Callable[..., Any]) -> Judge:
     return lambda x, *, axes, keepdims: fn(x, axis=axes, keepdims=keepdims)
 
@@ -240,7 +255,7 @@ JUDGES: dict[str, Judge] = {
     "numpy.ndarray.__getitem__": _slice,
     "numpy.concatenate": lambda *xs, axis: np.concatenate(xs, axis),
     "numpy.sum": _exact(np.sum),
-    "numpy.prod": _exact(np.prod),
+    "numpy.prod": _exact(_product),
     "numpy.mean": _exact(np.mean),
     "numpy.max": _plain_reduce(np.max),
     "numpy.min": _plain_reduce(np.min),
