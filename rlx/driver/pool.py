@@ -94,9 +94,10 @@ class BufferPool(Generic[T]):
         """Takes in what was left."""
         while self._left:
             try:
-                self.give(self._left.popleft())
+                buffer = self._left.popleft()
             except IndexError:  # another thread took it
                 return
+            self.give(buffer)
 
     def trim(self) -> int:
         """Frees everything that waits. Returns the bytes freed; where there were any, retry a failed allocation."""

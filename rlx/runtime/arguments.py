@@ -9,12 +9,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum
 from types import (
     BuiltinMethodType,
+    ClassMethodDescriptorType,
     EllipsisType,
     FunctionType,
+    MethodDescriptorType,
     MethodType,
+    MethodWrapperType,
     ModuleType,
     NoneType,
     NotImplementedType,
+    WrapperDescriptorType,
 )
 from typing import Any
 
@@ -28,7 +32,11 @@ from rlx.ops.nest import Static, flatten, is_array
 StaticNums = int | Sequence[int]
 StaticNames = str | Sequence[str]
 # What is one object for as long as it lives and is no store of values: compared by identity without harm.
-_CODE = (type, FunctionType, ModuleType, np.ufunc, NoneType, EllipsisType, NotImplementedType)
+_CODE = (
+    type, FunctionType, MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, ModuleType, np.ufunc,
+    NoneType, EllipsisType, NotImplementedType,
+)  # fmt: skip
+_BOUND = (MethodType, BuiltinMethodType, MethodWrapperType)
 
 
 def is_python_number(value: Any) -> bool:
@@ -58,11 +66,12 @@ def _is_leaf_type(kind: Any) -> bool:
 
 
 class Refused(Exception):
-    """A value that cannot be built into a program; `value` is it."""
+    """A value that cannot be built into a program: `value` has no hash, or is compared by `identity`."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, identity: bool) -> None:
         super().__init__(value)
         self.value = value
+        self.identity = identity
 
 
 def static_key(value: Any, identity: bool = False) -> Hashable:
@@ -84,22 +93,19 @@ def static_key(value: Any, identity: bool = False) -> Hashable:
     if isinstance(value, functools.partial):
         parts = (value.func, value.args, tuple(sorted(value.keywords.items())))
         return (kind, static_key(parts, identity))
-    if isinstance(value, MethodType | BuiltinMethodType) and not isinstance(value.__self__, ModuleType | None):
+    if isinstance(value, _BOUND) and not isinstance(value.__self__, ModuleType | None):
         return (kind, value.__name__, static_key(value.__self__, identity))
-    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen and not _by_identity(kind):  # type: ignore[attr-defined]
+    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen and kind.__hash__ is not object.__hash__:  # type: ignore[attr-defined]
         return (kind, tuple(static_key(getattr(value, f.name), identity) for f in dataclasses.fields(value)))
     code = isinstance(value, _CODE) or (callable(value) and hasattr(value, "__wrapped__"))
-    if _by_identity(kind) and not code and not identity:
-        raise Refused(value)
     try:
-        hash(value)
+        found = hash(value)
     except TypeError:
-        raise Refused(value) from None
+        raise Refused(value, identity=False) from None
+    # The hash of the object and not of what is in it: Python's own, or one that a class has written out.
+    if found in (object.__hash__(value), id(value)) and not code and not identity:
+        raise Refused(value, identity=True)
     return (kind, value)
-
-
-def _by_identity(kind: Any) -> bool:
-    return kind.__hash__ is object.__hash__
 
 
 @dataclasses.dataclass(slots=True)
@@ -156,7 +162,7 @@ class Parameters:
                 return ("static", Static(static_key(value, identity=True), value))
             skeleton = flatten(value, call.leaves, _is_leaf, static_key)
         except Refused as refused:
-            raise self._refusal(at, refused.value) from None
+            raise self._refusal(at, refused) from None
         for i in range(start, len(call.leaves)):
             call.origins.append(at)
             leaf = call.leaves[i]
@@ -171,10 +177,10 @@ class Parameters:
         name = self.positional[at] if isinstance(at, int) else at
         return f"argument {name!r}", f'static_argnames="{name}"'
 
-    def _refusal(self, at: int | str, value: Any) -> GraphError:
+    def _refusal(self, at: int | str, refused: Refused) -> GraphError:
         label, static = self.label(at)
-        kind = type(value).__name__
-        if _by_identity(type(value)):
+        kind = type(refused.value).__name__
+        if refused.identity:
             return GraphError(
                 f"{self.name}: {label} is or holds a {kind}, which is compared by identity, so that a change inside "
                 "would go unnoticed; pass its arrays as arguments (in tuples, lists or dicts), or write "

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
+from weakref import WeakMethod
 
 import numpy as np
 import numpy.typing as npt
@@ -182,15 +183,16 @@ class CompiledGraph(Closing):
         with self._lock:
             self._open()
             self._unchanged()
-            state = State(self.device)
-            self.state.copy_to(state)
-            twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options)
             made = Held()
-            made.callback(state.close)
-            made.callback(twin.close)
             with made.unwound():
-                if self._program is not None and self._version == self.weights.version:
-                    self._program.arena.copy_into(twin._ready().arena)
+                state = State(self.device)
+                made.callback(state.close)
+                self.state.copy_to(state)
+                twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options)
+                made.callback(twin.close)
+                with self.weights.lock:  # no weight moves between this look at the version and the twin's
+                    if self._program is not None and self._version == self.weights.version:
+                        self._program.arena.copy_into(twin._ready().arena)
             return twin
 
     def close(self) -> None:
@@ -365,7 +367,7 @@ class _Program:
             self.arena = device.arena(plan, bound)
             self._held.callback(self.arena.close)
             self.arena.bind_entries(
-                {t.id: WeightEntry(n, owner.weights, owner._keep) for n, t in graph.params.items()}
+                {t.id: WeightEntry(n, owner.weights, WeakMethod(owner._keep)) for n, t in graph.params.items()}
                 | {t.id: StateEntry(n, owner.state) for n, t in graph.states.items()}
             )
             self.executable = device.build(graph, plan, self.arena, owner.options.build)

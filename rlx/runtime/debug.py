@@ -48,7 +48,7 @@ def before_run(compiled: CompiledGraph) -> Values:
     """What a run replaces and nodes read: the states, by their tensors."""
     if compiled.options.build.debug < VALUES:
         return {}
-    return {t.id: compiled.value(t).copy() for t in compiled.program.states.values()}
+    return {t.id: compiled.value(t) for t in compiled.program.states.values()}
 
 
 def show_run(compiled: CompiledGraph, before: Values) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakMethod
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,12 @@ Keep = Callable[[str, npt.ArrayLike, DTypeLike], None]
 
 @dataclass(slots=True)
 class WeightEntry:
-    """A weight; `keep` is its program's way to set it."""
+    """A weight; `keep` is its program's way to set it, held weakly: the program holds the arena, which holds this, and
+    a cycle would keep the memory of a program that was dropped until Python's collector runs."""
 
     name: str
     weights: Weights
-    keep: Keep
+    keep: WeakMethod[Keep]
     weight: bool = True
 
     @property
@@ -57,7 +59,8 @@ class WeightEntry:
         if values.size < declared.numel:
             raise ShapeError(f"{what}: expected {declared.numel} elements, got {values.size}; give the whole weight")
         with np.errstate(over="ignore", invalid="ignore"):
-            self.keep(self.name, values.reshape(declared.shape).astype(declared.dtype.np), dtype)
+            keep = self.keep() or self.weights.set
+            keep(self.name, values.reshape(declared.shape).astype(declared.dtype.np), dtype)
 
 
 @dataclass(slots=True)

@@ -168,7 +168,8 @@ class Jitted:
                 log.info("compiling %s for %s", self._name, types)
                 self._cache[key] = (self._session.compile(traced.graph), traced)
                 if len(self._cache) > CACHE_SIZE:
-                    self._cache.popitem(last=False)[1][0].close()
+                    # Not closed: another thread may be about to run it. Its memory goes with its last user.
+                    self._cache.popitem(last=False)
             self._cache.move_to_end(key)
             return self._cache[key]
 

@@ -374,6 +374,21 @@ def test_the_cache_is_bounded() -> None:
     assert f.cache_info()["size"] == CACHE_SIZE
 
 
+def test_a_program_that_leaves_the_cache_before_it_runs_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where other threads fill the cache between a call's look-up and its run."""
+    f = jit(lambda x, n: x + n, static_argnames="n")
+    shipped, evict = rlx.CompiledGraph.run, [True]
+
+    def run(self: rlx.CompiledGraph, inputs: Any = None) -> Any:
+        if evict and evict.pop():
+            for n in range(CACHE_SIZE):
+                f(X, n)
+        return shipped(self, inputs)
+
+    monkeypatch.setattr(rlx.CompiledGraph, "run", run)
+    np.testing.assert_array_equal(f(X, -1), X - 1)
+
+
 @pytest.mark.parametrize("name", ["cpu", "vulkan", pytest.param("cuda", marks=pytest.mark.cuda)])
 def test_numbers_cost_no_step_on_any_device(name: str) -> None:
     device_here(name)

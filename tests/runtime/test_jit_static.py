@@ -38,7 +38,9 @@ STATIC: list[tuple[Any, Any]] = [
     (Config(1), Config(1, 0.25)), (Config(1), Config(True)), (Config(0), Config(1)), (Config(1, 0.0), Config(1, -0.0)),
     (("a", None, (True,)), ("a", None, (False,))), (slice(0, 2), slice(1, 3)), (math, np), (..., None),
     (functools.partial(rlx.leaky_relu, slope="a"), functools.partial(rlx.leaky_relu, slope="b")),
-    (frozenset("ab"), frozenset("abc")), (1j, 2j), ("x".upper, "y".upper),
+    (frozenset("ab"), frozenset("abc")), (1j, 2j), ("x".upper, "y".upper), (str.upper, str.lower),
+    (np.ndarray.sum, np.ndarray.max), (int.__add__, int.__sub__), (dict.__dict__["fromkeys"], None),
+    ((3).__add__, (4).__add__),
 ]  # fmt: skip
 
 
@@ -81,6 +83,21 @@ class Module:
         return x * self.w
 
 
+class WithItsId(Module):
+    """As many classes of models are: a hash of its own, which is the object's."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class WithObjectsHash(WithItsId):
+    def __hash__(self) -> int:
+        return super(Module, self).__hash__()
+
+
 @dataclasses.dataclass(frozen=True)
 class Holds:
     inside: Any
@@ -94,7 +111,8 @@ class Anonymous:
 @pytest.mark.parametrize(
     "make",
     [
-        Module, object, lambda: Module().method, lambda: functools.partial(Module()), lambda: Holds(Module()),
+        Module, WithItsId, WithObjectsHash, object, lambda: Module().method, lambda: Module().__eq__,
+        lambda: functools.partial(Module()), lambda: Holds(Module()),
         lambda: Anonymous(1), lambda: {"k": (Module(),)}, lambda: np.random.default_rng(0), threading.Lock,
         lambda: functools.partial(rlx.add, b=Module()),
     ],
@@ -108,8 +126,9 @@ def test_what_compares_by_identity_is_refused(make: Callable[[], Any]) -> None:
     assert f.cache_info()["size"] == 0
 
 
-def test_an_object_that_never_changes_may_be_static() -> None:
-    model = Module()
+@pytest.mark.parametrize("make", [Module, WithItsId, WithObjectsHash])
+def test_an_object_that_never_changes_may_be_static(make: Callable[[], Any]) -> None:
+    model = make()
     for options in ({"static_argnames": ["m"]}, {"static_argnums": 0}):
         f = jit(lambda m, x: m(x), **options)
         np.testing.assert_array_equal(f(model, X), X)
@@ -118,7 +137,9 @@ def test_an_object_that_never_changes_may_be_static() -> None:
         assert f.cache_info()["size"] == 2  # by place and by name
 
 
-@pytest.mark.parametrize("value", [[1], {"a": 1}, np.ones(2), {1, 2}, Holds(np.ones(2))], ids=repr)
+@pytest.mark.parametrize(
+    "value", [[1], {"a": 1}, np.ones(2), np.ones(2).__add__, {1, 2}, Holds(np.ones(2))], ids=lambda v: type(v).__name__
+)
 def test_a_static_argument_must_have_a_hash(value: Any) -> None:
     with pytest.raises(GraphError, match=r"a static argument cannot be hashed: a .* in argument 'n'"):
         jit(lambda x, n: x, static_argnames="n")(X, value)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -168,6 +170,54 @@ def test_a_clone_of_a_program_whose_weights_changed(session: rlx.Session) -> Non
             np.testing.assert_array_equal(twin.run(ones(32))["y"], np.full((1, 32), 2.0))
             twin.set_param("w0", eye(32, 4))
             np.testing.assert_array_equal(exe.run(ones(32))["y"], np.full((1, 32), 4.0))
+
+
+def test_a_clone_while_another_thread_changes_a_weight(
+    session: rlx.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weight changes, where that is not waited for, after the clone has looked at it and before its twin does."""
+    with session.compile(product(32)) as exe:
+        exe.set_param("w0", eye(32, 3))
+        exe.run(ones(32))
+        shipped = rlx.CompiledGraph._ready
+
+        def change(_: int) -> None:
+            if exe.weights.lock.acquire(blocking=False):
+                exe.weights.set("w0", eye(32, 2), "f16")
+                exe.weights.lock.release()
+
+        def ready(self: rlx.CompiledGraph) -> object:
+            if self is not exe:
+                at_once(1, change)
+            return shipped(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(rlx.CompiledGraph, "_ready", ready)
+            twin = exe.clone()
+        with twin:
+            assert exe.run(ones(32))["y"][0, 0] == twin.run(ones(32))["y"][0, 0]
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_dropped_program_is_gone_without_pythons_collector(session: rlx.Session, timed: bool) -> None:
+    """Its memory is free for the next, however seldom the collector comes by."""
+    g = product(16)
+    y = rlx.cond(rlx.sum(g.inputs["x"]) > 0, lambda: g.outputs["y"] + 1, lambda: g.outputs["y"])
+    y = rlx.while_loop(lambda y: rlx.sum(y) < 100, lambda y: y + 1, y)
+    g.output("rows", rlx.scan(lambda carry, row: (carry + row, carry), g.state("s", ()), y[0])[1])
+    g.update("s", g.states["s"] + 1)
+    timing = rlx.Session(session.info.id, timings=timed)
+    gc.collect()
+    gc.disable()
+    try:
+        exe = timing.compile(g)
+        exe.set_param("w0", eye(16))
+        exe.run(ones(16))
+        left = [weakref.ref(item) for item in (exe, exe.arena, exe.executable, exe.weights, exe.state)]
+        del exe
+        assert [item() for item in left] == [None] * len(left)
+    finally:
+        gc.enable()
 
 
 def test_dropped_programs_hold_nothing_back(session: rlx.Session) -> None:

@@ -272,7 +272,7 @@ def test_kind_follows_the_device(
 
 
 VIEW_AFTER_CLOSE = """
-import gc, sys
+import atexit, gc, sys
 from rlx.backends import vulkan
 from rlx.backends.vulkan import api
 from rlx.driver import MemoryPlan, Slot
@@ -289,6 +289,8 @@ arena.close()
 device.pool.trim()
 assert view.sum() == 3 << 22
 device.close()
+atexit._run_exitfuncs()  # an instance outlives its devices, and they what is viewed
+assert {"Instance", "Device"} <= {kind for kind, n in api.live_objects().items() if n}
 view[:] = 5
 part = view[1000:2000]
 del view

@@ -256,6 +256,7 @@ class VulkanDevice:
         does it."""
         self._emptied = True
         if not self._pinned and self.handle is not None:
+            OPENED.discard(self)
             handle, self.handle = self.handle, None
             api.destroy("Device", self.physical.handle, handle)
 
@@ -379,7 +380,6 @@ class VulkanDevice:
         """Requires: nothing is under way, or the device is lost."""
         self.closed = True
         self.dead = self.dead or DeviceUnavailable(f"{self.info.id} was closed; open it again")
-        OPENED.discard(self)
         for item in (*self.orphans, *self._buffers, *self._recordings):  # the last goes first
             self._held.callback(item.free)
         for fence in self._drains:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 EXIT_SECONDS = 1.0  # how long the end of the process waits for the work of a device
 
-# Until they are closed, those that were lost and that nobody refers to any more among them.
+# Until they are destroyed, which is when they are closed or, where views of their memory live still, after the last
+# of these. Those that were lost and that nobody refers to any more are among them.
 OPENED: set[VulkanDevice] = set()
 
 
@@ -30,7 +31,7 @@ def close_at_exit() -> bool:
     """Closes every device before the interpreter goes. Returns whether it did.
 
     What may be in use is left to the system, which takes everything back: work that does not end within EXIT_SECONDS,
-    and devices that other threads, which live on for a moment, may be calling.
+    devices that other threads, which live on for a moment, may be calling, and those whose memory is still viewed.
     """
     left = False
     for device in tuple(OPENED):
@@ -41,7 +42,7 @@ def close_at_exit() -> bool:
                 ended = free and (device.dead is not None or device.drain(EXIT_SECONDS))
                 if ended and len(sys._current_frames()) == 1:
                     device.destroy_all()
-            left |= device.handle is not None
+        left |= device.handle is not None
     return not left
 
 
