@@ -63,7 +63,10 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
     try:
         given = function(*args, **kwargs)
     except Exception as error:
-        raise _explained(error, [n for n in leaves if isinstance(n, TracedNumber)]) from error
+        explained = _explained(error, [n for n in leaves if isinstance(n, TracedNumber)])
+        if explained is None:
+            raise
+        raise explained from error
     found: list[Any] = []
     out = flatten(given, found, is_any_array)
     if not found:
@@ -88,11 +91,11 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
     return Traced(graph, tape, out, results)
 
 
-def _explained(error: Exception, numbers: Sequence[TracedNumber]) -> Exception:
-    """The error; where it is about a number whose value comes with each call, one that says what to write."""
+def _explained(error: Exception, numbers: Sequence[TracedNumber]) -> TracedValueError | None:
+    """Where an error is about a number whose value comes with each call, one that says what to write."""
     text = str(error)
     if "TracedNumber" not in text or "static_arg" in text:
-        return error
+        return None
     static = " with ".join(dict.fromkeys(n.advice for n in numbers if n.label in text or "TracedNumber(" not in text))
     return TracedValueError(
         f"{text}; a TracedNumber is a Python number whose value comes with each call: {static} builds a program for "

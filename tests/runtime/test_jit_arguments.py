@@ -339,6 +339,17 @@ def test_what_python_cannot_compute_is_pythons_error() -> None:
     assert g.cache_info()["size"] == 0
 
 
+def test_an_error_of_the_function_comes_out_with_its_cause() -> None:
+    reason, error = KeyError("reason"), ValueError("mine")
+
+    def f(x: Any) -> Any:
+        raise error from reason
+
+    with pytest.raises(ValueError, match="mine") as told:
+        jit(f)(X)
+    assert told.value is error and error.__cause__ is reason
+
+
 def test_a_number_does_not_outlive_its_call() -> None:
     kept: list[Any] = []
     f = jit(lambda x, n: (kept.append(n), x * 2)[1])

@@ -228,6 +228,25 @@ def test_an_interrupted_run_is_waited_for_by_the_next(
                 assert (get(arena, 1) == 9).all()
 
 
+@pytest.mark.parametrize("call", ["vkQueueSubmit", "vkWaitForFences"])
+def test_a_run_that_is_broken_off_is_not_timed(
+    device: VulkanDevice, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The next run comes much later: what passed meanwhile is no time of a step."""
+    moment = 0.0
+    monkeypatch.setattr(recorder.time, "perf_counter", lambda: moment)
+    with device.arena(slots_plan(2, 10)) as arena:
+        with device.record([axpy(arena, 0, 1, 1.0)] * 4, arena) as recorded:
+            assert recorded.batches == 1
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(device, "lib", Failing(device.lib, call, KeyboardInterrupt()))
+                run(recorded)
+            moment = 1000.0
+            for _ in range(2):
+                run(recorded)
+                assert recorded.batches == 1
+
+
 def test_an_interrupt_leaves_one_command_buffer_under_way(
     device: VulkanDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ class Recorded(Closing):
         self._lock = threading.Lock()
         self._retired: str | None = None
         self._seconds: list[float] | None = []  # of each command buffer in the first run, until that is done
-        self._started = 0.0
+        self._started: float | None = None  # when what is pending was submitted; None once waiting for it began
         self._queries: Handle = None
         self._segments = _segments(device, self._steps, arena)
         self.buffers = frozenset(self._segments.values())
@@ -226,9 +226,9 @@ class Recorded(Closing):
             for index in range(count):
                 if index:
                     self._finish()
-                if self._seconds is not None:
-                    self._started = time.perf_counter()
+                now = time.perf_counter()
                 commands.submit(index, self._fence)
+                self._started = now  # only now: what is broken off is not timed
 
     def wait(self) -> None:
         """Returns when the last launch has finished and the host sees what it wrote."""
@@ -259,9 +259,10 @@ class Recorded(Closing):
 
     def _finish(self) -> None:
         if self._fence.pending:
+            started, self._started = self._started, None
             self._fence.wait()
-            if self._seconds is not None:
-                self._seconds.append(time.perf_counter() - self._started)
+            if self._seconds is not None and started is not None:
+                self._seconds.append(time.perf_counter() - started)
 
     def _divide(self) -> None:
         """Records anew in command buffers of SUBMIT_SECONDS, by the time that each took in the first run."""
