@@ -50,6 +50,5 @@ def test_each_call_fails_in_turn(
         env={**clean_env, "PYTHONPATH": str(repo)}, cwd=repo, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert (said.returncode, said.stderr) == (0, ""), said
-    found = json.loads(said.stdout)
-    assert {line.split()[0] for line in found} >= functions
-    assert sum(found.values()) >= len(found)
+    told = {line.split()[0] for line in json.loads(said.stdout) if line.endswith(": told")}
+    assert told >= functions

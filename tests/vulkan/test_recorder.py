@@ -235,16 +235,19 @@ def test_a_run_that_is_broken_off_is_not_timed(
     """The next run comes much later: what passed meanwhile is no time of a step."""
     moment = 0.0
     monkeypatch.setattr(recorder.time, "perf_counter", lambda: moment)
-    with device.arena(slots_plan(2, 10)) as arena:
-        with device.record([axpy(arena, 0, 1, 1.0)] * 4, arena) as recorded:
+    with (
+        device.arena(slots_plan(2, 10)) as arena,
+        device.record([axpy(arena, 0, 1, 1.0)] * 4, arena) as recorded,
+    ):
+        assert recorded.batches == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(device, "lib", Failing(device.lib, call, KeyboardInterrupt()))
+            with pytest.raises(KeyboardInterrupt):
+                run(recorded)
+        moment = 1000.0
+        for _ in range(2):
+            run(recorded)
             assert recorded.batches == 1
-            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                patch.setattr(device, "lib", Failing(device.lib, call, KeyboardInterrupt()))
-                run(recorded)
-            moment = 1000.0
-            for _ in range(2):
-                run(recorded)
-                assert recorded.batches == 1
 
 
 def test_an_interrupt_leaves_one_command_buffer_under_way(
