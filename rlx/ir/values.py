@@ -75,6 +75,7 @@ def _is_bf16_of_torch(value: Any) -> bool:
 
 
 def _bits(value: Any) -> Any:
+    """The bits of a tensor of torch, as int16; one that requires a gradient as it is, so that NumPy is told why not."""
     return value if value.requires_grad else value.view(sys.modules["torch"].int16)
 
 

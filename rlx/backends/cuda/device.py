@@ -187,13 +187,13 @@ class CudaDevice:
     def acquire(self, nbytes: int) -> CudaBuffer:
         """Zero-filled memory from the pool. Raises: OutOfDeviceMemory."""
         self.enter()
+        # From here on the buffer alone gives its memory back: given back twice it would be two buffers' at once.
+        buffer = CudaBuffer(self, self.take(nbytes), nbytes)
         undo = Held()
-        with undo.unwound():
-            memory = self.take(nbytes)
-            undo.callback(self.give, memory)
-            with self.doing("clearing memory"):
-                self.api.runtime.memsetAsync(memory.address, 0, max(nbytes, 1), self.stream)
-            return CudaBuffer(self, memory, nbytes)
+        undo.callback(buffer.close)
+        with undo.unwound(), self.doing("clearing memory"):
+            self.api.runtime.memsetAsync(buffer.address, 0, max(nbytes, 1), self.stream)
+        return buffer
 
     def take(self, nbytes: int) -> Memory:
         """Memory as it is, not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""

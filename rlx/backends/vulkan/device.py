@@ -211,15 +211,12 @@ class VulkanDevice:
         nbytes = want_nbytes(nbytes, self.info.id)
         if nbytes < 1:
             raise ValueError(f"a buffer has at least one byte, not {nbytes}")
-        memory = self.pool.take(nbytes) or allocate(self, nbytes)
+        # From here on the buffer alone gives its memory back: given back twice it would be two buffers' at once.
+        buffer = VulkanBuffer(self, self.pool.take(nbytes) or allocate(self, nbytes), nbytes)
         undo = Held()
-        undo.callback(self.pool.give, memory)
-        undo.callback(self._pinned.discard, memory)
+        undo.callback(buffer.close)
         with undo.unwound():
-            buffer = VulkanBuffer(self, memory, nbytes)
             self._buffers.add(buffer)
-            undo.pop_all()
-            undo.callback(buffer.close)
             buffer.fill(0, nbytes, 0)
         return buffer
 

@@ -200,9 +200,9 @@ class VulkanBuffer:
         self.device = device
         self.memory = memory
         self.kind = memory.kind
-        self.closed = False
         self.users: WeakSet[Recorded] = WeakSet()
         self.pinned = device.pin(memory) if memory.kind == "host" else None
+        self.closed = False
 
     @property
     def address(self) -> int:
