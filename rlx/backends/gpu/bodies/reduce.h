@@ -1,9 +1,10 @@
 // y[o, s, i] = the reduction of x[o, s*chunk : (s+1)*chunk, i], x being (outer, n, inner); then divided by `divisor`
 // (floats). IO names the storage of x and y; the arithmetic is in the type of y's dtype.
-// C0 threads lie along inner, C1 along n, the rest of the 256 along (o, s); C2: 0 sum, 1 prod, 2 max, 3 min.
-// Each thread sums every C1-th element in four parts, then a tree joins the C1 threads: the order never changes.
-// C3 = 1: an element stands for eight neighbours along n (inner == 1), read at once; x, n and chunk are aligned to them.
-// C3 = 2, of the 16-bit dtypes: a thread has two neighbours along inner, read at once; x and inner are aligned to them.
+// ACROSS threads lie along inner, ALONG along n, the rest of the 256 along (o, s); KIND: 0 sum, 1 prod, 2 max, 3 min.
+// Each thread sums every ALONG-th element in four parts, then a tree joins the ALONG threads: the order never changes.
+// READS = 1: an element stands for eight neighbours along n (inner == 1), read at once; x, n and chunk are aligned to
+// them. READS = 2, of the 16-bit dtypes: a thread has two neighbours along inner, read at once; x and inner are aligned
+// to them.
 #include "eights.h"
 #define IN_f32_f32 f32
 #define IN_f32_f16 f32
@@ -28,11 +29,8 @@
 #define TI RLX_JOIN(IN_, IO)
 #define TO RLX_JOIN(OUT_, IO)
 
-#define ACROSS UINT(C0)
-#define ALONG UINT(C1)
-#define KIND UINT(C2)
-#define EIGHTS (UINT(C3) == 1u)
-#define PAIRS (UINT(C3) == 2u)
+#define EIGHTS (READS == 1u)
+#define PAIRS (READS == 2u)
 #define LOWEST_f32 (-INFINITE)
 #define LOWEST_f16 (-INFINITE)
 #define LOWEST_bf16 (-INFINITE)

@@ -1,10 +1,10 @@
-// y = (x - mean) / sqrt(var + eps) * gamma + beta over rows; C3 = 1: mean taken as 0 (RMS norm); C4 = 1: with beta.
-// W is the storage of gamma and beta. The variance is taken around the mean, in a second sweep over the registers (over memory for longer rows).
+// y = (x - mean) / sqrt(var + eps) * gamma + beta over rows; RMS: the mean taken as 0; HAS_BETA: with beta.
+// W is the storage of gamma and beta. The variance is taken around the mean, in a second sweep over the registers (over
+// memory for longer rows).
 #include "rows8.h"
 RLX_GET(get_weight, W)
 RLX_GET2(get_weights, get_weight, W)
-#define CENTRED (UINT(C3) == 0u)
-#define HAS_BETA (UINT(C4) == 1u)
+#define CENTRED (!RMS)
 
 RLX_FN vec4 less(const vec4 v, const float mean) { return VEC4(v.x - mean, v.y - mean, v.z - mean, v.w - mean); }
 
