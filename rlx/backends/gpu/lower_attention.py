@@ -6,16 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlx.backends.gpu.attention_choice import (
-    decodes,
-    forced,
-    matrices_for,
-    rows_for,
-    shape_for,
-    splits_for,
-)
+from rlx.backends.gpu.attention_choice import decodes, forced, matrices_for, rows_for, shape_for, splits_for
 from rlx.backends.gpu.casts import cast_ref, fits, quads, stores
-from rlx.backends.gpu.kernel import KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import FileKernel, Ref
 from rlx.backends.gpu.strided import View, launch_tree
@@ -23,6 +16,10 @@ from rlx.dtypes import DType, bf16, f32
 from rlx.ir import Node, Tensor, expr
 from rlx.ops.attention_parts import rest, swapped
 
+# Batch times heads, heads, lengths, width; strides of the mask, whether each batch has its length, the window.
+_SIZES = ("count", "heads", "kv_heads", "sq", "sk", "d", "mb", "mh", "mq", "mk", "each", "window")
+_ROWS = ("q_row", "k_row", "v_row")  # elements from one row to the next
+_VARIANTS = {"T": FLOATS, "M": ("f32", "bool")}
 ATTENTION = declare(
     KernelDecl(
         "attention",
@@ -34,48 +31,13 @@ ATTENTION = declare(
         args=(
             *reads(q="T", k="T", v="T", mask="M", lengths="i32"),
             *writes(y="T"),
-            *uints(
-                "count",
-                "heads",
-                "kv_heads",
-                "sq",
-                "sk",
-                "d",
-                "mb",
-                "mh",
-                "mq",
-                "mk",
-                "each",
-                "window",
-                "q_row",
-                "k_row",
-                "v_row",
-            ),
+            *uints(*_SIZES, *_ROWS),
             *floats("scale", "cap"),
         ),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16"), "M": ("f32", "bool")},
+        variants=_VARIANTS,
         constants={"WIDE": 2, "FLAGS": 0, "MASK": 0, "ALIGNED": False},
-        trials=(
-            (
-                4,
-                1,
-                0,
-                True,
-            ),
-            (
-                16,
-                8,
-                1,
-                False,
-            ),
-            (
-                1,
-                15,
-                2,
-                True,
-            ),
-        ),
+        trials=((4, 1, 0, True), (16, 8, 1, False), (1, 15, 2, True)),
     )
 )
 ATTENTION_DECODE = declare(
@@ -92,55 +54,13 @@ ATTENTION_DECODE = declare(
         args=(
             *reads(q="T", k="T", v="T", mask="M", lengths="i32"),
             *writes(y="T", parts="f32"),
-            *uints(
-                "count",
-                "heads",
-                "kv_heads",
-                "sq",
-                "sk",
-                "d",
-                "mb",
-                "mh",
-                "mq",
-                "mk",
-                "each",
-                "window",
-                "q_row",
-                "k_row",
-                "v_row",
-                "splits",
-            ),
+            *uints(*_SIZES, *_ROWS, "splits"),
             *floats("scale", "cap"),
         ),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16"), "M": ("f32", "bool")},
+        variants=_VARIANTS,
         constants={"WIDE": 2, "FLAGS": 0, "MASK": 0, "ALIGNED": False, "ROWS": 1, "IN_PARTS": False},
-        trials=(
-            (
-                8,
-                8,
-                0,
-                True,
-                4,
-                True,
-            ),
-            (
-                4,
-                15,
-                2,
-                False,
-                8,
-                False,
-            ),
-            (
-                16,
-                1,
-                1,
-                True,
-                1,
-                True,
-            ),
-        ),
+        trials=((8, 8, 0, True, 4, True), (4, 15, 2, False, 8, False), (16, 1, 1, True, 1, True)),
     )
 )
 ATTENTION_COMBINE = declare(
@@ -151,13 +71,9 @@ ATTENTION_COMBINE = declare(
             "added up in order."
         ),
         grid="a group of 256 for each 256 columns of each row",
-        args=(
-            *reads(parts="f32"),
-            *writes(y="T"),
-            *uints("rows", "d", "splits"),
-        ),
+        args=(*reads(parts="f32"), *writes(y="T"), *uints("rows", "d", "splits")),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16")},
+        variants={"T": FLOATS},
     )
 )
 ATTENTION_MMA = declare(
@@ -171,33 +87,13 @@ ATTENTION_MMA = declare(
         args=(
             *reads(q="T", k="T", v="T", mask="M", lengths="i32"),
             *writes(y="O"),
-            *uints(
-                "count",
-                "heads",
-                "kv_heads",
-                "sq",
-                "sk",
-                "d",
-                "mb",
-                "mh",
-                "mq",
-                "mk",
-                "each",
-                "window",
-                "q_row",
-                "k_row",
-                "v_row",
-            ),
+            *uints(*_SIZES, *_ROWS),
             *floats("scale", "cap"),
         ),
         threads=128,
         function="attention_body",
         specific=("SCORES", 2),  # wgmma
-        headers=(
-            "prims",
-            "mma",
-            "attention_words",
-        ),
+        headers=("prims", "mma", "attention_words"),
         variants={
             "SMO": (
                 "f16_f16_f16",
@@ -220,66 +116,12 @@ ATTENTION_MMA = declare(
             "TERMS": 1,
         },
         trials=(
-            (
-                8,
-                1,
-                0,
-                True,
-                2,
-                64,
-                0,
-                1,
-            ),
-            (
-                4,
-                15,
-                1,
-                False,
-                1,
-                64,
-                1,
-                1,
-            ),
-            (
-                16,
-                2,
-                2,
-                True,
-                1,
-                32,
-                0,
-                1,
-            ),
-            (
-                16,
-                8,
-                2,
-                True,
-                1,
-                32,
-                1,
-                1,
-            ),
-            (
-                8,
-                3,
-                0,
-                True,
-                2,
-                64,
-                2,
-                1,
-            ),
-            (
-                4,
-                12,
-                2,
-                False,
-                1,
-                64,
-                2,
-                1,
-            ),
+            (8, 1, 0, True, 2, 64, 0, 1),
+            (4, 15, 1, False, 1, 64, 1, 1),
+            (16, 2, 2, True, 1, 32, 0, 1),
+            (16, 8, 2, True, 1, 32, 1, 1),
+            (8, 3, 0, True, 2, 64, 2, 1),
+            (4, 12, 2, False, 1, 64, 2, 1),
         ),
         new_compiler=True,
     )
@@ -295,32 +137,13 @@ ATTENTION_DQ = declare(
         args=(
             *reads(dy="T", q="T", k="T", v="T", mask="M", lengths="i32"),
             *writes(dq="T", rows="f32"),
-            *uints("count", "heads", "kv_heads", "sq", "sk", "d", "mb", "mh", "mq", "mk", "each", "window"),
+            *uints(*_SIZES),
             *floats("scale", "cap"),
         ),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16"), "M": ("f32", "bool")},
+        variants=_VARIANTS,
         constants={"WIDE": 2, "FLAGS": 0, "MASK": 0, "ALIGNED": False},
-        trials=(
-            (
-                4,
-                1,
-                0,
-                True,
-            ),
-            (
-                16,
-                8,
-                1,
-                False,
-            ),
-            (
-                1,
-                15,
-                2,
-                True,
-            ),
-        ),
+        trials=((4, 1, 0, True), (16, 8, 1, False), (1, 15, 2, True)),
     )
 )
 ATTENTION_DKV = declare(
@@ -331,32 +154,13 @@ ATTENTION_DKV = declare(
         args=(
             *reads(dy="T", q="T", k="T", v="T", mask="M", lengths="i32", rows="f32"),
             *writes(dk="T", dv="T"),
-            *uints("count", "heads", "kv_heads", "sq", "sk", "d", "mb", "mh", "mq", "mk", "each", "window"),
+            *uints(*_SIZES),
             *floats("scale", "cap"),
         ),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16"), "M": ("f32", "bool")},
+        variants=_VARIANTS,
         constants={"WIDE": 2, "FLAGS": 0, "MASK": 0, "ALIGNED": False},
-        trials=(
-            (
-                4,
-                1,
-                0,
-                True,
-            ),
-            (
-                16,
-                8,
-                1,
-                False,
-            ),
-            (
-                1,
-                15,
-                2,
-                True,
-            ),
-        ),
+        trials=((4, 1, 0, True), (16, 8, 1, False), (1, 15, 2, True)),
     )
 )
 

@@ -50,26 +50,7 @@ CONV = declare(
             "W_QUADS": False,
             "Y_QUADS": False,
         },
-        trials=(
-            (
-                64,
-                64,
-                False,
-                True,
-                1,
-                True,
-                True,
-            ),
-            (
-                128,
-                128,
-                True,
-                False,
-                0,
-                False,
-                False,
-            ),
-        ),
+        trials=((64, 64, False, True, 1, True, True), (128, 128, True, False, 0, False, False)),
     )
 )
 CONV_DIRECT = declare(
@@ -89,18 +70,7 @@ CONV_DIRECT = declare(
         headers=("body64",),
         variants={"AB": ("f32_f32", "f64_f64", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16")},
         constants={"SPARSE": False, "HAS_BIAS": False, "ACTIVATION": 0},
-        trials=(
-            (
-                False,
-                True,
-                2,
-            ),
-            (
-                True,
-                False,
-                0,
-            ),
-        ),
+        trials=((False, True, 2), (True, False, 0)),
     )
 )
 CONV_WEIGHT = declare(
@@ -116,16 +86,7 @@ CONV_WEIGHT = declare(
         ),
         variants={"IO": ("f32_f32", "f16_f16", "bf16_bf16", "f16_f32", "bf16_f32")},
         constants={"BM": 64, "BN": 64},
-        trials=(
-            (
-                64,
-                128,
-            ),
-            (
-                128,
-                64,
-            ),
-        ),
+        trials=((64, 128), (128, 64)),
     )
 )
 CONV_WEIGHT_DIRECT = declare(
@@ -137,11 +98,7 @@ CONV_WEIGHT_DIRECT = declare(
         ),
         grid="a group of 256 for each element of y",
         # x, d, meta (bodies/conv_weight.h), y, batch, groups, rows, columns.
-        args=(
-            *reads(x="T", d="T", meta="u32"),
-            *writes(y="T"),
-            *uints("batch", "groups", "rows", "columns"),
-        ),
+        args=(*reads(x="T", d="T", meta="u32"), *writes(y="T"), *uints("batch", "groups", "rows", "columns")),
         headers=("body64",),
         variants={"T": ("f32", "f64", "f16", "bf16")},
     )
@@ -152,11 +109,7 @@ IM2COL = declare(
         about="y (lines, taps, positions) = the elements of x under every position of a window; moves bits.",
         grid="a thread for each unit of y, in groups of 256",
         # x, meta (bodies/im2col.h), y, total, units.
-        args=(
-            *reads(x="U", meta="u32"),
-            *writes(y="U"),
-            *uints("total", "units"),
-        ),
+        args=(*reads(x="U", meta="u32"), *writes(y="U"), *uints("total", "units")),
         variants={"U": ("b1", "b2", "b4")},
     )
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu.casts import THREADS, cast_ref, quads
-from rlx.backends.gpu.kernel import KernelDecl, declare, floats, ints, reads, uints, writes
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, floats, ints, reads, uints, writes
 from rlx.backends.gpu.lower_norm import row_shape
 from rlx.backends.gpu.lower_norm_more import native, row_groups
 from rlx.backends.gpu.lower_reduce import REDUCE
@@ -30,31 +30,9 @@ NORM_GRAD = declare(
             *floats("eps"),
         ),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16"), "W": ("f32", "f16", "bf16")},
+        variants={"T": FLOATS, "W": FLOATS},
         constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, "RMS": False, "WEIGHTS": 0},
-        trials=(
-            (
-                32,
-                3,
-                1,
-                False,
-                2,
-            ),
-            (
-                256,
-                0,
-                0,
-                True,
-                0,
-            ),
-            (
-                64,
-                2,
-                1,
-                False,
-                1,
-            ),
-        ),
+        trials=((32, 3, 1, False, 2), (256, 0, 0, True, 0), (64, 2, 1, False, 1)),
         subgroups=True,
     )
 )
@@ -71,20 +49,9 @@ NORM_COLUMNS = declare(
             *writes(dgamma="f32", dbeta="f32"),
             *uints("outer", "n", "inner", "chunk", "splits", "channels", "length"),
         ),
-        variants={"T": ("f32", "f16", "bf16")},
+        variants={"T": FLOATS},
         constants={"ACROSS": 32, "ALONG": 8, "WITH_BETA": True},
-        trials=(
-            (
-                32,
-                8,
-                True,
-            ),
-            (
-                1,
-                256,
-                False,
-            ),
-        ),
+        trials=((32, 8, True), (1, 256, False)),
     )
 )
 SOFTMAX_GRAD = declare(
@@ -93,25 +60,10 @@ SOFTMAX_GRAD = declare(
         about="The gradient dx of softmax over rows of n, from its result y and that one's gradient d.",
         grid="a group of 256 for each 256 / LANES rows",
         # d, y, dx (may be d), rows, n.
-        args=(
-            *reads(d="T", y="T"),
-            *writes(dx="T"),
-            *uints("rows", "n"),
-        ),
-        variants={"T": ("f32", "f16", "bf16")},
+        args=(*reads(d="T", y="T"), *writes(dx="T"), *uints("rows", "n")),
+        variants={"T": FLOATS},
         constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
-        trials=(
-            (
-                32,
-                3,
-                1,
-            ),
-            (
-                256,
-                0,
-                0,
-            ),
-        ),
+        trials=((32, 3, 1), (256, 0, 0)),
         subgroups=True,
     )
 )
@@ -124,12 +76,8 @@ SOFTMAX_GRAD_AXIS = declare(
         ),
         grid="a group of 256 for each ACROSS places of inner, for each of outer",
         # d, y, dx (may be d), outer, n, inner.
-        args=(
-            *reads(d="T", y="T"),
-            *writes(dx="T"),
-            *uints("outer", "n", "inner"),
-        ),
-        variants={"T": ("f32", "f16", "bf16")},
+        args=(*reads(d="T", y="T"), *writes(dx="T"), *uints("outer", "n", "inner")),
+        variants={"T": FLOATS},
         constants={"ACROSS": 32},
         trials=((32,),),
     )
@@ -140,27 +88,11 @@ CROSS_ENTROPY = declare(
         about="Softmax cross-entropy of rows of n logits with a label each.",
         grid="a group of 256 for each 256 / LANES rows",
         # x, label (rows), loss (rows), rows, n, ignored.
-        args=(
-            *reads(x="T", label="i32"),
-            *writes(loss="f32"),
-            *uints("rows", "n"),
-            *ints("ignored"),
-        ),
+        args=(*reads(x="T", label="i32"), *writes(loss="f32"), *uints("rows", "n"), *ints("ignored")),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16")},
+        variants={"T": FLOATS},
         constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
-        trials=(
-            (
-                32,
-                3,
-                1,
-            ),
-            (
-                256,
-                0,
-                0,
-            ),
-        ),
+        trials=((32, 3, 1), (256, 0, 0)),
         subgroups=True,
     )
 )
@@ -170,27 +102,11 @@ CROSS_ENTROPY_GRAD = declare(
         about="The gradient dx of softmax cross-entropy of rows of n logits, from that of the losses.",
         grid="a group of 256 for each 256 / LANES rows",
         # d (rows), x, label (rows), dx (may be x), rows, n, ignored.
-        args=(
-            *reads(d="f32", x="T", label="i32"),
-            *writes(dx="T"),
-            *uints("rows", "n"),
-            *ints("ignored"),
-        ),
+        args=(*reads(d="f32", x="T", label="i32"), *writes(dx="T"), *uints("rows", "n"), *ints("ignored")),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16")},
+        variants={"T": FLOATS},
         constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
-        trials=(
-            (
-                32,
-                3,
-                1,
-            ),
-            (
-                256,
-                0,
-                0,
-            ),
-        ),
+        trials=((32, 3, 1), (256, 0, 0)),
         subgroups=True,
     )
 )

@@ -9,14 +9,7 @@ from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lower_matmul import has_matrices, kernel_pair, product
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.product import Product
-from rlx.backends.gpu.product_choice import (
-    FMA_TILES,
-    LONG_SUM,
-    forced,
-    split_for,
-    tile_for,
-    with_terms,
-)
+from rlx.backends.gpu.product_choice import FMA_TILES, LONG_SUM, forced, split_for, tile_for, with_terms
 from rlx.backends.gpu.product_launch import Epilogue, Operand, add_up, mma_choice, mma_constants
 from rlx.backends.gpu.steps import Arg
 from rlx.dtypes import f32
@@ -32,11 +25,7 @@ MATMUL_GROUPED = declare(
         ),
         grid="a group of 256 for each tile, for tiles of experts that are not full too",
         # a, b, sizes (experts), c, rows, n, k, experts.
-        args=(
-            *reads(a="TA", b="TB", sizes="i32"),
-            *writes(c="TA"),
-            *uints("rows", "n", "k", "experts"),
-        ),
+        args=(*reads(a="TA", b="TB", sizes="i32"), *writes(c="TA"), *uints("rows", "n", "k", "experts")),
         headers=("prims",),
         variants={"AB": ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16"), "TILE": ("s", "l")},
         constants={
@@ -52,30 +41,8 @@ MATMUL_GROUPED = declare(
             "BY_SUM": False,
         },
         trials=(
-            (
-                False,
-                True,
-                0,
-                0,
-                True,
-                True,
-                True,
-                False,
-                False,
-                False,
-            ),
-            (
-                True,
-                False,
-                0,
-                0,
-                False,
-                False,
-                False,
-                True,
-                False,
-                True,
-            ),
+            (False, True, 0, 0, True, True, True, False, False, False),
+            (True, False, 0, 0, False, False, False, True, False, True),
         ),
         unroll=True,
     )
@@ -90,15 +57,8 @@ MATMUL_GROUPED_MMA = declare(
         ),
         grid="a group of 256 for each tile, for tiles of experts that are not full too",
         # a, b, sizes (experts), c, rows, n, k, experts.
-        args=(
-            *reads(a="TA", b="TB", sizes="i32"),
-            *writes(c="TA"),
-            *uints("rows", "n", "k", "experts"),
-        ),
-        headers=(
-            "prims",
-            "mma",
-        ),
+        args=(*reads(a="TA", b="TB", sizes="i32"), *writes(c="TA"), *uints("rows", "n", "k", "experts")),
+        headers=("prims", "mma"),
         variants={
             "ABM": (
                 "f32_f32_f16",
@@ -127,24 +87,7 @@ MATMUL_GROUPED_MMA = declare(
             "TERMS_B": 1,
             "BY_SUM": False,
         },
-        trials=(
-            (
-                True,
-                False,
-                0,
-                0,
-                True,
-                True,
-                True,
-                False,
-                False,
-                16,
-                2,
-                1,
-                1,
-                True,
-            ),
-        ),
+        trials=((True, False, 0, 0, True, True, True, False, False, 16, 2, 1, 1, True),),
         unroll=True,
         new_compiler=True,
     )
@@ -159,23 +102,10 @@ MATMUL_GROUPED64 = declare(
         ),
         grid="a group of 256 for each tile, for tiles of experts that are not full too",
         # a, b, sizes (experts), c, rows, n, k, experts.
-        args=(
-            *reads(a="TA", b="TB", sizes="i32"),
-            *writes(c="TA"),
-            *uints("rows", "n", "k", "experts"),
-        ),
+        args=(*reads(a="TA", b="TB", sizes="i32"), *writes(c="TA"), *uints("rows", "n", "k", "experts")),
         headers=("body64",),
         constants={"BY_SUM": False, "B_TRANSPOSED": False},
-        trials=(
-            (
-                False,
-                True,
-            ),
-            (
-                True,
-                False,
-            ),
-        ),
+        trials=((False, True), (True, False)),
     )
 )
 

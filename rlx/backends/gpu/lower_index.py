@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu.casts import fits, groups_for
-from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.kernel import INDICES, UNITS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import Arg
 from rlx.dtypes import DType, i32, i64
@@ -20,12 +20,8 @@ GATHER = declare(
             "U."
         ),
         grid="a thread for each of `total` = outer * m * trail units",
-        args=(
-            *reads(x="U", index="i32"),
-            *writes(y="U"),
-            *uints("total", "m", "axis", "trail"),
-        ),
-        variants={"U": ("b1", "b2", "b4", "b8", "b16"), "I": ("i32", "i64")},
+        args=(*reads(x="U", index="i32"), *writes(y="U"), *uints("total", "m", "axis", "trail")),
+        variants={"U": UNITS, "I": INDICES},
     )
 )
 

@@ -11,6 +11,7 @@ from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.product import Product, outer, product_of
 from rlx.backends.gpu.product_choice import Split, Way, forced, split_for, with_terms
 from rlx.backends.gpu.product_launch import (
+    PLACES,
     Epilogue,
     Operand,
     bias_ref,
@@ -37,21 +38,11 @@ MATMUL_INT = declare(
         ),
         grid="a group of 256 for each tile of 16 x 16 of each matrix",
         # a, b, bias (n), c, m, n, k, batch, d1, d2, a0, a1, a2, b0, b1, b2 (strides in elements).
-        args=(
-            *reads(a="T", b="T", bias="T"),
-            *writes(c="T"),
-            *uints("m", "n", "k", "batch", "d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2"),
-        ),
+        args=(*reads(a="T", b="T", bias="T"), *writes(c="T"), *uints("m", "n", "k", "batch", *PLACES)),
         headers=("body64",),
         variants={"T": ("i32", "i64", "f64")},
         constants={"A_TRANSPOSED": False, "B_TRANSPOSED": False, "HAS_BIAS": False},
-        trials=(
-            (
-                False,
-                True,
-                True,
-            ),
-        ),
+        trials=((False, True, True),),
     )
 )
 

@@ -27,11 +27,7 @@ TRANSPOSE = declare(
             "`batch` elements apart."
         ),
         grid="a group for each of `tiles` = matrices * ceil(rows / 32) * ceil(cols / 32)",
-        args=(
-            *reads(x="U"),
-            *writes(y="U"),
-            *uints("tiles", "rows", "cols", "pitch", "batch"),
-        ),
+        args=(*reads(x="U"), *writes(y="U"), *uints("tiles", "rows", "cols", "pitch", "batch")),
         variants={"U": ("b1", "b2", "b4", "b8")},
     )
 )
@@ -44,11 +40,7 @@ TRANSPOSE_PAIRS = declare(
         ),
         grid="a group for each of `tiles` = matrices * ceil(rows / 32) * ceil(cols / 32)",
         # x, y, tiles, rows, cols, pitch, batch (words from one matrix of x to the next).
-        args=(
-            *reads(x="b4"),
-            *writes(y="b4"),
-            *uints("tiles", "rows", "cols", "pitch", "batch"),
-        ),
+        args=(*reads(x="b4"), *writes(y="b4"), *uints("tiles", "rows", "cols", "pitch", "batch")),
     )
 )
 TRANSPOSE_WIDE = declare(
@@ -60,11 +52,7 @@ TRANSPOSE_WIDE = declare(
         ),
         grid="a group for each of `tiles` = matrices * ceil(rows / 64) * ceil(cols / (256 / element bytes))",
         # x, y, tiles, rows, cols, pitch, batch (sixteen bytes from one matrix of x to the next).
-        args=(
-            *reads(x="b16"),
-            *writes(y="b16"),
-            *uints("tiles", "rows", "cols", "pitch", "batch"),
-        ),
+        args=(*reads(x="b16"), *writes(y="b16"), *uints("tiles", "rows", "cols", "pitch", "batch")),
         variants={"U": ("b2", "b4")},
     )
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from rlx.backends.gpu.casts import THREADS, cast_ref, fits, quads, stores
-from rlx.backends.gpu.kernel import KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import Ref
 from rlx.dtypes import DType, f32
@@ -19,34 +19,11 @@ SOFTMAX = declare(
         about="Softmax over the last axis of x (rows, n).",
         grid="a group of 256 for each 256 / LANES rows",
         # x, y (may be x), rows, n.
-        args=(
-            *reads(x="T"),
-            *writes(y="T"),
-            *uints("rows", "n"),
-        ),
-        headers=(
-            "rounding",
-            "prims",
-        ),
-        variants={"T": ("f32", "f16", "bf16")},
+        args=(*reads(x="T"), *writes(y="T"), *uints("rows", "n")),
+        headers=("rounding", "prims"),
+        variants={"T": FLOATS},
         constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
-        trials=(
-            (
-                32,
-                3,
-                1,
-            ),
-            (
-                128,
-                8,
-                2,
-            ),
-            (
-                256,
-                0,
-                0,
-            ),
-        ),
+        trials=((32, 3, 1), (128, 8, 2), (256, 0, 0)),
         subgroups=True,
     )
 )
@@ -56,13 +33,9 @@ SOFTMAX_AXIS = declare(
         about="Softmax over the middle axis of x (outer, n, inner).",
         grid="a group of 256 for each ACROSS places of inner, for each of outer",
         # x, y (may be x), outer, n, inner.
-        args=(
-            *reads(x="T"),
-            *writes(y="T"),
-            *uints("outer", "n", "inner"),
-        ),
+        args=(*reads(x="T"), *writes(y="T"), *uints("outer", "n", "inner")),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16")},
+        variants={"T": FLOATS},
         constants={"ACROSS": 32},
         trials=((32,),),
     )
@@ -71,46 +44,15 @@ ROW_NORM = declare(
     KernelDecl(
         "row_norm",
         about=(
-            "Layer norm or RMS norm (RMS) over the last axis of x (rows, n), with beta when "
-            "HAS_BETA = 1."
+            "Layer norm or RMS norm (RMS) over the last axis of x (rows, n), with beta when HAS_BETA = 1."
         ),
         grid="a group of 256 for each 256 / LANES rows",
         # x, gamma (n), beta (n), y (may be x), rows, n, eps.
-        args=(
-            *reads(x="T", gamma="W", beta="W"),
-            *writes(y="T"),
-            *uints("rows", "n"),
-            *floats("eps"),
-        ),
-        headers=(
-            "rounding",
-            "prims",
-        ),
-        variants={"T": ("f32", "f16", "bf16"), "W": ("f32", "f16", "bf16")},
+        args=(*reads(x="T", gamma="W", beta="W"), *writes(y="T"), *uints("rows", "n"), *floats("eps")),
+        headers=("rounding", "prims"),
+        variants={"T": FLOATS, "W": FLOATS},
         constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, "RMS": False, "HAS_BETA": False},
-        trials=(
-            (
-                32,
-                3,
-                1,
-                False,
-                True,
-            ),
-            (
-                128,
-                8,
-                2,
-                False,
-                True,
-            ),
-            (
-                256,
-                0,
-                0,
-                True,
-                False,
-            ),
-        ),
+        trials=((32, 3, 1, False, True), (128, 8, 2, False, True), (256, 0, 0, True, False)),
         subgroups=True,
     )
 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from rlx.backends.gpu.casts import THREADS, cast_ref, fits, quads, stores
-from rlx.backends.gpu.kernel import KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.lower_norm import RowShape, row_shape
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import Arg, Ref
@@ -29,22 +29,9 @@ GROUP_NORM = declare(
             *floats("eps"),
         ),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16"), "W": ("f32", "f16", "bf16")},
+        variants={"T": FLOATS, "W": FLOATS},
         constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, "WEIGHTS": 0},
-        trials=(
-            (
-                32,
-                3,
-                1,
-                1,
-            ),
-            (
-                256,
-                0,
-                0,
-                0,
-            ),
-        ),
+        trials=((32, 3, 1, 1), (256, 0, 0, 0)),
         subgroups=True,
     )
 )
@@ -61,7 +48,7 @@ NORM_AXIS = declare(
             *floats("eps"),
         ),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16"), "W": ("f32", "f16", "bf16")},
+        variants={"T": FLOATS, "W": FLOATS},
         constants={"ACROSS": 32},
         trials=((32,),),
     )
@@ -82,7 +69,7 @@ ADD_NORM = declare(
             *floats("eps"),
         ),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16"), "W": ("f32", "f16", "bf16")},
+        variants={"T": FLOATS, "W": FLOATS},
         constants={
             "LANES": 32,
             "QUADS_HELD": 1,
@@ -91,24 +78,7 @@ ADD_NORM = declare(
             "HAS_BETA": False,
             "KEEP_SUM": False,
         },
-        trials=(
-            (
-                32,
-                3,
-                1,
-                False,
-                True,
-                True,
-            ),
-            (
-                256,
-                0,
-                0,
-                True,
-                False,
-                False,
-            ),
-        ),
+        trials=((32, 3, 1, False, True, True), (256, 0, 0, True, False, False)),
         subgroups=True,
     )
 )

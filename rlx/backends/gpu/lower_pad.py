@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.backends.gpu.casts import fits
-from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.kernel import UNITS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import Arg, Ref
 from rlx.ir import Node
@@ -20,27 +20,10 @@ PAD = declare(
         about="y = x with its axes padded; bits are copied in units of U.",
         grid="a group for each 1024 of `total` units of y",
         # x, meta, y, total, v0, v1, v2, v3 (the value).
-        args=(
-            *reads(x="U", meta="u32"),
-            *writes(y="U"),
-            *uints("total", "v0", "v1", "v2", "v3"),
-        ),
-        variants={"U": ("b1", "b2", "b4", "b8", "b16")},
+        args=(*reads(x="U", meta="u32"), *writes(y="U"), *uints("total", "v0", "v1", "v2", "v3")),
+        variants={"U": UNITS},
         constants={"MODE": 0, "AXES": 1},
-        trials=(
-            (
-                0,
-                1,
-            ),
-            (
-                1,
-                4,
-            ),
-            (
-                2,
-                3,
-            ),
-        ),
+        trials=((0, 1), (1, 4), (2, 3)),
     )
 )
 

@@ -17,28 +17,11 @@ POOL = declare(
         about="y = the largest element or the mean of each window of x, or index = the place of the largest.",
         grid="a thread for each window, in groups of 256",
         # x, meta (bodies/pool.h), y, index, total.
-        args=(
-            *reads(x="T", meta="u32"),
-            *writes(y="T", index="u32"),
-            *uints("total"),
-        ),
+        args=(*reads(x="T", meta="u32"), *writes(y="T", index="u32"), *uints("total")),
         headers=("body64",),
         variants={"T": ("f32", "f64", "f16", "bf16")},
         constants={"KIND": 0, "PADDING_COUNTS": False},
-        trials=(
-            (
-                0,
-                False,
-            ),
-            (
-                1,
-                True,
-            ),
-            (
-                2,
-                False,
-            ),
-        ),
+        trials=((0, False), (1, True), (2, False)),
     )
 )
 POOL_BACK = declare(
@@ -50,11 +33,7 @@ POOL_BACK = declare(
         ),
         grid="a thread for each element of y, in groups of 256",
         # d, index, meta (bodies/pool.h), y, total.
-        args=(
-            *reads(d="T", index="u32", meta="u32"),
-            *writes(y="T"),
-            *uints("total"),
-        ),
+        args=(*reads(d="T", index="u32", meta="u32"), *writes(y="T"), *uints("total")),
         headers=("body64",),
         variants={"T": ("f32", "f64", "f16", "bf16")},
     )

@@ -26,11 +26,7 @@ REDUCE = declare(
             *uints("outer", "n", "inner", "chunk", "splits"),
             *floats("divisor"),
         ),
-        headers=(
-            "rounding",
-            "body64",
-            "prims",
-        ),
+        headers=("rounding", "body64", "prims"),
         variants={
             "IO": (
                 "f32_f32",
@@ -46,32 +42,7 @@ REDUCE = declare(
             )
         },
         constants={"ACROSS": 1, "ALONG": 256, "KIND": 0, "READS": 0},
-        trials=(
-            (
-                1,
-                256,
-                0,
-                0,
-            ),
-            (
-                1,
-                64,
-                0,
-                1,
-            ),
-            (
-                32,
-                8,
-                2,
-                0,
-            ),
-            (
-                32,
-                8,
-                3,
-                2,
-            ),
-        ),
+        trials=((1, 256, 0, 0), (1, 64, 0, 1), (32, 8, 2, 0), (32, 8, 3, 2)),
     )
 )
 

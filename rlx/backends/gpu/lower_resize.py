@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.backends.gpu.casts import cast_ref, fits, groups_for, stores
-from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lower_index import GATHER
 from rlx.backends.gpu.lower_movement import move
 from rlx.backends.gpu.lowering import Lowering, lowers
@@ -25,28 +25,13 @@ RESIZE = declare(
         about="y = x resized along up to three axes: weighted sums of the neighbours that the tables name.",
         grid="a thread for each element of y, in groups of 256",
         # x, index, weight, meta (bodies/resize.h), y, total.
-        args=(
-            *reads(x="TI", index="u32", weight="TW", meta="u32"),
-            *writes(y="TO"),
-            *uints("total"),
-        ),
+        args=(*reads(x="TI", index="u32", weight="TW", meta="u32"), *writes(y="TO"), *uints("total")),
         headers=("body64",),
         variants={
             "IO": ("f32_f32", "f64_f64", "f16_f16", "bf16_bf16", "f16_f32", "bf16_f32", "f32_f16", "f32_bf16")
         },
         constants={"TAPS0": 1, "TAPS1": 2, "TAPS2": 2},
-        trials=(
-            (
-                1,
-                2,
-                2,
-            ),
-            (
-                4,
-                4,
-                1,
-            ),
-        ),
+        trials=((1, 2, 2), (4, 4, 1)),
     )
 )
 GRID_SAMPLE = declare(
@@ -55,33 +40,10 @@ GRID_SAMPLE = declare(
         about="y = x read at the places that grid names, between its elements too.",
         grid="a thread for each place of eight channels, in groups of 256",
         # x, grid (f32), meta (bodies/grid_sample.h), y, total.
-        args=(
-            *reads(x="T", grid="f32", meta="u32"),
-            *writes(y="T"),
-            *uints("total"),
-        ),
-        variants={"T": ("f32", "f16", "bf16")},
+        args=(*reads(x="T", grid="f32", meta="u32"), *writes(y="T"), *uints("total")),
+        variants={"T": FLOATS},
         constants={"MODE": 0, "PADDING": 0, "ALIGNED": False, "DIMS": 2},
-        trials=(
-            (
-                0,
-                0,
-                False,
-                3,
-            ),
-            (
-                1,
-                1,
-                True,
-                2,
-            ),
-            (
-                2,
-                2,
-                False,
-                2,
-            ),
-        ),
+        trials=((0, 0, False, 3), (1, 1, True, 2), (2, 2, False, 2)),
     )
 )
 

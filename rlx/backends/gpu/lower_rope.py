@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu.casts import cast_ref, convert, groups_for, quads
-from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lower_norm_more import native
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.dtypes import f32
@@ -22,28 +22,9 @@ ROPE = declare(
             *writes(y="T"),
             *uints("total", "seq", "inner", "d", "pairs", "per", "rows", "offset", "members"),
         ),
-        variants={"T": ("f32", "f16", "bf16")},
+        variants={"T": FLOATS},
         constants={"ALIGNED": False, "PAIRS": False, "POSITIONS": 0, "BACK": False},
-        trials=(
-            (
-                True,
-                False,
-                0,
-                False,
-            ),
-            (
-                True,
-                True,
-                3,
-                True,
-            ),
-            (
-                False,
-                True,
-                2,
-                False,
-            ),
-        ),
+        trials=((True, False, 0, False), (True, True, 3, True), (False, True, 2, False)),
     )
 )
 

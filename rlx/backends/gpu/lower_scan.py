@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu.casts import THREADS, cast_ref, fits, quads, stores
-from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lower_norm import row_shape
 from rlx.backends.gpu.lower_reduce import REDUCE
 from rlx.backends.gpu.lower_sort import lines_of, power
@@ -28,22 +28,7 @@ SCAN = declare(
         headers=("body64",),
         variants={"IO": ("f32_f32", "f64_f64", "f16_f16", "bf16_bf16", "i32_i32", "i64_i64")},
         constants={"ACROSS": 1, "ALONG": 256, "PRODUCT": False, "FLAGS": 0, "BEGUN": False},
-        trials=(
-            (
-                1,
-                256,
-                False,
-                0,
-                False,
-            ),
-            (
-                32,
-                8,
-                True,
-                3,
-                True,
-            ),
-        ),
+        trials=((1, 256, False, 0, False), (32, 8, True, 3, True)),
     )
 )
 LOG_SOFTMAX = declare(
@@ -51,28 +36,11 @@ LOG_SOFTMAX = declare(
         "log_softmax",
         about="log_softmax or logsumexp (TOTALS) over the last axis of x (rows, n).",
         grid="a group of 256 for each 256 / LANES rows",
-        args=(
-            *reads(x="T"),
-            *writes(y="T"),
-            *uints("rows", "n"),
-        ),
+        args=(*reads(x="T"), *writes(y="T"), *uints("rows", "n")),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16")},
+        variants={"T": FLOATS},
         constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, "TOTALS": False},
-        trials=(
-            (
-                32,
-                3,
-                1,
-                False,
-            ),
-            (
-                256,
-                0,
-                0,
-                True,
-            ),
-        ),
+        trials=((32, 3, 1, False), (256, 0, 0, True)),
         subgroups=True,
     )
 )
@@ -81,24 +49,11 @@ LOG_SOFTMAX_AXIS = declare(
         "log_softmax_axis",
         about="log_softmax or logsumexp (TOTALS) over n of x (outer, n, inner).",
         grid="a group for each outer and ACROSS places of inner",
-        args=(
-            *reads(x="T"),
-            *writes(y="T"),
-            *uints("outer", "n", "inner"),
-        ),
+        args=(*reads(x="T"), *writes(y="T"), *uints("outer", "n", "inner")),
         headers=("prims",),
-        variants={"T": ("f32", "f16", "bf16")},
+        variants={"T": FLOATS},
         constants={"ACROSS": 32, "TOTALS": False},
-        trials=(
-            (
-                32,
-                False,
-            ),
-            (
-                4,
-                True,
-            ),
-        ),
+        trials=((32, False), (4, True)),
     )
 )
 

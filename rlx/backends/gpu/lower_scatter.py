@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.backends.gpu.casts import THREADS, cast_ref, convert, fits, groups_for, stores
-from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, updates, writes
+from rlx.backends.gpu.kernel import INDICES, UNITS, KernelDecl, declare, reads, uints, updates, writes
 from rlx.backends.gpu.lower_index import index_word
 from rlx.backends.gpu.lower_sort import SORT_MERGE, SPAN, sort_lines
 from rlx.backends.gpu.lowering import Lowering, lowers
@@ -27,12 +27,8 @@ GATHER_ELEMENTS = declare(
             "of U."
         ),
         grid="a thread for each of `total` = outer * m * trail elements",
-        args=(
-            *reads(x="U", index="i32"),
-            *writes(y="U"),
-            *uints("total", "m", "axis", "trail"),
-        ),
-        variants={"U": ("b1", "b2", "b4", "b8"), "I": ("i32", "i64")},
+        args=(*reads(x="U", index="i32"), *writes(y="U"), *uints("total", "m", "axis", "trail")),
+        variants={"U": ("b1", "b2", "b4", "b8"), "I": INDICES},
     )
 )
 SCATTER_SET = declare(
@@ -43,17 +39,10 @@ SCATTER_SET = declare(
             "of U."
         ),
         grid="a thread for each of `total` = outer * m * trail units",
-        args=(
-            *reads(updates="U", pairs="b8"),
-            *writes(y="U"),
-            *uints("total", "m", "n", "trail"),
-        ),
-        variants={"U": ("b1", "b2", "b4", "b8", "b16")},
+        args=(*reads(updates="U", pairs="b8"), *writes(y="U"), *uints("total", "m", "n", "trail")),
+        variants={"U": UNITS},
         constants={"ONE_LIST": True},
-        trials=(
-            (False,),
-            (True,),
-        ),
+        trials=((False,), (True,)),
     )
 )
 SCATTER_REDUCE = declare(
@@ -61,24 +50,11 @@ SCATTER_REDUCE = declare(
         "scatter_reduce",
         about="y[o, index[j], t] joined with updates[o, j, t]: y (outer, n, trail), m updates.",
         grid="a thread for each of `total` = outer * m * trail elements",
-        args=(
-            *reads(updates="T", pairs="b8"),
-            *updates(y="T"),
-            *uints("total", "m", "n", "trail"),
-        ),
+        args=(*reads(updates="T", pairs="b8"), *updates(y="T"), *uints("total", "m", "n", "trail")),
         headers=("body64",),
         variants={"T": ("f32", "f64", "f16", "bf16", "i32", "i64")},
         constants={"ONE_LIST": True, "KIND": 0},
-        trials=(
-            (
-                False,
-                0,
-            ),
-            (
-                True,
-                3,
-            ),
-        ),
+        trials=((False, 0), (True, 3)),
     )
 )
 DYNAMIC_SLICE = declare(
@@ -86,12 +62,8 @@ DYNAMIC_SLICE = declare(
         "dynamic_slice",
         about="y = the window of x that begins at `starts`; bits are copied in units of U.",
         grid="a thread for each of `total` units of the window",
-        args=(
-            *reads(x="U", starts="i32", meta="u32"),
-            *writes(y="U"),
-            *uints("total", "axes"),
-        ),
-        variants={"U": ("b1", "b2", "b4", "b8", "b16"), "I": ("i32", "i64")},
+        args=(*reads(x="U", starts="i32", meta="u32"), *writes(y="U"), *uints("total", "axes")),
+        variants={"U": UNITS, "I": INDICES},
     )
 )
 DYNAMIC_UPDATE = declare(
@@ -99,12 +71,8 @@ DYNAMIC_UPDATE = declare(
         "dynamic_update",
         about="The window of y that begins at `starts` = update; bits are copied in units of U.",
         grid="a thread for each of `total` units of the window",
-        args=(
-            *reads(update="U", starts="i32", meta="u32"),
-            *writes(y="U"),
-            *uints("total", "axes"),
-        ),
-        variants={"U": ("b1", "b2", "b4", "b8", "b16"), "I": ("i32", "i64")},
+        args=(*reads(update="U", starts="i32", meta="u32"), *writes(y="U"), *uints("total", "axes")),
+        variants={"U": UNITS, "I": INDICES},
     )
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu.casts import THREADS, fits
-from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import Ref
 from rlx.dtypes import DType
@@ -28,22 +28,7 @@ ARG_REDUCE = declare(
         ),
         variants={"U": ("b1", "b2", "b4", "b8")},
         constants={"ACROSS": 1, "ALONG": 256, "KEY_KIND": 4, "KEY_FLIP": 0, "FLAGS": 0},
-        trials=(
-            (
-                1,
-                256,
-                4,
-                1,
-                0,
-            ),
-            (
-                32,
-                8,
-                1,
-                2,
-                3,
-            ),
-        ),
+        trials=((1, 256, 4, 1, 0), (32, 8, 1, 2, 3)),
     )
 )
 SORT_ROWS = declare(
@@ -62,20 +47,7 @@ SORT_ROWS = declare(
         ),
         variants={"U": ("b1", "b2", "b4", "b8")},
         constants={"SPAN": 512, "KEY_KIND": 4, "KEY_FLIP": 0, "GIVEN": 3},
-        trials=(
-            (
-                64,
-                4,
-                0,
-                3,
-            ),
-            (
-                2048,
-                1,
-                1,
-                4,
-            ),
-        ),
+        trials=((64, 4, 0, 3), (2048, 1, 1, 4)),
     )
 )
 SORT_MERGE = declare(
@@ -94,10 +66,7 @@ SORT_MERGE = declare(
         ),
         variants={"U": ("b1", "b2", "b4", "b8")},
         constants={"GIVEN": 0},
-        trials=(
-            (0,),
-            (3,),
-        ),
+        trials=((0,), (3,)),
     )
 )
 TOP_K = declare(
@@ -117,20 +86,7 @@ TOP_K = declare(
         ),
         variants={"U": ("b1", "b2", "b4", "b8")},
         constants={"SPAN": 2048, "KEY_KIND": 4, "KEY_FLIP": 0, "LISTED": False},
-        trials=(
-            (
-                2048,
-                4,
-                1,
-                False,
-            ),
-            (
-                1024,
-                1,
-                0,
-                True,
-            ),
-        ),
+        trials=((2048, 4, 1, False), (1024, 1, 0, True)),
     )
 )
 TOP_K_ROWS = declare(
@@ -142,36 +98,10 @@ TOP_K_ROWS = declare(
         ),
         grid="a group for each row",
         # x, y (lines, k), index (lines, k), lines, n, k.
-        args=(
-            *reads(x="U"),
-            *writes(y="U", index="b8"),
-            *uints("lines", "n", "k"),
-        ),
+        args=(*reads(x="U"), *writes(y="U", index="b8"), *uints("lines", "n", "k")),
         variants={"U": ("b2", "b4")},
         constants={"KEY_KIND": 4, "KEY_FLIP": 1, "VECTORS": 4, "ROUNDS": 1, "GIVES": 3},
-        trials=(
-            (
-                4,
-                1,
-                4,
-                1,
-                3,
-            ),
-            (
-                4,
-                0,
-                1,
-                8,
-                1,
-            ),
-            (
-                4,
-                2,
-                8,
-                0,
-                2,
-            ),
-        ),
+        trials=((4, 1, 4, 1, 3), (4, 0, 1, 8, 1), (4, 2, 8, 0, 2)),
         subgroups=True,
     )
 )
@@ -356,7 +286,7 @@ def lower_top_k(ctx: Lowering, node: Node) -> None:
 def _rows(ctx: Lowering, x: Tensor, flip: int, k: int, values: Ref, index: Ref, gives: int) -> bool:
     """Whether the rows of x are floats that a group holds in its registers, and then their first k: values, places."""
     stored, source, n = ctx.storage(x), ctx.ref(x), x.shape[-1]
-    if stored.name not in ("f32", "f16", "bf16") or k > _MOST_RANKED or source.offset % 16:
+    if stored.name not in FLOATS or k > _MOST_RANKED or source.offset % 16:
         return False
     each = 16 // stored.itemsize
     vectors = math.ceil(n / (each * THREADS))

@@ -26,6 +26,8 @@ from rlx.dtypes import DType, f32, promote
 from rlx.ir import Node, Tensor, expr, get_op
 from rlx.ops.linalg import ACTIVATIONS
 
+# Two inner axes of the batch, and strides of A and B along all three.
+PLACES = ("d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2")
 MATMUL = declare(
     KernelDecl(
         "matmul",
@@ -39,9 +41,7 @@ MATMUL = declare(
         args=(
             *reads(a="TA", b="TB", bias="f32"),
             *writes(c="TA"),
-            *uints(
-                "m", "n", "k", "batch", "parts", "d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2", "bias_step"
-            ),
+            *uints("m", "n", "k", "batch", "parts", *PLACES, "bias_step"),
         ),
         headers=("prims",),
         variants={
@@ -60,28 +60,8 @@ MATMUL = declare(
             "WIDE": False,
         },
         trials=(
-            (
-                False,
-                True,
-                2,
-                1,
-                True,
-                True,
-                True,
-                False,
-                False,
-            ),
-            (
-                True,
-                False,
-                0,
-                0,
-                False,
-                False,
-                False,
-                True,
-                True,
-            ),
+            (False, True, 2, 1, True, True, True, False, False),
+            (True, False, 0, 0, False, False, False, True, True),
         ),
         unroll=True,
     )
@@ -102,7 +82,7 @@ MATMUL_ROWS = declare(
         args=(
             *reads(a="TA", b="TB", bias="f32"),
             *writes(c="TA"),
-            *uints("m", "n", "k", "batch", "d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2", "bias_step"),
+            *uints("m", "n", "k", "batch", *PLACES, "bias_step"),
         ),
         headers=("prims",),
         variants={
@@ -119,33 +99,9 @@ MATMUL_ROWS = declare(
             "PARTS": 1,
         },
         trials=(
-            (
-                False,
-                2,
-                1,
-                True,
-                True,
-                16,
-                1,
-            ),
-            (
-                True,
-                0,
-                0,
-                False,
-                False,
-                8,
-                4,
-            ),
-            (
-                True,
-                1,
-                1,
-                True,
-                True,
-                32,
-                1,
-            ),
+            (False, 2, 1, True, True, 16, 1),
+            (True, 0, 0, False, False, 8, 4),
+            (True, 1, 1, True, True, 32, 1),
         ),
         unroll=True,
     )
@@ -164,14 +120,9 @@ MATMUL_MMA = declare(
         args=(
             *reads(a="TA", b="TB", bias="f32"),
             *writes(c="TA"),
-            *uints(
-                "m", "n", "k", "batch", "parts", "d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2", "bias_step"
-            ),
+            *uints("m", "n", "k", "batch", "parts", *PLACES, "bias_step"),
         ),
-        headers=(
-            "prims",
-            "mma",
-        ),
+        headers=("prims", "mma"),
         variants={
             "ABM": (
                 "f32_f32_f16",
@@ -199,23 +150,7 @@ MATMUL_MMA = declare(
             "TERMS_A": 1,
             "TERMS_B": 1,
         },
-        trials=(
-            (
-                False,
-                True,
-                2,
-                1,
-                True,
-                True,
-                True,
-                False,
-                False,
-                16,
-                2,
-                1,
-                1,
-            ),
-        ),
+        trials=((False, True, 2, 1, True, True, True, False, False, 16, 2, 1, 1),),
         unroll=True,
         new_compiler=True,
     )
@@ -279,7 +214,18 @@ def mma_tiles(
     (pitch_a, pitch_b) = p.pitches
     chosen: dict[str, str | int] = {"ABM": f"{a.dtype}_{b.dtype}_{split.type}", "TILE": tile}
     vectors = {"A_OCTETS": a.vectors(pitch_a, 8), "B_OCTETS": b.vectors(pitch_b, 8)}
-    _tiles(ctx, MATMUL_MMA, {**chosen, **vectors, **mma_constants(split, tile)}, p, a, b, end, c, groups, split.exact)
+    _tiles(
+        ctx,
+        MATMUL_MMA,
+        {**chosen, **vectors, **mma_constants(split, tile)},
+        p,
+        a,
+        b,
+        end,
+        c,
+        groups,
+        split.exact,
+    )
 
 
 def mma_choice(split: Split) -> dict[str, tuple[int, int, float]]:
@@ -357,9 +303,9 @@ def few_rows(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c
 def rows_shape(p: Product, rows: int, blocks: int, software: bool) -> tuple[int, int]:
     """ACROSS and PARTS of the kernel for few rows.
 
-    Where B is transposed: with many rows a group reads B little for what it reads of A, so that several columns share a read of A; the sums are cut where there are few columns. On a
-    processor what threads pass to one another costs the most."""
-    if not p.transpose_b:
+    Where B is transposed: with many rows a group reads B little for what it reads of A, so that several columns share a
+    read of A; the sums are cut where there are few columns. On a processor what threads pass to one another costs the
+    most.""" if not p.transpose_b:
         columns = p.n * p.count
         return 16 if columns >= _FEW_TILES else 4 if columns >= 16 * UNITS else 2, 1
     wanted = forced()
