@@ -305,7 +305,9 @@ def rows_shape(p: Product, rows: int, blocks: int, software: bool) -> tuple[int,
 
     Where B is transposed: with many rows a group reads B little for what it reads of A, so that several columns share a
     read of A; the sums are cut where there are few columns. On a processor what threads pass to one another costs the
-    most.""" if not p.transpose_b:
+    most.
+    """
+    if not p.transpose_b:
         columns = p.n * p.count
         return 16 if columns >= _FEW_TILES else 4 if columns >= 16 * UNITS else 2, 1
     wanted = forced()
