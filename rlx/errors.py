@@ -28,7 +28,7 @@ class TracedValueError(GraphError, TypeError):
 
 
 class StepLimitExceeded(RlxError):
-    """A while_loop that was still going after its `max_steps` steps, or an ONNX model whose loops make too many."""
+    """A while_loop that was still going after its `max_steps` steps, or an ONNX model that takes too many."""
 
 
 class ModelFormatError(RlxError):
@@ -45,6 +45,10 @@ class DeviceUnavailable(RlxError):
 
 class OutOfDeviceMemory(RlxError, MemoryError):
     """The device cannot hold the program; the message gives need, free memory and the largest tensors."""
+
+
+class ByteLimitExceeded(OutOfDeviceMemory):
+    """An ONNX model that makes more than its budget allows; the message names the node and the budget."""
 
 
 class DeviceLost(RlxError):

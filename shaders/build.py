@@ -48,7 +48,7 @@ INCLUDE = (SHADERS / "include", ROOT / "rlx" / "backends" / "gpu")
 SPIRV = ROOT / "rlx" / "backends" / "vulkan" / "spirv"
 MANIFEST = SPIRV / "manifest.json"
 TARGET = "vulkan1.2"
-RECIPE = 1  # raise when this file makes other words from the same source
+RECIPE, UNROLLED = 1, 2  # raise when this file makes other words from the same source, of modules that it unrolls
 
 # What the second module of a shader with subgroups is compiled with.
 _SUBGROUPS = {f"RLX_{word}": "1" for word in ("SUBGROUPS",)}
@@ -106,9 +106,8 @@ class Shader:
 
     def key(self) -> str:
         """One hash over the text, its includes and this recipe: what a module was made from."""
-        parts = [f"{RECIPE} {TARGET}", f"{self.stem} {sha256(self.text.encode())}"]
-        if self.decl:
-            parts.append(f"unroll {self.decl.unroll}, new compiler {self.decl.new_compiler}")
+        recipe = UNROLLED if self.decl and self.decl.unroll else RECIPE
+        parts = [f"{recipe} {TARGET}", f"{self.stem} {sha256(self.text.encode())}"]
         parts += sorted(f"{p.relative_to(ROOT)} {sha256(p.read_bytes())}" for p in self.includes())
         return sha256("\n".join(parts).encode())
 
@@ -152,11 +151,32 @@ def unrolled(raw: Path) -> str | None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    module = Module.parse(raw.read_bytes())
     if brain:
-        module = Module.parse(raw.read_bytes())
         as_bf16(module, brain)
-        raw.write_bytes(module.encode())
+    raw.write_bytes(casts_through_words(module).encode())
     return None
+
+
+def casts_through_words(module: Module) -> Module:
+    """The module with every cast of an address from one pointer type to another made by way of two words, as the
+    sources write it: the optimizer folds the words away, and SwiftShader crashes on what is left."""
+    pointers = {i.words[0] for i in module.insts if i.op == Op.TypePointer}
+    other = (Op.TypePointer, Op.TypeForwardPointer, Op.Name, Op.Decorate)
+    typed = {i.words[1] for i in module.insts if i.words and i.words[0] in pointers and i.op not in other}
+    uint = next(i.words[0] for i in module.insts if i.op == Op.TypeInt and i.words[1:] == [32, 0])
+    two = next((i.words[0] for i in module.insts if i.op == Op.TypeVector and i.words[1:] == [uint, 2]), None)
+    if two is None:
+        raise SystemExit("a module without uvec2 casts no addresses by way of it")
+    made = []
+    for inst in module.insts:
+        if inst.op == Op.Bitcast and inst.words[0] in pointers and inst.words[2] in typed:
+            made.append(Inst(Op.Bitcast, [two, module.bound, inst.words[2]]))
+            inst.words[2] = module.bound
+            module.bound += 1
+        made.append(inst)
+    module.insts = made
+    return module
 
 
 # bfloat16 in SPIR-V (SPV_KHR_bfloat16): its capabilities, what stands after the width of the type, its extension.

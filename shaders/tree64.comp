@@ -9,11 +9,11 @@
 layout(buffer_reference, scalar, buffer_reference_align = 16) buffer ptr_dvec2 { dvec2 at[]; };
 
 dvec4 load4_f64(const ptr_f64 p, const uint q) {
-    return dvec4(ptr_dvec2(p).at[2u * q], ptr_dvec2(p).at[2u * q + 1u]);
+    return dvec4(ptr_dvec2(uvec2(p)).at[2u * q], ptr_dvec2(uvec2(p)).at[2u * q + 1u]);
 }
 void store4_f64(const ptr_f64 p, const uint q, const dvec4 x) {
-    ptr_dvec2(p).at[2u * q] = x.xy;
-    ptr_dvec2(p).at[2u * q + 1u] = x.zw;
+    ptr_dvec2(uvec2(p)).at[2u * q] = x.xy;
+    ptr_dvec2(uvec2(p)).at[2u * q + 1u] = x.zw;
 }
 
 void main() {}

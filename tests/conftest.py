@@ -1,7 +1,8 @@
 """What holds for every test: a clean environment, a cache of its own, and proof that Vulkan was exercised.
 
 With RLX_REQUIRE_VULKAN=1 (set by `make test`) a run in which no Vulkan test passed is a failed run, however
-many others passed: a missing driver must not look like a green suite.
+many others passed: a missing driver must not look like a green suite. With RLX_REQUIRE_JUDGES=1 (set by `make judges`)
+a test that skips is a failed test, for the same reason.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,36 @@ class VulkanCount:
             )
 
 
+def _set(name: str) -> bool:
+    return os.environ.get(name, "0") not in ("", "0")
+
+
+def _skips_fail(report: pytest.TestReport | pytest.CollectReport, judged: bool) -> None:
+    """Where judges are required a skip fails. Elsewhere a skip for want of a judge fails if `make judges` would not run
+    the test."""
+    if report.outcome != "skipped" or hasattr(report, "wasxfail"):
+        return
+    reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+    if _set("RLX_REQUIRE_JUDGES"):
+        report.outcome, report.longrepr = "failed", f"{report.nodeid} may not skip here. {reason}"
+    elif "`make judges`" in reason and not judged:
+        report.outcome, report.longrepr = "failed", f"{report.nodeid} must be marked `judged`. {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _skips_fail(report, "judged" in item.keywords)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _skips_fail(report, judged=True)  # a module that skips as a whole has no marks
+    return report
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for name in _USER_SETTINGS:
         os.environ.pop(name, None)
@@ -81,8 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
     cache = tempfile.mkdtemp(prefix="rlx-test-cache-")
     os.environ["RLX_CACHE_DIR"] = cache
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
-    required = os.environ.get("RLX_REQUIRE_VULKAN", "0") not in ("", "0")
-    config.pluginmanager.register(VulkanCount(required), "rlx-vulkan-count")
+    config.pluginmanager.register(VulkanCount(_set("RLX_REQUIRE_VULKAN")), "rlx-vulkan-count")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

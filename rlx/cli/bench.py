@@ -20,7 +20,7 @@ from rlx.cli import contenders
 from rlx.cli.contenders import Contender
 from rlx.cli.each import each_device
 from rlx.cli.inputs import dims_of, feeds_of, load_model, said
-from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, Precision, Seed, Strict
+from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, MaxBytes, MaxSteps, Precision, Seed, Strict
 from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
 from rlx.driver.progress import report
@@ -45,6 +45,8 @@ def bench(
     seed: Seed = 0,
     precision: Precision = "f32",
     strict: Strict = True,
+    max_bytes: MaxBytes = None,
+    max_steps: MaxSteps = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures here, as JSON.")] = None,
 ) -> None:
     """Measure a model's latency on every device, and in ONNX Runtime where that is installed: NumPy arrays in and out.
@@ -63,8 +65,9 @@ def bench(
             able, feeds = _encoders(stack, model, device, dims_of(dim), seed, precision, n_threads, found)
         else:
             able, feeds = _models(
-                stack, model, device, input, dim, seed, precision, n_threads, found, strict
-            )
+                stack, model, device, input, dim, seed, precision, n_threads, found,
+                {"strict": strict, "max_bytes": max_bytes, "max_steps": max_steps},
+            )  # fmt: skip
         if found:
             facts = _facts(model, feeds, precision, n_threads, runs, warmup)
             with drawn():
@@ -96,10 +99,10 @@ def measure(found: Sequence[Contender], runs: int, warmup: int) -> None:
 def _models(
     stack: ExitStack, file: Path, device: Sequence[str] | None, input: Sequence[str] | None,
     dim: Sequence[str] | None, seed: int, precision: str, threads: int, found: list[Contender],
-    strict: bool,
+    limits: dict[str, Any],
 ) -> tuple[bool, dict[str, Any]]:  # fmt: skip
     with drawn():
-        model = stack.enter_context(load_model(file, dim, threads, strict=strict))
+        model = stack.enter_context(load_model(file, dim, threads, **limits))
         feeds = feeds_of(model, input, seed)[0]
 
     def one(name: str) -> None:

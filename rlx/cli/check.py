@@ -12,7 +12,7 @@ import typer
 
 from rlx.cli.each import each_device
 from rlx.cli.inputs import feeds_of, load_model, said
-from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, Seed, Strict
+from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, MaxBytes, MaxSteps, Seed, Strict
 from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
 from rlx.errors import RlxError
@@ -40,6 +40,8 @@ def check(
     dim: Dims = None,
     seed: Seed = 0,
     strict: Strict = True,
+    max_bytes: MaxBytes = None,
+    max_steps: MaxSteps = None,
     dtype: Annotated[str | None, typer.Option(help='Keep an encoder\'s matrices as "f16" or "bf16".')] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print every node, not only those that stray.")
@@ -58,7 +60,8 @@ def check(
         rows.append(_row(info, found, host))
         strays.extend((info.id, d) for d in found if not d.ok)
 
-    with _checker(model, input, dim, seed, strict, dtype) as run:
+    limits = {"strict": strict, "max_bytes": max_bytes, "max_steps": max_steps}
+    with _checker(model, input, dim, seed, limits, dtype) as run:
         able = each_device(device, one)
     if rows:
         print("\n".join(format_table(_TITLES, rows, right=set(_TITLES[2:6]))))
@@ -70,8 +73,9 @@ def check(
 
 @contextmanager
 def _checker(
-    path: Path, input: Sequence[str] | None, dim: Sequence[str] | None, seed: int, strict: bool, dtype: str | None
-) -> Iterator[Callable[[str, Show], Checked]]:
+    path: Path, input: Sequence[str] | None, dim: Sequence[str] | None, seed: int, limits: dict[str, Any],
+    dtype: str | None,
+) -> Iterator[Callable[[str, Show], Checked]]:  # fmt: skip
     """What runs the model at `path` on a device and compares it."""
     if path.is_dir():
         if input or dim:
@@ -81,7 +85,7 @@ def _checker(
     if dtype is not None:
         raise RlxError("--dtype is for a sentence encoder's folder; an ONNX model runs in its own precision")
     with drawn():
-        loaded = load_model(path, dim, strict=strict)
+        loaded = load_model(path, dim, **limits)
         feeds, drawn_at_random = feeds_of(loaded, input, seed)
         for name in drawn_at_random:
             print(f"input {plain(name)}: random, {said(feeds[name])}", file=sys.stderr)
@@ -91,7 +95,6 @@ def _checker(
 
 def _check_built(built: Any, name: str, show: Show) -> Checked:
     from rlx.conformance.compare import check_nodes
-    from rlx.formats.onnx.program import MAX_STEPS
     from rlx.runtime import Session, Weights
 
     session = Session(name)
@@ -99,8 +102,9 @@ def _check_built(built: Any, name: str, show: Show) -> Checked:
         closing(Weights(session.device)) as weights,
         session.compile(built.graph, weights=weights, planner="bump") as exe,
     ):
+        built.budget.hold(exe)
         exe.set_params(built.weights)
-        found = check_nodes(exe, built.feeds, built.weights, show, MAX_STEPS)
+        found = check_nodes(exe, built.feeds, built.weights, show, built.budget.steps)
         return session.info, found, len(exe.report().host_nodes)
 
 

@@ -23,16 +23,18 @@ _WORDS = ("one", "two", "Three", "a sentence of words")
 
 
 def load_model(
-    file: Path, dim: Sequence[str] | None, threads: int | None = None, *, strict: bool = True
+    file: Path, dim: Sequence[str] | None, threads: int | None = None, **limits: Any
 ) -> Model:
-    """The model of a file, its dimensions bound as --dim says. Raises: RlxError; as rlx.onnx.load."""
+    """The model of a file, its dimensions bound as --dim says; `limits` are the other arguments of rlx.onnx.load.
+
+    Raises: RlxError; as rlx.onnx.load."""
     if file.is_dir():
         raise RlxError(f"{file} is a folder; give an ONNX file, such as {file / 'model.onnx'}")
     try:
         from rlx.formats.onnx import load
     except ImportError as error:
         raise RlxError(str(error)) from error
-    return load(file, dims=dims_of(dim), threads=threads, strict=strict)
+    return load(file, dims=dims_of(dim), threads=threads, **limits)
 
 
 def dims_of(texts: Sequence[str] | None) -> dict[str, int]:

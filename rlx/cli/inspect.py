@@ -10,7 +10,7 @@ import typer
 
 from rlx.cli.each import each_device
 from rlx.cli.inputs import feeds_of, load_model
-from rlx.cli.options import Devices, Dims, Inputs, OnnxFile, Strict
+from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, OnnxFile, Strict
 from rlx.cli.plan_svg import plan_svg
 from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
@@ -30,6 +30,8 @@ def inspect(
     input: Inputs = None,
     dim: Dims = None,
     strict: Strict = True,
+    max_bytes: MaxBytes = None,
+    max_steps: MaxSteps = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node as each device runs it.")] = False,
     memory: Annotated[
         Path | None, typer.Option(help="Draw the memory plan of the first device here, as SVG.")
@@ -37,7 +39,7 @@ def inspect(
 ) -> None:
     """Show a model's inputs, outputs, operators and weights, and its dispatch on each device."""
     with drawn():
-        model = load_model(file, dim, strict=strict)
+        model = load_model(file, dim, strict=strict, max_bytes=max_bytes, max_steps=max_steps)
     print("\n".join(_signature("input", model.inputs) + _signature("output", model.outputs)))
     nbytes = sum(a.nbytes for a in model.weights.values())
     print(f"weights: {len(model.weights)}, {nbytes:,} bytes")

@@ -30,5 +30,21 @@ Strict = Annotated[
         "--strict/--no-strict", help="Whether outputs must have the shapes that an ONNX model declares."
     ),
 ]
+MaxBytes = Annotated[
+    int | None,
+    typer.Option(
+        help="What a program of an ONNX model may make beyond its inputs and weights. Default: 1 GiB, and 64 times "
+        "their bytes.",
+        min=0,
+    ),
+]
+MaxSteps = Annotated[
+    int | None,
+    typer.Option(
+        help="How many steps it may take: a node run in a loop, or 8 KiB written. Default: 262144, and an eighth of "
+        "the bytes of inputs and weights.",
+        min=0,
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Of the random inputs.", min=0)]
 Precision = Annotated[str, typer.Option(help='Of products: "f32", "tf32", "f16" or "bf16".')]

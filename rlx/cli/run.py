@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from rlx.cli.inputs import feeds_of, load_model, said
-from rlx.cli.options import Device, Dims, Inputs, OnnxFile, Precision, Seed, Strict
+from rlx.cli.options import Device, Dims, Inputs, MaxBytes, MaxSteps, OnnxFile, Precision, Seed, Strict
 from rlx.cli.progress import drawn
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
@@ -25,6 +25,8 @@ def run(
     seed: Seed = 0,
     precision: Precision = "f32",
     strict: Strict = True,
+    max_bytes: MaxBytes = None,
+    max_steps: MaxSteps = None,
     out: Annotated[
         Path | None, typer.Option(help="Write every output into this folder, as NumPy .npy files.")
     ] = None,
@@ -32,7 +34,7 @@ def run(
     """Run an ONNX model once and say what comes out: name, type, shape, range."""
     info = open_device(device).info
     with drawn():
-        model = load_model(file, dim, strict=strict)
+        model = load_model(file, dim, strict=strict, max_bytes=max_bytes, max_steps=max_steps)
         feeds, drawn_at_random = feeds_of(model, input, seed)
         for name in drawn_at_random:
             print(f"input {plain(name)}: random, {said(feeds[name])}", file=sys.stderr)

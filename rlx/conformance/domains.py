@@ -69,6 +69,20 @@ def _mixed(rng: Rng, shape: tuple[int, ...], values: Array, dtype: DType, share:
     return np.where(rng.random(shape) < share, taken, values.astype(dtype.np))
 
 
+_LEVELS = (1e6 + 0.125, -1e3 - 1 / 3, 1e7 / 3, 0.1, -1e6, 1e5 / 7)
+
+
+def _levels(rng: Rng, shape: tuple[int, ...], dtype: DType, noisy: bool) -> Array:
+    """Along the first axis (of a vector: all of it) one number each, far from 0; with `noisy` each but every third has
+    normal numbers added to it."""
+    rows = shape[0] if len(shape) > 1 else 1
+    top = _LIMITS[dtype.name][0] / 4
+    level = np.clip(np.resize(_LEVELS, rows), -top, top)
+    noise = (np.arange(rows) % 3 != 2) * float(noisy)
+    column = (rows, *(1,) * (len(shape) - 1))
+    return np.asarray(level.reshape(column) + noise.reshape(column) * rng.standard_normal(shape))
+
+
 def _holes(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
     """Normal numbers, of which a few are NaN and infinite."""
     holes = np.array([math.nan, math.inf, -math.inf])[rng.integers(0, 3, shape)]
@@ -87,6 +101,8 @@ _FLOATS: dict[str, Callable[[Rng, tuple[int, ...], DType], Array]] = {
     "ties": lambda rng, shape, dtype: rng.integers(-2, 3, shape).astype(np.float64),
     "offset": lambda rng, shape, dtype: rng.standard_normal(shape) + 10,
     "far": lambda rng, shape, dtype: rng.standard_normal(shape) + 1000,
+    "constant": lambda rng, shape, dtype: _levels(rng, shape, dtype, False),
+    "shifted": lambda rng, shape, dtype: _levels(rng, shape, dtype, True),
     "last_bits": lambda rng, shape, dtype: 1 + rng.integers(0, 64, shape) * float(np.finfo(dtype.np).eps),
     "zeros": lambda rng, shape, dtype: np.zeros(shape),
     "wide": _wide,

@@ -4,7 +4,7 @@ the program around them; this is the same for every device."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from rlx.driver.device import Buffer
 from rlx.driver.memory import OUTER, BodyPlan, MemoryPlan, Slot
 from rlx.ir import Node, Tensor
 from rlx.ops.control_records import step_limit
-from rlx.ops.steps import spend
+from rlx.ops.steps import spend, weight
 from rlx.ops.steps import step_budget as step_budget
 
 
@@ -106,13 +106,11 @@ class ControlRun:
         self._arena = arena
         try:
             for key, planned in body_plans(node, plan):
-                slots = [
-                    *planned.plan.slots.values(),
-                    *(plan.slots[t.id].from_inside() for t in planned.program.along),
-                ]
-                segments = {s.segment for s in slots if s.segment.startswith(OUTER)}
+                along = {_outside(t): plan.slots[t.id].from_inside() for t in planned.program.along}
+                inside = replace(planned.plan, slots=planned.plan.slots | along)
+                segments = {s.segment for s in inside.slots.values() if s.segment.startswith(OUTER)}
                 around = {name: arena.buffer(name.removeprefix(OUTER)) for name in segments}
-                inner = make_arena(planned.plan, around)
+                inner = make_arena(inside, around)
                 try:
                     self.bodies[key] = Body(planned, inner, build(key, planned, inner))
                 except BaseException:
@@ -156,13 +154,14 @@ class ControlRun:
         first = _bool_at(self._arena, self._plan.slots[self.node.inputs[0].id])
         going = _bool_at(body.arena, body.slot(body.planned.program.graph.outputs["y0"]))
         launch, wait = body.executable.launch, body.executable.wait
+        each = weight(body.planned.program.graph)
 
         def run() -> None:
             again, steps = first(), 0
             while again:
                 if steps == limit:
                     raise step_limit(name, limit)
-                spend(name, 1)
+                spend(name, 1, each)
                 launch()
                 wait()
                 again = going()
@@ -173,54 +172,41 @@ class ControlRun:
     def _scan(self) -> Callable[[], None]:
         body, length, name = self.bodies["body"], self.node.attrs["length"], self.node.name
         program, executable = body.planned.program, body.executable
+        each = weight(program.graph)
         order = range(length)[::-1] if self.node.attrs["reverse"] else range(length)
-        takes = [
-            Row(self._outside(t), at, at.nbytes, source_step=at.nbytes)
-            for t, at in ((t, body.slot(program.graph.inputs[name])) for name, t in program.slices.items())
-        ]
-        gives = [
-            Row(at, self._outside(t), at.nbytes, target_step=at.nbytes)
-            for t, at in ((t, body.slot(program.graph.outputs[name])) for name, t in program.rows.items())
-        ]
-        whole = executable.along(order, takes, gives)
-        before, after = ([_copy(body.arena, row) for row in rows if row.nbytes] for rows in (takes, gives))
+        arena, graph = body.arena, program.graph
+        takes = [(_outside(t), graph.inputs[name].id) for name, t in program.slices.items()]
+        gives = [(graph.outputs[name].id, _outside(t)) for name, t in program.rows.items()]
+        whole = executable.along(
+            order,
+            [Row(arena.slot(a), arena.slot(b), arena.len_of(b), source_step=arena.len_of(b)) for a, b in takes],
+            [Row(arena.slot(a), arena.slot(b), arena.len_of(a), target_step=arena.len_of(a)) for a, b in gives],
+        )
+        before = [(arena.range_copier(a, b), arena.len_of(b)) for a, b in takes]
+        after = [(arena.range_copier(a, b), arena.len_of(a)) for a, b in gives]
 
         def at_once() -> None:
             assert whole is not None
-            spend(name, length)
+            spend(name, length, each)
             whole.launch()
             whole.wait()
 
         def by_steps() -> None:
-            spend(name, length)
+            spend(name, length, each)
             for i in order:
-                for copy in before:
-                    copy(i)
+                for rows, nbytes in before:
+                    rows.call(i * nbytes, 0, nbytes)
                 executable.launch()
-                for copy in after:
-                    copy(i)
+                for rows, nbytes in after:
+                    rows.call(0, i * nbytes, nbytes)
             executable.wait()
 
         return by_steps if whole is None else at_once
 
-    def _outside(self, t: Tensor) -> Slot:
-        """Where a tensor of the program around lies, as the body's arena has it."""
-        return self._plan.slots[t.id].from_inside()
 
-
-def _copy(arena: DeviceArena, row: Row) -> Callable[[int], None]:
-    """A call that makes the copy of step i."""
-    source, target = arena.buffer(row.source.segment), arena.buffer(row.target.segment)
-
-    def copy(i: int) -> None:
-        target.copy_from(
-            source,
-            row.source.offset + i * row.source_step,
-            row.target.offset + i * row.target_step,
-            row.nbytes,
-        )
-
-    return copy
+def _outside(t: Tensor) -> int:
+    """The node that stands for a tensor of the program around in a body's arena: no node of the body has its number."""
+    return -1 - t.id
 
 
 def _bool_at(arena: DeviceArena, slot: Slot) -> Callable[[], bool]:

@@ -73,7 +73,13 @@ class Buffer(Protocol):
         ...
 
     def view(self) -> Bytes | None:
-        """The memory itself as host bytes where the host may read and write it at full speed, else None."""
+        """The memory itself as host bytes where the host may read and write it at full speed, else None. Not to be
+        used after `close`, unless a `pin` is held."""
+        ...
+
+    def pin(self) -> object | None:
+        """What keeps closed memory from the pool, and mapped, for as long as it lives; None where there are no
+        views. Raises: ArenaError after `close`."""
         ...
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import stat
 import struct
 import tempfile
@@ -13,15 +14,21 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from rlx.errors import RlxError
+
 _log = logging.getLogger(__name__)
 
 ROOT_ENV = "RLX_CACHE_DIR"
+LIMIT_ENV = "RLX_CACHE_BYTES"
 OFF = "off"
+DEFAULT_LIMIT = 1 << 30  # bytes of one kind's folder; the kernels of a model take some megabytes
 # A record: magic, SHA-256 of the key, SHA-256 of the payload, payload length; then the payload.
 _MAGIC = b"rlxcache1\n"
 _HEAD = struct.Struct(f"<{len(_MAGIC)}s32s32sQ")
 _MAX_PAYLOAD = 1 << 30
 _STALE_SECONDS = 3600  # a temporary file this old belongs to a process that was killed
+_KEPT = 0.9  # of the limit, once it is passed: so not every record that follows has the folder read
+_RECORD = re.compile(r"[0-9a-f]{64}\.bin")
 
 Part = str | bytes | int
 
@@ -43,14 +50,22 @@ class DiskCache:
     folder. The key parts must name everything the payload depends on: source, options, compiler, driver, device.
     Any fault on reading (missing, torn, altered, another's file) is a miss; a fault on writing is logged once and the
     cache goes without. Processes and threads may share a cache: a record appears whole or not at all.
+
+    A folder of more than `limit` bytes (None: the environment's RLX_CACHE_BYTES, else 1 GiB) loses the records that
+    were longest not used. What is just stored stays; a payload that alone is beyond the limit is not kept.
+    Raises: ValueError for a kind that is no plain word, RlxError for an RLX_CACHE_BYTES that is no number.
     """
 
-    def __init__(self, kind: str, root: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, kind: str, root: str | os.PathLike[str] | None = None, limit: int | None = None
+    ) -> None:
         if not kind.replace("-", "").isalnum():
             raise ValueError(f"a cache's kind is one plain word, not {kind!r}")
         self.kind = kind
         chosen = root if root is not None else os.environ.get(ROOT_ENV) or _user_folder()
         self.folder: Path | None = None if os.fspath(chosen) == OFF else Path(chosen) / kind
+        self.limit = _limit() if limit is None else limit
+        self._room = 0  # bytes that may be stored before the folder is read again
         self._ready = False
         self._warned = False
 
@@ -77,6 +92,8 @@ class DiskCache:
                 return None
             with open(descriptor, "rb", closefd=False) as file:
                 record = file.read(status.st_size + 1)
+            with contextlib.suppress(OSError):  # a folder that cannot be written serves all the same
+                os.utime(descriptor)  # the time of its last use
         except OSError:
             return None
         finally:
@@ -87,7 +104,8 @@ class DiskCache:
         """Stores the payload; False where the cache is off or the disk refuses."""
         parts = tuple(key_parts)
         path = self.path(parts)
-        if path is None or len(payload) > _MAX_PAYLOAD:
+        size = _HEAD.size + len(payload)
+        if path is None or len(payload) > _MAX_PAYLOAD or size > self.limit:
             return False
         head = _HEAD.pack(_MAGIC, key_of(parts), hashlib.sha256(payload).digest(), len(payload))
         try:
@@ -100,6 +118,8 @@ class DiskCache:
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(temporary, path)
+                with contextlib.suppress(OSError):
+                    self._make_room(path, size)
             except BaseException:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
@@ -113,6 +133,32 @@ class DiskCache:
                 )  # fmt: skip
             return False
         return True
+
+    def _make_room(self, kept: Path, size: int) -> None:
+        """Counts the record just stored; where the folder then holds more than the limit, removes what was used least
+        lately. Nothing is noted on disk, so that nothing can go wrong with it: sizes and times are the files' own."""
+        self._room -= size
+        if self._room >= 0:
+            return
+        records = []
+        for entry in _sweep(kept.parent):
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    records.append((status.st_mtime, status.st_size, entry.path))
+        held = sum(nbytes for _, nbytes, _ in records)
+        if held > self.limit:
+            for _, nbytes, path in sorted(records):
+                if held <= self.limit * _KEPT:
+                    break
+                # What another process has removed meanwhile is gone as well.
+                if path != os.fspath(kept) and _RECORD.fullmatch(os.path.basename(path)):
+                    with contextlib.suppress(OSError):
+                        with contextlib.suppress(FileNotFoundError):
+                            os.unlink(path)
+                        held -= nbytes
+        # Other processes store as well: the folder is read before much more is in it.
+        self._room = min(self.limit - held, self.limit // 16)
 
     def _trusted(self) -> bool:
         """Whether the folder is one that no other user can have written to."""
@@ -150,14 +196,31 @@ def _unpack(record: bytes, key: bytes) -> bytes | None:
     return payload if hashlib.sha256(payload).digest() == digest else None
 
 
-def _sweep(folder: Path) -> None:
-    """Removes what killed writers left."""
-    before = time.time() - _STALE_SECONDS
-    for entry in os.scandir(folder):
-        if entry.name.endswith(".tmp"):
-            with contextlib.suppress(OSError):
-                if entry.stat(follow_symlinks=False).st_mtime < before:
-                    os.unlink(entry.path)
+def _sweep(folder: Path) -> list[os.DirEntry[str]]:
+    """Removes what killed writers left, and lists the cache's other files: records, and what is being written."""
+    now = time.time()
+    kept = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".tmp"):
+                with contextlib.suppress(OSError):
+                    # After a clock was set back a leftover seems to come from the future, which is stale too.
+                    if abs(now - entry.stat(follow_symlinks=False).st_mtime) > _STALE_SECONDS:
+                        os.unlink(entry.path)
+                        continue
+            elif not _RECORD.fullmatch(entry.name):
+                continue
+            kept.append(entry)
+    return kept
+
+
+def _limit() -> int:
+    given = os.environ.get(LIMIT_ENV, "").strip()
+    if not given:
+        return DEFAULT_LIMIT
+    if not given.isascii() or not given.isdigit() or len(given) > 18:
+        raise RlxError(f"{LIMIT_ENV}={given!r}: expected a number of bytes, such as {DEFAULT_LIMIT}")
+    return int(given)
 
 
 def _user_folder() -> str:

@@ -16,7 +16,8 @@ from rlx.errors import ArenaError, DTypeError
 
 
 class HalfRegion:
-    """Half-precision copies by key, in segments "half0", "half1", …; nothing is allocated before the first one."""
+    """Half-precision copies by key, in segments "half0", "half1", …; nothing is allocated before the first one. Any
+    thread may call."""
 
     def __init__(self, acquire: Callable[[int], Buffer], most: int = UNLIMITED) -> None:
         self.region = Region("half", acquire, most)
@@ -26,12 +27,10 @@ class HalfRegion:
 
     def store(self, key: Hashable, dtype: DType, data: npt.ArrayLike) -> int:
         """Rounds f32 data to f16 or bf16 and stores it. Returns `offset(key)`. Raises: DTypeError."""
-        if not dtype.is_half:
-            raise DTypeError(f"half-precision copy of {key!r}: dtype {dtype} is not f16 or bf16")
+        want_half(dtype, repr(key))
         raw = write_typed_from_f32(data, dtype)
-        self.region.reserve(key, dtype, raw.nbytes)
-        self.region.write(key, raw)
-        return self.offset(key)
+        with self.region.lock:
+            return self.region.offset(self.region.store(key, dtype, raw))
 
     def slot(self, key: Hashable) -> Slot:
         """Where the copy lives. Raises: ArenaError when there is none."""
@@ -41,17 +40,29 @@ class HalfRegion:
 
     def offset(self, key: Hashable) -> int:
         """Byte offset in the region: chunks counted one after the other."""
-        slot = self.slot(key)
-        before = 0
-        for name, chunk in self.region.segments():
-            if name == slot.segment:
-                break
-            before += chunk.nbytes
-        return before + slot.offset
+        return self.region.offset(self.slot(key))
 
     def read(self, key: Hashable) -> npt.NDArray[np.float32]:
         """The copy, widened to f32."""
-        return read_typed_to_f32(self.region.read(key), self.slot(key).dtype)
+        with self.region.lock:
+            slot = self.slot(key)
+            return read_typed_to_f32(self.region.read_from(slot), slot.dtype)
+
+    def copy_into(self, other: HalfRegion) -> None:
+        """Makes the other region's copies these, bit by bit, and no others."""
+        with self.region.lock:
+            held = {key: (slot.dtype, self.region.read_from(slot)) for key, slot in self.region.slots().items()}
+        with other.region.lock:
+            for key, (dtype, raw) in held.items():
+                other.region.store(key, dtype, raw)
+            for key in other.region.slots().keys() - held.keys():
+                other.region.drop(key)
 
     def close(self) -> None:
         self.region.close()
+
+
+def want_half(dtype: DType, what: str) -> None:
+    """Raises: DTypeError unless the dtype is f16 or bf16."""
+    if not (isinstance(dtype, DType) and dtype.is_half):
+        raise DTypeError(f"half-precision copy of {what}: dtype {dtype} is not f16 or bf16")

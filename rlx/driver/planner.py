@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict, Unpack
-
-import numpy as np
 
 from rlx.driver.device import UNLIMITED
 from rlx.driver.memory import ALIGNMENT, CONST, MemoryPlan, Slot, align
@@ -14,12 +11,10 @@ from rlx.driver.planner_bodies import DraftedBodies, draft_bodies, place_bodies
 from rlx.driver.planner_pack import Block, Packing, max_live, pack, pack_apart
 from rlx.driver.planner_storage import Layout, Storage, lay_out, tensor_lifetimes
 from rlx.dtypes import u8
-from rlx.errors import GraphError, OutOfDeviceMemory, ShapeError
+from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor, bodies
-from rlx.ir.types import MAX_DIM
 
 PLANNERS = ("reuse", "bump")
-_MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32  # NumPy's
 
 
 class PlanOptions(TypedDict, total=False):
@@ -58,13 +53,10 @@ def plan(
     After: tensors alive together overlap only where one is a view of the other. An output that is a leaf (or a view
     of one) has the leaf's slot. Zero-size tensors have slots of 0 bytes.
     Raises: ArenaError for a missing or too small slot, OutOfDeviceMemory for a tensor beyond `max_alloc_bytes`,
-    ShapeError for one that no array can hold though it has no elements, or that has more axes than NumPy's arrays,
     GraphError for an unknown planner or a result that is itself a state the run replaces.
     """
     if planner not in PLANNERS:
         raise GraphError(f"plan: planner {planner!r} is not one of {', '.join(PLANNERS)}")
-    for t in graph.tensors():
-        _want_array(t)
     reuse = planner == "reuse"
     lifetimes = tensor_lifetimes(graph)
     layout = lay_out(
@@ -158,17 +150,6 @@ def _slots(
         # The dtype is each tensor's own matter; the storage's slot only says where.
         made[i] = Slot(names[segment], offset, storage.nbytes, u8)
     return made
-
-
-def _want_array(t: Tensor) -> None:
-    """Raises: ShapeError where views of the tensor's memory could not have its shape."""
-    type_ = t.type
-    if type_.rank > _MAX_RANK:
-        raise ShapeError(f"{_named(t)} has {type_.rank} axes; programs run with {_MAX_RANK} at most: reshape it")
-    if not type_.numel and math.prod(n for n in type_.shape if n) * type_.dtype.itemsize > MAX_DIM:
-        raise ShapeError(
-            f"{_named(t)} is {type_}, whose dimensions no array can have even without elements; make the others smaller"
-        )
 
 
 def _named(t: Tensor) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
+
+from rlx.driver.device import Bytes
 from rlx.driver.locks import renewed
 
 MAX_BUFFERS = 16
@@ -44,6 +48,7 @@ class BufferPool(Generic[T]):
         self._free = free
         self._lock = renewed(self, "_lock", threading.Lock)
         self._waiting: list[T] = []  # ascending capacity
+        self._left: deque[T] = deque()
         self._nbytes = 0
         self._closed = False
 
@@ -58,6 +63,7 @@ class BufferPool(Generic[T]):
 
     def take(self, nbytes: int) -> T | None:
         """The smallest waiting buffer of at least `nbytes`, or None where the caller has to allocate."""
+        self.sweep()
         with self._lock:
             at = bisect_left(self._waiting, nbytes, key=_capacity)
             if at == len(self._waiting):
@@ -84,8 +90,21 @@ class BufferPool(Generic[T]):
         for gone in evicted:
             self._free(gone)
 
+    def leave(self, buffer: T) -> None:
+        """`give` for finalizers, which may run while this very thread holds the lock: the next call takes it in."""
+        self._left.append(buffer)
+
+    def sweep(self) -> None:
+        """Takes in what was left."""
+        while self._left:
+            try:
+                self.give(self._left.popleft())
+            except IndexError:  # another thread took it
+                return
+
     def trim(self) -> int:
         """Frees everything that waits. Returns the bytes freed; where there were any, retry a failed allocation."""
+        self.sweep()
         with self._lock:
             evicted, self._waiting = self._waiting, []
             nbytes, self._nbytes = self._nbytes, 0
@@ -98,6 +117,37 @@ class BufferPool(Generic[T]):
         with self._lock:
             self._closed = True
         self.trim()
+
+
+class Pin(Generic[T]):
+    """Keeps memory from its pool while views of it live. The buffer over it has one, and each view; `leave` is called
+    when the last of them goes after the buffer was closed."""
+
+    __slots__ = ("__weakref__", "_leave", "closed", "memory")
+
+    def __init__(self, memory: T, leave: Callable[[T], None]) -> None:
+        self.memory = memory
+        self.closed = False
+        self._leave = leave
+
+    def __del__(self) -> None:
+        if self.closed:
+            self._leave(self.memory)
+
+
+class _Exporter:
+    """What NumPy asks where an array lies, and keeps for as long as the array, or a view of it, lives."""
+
+    __slots__ = ("__array_interface__", "_held")
+
+    def __init__(self, raw: Bytes, pin: object) -> None:
+        self.__array_interface__: dict[str, Any] = raw.__array_interface__
+        self._held = (raw, pin)
+
+
+def kept_alive(raw: Bytes, pin: object) -> Bytes:
+    """The same bytes as an array that keeps `pin` alive."""
+    return np.asarray(_Exporter(raw, pin))
 
 
 def _capacity(buffer: Sized) -> int:

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import DType, bf16, f16, f32
-from rlx.errors import DTypeError
+from rlx.driver.device import Bytes
+from rlx.dtypes import DType, as_dtype, bf16, f16, f32
+from rlx.errors import ArenaError, DTypeError
+from rlx.ir.values import as_array
 
 FloatArray = npt.NDArray[np.float32]
-_TYPED = (f32, f16, bf16)
+TYPED = (f32, f16, bf16)
 
 
 def check_typed(dtype: DType, what: str) -> None:
     """Raises: DTypeError unless dtype is f32, f16 or bf16."""
-    if dtype not in _TYPED:
+    if dtype not in TYPED:
         raise DTypeError(f"{what}: dtype {dtype} has no typed f32 access; use write_bytes and read_bytes")
 
 
-def write_typed_from_f32(data: npt.ArrayLike, dtype: DType) -> npt.NDArray[np.uint8]:
+def write_typed_from_f32(
+    data: npt.ArrayLike, dtype: DType, what: str = "write_typed_from_f32"
+) -> npt.NDArray[np.uint8]:
     """The bytes of f32 `data` stored as `dtype` (f32, f16 or bf16).
 
-    Numerics: rounds to nearest even; NaN stays NaN; overflow gives infinity; equal to `ml_dtypes` bit for bit.
-    Raises: DTypeError for any other dtype.
+    Numerics: rounds to nearest even; NaN stays NaN; overflow gives infinity; equal to `ml_dtypes` bit for bit. An array
+    that has the dtype already is taken as it is.
+    Raises: DTypeError for any other dtype, and for data that is no real numbers (None, text, complex numbers, objects);
+    ShapeError for lists that differ in length.
     """
-    check_typed(dtype, "write_typed_from_f32")
-    flat = np.ascontiguousarray(data, dtype=np.float32).reshape(-1)
+    check_typed(dtype, what)
+    if type(data) is np.ndarray and data.dtype == dtype.np:
+        return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    array = as_array(data, what)
+    if array.dtype.kind == "c":
+        raise DTypeError(f"{what}: expected real numbers, got {array.dtype}; give its real and imaginary parts")
+    if array.dtype.kind == "V":
+        as_dtype(array.dtype)  # bf16 is such a dtype for NumPy, as records are: those are refused here
     with np.errstate(over="ignore", invalid="ignore"):
+        flat = np.ascontiguousarray(array, dtype=np.float32).reshape(-1)
         return flat.astype(dtype.np, copy=False).view(np.uint8)
 
 
@@ -38,3 +54,31 @@ def read_typed_to_f32(raw: npt.NDArray[np.uint8] | bytes, dtype: DType) -> Float
     check_typed(dtype, "read_typed_to_f32")
     with np.errstate(invalid="ignore"):
         return np.frombuffer(raw, dtype=dtype.np).astype(np.float32, copy=True)
+
+
+def raw_bytes(data: Any, what: str) -> Bytes:
+    """The bytes of an array, or of anything that has the buffer protocol. Raises: DTypeError for what has no bytes of
+    its own (None, text, lists, arrays of objects)."""
+    try:
+        if not isinstance(data, np.ndarray):
+            return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
+        if not data.dtype.hasobject:
+            return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    except (TypeError, ValueError, BufferError):
+        pass
+    kind = f"an array of {data.dtype}" if isinstance(data, np.ndarray) else type(data).__name__
+    raise DTypeError(f"{what}: expected an array of numbers, or bytes, got {kind}")
+
+
+def whole(n: object, what: str) -> int:
+    """A count or an offset as a Python int, which nothing can overflow. Takes integers of NumPy too.
+
+    Raises: ArenaError for fractions, bools and what is no number."""
+    if type(n) is int:
+        return n
+    if not isinstance(n, (bool, np.bool_)):
+        try:
+            return operator.index(n)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise ArenaError(f"{what}: expected a whole number, got {n!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from pathlib import Path
@@ -12,6 +13,8 @@ from rlx.errors import ModelFormatError
 
 MAX_NAME = 255  # characters
 MAX_JSON = 16_000_000  # bytes; a config is a few thousand
+OBJECT_BYTES = 64 << 20  # what the objects of a JSON text may take, unless its reader grants more
+MAX_DIGITS = 100  # of a JSON integer; 64 bits take 20
 
 
 def shown(value: object, most: int = 80) -> str:
@@ -62,9 +65,14 @@ def read_bytes(path: Path, most: int) -> bytes:
     return content
 
 
-def read_json(path: Path, most: int = MAX_JSON) -> dict[str, Any]:
-    """The JSON object in a file of at most `most` bytes. Raises: ModelFormatError."""
-    return want_object(parse_json(read_bytes(path, most), path), path)
+def read_json(path: Path, most: int = MAX_JSON, per_byte: int = 0) -> dict[str, Any]:
+    """The JSON object in a file of at most `most` bytes; its objects may take `OBJECT_BYTES` and `per_byte` more for
+    each byte of the file.
+
+    Raises: ModelFormatError.
+    """
+    text = read_bytes(path, most)
+    return want_object(parse_json(text, path, OBJECT_BYTES + per_byte * len(text)), path)
 
 
 def want_object(value: Any, path: Path) -> dict[str, Any]:
@@ -74,11 +82,28 @@ def want_object(value: Any, path: Path) -> dict[str, Any]:
     return value
 
 
-def parse_json(text: bytes, path: Path) -> Any:
-    """A JSON value in UTF-8 whose objects name nothing twice; NaN and Infinity are not JSON.
+def json_bytes(text: bytes) -> int:
+    """A bound on the memory that reading a JSON text takes, by counting what could begin a value: an empty list takes
+    two bytes of text and seventy of memory."""
+    lists, objects = text.count(b"["), text.count(b"{")
+    values = text.count(b",") + lists + objects - text.count(b"[]") - text.count(b"{}")
+    # Every character of a string takes four bytes if one of them does; the decoded text is beside the strings.
+    letters = len(text) * (2 if text.isascii() and b"\\u" not in text else 8)
+    return 10_000 + letters + 80 * values + 120 * lists + 300 * objects + 260 * text.count(b":")
+
+
+def parse_json(text: bytes, path: Path, most: int = OBJECT_BYTES) -> Any:
+    """A JSON value in UTF-8 whose objects name nothing twice; NaN and Infinity are not JSON. A text whose values could
+    take more than `most` bytes of memory is refused before any of them is made.
 
     Raises: ModelFormatError.
     """
+    need = json_bytes(text)
+    if need > most:
+        raise ModelFormatError(
+            f"{path}: its JSON of {len(text):,} bytes holds values that could take {need:,} bytes of memory; at most "
+            f"{most:,} are granted to it"
+        )
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -89,11 +114,26 @@ def parse_json(text: bytes, path: Path) -> Any:
         return made
 
     def no_constant(word: str) -> NoReturn:
-        raise ModelFormatError(f"{path}: {word} is not JSON")
+        raise ModelFormatError(f"{path}: {plain(word, 20)} is not JSON, or beyond what a number holds")
+
+    def integer(word: str) -> int:
+        return int(word) if len(word) <= MAX_DIGITS else no_constant(word)
+
+    def real(word: str) -> float:
+        value = float(word)
+        return value if math.isfinite(value) else no_constant(word)
 
     try:
-        return json.loads(text.decode("utf-8"), object_pairs_hook=unique, parse_constant=no_constant)
-    except (ValueError, RecursionError) as error:
+        return json.loads(
+            text.decode("utf-8"),
+            object_pairs_hook=unique,
+            parse_constant=no_constant,
+            parse_int=integer,
+            parse_float=real,
+        )
+    except RecursionError:
+        raise ModelFormatError(f"{path}: is not valid JSON: it is nested too deeply") from None
+    except ValueError as error:
         raise ModelFormatError(f"{path}: is not valid JSON: {error}") from error
 
 

@@ -22,9 +22,19 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import DTypeError, ModelFormatError
-from rlx.formats.files import file_inside, open_regular, parse_json, read_json, shown, want_object
+from rlx.formats.files import (
+    OBJECT_BYTES,
+    file_inside,
+    open_regular,
+    parse_json,
+    read_json,
+    shown,
+    want_object,
+)
 
 MAX_HEADER = 100_000_000  # bytes, the limit the format itself sets
+MAX_GRANTED = 1 << 30  # bytes of memory for a header's values, beside a file that is as large
+INDEX_PER_BYTE = 8  # bytes of memory for a byte of an index: its keys and values are long
 MAX_RANK = 32
 MAX_BYTES = (1 << 63) - 1  # of one array; NumPy holds shapes to it even where a dimension is zero
 INDEX_NAME = "model.safetensors.index.json"
@@ -101,7 +111,7 @@ class ShardedTensors(Mapping[str, Array]):
 
     def __init__(self, index: str | os.PathLike[str]) -> None:
         path = Path(index)
-        table = read_json(path, MAX_HEADER).get("weight_map")
+        table = read_json(path, MAX_HEADER, INDEX_PER_BYTE).get("weight_map")
         if not isinstance(table, dict) or not all(isinstance(v, str) for v in table.values()):
             raise ModelFormatError(f"{path}: weight_map must map tensor names to file names")
         self._files = {
@@ -202,7 +212,8 @@ def _read_header(file: BinaryIO, size: int, path: Path) -> tuple[int, dict[str, 
     text = file.read(length)
     if text[:1] != b"{":
         raise ModelFormatError(f"{path}: the header does not begin with {{: this is not a safetensors file")
-    return 8 + length, want_object(parse_json(text, path), path)
+    granted = OBJECT_BYTES + min(size - 8 - length, MAX_GRANTED)
+    return 8 + length, want_object(parse_json(text, path, granted), path)
 
 
 def _metadata(value: Any, path: Path) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,21 +11,37 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import DTypeError, ModelFormatError, RlxError
-from rlx.formats.files import plain, read_bytes
+from rlx.formats.files import OBJECT_BYTES, parse_json, plain, read_bytes, shown, want_object
+from rlx.formats.tokenizer_models import check_added, check_model
+from rlx.formats.tokenizer_parts import Walk
 
-MAX_TOKENIZER = 256_000_000  # bytes; the largest published ones are a tenth of it
-MAX_GROWTH = 1000  # characters that a normalizer may make of one; published ones make two or three
+MAX_TOKENIZER = 64_000_000  # bytes; the largest published ones are half of it
+# Bytes of memory that a byte of the file may take, beside OBJECT_BYTES: as JSON, then as what the package makes of it.
+JSON_PER_BYTE, PER_BYTE = 40, 64
 _MAX_ID = np.iinfo(np.int32).max
-_CHUNK = 1024  # texts encoded at a time: what the package returns for a text is far larger than its numbers
+# Texts encoded at a time, and their characters: what the package returns for a text is far larger than its numbers.
+_CHUNK, _CHUNK_CHARACTERS = 1024, 1 << 20
+_PARTS = (
+    "version",
+    "truncation",
+    "padding",
+    "added_tokens",
+    "normalizer",
+    "pre_tokenizer",
+    "post_processor",
+    "decoder",
+    "model",
+)
 
 TokenIds = npt.NDArray[np.int32]
 
 
 class TextTokenizer:
-    """The tokenizer of a tokenizer.json; special tokens are added, long texts cut to `max_length` tokens.
+    """The tokenizer of a tokenizer.json; special tokens are added, long texts cut to `max_length` tokens. The file's
+    own truncation, padding and decoder are not used.
 
-    Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError for a damaged file or a
-    `max_length` that the special tokens alone take up.
+    Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError for a damaged file, for one whose
+    parts are not known to be safe to run, or for a `max_length` that the special tokens alone take up.
     """
 
     def __init__(self, file: Path, max_length: int, lower: bool = False) -> None:
@@ -37,14 +52,11 @@ class TextTokenizer:
         self.file = file
         self.max_length = max_length
         self._lower = lower
-        content = read_bytes(file, MAX_TOKENIZER)
+        content = _checked(file)
         try:
             self._made = Tokenizer.from_buffer(content)
             special = self._made.num_special_tokens_to_add(False)
-            self._made.no_padding()
             self._made.enable_truncation(max_length)
-            normalizer = self._made.normalizer
-            growth = 1 if normalizer is None else _growth(json.loads(normalizer.__getstate__()))
         except BaseException as error:
             if _is_fault(error):
                 raise self._damaged(error) from error
@@ -52,11 +64,6 @@ class TextTokenizer:
         if special >= max_length:  # the package would then not cut at all
             raise ModelFormatError(
                 f"{file}: adds {special} special tokens, which leave no room in the model's {max_length} tokens"
-            )
-        if growth > MAX_GROWTH:
-            raise ModelFormatError(
-                f"{file}: its normalizer makes up to {plain(str(growth), 20)} characters of one; expected at most "
-                f"{MAX_GROWTH:,}"
             )
         self.ids(["a", ""])  # some faults show only here
 
@@ -66,10 +73,15 @@ class TextTokenizer:
         Raises: DTypeError for text that has no UTF-8 form, ModelFormatError when the tokenizer fails.
         """
         made: list[TokenIds] = []
-        for start in range(0, len(texts), _CHUNK):
-            chunk = [t.lower() if self._lower else t for t in texts[start : start + _CHUNK]]
-            for i, text in enumerate(chunk, start):
-                _check_utf8(text, i)
+        while len(made) < len(texts):
+            chunk: list[str] = []
+            room = _CHUNK_CHARACTERS
+            for i in range(len(made), min(len(made) + _CHUNK, len(texts))):
+                _check_utf8(texts[i], i)
+                room -= len(texts[i])
+                if room < 0 and chunk:
+                    break
+                chunk.append(texts[i].lower() if self._lower else texts[i])
             try:
                 found = [np.asarray(e.ids, np.int64) for e in self._made.encode_batch(chunk)]
             except BaseException as error:
@@ -86,17 +98,36 @@ class TextTokenizer:
         return ModelFormatError(f"{self.file}: is not a tokenizer that works: {plain(str(error), 300)}")
 
 
-def _growth(step: Any) -> int:
-    """The most characters that a normalizer, as tokenizer.json writes it, makes of one. A sequence multiplies them, and
-    some hundred bytes of file could keep a machine busy for days."""
-    match step:
-        case {"type": "Sequence", "normalizers": [*steps]}:
-            return math.prod(map(_growth, steps))
-        case {"type": "Replace", "pattern": {"String": str(taken)}, "content": str(content)} if taken:
-            return max(1, -(-len(content) // len(taken)))
-        case {"type": "Replace", "content": str(content)} | {"type": "Prepend", "prepend": str(content)}:
-            return 1 + len(content)
-    return 1
+def _checked(file: Path) -> bytes:
+    """The parts of the file that are used, written anew once they are known to be safe to run.
+
+    Raises: ModelFormatError.
+    """
+    content = read_bytes(file, MAX_TOKENIZER)
+    granted = OBJECT_BYTES + JSON_PER_BYTE * len(content)
+    parts = want_object(parse_json(content, file, granted), file)
+    odd = parts.keys() - set(_PARTS)
+    if odd or parts.get("version", "1.0") != "1.0" or not isinstance(parts.get("model"), dict):
+        raise ModelFormatError(
+            f"{file}: is not a tokenizer of version 1.0: its parts are {shown(sorted(parts))}, expected a model and of "
+            f"{', '.join(_PARTS)}"
+        )
+    used = {**parts, "truncation": None, "padding": None, "decoder": None}
+    walk = Walk(file)
+    if parts.get("normalizer") is not None:
+        walk.normalizer(parts["normalizer"])
+    walk.steps = 0
+    if parts.get("pre_tokenizer") is not None:
+        walk.pre_tokenizer(parts["pre_tokenizer"])
+    walk.steps = 0
+    if parts.get("post_processor") is not None:
+        walk.post_processor(parts["post_processor"])
+    check_added(walk, parts.get("added_tokens", []))
+    check_model(walk, parts["model"], OBJECT_BYTES + PER_BYTE * len(content))
+    try:
+        return json.dumps(used, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ModelFormatError(f"{file}: a text in it holds a lone surrogate, which no UTF-8 can") from error
 
 
 def _is_fault(error: BaseException) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, weak_dtype
-from rlx.errors import GraphError, ShapeError
+from rlx.errors import GraphError, ShapeError, TracedValueError
 from rlx.ir.op import Attrs, Op, get_op
 from rlx.ir.types import TensorType, as_shape
 from rlx.ir.values import as_array, exactly
@@ -71,6 +71,8 @@ class Tensor(TensorMethods):
 
     __slots__ = ("graph", "id", "index", "node", "type")
     __array_priority__ = 1000  # so that ndarray + Tensor asks the Tensor
+    # The Python type of a number that takes its dtype from what is beside it (rlx.ir.number), None of all else.
+    weak: type[bool | int | float] | None = None
 
     def __init__(self, graph: Graph, id: int, type: TensorType, node: Node, index: int) -> None:
         self.graph = graph
@@ -94,6 +96,14 @@ class Tensor(TensorMethods):
     @property
     def size(self) -> int:
         return self.type.numel
+
+    def as_dtype(self, dtype: DType) -> Tensor:
+        """A number that is weak as a tensor of the dtype."""
+        raise AssertionError(f"{self!r} has a dtype of its own")
+
+    def concrete(self) -> Tensor:
+        """The tensor of the graph that this stands for: itself, or a number as a tensor of its own."""
+        return self
 
     def __len__(self) -> int:
         if not self.shape:
@@ -183,7 +193,7 @@ class Graph:
         if name in self.outputs:
             raise GraphError(f"output {name!r}: the graph has an output of that name already")
         self._own(tensor, f"output {name!r}")
-        self.outputs[name] = tensor
+        tensor = self.outputs[name] = tensor.concrete()
         return tensor
 
     def update(self, name: str, tensor: Tensor) -> None:
@@ -197,7 +207,7 @@ class Graph:
             raise ShapeError(
                 f"update {name!r}: the state is {self.states[name].type}, the new value {tensor.type}"
             )
-        self.updates[name] = tensor
+        self.updates[name] = tensor.concrete()
 
     # -- nodes
 
@@ -211,6 +221,9 @@ class Graph:
         record = get_op(op) if isinstance(op, str) else op
         home = self.open_graph(f"op {record.name}")
         ins = tuple(home.reach(t, f"op {record.name}") for t in inputs)
+        for name, value in (attrs or {}).items():
+            if any(isinstance(v, Tensor) for v in (value if isinstance(value, tuple) else (value,))):
+                raise TracedValueError(f"op {record.name}: its {name} is {value!r}, which is known only in a run")
         return home._append(record, ins, attrs or {}, label)
 
     def open_graph(self, what: str) -> Graph:
@@ -226,7 +239,7 @@ class Graph:
     def reach(self, tensor: Tensor, what: str) -> Tensor:
         """The tensor of this graph that stands for `tensor`: itself. Raises: GraphError for another graph's."""
         self._own(tensor, what)
-        return tensor
+        return tensor.concrete()
 
     def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
         node = Node(record, ins, dict(attrs), label)
@@ -352,21 +365,25 @@ def graph_of(op: str, inputs: Iterable[Any]) -> Graph:
             return x.graph
     raise GraphError(
         f"{op}: no argument is a Tensor; make one with Graph.input, Graph.param or Graph.constant, or give a function "
-        "of jit or grad NumPy arrays: numbers are static there"
+        "of jit or grad arrays or numbers"
     )
 
 
 def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
-    """Each input as a Tensor of `graph`; Python scalars take the dtype of the widest tensor beside them."""
+    """Each input as a Tensor of `graph`; Python scalars, also those of a traced call, take the dtype of the widest
+    tensor beside them."""
     from rlx.dtypes import promote
 
     items = list(inputs)
-    dtypes = [x.dtype for x in items if isinstance(x, Tensor)]
+    dtypes = [x.dtype for x in items if isinstance(x, Tensor) and x.weak is None]
+    if not dtypes and any(isinstance(x, Tensor) for x in items):
+        arrays = [x for x in items if isinstance(x, np.ndarray | np.generic) and not isinstance(x, float)]
+        dtypes = [as_dtype(x.dtype) for x in arrays or items if isinstance(x, np.ndarray | np.generic | Tensor)]
     beside = promote(*dtypes) if dtypes else f32
     made = []
     for x in items:
         if isinstance(x, Tensor):
-            made.append(x)
+            made.append(x if x.weak is None else x.as_dtype(weak_dtype(x.weak(0), beside)))
         elif isinstance(x, bool | int | float):  # np.float64 is a float too: a scalar is weak
             made.append(graph.constant(x, weak_dtype(x, beside)))
         else:

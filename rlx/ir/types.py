@@ -11,15 +11,35 @@ from typing import Any
 from rlx.dtypes import DType
 from rlx.errors import ShapeError
 
+MAX_RANK = 32  # NumPy 1 holds no more; NumPy 2 holds 64, and definitions of ops put axes beside a tensor's own
 MAX_DIM = (1 << 63) - 1
+# NumPy counts the bytes of the lengths that are not 0 in 63 bits, also of an array without elements, and the
+# definitions of the ops compute in elements of up to 16 bytes.
+MAX_NUMEL = (1 << 59) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """What is known of a tensor before it runs: `shape`, a tuple of ints ≥ 0 (rank 0 is a scalar), and `dtype`."""
+    """What is known of a tensor before it runs: `shape`, a tuple of ints ≥ 0 (rank 0 is a scalar), and `dtype`.
+
+    Raises: ShapeError for more axes than `MAX_RANK`, or lengths whose product, those of 0 left out, is beyond
+    `MAX_NUMEL`: no array of NumPy has such a shape.
+    """
 
     shape: tuple[int, ...]
     dtype: DType
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > MAX_RANK:
+            raise ShapeError(f"a tensor has {len(self.shape)} axes; expected at most {MAX_RANK}: reshape it")
+        numel = 1
+        for d in self.shape:
+            numel *= d or 1
+        if numel > MAX_NUMEL:
+            raise ShapeError(
+                f"a tensor has shape {self.shape}, which no array can have even without elements: the product of its "
+                f"lengths, those of 0 left out, is beyond {MAX_NUMEL}"
+            )
 
     @property
     def rank(self) -> int:

@@ -2,27 +2,80 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import DType
-from rlx.errors import DTypeError, ShapeError
+from rlx.dtypes import DType, bf16
+from rlx.errors import DTypeError, RlxError, ShapeError
 
 LISTED = (bool, int, float, list, tuple)  # what has no dtype of its own, so that it takes the one asked for
 
 
+PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__", "__cuda_array_interface__")
+# DLPack's numbers of memory that the processor reads: its own, pinned for CUDA or ROCm, and CUDA's managed memory.
+HOST_MEMORY = (1, 3, 11, 13)
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether it is an array of a library that is not NumPy."""
+    kind: Any = type(value)
+    return is_foreign_type(kind)
+
+
+@functools.lru_cache(1024)
+def is_foreign_type(kind: Any) -> bool:
+    return not issubclass(kind, np.ndarray | np.generic | type) and any(hasattr(kind, p) for p in PROTOCOLS)
+
+
 def as_array(value: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
-    """The value as NumPy reads it. Raises: ShapeError for lists whose rows differ in length, DTypeError for what holds
-    no numbers."""
+    """The value as NumPy reads it, an array of another library where it lies. Raises: ShapeError for lists whose rows
+    differ in length, DTypeError for what holds no numbers and for an array that cannot be read from here."""
     try:
-        array = np.asarray(value)
+        array = _read(value, what) if is_foreign(value) else np.asarray(value)
     except ValueError:
         raise ShapeError(f"{what}: the lists differ in length; give rows of one length") from None
+    if array.dtype.kind == "O" and isinstance(value, int):
+        raise DTypeError(f"{what}: {value} takes more than 64 bits; give a float, or a number that has no more")
     if array.dtype.kind in "OSTUmM":
         raise DTypeError(f"{what}: expected numbers, got a {type(value).__name__} of dtype {array.dtype}")
     return array
+
+
+def _read(value: Any, what: str) -> npt.NDArray[Any]:
+    """An array of another library. Raises: DTypeError with what that said, and what to do."""
+    kind = f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
+    where = HOST_MEMORY[0]
+    try:
+        if hasattr(value, "__dlpack_device__"):
+            where = int(value.__dlpack_device__()[0])
+        if where not in HOST_MEMORY and hasattr(value, "get"):  # CuPy copies to the host when asked in its own words
+            return np.asarray(value.get())
+        if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+            return np.asarray(_bits(value)).view(bf16.np) if _is_bf16_of_torch(value) else np.asarray(value)
+        return np.from_dlpack(value)
+    except RlxError:  # a tensor of a graph
+        raise
+    except Exception as error:
+        if getattr(value, "requires_grad", False):
+            advice = "no gradient would flow back through rlx: give it .detach()ed"
+        elif where not in HOST_MEMORY:
+            advice = f"it lies on a device (DLPack's number {where}): copy it to the host, by its .cpu() or .get()"
+        else:
+            advice = "give it as a NumPy array"
+        raise DTypeError(f"{what}: a {kind} cannot be read ({error}); {advice}") from error
+
+
+def _is_bf16_of_torch(value: Any) -> bool:
+    """NumPy has no such type for torch to name; rlx has ml_dtypes'."""
+    return str(getattr(value, "dtype", "")) == "torch.bfloat16"
+
+
+def _bits(value: Any) -> Any:
+    return value if value.requires_grad else value.view(sys.modules["torch"].int16)
 
 
 def exactly(array: npt.NDArray[Any], dtype: DType, what: str) -> npt.NDArray[Any]:

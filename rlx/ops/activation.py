@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,8 +15,8 @@ from rlx.ops.base import TensorLike, infer_unary, tensor, tensors, want_float
 from rlx.ops.numeric import Array, computed
 from rlx.ops.unary import float_call
 
-SELU_ALPHA = 1.67326319217681884765625  # Klambauer et al., 2017, as ONNX rounds them
-SELU_GAMMA = 1.05070102214813232421875
+SELU_ALPHA = 1.6732632423543772848  # Klambauer et al., 2017; f32 rounds them to what ONNX has
+SELU_GAMMA = 1.0507009873554804934
 
 # d: gradient of the output, x: input, attributes -> gradient of the input
 Rule = Callable[[Tensor, Tensor, Attrs], Tensor]
@@ -48,10 +47,6 @@ def _register(
     register(
         Op(op, "elementwise", _infer(op, names), computed()(reference), judge, vjp, expr, inplace=(0,)),
     )
-
-
-def _positive(x: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return apply("where", apply("greater", x, 0), yes, no)
 
 
 def _below(x: Tensor) -> Tensor:
@@ -97,7 +92,7 @@ def _elu_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
 
 
 def _elu_rule(d: Tensor, x: Tensor, attrs: Attrs) -> Tensor:
-    return _positive(x, d, d * (attrs["alpha"] * _below(x)))
+    return apply("where", apply("less_equal", x, 0), d * (attrs["alpha"] * _below(x)), d)
 
 
 def _selu_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
@@ -120,7 +115,7 @@ def _leaky_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
 
 _register(
     "leaky_relu", ("alpha",), lambda x, alpha: np.where(x >= 0, x, alpha * x), _leaky_expr,
-    lambda d, x, attrs: _positive(x, d, d * attrs["alpha"]), "torch.nn.functional.leaky_relu",
+    lambda d, x, attrs: apply("where", apply("greater", x, 0), d, d * attrs["alpha"]), "torch.nn.functional.leaky_relu",
 )  # fmt: skip
 
 # -- hard_sigmoid and hard_swish
@@ -142,7 +137,7 @@ def _hard_sigmoid_rule(d: Tensor, x: Tensor, attrs: Attrs) -> Tensor:
 
 def _hard_swish_rule(d: Tensor, x: Tensor, attrs: Attrs) -> Tensor:
     inside = apply("where", apply("less", x, 3), d * (x * (1 / 3) + 0.5), d)
-    return apply("where", apply("greater", x, -3), inside, 0)
+    return apply("where", apply("less_equal", x, -3), 0, inside)
 
 
 _register(
@@ -216,19 +211,21 @@ def hard_swish(x: TensorLike) -> Tensor:
 
 
 def prelu(x: TensorLike, slope: TensorLike) -> Tensor:
-    """x from 0 on, slope·x below, with a slope that is learned (He et al., 2015).
+    """x above 0, slope·x else, with a slope that is learned (He et al., 2015).
 
-    Shape: slope broadcasts to x. Dtype: promoted. Gradient: d or slope·d to x, x·d where x < 0 to the slope.
+    Shape: slope broadcasts to x. Dtype: promoted. Gradient: d where x > 0, else slope·d, to x; x·d where x ≤ 0 to the
+    slope.
     """
     a, b = tensors("prelu", x, slope)
-    return apply("where", apply("less", a, 0), a * b, a)
+    above = apply("greater", a, 0)
+    # The product is masked before it is made too: 0 times an infinity would pass NaN back.
+    return apply("where", above, a, apply("where", above, 0, a) * apply("where", above, 0, b))
 
 
 def relu6(x: TensorLike) -> Tensor:
-    """x held between 0 and 6. Dtype: any number. Gradient: d strictly between the ends, else 0."""
-    made: Any = tensor("relu6", x)
-    bounds = (0.0, 6.0) if made.dtype.is_float else (0, 6)
-    return apply("clip", made, min=bounds[0], max=bounds[1])
+    """x held between 0 and 6; NaN stays NaN. Dtype: any number. Gradient: 0 where x ≤ 0 or x ≥ 6, else d."""
+    x = apply("relu", tensor("relu6", x))
+    return apply("where", apply("greater_equal", x, 6), 6, x)
 
 
 __all__ = ["elu", "hard_sigmoid", "hard_swish", "leaky_relu", "mish", "prelu", "relu6", "selu", "softplus"]

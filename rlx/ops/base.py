@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rlx.dtypes import DType, f32, promote
+from rlx.dtypes import DType, f32, f64, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Tensor, TensorType, apply
 from rlx.ir.graph import as_tensors, graph_of
@@ -39,6 +39,12 @@ def cast_to(x: Tensor, dtype: DType) -> Tensor:
 def floating(x: Tensor) -> Tensor:
     """x itself when it is a float, else cast to f32."""
     return x if x.dtype.is_float else cast_to(x, f32)
+
+
+def floats(*xs: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, with integers and bools as f32, or as f64 beside an f64."""
+    work = f64 if any(x.dtype == f64 for x in xs) else f32
+    return tuple(x if x.dtype.is_float else cast_to(x, work) for x in xs)
 
 
 def want_inputs(op: str, types: Sequence[TensorType], low: int, high: int | None = None) -> None:

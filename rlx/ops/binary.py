@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rlx.dtypes import bool_, f32, i32, promote
+from rlx.dtypes import DType, bool_, f32, i32, promote
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Expr, Node, Op, Tensor, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.op import Vjp
@@ -39,12 +39,14 @@ def local_vjp(rule: Local) -> Vjp:
     return vjp
 
 
-def _arithmetic(name: str, prim: str, rule: Local, judge: str) -> None:
+def _arithmetic(
+    name: str, prim: str, rule: Local, judge: str, want: Callable[[str, DType], None] = want_number
+) -> None:
     register(
         Op(
             name,
             "elementwise",
-            infer_binary(name, want_float if name == "div" else want_number),
+            infer_binary(name, want),
             computed(common=True)(PRIM_FUNCTIONS[prim]),
             judge,
             local_vjp(rule),
@@ -54,34 +56,34 @@ def _arithmetic(name: str, prim: str, rule: Local, judge: str) -> None:
     )
 
 
-def _extremum_rule(wins: str) -> Local:
-    """The winner takes the gradient; equal inputs take half each, as in torch."""
+def _extremum_rule(loses: str) -> Local:
+    """What loses gets nothing, equal inputs half each, and where either is NaN nobody loses, as in torch."""
 
     def rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        half = apply("where", apply("equal", a, b), d * 0.5, 0)
-        return (
-            apply("where", apply(wins, a, b), d, half),
-            apply("where", apply(wins, b, a), d, half),
-        )
+        share = apply("where", apply("equal", a, b), d * 0.5, d)
+        return apply("where", apply(loses, a, b), 0, share), apply("where", apply(loses, b, a), 0, share)
 
     return rule
 
 
 def _pow_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    # a⁰ = 1 has slope 0 for every a, and 0ᵇ slope 0 in b: without the masks both give 0·inf.
+    # a⁰ = 1 has slope 0 for every a, and 0ᵇ slope 0 in b; powers that vanish do so faster than b or log(a) grow.
+    # Without the masks all of these give 0·inf.
     a, b = cast_to(a, d.dtype), cast_to(b, d.dtype)
-    slope = apply("where", apply("equal", b, 0), 0, b * apply("pow", a, b - 1))
+    less = apply("pow", a, b - 1)
+    flat = apply("logical_or", apply("equal", b, 0), apply("equal", less, 0))
     at_zero = apply("logical_and", apply("equal", a, 0), apply("greater_equal", b, 0))
-    log = apply("log", apply("where", at_zero, 1, a))
-    return d * slope, d * y * log
+    gone = apply("logical_and", apply("greater", a, 0), apply("equal", y, 0))
+    log = apply("log", apply("where", apply("logical_or", at_zero, gone), 1, a))
+    return d * apply("where", flat, 0, b * less), d * y * log
 
 
 _arithmetic("add", "add", lambda d, a, b, y: (d, d), "numpy.add")
 _arithmetic("sub", "sub", lambda d, a, b, y: (d, -d), "numpy.subtract")
 _arithmetic("mul", "mul", lambda d, a, b, y: (d * b, d * a), "numpy.multiply")
-_arithmetic("div", "div", lambda d, a, b, y: (d / b, -d * y / b), "numpy.divide")
-_arithmetic("maximum", "max", _extremum_rule("greater"), "numpy.maximum")
-_arithmetic("minimum", "min", _extremum_rule("less"), "numpy.minimum")
+_arithmetic("div", "div", lambda d, a, b, y: (d / b, -d * y / b), "numpy.divide", want_float)
+_arithmetic("maximum", "max", _extremum_rule("less"), "numpy.maximum", anything)
+_arithmetic("minimum", "min", _extremum_rule("greater"), "numpy.minimum", anything)
 _arithmetic("pow", "pow", _pow_rule, "numpy.power")
 
 
@@ -176,7 +178,8 @@ def div(a: TensorLike, b: TensorLike) -> Tensor:
 def maximum(a: TensorLike, b: TensorLike) -> Tensor:
     """The greater of a and b; NaN where either is NaN.
 
-    Shape: broadcast. Dtype: promoted. Gradient: d to the greater, d/2 to each where they are equal.
+    Shape: broadcast. Dtype: promoted; of bools it is "or". Gradient: d to the greater, d/2 to each where they are
+    equal, d to each where either is NaN.
     """
     return _call("maximum", a, b)
 
@@ -184,7 +187,8 @@ def maximum(a: TensorLike, b: TensorLike) -> Tensor:
 def minimum(a: TensorLike, b: TensorLike) -> Tensor:
     """The lesser of a and b; NaN where either is NaN.
 
-    Shape: broadcast. Dtype: promoted. Gradient: d to the lesser, d/2 to each where they are equal.
+    Shape: broadcast. Dtype: promoted; of bools it is "and". Gradient: d to the lesser, d/2 to each where they are
+    equal, d to each where either is NaN.
     """
     return _call("minimum", a, b)
 
@@ -192,7 +196,7 @@ def minimum(a: TensorLike, b: TensorLike) -> Tensor:
 def pow(a: TensorLike, b: TensorLike) -> Tensor:
     """a to the power b, with the special cases of C99's pow.
 
-    Shape: broadcast. Dtype: promoted. Gradient: d·b·a^(b-1) and d·y·log(a), 0 where b or a is 0.
+    Shape: broadcast. Dtype: promoted. Gradient: d·b·a^(b-1) and d·y·log(a), 0 where b or a is 0; NaN to b where a < 0.
     Numerics: integers wrap; a negative integer exponent gives the truncated value (±1 for ±1, else 0).
     """
     return _call("pow", a, b)

@@ -151,14 +151,19 @@ def square(x: Tensor) -> Tensor:
 def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
     """The variance over the axes: the sum of squared distances from the mean over (count - correction).
 
-    Dtype: floats keep theirs; integers and bools become f32. Numerics: two passes, in f32 for halves; NaN where
-    count ≤ correction.
+    Dtype: floats keep theirs; integers and bools become f32. Numerics: in f32 for halves; right far from 0
+    too, and exactly 0 of equal numbers; NaN where count ≤ correction.
     """
     x = floating(tensor("var", x))
     axes = normalize_axes(axis, x.ndim, "var")
     wide = cast_to(x, working_float(x))
-    centred = wide - reduce.mean(wide, axes, keepdims=True)
-    mean = reduce.mean(centred * centred, axes, keepdims)
+    away = wide
+    if x.size:
+        # From the first element on: numbers far from 0 keep their digits, and those of one value are exactly 0 apart.
+        # Halved, so that no difference leaves the range where the variance does not.
+        near = wide * 0.5 - reduce.first_of(wide, axes) * 0.5
+        away = (near - reduce.mean(near, axes, keepdims=True)) * 2.0
+    mean = reduce.mean(away * away, axes, keepdims)
     count = float(np.prod([x.shape[i] for i in axes]))
     if correction:
         mean = mean * (count / (count - correction) if count > correction else float("nan"))
@@ -166,8 +171,15 @@ def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float 
 
 
 def std(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
-    """The standard deviation over the axes: the square root of `var`, of its dtype; its gradient is not finite at 0."""
-    return unary.sqrt(var(x, axis, keepdims, correction))
+    """The standard deviation over the axes: the square root of `var`, of its dtype. Gradient: 0 where it is 0."""
+    return _root(var(x, axis, keepdims, correction))
+
+
+def _root(x: Tensor) -> Tensor:
+    """√x with gradient 0 at 0, as torch has it for lengths and deviations: that of √ is infinite, and makes NaN of the
+    zeros it is multiplied by."""
+    zero = binary.equal(x, 0)
+    return select.where(zero, 0, unary.sqrt(select.where(zero, 1, x)))
 
 
 def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -194,9 +206,10 @@ def linear(
 def normalize(x: Tensor, axis: int = -1, eps: float = 1e-12) -> Tensor:
     """x divided by its Euclidean length along an axis, or by eps where that is shorter.
 
-    Dtype: floats keep theirs; integers and bools become f32. Numerics: lengths in f32 for halves.
+    Dtype: floats keep theirs; integers and bools become f32. Gradient: of x / eps where x is shorter, at 0 too.
+    Numerics: lengths in f32 for halves.
     """
     x = floating(tensor("normalize", x))
     wide = cast_to(x, working_float(x))
-    length = unary.sqrt(reduce.sum(wide * wide, axis, keepdims=True))
-    return cast_to(wide / binary.maximum(length, eps), x.dtype)
+    length = _root(reduce.sum(wide * wide, axis, keepdims=True))
+    return cast_to(wide / select.clip(length, min=eps), x.dtype)

@@ -12,7 +12,7 @@ from rlx.ir import Graph, Tensor, TensorType
 from rlx.ir.body import TracedBody
 from rlx.ir.graph import TRACING, traced_into
 from rlx.ir.types import is_index
-from rlx.ops.nest import flatten, unflatten
+from rlx.ops.nest import flatten, is_number, unflatten
 
 Nest = Any  # a tensor, or nested tuples, lists and dicts of tensors
 
@@ -29,7 +29,7 @@ def cond(pred: Any, then_fn: Callable[..., Nest], else_fn: Callable[..., Nest], 
     if isinstance(pred, bool | np.bool_):
         return (then_fn if pred else else_fn)(*operands)
     leaves: list[Any] = []
-    skeleton = flatten(operands, leaves, numbers=True)
+    skeleton = flatten(operands, leaves, leaf=is_number)
     graph = _home("cond", (pred, *leaves))
     pred = want_predicate("cond", graph, pred)
     given = [_tensor(graph, x) for x in leaves]
@@ -39,7 +39,7 @@ def cond(pred: Any, then_fn: Callable[..., Nest], else_fn: Callable[..., Nest], 
         body = TracedBody(name, graph, types)
         with body.tracing():
             found: list[Any] = []
-            shape = flatten(function(*unflatten(skeleton, body.given)), found, numbers=True)
+            shape = flatten(function(*unflatten(skeleton, body.given)), found, leaf=is_number)
             traced.append((body, shape, [_tensor(body, x) for x in found]))
     (then, shape, outs), (other, other_shape, other_outs) = traced
     if shape != other_shape:
@@ -74,7 +74,7 @@ def while_loop(
             f"while_loop: max_steps is {max_steps!r}; expected a number of steps, or None for no limit"
         )
     leaves: list[Any] = []
-    skeleton = flatten(init, leaves, numbers=True)
+    skeleton = flatten(init, leaves, leaf=is_number)
     if not leaves:
         raise GraphError("while_loop: init holds no tensor; a loop without a carry computes nothing")
     graph = _home("while_loop", leaves)
@@ -107,8 +107,8 @@ def scan(
     _want_functions("scan", "of the carry and one x", f=f)
     carries: list[Any] = []
     slices: list[Any] = []
-    carry_skeleton = flatten(init, carries, numbers=True)
-    x_skeleton = flatten(xs, slices, numbers=True)
+    carry_skeleton = flatten(init, carries, leaf=is_number)
+    x_skeleton = flatten(xs, slices, leaf=is_number)
     graph = _home("scan", (*carries, *slices))
     start, rows = [_tensor(graph, x) for x in carries], [_tensor(graph, x) for x in slices]
     steps, n = _length(rows, length), len(start)
@@ -122,7 +122,7 @@ def scan(
             raise GraphError(f"scan: f must give a pair (carry, y), it gave {kind}; y may be None")
         made = _carried("scan", body, result[0], carry_skeleton, body.given[:n])
         ys: list[Any] = []
-        y_skeleton = flatten(result[1], ys, numbers=True)
+        y_skeleton = flatten(result[1], ys, leaf=is_number)
         made += [_tensor(body, y) for y in ys]
     if not made:
         raise GraphError("scan: there is neither a carry nor a y; nothing would be computed")
@@ -186,19 +186,18 @@ def _tensor(graph: Graph, x: Any) -> Tensor:
 def _carried(op: str, body: Graph, result: Nest, skeleton: Any, before: Sequence[Tensor]) -> list[Tensor]:
     """The new carry, held against the old one; numbers take the old one's dtype."""
     leaves: list[Any] = []
-    found = flatten(result, leaves, numbers=True)
+    found = flatten(result, leaves, leaf=is_number)
     if found != skeleton:
         raise GraphError(
             f"{op}: the carry goes in as {_text(skeleton)} and comes back as {_text(found)}; expected one structure"
         )
     made = []
     for i, (x, old) in enumerate(zip(leaves, before, strict=True)):
-        number = isinstance(x, bool | int | float)
-        t = (
-            body.constant(x, old.dtype)
-            if number and old.dtype.is_float >= isinstance(x, float)
-            else _tensor(body, x)
-        )
+        kind = x.weak if isinstance(x, Tensor) else type(x)
+        if kind not in (bool, int, float) or (kind is float and not old.dtype.is_float):
+            t = _tensor(body, x)
+        else:
+            t = body.reach(x.as_dtype(old.dtype), op) if isinstance(x, Tensor) else body.constant(x, old.dtype)
         same_type(f"{op}: carry {i} goes in and comes back as", old.type, t.type)
         made.append(t)
     return made
@@ -228,7 +227,7 @@ def _text(skeleton: Any) -> str:
     if kind == "leaf":
         return "*"
     if kind == "static":
-        return repr(skeleton[2])
+        return repr(skeleton[1].value)
     if kind == "dict":
         return "{" + ", ".join(f"{k!r}: {_text(v)}" for k, v in skeleton[1]) + "}"
     items = [_text(v) for v in skeleton[1]]

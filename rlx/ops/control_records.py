@@ -16,7 +16,7 @@ from rlx.ops.base import want_inputs
 from rlx.ops.control import same_type
 from rlx.ops.interpret import run_body
 from rlx.ops.numeric import Array
-from rlx.ops.steps import spend
+from rlx.ops.steps import spend, weight
 
 FAMILY = "control"
 _BOOL = TensorType((), bool_)
@@ -100,11 +100,11 @@ def _while(
 ) -> tuple[Array, ...]:
     wide = _upcast(given, body) if upcast is None else upcast
     n, steps, again = len(body.inputs), 0, bool(going)
-    carry, captured = list(given[:n]), given[n:]
+    carry, captured, each = list(given[:n]), given[n:], weight(body)
     while again:
         if steps == max_steps:
             raise step_limit("while_loop", max_steps)
-        spend("while_loop", 1)
+        spend("while_loop", 1, each)
         made = run_body(body, (*carry, *captured), wide)
         again, carry, steps = bool(made[0]), made[1:], steps + 1
     return tuple(carry)
@@ -124,7 +124,7 @@ def _scan(
     wide = _upcast(given, body) if upcast is None else upcast
     carry, xs, captured = list(given[:carries]), given[carries:count], given[count:]
     kept: list[list[Array]] = [[] for _ in range(len(body.outputs) - carries)]
-    spend("scan", length)
+    spend("scan", length, weight(body))
     for i in reversed(range(length)) if reverse else range(length):
         made = run_body(body, (*carry, *(x[i] for x in xs), *captured), wide)
         carry = made[:carries]

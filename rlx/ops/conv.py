@@ -11,7 +11,7 @@ import numpy as np
 from rlx.dtypes import DType, promote
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, cast_to, floating, tensors, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_inputs
 from rlx.ops.image import (
     Ints,
     Pads,
@@ -106,12 +106,9 @@ def _conv_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     """The plain convolution, then bias, then activation. With halves between them they are rounded between them."""
     y = apply("conv", *inputs[:2], **{**attrs, "activation": None})
     if len(inputs) == 3:
-        y = y + cast_to(_channels(inputs[2], y.ndim - 2), y.dtype)
+        column = apply("reshape", inputs[2], shape=(y.shape[1], *(1,) * (y.ndim - 2)))
+        y = y + cast_to(column, y.dtype)
     return activated(y, attrs["activation"])
-
-
-def _channels(v: Tensor, spatial: int) -> Tensor:
-    return apply("reshape", v, shape=(v.shape[0], *(1,) * spatial))
 
 
 def _conv_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -168,7 +165,7 @@ def _geometry(attrs: Attrs) -> tuple[Ints, Ints, Pads]:
     return attrs["strides"], attrs["dilations"], attrs["pads"]
 
 
-def _spread(d: Array, w: Array, sizes: Ints, attrs: Attrs) -> Array:
+def _spread(d: Array, w: Array, *, sizes: Ints, **attrs: Any) -> Array:
     """Every element of d times the kernel, added up where the kernel lands: (N, w.shape[1]·groups, *sizes)."""
     groups, kernel = attrs["groups"], w.shape[2:]
     n, inner, taps = d.shape[0], w.shape[1], math.prod(kernel)
@@ -195,10 +192,6 @@ def _spread(d: Array, w: Array, sizes: Ints, attrs: Attrs) -> Array:
     return total[(slice(None), slice(None), *kept)]
 
 
-def _grad_input(d: Array, w: Array, *, sizes: Ints, **attrs: Any) -> Array:
-    return _spread(d, w, sizes, attrs)
-
-
 def _grad_input_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     g = grads[0]
     if g is None:
@@ -211,7 +204,7 @@ def _grad_input_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
 
 
 register(
-    Op("conv_grad_input", "conv", _grad_input_infer, computed(_pair)(_grad_input), "torch.nn.grad.conv2d_input",
+    Op("conv_grad_input", "conv", _grad_input_infer, computed(_pair)(_spread), "torch.nn.grad.conv2d_input",
        _grad_input_vjp, kernel="conv")
 )  # fmt: skip
 
@@ -305,33 +298,38 @@ def transposed_sizes(sizes: Sequence[int], kernel: Sequence[int], attrs: Attrs) 
 
 def _conv_transpose(x: Array, w: Array, *bias: Array, output_padding: Ints, **attrs: Any) -> Any:
     sizes = transposed_sizes(x.shape[2:], w.shape[2:], {**attrs, "output_padding": output_padding})
-    y = _spread(x, w, sizes, attrs)
+    y = _spread(x, w, sizes=sizes, **attrs)
     return y + bias[0].astype(y.dtype).reshape(-1, *(1,) * len(sizes)) if bias else y
 
 
 def _transpose_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """To the input a convolution of d, to the weight its gradient there, over exactly the positions the input has."""
     d = grads[0]
     if d is None:
         return (None,) * len(node.inputs)
     x, w = node.inputs[:2]
-    geometry = {k: node.attrs[k] for k in _GEOMETRY}
-    g = _cut(d, x.shape[2:], w.shape[2:], node.attrs)
+    sizes, pads = _reached(d.shape[2:], x.shape[2:], w.shape[2:], node.attrs)
+    if min(sizes) < 1:  # nothing of the result comes from the input
+        dx, dw = (apply("expand", t.graph.constant(0, t.dtype), shape=t.shape) for t in (x, w))
+        return dx, dw, *_bias_gradient(node, d)
+    geometry = {**{k: node.attrs[k] for k in _GEOMETRY}, "pads": pads}
+    stops = (*d.shape[:2], *sizes)
+    g = d if stops == d.shape else apply("slice", d, starts=(0,) * d.ndim, stops=stops, steps=(1,) * d.ndim)
     dx = apply("conv", g, w, activation=None, **geometry)
     dw = apply("conv_grad_weight", g, x, kernel=w.shape[2:], **geometry)
     return (cast_to(dx, x.dtype), cast_to(dw, w.dtype), *_bias_gradient(node, d))
 
 
-def _cut(d: Tensor, sizes: Ints, kernel: Ints, attrs: Attrs) -> Tensor:
-    """d without the end that an output_padding of a stride or more (under dilation) adds: a convolution over all of it
-    would give more positions than the input has."""
-    most = [
-        (n - 1) * s + dil * (k - 1) + s - before - after
-        for n, k, s, dil, (before, after) in zip(sizes, kernel, *_geometry(attrs), strict=True)
-    ]
-    stops = tuple(min(n, m) for n, m in zip(d.shape[2:], most, strict=True))
-    if stops == d.shape[2:]:
-        return d
-    return apply("slice", d, starts=(0,) * d.ndim, stops=(*d.shape[:2], *stops), steps=(1,) * d.ndim)
+def _reached(result: Ints, sizes: Ints, kernel: Ints, attrs: Attrs) -> tuple[Ints, Pads]:
+    """How much of a result's spatial axes to convolve, and with which pads, to get one position for each element of the
+    input. An output_padding of a stride or more, which dilations allow, takes the place of padding at the end first;
+    what is left of it no element of the input reaches, and it would give more positions than the input has."""
+    kept, pads = [], []
+    for m, n, k, s, dil, (before, _) in zip(result, sizes, kernel, *_geometry(attrs), strict=True):
+        end = (n - 1) * s + dil * (k - 1) + 1 - before  # behind the last element that is reached
+        kept.append(min(m, end + s - 1))
+        pads.append((before, max(0, end - kept[-1])))
+    return tuple(kept), tuple(pads)
 
 
 register(
@@ -342,7 +340,7 @@ register(
 
 def _arguments(op: str, x: TensorLike, w: TensorLike, bias: TensorLike | None) -> tuple[Tensor, ...]:
     given = (x, w) if bias is None else (x, w, bias)
-    return tuple(floating(t) for t in tensors(op, *given))
+    return floats(*tensors(op, *given))
 
 
 def conv(

@@ -81,6 +81,8 @@ def _cumprod_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
     wide, back = working_float(d), node.attrs["reverse"]
     a, s = _shifted(cast_to(x, wide), axis, 1, 0.0, back), cast_to(d, wide)
     if node.attrs["exclusive"]:
+        # No product holds the last factor, which may be infinite: the 0 that it would be multiplied by takes its place.
+        a = _shifted(_shifted(a, axis, 2, 0.0, not back), axis, 2, 0.0, back)
         s = _shifted(s, axis, 1, 0.0, back)
     step = 1
     while step < x.shape[axis]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import f32, i32
+from rlx.dtypes import f32, i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.types import broadcast_shapes, normalize_axis
 from rlx.ir.values import as_array, exactly
-from rlx.ops.base import TensorLike, cast_to, floating, tensors, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float, want_inputs
 from rlx.ops.norm_more import first_dtype
 from rlx.ops.numeric import Array, computed, working
 
@@ -114,9 +114,12 @@ register(
 )  # fmt: skip
 
 
-def _f32(scale: Any) -> Array:
+def _wide(scale: Any, beside: TensorLike) -> Array | Tensor:
     what = "fake_quantize: scale"
-    return exactly(as_array(scale, what), f32, what)
+    work = promote(f32, beside.dtype) if isinstance(beside, Tensor) else f32
+    if isinstance(scale, Tensor):
+        return scale if scale.weak is None else scale.as_dtype(work)
+    return exactly(as_array(scale, what), work, what)
 
 
 def fake_quantize(
@@ -141,11 +144,11 @@ def fake_quantize(
     if not isinstance(bits, int) or not 2 <= bits <= 24:
         raise DTypeError(f"fake_quantize: bits is {bits!r}; expected 2 to 24")
     # A plain number is no weak scalar here: a scale must not be rounded to the half that it quantizes.
-    given = [x, scale if isinstance(scale, Tensor) else _f32(scale)]
+    given: list[Any] = [x, _wide(scale, x)]
     if zero_point is not None:
-        given.append(zero_point if isinstance(zero_point, Tensor) else np.asarray(zero_point))
+        given.append(zero_point.concrete() if isinstance(zero_point, Tensor) else np.asarray(zero_point))
     x, *grid = tensors("fake_quantize", *given)
-    x, grid[0] = floating(x), floating(grid[0])
+    x, grid[0] = floats(x, grid[0])
     if len(grid) == 2:
         if not grid[1].dtype.is_int:
             raise DTypeError(f"fake_quantize: zero_point is {grid[1].dtype}; expected an integer dtype")

@@ -27,7 +27,7 @@ from rlx.ops.norm_more import (
     want_eps,
     want_groups,
 )
-from rlx.ops.numeric import Array, computed, widened
+from rlx.ops.numeric import Array, centred, computed, widened
 from rlx.ops.reduce import working_float
 from rlx.ops.reverse import pullback
 
@@ -81,7 +81,7 @@ def _row_gradient(dy: Array, x: Array, eps: float, centre: bool) -> tuple[Array,
     if x.size == 0:
         return x, x
     if centre:
-        x = x - np.mean(x, axis=-1, keepdims=True)
+        x = centred(x)
     inverse = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(eps))
     y = x * inverse
     dx = dy - y * np.mean(dy * y, axis=-1, keepdims=True)

@@ -13,7 +13,7 @@ from rlx.dtypes import DType, i32
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.expr import call
-from rlx.ops.base import TensorLike, cast_to, floating, tensors, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_inputs
 from rlx.ops.image import want_floats
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
@@ -278,5 +278,5 @@ def grid_sample(
     Dtype: x's; integers become f32. Gradient: to x and the grid (none through the rounding of "nearest").
     Numerics: places and sums in f32. Follows torch.nn.functional.grid_sample and ONNX GridSample.
     """
-    x, grid = (floating(t) for t in tensors("grid_sample", x, grid))
+    x, grid = floats(*tensors("grid_sample", x, grid))
     return apply("grid_sample", x, grid, mode=mode, padding=padding, align_corners=bool(align_corners))

@@ -10,7 +10,7 @@ import numpy as np
 from rlx.dtypes import DType, i32, i64, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, cast_to, floating, tensors, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float, want_inputs
 from rlx.ops.linalg import ACTIVATIONS, activated, matmul
 from rlx.ops.numeric import Array, computed
 from rlx.ops.unary import NUMPY_ACTIVATIONS
@@ -141,7 +141,7 @@ def grouped_matmul(
     if sizes.dtype == i64:
         # Clamped first: a size beyond i32 must not wrap.
         sizes = apply("clip", sizes, min=0, max=2**31 - 1)
-    return apply("grouped_matmul", floating(x), floating(w), cast_to(sizes, i32), transpose_w=transpose_w)
+    return apply("grouped_matmul", *floats(x, w), cast_to(sizes, i32), transpose_w=transpose_w)
 
 
 def _sizes(given: TensorLike) -> TensorLike:
@@ -249,7 +249,7 @@ def lora_matmul(
     Follows Hu et al., LoRA, 2021.
     """
     given = [x, w, a, b] if bias is None else [x, w, a, b, bias]
-    inputs = [floating(t) for t in tensors("lora_matmul", *given)]
+    inputs = list(floats(*tensors("lora_matmul", *given)))
     flat = inputs[0].ndim == 1
     if flat:
         inputs[0] = apply("reshape", inputs[0], shape=(1, inputs[0].shape[0]))

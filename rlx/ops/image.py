@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import as_items, is_index
-from rlx.ops.base import TensorLike, cast_to, tensor, want_inputs
+from rlx.ops.base import TensorLike, tensor, want_inputs
 from rlx.ops.numeric import Array
 
 Ints = tuple[int, ...]
@@ -165,11 +165,11 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         return (None,)
     channels, taps = x.shape[1], math.prod(attrs["kernel"])
     counts = _counts(x.shape, attrs)
-    one = np.tile(np.eye(taps, dtype=np.float32), (channels, 1)).reshape(channels * taps, 1, *attrs["kernel"])
+    one = np.tile(np.eye(taps), (channels, 1)).reshape(channels * taps, 1, *attrs["kernel"])
     found = apply(
         "conv_grad_input",
         apply("reshape", d, shape=(x.shape[0], channels * taps, *counts)),
-        cast_to(x.graph.constant(one), d.dtype),
+        x.graph.constant(one, d.dtype),
         sizes=x.shape[2:],
         strides=attrs["strides"],
         dilations=attrs["dilations"],

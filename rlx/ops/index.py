@@ -89,7 +89,7 @@ def gather(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
 
 def integers(indices: TensorLike) -> TensorLike:
     """Python lists and scalars as integer arrays, so that a scalar does not take x's dtype."""
-    return indices if isinstance(indices, Tensor) else np.asarray(indices)
+    return indices.concrete() if isinstance(indices, Tensor) else np.asarray(indices)
 
 
 def index_tensor(op: str, indices: Tensor) -> Tensor:

@@ -121,10 +121,12 @@ def _grad_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     d, x, labels = inputs
     if x.size == 0:
         return apply("copy", x)
-    _, e, total, hot = _parts(x, labels)
-    made = (e / total - cast_to(hot, e.dtype)) * apply("reshape", d, shape=(*d.shape, 1))
-    ignored = apply("reshape", apply("equal", labels, attrs["ignore_index"]), shape=(*d.shape, 1))
-    return cast_to(apply("where", ignored, 0, made), x.dtype)
+    column = (*d.shape, 1)
+    ignored = apply("reshape", apply("equal", labels, attrs["ignore_index"]), shape=column)
+    # Ignored rows are taken out first: the gradient of this gradient would find 0 times what they hold, NaN for inf.
+    _, e, total, hot = _parts(apply("where", ignored, 0, x), labels)
+    made = (e / total - cast_to(hot, e.dtype)) * apply("where", ignored, 0, apply("reshape", d, shape=column))
+    return cast_to(made, x.dtype)
 
 
 register(

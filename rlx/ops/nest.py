@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,28 +13,62 @@ from rlx.ir import Tensor
 MAX_DEPTH = 100  # containers in containers; Python's own limit is some hundred more, whoever calls
 
 
-def flatten(value: Any, leaves: list[Any], numbers: bool = False, depth: int = 0) -> Any:
-    """Appends the arrays of nested tuples, lists and dicts to `leaves`; returns a hashable skeleton of the rest.
+class Static:
+    """A value in a skeleton that is no leaf; skeletons compare it by its key."""
 
-    With `numbers`, Python's numbers are leaves too. Named tuples stay what they are. `depth` counts the containers
-    around. Raises: GraphError for containers nested too deep.
+    __slots__ = ("key", "value")
+
+    def __init__(self, key: Hashable, value: Any) -> None:
+        self.key = key
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic | Tensor)
+
+
+def is_number(value: Any) -> bool:
+    """An array, or one of Python's numbers."""
+    return is_array(value) or isinstance(value, bool | int | float)
+
+
+def by_value(value: Any) -> Hashable:
+    sign = repr(value) if isinstance(value, float | complex) else ""  # 0.0 equals -0.0
+    return (type(value).__name__, value, sign)
+
+
+def flatten(
+    value: Any,
+    leaves: list[Any],
+    leaf: Callable[[Any], bool] = is_array,
+    key: Callable[[Any], Hashable] = by_value,
+    depth: int = 0,
+) -> Any:
+    """Appends the leaves of nested tuples, lists and dicts to `leaves`; returns a skeleton of the rest, which is
+    hashable where the keys are.
+
+    `leaf` says what is one, `key` what makes the same of any other value. Named tuples stay what they are. `depth`
+    counts the containers around. Raises: GraphError for containers nested too deep.
     """
     if depth > MAX_DEPTH:
         kind = type(value).__name__
         raise GraphError(f"containers are nested more than {MAX_DEPTH} deep; does a {kind} hold itself?")
-    if isinstance(value, np.ndarray | np.generic | Tensor) or (
-        numbers and isinstance(value, bool | int | float)
-    ):
+    if leaf(value):
         leaves.append(value)
         return ("leaf", len(leaves) - 1)
     if isinstance(value, tuple | list):
         named = isinstance(value, tuple) and hasattr(value, "_fields")
         made = type(value) if named else "tuple" if isinstance(value, tuple) else "list"
-        return (made, tuple(flatten(v, leaves, numbers, depth + 1) for v in value))
+        return (made, tuple(flatten(v, leaves, leaf, key, depth + 1) for v in value))
     if isinstance(value, dict):
-        return ("dict", tuple((k, flatten(v, leaves, numbers, depth + 1)) for k, v in _sorted(value)))
-    sign = repr(value) if isinstance(value, float | complex) else ""  # 0.0 equals -0.0
-    return ("static", type(value).__name__, value, sign)
+        return ("dict", tuple((k, flatten(v, leaves, leaf, key, depth + 1)) for k, v in _sorted(value)))
+    return ("static", Static(key(value), value))
 
 
 def _sorted(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
@@ -51,7 +85,7 @@ def unflatten(skeleton: Any, leaves: Sequence[Any]) -> Any:
     if kind == "leaf":
         return leaves[skeleton[1]]
     if kind == "static":
-        return skeleton[2]
+        return skeleton[1].value
     if kind == "dict":
         return {k: unflatten(v, leaves) for k, v in skeleton[1]}
     items = [unflatten(v, leaves) for v in skeleton[1]]

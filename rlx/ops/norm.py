@@ -13,8 +13,9 @@ from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer
 from rlx.ir.types import normalize_axis
-from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors, want_float, want_inputs
-from rlx.ops.numeric import F32_MAX, Array, computed
+from rlx.ops.base import TensorLike, cast_to, floating, floats, tensor, tensors, want_float, want_inputs
+from rlx.ops.norm_more import normalized
+from rlx.ops.numeric import F32_MAX, Array, centred, computed
 from rlx.ops.reduce import working_float
 
 
@@ -85,10 +86,8 @@ def _norm_infer(op: str, low: int) -> Infer:
 def _layer_norm(x: Array, gamma: Array, beta: Array, *, eps: float) -> Any:
     if x.size == 0:  # NumPy warns of the mean of nothing
         return x
-    # Two passes: the variance of the centred values keeps its digits where the mean is large.
-    centred = x - np.mean(x, axis=-1, keepdims=True)
-    variance = np.mean(centred * centred, axis=-1, keepdims=True)
-    y = centred / np.sqrt(variance + x.dtype.type(eps))
+    c = centred(x)
+    y = c / np.sqrt(np.mean(c * c, axis=-1, keepdims=True) + x.dtype.type(eps))
     return y * gamma.astype(x.dtype) + beta.astype(x.dtype)
 
 
@@ -100,19 +99,9 @@ def _rms_norm(x: Array, gamma: Array, *beta: Array, eps: float) -> Any:
     return y + beta[0].astype(x.dtype) if beta else y
 
 
-def _normalized(x: Tensor, eps: float, centre: bool) -> tuple[Tensor, Tensor]:
-    """The normalized rows and 1 / their deviation, in the working dtype."""
-    last = (x.ndim - 1,)
-    x = cast_to(x, working_float(x))
-    if centre:
-        x = x - apply("mean", x, axes=last, keepdims=True)
-    inverse = apply("rsqrt", apply("mean", x * x, axes=last, keepdims=True) + eps)
-    return x * inverse, inverse
-
-
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs, centre: bool) -> Tensor:
     x = inputs[0]
-    y, _ = _normalized(x, attrs["eps"], centre)
+    y, _ = normalized(x, x.ndim - 1, attrs["eps"], centre)
     y = y * cast_to(inputs[1], y.dtype)
     if len(inputs) == 3:
         y = y + cast_to(inputs[2], y.dtype)
@@ -161,9 +150,10 @@ def layer_norm(x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float = 
     """(x - mean) / sqrt(variance + eps) · gamma + beta over the last axis; the variance is the biased one.
 
     Shape: x (..., d), gamma and beta (d,). Dtype: x's; integers become f32. Gradient: to all three.
-    Numerics: in f32 for halves, two passes. Follows Ba, Kiros and Hinton, 2016.
+    Numerics: in f32 for halves; the mean as two numbers, so that rows far from 0 keep their digits and rows of one
+    number give beta. Follows Ba, Kiros and Hinton, 2016.
     """
-    x, gamma, beta = (floating(t) for t in tensors("layer_norm", x, gamma, beta))
+    x, gamma, beta = floats(*tensors("layer_norm", x, gamma, beta))
     return apply("layer_norm", x, gamma, beta, eps=float(eps))
 
 
@@ -174,4 +164,4 @@ def rms_norm(x: TensorLike, gamma: TensorLike, beta: TensorLike | None = None, e
     Numerics: in f32 for halves. Follows Zhang and Sennrich, 2019.
     """
     given = (x, gamma) if beta is None else (x, gamma, beta)
-    return apply("rms_norm", *(floating(t) for t in tensors("rms_norm", *given)), eps=float(eps))
+    return apply("rms_norm", *floats(*tensors("rms_norm", *given)), eps=float(eps))

@@ -11,7 +11,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Decompose, Infer, Reference, get_op
-from rlx.ops.base import TensorLike, cast_to, floating, tensors, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_inputs
 from rlx.ops.norm_more import normalized
 from rlx.ops.numeric import Array, widened
 from rlx.ops.reduce import working_float
@@ -88,7 +88,7 @@ def add_layer_norm(
     Gradient: to all four. Numerics: as layer_norm; for halves the norm is taken of the sum before it is rounded.
     The optimizer makes the same of `layer_norm(x + residual, …)`.
     """
-    given = (floating(t) for t in tensors("add_layer_norm", x, residual, gamma, beta))
+    given = floats(*tensors("add_layer_norm", x, residual, gamma, beta))
     total, y = apply_multi("add_layer_norm", *given, eps=float(eps), keep_sum=True)
     return total, y
 
@@ -102,6 +102,6 @@ def add_rms_norm(
     Gradient: to all. Numerics: as rms_norm; for halves the norm is taken of the sum before it is rounded.
     """
     weights = (gamma,) if beta is None else (gamma, beta)
-    given = (floating(t) for t in tensors("add_rms_norm", x, residual, *weights))
+    given = floats(*tensors("add_rms_norm", x, residual, *weights))
     total, y = apply_multi("add_rms_norm", *given, eps=float(eps), keep_sum=True)
     return total, y

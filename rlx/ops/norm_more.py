@@ -14,9 +14,9 @@ from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.graph import apply_multi
 from rlx.ir.types import is_index
-from rlx.ops.base import TensorLike, cast_to, floating, tensors, unbroadcast, want_float, want_inputs
-from rlx.ops.numeric import F32_MAX, Array, computed, working
-from rlx.ops.reduce import working_float
+from rlx.ops.base import TensorLike, cast_to, floats, tensors, unbroadcast, want_float, want_inputs
+from rlx.ops.numeric import F32_MAX, Array, centred, computed, working
+from rlx.ops.reduce import less_mean, working_float
 
 
 def first_dtype(dtypes: Sequence[DType]) -> DType:
@@ -77,10 +77,9 @@ def column(v: Array, x: Array) -> Array:
 def _group_norm(x: Array, gamma: Array, beta: Array, *, groups: int, eps: float) -> Any:
     if x.size == 0:
         return x
-    rows = as_groups(x, groups)
-    centred = rows - np.mean(rows, axis=-1, keepdims=True)
-    variance = np.mean(centred * centred, axis=-1, keepdims=True)
-    y = (centred / np.sqrt(variance + x.dtype.type(eps))).reshape(x.shape)
+    c = centred(as_groups(x, groups))
+    variance = np.mean(c * c, axis=-1, keepdims=True)
+    y = (c / np.sqrt(variance + x.dtype.type(eps))).reshape(x.shape)
     return y * column(gamma, x) + column(beta, x)
 
 
@@ -94,7 +93,7 @@ def normalized(x: Tensor, axis: int, eps: float, centre: bool = True) -> tuple[T
     """x normalized along an axis, and 1 / its deviation, in the working dtype."""
     x = cast_to(x, working_float(x))
     if centre:
-        x = x - apply("mean", x, axes=(axis,), keepdims=True)
+        x = less_mean(x, (axis,))
     inverse = apply("rsqrt", apply("mean", x * x, axes=(axis,), keepdims=True) + eps)
     return x * inverse, inverse
 
@@ -134,10 +133,9 @@ def _channels(x: Array, gamma: Array, beta: Array, *, eps: float) -> Any:
     if x.size == 0:
         return x
     # Moved to the end and laid out anew: NumPy adds in pairs only along memory.
-    last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
-    centred = last - np.mean(last, axis=-1, keepdims=True)
-    variance = np.mean(centred * centred, axis=-1, keepdims=True)
-    y = centred / np.sqrt(variance + x.dtype.type(eps)) * gamma.astype(x.dtype) + beta.astype(x.dtype)
+    c = centred(np.ascontiguousarray(np.moveaxis(x, 1, -1)))
+    variance = np.mean(c * c, axis=-1, keepdims=True)
+    y = c / np.sqrt(variance + x.dtype.type(eps)) * gamma.astype(x.dtype) + beta.astype(x.dtype)
     return np.moveaxis(y, -1, 1)
 
 
@@ -226,21 +224,21 @@ def group_norm(x: TensorLike, groups: int, gamma: TensorLike, beta: TensorLike, 
     """(x - mean) / sqrt(variance + eps) · gamma + beta, mean and variance taken over each group of channels.
 
     Shape: x (N, C, …), gamma and beta (C,), C a multiple of `groups`. Dtype: x's; integers become f32. Gradient: to
-    x, gamma, beta. Numerics: in f32 for halves, two passes. Follows Wu and He, 2018.
+    x, gamma, beta. Numerics: as layer_norm. Follows Wu and He, 2018.
     """
     if not is_index(groups):
         raise ShapeError(f"group_norm: groups is {groups!r}; expected a number of groups")
-    given = (floating(t) for t in tensors("group_norm", x, gamma, beta))
+    given = floats(*tensors("group_norm", x, gamma, beta))
     return apply("group_norm", *given, groups=int(groups), eps=float(eps))
 
 
 def layer_norm_channels(x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float = 1e-6) -> Tensor:
     """(x - mean) / sqrt(variance + eps) · gamma + beta over the channels of (N, C, …), each place by itself.
 
-    Shape: x (N, C, …), gamma and beta (C,). Dtype: x's; integers become f32. Gradient: to x, gamma, beta. Numerics: in
-    f32 for halves, two passes. Follows Ba, Kiros and Hinton, 2016, as ConvNeXt (Liu et al., 2022) places it.
+    Shape: x (N, C, …), gamma and beta (C,). Dtype: x's; integers become f32. Gradient: to x, gamma, beta. Numerics: as
+    layer_norm. Follows Ba, Kiros and Hinton, 2016, as ConvNeXt (Liu et al., 2022) places it.
     """
-    given = (floating(t) for t in tensors("layer_norm_channels", x, gamma, beta))
+    given = floats(*tensors("layer_norm_channels", x, gamma, beta))
     return apply("layer_norm_channels", *given, eps=float(eps))
 
 
@@ -253,7 +251,7 @@ def batch_norm(
     as independent. Numerics: in f32 for halves; elementwise, so that it fuses with what stands beside it. Follows
     Ioffe and Szegedy, 2015.
     """
-    given = [floating(t) for t in tensors("batch_norm", x, gamma, beta, mean, var)]
+    given = floats(*tensors("batch_norm", x, gamma, beta, mean, var))
     want_channels("batch_norm", given[0].type)
     _vectors("batch_norm", [t.type for t in given], _STATISTICS)
     lead = (given[0].shape[1], *(1,) * (given[0].ndim - 2))

@@ -78,6 +78,15 @@ def convert(array: Array, dtype: DType) -> Array:
         return np.where(low, info.min, np.where(high, info.max, inside)).astype(dtype.np)
 
 
+def centred(x: Array) -> Array:
+    """x less its mean over the last axis. The mean is kept as m + d, m near it and d the mean of x - m, and both are
+    subtracted: rounded to one number, the mean of numbers far from 0 is as coarse as they are. Rows of one number give
+    exactly 0."""
+    first = x[..., :1]
+    near = x - (first + np.mean(x - first, axis=-1, keepdims=True))
+    return np.asarray(near - np.mean(near, axis=-1, keepdims=True))
+
+
 def integer_power(base: Array, exponent: Array) -> Array:
     """base ** exponent for integers, wrapping. A negative exponent gives the truncated real value: ±1 for a base of
     ±1, else 0 (0 included)."""

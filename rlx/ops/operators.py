@@ -12,6 +12,8 @@ import numpy as np
 from rlx.dtypes import DTypeLike
 from rlx.errors import DTypeError, TracedValueError
 from rlx.ir import Tensor
+from rlx.ir.number import TracedNumber
+from rlx.ir.values import is_foreign
 from rlx.ops import binary, bits, composite, division, linalg, movement, reduce, select, unary
 from rlx.ops.index import take_rows
 
@@ -21,7 +23,7 @@ _TAKEN = (Tensor, bool, int, float, np.ndarray, np.generic)
 
 def _both(op: Callable[[Any, Any], Tensor], swap: bool = False) -> Callable[[Tensor, Any], Any]:
     def method(self: Tensor, other: Any) -> Any:
-        if not isinstance(other, _TAKEN):
+        if not isinstance(other, _TAKEN) and not is_foreign(other):
             return NotImplemented
         return op(other, self) if swap else op(self, other)
 
@@ -60,7 +62,8 @@ def _users_line() -> str:
 def _refuse(use: str, advice: str) -> Callable[..., NoReturn]:
     def method(self: Tensor, *args: Any, **kwargs: Any) -> NoReturn:
         where = _users_line()
-        raise TracedValueError(f"{use} of {self!r}, whose value is known only in a run; {advice} ({where})")
+        static = "" if not isinstance(self, TracedNumber) else f"{self.advice} builds a program for each value, or "
+        raise TracedValueError(f"{use} of {self!r}, whose value is known only in a run; {static}{advice} ({where})")
 
     return method
 

@@ -11,7 +11,7 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floating, floats, tensor, tensors, want_inputs
 from rlx.ops.image import (
     Ints,
     Pads,
@@ -160,7 +160,7 @@ def _picked(x: Tensor, g: Tensor, d: Tensor, attrs: Attrs) -> Tensor:
     top = apply("equal", seen, apply("max", seen, axes=(1,), keepdims=True))
     hit = apply("cast", apply("logical_and", top, inside), dtype=d.dtype)
     # The first of equals: none before it hits.
-    earlier = x.graph.constant(np.tri(taps, taps, -1, dtype=np.float32), d.dtype)
+    earlier = x.graph.constant(np.tri(taps, taps, -1), d.dtype)
     before = apply("matmul", earlier, hit, transpose_a=False, transpose_b=False, activation=None)
     first = apply("where", apply("equal", before, 0), hit, 0)
     total = apply("sum", first * cast_to(wide[1], d.dtype), axes=(1,), keepdims=False)
@@ -207,7 +207,7 @@ def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
     if d is None:
         return (None,)
     n = len(attrs["kernel"])
-    d = d / x.graph.constant(divisors(x.shape, attrs).astype(np.float32), d.dtype)
+    d = d / x.graph.constant(divisors(x.shape, attrs), d.dtype)
     counts = d.shape[2:]
     # Windows that end beyond the padding (ceil mode) want padding to end in.
     pads = tuple(
@@ -216,7 +216,7 @@ def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
             x.shape[2:], attrs["kernel"], attrs["strides"], attrs["pads"], counts, strict=True
         )
     )
-    ones = x.graph.constant(np.ones((x.shape[1], 1, *attrs["kernel"]), np.float32), d.dtype)
+    ones = x.graph.constant(np.ones((x.shape[1], 1, *attrs["kernel"])), d.dtype)
     found = apply(
         "conv_grad_input", d, ones, sizes=x.shape[2:], strides=attrs["strides"], dilations=(1,) * n, pads=pads,
         groups=x.shape[1],
@@ -274,7 +274,7 @@ def max_pool_grad(
 
     Shape: x's; d is of the pooled shape. Dtype: x's. Gradient: to d. Numerics: sums in f32, in the order of windows.
     """
-    x, d = (floating(t) for t in tensors("max_pool_grad", x, d))
+    x, d = floats(*tensors("max_pool_grad", x, d))
     spread = per_axis("max_pool_grad", "dilations", dilations, spatial_axes("max_pool_grad", x))
     window = _window("max_pool_grad", x, kernel, strides, pads)
     return apply("max_pool_grad", x, d, dilations=spread, ceil_mode=bool(ceil_mode), **window)

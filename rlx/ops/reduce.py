@@ -189,6 +189,22 @@ _register("max", _max, _extremum_rule, _same, empty=False)
 _register("min", _min, _extremum_rule, _same, empty=False)
 
 
+def first_of(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """The first element along the axes, which stay with extent 1."""
+    stops = kept_shape(x.shape, tuple(axes))
+    return apply("slice", x, starts=(0,) * x.ndim, stops=stops, steps=(1,) * x.ndim)
+
+
+def less_mean(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """x less its mean over the axes, as `rlx.ops.numeric.centred`."""
+    if x.size == 0:
+        return x
+    kept = {"axes": tuple(axes), "keepdims": True}
+    first = first_of(x, axes)
+    near = x - (first + apply("mean", x - first, **kept))
+    return near - apply("mean", near, **kept)
+
+
 def _call(op: str, x: TensorLike, axis: Axis, keepdims: bool) -> Tensor:
     x = tensor(op, x)
     if op == "mean" and not x.dtype.is_float:

@@ -91,19 +91,22 @@ def tables(shape: Sequence[int], attrs: Attrs) -> list[AxisTable]:
 
 
 def _table(axis: int, n: int, size: int, scale: float, attrs: Attrs) -> AxisTable:
-    at = [_source(i, n, size, scale, attrs["coordinates"]) for i in range(size)]
+    # Every rule goes evenly from element to element: the places are (first + i · step) / below, in whole numbers.
+    start, second = (_source(i, n, size, scale, attrs["coordinates"]) for i in (0, 1))
+    below = math.lcm(start.denominator, second.denominator)
+    first, step = int(start * below), int((second - start) * below)
+    narrow = (abs(first) + size * abs(step) + below) * 4 < 1 << 53
+    at = first + np.arange(size).astype(np.int64 if narrow else object) * step
     mode = attrs["mode"]
     taps = _TAPS[mode]
-    index = np.zeros((size, taps), np.int64)
-    weight = np.zeros((size, taps))
-    for i, x in enumerate(at):
-        if mode == "nearest":
-            index[i, 0], weight[i, 0] = _rounded(x, attrs["rounding"]), 1.0
-            continue
-        low = math.floor(x)
-        part = float(x - low)
-        index[i] = low + np.arange(taps) - (taps // 2 - 1)
-        weight[i] = (1 - part, part) if mode == "linear" else _cubic(part, attrs["cubic_a"])
+    if mode == "nearest":
+        index, weight = _rounded(at, below, attrs["rounding"])[:, None], np.ones((size, 1))
+    else:
+        low = at // below
+        part = ((at - low * below) / below).astype(np.float64)
+        index = low[:, None] + np.arange(taps) - (taps // 2 - 1)
+        parts = (1 - part, part) if mode == "linear" else _cubic(part, attrs["cubic_a"])
+        weight = np.stack(parts, 1)
     if attrs["exclude_outside"]:
         weight = np.where((index < 0) | (index >= n), 0.0, weight)
         with np.errstate(divide="ignore", invalid="ignore"):  # nothing inside to weigh: NaN
@@ -133,15 +136,15 @@ def _source(i: int, n: int, size: int, scale: float, rule: str) -> Fraction:
     return (i + half) / ratio - half
 
 
-def _rounded(x: Fraction, rule: str) -> int:
-    if rule == "floor":
-        return math.floor(x)
-    if rule == "ceil":
-        return math.ceil(x)
-    return math.ceil(x - Fraction(1, 2)) if rule == "round_prefer_floor" else math.floor(x + Fraction(1, 2))
+def _rounded(at: Array, below: int, rule: str) -> Array:
+    """The quotients `at` / `below` as whole numbers."""
+    if rule in ("floor", "ceil"):
+        return at // below if rule == "floor" else -(-at // below)
+    half = 2 * below
+    return -((below - 2 * at) // half) if rule == "round_prefer_floor" else (2 * at + below) // half
 
 
-def _cubic(t: float, a: float) -> tuple[float, float, float, float]:
+def _cubic(t: Array, a: float) -> tuple[Array, Array, Array, Array]:
     """Keys' weights of the four neighbours of a place that lies t behind the second."""
     return (
         ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a,
@@ -190,7 +193,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         return (None,)
     d = cast_to(d, working_float(d))
     for t in reversed(tables(x.shape, node.attrs)):
-        matrix = d.graph.constant(t.matrix(x.shape[t.axis]).astype(np.float32), d.dtype)
+        matrix = d.graph.constant(t.matrix(x.shape[t.axis]).astype(d.dtype.np))
         perm = (*(i for i in range(d.ndim) if i != t.axis), t.axis)
         back = tuple(perm.index(i) for i in range(d.ndim))
         d = apply("transpose", d, perm=perm)
@@ -222,10 +225,12 @@ def resize(
     Shape: sizes or scales (exactly one) name the last axes, as many as they have entries; an axis scaled by s becomes
     ⌊n·s⌋ long. mode: "nearest", "linear" or "cubic" (Keys, 1981, with coefficient cubic_a). coordinates: where an
     output element lies in the input: "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
-    "asymmetric", "tf_half_pixel_for_nn". rounding ("nearest" only): "round_prefer_floor", "round_prefer_ceil", "floor",
-    "ceil". exclude_outside: neighbours beyond the edge weigh nothing and the others are scaled up, instead of repeating
-    the edge. Dtype: any for "nearest"; else float, integers become f32. Gradient: each element's weights back to what
-    it was made of. Numerics: places are found in exact arithmetic; weights in f32. Follows ONNX Resize.
+    "asymmetric", "tf_half_pixel_for_nn". With "align_corners" the last element is the input's last whatever the scale,
+    as in torch and ONNX Runtime; in ONNX files a scale that gives a fraction of an element ends that much before it, as
+    in the ONNX reference. rounding ("nearest" only): "round_prefer_floor", "round_prefer_ceil", "floor", "ceil".
+    exclude_outside: neighbours beyond the edge weigh nothing and the others are scaled up, instead of repeating the
+    edge. Dtype: any for "nearest"; else float, integers become f32. Gradient: each element's weights back to what it
+    was made of. Numerics: places are found in exact arithmetic; weights in f32, in f64 for f64. Follows ONNX Resize.
     """
     x = tensor("resize", x)
     if (sizes is None) == (scales is None):
@@ -234,7 +239,6 @@ def resize(
         ends = as_items(sizes, "resize: sizes")
         keep = _kept(x, len(ends))
         full = (*x.shape[:keep], *per_axis("resize", "sizes", ends, len(ends)))
-        factors = tuple(float(size / n) if n and size else 1.0 for n, size in zip(x.shape, full, strict=True))
     else:
         given = (scales,) if isinstance(scales, int | float) else tuple(scales)
         keep = _kept(x, len(given))
@@ -242,6 +246,8 @@ def resize(
         if not all(math.isfinite(s) and s > 0 for s in factors):
             raise ShapeError(f"resize: scales is {scales!r}; expected numbers > 0")
         full = tuple(math.floor(n * s) for n, s in zip(x.shape, factors, strict=True))
+    if sizes is not None or coordinates == "align_corners":
+        factors = tuple(float(size / n) if n and size else 1.0 for n, size in zip(x.shape, full, strict=True))
     if mode != "nearest":
         x = floating(x)
     return apply(

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlx.dtypes import i32, i64
+from rlx.dtypes import f32, f64, i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axis
-from rlx.ops.base import TensorLike, cast_to, floating, tensors, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float, want_inputs
 from rlx.ops.norm_more import first_dtype
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
@@ -244,9 +244,9 @@ def rope(
     """
     given = [t if isinstance(t, Tensor) else np.asarray(t) for t in (x, cos, sin)]
     if positions is not None:
-        given.append(positions if isinstance(positions, Tensor) else np.asarray(positions))
+        given.append(positions.concrete() if isinstance(positions, Tensor) else np.asarray(positions))
     made = list(tensors("rope", *given))
-    made[:3] = [floating(t) for t in made[:3]]
+    made[:3] = floats(*made[:3])
     axis = normalize_axis(axis, made[0].ndim, "rope")
     if len(made) == 4:
         made[3] = _narrowed(made[3], int(offset), made[1].shape, made[0].shape, axis)
@@ -291,5 +291,6 @@ def axial_rope(
             f"axial_rope: axis {axis} of {x.shape} does not hold the {math.prod((rows, columns))} places of a grid of "
             f"{rows} by {columns}"
         )
-    cos, sin = axial_rope_table(rows, columns, x.shape[-1], base=base, order=order)
+    dtype = f64 if x.dtype == f64 else f32
+    cos, sin = axial_rope_table(rows, columns, x.shape[-1], base=base, order=order, dtype=dtype)
     return rope(x, cos, sin, axis=axis, interleaved=interleaved, sections=1 if interleaved else 2)

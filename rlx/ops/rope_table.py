@@ -10,9 +10,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from rlx.dtypes import DTypeLike, as_dtype, f32, f64
 from rlx.errors import DTypeError, ShapeError, UnsupportedOp
 
-Table = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+Table = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 F64 = npt.NDArray[np.float64]
 
 
@@ -110,29 +111,42 @@ def _magnitude(s: YarnScaling) -> float:
     return scale(1.0)
 
 
-def rope_table(length: int, width: int, *, base: float = 10000.0, scaling: Scaling | None = None) -> Table:
+def rope_table(
+    length: int, width: int, *, base: float = 10000.0, scaling: Scaling | None = None, dtype: DTypeLike = f32
+) -> Table:
     """cos and sin of every position below `length`, for `rlx.rope`.
 
-    Shape: two arrays (length, width / 2); `width` is how many elements of a head are rotated. Numerics: angles, cosines
-    and sines in float64, rounded to f32 once. Follows Su et al., RoFormer, 2021. Raises: ShapeError, DTypeError.
+    Shape: two arrays (length, width / 2); `width` is how many elements of a head are rotated. Dtype: f32, or f64 for an
+    x of f64. Numerics: angles, cosines and sines in float64, rounded once. Follows Su et al., RoFormer, 2021.
+    Raises: ShapeError, DTypeError.
     """
     if not isinstance(length, int) or not 0 <= length <= 1 << 30:
         raise ShapeError(f"rope_table: length is {length!r}; expected 0 to 2^30 positions")
     frequencies, magnitude = rope_frequencies(width, base, scaling)
-    return _table(np.outer(np.arange(length, dtype=np.float64), frequencies), magnitude)
+    return _table(np.outer(np.arange(length, dtype=np.float64), frequencies), magnitude, dtype)
 
 
-def _table(angles: F64, magnitude: float) -> Table:
-    return (np.cos(angles) * magnitude).astype(np.float32), (np.sin(angles) * magnitude).astype(np.float32)
+def _table(angles: F64, magnitude: float, dtype: DTypeLike) -> Table:
+    kind = as_dtype(dtype)
+    if kind not in (f32, f64):
+        raise DTypeError(f"rope_table: dtype is {kind}; expected f32 or f64")
+    return (np.cos(angles) * magnitude).astype(kind.np), (np.sin(angles) * magnitude).astype(kind.np)
 
 
 def axial_rope_table(
-    rows: int, columns: int, width: int, *, base: float = 10000.0, order: Literal["xy", "yx"] = "xy"
+    rows: int,
+    columns: int,
+    width: int,
+    *,
+    base: float = 10000.0,
+    order: Literal["xy", "yx"] = "xy",
+    dtype: DTypeLike = f32,
 ) -> Table:
     """cos and sin of every place of a grid, row by row, for `rlx.rope`.
 
     One half of the pairs turns with the column (x), the other with the row (y), in the `order` given.
-    Shape: two arrays (rows · columns, width / 2), width a multiple of 4. Follows Heo et al., 2024 (axial frequencies).
+    Shape: two arrays (rows · columns, width / 2), width a multiple of 4, of dtype f32 or f64. Follows Heo et al., 2024
+    (axial frequencies).
     Raises: ShapeError, DTypeError.
     """
     if not isinstance(width, int) or width < 4 or width % 4:
@@ -144,7 +158,7 @@ def axial_rope_table(
     frequencies, _ = rope_frequencies(width // 2, base)
     y, x = np.divmod(np.arange(rows * columns, dtype=np.float64), max(columns, 1))
     parts = [np.outer(x, frequencies), np.outer(y, frequencies)]
-    return _table(np.concatenate(parts if order == "xy" else parts[::-1], axis=1), 1.0)
+    return _table(np.concatenate(parts if order == "xy" else parts[::-1], axis=1), 1.0, dtype)
 
 
 def rope_scaling(config: Mapping[str, Any] | None, length: int | None = None) -> Scaling | None:

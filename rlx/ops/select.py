@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import DType, DTypeLike, as_dtype, bool_, f32, promote
+from rlx.dtypes import DType, DTypeLike, as_dtype, bool_, f32, i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
+from rlx.ir.graph import graph_of
 from rlx.ir.types import broadcast_shapes
 from rlx.ops.base import (
     TensorLike,
@@ -128,11 +129,9 @@ def _clip_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
     x, d = node.inputs[0], grads[0]
     if d is None or not d.dtype.is_float:
         return (None,)
-    low, high = node.attrs["min"], node.attrs["max"]
-    if low is not None:
-        d = apply("where", apply("greater", x, low), d, 0)
-    if high is not None:
-        d = apply("where", apply("less", x, high), d, 0)
+    for relation, bound in (("greater_equal", node.attrs["min"]), ("less_equal", node.attrs["max"])):
+        if bound is not None:
+            d = apply("where", apply(relation, x, bound), d, 0)
     return (d,)
 
 
@@ -158,19 +157,18 @@ def where(cond: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
     one that was taken.
     """
     (condition,) = tensors("where", cond) if isinstance(cond, Tensor) else (None,)
-    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
-        if condition is None:
-            tensors("where", cond, a, b)  # raises: no Tensor
-        assert condition is not None
+    if condition is None:
+        condition = graph_of("where", (a, b)).constant(np.asarray(cond))
+    if not any(isinstance(v, Tensor) and v.weak is None for v in (a, b)):
         # Scalars take f32, or bool or i32 when they are: cond's bool is no guide to their dtype.
         a, b = (_scalar_like(condition, v) for v in (a, b))
     left, right = tensors("where", a, b)
-    if condition is None:
-        condition = left.graph.constant(np.asarray(cond))
     return apply("where", cast_to(condition, bool_), left, right)
 
 
 def _scalar_like(beside: Tensor, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.as_dtype(i32 if value.weak is int else value.dtype)
     if isinstance(value, bool):
         return beside.graph.constant(value, bool_)
     return beside.graph.constant(value, "i32") if isinstance(value, int) else beside.graph.constant(value)
@@ -189,8 +187,8 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
 def clip(x: TensorLike, min: float | int | None = None, max: float | int | None = None) -> Tensor:
     """x held between min and max; None leaves an end open; NaN stays NaN; max where min > max.
 
-    Dtype: keeps; integers with a float bound become f32. Gradient: d where min < x < max, else 0 (0
-    at the bounds, as in torch and JAX).
+    Dtype: keeps; integers with a float bound become f32. Gradient: d where min ≤ x ≤ max, else 0: d at
+    the bounds, 0 at NaN, as in torch.
     """
     x = tensor("clip", x)
     for what, bound in (("min", min), ("max", max)):

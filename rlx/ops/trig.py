@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlx.ir import Op, Tensor, apply, register
 from rlx.ir import expr as ex
-from rlx.ops.base import TensorLike, cast_to, floating, infer_binary, tensors, want_float
+from rlx.ops.base import TensorLike, cast_to, floats, infer_binary, tensors, want_float
 from rlx.ops.binary import local_vjp
 from rlx.ops.numeric import computed
 from rlx.ops.prims import PRIM_FUNCTIONS
@@ -27,9 +27,15 @@ primitive("atanh", lambda d, x, y: d / ((1 - x) * (1 + x)), "numpy.arctanh")
 
 
 def _atan2_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """(b, -a) / (a² + b²), with both divided by the greater of them first: squares overflow and vanish. At the origin
+    and at infinity, where the angle is finite, it is 0."""
     a, b = cast_to(a, d.dtype), cast_to(b, d.dtype)
-    scaled = d / (a * a + b * b)
-    return scaled * b, -scaled * a
+    most = apply("maximum", apply("abs", a), apply("abs", b))
+    nowhere = apply("logical_or", apply("equal", most, 0), apply("isinf", most, positive=True, negative=True))
+    most = apply("where", nowhere, 1, most)
+    a, b = (apply("where", nowhere, 0, t) / most for t in (a, b))
+    square = apply("where", nowhere, 1, a * a + b * b)
+    return d * (b / square) / most, -d * (a / square) / most
 
 
 register(
@@ -114,10 +120,10 @@ def atanh(x: TensorLike) -> Tensor:
 def atan2(y: TensorLike, x: TensorLike) -> Tensor:
     """The angle in [-π, π] of the point (x, y), with the special cases of C99's atan2.
 
-    Shape: broadcast. Dtype: promoted; integers and bools become f32. Gradient: d·x / (x² + y²) and -d·y / (x² + y²).
-    Numerics: within 4 ULP.
+    Shape: broadcast. Dtype: promoted; integers and bools become f32. Gradient: d·x / (x² + y²) and -d·y / (x² + y²); 0
+    where x and y are 0. Numerics: within 4 ULP.
     """
-    a, b = (floating(t) for t in tensors("atan2", y, x))
+    a, b = floats(*tensors("atan2", y, x))
     return apply("atan2", a, b)
 
 

@@ -88,6 +88,10 @@ def primitive(
     register_unary(name, PRIM_FUNCTIONS[prim], _prim(prim), vjp, judge, want)
 
 
+def _abs_rule(d: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return apply("where", apply("greater", x, 0), d, apply("where", apply("less", x, 0), -d, 0))
+
+
 primitive("exp", lambda d, x, y: d * y, "numpy.exp")
 primitive("log", lambda d, x, y: d / x, "numpy.log")
 primitive("sqrt", lambda d, x, y: d * 0.5 / y, "numpy.sqrt")
@@ -98,7 +102,7 @@ primitive("cos", lambda d, x, y: -d * apply("sin", x), "numpy.cos")
 primitive("tanh", lambda d, x, y: d * (1 - y * y), "numpy.tanh")
 primitive("erf", lambda d, x, y: d * (2 / math.sqrt(math.pi)) * apply("exp", -(x * x)), "scipy.special.erf")
 primitive("neg", lambda d, x, y: -d, "numpy.negative", want_number)
-primitive("abs", lambda d, x, y: d * apply("sign", x), "numpy.abs", want_number)
+primitive("abs", _abs_rule, "numpy.abs", want_number)
 primitive("sign", None, "numpy.sign", want_number)
 primitive("round", None, "numpy.rint")
 primitive("floor", None, "numpy.floor")
@@ -172,8 +176,10 @@ def _gelu_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
         return (None,)
     if node.attrs["approximate"] == "tanh":
         t = apply("tanh", GELU_TANH_SCALE * (x + GELU_TANH_CUBE * (x * x * x)))
-        slope = GELU_TANH_SCALE * (1 + 3 * GELU_TANH_CUBE * (x * x))
-        return (d * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope),)
+        # Far out 1 - t² is 0, and x² infinite: their product would be NaN.
+        near = apply("maximum", apply("minimum", x, 64), -64)
+        slope = GELU_TANH_SCALE * (1 + 3 * GELU_TANH_CUBE * (near * near))
+        return (d * (0.5 * (1 + t) + 0.5 * near * (1 - t * t) * slope),)
     cdf = 0.5 * (1 + apply("erf", x * SQRT_HALF))
     pdf = apply("exp", -0.5 * (x * x)) * (1 / math.sqrt(2 * math.pi))
     return (d * (cdf + x * pdf),)
@@ -184,15 +190,12 @@ def _silu_rule(d: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return d * (s * (1 + x * (1 - s)))
 
 
-def _relu_rule(d: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    return apply("where", apply("greater", x, 0), d, 0)
-
-
-register_unary(
-    "sigmoid", _sigmoid, _sigmoid_expr, local_vjp(lambda d, x, y: d * (y * (1 - y))), "scipy.special.expit"
-)
+register_unary("sigmoid", _sigmoid, _sigmoid_expr, local_vjp(lambda d, x, y: d * y * (1 - y)), "scipy.special.expit")
 register_unary("silu", _silu, _silu_expr, local_vjp(_silu_rule), "torch.nn.functional.silu")
-register_unary("relu", _relu, _relu_expr, local_vjp(_relu_rule), "torch.nn.functional.relu", want_number)
+register_unary(
+    "relu", _relu, _relu_expr, local_vjp(lambda d, x, y: apply("where", apply("less_equal", x, 0), 0, d)),
+    "torch.nn.functional.relu", want_number,
+)  # fmt: skip
 register(
     Op("gelu", "elementwise", _gelu_infer(), computed()(_gelu), "torch.nn.functional.gelu", _gelu_vjp, _gelu_expr,
        inplace=(0,))
@@ -208,12 +211,8 @@ def _not_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
     return ex.call("not", args[0]) if args[0].dtype.kind == "b" else ex.call("eq", args[0], 0)
 
 
-def _not_reference(x: Array) -> Array:
-    return np.logical_not(x)
-
-
 register(
-    Op("logical_not", "elementwise", _not_infer, _not_reference, "numpy.logical_not", NOT_DIFFERENTIABLE, _not_expr,
+    Op("logical_not", "elementwise", _not_infer, np.logical_not, "numpy.logical_not", NOT_DIFFERENTIABLE, _not_expr,
        inplace=(0,))
 )  # fmt: skip
 register(
@@ -336,7 +335,7 @@ def neg(x: Tensor) -> Tensor:
 def abs(x: Tensor) -> Tensor:
     """The absolute value; the least integer gives itself.
 
-    Dtype: any number. Gradient: d·sign(x), so 0 at 0.
+    Dtype: any number. Gradient: d or -d, by the sign; 0 at 0.
     """
     return apply("abs", tensor("abs", x))
 
@@ -352,7 +351,7 @@ def sign(x: Tensor) -> Tensor:
 def relu(x: Tensor) -> Tensor:
     """max(x, 0); NaN for NaN.
 
-    Dtype: any number. Gradient: d where x > 0, else 0 (0 at 0).
+    Dtype: any number. Gradient: 0 where x ≤ 0, else d.
     """
     return apply("relu", tensor("relu", x))
 

@@ -15,13 +15,16 @@ from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.driver.planner import plan as make_plan
 from rlx.driver.progress import report
+from rlx.driver.typed import whole
 from rlx.dtypes import DType, DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
 from rlx.runtime import debug
+from rlx.runtime.entries import StateEntry, WeightEntry
 from rlx.runtime.ports import Array, InputPort, OutputPort, accept_inputs
 from rlx.runtime.prepare import Prepared, prepare
 from rlx.runtime.report import Report
+from rlx.runtime.rows import feed_rows, rows_of
 from rlx.runtime.weights import State, Weights
 
 
@@ -55,6 +58,7 @@ class CompiledGraph(Closing):
         self._names = names(graph)
         self._lock = renewed(self, "_lock", threading.RLock)
         self._closed = False
+        self._busy = 0  # calls under way, of the thread that holds the lock, that use the program
         self._program: _Program | None = None
         params = {name: t.type for name, t in graph.params.items()}
         states = {name: t.type for name, t in graph.states.items()}
@@ -81,7 +85,8 @@ class CompiledGraph(Closing):
     def set_param(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:
         """Writes a weight; `dtype="bf16"` or "f16" keeps an f32 weight in half precision (rounded to nearest even).
 
-        A change of dtype records the program anew before the next run; otherwise the weight is written in place.
+        A change of dtype records the program anew before the next run, and so every other that shares the weights;
+        otherwise the weight is written in place. Memory: see `Weights`.
         Raises: GraphError for an unknown name, ShapeError, DTypeError; nothing is changed then.
         """
         if name not in self.graph.params:
@@ -108,9 +113,36 @@ class CompiledGraph(Closing):
             return self.state.get(name)
 
     def set_state(self, name: str, data: npt.ArrayLike) -> None:
-        """Writes a state. Raises: GraphError, ShapeError, DTypeError."""
+        """Writes a state, all rows of which are valid then. Raises: GraphError, ShapeError, DTypeError."""
         with self._lock:
             self.state.set(name, data)
+
+    def valid_rows(self, name: str) -> int:
+        """How many leading rows of a state are valid: all, unless `set_valid_rows` or `feed_rows` said otherwise."""
+        with self._lock:
+            arena = self._ready().arena
+            node, row = rows_of(self._prepare().graph, name)
+            return arena.len_of(node) // row
+
+    def set_valid_rows(self, name: str, rows: int) -> None:
+        """Says how many leading rows of a state are valid: what `feed_rows` adds to and `clone` copies; programs read
+        all. 0 begins a cache. Raises: GraphError, ShapeError for a state without rows, ArenaError for too many."""
+        with self._lock:
+            arena = self._ready().arena
+            node, row = rows_of(self._prepare().graph, name)
+            arena.set_actual_len(node, whole(rows, "set_valid_rows") * row)
+
+    def feed_rows(self, state: str, output: str, at: int | None = None) -> int:
+        """Copies the rows that the last run gave as `output` into a state, on the device: a cache of keys and values
+        grows by them without a crossing to the host. Returns how many rows of the state are valid then.
+
+        `at` is the row of the state to begin at: by default the first that is not valid, and no later one.
+        Shape: output (n, …), state (m, …). Raises: GraphError for unknown names, ShapeError for other rows,
+        DTypeError, ArenaError where the rows do not fit; nothing is changed then.
+        """
+        with self._lock:
+            arena = self._ready().arena
+            return feed_rows(arena, self._prepare().graph, state, output, at)
 
     # -- running
 
@@ -120,15 +152,19 @@ class CompiledGraph(Closing):
         Raises: GraphError (names, weights not set), ShapeError, DTypeError, before anything is written.
         """
         with self._lock:
-            program = self._ready()
-            arrays = accept_inputs(program.inputs, inputs if inputs is not None else {})
-            for port, array in zip(program.inputs, arrays, strict=True):
-                port.put(array)
-            program.executable.run()
-            results = {port.name: port.take() for port in program.outputs}
-            if self.options.build.debug:
-                debug.show_run(self, self.options.build.debug)
-            return results
+            self._busy += 1
+            try:
+                program = self._ready()
+                arrays = accept_inputs(program.inputs, inputs if inputs is not None else {})
+                for port, array in zip(program.inputs, arrays, strict=True):
+                    port.put.call(array)
+                program.executable.run()
+                results = {port.name: port.take.call() for port in program.outputs}
+                if self.options.build.debug:
+                    debug.show_run(self, self.options.build.debug)
+                return results
+            finally:
+                self._busy -= 1
 
     def prepare(self) -> Self:
         """Allocates and records now what the first run would."""
@@ -137,14 +173,15 @@ class CompiledGraph(Closing):
         return self
 
     def clone(self) -> CompiledGraph:
-        """A twin with its own arena and its own copy of the state, contents copied; the weights stay shared."""
+        """A twin with its own arena and its own copy of the state, contents copied; the weights stay shared. Of a state
+        the valid rows are copied, the others are zero."""
         with self._lock:
             self._open()
             self._unchanged()
             state = State(self.device)
             self.state.copy_to(state)
             twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options)
-            if self._program is not None:
+            if self._program is not None and self._version == self.weights.version:
                 self._program.arena.copy_into(twin._ready().arena)
             return twin
 
@@ -152,9 +189,7 @@ class CompiledGraph(Closing):
         """Frees the recording and the arena; the weights stay. Idempotent."""
         with self._lock:
             self._closed = True
-            if self._program is not None:
-                self._program.close()
-                self._program = None
+            self._drop()
 
     # -- looking inside
 
@@ -259,6 +294,30 @@ class CompiledGraph(Closing):
                 "compile it again"
             )
 
+    def _drop(self) -> None:
+        program, self._program = self._program, None
+        if program is not None:
+            program.close()
+
+    def _let_go(self) -> None:
+        """Closes a program that will be recorded anew anyway, unless it is running: its weights' old places become
+        free. Asked for by the store, which waits for nobody's lock."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._busy and self._version != self.weights.version:
+                    self._drop()
+            finally:
+                self._lock.release()
+
+    def _keep(self, name: str, data: npt.ArrayLike, dtype: DTypeLike) -> None:
+        """`set_param` as the arena asks for it, which stays until the next run."""
+        with self._lock:
+            self._busy += 1
+            try:
+                self.set_param(name, data, dtype)
+            finally:
+                self._busy -= 1
+
     def _ready(self) -> _Program:
         self._open()
         if self._program is not None and self._version == self.weights.version:
@@ -269,9 +328,7 @@ class CompiledGraph(Closing):
             raise GraphError(
                 f"graph {self.graph.name!r}: weights not set: {missing[:8]}; set_param sets them"
             )
-        if self._program is not None:
-            self._program.close()
-            self._program = None
+        self._drop()
         with self.weights.lock:
             prepared = self._prepare()
             self._plan = self._make_plan(prepared)
@@ -292,16 +349,25 @@ class _Program:
     """A recorded program: arena, executable and ports."""
 
     def __init__(self, owner: CompiledGraph, prepared: Prepared, plan: MemoryPlan) -> None:
-        device = owner.device
+        device, declared, graph = owner.device, owner.graph, prepared.graph
         bound = {**owner.weights.segments(), **dict(owner.state.region.segments())}
-        self.arena = device.arena(plan, bound)
+        self._weights = owner.weights
+        self._lease = owner.weights.lease(owner._let_go)
         try:
-            self.executable = device.build(prepared.graph, plan, self.arena, owner.options.build)
+            self.arena = device.arena(plan, bound)
+        except BaseException:
+            self._weights.end(self._lease)
+            raise
+        try:
+            self.arena.bind_entries(
+                {t.id: WeightEntry(n, owner.weights, owner._keep) for n, t in graph.params.items()}
+                | {t.id: StateEntry(n, owner.state) for n, t in graph.states.items()}
+            )
+            self.executable = device.build(graph, plan, self.arena, owner.options.build)
         except BaseException:
             self.arena.close()
+            self._weights.end(self._lease)
             raise
-        declared = owner.graph
-        graph = prepared.graph
         self.inputs = [
             InputPort(n, declared.inputs[n].type, graph.inputs[n], self.arena) for n in declared.inputs
         ]
@@ -312,6 +378,7 @@ class _Program:
     def close(self) -> None:
         self.executable.close()
         self.arena.close()
+        self._weights.end(self._lease)
 
 
 def _tensors(graph: Graph) -> Iterator[Tensor]:

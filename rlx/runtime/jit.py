@@ -8,14 +8,17 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 from rlx.autodiff import gradients
 from rlx.driver.locks import renewed
 from rlx.dtypes import DType, as_dtype
-from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
 from rlx.ir import Graph, Tensor
+from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.nest import flatten, unflatten
+from rlx.runtime.arguments import Call, Parameters, StaticNames, StaticNums, is_any_array, is_python_number
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.session import Session
 
@@ -24,19 +27,57 @@ CACHE_SIZE = 64
 LARGE_CONSTANT = 1 << 20
 
 
-def trace(function: Callable[..., Any], skeleton: Any, arrays: Sequence[Any], name: str) -> tuple[Graph, Any]:
-    """The graph of a call, inputs named x0, x1, … and outputs y0, y1, …, and the skeleton of its result."""
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A call as a graph with inputs x0, x1, … (the arrays), n0, n1, … (what the tape gives) and outputs y0, y1, ….
+    `out` is the skeleton of the result; `results` its leaves, names of outputs or slots of the tape."""
+
+    graph: Graph
+    tape: NumberTape
+    out: Any
+    results: list[str | int]
+
+    def feeds(self, call: Call) -> tuple[dict[str, Any], list[Any]]:
+        """The graph's inputs and the tape's slots for a call of the same key."""
+        try:
+            slots = self.tape.replay([a for a in call.leaves if is_python_number(a)])
+        except Exception as error:
+            error.add_note(f"{self.graph.name}: computed again from the numbers of this call")
+            raise
+        arrays = {f"x{i}": a for i, a in enumerate(call.leaves) if not is_python_number(a)}
+        return arrays | self.tape.feeds(slots), slots
+
+
+def trace(function: Callable[..., Any], call: Call, parameters: Parameters, built_in: bool = False) -> Traced:
+    """The graph of a call. With `built_in` its numbers are constants."""
+    name = parameters.name
     graph = Graph(name)
-    tensors = [graph.input(f"x{i}", a.shape, _dtype(name, i, a)) for i, a in enumerate(arrays)]
-    args, kwargs = unflatten(skeleton, tensors)
-    results: list[Any] = []
-    given = function(*args, **kwargs)
-    out = flatten(given, results)
-    if not results:
+    tape = NumberTape(graph)
+    leaves: list[Any] = []
+    for i, a in enumerate(call.leaves):
+        if not is_python_number(a):
+            leaves.append(graph.input(f"x{i}", a.shape, _dtype(name, i, a)))
+        else:
+            leaves.append(a if built_in else tape.argument(a, *parameters.label(call.origins[i])))
+    args, kwargs = unflatten(call.skeleton, leaves)
+    try:
+        given = function(*args, **kwargs)
+    except Exception as error:
+        raise _explained(error, [n for n in leaves if isinstance(n, TracedNumber)]) from error
+    found: list[Any] = []
+    out = flatten(given, found, is_any_array)
+    if not found:
         raise GraphError(f"{name}: the function gave {given!r}, no tensor; return what it computes")
-    for i, r in enumerate(results):
-        tensor = r if isinstance(r, Tensor) else graph.constant(r)
-        graph.output(f"y{i}", tensor)
+    # A number beside tensors comes back as Python's, so that it may go into the next call.
+    tensors = any(not isinstance(r, TracedNumber) for r in found)
+    results: list[str | int] = []
+    for r in found:
+        if tensors and isinstance(r, TracedNumber) and r.tape is tape:
+            results.append(r.slot)
+        else:
+            results.append(f"y{len(graph.outputs)}")
+            graph.output(f"y{len(graph.outputs)}", r if isinstance(r, Tensor) else graph.constant(r))
+    tape.closed = True
     for node in graph.nodes:
         if node.op.name == "constant" and node.output.type.nbytes > LARGE_CONSTANT:
             warnings.warn(
@@ -44,7 +85,19 @@ def trace(function: Callable[..., Any], skeleton: Any, arrays: Sequence[Any], na
                 "pass the array as an argument to share and update it",
                 stacklevel=4,
             )
-    return graph, out
+    return Traced(graph, tape, out, results)
+
+
+def _explained(error: Exception, numbers: Sequence[TracedNumber]) -> Exception:
+    """The error; where it is about a number whose value comes with each call, one that says what to write."""
+    text = str(error)
+    if "TracedNumber" not in text or "static_arg" in text:
+        return error
+    static = " with ".join(dict.fromkeys(n.advice for n in numbers if n.label in text or "TracedNumber(" not in text))
+    return TracedValueError(
+        f"{text}; a TracedNumber is a Python number whose value comes with each call: {static} builds a program for "
+        "each value of it"
+    )
 
 
 def _dtype(name: str, i: int, array: Any) -> DType:
@@ -57,57 +110,63 @@ def _dtype(name: str, i: int, array: Any) -> DType:
 class Jitted:
     """What `jit` returns: call it with arrays. `graph(*args)` shows the traced program; `cache_info()` the cache."""
 
-    def __init__(self, function: Callable[..., Any], device: str, precision: str) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        device: str,
+        precision: str,
+        static_argnums: StaticNums = (),
+        static_argnames: StaticNames = (),
+        what: str = "jit",
+    ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
+        self._parameters = Parameters(what, function, static_argnums, static_argnames)
+        self._name = self._parameters.name
         self._device = device
         self._precision = precision
         self._session: Session | None = None
-        self._cache: OrderedDict[Any, tuple[CompiledGraph, Any]] = OrderedDict()
+        self._cache: OrderedDict[Any, tuple[CompiledGraph, Traced]] = OrderedDict()
         self._lock = renewed(self, "_lock", threading.Lock)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        arrays: list[Any] = []
-        skeleton = flatten((args, kwargs), arrays)
-        if any(isinstance(a, Tensor) for a in arrays):  # inside another trace: inline
+        call = self._parameters.take_apart(args, kwargs)
+        if any(isinstance(a, Tensor) for a in call.leaves):  # inside another trace: inline
+            args, kwargs = unflatten(call.skeleton, call.leaves)
             return self._function(*args, **kwargs)
-        exe, out = self._compiled(skeleton, arrays)
-        results = exe.run({f"x{i}": a for i, a in enumerate(arrays)})
-        return unflatten(out, [results[f"y{i}"] for i in range(len(results))])
+        exe, traced = self._compiled(call)
+        feeds, slots = traced.feeds(call)
+        made = exe.run(feeds)
+        return unflatten(traced.out, [made[r] if isinstance(r, str) else slots[r] for r in traced.results])
 
     def __repr__(self) -> str:
         return f"jit({self._name}, device={self._device!r}, {len(self._cache)} programs cached)"
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The program traced for these arguments, not compiled."""
-        arrays: list[Any] = []
-        skeleton = flatten((args, kwargs), arrays)
-        return trace(self._function, skeleton, arrays, self._name)[0]
+        return self._graph(args, kwargs)
+
+    def graph_of_values(self, *args: Any, **kwargs: Any) -> Graph:
+        """As `graph`, the numbers among the arguments built in: a program for these values of them."""
+        return self._graph(args, kwargs, built_in=True)
+
+    def _graph(self, args: Any, kwargs: Any, built_in: bool = False) -> Graph:
+        return trace(self._function, self._parameters.take_apart(args, kwargs), self._parameters, built_in).graph
 
     def cache_info(self) -> dict[str, int]:
         """How many programs are cached, and how many at most."""
         return {"size": len(self._cache), "max_size": CACHE_SIZE}
 
-    def _compiled(self, skeleton: Any, arrays: Sequence[Any]) -> tuple[CompiledGraph, Any]:
-        key = (skeleton, tuple((a.shape, str(a.dtype)) for a in arrays))
-        try:
-            hash(key)
-        except TypeError:
-            kind = next((type(v).__name__ for v in _statics(skeleton) if not _hashable(v)), "dict's key")
-            raise GraphError(
-                f"{self._name}: a static argument cannot be hashed: a {kind}; pass arrays as NumPy arrays, in tuples, "
-                "lists or dicts, and other values as numbers, strings or tuples"
-            ) from None
+    def _compiled(self, call: Call) -> tuple[CompiledGraph, Traced]:
+        key = call.key()
         with self._lock:
             if key not in self._cache:
                 if self._session is None:
                     self._session = Session(self._device, precision=self._precision)
-                graph, out = trace(self._function, skeleton, arrays, self._name)
-                log.info(
-                    "compiling %s for %s", graph.name, ", ".join(str(t.type) for t in graph.inputs.values())
-                )
-                self._cache[key] = (self._session.compile(graph), out)
+                traced = trace(self._function, call, self._parameters)
+                types = ", ".join(str(t.type) for t in traced.graph.inputs.values())
+                log.info("compiling %s for %s", self._name, types)
+                self._cache[key] = (self._session.compile(traced.graph), traced)
                 if len(self._cache) > CACHE_SIZE:
                     self._cache.popitem(last=False)[1][0].close()
             self._cache.move_to_end(key)
@@ -117,18 +176,10 @@ class Jitted:
 def _statics(skeleton: Any) -> Iterator[Any]:
     """What a skeleton holds beside arrays."""
     if skeleton[0] == "static":
-        yield skeleton[2]
+        yield skeleton[1].value
     elif skeleton[0] != "leaf":
         for part in skeleton[1]:
             yield from _statics(part[1] if skeleton[0] == "dict" else part)
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def _want_function(what: str, function: Any) -> None:
@@ -139,40 +190,78 @@ def _want_function(what: str, function: Any) -> None:
 
 
 @overload
-def jit(function: Callable[..., Any], *, device: str = "auto", precision: str = "f32") -> Jitted: ...
+def jit(
+    function: Callable[..., Any],
+    *,
+    device: str = "auto",
+    precision: str = "f32",
+    static_argnums: StaticNums = (),
+    static_argnames: StaticNames = (),
+) -> Jitted: ...
 
 
 @overload
 def jit(
-    function: None = None, *, device: str = "auto", precision: str = "f32"
+    function: None = None,
+    *,
+    device: str = "auto",
+    precision: str = "f32",
+    static_argnums: StaticNums = (),
+    static_argnames: StaticNames = (),
 ) -> Callable[[Callable[..., Any]], Jitted]: ...
 
 
-def jit(function: Callable[..., Any] | None = None, *, device: str = "auto", precision: str = "f32") -> Any:
+def jit(
+    function: Callable[..., Any] | None = None,
+    *,
+    device: str = "auto",
+    precision: str = "f32",
+    static_argnums: StaticNums = (),
+    static_argnames: StaticNames = (),
+) -> Any:
     """Compiles a function of arrays: traced once per shapes and dtypes of its arguments, then cached.
 
-    Arrays in nested tuples, lists and dicts are arguments; numbers, strings and None are static; arrays the function
-    closes over become constants (a warning above 1 MB). The cache holds 64 programs and logs every compile to the
-    logger "rlx.jit". Use as `@rlx.jit` or `@rlx.jit(device="vulkan")`; of a method, where the object is made:
+    Arguments, also in nested tuples, lists and dicts, are of three kinds. Arrays, of NumPy or of any library with
+    DLPack or `__array__`, are read anew at each call. Python's ints and floats come with each call too, so a learning
+    rate may change; like constants they take the dtype of what is beside them (`x * rate` keeps x's), arithmetic among
+    them is Python's, and those returned beside arrays come back as Python's. Bools, strings, dtypes, functions, enums,
+    None and frozen dataclasses are static: built in, a program for each. Objects that compare by identity are refused,
+    since a change inside them would go unnoticed. `static_argnames` (or `static_argnums`, by place) names arguments
+    that are static as a whole, among them every number that makes a shape, an axis or a loop of Python's.
+
+    What the function closes over, attributes of `self` too, is read while it is traced: arrays there become constants
+    (a warning above 1 MB), and a later change of them is not seen. The cache holds 64 programs and logs every compile
+    to the logger "rlx.jit". Use as `@rlx.jit` or `@rlx.jit(device="vulkan")`; of a method, where the object is made:
     `self.step = rlx.jit(self.step)`.
 
-    Raises, when called: what the ops and `Session` raise; GraphError for a static argument that cannot be hashed and a
-    function that gives no tensor; DTypeError for an array of a dtype that rlx does not have.
+    Raises: GraphError for static names that the function does not have; when called, what the ops and `Session` raise;
+    GraphError for an argument that is refused and a function that gives no tensor; TracedValueError for a number, not
+    static, whose value is needed while tracing; DTypeError for an array that cannot be read or has a dtype that rlx
+    does not have.
     """
     if function is None:
-        return functools.partial(jit, device=device, precision=precision)
+        return functools.partial(
+            jit, device=device, precision=precision, static_argnums=static_argnums, static_argnames=static_argnames
+        )
     _want_function("jit", function)
-    return Jitted(function, device, precision)
+    return Jitted(function, device, precision, static_argnums, static_argnames)
 
 
 def grad(
-    function: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0, *, device: str = "auto"
+    function: Callable[..., Tensor],
+    argnums: int | tuple[int, ...] = 0,
+    *,
+    device: str = "auto",
+    static_argnums: StaticNums = (),
+    static_argnames: StaticNames = (),
 ) -> Jitted:
     """The gradient of a scalar-valued function of arrays with respect to the arguments `argnums`.
 
-    Works on arrays (compiled and cached as `jit` does) and inside a traced function. An argument may be nested tuples,
-    lists and dicts of arrays; its gradient is of the same structure. Raises: ShapeError when the function's result is
-    not a scalar, GraphError for an argument that is not there or holds no array, and what `gradients` raises.
+    Works on arrays (compiled and cached as `jit` does, with its rules for arguments) and inside a traced function. An
+    argument may be nested tuples, lists and dicts of arrays; its gradient is of the same structure. A Python float in
+    one is an f32 of rank 0.
+    Raises: ShapeError when the function's result is not a scalar, GraphError for an argument that is not there or holds
+    no array, and what `gradients` raises.
     """
     _want_function("grad", function)
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
@@ -180,28 +269,36 @@ def grad(
 
     @functools.wraps(function)
     def gradient(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
+        wrt: list[Any] = []
+        given = list(args)
+        skeletons = [_differentiated(name, given, i, wrt) for i in numbers]
+        result = function(*given, **kwargs)
         if not isinstance(result, Tensor) or result.shape != ():
             what = result.shape if isinstance(result, Tensor) else type(result).__name__
             raise ShapeError(f"grad: {name} must give a rank-0 tensor, it gave {what}; sum it first")
-        wrt: list[Any] = []
-        skeletons = [_differentiated(name, args, i, wrt) for i in numbers]
         found = gradients(result, wrt)
         made = [unflatten(skeleton, found) for skeleton in skeletons]
         return made[0] if isinstance(argnums, int) else tuple(made)
 
-    return Jitted(gradient, device, "f32")
+    return Jitted(gradient, device, "f32", static_argnums, static_argnames, "grad")
 
 
-def _differentiated(name: str, args: tuple[Any, ...], i: int, wrt: list[Any]) -> Any:
-    """Appends the tensors of an argument to `wrt`; returns its skeleton."""
+def _differentiated(name: str, args: list[Any], i: int, wrt: list[Any]) -> Any:
+    """Appends the tensors of an argument to `wrt`, floats as tensors of their own; returns its skeleton."""
     if not isinstance(i, int) or not -len(args) <= i < len(args):
         raise GraphError(f"grad: there is no argument {i!r}; {name} was given {len(args)} by position")
-    skeleton = flatten(args[i], wrt)
-    numbers = [v for v in _statics(skeleton) if v is not None]
-    if numbers or skeleton[0] == "static":
+    leaves: list[Any] = []
+    skeleton = flatten(args[i], leaves)
+    odd = [v for v in _statics(skeleton) if v is not None] + [
+        t for t in leaves if isinstance(t, TracedNumber) and not t.dtype.is_float
+    ]
+    if odd or skeleton[0] == "static":
         raise GraphError(
-            f"grad: argument {i} of {name} holds {numbers[0] if numbers else None!r}, which is static; pass arrays, "
-            "np.float32(x) for a number"
+            f"grad: argument {i} of {name} holds {odd[0] if odd else None!r}, which has no gradient; pass floats, or "
+            "arrays of them"
         )
+    leaves = [t.concrete() if isinstance(t, Tensor) else t for t in leaves]
+    args[i] = unflatten(skeleton, leaves)
+    skeleton = flatten(args[i], [None] * len(wrt))
+    wrt += leaves
     return skeleton

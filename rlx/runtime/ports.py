@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,24 +18,16 @@ Array = npt.NDArray[Any]
 
 class InputPort:
     """One input: `declared` is what the user gives, `tensor` the planned tensor that holds it (f32 where the plan
-    widens it)."""
+    widens it). `put.call` writes an accepted array, as the arena's typed writes do."""
 
-    __slots__ = ("_view", "_write", "declared", "name", "np_dtype", "shape")
+    __slots__ = ("declared", "name", "np_dtype", "put", "shape")
 
     def __init__(self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena) -> None:
         self.name = name
         self.declared = declared
         self.shape = declared.shape
         self.np_dtype = declared.dtype.np
-        raw = arena.view(tensor.id)
-        stored = tensor.dtype.np
-        self._view = None if raw is None else raw[: tensor.type.nbytes].view(stored).reshape(tensor.shape)
-        node = tensor.id
-
-        def write(array: Array) -> None:
-            arena.write_bytes(node, array if array.dtype == stored else array.astype(stored))
-
-        self._write = write
+        self.put = arena.input_writer(tensor.id, tensor.dtype, tensor.shape)
 
     def accept(self, given: Any) -> Array:
         """The value as an array of the declared type. Raises: ShapeError, DTypeError."""
@@ -43,32 +35,15 @@ class InputPort:
             return given
         return check_array(f"input {self.name!r}", given, self.declared)
 
-    def put(self, array: Array) -> None:
-        """Writes an accepted array."""
-        if self._view is not None:
-            np.copyto(self._view, array, casting="unsafe")
-        else:
-            self._write(array)
-
 
 class OutputPort:
-    """One output: reads give a fresh array of the declared type."""
+    """One output: `take.call` gives a fresh array of the declared type, as the arena's typed reads do."""
 
-    __slots__ = ("_read", "_view", "name", "np_dtype")
+    __slots__ = ("name", "take")
 
     def __init__(self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena) -> None:
         self.name = name
-        self.np_dtype = declared.dtype.np
-        raw = arena.view(tensor.id)
-        stored, nbytes, shape, node = tensor.dtype.np, tensor.type.nbytes, tensor.shape, tensor.id
-        self._view = None if raw is None else raw[:nbytes].view(stored).reshape(shape)
-        self._read: Callable[[], Array] = lambda: arena.read_bytes(node, nbytes).view(stored).reshape(shape)
-
-    def take(self) -> Array:
-        if self._view is not None:
-            return self._view.astype(self.np_dtype, copy=True)
-        array = self._read()
-        return array if array.dtype == self.np_dtype else array.astype(self.np_dtype)
+        self.take = arena.output_reader(tensor.id, tensor.dtype, tensor.shape, declared.dtype)
 
 
 def accept_inputs(ports: list[InputPort], given: Mapping[str, Any]) -> list[Array]:

@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakMethod, WeakSet
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.driver import Buffer, Device, Slot, align
 from rlx.driver.closing import Closing
-from rlx.driver.half import HalfRegion
+from rlx.driver.device import Bytes
 from rlx.driver.locks import renewed
 from rlx.driver.region import Region
+from rlx.driver.typed import write_typed_from_f32
 from rlx.dtypes import DType, DTypeLike, as_dtype
-from rlx.errors import DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, ShapeError
+from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, ShapeError
 from rlx.ir import TensorType
 from rlx.ir.values import LISTED, as_array, exactly
+
+
+class Lease:
+    """What one recorded program may read of a store: its weights where they lay at `version`. `let_go`, a method of
+    the program's owner, gives the lease back where the program is not running and will be recorded anew anyway."""
+
+    __slots__ = ("__weakref__", "_let_go", "version")
+
+    def __init__(self, version: int, let_go: Callable[[], None]) -> None:
+        self.version = version
+        self._let_go = WeakMethod(let_go)
+
+    def let_go(self) -> None:
+        call: Any = self._let_go()
+        if call is not None:
+            call()
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """A slot that a weight has left: used by programs recorded at `first` or later, and before `end`."""
+
+    region: Region
+    slot: Slot
+    first: int
+    end: int
 
 
 class Weights(Closing):
@@ -25,6 +55,14 @@ class Weights(Closing):
     A weight declared f32 may be kept in f16 or bf16; `version` grows whenever a weight moves or changes dtype, and
     every executable bound to the store records itself anew before its next run. A `with` block closes the store:
     write it around the blocks of the executables.
+
+    Memory: a weight that changes dtype is written to its new place first, so that a failure changes nothing; the old
+    one is free as soon as no recorded program can read it: at once where those that could are idle, which are closed
+    then, and else when the run under way has ended and its program is recorded anew or closed, or another weight
+    changes. An allocation of which nothing is used goes back to the device. So a change takes, at its peak, the new
+    weight beside the old; a whole store of f32 set in half precision, one weight after the other, half as much again
+    (its old chunks go back when their last weight has left), and half of it in the end. `expect`, or the dtype given
+    when a weight is first set, spares the f32 altogether.
     """
 
     def __init__(self, device: Device) -> None:
@@ -33,7 +71,10 @@ class Weights(Closing):
         self.lock = renewed(self, "lock", threading.RLock)
         most = device.limits.max_alloc_bytes
         self.full = Region("weights", device.acquire, most)
-        self.half = HalfRegion(device.acquire, most)
+        self.half = Region("half", device.acquire, most)
+        self._leases: WeakSet[Lease] = WeakSet()
+        self._left: list[_Left] = []
+        self._since: dict[str, int] = {}  # the version with which a weight came to where it is
         self._types: dict[str, TensorType] = {}
         self._where: dict[str, Slot] = {}
         self._kept: dict[str, DType] = {}  # dtypes to come, from `expect`
@@ -45,7 +86,7 @@ class Weights(Closing):
     @property
     def nbytes(self) -> int:
         """Bytes acquired on the device."""
-        return self.full.nbytes + self.half.region.nbytes
+        return self.full.nbytes + self.half.nbytes
 
     def declare(self, types: dict[str, TensorType]) -> None:
         """Names weights and their types. Raises: ShapeError when a shared weight has another type here; none is
@@ -78,7 +119,7 @@ class Weights(Closing):
             elif name not in self._where:
                 half += align(t.numel * kept.itemsize)
         self.full.expect(full)
-        self.half.region.expect(half)
+        self.half.expect(half)
 
     def set(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:
         """Writes one weight, kept as `dtype` (f16 or bf16 for an f32 weight; default: as declared).
@@ -95,21 +136,70 @@ class Weights(Closing):
                 f"weight {name!r} is declared {declared.dtype} and cannot be kept as {kept}; an f32 weight may be "
                 "kept as f16 or bf16"
             )
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        if kept != declared.dtype:
+            raw = write_typed_from_f32(array, kept)
         with self.lock:
-            old = self._where.get(name)
             try:
-                if kept != declared.dtype:
-                    self.half.store(name, kept, array)
-                    self._where[name] = self.half.slot(name)
-                else:
-                    self._where[name] = self.full.reserve(name, kept, declared.nbytes)
-                    self.full.write(name, array)
+                self._keep(name, kept, raw)
             except OutOfDeviceMemory as error:
                 largest = sorted(self._types.items(), key=lambda item: -item[1].nbytes)[:5]
                 listed = "; ".join(f"{n} {t} {t.nbytes:,}" for n, t in largest)
                 raise OutOfDeviceMemory(f"weight {name!r} ({declared}): {error}. Largest tensors: {listed}") from error
-            if self._where[name] != old:
-                self.version += 1
+
+    def _keep(self, name: str, kept: DType, raw: Bytes) -> None:
+        """Writes a weight in place where it has the dtype already, else to a new place."""
+        old = self._where.get(name)
+        if old is not None and old.dtype == kept:
+            self._region(old).write_to(old, raw)
+            return
+        declared = self._types[name]
+        region = self.full if kept == declared.dtype else self.half
+
+        def ahead() -> int:
+            """What the weights that are not in the region would take in it."""
+            held = {n for n, s in self._where.items() if self._region(s) is region}
+            others = [t for n, t in self._types.items() if n not in held and t.dtype == declared.dtype]
+            return sum(align(t.numel * kept.itemsize) for t in others)
+
+        slot = region.put(kept, raw, ahead)
+        if old is None:
+            expected = self._kept.get(name, declared.dtype)
+            if expected != kept:  # room was to be taken for it elsewhere, or as another dtype
+                of = self.full if expected == declared.dtype else self.half
+                of.expect_less(align(declared.numel * expected.itemsize))
+        self._where[name] = slot
+        self.version += 1
+        if old is not None:
+            self._left.append(_Left(self._region(old), old, self._since[name], self.version))
+        self._since[name] = self.version
+        for lease in tuple(self._leases):
+            if any(left.first <= lease.version < left.end for left in self._left):
+                lease.let_go()
+        self._free_left()
+
+    def _free_left(self) -> None:
+        """Frees the slots that no recorded program can read any more."""
+        still = []
+        for left in self._left:
+            if any(left.first <= lease.version < left.end for lease in self._leases):
+                still.append(left)
+            else:
+                left.region.release(left.slot)
+        self._left = still
+
+    def lease(self, let_go: Callable[[], None]) -> Lease:
+        """Says that a program is recorded over the weights as they lie now. Give it back with `end`."""
+        with self.lock:
+            lease = Lease(self.version, let_go)
+            self._leases.add(lease)
+            return lease
+
+    def end(self, lease: Lease) -> None:
+        """Takes a lease back: its program was closed. Idempotent."""
+        with self.lock:
+            self._leases.discard(lease)
+            self._free_left()
 
     def slot(self, name: str) -> Slot:
         """Where a weight lives. Raises: GraphError when it has not been set."""
@@ -131,19 +221,34 @@ class Weights(Closing):
 
     def get(self, name: str) -> npt.NDArray[np.generic]:
         """A copy of a weight as it is kept."""
-        slot = self.slot(name)
-        region = self.half.region if slot.segment.startswith("half") else self.full
-        return region.read(name).view(slot.dtype.np).reshape(self._types[name].shape)
+        with self.lock:
+            slot = self.slot(name)
+            return self._region(slot).read_from(slot).view(slot.dtype.np).reshape(self._types[name].shape)
+
+    def type_of(self, name: str) -> TensorType:
+        """The type a weight was declared with."""
+        return self._types[name]
+
+    def offset(self, name: str) -> int:
+        """Where a weight begins, in bytes from the start of the region it lies in."""
+        with self.lock:
+            slot = self.slot(name)
+            return self._region(slot).offset(slot)
+
+    def _region(self, slot: Slot) -> Region:
+        return self.half if slot.segment.startswith(self.half.prefix) else self.full
 
     def segments(self) -> dict[str, Buffer]:
-        return dict([*self.full.segments(), *self.half.region.segments()])
+        return dict([*self.full.segments(), *self.half.segments()])
 
     def close(self) -> None:
         """Hands the memory back; executables bound to it must be closed before. Idempotent."""
-        self.full.close()
-        self.half.close()
-        self._where.clear()
-        self.version += 1  # so that an executable bound to it asks for its weights instead of running on
+        with self.lock:
+            self.full.close()
+            self.half.close()
+            self._where.clear()
+            self._left.clear()
+            self.version += 1  # so that an executable bound to it asks for its weights instead of running on
 
 
 class State(Closing):
@@ -156,6 +261,7 @@ class State(Closing):
         self.device = _opened(device, "State")
         self.region = Region("state", device.acquire, device.limits.max_alloc_bytes)
         self._types: dict[str, TensorType] = {}
+        self._lengths: dict[str, int] = {}
 
     def __repr__(self) -> str:
         held = ", ".join(f"{name}: {t}" for name, t in self._types.items())
@@ -166,9 +272,16 @@ class State(Closing):
         OutOfDeviceMemory."""
         self.check(types)
         self.region.expect(self.need(types))
-        for name, t in types.items():
-            self.region.reserve(name, t.dtype, t.nbytes)
-            self._types[name] = t
+        new = [name for name in types if name not in self.region]
+        try:
+            for name, t in types.items():
+                self.region.reserve(name, t.dtype, t.nbytes)
+        except BaseException:
+            for name in new:
+                if name in self.region:
+                    self.region.drop(name)
+            raise
+        self._types.update(types)
 
     def check(self, types: Mapping[str, TensorType]) -> None:
         """Raises: ShapeError when a state has another type in this store."""
@@ -186,6 +299,7 @@ class State(Closing):
         if name not in self._types:
             raise GraphError(f"there is no state {name!r}; there are {_some(self._types)}")
         self.region.write(name, check_array(f"state {name!r}", data, self._types[name]))
+        self._lengths.pop(name, None)
 
     def get(self, name: str) -> npt.NDArray[np.generic]:
         """A copy of a state."""
@@ -197,18 +311,30 @@ class State(Closing):
     def slot(self, name: str) -> Slot:
         return self.region.slot(name)
 
+    def length(self, name: str) -> int:
+        """Valid bytes of a state, from its start: all unless `set_length` said less. `set` makes all of them valid."""
+        return self._lengths.get(name, self.slot(name).nbytes)
+
+    def set_length(self, name: str, nbytes: int) -> None:
+        """Says how many bytes are valid: what a clone takes of a cache that has room for more."""
+        if not 0 <= nbytes <= self.slot(name).nbytes:
+            raise ArenaError(f"state {name!r}: {nbytes} bytes of {self.slot(name).nbytes} cannot be valid")
+        self._lengths[name] = nbytes
+
     def copy_to(self, other: State) -> None:
-        """Copies every state into another store, on the device."""
+        """Copies the valid bytes of every state into another store, on the device; the rest is zero where new."""
         other.declare(self._types)
         mine, theirs = dict(self.region.segments()), dict(other.region.segments())
         for name in self._types:
-            a, b = self.slot(name), other.slot(name)
-            if a.nbytes:
-                theirs[b.segment].copy_from(mine[a.segment], a.offset, b.offset, a.nbytes)
+            a, b, valid = self.slot(name), other.slot(name), self.length(name)
+            if valid:
+                theirs[b.segment].copy_from(mine[a.segment], a.offset, b.offset, valid)
+            other.set_length(name, valid)
 
     def close(self) -> None:
         """Hands the memory back; executables bound to it must be closed before. Idempotent."""
         self.region.close()
+        self._lengths.clear()
 
 
 def _agree(what: str, held: Mapping[str, TensorType], types: Mapping[str, TensorType]) -> None:

@@ -1,10 +1,10 @@
 // Eight neighbours of 16 bits at once, for the templates of tree kernels: sixteen bytes and the values in them.
 #define TREE_EIGHT(T, V)                                                                          \
-    uvec4 load8_##T(const ptr_##T p, const uint q) { return ptr_uvec4(p).at[q]; }          \
+    uvec4 load8_##T(const ptr_##T p, const uint q) { return ptr_uvec4(uvec2(p)).at[q]; }   \
     V low4_##T(const uvec4 w) { return four_##T(w.xy); }                                          \
     V high4_##T(const uvec4 w) { return four_##T(w.zw); }                                         \
     void store8_##T(const ptr_##T p, const uint q, const V a, const V b) {                        \
-        ptr_uvec4(p).at[q] = words_##T(a, b);                                                     \
+        ptr_uvec4(uvec2(p)).at[q] = words_##T(a, b);                                              \
     }
 vec4 four_f16(const uvec2 w) { return vec4(unpackHalf2x16(w.x), unpackHalf2x16(w.y)); }
 vec4 four_bf16(const uvec2 w) {

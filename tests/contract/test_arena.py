@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
 from rlx.driver import DeviceArena
 from rlx.dtypes import ALL, bf16, f16, f32, i32, u8
 from rlx.errors import ArenaError, DTypeError
+from tests.contract.conftest import pattern
 
 SIZES = (1, 2, 3, 7, 16, 31, 64, 255, 256, 257, 1000, 4096, 65_537)
-
-
-def pattern(n: int, seed: int = 1) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, n, dtype=np.uint8)
 
 
 def test_is_an_arena_and_starts_zeroed(make_arena):
@@ -163,19 +162,56 @@ def test_a_dtype_that_is_not_the_slots_is_refused(make_arena):
         arena.write_input_f32(0, f16, [1.0])
 
 
-def test_closed_arena_refuses_everything(make_arena):
-    arena = make_arena((0, f32, 8))
+ARGUMENTS = {
+    "node": 0, "source": 0, "target": 1, "dtype": f32, "wanted": f32, "data": [1.0], "segment": "arena0", "byte": 1,
+    "nbytes": 4, "n_elements": 1, "elem_offset": 0, "source_offset": 0, "target_offset": 0, "shape": (1,),
+    "entries": {}, "buffer": None, "twin": None,
+}  # fmt: skip
+STILL_ALLOWED = {"closed", "close", "plan"}
+
+
+def members() -> list[str]:
+    """Every method and property of the contract."""
+    return sorted(n for n in vars(DeviceArena) if not n.startswith("_") and n not in STILL_ALLOWED)
+
+
+@pytest.mark.parametrize("name", members())
+def test_closed_arena_refuses_everything(make_arena, name):
+    arena, other = make_arena((0, f32, 8), (1, f32, 8)), make_arena((0, f32, 8), (1, f32, 8))
     arena.close()
     arena.close()
     assert arena.closed
-    for call in (
-        lambda: arena.read_bytes(0),
-        lambda: arena.write_bytes(0, b"1234"),
-        lambda: arena.fill(0, 1),
-        lambda: arena.buffer("arena0"),
-        lambda: arena.is_half(0),
-    ):
-        with pytest.raises(ArenaError):
+    wanted = (
+        inspect.signature(vars(DeviceArena)[name]).parameters if callable(vars(DeviceArena)[name]) else {}
+    )
+    given = {k: other if k == "twin" else ARGUMENTS[k] for k in wanted if k != "self"}
+
+    def use() -> None:
+        member = getattr(arena, name)  # a property refuses here
+        member(**given)
+
+    with pytest.raises(ArenaError, match="closed"):
+        use()
+    if name == "copy_into":
+        with pytest.raises(ArenaError, match="closed"):
+            other.copy_into(arena)
+
+
+def test_what_was_bound_before_a_close_refuses_after_it(make_arena):
+    arena = make_arena((0, f32, 8), (1, f32, 8))
+    write, read = arena.input_writer(0, f32, (2, 4)), arena.output_reader(0, f32, (2, 4), f16)
+    copy = arena.range_copier(0, 1)
+    data = np.arange(8, dtype=np.float32).reshape(2, 4)
+    write.call(data)
+    np.testing.assert_array_equal(read.call(), data.astype(np.float16))
+    assert read.call().dtype == np.float16
+    copy.call(4, 0, 8)
+    np.testing.assert_array_equal(arena.read_output_f32(1, f32, 3), [1, 2, 0])
+    with pytest.raises(ArenaError):
+        copy.call(0, 28, 8)
+    arena.close()
+    for call in (lambda: write.call(data), read.call, lambda: copy.call(0, 0, 4)):
+        with pytest.raises(ArenaError, match="closed"):
             call()
 
 
@@ -200,24 +236,36 @@ def test_twin_takes_the_contents(make_arena, device):
         arena.copy_into(other)
 
 
-def test_half_params_grow_and_lose_nothing(make_arena):
-    count, n = 40, 3000
-    arena = make_arena(*((i, f32, n) for i in range(count)))
-    rng = np.random.default_rng(0)
-    data = [rng.standard_normal(n).astype(np.float32) for _ in range(count)]
-    assert not arena.is_half(0)
-    for i in range(count):
-        arena.register_half_param(i, (f16, bf16)[i % 2], data[i])
-    offsets = [arena.half_off(i) for i in range(count)]
-    assert len(set(offsets)) == count
-    for i in range(count):
-        dtype = (f16, bf16)[i % 2]
-        assert arena.is_half(i)
-        assert arena.half_at(arena.elem_offset(i)) == i
-        np.testing.assert_array_equal(arena.read_half(i), data[i].astype(dtype.np).astype(np.float32))
-    arena.register_half_param(3, bf16, data[0])
-    assert arena.half_off(3) == offsets[3]
-    np.testing.assert_array_equal(arena.read_half(3), data[0].astype(bf16.np).astype(np.float32))
-    assert arena.half_at(10**9) is None
-    with pytest.raises(DTypeError):
-        arena.register_half_param(0, f32, data[0])
+@pytest.mark.parametrize(
+    "slots", [((0, f32, 16), (1, f32, 64)), ((0, f32, 64), (1, f16, 32)), ((0, f32, 64), (2, f32, 16))]
+)
+def test_a_plan_of_other_slots_in_segments_of_the_same_size_is_no_twin(make_arena, slots):
+    arena, other = make_arena((0, f32, 64), (1, f32, 16)), make_arena(*slots)
+    assert arena.plan.segments == other.plan.segments
+    arena.fill(0, 1)
+    with pytest.raises(ArenaError, match="another plan"):
+        arena.copy_into(other)
+    assert not other.read_bytes(0).any()
+
+
+def test_a_view_is_the_memory_and_outlives_the_arena(make_arena):
+    arena = make_arena((0, u8, 200_000), (1, u8, 64))
+    view = arena.view(0)
+    if view is None:
+        assert "cuda" in arena.device.info.id or arena.buffer("arena0").view() is None
+        return
+    arena.write_bytes(0, pattern(200_000))
+    np.testing.assert_array_equal(view, pattern(200_000))
+    view[:2] = 7, 8
+    assert arena.read_bytes(0, 2).tolist() == [7, 8]
+    part = view[100:300].view(np.uint16)
+    before = part.copy()
+    del view
+    arena.close()
+    others = [make_arena((0, u8, 200_000), (1, u8, 64)) for _ in range(4)]  # none of them gets that memory
+    for other in others:
+        other.fill(0, 0xEE)
+    np.testing.assert_array_equal(part, before)
+    part[:] = 0x5555
+    for other in others:
+        np.testing.assert_array_equal(other.read_bytes(0), np.full(200_000, 0xEE, np.uint8))

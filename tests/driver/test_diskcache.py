@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from rlx.driver.diskcache import DiskCache, key_of
+from rlx.errors import RlxError
 
 KEY = ("kernel", b"source", 7)
 
@@ -190,36 +192,194 @@ def test_killed_writers_leave_nothing_bad(tmp_path: Path) -> None:
 
 
 STRUCK = """
-import os, random, signal, sys
+import os, resource, signal, sys
+from rlx.driver import diskcache
 from rlx.driver.diskcache import DiskCache
+
 cache = DiskCache("ptx", sys.argv[1])
 key = ("kernel", b"source", 7)
-pick = random.Random(1)
-found = misses = 0
-for i in range(100):
-    blow = 1e-5 + pick.random() * 0.004
+size = diskcache._HEAD.size + 200_000
+assert cache.put(("another",), b"")  # the folder is there, and was read: no writer goes through what is left in it
+
+
+def struck(at, bytes_written):
+    \"\"\"Ends the process before the `at`th line of the cache's code that `put` runs, or in its write, once so many
+    bytes of the file are on the disk. False where it ran through.\"\"\"
+    lines = 0
+
+    def trace(frame, event, argument):
+        nonlocal lines
+        if frame.f_code.co_filename != diskcache.__file__:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
     writer = os.fork()
     if not writer:
-        cache._prepare(cache.folder)
-        signal.setitimer(signal.ITIMER_REAL, blow)  # its signal ends the process where it stands, as SIGKILL does
-        while True:
-            cache.put(key, bytes([i]) * 200_000)
-    assert os.WTERMSIG(os.waitpid(writer, 0)[1]) == signal.SIGALRM
+        if bytes_written is None:
+            sys.settrace(trace)
+        else:
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # which Python ignores
+            resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_written, bytes_written))
+        os._exit(0 if cache.put(key, bytes([1 + at % 200]) * 200_000) else 1)
+    status = os.waitpid(writer, 0)[1]
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+found = misses = points = 0
+blows = [(at, None) for at in range(1, 500)] + [(7, size * part // 40) for part in range(40)]
+through = False
+for at, bytes_written in blows:
+    if bytes_written is None and through:
+        continue
+    if struck(at, bytes_written):
+        points += 1
+    else:
+        assert bytes_written is None
+        through = True
     got = cache.get(key)
+    assert got is not None or not found  # once there was a record, there always is one
     misses += got is None
     found += got is not None and len(got) == 200_000 and len(set(got)) == 1
-print(found, misses, len([n for n in os.listdir(cache.folder) if n.endswith(".tmp")]))
+torn = [os.path.getsize(os.path.join(cache.folder, n)) for n in os.listdir(cache.folder) if n.endswith(".tmp")]
+print(points, found, misses, len(torn), len({n for n in torn if 0 < n < size}))
 """
 
 
-def test_a_hundred_writers_killed_in_their_writes(tmp_path: Path) -> None:
+def test_writers_killed_at_every_point_of_a_write(tmp_path: Path) -> None:
     said = subprocess.run(
         [sys.executable, "-c", STRUCK, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    found, misses, torn = map(int, said.stdout.split())
-    assert found + misses == 100  # never a load that is not whole
-    assert found > 50
-    assert torn > 10  # the blows did fall in the middle of writes
+    points, found, misses, torn, sizes = map(int, said.stdout.split())
+    assert points > 60  # before each line that `put` runs, and within the file
+    assert found + misses == points + 1  # never a load that is not whole
+    assert found > 40 and misses > 10  # before the first record took its place, and after
+    assert torn >= sizes >= 35  # files of as many lengths were left in the middle of writes
+
+
+def paths(cache: DiskCache, names: Iterable[str]) -> list[Path]:
+    found = [cache.path((name,)) for name in names]
+    return [path for path in found if path is not None]
+
+
+class TestLimit:
+    SIZE = 10_000
+
+    def fill(self, cache: DiskCache, names: Iterable[str]) -> None:
+        """Stores a record for each name, used a day ago and each a second after the one before it."""
+        for i, name in enumerate(names):
+            assert cache.put((name,), b"x" * self.SIZE)
+            (path,) = paths(cache, [name])
+            os.utime(path, (time.time() - 86_400 + i,) * 2)
+
+    def held(self, cache: DiskCache) -> int:
+        assert cache.folder is not None
+        return sum(path.stat().st_size for path in cache.folder.iterdir())
+
+    def test_the_least_lately_used_go(self, tmp_path: Path) -> None:
+        cache = DiskCache("ptx", tmp_path, limit=12 * self.SIZE)
+        self.fill(cache, "abcdefghij")
+        assert cache.get(("a",)) is not None  # used now
+        for name in ("new", "newer", "newest"):
+            assert cache.put((name,), b"y" * self.SIZE)
+            assert cache.get((name,)) == b"y" * self.SIZE
+        assert self.held(cache) <= 12 * self.SIZE
+        assert cache.get(("a",)) is not None
+        assert cache.get(("b",)) is None
+        assert cache.get(("j",)) is not None
+
+    def test_whatever_is_stored_the_limit_holds(self, tmp_path: Path) -> None:
+        cache = DiskCache("ptx", tmp_path, limit=100_000)
+        for i in range(200):
+            payload = bytes([i]) * (i * 7919 % 30_000)
+            assert cache.put((i,), payload)
+            assert self.held(cache) <= 100_000
+            assert cache.get((i,)) == payload  # what was just stored is there
+
+    def test_what_is_larger_than_all_of_it_is_not_kept(self, tmp_path: Path) -> None:
+        cache = DiskCache("ptx", tmp_path, limit=self.SIZE)
+        assert cache.put(("small",), b"x" * 100)
+        assert not cache.put(("large",), b"x" * self.SIZE)
+        assert cache.get(("small",)) is not None
+
+    def test_what_others_have_stored_counts(self, tmp_path: Path) -> None:
+        first, second = (DiskCache("ptx", tmp_path, limit=12 * self.SIZE) for _ in range(2))
+        self.fill(first, "abcde")
+        self.fill(second, "fghij")
+        for i in range(20):
+            assert (first if i % 2 else second).put((i,), b"x" * self.SIZE)
+            assert self.held(first) <= 12 * self.SIZE
+
+    @pytest.mark.parametrize("moved", [-1e9, 1e9], ids=["past", "future"])
+    def test_times_that_are_wrong_do_no_harm(self, moved: float, tmp_path: Path) -> None:
+        cache = DiskCache("ptx", tmp_path, limit=12 * self.SIZE)
+        self.fill(cache, "abcdefghij")
+        for path in paths(cache, "abcde"):
+            os.utime(path, (time.time() + moved,) * 2)
+        for i in range(50):
+            assert cache.put((i,), b"y" * self.SIZE)
+            assert cache.get((i,)) == b"y" * self.SIZE
+            assert self.held(cache) <= 12 * self.SIZE
+
+    def test_a_leftover_from_the_future_goes(self, tmp_path: Path) -> None:
+        stored(DiskCache("ptx", tmp_path))
+        leftover = tmp_path / "ptx" / "torn.tmp"
+        leftover.write_bytes(b"x")
+        os.utime(leftover, (time.time() + 1e6,) * 2)
+        stored(DiskCache("ptx", tmp_path))
+        assert not leftover.exists()
+
+    def test_a_record_that_says_it_is_huge(self, tmp_path: Path) -> None:
+        cache = DiskCache("ptx", tmp_path, limit=12 * self.SIZE)
+        self.fill(cache, "abcde")
+        (path,) = paths(cache, "c")
+        os.truncate(path, 1 << 40)  # a file with a hole: it takes nothing, and says a tebibyte
+        os.utime(path, (1, 1))
+        assert DiskCache("ptx", tmp_path, limit=12 * self.SIZE).put(("new",), b"y" * self.SIZE)
+        assert not path.exists()
+        assert [cache.get((name,)) is not None for name in "abde"] == [True] * 4
+
+    def test_other_files_are_left_alone(self, tmp_path: Path) -> None:
+        cache = DiskCache("ptx", tmp_path, limit=3 * self.SIZE)
+        self.fill(cache, "a")
+        assert cache.folder is not None
+        (cache.folder / "notes.txt").write_bytes(b"x" * 10 * self.SIZE)
+        (cache.folder / f"{'0' * 64}.bin").mkdir()
+        self.fill(cache, "bcde")
+        assert (cache.folder / "notes.txt").exists()
+        assert cache.get(("e",)) is not None and cache.get(("a",)) is None
+
+    def test_processes_that_evict_at_once(self, tmp_path: Path) -> None:
+        code = (
+            "import sys\nfrom rlx.driver.diskcache import DiskCache\n"
+            "cache = DiskCache('ptx', sys.argv[1], limit=100_000)\n"
+            "for i in range(100):\n"
+            "    payload = bytes([i]) * 9_000\n"
+            "    assert cache.put((i, sys.argv[2]), payload)\n"
+            "    assert cache.get((i % 7, sys.argv[2])) in (None, bytes([i % 7]) * 9_000)\n"
+        )
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        writers = [subprocess.Popen([*command, str(i)]) for i in range(4)]
+        assert [writer.wait() for writer in writers] == [0] * 4
+        cache = DiskCache("ptx", tmp_path, limit=100_000)
+        assert cache.put(("last",), b"x")
+        assert self.held(cache) <= 100_000
+
+    def test_the_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("RLX_CACHE_BYTES", raising=False)
+        assert DiskCache("ptx", tmp_path).limit == 1 << 30
+        monkeypatch.setenv("RLX_CACHE_BYTES", "20000")
+        cache = DiskCache("ptx", tmp_path)
+        self.fill(cache, "abc")
+        assert self.held(cache) <= 20_000
+        for wrong in ("much", "-1", "1.5", "9" * 30):
+            monkeypatch.setenv("RLX_CACHE_BYTES", wrong)
+            with pytest.raises(RlxError, match=r"RLX_CACHE_BYTES=.* expected a number of bytes"):
+                DiskCache("ptx", tmp_path)
 
 
 def test_many_processes_fill_one_cold_cache(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """`python -m tests.formats.mutants --count 10000`: damaged files of a model folder, by the thousand for each format.
 
-Formats: safetensors, its index of shards, config.json, the sentence-transformers files, tokenizer.json. Each file must
-load and work, or be refused with ModelFormatError, within 2 s of processor time and 64 MiB more memory. Files are
+Formats: safetensors, its index of shards, config.json, the sentence-transformers files, tokenizer.json; `bombs` are
+tokenizer.json files made to kill or hang, `json` configs, indexes and headers of values that take far more memory than
+text. Each file must load and work, or be refused with ModelFormatError, within 2 s of processor time and 64 MiB more
+memory, beside what is granted for each byte of a file (a tokenizer: 64, any other: 1, for the file itself). Files are
 worked on in processes of their own, some hundreds in each; one that ends its process, or keeps it for too long, is
 named with its seed, and the rest goes on. `--seed N --format F` runs one file here and shows what it raises.
 """
@@ -27,7 +29,9 @@ import rlx
 from rlx.errors import ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.huggingface import ModelFolder
+from rlx.formats.tokenizer import PER_BYTE
 from rlx.models.bert import BertConfig
+from tests.formats.hostile_tokenizers import hostile, json_bomb
 from tests.formats.mutations import mutant
 from tests.models.tiny import write_model
 
@@ -41,8 +45,11 @@ FILES = {
     "config": ("config.json",),
     "sentence": ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"),
     "tokenizer": ("tokenizer.json",),
+    "bombs": ("tokenizer.json",),
+    "json": ("config.json", "model.safetensors", "modules.json", "sentence_bert_config.json", "tokenizer.json"),
 }
 TEXTS = ["the cat", "mountain ☃ runs", "", "a" * 500]
+LONG_TEXTS = [*TEXTS, "ﷺ½é☃日本 \n\t'll 12345" * 25, " " * 500 + "x", "aé" * 250, "the cat " * 60]
 
 
 def lay(folder: Path, kind: str) -> None:
@@ -65,20 +72,30 @@ def use(folder: Path, kind: str, seed: int) -> None:
     if kind in ("safetensors", "index"):
         for array in model.tensors().values():
             array.tobytes()
-    elif kind == "tokenizer":
-        model.tokenizer(40).ids(TEXTS)
+    elif kind in ("tokenizer", "bombs"):
+        model.tokenizer(40).ids(TEXTS if kind == "tokenizer" else LONG_TEXTS)
     else:
         BertConfig.from_dict(model.config, "config.json").weight_shapes()
         model.sentence_modules()
+        if kind == "json":
+            len(model.tensors())
+            model.tokenizer(40)
     if seed % 10 == 0:
         with rlx.models.load(folder, device="cpu") as encoder:
             encoder.encode(TEXTS)
 
 
+def damaged(kind: str, name: str, original: bytes, seed: int) -> tuple[str, bytes]:
+    """The file of this seed, and what was done to it."""
+    if kind == "bombs":
+        return hostile(seed)
+    return json_bomb(name, original, seed) if kind == "json" else mutant(name, original, seed)
+
+
 def attempt(kind: str, seed: int, folder: Path, originals: dict[str, bytes]) -> dict[str, Any]:
     """What came of one mutant, in how many seconds and with how many bytes more."""
     name = FILES[kind][seed % len(FILES[kind])]
-    way, content = mutant(name, originals[name], seed)
+    way, content = damaged(kind, name, originals[name], seed)
     (folder / name).write_bytes(content)
     before = _resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
@@ -103,6 +120,7 @@ def attempt(kind: str, seed: int, folder: Path, originals: dict[str, bytes]) -> 
         "text": text[:300],
         "seconds": seconds,
         "bytes": grown,
+        "granted": (MEBIBYTES << 20) + len(content) * (PER_BYTE if name == "tokenizer.json" else 1),
     }
 
 
@@ -159,7 +177,7 @@ def outcomes(kind: str, first: int, count: int) -> Iterator[dict[str, Any]]:
                 seed = at if begun is None else begun
                 told = process.stderr.read()[-300:]
                 lost = {"outcome": "process lost", "text": f"exit status {process.returncode} {told}"}
-                yield {"seed": seed, "way": "", "seconds": 0.0, "bytes": 0, **lost}
+                yield {"seed": seed, "way": "", "seconds": 0.0, "bytes": 0, "granted": 0, **lost}
                 at = seed + 1
 
 
@@ -168,7 +186,7 @@ def wrong(entry: dict[str, Any]) -> str:
     found = [] if entry["outcome"] in ("loaded", "ModelFormatError") else [entry["outcome"]]
     if entry["seconds"] > SECONDS:
         found.append(f"{entry['seconds']:.1f} s")
-    if entry["bytes"] > MEBIBYTES << 20:
+    if entry["bytes"] > entry["granted"]:
         found.append(f"{entry['bytes'] >> 20} MiB more")
     return ", ".join(found)
 
@@ -201,7 +219,7 @@ def main() -> int:
             folder = Path(outer) / "model"
             lay(folder, kinds[0])
             name = FILES[kinds[0]][given.seed % len(FILES[kinds[0]])]
-            way, content = mutant(name, (folder / name).read_bytes(), given.seed)
+            way, content = damaged(kinds[0], name, (folder / name).read_bytes(), given.seed)
             print(f"{way} of {name}, {len(content)} bytes: {content[:2000]!r}")
             (folder / name).write_bytes(content)
             use(folder, kinds[0], given.seed)

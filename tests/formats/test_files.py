@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlx.errors import ModelFormatError
 from rlx.formats import safetensors
-from rlx.formats.files import parse_json, read_bytes, read_json, shown
+from rlx.formats.files import OBJECT_BYTES, json_bytes, parse_json, read_bytes, read_json, shown
 
 
 @pytest.mark.parametrize("read", [safetensors.load, read_json], ids=["safetensors", "json"])
@@ -81,6 +84,77 @@ def test_good_json() -> None:
 def test_bad_json(text: bytes) -> None:
     with pytest.raises(ModelFormatError, match=r"x\.json"):
         parse_json(text, Path("x.json"))
+
+
+COSTLY = {
+    "empty lists": (b"[], ", b"0"),
+    "empty objects": (b"{},", b"0"),
+    "objects": (b'{"":0},', b"0"),
+    "nested": (b'{"a":[{}]},', b"0"),
+    "zeros": (b"0,", b"0"),
+    "large integers": (b"12345678901234567890,", b"0"),
+    "floats": (b"1.5,", b"0"),
+    "texts": (b'"a",', b"0"),
+    "wide texts": ("'é☃😀',".replace("'", '"').encode(), b"0"),
+    "one wide text": (b"", '"😀'.encode() + b"a" * 400_000 + b'"'),
+    "one escaped text": (b"", b'"\\ud83d\\ude00' + b"a" * 400_000 + b'"'),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_the_bound_on_memory_holds(name: str) -> None:
+    unit, last = COSTLY[name]
+    text = b"[" + unit * 30_000 + last + b"]"
+    bound = json_bytes(text)
+    tracemalloc.start()
+    parse_json(text, Path("x"))
+    assert tracemalloc.get_traced_memory()[1] <= bound
+    tracemalloc.stop()
+
+
+def test_the_bound_on_the_memory_of_keys_holds() -> None:
+    text = b"{" + b",".join(b'"%d":[]' % i for i in range(100_000)) + b"}"
+    tracemalloc.start()
+    parse_json(text, Path("x"))
+    assert tracemalloc.get_traced_memory()[1] <= json_bytes(text)
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("unit", [b"[],", b'{"":{}},', b"0,"])
+def test_values_that_would_outgrow_their_budget_are_never_made(unit: bytes, tmp_path: Path) -> None:
+    text = b'{"a": [' + unit * 3_000_000 + b"0]}"
+    header = len(text).to_bytes(8, "little") + text
+    (tmp_path / "config.json").write_bytes(text[:15_000_000])
+    (tmp_path / "model.safetensors").write_bytes(header)
+    tracemalloc.start()
+    for read in (read_json, safetensors.load):
+        name = "config.json" if read is read_json else "model.safetensors"
+        with pytest.raises(
+            ModelFormatError, match=r"could take [\d,]+ bytes of memory; at most [\d,]+ are granted"
+        ):
+            read(tmp_path / name)
+    assert tracemalloc.get_traced_memory()[1] < 2 * len(text)
+    tracemalloc.stop()
+
+
+def test_a_header_of_many_small_tensors(tmp_path: Path) -> None:
+    """What a header needs is granted beside the data that its tensors have."""
+    path = tmp_path / "many.safetensors"
+    safetensors.save(path, {f"model.layers.{i}.weight": np.zeros(8, np.float32) for i in range(20_000)})
+    assert len(safetensors.load(path)) == 20_000
+
+
+def test_an_index_of_as_many_tensors_as_the_largest_models_have() -> None:
+    layer = "model.layers.{}.mlp.experts.{}.down_proj.weight"
+    table = {layer.format(i % 61, i): f"model-{i % 163:05}-of-00163.safetensors" for i in range(200_000)}
+    text = json.dumps({"metadata": {"total_size": 1}, "weight_map": table}, indent=2).encode()
+    assert json_bytes(text) < OBJECT_BYTES + safetensors.INDEX_PER_BYTE * len(text)
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e400", b"9" * 101, b"-Infinity"])
+def test_numbers_that_no_reader_agrees_on(number: bytes) -> None:
+    with pytest.raises(ModelFormatError, match=r"x\.json: .* is not JSON, or beyond what a number holds"):
+        parse_json(b"[" + number + b"]", Path("x.json"))
 
 
 @pytest.mark.parametrize(

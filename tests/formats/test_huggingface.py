@@ -173,25 +173,25 @@ class TestTokenizer:
     )
     def test_a_damaged_file(self, folder: Path, content: bytes) -> None:
         (folder / "tokenizer.json").write_bytes(content)
-        with pytest.raises(ModelFormatError, match=r"tokenizer\.json: is not a tokenizer"):
+        with pytest.raises(ModelFormatError, match=r"tokenizer\.json: (is not|the JSON is|model)"):
             ModelFolder(folder).tokenizer(6)
 
     def test_a_special_token_that_its_table_lacks(self, folder: Path) -> None:
-        """The package's own code panics on this one, with an exception that is no Exception."""
+        """The package's own code panics on this one."""
         made = json.loads((folder / "tokenizer.json").read_text())
         made["post_processor"]["single"][0]["SpecialToken"]["id"] = "[NONE]"
         (folder / "tokenizer.json").write_text(json.dumps(made))
-        with pytest.raises(ModelFormatError, match=r"tokenizer\.json: is not a tokenizer"):
-            ModelFolder(folder).tokenizer(6).ids(["the"])
+        with pytest.raises(ModelFormatError, match=r"single\[0\] is .* a token of special_tokens"):
+            ModelFolder(folder).tokenizer(6)
 
-    @pytest.mark.parametrize("content", ["a" * 100, "x" * 2000])
+    @pytest.mark.parametrize("content", ["a" * 100, "x" * 200])
     def test_a_normalizer_that_grows_text_without_end(self, folder: Path, content: str) -> None:
         """Four of the first kind make 100 million characters of one letter, in half a minute."""
         made = json.loads((folder / "tokenizer.json").read_text())
         step = {"type": "Replace", "pattern": {"String": "a"}, "content": content}
         made["normalizer"] = {"type": "Sequence", "normalizers": [step] * 4}
         (folder / "tokenizer.json").write_text(json.dumps(made))
-        with pytest.raises(ModelFormatError, match=r"its normalizer makes up to 1.* characters of one"):
+        with pytest.raises(ModelFormatError, match=r"its normalizer and pre-tokenizer make up to .* bytes of one"):
             ModelFolder(folder).tokenizer(6)
 
     def test_a_normalizer_as_published_ones_have(self, folder: Path) -> None:
@@ -218,7 +218,7 @@ class TestTokenizer:
         made = json.loads((folder / "tokenizer.json").read_text())
         made["normalizer"] = "\x1b[2J" + "x" * 300_000
         (folder / "tokenizer.json").write_text(json.dumps(made))
-        with pytest.raises(ModelFormatError, match="is not a tokenizer") as caught:
+        with pytest.raises(ModelFormatError, match=r"normalizer is .*; expected an object") as caught:
             ModelFolder(folder).tokenizer(6)
         assert len(str(caught.value)) < 600
         assert str(caught.value).isprintable()

@@ -170,6 +170,25 @@ def test_the_way_a_product_takes() -> None:
     assert _stems(half, half, "vulkan", limits=Limits(shared_bytes=48 << 10, subgroup=64)) == ["matmul"]
 
 
+def test_products_in_bf16_round_alike_on_both_gpus() -> None:
+    """At every size the operands of both become bf16 by rlx's own rounding, or stay f32 where rows are few; cuBLAS,
+    which may multiply f32 as tf32 when it is asked for bf16, is given none."""
+    for m in (1, 8, 9, 16, 17, 64, 128, 512, 4096):
+        on_cuda, on_vulkan = (_stems(np.float32, np.float32, name, "bf16", m) for name in ("cuda", "vulkan"))
+        assert "gemm f32 bf16" not in on_cuda
+        assert (on_cuda == ["matmul_rows"]) == (on_vulkan == ["matmul_rows"]), m
+    assert _stems(np.float32, np.float32, "cuda", "bf16", 64) == ["matmul_mma"]
+    assert _stems(np.float32, np.float32, "cuda", "bf16", 512) == ["tree", "tree", "gemm bf16 bf16"]
+    assert _stems(np.float32, np.float32, "vulkan", "bf16", 512) == ["tree", "tree", "matmul_mma"]
+    with forcing(way="library"):
+        assert _stems(np.float32, np.float32, "cuda", "bf16", 64) == ["tree", "tree", "gemm bf16 bf16"]
+
+
+def test_a_device_without_matrices_leaves_products_in_bf16_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES - {"coopmat", "bf16_coopmat"})
+    assert _stems(np.float32, np.float32, "cuda", "bf16", 64) == ["gemm f32 bf16"]
+
+
 def test_splits() -> None:
     assert split_for(f32, f32, "f32") is None
     assert split_for(f32, bf16, "f32") == Split(bf16, 3, 1)

@@ -9,7 +9,9 @@ import onnx
 import pytest
 
 import rlx
+from tests.outside import outside
 
+pytestmark = pytest.mark.judged
 SENTENCES = [
     "a",
     "The cat sits on the mat.",
@@ -18,7 +20,7 @@ SENTENCES = [
 
 
 def _check(folder: Path, file: Path, dtype: str | None = None) -> None:
-    ort = pytest.importorskip("onnxruntime", reason="the judge here is ONNX Runtime")
+    ort = outside("onnxruntime")
     with rlx.models.load(folder, device="cpu", dtype=dtype) as model:
         for _, feeds, (batch, length) in model.batches(SENTENCES, 4):
             compiled = model.compiled(batch, length)

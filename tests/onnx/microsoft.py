@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 from onnx import helper
 
 import rlx
 from tests.onnx.models import model, node
+from tests.outside import outside
 
 Arrays = Mapping[str, np.ndarray]
 DOMAIN = "com.microsoft"
@@ -49,7 +49,7 @@ def beside(
     kind: str, given: Arrays, names: str = "", outputs: str = "y", tolerance: float = 2e-5, **attributes: Any
 ) -> dict[str, np.ndarray]:
     """Holds rlx's results on the CPU against ONNX Runtime's, and returns them; skips where that is not installed."""
-    runtime = pytest.importorskip("onnxruntime")
+    runtime = outside("onnxruntime")
     proto = microsoft(kind, given, names, outputs, **attributes)
     options = runtime.SessionOptions()
     options.log_severity_level = 4

@@ -4,7 +4,8 @@ Each file must run, or be refused with ModelFormatError or UnsupportedOp (one th
 than there is: OutOfDeviceMemory; for steps without end: StepLimitExceeded), within 2 s of processor time and 64 MiB
 more memory. Files are worked on in processes of their own, a few hundred in each; one that ends its process, or keeps
 it for too long, is named with its seed, and the rest goes on. Outcomes are kept in a file: a run that was stopped, or
-that `--seconds` ended, goes on where it was. `--seed N` runs one file here and shows what it raises.
+that `--seconds` ended, goes on where it was. `--seed N` runs one file here and shows what it raises. With `--bombs` the
+files are those of tests/onnx/bombs.py, which ask for much; what their budget allows them is not more memory.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,12 @@ import numpy as np
 import rlx
 from rlx.errors import ModelFormatError, OutOfDeviceMemory, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.onnx import TensorInfo
+from rlx.formats.onnx.budget import MAX_BYTES
+from rlx.formats.onnx.build import UNCHECKED
+from rlx.formats.onnx.wire import TIMES_FILE
+from tests.onnx.bombs import bomb
 from tests.onnx.mutant_bases import library
-from tests.onnx.mutations import lay, mutant
+from tests.onnx.mutations import Mutant, lay, mutant
 from tests.onnx.outcomes import kept, lines
 
 SECONDS = 2.0  # of processor time, for one file
@@ -39,29 +44,37 @@ MEBIBYTES = 64
 PATIENCE = 60.0  # of the clock, on a machine that does other work too
 ALLOWED = {"ran", "loaded", "ModelFormatError", "OutOfDeviceMemory", "StepLimitExceeded", "UnsupportedOp"}
 PER_PROCESS = 250
+SOURCES: dict[str, Callable[[int], Mutant]] = {"mutants": mutant, "bombs": bomb}
 LARGEST_INPUT = 1 << 20  # elements; who feeds more made them before
 
 
-def attempt(seed: int, folder: Path) -> dict[str, Any]:
+def attempt(seed: int, folder: Path, source: str = "mutants") -> dict[str, Any]:
     """Loads and runs one mutant: what came of it, in how many seconds and with how many bytes more."""
-    made = mutant(seed)
+    made = SOURCES[source](seed)
     path = folder / "mutant.onnx"
     path.write_bytes(made.content)
     before = _resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     start = time.process_time()
-    outcome, text = _outcome(path)
+    outcome, text = _outcome(path, made.budget)
     seconds = time.process_time() - start
     grown = max(0, _resident("VmHWM") - before)
     return {
         "seed": seed, "kind": made.kind, "base": made.base, "outcome": outcome, "text": text,
-        "seconds": round(seconds, 3), "bytes": grown,
+        "seconds": round(seconds, 3), "bytes": grown, "budget": _allowed(made),
     }  # fmt: skip
 
 
-def _outcome(path: Path) -> tuple[str, str]:
+def _allowed(made: Mutant) -> int:
+    """The bytes that a file may take beside: those of its budget, and of a bomb's own content."""
+    if made.base != "bomb of bombs":
+        return 0
+    return len(made.content) * TIMES_FILE + (MAX_BYTES if made.budget is None else made.budget)
+
+
+def _outcome(path: Path, budget: int | None) -> tuple[str, str]:
     try:
-        with rlx.onnx.load(path) as model:
+        with rlx.onnx.load(path, max_bytes=budget) as model:
             if any(math.prod(_shape(i)) > LARGEST_INPUT for i in model.inputs):
                 return "loaded", "its inputs are too large to feed"
             feeds = {i.name: _fed(i, i.around) for i in model.inputs}
@@ -99,7 +112,7 @@ def _resident(what: str) -> int:
     raise AssertionError(f"/proc/self/status has no {what}")
 
 
-def work(start: int, stop: int) -> None:
+def work(start: int, stop: int, source: str) -> None:
     """In a process of its own: a line before and after each mutant."""
     resource.setrlimit(
         resource.RLIMIT_AS, (4 << 30, 4 << 30)
@@ -112,21 +125,22 @@ def work(start: int, stop: int) -> None:
         for seed in range(start, stop):
             print(json.dumps({"begun": seed}), flush=True)
             signal.setitimer(signal.ITIMER_PROF, 2 * SECONDS)  # SIGPROF ends a process that does not mind it
-            result = attempt(seed, folder)
+            result = attempt(seed, folder, source)
             signal.setitimer(signal.ITIMER_PROF, 0)
             print(json.dumps(result), flush=True)
 
 
-def worker(start: int, stop: int) -> list[str]:
+def worker(start: int, stop: int, source: str = "mutants") -> list[str]:
     """The command that works on a range of seeds."""
-    return [sys.executable, "-m", "tests.onnx.mutants", "--work", str(start), str(stop)]
+    more = ["--bombs"] if source == "bombs" else []
+    return [sys.executable, "-m", "tests.onnx.mutants", "--work", str(start), str(stop), *more]
 
 
 def watched(command: Sequence[str], start: int, end: float = math.inf) -> Iterator[dict[str, Any]]:
     """The outcomes of a range of seeds, from one process; those of a process that ended early stop there."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            for entry in _answers(process, start):
+            for entry in _answers(process, start, "bombs" if "--bombs" in command else "mutants"):
                 yield entry
                 if time.monotonic() > end:
                     return
@@ -134,7 +148,7 @@ def watched(command: Sequence[str], start: int, end: float = math.inf) -> Iterat
             process.kill()
 
 
-def _answers(process: subprocess.Popen[str], start: int) -> Iterator[dict[str, Any]]:
+def _answers(process: subprocess.Popen[str], start: int, source: str) -> Iterator[dict[str, Any]]:
     assert process.stdout is not None and process.stderr is not None
     begun: int | None = None
     while select.select([process.stdout], [], [], PATIENCE)[0]:
@@ -149,14 +163,14 @@ def _answers(process: subprocess.Popen[str], start: int) -> Iterator[dict[str, A
         if code or begun is not None:
             how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
             told = process.stderr.read()[-300:]
-            yield _lost(begun, start, f"{'over time, ' if how == 'SIGPROF' else ''}{how} {told}")
+            yield _lost(begun, start, source, f"{'over time, ' if how == 'SIGPROF' else ''}{how} {told}")
         return
-    yield _lost(begun, start, f"no answer for {PATIENCE:.0f} s")
+    yield _lost(begun, start, source, f"no answer for {PATIENCE:.0f} s")
 
 
-def _lost(begun: int | None, start: int, how: str) -> dict[str, Any]:
+def _lost(begun: int | None, start: int, source: str, how: str) -> dict[str, Any]:
     seed = start if begun is None else begun
-    made = mutant(seed)
+    made = SOURCES[source](seed)
     return {
         "seed": seed, "kind": made.kind, "base": made.base, "outcome": "process lost", "text": how,
         "seconds": 2 * SECONDS, "bytes": 0,
@@ -166,14 +180,18 @@ def _lost(begun: int | None, start: int, how: str) -> dict[str, Any]:
 def wrong(entry: dict[str, Any]) -> str:
     """What an outcome breaks, in words; empty where nothing."""
     found = [] if entry["outcome"] in ALLOWED else [entry["outcome"]]
+    if UNCHECKED in entry["text"]:
+        found.append("a check is missing")
     if entry["seconds"] > SECONDS:
         found.append(f"{entry['seconds']:.1f} s")
-    if entry["bytes"] > MEBIBYTES << 20:
+    if entry["bytes"] > (MEBIBYTES << 20) + entry.get("budget", 0):
         found.append(f"{entry['bytes'] >> 20} MiB more")
     return ", ".join(found)
 
 
-def run(first: int, count: int, file: Path, seconds: float) -> list[dict[str, Any]]:
+def run(
+    first: int, count: int, file: Path, seconds: float, source: str = "mutants"
+) -> list[dict[str, Any]]:
     """Works on the seeds that the file does not have yet; gives all outcomes of the range."""
     done = {e["seed"]: e for e in lines(file)}
     end = time.monotonic() + (seconds or math.inf)
@@ -185,7 +203,7 @@ def run(first: int, count: int, file: Path, seconds: float) -> list[dict[str, An
                 at += 1
                 continue
             stop = min(at + PER_PROCESS, first + count)
-            for entry in watched(worker(at, stop), at, end):
+            for entry in watched(worker(at, stop, source), at, end):
                 done[entry["seed"]] = entry
                 log.write(json.dumps(entry) + "\n")
                 log.flush()
@@ -228,13 +246,15 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, help="run this one here, with its traceback")
     parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--bombs", action="store_true", help="files that ask for much, not damaged ones")
     given = parser.parse_args()
+    source = "bombs" if given.bombs else "mutants"
     if given.work:
-        work(*given.work)
+        work(*given.work, source)
         return 0
     if given.seed is not None:
-        return _show(given.seed)
-    entries = run(given.first, given.count, given.file or kept("mutants"), given.seconds)
+        return _show(given.seed, source)
+    entries = run(given.first, given.count, given.file or kept(source), given.seconds, source)
     print(summary(entries))
     if len(entries) < given.count:
         print(f"{given.count - len(entries)} left: run again")
@@ -242,15 +262,15 @@ def main() -> int:
     return 1 if any(map(wrong, entries)) else 0
 
 
-def _show(seed: int) -> int:
-    made = mutant(seed)
+def _show(seed: int, source: str) -> int:
+    made = SOURCES[source](seed)
     print(f"{made.kind} of {made.base}, {len(made.content)} bytes")
     with tempfile.TemporaryDirectory() as outer:
         folder = Path(outer) / "model"
         folder.mkdir()
         lay(folder)
-        print(attempt(seed, folder))
-        with rlx.onnx.load(folder / "mutant.onnx") as model:
+        print(attempt(seed, folder, source))
+        with rlx.onnx.load(folder / "mutant.onnx", max_bytes=made.budget) as model:
             feeds = {i.name: _fed(i, i.around) for i in model.inputs}
             print({k: getattr(v, "shape", v) for k, v in model.run(feeds, device="cpu").items()})
     return 0

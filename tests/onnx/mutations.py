@@ -31,12 +31,14 @@ CHANGES: dict[str, Change] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """What was done to which model, and the file that came of it; `lay` puts other files beside it."""
+    """What was done to which model, and the file that came of it; `lay` puts other files beside it, `budget` is the
+    `max_bytes` that it is loaded with."""
 
     kind: str
     base: str
     content: bytes
     lay: Callable[[Path], None] | None = None
+    budget: int | None = None
 
 
 def mutant(seed: int) -> Mutant:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 from onnx import helper
 
 import rlx
 from tests.onnx.models import model, node
+from tests.outside import outside
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -47,7 +47,7 @@ def judged_by_runtime(device: str) -> bool:
 
 def in_runtime(proto: onnx.ModelProto, given: Arrays) -> list[np.ndarray]:
     """What ONNX Runtime gives with one thread and without its optimizer; skips where it is not installed."""
-    runtime = pytest.importorskip("onnxruntime")
+    runtime = outside("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1

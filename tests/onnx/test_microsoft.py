@@ -64,6 +64,7 @@ def test_activations(device: str, dtype: type) -> None:
     judged(device, "BiasSplitGelu", {"x": x, "b": b}, both[..., :7] * gelu(both[..., 7:]))
 
 
+@pytest.mark.judged
 def test_activations_beside_onnx_runtime() -> None:
     x, b = RNG.normal(size=(3, 17)).astype(np.float32), RNG.normal(size=17).astype(np.float32)
     for kind, given in [

@@ -195,6 +195,7 @@ def beside_cases() -> Iterator[Case]:
             yield "RotaryEmbedding", {**given, "p": np.array([3])}, "x p c s", rules
 
 
+@pytest.mark.judged
 def test_beside_onnx_runtime() -> None:
     for kind, given, names, rules in beside_cases():
         used = {n: given[n] for n in names.split() if n != "_"}

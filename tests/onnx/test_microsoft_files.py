@@ -11,6 +11,7 @@ import pytest
 
 import rlx
 from tests.onnx.models import model, node
+from tests.outside import outside
 
 RNG = np.random.default_rng(16)
 
@@ -54,7 +55,7 @@ def block() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
 
 def optimized(proto: onnx.ModelProto, path: Path) -> Any:
     """The session of ONNX Runtime that wrote what it made of the model to `path`."""
-    runtime = pytest.importorskip("onnxruntime")
+    runtime = outside("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -62,6 +63,7 @@ def optimized(proto: onnx.ModelProto, path: Path) -> Any:
     return runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.judged
 def test_a_file_that_the_optimizer_wrote(tmp_path: Path, device: str) -> None:
     proto, given = block()
     path = tmp_path / "optimized.onnx"

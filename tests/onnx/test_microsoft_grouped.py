@@ -171,6 +171,7 @@ def test_halves_and_norms_of_heads(name: str, device: str) -> None:
     judged(device, KIND, case.given, case.wanted(), case.names, "y ok ov", **case.attributes)
 
 
+@pytest.mark.judged
 @pytest.mark.parametrize("name", CASES)
 def test_beside_onnx_runtime(name: str) -> None:
     for more in ({}, {"dtype": np.float16}, *TURNS):

@@ -99,6 +99,7 @@ def test_convolutions(name: str, numbers: list[float], function: Any, device: st
     judged(device, "FusedConv", given, function(want), "x w b", **attributes)
 
 
+@pytest.mark.judged
 def test_products_and_convolutions_beside_onnx_runtime() -> None:
     for a_shape, b_shape, _, attributes in PRODUCTS:
         beside("FusedMatMul", {"a": rand(*a_shape), "b": rand(*b_shape)}, **attributes)

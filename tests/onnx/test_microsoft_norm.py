@@ -11,6 +11,7 @@ import rlx
 from rlx.errors import ModelFormatError
 from tests.onnx.microsoft import beside, judged, microsoft
 from tests.onnx.models import model, node
+from tests.outside import outside
 
 RNG = np.random.default_rng(13)
 
@@ -58,6 +59,7 @@ def test_norms_of_residual_sums(dtype: type, skipped: tuple[int, ...], device: s
             judged(device, kind, given, {**want, "r": rate}, names, "y _ r sum", epsilon=1e-3)
 
 
+@pytest.mark.judged
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_residual_sums_beside_onnx_runtime(dtype: type) -> None:
     tolerance = 2e-5 if dtype == np.float32 else 4e-3
@@ -96,6 +98,7 @@ def test_norms_in_onnx_s_domain(device: str) -> None:
         assert np.allclose(got[name], array, atol=1e-5)
 
 
+@pytest.mark.judged
 def test_rms_norms_beside_onnx_runtime() -> None:
     beside("SimplifiedLayerNormalization", {"x": rand(6, 5), "g": rand(5)}, domain="", epsilon=1e-2)
 
@@ -140,9 +143,10 @@ def test_norms_of_embeddings(names: str, device: str) -> None:
     assert got["count"].dtype == np.int32
 
 
+@pytest.mark.judged
 @pytest.mark.parametrize("names", EMBEDDED)
 def test_norms_of_embeddings_beside_onnx_runtime(names: str) -> None:
-    runtime = pytest.importorskip("onnxruntime")
+    runtime = outside("onnxruntime")
     proto, given = embedded(names)
     session = runtime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     got = rlx.onnx.load(proto).run(given, device="cpu")

@@ -14,6 +14,8 @@ import rlx
 from rlx.errors import ModelFormatError
 from tests.onnx.quantized import in_runtime, judged_by_runtime, meant, quantized, stepped, steps_off
 
+pytestmark = pytest.mark.judged
+
 ZEROS = {np.uint8: (3, 117, 250), np.int8: (-100, 3, 77)}
 TYPES = pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 TWO = "a as az b bs bz cs cz"

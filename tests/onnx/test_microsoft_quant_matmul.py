@@ -15,6 +15,8 @@ import rlx
 from rlx.errors import ModelFormatError, UnsupportedOp
 from tests.onnx.quantized import in_runtime, judged_by_runtime, quantized, stepped, steps_off
 
+pytestmark = pytest.mark.judged
+
 KINDS = pytest.mark.parametrize(
     ("ta", "tb"), [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)], ids=str
 )

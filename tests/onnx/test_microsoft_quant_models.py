@@ -13,6 +13,9 @@ from onnx import helper, numpy_helper
 import rlx
 from rlx.errors import ModelFormatError, UnsupportedOp
 from tests.onnx.quantized import in_runtime, judged_by_runtime, quantized
+from tests.outside import outside
+
+pytestmark = pytest.mark.judged
 
 HEADS, SIZE = 4, 4
 
@@ -97,7 +100,7 @@ def written(path: Path, nodes: list[Any], dims: list[Any], weights: dict[str, np
 @pytest.mark.parametrize("columns", [False, True])
 def test_a_convolutional_network(columns: bool, tmp_path: Path, device: str) -> None:
     """Every number that it makes is an 8-bit one, so its results are ONNX Runtime's to the bit."""
-    tool = pytest.importorskip("onnxruntime.quantization")
+    tool = outside("onnxruntime.quantization")
     n = helper.make_node
     nodes = [
         n("Conv", ["x", "w1", "b1"], ["c1"], "1", pads=[1] * 4),
@@ -147,7 +150,7 @@ def test_a_convolutional_network(columns: bool, tmp_path: Path, device: str) -> 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_recurrent_network(tmp_path: Path, device: str) -> None:
-    tool = pytest.importorskip("onnxruntime.quantization")
+    tool = outside("onnxruntime.quantization")
     n = helper.make_node
     nodes = [
         n("LSTM", ["x", "w", "r", "b"], ["s"], "1", hidden_size=24, direction="bidirectional"),

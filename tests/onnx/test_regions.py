@@ -110,3 +110,15 @@ def test_resize_of_opset_10_rounds_up_where_it_shrinks(device: str) -> None:
                       {"s": np.array(scales, np.float32)}, opset=10)  # fmt: skip
         with rlx.onnx.load(proto) as loaded:
             assert loaded.run({"x": x}, device=device)["y"][0, 0].tolist() == want
+
+
+def test_a_scale_of_aligned_corners_is_the_references_in_files(device: str) -> None:
+    """The standard's reference ends where the scale's fraction of an element says, rlx.resize at the last element."""
+    x = np.arange(4, dtype=np.float32).reshape(1, 1, 1, 4)
+    made = node("Resize", "x _ s", "y", mode="linear", coordinate_transformation_mode="align_corners")
+    proto = model(
+        [made], {"x": [1, 1, 1, 4]}, {"y": None}, {"s": np.array([1, 1, 1, 1.7], np.float32)}, opset=18
+    )
+    with rlx.onnx.load(proto) as loaded:
+        got = loaded.run({"x": x}, device=device)["y"]
+    np.testing.assert_allclose(got[0, 0, 0], np.arange(6) * 3 / 5.8, rtol=1e-6)

@@ -63,6 +63,7 @@ CASES = {
          [(1, 4, 5, 4), (2, 2, 2, 2), (2,)], None),
         (lambda x, w, b: ops.conv(x, w, b, strides=2, activation="gelu"), [(1, 2, 4, 4), (2, 2, 3, 3), (2,)], None),
         (lambda x, w: ops.conv(x, w, pads=1, groups=3), [(1, 3, 3, 3), (3, 1, 3, 3)], None),
+        (lambda x, w: ops.conv(x, w, pads=((5, 4),), strides=3, dilations=2), [(1, 1, 4), (2, 1, 2)], None),
         (lambda x, w: ops.conv(x, w, strides=2, pads=1), [(1, 1, 3, 3, 3), (2, 1, 2, 2, 2)], None),
     ],
     "conv_grad_input": [(_grad_input, [(1, 4, 3, 5), (4, 2, 2, 2)], None)],
@@ -73,6 +74,14 @@ CASES = {
          [(1, 4, 2, 3), (4, 1, 3, 2), (2,)], None),
         (lambda x, w: ops.conv_transpose(x, w, strides=2, dilations=3, output_padding=2), [(1, 1, 3), (1, 2, 2)], None),
         (lambda x, w: ops.conv_transpose(x, w, strides=2), [(1, 1, 2, 2, 2), (1, 2, 2, 2, 2)], None),
+        # An output_padding of a stride and more, beside pads that take it up, that do not, and that leave nothing.
+        (lambda x, w: ops.conv_transpose(x, w, pads=2, dilations=2, output_padding=1), [(1, 1, 4), (1, 1, 3)], None),
+        (lambda x, w: ops.conv_transpose(x, w, pads=((0, 1),), dilations=4, output_padding=3, groups=2),
+         [(1, 2, 3), (2, 2, 2)], None),
+        (lambda x, w: ops.conv_transpose(x, w, strides=(2, 1), dilations=(1, 3), pads=((1, 4), (0, 2)),
+                                         output_padding=(1, 2)), [(1, 2, 4, 3), (2, 1, 3, 2)], None),
+        (lambda x, w, b: ops.conv_transpose(x, w, b, pads=((3, 0),), dilations=4, output_padding=3),
+         [(1, 1, 2), (1, 2, 1), (2,)], None),
     ],
     "im2col": [
         (lambda x: ops.im2col(x, (2, 3), strides=2, pads=1), [(1, 2, 4, 5)], None),

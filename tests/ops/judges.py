@@ -15,7 +15,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-import pytest
 import scipy.special
 
 from rlx.conformance.oracle import evaluate
@@ -23,13 +22,14 @@ from rlx.dtypes import DType, as_dtype, promote
 from rlx.ir import Graph
 from rlx.ir.op import get_op
 from rlx.ops.numeric import widened
+from tests.outside import outside
 
 Array = npt.NDArray[Any]
 Judge = Callable[..., Any]
 
 
 def _torch() -> Any:
-    return pytest.importorskip("torch", reason="the judge of this op is torch in float64")
+    return outside("torch")
 
 
 def _common(arrays: Sequence[Array]) -> list[Array]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from rlx.dtypes import as_dtype, promote
 from rlx.ops.numeric import widened
+from tests.outside import outside
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +27,7 @@ def _ufunc(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _torch(run: Callable[..., Any]) -> Callable[..., Any]:
     def judge(x: Array, **attrs: Any) -> Any:
-        torch = pytest.importorskip("torch", reason="the judge of this op is torch in float64")
+        torch = outside("torch")
         with torch.no_grad():
             return run(torch, torch.from_numpy(np.array(x, np.float64)), **attrs).numpy()
 

@@ -8,11 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rlx
 import rlx.ops as ops
 from rlx.conformance.oracle import evaluate
 from rlx.dtypes import bf16, f16, f32, i32, u8
 from rlx.errors import DTypeError, RlxError, ShapeError
 from rlx.ir import Graph, Tensor, apply
+from tests.devices import session_here
+
+
+@pytest.fixture(scope="module")
+def session(request: pytest.FixtureRequest) -> rlx.Session:
+    return session_here(request.param)
 
 
 def _inputs(*shapes: tuple[int, ...], dtype: Any = f32) -> list[Tensor]:
@@ -137,3 +144,44 @@ def test_nan_wins_and_nowhere_is_minus_one() -> None:
     values = evaluate(t.graph, {"x0": x, "x1": np.full((1, 1, 1, 2), np.nan)})
     np.testing.assert_array_equal(values[y.id], [[[np.nan, 4.0]]])
     assert values[z.id].item() == 1.0
+
+
+# What torch.nn.functional.interpolate(…, align_corners=True) gives in float64, of [0, 1, 2, 3] and of an image.
+ENDS: list[tuple[float, list[float]]] = [
+    (1.7, [0.0, 0.6, 1.2, 1.8, 2.4, 3.0]),
+    (2.5, [i / 3 for i in range(10)]),
+    (0.8, [0.0, 1.5, 3.0]),
+    (0.3, [0.0]),
+    (1.1, [0.0, 1.0, 2.0, 3.0]),
+]
+IMAGE = (np.arange(12.0) ** 1.5 / 3).reshape(1, 1, 3, 4)
+LINEAR = [
+    [0.0, 0.25, 0.6380711874576984, 1.1401194830787669, 1.7320508075688774],
+    [1.7777777777777777, 2.391167759027603, 3.0879435451745683, 3.85843285811233, 4.692963419734544],
+    [4.291935221996614, 5.186373786748978, 6.132074071671101, 7.127037544279428, 8.169265672090408],
+    [7.542472332656508, 8.635618083164127, 9.770462766947299, 10.945933541580064, 12.160957564636467],
+]
+CUBIC = [
+    [0.0, 0.19353185889564176, 0.5953297718964345, 1.1859022702928093, 1.7320508075688774],
+    [1.2854043087171774, 1.7935943168220865, 2.521834460438909, 3.372694427057583, 4.109929010203691],
+    [4.497938820774581, 5.334626416795881, 6.423272587338765, 7.582793852813196, 8.551870777102852],
+    [7.542472332656508, 8.507259397964544, 9.755227982878699, 11.0704835307625, 12.160957564636467],
+]
+
+
+@pytest.mark.parametrize("session", ["cpu", "vulkan", "cuda"], indirect=True)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_aligned_corners_end_at_the_last_element_whatever_the_scale(session: rlx.Session, dtype: Any) -> None:
+    g = Graph()
+    line, image = g.input("line", (4,), dtype), g.input("image", IMAGE.shape, dtype)
+    for i, (scale, _) in enumerate(ENDS):
+        g.output(f"line{i}", ops.resize(line, scales=scale, mode="linear", coordinates="align_corners"))
+    for mode in ("linear", "cubic"):
+        g.output(mode, ops.resize(image, scales=(1.4, 1.3), mode=mode, coordinates="align_corners"))
+    with session.compile(g) as compiled:
+        got = compiled.run({"line": np.arange(4, dtype=dtype), "image": IMAGE.astype(dtype)})
+    near = 1e-6 if dtype is np.float32 else 1e-14
+    for i, (_, want) in enumerate(ENDS):
+        np.testing.assert_allclose(got[f"line{i}"], want, rtol=near, atol=near)
+    for mode, table in (("linear", LINEAR), ("cubic", CUBIC)):
+        np.testing.assert_allclose(got[mode][0, 0], table, rtol=near, atol=10 * near)

@@ -31,6 +31,7 @@ def test_the_vocabulary_is_registered() -> None:
     assert {"add", "matmul", "softmax", "attention", "gather", "fused", "cast", "slice"} <= set(OPS)
 
 
+@pytest.mark.judged
 @pytest.mark.parametrize("op", OPS)
 def test_every_op_has_a_judge_and_cases(op: str) -> None:
     assert REGISTRY[op].judge in JUDGES
@@ -50,6 +51,7 @@ def _widened(case: Case) -> list[np.ndarray]:
     return [a if exact or a.dtype.kind in "iub" else a.astype(np.float64) for a in case.arrays()]
 
 
+@pytest.mark.judged
 @pytest.mark.parametrize("op", OPS)
 def test_reference_agrees_with_its_judge(op: str) -> None:
     judge = JUDGES[REGISTRY[op].judge]

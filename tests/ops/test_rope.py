@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from typing import Any
 
@@ -22,6 +21,7 @@ from rlx.ops.rope_table import (
     axial_rope_table,
     rope_frequencies,
 )
+from tests.outside import outside
 
 LLAMA3 = Llama3Scaling(8.0, 1.0, 4.0, 8192)
 YARN = YarnScaling(4.0, 4096)
@@ -99,12 +99,11 @@ def test_configurations_of_models() -> None:
         rlx.rope_scaling({"rope_type": "yarn", "factor": 4.0})
 
 
+@pytest.mark.judged
 def test_transformers_agree() -> None:
     """The rules of the models' own code, where it is installed."""
-    utils = pytest.importorskip(
-        "transformers.modeling_rope_utils", reason="the judge here is the code of transformers"
-    )
-    configuration = importlib.import_module("transformers").LlamaConfig
+    utils = outside("transformers.modeling_rope_utils")
+    configuration = outside("transformers").LlamaConfig
     scaling = {
         "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
         "yarn": {"factor": 4.0},

@@ -46,6 +46,49 @@ def test_a_driver_list_that_names_no_driver_is_said_and_nothing_is_installed(cop
     assert "installing" not in done.stdout
 
 
+SKIPS = """
+import pytest
+
+pytest.importorskip({module!r}, reason="judged by it, which `make judges` installs")
+
+@pytest.mark.judged
+def test_marked():
+    pytest.skip("judged by torch, which `make judges` installs")
+
+@{mark}
+def test_other():
+    pytest.skip("judged by torch, which `make judges` installs")
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "module", "mark", "counts"),
+    [
+        ("0", "pytest", "pytest.mark.judged", "2 skipped"),
+        ("0", "pytest", "pytest.mark.vulkan", "1 failed, 1 skipped"),
+        ("0", "no_such_module", "pytest.mark.judged", "1 skipped"),
+        ("1", "pytest", "pytest.mark.judged", "2 failed"),
+        ("1", "no_such_module", "pytest.mark.judged", "1 error"),
+    ],
+)
+def test_a_skip_fails_where_judges_are_required_and_where_they_would_not_be_missed(
+    repo: Path, tmp_path: Path, setting: str, module: str, mark: str, counts: str
+) -> None:
+    shutil.copy(repo / "tests/conftest.py", tmp_path)
+    (tmp_path / "test_skips.py").write_text(SKIPS.format(module=module, mark=mark), encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    judged: x\n    vulkan: x\n", encoding="utf-8")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "RLX_"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env=env | {"RLX_REQUIRE_JUDGES": setting},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1].startswith(counts + " in "), done.stdout
+
+
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "worker"])
 @pytest.mark.parametrize(("setting", "status"), [("1", 1), ("0", 0)])
 def test_a_run_without_vulkan_fails_when_vulkan_is_required(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
 
+import rlx
 from rlx.backends.vulkan import transfer
 from rlx.backends.vulkan.device import VulkanDevice, forced_memory
 from rlx.backends.vulkan.discovery import Heap, MemoryType, Physical
@@ -13,7 +17,7 @@ from rlx.backends.vulkan.memory import VulkanBuffer, kind_for
 from rlx.driver import MemoryPlan, Slot
 from rlx.dtypes import bf16, f16, f32
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
-from tests.vulkan.conftest import slots_plan
+from tests.vulkan.conftest import child, slots_plan
 
 pytestmark = pytest.mark.vulkan
 
@@ -265,3 +269,53 @@ def test_kind_follows_the_device(
         memory_types=tuple(MemoryType(*t) for t in types),
     )
     assert kind_for(described, nbytes, free=GIB // 8) == wanted
+
+
+VIEW_AFTER_CLOSE = """
+import gc, sys
+from rlx.backends import vulkan
+from rlx.backends.vulkan import api
+from rlx.driver import MemoryPlan, Slot
+from rlx.dtypes import u8
+
+device = vulkan.backend.open(0)
+plan = MemoryPlan("test", {0: Slot("arena0", 0, 1 << 22, u8)}, {"arena0": 1 << 22})
+arena = device.arena(plan)
+arena.fill(0, 3)
+view = arena.view(0)
+if view is None:
+    sys.exit(77)
+arena.close()
+device.pool.trim()
+assert view.sum() == 3 << 22
+device.close()
+view[:] = 5
+part = view[1000:2000]
+del view
+assert part.sum() == 5000
+del part, arena
+gc.collect()
+live = {kind: n for kind, n in api.live_objects().items() if n and kind not in ("Instance", "DebugUtilsMessengerEXT")}
+assert not live, live
+"""
+
+
+def test_a_view_is_readable_after_its_arena_and_device_are_closed(clean_env: dict[str, str]) -> None:
+    done = child(VIEW_AFTER_CLOSE, clean_env, PYTHONPATH=str(Path(__file__).parents[2]))
+    if done.returncode == 77:
+        pytest.skip("the host has no view of this device's memory")
+    assert done.returncode == 0, done.stderr
+
+
+def test_programs_of_a_closed_device_refuse_to_run(opened: Callable[[], VulkanDevice]) -> None:
+    device = opened()
+    g = rlx.Graph("host step")
+    g.output("y", rlx.exp(g.input("x", (8,), "f64")) + 1)
+    session = rlx.Session("vulkan")
+    assert session.device is device
+    exe = session.compile(g)
+    feed = {"x": np.zeros(8)}
+    np.testing.assert_array_equal(exe.run(feed)["y"], np.full(8, 2.0))
+    device.close()
+    with pytest.raises(rlx.errors.RlxError, match="closed"):
+        exe.run(feed)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.driver import Buffer, BufferArena
+from rlx.driver.arena import Accessor
 from rlx.driver.device import Bytes
-from rlx.driver.pool import BufferPool
-from rlx.errors import ArenaError
+from rlx.driver.pool import BufferPool, Pin
+from rlx.dtypes import DType
+from rlx.errors import ArenaError, DTypeError
 from rlx.ir import Tensor
 
 ALIGNMENT = 64  # a cache line, and the widest vector
@@ -37,10 +40,10 @@ class Block:
 class CpuBuffer:
     """Host memory behind the Buffer contract; returns to the pool when closed."""
 
-    __slots__ = ("_block", "_bytes", "_pool")
+    __slots__ = ("_bytes", "_pin", "_pool")
 
     def __init__(self, block: Block, nbytes: int, pool: BufferPool[Block]) -> None:
-        self._block: Block | None = block
+        self._pin: Pin[Block] | None = Pin(block, pool.leave)
         self._pool = pool
         self._bytes = block.bytes[:nbytes]
         if block.used:
@@ -77,20 +80,44 @@ class CpuBuffer:
     def view(self) -> Bytes:
         return self._open()
 
+    def pin(self) -> Pin[Block]:
+        pin = self._pin
+        if pin is None:
+            raise ArenaError("this buffer is closed; its memory may be another's by now")
+        return pin
+
     def close(self) -> None:
-        if self._block is not None:
-            block, self._block = self._block, None
+        pin, self._pin = self._pin, None
+        if pin is not None:
             self._bytes = np.empty(0, np.uint8)
-            self._pool.give(block)
+            pin.closed = True
+            del pin  # without a view that was the last: the block is left to the pool
+            self._pool.sweep()
 
     def _open(self) -> Bytes:
-        if self._block is None:
+        if self._pin is None:
             raise ArenaError("this buffer is closed; its memory may be another's by now")
         return self._bytes
 
 
 class CpuArena(BufferArena):
     """A DeviceArena over host memory: every slot is a NumPy view."""
+
+    def input_writer(self, node: int, dtype: DType, shape: tuple[int, ...]) -> Accessor:
+        # Half the time of np.copyto.
+        return self._accessor(partial(self._memory(node, dtype, shape).__setitem__, ...))
+
+    def output_reader(self, node: int, dtype: DType, shape: tuple[int, ...], wanted: DType) -> Accessor:
+        memory = self._memory(node, dtype, shape)
+        if dtype != wanted and not dtype.is_float:
+            raise DTypeError(f"output_reader: node {node} is stored as {dtype}, which is read as {dtype} only")
+        return self._accessor(memory.copy if dtype == wanted else partial(memory.astype, wanted.np))
+
+    def _memory(self, node: int, dtype: DType, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        count, slot = self._fits(node, dtype, shape), self.slot(node)
+        whole = self.buffer(slot.segment).view()
+        assert whole is not None
+        return whole[slot.offset : slot.offset + count * dtype.itemsize].view(dtype.np).reshape(shape)
 
     def array(self, tensor: Tensor) -> npt.NDArray[Any]:
         """The tensor's slot as an array of its shape and dtype: the memory itself."""

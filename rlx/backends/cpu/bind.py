@@ -97,7 +97,7 @@ class CpuExecutable:
             self.dispatch.append(Dispatch(name, node.op.name, "alias"))
             return
         if bodies(node):
-            self._add_control(node, array)
+            self._add_control(node)
             return
         steps = _bind(node, [array(t) for t in node.inputs], [array(t) for t in node.outputs], ctx, alike)
         self._steps += steps
@@ -105,7 +105,7 @@ class CpuExecutable:
         kernel = node.op.name if _has_kernel(node) else f"reference:{node.op.name}"
         self.dispatch.append(Dispatch(name, node.op.name, "native", (kernel,)))
 
-    def _add_control(self, node: Node, array: Callable[[Tensor], Array]) -> None:
+    def _add_control(self, node: Node) -> None:
         self.dispatch.append(Dispatch(node.name, node.op.name, "control"))
 
         def build(key: str, body: BodyPlan, arena: DeviceArena) -> CpuExecutable:
@@ -116,8 +116,10 @@ class CpuExecutable:
 
         run = ControlRun(node, self._plan, self._arena, self._device.arena, build)
         self._owned.append(run)
-        carried = carried_copies(node, self._plan)
-        steps: list[Step] = [partial(np.copyto, array(out), array(start)) for start, out in carried]
+        steps: list[Step] = [
+            partial(self._arena.copy_prefix, start.id, out.id, self._plan.slots[out.id].nbytes)
+            for start, out in carried_copies(node, self._plan)
+        ]
         steps.append(run.launch)
         self._steps += steps
         self.node_steps.append((node, steps))
@@ -166,9 +168,10 @@ class CpuExecutable:
 
 
 def _array(t: Tensor, plan: MemoryPlan, arena: DeviceArena) -> Array:
-    raw = arena.view(t.id)
-    assert raw is not None
-    return raw[: t.type.nbytes].view(plan.slots[t.id].dtype.np).reshape(t.shape)
+    slot = plan.slots[t.id]
+    whole = arena.buffer(slot.segment).view()  # an executable does not outlive its arena, so it needs no pin
+    assert whole is not None
+    return whole[slot.offset :][: t.type.nbytes].view(slot.dtype.np).reshape(t.shape)
 
 
 def _has_kernel(node: Node) -> bool:

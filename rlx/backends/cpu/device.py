@@ -13,6 +13,7 @@ import numpy as np
 from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer
 from rlx.backends.cpu.bind import CpuExecutable
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
+from rlx.driver.check_plan import want_nbytes
 from rlx.driver.device import Support
 from rlx.driver.locks import renewed
 from rlx.driver.pool import BufferPool
@@ -20,6 +21,7 @@ from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
 from rlx.ir import Graph, Node
 
 _FEATURES = frozenset({"f64", "f16", "bf16", "i64", "i8"})
+_UNASKED = 1 << 20  # bytes that are acquired before the system is asked again
 _POOL_SHARE = 8  # released memory kept for the next arena: at most an eighth of what there is
 
 
@@ -61,14 +63,21 @@ class CpuDevice:
         self.info = info
         self.limits = Limits()
         self._pool: BufferPool[Block] = BufferPool(_forget, budget=info.memory_bytes // _POOL_SHARE)
+        self._unasked = _UNASKED  # bytes acquired since the system was asked what is free
 
     def acquire(self, nbytes: int) -> CpuBuffer:
+        nbytes = want_nbytes(nbytes, self.info.id)
         block = self._pool.take(nbytes)
         if block is None:
-            # The system promises memory it does not have and kills who uses it: refuse before that.
-            if nbytes > free_memory():
-                self._pool.trim()
-            free = free_memory()
+            # The system promises memory it does not have and kills who uses it: refuse before that. Asking it takes
+            # as long as a hundred small tensors, which together are few bytes.
+            self._unasked += nbytes
+            free = 1 << 63
+            if self._unasked > _UNASKED:
+                self._unasked = 0
+                if nbytes > free_memory():
+                    self._pool.trim()
+                free = free_memory()
             if nbytes > free:
                 raise OutOfDeviceMemory(
                     f"cpu: {nbytes:,} bytes asked for, {free:,} of {self.info.memory_bytes:,} are free"
@@ -77,7 +86,7 @@ class CpuDevice:
                 block = Block(nbytes)
             except MemoryError as error:
                 raise OutOfDeviceMemory(
-                    f"cpu: the system refused {nbytes:,} bytes ({free:,} free): {error}"
+                    f"cpu: the system refused {nbytes:,} bytes ({free_memory():,} free): {error}"
                 ) from None
         return CpuBuffer(block, nbytes, self._pool)
 

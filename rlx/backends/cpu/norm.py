@@ -9,7 +9,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.rows import BindRows, by_rows, row_sums, row_vector, working
+from rlx.backends.cpu.rows import BindRows, by_rows, centre_rows, row_sums, row_vector, working
 from rlx.ir import Node
 
 _GROUP = 16  # rows added one after the other
@@ -117,11 +117,7 @@ def row_norm(
         column = ctx.scratch((len(rows), 1), dtype, thread)
         calls: list[Step] = []
         if centre:
-            calls = [
-                row_sums(rows, column),
-                partial(np.divide, column, count, column),
-                partial(np.subtract, rows, column, made),
-            ]
+            calls = centre_rows(rows, made, column, ctx, thread)
         source = made if centre else rows
         calls += [
             partial(np.multiply, source, source, square),

@@ -12,7 +12,7 @@ from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.norm import sum_first_axis
 from rlx.backends.cpu.norm_more import group_blocks, target_part, wide_part
-from rlx.backends.cpu.rows import BLOCK, NpType, by_rows, row_sums, row_vector, working
+from rlx.backends.cpu.rows import BLOCK, NpType, by_rows, centre_rows, row_sums, row_vector, working
 from rlx.ir import Node
 
 
@@ -24,6 +24,7 @@ class _Rows:
     ) -> None:
         self.y, self.term = (ctx.scratch(shape, dtype, thread) for _ in range(2))
         self.inverse, self.column = (ctx.scratch((shape[0], 1), dtype, thread) for _ in range(2))
+        self.ctx, self.thread = ctx, thread
         self.centre = node.op.name != "rms_norm_grad"
         self.eps, self.count, self.one = (np.asarray(v, dtype) for v in (node.attrs["eps"], shape[1], 1))
 
@@ -35,7 +36,7 @@ class _Rows:
         source = x
         steps: list[Step] = []
         if self.centre:
-            steps = [*self._mean(x), partial(np.subtract, x, self.column, self.y)]
+            steps = centre_rows(x, self.y, self.column, self.ctx, self.thread)
             source = self.y
         return [
             *steps,

@@ -12,7 +12,7 @@ from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.half import widen
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.norm import row_norm, sum_first_axis
-from rlx.backends.cpu.rows import BLOCK, by_rows, row_sums, row_vector, working
+from rlx.backends.cpu.rows import BLOCK, by_rows, centre_rows, row_sums, row_vector, working
 from rlx.ir import Node
 
 
@@ -66,9 +66,7 @@ def bind_group_norm(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx
         cells = made.reshape(len(given), per, -1)
         return [
             *calls,
-            row_sums(given, column),
-            partial(np.divide, column, count, column),
-            partial(np.subtract, given, column, made),
+            *centre_rows(given, made, column, ctx, thread),
             partial(np.multiply, made, made, square),
             row_sums(square, column),
             partial(np.divide, column, count, column),
@@ -94,6 +92,8 @@ def bind_layer_norm_channels(
     (gamma, steps), (beta, more) = (row_vector(v, dtype, ctx) for v in ins[1:])
     columns = [v.reshape(channels, 1) for v in (gamma, beta)]
     eps, count = np.asarray(node.attrs["eps"], dtype), np.asarray(channels, dtype)
+    few = -(-channels // 16)
+    near = np.asarray(few, dtype)
     planes, results = (a.reshape(batch, channels, inner) for a in (x, out))
     width = max(1, min(inner, BLOCK // channels))
     blocks = [(n, slice(i, min(inner, i + width))) for n in range(batch) for i in range(0, inner, width)]
@@ -106,11 +106,18 @@ def bind_layer_norm_channels(
         made, after = target_part(results[n, :, part], ctx, thread)
         square = ctx.scratch(given.shape, dtype, thread)
         row = ctx.scratch((1, given.shape[1]), dtype, thread)
+        some = ctx.scratch((few, given.shape[1]), dtype, thread)
         return [
             *calls,
-            *sum_first_axis(given, row, ctx, thread),
-            partial(np.divide, row, count, row),
+            # As centre_rows, along the first axis.
+            partial(np.subtract, given[:few], given[:1], some),
+            *sum_first_axis(some, row, ctx, thread),
+            partial(np.divide, row, near, row),
+            partial(np.add, row, given[:1], row),
             partial(np.subtract, given, row, made),
+            *sum_first_axis(made, row, ctx, thread),
+            partial(np.divide, row, count, row),
+            partial(np.subtract, made, row, made),
             partial(np.multiply, made, made, square),
             *sum_first_axis(square, row, ctx, thread),
             partial(np.divide, row, count, row),

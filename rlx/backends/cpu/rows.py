@@ -64,6 +64,25 @@ def row_vector(x: Array, dtype: NpType, ctx: BindContext) -> tuple[Array, list[S
     return wide, [partial(np.copyto, wide, x, "unsafe")]
 
 
+def centre_rows(x: Array, made: Array, column: Array, ctx: BindContext, thread: int) -> list[Step]:
+    """made = each row less its mean, as `rlx.ops.numeric.centred`; made may be x. What is taken away first is only near
+    the mean, that of the first sixteenth of the row, so that one sweep over all of it finds the rest."""
+    n = x.shape[1]
+    few = -(-n // 16)
+    some = ctx.scratch((len(x), few), x.dtype, thread)
+    first, near, count = x[:, :1], np.asarray(few, x.dtype), np.asarray(n, x.dtype)
+    return [
+        partial(np.subtract, x[:, :few], first, some),
+        row_sums(some, column),
+        partial(np.divide, column, near, column),
+        partial(np.add, column, first, column),
+        partial(np.subtract, x, column, made),
+        row_sums(made, column),
+        partial(np.divide, column, count, column),
+        partial(np.subtract, made, column, made),
+    ]
+
+
 def row_sums(x: Array, total: Array) -> Step:
     """total[i, 0] = the sum of row i, in pairs."""
     return partial(np.add.reduce, x, 1, None, total, True)

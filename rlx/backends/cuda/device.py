@@ -35,6 +35,7 @@ from rlx.driver import (
     MemoryPlan,
     align,
 )
+from rlx.driver.check_plan import want_nbytes
 from rlx.driver.device import Support
 from rlx.driver.pool import DEFAULT_BUDGET, BufferPool
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
@@ -172,7 +173,7 @@ class CudaDevice:
         """Memory as it is, not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
         self.enter()
         self.sweep()
-        wanted = align(max(nbytes, 1), GRANULE)
+        wanted = align(max(want_nbytes(nbytes, self.info.id), 1), GRANULE)
         memory = self._pool.take(wanted)
         if memory is not None:
             return memory

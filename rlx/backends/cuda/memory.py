@@ -200,6 +200,10 @@ class CudaBuffer:
     def view(self) -> Bytes | None:
         return None
 
+    def pin(self) -> None:
+        """There are no views."""
+        self._live()
+
     def close(self) -> None:
         memory, self._memory = self._memory, None
         if memory is not None and os.getpid() == self._device.pid:

@@ -341,16 +341,20 @@ class _HostPiece:
         self.call = call
         self._loads: list[Callable[[], None]] = []
         self._stores: list[Callable[[], None]] = []
+        self._views: list[Callable[[], object]] = []
         staged: dict[Ref, npt.NDArray[np.uint8]] = {}
 
         def host(tensor: Tensor, write: bool) -> npt.NDArray[np.generic]:
             slot = plan.slots[tensor.id]
             ref = Ref(slot.segment, slot.offset, slot.nbytes)
-            raw = arena.view(tensor.id)
-            if raw is None:
+            buffer = arena.buffer(slot.segment)
+            whole = buffer.view()
+            if whole is not None:
+                self._views.append(buffer.view)
+                raw = whole[slot.offset : slot.end]
+            else:
                 fresh = ref not in staged
                 raw = staged.setdefault(ref, np.zeros(slot.nbytes, np.uint8))
-                buffer = arena.buffer(slot.segment)
                 if write:
                     self._stores.append(lambda: buffer.write(ref.offset, raw))
                 elif fresh and slot.nbytes:
@@ -362,6 +366,8 @@ class _HostPiece:
         self._work = bind_node(call.node, ins, outs)
 
     def launch(self) -> None:
+        for view in self._views:
+            view()  # refuses where the memory was closed, which is not to be touched then
         for load in self._loads:
             load()
         self._work()

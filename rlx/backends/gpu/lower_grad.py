@@ -140,7 +140,7 @@ def lower_norm_grad(ctx: Lowering, node: Node) -> None:
     n = per * inner
     rows, stored = x.size // n, ctx.storage(node.outputs[0])
     refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (d, x)]
-    target, stats = ctx.ref(node.outputs[0]), ctx.scratch(8 * rows)
+    target, stats = ctx.ref(node.outputs[0]), ctx.scratch(12 * rows)
     scale, kept = ctx.ref(gamma), ctx.storage(gamma)
     aligned = int(n % 4 == 0) and quads(*refs, target, itemsize=stored.itemsize)
     plain = "groups" not in node.attrs

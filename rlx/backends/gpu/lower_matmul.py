@@ -51,7 +51,8 @@ __all__ = ["epilogue_tree", "has_matrices", "kernel_pair", "lower_matmul", "prod
 _ROWS = 16  # the few-rows kernel takes up to so many,
 _FEW_ROWS = 8  # and is the fastest up to so many, or where B is small
 _SMALL = 1 << 20
-_LARGE = 1 << 30  # multiply-adds from which rounding the operands first pays
+# Multiply-adds from which rounding the operands first pays: on CUDA sooner, where the library then takes them.
+_LARGE = {"vulkan": 1 << 30, "cuda": 1 << 28}
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -125,19 +126,29 @@ def chosen(
         pair = (a, b)
     split = with_terms(split_for(*pair, ctx.precision), *pair)
     way = _way(ctx, p, pair, split)
-    if split is not None and pair != (split.type, split.type) and _rounds_first(p, way, split, pair):
+    if split is not None and pair != (split.type, split.type) and _rounds_first(ctx, p, way, split, pair):
         pair = (split.type, split.type)
     if way == "rows" and c != pair[0]:  # that kernel stores C as A is; tiles may store it as f32
         pair = (f32, f32)
     return pair, split, way
 
 
-def _rounds_first(p: Product, way: Way, split: Split, pair: tuple[DType, DType]) -> bool:
-    """Whether operands become halves in a step of their own. The library takes no mixed pair; the tiles would round on
-    every read, at less than half the rate of halves (79 and 197 TFLOP/s on an H200 through Vulkan)."""
+def _rounds_first(ctx: Lowering, p: Product, way: Way, split: Split, pair: tuple[DType, DType]) -> bool:
+    """Whether operands become halves in a step of their own. The library takes no mixed pair, and is given no f32 where
+    bf16 is meant (see `_way`); the tiles would round on every read, at less than half the rate of halves (79 and 197
+    TFLOP/s on an H200 through Vulkan)."""
     if way == "library":
-        return pair[0] != pair[1]
-    return way == "mma" and not split.exact and p.count * p.m * p.n * p.k >= _LARGE
+        return pair[0] != pair[1] or _to_bf16(ctx, split, pair)
+    return way == "mma" and not split.exact and _large(ctx, p)
+
+
+def _large(ctx: Lowering, p: Product) -> bool:
+    return p.count * p.m * p.n * p.k >= _LARGE[ctx.backend]
+
+
+def _to_bf16(ctx: Lowering, split: Split | None, pair: tuple[DType, DType]) -> bool:
+    """Whether two f32 operands are multiplied as bf16, by a device that can."""
+    return split == Split(bf16, 1, 1) and pair == (f32, f32) and has_matrices(ctx, split)
 
 
 def _way(ctx: Lowering, p: Product, pair: tuple[DType, DType], split: Split | None) -> Way:
@@ -154,7 +165,11 @@ def _way(ctx: Lowering, p: Product, pair: tuple[DType, DType], split: Split | No
     if few:
         ways.insert(0 if small else len(ways), "rows")
     if ctx.backend == "cuda" and p.k > 0:
-        if pair[0] == pair[1]:
+        if _to_bf16(ctx, split, pair):
+            # What cuBLAS makes of f32 operands when bf16 is asked for is its own choice: on an H200 it is tf32. Every
+            # device is to round alike, so the library is given operands that are rounded already.
+            ways.insert(0 if _large(ctx, p) else len(ways), "library")
+        elif pair[0] == pair[1]:
             ways.insert(0, "library")
         elif split == Split(bf16, 1, 1):
             ways.insert(0 if p.m > _FEW_ROWS else len(ways), "library")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -26,8 +27,9 @@ from rlx.backends.vulkan.memory import (
 )
 from rlx.backends.vulkan.pipelines import Pipeline, Pipelines
 from rlx.backends.vulkan.transfer import Transfer
+from rlx.driver.check_plan import want_nbytes
 from rlx.driver.device import BuildOptions, Executable, Support
-from rlx.driver.pool import DEFAULT_BUDGET, BufferPool
+from rlx.driver.pool import DEFAULT_BUDGET, BufferPool, Pin
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 
 if TYPE_CHECKING:
@@ -67,6 +69,8 @@ class VulkanDevice:
         self._count_lock = threading.Lock()
         self._in_use: Counter[int] = Counter()  # bytes allocated, by heap
         self._buffers: WeakSet[VulkanBuffer] = WeakSet()
+        self._pinned: set[Allocation] = set()  # memory that views may outlive the buffer with
+        self._pid = os.getpid()
         self._recordings: WeakSet[Recorded] = WeakSet()
         self._under_way: set[Recorded] = set()
         self.handle = self._create()
@@ -151,6 +155,7 @@ class VulkanDevice:
     def acquire(self, nbytes: int) -> VulkanBuffer:
         self.alive()
         self._bury()
+        nbytes = want_nbytes(nbytes, self.info.id)
         if nbytes < 1:
             raise ValueError(f"a buffer has at least one byte, not {nbytes}")
         memory = self.pool.take(nbytes) or self._allocate(nbytes)
@@ -167,7 +172,33 @@ class VulkanDevice:
         """Takes a closed buffer's memory back."""
         if self.usable:
             self._buffers.discard(buffer)
-            self.pool.give(buffer.memory)
+            pin, buffer.pinned = buffer.pinned, None
+            if pin is None:
+                self.pool.give(buffer.memory)
+            else:
+                pin.closed = True
+                del pin  # without a view that was the last: the memory is left to the pool
+                self.pool.sweep()
+
+    def pin(self, memory: Allocation) -> Pin[Allocation]:
+        """What keeps mapped memory for the views of it."""
+        self._pinned.add(memory)
+        return Pin(memory, self._unpinned)
+
+    def _unpinned(self, memory: Allocation) -> None:
+        """Takes memory back of which the last view has gone; runs in finalizers."""
+        self._pinned.discard(memory)
+        if self.usable:
+            self.pool.leave(memory)
+        elif os.getpid() == self._pid and not sys.is_finalizing():
+            memory.free()
+            self._destroy()
+
+    def _destroy(self) -> None:
+        """Destroys the device. Where views of its memory live still, the last of them does it."""
+        if not self._pinned and self.handle is not None:
+            api.destroy("Device", self.physical.handle, self.handle)
+            self.handle = None
 
     def allocate_staging(self, nbytes: int) -> Allocation:
         return staging_allocation(self, nbytes)
@@ -299,7 +330,7 @@ class VulkanDevice:
         self.transfer.close()
         self.pipelines.close()
         self.dead = DeviceUnavailable(f"{self.info.id} was closed; open it again")
-        api.destroy("Device", self.physical.handle, self.handle)
+        self._destroy()
         _opened.discard(self)
 
 

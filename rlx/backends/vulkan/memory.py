@@ -26,6 +26,7 @@ from rlx.backends.vulkan.discovery import (
 from rlx.backends.vulkan.transfer import as_bytes
 from rlx.driver.device import Buffer, Bytes
 from rlx.driver.memory import align
+from rlx.driver.pool import Pin
 from rlx.errors import ArenaError, OutOfDeviceMemory
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ class VulkanBuffer:
         self.kind = memory.kind
         self.closed = False
         self.users: WeakSet[Recorded] = WeakSet()
+        self.pinned = device.pin(memory) if memory.kind == "host" else None
 
     @property
     def address(self) -> int:
@@ -228,6 +230,10 @@ class VulkanBuffer:
         self.device.alive()
         host = self.memory.host
         return host[: self.nbytes] if host is not None and self.kind == "host" else None
+
+    def pin(self) -> Pin[Allocation] | None:
+        pinned = self.pinned  # before the check: a close in another thread takes it
+        return pinned if self.view() is not None else None
 
     def close(self) -> None:
         """Hands the memory to the pool. Recordings over it refuse to run from here on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlx.conformance.case import Case, InputSpec
+from rlx.conformance.cases.norm import FAR
 from rlx.conformance.cases.shapes import FLOATS, label
 from rlx.conformance.tolerances import EQUAL, NORM
 from rlx.dtypes import DType, bf16, f16, f32, i32
@@ -49,6 +50,13 @@ def _weights_gradient(op: str) -> Iterator[Case]:
     for dtype, weights in ((f32, bf16), (f32, f16), (f16, f32), (bf16, f32)):
         shape, groups = image[0] if grouped else ((9, 130), 1)
         yield case(shape, dtype, groups, weights=weights, beta=f32 if weights == f32 else None)
+    for domain in FAR:
+        for dtype in FLOATS:
+            for n in (7, 64, 1000):
+                yield case((4, 4, n) if grouped else (5, n), dtype, 2, domain)
+        far: list[Shape] = [(3, 2, 9001), (2, 2, 50_000)] if grouped else [(3, 9001), (2, 50_000), (2100, 96)]
+        for shape in far:
+            yield case(shape, f32, 2, domain)
 
 
 def _softmax() -> Iterator[Case]:

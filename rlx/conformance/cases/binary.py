@@ -87,7 +87,7 @@ def _of_comparisons() -> Iterator[Case]:
 
 
 def _of_logic() -> Iterator[Case]:
-    for op in _LOGICAL:
+    for op in (*_LOGICAL, "maximum", "minimum"):
         for pair in PAIRS:
             yield _pair(op, pair, (bool_, bool_), "normal", EQUAL)
         for shape in SHAPES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from rlx.conformance.case import Case, InputSpec
@@ -202,6 +203,28 @@ def _transposed() -> Iterator[Case]:
                     yield made
 
 
+def _swept() -> Iterator[Case]:
+    """Small transposed convolutions and both gradients of convolution over dilation, stride, pads, output_padding and
+    groups: pads of a kernel and more, strides that leave a rest, output_paddings of a stride and more."""
+    moves = product((1, 2, 3), (1, 2, 4), ((0, 0), (2, 2), (1, 5), (5, 0)), (0, 1, 3), (1, 2))
+    for number, (s, d, pads, e, groups) in enumerate(moves):
+        rank = number % 3 + 1
+        sizes, kernel = (4, 3, 2)[:rank], (3, 2, 2)[:rank]
+        setting = Setting(2, 2 * groups, 2 * groups, sizes, kernel, s, d, (pads,) * rank, groups)
+        attrs = setting.attrs()
+        ends = [(n - 1) * s + d * (k - 1) + 1 + e - sum(pads) for n, k in zip(sizes, kernel, strict=True)]
+        if e < max(s, d) and min(ends) > 0:
+            specs = (InputSpec(setting.x, f32), InputSpec(setting.w, f32))
+            name = f"swept-{setting.name}-e{e}"
+            yield Case("conv_transpose", name, specs, {**attrs, "output_padding": (e,) * rank}, NORM)
+        room = [n + sum(pads) - d * (k - 1) - 1 for n, k in zip(sizes, kernel, strict=True)]
+        if e == 0 and min(room) >= 0:
+            x, w, y = (InputSpec(shape, f32) for shape in (setting.x, setting.w, setting.y))
+            yield Case("conv", f"swept-{setting.name}", (x, w), {**attrs, "activation": None}, NORM)
+            yield Case("conv_grad_input", f"swept-{setting.name}", (y, w), {"sizes": sizes, **attrs}, NORM)
+            yield Case("conv_grad_weight", f"swept-{setting.name}", (x, y), {"kernel": kernel, **attrs}, NORM)
+
+
 def _im2col() -> Iterator[Case]:
     def case(s: Setting, dtype: DType, domain: str) -> Case:
         attrs = {"kernel": s.kernel, **s.attrs()}
@@ -223,5 +246,5 @@ def _empty() -> Iterator[Case]:
 
 
 def cases() -> Sequence[Case]:
-    found = [*_conv(), *_gradients(), *_transposed(), *_im2col(), *_empty()]
+    found = [*_conv(), *_gradients(), *_transposed(), *_swept(), *_im2col(), *_empty()]
     return list({c.id: c for c in found}.values())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.norm import _FAR, _FAR_REASON
+from rlx.conformance.cases.norm import FAR, FAR_LENGTHS
 from rlx.conformance.cases.shapes import FLOATS, label
-from rlx.conformance.tolerances import NORM, Tolerance
+from rlx.conformance.tolerances import NORM
 from rlx.dtypes import DType, bf16, f16, f32
 
 Shape = tuple[int, ...]
@@ -33,11 +33,11 @@ def _weights(c: int, dtype: DType, weights: DType | None) -> list[InputSpec]:
 def _group_norm() -> Iterator[Case]:
     def case(
         shape: Shape, groups: int, dtype: DType, domain: str = "normal", eps: float = 1e-5,
-        weights: DType | None = None, tolerance: Tolerance = NORM, reason: str = "",
+        weights: DType | None = None,
     ) -> Case:  # fmt: skip
         name = f"{dtype}-{label(shape)}-g{groups}-{domain}-eps{eps:g}" + (f"-weights_{weights}" if weights else "")
         specs = (InputSpec(shape, dtype, domain), *_weights(shape[1], dtype, weights))
-        return Case("group_norm", name, specs, {"groups": groups, "eps": eps}, tolerance, reason)
+        return Case("group_norm", name, specs, {"groups": groups, "eps": eps}, NORM)
 
     for shape, groups in _GROUPED:
         yield case(shape, groups, f32)
@@ -49,17 +49,22 @@ def _group_norm() -> Iterator[Case]:
         yield case((3, 6, 9), 2, dtype, "large")
     for dtype, weights in ((f32, bf16), (f32, f16), (f16, f32), (bf16, f32)):
         yield case((2, 6, 10), 3, dtype, weights=weights)
-    yield case((2, 4, 65), 2, f32, "far", tolerance=_FAR, reason=_FAR_REASON)
+    yield case((2, 4, 65), 2, f32, "far")
+    for domain in FAR:
+        for dtype in FLOATS:
+            for n in FAR_LENGTHS:
+                yield case((4, 4, n), 2, dtype, domain)
+        for shape, groups in (((3, 2, 9001), 2), ((2, 2, 50_000), 1), ((3, 8, 5, 5), 8), ((1100, 4, 6), 2)):
+            yield case(shape, groups, f32, domain)
 
 
 def _layer_norm_channels() -> Iterator[Case]:
     def case(
-        shape: Shape, dtype: DType, domain: str = "normal", eps: float = 1e-6, weights: DType | None = None,
-        tolerance: Tolerance = NORM, reason: str = "",
+        shape: Shape, dtype: DType, domain: str = "normal", eps: float = 1e-6, weights: DType | None = None
     ) -> Case:  # fmt: skip
         name = f"{dtype}-{label(shape)}-{domain}-eps{eps:g}" + (f"-weights_{weights}" if weights else "")
         specs = (InputSpec(shape, dtype, domain), *_weights(shape[1], dtype, weights))
-        return Case("layer_norm_channels", name, specs, {"eps": eps}, tolerance, reason)
+        return Case("layer_norm_channels", name, specs, {"eps": eps}, NORM)
 
     for shape in _CHANNELS:
         yield case(shape, f32)
@@ -70,7 +75,13 @@ def _layer_norm_channels() -> Iterator[Case]:
         yield case((3, 17, 9), dtype, "zeros")
     for dtype, weights in ((f32, bf16), (f32, f16), (f16, f32), (bf16, f32)):
         yield case((2, 12, 10), dtype, weights=weights)
-    yield case((2, 65, 4), f32, "far", tolerance=_FAR, reason=_FAR_REASON)
+    yield case((2, 65, 4), f32, "far")
+    for domain in FAR:
+        for dtype in FLOATS:
+            for n in FAR_LENGTHS:
+                yield case((4, n, 3), dtype, domain)
+        for shape in ((3, 9001, 2), (2, 50_000), (4, 96, 33), (3, 768, 5, 7)):
+            yield case(shape, f32, domain)
 
 
 def _batch_norm() -> Iterator[Case]:
@@ -101,7 +112,9 @@ def _residual(op: str, beta: bool) -> Iterator[Case]:
     def case(
         shape: Shape, dtype: DType, keep: bool, domain: str = "normal", eps: float = 1e-5, weights: DType | None = None
     ) -> Case:
-        specs = [InputSpec(shape, dtype, domain), InputSpec(shape, dtype)]
+        # Far from 0 the sum is to be exact: what f32 rounds there is no part of the norm.
+        added = {"constant": "zeros", "shifted": "halves"}.get(domain, "normal")
+        specs = [InputSpec(shape, dtype, domain), InputSpec(shape, dtype, added)]
         specs += _weights(shape[-1], dtype, weights)[: 1 + beta]
         name = f"{dtype}-{label(shape)}-{domain}-eps{eps:g}{'-beta' if beta else ''}{'-sum' if keep else ''}"
         name += f"-weights_{weights}" if weights else ""
@@ -118,6 +131,12 @@ def _residual(op: str, beta: bool) -> Iterator[Case]:
             yield case((7, 65), dtype, keep, "holes")
     for dtype, weights in ((f32, bf16), (f16, f32), (bf16, f32)):
         yield case((9, 130), dtype, True, weights=weights)
+    for domain in FAR:
+        for dtype in FLOATS:
+            for i, n in enumerate(FAR_LENGTHS):
+                yield case((5, n), dtype, i % 2 == 0, domain)
+        for shape in ((3, 9001), (2, 50_000), (2100, 96)):
+            yield case(shape, f32, False, domain)
 
 
 def cases() -> list[Case]:

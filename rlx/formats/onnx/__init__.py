@@ -35,6 +35,8 @@ def load(
     threads: int | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     strict: bool = True,
+    max_bytes: int | None = None,
+    max_steps: int | None = None,
 ) -> Model:
     """Reads an ONNX model: a path, bytes, or an onnx.ModelProto. External data is read from the path's folder.
 
@@ -42,10 +44,18 @@ def load(
     hears how far reading and every later compilation is; a total of 0 is one that nobody knows. With `strict=False`
     outputs may come out in other shapes than the file declares, and dimensions of one name have several lengths.
 
+    `max_bytes` bounds what a program makes beyond its inputs and weights: what is worked out while it is built, and the
+    memory of its tensors; by default 1 GiB and 64 times the bytes of inputs and weights. `max_steps` bounds its time: a
+    node run in a loop, or 8 KiB written, is a step; by default 262,144 and an eighth of these bytes. While building,
+    an eighth as many. More is ByteLimitExceeded, an OutOfDeviceMemory, or StepLimitExceeded, before it is made.
+
     Raises: ModelFormatError naming the node for a file that is damaged or contradicts itself; UnsupportedOp naming
     every operator that rlx lacks, with domain, version and node; GraphError naming the dimensions there are.
     """
-    return Model(source, dims=dims, threads=threads, progress=progress, strict=strict)
+    return Model(
+        source, dims=dims, threads=threads, progress=progress, strict=strict, max_bytes=max_bytes,
+        max_steps=max_steps,
+    )  # fmt: skip
 
 
 __all__ = ["Backend", "InferenceSession", "Model", "Program", "TensorInfo", "load", "save", "to_model"]

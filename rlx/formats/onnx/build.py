@@ -9,43 +9,58 @@ from typing import Any
 import onnx
 
 from rlx.driver.progress import report
-from rlx.errors import ModelFormatError, RlxError, StepLimitExceeded, UnsupportedOp
+from rlx.errors import ByteLimitExceeded, ModelFormatError, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.call import Call, Held, Known, Result, Value, WriteOut, constant
 from rlx.formats.onnx.control import CONTROL, build_control
 from rlx.formats.onnx.elements import STRING, Array, ElementType, carried, carrier, wrapped
 from rlx.formats.onnx.infos import info_of
 from rlx.formats.onnx.nests import BY_NAME, Nest, accepted, held, kind_of, nest_of, proto_of
-from rlx.formats.onnx.read import MAX_DEPTH, MAX_NODES, all_nodes, called, label_of, node_name, opsets
+from rlx.formats.onnx.read import MAX_DEPTH, called, label_of, node_name, opsets
 from rlx.formats.onnx.schemas import check_call, check_strings, schema_of
 from rlx.formats.onnx.table import find
 from rlx.formats.onnx.tensors import to_array
-from rlx.ir import Graph, Node, Tensor, TensorType
+from rlx.formats.onnx.wire import MAX_NODES
+from rlx.ir import Attrs, Graph, Node, Op, Tensor, TensorType
 from rlx.ir.graph import traced_into
 from rlx.ops.select import cast
+from rlx.ops.steps import spend
 
 Attribute = onnx.AttributeProto
 Scope = dict[str, "Held | None"]
-# What functions and loops may make of a file's nodes: a few that call each other could be millions.
-WRITTEN_OUT = 16_384
-TIMES_WRITTEN_OUT = 100
+
+
+UNCHECKED = "holds numbers that cannot be computed with"
+ADDED_STEPS = 4  # what adding a node of the graph takes
+
+
+class Counted(Graph):
+    """The graph that is built: each node takes steps from the budget."""
+
+    def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
+        if not record.leaf:
+            spend(record.name, ADDED_STEPS)
+        return super()._append(record, ins, attrs, label)
 
 
 class GraphBuilder:
-    """Builds the rlx graph of a model. Afterwards `outputs` says what each output is made of, `output_types` which
-    element type each of its tensors stands for."""
+    """Builds the rlx graph of a model that lists `own` nodes; at most `most`, those of functions and loops counted in.
+    Afterwards `outputs` says what each output is made of, `output_types` which element type its tensors stand for."""
 
-    def __init__(self, model: Any, initializers: Mapping[str, Array], folder: Path | None) -> None:
+    def __init__(
+        self, model: Any, initializers: Mapping[str, Array], folder: Path | None, own: int, most: int
+    ) -> None:
         self.model = model
         self.folder = folder
         self.initializers = initializers
         self.functions = {called(f): f for f in model.functions}
         self.imports = opsets(model.opset_import, "the model")
-        self.graph = Graph(model.graph.name or "onnx")
+        self.graph = Counted(model.graph.name or "onnx")
         self.known = Known()
         self._built = 0
-        own = sum(1 for part in (model.graph, *model.functions) for _ in all_nodes(part.node))
-        self._most = min(MAX_NODES, own + max(WRITTEN_OUT, TIMES_WRITTEN_OUT * own))
+        self._given: set[int] = set()  # the tensors that are outputs
+        self.own = own
+        self._most = min(MAX_NODES, most)
         self.outputs: dict[str, Nest] = {}
         self.output_types: dict[str, ElementType] = {}
 
@@ -95,7 +110,8 @@ class GraphBuilder:
             raise ModelFormatError(f"output {shown(name)}: is also the name of an item of a sequence")
         self.output_types[name] = value.dtype
         t = value.tensor
-        leaf = t.node.op.leaf or any(t is o for o in self.graph.outputs.values())
+        leaf = t.node.op.leaf or t.id in self._given
+        self._given.add(t.id)
         self.graph.output(name, self.graph.add("copy", (t,))[0] if leaf else t)
 
     # -- nodes
@@ -115,16 +131,23 @@ class GraphBuilder:
                 raise ModelFormatError(
                     f"{where}: functions and loops written out make more than {self._most:,} nodes"
                 )
+            if self._built > self.own:
+                spend(where, 1)
             made = traced_into(self.graph).nodes  # a body's, while the graph of a compiled loop is built
             start = len(made)
             try:
                 self._node(node, where, scope, imports, attributes, depth)
             except (ModelFormatError, UnsupportedOp):
                 raise
-            except StepLimitExceeded as error:
-                raise StepLimitExceeded(f"{where}: {error}") from error
+            except (ByteLimitExceeded, StepLimitExceeded) as error:
+                named = str(error) if str(error).startswith(where) else f"{where}: {error}"
+                raise type(error)(named) from error
             except RlxError as error:
                 raise ModelFormatError(f"{where}: {error}") from error
+            except (ValueError, OverflowError) as error:
+                # A number that a check let through and NumPy does not take: the file is refused all the same. The long
+                # runs count it as a finding, by these words.
+                raise ModelFormatError(f"{where}: {UNCHECKED}: {error}") from error
             _label(made[start:], label_of(node, depth))
 
     def _node(
@@ -229,6 +252,7 @@ class GraphBuilder:
                 raise ModelFormatError(
                     f"{where}: its graph takes {len(graph.input)} inputs, {len(given)} come"
                 )
+            spend(where, len(scope) >> 8)
             inner: Scope = dict(scope)
             for info, value in zip(graph.input, given, strict=True):
                 inner[info.name] = value if value is None else accepted(value, info.type)

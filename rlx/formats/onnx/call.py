@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import ModelFormatError, UnsupportedOp
+from rlx.formats.onnx.budget import reference_bytes, take
 from rlx.formats.onnx.draws import Draw, Draws
 from rlx.formats.onnx.elements import NAMES, STRING, Array, ElementType, carrier
 from rlx.formats.onnx.words import MAX_STRINGS, Words, as_array
@@ -91,13 +92,14 @@ class WriteOut(Exception):
 
 class Known:
     """The values of tensors that depend on constants alone, worked out by the ops' own definitions; strings are numbers
-    in the table `words`. `steps` counts those of compiled loops in what is built now, `parts` those that sequences were
-    split into."""
+    in the table `words`. `steps` counts those of compiled loops in what is built now, `bodies` the graphs of control
+    ops that were built or tried, `parts` those that sequences were split into."""
 
     def __init__(self) -> None:
         self.words = Words()
         self.draws = Draws()
         self.steps = 1
+        self.bodies = 0
         self.parts = 0
         self._values: dict[tuple[Graph, int], Array] = {}
 
@@ -123,6 +125,7 @@ class Known:
         if node.op.leaf:
             self._values[tensor.graph, tensor.id] = given[0] if given else node.attrs["value"]
             return
+        take(reference_bytes(node), node.name)
         with np.errstate(all="ignore"):
             made = node.op.reference(*given, **node.attrs)
         arrays = list(made) if isinstance(made, tuple) else [made]
@@ -231,10 +234,12 @@ class Call:
             raise self.unsupported(
                 f"input {i} has {v.tensor.size} elements; at most {MAX_STRINGS} strings are looked into"
             )
+        take(v.tensor.type.nbytes, self.where)
         return self.words.from_carrier(self.known_values(v.tensor, f"{self.where}: input {i}"), v.dtype)
 
     def known_tensor(self, t: Tensor) -> Array:
         """The value of a tensor. Raises: NeedsValues."""
+        take(t.type.nbytes, self.where)
         return self.known_values(t, self.where)
 
     def known_ints(
@@ -299,6 +304,7 @@ class Call:
     def constant(self, array: Any, dtype: ElementType | None = None) -> Value:
         """A constant; its element type is the array's."""
         a = as_array(array, dtype)
+        take(a.nbytes, self.where)
         return Value(constant(self.graph, self.words.to_carrier(a)), a.dtype)
 
     def tensor(self, array: Any, dtype: ElementType | None = None) -> Tensor:
@@ -307,6 +313,10 @@ class Call:
     def cast(self, t: Tensor, dtype: ElementType) -> Tensor:
         """t as the carrier of `dtype`."""
         return cast(t, carrier(dtype))
+
+    def table(self, *lengths: builtins.int) -> None:
+        """To be called before an array of these lengths is worked out for a constant. Raises: ByteLimitExceeded."""
+        take(8 * math.prod(max(n, 1) for n in lengths), self.where)
 
     def bad(self, what: builtins.str) -> ModelFormatError:
         return ModelFormatError(f"{self.where}: {what}")

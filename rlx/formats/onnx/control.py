@@ -28,6 +28,8 @@ MAX_ITERATIONS = 1 << 11  # of a loop that is unrolled
 FEW_STEPS = 16
 FEW_NODES = 512
 MAX_STEPS = 1 << 17  # of compiled loops in one another, where they are counted before: models are untrusted
+# Graphs that become bodies of compiled control ops: each is a program of its own, which costs a hundred nodes' time.
+MAX_BODIES = 128
 ENDLESS = 1 << 18  # steps after which the run is ended of a loop that only its condition ends
 Body = Callable[[Any, Sequence[Held | None]], list[Held]]
 
@@ -49,11 +51,15 @@ def build_control(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
     return _loop(c, graphs["body"], run) if c.kind == "Loop" else _scan(c, graphs["body"], run)
 
 
-def _compiled(build: Callable[[], list[Held]]) -> list[Held] | None:
-    """What `build` gives; None where it does not fit, or a part of it is refused that may never run.
+def _compiled(c: Call, build: Callable[[], list[Held]], bodies: int = 1) -> list[Held] | None:
+    """What `build` gives, which makes so many bodies; None where it does not fit, a part of it is refused that may
+    never run, or the model has many bodies already.
 
     Raises: NeedsValues of inputs of the model, which it will be built with; TooManySteps.
     """
+    if c.known_values.bodies >= MAX_BODIES:
+        return None
+    c.known_values.bodies += bodies
     try:
         return build()
     except TooManySteps:
@@ -70,7 +76,7 @@ def _if(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
     try:
         taken = bool(c.known_scalar(0))
     except NeedsValues:
-        made = _compiled(lambda: _branches(c, graphs, run))
+        made = _compiled(c, lambda: _branches(c, graphs, run), 2)
         if made is None:
             raise
         return made
@@ -133,7 +139,7 @@ def _loop(c: Call, body: Any, run: Body) -> list[Held]:
         limit = c.known_int(0) if c.has(0) else None
         going = bool(c.known_scalar(1)) if c.has(1) else True
     except NeedsValues:
-        made = _compiled(lambda: _while(c, body, run))
+        made = _compiled(c, lambda: _while(c, body, run))
         if made is None:
             raise
         return made
@@ -142,13 +148,13 @@ def _loop(c: Call, body: Any, run: Body) -> list[Held]:
         try:
             return _unrolled(c, body, run, limit, going)
         except NeedsValues:  # whether it goes on is known in the run only
-            made = _compiled(lambda: _while(c, body, run))
+            made = _compiled(c, lambda: _while(c, body, run))
             if made is None:
                 raise
             return made
-    made = None if limit is None else _compiled(lambda: _counted(c, body, run, limit))
+    made = None if limit is None else _compiled(c, lambda: _counted(c, body, run, limit))
     if made is None and limit != 0:
-        made = _compiled(lambda: _while(c, body, run, known=True))
+        made = _compiled(c, lambda: _while(c, body, run, known=True))
     return _unrolled(c, body, run, limit, going) if made is None else made
 
 
@@ -287,7 +293,7 @@ def _scan(c: Call, body: Any, run: Body) -> list[Held]:
     steps = lengths.pop()
     made = None
     if not _few(steps, body, body.output[n_state:]):
-        made = _compiled(lambda: _scanned(c, body, run, xs, steps))
+        made = _compiled(c, lambda: _scanned(c, body, run, xs, steps))
     if made is None:
         made = _scan_unrolled(c, body, run, xs, steps)
     for k, (axis, backwards) in enumerate(zip(out_axes, out_directions, strict=True), n_state):

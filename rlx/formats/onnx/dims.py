@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rlx.errors import GraphError, ShapeError
+from rlx.formats.files import shown
 from rlx.formats.onnx.infos import TensorInfo
+from rlx.ir.types import MAX_NUMEL, MAX_RANK
 
 
 def symbols_of(infos: Iterable[TensorInfo]) -> list[str]:
@@ -78,9 +81,9 @@ def given_shape(info: TensorInfo, shape: Any) -> tuple[int, ...]:
         dims = tuple(operator.index(d) for d in shape)
     except TypeError:
         dims = (-1,)
-    if any(d < 0 for d in dims):
+    if any(d < 0 for d in dims) or len(dims) > MAX_RANK or math.prod(d for d in dims if d) > MAX_NUMEL:
         raise ShapeError(
-            f"input {info.name!r}: {shape!r} is no shape; expected lengths of 0 or more, as in (1, 3)"
+            f"input {info.name!r}: {shown(shape)} is no shape; expected lengths of 0 or more, as in (1, 3)"
         )
     return dims
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Draws:
         """The input with the numbers. Raises: UnsupportedOp where one graph is run many times, or for too many."""
         if traced_into(graph) is not graph:
             raise UnsupportedOp(f"{where}: random numbers in a compiled loop or branch are not supported")
-        self._numbers += int(np.prod(draw.shape))
+        self._numbers += math.prod(draw.shape)
         if self._numbers > MAX_DRAWN:
             raise UnsupportedOp(f"{where}: more than {MAX_DRAWN:,} random numbers are drawn")
         name = f"random {len(self.wanted)}"

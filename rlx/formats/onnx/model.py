@@ -15,6 +15,7 @@ from rlx.driver.locks import renewed
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
+from rlx.formats.onnx.budget import Budget, budget_of, building, refused_memory, want_limit
 from rlx.formats.onnx.build import GraphBuilder
 from rlx.formats.onnx.call import NeedsValues
 from rlx.formats.onnx.dims import bound, check_dims, given_shape, lengths_in, shape_of, want_bound
@@ -27,18 +28,15 @@ from rlx.formats.onnx.nests import Nest, flattened
 from rlx.formats.onnx.patterns import put_together
 from rlx.formats.onnx.program import Built
 from rlx.formats.onnx.program import Program as Program
-from rlx.formats.onnx.read import check_model, parse, without_initializers
+from rlx.formats.onnx.read import all_nodes, check_model, parse, without_initializers
 from rlx.formats.onnx.schemas import type_of
 from rlx.formats.onnx.shared import share_weights
 from rlx.formats.onnx.tensors import to_array
 from rlx.formats.onnx.words import Words
 from rlx.ir import Graph
-from rlx.ops.steps import step_budget
 from rlx.runtime import Session, Weights
 
 CACHE = 16  # compiled graphs that a model keeps, the least recently used goes first
-# Steps of loops that are interpreted while building, since a shape depends on what they give; models are untrusted.
-MAX_INTERPRETED = 1 << 14
 
 
 class Model(Closing):
@@ -46,7 +44,8 @@ class Model(Closing):
 
     `inputs` and `outputs` say what it takes and gives. `run` compiles for the shapes that come, once for each, and
     keeps the latest programs; weights are on a device once. `dims` are the lengths that symbolic dimensions are bound
-    to. Any thread may call. A `with` block closes it.
+    to; `max_bytes` and `max_steps` are the most that a program may make and take, as rlx.onnx.load says. Any thread may
+    call. A `with` block closes it.
     """
 
     def __init__(
@@ -57,8 +56,12 @@ class Model(Closing):
         threads: int | None = None,
         progress: Listener | None = None,
         strict: bool = True,
+        max_bytes: int | None = None,
+        max_steps: int | None = None,
     ) -> None:
-        with listening(progress):
+        self.max_bytes = want_limit("max_bytes", max_bytes)
+        self.max_steps = want_limit("max_steps", max_steps)
+        with listening(progress), refused_memory("reading the model"):
             self._read(source)
         inputs = [t for n, t in self._declared.items() if n not in self._initializers]
         self.dims = check_dims(dims or {}, self._declared.values())
@@ -89,6 +92,9 @@ class Model(Closing):
             self._initializers[i.name] = to_array(i, f"initializer {shown(i.name)}", self._folder)
         self._declared = {i.name: info_of(i, fed=True) for i in graph.input}
         self._proto = without_initializers(model)
+        parts = (model.graph, *model.functions)
+        self._own = sum(1 for part in parts for _ in all_nodes(part.node))
+        self._held = sum(a.nbytes for a in self._initializers.values()) + int(self._proto.ByteSize())
 
     def run(
         self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32"
@@ -217,13 +223,15 @@ class Model(Closing):
     def _fix(self, need: NeedsValues) -> None:
         """Makes the values of inputs part of every program from now on."""
         if need.names <= self._fixed:
-            raise GraphError(f"values are still unknown: {need.what}") from need
+            raise UnsupportedOp(
+                f"{need.what} is unknown before a run: it depends on random numbers, or on a loop's step"
+            ) from need
         self._fixed |= need.names
 
     def built(self, inputs: Mapping[str, Any]) -> Built:
         """The graph that `run` compiles for these inputs. Raises: as run."""
         arrays, nests = flattened(self.accept(inputs), self._declared)
-        with self._lock, listening(self._progress):
+        with self._lock, listening(self._progress), refused_memory("building the model"):
             while True:
                 fixed = {n: arrays[n] for n in sorted(self._fixed & set(arrays))}
                 try:
@@ -233,7 +241,7 @@ class Model(Closing):
                     continue
                 words, drawn = Words(builder.known.words), Sampler(builder.known.draws.wanted)()
                 given = {n: words.to_carrier(arrays[n]) for n in graph.inputs if n not in drawn}
-                return Built(graph, weights, given | drawn, fixed, builder)
+                return Built(graph, weights, given | drawn, fixed, builder, self.budget(arrays))
 
     def _drop(self, program: Program) -> None:
         """Frees a program that the cache does not hold any more, once nobody runs it."""
@@ -261,7 +269,8 @@ class Model(Closing):
 
         Raises: NeedsValues, ModelFormatError, UnsupportedOp.
         """
-        builder = GraphBuilder(self._proto, self._initializers, self._folder)
+        most = self._own + self.budget(arrays).written_out(self._own)
+        builder = GraphBuilder(self._proto, self._initializers, self._folder, self._own, most)
         graph = builder.build(
             {n: fixed[n] if n in fixed else type_of(a) for n, a in arrays.items()},
             {n: a.dtype for n, a in arrays.items()},
@@ -282,28 +291,38 @@ class Model(Closing):
         self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array], device: str,
         precision: str,
     ) -> Program:  # fmt: skip
-        with listening(self._progress):
+        with listening(self._progress), refused_memory("compiling the model"):
+            budget = self.budget(arrays)
             graph, held, builder = self._build(arrays, nests, fixed)
             if (device, precision) not in self._sessions:
                 session = Session(device, precision=precision, threads=self._threads)
                 self._sessions[device, precision] = (session, Weights(session.device))
             session, weights = self._sessions[device, precision]
             compiled = session.compile(graph, weights=weights)
+            budget.hold(compiled)
             missing = weights.missing(list(held))
             for done, name in enumerate(missing):
                 report("weights", done, len(missing))
                 weights.set(name, held[name])
             compiled.prepare()
-        return Program(compiled, nests, fixed, builder, self._progress)
+        return Program(compiled, nests, fixed, builder, budget.steps, self._progress)
+
+    def budget(self, arrays: Mapping[str, Array]) -> Budget:
+        """What a program for these inputs may make and take."""
+        held = self._held + sum(a.nbytes for a in arrays.values())
+        return budget_of(self.max_bytes, self.max_steps, held, self._own)
 
     def _build(
         self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array]
     ) -> tuple[Graph, dict[str, Array], GraphBuilder]:
         """The graph that is compiled, its large constants as parameters, and their values."""
-        with step_budget(MAX_INTERPRETED):
+        budget = self.budget(arrays)
+        with building(budget):
             graph, builder = self.build(arrays, fixed, nests)
-        report("optimizing")
-        return *share_weights(put_together(graph)), builder
+            report("optimizing")
+            made, weights = share_weights(put_together(graph))
+        budget.want_few(made, self._own)
+        return made, weights, builder
 
 
 def _of_shape(info: TensorInfo, shape: Any, around: int = 0) -> Any:

@@ -73,6 +73,7 @@ def range_(c: Call) -> Result:
     count = max(math.ceil((limit[0].item() - start[0].item()) / step[0].item()), 0)
     if count > MAX_RANGE:
         raise c.unsupported(f"has {count} elements; at most {MAX_RANGE} are supported")
+    c.table(3, count)
     kind = c.dtype()
     work = kind if kind.kind in "iu" or kind.itemsize >= 4 else np.dtype(np.float32)
     return c.tensor(
@@ -86,6 +87,7 @@ def eye_like(c: Call) -> Value:
     if len(dims) != 2:
         raise c.bad(f"the input is {dims}; expected two dimensions")
     dtype = c.dtype() if c.int("dtype") is None else element(c.int("dtype"), c.where)
+    c.table(2, *dims)
     return c.constant(np.eye(*dims, k=c.int("k", 0)).astype(dtype))
 
 
@@ -95,6 +97,7 @@ def trilu(c: Call) -> Result:
     if x.ndim < 2:
         raise c.bad(f"the input is {x.shape}; expected at least two dimensions")
     k = c.known_int(1) if c.has(1) else 0
+    c.table(3, *x.shape[-2:])
     rows, columns = np.indices(x.shape[-2:])
     keep = columns - rows >= k if c.int("upper", 1) else columns - rows <= k
     return o.where(c.tensor(keep), x, c.tensor(np.zeros((), carrier(c.dtype()).np)))

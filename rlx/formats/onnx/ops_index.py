@@ -84,12 +84,15 @@ def tensor_scatter(c: Call) -> Result:
 
 @op("NonZero")
 def non_zero(c: Call) -> Result:
-    return c.tensor(np.array(np.nonzero(np.atleast_1d(c.known(0)))), _I64)
+    x = c.known(0)
+    c.table(2, max(x.ndim, 1), x.size)
+    return c.tensor(np.array(np.nonzero(np.atleast_1d(x))), _I64)
 
 
 @op("Compress")
 def compress(c: Call) -> Result:
     keep = c.known(1).reshape(-1).astype(bool)
+    c.table(keep.size)
     places = np.flatnonzero(keep)
     x, axis = c.x(), c.int("axis")
     if axis is None:
@@ -101,6 +104,7 @@ def compress(c: Call) -> Result:
 def unique(c: Call) -> tuple[Result, ...]:
     x, axis = c.known(0), c.int("axis")
     axis = None if axis is None else axis_of(c, axis, x.ndim)
+    c.table(6, x.size)
     words = None
     if x.dtype == STRING:  # NumPy orders strings along no axis: their places in order instead
         words, places = np.unique(x.reshape(-1), return_inverse=True)

@@ -27,8 +27,8 @@ def _spread(x: Tensor, axis: int, eps: float, centred: bool) -> tuple[Tensor, Te
     wide = o.cast(x, f32) if x.dtype.is_half else x
     axes = tuple(range(axis, x.ndim))
     mean = o.mean(wide, axes, keepdims=True)
-    away = o.sub(wide, mean) if centred else wide
-    return mean, o.reciprocal(o.sqrt(o.add(o.mean(o.square(away), axes, keepdims=True), eps)))
+    spread = o.var(wide, axes, keepdims=True) if centred else o.mean(o.square(wide), axes, keepdims=True)
+    return mean, o.reciprocal(o.sqrt(o.add(spread, eps)))
 
 
 @declared("SimplifiedLayerNormalization", inputs="X:T scale:V", outputs="Y:V inv_std_var:U?", types=_ROOTS,

@@ -12,6 +12,7 @@ from rlx.formats.onnx.call import Call, Result
 from rlx.formats.onnx.ops_fill import checked_shape
 from rlx.formats.onnx.table import op
 from rlx.ir import Tensor
+from rlx.ir.types import broadcast_shapes
 
 
 def axis_of(c: Call, axis: int, rank: int) -> int:
@@ -85,11 +86,7 @@ def unsqueeze(c: Call) -> Result:
 def expand(c: Call) -> Result:
     x = c.x()
     dims = checked_shape(c, c.known_ints(1))
-    try:
-        shape = np.broadcast_shapes(x.shape, dims)
-    except ValueError as error:
-        raise c.bad(f"{x.shape} and {dims} do not broadcast") from error
-    return o.expand(x, shape)
+    return o.expand(x, broadcast_shapes(x.shape, dims))
 
 
 @op("Concat", since=4)
@@ -203,6 +200,7 @@ def _padded(c: Call, x: Tensor, axis: int, before: int, after: int, mode: str, v
         return o.concat(([parts[0]] if before else []) + [x] + ([parts[-1]] if after else []), axis)
     if n == 0 or mode not in ("reflect", "edge", "wrap"):
         raise c.bad(f"mode {mode!r} of {x.shape}; expected constant, reflect, edge or wrap, of something")
+    c.table(2, before + n + after)
     places = np.arange(-before, n + after)
     if mode == "edge":
         places = np.clip(places, 0, n - 1)

@@ -12,6 +12,8 @@ from rlx.formats.onnx.call import Call, Result
 from rlx.formats.onnx.ops_movement import axis_of
 from rlx.formats.onnx.table import op
 from rlx.ir import Tensor
+from rlx.ir.types import normalize_axes
+from rlx.ops.reduce import less_mean
 
 
 def _column(v: Tensor, like: Tensor) -> Tensor:
@@ -31,13 +33,23 @@ def batch_norm(c: Call) -> tuple[Result, ...]:
     axes = (0, *range(2, x.ndim))
     wide = o.cast(x, f32) if x.dtype.is_half else x
     now = o.mean(wide, axes, keepdims=True)
-    spread = o.mean(o.square(o.sub(wide, now)), axes, keepdims=True)
-    y = o.add(o.mul(o.div(o.sub(wide, now), o.sqrt(o.add(spread, eps))), _column(scale, x)), _column(bias, x))
+    away = less_mean(wide, axes)
+    spread = o.var(wide, axes, keepdims=True)
+    y = o.add(o.mul(o.div(away, o.sqrt(o.add(spread, eps))), _column(scale, x)), _column(bias, x))
     return (
         y,
         o.add(o.mul(mean, momentum), o.mul(o.reshape(now, (-1,)), 1 - momentum)),
         o.add(o.mul(var, momentum), o.mul(o.reshape(spread, (-1,)), 1 - momentum)),
     )
+
+
+@op("MeanVarianceNormalization", since=9)
+def mean_variance_norm(c: Call) -> Result:
+    """(x - mean) / (deviation + 1e-9). The standard's function takes E[x²] - E[x]², which far from 0 is noise."""
+    x = c.x(0)
+    axes = normalize_axes(c.ints("axes", (0, 2, 3)), x.ndim, "MeanVarianceNormalization")
+    wide = o.cast(x, f32) if x.dtype.is_half else x
+    return o.div(less_mean(wide, axes), o.add(o.std(wide, axes, keepdims=True), 1e-9))
 
 
 @op("InstanceNormalization")
@@ -80,8 +92,7 @@ def layer_norm(c: Call) -> tuple[Result, ...]:
     wide = o.cast(x, f32) if x.dtype.is_half else x
     axes = tuple(range(axis, x.ndim))
     mean = o.mean(wide, axes, keepdims=True)
-    variance = o.mean(o.square(o.sub(wide, mean)), axes, keepdims=True)
-    return y, mean, o.reciprocal(o.sqrt(o.add(variance, eps)))
+    return y, mean, o.reciprocal(o.sqrt(o.add(o.var(wide, axes, keepdims=True), eps)))
 
 
 @op("RMSNormalization")
@@ -102,6 +113,7 @@ def lrn(c: Call) -> Result:
     wide = o.cast(x, f32) if x.dtype.is_half else x
     channels = x.shape[1]
     before, square = (size - 1) // 2, o.mul(wide, wide)
+    c.table(3, channels, channels)
     near = np.arange(channels)[None, :] - np.arange(channels)[:, None]
     band = ((near >= -before) & (near <= size - 1 - before)).astype(np.float32)
     flat = o.reshape(square, (x.shape[0], channels, math.prod(x.shape[2:])))

@@ -12,6 +12,7 @@ import numpy as np
 from rlx import ops as o
 from rlx.dtypes import f32
 from rlx.formats.onnx.call import Call, Result
+from rlx.formats.onnx.elements import Array
 from rlx.formats.onnx.ops_fill import checked_shape
 from rlx.formats.onnx.ops_movement import axes_of
 from rlx.formats.onnx.table import op
@@ -135,20 +136,20 @@ class _Axis:
     roi: tuple[float, float]
     rule: str
 
-    def source(self, i: int) -> float:
-        """The place in the input that element i stands for."""
+    def source(self, i: Array) -> Array:
+        """The places in the input that elements i stand for."""
         length = self.scale * self.n
         if self.rule == "tf_crop_and_resize":
             start, end = self.roi
             if self.size > 1:
                 return start * (self.n - 1) + i * (end - start) * (self.n - 1) / (self.size - 1)
-            return 0.5 * (start + end) * (self.n - 1)
+            return i * 0 + 0.5 * (start + end) * (self.n - 1)
         if self.rule == "align_corners":
-            return 0.0 if length == 1 else i * (self.n - 1) / (length - 1)
+            return i * 0.0 if length == 1 else i * (self.n - 1) / (length - 1)
         if self.rule == "asymmetric":
             return i / self.scale
         if self.rule == "pytorch_half_pixel" and self.size <= 1:
-            return 0.0
+            return i * 0.0
         if self.rule == "half_pixel_symmetric":
             return self.n / 2 * (1 - self.size / length) + (i + 0.5) / self.scale - 0.5
         return (i + 0.5) / self.scale - 0.5
@@ -159,19 +160,20 @@ def _by_products(
     antialias: bool,
 ) -> Tensor:  # fmt: skip
     mode = _MODES.get(c.str("mode", "nearest"))
+    c.table(*sizes)
     outside = np.zeros(sizes, bool) if rule == "tf_crop_and_resize" else None
     made = x if x.dtype.is_float and not x.dtype.is_half else o.cast(x, f32)
     for k, (n, size, scale) in enumerate(zip(x.shape, sizes, scales, strict=True)):
         if n == size and scale == 1.0 and roi[k] == (0.0, 1.0):
             continue
         axis = _Axis(n, size, scale, roi[k], rule)
-        places = [axis.source(i) for i in range(size)]
+        c.table(2, size, n)
+        places = axis.source(np.arange(size))
         matrix = np.zeros((size, n))
-        for i, place in enumerate(places):
-            for j, weight in _weights(c, place, n, scale if antialias else 1.0, mode):
-                matrix[i, j] += weight
+        index, weight = _weights(c, places, n, scale if antialias else 1.0, mode)
+        np.add.at(matrix, (np.arange(size)[:, None], index), weight)
         if outside is not None:
-            off = np.array([p < 0 or p > n - 1 for p in places])
+            off = (places < 0) | (places > n - 1)
             outside |= off.reshape([size if a == k else 1 for a in range(len(sizes))])
         column = o.moveaxis(made, k, -1)
         moved = o.matmul(o.reshape(column, (-1, n)), c.tensor(matrix.T.astype(made.dtype.np)))
@@ -181,35 +183,36 @@ def _by_products(
     return o.clip(o.round(made), *_ends(x)) if x.dtype.is_int else made
 
 
-def _weights(c: Call, place: float, n: int, scale: float, mode: str | None) -> list[tuple[int, float]]:
-    """Neighbours and their weights; a scale below 1 widens the kernel, so that every element has its part."""
+def _weights(c: Call, places: Array, n: int, scale: float, mode: str | None) -> tuple[Array, Array]:
+    """(places, taps): neighbours and their weights; a scale below 1 widens the kernel, so that every element has its
+    part."""
     if mode == "nearest":
         rule = c.str("nearest_mode", "round_prefer_floor")
         up = {
-            "floor": math.floor(place),
-            "ceil": math.ceil(place),
-            "round_prefer_ceil": math.floor(place + 0.5),
+            "floor": np.floor(places),
+            "ceil": np.ceil(places),
+            "round_prefer_ceil": np.floor(places + 0.5),
         }
-        return [(min(max(up.get(rule, math.ceil(place - 0.5)), 0), n - 1), 1.0)]
+        index = np.clip(up.get(rule, np.ceil(places - 0.5)), 0, n - 1)
+        return index.astype(np.int64)[:, None], np.ones((len(places), 1))
     shrink = min(scale, 1.0)
     reach = 1 if mode == "linear" else 2
-    first = math.floor(place) + math.floor(-reach / shrink) + 1
-    last = math.floor(place) + 1 - (math.floor(-reach / shrink) + 1)
-    a = c.float("cubic_coeff_a", -0.75)
-    found = [(j, _kernel((j - place) * shrink, mode, a)) for j in range(first, last + 1)]
+    far = math.floor(-reach / shrink) + 1
+    c.table(8, len(places), 2 - 2 * far)
+    index = np.floor(places)[:, None] + np.arange(far, 2 - far)
+    weight = _kernel(np.abs((index - places[:, None]) * shrink), mode, c.float("cubic_coeff_a", -0.75))
     if c.int("exclude_outside", 0):
-        found = [(j, w) for j, w in found if 0 <= j < n]
-    total = sum(w for _, w in found)
-    return [(min(max(j, 0), n - 1), w / total) for j, w in found]
+        weight = np.where((index >= 0) & (index < n), weight, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # nothing inside to weigh: NaN
+        weight = weight / np.sum(weight, 1, keepdims=True)
+    return np.clip(index, 0, n - 1).astype(np.int64), weight
 
 
-def _kernel(t: float, mode: str | None, a: float) -> float:
-    t = abs(t)
+def _kernel(t: Array, mode: str | None, a: float) -> Array:
     if mode == "linear":
-        return max(1.0 - t, 0.0)
-    if t <= 1:
-        return ((a + 2) * t - (a + 3)) * t * t + 1
-    return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a if t < 2 else 0.0
+        return np.maximum(1.0 - t, 0.0)
+    near, far = ((a + 2) * t - (a + 3)) * t * t + 1, ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+    return np.where(t <= 1, near, np.where(t < 2, far, 0.0))
 
 
 @op("AffineGrid")
@@ -222,6 +225,7 @@ def affine_grid(c: Call) -> Result:
             f"theta {theta.shape} and size {dims}; expected (N, 2, 3) and 4 numbers, or (N, 3, 4) and 5"
         )
     checked_shape(c, [*dims[2:], count + 1])
+    c.table(3, *dims[2:], count + 1)
     ends = [1.0 if c.int("align_corners", 0) else 1 - 1 / max(n, 1) for n in dims[2:]]
     lines = [np.linspace(-end, end, n) for end, n in zip(ends, dims[2:], strict=True)]
     places = [

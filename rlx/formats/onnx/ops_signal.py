@@ -62,6 +62,7 @@ def _folded(x: Tensor, length: int, sign: int) -> tuple[Tensor, Tensor | None]:
 
 
 def _product(c: Call, x: Tensor, rows: np.ndarray, length: int, count: int, wave: Wave, scale: int) -> Tensor:
+    c.table(3, len(rows), count)
     angle = 2 * np.pi * ((rows[:, None] * np.arange(count)[None, :]) % length) / length
     return o.matmul(x, c.tensor((wave(angle) * scale).astype(x.dtype.np)))
 
@@ -124,6 +125,7 @@ def stft(c: Call) -> Result:
     ):
         raise c.bad(f"the signal is {x.shape}, the step {step}, the frame {length}")
     count = (x.shape[1] - length) // step + 1
+    c.table(2, count, length)
     places = np.arange(count)[:, None] * step + np.arange(length)[None, :]
     frames = o.gather(x, c.tensor(places.astype(np.int32)), 1)  # (batch, frames, length, parts)
     if window is not None:
@@ -139,6 +141,7 @@ def mel_weights(c: Call) -> Result:
     if not 0 < bins <= MAX_LENGTH or not 0 < length <= 1 << 20 or rate <= 0 or not 0 <= low < high:
         raise c.bad(f"{bins} bins, a transform of {length}, rate {rate}, edges {low} to {high}")
     ends = [2595 * math.log10(1 + f / 700) for f in (low, high)]
+    c.table(2, length // 2 + 1, bins)
     mel = ends[0] + np.arange(bins + 2) * (ends[1] - ends[0]) / (bins + 2)
     at = np.floor((length + 1) * (700 * (10 ** (mel / 2595) - 1)) / rate).astype(np.int64)
     made = np.zeros((length // 2 + 1, bins))
@@ -146,9 +149,8 @@ def mel_weights(c: Call) -> Result:
         first, centre, last = at[i : i + 3]
         if centre == first:
             made[centre, i] = 1
-        for j in range(first, centre + 1 if centre > first else centre):
-            made[j, i] = (j - first) / (centre - first)
-        for j in range(centre, last):
-            made[j, i] = (last - j) / (last - centre)
+        up, down = np.arange(first, centre + 1 if centre > first else centre), np.arange(centre, last)
+        made[up, i] = (up - first) / (centre - first)
+        made[down, i] = (last - down) / (last - centre)
     kind = element(c.int("output_datatype", 1), c.where)
     return c.constant(made.astype(kind))

@@ -13,7 +13,9 @@ from rlx.formats.onnx.call import Call, Result, Value
 from rlx.formats.onnx.elements import STRING, Array, ElementType, integer_range
 from rlx.formats.onnx.regex import Regex
 from rlx.formats.onnx.table import op
-from rlx.formats.onnx.words import MAX_STRINGS
+from rlx.formats.onnx.words import MAX_STRINGS, STRINGS_A_STEP
+from rlx.ir.types import broadcast_shapes
+from rlx.ops.steps import spend
 
 _I64 = np.dtype(np.int64)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -46,14 +48,12 @@ def _each(c: Call, function: Callable[[str], Any], dtype: Any = object) -> Array
 @op("StringConcat")
 def concat(c: Call) -> Result:
     a, b = (_codes(c, c.value(i), f"input {i}") for i in (0, 1))
-    try:
-        shape = np.broadcast_shapes(a.shape, b.shape)
-    except ValueError as error:
-        raise c.bad(f"{a.shape} and {b.shape} do not broadcast") from error
+    shape = broadcast_shapes(a.shape, b.shape)
     if math.prod(shape) > MAX_STRINGS:
         raise c.unsupported(f"makes {math.prod(shape)} strings; at most {MAX_STRINGS} are supported")
     pairs = np.stack([np.broadcast_to(v, shape).reshape(-1) for v in (a, b)])
     different, places = np.unique(pairs, axis=1, return_inverse=True)
+    spend(c.where, different.shape[1] // STRINGS_A_STEP)
     made = [c.words.made(c.words.word(int(p)) + c.words.word(int(q)), c.where) for p, q in different.T]
     return _value(c, np.asarray(made, np.int64)[places.reshape(-1)].reshape(shape))
 
@@ -120,13 +120,14 @@ def full_match(c: Call) -> Result:
 def text(c: Call, v: Value) -> Value:
     """Numbers as strings: the shortest decimal that gives the number back, without an exponent."""
     held = c.words.from_carrier(_codes(c, v, "the input"), v.dtype)
-    made = [c.words.made(_decimal(x), c.where) for x in held.reshape(-1)]
+    spend(c.where, held.size // STRINGS_A_STEP)
+    whole = integer_range(held.dtype) is not None or held.dtype.kind == "b"
+    decimal: Callable[[Any], str] = (lambda x: str(int(x))) if whole else _decimal
+    made = [c.words.made(decimal(x), c.where) for x in held.reshape(-1)]
     return _value(c, np.asarray(made, np.int64).reshape(held.shape))
 
 
 def _decimal(x: Any) -> str:
-    if integer_range(x.dtype) is not None or x.dtype.kind == "b":
-        return str(int(x))
     if x != x:
         return "NaN"
     if abs(float(x)) == math.inf:

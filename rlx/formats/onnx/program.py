@@ -12,6 +12,7 @@ from rlx.driver.closing import Closing
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ShapeError
 from rlx.formats.files import shown
+from rlx.formats.onnx.budget import Budget, refused_memory
 from rlx.formats.onnx.build import GraphBuilder
 from rlx.formats.onnx.draws import Sampler
 from rlx.formats.onnx.elements import STRING, Array
@@ -22,20 +23,19 @@ from rlx.ops.steps import step_budget
 from rlx.runtime import CompiledGraph
 from rlx.runtime.report import Report
 
-MAX_STEPS = 1 << 19  # of all loops of a run together: models are untrusted
-
 
 @dataclass(frozen=True, slots=True)
 class Built:
     """A model as the graph of rlx that is compiled for given inputs, whatever the device: its large constants are
     parameters, in `weights` by name, and `feeds` are the graph's inputs; the values of the inputs in `fixed` are part
-    of it. `builder` knows the outputs."""
+    of it. `builder` knows the outputs; `budget` is what a program may make and take."""
 
     graph: Graph
     weights: dict[str, Array]
     feeds: dict[str, Array]
     fixed: dict[str, Array]
     builder: GraphBuilder
+    budget: Budget
 
 
 class Program(Closing):
@@ -48,10 +48,12 @@ class Program(Closing):
         inputs: Mapping[str, Nest],
         fixed: Mapping[str, Array],
         builder: GraphBuilder,
+        steps: int,
         progress: Listener | None = None,
     ) -> None:
         self.graph = graph
         self._progress = progress
+        self._steps = steps  # that a run may take: models are untrusted
         self._started = False
         self._inputs = dict(inputs)
         self._fixed = dict(fixed)
@@ -101,12 +103,13 @@ class Program(Closing):
                 )
         # Strings that come with a run are known to it alone.
         words = Words(self._words) if any(v.dtype == STRING for v in given.values()) else self._words
-        made = self._run({n: words.to_carrier(v) for n, v in given.items()} | self._draw())
-        arrays = {n: words.from_carrier(made[n], dtype) for n, dtype in self._types.items()}
+        with refused_memory("running the model"):
+            made = self._run({n: words.to_carrier(v) for n, v in given.items()} | self._draw())
+            arrays = {n: words.from_carrier(made[n], dtype) for n, dtype in self._types.items()}
         return {n: assembled(nest, arrays.__getitem__) for n, nest in self._outputs.items()}
 
     def _run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        with step_budget(MAX_STEPS):
+        with step_budget(self._steps, weighed=True):
             if self._started:
                 return self.graph.run(feeds)
             with listening(self._progress):

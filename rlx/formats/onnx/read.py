@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped,u
 
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import plain, read_bytes, shown
+from rlx.formats.onnx.wire import MAX_NODES, want_parsable
 
 MAX_BYTES = (1 << 31) - 1  # what a protobuf file can hold; larger models keep their weights beside it
-MAX_NODES = 1_000_000
 MAX_DEPTH = 32
 OLDEST = 1
 
@@ -40,6 +40,7 @@ def parse(source: Any) -> tuple[Any, Path | None]:
         )
     if len(content) > MAX_BYTES:
         raise ModelFormatError(f"{what}: larger than {MAX_BYTES:,} bytes, which no such file can be")
+    want_parsable(content, what)
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
@@ -153,7 +154,7 @@ def check_model(model: Any) -> None:
         known = _distinct(function.input, f"{what}: input")
         _check_nodes(function.node, known, function.output, what, budget, 1)
     _check_functions(model)
-    _check_graph(model.graph, frozenset(), "the graph", budget, 1)
+    _check_graph(model.graph, (), "the graph", budget, 1)
 
 
 def _distinct(names: Any, what: str) -> set[str]:
@@ -168,7 +169,7 @@ def _distinct(names: Any, what: str) -> set[str]:
     return found
 
 
-def _check_graph(graph: Any, outer: frozenset[str], what: str, budget: list[int], depth: int) -> None:
+def _check_graph(graph: Any, outer: tuple[set[str], ...], what: str, budget: list[int], depth: int) -> None:
     if depth > MAX_DEPTH:
         raise ModelFormatError(f"{what}: graphs are nested more than {MAX_DEPTH} deep")
     if len(graph.sparse_initializer):
@@ -182,7 +183,7 @@ def _check_graph(graph: Any, outer: frozenset[str], what: str, budget: list[int]
 
 def _check_nodes(
     nodes: Any, known: set[str], results: Any, what: str, budget: list[int], depth: int,
-    outer: frozenset[str] = frozenset(),
+    outer: tuple[set[str], ...] = (),
 ) -> None:  # fmt: skip
     budget[0] -= len(nodes)
     if budget[0] < 0:
@@ -192,7 +193,7 @@ def _check_nodes(
         want_text(f"{what}: node number {index}", *called(node), node.name, *node.input, *node.output)
         want_text(f"{what}: node number {index}", *(a.ref_attr_name for a in node.attribute))
         for name in node.input:
-            if name and name not in known and name not in outer:
+            if name and name not in known and not any(name in around for around in outer):
                 why = (
                     "which a later node makes: the nodes are not in order, or form a cycle"
                     if name in made
@@ -201,7 +202,7 @@ def _check_nodes(
                 raise ModelFormatError(f"{what}: {node_name(node, index)}: takes {shown(name)}, {why}")
         _distinct([a.name for a in node.attribute], f"{what}: {node_name(node, index)}: attribute")
         for inner in subgraphs(node):
-            _check_graph(inner, outer | known, f"a graph in {node_name(node, index)}", budget, depth + 1)
+            _check_graph(inner, (*outer, known), f"a graph in {node_name(node, index)}", budget, depth + 1)
         for name in node.output:
             if name and name in known:
                 raise ModelFormatError(
@@ -210,7 +211,7 @@ def _check_nodes(
             if name:
                 known.add(name)
     for name in results:
-        if name not in known and name not in outer:
+        if name not in known and not any(name in around for around in outer):
             raise ModelFormatError(f"{what}: the output {shown(name)} is made by nothing")
 
 
@@ -232,6 +233,8 @@ def _check_functions(model: Any) -> None:
     depths: dict[Called, int] = {}
     left = {called(f): {called(n) for n in all_nodes(f.node)} & names for f in model.functions}
     while left:
+        if len(set(depths.values())) >= MAX_DEPTH:
+            raise ModelFormatError(f"functions call each other more than {MAX_DEPTH} deep")
         ready = [f for f, inner in left.items() if all(c in depths for c in inner)]
         if not ready:
             raise ModelFormatError(
@@ -239,8 +242,6 @@ def _check_functions(model: Any) -> None:
             )
         for f in ready:
             depths[f] = 1 + max((depths[c] for c in left.pop(f)), default=0)
-    if max(depths.values(), default=0) > MAX_DEPTH:
-        raise ModelFormatError(f"functions call each other more than {MAX_DEPTH} deep")
 
 
 def all_nodes(nodes: Any) -> Iterator[Any]:

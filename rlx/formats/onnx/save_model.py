@@ -106,7 +106,7 @@ def _traced(source: Source, args: Sequence[Any]) -> Graph:
             inspect.signature(source).bind(*args)
         except TypeError as error:
             raise GraphError(f"save: {error}; give the function's arguments as args=(array, …)") from error
-        return (source if isinstance(source, Jitted) else Jitted(source, "cpu", "f32")).graph(*args)
+        return (source if isinstance(source, Jitted) else Jitted(source, "cpu", "f32")).graph_of_values(*args)
     raise GraphError(f"save: got a {type(source).__name__}; expected a Graph, a CompiledGraph or a function")
 
 

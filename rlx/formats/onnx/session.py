@@ -14,9 +14,9 @@ PROVIDERS = {"CUDAExecutionProvider": "cuda", "VulkanExecutionProvider": "vulkan
 
 
 class InferenceSession:
-    """A model and the device it runs on. `source`: a path, bytes or a ModelProto; `dims`, `threads` and `progress` as
-    of rlx.onnx.load. As in ONNX Runtime, outputs may come out in other shapes than the file declares, unless `strict`,
-    and `providers` may name the device: the first of them that is here.
+    """A model and the device it runs on. `source`: a path, bytes or a ModelProto; `dims`, `threads`, `progress`,
+    `max_bytes` and `max_steps` as of rlx.onnx.load. As in ONNX Runtime, outputs may come out in other shapes than the
+    file declares, unless `strict`, and `providers` may name the device: the first of them that is here.
 
     Raises: as rlx.onnx.load; GraphError for providers that rlx has none for, DeviceUnavailable where none is here.
     """
@@ -32,8 +32,13 @@ class InferenceSession:
         threads: int | None = None,
         progress: Listener | None = None,
         strict: bool = False,
+        max_bytes: int | None = None,
+        max_steps: int | None = None,
     ) -> None:
-        self.model = Model(source, dims=dims, threads=threads, progress=progress, strict=strict)
+        self.model = Model(
+            source, dims=dims, threads=threads, progress=progress, strict=strict, max_bytes=max_bytes,
+            max_steps=max_steps,
+        )  # fmt: skip
         if providers and device != "auto":
             raise GraphError(f"both device={device!r} and providers={list(providers)} are given; give one")
         self.device = _device_of(providers) if providers else device

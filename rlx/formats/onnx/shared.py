@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rlx.formats.onnx.budget import reference_bytes, take
 from rlx.formats.onnx.elements import Array
 from rlx.ir import Graph, Node, Tensor, bodies, rebuild
 
@@ -57,8 +58,9 @@ def _folded(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tens
     ):
         return None
     size = sum(t.type.nbytes for t in node.outputs)
-    if size > _FOLD and size > sum(t.type.nbytes for t in inputs):
+    if size > _FOLD and size > sum(t.type.nbytes for t in set(inputs)):
         return None
+    take(reference_bytes(node), node.name)
     with np.errstate(all="ignore"):
         results = node.op.reference(*(t.node.attrs["value"] for t in inputs), **node.attrs)
     made = []

@@ -16,17 +16,18 @@ from rlx.errors import ModelFormatError
 from rlx.formats.files import open_regular, shown
 from rlx.formats.onnx.elements import STRING, Array, ElementType, bits_of, element, unpacked
 from rlx.formats.onnx.words import strings
+from rlx.ir.types import MAX_NUMEL, MAX_RANK
 
-MAX_RANK = 32
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 
 
 def dims_of(proto: Any, what: str) -> tuple[int, ...]:
     """A tensor's shape. Raises: ModelFormatError for negative dimensions and absurd ranks."""
     dims = tuple(int(d) for d in proto.dims)
-    if len(dims) > MAX_RANK or any(d < 0 for d in dims):
+    if len(dims) > MAX_RANK or any(d < 0 for d in dims) or math.prod(d for d in dims if d) > MAX_NUMEL:
         raise ModelFormatError(
-            f"{what}: the dims are {shown(list(dims))}; expected at most {MAX_RANK}, none negative"
+            f"{what}: the dims are {shown(list(dims))}; expected at most {MAX_RANK}, none negative, and a product, "
+            f"those of 0 left out, of at most {MAX_NUMEL}"
         )
     return dims
 

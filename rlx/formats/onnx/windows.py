@@ -108,6 +108,7 @@ def want_table(c: Call, w: Windows) -> None:
         raise c.unsupported(
             f"{entries} elements under all windows; at most {MAX_TABLE} are supported in this form"
         )
+    c.table(2, len(w.sizes) + 1, *w.counts, *w.kernel)
 
 
 def seen(c: Call, x: Tensor, w: Windows, fill: float) -> tuple[Tensor, npt.NDArray[Any], npt.NDArray[Any]]:

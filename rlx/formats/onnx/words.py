@@ -13,8 +13,10 @@ import numpy as np
 from rlx.errors import DTypeError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.elements import STRING, Array, ElementType, from_carrier, to_carrier
+from rlx.ops.steps import spend
 
 MAX_CHARACTERS = 1 << 24  # of all the strings that a model makes
+STRINGS_A_STEP = 4  # that are looked into while building
 MAX_STRINGS = 1 << 20  # of a tensor whose strings are looked into
 
 
@@ -83,6 +85,7 @@ class Words:
     def mapped(self, codes: Array, function: Callable[[str], Any]) -> list[Any]:
         """What a function makes of each string, each different one looked at once."""
         different, places = np.unique(codes, return_inverse=True)
+        spend("strings", len(different) // STRINGS_A_STEP)
         made = [function(self.word(int(k))) for k in different]
         return [made[k] for k in places.reshape(-1)]
 

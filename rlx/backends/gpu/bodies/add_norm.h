@@ -1,5 +1,6 @@
 // s = x + residual, y = the norm of s over rows. RMS: the mean taken as 0; HAS_BETA: with beta; KEEP_SUM: s is written
-// too. The norm is of the sum in f32; a row in registers is read once, a longer one three times.
+// too. The norm is of the sum in f32; a row in registers is read once, a longer one three times and a sixteenth of it
+// once more.
 #define WEIGHTS 2u
 #include "channel_rows.h"
 #define CENTRED (!RMS)
@@ -22,29 +23,25 @@ RLX_FN void add_norm_body(PTR(T) x, PTR(T) residual, PTR(W) gamma, PTR(W) beta, 
     PTR(T) ps = SKIP(T, s, at, n);
     PTR(T) q = SKIP(T, y, at, n);
     const uint quads = IN_REGISTERS ? QUADS : (n + 4u * LANES - 1u) / (4u * LANES);
-    const float count = float(n);
+    const float share = p_recip_f(float(n));
     vec4 r[QUADS];
     if (IN_REGISTERS) {
         UNROLL for (uint j = 0u; j < QUADS; j++) r[j] = both(px, pr, j, len);
     }
-    float mean = 0.0f, total = 0.0f;
+    float mean = 0.0f, rest = 0.0f, total = 0.0f;
     if (CENTRED) {
-        UNROLL for (uint j = 0u; j < quads; j++) {
-            HELD(v, j);
-            total += sum4(v);
-        }
-        mean = p_div_f(row_sum(total), count);
+        const float origin = LOAD(T, px, 0u) + LOAD(T, pr, 0u);
+        ROW_MEAN(HELD, origin, quads, n, len, share, mean, rest)
     }
-    total = 0.0f;
     UNROLL for (uint j = 0u; j < quads; j++) {
         HELD(v, j);
-        total += squares(v, j, len, mean);
+        total += squares(centred(v, mean, rest), j, len);
     }
-    const float inverse = p_rsqrt_f(p_div_f(row_sum(total), count) + eps);
+    const float inverse = p_rsqrt_f(row_sum(total) * share + eps);
     UNROLL for (uint j = 0u; j < quads; j++) {
         HELD(v, j);
         if (KEEP_SUM) put(ps, j, len, v);
-        vec4 w = product(standard(v, mean, inverse), weights(gamma, 0u, 1u, j, len));
+        vec4 w = product(standard(v, mean, rest, inverse), weights(gamma, 0u, 1u, j, len));
         if (HAS_BETA) {
             const vec4 b = weights(beta, 0u, 1u, j, len);
             w = VEC4(w.x + b.x, w.y + b.y, w.z + b.z, w.w + b.w);

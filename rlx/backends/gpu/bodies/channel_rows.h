@@ -2,6 +2,7 @@
 // WEIGHTS 0: any inner; 1: four neighbours share a channel; 2: inner is 1 and first 0, so that weights are read in
 // quads.
 #include "rows.h"
+#include "row_mean.h"
 RLX_GET(get_weight, W)
 
 RLX_FN vec4 weights(PTR(W) w, const uint first, const uint inner, const uint j, const uint n) {
@@ -18,18 +19,9 @@ RLX_FN vec4 weights(PTR(W) w, const uint first, const uint inner, const uint j, 
     return v;
 }
 
-// (v - mean) * inverse of each element.
-RLX_FN vec4 standard(const vec4 v, const float mean, const float inverse) {
-    return VEC4((v.x - mean) * inverse, (v.y - mean) * inverse, (v.z - mean) * inverse, (v.w - mean) * inverse);
+// (v - mean - rest) * inverse of each element.
+RLX_FN vec4 standard(const vec4 v, const float mean, const float rest, const float inverse) {
+    const vec4 c = centred(v, mean, rest);
+    return VEC4(c.x * inverse, c.y * inverse, c.z * inverse, c.w * inverse);
 }
 RLX_FN vec4 product(const vec4 a, const vec4 b) { return VEC4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
-
-// Sum of (v - mean)^2 over the elements of quad j that lie in the row.
-RLX_FN float squares(const vec4 v, const uint j, const uint n, const float mean) {
-    float s = 0.0f;
-    if (place(j, 0u) < n) s += (v.x - mean) * (v.x - mean);
-    if (place(j, 1u) < n) s += (v.y - mean) * (v.y - mean);
-    if (place(j, 2u) < n) s += (v.z - mean) * (v.z - mean);
-    if (place(j, 3u) < n) s += (v.w - mean) * (v.w - mean);
-    return s;
-}

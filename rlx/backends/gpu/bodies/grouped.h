@@ -14,16 +14,15 @@ RLX_FN void grouped_body(PTR(TA) a, PTR(TB) b, PTR(i32) sizes, PTR(TA) c, const 
     const uint tiles_n = (n + BN - 1u) / BN;
     const uint tiles_m = BY_SUM ? (k + BM - 1u) / BM : 1u;
     const uint slot = GROUP / (tiles_m * tiles_n), n0 = GROUP % tiles_n * BN;
-    PTR(TA) pa = a;
-    PTR(TB) pb = b;
-    PTR(TA) pc = c;
-    uint start = 0u, m = k, m0 = GROUP / tiles_n % tiles_m * BM, k0 = 0u, k1 = k;
+    uint start = 0u, first_a = 0u, matrix_b = 0u, first_c = 0u, pitch_c = n;
+    uint m = k, m0 = GROUP / tiles_n % tiles_m * BM, k0 = 0u, k1 = k;
     if (BY_SUM) {
         if (slot >= experts) return;
         for (uint e = 0u; e < slot; e++) start += group_size(sizes, e, rows - start);
         k0 = start;
         k1 = start + group_size(sizes, slot, rows - start);
-        pc = SKIP(TA, c, slot, k * n);
+        first_c = slot;
+        pitch_c = k * n;
     } else {
         uint seen = 0u, expert = experts, size = 0u;
         for (uint e = 0u; e <= experts; e++) {
@@ -42,9 +41,13 @@ RLX_FN void grouped_body(PTR(TA) a, PTR(TB) b, PTR(i32) sizes, PTR(TA) c, const 
         m0 = (slot - seen) * BM;
         if (m0 >= m) return;
         k1 = expert < experts ? k : 0u;
-        pa = SKIP(TA, a, start, k);
-        pb = SKIP(TB, b, expert < experts ? expert : 0u, k * n);
-        pc = SKIP(TA, c, start, n);
+        first_a = start;
+        matrix_b = expert < experts ? expert : 0u;
+        first_c = start;
     }
+    // Addresses are made behind the branches: SwiftShader crashes where one of two pointers goes on.
+    PTR(TA) pa = SKIP(TA, a, first_a, k);
+    PTR(TB) pb = SKIP(TB, b, matrix_b, k * n);
+    PTR(TA) pc = SKIP(TA, c, first_c, pitch_c);
     product_tile(pa, pb, AS(f32, c), pc, m, n, k, k0, k1, m0, n0);
 }

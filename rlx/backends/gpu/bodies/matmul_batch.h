@@ -18,7 +18,6 @@ RLX_FN void matmul_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, const ui
     const uint z2 = z % d2, z1 = z / d2 % d1, z0 = z / (d2 * d1);
     PTR(TA) pa = SKIP(TA, SKIP(TA, SKIP(TA, a, z0, a0), z1, a1), z2, a2);
     PTR(TB) pb = SKIP(TB, SKIP(TB, SKIP(TB, b, z0, b0), z1, b1), z2, b2);
-    PTR(TA) pc = SKIP(TA, c, matrix, m * n);
-    if (WIDE) pc = AS(TA, SKIP(f32, AS(f32, c), matrix, m * n));
+    PTR(TA) pc = SKIP(TA, c, matrix, WIDE ? 2u * m * n : m * n);  // WIDE: where A is stored in halves
     product_tile(pa, pb, SKIP(f32, bias, z, bias_step), pc, m, n, k, k0, k1, m0, n0);
 }

@@ -7,6 +7,12 @@
 SHARED float part_gamma[256];
 SHARED float part_beta[256];
 
+// Element e normalized, by the statistics of its row.
+RLX_FN float normal(PTR(T) x, PTR(f32) stats, const uint e, const uint length) {
+    const uint row = 3u * (e / length);
+    return ((LOAD(T, x, e) - LOAD(f32, stats, row)) - LOAD(f32, stats, row + 1u)) * LOAD(f32, stats, row + 2u);
+}
+
 RLX_FN void norm_columns_body(PTR(T) d, PTR(T) x, PTR(f32) stats, PTR(f32) dgamma, PTR(f32) dbeta, const uint outer,
                               const uint n, const uint inner, const uint chunk, const uint splits, const uint channels,
                               const uint length) {
@@ -25,18 +31,16 @@ RLX_FN void norm_columns_body(PTR(T) d, PTR(T) x, PTR(f32) stats, PTR(f32) dgamm
         uint j = along;
         for (; j + ALONG < len; j += 2u * ALONG) {
             const uint e = base + j * inner, f = e + ALONG * inner;
-            const uint re = e / length, rf = f / length;
             const float de = LOAD(T, d, e), df = LOAD(T, d, f);
-            g0 += de * ((LOAD(T, x, e) - LOAD(f32, stats, 2u * re)) * LOAD(f32, stats, 2u * re + 1u));
-            g1 += df * ((LOAD(T, x, f) - LOAD(f32, stats, 2u * rf)) * LOAD(f32, stats, 2u * rf + 1u));
+            g0 += de * normal(x, stats, e, length);
+            g1 += df * normal(x, stats, f, length);
             b0 += de;
             b1 += df;
         }
         for (; j < len; j += ALONG) {
             const uint e = base + j * inner;
-            const uint re = e / length;
             const float de = LOAD(T, d, e);
-            g0 += de * ((LOAD(T, x, e) - LOAD(f32, stats, 2u * re)) * LOAD(f32, stats, 2u * re + 1u));
+            g0 += de * normal(x, stats, e, length);
             b0 += de;
         }
     }

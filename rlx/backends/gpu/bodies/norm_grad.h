@@ -1,5 +1,6 @@
 // dx of a norm over rows, given d, the gradient of its result; row r is group r % groups, `per` channels of `inner`.
-// stats: the mean and 1 / sqrt(var + eps) of each row. RMS: the mean taken as 0. WEIGHTS: see channel_rows.h.
+// stats: the mean of each row, as the two floats of row_mean.h, and 1 / sqrt(var + eps). RMS: the mean taken as 0.
+// WEIGHTS: see channel_rows.h.
 // dx = inverse * (dy - mean(dy) - y * mean(dy * y)), with y the normalized row and dy = d * gamma.
 #include "channel_rows.h"
 #define CENTRED (!RMS)
@@ -20,7 +21,7 @@ RLX_FN void norm_grad_body(PTR(T) d, PTR(T) x, PTR(W) gamma, PTR(T) dx, PTR(f32)
     PTR(T) q = SKIP(T, dx, at, n);
     const uint first = at % groups * per;
     const uint quads = IN_REGISTERS ? QUADS : (n + 4u * LANES - 1u) / (4u * LANES);
-    const float count = float(n);
+    const float share = p_recip_f(float(n));
     vec4 rx[QUADS];
     vec4 rd[QUADS];
     if (IN_REGISTERS) {
@@ -29,38 +30,35 @@ RLX_FN void norm_grad_body(PTR(T) d, PTR(T) x, PTR(W) gamma, PTR(T) dx, PTR(f32)
             rd[j] = product(get(pd, j, len, 0.0f), weights(gamma, first, inner, j, len));
         }
     }
-    float mean = 0.0f, total = 0.0f;
+    float mean = 0.0f, rest = 0.0f, total = 0.0f;
     if (CENTRED) {
-        UNROLL for (uint j = 0u; j < quads; j++) {
-            HELD_X(v, j);
-            total += sum4(v);
-        }
-        mean = p_div_f(row_sum(total), count);
+        const float origin = LOAD(T, px, 0u);
+        ROW_MEAN(HELD_X, origin, quads, n, len, share, mean, rest)
     }
-    total = 0.0f;
     UNROLL for (uint j = 0u; j < quads; j++) {
         HELD_X(v, j);
-        total += squares(v, j, len, mean);
+        total += squares(centred(v, mean, rest), j, len);
     }
-    const float inverse = p_rsqrt_f(p_div_f(row_sum(total), count) + eps);
+    const float inverse = p_rsqrt_f(row_sum(total) * share + eps);
     float plain = 0.0f, along = 0.0f;
     UNROLL for (uint j = 0u; j < quads; j++) {
         HELD_X(v, j);
         HELD_D(dy, j);
         plain += sum4(dy);
-        along += sum4(product(dy, standard(v, mean, inverse)));
+        along += sum4(product(dy, standard(v, mean, rest, inverse)));
     }
-    along = p_div_f(row_sum(along), count);
-    plain = CENTRED ? p_div_f(row_sum(plain), count) : 0.0f;
+    along = row_sum(along) * share;
+    plain = CENTRED ? row_sum(plain) * share : 0.0f;
     UNROLL for (uint j = 0u; j < quads; j++) {
         HELD_X(v, j);
         HELD_D(dy, j);
-        const vec4 y = standard(v, mean, inverse);
+        const vec4 y = standard(v, mean, rest, inverse);
         put(q, j, len, VEC4(inverse * (dy.x - plain - y.x * along), inverse * (dy.y - plain - y.y * along),
                             inverse * (dy.z - plain - y.z * along), inverse * (dy.w - plain - y.w * along)));
     }
     if (row < rows && LANE == 0u) {
-        STORE(f32, stats, 2u * row, mean);
-        STORE(f32, stats, 2u * row + 1u, inverse);
+        STORE(f32, stats, 3u * row, mean);
+        STORE(f32, stats, 3u * row + 1u, rest);
+        STORE(f32, stats, 3u * row + 2u, inverse);
     }
 }

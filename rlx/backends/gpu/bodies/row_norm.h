@@ -1,24 +1,13 @@
 // y = (x - mean) / sqrt(var + eps) * gamma + beta over rows; RMS: the mean taken as 0; HAS_BETA: with beta.
-// W is the storage of gamma and beta. The variance is taken around the mean, in a second sweep over the registers (over
-// memory for longer rows).
+// W is the storage of gamma and beta. A row in registers is read once; a longer one three times and a sixteenth of it
+// once more, the mean taking the sweep that the sum took, since it begins near it.
 #include "rows8.h"
+#include "row_mean.h"
 RLX_GET(get_weight, W)
 RLX_GET2(get_weights, get_weight, W)
 #define CENTRED (!RMS)
-
-RLX_FN vec4 less(const vec4 v, const float mean) { return VEC4(v.x - mean, v.y - mean, v.z - mean, v.w - mean); }
-
-// Sum of the squares of the elements of quad j that lie in the row.
-RLX_FN float squares(const vec4 v, const uint j, const uint n) {
-    float s = FMA(v.x, v.x, v.y * v.y) + FMA(v.z, v.z, v.w * v.w);
-    if (ALIGNED) return place(j, 0u) < n ? s : 0.0f;
-    s = 0.0f;
-    if (place(j, 0u) < n) s = FMA(v.x, v.x, s);
-    if (place(j, 1u) < n) s = FMA(v.y, v.y, s);
-    if (place(j, 2u) < n) s = FMA(v.z, v.z, s);
-    if (place(j, 3u) < n) s = FMA(v.w, v.w, s);
-    return s;
-}
+#define HELD(v, j) const vec4 v = r[j]
+#define READ(v, j) const vec4 v = get(p, j, len, 0.0f)
 
 RLX_FN vec4 normed(const vec4 v, const vec4 g, const vec4 b, const float inverse) {
     const vec4 u = VEC4(v.x * inverse, v.y * inverse, v.z * inverse, v.w * inverse);
@@ -34,17 +23,16 @@ RLX_FN void row_norm_body(PTR(T) x, PTR(W) gamma, PTR(W) beta, PTR(T) y, const u
     PTR(T) q = SKIP(T, y, at, n);
     const uint quads = IN_REGISTERS ? QUADS : (n + 4u * LANES - 1u) / (4u * LANES);
     const float share = p_recip_f(float(n));  // while the row is on its way
-    float mean = 0.0f, total = 0.0f;
+    const float origin = CENTRED ? LOAD(T, p, 0u) : 0.0f;
+    float mean = 0.0f, rest = 0.0f, total = 0.0f;
     const vec4 zero = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
     if (IN_REGISTERS) {
         vec4 r[QUADS];
         UNROLL for (uint j = 0u; j < QUADS; j += STEP) get2(p, j, len, 0.0f, r[j], r[j + STEP - 1u]);
         if (CENTRED) {
-            UNROLL for (uint j = 0u; j < QUADS; j++) total += counted(sum4(r[j]), j, len);
-            mean = row_sum(total) * share;
-            UNROLL for (uint j = 0u; j < QUADS; j++) r[j] = less(r[j], mean);
+            ROW_MEAN(HELD, origin, QUADS, n, len, share, mean, rest)
+            UNROLL for (uint j = 0u; j < QUADS; j++) r[j] = centred(r[j], mean, rest);
         }
-        total = 0.0f;
         UNROLL for (uint j = 0u; j < QUADS; j++) total += squares(r[j], j, len);
         const float inverse = p_rsqrt_f(row_sum(total) * share + eps);
         UNROLL for (uint j = 0u; j < QUADS; j += STEP) {
@@ -55,16 +43,14 @@ RLX_FN void row_norm_body(PTR(T) x, PTR(W) gamma, PTR(W) beta, PTR(T) y, const u
         }
     } else {
         if (CENTRED) {
-            for (uint j = 0u; j < quads; j++) total += sum4(get(p, j, len, 0.0f));
-            mean = row_sum(total) * share;
+            ROW_MEAN(READ, origin, quads, n, len, share, mean, rest)
         }
-        total = 0.0f;
-        for (uint j = 0u; j < quads; j++) total += squares(less(get(p, j, len, 0.0f), mean), j, len);
+        for (uint j = 0u; j < quads; j++) total += squares(centred(get(p, j, len, 0.0f), mean, rest), j, len);
         const float inverse = p_rsqrt_f(row_sum(total) * share + eps);
         for (uint j = 0u; j < quads; j++) {
             vec4 b = zero;
             if (HAS_BETA) b = get_weight(beta, j, len, 0.0f);
-            const vec4 v = less(get(p, j, len, 0.0f), mean);
+            const vec4 v = centred(get(p, j, len, 0.0f), mean, rest);
             put(q, j, len, normed(v, get_weight(gamma, j, len, 0.0f), b, inverse));
         }
     }

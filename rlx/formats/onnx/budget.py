@@ -1,0 +1,173 @@
+"""What an ONNX file may make beyond its inputs: bytes and steps, counted in exact integers before anything is made.
+
+While a program is built, everything that is worked out is taken from the budget of this thread: constants, values that
+shapes depend on, tables, steps of loops. Afterwards the program itself is held against it, before it has any memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlx.errors import ByteLimitExceeded, OutOfDeviceMemory, ShapeError, StepLimitExceeded
+from rlx.ir import Graph, Node, bodies
+from rlx.ops.steps import STEP_BYTES, spend, step_budget, weight
+from rlx.runtime import CompiledGraph
+
+MAX_BYTES = 1 << 30  # unless a caller says otherwise, and so many times the bytes of inputs and weights
+TIMES_HELD = 64
+# A step is a node that is run, or STEP_BYTES that it writes; a program's large tensors are written by many nodes.
+MAX_STEPS = 1 << 18
+STEPS_HELD = 1024  # times the bytes of inputs and weights may be written, beside
+BUILT = 8  # the share of the steps that may be taken while building, where NumPy's definitions run
+STEPS_NODE = 64  # for each node that a file itself lists
+NODE_STEPS = 96  # what it takes to optimize and plan a node
+TIMES_LISTED = 16  # what functions and loops may make of a file's nodes: a few that call each other could be millions
+_THREAD = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most that a program may make: bytes, steps of a run, steps while it is built."""
+
+    nbytes: int
+    steps: int
+    built: int
+
+    def written_out(self, own: int) -> int:
+        """The nodes that functions and loops may make, beside those that a file lists."""
+        return self.steps // NODE_STEPS + TIMES_LISTED * own
+
+    def want_few(self, graph: Graph, own: int) -> None:
+        """Raises: StepLimitExceeded for more nodes than a file that lists so many may make."""
+        found, most = _nodes(graph), self.written_out(own)
+        if found > most:
+            raise StepLimitExceeded(
+                f"the program: the file's {own:,} nodes become {found:,}; expected at most {most:,}, which max_steps= "
+                "sets (--max-steps on the command line)"
+            )
+
+    def hold(self, compiled: CompiledGraph) -> None:
+        """Holds a compiled program against it, before that has memory. Raises: ByteLimitExceeded, StepLimitExceeded."""
+        graph = compiled.program
+        made = compiled.plan.total_bytes - sum(t.type.nbytes for t in graph.inputs.values())
+        made += sum(t.type.nbytes for t in graph.outputs.values())  # each run gives arrays of its own
+        made += max((_moved(node) for node in graph.nodes), default=0)  # what a kernel may need beside
+        if made > self.nbytes:
+            tensors = sorted(graph.tensors(), key=lambda t: -t.type.nbytes)[:3]
+            largest = "; ".join(f"{t.node.name} {t.type} {t.type.nbytes:,}" for t in tensors)
+            raise too_large(
+                "the program", f"it needs {made:,} bytes; the largest tensors are {largest}", self.nbytes
+            )
+        steps = weight(graph)
+        if steps > self.steps + len(graph.nodes):  # what the file itself lists is no more than it is
+            raise StepLimitExceeded(
+                f"the program: one run takes {steps:,} steps, {STEP_BYTES:,} bytes written being one; a model may take "
+                f"{self.steps:,} here, which max_steps= sets (--max-steps on the command line)"
+            )
+
+
+def _moved(node: Node) -> int:
+    return sum(t.type.nbytes for t in (*node.inputs, *node.outputs) if t.node.op.name not in ("param", "constant"))
+
+
+def _nodes(graph: Graph) -> int:
+    return len(graph.nodes) + sum(_nodes(body) for node in graph.nodes for body in bodies(node).values())
+
+
+def budget_of(max_bytes: int | None, max_steps: int | None, held: int, nodes: int) -> Budget:
+    """The budget that a caller gives; by default it grows with the bytes of inputs and weights, `held`. `nodes` are
+    those that the file lists."""
+    steps = MAX_STEPS + held * STEPS_HELD // STEP_BYTES if max_steps is None else max_steps
+    nbytes = MAX_BYTES + TIMES_HELD * held if max_bytes is None else max_bytes
+    return Budget(nbytes, steps, steps // BUILT + STEPS_NODE * nodes)
+
+
+def want_limit(what: str, given: Any) -> int | None:
+    """A limit as an int. Raises: ShapeError for what is no number of 0 or more."""
+    if given is None:
+        return None
+    try:
+        found = operator.index(given)
+    except TypeError:
+        found = -1
+    if isinstance(given, bool) or found < 0:
+        raise ShapeError(f"{what}: is {given!r}; expected a whole number of 0 or more, or None for the default")
+    return found
+
+
+@contextlib.contextmanager
+def refused_memory(what: str) -> Iterator[None]:
+    """What the system's allocator refuses inside is OutOfDeviceMemory, with the sizes that NumPy names."""
+    try:
+        yield
+    except OutOfDeviceMemory:
+        raise
+    except MemoryError as error:
+        raise OutOfDeviceMemory(
+            f"{what}: the system refused memory: {error or 'it has none left'}; use smaller inputs, or max_bytes= for "
+            "what may be made"
+        ) from error
+
+
+@dataclass(slots=True)
+class _Account:
+    most: int
+    left: int
+
+
+@contextlib.contextmanager
+def building(budget: Budget) -> Iterator[None]:
+    """Inside, `take` and loops on this thread take from the budget."""
+    before = getattr(_THREAD, "account", None)
+    _THREAD.account = _Account(budget.nbytes, budget.nbytes)
+    try:
+        with step_budget(budget.built, weighed=True):
+            yield
+    finally:
+        _THREAD.account = before
+
+
+def take(nbytes: int, what: str) -> None:
+    """To be called before so many bytes are made while building, which also take time.
+
+    Raises: ByteLimitExceeded, StepLimitExceeded.
+    """
+    spend(what, nbytes // STEP_BYTES)
+    account = getattr(_THREAD, "account", None)
+    if account is None:
+        return
+    if nbytes > account.left:
+        raise too_large(what, f"{nbytes:,} bytes more are to be made while building", account.most)
+    account.left -= nbytes
+
+
+def too_large(what: str, why: str, most: int) -> ByteLimitExceeded:
+    """What is raised where a budget is too small."""
+    return ByteLimitExceeded(
+        f"{what}: {why}; a model may make {most:,} bytes beyond its inputs here, which max_bytes= sets (--max-bytes on "
+        "the command line)"
+    )
+
+
+def reference_bytes(node: Node) -> int:
+    """About what the NumPy definition of a node reads, writes and holds; of a product, a byte for each term."""
+    shapes = [t.shape for t in node.inputs]
+    made = sum(t.size * max(t.dtype.itemsize, 4) for t in node.outputs)  # halves are computed in f32
+    terms = 0
+    if node.op.family == "linalg" and shapes[0]:
+        terms = node.outputs[0].size * max(s[-1] if s else 1 for s in shapes[:2])
+    elif node.op.family == "conv":
+        terms = 8 * max(node.outputs[0].size, node.inputs[0].size) * math.prod(shapes[1][1:])
+    elif node.op.family in ("pool", "image") and "kernel" in node.attrs:
+        terms = 8 * max(node.outputs[0].size, node.inputs[0].size) * math.prod(node.attrs["kernel"])
+    elif node.op.family == "attention":
+        terms = 16 * math.prod(shapes[0][:3]) * max(shapes[1][1:3])
+    elif node.op.family == "resize" and shapes[0]:
+        terms = 64 * node.outputs[0].size
+    return sum(t.type.nbytes for t in node.inputs) + made + terms

@@ -1,0 +1,100 @@
+"""What parsing a file would make, counted in its bytes before protobuf parses it: two of them may be an object."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import onnx
+
+from rlx.errors import ModelFormatError
+
+SMALL = 1 << 18  # bytes; a smaller file cannot become large
+MAX_NODES = 100_000
+# What an object takes that protobuf makes, with the copy that is kept of it: of a message, a text, a packed number.
+MESSAGE, TEXT, NUMBER = 300, 40, 8
+MAX_PARSED = 48 << 20  # bytes of such objects, beside
+TIMES_FILE = 8  # the bytes of the file
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+
+
+@cache
+def _fields(kind: str) -> dict[int, str]:
+    """The fields of a message that hold messages, by number, and "number" or "text" for those that repeat others."""
+    found = {}
+    for field in _descriptor(kind).fields:
+        if field.message_type is not None:
+            found[field.number] = str(field.message_type.full_name)
+        elif field.cpp_type == field.CPPTYPE_STRING:
+            found[field.number] = "text"
+        elif field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+            found[field.number] = "plain"
+    return found
+
+
+@cache
+def _descriptor(kind: str) -> Any:
+    return onnx.ModelProto.DESCRIPTOR.file.message_types_by_name.get(kind.removeprefix("onnx.")) or _nested(kind)
+
+
+def _nested(kind: str) -> Any:
+    outer, _, name = kind.rpartition(".")
+    return _descriptor(outer).nested_types_by_name[name]
+
+
+def want_parsable(content: bytes, what: str) -> None:
+    """Raises: ModelFormatError for a file of too many nodes, or one that would become many times as large in memory.
+    What is no protobuf is left to the parser."""
+    if len(content) <= SMALL:
+        return
+    most = MAX_PARSED + TIMES_FILE * len(content)
+    total = nodes = 0
+    stack = [(0, len(content), "onnx.ModelProto")]
+    while stack:
+        at, end, kind = stack.pop()
+        fields = _fields(kind)
+        while at < end:
+            tag, at = _varint(content, at, end)
+            wire = tag & 7
+            if wire == _LENGTH:
+                length, at = _varint(content, at, end)
+                inner = fields.get(tag >> 3, "number")
+                if inner == "number":
+                    total += NUMBER * length * (1 if kind == "onnx.TensorProto" else 2)  # tensors are not copied
+                elif inner in ("text", "plain"):
+                    total += TEXT
+                else:
+                    total += MESSAGE
+                    nodes += inner == "onnx.NodeProto"
+                    stack.append((at, min(at + length, end), inner))
+                at += length
+            elif wire == _VARINT:
+                _, at = _varint(content, at, end)
+                total += NUMBER
+            elif wire in (_FIXED32, _FIXED64):
+                at += 4 if wire == _FIXED32 else 8
+                total += NUMBER
+            else:
+                return
+            if nodes > MAX_NODES:
+                raise ModelFormatError(f"{what}: the model has more than {MAX_NODES:,} nodes")
+            if total > most:
+                raise ModelFormatError(
+                    f"{what}: its {len(content):,} bytes would become more than {most:,} in memory; expected a file of "
+                    "fewer and larger parts"
+                )
+
+
+def _varint(content: bytes, at: int, end: int) -> tuple[int, int]:
+    """A number and what is behind it; behind the end where it is cut off."""
+    made = shift = 0
+    while at < end:
+        byte = content[at]
+        at += 1
+        made |= (byte & 127) << shift
+        if byte < 128:
+            return made, at
+        shift += 7
+        if shift > 63:
+            break
+    return made, end

@@ -1,0 +1,194 @@
+"""The arguments of a traced function: which are arrays and numbers, given at each call, and which are built in."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from enum import Enum
+from types import (
+    BuiltinMethodType,
+    EllipsisType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+    NoneType,
+    NotImplementedType,
+)
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import GraphError
+from rlx.ir import Tensor
+from rlx.ir.values import as_array, is_foreign, is_foreign_type
+from rlx.ops.nest import Static, flatten, is_array
+
+StaticNums = int | Sequence[int]
+StaticNames = str | Sequence[str]
+# What is one object for as long as it lives and is no store of values: compared by identity without harm.
+_CODE = (type, FunctionType, ModuleType, np.ufunc, NoneType, EllipsisType, NotImplementedType)
+
+
+def is_python_number(value: Any) -> bool:
+    """Whether it is traced as a number: an int or a float of Python's that is no bool and no member of an enum."""
+    kind: Any = type(value)
+    return _is_number_type(kind)
+
+
+@functools.lru_cache(1024)
+def _is_number_type(kind: Any) -> bool:
+    return issubclass(kind, int | float) and not issubclass(kind, bool | Enum | np.generic)
+
+
+def is_any_array(value: Any) -> bool:
+    """An array of any library, or a tensor."""
+    return is_array(value) or is_foreign(value)
+
+
+def _is_leaf(value: Any) -> bool:
+    kind: Any = type(value)
+    return _is_leaf_type(kind)
+
+
+@functools.lru_cache(1024)
+def _is_leaf_type(kind: Any) -> bool:
+    return _is_number_type(kind) or issubclass(kind, np.ndarray | np.generic | Tensor) or is_foreign_type(kind)
+
+
+class Refused(Exception):
+    """A value that cannot be built into a program; `value` is it."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+def static_key(value: Any, identity: bool = False) -> Hashable:
+    """What makes two values the same to a program they are built into: their type and content, at any depth.
+
+    With `identity` the user has said that objects compared by identity never change. Raises: Refused.
+    """
+    kind = type(value)
+    if kind in (str, bool, int, NoneType):
+        return (kind, value)
+    if isinstance(value, float | complex | np.inexact):  # 0.0 equals -0.0, and NaN nothing
+        return (kind, repr(value))
+    if isinstance(value, tuple):
+        return (kind, tuple(static_key(v, identity) for v in value))
+    if isinstance(value, frozenset):
+        return (kind, frozenset(static_key(v, identity) for v in value))
+    if isinstance(value, slice):
+        return (kind, static_key((value.start, value.stop, value.step), identity))
+    if isinstance(value, functools.partial):
+        parts = (value.func, value.args, tuple(sorted(value.keywords.items())))
+        return (kind, static_key(parts, identity))
+    if isinstance(value, MethodType | BuiltinMethodType) and not isinstance(value.__self__, ModuleType | None):
+        return (kind, value.__name__, static_key(value.__self__, identity))
+    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen and not _by_identity(kind):  # type: ignore[attr-defined]
+        return (kind, tuple(static_key(getattr(value, f.name), identity) for f in dataclasses.fields(value)))
+    code = isinstance(value, _CODE) or (callable(value) and hasattr(value, "__wrapped__"))
+    if _by_identity(kind) and not code and not identity:
+        raise Refused(value)
+    try:
+        hash(value)
+    except TypeError:
+        raise Refused(value) from None
+    return (kind, value)
+
+
+def _by_identity(kind: Any) -> bool:
+    return kind.__hash__ is object.__hash__
+
+
+@dataclasses.dataclass(slots=True)
+class Call:
+    """The arguments of one call: `leaves` are arrays, tensors and numbers, each of the argument with the place or name
+    in `origins`; the skeleton holds the rest."""
+
+    skeleton: Any
+    leaves: list[Any]
+    origins: list[int | str]
+
+    def key(self) -> Hashable:
+        """What calls of one program have in common."""
+        return (self.skeleton, tuple(type(a) if is_python_number(a) else (a.shape, a.dtype) for a in self.leaves))
+
+
+class Parameters:
+    """Those of a function, and which of them are static. Raises: GraphError for ones that it does not have."""
+
+    def __init__(self, what: str, function: Callable[..., Any], nums: StaticNums, names: StaticNames) -> None:
+        self.name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
+        self.nums = set(_items(what, "static_argnums", nums, int))
+        self.names = set(_items(what, "static_argnames", names, str))
+        try:
+            found = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):  # some built-in functions do not say
+            self.positional: list[str] = []
+            return
+        self.positional = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        n, kinds = len(self.positional), {p.kind for p in found}
+        self.nums = {i + n if i < 0 else i for i in self.nums}
+        known = {p.name for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        wrong: list[Any] = [] if inspect.Parameter.VAR_KEYWORD in kinds else sorted(self.names - known)
+        if inspect.Parameter.VAR_POSITIONAL not in kinds:
+            wrong += [i for i in sorted(self.nums) if not 0 <= i < n]
+        if wrong:
+            raise GraphError(f"{what}: {self.name} has no argument {wrong[0]!r} to be static; it has {sorted(known)}")
+        self.names |= {self.positional[i] for i in self.nums if 0 <= i < n}
+        self.nums |= {i for i, name in enumerate(self.positional) if name in self.names}
+
+    def take_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        """The call, arrays of other libraries as NumPy's. Raises: GraphError for what cannot be built in, DTypeError
+        for an array that cannot be read."""
+        call = Call(None, [], [])
+        given = tuple(self._argument(call, i, a, i in self.nums) for i, a in enumerate(args))
+        named = tuple((k, self._argument(call, k, kwargs[k], k in self.names)) for k in sorted(kwargs))
+        call.skeleton = ("tuple", (("tuple", given), ("dict", named)))
+        return call
+
+    def _argument(self, call: Call, at: int | str, value: Any, static: bool) -> Any:
+        start = len(call.leaves)
+        try:
+            if static:
+                return ("static", Static(static_key(value, identity=True), value))
+            skeleton = flatten(value, call.leaves, _is_leaf, static_key)
+        except Refused as refused:
+            raise self._refusal(at, refused.value) from None
+        for i in range(start, len(call.leaves)):
+            call.origins.append(at)
+            leaf = call.leaves[i]
+            if not is_python_number(leaf) and not is_array(leaf):
+                call.leaves[i] = as_array(leaf, f"{self.name}: {self.label(at)[0]}")
+        return skeleton
+
+    def label(self, at: int | str) -> tuple[str, str]:
+        """What errors call an argument, and what the user writes to make it static."""
+        if isinstance(at, int) and at >= len(self.positional):
+            return f"argument {at}", f"static_argnums={at}"
+        name = self.positional[at] if isinstance(at, int) else at
+        return f"argument {name!r}", f'static_argnames="{name}"'
+
+    def _refusal(self, at: int | str, value: Any) -> GraphError:
+        label, static = self.label(at)
+        kind = type(value).__name__
+        if _by_identity(type(value)):
+            return GraphError(
+                f"{self.name}: {label} is or holds a {kind}, which is compared by identity, so that a change inside "
+                "would go unnoticed; pass its arrays as arguments (in tuples, lists or dicts), or write "
+                f"{static} if it never changes"
+            )
+        return GraphError(
+            f"{self.name}: a static argument cannot be hashed: a {kind} in {label}; pass arrays as they are or in "
+            "tuples, lists or dicts, not as static, and other values as numbers, strings or tuples"
+        )
+
+
+def _items(what: str, option: str, given: Any, kind: type) -> list[Any]:
+    items = [given] if isinstance(given, int | str) else given
+    if not isinstance(items, Sequence | set | frozenset) or any(type(i) is not kind for i in items):
+        expected = "names" if kind is str else "places"
+        raise GraphError(f"{what}: {option} is {given!r}; expected {expected}, one or several")
+    return list(items)

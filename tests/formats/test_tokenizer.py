@@ -1,0 +1,252 @@
+"""Which tokenizers are run and which refused: all that published sentence encoders use, nothing that could grow without
+end, hang, panic or overflow a stack."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlx.errors import ModelFormatError
+from rlx.formats.tokenizer import TextTokenizer
+from tests.formats import mutants
+from tests.formats import tokenizer_specs as h
+from tests.formats.published_tokenizers import PUBLISHED, normalizers, pre_tokenizers, steps, whole
+
+TEXTS = ["the cat's 12345 hats", "", "½ ﷺ é e\u0301\tx", "日本 ☃  \n\n a", "aaaa" * 20, " lead"]
+
+
+def write(folder: Path, spec: Any) -> Path:
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(spec), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_kinds_load_and_give_what_the_package_gives(name: str, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    file = write(tmp_path, PUBLISHED[name])
+    known = Tokenizer.from_file(str(file))
+    expected = [known.encode(text).ids for text in TEXTS]
+    assert [ids.tolist() for ids in TextTokenizer(file, 10_000).ids(TEXTS)] == expected
+
+
+def test_padding_truncation_and_decoder_of_the_file_are_not_used(tmp_path: Path) -> None:
+    plain = TextTokenizer(write(tmp_path, PUBLISHED["BERT"]), 10).ids(TEXTS)
+    odd = {
+        "padding": {"strategy": {"Fixed": 10**12}, "direction": "Left", "pad_to_multiple_of": 7},
+        "truncation": {"max_length": 1, "strategy": "LongestFirst", "stride": 10**9},
+        "decoder": {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""},
+    }
+    changed = TextTokenizer(write(tmp_path, {**PUBLISHED["BERT"], **odd}), 10).ids(TEXTS)
+    assert [a.tolist() for a in plain] == [b.tolist() for b in changed]
+
+
+def test_long_texts_are_taken_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlx.formats.tokenizer._CHUNK_CHARACTERS", 1000)
+    made = TextTokenizer(write(tmp_path, PUBLISHED["BERT"]), 200)
+    words = [*range(60), 300, 0, 100, 1, 400]
+    assert [len(ids) for ids in made.ids(["cat " * n for n in words])] == [min(1 + n, 200) for n in words]
+
+
+def changed(name: str, **parts: Any) -> dict[str, Any]:
+    return {**PUBLISHED[name], **parts}
+
+
+def modelled(make: Any, **fields: Any) -> dict[str, Any]:
+    return whole(None, None, None, {**make(), **fields})
+
+
+FLIPPED = bytearray(h.MAP)
+FLIPPED[7] ^= 0x80  # the root's children lie outside the trie
+REFUSED: dict[str, tuple[Any, str]] = {
+    "a template that repeats its sequence": (
+        changed("BERT", post_processor=h.template([h.sequence("A")] * 2)),
+        r"post_processor\.single\[1\] is .* each sequence once",
+    ),
+    "a template without the sequence": (
+        changed("BERT", post_processor=h.template([h.marked("[CLS]")])),
+        "the sequence A among",
+    ),
+    "a template whose token is many": (
+        changed(
+            "BERT",
+            post_processor=h.template(
+                [h.marked("x")] * 2 + [h.sequence("A")],
+                {"x": {"id": "x", "ids": [1] * 60, "tokens": ["x"] * 60}},
+            ),
+        ),
+        "at most 64 special tokens",
+    ),
+    "ids without tokens": (
+        changed(
+            "BERT", post_processor=h.template([h.sequence("A")], {"x": {"id": "x", "ids": [1], "tokens": []}})
+        ),
+        "its ids and as many tokens",
+    ),
+    "a chain of ByteLevel normalizers": (
+        changed("BERT", normalizer=normalizers(*steps("ByteLevel", "ByteLevel"))),
+        r"normalizer\.normalizers\[1\] is 'ByteLevel'; expected one ByteLevel at most",
+    ),
+    "a chain of ByteLevel pre-tokenizers": (
+        changed("BERT", pre_tokenizer=pre_tokenizers(h.byte_level(), pre_tokenizers(h.byte_level()))),
+        "one ByteLevel at most",
+    ),
+    "steps that grow together": (
+        changed("BERT", normalizer=normalizers(h.replace("a", "ﷺﷺﷺﷺﷺ"), *steps("NFKD"))),
+        "make up to 165 bytes of one; expected at most 128",
+    ),
+    "a map that grows": (
+        changed("T5", normalizer=h.precompiled(h.charsmap({b"a": b"b" * 200}))),
+        "make up to 200 bytes of one",
+    ),
+    "too many steps": (changed("BERT", normalizer=normalizers(*steps("NFC") * 16)), "at most 16 steps"),
+    "words of any length": (
+        modelled(h.wordpiece, max_input_chars_per_word=10**6),
+        r"model\.max_input_chars_per_word is 1000000; expected an integer from 1 to 200",
+    ),
+    "a regular expression in a Split": (
+        changed("Qwen 2", pre_tokenizer=h.split("(a+)+$")),
+        r"pre_tokenizer: the regular expression is '\(a\+\)\+\$'; expected one whose time is known to be linear",
+    ),
+    "a regular expression in a Replace": (
+        changed("BERT", normalizer=h.replace("a+b", "", "Regex")),
+        "what follows a repeat without end may fail",
+    ),
+    "a pattern of another kind": (
+        changed("BERT", normalizer={"type": "Replace", "pattern": {"Glob": "a"}, "content": ""}),
+        "expected a Regex or a String",
+    ),
+    "an empty String": (changed("BERT", normalizer=h.replace("", "x")), "a String of 1 to 256 bytes"),
+    "no pieces": (modelled(h.unigram, vocab=[]), "expected 1 to 1,048,576 pieces"),
+    "an unknown piece that is none": (
+        modelled(h.unigram, unk_id=5),
+        r"unk_id is 5; expected null or less than",
+    ),
+    "a score beyond all": (
+        modelled(h.unigram, vocab=[["a", 1e300]]),
+        r"model\.vocab\[0\] is .* a piece and its score",
+    ),
+    "a piece as long as a stack": (
+        modelled(h.unigram, vocab=[["a" * 10_000, 0.0]]),
+        "the longest piece is 10000",
+    ),
+    "pieces that share nothing": (
+        modelled(h.unigram, vocab=[[f"{i * 7919 % 65536:04x}" + "xyz" * 60, 0.0] for i in range(4000)]),
+        "pieces that share their beginnings",
+    ),
+    "a map whose trie leads outside": (
+        changed("T5", normalizer=h.precompiled(bytes(FLIPPED))),
+        r"precompiled_charsmap is .*; expected a character map of SentencePiece: its trie",
+    ),
+    "a map cut short": (changed("T5", normalizer=h.precompiled(h.MAP[:100])), "do not hold a trie"),
+    "a map that is no base64": (
+        changed("T5", normalizer={"type": "Precompiled", "precompiled_charsmap": "☃" * 10}),
+        "a character map",
+    ),
+    "a merge of what is not there": (
+        modelled(h.bpe, merges=[["a", "b"]]),
+        r"model\.merges\[0\] is \['a', 'b'\]",
+    ),
+    "a merge shorter than its prefix": (
+        modelled(h.bpe, continuing_subword_prefix="##", merges=[["a", "a"]]),
+        r"model\.merges\[0\]",
+    ),
+    "dropout": (modelled(h.bpe, dropout=0.1), "the same text must give the same tokens"),
+    "an unknown token that is none": (modelled(h.wordpiece, unk_token="?"), "a token of its vocabulary"),
+    "a vocabulary of nothing": (modelled(h.wordlevel, vocab={}), "1 to 1,048,576 tokens"),
+    "a token without end": (
+        modelled(h.wordlevel, vocab={"[UNK]": 0, "a" * 10**6: 1}),
+        "at most 256 characters",
+    ),
+    "a number below zero": (modelled(h.wordlevel, vocab={"[UNK]": -1}), "numbers a token -1; expected 0 to"),
+    "a number that is none": (modelled(h.wordlevel, vocab={"[UNK]": 1.5}), "numbers a token 1.5"),
+    "an added token of nothing": (
+        changed("BERT", added_tokens=[h.added("")]),
+        r"added_tokens\[0\]\.content is ''",
+    ),
+    "an added token that is too long": (
+        changed("BERT", added_tokens=[h.added("a" * 257)]),
+        "a text of 1 to 256 bytes",
+    ),
+    "added tokens by the megabyte": (
+        changed("BERT", added_tokens=[h.added(f"{i:0250}", i) for i in range(5000)]),
+        "at most 400,000 bytes",
+    ),
+    "half a character": (changed("BERT", added_tokens=[h.added("\ud800")]), "a lone surrogate"),
+    "a normalizer of another kind": (
+        changed("BERT", normalizer={"type": "Perl", "code": ""}),
+        "normalizer: the type is 'Perl'; expected one that rlx knows to be safe to run: BertNormalizer, Strip",
+    ),
+    "a field that its kind has not": (
+        changed("BERT", pre_tokenizer={"type": "Whitespace", "regex": "(a+)+"}),
+        "a field of Whitespace is 'regex'",
+    ),
+    "a model of another kind": (
+        modelled(h.bpe, type="Neural"),
+        "the type is 'Neural'; expected .*: BPE, WordPiece",
+    ),
+    "a part of another kind": (
+        changed("BERT", plugins=[]),
+        "is not a tokenizer of version 1.0: its parts are",
+    ),
+    "another version": (changed("BERT", version="2.0"), "is not a tokenizer of version 1.0"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_why(name: str, tmp_path: Path) -> None:
+    spec, message = REFUSED[name]
+    with pytest.raises(ModelFormatError, match=message) as caught:
+        TextTokenizer(write(tmp_path, spec), 40)
+    told = str(caught.value)
+    assert told.startswith(str(tmp_path)) and told.isprintable() and len(told) < 1000
+
+
+@pytest.mark.parametrize("make", [h.wordpiece, h.bpe, h.unigram], ids=["WordPiece", "BPE", "Unigram"])
+def test_time_grows_as_the_text_does(make: Any, tmp_path: Path) -> None:
+    """A long word in a process that is ended where it takes a minute of the processor: in linear time it takes a
+    second, in quadratic time hours."""
+    file = write(tmp_path, whole(None, None, None, make()))
+    code = (
+        "import resource, sys\nfrom pathlib import Path\nfrom rlx.formats.tokenizer import TextTokenizer\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (60, 60))\n"
+        "made = TextTokenizer(Path(sys.argv[1]), 40)\n"
+        "for letter in 'aé ':\n    made.ids([letter * 100_000])\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(file)], check=True)
+
+
+def test_damaged_maps_are_refused_or_harmless(tmp_path: Path) -> None:
+    ends = []
+    for seed in range(40):
+        pick = random.Random(seed)
+        content = bytearray(h.MAP)
+        for _ in range(pick.choice((1, 3, 30))):
+            at = pick.randrange(len(content)) if seed % 2 else pick.randrange(4, 2000)
+            content[at] ^= 1 << pick.randrange(8)
+        file = write(tmp_path, changed("T5", normalizer=h.precompiled(bytes(content))))
+        try:
+            TextTokenizer(file, 40).ids([*TEXTS, "".join(map(chr, range(1, 0x500)))])
+            ends.append("")
+        except ModelFormatError as error:
+            ends.append(str(error))
+    refused = [text for text in ends if text]
+    assert 0 < len(refused) < len(ends)
+    assert all("precompiled_charsmap" in text or "bytes of one" in text for text in refused)
+
+
+@pytest.mark.parametrize("kind", ["bombs", "json"])
+def test_some_hundreds_of_bombs(kind: str) -> None:
+    """In processes of their own, as `python -m tests.formats.mutants` has them by the ten thousand."""
+    found = list(mutants.outcomes(kind, 0, 120 if kind == "bombs" else 15))
+    # The clock and the memory of a machine at work are judged by the long run, with its limits of time.
+    assert [e for e in found if e["outcome"] not in ("loaded", "ModelFormatError")] == []
+    assert {e["outcome"] for e in found} == {"loaded", "ModelFormatError"}
+    assert [e for e in found if e["bytes"] > e["granted"]] == []

@@ -1,0 +1,36 @@
+"""Products in precision="bf16" on real devices: operands are rounded to nearest even, or not at all."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import rlx
+from tests.devices import session_here
+
+Array = npt.NDArray[np.float32]
+
+
+def _nmse(got: Array, a: Array, b: Array) -> float:
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    return float(np.sum((got.astype(np.float64) - wanted) ** 2) / np.sum(wanted**2))
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan", "cuda"])
+@pytest.mark.parametrize(
+    "m, k, n", [(1, 96, 64), (8, 96, 64), (33, 96, 64), (128, 768, 768), (520, 768, 768)]
+)
+def test_operands_are_rounded_to_nearest_even_or_not_at_all(device: str, m: int, k: int, n: int) -> None:
+    session = session_here(device, precision="bf16")
+    rng = np.random.default_rng(m)
+    a, b = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
+    # Ties go to even: halfway between two bf16, above an even and above an odd one.
+    a[:, 0], a[:, 1] = 1 + 2.0**-8, 1 + 3 * 2.0**-8
+    g = rlx.Graph("product")
+    g.output("y", g.input("a", a.shape) @ g.input("b", b.shape))
+    with session.compile(g) as exe:
+        got = exe.run({"a": a, "b": b})["y"]
+    x, w = (v.astype(ml_dtypes.bfloat16).astype(np.float32) for v in (a, b))
+    assert min(_nmse(got, a, b), _nmse(got, x, w)) <= 1e-11

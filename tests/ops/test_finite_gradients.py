@@ -1,0 +1,177 @@
+"""Where a value is finite its gradient is no NaN: at zeros, in rows of equal elements, beside infinities and far out.
+
+Every exported function is tried here or is named as one without a gradient, so that a new one joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+import rlx.ops as ops
+from rlx.autodiff import gradients
+from rlx.conformance.oracle import evaluate
+from rlx.ir import Graph, Tensor
+from tests.devices import session_here
+from tests.ops.test_gradients import CASES
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[int, ...]
+Build = Callable[..., Tensor]
+S = (3, 4)
+
+
+def _index(x: Tensor, values: Any) -> Tensor:
+    return x.graph.constant(np.array(values, np.int64))
+
+
+def _masked(mask: Tensor) -> Tensor:
+    """Attention whose mask hides keys by -inf, whole rows too."""
+    q, k, v = (mask.graph.constant(np.random.default_rng(i).standard_normal((1, 1, 3, 4))) for i in range(3))
+    return ops.attention(q, k, v, mask)
+
+
+COMPOSITES: dict[str, list[tuple[Build, list[Shape]]]] = {
+    "mask of attention": [(_masked, [(3, 3)])],
+    "axial_rope": [(lambda x: ops.axial_rope(x, 2, 2), [(4, 8)])],
+    "broadcast_to": [(lambda x: ops.broadcast_to(x, (2, 3, 4)), [S])],
+    "concatenate": [(lambda x, y: ops.concatenate([x, y]), [S, S])],
+    "diagonal": [(ops.diagonal, [S])],
+    "expand_dims": [(lambda x: ops.expand_dims(x, 1), [S])],
+    "flatten": [(ops.flatten, [S])],
+    "flip": [(lambda x: ops.flip(x, 0), [S])],
+    "gather_nd": [(lambda x: ops.gather_nd(x, _index(x, [[0, 1], [2, 3]])), [S])],
+    "global_avg_pool": [(ops.global_avg_pool, [(2, 1, 3, 2)])],
+    "global_max_pool": [(ops.global_max_pool, [(2, 1, 3, 2)])],
+    "linear": [(ops.linear, [S, (2, 4), (2,)]), (lambda x, w: ops.linear(x, w, activation="gelu"), [S, (2, 4)])],
+    "moveaxis": [(lambda x: ops.moveaxis(x, 0, 1), [S])],
+    "normalize": [(ops.normalize, [S]), (lambda x: ops.normalize(x, 0), [S]), (ops.normalize, [(3, 1)])],
+    "permute_dims": [(ops.permute_dims, [S])],
+    "prelu": [(ops.prelu, [S, (4,)]), (ops.prelu, [S, ()])],
+    "put_along_axis": [(lambda x, u: ops.put_along_axis(x, _index(x, [[1], [0], [3]]), u, 1), [S, (3, 1)])],
+    "relu6": [(ops.relu6, [S])],
+    "remainder": [(ops.remainder, [S, (4,)])],
+    "repeat": [(lambda x: ops.repeat(x, 2, 0), [S])],
+    "roll": [(lambda x: ops.roll(x, 1, 0), [S])],
+    "scatter_add": [(lambda x, u: ops.scatter_add(x, _index(x, [0, 2]), u), [S, (2, 4)])],
+    "scatter_nd": [(lambda x, u: ops.scatter_nd(x, _index(x, [[0, 1], [2, 3]]), u), [S, (2,)])],
+    "segment_sum": [(lambda x: ops.segment_sum(x, _index(x, [0, 1, 0]), 2), [S])],
+    "split": [(lambda x: ops.split(x, 2, 1)[1], [S])],
+    "square": [(ops.square, [S])],
+    "squeeze": [(ops.squeeze, [(3, 1)])],
+    "stack": [(lambda x, y: ops.stack([x, y]), [S, S])],
+    "std": [(lambda x: ops.std(x, 1), [S]), (lambda x: ops.std(x, correction=1), [S]), (ops.std, [(1,)])],
+    "swapaxes": [(lambda x: ops.swapaxes(x, 0, 1), [S])],
+    "take_along_axis": [(lambda x: ops.take_along_axis(x, _index(x, [[1], [0], [3]]), 1), [S])],
+    "tile": [(lambda x: ops.tile(x, (2, 1)), [S])],
+    "tril": [(ops.tril, [S])],
+    "triu": [(ops.triu, [S])],
+    "unsqueeze": [(lambda x: ops.unsqueeze(x, 0), [S])],
+    "upsample2x": [(ops.upsample2x, [(1, 1, 2, 2)])],
+    "var": [(lambda x: ops.var(x, 1), [S]), (lambda x: ops.var(x, correction=1), [S])],
+}
+NONE = frozenset({
+    "all", "any", "argmax", "argmin", "argsort", "axial_rope_table", "bitwise_and", "bitwise_not", "bitwise_or",
+    "bitwise_xor", "equal", "full_like", "greater", "greater_equal", "isfinite", "isinf", "isnan", "left_shift", "less",
+    "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "not_equal", "one_hot", "ones_like",
+    "right_shift", "rope_scaling", "rope_table", "while_loop", "zeros_like",
+})  # fmt: skip
+# Sums of products, whose gradient multiplies the 0 that something passed back by the infinity that stood beside it, as
+# in torch and JAX; what gradient cases build of such products for fused and scan; exp of the variance in batch_norm's.
+WITH_INFINITY = frozenset({"attention", "batch_norm", "conv_transpose", "fused", "lora_matmul", "matmul", "scan"})
+
+TRIED: dict[str, list[tuple[Build, list[Shape]]]] = {
+    **{op: [(build, shapes) for build, shapes, _ in found] for op, found in CASES.items() if op != "cast"},
+    **COMPOSITES,
+}
+FILLS = {"zero": 0.0, "minus_zero": -0.0, "equal": 1.5, "negative": -2.0, "inf": np.inf, "minus_inf": -np.inf}
+
+
+def test_every_differentiable_function_is_tried() -> None:
+    assert set(ops.__all__) - {"cast"} <= {*TRIED, *NONE}
+    assert not set(TRIED) & NONE
+
+
+def _fills(op: str, shapes: list[Shape]) -> Iterator[list[Array]]:
+    """Whole tensors and single elements of each kind: in all inputs, and in each beside ordinary others."""
+    rng = np.random.default_rng(len(op))
+
+    def filled(shape: Shape, value: float, whole: bool) -> Array:
+        a = np.full(shape, value) if whole else rng.standard_normal(shape)
+        if a.size and not whole:
+            a.flat[rng.integers(a.size)] = value
+        return np.asarray(np.abs(a)) if op == "pow" else a  # no real power lies beside that of a negative base
+
+    for name, value in FILLS.items():
+        if np.isinf(value) and op in WITH_INFINITY:
+            continue
+        for whole in (True, False):
+            yield [filled(s, value, whole) for s in shapes]
+            if len(shapes) > 1:
+                for i in range(len(shapes)):
+                    yield [filled(s, value if j == i else 0.7, whole and j == i) for j, s in enumerate(shapes)]
+        if name == "zero":
+            yield [filled(s, 1e-200, True) for s in shapes]
+
+
+def _graph(build: Build, shapes: list[Shape], dtype: str) -> tuple[Graph, Tensor, tuple[Tensor, ...]]:
+    g = Graph()
+    xs = [g.input(f"x{i}", s, dtype) for i, s in enumerate(shapes)]
+    y = build(*xs)
+    return g, y, tuple(gradients(y, xs, g.constant(np.ones(y.shape), dtype)))
+
+
+@pytest.mark.parametrize("op", TRIED)
+def test_gradient_is_no_nan_where_the_value_is_finite(op: str) -> None:
+    for build, shapes in TRIED[op]:
+        g, y, found = _graph(build, shapes, "f64")
+        for arrays in _fills(op, shapes):
+            values = evaluate(g, {f"x{i}": a for i, a in enumerate(arrays)})
+            if np.isfinite(values[y.id]).all():
+                assert not any(np.isnan(values[d.id]).any() for d in found), (op, arrays)
+
+
+ALONE = sorted(op for op, found in TRIED.items() if op in ops.__all__ and found[0][1] == [S])
+
+
+@pytest.mark.parametrize("op", ALONE)
+@pytest.mark.parametrize("dtype, far", [("f32", 1e30), ("f64", 1e200)])
+def test_far_out_too(op: str, dtype: str, far: float) -> None:
+    """Squares and cubes overflow there. Elements of their own, so that no sum of infinities is made."""
+    x = np.zeros(S)
+    x[1, 1:3] = far, -far
+    for build, shapes in TRIED[op]:
+        if shapes == [S]:
+            g, y, (d,) = _graph(build, shapes, dtype)
+            values = evaluate(g, {"x0": x.astype(np.float32 if dtype == "f32" else np.float64)}, upcast=False)
+            if np.isfinite(values[y.id]).all():
+                assert not np.isnan(values[d.id]).any()
+
+
+@pytest.fixture(scope="module")
+def session(request: pytest.FixtureRequest) -> rlx.Session:
+    return session_here(request.param)
+
+
+@pytest.mark.parametrize("session", ["cpu", "vulkan", "cuda"], indirect=True)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_of_padding_pass_back_numbers(session: rlx.Session, dtype: Any) -> None:
+    x = np.zeros((4, 3), dtype)
+    x[1], x[3] = (3, 0, 4), (2, 2, 2)
+    g = Graph()
+    t = g.input("x", x.shape, dtype)
+    for name, y in (("normalize", ops.normalize(t)), ("std", ops.std(t, 1)), ("atan2", ops.atan2(t, t * 0.5))):
+        g.output(name, gradients(ops.sum(y), [t])[0])
+    with session.compile(g) as compiled:
+        got = compiled.run({"x": x})
+    near = 1e-5 if dtype is np.float32 else 1e-12
+    ones = np.full(3, 1e12)  # the gradient of Σ x / eps
+    unit = (np.full(3, 5.0) - 7 * x[1] / 5) / 25
+    np.testing.assert_allclose(got["normalize"], [ones, unit, ones, np.zeros(3)], rtol=near, atol=near)
+    deviations = (x[1] - x[1].mean()) / (3 * x[1].std())
+    np.testing.assert_allclose(got["std"], [np.zeros(3), deviations, np.zeros(3), np.zeros(3)], rtol=near, atol=near)
+    np.testing.assert_allclose(got["atan2"], np.zeros((4, 3)), atol=near)
