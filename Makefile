@@ -33,7 +33,7 @@ check: venv
 	@$(PY) -m mypy --no-error-summary
 
 test: check
-	@tools/system.sh vulkan layers glslang cxx
+	@tools/system.sh vulkan swiftshader layers glslang cxx
 	@echo "test: shipped SPIR-V against its sources"
 	@$(PY) shaders/build.py --check
 	@$(TEST_ENV) $(PY) -m pytest -q -n 2 --dist worksteal $(PYTEST_ARGS)

@@ -32,6 +32,12 @@ PEAK = 4.3e12  # bytes a second of a large device copy on an H200
 DTYPES = {"f32": rlx.f32, "bf16": rlx.bf16}
 
 
+def step_times(exe: rlx.CompiledGraph) -> list[tuple[str, float]]:
+    """Each step and its time in µs in one more run. Requires: compiled in a session with timings."""
+    exe.executable.run()
+    return exe.executable.timings()
+
+
 def per_run(run: Callable[[], object], sync: Callable[[], object], seconds: float = 0.15) -> float:
     """Seconds a run: the least mean of 5 loops, after 50 ms of warming up."""
     end = time.perf_counter() + 0.05
@@ -191,7 +197,7 @@ def rlx_seconds(session: Session, row: Row) -> float:
                 value = rng.integers(0, 50_000, t.shape).astype(t.dtype.np)
             exe.arena.write_bytes(exe.program.inputs[name].id, value)
         per_run(exe.executable.run, lambda: None)  # clocks up
-        return min(sum(us for _, us in exe.executable.timings()) for _ in range(7)) / 1e6
+        return min(sum(us for _, us in step_times(exe)) for _ in range(21)) / 1e6
 
 
 def torch_seconds(row: Row, compiled: bool) -> float:
@@ -238,7 +244,7 @@ def profile(model: Path) -> None:
         exe.run({"ids": np.ones((batch, length), np.int32), "mask": np.ones((batch, length), np.bool_)})
         per_run(exe.executable.run, lambda: None)
         shares: dict[str, list[float]] = {}
-        for name, us in exe.executable.timings():
+        for name, us in step_times(exe):
             shares.setdefault(name.partition(" ")[0], []).append(us)
         print(f"\n{device} {batch}x{length}: {sum(map(sum, shares.values())):.0f} µs")
         for name, times in sorted(shares.items(), key=lambda item: -sum(item[1])):

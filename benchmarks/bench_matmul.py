@@ -139,6 +139,7 @@ def measure(session: Session, row: Row, variant: Variant, seconds: float) -> tup
         nmse = float(np.sum((y[picked].astype(np.float64) - want) ** 2) / np.sum(want**2))
         best, end = math.inf, time.perf_counter() + seconds
         while time.perf_counter() < end:
+            exe.executable.run()
             best = min(best, sum(us for _, us in exe.executable.timings()) / 1e6)
         steps = " ".join(kernel for d in exe.report() for kernel in d.steps)
         return best, nmse, steps

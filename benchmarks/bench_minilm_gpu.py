@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from benchmarks.bench_gpu import per_run, torch_minilm
+from benchmarks.bench_gpu import per_run, step_times, torch_minilm
 from rlx.backends.gpu import attention_choice, product_choice
 from rlx.models import SentenceEncoder, load
 from rlx.runtime import CompiledGraph, Session
@@ -95,7 +95,7 @@ def slowest(encoder: SentenceEncoder, size: tuple[int, int], precision: str) -> 
     with executable(encoder, size, session) as exe:
         per_run(exe.executable.run, lambda: None)
         shares: dict[str, list[float]] = {}
-        for name, us in exe.executable.timings():
+        for name, us in step_times(exe):
             shares.setdefault(name.partition(" ")[0], []).append(us)
     print(f"    {sum(map(sum, shares.values())):.1f} µs in steps, one by one:")
     for name, times in sorted(shares.items(), key=lambda item: -sum(item[1]))[:_TOP]:

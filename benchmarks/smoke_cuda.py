@@ -85,7 +85,7 @@ def cuda_disk_cache() -> str:
     from rlx.driver.diskcache import DiskCache
 
     softmax = FileKernel("softmax", (("T", "f32"),), (32, 1, 0))
-    import rlx.backends.gpu.decls  # noqa: F401 - declares the kernels
+    load_rules()  # declares the kernels
 
     counts = []
     with tempfile.TemporaryDirectory() as folder:
@@ -132,8 +132,11 @@ def cuda_graph_of_kernels_and_copies() -> str:
         recorded.launch()
         recorded.wait()
     np.testing.assert_array_equal(arena.read_bytes(0, 4 * n).view(np.float32), x * np.float32(64))
-    times = ", ".join(f"{t:.1f}" for t in recorded.timings())
     recorded.close()
+    timed = cuda().record([scaled(a, b, 2.0), Copy(b, c), scaled(c, a, 4.0)], arena, timings=True)
+    timed.launch()
+    times = ", ".join(f"{t:.1f}" for t in timed.timings())
+    timed.close()
     arena.close()
     return f"2 runs exact; steps alone {times} µs"
 
@@ -211,9 +214,9 @@ def cuda_gemm_rates() -> str:
     found = []
     for precision, dtype in (("f32", f32), ("tf32", f32), ("bf16", bf16)):
         gemm = Gemm(*refs, n, n, n, dtype, dtype, f32, False, False, 1, 0, 0, 0, precision, "matmul")
-        recorded = cuda().record([gemm] * 10, arena)
-        recorded.launch()
-        recorded.wait()
+        recorded = cuda().record([gemm] * 10, arena, timings=True)
+        for _ in range(2):
+            recorded.launch()
         best = min(recorded.timings())
         found.append(f"{precision} {2 * n**3 / best / 1e6:.0f}")
         recorded.close()

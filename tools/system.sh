@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need from the operating system, and only what is missing:
 #   vulkan   a Vulkan loader and a device; where none answers, Mesa's software driver
+#   swiftshader  a second software Vulkan driver in .tools/swiftshader, out of Debian's chromium-common, which is not
+#            installed; where apt has no such package it is left out, unless RLX_REQUIRE_SWIFTSHADER=1
 #   layers   the Vulkan validation layers
 #   glslang  glslangValidator and spirv-val, which compile and check the shaders
 #   cxx      a C++ compiler, which runs the kernels' scalar functions on the host
@@ -21,6 +23,40 @@ layers_present() {
     [ -n "${VK_LAYER_PATH:-}" ]
 }
 
+swiftshader=.tools/swiftshader
+
+# Unpacks the driver and its description; says what is wrong where that does not work.
+unpack_swiftshader() {
+    local folder=$1 as_root=()
+    has apt-get && has dpkg-deb || { echo "there is no apt-get or no dpkg-deb here"; return 1; }
+    if ! (cd "$folder" && apt-get download -q chromium-common) >"$folder/log" 2>&1; then
+        [ "$(id -u)" -eq 0 ] || as_root=(sudo -n)
+        "${as_root[@]}" apt-get update -q >"$folder/log" 2>&1 || true
+        (cd "$folder" && apt-get download -q chromium-common) >"$folder/log" 2>&1 ||
+            { tail -n 1 "$folder/log"; return 1; }
+    fi
+    dpkg-deb -x "$folder"/chromium-common_*.deb "$folder/all" >"$folder/log" 2>&1 || { tail -n 1 "$folder/log"; return 1; }
+    mkdir -p "$swiftshader"
+    # The description comes last: it stands for the whole.
+    mv "$folder/all/usr/lib/chromium/libvk_swiftshader.so" "$swiftshader/" &&
+        mv "$folder/all/usr/lib/chromium/vk_swiftshader_icd.json" "$swiftshader/"
+}
+
+get_swiftshader() {
+    local folder why
+    [ ! -e "$swiftshader/vk_swiftshader_icd.json" ] || return 0
+    echo "system: unpacking SwiftShader, a second software Vulkan driver"
+    folder=$(mktemp -d)
+    chmod 755 "$folder"  # apt downloads as a user of its own
+    if ! why=$(unpack_swiftshader "$folder" 2>&1); then
+        rm -rf "$folder"
+        echo "system: no SwiftShader, so the tests run on one software driver: $why"
+        [ "${RLX_REQUIRE_SWIFTSHADER:-0}" = 0 ] || exit 1
+        return 0
+    fi
+    rm -rf "$folder"
+}
+
 missing=()
 for what in "$@"; do
     case $what in
@@ -33,11 +69,12 @@ for what in "$@"; do
                 missing+=(libvulkan1 mesa-vulkan-drivers)
             fi
             ;;
+        swiftshader) get_swiftshader ;;
         layers) layers_present || missing+=(vulkan-validationlayers) ;;
         glslang) { has glslangValidator && has spirv-val; } || missing+=(glslang-tools spirv-tools) ;;
         cxx) has g++ || has clang++ || missing+=(g++) ;;
         *)
-            echo "tools/system.sh knows vulkan, layers, glslang and cxx, not $what" >&2
+            echo "tools/system.sh knows vulkan, swiftshader, layers, glslang and cxx, not $what" >&2
             exit 2
             ;;
     esac

@@ -83,6 +83,29 @@ def _levels(rng: Rng, shape: tuple[int, ...], dtype: DType, noisy: bool) -> Arra
     return np.asarray(level.reshape(column) + noise.reshape(column) * rng.standard_normal(shape))
 
 
+def _swings(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
+    """Large numbers and their negatives along the longest axis, which add up to 0 where many of them overflow: first
+    the ones and then the others, in long rows in any order, since f32 has no digits for half of such a row."""
+    return _halves(rng, shape, rng.uniform(0.9, 0.95, shape) * _LIMITS[dtype.name][0], np.negative, 0.0)
+
+
+def _reciprocals(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
+    """Large numbers and then one by each along the longest axis: their product is 1, that of many overflows."""
+    large = np.exp2(rng.uniform(0.2, 0.9, shape) * math.log2(_LIMITS[dtype.name][0]))
+    return _halves(None, shape, large.astype(dtype.np).astype(np.float64), np.reciprocal, 1.0)
+
+
+def _halves(
+    rng: Rng | None, shape: tuple[int, ...], values: Array, inverse: Callable[[Array], Array], middle: float
+) -> Array:
+    axis = int(np.argmax(shape))
+    n = shape[axis]
+    first = np.take(values, np.arange(n // 2), axis)
+    odd = np.full_like(np.take(values, np.arange(n % 2), axis), middle)
+    made = np.concatenate([first, odd, inverse(first)], axis)
+    return made if rng is None or n < 32 else np.take(made, rng.permutation(n), axis)
+
+
 def _holes(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
     """Normal numbers, of which a few are NaN and infinite."""
     holes = np.array([math.nan, math.inf, -math.inf])[rng.integers(0, 3, shape)]
@@ -103,6 +126,9 @@ _FLOATS: dict[str, Callable[[Rng, tuple[int, ...], DType], Array]] = {
     "far": lambda rng, shape, dtype: rng.standard_normal(shape) + 1000,
     "constant": lambda rng, shape, dtype: _levels(rng, shape, dtype, False),
     "shifted": lambda rng, shape, dtype: _levels(rng, shape, dtype, True),
+    "swings": _swings,
+    "reciprocals": _reciprocals,
+    "top": lambda rng, shape, dtype: rng.uniform(0.8, 1.0, shape) * _LIMITS[dtype.name][0],
     "last_bits": lambda rng, shape, dtype: 1 + rng.integers(0, 64, shape) * float(np.finfo(dtype.np).eps),
     "zeros": lambda rng, shape, dtype: np.zeros(shape),
     "wide": _wide,

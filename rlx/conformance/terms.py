@@ -19,7 +19,9 @@ F64 = npt.NDArray[np.float64]
 
 
 def _sum(x: Array, attrs: Attrs) -> F64:
-    return np.asarray(np.sqrt(np.sum(x * x, axis=attrs["axes"], keepdims=attrs["keepdims"])))
+    """Of numbers whose squares f64 does not hold, of scaled ones."""
+    by = 2.0**-600 if x.size and np.nanmax(np.abs(x)) > 1e150 else 1.0
+    return np.asarray(np.sqrt(np.sum((x * by) ** 2, axis=attrs["axes"], keepdims=attrs["keepdims"])) / by)
 
 
 def _mean(x: Array, attrs: Attrs) -> F64:
@@ -35,6 +37,22 @@ def _matmul(inputs: Sequence[Array], attrs: Attrs) -> F64:
     if len(inputs) == 3:
         squares = squares + inputs[2] ** 2
     return np.asarray(np.sqrt(squares))
+
+
+def free(op: str, inputs: Sequence[Array], attrs: Attrs, top: float) -> npt.NDArray[np.bool_] | None:
+    """Where the order of partial sums decides whether they overflow (`top` is the largest number they may be): the
+    result is then the right one, infinite or NaN. None where an op leaves no such choice: sums, means, products and
+    running ones are right in every order."""
+    if op != "matmul" or not all(np.asarray(a).dtype.kind in "fV" for a in inputs):
+        return None
+    with np.errstate(all="ignore"):
+        by = 2.0**-300  # beyond the range of f64 too
+        wide = [np.abs(np.asarray(a).astype(np.float64)) * s for a, s in zip(inputs, (by, by, by * by), strict=False)]
+        a = np.swapaxes(wide[0], -1, -2) if attrs["transpose_a"] else wide[0]
+        b = np.swapaxes(wide[1], -1, -2) if attrs["transpose_b"] else wide[1]
+        terms = np.matmul(a, b)
+        reach = terms + wide[2] if len(wide) == 3 else terms
+        return np.asarray(np.isfinite(reach) & (reach >= top * by * by))
 
 
 def _attention(inputs: Sequence[Array], attrs: Attrs) -> F64:
@@ -67,4 +85,4 @@ def term_scale(op: str, inputs: Sequence[Array], attrs: Attrs) -> F64 | None:
         return None
     with np.errstate(all="ignore"):
         wide: list[Any] = [a if a.dtype == np.bool_ else a.astype(np.float64) for a in inputs]
-        return rule(wide, attrs)
+        return np.minimum(rule(wide, attrs), np.finfo(np.float64).max)

@@ -35,6 +35,7 @@ ROUNDED = Tolerance("ulp", ulp=1.0)  # one IEEE operation
 PRIMITIVE = Tolerance("ulp", ulp=4.0)
 COMPOSITE = Tolerance("ulp", ulp=12.0)  # a few primitives one after the other
 NORM = Tolerance("norm")
+_LARGEST = {"f32": (2 - 2.0**-23) * 2.0**127, "bf16": (2 - 2.0**-7) * 2.0**127, "f16": 65504.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,11 @@ def tiny(dtype: DType) -> float:
     return {"f64": 2.0**-1022, "f16": 2.0**-14}.get(dtype.name, 2.0**-126)
 
 
+def largest(dtype: DType) -> float:
+    """The largest finite number of a float dtype."""
+    return float(np.finfo(np.float64).max) if dtype.name == "f64" else _LARGEST[dtype.name]
+
+
 def spacing(x: Array, dtype: DType) -> Array:
     """The distance between neighbours of `dtype` at |x|, in float64."""
     bits = {"f64": 52, "f32": 23, "f16": 10, "bf16": 7}[dtype.name]
@@ -62,13 +68,18 @@ def spacing(x: Array, dtype: DType) -> Array:
 
 
 def compare(
-    got: Array, reference: Array, tolerance: Tolerance, scale: Array | None = None, subnormals: bool = True
+    got: Array,
+    reference: Array,
+    tolerance: Tolerance,
+    scale: Array | None = None,
+    subnormals: bool = True,
+    free: Array | None = None,
 ) -> Verdict:
     """Compares an output with its reference.
 
     `reference` is float64 for float outputs ("bits" and "equal": of the output's own dtype). `scale`, of its shape,
     says what errors are measured against where that is not |reference|. Without `subnormals` a result below the
-    smallest normal number may be flushed to zero.
+    smallest normal number may be flushed to zero. Where `free`, infinity and NaN are as good as the reference.
     """
     if got.shape != reference.shape:
         return Verdict(False, message=f"shape {got.shape}, expected {reference.shape}")
@@ -77,6 +88,8 @@ def compare(
         return _compare_equal(got, reference, tolerance, subnormals)
     value = got.astype(np.float64)
     expected = _overflowed(reference.astype(np.float64), dtype)
+    if free is not None:
+        expected = np.where(free & ~np.isfinite(value), value, expected)
     places = _same_places(value, expected, dtype)
     if places:
         return Verdict(False, max_ulp=np.inf, nmse=np.inf, max_error=np.inf, message=places)
@@ -93,16 +106,16 @@ def compare(
     max_ulp = float(np.max(beyond / spacing(size, dtype), initial=0))
     # What storing as a half costs is taken off first; the rest is judged as f32.
     excess = np.maximum(error - spacing(size, dtype), 0) if dtype.is_half else error
-    largest = float(np.max(size, initial=0))
-    worst = _ratio(float(np.max(error, initial=0)), largest)
-    power = float(np.sum(size * size)) if largest < 1e150 else np.inf
-    nmse = _ratio(float(np.sum(excess * excess)), power)
+    most = float(np.max(size, initial=0))
+    worst = _ratio(float(np.max(error, initial=0)), most)
+    by = 1.0 if most < 1e150 else most  # f64 holds no squares of larger ones
+    nmse = _ratio(float(np.sum((excess / by) ** 2)), float(np.sum((size / by) ** 2)))
     if tolerance.kind == "ulp":
         allowed = tolerance.ulp * spacing(size, computed_in) + tolerance.floor
         wrong = excess > allowed
         what = f"{max_ulp:.3g} ULP; allowed {tolerance.ulp:g}"
     else:
-        relative = _ratio(float(np.max(excess, initial=0)), largest)
+        relative = _ratio(float(np.max(excess, initial=0)), most)
         failed = nmse > tolerance.nmse or relative > tolerance.max_error
         wrong = (excess == np.max(excess, initial=0)) if failed else np.zeros_like(finite)
         what = f"NMSE {nmse:.3g} (≤ {tolerance.nmse:g}), max error {relative:.3g} of max (≤ {tolerance.max_error:g})"
@@ -127,15 +140,11 @@ def _same_places(value: Array, expected: Array, dtype: DType) -> str:
     wrong = np.isnan(value) != np.isnan(expected)
     if wrong.any():
         return _first_wrong(value, expected, wrong, "NaN in other places")
-    top = float(np.finfo(np.float64).max) if dtype.name == "f64" else _largest(dtype)
+    top = largest(dtype)
     edge = (np.abs(expected) > top * (1 - 2.0**-6)) & (np.abs(value) > top * (1 - 2.0**-6))
     wrong = (np.isinf(value) != np.isinf(expected)) & ~edge
     wrong |= np.isinf(value) & np.isinf(expected) & (np.sign(value) != np.sign(expected))
     return _first_wrong(value, expected, wrong, "infinity in other places")
-
-
-def _largest(dtype: DType) -> float:
-    return {"f32": (2 - 2.0**-23) * 2.0**127, "bf16": (2 - 2.0**-7) * 2.0**127, "f16": 65504.0}[dtype.name]
 
 
 def _compare_equal(got: Array, reference: Array, tolerance: Tolerance, subnormals: bool) -> Verdict:

@@ -90,7 +90,7 @@ class Buffer(Protocol):
 @dataclass(slots=True)
 class BuildOptions:
     """How a graph becomes steps: `precision` of products, `threads` of the CPU, the RLX_DEBUG level, and whether each
-    step shall be `timed` (recordings then carry time stamps, which cost a little)."""
+    step of a run shall be `timed`, which costs a little."""
 
     precision: str = "f32"
     threads: int | None = None
@@ -123,7 +123,8 @@ class Executable(Protocol):
         ...
 
     def timings(self) -> list[tuple[str, float]]:
-        """Each step and its time in µs. Runs the steps again (state is updated). Requires: built with `timed`."""
+        """Each step and its time in µs in the last run. Raises: UnsupportedOp where it was not built with `timed`,
+        ArenaError before the first run."""
         ...
 
     def arenas(self) -> Iterator[DeviceArena]:

@@ -11,6 +11,7 @@ from rlx.errors import ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Infer
 from rlx.ir.types import normalize_axis
+from rlx.ops import extended
 from rlx.ops.base import cast_to, tensor, want_axis, want_inputs
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import sum_dtype, working_float
@@ -41,7 +42,10 @@ def accumulated(ufunc: Any) -> Any:
                 if x.shape[axis]
                 else x
             )
-        made = ufunc.accumulate(x, axis=axis, dtype=x.dtype)
+        if x.dtype.kind == "f":
+            made = (extended.running_total if ufunc is np.add else extended.running_product)(x, axis)
+        else:
+            made = ufunc.accumulate(x, axis=axis, dtype=x.dtype)
         return np.flip(made, axis) if reverse else made
 
     return reference
@@ -120,7 +124,7 @@ def cumsum(x: Tensor, axis: int | None = None, exclusive: bool = False, reverse:
 
     With `exclusive`, of those before it (0 at the first); with `reverse`, counted from the end. Dtype: as sum: floats
     and i64 keep theirs, bool, u8, i8 and i32 give i32, which wraps. Gradient: the running sum of d from the other end.
-    Numerics: in f32 for halves, in blocks of fixed order. Follows ONNX CumSum.
+    Numerics: in f32 for halves, in blocks of fixed order; finite where the sum is, as rlx.sum. Follows ONNX CumSum.
     """
     return _call("cumsum", x, axis, exclusive, reverse)
 
@@ -129,6 +133,6 @@ def cumprod(x: Tensor, axis: int | None = None, exclusive: bool = False, reverse
     """The product of the elements up to each one along an axis (None: the only one).
 
     With `exclusive`, of those before it (1 at the first); with `reverse`, counted from the end. Dtype: as prod.
-    Gradient: without division, so right where factors are zero. Numerics: in f32 for halves, in blocks of fixed order.
+    Gradient: without division, so right where factors are zero. Numerics: as rlx.prod's.
     """
     return _call("cumprod", x, axis, exclusive, reverse)

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import DType, f32, i32, i64
+from rlx.dtypes import DType, f32, f64, i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Decompose, Infer, Vjp
 from rlx.ir.types import normalize_axes
+from rlx.ops import extended
 from rlx.ops.base import TensorLike, cast_to, tensor, want_float, want_inputs
 from rlx.ops.numeric import Array, computed
 
@@ -62,14 +63,16 @@ def _infer(op: str, result: Callable[[DType], DType], empty: bool) -> Infer:
 
 
 def _sum(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return np.sum(_last(x, axes), axis=-1, dtype=_accumulator(x)).reshape(_shape(x, axes, keepdims))
+    rows = last(x, axes)
+    made = extended.total(rows) if x.dtype.kind == "f" else np.sum(rows, axis=-1, dtype=_accumulator(x))
+    return made.reshape(_shape(x, axes, keepdims))
 
 
 def _accumulator(x: Array) -> np.dtype[Any]:
     return x.dtype if x.dtype.kind == "f" or x.dtype == np.int64 else np.dtype(np.int32)
 
 
-def _last(x: Array, axes: tuple[int, ...]) -> Array:
+def last(x: Array, axes: tuple[int, ...]) -> Array:
     """The reduced axes flattened into one, last and contiguous: NumPy adds in pairs only there."""
     kept = [i for i in range(x.ndim) if i not in axes]
     count = math.prod(x.shape[i] for i in axes)
@@ -83,11 +86,12 @@ def _shape(x: Array, axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
 
 
 def _mean(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
-    count = x.dtype.type(math.prod(x.shape[i] for i in axes))
-    return _sum(x, axes=axes, keepdims=keepdims) / count
+    return extended.mean(last(x, axes)).reshape(_shape(x, axes, keepdims))
 
 
 def _prod(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+    if x.dtype.kind == "f":
+        return extended.product(last(x, axes)).reshape(_shape(x, axes, keepdims))
     return np.prod(x, axis=axes, keepdims=keepdims, dtype=_accumulator(x))
 
 
@@ -156,8 +160,11 @@ def working_float(d: Tensor) -> DType:
 
 def _mean_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     x = inputs[0]
-    total = apply("sum", cast_to(x, working_float(x)), **attrs)
-    return cast_to(total / float(math.prod(x.shape[i] for i in attrs["axes"])), x.dtype)
+    wide, count = cast_to(x, working_float(x)), float(math.prod(x.shape[i] for i in attrs["axes"]))
+    by = 2.0 ** -math.ceil(math.log2(count)) if count and wide.dtype == f64 else 1.0
+    # A mean stays within the range where the sum does not: that of terms by a power of two is exact beside it.
+    total = apply("sum", wide * by if by < 1.0 else wide, **attrs)
+    return cast_to(total / (count * by), x.dtype)
 
 
 def _register(
@@ -216,7 +223,8 @@ def sum(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The sum over the axes (None: all); 0 for an empty axis.
 
     Dtype: floats and i64 keep theirs; bool, u8, i8 and i32 give i32, which wraps. Gradient: d, repeated.
-    Numerics: in f32 for halves, in blocks or pairs, so the error grows with the logarithm of the count.
+    Numerics: in f32 for halves, in blocks or pairs, so the error grows with the logarithm of the count. No order
+    of adding decides whether the result is finite: where partial sums overflow, the terms are added scaled down.
     """
     return _call("sum", x, axis, keepdims)
 
@@ -224,7 +232,8 @@ def sum(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The mean over the axes (None: all); NaN for an empty axis.
 
-    Dtype: floats keep theirs; integers and bools become f32. Gradient: d / count, repeated. Numerics: as sum.
+    Dtype: floats keep theirs; integers and bools become f32. Gradient: d / count, repeated. Numerics: as sum;
+    finite where the sum overflows.
     """
     return _call("mean", x, axis, keepdims)
 
@@ -232,7 +241,8 @@ def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 def prod(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The product over the axes (None: all); 1 for an empty axis.
 
-    Dtype: as sum. Gradient: d times the product of the others, right where factors are zero too.
+    Dtype: as sum. Gradient: d times the product of the others, right where factors are zero too. Numerics: partial
+    products of two floats and a power of two: within an ULP at every length, and finite where partial ones are not.
     """
     return _call("prod", x, axis, keepdims)
 

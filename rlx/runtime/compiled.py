@@ -158,10 +158,10 @@ class CompiledGraph(Closing):
                 arrays = accept_inputs(program.inputs, inputs if inputs is not None else {})
                 for port, array in zip(program.inputs, arrays, strict=True):
                     port.put.call(array)
+                before = debug.before_run(self)
                 program.executable.run()
                 results = {port.name: port.take.call() for port in program.outputs}
-                if self.options.build.debug:
-                    debug.show_run(self, self.options.build.debug)
+                debug.show_run(self, before)
                 return results
             finally:
                 self._busy -= 1
@@ -340,8 +340,7 @@ class CompiledGraph(Closing):
             ) as error:  # others have taken the memory that was free when this was compiled
                 need = f"needs {self._plan.total_bytes:,} bytes now, and got an error: {error}"
                 raise self._out_of_memory(need, prepared.graph) from error
-        if self.options.build.debug:
-            debug.show_built(self, self.options.build.debug)
+        debug.show_built(self)
         return self._program
 
 

@@ -1,36 +1,59 @@
-"""What RLX_DEBUG shows, on stderr: 1 the plan and how nodes run, 2 every step, 3 each step's time after each run,
-4 each node's result beside the float64 reference of that node on the inputs it really had."""
+"""What RLX_DEBUG shows, on stderr: 1 the plan and how nodes run, 2 every step, 3 each step's time in each run, 4 each
+node's result beside the float64 reference of that node on the inputs it really had.
+
+It shows runs that would have been made anyway: nothing is run again, no function of the user's is called for it, and
+nothing that fails in showing fails the run.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from rlx.ir import Node
+from rlx.ir import Node, bodies
 from rlx.ir.text import node_text
+from rlx.ops.interpret import apply_reference
+from rlx.ops.steps import step_budget
 
 if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph
 
 PLAN, LAUNCHES, TIMINGS, VALUES = 1, 2, 3, 4
+MOST_STEPS = 4096  # of loops in a reference
+Values = dict[int, npt.NDArray[Any]]
 
 
 def say(text: object) -> None:
-    print(text, file=sys.stderr, flush=True)
+    """Prints to stderr, where there is one that takes it."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):  # closed, or a pipe that nobody reads
+            print(text, file=sys.stderr, flush=True)
 
 
-def show_built(compiled: CompiledGraph, level: int) -> None:
+def show_built(compiled: CompiledGraph) -> None:
     """After a program is recorded."""
+    level = compiled.options.build.debug
     if level >= PLAN:
         say(compiled.report())
     if level >= LAUNCHES:
         say("\n".join(compiled.executable.listing()))
 
 
-def show_run(compiled: CompiledGraph, level: int) -> None:
-    """After a run. The timings run the steps once more, so states are updated again."""
+def before_run(compiled: CompiledGraph) -> Values:
+    """What a run replaces and nodes read: the states, by their tensors."""
+    if compiled.options.build.debug < VALUES:
+        return {}
+    return {t.id: compiled.value(t).copy() for t in compiled.program.states.values()}
+
+
+def show_run(compiled: CompiledGraph, before: Values) -> None:
+    """After a run; `before` is what `before_run` gave."""
+    level = compiled.options.build.debug
     if level >= TIMINGS:
         found = compiled.executable.timings()
         total = sum(us for _, us in found)
@@ -39,17 +62,28 @@ def show_run(compiled: CompiledGraph, level: int) -> None:
     if level >= VALUES:
         for node in compiled.program.nodes:
             if not node.op.leaf:
-                say(_beside_reference(compiled, node))
+                say(f"{_beside_reference(compiled, node, before)}  {node_text(node)}")
 
 
-def _beside_reference(compiled: CompiledGraph, node: Node) -> str:
-    ins = [compiled.value(t) for t in node.inputs]
+def _beside_reference(compiled: CompiledGraph, node: Node, before: Values) -> str:
+    if not _has_reference(node):
+        return "no reference"
+    ins = [before[t.id] if t.id in before else compiled.value(t) for t in node.inputs]
     wide = [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in ins]
-    with np.errstate(all="ignore"):
-        made = node.op.reference(*wide, **node.attrs)
-        outs = made if isinstance(made, tuple) else (made,)
-        errors = ", ".join(_error(compiled.value(t), r) for t, r in zip(node.outputs, outs, strict=True))
-    return f"{errors}  {node_text(node)}"
+    # A loop may go on for ever in float64; and its steps there are none of the run's.
+    with np.errstate(all="ignore"), warnings.catch_warnings(), step_budget(MOST_STEPS):
+        warnings.simplefilter("ignore")
+        try:
+            made = apply_reference(node, wide, True)
+        except Exception as error:  # noqa: BLE001 what is only shown fails nothing
+            return f"no reference ({type(error).__name__}: {error})"
+        return ", ".join(_error(compiled.value(t), r) for t, r in zip(node.outputs, made, strict=True))
+
+
+def _has_reference(node: Node) -> bool:
+    """Not an op of the user's, whose function need not give the same twice."""
+    inner = (n for body in bodies(node).values() for n in body.nodes)
+    return node.op.family != "custom" and all(map(_has_reference, inner))
 
 
 def _error(got: Any, reference: Any) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Literal
 
 from rlx.driver import BuildOptions, DeviceInfo
 from rlx.driver.registry import open_device
-from rlx.errors import DTypeError, GraphError, RlxError
+from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, RlxError
 from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph, CompileOptions
-from rlx.runtime.debug import TIMINGS, VALUES
+from rlx.runtime.debug import TIMINGS, VALUES, say
 from rlx.runtime.weights import State, Weights
 
 PRECISIONS = ("f32", "tf32", "f16", "bf16")
@@ -23,8 +24,8 @@ class Session:
     `device` is "auto" (CUDA, then a hardware Vulkan device, then the CPU; RLX_DEVICE overrides), "cpu", "vulkan",
     "cuda", or one with a number. `precision` "f32" is honest float32; "tf32", "f16" and "bf16" let matrix products
     round their inputs. `fallback` says what happens to nodes the device has no kernel for: "host" runs them with
-    NumPy and `report()` lists them, "error" refuses to compile. `threads` limits the CPU's threads. `timings` records
-    time stamps, for `CompiledGraph.executable.timings()`.
+    NumPy and `report()` lists them, "error" refuses to compile. `threads` limits the CPU's threads. `timings` measures
+    each step of each run, for `CompiledGraph.executable.timings()`.
 
     Raises: DeviceUnavailable with the reason.
     """
@@ -93,12 +94,16 @@ class Session:
                 )
         if storage not in STORAGES:
             raise GraphError(f"compile: storage {storage!r} is not one of {', '.join(STORAGES)}")
-        if self.options.debug >= VALUES:
-            planner = "bump"  # so that every node's result is there to look at
+        weights, state = weights or Weights(self.device), state or State(self.device)
         options = CompileOptions(planner, storage, optimize, self.fallback, self.options)
-        return CompiledGraph(
-            graph, self.device, weights or Weights(self.device), state or State(self.device), options
-        )
+        if self.options.debug >= VALUES:
+            # Every node's result is to be there to look at, if that fits.
+            try:
+                return CompiledGraph(graph, self.device, weights, state, replace(options, planner="bump"))
+            except OutOfDeviceMemory as error:
+                say(f"RLX_DEBUG: results are not compared: {error}")
+                options = replace(options, build=replace(self.options, debug=TIMINGS))
+        return CompiledGraph(graph, self.device, weights, state, options)
 
 
 def debug_level() -> int:

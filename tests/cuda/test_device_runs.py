@@ -16,7 +16,7 @@ from rlx.backends.cuda.nvrtc import BASE_OPTIONS
 from rlx.backends.cuda.sources import Source
 from rlx.backends.gpu.steps import Copy, FileKernel, HostCall, Launch, Ref, Step
 from rlx.driver.diskcache import DiskCache
-from rlx.errors import ArenaError, DeviceUnavailable, RlxError
+from rlx.errors import ArenaError, DeviceUnavailable, RlxError, UnsupportedOp
 from rlx.ir import Graph
 from tests.cuda.programs import SCALE, SCALE_SOURCE, arena, run, scaled
 from tests.threads import at_once
@@ -79,8 +79,19 @@ def test_a_chain_of_steps_runs_in_order_every_time(device: CudaDevice) -> None:
         recorded.launch()
     recorded.wait()
     np.testing.assert_array_equal(memory.read_bytes(0, size).view(np.float32), x * np.float32(512))
-    times = recorded.timings()
-    assert len(times) == 3 and min(times) > 0
+    with pytest.raises(UnsupportedOp, match="timings=True"):
+        recorded.timings()
+    timed = device.record(chain, memory, timings=True)
+    with pytest.raises(ArenaError, match="launch the recording"):
+        timed.timings()
+    memory.write_bytes(0, x)
+    timed.launch()
+    timed.wait()
+    for _ in range(2):
+        times = timed.timings()
+        assert len(times) == 3 and min(times) > 0
+    np.testing.assert_array_equal(memory.read_bytes(0, size).view(np.float32), x * np.float32(8))
+    timed.close()
     recorded.close()
     recorded.close()
     with pytest.raises(RlxError, match="closed"):

@@ -41,6 +41,7 @@ from rlx.driver.control import ControlRun, Row, carried_copies
 from rlx.driver.device import Bytes
 from rlx.driver.memory import BodyPlan
 from rlx.driver.planner_views import is_alias
+from rlx.driver.times import Times
 from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.passes.bodies import body_name
 
@@ -59,6 +60,7 @@ class CpuExecutable:
         self, device: Acquires, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
     ) -> None:
         self._owned: list[Buffer | ControlRun] = []
+        self._times = Times(options.timed)
         self._device, self._arena, self._plan, self._options = device, arena, plan, options
         self._steps: list[Step] = []
         self.dispatch: list[Dispatch] = []
@@ -84,7 +86,8 @@ class CpuExecutable:
                 if node.op.leaf:
                     continue
                 self._add(node, array, plan, ctx, node.outputs[0].id in last)
-            self._steps += _updates(graph, array, ctx)
+            self._updates = _updates(graph, array, ctx)
+            self._steps += self._updates
         except BaseException:
             self.close()
             raise
@@ -125,7 +128,7 @@ class CpuExecutable:
         self.node_steps.append((node, steps))
 
     def run(self) -> None:
-        quietly(self.launch)
+        quietly(partial(self._times.measure, self._run_timed) if self._times.wanted else self.launch)
 
     def launch(self) -> None:
         """Runs the calls, NumPy's warnings as they are set."""
@@ -147,17 +150,16 @@ class CpuExecutable:
         return [f"{node.op.name:16} {len(steps)} calls  {node.name}" for node, steps in self.node_steps]
 
     def timings(self) -> list[tuple[str, float]]:
-        found: list[tuple[str, float]] = []
+        return self._times.last()
 
-        def timed() -> None:
-            for node, steps in self.node_steps:
-                start = time.perf_counter()
-                for step in steps:
-                    step()
-                found.append((f"{node.op.name} {node.name}", 1e6 * (time.perf_counter() - start)))
-
-        quietly(timed)
-        return found
+    def _run_timed(self) -> Iterator[tuple[str, float]]:
+        """The run, and the time of each node of it."""
+        parts = [(f"{node.op.name} {node.name}", steps) for node, steps in self.node_steps]
+        for name, steps in [*parts, *([("updates of states", self._updates)] if self._updates else [])]:
+            start = time.perf_counter()
+            for step in steps:
+                step()
+            yield name, 1e6 * (time.perf_counter() - start)
 
     def close(self) -> None:
         self._steps = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,8 @@ from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.norm import sum_first_axis
 from rlx.backends.cpu.rows import working
 from rlx.ir import Node
+from rlx.ops import extended
+from rlx.ops.reduce import last
 
 _UFUNCS: dict[str, Any] = {
     "sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum
@@ -38,13 +40,31 @@ def bind_reduce(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
         steps.append(partial(np.copyto, wide, x, "unsafe"))
         x = wide
     made = out if out.dtype == dtype else ctx.scratch(out.shape, dtype)
-    steps += _reduced(ufunc, x, axes, made, ctx)
+    if name == "prod" and dtype.kind == "f":
+        steps.append(partial(_product, x, axes, made))
+    else:
+        steps += _reduced(ufunc, x, axes, made, ctx)
     if name == "mean":
         count = np.asarray(math.prod(x.shape[i] for i in axes), dtype)
         steps.append(partial(np.divide, made, count, made))
+    if ufunc is np.add and dtype.kind == "f":
+        steps.append(partial(_rescue, extended.mean if name == "mean" else extended.total, x, axes, made))
     if made is not out:
         steps.append(partial(np.copyto, out, made, "unsafe"))
     return steps
+
+
+def _product(x: Array, axes: Sequence[int], out: Array) -> None:
+    rows = last(x, tuple(axes))
+    made = extended.product(rows) if x.dtype == np.float64 else extended.narrow_product(rows)
+    np.copyto(out, made.reshape(out.shape), "unsafe")
+
+
+def _rescue(summed: Callable[[Array], Array], x: Array, axes: Sequence[int], out: Array) -> None:
+    """What is no number where only partial sums left the range is made again."""
+    fine = np.isfinite(out)
+    if not fine.all():
+        np.copyto(out, summed(last(x, tuple(axes))).reshape(out.shape), where=~fine)
 
 
 def _reduced(ufunc: Any, x: Array, axes: Sequence[int], out: Array, ctx: BindContext) -> list[Step]:

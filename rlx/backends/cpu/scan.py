@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.norm import sum_first_axis
 from rlx.backends.cpu.rows import by_rows, row_sums, working
 from rlx.ir import Node
+from rlx.ops import extended
 
 
 @cpu_kernel("cumsum", "cumprod")
@@ -32,11 +33,24 @@ def bind_scan(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     if node.attrs["exclusive"]:
         steps.append(partial(np.copyto, target[:1], np.asarray(ufunc.identity, dtype)))
         source, target = source[:-1], target[1:]
-    if target.size:
+    if target.size and dtype.kind == "f":
+        steps.append(partial(_running, _RUNNING[node.op.name, out.dtype == dtype], source, target))
+    elif target.size:
         steps.append(partial(ufunc.accumulate, source, 0, None, target))
     if made is not out:
         steps.append(partial(np.copyto, out, made, "unsafe"))
     return steps
+
+
+# By op, and whether f64 itself is asked for, which then is no wider than the result.
+_RUNNING: dict[tuple[str, bool], Callable[[Array, int], Array]] = {
+    ("cumsum", False): np.add.accumulate, ("cumsum", True): extended.running_total,
+    ("cumprod", False): extended.narrow_running_product, ("cumprod", True): extended.running_product,
+}  # fmt: skip
+
+
+def _running(accumulate: Callable[[Array, int], Array], source: Array, target: Array) -> None:
+    np.copyto(target, accumulate(source, 0))
 
 
 @cpu_kernel("log_softmax", "logsumexp")

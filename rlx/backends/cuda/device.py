@@ -262,8 +262,9 @@ class CudaDevice:
             return adds_bias(load_library("cublasLt", blas.major), blas.handle, step)
 
     def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded:
-        """Captures steps into one CUDA graph over an arena's memory. Every recording can be timed."""
-        return record(self, steps, arena)
+        """Captures steps into one CUDA graph over an arena's memory. With `timings` they are not launched as a graph
+        but one by one, between events."""
+        return record(self, steps, arena, timings)
 
     def destroy_graph(self, handle: int) -> None:
         """Destroys an instantiated graph after the runs of it that are under way."""

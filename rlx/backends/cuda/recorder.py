@@ -14,14 +14,12 @@ from rlx.backends.cuda.packing import pack_args
 from rlx.backends.gpu.steps import ControlCall, Copy, Gemm, HostCall, Launch, Ref, Step
 from rlx.driver import Buffer, DeviceArena
 from rlx.driver.progress import report
-from rlx.errors import RlxError
+from rlx.errors import ArenaError, RlxError, UnsupportedOp
 
 if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice
 
 Enqueue = Callable[[int], None]  # puts one step on a stream
-
-_TIMING_RUNS = 3
 
 
 class Recorded:
@@ -37,12 +35,15 @@ class Recorded:
         enqueues: Sequence[Enqueue],
         exec_: int,
         buffers: frozenset[Buffer],
+        timed: bool = False,
     ) -> None:
         self._device = device
         self.buffers = buffers
         self._steps = tuple(steps)
         self._enqueues = tuple(enqueues)
         self._exec = exec_
+        self._timed = timed
+        self._times: list[float] | None = None
         self._graph_launch = device.api.runtime.graphLaunch
         self._synchronize = device.api.runtime.streamSynchronize
 
@@ -52,14 +53,17 @@ class Recorded:
         return self._steps, frozenset(range(len(self._steps)))
 
     def launch(self) -> None:
-        """Enqueues one run. Raises: DeviceUnavailable in a forked child, DeviceLost, RlxError after `close`,
-        ArenaError when memory it refers to was closed."""
+        """Enqueues one run, or makes it where it is timed. Raises: DeviceUnavailable in a forked child, DeviceLost,
+        RlxError after `close`, ArenaError when memory it refers to was closed."""
         device = self._device
         device.enter()
         if not self._exec:
             raise RlxError(f"{device.info.id}: this recording is closed")
         for buffer in self.buffers:
             _ = buffer.address
+        if self._timed:
+            self._times = self._launch_timed()
+            return
         try:
             self._graph_launch(self._exec, device.stream)
         except device.api.errors as error:
@@ -75,27 +79,31 @@ class Recorded:
             raise device.failed(error, "running recorded steps") from error
 
     def timings(self) -> list[float]:
-        """µs of each step, run one after another outside the graph; the best of three, so that the first run's slow
-        clocks do not count. The steps compute on what is in the arena: state is updated three times."""
+        """µs of each step in the last run. Requires: recorded with timings, and launched."""
+        if not self._timed:
+            raise UnsupportedOp("this recording has no timings; record it with timings=True")
+        if self._times is None:
+            raise ArenaError("no timings yet: launch the recording first")
+        return self._times
+
+    def _launch_timed(self) -> list[float]:
+        """Runs the steps on the stream, an event after each, in place of the graph: a graph does not tell its steps'
+        times, and running them once more would update state twice."""
         device = self._device
         runtime = device.api.runtime
         with device.lock, device.doing("timing steps"):
             _aim_blas(device, self._steps, device.stream)
             events = [runtime.eventCreateWithFlags(runtime.eventDefault) for _ in range(len(self._steps) + 1)]
-            best = [float("inf")] * len(self._steps)
             try:
-                for _ in range(_TIMING_RUNS):
-                    runtime.eventRecord(events[0], device.stream)
-                    for enqueue, event in zip(self._enqueues, events[1:], strict=True):
-                        enqueue(device.stream)
-                        runtime.eventRecord(event, device.stream)
-                    runtime.streamSynchronize(device.stream)
-                    for i, (start, end) in enumerate(pairwise(events)):
-                        best[i] = min(best[i], runtime.eventElapsedTime(start, end) * 1e3)
+                runtime.eventRecord(events[0], device.stream)
+                for enqueue, event in zip(self._enqueues, events[1:], strict=True):
+                    enqueue(device.stream)
+                    runtime.eventRecord(event, device.stream)
+                runtime.streamSynchronize(device.stream)
+                return [runtime.eventElapsedTime(start, end) * 1e3 for start, end in pairwise(events)]
             finally:
                 for event in events:
                     runtime.eventDestroy(event)
-        return best
 
     def close(self) -> None:
         """Destroys the graph; a run under way is completed first. Idempotent."""
@@ -109,7 +117,7 @@ class Recorded:
             self._device.orphans.append(handle)
 
 
-def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena) -> Recorded:
+def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded:
     """Captures the steps, in order, into one graph. Kernels are compiled and loaded and cuBLAS is made before.
 
     Raises: RlxError naming the step that cannot be captured; UnsupportedOp, ShapeError for a product cuBLAS cannot do.
@@ -146,7 +154,7 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena) -> Rec
                 runtime.graphDestroy(graph)
             runtime.graphUpload(handle, device.stream)
         segments = {ref.segment for step in steps for ref in (*step.reads, *step.writes)}
-        return Recorded(device, steps, enqueues, handle, frozenset(map(arena.buffer, segments)))
+        return Recorded(device, steps, enqueues, handle, frozenset(map(arena.buffer, segments)), timings)
 
 
 def _aim_blas(device: CudaDevice, steps: Sequence[Step], stream: int) -> None:

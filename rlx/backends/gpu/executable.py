@@ -39,6 +39,7 @@ from rlx.driver import Buffer, BuildOptions, Device, DeviceArena, DeviceInfo, Di
 from rlx.driver.control import ControlRun, Row, body_plans
 from rlx.driver.memory import BodyPlan
 from rlx.driver.planner_views import is_alias
+from rlx.driver.times import Times
 from rlx.errors import UnsupportedOp
 from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.ir.text import expr_text
@@ -58,7 +59,7 @@ class Recorded(Protocol):
     def launch(self) -> None: ...
     def wait(self) -> None: ...
     def timings(self) -> list[float]:
-        """µs of each step. Requires: recorded with timings, and run."""
+        """µs of each step in the last run. Raises: UnsupportedOp where there are none."""
         ...
 
     def close(self) -> None: ...
@@ -147,7 +148,10 @@ def _assemble(
 
     def control(node: Node) -> ControlRun:
         def inner(key: str, body: BodyPlan, arena: DeviceArena) -> GpuExecutable:
-            return _assemble(device, lowering.bodies[node.outputs[0].id, key], (), arena, options)
+            # A control op is timed as a whole.
+            return _assemble(
+                device, lowering.bodies[node.outputs[0].id, key], (), arena, replace(options, timed=False)
+            )
 
         return ControlRun(node, plan, arena, device.arena, inner)
 
@@ -193,6 +197,7 @@ class GpuExecutable:
         self._device = device
         self._arena = arena
         self._along: Recorded | None = None
+        self._times = Times(timed)
         self._owned = list(owned)
         self._pieces: list[Recorded | _HostPiece | ControlRun] = []
         self._pending: Recorded | None = None
@@ -245,8 +250,11 @@ class GpuExecutable:
                 yield from piece.arenas()
 
     def run(self) -> None:
-        self.launch()
-        self.wait()
+        if self._times.wanted:
+            self._times.measure(self._run_timed)
+        else:
+            self.launch()
+            self.wait()
 
     def launch(self) -> None:
         """Begins a run. It may still be under way when this returns; `wait`, or the next launch, comes after it."""
@@ -268,21 +276,29 @@ class GpuExecutable:
         lines = [f"{step_text(step):64} {step.label}" for step in self.steps]
         return lines + [f"  {line}" for body in self._bodies() for line in body.listing()]
 
-    def timings(self) -> list[tuple[str, float]]:
-        self.run()
-        found: list[tuple[str, float]] = []
+    def _run_timed(self) -> Iterator[tuple[str, float]]:
+        """The run, piece by piece, and the time of each step of it."""
         for piece in self._pieces:
+            start = time.perf_counter()
+            piece.launch()
             if isinstance(piece, _HostPiece | ControlRun):
                 kind, node = (
                     ("control", piece.node) if isinstance(piece, ControlRun) else ("host", piece.call.node)
                 )
-                start = time.perf_counter()
-                piece.launch()
-                found.append((f"{kind}:{node.op.name} {node.name}", 1e6 * (time.perf_counter() - start)))
+                yield f"{kind}:{node.op.name} {node.name}", 1e6 * (time.perf_counter() - start)
+                continue
+            piece.wait()
+            together = 1e6 * (time.perf_counter() - start)
+            steps = piece.schedule[0]
+            try:
+                each = piece.timings()
+            except UnsupportedOp:  # no clock on this device's queue
+                yield f"{len(steps)} steps together", together
             else:
-                names = [f"{kernel_name(s)} {s.label}" for s in piece.schedule[0]]
-                found += zip(names, piece.timings(), strict=True)
-        return found
+                yield from zip((f"{kernel_name(s)} {s.label}" for s in steps), each, strict=True)
+
+    def timings(self) -> list[tuple[str, float]]:
+        return self._times.last()
 
     def close(self) -> None:
         """Frees the recordings, then the memory they refer to. Idempotent."""

@@ -450,7 +450,7 @@ def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
     )
     if splits > 1:
         across, along = 32, THREADS // 32
-        reduce = REDUCE(IO=f"f32_{stored}", ACROSS=across, ALONG=along, KIND=0, READS=0)
+        reduce = REDUCE(IO=f"f32_{stored}", ACROSS=across, ALONG=along, KIND=0, READS=0, PARTS=0)
         ctx.launch(
             reduce, ctx.groups(math.ceil(y.size / across)), [made, target, 1, splits, y.size, splits, 1, 1.0]
         )

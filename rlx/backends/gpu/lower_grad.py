@@ -186,7 +186,7 @@ def _sum_rows(ctx: Lowering, parts: Ref, rows: int, out: Tensor) -> None:
         return
     across = min(_power(out.size), 32)
     along = min(_power(-(-rows // 4)), THREADS // across) if rows > 4 else 1
-    kernel = REDUCE(IO=f"{f32}_{ctx.storage(out)}", ACROSS=across, ALONG=along, KIND=0, READS=0)
+    kernel = REDUCE(IO=f"{f32}_{ctx.storage(out)}", ACROSS=across, ALONG=along, KIND=0, READS=0, PARTS=0)
     groups = ctx.groups(math.ceil(1 / (THREADS // (across * along))) * math.ceil(out.size / across))
     ctx.launch(kernel, groups, [parts, ctx.ref(out), 1, rows, out.size, rows, 1, 1.0])
 

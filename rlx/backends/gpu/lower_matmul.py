@@ -51,8 +51,7 @@ __all__ = ["epilogue_tree", "has_matrices", "kernel_pair", "lower_matmul", "prod
 _ROWS = 16  # the few-rows kernel takes up to so many,
 _FEW_ROWS = 8  # and is the fastest up to so many, or where B is small
 _SMALL = 1 << 20
-# Multiply-adds from which rounding the operands first pays: on CUDA sooner, where the library then takes them.
-_LARGE = {"vulkan": 1 << 30, "cuda": 1 << 28}
+_LARGE = 1 << 30  # multiply-adds from which rounding the operands first pays
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -139,11 +138,7 @@ def _rounds_first(ctx: Lowering, p: Product, way: Way, split: Split, pair: tuple
     TFLOP/s on an H200 through Vulkan)."""
     if way == "library":
         return pair[0] != pair[1] or _to_bf16(ctx, split, pair)
-    return way == "mma" and not split.exact and _large(ctx, p)
-
-
-def _large(ctx: Lowering, p: Product) -> bool:
-    return p.count * p.m * p.n * p.k >= _LARGE[ctx.backend]
+    return way == "mma" and not split.exact and p.count * p.m * p.n * p.k >= _LARGE
 
 
 def _to_bf16(ctx: Lowering, split: Split | None, pair: tuple[DType, DType]) -> bool:
@@ -168,7 +163,7 @@ def _way(ctx: Lowering, p: Product, pair: tuple[DType, DType], split: Split | No
         if _to_bf16(ctx, split, pair):
             # What cuBLAS makes of f32 operands when bf16 is asked for is its own choice: on an H200 it is tf32. Every
             # device is to round alike, so the library is given operands that are rounded already.
-            ways.insert(0 if _large(ctx, p) else len(ways), "library")
+            ways.insert(0 if p.m > _FEW_ROWS else len(ways), "library")
         elif pair[0] == pair[1]:
             ways.insert(0, "library")
         elif split == Split(bf16, 1, 1):

@@ -41,8 +41,8 @@ REDUCE = declare(
                 "i64_i64",
             )
         },
-        constants={"ACROSS": 1, "ALONG": 256, "KIND": 0, "READS": 0},
-        trials=((1, 256, 0, 0), (1, 64, 0, 1), (32, 8, 2, 0), (32, 8, 3, 2)),
+        constants={"ACROSS": 1, "ALONG": 256, "KIND": 0, "READS": 0, "PARTS": 0},
+        trials=((1, 256, 0, 0, 0), (1, 64, 0, 1, 0), (32, 8, 1, 0, 3), (32, 8, 2, 0, 0), (32, 8, 3, 2, 0)),
     )
 )
 
@@ -50,6 +50,7 @@ _KIND = {"sum": 0, "mean": 0, "prod": 1, "max": 2, "min": 3}
 _SERIAL = 64  # a thread's longest run of terms before a tree takes over, where the work is split
 _LONG = 1 << 16  # the longest row one group takes when there are rows enough to fill the device
 _MANY = 1024  # groups that fill a device
+PLANES = 3  # of a Part of a float sum or product (bodies/extended.h)
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -68,6 +69,8 @@ def lower_reduction(ctx: Lowering, node: Node) -> None:
     stored, out = ctx.storage(x), ctx.storage(y)
     work = stored if stored.is_float or stored.name == "i64" else i32
     ref = cast_ref(ctx, ctx.ref(x), stored, work, x.size)
+    planes = PLANES if work.is_float and kind < 2 else 1
+    parts = 0  # whether what is read are Parts
     runs = axis_runs(x.shape, node.attrs["axes"])
     target = ctx.ref(y)
     final = out if out == work or (out.is_float and work.is_float) else work
@@ -83,12 +86,13 @@ def lower_reduction(ctx: Lowering, node: Node) -> None:
         inner = math.prod(n for n, _ in runs[last + 1 :])
         n = runs.pop(last)[0]
         done = not any(reduced for _, reduced in runs)
-        here = target if done else ctx.scratch(outer * inner * _partial(work).itemsize)
-        end = final if done else _partial(work)
-        _reduce(ctx, kind, ref, work, here, end, (outer, n, inner), divisor if done else 1.0)
+        here = target if done else ctx.scratch(planes * outer * inner * partial_type(work).itemsize)
+        end = final if done else partial_type(work)
+        whole = 0 if done or planes == 1 else 2
+        _reduce(ctx, kind, ref, work, here, end, (outer, n, inner), divisor if done else 1.0, parts | whole)
         if done:
             break
-        ref, work = here, end
+        ref, work, parts = here, end, int(planes > 1)
     if final != out:
         convert(ctx, target, final, ctx.ref(y), out, y.size)
 
@@ -107,22 +111,17 @@ def axis_runs(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, 
     return runs
 
 
-def _partial(dtype: DType) -> DType:
+def partial_type(dtype: DType) -> DType:
     """What sums of parts are kept in."""
     return promote(dtype, f32) if dtype.is_float else dtype
 
 
 def _reduce(
-    ctx: Lowering,
-    kind: int,
-    x: Ref,
-    source: DType,
-    y: Ref,
-    target: DType,
-    dims: tuple[int, int, int],
-    divisor: float,
-) -> None:
-    """One reduction over the middle of (outer, n, inner), in as many stages as its length asks for."""
+    ctx: Lowering, kind: int, x: Ref, source: DType, y: Ref, target: DType, dims: tuple[int, int, int], divisor: float,
+    parts: int,
+) -> None:  # fmt: skip
+    """One reduction over the middle of (outer, n, inner), in as many stages as its length asks for. `parts` is PARTS of
+    the kernel: whether Parts are read and written."""
     outer, n, inner = dims
     at_once = _at_once(x, source, n, inner)
     terms = n // 8 if at_once == 1 else n
@@ -139,20 +138,21 @@ def _reduce(
     if at_once == 1:
         chunk = -(-chunk // 8) * 8
         splits = max(1, -(-n // chunk))
-    lanes = (across, along, at_once)
+    constants = {"ACROSS": across, "ALONG": along, "KIND": kind, "READS": at_once, "PARTS": parts}
     if splits > 1:
-        part = _partial(target)
-        sums = ctx.scratch(outer * splits * inner * part.itemsize)
-        _launch(ctx, kind, lanes, x, source, sums, part, (outer, n, inner), (chunk, splits), 1.0)
-        _reduce(ctx, kind, sums, part, y, target, (outer, splits, inner), divisor)
+        part = partial_type(target)
+        planes = PLANES if part.is_float and kind < 2 else 1
+        sums = ctx.scratch(planes * outer * splits * inner * part.itemsize)
+        constants["PARTS"] = parts & 1 | (2 if planes > 1 else 0)
+        _launch(ctx, constants, x, source, sums, part, (outer, n, inner), (chunk, splits), 1.0)
+        _reduce(ctx, kind, sums, part, y, target, (outer, splits, inner), divisor, parts & 2 | int(planes > 1))
     else:
-        _launch(ctx, kind, lanes, x, source, y, target, (outer, n, inner), (n, 1), divisor)
+        _launch(ctx, constants, x, source, y, target, (outer, n, inner), (n, 1), divisor)
 
 
 def _launch(
     ctx: Lowering,
-    kind: int,
-    lanes: tuple[int, int, int],
+    constants: dict[str, int],
     x: Ref,
     source: DType,
     y: Ref,
@@ -161,11 +161,11 @@ def _launch(
     parts: tuple[int, int],
     divisor: float,
 ) -> None:
-    across, along, at_once = lanes
-    items = THREADS // (across * along)
-    places = dims[2] // 2 if at_once == 2 else dims[2]
+    across = constants["ACROSS"]
+    items = THREADS // (across * constants["ALONG"])
+    places = dims[2] // 2 if constants["READS"] == 2 else dims[2]
     count = math.ceil(dims[0] * parts[1] / items) * math.ceil(places / across)
-    kernel = REDUCE(IO=f"{source}_{target}", ACROSS=across, ALONG=along, KIND=kind, READS=at_once)
+    kernel = REDUCE(IO=f"{source}_{target}", **constants)
     ctx.launch(kernel, ctx.groups(count), [x, y, *dims, *parts, divisor])
 
 

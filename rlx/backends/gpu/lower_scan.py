@@ -7,11 +7,11 @@ import math
 from rlx.backends.gpu.casts import THREADS, cast_ref, fits, quads, stores
 from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lower_norm import row_shape
-from rlx.backends.gpu.lower_reduce import REDUCE
+from rlx.backends.gpu.lower_reduce import PLANES, REDUCE, partial_type
 from rlx.backends.gpu.lower_sort import lines_of, power
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.steps import Ref
-from rlx.dtypes import DType, f32, i32, promote
+from rlx.dtypes import DType, i32
 from rlx.ir import Node
 
 SCAN = declare(
@@ -27,8 +27,8 @@ SCAN = declare(
         ),
         headers=("body64",),
         variants={"IO": ("f32_f32", "f64_f64", "f16_f16", "bf16_bf16", "i32_i32", "i64_i64")},
-        constants={"ACROSS": 1, "ALONG": 256, "PRODUCT": False, "FLAGS": 0, "BEGUN": False},
-        trials=((1, 256, False, 0, False), (32, 8, True, 3, True)),
+        constants={"ACROSS": 1, "ALONG": 256, "PRODUCT": False, "FLAGS": 0, "BEGUN": False, "PARTS": False},
+        trials=((1, 256, False, 0, False, False), (32, 8, True, 3, True, True)),
     )
 )
 LOG_SOFTMAX = declare(
@@ -83,7 +83,7 @@ def lower_scan(ctx: Lowering, node: Node) -> None:
 
 
 def _scan(
-    ctx: Lowering, product: int, flags: int, x: Ref, dtype: DType, y: Ref, dims: tuple[int, int, int]
+    ctx: Lowering, product: int, flags: int, x: Ref, dtype: DType, y: Ref, dims: tuple[int, int, int], parts: int = 0
 ) -> None:
     outer, n, inner = dims
     across = min(power(inner), 32)
@@ -98,15 +98,23 @@ def _scan(
     splits = -(-n // chunk)
     offsets = x
     if splits > 1:
-        part = promote(dtype, f32) if dtype.is_float else dtype
-        totals, offsets = (ctx.scratch(outer * splits * inner * part.itemsize) for _ in range(2))
-        kernel = REDUCE(IO=f"{dtype}_{part}", ACROSS=across, ALONG=along, KIND=product, READS=0)
+        part, planes = partial_type(dtype), PLANES if dtype.is_float else 1
+        totals, offsets = (ctx.scratch(planes * outer * splits * inner * part.itemsize) for _ in range(2))
+        kernel = REDUCE(
+            IO=f"{dtype}_{part}", ACROSS=across, ALONG=along, KIND=product, READS=0, PARTS=parts | 2
+        )
         groups = ctx.groups(math.ceil(outer * splits / items) * blocks)
         ctx.launch(kernel, groups, [x, totals, outer, n, inner, chunk, splits, 1.0])
         # What comes before a part: the scan of the totals without its own.
-        _scan(ctx, product, flags | 1, totals, part, offsets, (outer, splits, inner))
+        _scan(ctx, product, flags | 1, totals, part, offsets, (outer, splits, inner), 1)
     kernel = SCAN(
-        IO=f"{dtype}_{dtype}", ACROSS=across, ALONG=along, PRODUCT=product, FLAGS=flags, BEGUN=splits > 1
+        IO=f"{dtype}_{dtype}",
+        ACROSS=across,
+        ALONG=along,
+        PRODUCT=product,
+        FLAGS=flags,
+        BEGUN=splits > 1,
+        PARTS=parts,
     )
     groups = ctx.groups(math.ceil(outer * splits / items) * blocks)
     ctx.launch(kernel, groups, [x, offsets, y, outer, n, inner, chunk, splits])

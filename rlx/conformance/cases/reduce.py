@@ -78,6 +78,14 @@ def _of(op: str) -> Iterator[Case]:
         yield _case(op, (100_003,), (0,), f32, "positive")
         yield _case(op, (3, 20_011), (1,), f32, "offset")
         yield _case(op, (20_011, 3), (0,), f32, "offset")
+    if op in ("sum", "mean", "prod"):
+        # What leaves the range on the way, and not in the end.
+        for domain in ("reciprocals",) if op == "prod" else ("swings", "top"):
+            for dtype in FLOATS:
+                for shape, axes in (((4,), (0,)), ((9, 72), (1,)), ((72, 10), (0,)), ((3, 65, 5), (0, 1))):
+                    yield _case(op, shape, axes, dtype, domain)
+            for shape, axes in (((140_001,), (0,)), ((2, 70_000), (1,)), ((5000, 3), (0,)), ((300, 2, 40), (0, 2))):
+                yield _case(op, shape, axes, f32, domain)
     if op == "mean":
         return
     for dtype in (*INTS, bool_):

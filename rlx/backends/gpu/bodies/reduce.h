@@ -5,6 +5,7 @@
 // READS = 1: an element stands for eight neighbours along n (inner == 1), read at once; x, n and chunk are aligned to
 // them. READS = 2, of the 16-bit dtypes: a thread has two neighbours along inner, read at once; x and inner are aligned
 // to them.
+// PARTS, of sums and products: bit 0: x holds Parts (see extended.h) of an earlier stage; bit 1: y is to hold them.
 #include "eights.h"
 #define IN_f32_f32 f32
 #define IN_f32_f16 f32
@@ -31,6 +32,8 @@
 
 #define EIGHTS (READS == 1u)
 #define PAIRS (READS == 2u)
+#define PARTS_IN ((PARTS & 1u) != 0u)
+#define PARTS_OUT ((PARTS & 2u) != 0u)
 #define LOWEST_f32 (-INFINITE)
 #define LOWEST_f16 (-INFINITE)
 #define LOWEST_bf16 (-INFINITE)
@@ -43,10 +46,18 @@
 #define HIGHEST_f64 INFINITE64
 #define HIGHEST_i32 2147483647
 #define HIGHEST_i64 ((rlx_i64(2147483647) << 32) | rlx_i64(0xffffffffu))
-#define ACC VAL(TO)
+#define WORK_f32 f32
+#define WORK_f16 f32
+#define WORK_bf16 f32
+#define WORK_f64 f64
+#define WORK_i32 i32
+#define WORK_i64 i64
+#define N RLX_JOIN(WORK_, TO)
+#define PRODUCT (KIND == 1u)
+#include "extended.h"
 
-SHARED ACC partial[256];
-SHARED ACC beside[256];  // of the second of two neighbours
+SHARED Part partial[256];
+SHARED Part beside[256];  // of the second of two neighbours
 
 #define NAN_f32(x) IS_NAN(x)
 #define NAN_f16(x) IS_NAN(x)
@@ -54,45 +65,57 @@ SHARED ACC beside[256];  // of the second of two neighbours
 #define NAN_f64(x) IS_NAN64(x)
 #define NAN_i32(x) false
 #define NAN_i64(x) false
-#define DIVIDE_f32(x, d) p_div_f(x, d)
-#define DIVIDE_f16(x, d) p_div_f(x, d)
-#define DIVIDE_bf16(x, d) p_div_f(x, d)
-#define DIVIDE_f64(x, d) (x)  // a mean is written as a sum and a product
-#define DIVIDE_i32(x, d) (x)
-#define DIVIDE_i64(x, d) (x)
+// The mean of a sum: of the scaled one where the plain one has left the range.
+#define MEAN_f32(a, d) (m_abs_bits(a.high) < 0x7f800000u ? p_div_f(a.high, d) : p_div_f(a.low, d) * RLX_FLOAT(0x5f800000u))
+#define MEAN_f16(a, d) MEAN_f32(a, d)
+#define MEAN_bf16(a, d) MEAN_f32(a, d)
+#define MEAN_f64(a, d) whole(a)  // a mean is written as a sum and a product
+#define MEAN_i32(a, d) whole(a)
+#define MEAN_i64(a, d) whole(a)
 
-RLX_FN ACC combine(const ACC a, const ACC b) {
-    if (KIND == 0u) return a + b;
-    if (KIND == 1u) return a * b;
-    if (RLX_JOIN(NAN_, TO)(a)) return a;
-    if (RLX_JOIN(NAN_, TO)(b)) return b;
-    if (KIND == 2u) return a > b ? a : b;
-    return a < b ? a : b;
+RLX_FN Part lift(const NUM v) {
+    if (KIND < 2u) return lifted(v);
+    return part_of(v, NUM(0), 0);
+}
+RLX_FN Part combine(const Part a, const Part b) {
+    if (KIND < 2u) return joined(a, b);
+    if (RLX_JOIN(NAN_, TO)(a.high)) return a;
+    if (RLX_JOIN(NAN_, TO)(b.high)) return b;
+    const bool first = KIND == 2u ? a.high > b.high : a.high < b.high;
+    return part_of(first ? a.high : b.high, NUM(0), 0);
+}
+RLX_FN NUM result(const Part a, const float divisor) {
+    if (KIND == 0u) return RLX_JOIN(MEAN_, TO)(a, divisor);
+    if (KIND == 1u) return whole(a);
+    return a.high;
 }
 
-RLX_FN ACC four(const vec4 v) { return combine(combine(ACC(v.x), ACC(v.y)), combine(ACC(v.z), ACC(v.w))); }
+RLX_FN Part four(const vec4 v) {
+    return combine(combine(lift(NUM(v.x)), lift(NUM(v.y))), combine(lift(NUM(v.z)), lift(NUM(v.w))));
+}
 
 // Element `at` of p (the reduction of eight of them, where EIGHTS), and its neighbour where PAIRS.
 #define FETCH_f32                                                             \
-    RLX_FN ACC fetch(PTR(TI) p, const uint at, RLX_OUT(ACC) next) {           \
-        next = ACC(0);                                                        \
-        return ACC(LOAD(TI, p, at));                                          \
+    RLX_FN Part fetch(PTR(TI) p, const uint at, const uint plane, RLX_OUT(Part) next) { \
+        next = part_of(NUM(0), NUM(0), 0);                                    \
+        if (PARTS_IN) return load_part(AS(N, p), at, plane);                  \
+        return lift(NUM(LOAD(TI, p, at)));                                    \
     }
 #define FETCH_f64 FETCH_f32
 #define FETCH_i32 FETCH_f32
 #define FETCH_i64 FETCH_f32
 #define FETCH_f16                                                             \
-    RLX_FN ACC fetch(PTR(TI) p, const uint at, RLX_OUT(ACC) next) {           \
-        next = ACC(0);                                                        \
+    RLX_FN Part fetch(PTR(TI) p, const uint at, const uint plane, RLX_OUT(Part) next) { \
+        next = part_of(NUM(0), NUM(0), 0);                                    \
         if (EIGHTS) {                                                         \
             vec4 a, b;                                                        \
             LOAD8(TI, p, at, a, b);                                           \
             return combine(four(a), four(b));                                 \
         }                                                                     \
-        if (!PAIRS) return LOAD(TI, p, at);                                   \
+        if (!PAIRS) return lift(LOAD(TI, p, at));                             \
         const uint w = WORDS1(p, at / 2u);                                    \
-        next = RLX_JOIN(HIGH_, TI)(w);                                        \
-        return RLX_JOIN(LOW_, TI)(w);                                         \
+        next = lift(RLX_JOIN(HIGH_, TI)(w));                                  \
+        return lift(RLX_JOIN(LOW_, TI)(w));                                   \
     }
 #define FETCH_bf16 FETCH_f16
 #define FETCH_OF_(T) FETCH_##T
@@ -109,24 +132,25 @@ RLX_FN void reduce_body(const PTR(TI) x, const PTR(TO) y, const uint outer, cons
     const uint i = (GROUP % blocks * ACROSS + across) * width;
     const bool live = item < outer * splits && i < inner;
     const uint o = item / splits, s = item % splits;
-    const ACC neutral = KIND == 0u   ? ACC(0)
-                        : KIND == 1u ? ACC(1)
-                        : KIND == 2u ? ACC(RLX_JOIN(LOWEST_, TO))
-                                     : ACC(RLX_JOIN(HIGHEST_, TO));
-    ACC a0 = neutral, a1 = neutral, a2 = neutral, a3 = neutral;
-    ACC b0 = neutral, b1 = neutral, b2 = neutral, b3 = neutral;
+    const uint plane = outer * n * inner;
+    const Part neutral = lift(KIND == 0u   ? NUM(0)
+                              : KIND == 1u ? NUM(1)
+                              : KIND == 2u ? NUM(RLX_JOIN(LOWEST_, TO))
+                                           : NUM(RLX_JOIN(HIGHEST_, TO)));
+    Part a0 = neutral, a1 = neutral, a2 = neutral, a3 = neutral;
+    Part b0 = neutral, b1 = neutral, b2 = neutral, b3 = neutral;
     if (live) {
         PTR(TI) p = SKIP(TI, SKIP(TI, x, o, n * inner), s * chunk, inner);
         const uint rest = n - s * chunk;
         const uint len = rest < chunk ? rest : chunk;
         const uint terms = EIGHTS ? len / 8u : len;
-        ACC w0, w1, w2, w3;
+        Part w0, w1, w2, w3;
         uint j = along;
         for (; j + 3u * ALONG < terms; j += 4u * ALONG) {
-            const ACC v0 = fetch(p, j * inner + i, w0);
-            const ACC v1 = fetch(p, (j + ALONG) * inner + i, w1);
-            const ACC v2 = fetch(p, (j + 2u * ALONG) * inner + i, w2);
-            const ACC v3 = fetch(p, (j + 3u * ALONG) * inner + i, w3);
+            const Part v0 = fetch(p, j * inner + i, plane, w0);
+            const Part v1 = fetch(p, (j + ALONG) * inner + i, plane, w1);
+            const Part v2 = fetch(p, (j + 2u * ALONG) * inner + i, plane, w2);
+            const Part v3 = fetch(p, (j + 3u * ALONG) * inner + i, plane, w3);
             a0 = combine(a0, v0);
             a1 = combine(a1, v1);
             a2 = combine(a2, v2);
@@ -139,7 +163,7 @@ RLX_FN void reduce_body(const PTR(TI) x, const PTR(TO) y, const uint outer, cons
             }
         }
         for (; j < terms; j += ALONG) {
-            a0 = combine(a0, fetch(p, j * inner + i, w0));
+            a0 = combine(a0, fetch(p, j * inner + i, plane, w0));
             if (PAIRS) b0 = combine(b0, w0);
         }
     }
@@ -151,7 +175,12 @@ RLX_FN void reduce_body(const PTR(TI) x, const PTR(TO) y, const uint outer, cons
         if (PAIRS && along < half_way) beside[THREAD] = combine(beside[THREAD], beside[THREAD + half_way * ACROSS]);
     }
     if (live && along == 0u) {
-        STORE(TO, y, item * inner + i, RLX_JOIN(DIVIDE_, TO)(partial[THREAD], divisor));
-        if (PAIRS) STORE(TO, y, item * inner + i + 1u, RLX_JOIN(DIVIDE_, TO)(beside[THREAD], divisor));
+        if (PARTS_OUT) {
+            store_part(AS(N, y), item * inner + i, outer * splits * inner, partial[THREAD]);
+        } else {
+            STORE(TO, y, item * inner + i, result(partial[THREAD], divisor));
+            if (PAIRS) STORE(TO, y, item * inner + i + 1u, result(beside[THREAD], divisor));
+        }
+        if (PARTS_OUT && PAIRS) store_part(AS(N, y), item * inner + i + 1u, outer * splits * inner, beside[THREAD]);
     }
 }

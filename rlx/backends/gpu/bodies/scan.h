@@ -3,6 +3,7 @@
 // ACROSS threads lie along inner, ALONG along n, the rest of the 256 along (o, part). A thread takes four neighbours at
 // a time, a tree joins the ALONG threads, and what came before is added last: the order never changes. IO names the
 // storage of x and y.
+// PARTS: x and y hold Parts (see extended.h), as offsets always do.
 #define IN_f32_f32 f32
 #define IN_f16_f16 f16
 #define IN_bf16_bf16 bf16
@@ -24,13 +25,12 @@
 #define TI RLX_JOIN(IN_, IO)
 #define TO RLX_JOIN(OUT_, IO)
 #define TP RLX_JOIN(PART_, IO)
-#define ACC VAL(TP)
+#define N TP
 #define EXCLUSIVE ((FLAGS & 1u) != 0u)
 #define REVERSE ((FLAGS & 2u) != 0u)
+#include "extended.h"
 
-SHARED ACC joined[256];
-
-RLX_FN ACC join(const ACC a, const ACC b) { return PRODUCT ? a * b : a + b; }
+SHARED Part lines[256];
 
 RLX_FN void scan_body(PTR(TI) x, PTR(TP) offsets, PTR(TO) y, const uint outer, const uint n, const uint inner,
                       const uint chunk, const uint splits) {
@@ -46,38 +46,46 @@ RLX_FN void scan_body(PTR(TI) x, PTR(TP) offsets, PTR(TO) y, const uint outer, c
     const uint rest = n - s * chunk;
     const uint most = rest < chunk ? rest : chunk;
     const uint len = live ? most : 0u;
-    const ACC neutral = PRODUCT ? ACC(1) : ACC(0);
-    ACC before = neutral;
-    if (BEGUN && live) before = LOAD(TP, offsets, item * inner + i);
+    const Part neutral = lifted(PRODUCT ? NUM(1) : NUM(0));
+    const uint plane = outer * n * inner;
+    Part before = neutral;
+    if (BEGUN && live) before = load_part(offsets, item * inner + i, outer * splits * inner);
     for (uint start = 0u; start < chunk; start += ALONG * 4u) {  // as often in every thread: there are barriers
         const uint at = start + along * 4u;
-        ACC v[4];
+        Part v[4];
         UNROLL for (uint c = 0u; c < 4u; c++) {
             const uint j = REVERSE ? len - 1u - (at + c) : at + c;
-            v[c] = at + c < len ? ACC(LOAD(TI, p, j * inner + i)) : neutral;
+            v[c] = neutral;
+            if (at + c < len) {
+                if (PARTS) v[c] = load_part(AS(N, p), j * inner + i, plane);
+                else v[c] = lifted(NUM(LOAD(TI, p, j * inner + i)));
+            }
         }
-        ACC sum[4];
+        Part sum[4];
         sum[0] = v[0];
-        UNROLL for (uint c = 1u; c < 4u; c++) sum[c] = join(sum[c - 1u], v[c]);
+        UNROLL for (uint c = 1u; c < 4u; c++) sum[c] = joined(sum[c - 1u], v[c]);
         BARRIER;
-        joined[THREAD] = sum[3];
+        lines[THREAD] = sum[3];
         for (uint step = 1u; step < ALONG; step *= 2u) {
             BARRIER;
-            const ACC left = along >= step ? joined[THREAD - step * ACROSS] : neutral;
+            Part left = neutral;
+            if (along >= step) left = lines[THREAD - step * ACROSS];
             BARRIER;
-            joined[THREAD] = join(left, joined[THREAD]);
+            lines[THREAD] = joined(left, lines[THREAD]);
         }
         BARRIER;
-        const ACC left = along > 0u ? join(before, joined[THREAD - ACROSS]) : before;
+        Part left = before;
+        if (along > 0u) left = joined(before, lines[THREAD - ACROSS]);
         UNROLL for (uint c = 0u; c < 4u; c++) {
             if (at + c < len) {
                 const uint j = REVERSE ? len - 1u - (at + c) : at + c;
-                ACC mine = left;
-                if (!EXCLUSIVE) mine = join(left, sum[c]);
-                if (EXCLUSIVE && c > 0u) mine = join(left, sum[c > 0u ? c - 1u : 0u]);
-                STORE(TO, q, j * inner + i, mine);
+                Part mine = left;
+                if (!EXCLUSIVE) mine = joined(left, sum[c]);
+                if (EXCLUSIVE && c > 0u) mine = joined(left, sum[c > 0u ? c - 1u : 0u]);
+                if (PARTS) store_part(AS(N, q), j * inner + i, plane, mine);
+                else STORE(TO, q, j * inner + i, whole(mine));
             }
         }
-        before = join(before, joined[THREAD + (ALONG - 1u - along) * ACROSS]);
+        before = joined(before, lines[THREAD + (ALONG - 1u - along) * ACROSS]);
     }
 }

@@ -1,0 +1,131 @@
+"""Sums and products of floats whose parts may leave the range though the whole does not: the same in every order.
+
+A sum that is no number is taken again, of terms scaled down. Products are kept as a mantissa of two f64 and a power of
+two, so that their errors do not grow with the count either (Dekker, 1971).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlx.ops.numeric import Array
+
+
+def _down(x: Array) -> Any:
+    """A power of two that no 2^40 elements of x's dtype leave the range with."""
+    return x.dtype.type(2.0**-256 if x.dtype == np.float64 else 2.0**-64)
+
+
+def _again(made: Array, x: Array, axis: int, ufunc: Any, divisor: float = 1.0) -> Array:
+    """`made`, and where it is no finite number what scaled terms give."""
+    fine = np.isfinite(made)
+    if fine.all():
+        return made
+    by = _down(x)
+    return np.where(fine, made, ufunc(x * by, axis) / made.dtype.type(divisor) / by)
+
+
+def total(x: Array) -> Array:
+    """The sum over the last axis."""
+    return _again(np.asarray(np.add.reduce(x, -1)), x, -1, np.add.reduce)
+
+
+def mean(x: Array) -> Array:
+    """The mean over the last axis, finite where the sum is not."""
+    count = x.shape[-1]
+    return _again(np.asarray(np.add.reduce(x, -1) / x.dtype.type(count)), x, -1, np.add.reduce, count)
+
+
+def running_total(x: Array, axis: int) -> Array:
+    """The sums up to each element along an axis."""
+    return _again(np.add.accumulate(x, axis), x, axis, np.add.accumulate)
+
+
+class _Part(NamedTuple):
+    """(high + low)·2^power, high in [1/2, 1) or no such number."""
+
+    high: Array
+    low: Array
+    power: Array
+
+    def at(self, places: slice) -> _Part:
+        return _Part(*(a[..., places] for a in self))
+
+    def value(self) -> Array:
+        return np.asarray(np.ldexp(self.high + self.low, np.clip(self.power, -4000, 4000).astype(np.int32)))
+
+
+def _parts(x: Array) -> _Part:
+    high, power = np.frexp(x.astype(np.float64))
+    return _Part(high, np.zeros_like(high), power.astype(np.int64))
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    """x as the sum of two numbers of 26 bits."""
+    far = x * 134217729.0
+    high = far - (far - x)
+    return high, x - high
+
+
+def _times(a: _Part, b: _Part) -> _Part:
+    p = a.high * b.high
+    (ah, al), (bh, bl) = _halves(a.high), _halves(b.high)
+    rest = ((ah * bh - p) + ah * bl + al * bh) + al * bl + (a.high * b.low + a.low * b.high)
+    rest = np.where(np.isfinite(p), rest, 0.0)
+    s = p + rest
+    high, power = np.frexp(s)
+    low = np.where(np.isfinite(p), np.ldexp((p - s) + rest, -power), 0.0)
+    return _Part(high, low, a.power + b.power + power)
+
+
+def _joined(a: _Part, b: _Part) -> _Part:
+    return _Part(*(np.concatenate(pair, axis=-1) for pair in zip(a, b, strict=True)))
+
+
+def product(x: Array) -> Array:
+    """The product over the last axis, in f64."""
+    n = x.shape[-1]
+    if n == 0:
+        return np.ones(x.shape[:-1])
+    parts = _parts(x)
+    while n > 1:
+        half = n // 2
+        made = _times(parts.at(slice(half)), parts.at(slice(half, 2 * half)))
+        parts = _joined(made, parts.at(slice(2 * half, n)))
+        n -= half
+    return parts.at(slice(0, 1)).value()[..., 0]
+
+
+def running_product(x: Array, axis: int) -> Array:
+    """The products up to each element along an axis, in f64: by doubling, in log2(n) rounds."""
+    parts, step = _parts(np.moveaxis(x, axis, -1)), 1
+    while step < x.shape[axis]:
+        made = _times(parts.at(slice(step, None)), parts.at(slice(-step)))
+        parts = _joined(parts.at(slice(step)), made)
+        step *= 2
+    return np.moveaxis(parts.value(), -1, axis)
+
+
+def narrow_product(x: Array) -> Array:
+    """`product` of f32 numbers: plainly in f64, which has digits to spare, and by parts only where f64 has no range."""
+    made = np.asarray(np.multiply.reduce(x, -1, dtype=np.float64))
+    lost = _lost(made) & (np.isfinite(x) & (x != 0)).all(-1)
+    if lost.any():
+        made = np.where(lost, product(x), made)
+    return made
+
+
+def narrow_running_product(x: Array, axis: int) -> Array:
+    """`running_product` of f32 numbers, as `narrow_product`."""
+    made = np.multiply.accumulate(x, axis, dtype=np.float64)
+    lost = _lost(made)
+    if lost.any() and (lost & np.logical_and.accumulate(np.isfinite(x) & (x != 0), axis)).any():
+        return running_product(x, axis)
+    return made
+
+
+def _lost(made: Array) -> Array:
+    """Where an f64 product may have left the range on its way."""
+    return ~np.isfinite(made) | (np.abs(made) < 2.0**-960)

@@ -1,0 +1,102 @@
+"""Sums and products that leave the range of floats on the way and come back, beside exact fractions; long products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.conformance.tolerances import NORM, compare
+from rlx.dtypes import as_dtype
+from rlx.ir import Graph, Tensor
+from tests.devices import session_here
+
+Array = np.ndarray[Any, Any]
+# Of two bits, so that every sum of some of them is exact.
+TOP = {"f32": 3 * 2.0**126, "f64": 3 * 2.0**1022, "bf16": 3 * 2.0**126}
+
+
+@pytest.fixture(scope="module", params=["cpu", "vulkan", "cuda"])
+def session(request: pytest.FixtureRequest) -> rlx.Session:
+    return session_here(request.param)
+
+
+def run(session: rlx.Session, build: Callable[[Tensor], Tensor], x: Array) -> Array:
+    graph = Graph()
+    graph.output("y", build(graph.input("x", x.shape, as_dtype(x.dtype))))
+    with session.compile(graph) as compiled:
+        return compiled.run({"x": x})["y"]
+
+
+@pytest.mark.parametrize("dtype", TOP)
+@pytest.mark.parametrize("half", [2, 5, 64, 5000, 70_001])
+def test_sums(session: rlx.Session, dtype: str, half: int) -> None:
+    top = TOP[dtype]
+    x = np.repeat([top, -top], half).astype(as_dtype(dtype).np)
+    assert run(session, rlx.sum, x) == 0
+    assert run(session, rlx.mean, x) == 0
+    np.testing.assert_array_equal(run(session, lambda t: rlx.sum(t, 0), np.stack([x, -x], 1)), 0)
+    np.testing.assert_allclose(float(run(session, rlx.mean, np.abs(x))), float(x[0]), rtol=2e-6)
+    assert run(session, rlx.sum, np.abs(x)) == np.inf
+    assert run(session, rlx.sum, -np.abs(x)) == -np.inf
+    running = run(session, lambda t: rlx.cumsum(t, 0), x).astype(np.float64)
+    assert running[0] == running[-2] == x[0]
+    assert running[-1] == 0
+    assert np.all(running[1 : 2 * half - 2] == np.inf)
+
+
+def test_what_is_infinite_or_no_number_stays_so(session: rlx.Session) -> None:
+    x = np.ones((5, 3000), np.float32)
+    x[0, 7], x[1, 8], x[2, 9], x[2, 2000], x[3, 1] = np.inf, -np.inf, np.inf, -np.inf, np.nan
+    x[4, 11], x[4, 2500] = np.inf, 0.0
+    with np.errstate(invalid="ignore"):
+        for build, numpy in ((rlx.sum, np.sum), (rlx.mean, np.mean), (rlx.prod, np.prod)):
+            np.testing.assert_array_equal(run(session, lambda t, f=build: f(t, 1), x), numpy(x, axis=1))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("down", [False, True])
+def test_products(session: rlx.Session, dtype: str, down: bool) -> None:
+    """Rows whose products leave the range at the top or vanish, and come back."""
+    rng = np.random.default_rng(5)
+    for half in (2, 7, 300):
+        bits = 100 if dtype == "f32" else 900
+        first = (rng.uniform(1, 2, half) * 2.0**bits).astype(as_dtype(dtype).np)
+        x = np.concatenate([1 / first, first] if down else [first, 1 / first])
+        numbers = [float(v).as_integer_ratio() for v in x]
+        want = float(Fraction(whole_product([a for a, _ in numbers]), whole_product([b for _, b in numbers])))
+        rtol = 1.2e-7 if dtype == "f32" else 4e-16
+        np.testing.assert_allclose(float(run(session, rlx.prod, x)), want, rtol=rtol)
+        last = run(session, lambda t: rlx.cumprod(t, 0), x)[-1]
+        np.testing.assert_allclose(float(last), want, rtol=rtol)
+
+
+@pytest.mark.parametrize("dtype, n", [("f32", 100_000), ("f64", 30_000)])
+def test_long_products_stay_within_an_ulp(session: rlx.Session, dtype: str, n: int) -> None:
+    """Whatever the count: one number many times too, where all roundings of a plain product go the same way."""
+    rng = np.random.default_rng(n)
+    for x in (rng.uniform(0.7, 1.4, n), np.full(n, 1.0001)):
+        factors = (x if x[0] == x[1] else x / np.exp(np.mean(np.log(x)))).astype(as_dtype(dtype).np)
+        bits = 24 if dtype == "f32" else 54
+        number = whole_product([int(float(v) * 2.0**bits) for v in factors])
+        rest = max(0, number.bit_length() - 160)
+        want = Fraction(number >> rest) * Fraction(2) ** (rest - bits * n)
+        got = Fraction(float(run(session, rlx.prod, factors)))
+        assert abs(float(got / want - 1)) <= (1.2e-7 if dtype == "f32" else 2.3e-16)
+
+
+def whole_product(numbers: list[int]) -> int:
+    """In halves: one after the other takes the square of the time."""
+    half = len(numbers) // 2
+    return whole_product(numbers[:half]) * whole_product(numbers[half:]) if half else numbers[0]
+
+
+def test_a_choice_of_order_is_allowed_where_there_is_one() -> None:
+    got, want = np.array([np.nan, np.inf, 1.0], np.float32), np.array([5.0, 5.0, 1.0])
+    assert compare(got, want, NORM, free=np.array([True, True, False])).ok
+    assert not compare(got, want, NORM).ok
+    assert not compare(np.array([2.0, np.inf, 1.0], np.float32), want, NORM, free=np.array([True, True, False])).ok

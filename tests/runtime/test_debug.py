@@ -1,0 +1,288 @@
+"""RLX_DEBUG shows what runs and changes nothing: results, state and how often anything is computed stay the same."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.conformance.random_graphs import random_graph
+from rlx.driver.planner import plan as make_plan
+from rlx.dtypes import i32
+from rlx.errors import ArenaError, RlxError, StepLimitExceeded, UnsupportedOp
+from rlx.ir import TensorType
+from rlx.ops.steps import step_budget
+from rlx.runtime import debug
+from tests.devices import device_here
+
+LEVELS = ["0", "1", "2", "3", "4"]
+RUNS = 4
+X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.fixture(params=["cpu", "vulkan", pytest.param("cuda", marks=pytest.mark.cuda)])
+def device(request: pytest.FixtureRequest) -> str:
+    device_here(request.param)
+    return str(request.param)
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("RLX_DEBUG", request.param)
+    return str(request.param)
+
+
+def counter(g: rlx.Graph) -> None:
+    n = g.state("n", (), "i32")
+    g.output("n_before", n)
+    g.update("n", n + 1)
+
+
+def cache(g: rlx.Graph) -> None:
+    """A cache that takes a row each run, in place, at the place that a counter says."""
+    n, rows = g.state("n", (), "i32"), g.state("rows", (8, 4))
+    made = rlx.dynamic_update_slice(rows, g.input("x", (3, 4))[:1] + rlx.cast(n, "f32"), (n, 0))
+    g.output("sum", rlx.sum(made))
+    g.update("rows", made)
+    g.update("n", n + 1)
+
+
+def moments(g: rlx.Graph) -> None:
+    """States that read each other's old values, and a weight that is trained."""
+    x, m, v = g.input("x", (3, 4)), g.state("m", (3, 4)), g.state("v", (3, 4))
+    g.update("m", m * 0.9 + x + v)
+    g.update("v", rlx.tanh(v * 0.5 + m))
+    g.output("y", m - v)
+
+
+def branches(g: rlx.Graph) -> None:
+    n, acc = g.state("n", (), "i32"), g.state("acc", (3, 4))
+    x = g.input("x", (3, 4))
+    made = rlx.cond(n % 2 == 0, lambda: acc + x, lambda: acc * 2 - 1)
+    g.update("acc", made)
+    g.update("n", n + 1)
+    g.output("acc_now", made)
+
+
+def loops(g: rlx.Graph) -> None:
+    n, acc = g.state("n", (), "i32"), g.state("acc", (3, 4))
+    x = g.input("x", (3, 4))
+    _, grown = rlx.while_loop(lambda c: c[0] > 0, lambda c: (c[0] - 1, c[1] * 0.5 + x), (n + 1, acc), max_steps=RUNS)
+    last, rows = rlx.scan(lambda c, r: (c + r, c * r), rlx.sum(grown, 0), x)
+    g.update("acc", grown)
+    g.update("n", n + 1)
+    g.output("last", last)
+    g.output("rows", rows)
+
+
+PROGRAMS: dict[str, Callable[[rlx.Graph], None]] = {
+    f.__name__: f for f in (counter, cache, moments, branches, loops)
+}
+
+
+def history(device: str, build: Callable[[rlx.Graph], None], feeds: dict[str, Any]) -> list[Any]:
+    """The bits of the outputs and of the states after each of several runs."""
+    g = rlx.Graph("debugged")
+    build(g)
+    found: list[Any] = []
+    with rlx.Session(device).compile(g) as exe:
+        for _ in range(RUNS):
+            made = exe.run(feeds)
+            found.append({k: (v.dtype, v.shape, v.tobytes()) for k, v in made.items()})
+            found.append({name: exe.get_state(name).tobytes() for name in g.states})
+    return found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_level_changes_a_result(
+    device: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feeds = {} if name == "counter" else {"x": X}
+    made = []
+    for value in LEVELS:
+        monkeypatch.setenv("RLX_DEBUG", value)
+        made.append(history(device, PROGRAMS[name], feeds))
+        assert bool(capsys.readouterr().err) == (value != "0")
+    assert all(m == made[0] for m in made)
+
+
+def test_a_counter_counts_runs(device: str, level: str) -> None:
+    g = rlx.Graph("counter")
+    counter(g)
+    with rlx.Session(device).compile(g) as exe:
+        assert [int(exe.run()["n_before"]) for _ in range(RUNS)] == [0, 1, 2, 3]
+        assert exe.get_state("n") == RUNS
+
+
+@pytest.mark.parametrize("start", range(0, 60, 20))
+def test_random_programs_give_the_same_bits(device: str, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs of every kind of op, states among them, some runs each, at no level and at each."""
+    count = 20 if device != "vulkan" else 4
+    for seed in range(start, start + count):
+        outcomes = []
+        for value in ("0", "3", "4"):
+            monkeypatch.setenv("RLX_DEBUG", value)
+            made = random_graph(seed)
+            exe = rlx.Session(device).compile(made.graph)
+            with exe, warnings.catch_warnings(), np.errstate(all="ignore"):
+                for name, array in made.of(made.graph.params).items():
+                    exe.set_param(name, array)
+                for name, array in made.of(made.graph.states).items():
+                    exe.set_state(name, array)
+                runs = [exe.run(made.of(made.graph.inputs)) for _ in range(3)]
+                states = {name: exe.get_state(name) for name in made.graph.states}
+            outcomes.append((runs, states))
+        for runs, states in outcomes[1:]:
+            for want, got in zip((*outcomes[0][0], outcomes[0][1]), (*runs, states), strict=True):
+                for name, array in want.items():
+                    same = array.tobytes() == got[name].tobytes()
+                    assert same or np.array_equal(array, got[name], equal_nan=array.dtype.kind in "fV"), (seed, name)
+
+
+@pytest.fixture
+def drawn() -> Iterator[tuple[Any, list[int]]]:
+    """An op that gives another number each time it is computed, and the list of those it has given."""
+    given: list[int] = []
+    numbers = itertools.count(1)
+
+    def draw(x: Any) -> Any:
+        given.append(next(numbers))
+        return np.full(x.shape, given[-1], np.int32)
+
+    op = rlx.custom_op("drawn_for_debug", draw, lambda types, attrs: TensorType(types[0].shape, i32))
+    yield op, given
+    op.close()
+
+
+def test_a_function_of_the_users_is_called_once_a_run(device: str, level: str, drawn: Any) -> None:
+    op, given = drawn
+    g = rlx.Graph("drawn")
+    x = g.input("x", (2,), "i32")
+    total = g.state("total", (2,), "i32")
+    inside = rlx.scan(lambda c, r: (c + op(c), r), x, rlx.stack([x, x]))[0]
+    g.output("y", op(x))
+    g.output("inside", inside)
+    g.update("total", total + op(x + 1))
+    with rlx.Session(device).compile(g) as exe:
+        for run in range(1, RUNS + 1):
+            exe.run({"x": np.zeros(2, np.int32)})
+            assert len(given) == 4 * run
+
+
+def test_steps_of_loops_are_counted_once(device: str, level: str) -> None:
+    g = rlx.Graph("budget")
+    x = g.input("x", (3,))
+    g.output("y", rlx.while_loop(lambda c: rlx.sum(c) < 90, lambda c: c + 1, x))
+    g.output("z", rlx.scan(lambda c, _: (c + 1, c), x, None, length=5)[1])
+    with rlx.Session(device).compile(g) as exe:
+        with step_budget(2 * 35):
+            for _ in range(2):
+                exe.run({"x": np.zeros(3, np.float32)})
+        with step_budget(34), pytest.raises(StepLimitExceeded):
+            exe.run({"x": np.zeros(3, np.float32)})
+        exe.run({"x": np.zeros(3, np.float32)})
+
+
+def test_a_loop_that_ends_only_in_its_own_dtype(device: str, level: str) -> None:
+    """In float64 this one goes on for ever: looking at it must not."""
+    g = rlx.Graph("absorbed")
+    x = g.input("x", ())
+    step = 0.75 * 2.0**-24  # in f32 the sum is rounded to 1, in float64 it steps over it
+    g.output("y", rlx.while_loop(lambda c: c != 1, lambda c: c + step, x))
+    h = rlx.Graph("nested")
+    z = h.input("x", ())
+    h.output("y", rlx.cond(z > 0, lambda: rlx.while_loop(lambda c: c != 1, lambda c: c + step, z), lambda: z))
+    for graph in (g, h):
+        with rlx.Session(device).compile(graph) as exe:
+            assert exe.run({"x": np.float32(1 - 2.0**-24)})["y"] == 1
+
+
+def test_what_is_shown_never_fails_a_run(device: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed:
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        warnings.warn("the reference warns", RuntimeWarning, stacklevel=1)
+        raise ValueError("the reference fails")
+
+    g = rlx.Graph("shown")
+    g.output("y", rlx.exp(g.input("x", (3, 4))))
+    with rlx.Session(device).compile(g) as exe:
+        monkeypatch.setattr(debug, "apply_reference", fails)
+        wanted = np.exp(X)
+        np.testing.assert_allclose(exe.run({"x": X})["y"], wanted, rtol=1e-5)
+        monkeypatch.setattr(sys, "stderr", Closed())
+        np.testing.assert_allclose(exe.run({"x": X})["y"], wanted, rtol=1e-5)
+        monkeypatch.setattr(sys, "stderr", None)
+        np.testing.assert_allclose(exe.run({"x": X})["y"], wanted, rtol=1e-5)
+
+
+def test_each_node_is_shown_on_the_inputs_it_had(
+    device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node that reads a state had what the state was before the run."""
+    monkeypatch.setenv("RLX_DEBUG", "4")
+    g = rlx.Graph("old")
+    s, x = g.state("s", (3, 4)), g.input("x", (3, 4))
+    g.output("y", rlx.exp(s) + x)
+    g.update("s", s + 1.5)
+    with rlx.Session(device).compile(g) as exe:
+        for _ in range(3):
+            exe.run({"x": X})
+    shown = [line for line in capsys.readouterr().err.splitlines() if line.startswith("max error")]
+    assert len(shown) >= 3
+    for line in shown:
+        error, scale = (float(word.rstrip(",")) for word in line.split()[2:5:2])
+        assert error <= 1e-5 * max(scale, 1)
+
+
+def test_a_program_that_fits_only_with_reuse_still_runs(
+    device: str, level: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    g = rlx.Graph("tight")
+    y = x = g.input("x", (64, 64))
+    for _ in range(12):
+        y = rlx.softmax(y @ x)
+    g.output("y", y)
+    session = rlx.Session(device)
+    need = {planner: make_plan(g, planner=planner).total_bytes for planner in ("reuse", "bump")}
+    assert need["reuse"] * 2 < need["bump"]
+    monkeypatch.setattr(type(session.device), "free_bytes", lambda self: need["bump"] // 2)
+    with session.compile(g) as exe:
+        assert exe.run({"x": np.eye(64, dtype=np.float32)})["y"].shape == (64, 64)
+    assert (level == "4") == ("results are not compared" in capsys.readouterr().err)
+
+
+def test_timings_are_of_the_last_run(device: str) -> None:
+    g = rlx.Graph("timed")
+    moments(g)
+    counter(g)
+    with rlx.Session(device).compile(g) as exe:
+        exe.run({"x": X})
+        with pytest.raises(UnsupportedOp, match=r"timings=True"):
+            exe.executable.timings()
+    with rlx.Session(device, timings=True).compile(g) as exe:
+        with pytest.raises(ArenaError, match="run it first"):
+            exe.executable.timings()
+        for run in range(3):
+            assert int(exe.run({"x": X})["n_before"]) == run
+            for _ in range(2):
+                times = exe.executable.timings()
+                assert times and all(us >= 0 for _, us in times)
+            assert exe.get_state("n") == run + 1
+
+
+def test_a_level_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_DEBUG", "3x")
+    with pytest.raises(RlxError, match="RLX_DEBUG='3x' is not a number"):
+        rlx.Session("cpu")

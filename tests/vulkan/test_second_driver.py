@@ -1,0 +1,70 @@
+"""The conformance sample on a second software driver, SwiftShader, in processes of its own. It has subgroups of four,
+no f64, no 64-bit integers, no storage of 8 or 16 bits, and its compiler dies of what shipped modules may not hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlx.backends.vulkan
+from rlx.backends.gpu.spirv import Module, Op
+from rlx.ir import REGISTRY
+
+OPS = sorted(name for name, op in REGISTRY.items() if not op.leaf)
+PARTS = 20  # each is a process, and has its turn on one of the suite's workers
+SPIRV = Path(rlx.backends.vulkan.__file__).parent / "spirv"
+_STORAGE_BUFFER = 5349  # the storage class of what an address points to
+
+
+@pytest.fixture
+def env(repo: Path) -> dict[str, str]:
+    """An environment in which SwiftShader is the only Vulkan driver."""
+    described = repo / ".tools/swiftshader/vk_swiftshader_icd.json"
+    if not described.exists():
+        why = f"SwiftShader is not in {described.parent}; tools/system.sh swiftshader"
+        if os.environ.get("RLX_REQUIRE_SWIFTSHADER", "0") not in ("", "0"):
+            pytest.fail(why)
+        pytest.skip(why)
+    return {**os.environ, "VK_DRIVER_FILES": str(described), "VK_ICD_FILENAMES": "", "PYTHONPATH": str(repo)}
+
+
+def _lines(env: dict[str, str], repo: Path, ops: list[str]) -> list[dict[str, Any]]:
+    """What the process says before it ends, or dies."""
+    command = [sys.executable, "-m", "tests.vulkan.second_driver", *ops]
+    done = subprocess.run(command, cwd=repo, env=env, capture_output=True, text=True, check=False)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, f"status {done.returncode} after {lines[-1:]}\n{done.stderr[-2000:]}"
+    return lines
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_sample_passes_on_swiftshader(part: int, env: dict[str, str], repo: Path) -> None:
+    about, *lines = _lines(env, repo, OPS[part::PARTS])
+    assert "SwiftShader" in about["device"]
+    assert not about["auto"].startswith("vulkan"), "auto takes no software driver"
+    cases = [{**case, **outcome} for case, outcome in zip(lines[::2], lines[1::2], strict=True)]
+    assert [c for c in cases if c["status"] != "pass"] == []
+    # It stores words of 32 bits, and computes in them: what holds nothing else runs on the device.
+    assert [c["case"] for c in cases if c["host"] and {"f32", "i32"}.issuperset(c["dtypes"])] == []
+
+
+@pytest.mark.parametrize("module", sorted(p.name for p in SPIRV.glob("*.spv")))
+def test_no_module_holds_what_swiftshader_dies_of(module: str) -> None:
+    """A cast of an address from one pointer type to another, and an address chosen of two: both are valid, and both
+    are as short by way of two words."""
+    insts = Module.parse((SPIRV / module).read_bytes()).insts
+    pointers = {i.words[0] for i in insts if i.op == Op.TypePointer and i.words[1] == _STORAGE_BUFFER}
+    other = (Op.TypePointer, Op.TypeForwardPointer, Op.Name, Op.Decorate)
+    typed = {i.words[1] for i in insts if i.words and i.words[0] in pointers and i.op not in other}
+    casts = [i for i in insts if i.op == Op.Bitcast and i.words[0] in pointers and i.words[2] in typed]
+    assert casts == [], "casts of pointers"
+    assert [i for i in insts if i.op in (Op.Phi, Op.Select) and i.words[0] in pointers] == [], (
+        "pointers chosen"
+    )
