@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
@@ -21,3 +23,26 @@ class Closing(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Held(ExitStack):
+    """What an object has acquired. Each acquisition is followed by `callback(how to give it back)`; `close` makes these
+    calls in reverse order, each once, the others too where one raises or is interrupted. Idempotent."""
+
+    @contextmanager
+    def unwound(self) -> Iterator[None]:
+        """The block of a constructor: where it fails, or is interrupted, what was acquired is given back, and the
+        reason is raised, whatever giving back may raise."""
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):
+                self.close()
+            raise
+
+
+def close_each(*closes: Callable[[], None]) -> None:
+    """Makes every call, in order, the others too where one raises; then raises what the last that failed raised."""
+    with ExitStack() as stack:
+        for close in reversed(closes):
+            stack.callback(close)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from rlx.driver.closing import close_each
 from rlx.driver.device import Bytes
 from rlx.driver.locks import renewed
 
@@ -49,7 +51,6 @@ class BufferPool(Generic[T]):
         self._lock = renewed(self, "_lock", threading.Lock)
         self._waiting: list[T] = []  # ascending capacity
         self._left: deque[T] = deque()
-        self._nbytes = 0
         self._closed = False
 
     def __len__(self) -> int:
@@ -59,7 +60,7 @@ class BufferPool(Generic[T]):
     @property
     def nbytes(self) -> int:
         """Bytes waiting."""
-        return self._nbytes
+        return sum(map(_capacity, tuple(self._waiting)))
 
     def take(self, nbytes: int) -> T | None:
         """The smallest waiting buffer of at least `nbytes`, or None where the caller has to allocate."""
@@ -71,7 +72,6 @@ class BufferPool(Generic[T]):
             capacity = self._waiting[at].nbytes
             if capacity > max(_SMALL, _MAX_WASTE * nbytes):
                 return None
-            self._nbytes -= capacity
             return self._waiting.pop(at)
 
     def give(self, buffer: T) -> None:
@@ -82,13 +82,9 @@ class BufferPool(Generic[T]):
                 evicted.append(buffer)
             else:
                 insort(self._waiting, buffer, key=_capacity)
-                self._nbytes += buffer.nbytes
-                while len(self._waiting) > self.max_buffers or self._nbytes > self.budget:
-                    smallest = self._waiting.pop(0)
-                    self._nbytes -= smallest.nbytes
-                    evicted.append(smallest)
-        for gone in evicted:
-            self._free(gone)
+                while len(self._waiting) > self.max_buffers or self.nbytes > self.budget:
+                    evicted.append(self._waiting.pop(0))
+        self._free_all(evicted)
 
     def leave(self, buffer: T) -> None:
         """`give` for finalizers, which may run while this very thread holds the lock: the next call takes it in."""
@@ -107,10 +103,12 @@ class BufferPool(Generic[T]):
         self.sweep()
         with self._lock:
             evicted, self._waiting = self._waiting, []
-            nbytes, self._nbytes = self._nbytes, 0
-        for gone in evicted:
-            self._free(gone)
+        nbytes = sum(map(_capacity, evicted))
+        self._free_all(evicted)
         return nbytes
+
+    def _free_all(self, buffers: Iterable[T]) -> None:
+        close_each(*(partial(self._free, buffer) for buffer in buffers))
 
     def close(self) -> None:
         """Frees everything that waits; what is given back later is freed at once. Idempotent."""
@@ -123,15 +121,24 @@ class Pin(Generic[T]):
     """Keeps memory from its pool while views of it live. The buffer over it has one, and each view; `leave` is called
     when the last of them goes after the buffer was closed."""
 
-    __slots__ = ("__weakref__", "_leave", "closed", "memory")
+    __slots__ = ("__weakref__", "_closed", "_finalized", "_leave", "memory")
 
     def __init__(self, memory: T, leave: Callable[[T], None]) -> None:
         self.memory = memory
-        self.closed = False
+        self._closed = self._finalized = False
         self._leave = leave
 
+    def close(self) -> None:
+        """Notes that the buffer is closed."""
+        self._closed = True
+        if (
+            self._finalized
+        ):  # with a buffer in a cycle that was collected: there is no view, nor a second finalizer
+            self._leave(self.memory)
+
     def __del__(self) -> None:
-        if self.closed:
+        self._finalized = True
+        if self._closed:
             self._leave(self.memory)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
-from rlx.driver.closing import Closing
+from rlx.driver.closing import Closing, Held
 from rlx.driver.locks import renewed
 from rlx.driver.planner import plan as make_plan
 from rlx.driver.progress import report
@@ -156,11 +156,15 @@ class CompiledGraph(Closing):
             try:
                 program = self._ready()
                 arrays = accept_inputs(program.inputs, inputs if inputs is not None else {})
+                if program.broken_off:
+                    self.device.synchronize()  # what an interrupted run left under way still reads its inputs
+                program.broken_off = True
                 for port, array in zip(program.inputs, arrays, strict=True):
                     port.put.call(array)
                 before = debug.before_run(self)
                 program.executable.run()
                 results = {port.name: port.take.call() for port in program.outputs}
+                program.broken_off = False
                 debug.show_run(self, before)
                 return results
             finally:
@@ -181,8 +185,12 @@ class CompiledGraph(Closing):
             state = State(self.device)
             self.state.copy_to(state)
             twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options)
-            if self._program is not None and self._version == self.weights.version:
-                self._program.arena.copy_into(twin._ready().arena)
+            made = Held()
+            made.callback(state.close)
+            made.callback(twin.close)
+            with made.unwound():
+                if self._program is not None and self._version == self.weights.version:
+                    self._program.arena.copy_into(twin._ready().arena)
             return twin
 
     def close(self) -> None:
@@ -350,34 +358,24 @@ class _Program:
     def __init__(self, owner: CompiledGraph, prepared: Prepared, plan: MemoryPlan) -> None:
         device, declared, graph = owner.device, owner.graph, prepared.graph
         bound = {**owner.weights.segments(), **dict(owner.state.region.segments())}
-        self._weights = owner.weights
-        self._lease = owner.weights.lease(owner._let_go)
-        try:
+        self.broken_off = False  # whether the last run did not end as it should
+        self._held = Held()
+        with self._held.unwound():
+            self._held.callback(owner.weights.end, owner.weights.lease(owner._let_go))
             self.arena = device.arena(plan, bound)
-        except BaseException:
-            self._weights.end(self._lease)
-            raise
-        try:
+            self._held.callback(self.arena.close)
             self.arena.bind_entries(
                 {t.id: WeightEntry(n, owner.weights, owner._keep) for n, t in graph.params.items()}
                 | {t.id: StateEntry(n, owner.state) for n, t in graph.states.items()}
             )
             self.executable = device.build(graph, plan, self.arena, owner.options.build)
-        except BaseException:
-            self.arena.close()
-            self._weights.end(self._lease)
-            raise
-        self.inputs = [
-            InputPort(n, declared.inputs[n].type, graph.inputs[n], self.arena) for n in declared.inputs
-        ]
-        self.outputs = [
-            OutputPort(n, declared.outputs[n].type, graph.outputs[n], self.arena) for n in declared.outputs
-        ]
+            self._held.callback(self.executable.close)
+            ins, ends = graph.inputs, graph.outputs
+            self.inputs = [InputPort(n, t.type, ins[n], self.arena) for n, t in declared.inputs.items()]
+            self.outputs = [OutputPort(n, t.type, ends[n], self.arena) for n, t in declared.outputs.items()]
 
     def close(self) -> None:
-        self.executable.close()
-        self.arena.close()
-        self._weights.end(self._lease)
+        self._held.close()
 
 
 def _tensors(graph: Graph) -> Iterator[Tensor]:

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 
-from rlx.formats.onnx import program
 from tests.cli.conftest import Rlx
 from tests.cli.test_check import one_nan, plant, rows, scale
 from tests.onnx.models import I64, info, model, node
@@ -107,10 +106,9 @@ def test_integers_that_round_the_other_way_are_right(rlx: Rlx, tmp_path: Path, d
 
 @pytest.mark.parametrize(("limit", "status"), [(100, 2), (500, 2), (2000, 1)])
 def test_loops_are_limited_in_the_run_and_in_the_reference(
-    rlx: Rlx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, status: int
+    rlx: Rlx, tmp_path: Path, limit: int, status: int
 ) -> None:
     """Doubling one until it is infinite takes 128 steps in f32, 1,024 in the reference's float64."""
-    monkeypatch.setattr(program, "MAX_STEPS", limit)
     boolean = onnx.TensorProto.BOOL
     inner = onnx.helper.make_graph(
         [node("Add", "v v", "v2"), node("IsInf", "v2", "end"), node("Not", "end", "on")], "body",
@@ -119,7 +117,9 @@ def test_loops_are_limited_in_the_run_and_in_the_reference(
     loop = node("Loop", "_ true x", "y", body=inner)
     file = save(tmp_path, model([loop], {"x": []}, {"y": []}, {"true": np.array(True)}))
     np.save(tmp_path / "x.npy", np.float32(1))
-    ran = rlx("check", file, "--device", "cpu", "--input", f"x={tmp_path / 'x.npy'}")
+    ran = rlx(
+        "check", file, "--device", "cpu", "--input", f"x={tmp_path / 'x.npy'}", "--max-steps", str(limit)
+    )
     assert ran.status == status
     assert (f"more than {limit} steps together" in ran.err) == (status == 2)
 

@@ -249,3 +249,12 @@ def test_weights_that_were_left_behind(rlx: Rlx, tmp_path: Path) -> None:
 
 def test_both_infinities_have_no_mean_and_no_warning() -> None:
     assert said(np.float32([np.inf, -np.inf])) == "float32 [2], -inf to inf, mean nan"
+
+
+@pytest.mark.parametrize("command", ["run", "inspect", "check", "bench"])
+def test_budgets_of_commands(rlx: Rlx, tmp_path: Path, command: str) -> None:
+    nodes = [node("Expand", "x s", "t"), node("Exp", "t", "y")]
+    onnx.save(model(nodes, {"x": [3]}, {"y": None}, {"s": np.array([100_000, 1])}), tmp_path / "m.onnx")
+    for option, text in (("--max-bytes", "max_bytes= sets"), ("--max-steps", "max_steps=")):
+        ran = rlx(command, tmp_path / "m.onnx", "--device", "cpu", option, "100")
+        assert ran.status == 2 and text in ran.err

@@ -74,11 +74,16 @@ def _scan(join: Callable[[Any, Any], Any], first: int) -> Any:
         bits = 64 if x.dtype == np.int64 else 32
         out = np.zeros(x.shape, np.float64 if is_float else (np.int64 if bits == 64 else np.int32))
         for key, line in _lanes(x, axis):
-            made, total = [], np.longdouble(first) if is_float else first
+            made, total, power = [], np.longdouble(first) if is_float else first, 0
             for v in reversed(line) if reverse else line:
                 before = total
                 total = join(total, np.longdouble(v)) if is_float else _wrapped(join(total, int(v)), bits)
-                made.append(before if exclusive else total)
+                if is_float and first == 1:  # products: a mantissa and a power of two, so that no part overflows
+                    made.append(np.ldexp(before if exclusive else total, np.clip(power, -30_000, 30_000)))
+                    total, more = np.frexp(total)
+                    power += int(more)
+                else:
+                    made.append(before if exclusive else total)
             out[key] = made[::-1] if reverse else made
         return out
 

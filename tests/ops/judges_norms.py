@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.ops.judges import Array, _rms_norm, _torch, _with_torch
+from tests.ops.judges import Array, _rms_norm, _torch, _with_torch, near_zero
 
 
 def _batch_norm(torch: Any, x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: float) -> Any:
@@ -20,11 +20,15 @@ def _batch_norm(torch: Any, x: Any, gamma: Any, beta: Any, mean: Any, var: Any, 
 def _group_norm(torch: Any, x: Any, gamma: Any, beta: Any, groups: int, eps: float) -> Any:
     if x.numel() == 0 or x.numel() == x.shape[0] * groups:  # groups of one element: torch refuses them
         return x - x + beta.reshape(-1, *[1] * (x.dim() - 2)) if x.numel() else x
-    return torch.nn.functional.group_norm(x, groups, gamma, beta, eps)
+    return torch.nn.functional.group_norm(_near_zero(x, groups), groups, gamma, beta, eps)
+
+
+def _near_zero(x: Any, groups: int) -> Any:
+    return near_zero(x.reshape(x.shape[0], groups, -1)).reshape(x.shape)
 
 
 def _channels(torch: Any, x: Any, gamma: Any, beta: Any, eps: float) -> Any:
-    last = x.movedim(1, -1)
+    last = near_zero(x.movedim(1, -1))
     return torch.nn.functional.layer_norm(last, gamma.shape, gamma, beta, eps).movedim(-1, 1)
 
 
@@ -38,7 +42,7 @@ def _residual(norm: Callable[..., Any]) -> Callable[..., list[Array]]:
 
 
 def _layer(torch: Any, x: Any, gamma: Any, beta: Any, eps: float) -> Any:
-    return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
+    return torch.nn.functional.layer_norm(near_zero(x), gamma.shape, gamma, beta, eps)
 
 
 def _back(forward: Callable[..., Any], d: Array, *inputs: Array) -> list[Array]:
@@ -64,7 +68,7 @@ def _norm_back(name: str) -> Callable[..., list[Array]]:
 
 def _group_back(d: Array, x: Array, gamma: Array, *, groups: int, eps: float, beta: Any) -> list[Array]:
     def forward(torch: Any, x: Any, gamma: Any, zero: Any) -> Any:
-        return torch.nn.functional.group_norm(x, groups, gamma, zero, eps)
+        return torch.nn.functional.group_norm(_near_zero(x, groups), groups, gamma, zero, eps)
 
     if x.size == 0:
         found = [x, np.zeros_like(gamma), np.zeros_like(gamma)]

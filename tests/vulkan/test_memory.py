@@ -11,9 +11,9 @@ import pytest
 
 import rlx
 from rlx.backends.vulkan import transfer
-from rlx.backends.vulkan.device import VulkanDevice, forced_memory
+from rlx.backends.vulkan.device import VulkanDevice
 from rlx.backends.vulkan.discovery import Heap, MemoryType, Physical
-from rlx.backends.vulkan.memory import VulkanBuffer, kind_for
+from rlx.backends.vulkan.memory import VulkanBuffer, allocate, forced_memory, kind_for
 from rlx.driver import MemoryPlan, Slot
 from rlx.dtypes import bf16, f16, f32
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
@@ -190,7 +190,7 @@ def test_full_heap_says_need_and_free(physical: Physical, nothing_left: None) ->
     half = physical.limits.max_alloc_bytes // 2
     pooled = device.acquire(1 << 20)
     pooled.close()
-    reserved = [device._allocate(half - (4 << 20)) for _ in range(2)]
+    reserved = [allocate(device, half - (4 << 20)) for _ in range(2)]
     assert device.free_bytes() < 16 << 20
     with pytest.raises(OutOfDeviceMemory, match=str(half)):
         device.acquire(half)

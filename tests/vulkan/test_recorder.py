@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import numpy as np
 import pytest
 
 from rlx.backends.gpu.steps import Copy, FileKernel, HostCall, Launch, Ref, TreeKernel, TreeOperand
-from rlx.backends.vulkan import recorder
+from rlx.backends.vulkan import api, recorder
 from rlx.backends.vulkan.arena import VulkanArena
 from rlx.backends.vulkan.device import VulkanDevice
 from rlx.backends.vulkan.discovery import Physical
-from rlx.backends.vulkan.recorder import Recorded
+from rlx.backends.vulkan.recorder import Recorded, divided
 from rlx.dtypes import f32
-from rlx.errors import ArenaError, UnsupportedOp
+from rlx.errors import ArenaError, OutOfDeviceMemory, UnsupportedOp
 from rlx.ir.expr import arg
 from tests.threads import at_once
 from tests.vulkan.conftest import axpy, ref, shift, slots_plan
@@ -135,20 +138,117 @@ def test_split_into_batches(device: VulkanDevice, max_steps: int) -> None:
         recorded.close()
 
 
-def test_slow_first_run_is_recorded_in_shorter_batches(
-    device: VulkanDevice, monkeypatch: pytest.MonkeyPatch
+def test_steps_are_divided_by_the_time_they_took() -> None:
+    batches = [range(4), range(4, 8), range(8, 10)]
+    assert divided(batches, [0.01, 0.01, 0.01]) == [range(10)]
+    assert divided(batches, [0.01, 0.8, 0.01]) == [range(5), range(5, 6), range(6, 7), range(7, 10)]
+    assert divided([range(4)], [9.0]) == [range(i, i + 1) for i in range(4)]
+    assert divided([range(1)], [9.0]) == [range(1)]
+
+
+@pytest.mark.parametrize("limit, batches", [(1000.0, 1), (0.0, 8)])
+def test_after_the_first_run_it_is_recorded_anew(
+    device: VulkanDevice, monkeypatch: pytest.MonkeyPatch, limit: float, batches: int
 ) -> None:
-    monkeypatch.setattr(recorder, "SLOW_SECONDS", -1.0)
+    """In one command buffer where the steps are fast, in one for each step where each takes too long."""
+    monkeypatch.setattr(recorder, "SUBMIT_SECONDS", limit)
     with device.arena(slots_plan(2, 10)) as arena:
         put(arena, 0, 1.0)
-        recorded = Recorded(device, [axpy(arena, 0, 1, 1.0)] * 8, arena)
-        recorded._shorten(1.0)  # a second for 8 steps: 2 steps are a quarter of it
-        assert recorded.batches == 4
-        recorded._shorten(100.0)
-        assert recorded.batches == 8
-        run(recorded)
-        assert (get(arena, 1) == 8).all()
-        recorded.close()
+        with device.record([axpy(arena, 0, 1, 1.0)] * 8, arena) as recorded:
+            assert recorded.batches == 2
+            for runs in (1, 2, 3):
+                run(recorded)
+                assert recorded.batches == batches
+                assert (get(arena, 1) == 8 * runs).all()
+
+
+class Failing:
+    """The library, one call of which fails."""
+
+    def __init__(self, real: Any, call: str, error: BaseException) -> None:
+        self._real, self._call, self._error = real, call, error
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._call:
+            return self._fail
+        return getattr(self._real, name)
+
+    def _fail(self, *args: Any) -> int:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [OutOfDeviceMemory("full"), KeyboardInterrupt()], ids=["full", "interrupt"])
+@pytest.mark.parametrize(
+    "call", ["vkCreateCommandPool", "vkAllocateCommandBuffers", "vkBeginCommandBuffer", "vkEndCommandBuffer"]
+)
+def test_what_was_recorded_runs_on_where_recording_anew_fails(
+    device: VulkanDevice, monkeypatch: pytest.MonkeyPatch, error: BaseException, call: str
+) -> None:
+    with device.arena(slots_plan(2, 10)) as arena:
+        put(arena, 0, 1.0)
+        with device.record([axpy(arena, 0, 1, 1.0)] * 8, arena) as recorded:
+            recorded.launch()
+            before = api.live_objects()
+            real = api.binding()
+            with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+                failing = Failing(real.lib, call, error)
+                patch.setattr(api, "binding", lambda: api.Binding(real.ffi, failing))
+                patch.setattr(device, "lib", failing)
+                recorded.wait()
+            for runs in (2, 3):
+                run(recorded)
+                assert (get(arena, 1) == 8 * runs).all()
+            assert api.live_objects() == before
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("call", ["vkResetFences", "vkQueueSubmit", "vkWaitForFences"])
+def test_an_interrupted_run_is_waited_for_by_the_next(
+    any_memory: VulkanDevice, monkeypatch: pytest.MonkeyPatch, call: str, when: str
+) -> None:
+    """Launched, interrupted at the call, launched again; and a transfer likewise."""
+    real = any_memory.lib
+
+    class Interrupted(Failing):
+        def _fail(self, *args: Any) -> int:
+            if when == "after":
+                getattr(real, call)(*args)
+            raise KeyboardInterrupt
+
+    with any_memory.arena(slots_plan(2, 50_000)) as arena:
+        put(arena, 0, 1.0)
+        with any_memory.record([axpy(arena, 0, 1, 1.0)] * 9, arena) as recorded:
+            for work in (lambda: run(recorded), lambda: get(arena, 0), lambda: put(arena, 0, 1.0)):
+                with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+                    patch.setattr(any_memory, "lib", Interrupted(real, call, KeyboardInterrupt()))
+                    work()
+                put(arena, 0, 1.0)
+                arena.fill(1, 0)
+                run(recorded)
+                assert (get(arena, 1) == 9).all()
+
+
+def test_an_interrupt_leaves_one_command_buffer_under_way(
+    device: VulkanDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a recording that was divided nobody waits for more, and the next run begins anew."""
+    monkeypatch.setattr(recorder, "SUBMIT_SECONDS", 0.0)
+    real, submitted = device.submit, []
+    monkeypatch.setattr(device, "submit", lambda *args: (submitted.append(args), real(*args)))
+    with device.arena(slots_plan(2, 10)) as arena:
+        put(arena, 0, 1.0)
+        with device.record([axpy(arena, 0, 1, 1.0)] * 8, arena) as recorded:
+            run(recorded)
+            assert recorded.batches == 8
+            submitted.clear()
+            with monkeypatch.context() as patch:
+                patch.setattr(device, "lib", Failing(device.lib, "vkWaitForFences", KeyboardInterrupt()))
+                with pytest.raises(KeyboardInterrupt):
+                    run(recorded)
+            assert len(submitted) == 1
+            run(recorded)
+            assert len(submitted) == 9
+            assert (get(arena, 1) == 8 + 1 + 8).all()
 
 
 def test_no_steps(device: VulkanDevice) -> None:

@@ -30,7 +30,9 @@ def test_row_kernels_come_both_ways() -> None:
 
 
 @pytest.mark.vulkan
-def test_a_device_without_full_subgroups_gets_the_module_that_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_full_subgroups_gets_the_module_that_needs_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     device: Any = Session("vulkan").device
     for features in (device.info.features | BOTH, device.info.features - BOTH):
         if not shuffles(features, device.limits.subgroup) and features >= BOTH:

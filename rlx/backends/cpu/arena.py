@@ -90,7 +90,7 @@ class CpuBuffer:
         pin, self._pin = self._pin, None
         if pin is not None:
             self._bytes = np.empty(0, np.uint8)
-            pin.closed = True
+            pin.close()
             del pin  # without a view that was the last: the block is left to the pool
             self._pool.sweep()
 

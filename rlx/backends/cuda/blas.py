@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.gpu.steps import Gemm
+from rlx.driver.closing import Held
 from rlx.errors import OutOfDeviceMemory, RlxError, ShapeError, UnsupportedOp
 
 # What NVIDIA recommends for Hopper. Fixed, and used by one stream only: results do not depend on what ran before.
@@ -27,6 +28,7 @@ _STATUS = {
     1: "not initialized", 3: "allocation failed", 7: "invalid value", 8: "architecture mismatch", 11: "mapping error",
     13: "execution failed", 14: "internal error", 15: "not supported",
 }  # fmt: skip
+ALLOCATION_FAILED = 3
 _INT32 = 2**31 - 1
 
 
@@ -109,8 +111,11 @@ class Blas:
         self._one = (ctypes.c_float(1), ctypes.c_double(1))
         self._zero = (ctypes.c_float(0), ctypes.c_double(0))
         self._check(self._lib.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
-        mode = _NO_REDUCED_PRECISION_REDUCTION
-        self._check(self._lib.cublasSetMathMode(self._handle, ctypes.c_int(mode)), "cublasSetMathMode")
+        mode = ctypes.c_int(_NO_REDUCED_PRECISION_REDUCTION)
+        made = Held()
+        made.callback(self.close)
+        with made.unwound():
+            self._check(self._lib.cublasSetMathMode(self._handle, mode), "cublasSetMathMode")
 
     @property
     def version(self) -> int:
@@ -179,14 +184,15 @@ class Blas:
         return self._workspace
 
     def close(self) -> None:
-        if self._handle:
-            self._lib.cublasDestroy_v2(self._handle)
-            self._handle = ctypes.c_void_p()
+        """Destroys the handle. Idempotent."""
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        if handle:
+            self._lib.cublasDestroy_v2(handle)
 
     def _check(self, status: int, doing: str) -> None:
         if status == 0:
             return
         said = f"cuBLAS: {doing}: {_STATUS.get(status, 'error')} ({status})"
-        if status == 3:
-            raise OutOfDeviceMemory(said)
+        if status == ALLOCATION_FAILED:
+            raise OutOfDeviceMemory(f"{said}; close executables that are not used, or use smaller shapes")
         raise RlxError(said)

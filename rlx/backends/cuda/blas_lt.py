@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rlx.backends.cuda.blas import WORKSPACE_BYTES, GemmCall, gemm_call
+from rlx.backends.cuda.blas import ALLOCATION_FAILED, WORKSPACE_BYTES, GemmCall, gemm_call
 from rlx.backends.gpu.steps import Gemm, Ref
-from rlx.errors import RlxError, UnsupportedOp
+from rlx.driver.closing import Held
+from rlx.errors import OutOfDeviceMemory, RlxError, UnsupportedOp
 
 # Of cublasLt.h: attributes of descriptors, layouts and preferences, epilogues, reduction schemes.
 _TRANS = (3, 4)
@@ -87,19 +88,20 @@ class LtGemm:
     ) -> None:
         self._lib, self._handle, self._workspace, self._label = lib, handle, workspace, label
         self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
-        self._made: list[tuple[str, ctypes.c_void_p]] = []
+        self._held = Held()
         a, b, c = places
         self._places = (b, a, c)  # cuBLAS sees the transposed product
-        self._product = self._description(call, end)
-        sides = [(call.m, call.k), (call.k, call.n), (call.m, call.n)]
-        stored = [(s[1], s[0]) if t else s for s, t in zip(sides, (*call.trans, 0), strict=True)]
-        self._layouts = [
-            self._layout(kind, rows, columns, ld, call.batch, stride)
-            for kind, (rows, columns), ld, stride in zip(
-                call.types, stored, call.lds, call.strides, strict=True
-            )
-        ]
-        self._found = self._way()
+        with self._held.unwound():
+            self._product = self._description(call, end)
+            sides = [(call.m, call.k), (call.k, call.n), (call.m, call.n)]
+            stored = [(s[1], s[0]) if t else s for s, t in zip(sides, (*call.trans, 0), strict=True)]
+            self._layouts = [
+                self._layout(kind, rows, columns, ld, call.batch, stride)
+                for kind, (rows, columns), ld, stride in zip(
+                    call.types, stored, call.lds, call.strides, strict=True
+                )
+            ]
+            self._found = self._way()
 
     def __call__(self, stream: int) -> None:
         first, second, result = (ctypes.c_void_p(p) for p in self._places)
@@ -162,7 +164,7 @@ class LtGemm:
         self._check(
             getattr(self._lib, f"cublasLt{kind}Create")(ctypes.byref(made), *args), f"making a {kind}"
         )
-        self._made.append((kind, made))
+        self._held.callback(getattr(self._lib, f"cublasLt{kind}Destroy"), made)
         return made
 
     def _set(self, kind: str, target: ctypes.c_void_p, attribute: int, value: Any) -> None:
@@ -173,8 +175,9 @@ class LtGemm:
 
     def _check(self, status: int, doing: str) -> None:
         if status:
-            raise RlxError(f"cuBLASLt: gemm {self._label}: {doing}: status {status}")
+            kind = OutOfDeviceMemory if status == ALLOCATION_FAILED else RlxError
+            raise kind(f"cuBLASLt: gemm {self._label}: {doing}: status {status}")
 
     def __del__(self) -> None:
-        for kind, made in getattr(self, "_made", ()):
-            getattr(self._lib, f"cublasLt{kind}Destroy")(made)
+        if hasattr(self, "_held"):
+            self._held.close()

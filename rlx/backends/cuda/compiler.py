@@ -12,6 +12,7 @@ from rlx.backends.cuda.api import Api
 from rlx.backends.cuda.nvrtc import nvrtc
 from rlx.backends.cuda.sources import SHARED_SYMBOL, Source, kernel_source
 from rlx.backends.gpu.steps import Kernel
+from rlx.driver.closing import Held
 from rlx.driver.diskcache import DiskCache
 
 _log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class Compiler:
         self._cache = kernel_cache() if cache is None else cache
         self._lock = threading.Lock()
         self._loaded: dict[Kernel, Loaded] = {}
-        self._modules: list[int] = []
+        self._held = Held()
         self.compiled = 0
         self.from_disk = 0
 
@@ -70,10 +71,9 @@ class Compiler:
             return found
 
     def close(self) -> None:
-        for module in self._modules:
-            self._driver_api.moduleUnload(module)
-        self._modules.clear()
+        """Unloads every kernel. Idempotent."""
         self._loaded.clear()
+        self._held.close()
 
     def _code(self, source: Source) -> bytes:
         arch = source.arch(self._capability, self._archs)
@@ -90,15 +90,18 @@ class Compiler:
 
     def _load(self, source: Source, code: bytes) -> Loaded:
         driver = self._driver_api
-        module = driver.moduleLoadData(code)
-        self._modules.append(module)
-        function = driver.moduleGetFunction(module, source.entry)
-        # Modules load lazily, which would otherwise happen at the first launch: inside a capture.
-        driver.funcGetAttribute(_ATTRIBUTE_REGISTERS, function)
-        shared = 0
-        if source.dynamic_shared:
-            shared = self._word(driver.moduleGetGlobal(module, SHARED_SYMBOL))
-            driver.funcSetAttribute(function, _ATTRIBUTE_MAX_DYNAMIC_SHARED, shared)
+        made = Held()
+        with made.unwound():
+            module = driver.moduleLoadData(code)
+            made.callback(driver.moduleUnload, module)
+            function = driver.moduleGetFunction(module, source.entry)
+            # Modules load lazily, which would otherwise happen at the first launch: inside a capture.
+            driver.funcGetAttribute(_ATTRIBUTE_REGISTERS, function)
+            shared = 0
+            if source.dynamic_shared:
+                shared = self._word(driver.moduleGetGlobal(module, SHARED_SYMBOL))
+                driver.funcSetAttribute(function, _ATTRIBUTE_MAX_DYNAMIC_SHARED, shared)
+        self._held.push(made)
         return Loaded(function, source.block, shared)
 
     def _word(self, address: int) -> int:

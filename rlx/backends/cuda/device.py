@@ -6,6 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -36,6 +37,7 @@ from rlx.driver import (
     align,
 )
 from rlx.driver.check_plan import want_nbytes
+from rlx.driver.closing import Held, close_each
 from rlx.driver.device import Support
 from rlx.driver.pool import DEFAULT_BUDGET, BufferPool
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
@@ -76,7 +78,11 @@ class CudaBackend:
 
 
 def _describe(api: Api, index: int) -> DeviceInfo:
-    props = api.runtime.getDeviceProperties(index)
+    try:
+        props = api.runtime.getDeviceProperties(index)
+        driver = version_text(int(api.runtime.driverGetVersion()))
+    except api.errors as error:
+        raise translate(error, f"cuda:{index}", "asking what the device is") from error
     name = props["name"]
     return DeviceInfo(
         backend="cuda",
@@ -84,7 +90,7 @@ def _describe(api: Api, index: int) -> DeviceInfo:
         name=name.decode() if isinstance(name, bytes) else str(name),
         kind="integrated" if props.get("integrated") else "discrete",
         memory_bytes=int(props["totalGlobalMem"]),
-        driver=f"CUDA {version_text(int(api.runtime.driverGetVersion()))}",
+        driver=f"CUDA {driver}",
         # mma of f16 and bf16 and asynchronous copies came together, with 8.0.
         features=_FEATURES
         | ({"coopmat", "bf16_coopmat"} if int(props["major"]) >= 8 else frozenset())
@@ -106,13 +112,18 @@ class CudaDevice:
         self.lock = threading.RLock()
         # Memory and graphs whose owners were collected; freed at the next `acquire` or `record`.
         self.orphans: deque[Memory | int] = deque()
+        self._allocated: dict[int, Memory] = {}  # by address, what waits in the pool included
+        self._graphs: set[int] = set()
         self._lost = ""
         self._errors = api.errors
         self._set_device = api.runtime.setDevice
         self._blas: Blas | None = None
         self._workspace: Memory | None = None
         self._compiler: Compiler | None = None
-        props = api.runtime.getDeviceProperties(info.index)
+        try:
+            props = api.runtime.getDeviceProperties(info.index)
+        except api.errors as error:
+            raise self.failed(error, "asking what the device is") from error
         self.capability = int(props["major"]) * 10 + int(props["minor"])
         if self.capability < LEAST_CAPABILITY:
             raise DeviceUnavailable(
@@ -127,15 +138,24 @@ class CudaDevice:
             subgroup=int(props["warpSize"]),
             dynamic_shared_bytes=int(props.get("sharedMemPerBlockOptin", 0)),
         )
-        with self.doing("opening the device"):
+        self._held = Held()  # given back by `close` in reverse order
+        with self._held.unwound(), self.doing("opening the device"):
             runtime = api.runtime
             runtime.memGetInfo()  # makes the context
-            self.stream = int(runtime.streamCreateWithFlags(runtime.streamNonBlocking))
-            self.capture_stream = int(runtime.streamCreateWithFlags(runtime.streamNonBlocking))
-        self.staging = Staging(api, self.stream)
-        self._pool: BufferPool[Memory] = BufferPool(
-            self._free, budget=max(DEFAULT_BUDGET, info.memory_bytes // 16)
-        )
+            self.stream = self._new_stream()
+            self.capture_stream = self._new_stream()
+            self.staging = Staging(api, self.stream)
+            self._held.callback(self.staging.close)
+            self._pool: BufferPool[Memory] = BufferPool(
+                self._free, budget=max(DEFAULT_BUDGET, info.memory_bytes // 16)
+            )
+            self._held.callback(self._free_all)
+
+    def _new_stream(self) -> int:
+        runtime = self.api.runtime
+        stream = int(runtime.streamCreateWithFlags(runtime.streamNonBlocking))
+        self._held.callback(runtime.streamDestroy, stream)
+        return stream
 
     # -- what every call goes through
 
@@ -146,7 +166,10 @@ class CudaDevice:
             raise DeviceLost(self._lost)
         if self.closed:
             raise DeviceUnavailable(f"{self.info.id} is closed; open it again")
-        self._set_device(self.info.index)
+        try:
+            self._set_device(self.info.index)
+        except self._errors as error:
+            raise self.failed(error, "making the device current") from error
 
     def doing(self, what: str) -> _Doing:
         """A block of calls on the device; what CuPy raises becomes the typed error that says `what` failed."""
@@ -164,10 +187,13 @@ class CudaDevice:
     def acquire(self, nbytes: int) -> CudaBuffer:
         """Zero-filled memory from the pool. Raises: OutOfDeviceMemory."""
         self.enter()
-        memory = self.take(nbytes)
-        with self.doing("clearing memory"):
-            self.api.runtime.memsetAsync(memory.address, 0, max(nbytes, 1), self.stream)
-        return CudaBuffer(self, memory, nbytes)
+        undo = Held()
+        with undo.unwound():
+            memory = self.take(nbytes)
+            undo.callback(self.give, memory)
+            with self.doing("clearing memory"):
+                self.api.runtime.memsetAsync(memory.address, 0, max(nbytes, 1), self.stream)
+            return CudaBuffer(self, memory, nbytes)
 
     def take(self, nbytes: int) -> Memory:
         """Memory as it is, not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
@@ -179,7 +205,9 @@ class CudaDevice:
             return memory
         for last in (False, True):
             try:
-                return Memory(int(self.api.runtime.malloc(wanted)), wanted)
+                memory = Memory(int(self.api.runtime.malloc(wanted)), wanted)
+                self._allocated[memory.address] = memory
+                return memory
             except self._errors as error:
                 typed = self.failed(error, f"acquiring {wanted:,} bytes")
                 if not isinstance(typed, OutOfDeviceMemory):
@@ -208,13 +236,26 @@ class CudaDevice:
                 orphan = self.orphans.popleft()
             except IndexError:  # another thread took it
                 return
-            if isinstance(orphan, Memory):
-                self.give(orphan)
-            else:
-                self.destroy_graph(orphan)
+            try:
+                if isinstance(orphan, Memory):
+                    self.give(orphan)
+                else:
+                    self.destroy_graph(orphan)
+            except BaseException:
+                self.orphans.append(orphan)
+                raise
 
     def _free(self, memory: Memory) -> None:
-        with self.doing("freeing memory"):
+        try:
+            with self.doing("freeing memory"):
+                self._forget(memory)
+        except BaseException:
+            if memory.address in self._allocated:
+                self.orphans.append(memory)
+            raise
+
+    def _forget(self, memory: Memory) -> None:
+        if self._allocated.pop(memory.address, None) is not None:
             self.api.runtime.free(memory.address)
 
     # -- programs
@@ -225,6 +266,7 @@ class CudaDevice:
         with self.lock:
             if self._compiler is None:
                 self._compiler = Compiler(self.api, self.capability, self.info.driver)
+                self._held.callback(self._compiler.close)
             return self._compiler
 
     @property
@@ -236,6 +278,7 @@ class CudaDevice:
                 if self._workspace is None:
                     self._workspace = self.take(WORKSPACE_BYTES)
                 self._blas = Blas(self.api.major, self._workspace.address)
+                self._held.callback(self._blas.close)
             return self._blas
 
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer] | None = None) -> CudaArena:
@@ -266,13 +309,20 @@ class CudaDevice:
         but one by one, between events."""
         return record(self, steps, arena, timings)
 
+    def keep_graph(self, handle: int) -> None:
+        """Notes an instantiated graph, which goes with the device at the latest."""
+        self._graphs.add(handle)
+
     def destroy_graph(self, handle: int) -> None:
         """Destroys an instantiated graph after the runs of it that are under way."""
-        if self.closed or self._lost:
+        if self.closed or self._lost or handle not in self._graphs:
             return
         with self.doing("freeing a recorded run"):
-            self.api.runtime.streamSynchronize(self.stream)
-            self.api.runtime.graphExecDestroy(handle)
+            self._graphs.discard(handle)
+            try:
+                self.api.runtime.streamSynchronize(self.stream)
+            finally:  # the driver keeps what a run under way needs
+                self.api.runtime.graphExecDestroy(handle)
 
     def synchronize(self) -> None:
         """Waits for everything under way on the device's stream."""
@@ -283,23 +333,29 @@ class CudaDevice:
         """Frees everything. Buffers and recordings of this device are unusable afterwards. Idempotent."""
         if self.closed or os.getpid() != self.pid:
             return
-        if self._lost:
-            self.closed = True
-            return
         with self.lock:
-            self.synchronize()
-            self.sweep()
-            if self._blas is not None:
-                self._blas.close()
-            if self._workspace is not None:
-                self.give(self._workspace)
-            with self.doing("closing the device"):
-                if self._compiler is not None:
-                    self._compiler.close()
-                self.staging.close()
-                self._pool.close()
-                self.api.runtime.streamDestroy(self.capture_stream)
-                self.api.runtime.streamDestroy(self.stream)
+            if not self._lost:  # of a dead context nothing can be given back, and nothing needs to be
+                with Held() as rest:
+                    rest.callback(self._end)
+                    self.synchronize()
+                    self.sweep()
+            self.closed = True
+
+    def _free_all(self) -> None:
+        """What is in the pool, and what the buffers and recordings that were not closed refer to."""
+        graphs, self._graphs = self._graphs, set()
+        close_each(
+            *(partial(self.api.runtime.graphExecDestroy, handle) for handle in graphs),
+            *(partial(self._forget, memory) for memory in tuple(self._allocated.values())),
+        )
+
+    def _end(self) -> None:
+        """Gives everything back; one call that fails keeps none of the others from being made."""
+        try:
+            self._held.close()
+        except self._errors as error:
+            raise self.failed(error, "closing the device") from error
+        finally:
             self.closed = True
 
 

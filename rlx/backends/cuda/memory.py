@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx.driver import Buffer, BufferArena
+from rlx.driver.closing import Held
 from rlx.driver.device import Bytes
 from rlx.errors import ArenaError
 
@@ -51,6 +52,7 @@ class Staging:
         self._runtime = api.runtime
         self._stream = stream
         self._lock = threading.Lock()
+        self._held = Held()
         self._addresses: list[int] = []
         self._views: list[Bytes] = []
         self._events: list[int] = []
@@ -98,14 +100,12 @@ class Staging:
                 self._take(out, *waiting)
 
     def close(self) -> None:
+        """Requires: nothing is under way. Idempotent."""
         with self._lock:
             self._views.clear()
-            for event in self._events:
-                self._runtime.eventDestroy(event)
-            for address in self._addresses:
-                self._runtime.freeHost(address)
             self._events.clear()
             self._addresses.clear()
+            self._held.close()
 
     def _take(self, out: Bytes, turn: int, at: int, n: int) -> None:
         self._runtime.eventSynchronize(self._events[turn])
@@ -116,12 +116,19 @@ class Staging:
         return self._turn
 
     def _open(self) -> None:
-        while len(self._addresses) < 2:
-            address = self._runtime.hostAlloc(STAGING_BYTES, self._runtime.hostAllocPortable)
-            self._addresses.append(address)
+        runtime = self._runtime
+        while len(self._events) < 2:
+            made = Held()
+            with made.unwound():
+                address = runtime.hostAlloc(STAGING_BYTES, runtime.hostAllocPortable)
+                made.callback(runtime.freeHost, address)
+                event = runtime.eventCreateWithFlags(runtime.eventDisableTiming)
+                made.callback(runtime.eventDestroy, event)
+            self._held.push(made)
             raw = (ctypes.c_uint8 * STAGING_BYTES).from_address(address)
+            self._addresses.append(address)
             self._views.append(np.ctypeslib.as_array(raw))
-            self._events.append(self._runtime.eventCreateWithFlags(self._runtime.eventDisableTiming))
+            self._events.append(event)
 
 
 class CudaBuffer:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from rlx.backends.cuda.libraries import include_folder, load_library
-from rlx.errors import DeviceUnavailable, RlxError
+from rlx.errors import DeviceUnavailable, OutOfDeviceMemory, RlxError
 
 MAJORS = (13, 12)  # the CUDA generations supported, newest first
-_SUCCESS, _COMPILATION = 0, 6
+_SUCCESS, _OUT_OF_MEMORY, _COMPILATION = 0, 1, 6
 
 # Honest f32 (subnormals kept, IEEE division and square root, no contraction that the source does not ask for).
 NUMERIC_OPTIONS = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
@@ -85,8 +85,8 @@ class Nvrtc:
 
     def _check(self, status: int, call: str) -> None:
         if status != _SUCCESS:
-            said = self._lib.nvrtcGetErrorString(status)
-            raise RlxError(f"{call} failed: {said.decode()} ({status})")
+            said = f"{call} failed: {self._lib.nvrtcGetErrorString(status).decode()} ({status})"
+            raise OutOfDeviceMemory(said) if status == _OUT_OF_MEMORY else RlxError(said)
 
 
 def _file_size(path: str) -> int:

@@ -13,6 +13,7 @@ from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.packing import pack_args
 from rlx.backends.gpu.steps import ControlCall, Copy, Gemm, HostCall, Launch, Ref, Step
 from rlx.driver import Buffer, DeviceArena
+from rlx.driver.closing import Held
 from rlx.driver.progress import report
 from rlx.errors import ArenaError, RlxError, UnsupportedOp
 
@@ -93,23 +94,23 @@ class Recorded:
         runtime = device.api.runtime
         with device.lock, device.doing("timing steps"):
             _aim_blas(device, self._steps, device.stream)
-            events = [runtime.eventCreateWithFlags(runtime.eventDefault) for _ in range(len(self._steps) + 1)]
-            try:
+            with Held() as held:
+                events = []
+                for _ in range(len(self._steps) + 1):
+                    events.append(runtime.eventCreateWithFlags(runtime.eventDefault))
+                    held.callback(runtime.eventDestroy, events[-1])
                 runtime.eventRecord(events[0], device.stream)
                 for enqueue, event in zip(self._enqueues, events[1:], strict=True):
                     enqueue(device.stream)
                     runtime.eventRecord(event, device.stream)
                 runtime.streamSynchronize(device.stream)
                 return [runtime.eventElapsedTime(start, end) * 1e3 for start, end in pairwise(events)]
-            finally:
-                for event in events:
-                    runtime.eventDestroy(event)
 
     def close(self) -> None:
         """Destroys the graph; a run under way is completed first. Idempotent."""
-        handle, self._exec = self._exec, 0
-        if handle and os.getpid() == self._device.pid:
-            self._device.destroy_graph(handle)
+        if self._exec and os.getpid() == self._device.pid:
+            self._device.destroy_graph(self._exec)
+        self._exec = 0  # only now: one that is interrupted before is destroyed by the next call
 
     def __del__(self) -> None:
         handle, self._exec = getattr(self, "_exec", 0), 0
@@ -131,30 +132,35 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
             for done, step in enumerate(steps):
                 report("kernels", done, len(steps))
                 enqueues.append(_enqueue(device, step, arena))
-        label = ""
+        label = "the first"
         with device.doing("capturing steps"):
             stream = device.capture_stream
             _aim_blas(device, steps, stream)
-            # Relaxed: as in the thread-local mode, no call of another thread disturbs the capture; this one also
-            # lets cuBLAS load a kernel on its first use, which is the call that is being captured.
-            runtime.streamBeginCapture(stream, runtime.streamCaptureModeRelaxed)
             try:
+                # Relaxed: as in the thread-local mode, no call of another thread disturbs the capture; this one also
+                # lets cuBLAS load a kernel on its first use, which is the call that is being captured.
+                runtime.streamBeginCapture(stream, runtime.streamCaptureModeRelaxed)
                 for step, enqueue in zip(steps, enqueues, strict=True):
                     label = step.label or type(step).__name__
                     enqueue(stream)
+                label = "the end"
+                graph = runtime.streamEndCapture(stream)
             except BaseException as error:
                 _abandon(device, stream)
                 if isinstance(error, device.api.errors):
                     raise device.failed(error, f"capturing step {label}") from error
                 raise
-            graph = runtime.streamEndCapture(stream)
-            try:
-                handle = runtime.graphInstantiate(graph)
-            finally:
-                runtime.graphDestroy(graph)
-            runtime.graphUpload(handle, device.stream)
-        segments = {ref.segment for step in steps for ref in (*step.reads, *step.writes)}
-        return Recorded(device, steps, enqueues, handle, frozenset(map(arena.buffer, segments)), timings)
+            made = Held()
+            with made.unwound():
+                with Held() as captured:
+                    captured.callback(runtime.graphDestroy, graph)
+                    handle = runtime.graphInstantiate(graph)
+                    device.keep_graph(handle)
+                    made.callback(device.destroy_graph, handle)
+                runtime.graphUpload(handle, device.stream)
+                segments = {ref.segment for step in steps for ref in (*step.reads, *step.writes)}
+                buffers = frozenset(map(arena.buffer, segments))
+                return Recorded(device, steps, enqueues, handle, buffers, timings)
 
 
 def _aim_blas(device: CudaDevice, steps: Sequence[Step], stream: int) -> None:

@@ -36,6 +36,7 @@ from rlx.backends.gpu.steps import (
     TreeKernel,
 )
 from rlx.driver import Buffer, BuildOptions, Device, DeviceArena, DeviceInfo, Dispatch, Limits, MemoryPlan
+from rlx.driver.closing import Held
 from rlx.driver.control import ControlRun, Row, body_plans
 from rlx.driver.memory import BodyPlan
 from rlx.driver.planner_views import is_alias
@@ -155,12 +156,12 @@ def _assemble(
 
         return ControlRun(node, plan, arena, device.arena, inner)
 
-    owned: list[Buffer] = []
-    try:
+    owned = Held()
+    with owned.unwound():
         for segment, size in ((ARGS, len(lowering.args)), (SCRATCH, lowering.scratch_bytes)):
             if size:
                 buffer = device.acquire(size)
-                owned.append(buffer)
+                owned.callback(buffer.close)
                 arena.bind(segment, buffer)
         if lowering.args:
             arena.buffer(ARGS).write(0, np.frombuffer(bytes(lowering.args), np.uint8))
@@ -168,10 +169,6 @@ def _assemble(
             if node.op.name == "constant" and node.output.id in plan.slots:
                 arena.write_bytes(node.output.id, node.attrs["value"])
         return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned, options.timed, control)
-    except BaseException:
-        for buffer in owned:
-            buffer.close()
-        raise
 
 
 def _no_control(node: Node) -> ControlRun:
@@ -188,7 +185,7 @@ class GpuExecutable:
         arena: DeviceArena,
         plan: MemoryPlan,
         dispatch: Sequence[Dispatch],
-        owned: Sequence[Buffer] = (),
+        owned: Held | None = None,
         timed: bool = False,
         control: Callable[[Node], ControlRun] = _no_control,
     ) -> None:
@@ -198,20 +195,20 @@ class GpuExecutable:
         self._arena = arena
         self._along: Recorded | None = None
         self._times = Times(timed)
-        self._owned = list(owned)
+        self._held = owned or Held()  # the memory, then the recordings that refer to it
         self._pieces: list[Recorded | _HostPiece | ControlRun] = []
         self._pending: Recorded | None = None
-        try:
+        with self._held.unwound():
             for part in _cut(steps):
+                piece: Recorded | _HostPiece | ControlRun
                 if isinstance(part, HostCall):
-                    self._pieces.append(_HostPiece(part, arena, plan))
+                    piece = _HostPiece(part, arena, plan)
                 elif isinstance(part, ControlCall):
-                    self._pieces.append(control(part.node))
+                    piece = control(part.node)
                 else:
-                    self._pieces.append(device.record(part, arena, timings=timed))
-        except BaseException:
-            self.close()
-            raise
+                    piece = device.record(part, arena, timings=timed)
+                self._pieces.append(piece)
+                self._held.callback(piece.close)
 
     @property
     def recorded(self) -> list[Recorded]:
@@ -235,6 +232,7 @@ class GpuExecutable:
             steps += self.steps
             steps += [_row_copy(row, i) for row in after if row.nbytes]
         self._along = self._device.record(steps, self._arena)
+        self._held.callback(self._along.close)
         return self._along
 
     def _bodies(self) -> Iterator[GpuExecutable]:
@@ -263,14 +261,14 @@ class GpuExecutable:
                 self.wait()
                 piece.launch()
             else:
+                self._pending = piece  # also where launching is broken off: it may have begun
                 piece.launch()
-                self._pending = piece
 
     def wait(self) -> None:
         """Returns when every run launched so far is done."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.wait()
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None  # only now: what an interrupt leaves under way, the next run waits for
 
     def listing(self) -> list[str]:
         lines = [f"{step_text(step):64} {step.label}" for step in self.steps]
@@ -302,13 +300,9 @@ class GpuExecutable:
 
     def close(self) -> None:
         """Frees the recordings, then the memory they refer to. Idempotent."""
-        for piece in (*self._pieces, *([] if self._along is None else [self._along])):
-            piece.close()
+        self._held.close()
         self._pieces.clear()
         self._along = None
-        for buffer in self._owned:
-            buffer.close()
-        self._owned.clear()
 
 
 def step_text(step: Step) -> str:

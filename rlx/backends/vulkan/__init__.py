@@ -35,11 +35,14 @@ class VulkanBackend:
     def open(self, index: int) -> VulkanDevice:
         """The device, opened once a process; anew after it was closed or lost. Raises: DeviceUnavailable."""
         from rlx.backends.vulkan import api
-        from rlx.backends.vulkan.device import VulkanDevice, forced_memory
+        from rlx.backends.vulkan.device import VulkanDevice
         from rlx.backends.vulkan.discovery import physical_devices
+        from rlx.backends.vulkan.memory import forced_memory
+        from rlx.backends.vulkan.opened import bury_lost
 
         api.check_process()
         with self._lock:
+            bury_lost()
             device = self._open.get(index)
             if device is not None and device.dead is None:
                 return device
@@ -61,10 +64,10 @@ def _close() -> None:
     """Before the interpreter goes: devices, then the instance. Drivers' threads do not survive a disordered exit."""
     from rlx.backends.vulkan import api
 
-    device = sys.modules.get("rlx.backends.vulkan.device")  # absent when devices were listed and none was opened
-    if device is not None:
-        device.close_all()
-    api.close_instance()
+    # Absent when devices were listed and none was opened.
+    opened = sys.modules.get("rlx.backends.vulkan.opened")
+    if opened is None or opened.close_at_exit():
+        api.close_instance()
 
 
 backend = VulkanBackend()

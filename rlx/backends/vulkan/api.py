@@ -11,10 +11,12 @@ import functools
 import os
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from rlx.driver.closing import Held
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 
 Handle = Any  # a cffi pointer to an opaque Vulkan object, or to a structure
@@ -24,18 +26,22 @@ API_1_2, API_1_3 = 1 << 22 | 2 << 12, 1 << 22 | 3 << 12
 TIMEOUT = 2  # VK_TIMEOUT, a success code
 
 _DEVICE_LOST = -4
-_OUT_OF_MEMORY = {
-    -1: "host memory",
-    -2: "device memory",
-    -12: "memory pools",
-    -1000161000: "unfragmented memory",
+# What ends when others close what they hold: no fault of the call.
+_EXHAUSTED = {
+    -1: "out of host memory",
+    -2: "out of device memory",
+    -5: "the memory cannot be mapped into the process",
+    -10: "the driver holds as many objects as it can",
+    -12: "out of unfragmented memory in a pool",
+    -1000069000: "out of memory in a pool",
+    -1000161000: "out of unfragmented memory",
 }
 _UNAVAILABLE = {
     -3: "the driver did not initialize",
     -6: "a layer is missing",
     -7: "an extension is missing",
     -8: "a feature is missing",
-    -9: "the driver is incompatible with the loader",
+    -9: "the loader found no driver; install the GPU vendor's, or mesa-vulkan-drivers for a software one",
 }
 
 
@@ -73,8 +79,11 @@ def check(result: int, what: str) -> int:
         return result
     if result == _DEVICE_LOST:
         raise DeviceLost(f"{what}: the Vulkan device was lost; open a new session on it")
-    if result in _OUT_OF_MEMORY:
-        raise OutOfDeviceMemory(f"{what}: out of {_OUT_OF_MEMORY[result]}")
+    if result in _EXHAUSTED:
+        raise OutOfDeviceMemory(
+            f"{what}: {_EXHAUSTED[result]} (VkResult {result}); close executables that are not used, or use smaller "
+            "shapes"
+        )
     if result in _UNAVAILABLE:
         raise DeviceUnavailable(f"{what}: {_UNAVAILABLE[result]} (VkResult {result})")
     raise VkError(f"{what} failed with VkResult {result}")
@@ -163,28 +172,38 @@ def _count(kind: str, by: int) -> None:
 def create(kind: str, parent: Handle, info: Handle, function: str | None = None) -> Handle:
     """`vkCreate<kind>(parent, info)`, counted. Destroy it with `destroy`."""
     ffi, lib = binding()
-    out = ffi.new(f"Vk{kind} *")
     name = function or f"vkCreate{kind}"
-    check(getattr(lib, name)(parent, info, ffi.NULL, out), name)
+    return created(kind, parent, lambda out: getattr(lib, name)(parent, info, ffi.NULL, out), name)
+
+
+def created(kind: str, parent: Handle, call: Callable[[Handle], int], what: str) -> Handle:
+    """The object that `call` writes where it is told to, counted; one that an interrupt finds made is destroyed."""
+    ffi, _ = binding()
+    out = ffi.new(f"Vk{kind} *")
     _count(kind, 1)
+    try:
+        check(call(out), what)
+    except RlxError:
+        _count(kind, -1)
+        raise
+    except BaseException:
+        if out[0]:
+            destroy(kind, parent, out[0])
+        else:
+            _count(kind, -1)
+        raise
     return out[0]
-
-
-def adopt(kind: str, handle: Handle) -> Handle:
-    """Counts an object that a call of its own made."""
-    _count(kind, 1)
-    return handle
 
 
 def destroy(kind: str, parent: Handle, handle: Handle) -> None:
     """Destroys (or frees, for DeviceMemory) what `create` made."""
     ffi, lib = binding()
-    if kind == "Device":
-        lib.vkDestroyDevice(handle, ffi.NULL)
+    _count(kind, -1)
+    if kind in ("Device", "Instance"):
+        getattr(lib, f"vkDestroy{kind}")(handle, ffi.NULL)
     else:
         verb = "vkFreeMemory" if kind == "DeviceMemory" else f"vkDestroy{kind}"
         getattr(lib, verb)(parent, handle, ffi.NULL)
-    _count(kind, -1)
 
 
 # -- the instance
@@ -205,7 +224,6 @@ class Instance:
         self.messages: list[str] = []
         self.validation = os.environ.get(VALIDATION_ENV, "0") not in ("", "0")
         self.pid = os.getpid()
-        self._messenger: Handle = None
         self._callback: Handle = None
         layers, extensions, flags = [], [], 0
         if self.validation:
@@ -228,17 +246,13 @@ class Instance:
             enabledLayerCount=len(layers), ppEnabledLayerNames=layers,
             enabledExtensionCount=len(extensions), ppEnabledExtensionNames=extensions,
         )  # fmt: skip
-        out = ffi.new("VkInstance *")
-        result = lib.vkCreateInstance(info, ffi.NULL, out)
-        if result == -9:
-            raise DeviceUnavailable(
-                "the Vulkan loader found no driver; install the GPU vendor's, or mesa-vulkan-drivers for a software one"
-            )
-        check(result, "vkCreateInstance")
-        self.handle = out[0]
-        _count("Instance", 1)
-        if self.validation:
-            self._listen()
+        self._held = Held()
+        with self._held.unwound():
+            call = partial(lib.vkCreateInstance, info, ffi.NULL)
+            self.handle = created("Instance", ffi.NULL, call, "vkCreateInstance")
+            self._held.callback(destroy, "Instance", ffi.NULL, self.handle)
+            if self.validation:
+                self._listen()
 
     def _listen(self) -> None:
         ffi, _ = binding()
@@ -255,8 +269,9 @@ class Instance:
         )  # fmt: skip
         out = ffi.new("VkDebugUtilsMessengerEXT *")
         function = self.function("vkCreateDebugUtilsMessengerEXT")
+        end = self.function("vkDestroyDebugUtilsMessengerEXT")
         check(function(self.handle, info, ffi.NULL, out), "vkCreateDebugUtilsMessengerEXT")
-        self._messenger = out[0]
+        self._held.callback(end, self.handle, out[0], ffi.NULL)
 
     def function(self, name: str) -> Any:
         """An extension's function."""
@@ -273,12 +288,7 @@ class Instance:
 
     def close(self) -> None:
         """Requires: nothing made from it is left."""
-        ffi, lib = binding()
-        if self._messenger is not None:
-            self.function("vkDestroyDebugUtilsMessengerEXT")(self.handle, self._messenger, ffi.NULL)
-            self._messenger = None
-        lib.vkDestroyInstance(self.handle, ffi.NULL)
-        _count("Instance", -1)
+        self._held.close()
 
 
 _instance: Instance | None = None

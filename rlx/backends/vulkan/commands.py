@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
+from rlx.driver.closing import Held
+from rlx.errors import RlxError
 
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice
+
+SLICE_NS = 50_000_000  # of a wait: how long an interrupt from the keyboard may take to get through
 
 # Pipeline stages, and the accesses each makes.
 COMPUTE, TRANSFER, HOST = 0x800, 0x1000, 0x4000
@@ -40,78 +45,102 @@ class CommandBuffers:
 
     def __init__(self, device: VulkanDevice, count: int) -> None:
         self._device = device
+        self._held = Held()
         ffi, lib = device.ffi, device.lib
         info = api.struct(
             "VkCommandPoolCreateInfo", "COMMAND_POOL_CREATE_INFO",
             flags=2, queueFamilyIndex=device.physical.queue_family,
         )  # fmt: skip
-        self._pool = api.create("CommandPool", device.handle, info)
-        self._handles = ffi.new("VkCommandBuffer[]", count)
-        allocate = api.struct(
-            "VkCommandBufferAllocateInfo", "COMMAND_BUFFER_ALLOCATE_INFO",
-            commandPool=self._pool, level=0, commandBufferCount=count,
-        )  # fmt: skip
-        try:
-            api.check(
-                lib.vkAllocateCommandBuffers(device.handle, allocate, self._handles),
-                "vkAllocateCommandBuffers",
-            )
-        except BaseException:
-            self.close()
-            raise
+        with self._held.unwound():
+            pool = device.create("CommandPool", info)
+            self._held.callback(device.destroy, "CommandPool", pool)
+            self._handles = ffi.new("VkCommandBuffer[]", count)
+            allocate = api.struct(
+                "VkCommandBufferAllocateInfo", "COMMAND_BUFFER_ALLOCATE_INFO",
+                commandPool=pool, level=0, commandBufferCount=count,
+            )  # fmt: skip
+            result = lib.vkAllocateCommandBuffers(device.handle, allocate, self._handles)
+            device.check(result, "vkAllocateCommandBuffers")
+        self._infos = ffi.new("VkSubmitInfo[]", count)
+        for i in range(count):
+            self._infos[i].sType = lib.VK_STRUCTURE_TYPE_SUBMIT_INFO
+            self._infos[i].commandBufferCount = 1
+            self._infos[i].pCommandBuffers = self._handles + i
 
     def begin(self, index: int, once: bool = False) -> Handle:
         """Begins recording, and resets what was recorded before. Returns the command buffer."""
         info = api.struct("VkCommandBufferBeginInfo", "COMMAND_BUFFER_BEGIN_INFO", flags=1 if once else 0)
-        api.check(self._device.lib.vkBeginCommandBuffer(self._handles[index], info), "vkBeginCommandBuffer")
+        device = self._device
+        device.check(device.lib.vkBeginCommandBuffer(self._handles[index], info), "vkBeginCommandBuffer")
         return self._handles[index]
 
     def end(self, index: int) -> None:
-        api.check(self._device.lib.vkEndCommandBuffer(self._handles[index]), "vkEndCommandBuffer")
+        self._device.check(self._device.lib.vkEndCommandBuffer(self._handles[index]), "vkEndCommandBuffer")
 
-    def submit_info(self, first: int, count: int) -> Handle:
-        """An array of submit infos, one a command buffer, so that each is a batch of its own."""
-        ffi, lib = self._device.ffi, self._device.lib
-        infos = ffi.new("VkSubmitInfo[]", count)
-        for i in range(count):
-            infos[i].sType = lib.VK_STRUCTURE_TYPE_SUBMIT_INFO
-            infos[i].commandBufferCount = 1
-            infos[i].pCommandBuffers = self._handles + (first + i)
-        return infos
+    def submit(self, index: int, fence: Fence) -> None:
+        """Submits one command buffer. Requires: what was submitted with the fence before has ended."""
+        fence.submit(self._infos + index, 1)
 
     def close(self) -> None:
-        api.destroy("CommandPool", self._device.handle, self._pool)
+        """Requires: none of the command buffers is under way. Idempotent."""
+        self._held.close()
 
 
 class Fence:
-    """A fence; `wait` returns when the submission that was given its handle has finished."""
+    """A fence, and whether what was last submitted with it may be under way still: `pending`.
+
+    A submission that is interrupted stays pending, whatever became of it, and whoever needs its objects next waits.
+    """
 
     def __init__(self, device: VulkanDevice) -> None:
         self._device = device
-        self.handle = api.create("Fence", device.handle, api.struct("VkFenceCreateInfo", "FENCE_CREATE_INFO"))
-        self._array = device.ffi.new("VkFence[]", [self.handle])
+        self._held = Held()
+        self.pending = False
+        self._taken = False  # whether the submission is known to have reached the queue
+        with self._held.unwound():
+            self.handle = device.create("Fence", api.struct("VkFenceCreateInfo", "FENCE_CREATE_INFO"))
+            self._held.callback(device.destroy, "Fence", self.handle)
+            self._array = device.ffi.new("VkFence[]", [self.handle])
 
-    def reset(self) -> None:
-        self._device.check(
-            self._device.lib.vkResetFences(self._device.handle, 1, self._array), "vkResetFences"
-        )
+    def submit(self, infos: Handle, count: int) -> None:
+        """Submits batches. Requires: not pending."""
+        device = self._device
+        device.check(device.lib.vkResetFences(device.handle, 1, self._array), "vkResetFences")
+        self._taken, self.pending = False, True
+        try:
+            device.submit(infos, count, self.handle)
+        except RlxError:
+            self.pending = False
+            raise
+        self._taken = True
 
-    def signalled(self) -> bool:
-        """Whether the submission has finished."""
-        return (
-            self._device.check(self._device.lib.vkGetFenceStatus(self._device.handle, self.handle), "fence")
-            == 0
-        )
+    def ended(self) -> bool:
+        """Whether nothing is pending; never waits."""
+        if self.pending and self._taken:
+            device = self._device
+            self.pending = device.check(device.lib.vkGetFenceStatus(device.handle, self.handle), "fence") != 0
+        return not self.pending
 
-    def wait(self) -> None:
-        """Waits in slices of a second, so that an interrupt from the keyboard gets through."""
-        lib, handle, array = self._device.lib, self._device.handle, self._array
-        while True:
-            result = lib.vkWaitForFences(handle, 1, array, 1, 1_000_000_000)
-            if result == 0:
-                return
-            if result != api.TIMEOUT:
-                self._device.check(result, "vkWaitForFences")
+    def wait(self, seconds: float | None = None) -> bool:
+        """Returns whether what was submitted has ended, within the given time where there is one. Waits in slices, so
+        that an interrupt from the keyboard gets through."""
+        if self.pending and not self._taken:
+            # An interrupt came while it was submitted: the fence may never be signalled. The queue is in order.
+            if not self._device.drain(seconds):
+                return False
+            self.pending = False
+        if self.pending:
+            device, lib, array = self._device, self._device.lib, self._array
+            deadline = None if seconds is None else time.monotonic() + seconds
+            while (result := lib.vkWaitForFences(device.handle, 1, array, 1, SLICE_NS)) != 0:
+                if result != api.TIMEOUT:
+                    device.check(result, "vkWaitForFences")
+                device.told()
+                if deadline is not None and time.monotonic() > deadline:
+                    return False
+            self.pending = False
+        return True
 
     def close(self) -> None:
-        api.destroy("Fence", self._device.handle, self.handle)
+        """Requires: not pending. Idempotent."""
+        self._held.close()

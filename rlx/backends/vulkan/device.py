@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
 
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
+from rlx.backends.vulkan.commands import Fence
 from rlx.backends.vulkan.discovery import FeatureChain, Physical
 from rlx.backends.vulkan.memory import (
-    KINDS,
+    MEMORY_ENV,
     Allocation,
     MemoryKind,
     VulkanBuffer,
+    allocate,
     bar_heap,
     has_kind,
     kind_for,
     staging_allocation,
-    wanted_flags,
 )
+from rlx.backends.vulkan.opened import OPENED
 from rlx.backends.vulkan.pipelines import Pipeline, Pipelines
 from rlx.backends.vulkan.transfer import Transfer
 from rlx.driver.check_plan import want_nbytes
+from rlx.driver.closing import Held
 from rlx.driver.device import BuildOptions, Executable, Support
 from rlx.driver.pool import DEFAULT_BUDGET, BufferPool, Pin
-from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
+from rlx.errors import DeviceLost, DeviceUnavailable, RlxError
 
 if TYPE_CHECKING:
     from rlx.backends.gpu.steps import Kernel, Step
@@ -40,9 +44,8 @@ if TYPE_CHECKING:
     from rlx.ir import Graph, Node
 
 _log = logging.getLogger(__name__)
-MEMORY_ENV = "RLX_VULKAN_MEMORY"
 
-_opened: WeakSet[VulkanDevice] = WeakSet()
+T = TypeVar("T")
 
 
 class VulkanDevice:
@@ -63,27 +66,36 @@ class VulkanDevice:
         self.limits = physical.limits
         self.ffi, self.lib = api.binding()
         self.dead: RlxError | None = None
+        self.closed = False
         self.orphans: deque[VulkanBuffer | Recorded] = deque()
         self._forced = memory
-        self._submit_lock = threading.Lock()
+        self.submitting = threading.RLock()
         self._count_lock = threading.Lock()
         self._in_use: Counter[int] = Counter()  # bytes allocated, by heap
         self._buffers: WeakSet[VulkanBuffer] = WeakSet()
         self._pinned: set[Allocation] = set()  # memory that views may outlive the buffer with
+        self._emptied = False  # whether all but such memory and the device itself is destroyed
         self._pid = os.getpid()
         self._recordings: WeakSet[Recorded] = WeakSet()
         self._under_way: set[Recorded] = set()
-        self.handle = self._create()
-        out = self.ffi.new("VkQueue *")
-        self.lib.vkGetDeviceQueue(self.handle, physical.queue_family, 0, out)
-        self._queue = out[0]
-        budget = max(DEFAULT_BUDGET, self.info.memory_bytes // 8)
-        self.pool: BufferPool[Allocation] = BufferPool(Allocation.free, budget)
-        self.pipelines = Pipelines(self)
-        self.transfer = Transfer(self)
-        _opened.add(self)
+        self._drains: list[Fence] = []
+        self._held = Held()
+        with self._held.unwound():
+            self.handle = api.create("Device", physical.handle, self._description())
+            self._held.callback(self._destroy_handle)
+            out = self.ffi.new("VkQueue *")
+            self.lib.vkGetDeviceQueue(self.handle, physical.queue_family, 0, out)
+            self._queue = out[0]
+            self.pipelines = Pipelines(self)
+            self._held.callback(self.pipelines.close)
+            self.transfer = Transfer(self)
+            self._held.callback(self.transfer.close)
+            budget = max(DEFAULT_BUDGET, self.info.memory_bytes // 8)
+            self.pool: BufferPool[Allocation] = BufferPool(Allocation.free, budget)
+            self._held.callback(self.pool.close)
+            OPENED.add(self)
 
-    def _create(self) -> Handle:
+    def _description(self) -> Handle:
         chain = FeatureChain(self.physical.api_version, self.physical.extensions)
         self.lib.vkGetPhysicalDeviceFeatures2(self.physical.handle, chain.head)
         names = list(self.physical.extensions)
@@ -91,42 +103,74 @@ class VulkanDevice:
             "VkDeviceQueueCreateInfo", "DEVICE_QUEUE_CREATE_INFO",
             queueFamilyIndex=self.physical.queue_family, queueCount=1, pQueuePriorities=[1.0],
         )  # fmt: skip
-        info = api.struct(
+        return api.struct(
             "VkDeviceCreateInfo", "DEVICE_CREATE_INFO",
             pNext=chain.keep_known(), queueCreateInfoCount=1, pQueueCreateInfos=[queue],
             enabledExtensionCount=len(names), ppEnabledExtensionNames=names,
         )  # fmt: skip
-        return api.create("Device", self.physical.handle, info)
 
     # -- state
 
     @property
+    def forced(self) -> MemoryKind | None:
+        """The memory kind that was asked for."""
+        return self._forced
+
+    def overdrawn(self, heap: int) -> bool:
+        """Whether more is allocated from a heap than it holds."""
+        return self._in_use[heap] > self.physical.heaps[heap].nbytes
+
+    @property
     def usable(self) -> bool:
-        """Whether calls into the driver are allowed: not after close, and not in the child of a fork."""
-        return not isinstance(self.dead, DeviceUnavailable)
+        """Whether its objects may be destroyed: not once they are, and not in the child of a fork."""
+        return not self.closed and not isinstance(self.dead, DeviceUnavailable)
 
     def alive(self) -> None:
         """Raises: the reason why the device cannot be used any more."""
         if self.dead is not None:
             raise type(self.dead)(*self.dead.args)
 
+    def told(self) -> None:
+        """Raises: DeviceLost where a call of another thread was answered so, for one that waits."""
+        if isinstance(self.dead, DeviceLost):
+            self.alive()
+
     def check(self, result: int, what: str) -> int:
         """Passes success codes on; remembers that the device was lost."""
+        if result >= 0:
+            return result
+        return self._noted(lambda: api.check(result, what))
+
+    def create(self, kind: str, info: Handle, function: str | None = None) -> Handle:
+        """An object of the device, as `api.create` makes it."""
+        return self._noted(lambda: api.create(kind, self.handle, info, function))
+
+    def created(self, kind: str, call: Callable[[Handle], int], what: str) -> Handle:
+        """The object of the device that `call` makes."""
+        return self._noted(lambda: api.created(kind, self.handle, call, what))
+
+    def destroy(self, kind: str, handle: Handle) -> None:
+        """Destroys what `create` made."""
+        api.destroy(kind, self.handle, handle)
+
+    def _noted(self, call: Callable[[], T]) -> T:
         try:
-            return api.check(result, what)
+            return call()
         except DeviceLost as error:
             if self.dead is None:
-                self.dead = error
+                self.dead = DeviceLost(
+                    *error.args
+                )  # its own: a traceback would keep what the frames refer to
             raise
 
     # -- the queue
 
     def submit(self, infos: Handle, count: int, fence: Handle) -> None:
         """Submits batches; one thread at a time is in the driver's queue."""
-        with self._submit_lock:
+        with self.submitting:
+            self.alive()
             result = self.lib.vkQueueSubmit(self._queue, count, infos, fence)
-        if result:
-            self.check(result, "vkQueueSubmit")
+        self.check(result, "vkQueueSubmit")
 
     def under_way(self) -> tuple[Recorded, ...]:
         """Recordings launched and not yet waited for."""
@@ -138,14 +182,23 @@ class VulkanDevice:
     def finished(self, recorded: Recorded) -> None:
         self._under_way.discard(recorded)
 
+    def drain(self, seconds: float | None = None) -> bool:
+        """Returns whether all that was submitted before has ended, within the given time where there is one."""
+        fence = Fence(self)
+        self._drains.append(fence)  # one that an interrupt leaves in the queue goes with the device
+        fence.submit(self.ffi.NULL, 0)
+        ended = fence.wait(seconds)
+        if ended:
+            self._drains.remove(fence)
+            fence.close()
+        return ended
+
     def queue_wait(self) -> None:
         """Returns when the queue has nothing left to do."""
         self.alive()
         for recorded in self.under_way():
             recorded.wait()
-        with self._submit_lock:
-            result = self.lib.vkQueueWaitIdle(self._queue)
-        self.check(result, "vkQueueWaitIdle")
+        self.drain()
 
     def synchronize(self) -> None:
         self.queue_wait()
@@ -154,18 +207,20 @@ class VulkanDevice:
 
     def acquire(self, nbytes: int) -> VulkanBuffer:
         self.alive()
-        self._bury()
+        self.bury()
         nbytes = want_nbytes(nbytes, self.info.id)
         if nbytes < 1:
             raise ValueError(f"a buffer has at least one byte, not {nbytes}")
-        memory = self.pool.take(nbytes) or self._allocate(nbytes)
-        buffer = VulkanBuffer(self, memory, nbytes)
-        self._buffers.add(buffer)
-        try:
+        memory = self.pool.take(nbytes) or allocate(self, nbytes)
+        undo = Held()
+        undo.callback(self.pool.give, memory)
+        undo.callback(self._pinned.discard, memory)
+        with undo.unwound():
+            buffer = VulkanBuffer(self, memory, nbytes)
+            self._buffers.add(buffer)
+            undo.pop_all()
+            undo.callback(buffer.close)
             buffer.fill(0, nbytes, 0)
-        except BaseException:
-            buffer.close()
-            raise
         return buffer
 
     def release(self, buffer: VulkanBuffer) -> None:
@@ -176,9 +231,10 @@ class VulkanDevice:
             if pin is None:
                 self.pool.give(buffer.memory)
             else:
-                pin.closed = True
+                pin.close()
                 del pin  # without a view that was the last: the memory is left to the pool
                 self.pool.sweep()
+            self.leave()
 
     def pin(self, memory: Allocation) -> Pin[Allocation]:
         """What keeps mapped memory for the views of it."""
@@ -192,13 +248,27 @@ class VulkanDevice:
             self.pool.leave(memory)
         elif os.getpid() == self._pid and not sys.is_finalizing():
             memory.free()
-            self._destroy()
+            if self._emptied:
+                self._destroy_handle()
 
-    def _destroy(self) -> None:
-        """Destroys the device. Where views of its memory live still, the last of them does it."""
+    def _destroy_handle(self) -> None:
+        """Destroys the device itself, the last of its objects. Where views of its memory live still, the last of them
+        does it."""
+        self._emptied = True
         if not self._pinned and self.handle is not None:
-            api.destroy("Device", self.physical.handle, self.handle)
-            self.handle = None
+            handle, self.handle = self.handle, None
+            api.destroy("Device", self.physical.handle, handle)
+
+    def forget(self, recorded: Recorded) -> None:
+        """A recording that was closed."""
+        self._under_way.discard(recorded)
+        self._recordings.discard(recorded)
+        self.leave()
+
+    def leave(self) -> None:
+        """Closes a lost device once the last that was made from it is closed."""
+        if isinstance(self.dead, DeviceLost) and not (self._buffers or self._recordings or self.orphans):
+            self.close()
 
     def allocate_staging(self, nbytes: int) -> Allocation:
         return staging_allocation(self, nbytes)
@@ -232,38 +302,6 @@ class VulkanDevice:
             own = min(own, int(budget.heapBudget[heap]) - int(budget.heapUsage[heap]))
         return max(own, 0)
 
-    def _allocate(self, nbytes: int) -> Allocation:
-        def refuse(reason: str) -> OutOfDeviceMemory:
-            return OutOfDeviceMemory(
-                f"{self.info.id} ({self.info.name}): cannot allocate {nbytes} bytes: {reason}; free: "
-                f"{self.free_bytes()} bytes; largest single allocation: {self.limits.max_alloc_bytes} bytes. Close "
-                "other executables, or use smaller shapes or half-precision weights"
-            )
-
-        if nbytes > self.limits.max_alloc_bytes:
-            raise refuse("more than the device allocates at once")
-        kind = self.memory_kind(nbytes)
-        # A full window of mapped memory is no reason to fail where unmapped memory is left.
-        kinds: list[MemoryKind] = [kind, "staging"] if kind == "bar" and self._forced is None else [kind]
-        reason = ""
-        for attempt in kinds:
-            for _ in range(2):
-                try:
-                    memory = Allocation(self, nbytes, attempt, wanted_flags(attempt))
-                except OutOfDeviceMemory as error:
-                    reason = str(error)
-                    if self.pool.trim() == 0:
-                        break
-                else:
-                    if self._in_use[memory.heap] <= self.physical.heaps[memory.heap].nbytes:
-                        return memory
-                    # Some drivers promise more than the heap holds and fail, or are killed, when it is touched.
-                    memory.free()
-                    reason = "the heap is full"
-                    if self.pool.trim() == 0:
-                        break
-        raise refuse(reason)
-
     # -- programs
 
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer] | None = None) -> VulkanArena:
@@ -287,7 +325,7 @@ class VulkanDevice:
         from rlx.backends.vulkan.recorder import Recorded
 
         self.alive()
-        self._bury()
+        self.bury()
         recorded = Recorded(self, steps, arena, timings)
         self._recordings.add(recorded)
         return recorded
@@ -305,55 +343,46 @@ class VulkanDevice:
 
     # -- the end
 
-    def _bury(self) -> None:
-        """Closes what was dropped without being closed: recordings once their last run has ended."""
+    def bury(self) -> None:
+        """Closes what was dropped without being closed: recordings once their last run has ended, and their memory."""
         for recorded in self.under_way():
-            recorded.poll()
+            recorded.ended()
             del recorded
-        while True:
-            try:
-                self.orphans.popleft().close()
-            except IndexError:
-                return
+        busy: list[VulkanBuffer | Recorded] = []
+        try:
+            while self.orphans:  # closing one may leave others
+                with contextlib.suppress(IndexError):  # another thread took it
+                    busy.append(self.orphans.popleft())
+                    if self.dead is not None or not busy[-1].under_way:
+                        busy[-1].close()
+                        busy.pop()
+        finally:
+            self.orphans.extend(busy)
+        self.leave()
 
     def close(self) -> None:
-        """Waits, then destroys recordings, memory, pipelines and the device. Idempotent; live buffers become closed."""
+        """Waits, then destroys recordings, memory, pipelines and the device. Idempotent; live buffers become closed.
+
+        Interrupted while it waits it is as it was before.
+        """
         if not self.usable:
             return
-        for recorded in tuple(self._recordings):
-            recorded.close()
-        for buffer in tuple(self._buffers):
-            buffer.close()
-        self._bury()
-        self.lib.vkDeviceWaitIdle(self.handle)  # a lost device says so, and may be destroyed all the same
-        self.pool.close()
-        self.transfer.close()
-        self.pipelines.close()
-        self.dead = DeviceUnavailable(f"{self.info.id} was closed; open it again")
-        self._destroy()
-        _opened.discard(self)
+        with self.submitting:
+            try:
+                self.drain()
+            except RlxError:
+                # A lost device says so, and may be destroyed all the same.
+                self.lib.vkDeviceWaitIdle(self.handle)
+            self.destroy_all()
 
-
-def close_all() -> None:
-    """Closes every device of this process."""
-    for device in tuple(_opened):
-        device.close()
-
-
-def _forked() -> None:
-    for device in tuple(_opened):
-        device.dead = DeviceUnavailable(api.FORKED)
-
-
-os.register_at_fork(after_in_child=_forked)
-
-
-def forced_memory() -> MemoryKind | None:
-    """What RLX_VULKAN_MEMORY asks for. Raises: DeviceUnavailable for a word that is no memory kind."""
-    word = os.environ.get(MEMORY_ENV, "")
-    if not word:
-        return None
-    for kind in KINDS:
-        if kind == word:
-            return kind
-    raise DeviceUnavailable(f"{MEMORY_ENV}={word} is none of {', '.join(KINDS)}; correct it or unset it")
+    def destroy_all(self) -> None:
+        """Requires: nothing is under way, or the device is lost."""
+        self.closed = True
+        self.dead = self.dead or DeviceUnavailable(f"{self.info.id} was closed; open it again")
+        OPENED.discard(self)
+        for item in (*self.orphans, *self._buffers, *self._recordings):  # the last goes first
+            self._held.callback(item.free)
+        for fence in self._drains:
+            self._held.callback(fence.close)
+        self.orphans.clear()
+        self._held.close()

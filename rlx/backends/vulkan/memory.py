@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
@@ -15,7 +16,6 @@ from weakref import WeakSet
 import numpy as np
 
 from rlx.backends.vulkan import api
-from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.discovery import (
     DEVICE_LOCAL,
     HOST_CACHED,
@@ -24,10 +24,11 @@ from rlx.backends.vulkan.discovery import (
     Physical,
 )
 from rlx.backends.vulkan.transfer import as_bytes
+from rlx.driver.closing import Held
 from rlx.driver.device import Buffer, Bytes
 from rlx.driver.memory import align
 from rlx.driver.pool import Pin
-from rlx.errors import ArenaError, OutOfDeviceMemory
+from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
 
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 MemoryKind = Literal["host", "bar", "staging"]
 KINDS: tuple[MemoryKind, ...] = ("host", "bar", "staging")
+MEMORY_ENV = "RLX_VULKAN_MEMORY"
 _MAPPED = HOST_VISIBLE | HOST_COHERENT
 _CACHED = _MAPPED | HOST_CACHED
 # For each kind, what the memory type must have, best first.
@@ -63,13 +65,13 @@ class Allocation:
         self.kind = kind
         self.host: Bytes | None = None
         self.address = 0
-        self._device = device
-        self._memory: Handle = None
+        self._held = Held()
         ffi, lib = device.ffi, device.lib
         usage = _USAGE if addressed else 0x1 | 0x2
         info = api.struct("VkBufferCreateInfo", "BUFFER_CREATE_INFO", size=self.nbytes, usage=usage)
-        self.buffer = api.create("Buffer", device.handle, info)
-        try:
+        with self._held.unwound():
+            self.buffer = device.create("Buffer", info)
+            self._held.callback(device.destroy, "Buffer", self.buffer)
             needs = ffi.new("VkMemoryRequirements *")
             lib.vkGetBufferMemoryRequirements(device.handle, self.buffer, needs)
             index = memory_type(device.physical, wanted, int(needs.memoryTypeBits))
@@ -77,44 +79,31 @@ class Allocation:
                 raise OutOfDeviceMemory(
                     f"{device.physical.info.name} has no memory of kind {kind!r} for buffers"
                 )
-            self.heap = device.physical.memory_types[index].heap
-            self.heap_bytes = int(needs.size)
             flags = api.struct(
                 "VkMemoryAllocateFlagsInfo", "MEMORY_ALLOCATE_FLAGS_INFO", flags=2 if addressed else 0
             )
             request = api.struct(
                 "VkMemoryAllocateInfo", "MEMORY_ALLOCATE_INFO",
-                allocationSize=self.heap_bytes, memoryTypeIndex=index,
+                allocationSize=needs.size, memoryTypeIndex=index,
             )  # fmt: skip
-            self._memory = api.create(
-                "DeviceMemory", device.handle, api.chain(request, flags), "vkAllocateMemory"
-            )
-            api.check(
-                lib.vkBindBufferMemory(device.handle, self.buffer, self._memory, 0), "vkBindBufferMemory"
-            )
+            memory = device.create("DeviceMemory", api.chain(request, flags), "vkAllocateMemory")
+            self._held.callback(device.destroy, "DeviceMemory", memory)
+            self.heap, heap_bytes = device.physical.memory_types[index].heap, int(needs.size)
+            device.count_memory(self.heap, heap_bytes)
+            self._held.callback(device.count_memory, self.heap, -heap_bytes)
+            device.check(lib.vkBindBufferMemory(device.handle, self.buffer, memory, 0), "vkBindBufferMemory")
             if kind != "staging":
                 mapped = ffi.new("void **")
-                api.check(
-                    lib.vkMapMemory(device.handle, self._memory, 0, self.nbytes, 0, mapped), "vkMapMemory"
-                )
+                result = lib.vkMapMemory(device.handle, memory, 0, self.nbytes, 0, mapped)
+                device.check(result, "vkMapMemory")
                 self.host = as_bytes(ffi, mapped[0], self.nbytes)
             if addressed:
                 self.address = api.buffer_address(device.handle, self.buffer)
-        except BaseException:
-            self._destroy()
-            raise
-        device.count_memory(self.heap, self.heap_bytes)
 
     def free(self) -> None:
-        """Gives the memory back to the driver."""
-        self._destroy()
-        self._device.count_memory(self.heap, -self.heap_bytes)
-
-    def _destroy(self) -> None:
+        """Gives the memory back to the driver. Idempotent."""
         self.host = None
-        api.destroy("Buffer", self._device.handle, self.buffer)
-        if self._memory is not None:
-            api.destroy("DeviceMemory", self._device.handle, self._memory)
+        self._held.close()
 
 
 def memory_type(physical: Physical, wanted: Iterable[int], allowed: int = -1) -> int | None:
@@ -126,8 +115,48 @@ def memory_type(physical: Physical, wanted: Iterable[int], allowed: int = -1) ->
     return None
 
 
-def wanted_flags(kind: MemoryKind) -> tuple[int, ...]:
-    return _WANTED[kind]
+def forced_memory() -> MemoryKind | None:
+    """What RLX_VULKAN_MEMORY asks for. Raises: DeviceUnavailable for a word that is no memory kind."""
+    word = os.environ.get(MEMORY_ENV, "")
+    if not word:
+        return None
+    for kind in KINDS:
+        if kind == word:
+            return kind
+    raise DeviceUnavailable(f"{MEMORY_ENV}={word} is none of {', '.join(KINDS)}; correct it or unset it")
+
+
+def allocate(device: VulkanDevice, nbytes: int) -> Allocation:
+    """New memory of the kind that fits. Raises: OutOfDeviceMemory, once the pool has given up what waits in it."""
+
+    def refuse(reason: str) -> OutOfDeviceMemory:
+        return OutOfDeviceMemory(
+            f"{device.info.id} ({device.info.name}): cannot allocate {nbytes} bytes: {reason}; free: "
+            f"{device.free_bytes()} bytes; largest single allocation: {device.limits.max_alloc_bytes} bytes. Close "
+            "other executables, or use smaller shapes or half-precision weights"
+        )
+
+    if nbytes > device.limits.max_alloc_bytes:
+        raise refuse("more than the device allocates at once")
+    kind = device.memory_kind(nbytes)
+    # A full window of mapped memory is no reason to fail where unmapped memory is left.
+    kinds: list[MemoryKind] = [kind, "staging"] if kind == "bar" and device.forced is None else [kind]
+    reason = ""
+    for attempt in kinds:
+        for _ in range(2):
+            try:
+                memory = Allocation(device, nbytes, attempt, _WANTED[attempt])
+            except OutOfDeviceMemory as error:
+                reason = str(error)
+            else:
+                if not device.overdrawn(memory.heap):
+                    return memory
+                # Some drivers promise more than the heap holds and fail, or are killed, when it is touched.
+                memory.free()
+                reason = "the heap is full"
+            if device.pool.trim() == 0:
+                break
+    raise refuse(reason)
 
 
 def staging_allocation(device: VulkanDevice, nbytes: int) -> Allocation:
@@ -163,6 +192,8 @@ def bar_heap(physical: Physical) -> int | None:
 
 class VulkanBuffer:
     """Buffer over an allocation from the pool. `nbytes` is what was asked for."""
+
+    closed = True  # until it is made
 
     def __init__(self, device: VulkanDevice, memory: Allocation, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -236,20 +267,37 @@ class VulkanBuffer:
         return pinned if self.view() is not None else None
 
     def close(self) -> None:
-        """Hands the memory to the pool. Recordings over it refuse to run from here on."""
+        """Waits for what uses the memory, and hands it to the pool. Recordings over it refuse to run from here on."""
         if self.closed:
             return
-        self.closed = True
-        if self.device.usable:
+        if self.device.dead is None:
             for recorded in tuple(self.users):
                 recorded.retire("memory it was recorded over was closed")
+            self.device.transfer.settle()
+        self.closed = True  # only now: one that is interrupted while it waits is closed by the next call
         self.device.release(self)
 
+    def free(self) -> None:
+        """Gives the memory back to the driver; where views of it live, the last of them does. Requires: the device
+        uses it no more, and is closed. Idempotent."""
+        self.closed = True
+        pin, self.pinned = self.pinned, None
+        if pin is not None:
+            pin.close()
+        elif self.memory.kind != "host":
+            self.memory.free()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a recording over the memory may be running."""
+        return any(recorded.under_way for recorded in tuple(self.users))
+
     def _ready(self) -> None:
-        """Waits for runs under way over this memory."""
+        """Waits for runs under way over this memory, and for a transfer that was interrupted."""
         if self.closed:
             raise ArenaError("this memory was closed and handed back to the pool")
         self.device.alive()
+        self.device.transfer.settle()
         for recorded in self.device.under_way():
             if self in recorded.buffers:
                 recorded.wait()

@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from rlx.backends.gpu.spirv import float_modes
 from rlx.backends.gpu.steps import FileKernel, Kernel, SourceKernel
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
+from rlx.driver.closing import Held
 from rlx.driver.diskcache import DiskCache
 from rlx.driver.progress import report
 from rlx.errors import UnsupportedOp
@@ -62,7 +64,7 @@ class Pipelines:
             "VkPipelineLayoutCreateInfo", "PIPELINE_LAYOUT_CREATE_INFO",
             pushConstantRangeCount=1, pPushConstantRanges=[ranges],
         )  # fmt: skip
-        self.layout = api.create("PipelineLayout", device.handle, info)
+        self.layout = device.create("PipelineLayout", info)
 
     def get(self, kernel: Kernel) -> Pipeline:
         """The kernel's pipeline. Raises: UnsupportedOp where the device lacks what the kernel needs."""
@@ -70,11 +72,14 @@ class Pipelines:
             found = self._made.get(kernel)
         if found is not None:
             return found
-        made = self._make(kernel)
-        with self._lock:
-            kept = self._made.setdefault(kernel, made)
-        if kept is not made:  # another thread was faster
-            api.destroy("Pipeline", self._device.handle, made.handle)
+        spare = Held()
+        with spare.unwound():
+            made = self._make(kernel, spare)
+            with self._lock:
+                kept = self._made.setdefault(kernel, made)
+                if kept is made:
+                    spare.pop_all()
+        spare.close()  # where another thread was faster
         return kept
 
     def get_all(self, kernels: Iterable[Kernel]) -> dict[Kernel, Pipeline]:
@@ -83,11 +88,16 @@ class Pipelines:
         missing = [kernel for kernel in distinct if kernel not in self._made]
         if len(missing) > 1:
             with ThreadPoolExecutor(min(4, len(missing))) as threads:
-                for made, _ in enumerate(threads.map(self.get, missing), start=1):
-                    report("kernels", made, len(missing))
+                try:
+                    for made, _ in enumerate(threads.map(self.get, missing), start=1):
+                        report("kernels", made, len(missing))
+                except BaseException:
+                    threads.shutdown(cancel_futures=True)  # what has not begun is not waited for
+                    raise
         return {kernel: self.get(kernel) for kernel in distinct}
 
-    def _make(self, kernel: Kernel) -> Pipeline:
+    def _make(self, kernel: Kernel, spare: Held) -> Pipeline:
+        """Compiles the kernel; `spare` destroys what is returned."""
         device, subgroup = self._device, 0
         if isinstance(kernel, FileKernel):
             name = "-".join([kernel.stem, *(value for _, value in kernel.defines)])
@@ -102,9 +112,11 @@ class Pipelines:
             name, constants = "tree", ()
             code = emit_spirv(kernel, device.info.features, packs=device.info.kind != "software")
         check_capabilities(name, code, device.info.features)
-        return Pipeline(self._compile(name, code, constants, subgroup), name)
+        return Pipeline(self._compile(name, code, constants, subgroup, spare), name)
 
-    def _compile(self, name: str, code: bytes, constants: tuple[int, ...], subgroup: int) -> Handle:
+    def _compile(
+        self, name: str, code: bytes, constants: tuple[int, ...], subgroup: int, spare: Held
+    ) -> Handle:
         device, ffi, lib = self._device, self._device.ffi, self._device.lib
         ids = [*range(len(constants)), *([_SUBGROUP_ID, _FUSED_ID] if subgroup else [])]
         given = [*constants, *([subgroup, "fused_fma" in device.info.features] if subgroup else [])]
@@ -113,20 +125,21 @@ class Pipelines:
         stored = self._disk.get(key)
         words = ffi.new("uint32_t[]", len(code) // 4)
         ffi.memmove(words, code, len(code))
-        module = api.create(
-            "ShaderModule", device.handle,
-            api.struct("VkShaderModuleCreateInfo", "SHADER_MODULE_CREATE_INFO", codeSize=len(code), pCode=words),
-        )  # fmt: skip
-        cache: Handle = None
-        try:
+        with ExitStack() as temporary:
+            module = device.create(
+                "ShaderModule",
+                api.struct("VkShaderModuleCreateInfo", "SHADER_MODULE_CREATE_INFO", codeSize=len(code), pCode=words),
+            )  # fmt: skip
+            temporary.callback(device.destroy, "ShaderModule", module)
             payload = ffi.from_buffer(stored) if stored else ffi.NULL
-            cache = api.create(
-                "PipelineCache", device.handle,
+            cache = device.create(
+                "PipelineCache",
                 api.struct(
                     "VkPipelineCacheCreateInfo", "PIPELINE_CACHE_CREATE_INFO",
                     initialDataSize=len(stored or b""), pInitialData=payload,
                 ),
             )  # fmt: skip
+            temporary.callback(device.destroy, "PipelineCache", cache)
             data = ffi.new("char[]", values) if values else ffi.NULL
             entries = [
                 api.struct("VkSpecializationMapEntry", constantID=id_, offset=4 * i, size=4)
@@ -144,19 +157,15 @@ class Pipelines:
             info = api.struct(
                 "VkComputePipelineCreateInfo", "COMPUTE_PIPELINE_CREATE_INFO", stage=stage, layout=self.layout
             )
-            out = ffi.new("VkPipeline *")
-            device.check(
-                lib.vkCreateComputePipelines(device.handle, cache, 1, info, ffi.NULL, out),
+            handle = device.created(
+                "Pipeline",
+                lambda out: lib.vkCreateComputePipelines(device.handle, cache, 1, info, ffi.NULL, out),
                 f"compiling the kernel {name} for {device.info.name}",
             )
-            handle = api.adopt("Pipeline", out[0])
+            spare.callback(device.destroy, "Pipeline", handle)
             if not stored:
                 self._store(key, cache)
             return handle
-        finally:
-            if cache is not None:
-                api.destroy("PipelineCache", device.handle, cache)
-            api.destroy("ShaderModule", device.handle, module)
 
     def _store(self, key: tuple[str | bytes, ...], cache: Handle) -> None:
         device, ffi = self._device, self._device.ffi
@@ -171,10 +180,12 @@ class Pipelines:
     def close(self) -> None:
         """Requires: nothing recorded with the pipelines is left."""
         with self._lock:
-            for pipeline in self._made.values():
-                api.destroy("Pipeline", self._device.handle, pipeline.handle)
+            held, made = Held(), tuple(self._made.values())
             self._made.clear()
-        api.destroy("PipelineLayout", self._device.handle, self.layout)
+        held.callback(self._device.destroy, "PipelineLayout", self.layout)
+        for pipeline in made:
+            held.callback(self._device.destroy, "Pipeline", pipeline.handle)
+        held.close()
 
 
 def shuffles(features: frozenset[str], subgroup: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import logging
 import struct
 import threading
 import time
@@ -18,15 +18,20 @@ from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import COMPUTE, HOST, TRANSFER, Barrier, CommandBuffers, Fence
 from rlx.backends.vulkan.memory import VulkanBuffer
 from rlx.backends.vulkan.pipelines import PUSH_BYTES
-from rlx.driver.closing import Closing
-from rlx.errors import ArenaError, DeviceLost, UnsupportedOp
+from rlx.driver.closing import Closing, Held
+from rlx.errors import ArenaError, DeviceLost, OutOfDeviceMemory, UnsupportedOp
 
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice
     from rlx.driver import DeviceArena
 
-MAX_STEPS = 1024  # steps a command buffer, until the first run has been timed
-SLOW_SECONDS = 1.0  # a first run slower than this is recorded anew in shorter batches
+_log = logging.getLogger(__name__)
+
+# Steps a command buffer until a run has been timed; of a long program this part.
+FIRST_STEPS, FIRST_PART = 4, 256
+# The work submitted at once from then on: after a run that is broken off nobody waits longer for what is under way,
+# and no watchdog ends it. One step cannot be divided.
+SUBMIT_SECONDS = 0.25
 _BOTTOM = 0x2000  # the pipeline stage at which timestamps are taken
 _COMPUTE_STAGE = 0x20
 
@@ -34,11 +39,16 @@ _COMPUTE_STAGE = 0x20
 class Recorded(Closing):
     """Launches and copies recorded over an arena's memory as it lies.
 
-    `schedule` is the steps and the indices before which a full barrier stands; besides these, every recording begins
-    with a full barrier, so that runs are ordered in the order of their launches, and ends with one towards the host.
-    `barriers` overrides the placement, for tests of the checker. Requires: the arena's buffers outlive the recording;
-    when one is closed first, the recording is retired and `launch` raises.
+    `schedule` is the steps and the indices before which a full barrier stands; besides these, every command buffer
+    begins with a full barrier, so that runs are ordered in the order of their launches, and the last ends with one
+    towards the host. `barriers` overrides the placement, for tests of the checker. Requires: the arena's buffers
+    outlive the recording; when one is closed first, the recording is retired and `launch` raises.
+
+    Command buffers are submitted one by one, each once the one before has ended; in the first run they hold `max_steps`
+    steps each and are timed, and the recording that follows has as few as SUBMIT_SECONDS allows: mostly one.
     """
+
+    _closed = True  # until it is made
 
     def __init__(
         self,
@@ -46,39 +56,39 @@ class Recorded(Closing):
         steps: Sequence[Step],
         arena: DeviceArena,
         timings: bool = False,
-        max_steps: int = MAX_STEPS,
+        max_steps: int | None = None,
         barriers: frozenset[int] | None = None,
     ) -> None:
         self._device = device
         self._lib = device.lib
         self._steps = tuple(steps)
         self._barriers = place_barriers(self._steps) if barriers is None else barriers
-        self._max_steps = max_steps
         self._lock = threading.Lock()
         self._retired: str | None = None
-        self._closed = True
-        self._pending = False
-        self._timed = device.info.kind == "software"  # software drivers have no watchdog
+        self._seconds: list[float] | None = []  # of each command buffer in the first run, until that is done
         self._started = 0.0
         self._queries: Handle = None
         self._segments = _segments(device, self._steps, arena)
         self.buffers = frozenset(self._segments.values())
         self._work = [self._prepare(step) for step in self._steps]
         self._pipelines = device.pipelines.get_all(s.kernel for s in self._steps if isinstance(s, Launch))
-        self._fence = Fence(device)
         self._commands: CommandBuffers | None = None
-        self._closed = False
-        try:
+        self._held = Held()
+        with self._held.unwound():
+            self._fence = Fence(device)
+            self._held.callback(self._fence.close)
             if timings and self._steps and device.physical.timestamp_ns:
+                # One for each step, when it ends, and one for each command buffer, when it begins.
                 info = api.struct(
-                    "VkQueryPoolCreateInfo", "QUERY_POOL_CREATE_INFO",
-                    queryType=2, queryCount=len(self._steps) + 1,
+                    "VkQueryPoolCreateInfo", "QUERY_POOL_CREATE_INFO", queryType=2, queryCount=2 * len(self._steps)
                 )  # fmt: skip
-                self._queries = api.create("QueryPool", device.handle, info)
-            self._record()
-        except BaseException:
-            self.close()
-            raise
+                self._queries = device.create("QueryPool", info)
+                self._held.callback(device.destroy, "QueryPool", self._queries)
+            each = max_steps or max(FIRST_STEPS, len(self._steps) // FIRST_PART)
+            count = len(self._steps)
+            self._record([range(at, min(at + each, count)) for at in range(0, count, each)])
+            self._ran = self._batches  # as the last run was divided, for its times
+            self._closed = False
         for buffer in self.buffers:
             buffer.users.add(self)
 
@@ -131,33 +141,36 @@ class Recorded(Closing):
             raise ArenaError(f"{step.label}: {len(packed)} bytes of arguments, at most {PUSH_BYTES} fit")
         return bytes(packed)
 
-    def _record(self) -> None:
-        starts = range(0, len(self._steps), self._max_steps)
-        self._batches = len(starts)
-        if not self._batches:
-            return
-        self._commands = CommandBuffers(self._device, self._batches)
-        for index, start in enumerate(starts):
-            self._record_batch(index, start, min(start + self._max_steps, len(self._steps)))
-        self._submit = self._commands.submit_info(0, self._batches)
+    def _record(self, batches: Sequence[range]) -> None:
+        """Records these ranges of steps, a command buffer each, in the place of what was recorded before, which is kept
+        where this fails."""
+        fresh = CommandBuffers(self._device, len(batches)) if batches else None
+        old = fresh
+        try:
+            for index, batch in enumerate(batches):
+                assert fresh is not None
+                self._record_batch(fresh, index, batch)
+            old, self._commands, self._batches = self._commands, fresh, batches
+        finally:
+            if old is not None:
+                old.close()
 
-    def _record_batch(self, index: int, first: int, last: int) -> None:
-        """Steps first..last into command buffer `index`: the loop over steps calls the library directly."""
-        assert self._commands is not None
+    def _record_batch(self, commands: CommandBuffers, index: int, batch: range) -> None:
+        """Steps into command buffer `index`: the loop over steps calls the library directly."""
+        first, last = batch.start, batch.stop
         ffi, lib, layout = self._device.ffi, self._lib, self._device.pipelines.layout
         # Copies widen the barriers of the whole recording; without them only shader accesses are ordered inside it.
         stages = COMPUTE | TRANSFER if any(isinstance(step, Copy) for step in self._steps) else COMPUTE
         between = Barrier(self._device, stages, stages)
-        cb = self._commands.begin(index)
-        queries = self._queries
+        cb = commands.begin(index)
+        queries, start = self._queries, len(self._steps) + index
         if queries is not None:
-            lib.vkCmdResetQueryPool(cb, queries, first + 1, last - first)
-            if first == 0:
-                lib.vkCmdResetQueryPool(cb, queries, 0, 1)
+            lib.vkCmdResetQueryPool(cb, queries, first, last - first)
+            lib.vkCmdResetQueryPool(cb, queries, start, 1)
         # Before anything else: other recordings, transfers, and the batches before this one.
         Barrier(self._device, COMPUTE | TRANSFER, COMPUTE | TRANSFER).record(cb)
-        if queries is not None and first == 0:
-            lib.vkCmdWriteTimestamp(cb, _BOTTOM, queries, 0)
+        if queries is not None:
+            lib.vkCmdWriteTimestamp(cb, _BOTTOM, queries, start)
         bound: Handle = None
         pushed = b""
         for i in range(first, last):
@@ -177,10 +190,10 @@ class Recorded(Closing):
                 source, target = self._segments[step.source.segment], self._segments[step.target.segment]
                 lib.vkCmdCopyBuffer(cb, source.memory.buffer, target.memory.buffer, 1, work)
             if queries is not None:
-                lib.vkCmdWriteTimestamp(cb, _BOTTOM, queries, i + 1)
+                lib.vkCmdWriteTimestamp(cb, _BOTTOM, queries, i)
         if last == len(self._steps):
             Barrier(self._device, stages, HOST).record(cb)
-        self._commands.end(index)
+        commands.end(index)
 
     # -- running
 
@@ -192,26 +205,31 @@ class Recorded(Closing):
     @property
     def batches(self) -> int:
         """Command buffers submitted a run."""
-        return self._batches
+        return len(self._batches)
 
     def launch(self) -> None:
-        """Submits the recording; waits first where its last run is still under way."""
+        """Submits the recording; waits first where its last run is still under way, and of a long one for all but the
+        last command buffer."""
         device = self._device
         if device.dead is not None:
             device.alive()
         with self._lock:
             if self._retired is not None:
                 raise ArenaError(f"this recording cannot run: {self._retired}; build the executable again")
-            if not self._batches:
+            self._settle()
+            if self._seconds is not None:
+                self._seconds = []
+            commands, count = self._commands, len(self._batches)
+            if commands is None:
                 return
-            if self._pending:
-                self._finish()
-            self._fence.reset()
-            if not self._timed:
-                self._started = time.perf_counter()
-            device.submit(self._submit, self._batches, self._fence.handle)
-            self._pending = True
+            self._ran = self._batches
             device.started(self)
+            for index in range(count):
+                if index:
+                    self._finish()
+                if self._seconds is not None:
+                    self._started = time.perf_counter()
+                commands.submit(index, self._fence)
 
     def wait(self) -> None:
         """Returns when the last launch has finished and the host sees what it wrote."""
@@ -219,35 +237,44 @@ class Recorded(Closing):
         if device.dead is not None:
             device.alive()
         with self._lock:
-            if self._pending:
-                self._finish()
+            self._settle()
 
-    def poll(self) -> None:
-        """Notes that a run under way has ended, where it has; never waits."""
-        if self._lock.acquire(blocking=False):
-            try:
-                if self._pending and self._fence.signalled():
-                    self._finish()
-            finally:
-                self._lock.release()
+    def ended(self) -> bool:
+        """Whether no run is under way; never waits."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._fence.ended():
+                self._device.finished(self)
+                return True
+            return False
+        finally:
+            self._lock.release()
+
+    def _settle(self) -> None:
+        """Waits for the last launch; after the first that was not broken off, its times are known."""
+        self._finish()
+        self._device.finished(self)
+        if self._seconds and len(self._seconds) == len(self._batches):
+            self._divide()
 
     def _finish(self) -> None:
-        self._fence.wait()
-        self._pending = False
-        self._device.finished(self)
-        if not self._timed:
-            self._timed = True
-            self._shorten(time.perf_counter() - self._started)
+        if self._fence.pending:
+            self._fence.wait()
+            if self._seconds is not None:
+                self._seconds.append(time.perf_counter() - self._started)
 
-    def _shorten(self, seconds: float) -> None:
-        """Records anew in batches of about a quarter of a second: watchdogs end what runs for seconds."""
-        if seconds <= SLOW_SECONDS or len(self._steps) < 2:
-            return
-        self._max_steps = max(1, math.floor(min(self._max_steps, len(self._steps)) * 0.25 / seconds))
-        if self._commands is not None:
-            self._commands.close()
-            self._commands = None
-        self._record()
+    def _divide(self) -> None:
+        """Records anew in command buffers of SUBMIT_SECONDS, by the time that each took in the first run."""
+        assert self._seconds is not None
+        batches = divided(self._batches, self._seconds)
+        self._seconds = None
+        if batches != self._batches:
+            try:
+                self._record(batches)
+            except OutOfDeviceMemory as error:
+                # What was recorded first serves as well, a little slower; the run that it ended has succeeded.
+                _log.warning("%s: keeps its first command buffers: %s", self._device.info.id, error)
 
     def timings(self) -> list[float]:
         """µs of each step in the last run, from timestamps; steps without a barrier between them overlap, and a step's
@@ -256,7 +283,7 @@ class Recorded(Closing):
             raise UnsupportedOp(
                 "this recording has no timestamps; record it with timings=True, on a queue that has a clock"
             )
-        ffi, count = self._device.ffi, len(self._steps) + 1
+        ffi, count = self._device.ffi, len(self._steps) + len(self._ran)
         out = ffi.new("uint64_t[]", count)
         result = self._lib.vkGetQueryPoolResults(
             self._device.handle, self._queries, 0, count, 8 * count, out, 8, 1
@@ -264,43 +291,62 @@ class Recorded(Closing):
         if self._device.check(result, "vkGetQueryPoolResults"):
             raise ArenaError("no timings yet: launch the recording and wait for it first")
         scale = self._device.physical.timestamp_ns / 1000
-        return [(out[i + 1] - out[i]) * scale for i in range(count - 1)]
+        began = {batch.start: len(self._steps) + index for index, batch in enumerate(self._ran)}
+        return [(out[i] - out[began.get(i, i - 1)]) * scale for i in range(len(self._steps))]
 
     # -- the end
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a run may be under way; never waits."""
+        return not self.ended()
 
     def retire(self, reason: str) -> None:
         """Waits for a run under way; from then on `launch` raises with the reason."""
         with self._lock:
-            if self._pending and self._device.dead is None:
+            if self._device.dead is None:
                 self._finish()
             self._retired = self._retired or reason
 
     def close(self) -> None:
         """Waits for a run under way and destroys the recording. Idempotent."""
-        if self._closed:
+        if self._closed or not self._device.usable:
             return
-        self._closed = True
-        if not self._device.usable:
-            return
-        with contextlib.suppress(
-            DeviceLost
-        ):  # whoever runs it next is told; its objects are destroyed all the same
+        # Whoever runs it next is told; its objects are destroyed all the same.
+        with contextlib.suppress(DeviceLost):
             self.retire("it was closed")
-        self._device.finished(self)
+        self.free()
+        self._device.forget(self)
+
+    def free(self) -> None:
+        """Destroys the recording. Requires: no run is under way, or the device is lost. Idempotent."""
+        self._closed = True  # only now: one that is interrupted while it waits is closed by the next call
+        self._retired = self._retired or "it was closed"
         for buffer in self.buffers:
             buffer.users.discard(self)
-        self._fence.close()
         if self._commands is not None:
-            self._commands.close()
+            self._held.callback(self._commands.close)
             self._commands = None
-        if self._queries is not None:
-            api.destroy("QueryPool", self._device.handle, self._queries)
-            self._queries = None
+        self._held.close()
 
     def __del__(self) -> None:
         # A finalizer runs at any point, also inside a lock of ours: it only leaves the work for later.
         if not self._closed:
             self._device.orphans.append(self)
+
+
+def divided(batches: Sequence[range], seconds: Sequence[float]) -> list[range]:
+    """Ranges of steps that take up to SUBMIT_SECONDS each, where the given ranges took these times."""
+    made: list[range] = []
+    first, spent = 0, 0.0
+    for batch, took in zip(batches, seconds, strict=True):
+        each = took / len(batch)
+        for step in batch:
+            if step > first and spent + each > SUBMIT_SECONDS:
+                made.append(range(first, step))
+                first, spent = step, 0.0
+            spent += each
+    return [*made, range(first, batches[-1].stop)]
 
 
 def _kind(value: Ref | int | float) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import COMPUTE, HOST, TRANSFER, Barrier, CommandBuffers, Fence
+from rlx.driver.closing import Held
 from rlx.driver.device import Bytes
 
 if TYPE_CHECKING:
@@ -28,16 +29,26 @@ class Transfer:
     def __init__(self, device: VulkanDevice) -> None:
         self._device = device
         self._lock = threading.Lock()
-        self._commands = CommandBuffers(device, 1)
-        self._fence = Fence(device)
+        self._held = Held()
+        with self._held.unwound():
+            self._commands = CommandBuffers(device, 1)
+            self._held.callback(self._commands.close)
+            self._fence = Fence(device)
+            self._held.callback(self._fence.close)
         self._before = Barrier(device, COMPUTE | TRANSFER, TRANSFER)
         self._after = Barrier(device, TRANSFER, HOST)
-        self._submit = self._commands.submit_info(0, 1)
-        self._staging: tuple[Handle, Bytes, Callable[[], None]] | None = None
+        self._staging: tuple[Handle, Bytes] | None = None
+
+    def settle(self) -> None:
+        """Waits for a transfer that was interrupted and is still under way."""
+        if self._fence.pending:
+            with self._lock:
+                self._fence.wait()
 
     def upload(self, target: Handle, offset: int, data: Bytes) -> None:
         """Writes host bytes into a buffer."""
         with self._lock:
+            self._fence.wait()  # for one that was interrupted: it uses the staging memory and the command buffer
             staging, view = self._stage()
             for start in range(0, data.nbytes, CHUNK):
                 piece = data[start : start + CHUNK]
@@ -47,6 +58,7 @@ class Transfer:
     def download(self, source: Handle, offset: int, out: Bytes) -> None:
         """Reads a buffer into host bytes."""
         with self._lock:
+            self._fence.wait()  # for one that was interrupted: it uses the staging memory and the command buffer
             staging, view = self._stage()
             for start in range(0, out.nbytes, CHUNK):
                 piece = out[start : start + CHUNK]
@@ -56,6 +68,7 @@ class Transfer:
     def copy(self, source: Handle, source_offset: int, target: Handle, offset: int, nbytes: int) -> None:
         """Copies between buffers. Ranges of one buffer may overlap."""
         with self._lock:
+            self._fence.wait()
             apart = abs(source_offset - offset)
             if source != target or apart >= nbytes:
                 self._run(partial(self._copy, source, source_offset, target, offset, nbytes))
@@ -75,6 +88,7 @@ class Transfer:
         """Sets bytes; `offset` and `nbytes` are multiples of 4."""
         word = byte * 0x01010101
         with self._lock:
+            self._fence.wait()
             self._run(lambda cb: self._device.lib.vkCmdFillBuffer(cb, target, offset, nbytes, word))
 
     def _copy(
@@ -85,35 +99,26 @@ class Transfer:
 
     def _run(self, *commands: Callable[[Handle], None]) -> None:
         """Records the commands with a barrier before each, submits, and waits."""
-        device = self._device
         cb = self._commands.begin(0, once=True)
         for command in commands:
             self._before.record(cb)
             command(cb)
         self._after.record(cb)
         self._commands.end(0)
-        self._fence.reset()
-        device.submit(self._submit, 1, self._fence.handle)
-        try:
-            self._fence.wait()
-        except KeyboardInterrupt:  # the command buffer and the staging memory are still in use
-            self._fence.wait()
-            raise
+        self._commands.submit(0, self._fence)
+        self._fence.wait()
 
     def _stage(self) -> tuple[Handle, Bytes]:
         if self._staging is None:
             memory = self._device.allocate_staging(CHUNK)
+            self._held.callback(memory.free)
             assert memory.host is not None
-            self._staging = (memory.buffer, memory.host, memory.free)
-        return self._staging[0], self._staging[1]
+            self._staging = (memory.buffer, memory.host)
+        return self._staging
 
     def close(self) -> None:
-        """Requires: nothing is under way."""
-        if self._staging is not None:
-            self._staging[2]()
-            self._staging = None
-        self._commands.close()
-        self._fence.close()
+        """Requires: nothing is under way. Idempotent."""
+        self._held.close()
 
 
 def as_bytes(ffi: Handle, pointer: Handle, nbytes: int) -> Bytes:
