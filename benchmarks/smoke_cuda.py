@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.smoke_steps import arena_of, exercise_buffers, per_call, step, whole_way
-from rlx.backends.gpu import steps as gpu_steps
-from rlx.backends.gpu.steps import ArgDecl, Copy, FileKernel, Gemm, KernelDecl, Launch, Ref
+from rlx.backends.gpu.executable import load_rules
+from rlx.backends.gpu.kernel import KERNELS, KernelDecl, floats, reads, uints, writes
+from rlx.backends.gpu.steps import Copy, FileKernel, Gemm, Launch, Ref
 from rlx.driver.registry import load_backend
 from rlx.dtypes import bf16, f32
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
@@ -31,8 +32,8 @@ def scale_kernel() -> FileKernel:
     from rlx.backends.cuda.nvrtc import BASE_OPTIONS
     from rlx.backends.cuda.sources import Source
 
-    args = (ArgDecl("x", "ptr", "r"), ArgDecl("y", "ptr", "w"), ArgDecl("n", "u32"), ArgDecl("s", "f32"))
-    gpu_steps.KERNELS[SCALE.stem] = KernelDecl(SCALE.stem, args)
+    args = (*reads(x="f32"), *writes(y="f32"), *uints("n"), *floats("s"))
+    KERNELS[SCALE.stem] = KernelDecl(SCALE.stem, args)
     text = (
         f'extern "C" __global__ void {SCALE.stem}(const float* x, float* y, unsigned n, float s)'
         "{ unsigned i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i] * s; }"
@@ -84,7 +85,7 @@ def cuda_disk_cache() -> str:
     from rlx.driver.diskcache import DiskCache
 
     softmax = FileKernel("softmax", (("T", "f32"),), (32, 1, 0))
-    import rlx.backends.gpu.decls  # noqa: F401 - declares the kernels
+    load_rules()  # declares the kernels
 
     counts = []
     with tempfile.TemporaryDirectory() as folder:
@@ -103,17 +104,15 @@ def cuda_disk_cache() -> str:
 
 @step("cuda")
 def cuda_every_kernel_loads() -> str:
-    """One variant of each kernel file, with the constants of its first use, as machine code for this device."""
-    import rlx.backends.gpu.decls  # noqa: F401 - declares the kernels
-
-    constants = {"matmul": (64, 64, *[0] * 8), "attention": (4, 0, 0)}
+    """The first variant and trial of each kernel, as machine code for this device."""
+    load_rules()  # declares the kernels
     compiler, loaded, failed = cuda().compiler, [], []
-    for stem, decl in gpu_steps.KERNELS.items():
+    for stem, decl in KERNELS.items():
         if stem == SCALE.stem:
             continue
-        defines = tuple((name, values[0]) for name, values in decl.defines)
+        defines = tuple((name, values[0]) for name, values in decl.variants.items())
         try:
-            compiler.get(FileKernel(stem, defines, constants.get(stem, (32, 1, 0, 0, 0))))
+            compiler.get(FileKernel(stem, defines, decl.trials[0]))
             loaded.append(stem)
         except Exception as error:  # noqa: BLE001 - the rest is still to be tried
             failed.append(f"{stem}: {error}")

@@ -1,18 +1,13 @@
-"""Compiles shaders/*.comp to the SPIR-V that the wheel ships, and checks that what is shipped is what the sources say.
+"""Compiles the kernels to the SPIR-V that the wheel ships, and checks that what is shipped is what the sources say.
 
-    shaders/build.py [STEM …]    compile what changed (or the named shaders) with glslangValidator or glslang
+    shaders/build.py [STEM …]    compile what changed (or the named kernels) with glslangValidator or glslang
     shaders/build.py --check     compare the hashes in manifest.json with the files; needs no compiler
+    shaders/build.py --text STEM print the GLSL of a declared kernel
 
-A shader says what it is compiled to in comment lines of its head:
-
-    // variants: T=f32,f16;OUT=f32,bf16   a module for each combination: stem-f32-f32.spv, … (-DT=f32 -DT_f32=1 …)
-    // flags: --keep-uncalled             more compiler flags
-    // compiler: new                      a glslang that knows cooperative matrices of bfloat16 (16 or newer): $GLSLANG
-                                          or .tools/bin/glslang
-    // unroll: yes                        spirv-opt unrolls the loops marked so and splits local arrays: a driver that
-                                          does not would keep them in memory
-    // subgroups: yes                     each module twice: <name>.subgroup.spv, with -DRLX_SUBGROUPS, is for devices
-                                          whose threads may read each other's registers
+A declared kernel's GLSL is written from its declaration (rlx/backends/gpu/kernel.py), which names its variants: a
+module for each combination, stem-f32-f32.spv, … (-DT=f32 -DT_f32=1 …), and with `subgroups` a second one,
+<name>.subgroup.spv (-DRLX_SUBGROUPS). Kernels of cooperative matrices of bfloat16 take glslang 16 or newer: $GLSLANG or
+.tools/bin/glslang. Templates of elementwise trees are shaders/*.comp; a comment `// flags: …` gives compiler flags.
 
 `#include` looks in shaders/include and rlx/backends/gpu. Float additions and multiplications are decorated
 NoContraction afterwards, so that no driver fuses them: only fma() fuses, as with NVRTC's -fmad=false.
@@ -21,6 +16,7 @@ NoContraction afterwards, so that no driver fuses them: only fma() fuses, as wit
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import itertools
 import json
@@ -30,6 +26,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +34,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 try:
+    from rlx.backends.gpu.entry import glsl_text
+    from rlx.backends.gpu.executable import load_rules
+    from rlx.backends.gpu.kernel import KERNELS, KernelDecl
     from rlx.backends.gpu.spirv import Inst, Module, Op, no_contraction, text_of
 except ModuleNotFoundError as error:
-    sys.exit(f"{error}: this script uses rlx and what it needs; `make venv`, then .venv/bin/python shaders/build.py")
+    sys.exit(
+        f"{error}: this script uses rlx and what it needs; `make venv`, then .venv/bin/python shaders/build.py"
+    )
 
 SHADERS = ROOT / "shaders"
 INCLUDE = (SHADERS / "include", ROOT / "rlx" / "backends" / "gpu")
@@ -51,7 +53,7 @@ RECIPE, UNROLLED = 1, 2  # raise when this file makes other words from the same 
 # What the second module of a shader with subgroups is compiled with.
 _SUBGROUPS = {f"RLX_{word}": "1" for word in ("SUBGROUPS",)}
 
-_HEAD = re.compile(r"^// (variants|flags|compiler|unroll|subgroups): (.+)$", re.MULTILINE)
+_FLAGS = re.compile(r"^// flags: (.+)$", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
 
 
@@ -68,59 +70,67 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def head(source: Path) -> dict[str, str]:
-    """The `// key: value` lines of a shader."""
-    return {m[1]: m[2].strip() for m in _HEAD.finditer(source.read_text(encoding="utf-8"))}
+@dataclass(frozen=True)
+class Shader:
+    """A text to compile: of a declared kernel, or of a template in `shaders/`."""
 
+    stem: str
+    text: str
+    decl: KernelDecl | None = None
 
-def variants(source: Path) -> dict[str, dict[str, str]]:
-    """Module file name -> defines, in the order of the `variants` line."""
-    line = head(source).get("variants", "")
-    axes = [part.split("=", 1) for part in line.split(";") if part.strip()]
-    names = [name.strip() for name, _ in axes]
-    values = [[v.strip() for v in listed.split(",")] for _, listed in axes]
-    made = {}
-    for chosen in itertools.product(*values):
-        name, defines = "-".join((source.stem, *chosen)), dict(zip(names, chosen, strict=True))
-        made[f"{name}.spv"] = defines
-        if head(source).get("subgroups") == "yes":
-            made[f"{name}.subgroup.spv"] = {**defines, **_SUBGROUPS}
-    return made
+    def modules(self) -> dict[str, dict[str, str]]:
+        """Module file name -> macros."""
+        made = {}
+        variants = self.decl.variants if self.decl else {}
+        for chosen in itertools.product(*variants.values()):
+            name, defines = "-".join((self.stem, *chosen)), dict(zip(variants, chosen, strict=True))
+            made[f"{name}.spv"] = defines
+            if self.decl and self.decl.subgroups:
+                made[f"{name}.subgroup.spv"] = {**defines, **_SUBGROUPS}
+        return made
 
+    def includes(self) -> list[Path]:
+        """Every file it includes, each once."""
+        found: list[Path] = []
+        texts = [(SHADERS, self.text)]
+        for beside, text in texts:  # grows while it is walked
+            for name in _INCLUDE.findall(text):
+                places = (folder / name for folder in (beside, *INCLUDE))
+                path = next((p.resolve() for p in places if p.is_file()), None)
+                if path is None:
+                    raise SystemExit(f"{self.stem}: cannot find the include {name!r}")
+                if path not in found:
+                    found.append(path)
+                    texts.append((path.parent, path.read_text(encoding="utf-8")))
+        return found
 
-def sources(source: Path) -> list[Path]:
-    """The shader and every file it includes, each once."""
-    found = [source]
-    for path in found:  # grows while it is walked
-        for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
-            for folder in (path.parent, *INCLUDE):
-                if (folder / name).is_file():
-                    if (folder / name).resolve() not in found:
-                        found.append((folder / name).resolve())
-                    break
-            else:
-                raise SystemExit(f"{path.relative_to(ROOT)}: cannot find the include {name!r}")
-    return found
+    def key(self) -> str:
+        """One hash over the text, its includes and this recipe: what a module was made from."""
+        recipe = UNROLLED if self.decl and self.decl.unroll else RECIPE
+        parts = [f"{recipe} {TARGET}", f"{self.stem} {sha256(self.text.encode())}"]
+        parts += sorted(f"{p.relative_to(ROOT)} {sha256(p.read_bytes())}" for p in self.includes())
+        return sha256("\n".join(parts).encode())
 
-
-def source_key(source: Path) -> str:
-    """One hash over the shader, its includes and this recipe: what a module was made from."""
-    parts = [f"{UNROLLED if head(source).get('unroll') == 'yes' else RECIPE} {TARGET}"]
-    parts += sorted(f"{p.relative_to(ROOT)} {sha256(p.read_bytes())}" for p in sources(source))
-    return sha256("\n".join(parts).encode())
-
-
-def compiler(source: Path) -> str:
-    """The compiler a shader asks for."""
-    if head(source).get("compiler") == "new":
-        for name in (os.environ.get("GLSLANG", ""), str(ROOT / ".tools/bin/glslang"), "glslang"):
-            if name and shutil.which(name):
+    def compiler(self) -> str:
+        """The compiler it takes."""
+        if self.decl and self.decl.new_compiler:
+            for name in (os.environ.get("GLSLANG", ""), str(ROOT / ".tools/bin/glslang"), "glslang"):
+                if name and shutil.which(name):
+                    return name
+            raise SystemExit(f"{self.stem} needs glslang 16 or newer: set GLSLANG to its path")
+        for name in ("glslangValidator", "glslang"):
+            if shutil.which(name):
                 return name
-        raise SystemExit(f"{source.name} needs glslang 16 or newer: set GLSLANG to its path")
-    for name in ("glslangValidator", "glslang"):
-        if shutil.which(name):
-            return name
-    raise SystemExit("no glslangValidator here; Debian, Ubuntu: tools/system.sh glslang")
+        raise SystemExit("no glslangValidator here; Debian, Ubuntu: tools/system.sh glslang")
+
+
+@functools.cache
+def shaders() -> tuple[Shader, ...]:
+    """Everything that is compiled."""
+    load_rules()  # declares the kernels
+    found = [Shader(stem, glsl_text(decl), decl) for stem, decl in KERNELS.items()]
+    found += [Shader(p.stem, p.read_text(encoding="utf-8")) for p in SHADERS.glob("*.comp")]
+    return tuple(sorted(found, key=lambda s: s.stem))
 
 
 def spirv_tool(name: str) -> str | None:
@@ -209,19 +219,20 @@ def version(tool: str) -> str:
     return done.stdout.splitlines()[0].strip()
 
 
-def compile_one(source: Path, defines: dict[str, str], target: Path) -> str | None:
+def compile_one(shader: Shader, defines: dict[str, str], target: Path) -> str | None:
     """Writes one module; the compiler's words when it refuses."""
     with tempfile.TemporaryDirectory() as folder:
-        raw = Path(folder) / "raw.spv"
-        command = [compiler(source), "-V", "--quiet", "--target-env", TARGET, "-o", str(raw)]
+        raw, source = Path(folder) / "raw.spv", Path(folder) / f"{shader.stem}.comp"
+        source.write_text(shader.text, encoding="utf-8")
+        command = [shader.compiler(), "-V", "--quiet", "--target-env", TARGET, "-o", str(raw)]
         command += [f"-I{path}" for path in INCLUDE]
         for name, value in defines.items():
             command += [f"-D{name}={value}", f"-D{name}_{value}=1"]
-        command += head(source).get("flags", "").split()
+        command += " ".join(_FLAGS.findall(shader.text)).split()
         done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             return f"{' '.join(command)}\n{done.stdout}{done.stderr}"
-        if head(source).get("unroll") == "yes":
+        if shader.decl and shader.decl.unroll:
             problem = unrolled(raw)
             if problem:
                 return problem
@@ -247,19 +258,16 @@ def read_manifest() -> dict[str, Any]:
     return loaded
 
 
-def expected() -> dict[str, tuple[Path, dict[str, str]]]:
-    """Every module there should be: file name -> (source, defines)."""
-    return {
-        name: (source, defines)
-        for source in sorted(SHADERS.glob("*.comp"))
-        for name, defines in variants(source).items()
-    }
+def expected() -> dict[str, tuple[Shader, dict[str, str]]]:
+    """Every module there should be: file name -> (shader, macros)."""
+    return {name: (shader, defines) for shader in shaders() for name, defines in shader.modules().items()}
 
 
 def all_sources() -> dict[str, str]:
-    """Hash of every file that some shader is made from, by its path in the repository."""
-    files = {p for source in SHADERS.glob("*.comp") for p in sources(source)}
-    return {str(p.relative_to(ROOT)): sha256(p.read_bytes()) for p in sorted(files)}
+    """Hash of everything that some module is made from: of files by their path, of written texts by their stem."""
+    made = {f"{s.stem}.comp": sha256(s.text.encode()) for s in shaders()}
+    files = {p for shader in shaders() for p in shader.includes()}
+    return made | {str(p.relative_to(ROOT)): sha256(p.read_bytes()) for p in sorted(files)}
 
 
 def build(stems: list[str]) -> int:
@@ -269,16 +277,16 @@ def build(stems: list[str]) -> int:
     before = read_manifest()["modules"]
     modules: dict[str, Any] = {}
     failed = made = 0
-    for name, (source, defines) in wanted.items():
-        key, target, old = source_key(source), SPIRV / name, before.get(name)
+    for name, (shader, defines) in wanted.items():
+        key, target, old = shader.key(), SPIRV / name, before.get(name)
         fresh = (
             old and old["key"] == key and target.is_file() and sha256(target.read_bytes()) == old["sha256"]
         )
-        if fresh or (stems and source.stem not in stems):
+        if fresh or (stems and shader.stem not in stems):
             if old:
                 modules[name] = old
             continue
-        problem = compile_one(source, defines, target)
+        problem = compile_one(shader, defines, target)
         if problem:
             print(problem, file=sys.stderr)
             failed += 1
@@ -286,11 +294,11 @@ def build(stems: list[str]) -> int:
         made += 1
         data = target.read_bytes()
         modules[name] = {
-            "source": str(source.relative_to(ROOT)),
+            "source": shader.stem,
             "key": key,
             "sha256": sha256(data),
             "capabilities": Module.parse(data).capabilities(),
-            "compiler": version(compiler(source)),
+            "compiler": version(shader.compiler()),
         }
     for stale in {p.name for p in SPIRV.glob("*.spv")} - set(wanted):
         (SPIRV / stale).unlink()
@@ -314,12 +322,12 @@ def check() -> list[str]:
     for name in sorted(set(wanted) | set(manifest["modules"]) | {p.name for p in SPIRV.glob("*.spv")}):
         entry, target = manifest["modules"].get(name), SPIRV / name
         if name not in wanted:
-            problems.append(f"{name}: no shader makes it")
+            problems.append(f"{name}: no kernel makes it")
         elif entry is None or not target.is_file():
             problems.append(f"{name}: not compiled")
         elif sha256(target.read_bytes()) != entry["sha256"]:
             problems.append(f"{name}: not the file that was compiled")
-        elif entry["key"] != source_key(wanted[name][0]):
+        elif entry["key"] != wanted[name][0].key():
             problems.append(f"{name}: compiled from other sources")
     return problems
 
@@ -328,9 +336,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("stems", nargs="*", help="compile only these shaders")
+    parser.add_argument("stems", nargs="*", help="compile only these kernels")
     parser.add_argument("--check", action="store_true", help="compare hashes; compile nothing")
+    parser.add_argument("--text", metavar="STEM", help="print the GLSL of a declared kernel")
     args = parser.parse_args()
+    if args.text:
+        print(next((s.text for s in shaders() if s.stem == args.text), f"no kernel named {args.text}"))
+        return 0
     if args.check:
         problems = check()
         for line in problems:

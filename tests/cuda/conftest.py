@@ -6,8 +6,8 @@ import pytest
 
 from rlx.backends.cuda import backend
 from rlx.backends.cuda.device import CudaDevice
-from rlx.backends.gpu import steps
-from rlx.backends.gpu.steps import ArgDecl, KernelDecl
+from rlx.backends.gpu import kernel
+from rlx.backends.gpu.kernel import KernelDecl, floats, reads, uints, writes
 from tests.cuda.programs import SCALE, SCALE_SOURCE
 from tests.devices import or_skip
 
@@ -23,7 +23,7 @@ def device() -> CudaDevice:
 @pytest.fixture
 def scale(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """SCALE declared, and compiled for the device."""
-    args = (ArgDecl("x", "ptr", "r"), ArgDecl("y", "ptr", "w"), ArgDecl("n", "u32"), ArgDecl("s", "f32"))
-    monkeypatch.setitem(steps.KERNELS, SCALE.stem, KernelDecl(SCALE.stem, args))
+    args = (*reads(x="f32"), *writes(y="f32"), *uints("n"), *floats("s"))
+    monkeypatch.setitem(kernel.KERNELS, SCALE.stem, KernelDecl(SCALE.stem, args))
     device.enter()
     device.compiler.provide(SCALE, SCALE_SOURCE)

@@ -8,11 +8,11 @@ from itertools import product
 import pytest
 
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS, available, compile_ptx_only, nvrtc
-from rlx.backends.cuda.sources import KERNEL_FOLDER, kernel_source
+from rlx.backends.cuda.sources import kernel_source
 from rlx.backends.gpu.executable import load_rules
-from rlx.backends.gpu.steps import KERNELS, FileKernel
+from rlx.backends.gpu.kernel import KERNELS
+from rlx.backends.gpu.steps import FileKernel
 from rlx.errors import RlxError
-from tests.gpu.kernel_constants import CONSTANTS
 
 load_rules()  # fills the table of kernels
 # PTX does not tell u32 from i32 in parameters reliably; pointers, integers and floats it does.
@@ -20,22 +20,18 @@ _KINDS = {"u64": "ptr", "u32": "u32", "s32": "i32", "b32": "u32", "f32": "f32"}
 
 
 def variants() -> list[FileKernel]:
-    """Each declared define value with each set of constants that the table of the kernels' tests names."""
+    """Each declared variant with each trial of its constants."""
     found = []
     for stem, decl in sorted(KERNELS.items()):
-        for values in product(*(allowed for _, allowed in decl.defines)):
-            defines = tuple(zip((name for name, _ in decl.defines), values, strict=True))
-            found += [FileKernel(stem, defines, constants) for constants in CONSTANTS[stem]]
+        for values in product(*decl.variants.values()):
+            defines = tuple(zip(decl.variants, values, strict=True))
+            found += [FileKernel(stem, defines, constants) for constants in decl.trials]
     return found
 
 
 def test_a_compiler_is_installed_here() -> None:
     assert available(), "the dev extra brings nvidia-cuda-nvrtc-cu12"
     assert all(nvrtc(major).include is not None for major in available())
-
-
-def test_every_declared_kernel_has_its_source_and_every_source_its_declaration() -> None:
-    assert {path.stem for path in KERNEL_FOLDER.glob("*.cu")} == set(KERNELS)
 
 
 def name_of(kernel: FileKernel) -> str:

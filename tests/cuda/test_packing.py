@@ -8,8 +8,9 @@ import struct
 import pytest
 
 from rlx.backends.cuda.packing import PackedArgs, pack_args
-from rlx.backends.gpu import steps
-from rlx.backends.gpu.steps import Arg, ArgDecl, FileKernel, KernelDecl, Launch, Ref, TreeKernel, TreeOperand
+from rlx.backends.gpu import kernel
+from rlx.backends.gpu.kernel import KernelDecl, floats, ints, reads, uints, writes
+from rlx.backends.gpu.steps import Arg, FileKernel, Launch, Ref, TreeKernel, TreeOperand
 from rlx.dtypes import f32
 from rlx.errors import RlxError
 from rlx.ir import expr
@@ -17,9 +18,8 @@ from rlx.ir import expr
 
 @pytest.fixture(autouse=True)
 def declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    pointers = (ArgDecl("x", "ptr", "r"), ArgDecl("y", "ptr", "w"))
-    decl = KernelDecl("probe", (*pointers, ArgDecl("n", "u32"), ArgDecl("s", "i32"), ArgDecl("f", "f32")))
-    monkeypatch.setitem(steps.KERNELS, "probe", decl)
+    decl = KernelDecl("probe", (*reads(x="f32"), *writes(y="f32"), *uints("n"), *ints("s"), *floats("f")))
+    monkeypatch.setitem(kernel.KERNELS, "probe", decl)
 
 
 def launch(*args: Arg) -> Launch:

@@ -9,8 +9,9 @@ import pytest
 
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS
 from rlx.backends.cuda.sources import Source, headers_of, kernel_source
-from rlx.backends.gpu import steps
-from rlx.backends.gpu.steps import FileKernel, KernelDecl
+from rlx.backends.gpu import kernel
+from rlx.backends.gpu.kernel import KernelDecl
+from rlx.backends.gpu.steps import FileKernel
 from rlx.errors import RlxError
 
 SOURCE = Source(
@@ -73,7 +74,7 @@ def test_the_key_covers_compiler_architecture_and_system_headers(tmp_path: Path)
 
 
 def test_architecture() -> None:
-    specific = replace(SOURCE, text="// architecture-specific: wgmma\n")
+    specific = replace(SOURCE, specific=True)
     assert SOURCE.arch(90, [75, 80, 90]) == "sm_90"
     assert specific.arch(90, [75, 80, 90]) == "sm_90a"
     assert (
@@ -83,34 +84,25 @@ def test_architecture() -> None:
         specific.arch(103, [75, 80, 90])
     with pytest.raises(RlxError, match="70"):
         SOURCE.arch(70, [75, 80, 90])
-    some = replace(SOURCE, text="#if C6 == 2\n// architecture-specific where C6=2: wgmma\n")
-    assert some.arch(90, [75, 80, 90]) == "sm_90"
-    assert replace(some, options=("--define-macro=C6=2",)).arch(90, [75, 80, 90]) == "sm_90a"
 
 
-def test_defines_and_constants_become_macros(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(
-        steps.KERNELS, "probe", KernelDecl("probe", (), (128, 2, 1), (("T", ("f32", "f16")),))
-    )
-    monkeypatch.setattr("rlx.backends.cuda.sources.KERNEL_FOLDER", tmp_path)
-    (tmp_path / "probe.cu").write_text("body")
-    source = kernel_source(FileKernel("probe", (("T", "f16"),), (4, 32)))
-    assert source.entry == "probe" and source.block == (128, 2, 1) and source.text == "body"
-    assert source.options[len(BASE_OPTIONS) :] == (
-        "--define-macro=T=f16",
-        "--define-macro=C0=4",
-        "--define-macro=C1=32",
-    )
+def test_variants_and_constants_become_macros(monkeypatch: pytest.MonkeyPatch) -> None:
+    decl = KernelDecl(
+        "probe", (), threads=128, variants={"T": ("f32", "f16")}, constants={"SPAN": 4, "LAST": False},
+        specific=("SPAN", 8),
+    )  # fmt: skip
+    monkeypatch.setitem(kernel.KERNELS, "probe", decl)
+    source = kernel_source(decl(T="f16", SPAN=32, LAST=True))
+    assert source.entry == "probe" and source.block == (128, 1, 1) and not source.specific
+    assert source.options[len(BASE_OPTIONS) :] == ("--define-macro=T=f16",)
+    assert "#define SPAN 32u\n#define LAST true\n" in source.text
+    assert kernel_source(decl(T="f16", SPAN=8, LAST=True)).specific
     with pytest.raises(RlxError, match="T=i8"):
-        kernel_source(FileKernel("probe", (("T", "i8"),)))
+        kernel_source(FileKernel("probe", (("T", "i8"),), (4, 0)))
+    with pytest.raises(RlxError, match=r"got the constants \(4,\), expected \['SPAN', 'LAST'\]"):
+        kernel_source(FileKernel("probe", (("T", "f16"),), (4,)))
 
 
-def test_a_kernel_without_declaration_or_file_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_kernel_without_declaration_is_named() -> None:
     with pytest.raises(RlxError, match="'nowhere' is not declared"):
         kernel_source(FileKernel("nowhere"))
-    monkeypatch.setitem(steps.KERNELS, "nofile", KernelDecl("nofile", ()))
-    monkeypatch.setattr("rlx.backends.cuda.sources.KERNEL_FOLDER", tmp_path)
-    with pytest.raises(RlxError, match=r"nofile\.cu is missing"):
-        kernel_source(FileKernel("nofile"))

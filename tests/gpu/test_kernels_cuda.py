@@ -40,8 +40,17 @@ def _few_rows() -> Array:
     return cuda("matmul", _normal(8, 40), _normal(40, 66, dtype=np.float16), **_attrs())
 
 
+def _sums() -> Array:
+    """Plain ones, and long and short ones that leave the range of f32 midway and are taken again."""
+    cuda("sum", _normal(3, 1000), axes=(1,), keepdims=False)
+    short = np.tile(np.float32([3e38, 3e38, -3e38, -3e38]), (300, 1))
+    short[0] = 1.0  # the thread that says so is not the one that clears what says so
+    cuda("sum", short, axes=(1,), keepdims=False)
+    return cuda("sum", np.repeat(np.float32([[3e38, -3e38]]), 500, axis=1), axes=(1,), keepdims=False)
+
+
 _NEEDS: dict[str, Callable[[], Array]] = {
-    "reduce.h": lambda: cuda("sum", _normal(3, 1000), axes=(1,), keepdims=False),
+    "reduce.h": _sums,
     "body.h": lambda: cuda("layer_norm", _normal(3, 1700), _normal(1700), _normal(1700), eps=1e-5),
     "transpose_wide.h": lambda: cuda("transpose", _normal(64, 64), perm=(1, 0)),
     "top_k_rows.h": lambda: cuda("top_k", _sorted_and_equal(), k=3, axis=1, largest=True),

@@ -10,27 +10,26 @@ from functools import cache
 from pathlib import Path
 
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS
-from rlx.backends.gpu.steps import KERNELS, FileKernel, Kernel, SourceKernel
+from rlx.backends.gpu.entry import cuda_text
+from rlx.backends.gpu.kernel import KERNELS
+from rlx.backends.gpu.steps import FileKernel, Kernel, SourceKernel
 from rlx.errors import RlxError
 
-KERNEL_FOLDER = Path(__file__).parent / "kernels"
 # Where `#include "name"` is looked up, in this order.
-HEADER_FOLDERS = (KERNEL_FOLDER, Path(__file__).parent, Path(__file__).parent.parent / "gpu")
+HEADER_FOLDERS = (Path(__file__).parent, Path(__file__).parent.parent / "gpu")
 TREE_ENTRY = "tree"
 TREE_BLOCK = (256, 1, 1)
 # A kernel that wants dynamic shared memory says how much, in bytes, in a variable of this name:
 # extern "C" __device__ unsigned int rlx_dynamic_shared = sizeof(Tiles);
 SHARED_SYMBOL = "rlx_dynamic_shared"
-# A source with this line uses instructions of one architecture only (wgmma, TMA) and is compiled for sm_90a, not sm_90;
-# `where C6=2` after it: its variants with this definition.
-_SPECIFIC = re.compile(r"^// architecture-specific\b(?: where (\w+=\w+))?", re.MULTILINE)
 _QUOTED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _ANGLED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A kernel ready to compile. `headers` are (name, text) of everything it includes with quotes, nested ones too."""
+    """A kernel ready to compile. `headers` are (name, text) of everything it includes with quotes, nested ones too;
+    `specific` says that it must be compiled for exactly one architecture."""
 
     name: str
     text: str
@@ -38,12 +37,7 @@ class Source:
     block: tuple[int, int, int]
     options: tuple[str, ...]
     headers: tuple[tuple[str, str], ...]
-
-    @property
-    def specific(self) -> bool:
-        """Whether it must be compiled for exactly one architecture."""
-        said = _SPECIFIC.search(self.text)
-        return said is not None and (said[1] is None or f"--define-macro={said[1]}" in self.options)
+    specific: bool = False
 
     @property
     def dynamic_shared(self) -> bool:
@@ -77,7 +71,7 @@ class Source:
 def kernel_source(kernel: Kernel) -> Source:
     """The source of a file kernel (its variant as macro definitions) or of a tree kernel.
 
-    Raises: RlxError for a kernel without a declaration or a file, or a define value that is not declared.
+    Raises: RlxError for a kernel without a declaration, or a value that is not declared.
     """
     if isinstance(kernel, SourceKernel):
         text = kernel.cuda or ""
@@ -91,16 +85,20 @@ def kernel_source(kernel: Kernel) -> Source:
     decl = KERNELS.get(kernel.stem)
     if decl is None:
         raise RlxError(f"CUDA kernel {kernel.stem!r} is not declared in the kernel table")
-    allowed = dict(decl.defines)
     for name, value in kernel.defines:
-        if value not in allowed.get(name, ()):
+        if value not in decl.variants.get(name, ()):
             raise RlxError(
-                f"CUDA kernel {kernel.stem!r}: {name}={value} is not among its variants {allowed.get(name, ())}"
+                f"CUDA kernel {kernel.stem!r}: {name}={value} is not among its variants {decl.variants.get(name, ())}"
             )
-    text = _file_text(kernel.stem)
-    options = [*BASE_OPTIONS, *(f"--define-macro={name}={value}" for name, value in kernel.defines)]
-    options += [f"--define-macro=C{i}={value}" for i, value in enumerate(kernel.constants)]
-    return Source(f"{kernel.stem}.cu", text, kernel.stem, decl.block, tuple(options), headers_of(text))
+    if len(kernel.constants) != len(decl.constants):
+        raise RlxError(
+            f"CUDA kernel {kernel.stem!r}: got the constants {kernel.constants}, expected {list(decl.constants)}"
+        )
+    text = cuda_text(decl, kernel.constants)
+    options = (*BASE_OPTIONS, *(f"--define-macro={name}={value}" for name, value in kernel.defines))
+    chosen = dict(zip(decl.constants, kernel.constants, strict=True))
+    specific = decl.specific is not None and chosen[decl.specific[0]] == decl.specific[1]
+    return Source(f"{kernel.stem}.cu", text, kernel.stem, decl.block, options, headers_of(text), specific)
 
 
 def headers_of(text: str, folders: Sequence[Path] = HEADER_FOLDERS) -> tuple[tuple[str, str], ...]:
@@ -125,16 +123,6 @@ def headers_of(text: str, folders: Sequence[Path] = HEADER_FOLDERS) -> tuple[tup
         texts[name] = path.read_text(encoding="utf-8")
         todo += [(inner, path.parent) for inner in _QUOTED.findall(texts[name])]
     return tuple(sorted(texts.items()))
-
-
-def _file_text(stem: str) -> str:
-    path = KERNEL_FOLDER / f"{stem}.cu"
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RlxError(
-            f"CUDA kernel {stem!r}: {path.name} is missing from this installation: {error}"
-        ) from error
 
 
 @cache

@@ -83,9 +83,10 @@ class Shape:
     terms: int = 1
     warpgroup: bool = False
 
-    def constants(self) -> tuple[int, ...]:
-        """C4 … C7."""
-        return self.deep, self.keys, 2 if self.warpgroup else int(self.opaque), self.terms
+    def constants(self) -> dict[str, int]:
+        """Constants of attention_mma beyond those of every attention kernel."""
+        scores = 2 if self.warpgroup else int(self.opaque)
+        return {"DEEP": self.deep, "KEYS": self.keys, "SCORES": scores, "TERMS": self.terms}
 
     def shared_bytes(self, d: int) -> int:
         """What it needs of shared memory."""

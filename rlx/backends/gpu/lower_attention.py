@@ -6,26 +6,167 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlx.backends.gpu import decls_attention as decls
-from rlx.backends.gpu.attention_choice import (
-    decodes,
-    forced,
-    matrices_for,
-    rows_for,
-    shape_for,
-    splits_for,
-)
+from rlx.backends.gpu.attention_choice import decodes, forced, matrices_for, rows_for, shape_for, splits_for
 from rlx.backends.gpu.casts import cast_ref, fits, quads, stores
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import FileKernel, KernelDecl, Ref
+from rlx.backends.gpu.steps import FileKernel, Ref
 from rlx.backends.gpu.strided import View, launch_tree
 from rlx.dtypes import DType, bf16, f32
 from rlx.ir import Node, Tensor, expr
 from rlx.ops.attention_parts import rest, swapped
 
+# Batch times heads, heads, lengths, width; strides of the mask, whether each batch has its length, the window.
+_SIZES = ("count", "heads", "kv_heads", "sq", "sk", "d", "mb", "mh", "mq", "mk", "each", "window")
+_ROWS = ("q_row", "k_row", "v_row")  # elements from one row to the next
+_VARIANTS = {"T": FLOATS, "M": ("f32", "bool")}
+ATTENTION = declare(
+    KernelDecl(
+        "attention",
+        about=(
+            "softmax(q k^T * scale + mask) v: heads of d elements, rows q_row, k_row, v_row apart; strides of "
+            "0 repeat."
+        ),
+        grid="a group of 256 for each 64 queries of each of `count` = b * heads heads",
+        args=(
+            *reads(q="T", k="T", v="T", mask="M", lengths="i32"),
+            *writes(y="T"),
+            *uints(*_SIZES, *_ROWS),
+            *floats("scale", "cap"),
+        ),
+        headers=("prims",),
+        variants=_VARIANTS,
+        constants={"WIDE": 2, "FLAGS": 0, "MASK": 0, "ALIGNED": False},
+        trials=((4, 1, 0, True), (16, 8, 1, False), (1, 15, 2, True)),
+    )
+)
+ATTENTION_DECODE = declare(
+    KernelDecl(
+        "attention_decode",
+        about=(
+            "Attention of a few queries against many keys: the result, or parts of it that attention_combine "
+            "adds up."
+        ),
+        grid=(
+            "a group of 256 for each of `splits` parts of the keys of each block of ROWS query rows of each "
+            "of b * kv_heads heads"
+        ),
+        args=(
+            *reads(q="T", k="T", v="T", mask="M", lengths="i32"),
+            *writes(y="T", parts="f32"),
+            *uints(*_SIZES, *_ROWS, "splits"),
+            *floats("scale", "cap"),
+        ),
+        headers=("prims",),
+        variants=_VARIANTS,
+        constants={"WIDE": 2, "FLAGS": 0, "MASK": 0, "ALIGNED": False, "ROWS": 1, "IN_PARTS": False},
+        trials=((8, 8, 0, True, 4, True), (4, 15, 2, False, 8, False), (16, 1, 1, True, 1, True)),
+    )
+)
+ATTENTION_COMBINE = declare(
+    KernelDecl(
+        "attention_combine",
+        about=(
+            "The parts that attention_decode leaves, (splits, rows, 2) figures and (splits, rows, d) sums, "
+            "added up in order."
+        ),
+        grid="a group of 256 for each 256 columns of each row",
+        args=(*reads(parts="f32"), *writes(y="T"), *uints("rows", "d", "splits")),
+        headers=("prims",),
+        variants={"T": FLOATS},
+    )
+)
+ATTENTION_MMA = declare(
+    KernelDecl(
+        "attention_mma",
+        about=(
+            "softmax(q k^T * scale + mask) v by matrix instructions: heads of d elements, rows q_row, k_row, "
+            "v_row apart."
+        ),
+        grid="a group of 128 for each 64 DEEP queries of each of `count` = b * heads heads",
+        args=(
+            *reads(q="T", k="T", v="T", mask="M", lengths="i32"),
+            *writes(y="O"),
+            *uints(*_SIZES, *_ROWS),
+            *floats("scale", "cap"),
+        ),
+        threads=128,
+        function="attention_body",
+        specific=("SCORES", 2),  # wgmma
+        headers=("prims", "mma", "attention_words"),
+        variants={
+            "SMO": (
+                "f16_f16_f16",
+                "bf16_bf16_bf16",
+                "f16_f16_f32",
+                "bf16_bf16_f32",
+                "f32_f16_f32",
+                "f32_bf16_f32",
+            ),
+            "M": ("f32", "bool"),
+        },
+        constants={
+            "WIDE": 2,
+            "FLAGS": 0,
+            "MASK": 0,
+            "ALIGNED": False,
+            "DEEP": 1,
+            "KEYS": 64,
+            "SCORES": 1,
+            "TERMS": 1,
+        },
+        trials=(
+            (8, 1, 0, True, 2, 64, 0, 1),
+            (4, 15, 1, False, 1, 64, 1, 1),
+            (16, 2, 2, True, 1, 32, 0, 1),
+            (16, 8, 2, True, 1, 32, 1, 1),
+            (8, 3, 0, True, 2, 64, 2, 1),
+            (4, 12, 2, False, 1, 64, 2, 1),
+        ),
+        new_compiler=True,
+    )
+)
+ATTENTION_DQ = declare(
+    KernelDecl(
+        "attention_dq",
+        about=(
+            "the gradient of the queries of attention, and per query row what attention_dkv needs: rows (3, "
+            "count, sq)."
+        ),
+        grid="a group of 256 for each 64 queries of each of `count` = b * heads heads",
+        args=(
+            *reads(dy="T", q="T", k="T", v="T", mask="M", lengths="i32"),
+            *writes(dq="T", rows="f32"),
+            *uints(*_SIZES),
+            *floats("scale", "cap"),
+        ),
+        headers=("prims",),
+        variants=_VARIANTS,
+        constants={"WIDE": 2, "FLAGS": 0, "MASK": 0, "ALIGNED": False},
+        trials=((4, 1, 0, True), (16, 8, 1, False), (1, 15, 2, True)),
+    )
+)
+ATTENTION_DKV = declare(
+    KernelDecl(
+        "attention_dkv",
+        about="the gradients of the keys and values of attention, from the rows that attention_dq leaves.",
+        grid="a group of 256 for each 64 keys of each of b * kv_heads heads",
+        args=(
+            *reads(dy="T", q="T", k="T", v="T", mask="M", lengths="i32", rows="f32"),
+            *writes(dk="T", dv="T"),
+            *uints(*_SIZES),
+            *floats("scale", "cap"),
+        ),
+        headers=("prims",),
+        variants=_VARIANTS,
+        constants={"WIDE": 2, "FLAGS": 0, "MASK": 0, "ALIGNED": False},
+        trials=((4, 1, 0, True), (16, 8, 1, False), (1, 15, 2, True)),
+    )
+)
+
 MAX_HEAD = 256  # what the registers hold of a head's width
 TILE = 64  # queries or keys a group
-CAUSAL, WINDOW, CAPPED, COUNTED = 1, 2, 4, 8  # flags of the kernels' constant C1
+CAUSAL, WINDOW, CAPPED, COUNTED = 1, 2, 4, 8  # flags of the kernels' constant FLAGS
 BY_TOKEN = {"q": 16, "k": 32, "v": 64, "y": 128}  # too, by the letters of the attribute `tokens`
 
 
@@ -61,12 +202,13 @@ class Problem:
     def count(self) -> int:
         return self.batch * self.heads
 
-    def constants(self, aligned: int) -> tuple[int, ...]:
-        """C0 … C3 of the kernels."""
-        return max(1, math.ceil(self.d / 16)), self.flags, self.mask_kind, aligned
+    def constants(self, aligned: int) -> dict[str, int]:
+        """Constants of every attention kernel."""
+        wide = max(1, math.ceil(self.d / 16))
+        return {"WIDE": wide, "FLAGS": self.flags, "MASK": self.mask_kind, "ALIGNED": aligned}
 
     def sizes(self) -> list[int | float]:
-        """The scalar arguments of the gradient's kernels, as `decls_attention` lists them."""
+        """The scalar arguments of the gradient's kernels, as their declarations list them."""
         whole = [self.count, self.heads, self.kv_heads, self.sq, self.sk, self.d, *self.strides, self.each]
         return [*whole, self.window, self.scale, self.cap]
 
@@ -104,8 +246,7 @@ def problem_of(ctx: Lowering, node: Node, q: Tensor, k: Tensor, others: Sequence
 
 def kernel(decl: KernelDecl, stored: DType, problem: Problem, aligned: int) -> FileKernel:
     """The variant of a kernel for f32 arithmetic."""
-    words = (("T", stored.name), ("M", problem.mask_word))
-    return FileKernel(decl.stem, words, problem.constants(aligned))
+    return decl(T=stored.name, M=problem.mask_word, **problem.constants(aligned))
 
 
 @lowers("attention", when=_native)
@@ -128,7 +269,7 @@ def lower_attention(ctx: Lowering, node: Node) -> None:
     groups = ctx.groups(problem.count * math.ceil(problem.sq / TILE))
     mask, lengths = problem.mask or refs[0], problem.lengths or refs[0]
     ctx.launch(
-        kernel(decls.ATTENTION, stored, problem, aligned),
+        kernel(ATTENTION, stored, problem, aligned),
         groups,
         [*refs, mask, lengths, ctx.ref(y), *problem.sizes_and_rows()],
     )
@@ -141,19 +282,18 @@ def _decode(
     rows = rows_for(mine, problem.d, problem.batch * problem.kv_heads, problem.sk)
     blocks = problem.batch * problem.kv_heads * math.ceil(mine / rows)
     splits = splits_for(blocks, problem.sk)
-    words = (("T", stored.name), ("M", problem.mask_word))
-    constants = (*problem.constants(aligned), rows, int(splits > 1))
+    constants = {**problem.constants(aligned), "ROWS": rows, "IN_PARTS": splits > 1}
     whole = problem.count * problem.sq
     parts = ctx.scratch(splits * whole * (2 + problem.d) * 4) if splits > 1 else target
     mask, lengths = problem.mask or refs[0], problem.lengths or refs[0]
     ctx.launch(
-        FileKernel(decls.ATTENTION_DECODE.stem, words, constants),
+        ATTENTION_DECODE(T=stored.name, M=problem.mask_word, **constants),
         ctx.groups(blocks * splits),
         [*refs, mask, lengths, target, parts, *problem.sizes_and_rows(splits)],
     )
     if splits > 1:
         ctx.launch(
-            FileKernel(decls.ATTENTION_COMBINE.stem, words[:1]),
+            ATTENTION_COMBINE(T=stored.name),
             ctx.groups(whole * math.ceil(problem.d / 256)),
             [parts, target, whole, problem.d, splits],
         )
@@ -183,12 +323,12 @@ def _matrix(ctx: Lowering, problem: Problem, refs: Sequence[Ref], target: Ref, s
     held = made.type if made.first else stored
     given = [cast_ref(ctx, r, stored, held, n * problem.d) for r, n in zip(refs, sizes, strict=True)]
     aligned = int(problem.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*given, target)))
-    words = (("SMO", made.word(stored)), ("M", problem.mask_word))
-    wide, *flags = problem.constants(aligned)
-    constants = (math.ceil(wide / 4) * 4 if shape.warpgroup else wide, *flags, *shape.constants())
+    constants = {**problem.constants(aligned), **shape.constants()}
+    if shape.warpgroup:
+        constants["WIDE"] = math.ceil(constants["WIDE"] / 4) * 4
     mask, lengths = problem.mask or given[0], problem.lengths or given[0]
     ctx.launch(
-        FileKernel(decls.ATTENTION_MMA.stem, words, constants),
+        ATTENTION_MMA(SMO=made.word(stored), M=problem.mask_word, **constants),
         ctx.groups(problem.count * math.ceil(problem.sq / (64 * shape.deep))),
         [*given, mask, lengths, target, *problem.sizes_and_rows()],
     )
@@ -220,12 +360,12 @@ def lower_attention_grad(ctx: Lowering, node: Node) -> None:
     rows = ctx.scratch(3 * problem.count * problem.sq * 4)
     dq, dk, dv = (ctx.ref(t) for t in made)
     ctx.launch(
-        kernel(decls.ATTENTION_DQ, stored, problem, aligned),
+        kernel(ATTENTION_DQ, stored, problem, aligned),
         ctx.groups(problem.count * math.ceil(problem.sq / TILE)),
         [*refs, mask, lengths, dq, rows, *problem.sizes()],
     )
     ctx.launch(
-        kernel(decls.ATTENTION_DKV, stored, problem, aligned),
+        kernel(ATTENTION_DKV, stored, problem, aligned),
         ctx.groups(problem.batch * problem.kv_heads * math.ceil(problem.sk / TILE)),
         [*refs, mask, lengths, rows, dk, dv, *problem.sizes()],
     )

@@ -14,15 +14,105 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from rlx.backends.gpu import decls, decls_image
 from rlx.backends.gpu.casts import THREADS, cast_ref, fits, groups_for, quads, stores
+from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lower_matmul import epilogue_tree, kernel_pair
+from rlx.backends.gpu.lower_reduce import REDUCE
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import Arg, FileKernel, Gemm, Ref
+from rlx.backends.gpu.steps import Arg, Gemm, Ref
 from rlx.backends.gpu.strided import View, contiguous, launch_tree
 from rlx.dtypes import DType, f32, promote
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
+
+CONV = declare(
+    KernelDecl(
+        "conv",
+        about=(
+            "y = act(product of weights w and columns read out of x + bias): convolution, transposed "
+            "convolution, its gradient to x."
+        ),
+        grid="a group of 256 for each tile of BM rows x BN columns of each group, phase and split",
+        # x, w, bias (f32), taps, places, meta (bodies/conv.h), y, batch, groups, rows, phases, columns, chunk,
+        # splits.
+        args=(
+            *reads(x="TA", w="TB", bias="f32", taps="b16", places="u32", meta="u32"),
+            *writes(y="TA"),
+            *uints("batch", "groups", "rows", "phases", "columns", "chunk", "splits"),
+        ),
+        variants={"AB": ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16")},
+        constants={
+            "BM": 64,
+            "BN": 64,
+            "SPARSE": False,
+            "HAS_BIAS": False,
+            "ACTIVATION": 0,
+            "W_QUADS": False,
+            "Y_QUADS": False,
+        },
+        trials=((64, 64, False, True, 1, True, True), (128, 128, True, False, 0, False, False)),
+    )
+)
+CONV_DIRECT = declare(
+    KernelDecl(
+        "conv_direct",
+        about=(
+            "y = act(weights w times what they lie on in x + bias), a thread for each element: convolutions "
+            "of few rows a group."
+        ),
+        grid="a thread for each row, phase and column of each group, in groups of 256",
+        # x, w, bias (f32), taps, places, meta (bodies/conv.h), y, batch, groups, rows, phases, columns.
+        args=(
+            *reads(x="TA", w="TB", bias="f32", taps="b16", places="u32", meta="u32"),
+            *writes(y="TA"),
+            *uints("batch", "groups", "rows", "phases", "columns"),
+        ),
+        headers=("body64",),
+        variants={"AB": ("f32_f32", "f64_f64", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16")},
+        constants={"SPARSE": False, "HAS_BIAS": False, "ACTIVATION": 0},
+        trials=((False, True, 2), (True, False, 0)),
+    )
+)
+CONV_WEIGHT = declare(
+    KernelDecl(
+        "conv_weight",
+        about="y = gradient of a convolution's weights, of its input x and the gradient d of its result.",
+        grid="a group of 256 for each tile of BM rows x BN columns of each group and split",
+        # x, d, meta (bodies/conv_weight.h), y, batch, groups, rows, columns, chunk, splits.
+        args=(
+            *reads(x="TI", d="TI", meta="u32"),
+            *writes(y="TO"),
+            *uints("batch", "groups", "rows", "columns", "chunk", "splits"),
+        ),
+        variants={"IO": ("f32_f32", "f16_f16", "bf16_bf16", "f16_f32", "bf16_f32")},
+        constants={"BM": 64, "BN": 64},
+        trials=((64, 128), (128, 64)),
+    )
+)
+CONV_WEIGHT_DIRECT = declare(
+    KernelDecl(
+        "conv_weight_direct",
+        about=(
+            "y = gradient of a convolution's weights, of its input x and the gradient d of its result, for "
+            "small groups."
+        ),
+        grid="a group of 256 for each element of y",
+        # x, d, meta (bodies/conv_weight.h), y, batch, groups, rows, columns.
+        args=(*reads(x="T", d="T", meta="u32"), *writes(y="T"), *uints("batch", "groups", "rows", "columns")),
+        headers=("body64",),
+        variants={"T": ("f32", "f64", "f16", "bf16")},
+    )
+)
+IM2COL = declare(
+    KernelDecl(
+        "im2col",
+        about="y (lines, taps, positions) = the elements of x under every position of a window; moves bits.",
+        grid="a thread for each unit of y, in groups of 256",
+        # x, meta (bodies/im2col.h), y, total, units.
+        args=(*reads(x="U", meta="u32"), *writes(y="U"), *uints("total", "units")),
+        variants={"U": ("b1", "b2", "b4")},
+    )
+)
 
 _CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
 _FEW_ROWS = 8  # up to so many output channels a group, each element is summed by a thread of its own
@@ -203,7 +293,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
     batch = y.shape[0]
     sparse = reading.places is not None
     activation = _CODE[node.attrs.get("activation")]
-    words = (("AB", f"{pair[0]}_{pair[1]}"),)
+    pairs = f"{pair[0]}_{pair[1]}"
     taps = ctx.block(reading.taps.reshape(-1))
     places = ctx.block(reading.places) if reading.places is not None else taps
     meta = ctx.block([*reading.meta, *(v for p in reading.phases for v in p)])
@@ -211,7 +301,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
     if stored.name == "f64":  # bias and activation by a tree, which has them in f64
         later = bias is not None or activation != 0
         made = ctx.scratch(y.size * stored.itemsize) if later else target
-        kernel = FileKernel(decls_image.CONV_DIRECT.stem, words, (int(sparse), 0, 0))
+        kernel = CONV_DIRECT(AB=pairs, SPARSE=sparse, HAS_BIAS=False, ACTIVATION=0)
         sizes = [batch, groups, rows, phases, columns]
         launches = groups_for(ctx, columns * rows * groups * phases)
         ctx.launch(kernel, launches, [a, b, meta, taps, places, meta, made, *sizes])
@@ -219,9 +309,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
             _join(ctx, node, made, stored, 1, bias, target, stored)
         return
     if rows <= _FEW_ROWS:
-        kernel = FileKernel(
-            decls_image.CONV_DIRECT.stem, words, (int(sparse), int(bias is not None), activation)
-        )
+        kernel = CONV_DIRECT(AB=pairs, SPARSE=sparse, HAS_BIAS=bias is not None, ACTIVATION=activation)
         args: list[Arg] = [
             a,
             b,
@@ -243,16 +331,16 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
     tiles = math.ceil(rows / tile_m) * math.ceil(columns / _TILE_N) * groups * phases
     whole = splits == 1
     made = target if whole else ctx.scratch(splits * y.size * pair[0].itemsize)
-    constants = (
-        tile_m,
-        _TILE_N,
-        int(sparse),
-        int(bias is not None and whole),
-        activation if whole else 0,
-        int(not sparse and reading.terms % 4 == 0) and quads(b, itemsize=pair[1].itemsize),
-        int(not sparse and reading.meta[8] % 4 == 0) and quads(made, itemsize=pair[0].itemsize),
+    kernel = CONV(
+        AB=pairs,
+        BM=tile_m,
+        BN=_TILE_N,
+        SPARSE=sparse,
+        HAS_BIAS=bias is not None and whole,
+        ACTIVATION=activation if whole else 0,
+        W_QUADS=not sparse and reading.terms % 4 == 0 and quads(b, itemsize=pair[1].itemsize),
+        Y_QUADS=not sparse and reading.meta[8] % 4 == 0 and quads(made, itemsize=pair[0].itemsize),
     )
-    kernel = FileKernel(decls_image.CONV.stem, words, constants)
     args = [a, b, bias or meta, taps, places, meta, made, batch, groups, rows, phases, columns, chunk, splits]
     ctx.launch(kernel, ctx.groups(tiles * splits), args)
     if not whole:
@@ -346,7 +434,7 @@ def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
     rows, columns = y.shape[0] // groups, math.prod(y.shape[1:])
     terms = batch * math.prod(counts)
     if stored.name == "f64" or (rows * columns <= _SMALL_GROUP and rows <= 4 * _FEW_ROWS):
-        kernel = FileKernel(decls_image.CONV_WEIGHT_DIRECT.stem, (("T", stored.name),))
+        kernel = CONV_WEIGHT_DIRECT(T=stored.name)
         ctx.launch(kernel, ctx.groups(y.size), [a, b, meta, target, batch, groups, rows, columns])
         return
     tile_m, tile_n = (128 if rows > 64 else 64), (128 if columns > 64 else 64)
@@ -356,13 +444,13 @@ def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
     splits = max(1, -(-terms // chunk))
     end = stored if splits == 1 else f32
     made = target if splits == 1 else ctx.scratch(splits * y.size * 4)
-    kernel = FileKernel(decls_image.CONV_WEIGHT.stem, (("IO", f"{stored}_{end}"),), (tile_m, tile_n))
+    kernel = CONV_WEIGHT(IO=f"{stored}_{end}", BM=tile_m, BN=tile_n)
     ctx.launch(
         kernel, ctx.groups(tiles * splits), [a, b, meta, made, batch, groups, rows, columns, chunk, splits]
     )
     if splits > 1:
         across, along = 32, THREADS // 32
-        reduce = FileKernel(decls.REDUCE.stem, (("IO", f"f32_{stored}"),), (across, along, 0, 0, 0))
+        reduce = REDUCE(IO=f"f32_{stored}", ACROSS=across, ALONG=along, KIND=0, READS=0, PARTS=0)
         ctx.launch(
             reduce, ctx.groups(math.ceil(y.size / across)), [made, target, 1, splits, y.size, splits, 1, 1.0]
         )
@@ -391,5 +479,8 @@ def lower_im2col(ctx: Lowering, node: Node) -> None:
     unit = min(stored.itemsize, 4)
     units = stored.itemsize // unit
     meta = ctx.block(window_meta(x, counts, kernel, node))
-    kernel_ = FileKernel(decls_image.IM2COL.stem, (("U", f"b{unit}"),))
-    ctx.launch(kernel_, groups_for(ctx, y.size * units), [source, meta, ctx.ref(y), y.size * units, units])
+    ctx.launch(
+        IM2COL(U=f"b{unit}"),
+        groups_for(ctx, y.size * units),
+        [source, meta, ctx.ref(y), y.size * units, units],
+    )

@@ -4,14 +4,112 @@ from __future__ import annotations
 
 import math
 
-from rlx.backends.gpu import decls, decls_grad
 from rlx.backends.gpu.casts import THREADS, cast_ref, quads
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, floats, ints, reads, uints, writes
 from rlx.backends.gpu.lower_norm import row_shape
 from rlx.backends.gpu.lower_norm_more import native, row_groups
+from rlx.backends.gpu.lower_reduce import REDUCE
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import Arg, FileKernel, Ref
+from rlx.backends.gpu.steps import Arg, Ref
 from rlx.dtypes import DType, f32
 from rlx.ir import Node, Tensor
+
+NORM_GRAD = declare(
+    KernelDecl(
+        "norm_grad",
+        about=(
+            "dx of a norm over rows of x (rows, n), and each row's mean and 1 / deviation; RMS norm when RMS "
+            "= 1."
+        ),
+        grid="a group of 256 for each 256 / LANES rows",
+        # d, x, gamma, dx, stats (rows, 2), rows, n, groups, per, inner, eps.
+        args=(
+            *reads(d="T", x="T", gamma="W"),
+            *writes(dx="T", stats="f32"),
+            *uints("rows", "n", "groups", "per", "inner"),
+            *floats("eps"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS, "W": FLOATS},
+        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, "RMS": False, "WEIGHTS": 0},
+        trials=((32, 3, 1, False, 2), (256, 0, 0, True, 0), (64, 2, 1, False, 1)),
+        subgroups=True,
+    )
+)
+NORM_COLUMNS = declare(
+    KernelDecl(
+        "norm_columns",
+        about=(
+            "Parts of a norm's dgamma and, with WITH_BETA dbeta: sums over chunks of n of d, x (outer, "
+            "n, inner)."
+        ),
+        grid="a group of 256 for each ACROSS places of inner, for each 256 / (ACROSS ALONG) of outer * splits",
+        args=(
+            *reads(d="T", x="T", stats="f32"),
+            *writes(dgamma="f32", dbeta="f32"),
+            *uints("outer", "n", "inner", "chunk", "splits", "channels", "length"),
+        ),
+        variants={"T": FLOATS},
+        constants={"ACROSS": 32, "ALONG": 8, "WITH_BETA": True},
+        trials=((32, 8, True), (1, 256, False)),
+    )
+)
+SOFTMAX_GRAD = declare(
+    KernelDecl(
+        "softmax_grad",
+        about="The gradient dx of softmax over rows of n, from its result y and that one's gradient d.",
+        grid="a group of 256 for each 256 / LANES rows",
+        # d, y, dx (may be d), rows, n.
+        args=(*reads(d="T", y="T"), *writes(dx="T"), *uints("rows", "n")),
+        variants={"T": FLOATS},
+        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
+        trials=((32, 3, 1), (256, 0, 0)),
+        subgroups=True,
+    )
+)
+SOFTMAX_GRAD_AXIS = declare(
+    KernelDecl(
+        "softmax_grad_axis",
+        about=(
+            "The gradient dx of softmax over the middle axis of (outer, n, inner), from its result y and that "
+            "one's gradient d."
+        ),
+        grid="a group of 256 for each ACROSS places of inner, for each of outer",
+        # d, y, dx (may be d), outer, n, inner.
+        args=(*reads(d="T", y="T"), *writes(dx="T"), *uints("outer", "n", "inner")),
+        variants={"T": FLOATS},
+        constants={"ACROSS": 32},
+        trials=((32,),),
+    )
+)
+CROSS_ENTROPY = declare(
+    KernelDecl(
+        "cross_entropy",
+        about="Softmax cross-entropy of rows of n logits with a label each.",
+        grid="a group of 256 for each 256 / LANES rows",
+        # x, label (rows), loss (rows), rows, n, ignored.
+        args=(*reads(x="T", label="i32"), *writes(loss="f32"), *uints("rows", "n"), *ints("ignored")),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
+        trials=((32, 3, 1), (256, 0, 0)),
+        subgroups=True,
+    )
+)
+CROSS_ENTROPY_GRAD = declare(
+    KernelDecl(
+        "cross_entropy_grad",
+        about="The gradient dx of softmax cross-entropy of rows of n logits, from that of the losses.",
+        grid="a group of 256 for each 256 / LANES rows",
+        # d (rows), x, label (rows), dx (may be x), rows, n, ignored.
+        args=(*reads(d="f32", x="T", label="i32"), *writes(dx="T"), *uints("rows", "n"), *ints("ignored")),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
+        trials=((32, 3, 1), (256, 0, 0)),
+        subgroups=True,
+    )
+)
 
 _SERIAL = 64  # a thread's longest run of terms before a tree takes over
 
@@ -50,8 +148,8 @@ def lower_norm_grad(ctx: Lowering, node: Node) -> None:
         aligned = aligned and quads(scale, itemsize=kept.itemsize)
     shape = row_shape(n, rows, aligned)
     mode = 2 if plain else int(inner % 4 == 0)
-    constants = (*shape, int(node.op.name == "rms_norm_grad"), mode)
-    kernel = FileKernel(decls_grad.NORM_GRAD.stem, (("T", stored.name), ("W", kept.name)), constants)
+    rms = node.op.name == "rms_norm_grad"
+    kernel = NORM_GRAD(T=stored.name, W=kept.name, **shape, RMS=rms, WEIGHTS=mode)
     args: list[Arg] = [*refs, scale, target, stats, rows, n, groups, per, inner, float(node.attrs["eps"])]
     ctx.launch(kernel, row_groups(ctx, rows, shape), args)
     _weights(ctx, refs, stored, stats, dims, 1 if plain else channels, n, weights)
@@ -75,7 +173,7 @@ def _weights(
     chunk = -(-n // splits)
     parts = [ctx.scratch(4 * outer * splits * inner) for _ in outs]
     count = math.ceil(outer * splits / (THREADS // (across * along))) * math.ceil(inner / across)
-    kernel = FileKernel(decls_grad.NORM_COLUMNS.stem, (("T", stored.name),), (across, along, int(len(outs) == 2)))
+    kernel = NORM_COLUMNS(T=stored.name, ACROSS=across, ALONG=along, WITH_BETA=len(outs) == 2)
     args: list[Arg] = [*refs, stats, parts[0], parts[-1], outer, n, inner, chunk, splits, channels, length]
     ctx.launch(kernel, ctx.groups(count), args)
     for part, out in zip(parts, outs, strict=True):
@@ -88,7 +186,7 @@ def _sum_rows(ctx: Lowering, parts: Ref, rows: int, out: Tensor) -> None:
         return
     across = min(_power(out.size), 32)
     along = min(_power(-(-rows // 4)), THREADS // across) if rows > 4 else 1
-    kernel = FileKernel(decls.REDUCE.stem, (("IO", f"{f32}_{ctx.storage(out)}"),), (across, along, 0, 0, 0))
+    kernel = REDUCE(IO=f"{f32}_{ctx.storage(out)}", ACROSS=across, ALONG=along, KIND=0, READS=0, PARTS=0)
     groups = ctx.groups(math.ceil(1 / (THREADS // (across * along))) * math.ceil(out.size / across))
     ctx.launch(kernel, groups, [parts, ctx.ref(out), 1, rows, out.size, rows, 1, 1.0])
 
@@ -102,14 +200,13 @@ def lower_softmax_grad(ctx: Lowering, node: Node) -> None:
     axis, stored, target = node.attrs["axis"], ctx.storage(out), ctx.ref(out)
     outer, n, inner = math.prod(out.shape[:axis]), out.shape[axis], math.prod(out.shape[axis + 1 :])
     refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs]
-    words = (("T", stored.name),)
     if inner == 1:
         shape = row_shape(n, outer, int(n % 4 == 0) and quads(*refs, target, itemsize=stored.itemsize))
-        kernel = FileKernel(decls_grad.SOFTMAX_GRAD.stem, words, shape)
+        kernel = SOFTMAX_GRAD(T=stored.name, **shape)
         ctx.launch(kernel, row_groups(ctx, outer, shape), [*refs, target, outer, n])
     else:
         across = min(32, _power(inner))
-        kernel = FileKernel(decls_grad.SOFTMAX_GRAD_AXIS.stem, words, (across,))
+        kernel = SOFTMAX_GRAD_AXIS(T=stored.name, ACROSS=across)
         ctx.launch(kernel, ctx.groups(outer * math.ceil(inner / across)), [*refs, target, outer, n, inner])
 
 
@@ -124,7 +221,14 @@ def lower_cross_entropy(ctx: Lowering, node: Node) -> None:
     source = ctx.ref(x)
     places = [source, target] if d else [source]
     shape = row_shape(n, rows, int(n % 4 == 0) and quads(*places, itemsize=stored.itemsize))
-    decl = decls_grad.CROSS_ENTROPY_GRAD if d else decls_grad.CROSS_ENTROPY
-    kernel = FileKernel(decl.stem, (("T", stored.name),), shape)
-    args: list[Arg] = [*(ctx.ref(t) for t in d), source, ctx.ref(labels), target, rows, n, node.attrs["ignore_index"]]
+    kernel = (CROSS_ENTROPY_GRAD if d else CROSS_ENTROPY)(T=stored.name, **shape)
+    args: list[Arg] = [
+        *(ctx.ref(t) for t in d),
+        source,
+        ctx.ref(labels),
+        target,
+        rows,
+        n,
+        node.attrs["ignore_index"],
+    ]
     ctx.launch(kernel, row_groups(ctx, rows, shape), args)

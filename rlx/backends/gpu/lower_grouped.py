@@ -4,24 +4,110 @@ from __future__ import annotations
 
 import math
 
-from rlx.backends.gpu import decls_matmul
 from rlx.backends.gpu.casts import cast_ref, fits, stores
+from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lower_matmul import has_matrices, kernel_pair, product
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.product import Product
-from rlx.backends.gpu.product_choice import (
-    FMA_TILES,
-    LONG_SUM,
-    Split,
-    forced,
-    split_for,
-    tile_for,
-    with_terms,
-)
+from rlx.backends.gpu.product_choice import FMA_TILES, LONG_SUM, forced, split_for, tile_for, with_terms
 from rlx.backends.gpu.product_launch import Epilogue, Operand, add_up, mma_choice, mma_constants
-from rlx.backends.gpu.steps import Arg, FileKernel
+from rlx.backends.gpu.steps import Arg
 from rlx.dtypes import f32
 from rlx.ir import Node
+
+MATMUL_GROUPED = declare(
+    KernelDecl(
+        "matmul_grouped",
+        function="grouped_body",
+        about=(
+            "C (rows, n) = rows of A times their expert's matrix of B, or C (experts, k, n) = sums over each "
+            "expert's rows; see grouped.h."
+        ),
+        grid="a group of 256 for each tile, for tiles of experts that are not full too",
+        # a, b, sizes (experts), c, rows, n, k, experts.
+        args=(*reads(a="TA", b="TB", sizes="i32"), *writes(c="TA"), *uints("rows", "n", "k", "experts")),
+        headers=("prims",),
+        variants={"AB": ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16"), "TILE": ("s", "l")},
+        constants={
+            "A_TRANSPOSED": False,
+            "B_TRANSPOSED": False,
+            "ACTIVATION": 0,
+            "BIAS": 0,
+            "A_QUADS": False,
+            "B_QUADS": False,
+            "C_QUADS": False,
+            "IN_PARTS": False,
+            "WIDE": False,
+            "BY_SUM": False,
+        },
+        trials=(
+            (False, True, 0, 0, True, True, True, False, False, False),
+            (True, False, 0, 0, False, False, False, True, False, True),
+        ),
+        unroll=True,
+    )
+)
+MATMUL_GROUPED_MMA = declare(
+    KernelDecl(
+        "matmul_grouped_mma",
+        function="grouped_body",
+        about=(
+            "C (rows, n) = rows of A times their expert's matrix of B, or C (experts, k, n) = sums over each "
+            "expert's rows; see grouped.h."
+        ),
+        grid="a group of 256 for each tile, for tiles of experts that are not full too",
+        # a, b, sizes (experts), c, rows, n, k, experts.
+        args=(*reads(a="TA", b="TB", sizes="i32"), *writes(c="TA"), *uints("rows", "n", "k", "experts")),
+        headers=("prims", "mma"),
+        variants={
+            "ABM": (
+                "f32_f32_f16",
+                "f32_f32_bf16",
+                "f32_f16_f16",
+                "f32_f16_bf16",
+                "f32_bf16_bf16",
+                "f16_f16_f16",
+                "bf16_bf16_bf16",
+            ),
+            "TILE": ("s", "m"),
+        },
+        constants={
+            "A_TRANSPOSED": False,
+            "B_TRANSPOSED": False,
+            "ACTIVATION": 0,
+            "BIAS": 0,
+            "A_OCTETS": False,
+            "B_OCTETS": False,
+            "C_QUADS": False,
+            "IN_PARTS": False,
+            "WIDE": False,
+            "BK": 32,
+            "SIDES": 1,
+            "TERMS_A": 1,
+            "TERMS_B": 1,
+            "BY_SUM": False,
+        },
+        trials=((True, False, 0, 0, True, True, True, False, False, 16, 2, 1, 1, True),),
+        unroll=True,
+        new_compiler=True,
+    )
+)
+MATMUL_GROUPED64 = declare(
+    KernelDecl(
+        "matmul_grouped64",
+        function="grouped_body",
+        about=(
+            "C (rows, n) = rows of A times their expert's matrix of B, or C (experts, k, n) = sums over each "
+            "expert's rows, in f64."
+        ),
+        grid="a group of 256 for each tile, for tiles of experts that are not full too",
+        # a, b, sizes (experts), c, rows, n, k, experts.
+        args=(*reads(a="TA", b="TB", sizes="i32"), *writes(c="TA"), *uints("rows", "n", "k", "experts")),
+        headers=("body64",),
+        constants={"BY_SUM": False, "B_TRANSPOSED": False},
+        trials=((False, True), (True, False)),
+    )
+)
 
 _SIDE64 = 16  # rows and columns of a tile of f64
 
@@ -49,7 +135,7 @@ def lower_grouped(ctx: Lowering, node: Node) -> None:
     transpose_b = not by_sum and node.attrs["transpose_w"]
     args: list[Arg] = [a.ref, b.ref, ctx.ref(sizes), c.ref, rows, n, k, experts]
     if stored.name == "f64":
-        kernel = FileKernel(decls_matmul.GROUPED64.stem, (), (int(by_sum), int(transpose_b)))
+        kernel = MATMUL_GROUPED64(BY_SUM=by_sum, B_TRANSPOSED=transpose_b)
         ctx.launch(kernel, ctx.groups(_tiles(by_sum, (rows, k, n), experts, (_SIDE64, _SIDE64))), args)
         return
     split = with_terms(split_for(*pair, ctx.precision), *pair)
@@ -63,18 +149,26 @@ def lower_grouped(ctx: Lowering, node: Node) -> None:
     tile = tile_for(tiles, high, n, max(experts, 1))
     side_m, side_n, _ = tiles[tile]
     across = 4 if split is None else 8
-    constants = (
-        int(by_sum),
-        int(transpose_b),
-        0,
-        0,
-        a.vectors(k, across),
-        b.vectors(k if transpose_b else n, across),
-        c.vectors(n, 4),
-        int(split.exact if split is not None else (rows if by_sum else k) > LONG_SUM),
-        0,
-    )
-    kernel = _kernel(a, b, split, tile, constants, by_sum)
+    vectors = a.vectors(k, across), b.vectors(k if transpose_b else n, across)
+    constants = {
+        "A_TRANSPOSED": by_sum,
+        "B_TRANSPOSED": transpose_b,
+        "ACTIVATION": 0,
+        "BIAS": 0,
+        "C_QUADS": c.vectors(n, 4),
+        "IN_PARTS": split.exact if split is not None else (rows if by_sum else k) > LONG_SUM,
+        "WIDE": False,
+        "BY_SUM": by_sum,
+    }
+    if split is None:
+        kernel = MATMUL_GROUPED(
+            AB=f"{a.dtype}_{b.dtype}", TILE=tile, **constants, A_QUADS=vectors[0], B_QUADS=vectors[1]
+        )
+    else:
+        kernel = MATMUL_GROUPED_MMA(
+            ABM=f"{a.dtype}_{b.dtype}_{split.type}", TILE=tile, **constants, **mma_constants(split, tile),
+            A_OCTETS=vectors[0], B_OCTETS=vectors[1],
+        )  # fmt: skip
     ctx.launch(kernel, ctx.groups(_tiles(by_sum, (rows, k, n), experts, (side_m, side_n))), args)
 
 
@@ -84,17 +178,6 @@ def _tiles(by_sum: bool, sizes: tuple[int, int, int], experts: int, sides: tuple
     rows, k, n = sizes
     slots = experts * math.ceil(k / sides[0]) if by_sum else math.ceil(rows / sides[0]) + experts + 1
     return slots * math.ceil(n / sides[1])
-
-
-def _kernel(
-    a: Operand, b: Operand, split: Split | None, tile: str, constants: tuple[int, ...], by_sum: bool
-) -> FileKernel:
-    if split is None:
-        defines = (("AB", f"{a.dtype}_{b.dtype}"), ("TILE", tile))
-        return FileKernel(decls_matmul.GROUPED.stem, defines, (*constants, int(by_sum)))
-    defines = (("ABM", f"{a.dtype}_{b.dtype}_{split.type}"), ("TILE", tile))
-    more = (*mma_constants(split, tile), int(by_sum))
-    return FileKernel(decls_matmul.GROUPED_MMA.stem, defines, (*constants, *more))
 
 
 @lowers("lora_matmul", when=_native)

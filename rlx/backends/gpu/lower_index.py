@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import math
 
-from rlx.backends.gpu import decls
 from rlx.backends.gpu.casts import fits, groups_for
+from rlx.backends.gpu.kernel import INDICES, UNITS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import Arg, FileKernel
+from rlx.backends.gpu.steps import Arg
 from rlx.dtypes import DType, i32, i64
 from rlx.errors import DTypeError
 from rlx.ir import Node
+
+GATHER = declare(
+    KernelDecl(
+        "gather",
+        about=(
+            "y[o, j, t] = x[o, index[j], t]: x (outer, axis, trail), m indices; bits are copied in units of "
+            "U."
+        ),
+        grid="a thread for each of `total` = outer * m * trail units",
+        args=(*reads(x="U", index="i32"), *writes(y="U"), *uints("total", "m", "axis", "trail")),
+        variants={"U": UNITS, "I": INDICES},
+    )
+)
 
 _UNITS = (16, 8, 4, 2, 1)
 _FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
@@ -32,12 +45,14 @@ def lower_gather(ctx: Lowering, node: Node) -> None:
     axis = node.attrs["axis"]
     stored = ctx.storage(x)
     if stored != ctx.storage(y):
-        raise DTypeError(f"gather: x is stored as {stored} and the result as {ctx.storage(y)}; expected one dtype")
+        raise DTypeError(
+            f"gather: x is stored as {stored} and the result as {ctx.storage(y)}; expected one dtype"
+        )
     outer, trail = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :]) * stored.itemsize
     source, target = ctx.ref(x), ctx.ref(y)
     unit = next(u for u in _UNITS if not (trail % u or source.offset % u or target.offset % u))
     total = outer * index.size * trail // unit
-    kernel = FileKernel(decls.GATHER.stem, (("U", f"b{unit}"), ("I", index_word(ctx.storage(index)))))
+    kernel = GATHER(U=f"b{unit}", I=index_word(ctx.storage(index)))
     args: list[Arg] = [source, ctx.ref(index), target, total, index.size, x.shape[axis], trail // unit]
     ctx.launch(kernel, groups_for(ctx, total), args)
 
@@ -47,5 +62,3 @@ def index_word(dtype: DType) -> str:
     if dtype not in (i32, i64):
         raise DTypeError(f"gather: the indices are stored as {dtype}; expected i32 or i64")
     return dtype.name
-
-

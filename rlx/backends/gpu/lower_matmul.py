@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rlx.backends.gpu import decls
 from rlx.backends.gpu.casts import cast_ref, fits, stores
+from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lowering import Lowering, lowers
 from rlx.backends.gpu.product import Product, outer, product_of
 from rlx.backends.gpu.product_choice import Split, Way, forced, split_for, with_terms
 from rlx.backends.gpu.product_launch import (
+    PLACES,
     Epilogue,
     Operand,
     bias_ref,
@@ -24,9 +25,26 @@ from rlx.backends.gpu.product_launch import (
     mma_tiles,
 )
 from rlx.backends.gpu.products_of_one import batch_of, make_batch
-from rlx.backends.gpu.steps import FileKernel, Gemm, Ref
+from rlx.backends.gpu.steps import Gemm, Ref
 from rlx.dtypes import DType, bf16, f32
 from rlx.ir import Node
+
+MATMUL_INT = declare(
+    KernelDecl(
+        "matmul_int",
+        about=(
+            "C (batch, m, n) = op(A) op(B) + bias in integers or f64, batch = d0 * d1 * d2 matrices of "
+            "strides a0 a1 a2, b0 b1 b2."
+        ),
+        grid="a group of 256 for each tile of 16 x 16 of each matrix",
+        # a, b, bias (n), c, m, n, k, batch, d1, d2, a0, a1, a2, b0, b1, b2 (strides in elements).
+        args=(*reads(a="T", b="T", bias="T"), *writes(c="T"), *uints("m", "n", "k", "batch", *PLACES)),
+        headers=("body64",),
+        variants={"T": ("i32", "i64", "f64")},
+        constants={"A_TRANSPOSED": False, "B_TRANSPOSED": False, "HAS_BIAS": False},
+        trials=((False, True, True),),
+    )
+)
 
 __all__ = ["epilogue_tree", "has_matrices", "kernel_pair", "lower_matmul", "product"]
 
@@ -170,8 +188,9 @@ def _doubles(ctx: Lowering, node: Node, a: Operand, b: Operand, c: Operand) -> N
         _library(ctx, p, a, b, end, c, node.label or node.op.name)
         return
     made = c if end.plain else Operand(ctx.scratch(node.output.size * c.dtype.itemsize), c.dtype)
-    constants = (int(p.transpose_a), int(p.transpose_b), 0)
-    kernel = FileKernel(decls.MATMUL_INT.stem, (("T", c.dtype.name),), constants)
+    kernel = MATMUL_INT(
+        T=c.dtype.name, A_TRANSPOSED=p.transpose_a, B_TRANSPOSED=p.transpose_b, HAS_BIAS=False
+    )
     launch(ctx, kernel, p, a, b, None, made, -(-p.m // 16) * -(-p.n // 16))
     if not end.plain:
         finish(ctx, made.ref, 1, p, end, c, c.dtype)
@@ -183,8 +202,9 @@ def _integers(ctx: Lowering, node: Node, stored: DType) -> None:
     )
     p = product_of(node)
     bias = bias_ref(ctx, node.inputs[2] if len(node.inputs) == 3 else None, stored)
-    constants = (int(p.transpose_a), int(p.transpose_b), int(bias is not None))
-    kernel = FileKernel(decls.MATMUL_INT.stem, (("T", stored.name),), constants)
+    kernel = MATMUL_INT(
+        T=stored.name, A_TRANSPOSED=p.transpose_a, B_TRANSPOSED=p.transpose_b, HAS_BIAS=bias is not None
+    )
     groups = -(-p.m // 16) * -(-p.n // 16)
     launch(ctx, kernel, p, a, b, bias, Operand(ctx.ref(node.output), stored), groups)
 

@@ -11,14 +11,51 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rlx.backends.gpu import decls
+from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import FileKernel
 from rlx.backends.gpu.strided import MAX_INDEX, View, broadcast, collapse, contiguous, launch_tree
 from rlx.backends.gpu.tree import RAW16
 from rlx.dtypes import i32, i64, u8
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
+
+TRANSPOSE = declare(
+    KernelDecl(
+        "transpose",
+        about=(
+            "y[b, r, c] = x[b, c, r]: matrices of `rows` by `cols` in y; x's rows lie `pitch`, its matrices "
+            "`batch` elements apart."
+        ),
+        grid="a group for each of `tiles` = matrices * ceil(rows / 32) * ceil(cols / 32)",
+        args=(*reads(x="U"), *writes(y="U"), *uints("tiles", "rows", "cols", "pitch", "batch")),
+        variants={"U": ("b1", "b2", "b4", "b8")},
+    )
+)
+TRANSPOSE_PAIRS = declare(
+    KernelDecl(
+        "transpose_pairs",
+        about=(
+            "y[b, r, c] = x[b, c, r] of two-byte elements, in words of two: 2 `rows` by 2 `cols` in y; x's "
+            "rows lie `pitch` words apart."
+        ),
+        grid="a group for each of `tiles` = matrices * ceil(rows / 32) * ceil(cols / 32)",
+        # x, y, tiles, rows, cols, pitch, batch (words from one matrix of x to the next).
+        args=(*reads(x="b4"), *writes(y="b4"), *uints("tiles", "rows", "cols", "pitch", "batch")),
+    )
+)
+TRANSPOSE_WIDE = declare(
+    KernelDecl(
+        "transpose_wide",
+        about=(
+            "y[b, r, c] = x[b, c, r], sixteen bytes at a time: `rows` by `cols` elements in y; x's rows lie "
+            "`pitch` of sixteen bytes apart."
+        ),
+        grid="a group for each of `tiles` = matrices * ceil(rows / 64) * ceil(cols / (256 / element bytes))",
+        # x, y, tiles, rows, cols, pitch, batch (sixteen bytes from one matrix of x to the next).
+        args=(*reads(x="b16"), *writes(y="b16"), *uints("tiles", "rows", "cols", "pitch", "batch")),
+        variants={"U": ("b2", "b4")},
+    )
+)
 
 _TILE = 32
 _WIDE_LEAST = 48  # rows and columns from which the tiles of sixteen-byte accesses are filled well
@@ -67,7 +104,7 @@ def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) 
     rows, cols = dims[-2:]
     size, batch = source.storage.itemsize, outer[-1] if outer else 0
     across = down = _TILE
-    kernel = FileKernel(decls.TRANSPOSE.stem, (("U", f"b{size}"),))
+    kernel = TRANSPOSE(U=f"b{size}")
 
     def aligned(unit: int) -> bool:
         """Whether rows, columns and matrices of both begin at multiples of `unit` bytes."""
@@ -75,11 +112,11 @@ def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) 
         return starts and all(n * size % unit == 0 for n in (rows, cols, pitch, *outer))
 
     if size in (2, 4) and aligned(16) and min(rows, cols) >= _WIDE_LEAST:
-        kernel = FileKernel(decls.TRANSPOSE_WIDE.stem, (("U", f"b{size}"),))
+        kernel = TRANSPOSE_WIDE(U=f"b{size}")
         pitch, batch = pitch * size // 16, batch * size // 16
         across, down = 256 // size, 64
     elif size == 2 and aligned(4):
-        kernel = FileKernel(decls.TRANSPOSE_PAIRS.stem)
+        kernel = TRANSPOSE_PAIRS()
         rows, cols, pitch, batch = rows // 2, cols // 2, pitch // 2, batch // 2
     tiles = matrices * math.ceil(rows / down) * math.ceil(cols / across)
     for at in itertools.product(*(range(n) for n in lead)):

@@ -5,13 +5,83 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rlx.backends.gpu import decls_grad as decls
 from rlx.backends.gpu.casts import THREADS, cast_ref, fits, quads, stores
-from rlx.backends.gpu.lower_norm import row_shape
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.lower_norm import RowShape, row_shape
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import Arg, FileKernel, Ref
+from rlx.backends.gpu.steps import Arg, Ref
 from rlx.dtypes import DType, f32
 from rlx.ir import Node, Tensor
+
+GROUP_NORM = declare(
+    KernelDecl(
+        "group_norm",
+        about=(
+            "Group norm: y = (x - mean) / sqrt(var + eps) * gamma + beta over rows of x (rows, n), a row a "
+            "group of channels."
+        ),
+        grid="a group of 256 for each 256 / LANES rows",
+        # x, gamma, beta, y (may be x), rows, n, groups, per, inner, eps.
+        args=(
+            *reads(x="T", gamma="W", beta="W"),
+            *writes(y="T"),
+            *uints("rows", "n", "groups", "per", "inner"),
+            *floats("eps"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS, "W": FLOATS},
+        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, "WEIGHTS": 0},
+        trials=((32, 3, 1, 1), (256, 0, 0, 0)),
+        subgroups=True,
+    )
+)
+NORM_AXIS = declare(
+    KernelDecl(
+        "norm_axis",
+        about="Layer norm over the middle axis of x (outer, n, inner).",
+        grid="a group of 256 for each ACROSS places of inner, for each of outer",
+        # x, gamma (n), beta (n), y (may be x), outer, n, inner, eps.
+        args=(
+            *reads(x="T", gamma="W", beta="W"),
+            *writes(y="T"),
+            *uints("outer", "n", "inner"),
+            *floats("eps"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS, "W": FLOATS},
+        constants={"ACROSS": 32},
+        trials=((32,),),
+    )
+)
+ADD_NORM = declare(
+    KernelDecl(
+        "add_norm",
+        about=(
+            "s = x + residual and y = its layer norm or RMS norm (RMS) over rows of n, with "
+            "beta when HAS_BETA = 1, s when KEEP_SUM = 1."
+        ),
+        grid="a group of 256 for each 256 / LANES rows",
+        # x, residual, gamma (n), beta (n), s, y (may be x or residual), rows, n, eps.
+        args=(
+            *reads(x="T", residual="T", gamma="W", beta="W"),
+            *writes(s="T", y="T"),
+            *uints("rows", "n"),
+            *floats("eps"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS, "W": FLOATS},
+        constants={
+            "LANES": 32,
+            "QUADS_HELD": 1,
+            "VECTORS": 0,
+            "RMS": False,
+            "HAS_BETA": False,
+            "KEEP_SUM": False,
+        },
+        trials=((32, 3, 1, False, True, True), (256, 0, 0, True, False, False)),
+        subgroups=True,
+    )
+)
 
 
 def native(node: Node, features: frozenset[str]) -> bool:
@@ -27,9 +97,9 @@ def weight_refs(ctx: Lowering, weights: Sequence[Tensor]) -> tuple[DType, list[R
     return kept, [cast_ref(ctx, ctx.ref(t), ctx.storage(t), kept, t.size) for t in weights]
 
 
-def row_groups(ctx: Lowering, rows: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The grid of a kernel over rows: row_shape[0] threads a row."""
-    return ctx.groups(math.ceil(rows / (THREADS // shape[0])))
+def row_groups(ctx: Lowering, rows: int, shape: RowShape) -> tuple[int, int, int]:
+    """The grid of a kernel over rows: as many threads a row as its shape says."""
+    return ctx.groups(math.ceil(rows / (THREADS // shape["LANES"])))
 
 
 @lowers("group_norm", when=native)
@@ -44,7 +114,7 @@ def lower_group_norm(ctx: Lowering, node: Node) -> None:
     source, target = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size), ctx.ref(y)
     kept, (gamma, beta) = weight_refs(ctx, node.inputs[1:])
     shape = row_shape(n, rows, int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize))
-    kernel = FileKernel(decls.GROUP_NORM.stem, (("T", stored.name), ("W", kept.name)), (*shape, int(inner % 4 == 0)))
+    kernel = GROUP_NORM(T=stored.name, W=kept.name, **shape, WEIGHTS=int(inner % 4 == 0))
     args: list[Arg] = [source, gamma, beta, target, rows, n, groups, per, inner, float(node.attrs["eps"])]
     ctx.launch(kernel, row_groups(ctx, rows, shape), args)
 
@@ -59,7 +129,7 @@ def lower_layer_norm_channels(ctx: Lowering, node: Node) -> None:
     source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
     kept, (gamma, beta) = weight_refs(ctx, node.inputs[1:])
     across = min(32, 1 << (inner - 1).bit_length())
-    kernel = FileKernel(decls.NORM_AXIS.stem, (("T", stored.name), ("W", kept.name)), (across,))
+    kernel = NORM_AXIS(T=stored.name, W=kept.name, ACROSS=across)
     args: list[Arg] = [source, gamma, beta, ctx.ref(y), outer, n, inner, float(node.attrs["eps"])]
     ctx.launch(kernel, ctx.groups(outer * math.ceil(inner / across)), args)
 
@@ -78,7 +148,11 @@ def lower_add_norm(ctx: Lowering, node: Node) -> None:
     aligned = int(n % 4 == 0) and quads(*sources, total, target, itemsize=stored.itemsize)
     aligned = aligned and quads(*weights, itemsize=kept.itemsize)
     shape = row_shape(n, rows, aligned)
-    constants = (*shape, int(node.op.name == "add_rms_norm"), int(len(weights) == 2), int(len(node.outputs) == 2))
-    kernel = FileKernel(decls.ADD_NORM.stem, (("T", stored.name), ("W", kept.name)), constants)
+    switches = {
+        "RMS": node.op.name == "add_rms_norm",
+        "HAS_BETA": len(weights) == 2,
+        "KEEP_SUM": len(node.outputs) == 2,
+    }
+    kernel = ADD_NORM(T=stored.name, W=kept.name, **shape, **switches)
     args: list[Arg] = [*sources, weights[0], weights[-1], total, target, rows, n, float(node.attrs["eps"])]
     ctx.launch(kernel, row_groups(ctx, rows, shape), args)

@@ -8,11 +8,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.backends.gpu.casts import fits
-from rlx.backends.gpu.decls_pad import PAD
+from rlx.backends.gpu.kernel import UNITS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import Arg, FileKernel, Ref
+from rlx.backends.gpu.steps import Arg, Ref
 from rlx.ir import Node
 from rlx.ops.pad import Pads, filling
+
+PAD = declare(
+    KernelDecl(
+        "pad",
+        about="y = x with its axes padded; bits are copied in units of U.",
+        grid="a group for each 1024 of `total` units of y",
+        # x, meta, y, total, v0, v1, v2, v3 (the value).
+        args=(*reads(x="U", meta="u32"), *writes(y="U"), *uints("total", "v0", "v1", "v2", "v3")),
+        variants={"U": UNITS},
+        constants={"MODE": 0, "AXES": 1},
+        trials=((0, 1), (1, 4), (2, 3)),
+    )
+)
 
 _UNITS = (16, 8, 4, 2, 1)
 _NEEDS = {1: "8bit_storage", 2: "16bit_storage"}
@@ -58,7 +71,7 @@ def lower_pad(ctx: Lowering, node: Node) -> None:
     mask = (1 << 8 * min(unit, 4)) - 1
     words = [int(w) & mask for w in np.frombuffer(value * (16 // len(value)), np.uint32)]
     total = y.size * stored.itemsize // unit
-    kernel = FileKernel(PAD.stem, (("U", f"b{unit}"),), (_CODES[mode], len(axes)))
+    kernel = PAD(U=f"b{unit}", MODE=_CODES[mode], AXES=len(axes))
     args: list[Arg] = [source, ctx.block(_meta(axes, mode)), target, total, *words]
     ctx.launch(kernel, ctx.groups(math.ceil(total / _PER_GROUP)), args)
 

@@ -4,12 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.backends.gpu import decls_image
 from rlx.backends.gpu.casts import cast_ref, fits, groups_for, stores
+from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lower_conv import three, window_meta
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import FileKernel, Ref
+from rlx.backends.gpu.steps import Ref
 from rlx.ir import Node, Tensor
+
+POOL = declare(
+    KernelDecl(
+        "pool",
+        about="y = the largest element or the mean of each window of x, or index = the place of the largest.",
+        grid="a thread for each window, in groups of 256",
+        # x, meta (bodies/pool.h), y, index, total.
+        args=(*reads(x="T", meta="u32"), *writes(y="T", index="u32"), *uints("total")),
+        headers=("body64",),
+        variants={"T": ("f32", "f64", "f16", "bf16")},
+        constants={"KIND": 0, "PADDING_COUNTS": False},
+        trials=((0, False), (1, True), (2, False)),
+    )
+)
+POOL_BACK = declare(
+    KernelDecl(
+        "pool_back",
+        about=(
+            "y = the gradient of max pooling: d, added up where index says that a window's largest element "
+            "lies."
+        ),
+        grid="a thread for each element of y, in groups of 256",
+        # d, index, meta (bodies/pool.h), y, total.
+        args=(*reads(d="T", index="u32", meta="u32"), *writes(y="T"), *uints("total")),
+        headers=("body64",),
+        variants={"T": ("f32", "f64", "f16", "bf16")},
+    )
+)
 
 _LARGEST, _MEAN, _PLACE = 0, 1, 2
 
@@ -33,8 +61,7 @@ def lower_pool(ctx: Lowering, node: Node) -> None:
     stored, target = ctx.storage(y), ctx.ref(y)
     source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
     kind = _LARGEST if node.op.name == "max_pool" else _MEAN
-    constants = (kind, int(node.attrs.get("count_include_pad", False)))
-    kernel = FileKernel(decls_image.POOL.stem, (("T", stored.name),), constants)
+    kernel = POOL(T=stored.name, KIND=kind, PADDING_COUNTS=node.attrs.get("count_include_pad", False))
     meta = _meta(ctx, node, x, y.shape[2:])
     ctx.launch(kernel, groups_for(ctx, y.size), [source, meta, target, target, y.size])
 
@@ -49,7 +76,7 @@ def lower_max_pool_grad(ctx: Lowering, node: Node) -> None:
     source, given = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (x, d))
     meta = _meta(ctx, node, x, d.shape[2:])
     index = ctx.scratch(4 * d.size)
-    find = FileKernel(decls_image.POOL.stem, (("T", stored.name),), (_PLACE, 0))
+    find = POOL(T=stored.name, KIND=_PLACE, PADDING_COUNTS=False)
     ctx.launch(find, groups_for(ctx, d.size), [source, meta, index, index, d.size])
-    gather = FileKernel(decls_image.POOL_BACK.stem, (("T", stored.name),))
+    gather = POOL_BACK(T=stored.name)
     ctx.launch(gather, groups_for(ctx, y.size), [given, index, meta, ctx.ref(y), y.size])

@@ -4,12 +4,47 @@ from __future__ import annotations
 
 import math
 
-from rlx.backends.gpu import decls
 from rlx.backends.gpu.casts import THREADS, cast_ref, convert, fits, stores
+from rlx.backends.gpu.kernel import KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import FileKernel, Ref
+from rlx.backends.gpu.steps import Ref
 from rlx.dtypes import DType, f32, i32, promote
 from rlx.ir import Node
+
+REDUCE = declare(
+    KernelDecl(
+        "reduce",
+        about="Sum, product, maximum or minimum over n of x (outer, n, inner), in `splits` parts of `chunk`.",
+        grid=(
+            "a group for each 256 / (ACROSS*ALONG) of (outer, split) and ACROSS places (pairs, READS = 2) of "
+            "inner"
+        ),
+        # x, y (outer, splits, inner), outer, n, inner, chunk, splits, divisor.
+        args=(
+            *reads(x="TI"),
+            *writes(y="TO"),
+            *uints("outer", "n", "inner", "chunk", "splits"),
+            *floats("divisor"),
+        ),
+        headers=("rounding", "body64", "prims"),
+        variants={
+            "IO": (
+                "f32_f32",
+                "f64_f64",
+                "f16_f32",
+                "bf16_f32",
+                "f32_f16",
+                "f32_bf16",
+                "f16_f16",
+                "bf16_bf16",
+                "i32_i32",
+                "i64_i64",
+            )
+        },
+        constants={"ACROSS": 1, "ALONG": 256, "KIND": 0, "READS": 0, "PARTS": 0},
+        trials=((1, 256, 0, 0, 0), (1, 64, 0, 1, 0), (32, 8, 1, 0, 3), (32, 8, 2, 0, 0), (32, 8, 3, 2, 0)),
+    )
+)
 
 _KIND = {"sum": 0, "mean": 0, "prod": 1, "max": 2, "min": 3}
 _SERIAL = 64  # a thread's longest run of terms before a tree takes over, where the work is split
@@ -85,7 +120,7 @@ def _reduce(
     ctx: Lowering, kind: int, x: Ref, source: DType, y: Ref, target: DType, dims: tuple[int, int, int], divisor: float,
     parts: int,
 ) -> None:  # fmt: skip
-    """One reduction over the middle of (outer, n, inner), in as many stages as its length asks for. `parts` is C4 of
+    """One reduction over the middle of (outer, n, inner), in as many stages as its length asks for. `parts` is PARTS of
     the kernel: whether Parts are read and written."""
     outer, n, inner = dims
     at_once = _at_once(x, source, n, inner)
@@ -103,21 +138,21 @@ def _reduce(
     if at_once == 1:
         chunk = -(-chunk // 8) * 8
         splits = max(1, -(-n // chunk))
+    constants = {"ACROSS": across, "ALONG": along, "KIND": kind, "READS": at_once, "PARTS": parts}
     if splits > 1:
         part = partial_type(target)
         planes = PLANES if part.is_float and kind < 2 else 1
         sums = ctx.scratch(planes * outer * splits * inner * part.itemsize)
-        lanes = (across, along, kind, at_once, parts & 1 | (2 if planes > 1 else 0))
-        _launch(ctx, lanes, x, source, sums, part, (outer, n, inner), (chunk, splits), 1.0)
+        constants["PARTS"] = parts & 1 | (2 if planes > 1 else 0)
+        _launch(ctx, constants, x, source, sums, part, (outer, n, inner), (chunk, splits), 1.0)
         _reduce(ctx, kind, sums, part, y, target, (outer, splits, inner), divisor, parts & 2 | int(planes > 1))
     else:
-        lanes = (across, along, kind, at_once, parts)
-        _launch(ctx, lanes, x, source, y, target, (outer, n, inner), (n, 1), divisor)
+        _launch(ctx, constants, x, source, y, target, (outer, n, inner), (n, 1), divisor)
 
 
 def _launch(
     ctx: Lowering,
-    constants: tuple[int, int, int, int, int],
+    constants: dict[str, int],
     x: Ref,
     source: DType,
     y: Ref,
@@ -126,16 +161,16 @@ def _launch(
     parts: tuple[int, int],
     divisor: float,
 ) -> None:
-    across, along, _, at_once, _ = constants
-    items = THREADS // (across * along)
-    places = dims[2] // 2 if at_once == 2 else dims[2]
+    across = constants["ACROSS"]
+    items = THREADS // (across * constants["ALONG"])
+    places = dims[2] // 2 if constants["READS"] == 2 else dims[2]
     count = math.ceil(dims[0] * parts[1] / items) * math.ceil(places / across)
-    kernel = FileKernel(decls.REDUCE.stem, (("IO", f"{source}_{target}"),), constants)
+    kernel = REDUCE(IO=f"{source}_{target}", **constants)
     ctx.launch(kernel, ctx.groups(count), [x, y, *dims, *parts, divisor])
 
 
 def _at_once(x: Ref, source: DType, n: int, inner: int) -> int:
-    """C3 of the kernel: 1 to read eight terms of a row at once, 2 to read two columns, where they are 16-bit floats."""
+    """READS of the kernel: of 16-bit floats, 1 to read eight terms of a row at once, 2 to read two columns."""
     if not source.is_float or source.itemsize != 2:
         return 0
     if inner == 1:

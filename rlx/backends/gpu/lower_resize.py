@@ -7,16 +7,45 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlx.backends.gpu import decls, decls_image
 from rlx.backends.gpu.casts import cast_ref, fits, groups_for, stores
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.lower_index import GATHER
 from rlx.backends.gpu.lower_movement import move
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import FileKernel, Ref
+from rlx.backends.gpu.steps import Ref
 from rlx.backends.gpu.strided import View, contiguous
 from rlx.dtypes import DType, f32, promote
 from rlx.ir import Node
 from rlx.ops.grid_sample import MODES, PADDINGS
 from rlx.ops.resize import AxisTable, tables
+
+RESIZE = declare(
+    KernelDecl(
+        "resize",
+        about="y = x resized along up to three axes: weighted sums of the neighbours that the tables name.",
+        grid="a thread for each element of y, in groups of 256",
+        # x, index, weight, meta (bodies/resize.h), y, total.
+        args=(*reads(x="TI", index="u32", weight="TW", meta="u32"), *writes(y="TO"), *uints("total")),
+        headers=("body64",),
+        variants={
+            "IO": ("f32_f32", "f64_f64", "f16_f16", "bf16_bf16", "f16_f32", "bf16_f32", "f32_f16", "f32_bf16")
+        },
+        constants={"TAPS0": 1, "TAPS1": 2, "TAPS2": 2},
+        trials=((1, 2, 2), (4, 4, 1)),
+    )
+)
+GRID_SAMPLE = declare(
+    KernelDecl(
+        "grid_sample",
+        about="y = x read at the places that grid names, between its elements too.",
+        grid="a thread for each place of eight channels, in groups of 256",
+        # x, grid (f32), meta (bodies/grid_sample.h), y, total.
+        args=(*reads(x="T", grid="f32", meta="u32"), *writes(y="T"), *uints("total")),
+        variants={"T": FLOATS},
+        constants={"MODE": 0, "PADDING": 0, "ALIGNED": False, "DIMS": 2},
+        trials=((0, 0, False, 3), (1, 1, True, 2), (2, 2, False, 2)),
+    )
+)
 
 _FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
 _MOST_AXES = 3  # of one launch
@@ -83,7 +112,7 @@ def _gather(
         made = target if last else ctx.scratch(math.prod(now) * stored.itemsize)
         unit = next(u for u in (16, 8, 4, 2, 1) if not (trail % u or source.offset % u or made.offset % u))
         total = outer * len(t.index) * trail // unit
-        kernel = FileKernel(decls.GATHER.stem, (("U", f"b{unit}"), ("I", "i32")))
+        kernel = GATHER(U=f"b{unit}", I="i32")
         index = ctx.block(t.index.reshape(-1))
         ctx.launch(
             kernel, groups_for(ctx, total), [source, index, made, total, len(t.index), n, trail // unit]
@@ -144,7 +173,7 @@ def _launch(
     sizes = [1] * fill + [before[a] for a in axes], [1] * fill + [now[a] for a in axes]
     tail, total = math.prod(now[axes.stop :]), math.prod(now)
     meta = ctx.block([*sizes[0], *sizes[1], *starts, tail])
-    kernel = FileKernel(decls_image.RESIZE.stem, (("IO", f"{x[1]}_{y[1]}"),), tuple(taps))
+    kernel = RESIZE(IO=f"{x[1]}_{y[1]}", TAPS0=taps[0], TAPS1=taps[1], TAPS2=taps[2])
     blocks = ctx.block(np.concatenate(index)), ctx.block(np.concatenate(weight))
     ctx.launch(kernel, groups_for(ctx, total), [x[0], *blocks, meta, y[0], total])
 
@@ -162,12 +191,12 @@ def lower_grid_sample(ctx: Lowering, node: Node) -> None:
     sizes = (1, *x.shape[2:]) if axes == 2 else x.shape[2:]
     count = math.prod(y.shape[2:])
     total = x.shape[0] * math.ceil(x.shape[1] / 8) * count
-    constants = (
-        MODES.index(attrs["mode"]),
-        PADDINGS.index(attrs["padding"]),
-        int(attrs["align_corners"]),
-        axes,
+    kernel = GRID_SAMPLE(
+        T=stored.name,
+        MODE=MODES.index(attrs["mode"]),
+        PADDING=PADDINGS.index(attrs["padding"]),
+        ALIGNED=attrs["align_corners"],
+        DIMS=axes,
     )
-    kernel = FileKernel(decls_image.GRID_SAMPLE.stem, (("T", stored.name),), constants)
     meta = ctx.block([x.shape[0], x.shape[1], *sizes, count])
     ctx.launch(kernel, groups_for(ctx, total), [source, places, meta, ctx.ref(y), total])

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import math
 
-from rlx.backends.gpu import decls_grad as decls
 from rlx.backends.gpu.casts import cast_ref, convert, groups_for, quads
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lower_norm_more import native
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import FileKernel
 from rlx.dtypes import f32
 from rlx.ir import Node
+
+ROPE = declare(
+    KernelDecl(
+        "rope",
+        about="Rotary position embedding of x (outer, seq, inner, d) by tables of `pairs` angles a position.",
+        grid="a thread for each of `total` = outer * seq * inner * units",
+        # x, cosine, sine, position, y (may be x), total, seq, inner, d, pairs, per, rows, offset, members.
+        args=(
+            *reads(x="T", cosine="f32", sine="f32", position="i32"),
+            *writes(y="T"),
+            *uints("total", "seq", "inner", "d", "pairs", "per", "rows", "offset", "members"),
+        ),
+        variants={"T": FLOATS},
+        constants={"ALIGNED": False, "PAIRS": False, "POSITIONS": 0, "BACK": False},
+        trials=((True, False, 0, False), (True, True, 3, True), (False, True, 2, False)),
+    )
+)
 
 
 @lowers("rope", when=native)
@@ -37,11 +53,25 @@ def lower_rope(ctx: Lowering, node: Node) -> None:
     units = turns + (rest // 4 if aligned else rest)
     kind = {0: 1, 1: 2, 2: 3}[positions[0].ndim] if positions else 0
     place = ctx.ref(positions[0]) if positions else tables[0]  # never read without positions
-    kernel = FileKernel(
-        decls.ROPE.stem, (("T", stored.name),), (aligned, int(attrs["interleaved"]), kind, int(attrs["inverse"]))
+    kernel = ROPE(
+        T=stored.name, ALIGNED=aligned, PAIRS=attrs["interleaved"], POSITIONS=kind, BACK=attrs["inverse"]
     )
     seq, inner = x.shape[axis], math.prod(x.shape[axis + 1 : -1])
     total = x.size // d * units
     members = math.prod(x.shape[1:axis])
-    args = [source, *tables, place, target, total, seq, inner, d, pairs, per, cos.shape[0], attrs["offset"], members]
+    args = [
+        source,
+        *tables,
+        place,
+        target,
+        total,
+        seq,
+        inner,
+        d,
+        pairs,
+        per,
+        cos.shape[0],
+        attrs["offset"],
+        members,
+    ]
     ctx.launch(kernel, groups_for(ctx, total), args)

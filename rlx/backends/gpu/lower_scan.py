@@ -4,15 +4,58 @@ from __future__ import annotations
 
 import math
 
-from rlx.backends.gpu import decls, decls_index2
 from rlx.backends.gpu.casts import THREADS, cast_ref, fits, quads, stores
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lower_norm import row_shape
-from rlx.backends.gpu.lower_reduce import PLANES, partial_type
+from rlx.backends.gpu.lower_reduce import PLANES, REDUCE, partial_type
 from rlx.backends.gpu.lower_sort import lines_of, power
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import FileKernel, Ref
+from rlx.backends.gpu.steps import Ref
 from rlx.dtypes import DType, i32
 from rlx.ir import Node
+
+SCAN = declare(
+    KernelDecl(
+        "scan",
+        about="Running sums or products along n of x (outer, n, inner), in `splits` parts of `chunk`.",
+        grid="a group for each 256 / (ACROSS*ALONG) pairs (outer, part) and ACROSS places of inner",
+        # x, offsets (outer, splits, inner), y, outer, n, inner, chunk, splits.
+        args=(
+            *reads(x="TI", offsets="TP"),
+            *writes(y="TO"),
+            *uints("outer", "n", "inner", "chunk", "splits"),
+        ),
+        headers=("body64",),
+        variants={"IO": ("f32_f32", "f64_f64", "f16_f16", "bf16_bf16", "i32_i32", "i64_i64")},
+        constants={"ACROSS": 1, "ALONG": 256, "PRODUCT": False, "FLAGS": 0, "BEGUN": False, "PARTS": False},
+        trials=((1, 256, False, 0, False, False), (32, 8, True, 3, True, True)),
+    )
+)
+LOG_SOFTMAX = declare(
+    KernelDecl(
+        "log_softmax",
+        about="log_softmax or logsumexp (TOTALS) over the last axis of x (rows, n).",
+        grid="a group of 256 for each 256 / LANES rows",
+        args=(*reads(x="T"), *writes(y="T"), *uints("rows", "n")),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, "TOTALS": False},
+        trials=((32, 3, 1, False), (256, 0, 0, True)),
+        subgroups=True,
+    )
+)
+LOG_SOFTMAX_AXIS = declare(
+    KernelDecl(
+        "log_softmax_axis",
+        about="log_softmax or logsumexp (TOTALS) over n of x (outer, n, inner).",
+        grid="a group for each outer and ACROSS places of inner",
+        args=(*reads(x="T"), *writes(y="T"), *uints("outer", "n", "inner")),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        constants={"ACROSS": 32, "TOTALS": False},
+        trials=((32, False), (4, True)),
+    )
+)
 
 _TILES = 4  # rounds of four elements a thread, before a line is split
 _MANY = 1024  # groups that fill a device
@@ -57,16 +100,21 @@ def _scan(
     if splits > 1:
         part, planes = partial_type(dtype), PLANES if dtype.is_float else 1
         totals, offsets = (ctx.scratch(planes * outer * splits * inner * part.itemsize) for _ in range(2))
-        constants = (across, along, product, 0, parts | 2)
-        kernel = FileKernel(decls.REDUCE.stem, (("IO", f"{dtype}_{part}"),), constants)
+        kernel = REDUCE(
+            IO=f"{dtype}_{part}", ACROSS=across, ALONG=along, KIND=product, READS=0, PARTS=parts | 2
+        )
         groups = ctx.groups(math.ceil(outer * splits / items) * blocks)
         ctx.launch(kernel, groups, [x, totals, outer, n, inner, chunk, splits, 1.0])
         # What comes before a part: the scan of the totals without its own.
         _scan(ctx, product, flags | 1, totals, part, offsets, (outer, splits, inner), 1)
-    kernel = FileKernel(
-        decls_index2.SCAN.stem,
-        (("IO", f"{dtype}_{dtype}"),),
-        (across, along, product, flags, int(splits > 1), parts),
+    kernel = SCAN(
+        IO=f"{dtype}_{dtype}",
+        ACROSS=across,
+        ALONG=along,
+        PRODUCT=product,
+        FLAGS=flags,
+        BEGUN=splits > 1,
+        PARTS=parts,
     )
     groups = ctx.groups(math.ceil(outer * splits / items) * blocks)
     ctx.launch(kernel, groups, [x, offsets, y, outer, n, inner, chunk, splits])
@@ -82,14 +130,15 @@ def lower_log(ctx: Lowering, node: Node) -> None:
     outer, n, inner = lines_of(x, node.attrs["axis"])
     stored = ctx.storage(y)
     source, target = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size), ctx.ref(y)
-    words = (("T", stored.name),)
     if inner == 1:
         aligned = int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize)
         shape = row_shape(n, outer, aligned)
-        kernel = FileKernel(decls_index2.LOG_SOFTMAX.stem, words, (*shape, totals))
-        ctx.launch(kernel, ctx.groups(math.ceil(outer / (THREADS // shape[0]))), [source, target, outer, n])
+        kernel = LOG_SOFTMAX(T=stored.name, **shape, TOTALS=totals)
+        ctx.launch(
+            kernel, ctx.groups(math.ceil(outer / (THREADS // shape["LANES"]))), [source, target, outer, n]
+        )
     else:
         across = min(32, power(inner))
-        kernel = FileKernel(decls_index2.LOG_SOFTMAX_AXIS.stem, words, (across, totals))
+        kernel = LOG_SOFTMAX_AXIS(T=stored.name, ACROSS=across, TOTALS=totals)
         groups = ctx.groups(outer * math.ceil(inner / across))
         ctx.launch(kernel, groups, [source, target, outer, n, inner])

@@ -7,17 +7,74 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlx.backends.gpu import decls_index2 as decls
 from rlx.backends.gpu.casts import THREADS, cast_ref, convert, fits, groups_for, stores
+from rlx.backends.gpu.kernel import INDICES, UNITS, KernelDecl, declare, reads, uints, updates, writes
 from rlx.backends.gpu.lower_index import index_word
-from rlx.backends.gpu.lower_sort import SPAN, sort_lines
+from rlx.backends.gpu.lower_sort import SORT_MERGE, SPAN, sort_lines
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import Arg, FileKernel, Ref
+from rlx.backends.gpu.steps import Arg, Ref
 from rlx.backends.gpu.strided import View, contiguous, launch_tree
 from rlx.dtypes import DType, i32
 from rlx.errors import DTypeError
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
+
+GATHER_ELEMENTS = declare(
+    KernelDecl(
+        "gather_elements",
+        about=(
+            "y[o, j, t] = x[o, index[o, j, t], t]: x (outer, axis, trail), m places; bits are copied in units "
+            "of U."
+        ),
+        grid="a thread for each of `total` = outer * m * trail elements",
+        args=(*reads(x="U", index="i32"), *writes(y="U"), *uints("total", "m", "axis", "trail")),
+        variants={"U": ("b1", "b2", "b4", "b8"), "I": INDICES},
+    )
+)
+SCATTER_SET = declare(
+    KernelDecl(
+        "scatter_set",
+        about=(
+            "y[o, index[j], t] = updates[o, j, t]: y (outer, n, trail), m updates; bits are copied in units "
+            "of U."
+        ),
+        grid="a thread for each of `total` = outer * m * trail units",
+        args=(*reads(updates="U", pairs="b8"), *writes(y="U"), *uints("total", "m", "n", "trail")),
+        variants={"U": UNITS},
+        constants={"ONE_LIST": True},
+        trials=((False,), (True,)),
+    )
+)
+SCATTER_REDUCE = declare(
+    KernelDecl(
+        "scatter_reduce",
+        about="y[o, index[j], t] joined with updates[o, j, t]: y (outer, n, trail), m updates.",
+        grid="a thread for each of `total` = outer * m * trail elements",
+        args=(*reads(updates="T", pairs="b8"), *updates(y="T"), *uints("total", "m", "n", "trail")),
+        headers=("body64",),
+        variants={"T": ("f32", "f64", "f16", "bf16", "i32", "i64")},
+        constants={"ONE_LIST": True, "KIND": 0},
+        trials=((False, 0), (True, 3)),
+    )
+)
+DYNAMIC_SLICE = declare(
+    KernelDecl(
+        "dynamic_slice",
+        about="y = the window of x that begins at `starts`; bits are copied in units of U.",
+        grid="a thread for each of `total` units of the window",
+        args=(*reads(x="U", starts="i32", meta="u32"), *writes(y="U"), *uints("total", "axes")),
+        variants={"U": UNITS, "I": INDICES},
+    )
+)
+DYNAMIC_UPDATE = declare(
+    KernelDecl(
+        "dynamic_update",
+        about="The window of y that begins at `starts` = update; bits are copied in units of U.",
+        grid="a thread for each of `total` units of the window",
+        args=(*reads(update="U", starts="i32", meta="u32"), *writes(y="U"), *uints("total", "axes")),
+        variants={"U": UNITS, "I": INDICES},
+    )
+)
 
 _UNITS = (16, 8, 4, 2, 1)
 _FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
@@ -51,8 +108,7 @@ def lower_gather_elements(ctx: Lowering, node: Node) -> None:
     if y.size == 0:
         return
     size = _one_dtype(ctx, node, x, y).itemsize
-    words = (("U", f"b{size}"), ("I", index_word(ctx.storage(index))))
-    kernel = FileKernel(decls.GATHER_ELEMENTS.stem, words)
+    kernel = GATHER_ELEMENTS(U=f"b{size}", I=index_word(ctx.storage(index)))
     trail = math.prod(y.shape[axis + 1 :])
     refs: list[Arg] = [ctx.ref(x), ctx.ref(index), ctx.ref(y)]
     ctx.launch(kernel, groups_for(ctx, y.size), [*refs, y.size, y.shape[axis], x.shape[axis], trail])
@@ -98,12 +154,10 @@ def lower_scatter(ctx: Lowering, node: Node) -> None:
             # A list that all share allows for units larger than an element.
             unit = unit_of(trail * stored.itemsize, source, target) if shared else stored.itemsize
             run = trail * stored.itemsize // unit
-            kernel = FileKernel(decls.SCATTER_SET.stem, (("U", f"b{unit}"),), (int(shared),))
+            kernel = SCATTER_SET(U=f"b{unit}", ONE_LIST=shared)
         else:
             run = trail
-            kernel = FileKernel(
-                decls.SCATTER_REDUCE.stem, (("T", work.name),), (int(shared), _KINDS[reduction])
-            )
+            kernel = SCATTER_REDUCE(T=work.name, ONE_LIST=shared, KIND=_KINDS[reduction])
         total = outer * m * run
         ctx.launch(kernel, groups_for(ctx, total), [source, pairs, target, total, m, n, run])
     if work != stored:
@@ -135,7 +189,7 @@ def _pairs(ctx: Lowering, indices: Tensor, n: int, dims: tuple[int, int, int]) -
     pairs = sort_lines(ctx, keys, "b4", 0, 0, dims, SPAN, 8, None)
     run, spare = SPAN, ctx.scratch(pairs.nbytes) if m > SPAN else pairs
     while run < m:
-        kernel = FileKernel(decls.SORT_MERGE.stem, (("U", "b4"),), (0,))
+        kernel = SORT_MERGE(U="b4", GIVEN=0)
         groups = ctx.groups(outer * inner * math.ceil(m / THREADS))
         ctx.launch(kernel, groups, [keys, pairs, spare, spare, spare, outer * inner, m, inner, 0, run])
         pairs, spare, run = spare, pairs, 2 * run
@@ -178,10 +232,10 @@ def lower_dynamic_slice(ctx: Lowering, node: Node) -> None:
         return
     stored = _one_dtype(ctx, node, x, y)
     unit, meta, axes = _window(ctx, x.shape, y.shape, stored, ctx.ref(x), ctx.ref(y))
-    words = (("U", f"b{unit}"), ("I", index_word(ctx.storage(starts))))
+    words = {"U": f"b{unit}", "I": index_word(ctx.storage(starts))}
     total = y.size * stored.itemsize // unit
     args: list[Arg] = [ctx.ref(x), ctx.ref(starts), meta, ctx.ref(y), total, axes]
-    ctx.launch(FileKernel(decls.DYNAMIC_SLICE.stem, words), groups_for(ctx, total), args)
+    ctx.launch(DYNAMIC_SLICE(**words), groups_for(ctx, total), args)
 
 
 @lowers("dynamic_update_slice", when=_moves)
@@ -197,10 +251,10 @@ def lower_dynamic_update(ctx: Lowering, node: Node) -> None:
         return
     stored = _one_dtype(ctx, node, x, update, y)
     unit, meta, axes = _window(ctx, x.shape, update.shape, stored, ctx.ref(y), ctx.ref(update))
-    words = (("U", f"b{unit}"), ("I", index_word(ctx.storage(starts))))
+    words = {"U": f"b{unit}", "I": index_word(ctx.storage(starts))}
     total = update.size * stored.itemsize // unit
     args: list[Arg] = [ctx.ref(update), ctx.ref(starts), meta, ctx.ref(y), total, axes]
-    ctx.launch(FileKernel(decls.DYNAMIC_UPDATE.stem, words), groups_for(ctx, total), args)
+    ctx.launch(DYNAMIC_UPDATE(**words), groups_for(ctx, total), args)
 
 
 # -- one_hot

@@ -4,13 +4,107 @@ from __future__ import annotations
 
 import math
 
-from rlx.backends.gpu import decls_index2 as decls
 from rlx.backends.gpu.casts import THREADS, fits
+from rlx.backends.gpu.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lowering import Lowering, lowers
-from rlx.backends.gpu.steps import FileKernel, Ref
+from rlx.backends.gpu.steps import Ref
 from rlx.dtypes import DType
 from rlx.errors import DTypeError
 from rlx.ir import Node, Tensor
+
+ARG_REDUCE = declare(
+    KernelDecl(
+        "arg_reduce",
+        about=(
+            "The place along n of the first element in order of x (outer, n, inner), in `splits` parts of "
+            "`chunk`."
+        ),
+        grid="a group for each 256 / (ACROSS*ALONG) pairs (outer, part) and ACROSS places of inner",
+        # x, parts and made (outer, splits, inner), y, outer, n, inner, chunk, splits.
+        args=(
+            *reads(x="U", parts="PU"),
+            *writes(made="PU", y="b8"),
+            *uints("outer", "n", "inner", "chunk", "splits"),
+        ),
+        variants={"U": ("b1", "b2", "b4", "b8")},
+        constants={"ACROSS": 1, "ALONG": 256, "KEY_KIND": 4, "KEY_FLIP": 0, "FLAGS": 0},
+        trials=((1, 256, 4, 1, 0), (32, 8, 1, 2, 3)),
+    )
+)
+SORT_ROWS = declare(
+    KernelDecl(
+        "sort_rows",
+        about=(
+            "Blocks of SPAN elements of the lines along n of x (outer, n, inner), `lines` = outer * inner, "
+            "each sorted."
+        ),
+        grid="a group for each SPAN < 512 ? 512 / SPAN : 1 of the lines * blocks",
+        # x, pairs (lines, n), y and index (outer, keep, inner), lines, n, inner, keep, blocks.
+        args=(
+            *reads(x="U"),
+            *writes(pairs="PU", y="U", index="b8"),
+            *uints("lines", "n", "inner", "keep", "blocks"),
+        ),
+        variants={"U": ("b1", "b2", "b4", "b8")},
+        constants={"SPAN": 512, "KEY_KIND": 4, "KEY_FLIP": 0, "GIVEN": 3},
+        trials=((64, 4, 0, 3), (2048, 1, 1, 4)),
+    )
+)
+SORT_MERGE = declare(
+    KernelDecl(
+        "sort_merge",
+        about=(
+            "Sorted runs of `run` pairs of `lines` lines of n, merged two by two; the last time into elements "
+            "and places."
+        ),
+        grid="a group for each 256 places of a line",
+        # x, source and pairs (lines, n), y and index (outer, keep, inner), lines, n, inner, keep, run.
+        args=(
+            *reads(x="U", source="PU"),
+            *writes(pairs="PU", y="U", index="b8"),
+            *uints("lines", "n", "inner", "keep", "run"),
+        ),
+        variants={"U": ("b1", "b2", "b4", "b8")},
+        constants={"GIVEN": 0},
+        trials=((0,), (3,)),
+    )
+)
+TOP_K = declare(
+    KernelDecl(
+        "top_k",
+        about=(
+            "The k first in order of each part of `chunk` elements of the lines along n of x (outer, n, "
+            "inner)."
+        ),
+        grid="a group for each part of each of `lines` lines",
+        # x, list (lines, listed), made (lines, splits, k), y and index (outer, k, inner), lines, n, listed,
+        # inner, k, chunk, splits.
+        args=(
+            *reads(x="U", list="u32"),
+            *writes(made="u32", y="U", index="b8"),
+            *uints("lines", "n", "listed", "inner", "k", "chunk", "splits"),
+        ),
+        variants={"U": ("b1", "b2", "b4", "b8")},
+        constants={"SPAN": 2048, "KEY_KIND": 4, "KEY_FLIP": 0, "LISTED": False},
+        trials=((2048, 4, 1, False), (1024, 1, 0, True)),
+    )
+)
+TOP_K_ROWS = declare(
+    KernelDecl(
+        "top_k_rows",
+        about=(
+            "The k first in order of each of `lines` rows of n floats, VECTORS times sixteen bytes of a row a "
+            "thread."
+        ),
+        grid="a group for each row",
+        # x, y (lines, k), index (lines, k), lines, n, k.
+        args=(*reads(x="U"), *writes(y="U", index="b8"), *uints("lines", "n", "k")),
+        variants={"U": ("b2", "b4")},
+        constants={"KEY_KIND": 4, "KEY_FLIP": 1, "VECTORS": 4, "ROUNDS": 1, "GIVES": 3},
+        trials=((4, 1, 4, 1, 3), (4, 0, 1, 8, 1), (4, 2, 8, 0, 2)),
+        subgroups=True,
+    )
+)
 
 SPAN = 2048  # pairs a group sorts in shared memory: 16 KiB; half as many where a key has two words
 _SERIAL = 64  # elements a thread looks at, where the work is split
@@ -81,9 +175,8 @@ def lower_arg(ctx: Lowering, node: Node) -> None:
         chunk = -(-n // splits)
         splits = -(-n // chunk)
         made = ctx.scratch(outer * splits * inner * pair) if splits > 1 else target
-        kernel = FileKernel(
-            decls.ARG_REDUCE.stem, (("U", unit),), (across, along, kind, flip, int(stage > 0) | last)
-        )
+        flags = int(stage > 0) | last
+        kernel = ARG_REDUCE(U=unit, ACROSS=across, ALONG=along, KEY_KIND=kind, KEY_FLIP=flip, FLAGS=flags)
         groups = ctx.groups(math.ceil(outer * splits / items) * math.ceil(inner / across))
         # A stage reads elements or pairs and gives pairs or places: what it does not touch stands for itself.
         ctx.launch(kernel, groups, [ref, parts, made, target, outer, n, inner, chunk, splits])
@@ -118,7 +211,7 @@ def _sort(
     while run < n:
         last = 2 * run >= n
         target = index if last else spare
-        kernel = FileKernel(decls.SORT_MERGE.stem, (("U", unit),), (gives if last else 0,))
+        kernel = SORT_MERGE(U=unit, GIVEN=gives if last else 0)
         groups = ctx.groups(outer * inner * math.ceil(n / THREADS))
         refs = [source, runs, target, y if last else target, index if last else target]
         ctx.launch(kernel, groups, [*refs, outer * inner, n, inner, keep if last else 0, run])
@@ -148,7 +241,7 @@ def sort_lines(
     else:
         pairs = y = index = ctx.scratch(outer * n * inner * pair)
         gives, keep = 4, 0
-    kernel = FileKernel(decls.SORT_ROWS.stem, (("U", unit),), (width, kind, flip, gives))
+    kernel = SORT_ROWS(U=unit, SPAN=width, KEY_KIND=kind, KEY_FLIP=flip, GIVEN=gives)
     groups = ctx.groups(math.ceil(outer * inner * blocks / max(1, 512 // width)))
     ctx.launch(kernel, groups, [source, pairs, y, index, outer * inner, n, inner, keep, blocks])
     return source if whole else pairs
@@ -182,7 +275,7 @@ def lower_top_k(ctx: Lowering, node: Node) -> None:
         part = -(-count // splits)
         splits = -(-count // part)
         made = ctx.scratch(lines * splits * k * 4) if splits > 1 else index
-        kernel = FileKernel(decls.TOP_K.stem, (("U", unit),), (span, kind, flip, int(stage > 0)))
+        kernel = TOP_K(U=unit, SPAN=span, KEY_KIND=kind, KEY_FLIP=flip, LISTED=stage > 0)
         args = [source, places, made, values, index, lines, n, count, inner, k, part, splits]
         ctx.launch(kernel, ctx.groups(lines * splits), args)
         if splits == 1:
@@ -193,14 +286,16 @@ def lower_top_k(ctx: Lowering, node: Node) -> None:
 def _rows(ctx: Lowering, x: Tensor, flip: int, k: int, values: Ref, index: Ref, gives: int) -> bool:
     """Whether the rows of x are floats that a group holds in its registers, and then their first k: values, places."""
     stored, source, n = ctx.storage(x), ctx.ref(x), x.shape[-1]
-    if stored.name not in ("f32", "f16", "bf16") or k > _MOST_RANKED or source.offset % 16:
+    if stored.name not in FLOATS or k > _MOST_RANKED or source.offset % 16:
         return False
     each = 16 // stored.itemsize
     vectors = math.ceil(n / (each * THREADS))
     if n % each or n < each * THREADS or vectors > _MOST_VECTORS:
         return False
-    constants = (_KINDS[stored.name], flip, vectors, 0 if k == 1 else -(-k // 8), gives)
-    kernel = FileKernel(decls.TOP_K_ROWS.stem, (("U", f"b{stored.itemsize}"),), constants)
+    kind, rounds = _KINDS[stored.name], 0 if k == 1 else -(-k // 8)
+    kernel = TOP_K_ROWS(
+        U=f"b{stored.itemsize}", KEY_KIND=kind, KEY_FLIP=flip, VECTORS=vectors, ROUNDS=rounds, GIVES=gives
+    )
     lines = x.size // n
     ctx.launch(kernel, ctx.groups(lines), [source, values, index, lines, n, k])
     return True

@@ -15,8 +15,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rlx.backends.gpu.kernel import KERNELS
 from rlx.backends.gpu.steps import (
-    KERNELS,
     Arg,
     ControlCall,
     Copy,

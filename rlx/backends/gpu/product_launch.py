@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlx.backends.gpu import decls, decls_matmul
 from rlx.backends.gpu.casts import cast_ref, quads
+from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.lowering import Lowering
 from rlx.backends.gpu.product import Product, outer
 from rlx.backends.gpu.product_choice import (
@@ -25,6 +25,136 @@ from rlx.backends.gpu.strided import View, contiguous, launch_tree
 from rlx.dtypes import DType, f32, promote
 from rlx.ir import Node, Tensor, expr, get_op
 from rlx.ops.linalg import ACTIVATIONS
+
+# Two inner axes of the batch, and strides of A and B along all three.
+PLACES = ("d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2")
+MATMUL = declare(
+    KernelDecl(
+        "matmul",
+        about=(
+            "C (batch, m, n) = activation(op(A) op(B) + bias), batch = d0 * d1 * d2 matrices of strides a0 a1 "
+            "a2, b0 b1 b2."
+        ),
+        grid="a group of 256 for each tile of each matrix, for each of `parts` parts of the sum",
+        # a, b, bias (n, f32), c (parts of it one after the other), m, n, k, batch, parts, d1, d2, a0, a1, a2, b0,
+        # b1, b2 (in elements), bias_step (in words of 4 bytes).
+        args=(
+            *reads(a="TA", b="TB", bias="f32"),
+            *writes(c="TA"),
+            *uints("m", "n", "k", "batch", "parts", *PLACES, "bias_step"),
+        ),
+        headers=("prims",),
+        variants={
+            "AB": ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16"),
+            "TILE": ("s", "t", "w", "l"),
+        },
+        constants={
+            "A_TRANSPOSED": False,
+            "B_TRANSPOSED": False,
+            "ACTIVATION": 0,
+            "BIAS": 0,
+            "A_QUADS": False,
+            "B_QUADS": False,
+            "C_QUADS": False,
+            "IN_PARTS": False,
+            "WIDE": False,
+        },
+        trials=(
+            (False, True, 2, 1, True, True, True, False, False),
+            (True, False, 0, 0, False, False, False, True, True),
+        ),
+        unroll=True,
+    )
+)
+MATMUL_ROWS = declare(
+    KernelDecl(
+        "matmul_rows",
+        about=(
+            "C (batch, m, n) = activation(A op(B) + bias) for few rows, batch = d0 * d1 * d2 matrices of "
+            "strides a0 a1 a2, b0 b1 b2."
+        ),
+        grid=(
+            "a group of 256 for each 256 / ACROSS / PARTS (B transposed) or 4 * ACROSS columns of each ROWS "
+            "rows of each matrix"
+        ),
+        # a, b, bias (n, f32), c, m, n, k, batch, d1, d2, a0, a1, a2, b0, b1, b2 (strides in elements), bias_step
+        # (in words of 4 bytes).
+        args=(
+            *reads(a="TA", b="TB", bias="f32"),
+            *writes(c="TA"),
+            *uints("m", "n", "k", "batch", *PLACES, "bias_step"),
+        ),
+        headers=("prims",),
+        variants={
+            "AB": ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16"),
+            "ROWS": ("1", "4", "8", "16"),
+        },
+        constants={
+            "B_TRANSPOSED": False,
+            "ACTIVATION": 0,
+            "BIAS": 0,
+            "A_QUADS": False,
+            "B_QUADS": False,
+            "ACROSS": 16,
+            "PARTS": 1,
+        },
+        trials=(
+            (False, 2, 1, True, True, 16, 1),
+            (True, 0, 0, False, False, 8, 4),
+            (True, 1, 1, True, True, 32, 1),
+        ),
+        unroll=True,
+    )
+)
+MATMUL_MMA = declare(
+    KernelDecl(
+        "matmul_mma",
+        function="matmul_body",
+        about=(
+            "C (batch, m, n) = activation(op(A) op(B) + bias), batch = d0 * d1 * d2 matrices of strides a0 a1 "
+            "a2, b0 b1 b2."
+        ),
+        grid="a group of 256 for each tile of each matrix, for each of `parts` parts of the sum",
+        # a, b, bias (n, f32), c (parts of it one after the other), m, n, k, batch, parts, d1, d2, a0, a1, a2, b0,
+        # b1, b2 (in elements), bias_step (in words of 4 bytes).
+        args=(
+            *reads(a="TA", b="TB", bias="f32"),
+            *writes(c="TA"),
+            *uints("m", "n", "k", "batch", "parts", *PLACES, "bias_step"),
+        ),
+        headers=("prims", "mma"),
+        variants={
+            "ABM": (
+                "f32_f32_f16",
+                "f32_f32_bf16",
+                "f32_f16_f16",
+                "f32_f16_bf16",
+                "f32_bf16_bf16",
+                "f16_f16_f16",
+                "bf16_bf16_bf16",
+            ),
+            "TILE": ("s", "m", "l"),
+        },
+        constants={
+            "A_TRANSPOSED": False,
+            "B_TRANSPOSED": False,
+            "ACTIVATION": 0,
+            "BIAS": 0,
+            "A_OCTETS": False,
+            "B_OCTETS": False,
+            "C_QUADS": False,
+            "IN_PARTS": False,
+            "WIDE": False,
+            "BK": 32,
+            "SIDES": 1,
+            "TERMS_A": 1,
+            "TERMS_B": 1,
+        },
+        trials=((False, True, 2, 1, True, True, True, False, False, 16, 2, 1, 1),),
+        unroll=True,
+        new_compiler=True,
+    )
+)
 
 CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
 _THREADS = 256
@@ -68,9 +198,9 @@ def fma_tiles(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, 
     rows, columns, _ = FMA_TILES[tile]
     groups = math.ceil(p.m / rows) * math.ceil(p.n / columns)
     (pitch_a, pitch_b) = p.pitches
-    vectors = a.vectors(pitch_a, 4), b.vectors(pitch_b, 4)
-    defines = (("AB", f"{a.dtype}_{b.dtype}"), ("TILE", tile))
-    _tiles(ctx, decls.MATMUL.stem, defines, (), p, a, b, end, c, groups, vectors, p.k > LONG_SUM)
+    chosen: dict[str, str | int] = {"AB": f"{a.dtype}_{b.dtype}", "TILE": tile}
+    vectors = {"A_QUADS": a.vectors(pitch_a, 4), "B_QUADS": b.vectors(pitch_b, 4)}
+    _tiles(ctx, MATMUL, {**chosen, **vectors}, p, a, b, end, c, groups, p.k > LONG_SUM)
 
 
 def mma_tiles(
@@ -82,10 +212,20 @@ def mma_tiles(
     rows, columns, _ = tiles[tile]
     groups = math.ceil(p.m / rows) * math.ceil(p.n / columns)
     (pitch_a, pitch_b) = p.pitches
-    vectors = a.vectors(pitch_a, 8), b.vectors(pitch_b, 8)
-    defines = (("ABM", f"{a.dtype}_{b.dtype}_{split.type}"), ("TILE", tile))
-    more = mma_constants(split, tile)
-    _tiles(ctx, decls_matmul.MATMUL_MMA.stem, defines, more, p, a, b, end, c, groups, vectors, split.exact)
+    chosen: dict[str, str | int] = {"ABM": f"{a.dtype}_{b.dtype}_{split.type}", "TILE": tile}
+    vectors = {"A_OCTETS": a.vectors(pitch_a, 8), "B_OCTETS": b.vectors(pitch_b, 8)}
+    _tiles(
+        ctx,
+        MATMUL_MMA,
+        {**chosen, **vectors, **mma_constants(split, tile)},
+        p,
+        a,
+        b,
+        end,
+        c,
+        groups,
+        split.exact,
+    )
 
 
 def mma_choice(split: Split) -> dict[str, tuple[int, int, float]]:
@@ -93,27 +233,26 @@ def mma_choice(split: Split) -> dict[str, tuple[int, int, float]]:
     return {name: tile for name, tile in MMA_TILES.items() if not (split.exact and name == "l")}
 
 
-def mma_constants(split: Split, tile: str) -> tuple[int, int, int, int]:
-    """C9 to C12: depth of a slice, sides, terms; as much as 48 KiB of shared memory hold."""
+def mma_constants(split: Split, tile: str) -> dict[str, int]:
+    """Depth of a slice, sides, terms; as much as 48 KiB of shared memory hold."""
     wanted = forced()
     deep = split.exact and tile == "m"
     depth = wanted.depth or (16 if deep else 32)
     one = (split.exact and (split.terms_a + split.terms_b > 4 or depth > 16)) or (tile == "l" and depth > 16)
-    return depth, wanted.buffers or (1 if one else 2), split.terms_a, split.terms_b
+    sides = wanted.buffers or (1 if one else 2)
+    return {"BK": depth, "SIDES": sides, "TERMS_A": split.terms_a, "TERMS_B": split.terms_b}
 
 
 def _tiles(
     ctx: Lowering,
-    stem: str,
-    defines: tuple[tuple[str, str], ...],
-    more: tuple[int, ...],
+    decl: KernelDecl,
+    chosen: dict[str, str | int],
     p: Product,
     a: Operand,
     b: Operand,
     end: Epilogue,
     c: Operand,
     groups: int,
-    vectors: tuple[int, int],
     in_parts: bool,
 ) -> None:
     """Tiles over the whole sum with the epilogue; where they are few, over parts of it that one more launch adds."""
@@ -124,18 +263,17 @@ def _tiles(
     alone = parts == 1
     made = c if alone else Operand(ctx.scratch(parts * size * f32.itemsize), f32)
     bias, kind, apart = biases(ctx, end, p.count, a.dtype) if alone else (None, 0, 0)
-    constants = (
-        int(p.transpose_a),
-        int(p.transpose_b),
-        CODE[end.activation] if alone else 0,
-        kind,
-        *vectors,
-        made.vectors(p.n, 4),
-        int(in_parts),
-        int(made.dtype == f32 and a.dtype != f32),
-        *more,
+    kernel = decl(
+        **chosen,
+        A_TRANSPOSED=p.transpose_a,
+        B_TRANSPOSED=p.transpose_b,
+        ACTIVATION=CODE[end.activation] if alone else 0,
+        BIAS=kind,
+        C_QUADS=made.vectors(p.n, 4),
+        IN_PARTS=in_parts,
+        WIDE=made.dtype == f32 and a.dtype != f32,
     )
-    launch(ctx, FileKernel(stem, defines, constants), p, a, b, bias, made, groups, parts, (apart,))
+    launch(ctx, kernel, p, a, b, bias, made, groups, parts, (apart,))
     if not alone:
         finish(ctx, made.ref, parts, p, end, c)
 
@@ -147,25 +285,28 @@ def few_rows(ctx: Lowering, p: Product, a: Operand, b: Operand, end: Epilogue, c
     rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
     blocks = math.ceil(p.m / rows) * p.count
     across, parts = rows_shape(p, rows, blocks, ctx.kind == "software")
-    constants = (
-        int(p.transpose_b),
-        CODE[end.activation],
-        kind,
-        a.vectors(pitch_a, 4),
-        b.vectors(pitch_b, 4),
-        across,
-        parts,
+    kernel = MATMUL_ROWS(
+        AB=f"{a.dtype}_{b.dtype}",
+        ROWS=str(rows),
+        B_TRANSPOSED=p.transpose_b,
+        ACTIVATION=CODE[end.activation],
+        BIAS=kind,
+        A_QUADS=a.vectors(pitch_a, 4),
+        B_QUADS=b.vectors(pitch_b, 4),
+        ACROSS=across,
+        PARTS=parts,
     )
-    defines = (("AB", f"{a.dtype}_{b.dtype}"), ("ROWS", str(rows)))
-    kernel = FileKernel(decls.MATMUL_ROWS.stem, defines, constants)
     columns = _THREADS // (across * parts) if p.transpose_b else 4 * across
     launch(ctx, kernel, p, a, b, bias, c, math.ceil(p.n / columns) * math.ceil(p.m / rows), more=(apart,))
 
 
 def rows_shape(p: Product, rows: int, blocks: int, software: bool) -> tuple[int, int]:
-    """C5 and C6 of the kernel for few rows. Where B is transposed: with many rows a group reads B little for what it
-    reads of A, so that several columns share a read of A; the sums are cut where there are few columns. On a
-    processor what threads pass to one another costs the most."""
+    """ACROSS and PARTS of the kernel for few rows.
+
+    Where B is transposed: with many rows a group reads B little for what it reads of A, so that several columns share a
+    read of A; the sums are cut where there are few columns. On a processor what threads pass to one another costs the
+    most.
+    """
     if not p.transpose_b:
         columns = p.n * p.count
         return 16 if columns >= _FEW_TILES else 4 if columns >= 16 * UNITS else 2, 1

@@ -30,11 +30,11 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class FileKernel:
-    """A kernel from `backends/cuda/kernels/<stem>.cu` and `shaders/<stem>.comp`.
+    """A declared kernel (`kernel.py`) with its variant and constants chosen.
 
-    `defines` are compile-time words (NAME, value): on CUDA `-DNAME=value`, on Vulkan they select a precompiled variant
-    (`<stem>[-value…].spv`, in the order the shader's `// variants:` line lists them). `constants` are integers fixed at
-    pipeline creation: on Vulkan specialization constants 0, 1, …, on CUDA `-DC0=…`, `-DC1=…`.
+    `defines` are compile-time words (NAME, value): on CUDA `-DNAME=value`, on Vulkan they select a precompiled module,
+    `<stem>[-value…].spv`. `constants` are integers in the declaration's order: on Vulkan specialization constants 0, 1,
+    …, on CUDA macros of the declared names.
     """
 
     stem: str
@@ -184,34 +184,3 @@ class ControlCall:
 
 
 Step = Launch | Gemm | Copy | HostCall | ControlCall
-
-
-@dataclass(frozen=True, slots=True)
-class ArgDecl:
-    """One argument of a file kernel: kind "ptr", "u32", "i32" or "f32"; `access` of a pointer: "r", "w" or "rw"."""
-
-    name: str
-    kind: Literal["ptr", "u32", "i32", "f32"]
-    access: Literal["", "r", "w", "rw"] = ""
-
-
-@dataclass(frozen=True, slots=True)
-class KernelDecl:
-    """A file kernel's signature: pointers first, then scalars, at most 128 bytes; `block` threads a workgroup (as
-    the sources fix it). `defines` lists the allowed values of each define, in the order of the variant's file name."""
-
-    stem: str
-    args: tuple[ArgDecl, ...]
-    block: tuple[int, int, int] = (256, 1, 1)
-    defines: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-
-KERNELS: dict[str, KernelDecl] = {}
-
-
-def declare(decl: KernelDecl) -> KernelDecl:
-    """Adds a kernel to the table that both sources are tested against."""
-    if decl.stem in KERNELS:
-        raise ValueError(f"kernel {decl.stem!r} is declared twice")
-    KERNELS[decl.stem] = decl
-    return decl

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rlx.backends.gpu.barriers import place_barriers
-from rlx.backends.gpu.steps import KERNELS, Copy, FileKernel, Launch, Ref, Step
+from rlx.backends.gpu.kernel import KERNELS
+from rlx.backends.gpu.steps import Copy, FileKernel, Launch, Ref, Step
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import COMPUTE, HOST, TRANSFER, Barrier, CommandBuffers, Fence

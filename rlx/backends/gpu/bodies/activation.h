@@ -1,4 +1,5 @@
-// What a product's result goes through: ACTIVATION 0 nothing, 1 relu, 2 gelu, 3 gelu by tanh, 4 silu, 5 tanh, 6 sigmoid.
+// What a product's result goes through: ACTIVATION 0 nothing, 1 relu, 2 gelu, 3 gelu by tanh, 4 silu, 5 tanh, 6
+// sigmoid.
 #include "prims.h"
 
 RLX_FN float activated(const float x) {

@@ -1,10 +1,9 @@
-// s = x + residual, y = the norm of s over rows. C3 = 1: RMS norm, the mean taken as 0; C4 = 1: with beta; C5 = 1: s is
-// written too. The norm is of the sum in f32; a row in registers is read once, a longer one three times and a sixteenth of it once more.
+// s = x + residual, y = the norm of s over rows. RMS: the mean taken as 0; HAS_BETA: with beta; KEEP_SUM: s is written
+// too. The norm is of the sum in f32; a row in registers is read once, a longer one three times and a sixteenth of it
+// once more.
 #define WEIGHTS 2u
 #include "channel_rows.h"
-#define CENTRED (UINT(C3) == 0u)
-#define HAS_BETA (UINT(C4) == 1u)
-#define KEEP_SUM (UINT(C5) == 1u)
+#define CENTRED (!RMS)
 #define HELD(v, j) \
     vec4 v;        \
     if (IN_REGISTERS) v = r[j]; else v = both(px, pr, j, len)

@@ -1,12 +1,8 @@
-// y[o, i] = the place along n of the element of x (outer, n, inner) whose pair comes first; of `splits` parts of `chunk`
-// each, the pairs instead, which a second launch reads (C4 bit 0). C0 threads lie along inner, C1 along n, the rest of
-// the 256 along (o, part). C4 bit 1: of equal elements the last counts.
-#define ACROSS UINT(C0)
-#define ALONG UINT(C1)
-#define KEY_KIND UINT(C2)
-#define KEY_FLIP UINT(C3)
-#define FROM_PARTS ((UINT(C4) & 1u) != 0u)
-#define LAST ((UINT(C4) & 2u) != 0u)
+// y[o, i] = the place along n of the element of x (outer, n, inner) whose pair comes first; of `splits` parts of
+// `chunk` each, the pairs instead, which a second launch reads (FLAGS bit 0). ACROSS threads lie along inner, ALONG
+// along n, the rest of the 256 along (o, part). FLAGS bit 1: of equal elements the last counts.
+#define FROM_PARTS ((FLAGS & 1u) != 0u)
+#define LAST ((FLAGS & 2u) != 0u)
 #include "order.h"
 
 SHARED PAIR best[256];

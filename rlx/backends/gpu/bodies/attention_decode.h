@@ -1,17 +1,13 @@
 // Attention of a few queries against many keys, as when a model writes token by token: bound by reading k and v, which
 // happens once for ROWS queries of all the heads that share them. The keys are cut into `splits` even parts, a group
 // each, by how many there are when it runs; attention_combine adds the parts up in order.
-// Constants: see attention_masks.h; C0: width of a head in units of 16, rounded up; C3: heads may be read four elements
-// at a time; C4: ROWS; C5: 1 where there are parts.
-// For each tile of keys: threads (key, part of the width) make parts of the scores; threads (row, key) add them up, mask
-// them and make weights of them, relative to the greatest score so far; threads (subset of the keys, four columns of v)
-// add up weights times v, each subset by itself until the end.
+// Constants: see attention_masks.h; WIDE: width of a head in units of 16, rounded up; ALIGNED: heads may be read four
+// elements at a time; IN_PARTS: whether there are parts. For each tile of keys: threads (key, part of the width) make
+// parts of the scores; threads (row, key) add them up, mask them and make weights of them, relative to the greatest
+// score so far; threads (subset of the keys, four columns of v) add up weights times v, each subset by itself until the
+// end.
 #include "attention_masks.h"
 #include "quads.h"
-#define WIDE UINT(C0)
-#define ALIGNED (UINT(C3) == 1u)
-#define ROWS UINT(C4)
-#define IN_PARTS (UINT(C5) == 1u)
 #define KEYS (WIDE <= 4u ? 64u : (WIDE <= 8u ? 32u : 16u))
 #define QUADS (4u * WIDE)
 #define PITCH (QUADS + 1u)  // odd: rows begin in different banks

@@ -1,8 +1,8 @@
 // The gradients of the keys and values for tiles of 64 keys of one key head: over the query heads that share it, in
 // order, and over their queries, 64 at a time, dv = sum of P dy and dk = sum of dS q, with P and dS as in
 // attention_dq.h, whose `rows` this reads. No atomics: each key has one owner.
-// Constants: see attention_tiles.h. A thread owns four keys: their scores of four queries, and a sixteenth of the columns of
-// their results.
+// Constants: see attention_tiles.h. A thread owns four keys: their scores of four queries, and a sixteenth of the
+// columns of their results.
 #include "attention_tiles.h"
 
 RLX_FN void attention_dkv_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(f32) rows,

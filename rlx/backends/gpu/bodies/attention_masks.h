@@ -1,16 +1,15 @@
-// Who sees whom, and where heads lie, for every attention kernel. C1: flags, 1 causal, 2 window, 4 soft cap, 8 lengths;
-// 16, 32, 64, 128: q, k, v, the result is (batch, length, heads, size) and not (batch, heads, length, size); C2: mask
+// Who sees whom, and where heads lie, for every attention kernel. FLAGS: 1 causal, 2 window, 4 soft cap, 8 lengths;
+// 16, 32, 64, 128: q, k, v, the result is (batch, length, heads, size) and not (batch, heads, length, size); MASK:
 // 0 none, 1 true keeps a key, 2 added to the score.
-#define CAUSAL ((UINT(C1) & 1u) != 0u)
-#define WINDOWED ((UINT(C1) & 2u) != 0u)
-#define CAPPED ((UINT(C1) & 4u) != 0u)
-#define COUNTED ((UINT(C1) & 8u) != 0u)
-#define BY_TOKEN(flag) ((UINT(C1) & flag) != 0u)
+#define CAUSAL ((FLAGS & 1u) != 0u)
+#define WINDOWED ((FLAGS & 2u) != 0u)
+#define CAPPED ((FLAGS & 4u) != 0u)
+#define COUNTED ((FLAGS & 8u) != 0u)
+#define BY_TOKEN(flag) ((FLAGS & flag) != 0u)
 #define Q_BY_TOKEN BY_TOKEN(16u)
 #define K_BY_TOKEN BY_TOKEN(32u)
 #define V_BY_TOKEN BY_TOKEN(64u)
 #define Y_BY_TOKEN BY_TOKEN(128u)
-#define MASK UINT(C2)
 // Head h of batch b of p, whose rows of d elements lie `row` elements apart; and how far apart they lie where nothing
 // stands between the heads.
 #define HEAD(T, p, by_token, b, h, heads, length, row, d) \

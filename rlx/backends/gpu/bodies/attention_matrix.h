@@ -1,11 +1,11 @@
 // What the three ways of attention by matrix instructions share: constants, where a tile lies, how it is read.
-// SMO names the storage of q, k and v, MATRIX and the storage of the result. C0: width of a head in units of 16, rounded
-// up; C1, C2: see attention_masks.h; C3: heads may be read eight elements at a time; C4: matrices of 16 queries that a
-// warp has; C5: keys of a tile; C6: 0, scores stay in registers (CUDA, attention_mma.h), 1, they go through shared
-// memory (attention_opaque.h), 2, four warps multiply as one (CUDA 9.0, attention_wgmma.h); C7: of how many numbers of
-// type MATRIX an operand and a weight is made the sum, each the rounded rest of those before: 2 only for bf16 from f32,
-// which leaves out products of rests, and not where C6 is 2. Four warps make a tile.
-// Included after mma.h and attention_words.h (CUDA) or mma.glsl and attention_words.glsl (GLSL).
+// SMO names the storage of q, k and v, MATRIX and the storage of the result. WIDE: width of a head in units of 16,
+// rounded up; FLAGS, MASK: see attention_masks.h; ALIGNED: heads may be read eight elements at a time; DEEP: matrices
+// of 16 queries that a warp has; KEYS: keys of a tile; SCORES: 0, scores stay in registers (CUDA, attention_mma.h), 1,
+// they go through shared memory (attention_opaque.h), 2, four warps multiply as one (CUDA 9.0, attention_wgmma.h);
+// TERMS: of how many numbers of type MATRIX an operand and a weight is made the sum, each the rounded rest of those
+// before: 2 only for bf16 from f32, which leaves out products of rests, and not where SCORES is 2. Four warps make a
+// tile. Included after mma.h and attention_words.h (CUDA) or mma.glsl and attention_words.glsl (GLSL).
 #include "attention_masks.h"
 #define S_f16_f16_f16 f16
 #define S_bf16_bf16_bf16 bf16
@@ -35,11 +35,6 @@
 #define O RLX_JOIN(O_, SMO)
 #define MATRIX RLX_JOIN(M_, SMO)
 #define KIND RLX_JOIN(KIND_, SMO)
-#define WIDE UINT(C0)
-#define ALIGNED (UINT(C3) == 1u)
-#define DEEP UINT(C4)
-#define KEYS UINT(C5)
-#define TERMS UINT(C7)
 #define TILE_ROWS (64u * DEEP)
 // Units of 16 bytes in a row in shared memory: one to spare keeps the banks of eight rows apart.
 #define ROW (2u * WIDE + 1u)

@@ -1,7 +1,7 @@
-// out = softmax(q k^T * scale + mask) v by matrix instructions, for heads of halves, where nobody may know how a matrix is
-// spread over a subgroup: scores go through shared memory, two lanes a row, and come back as weights; what is to count
-// for a whole row is spread into a matrix and multiplied. Constants: see attention_matrix.h.
-// Queries stay in registers. One tile of keys or of values lies in shared memory, the next is on its way in registers.
+// out = softmax(q k^T * scale + mask) v by matrix instructions, for heads of halves, where nobody may know how a matrix
+// is spread over a subgroup: scores go through shared memory, two lanes a row, and come back as weights; what is to
+// count for a whole row is spread into a matrix and multiplied. Constants: see attention_matrix.h. Queries stay in
+// registers. One tile of keys or of values lies in shared memory, the next is on its way in registers.
 
 // Units of a row: scores, later weights and, beside them, a number spread; odd: rows begin in different banks.
 #define WEIGHTS (TERMS * KEYS / 8u)

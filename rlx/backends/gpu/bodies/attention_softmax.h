@@ -1,6 +1,6 @@
-// Scores in registers become weights: what both ways of attention on CUDA that keep them there share. A lane has two rows
-// of a matrix, eight apart: of the KEYS scores and 16 WIDE results of each, those of two columns in every eight, the
-// first row's before the second's (the layout of mma.m16n8k16's sums, and of wgmma's).
+// Scores in registers become weights: what both ways of attention on CUDA that keep them there share. A lane has two
+// rows of a matrix, eight apart: of the KEYS scores and 16 WIDE results of each, those of two columns in every eight,
+// the first row's before the second's (the layout of mma.m16n8k16's sums, and of wgmma's).
 #define SCORES (KEYS / 2u)
 #define OUTPUTS (WIDE * 8u)
 #define ELEMENT(n, half) ((n) / 2u * 4u + (half) * 2u + (n) % 2u)

@@ -1,12 +1,10 @@
 // What the attention kernels for honest f32 share: who sees whom, and two products of tiles of 64 by 64, made by 256
 // threads, each of which owns four rows and four columns.
-// C0: width of a head in units of 16, rounded up; C1, C2: see attention_masks.h; C3: heads may be read four elements at a
-// time. M is the mask's storage.
-// Query i stands at key i + len - sq, where len is how many keys there are.
+// WIDE: width of a head in units of 16, rounded up; FLAGS, MASK: see attention_masks.h; ALIGNED: heads may be read four
+// elements at a time. M is the mask's storage. Query i stands at key i + len - sq, where len is how many keys there
+// are.
 #include "attention_masks.h"
 #include "quads.h"
-#define WIDE UINT(C0)
-#define ALIGNED (UINT(C3) == 1u)
 #define TILE 64u
 #define STEP 16u  // columns of both operands in shared memory at once
 #define SLICE (WIDE <= 2u ? 64u : (WIDE <= 4u ? 32u : (WIDE <= 8u ? 16u : 8u)))  // rows of x: 2048 elements at most
@@ -44,9 +42,9 @@ RLX_FN vec4 bend4(const vec4 s, const float inverse_cap) {
 
 RLX_QUAD(quad, T, ALIGNED)
 
-// PRODUCT: s[column] = the sums over d of rows a0 … a0 + 63 of A times rows b0 … b0 + 63 of B, rows of d elements that lie
-// a_row and b_row elements apart: of this thread's four rows of A with its four of B. The first columns were fetched by PRODUCT_START, the next ones are on
-// their way while these are used; so are the rows of X in APPLY.
+// PRODUCT: s[column] = the sums over d of rows a0 … a0 + 63 of A times rows b0 … b0 + 63 of B, rows of d elements that
+// lie a_row and b_row elements apart: of this thread's four rows of A with its four of B. The first columns were
+// fetched by PRODUCT_START, the next ones are on their way while these are used; so are the rows of X in APPLY.
 #define PRODUCT_START(A, a0, a_rows, a_row, B, b0, b_rows, b_row, d)                      \
     next_a = quad(A, (a0) + THREAD / 4u, THREAD % 4u * 4u, a_rows, d, a_row);             \
     next_b = quad(B, (b0) + THREAD / 4u, THREAD % 4u * 4u, b_rows, d, b_row);
@@ -75,8 +73,8 @@ RLX_QUAD(quad, T, ALIGNED)
         }                                                                                 \
     }
 
-// APPLY: Y[j] += the sums over the tile's 64 columns of `weights` times rows x0 … x0 + 63 of X, x_row elements apart: of
-// this thread's four rows of weights, COLUMN(j) of X. `weights` are complete: a barrier comes first.
+// APPLY: Y[j] += the sums over the tile's 64 columns of `weights` times rows x0 … x0 + 63 of X, x_row elements apart:
+// of this thread's four rows of weights, COLUMN(j) of X. `weights` are complete: a barrier comes first.
 #define FETCH_SLICE(X, x0, x_rows, x_row, d)                                              \
     UNROLL for (uint tn = 0u; tn < 2u; tn++) {                                            \
         const uint ta = THREAD + tn * 256u;                                               \

@@ -1,12 +1,13 @@
 // out = softmax(q k^T * scale + mask) v as attention_mma.h makes it, by matrix instructions of a warpgroup, which read
 // queries, keys and values from shared memory and run while the warps do something else (Shah and others,
 // "FlashAttention-3", 2024): the scores of one set of 64 queries are made into weights while another set is multiplied.
-// Constants: see attention_matrix.h; C0 is 4 or 8, C5 64, C7 1, and C4 is how many sets of 64 queries a group has.
+// Constants: see attention_matrix.h; WIDE is 4 or 8, KEYS 64, TERMS 1, and DEEP is how many sets of 64 queries a group
+// has.
 #define SIDE (4u * WIDE * KEYS)
 PANELS_IN_UNITS(2u * WIDE * TILE_ROWS + 2u * SIDE)
 
 #define WG_SCORES RLX_WG_CALL(rows, 64, MATRIX)
-#if C0 == 8
+#if WIDE == 8
 #define WG_VALUES RLX_WG_CALL(columns, 128, MATRIX)
 #else
 #define WG_VALUES RLX_WG_CALL(columns, 64, MATRIX)

@@ -1,6 +1,6 @@
 // What the kernel bodies of this folder are written in, for CUDA C++; shaders/include/body.glsl is the same for GLSL.
 // A body is one function over pointers PTR(T), read and written with LOAD and STORE (arithmetic in VAL(T)), with
-// LOAD4 and STORE4 (four neighbours, aligned), and moved with SKIP (64-bit). C0, C1, … are compile-time integers.
+// LOAD4 and STORE4 (four neighbours, aligned), and moved with SKIP (64-bit). A kernel's constants are known when it is compiled.
 #ifndef RLX_BODY_H
 #define RLX_BODY_H
 #include "half.h"

@@ -1,5 +1,6 @@
 // Rows (see rows.h) whose weights belong to channels: element e of a row has weight first + e / inner.
-// WEIGHTS 0: any inner; 1: four neighbours share a channel; 2: inner is 1 and first 0, so that weights are read in quads.
+// WEIGHTS 0: any inner; 1: four neighbours share a channel; 2: inner is 1 and first 0, so that weights are read in
+// quads.
 #include "rows.h"
 #include "row_mean.h"
 RLX_GET(get_weight, W)

@@ -1,5 +1,4 @@
-// Columns of (outer, n, inner): C0 threads lie along inner, 256 / C0 along n, and sum over n in a fixed tree.
-#define ACROSS UINT(C0)
+// Columns of (outer, n, inner): ACROSS threads lie along inner, 256 / ACROSS along n, and sum over n in a fixed tree.
 #define ALONG (256u / ACROSS)
 
 SHARED float part[256];

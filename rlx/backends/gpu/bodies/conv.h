@@ -1,21 +1,14 @@
-// y[n, g, row, t] = act(sum over k of w[g, row, k] * x[n, g, t * step + taps[k]] + bias[g, row]): convolution as a product
-// of weights and columns that are never stored. A group of 256 makes a tile of C0 rows and C1 columns (64 or 128 each);
-// columns run over images and the positions t of one phase. C2: weights lie where `places` says (a transposed
-// convolution: each phase of the output has taps of its own), else in rows; C3: bias; C4: activation, as in
-// activation.h; C5, C6: weights may be read, y written, four at a time. AB names the storage of x and y, and of w.
-// meta: input sizes (3), steps (3), elements of an image and of a group of x, of a channel of y, strides of y along t
-// (3), elements of a group and of a row of w, elements of y, 0; then for each phase terms, first tap, positions (3),
-// first element of y. taps[k]: offset in x, then the offsets along each axis, as i32. With several splits the sums of
-// `chunk` terms each go to y one after another, without bias and activation.
+// y[n, g, row, t] = act(sum over k of w[g, row, k] * x[n, g, t * step + taps[k]] + bias[g, row]): convolution as a
+// product of weights and columns that are never stored. A group of 256 makes a tile of BM rows and BN columns (64 or
+// 128 each); columns run over images and the positions t of one phase. SPARSE: weights lie where `places` says (a
+// transposed convolution: each phase of the output has taps of its own), else in rows; HAS_BIAS; ACTIVATION as in
+// activation.h; W_QUADS, Y_QUADS: weights may be read, y written, four at a time. AB names the storage of x and y, and
+// of w. meta: input sizes (3), steps (3), elements of an image and of a group of x, of a channel of y, strides of y
+// along t (3), elements of a group and of a row of w, elements of y, 0; then for each phase terms, first tap, positions
+// (3), first element of y. taps[k]: offset in x, then the offsets along each axis, as i32. With several splits the sums
+// of `chunk` terms each go to y one after another, without bias and activation.
 #include "pair.h"
-#define BM UINT(C0)
-#define BN UINT(C1)
 #define BK 8u
-#define SPARSE (UINT(C2) == 1u)
-#define HAS_BIAS (UINT(C3) == 1u)
-#define ACTIVATION UINT(C4)
-#define W_QUADS (UINT(C5) == 1u)
-#define Y_QUADS (UINT(C6) == 1u)
 #define RM (BM / 64u)
 #define RN (BN / 64u)
 #define FETCH_W ((BM * BK / 4u + 255u) / 256u)

@@ -1,11 +1,8 @@
-// What conv.h computes, for few rows a group (depthwise): each thread adds up one element of y. C0: weights lie where
-// `places` says; C1: bias; C2: activation (neither in f64). AB, meta and taps are those of conv.h.
+// What conv.h computes, for few rows a group (depthwise): each thread adds up one element of y. SPARSE: weights lie
+// where `places` says; HAS_BIAS and ACTIVATION (neither in f64). AB, meta and taps are those of conv.h.
 #include "pair.h"
 #define A_f64_f64 f64
 #define B_f64_f64 f64
-#define SPARSE (UINT(C0) == 1u)
-#define HAS_BIAS (UINT(C1) == 1u)
-#define ACTIVATION UINT(C2)
 #define META(i) LOAD(u32, meta, i)
 #define PHASE(i) LOAD(u32, meta, 16u + phase * 8u + (i))
 

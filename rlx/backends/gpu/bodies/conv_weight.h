@@ -1,8 +1,8 @@
 // y[part, g, row, col] = sum over images and positions of d[n, g, row, t] * x[n, g, t * step + the place of col]: the
-// gradient of a convolution's weights, col running over input channels and taps. A group of 256 makes a tile of C0 rows
-// and C1 columns (64 or 128 each) out of `chunk` of the terms (n, t). TI is the storage of x and d, TO of y.
-// meta: input sizes (3), positions (3), steps (3), dilations (3), padding (3), kernel (3), elements of an image and of a
-// group of x.
+// gradient of a convolution's weights, col running over input channels and taps. A group of 256 makes a tile of BM rows
+// and BN columns (64 or 128 each) out of `chunk` of the terms (n, t). TI is the storage of x and d, TO of y.
+// meta: input sizes (3), positions (3), steps (3), dilations (3), padding (3), kernel (3), elements of an image and of
+// a group of x.
 #define IN_f32_f32 f32
 #define IN_f16_f16 f16
 #define IN_bf16_bf16 bf16
@@ -15,8 +15,6 @@
 #define OUT_bf16_f32 f32
 #define TI RLX_JOIN(IN_, IO)
 #define TO RLX_JOIN(OUT_, IO)
-#define BM UINT(C0)
-#define BN UINT(C1)
 #define BK 8u
 // Four elements apart: the eight terms of a row then lie in different banks.
 #define LINE_D (BM + 4u)

@@ -1,5 +1,5 @@
-// What conv_weight.h computes, for few rows and columns a group (depthwise): a group of 256 adds up one element of y, in
-// a fixed order. T is the storage of all; meta is that of conv_weight.h.
+// What conv_weight.h computes, for few rows and columns a group (depthwise): a group of 256 adds up one element of y,
+// in a fixed order. T is the storage of all; meta is that of conv_weight.h.
 #define META(i) LOAD(u32, meta, i)
 RLX_FN float sum_of(const float a, const float b) { return a + b; }
 #define GROUP_SUM_f32 LANES_OP(group_sum, 256u, sum_of)

@@ -1,11 +1,7 @@
-// y[n, c, o] = x[n, c] read at the place grid[n, o] names: C0 = 0 linear, 1 nearest, 2 cubic; C1: what lies outside is 0
-// zeros, 1 the border, 2 the reflection; C2: -1 and 1 are the centres of the outer elements; C3: axes, 2 or 3.
-// T is the storage of x and y, the grid is f32. A thread reads one place of eight channels.
-// meta: images, channels, input sizes (3, the first 1 for two axes), places an image.
-#define MODE UINT(C0)
-#define PADDING UINT(C1)
-#define ALIGNED (UINT(C2) == 1u)
-#define DIMS UINT(C3)
+// y[n, c, o] = x[n, c] read at the place grid[n, o] names: MODE = 0 linear, 1 nearest, 2 cubic; PADDING: what lies
+// outside is 0 zeros, 1 the border, 2 the reflection; ALIGNED: -1 and 1 are the centres of the outer elements; DIMS:
+// axes, 2 or 3. T is the storage of x and y, the grid is f32. A thread reads one place of eight channels. meta: images,
+// channels, input sizes (3, the first 1 for two axes), places an image.
 #define TAPS (MODE == 1u ? 1u : MODE == 0u ? 2u : 4u)
 #define META(i) LOAD(u32, meta, i)
 #include "prims.h"

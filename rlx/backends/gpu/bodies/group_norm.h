@@ -1,6 +1,5 @@
 // y = (x - mean) / sqrt(var + eps) * gamma + beta over rows: row r is group r % groups, `per` channels of `inner`.
-// A row in registers is read once; a longer one three times and a sixteenth of it once more. C3: WEIGHTS.
-#define WEIGHTS UINT(C3)
+// A row in registers is read once; a longer one three times and a sixteenth of it once more. WEIGHTS: see channel_rows.h.
 #include "channel_rows.h"
 #define HELD(v, j) \
     vec4 v;        \

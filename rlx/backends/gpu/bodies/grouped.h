@@ -1,8 +1,8 @@
-// Products by groups of rows, in tiles. Rows belong to experts in their order: the first sizes[0] of them to expert 0, and so
-// on; sizes below 0 count as 0, and a group ends with the rows. Uses product_tile and its constants, and BY_SUM:
+// Products by groups of rows, in tiles. Rows belong to experts in their order: the first sizes[0] of them to expert 0,
+// and so on; sizes below 0 count as 0, and a group ends with the rows. Uses product_tile and its constants, and BY_SUM:
 // 0: C (rows, n) = the rows of A times the matrix of their expert in B (experts, k, n), or (experts, n, k) where B is
-// transposed; rows after the last group give 0. 1: C (experts, k, n) = the rows of A (rows, k), transposed, times those of
-// B (rows, n), summed over the rows of each expert.
+// transposed; rows after the last group give 0. 1: C (experts, k, n) = the rows of A (rows, k), transposed, times those
+// of B (rows, n), summed over the rows of each expert.
 RLX_FN uint group_size(PTR(i32) sizes, const uint e, const uint most) {
     const int given = LOAD(i32, sizes, e);
     const uint size = given > 0 ? uint(given) : 0u;

@@ -1,6 +1,14 @@
-// y[n, c, tap, t] = x[n, c, t * step + tap], zero in the padding: bits, in units of U bytes (b1, b2, b4), `units` of them
-// an element. meta: input sizes (3), positions (3), steps (3), dilations (3), padding (3), kernel (3).
+// y[n, c, tap, t] = x[n, c, t * step + tap], zero in the padding: bits, in units of U bytes (b1, b2, b4), `units` of
+// them an element. meta: input sizes (3), positions (3), steps (3), dilations (3), padding (3), kernel (3).
 #define META(i) LOAD(u32, meta, i)
+#ifdef __cplusplus
+#define NOTHING(U) 0u
+#else
+#define NOTHING_b1 uint8_t(0u)
+#define NOTHING_b2 uint16_t(0u)
+#define NOTHING_b4 0u
+#define NOTHING(U) RLX_JOIN(NOTHING_, U)
+#endif
 
 RLX_FN void im2col_body(PTR(U) x, PTR(u32) meta, PTR(U) y, const uint total, const uint units) {
     const uint id = GROUP * 256u + THREAD;

@@ -1,7 +1,7 @@
-// C3 = 0: y = x - max - log(sum(exp(x - max))) over rows; C3 = 1: y, one number a row, = log(sum(exp(x - max))) + max,
-// where a largest element that is infinite is not taken out. A row in registers is read once; a longer one three times.
+// Without TOTALS y = x - max - log(sum(exp(x - max))) over rows; with TOTALS y, one number a row, = log(sum(exp(x -
+// max))) + max, where a largest element that is infinite is not taken out. A row in registers is read once; a longer
+// one three times.
 #include "rows.h"
-#define TOTALS (UINT(C3) == 1u)
 
 RLX_FN float exp_sum4(const vec4 v, const float top) {
     return sum4(VEC4(p_exp_f(v.x - top), p_exp_f(v.y - top), p_exp_f(v.z - top), p_exp_f(v.w - top)));

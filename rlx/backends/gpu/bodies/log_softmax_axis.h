@@ -1,8 +1,6 @@
-// log_softmax (C1 = 0) or logsumexp (C1 = 1) over the middle axis of x (outer, n, inner), as log_softmax.h has it. C0
-// threads lie along inner, 256 / C0 along n.
-#define ACROSS UINT(C0)
+// log_softmax, or with TOTALS logsumexp, over the middle axis of x (outer, n, inner), as log_softmax.h has it. ACROSS
+// threads lie along inner, 256 / ACROSS along n.
 #define ALONG (256u / ACROSS)
-#define TOTALS (UINT(C1) == 1u)
 
 SHARED float part[256];
 

@@ -1,11 +1,9 @@
-// Products by groups of rows in f64, in tiles of 16 x 16: see grouped.h. C0: BY_SUM; C1: B is transposed.
+// Products by groups of rows in f64, in tiles of 16 x 16: see grouped.h. BY_SUM, B_TRANSPOSED.
 #define TA f64
 #define TB f64
 #define SIDE 16u
 #define BM SIDE
 #define BN SIDE
-#define BY_SUM (UINT(C0) == 1u)
-#define B_TRANSPOSED (UINT(C1) == 1u)
 #define AS(T, p) 0u  // no workspace
 
 SHARED double tile_a[SIDE * (SIDE + 1u)];

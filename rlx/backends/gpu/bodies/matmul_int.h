@@ -1,8 +1,5 @@
 // C = op(A) op(B) + bias in integers, which wrap, or in f64. A group makes a 16 x 16 tile of one matrix of the batch.
-// C0, C1: A, B are stored transposed; C2: bias.
-#define A_TRANSPOSED (UINT(C0) == 1u)
-#define B_TRANSPOSED (UINT(C1) == 1u)
-#define HAS_BIAS (UINT(C2) == 1u)
+// A_TRANSPOSED, B_TRANSPOSED: as A and B are stored.
 #define SIDE 16u
 
 SHARED VAL(T) tile_a[SIDE * (SIDE + 1u)];

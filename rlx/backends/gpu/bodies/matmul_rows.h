@@ -1,9 +1,9 @@
-// C = act(A op(B) + bias) for few rows, ROWS of them a group: as many groups share what they read of B as A has blocks of
-// ROWS. C0: B is stored transposed; C1: activation; C2: bias (see bias.h); C3, C4: A, B may be read four at a time (rows of B);
-// C5: quads of columns that a group makes where B is not transposed, else threads that share a row of B, up to 32;
-// C6: parts of k, where B is transposed; a group makes 256 / C5 / C6 columns then.
-// The threads that share a column add up every so many terms of k; where B is not transposed, two rounds of sums join
-// them, four rows at a time.
+// C = act(A op(B) + bias) for few rows, ROWS of them a group: as many groups share what they read of B as A has blocks
+// of ROWS. B_TRANSPOSED: as B is stored; ACTIVATION: see activation.h; BIAS: see bias.h; A_QUADS, B_QUADS: A, B may be
+// read four at a time (rows of B); ACROSS: quads of columns that a group makes where B is not transposed, else threads
+// that share a row of B, up to 32; PARTS: parts of k, where B is transposed; a group makes 256 / ACROSS / PARTS columns
+// then. The threads that share a column add up every so many terms of k; where B is not transposed, two rounds of sums
+// join them, four rows at a time.
 #include "pair.h"
 #define MANY_1 1u
 #define MANY_4 4u
@@ -11,13 +11,6 @@
 #define MANY_16 16u
 #define MANY RLX_JOIN(MANY_, ROWS)
 #define TOGETHER (MANY < 4u ? MANY : 4u)
-#define B_TRANSPOSED (UINT(C0) == 1u)
-#define ACTIVATION UINT(C1)
-#define BIAS UINT(C2)
-#define A_QUADS (UINT(C3) == 1u)
-#define B_QUADS (UINT(C4) == 1u)
-#define ACROSS UINT(C5)
-#define PARTS UINT(C6)
 #define SEGMENTS (16u * TOGETHER * ACROSS > 256u ? 256u / (TOGETHER * ACROSS) : 16u)
 #define COLUMNS (B_TRANSPOSED ? 256u / (ACROSS * PARTS) : 4u * ACROSS)
 #include "activation.h"

@@ -1,11 +1,11 @@
 // product_tile: BM x BN elements of C = act(op(A) op(B) + bias) from (m0, n0) on, summed over k0 <= k < k1, by 256
 // threads with fused multiply-adds. TILE names the tile's sides: loops have bounds that every compiler can unroll.
-// C0, C1: A, B are stored transposed; C2: activation (0 none, 1 relu, 2 gelu, 3 gelu by tanh, 4 silu, 5 tanh,
-// 6 sigmoid); C3: bias (see bias.h); C4, C5, C6: A, B, C may be read, read, written four at a time; C7: sums of more than 1024
-// terms are made of sums of 1024; C8: C is f32 whatever A is. AB names the storage of A and B; C is stored as A is; bias is f32.
-// A thread owns quads of rows and columns 64 apart. Slices of eight along k go through two shared buffers: while one
-// is used, the next slice is on its way in registers. A row of a shared slice has a quad to spare: it keeps the banks of
-// four rows apart when a quad along k is put into them.
+// A_TRANSPOSED, B_TRANSPOSED: A, B are stored transposed; ACTIVATION (0 none, 1 relu, 2 gelu, 3 gelu by tanh, 4 silu, 5
+// tanh, 6 sigmoid); BIAS: see bias.h; A_QUADS, B_QUADS, C_QUADS: A, B, C may be read, read, written four at a time;
+// IN_PARTS: sums of more than 1024 terms are made of sums of 1024; WIDE: C is f32 whatever A is. AB names the storage
+// of A and B; C is stored as A is; bias is f32. A thread owns quads of rows and columns 64 apart. Slices of eight along
+// k go through two shared buffers: while one is used, the next slice is on its way in registers. A row of a shared
+// slice has a quad to spare: it keeps the banks of four rows apart when a quad along k is put into them.
 #include "pair.h"
 #define BM_s 64u
 #define BN_s 64u
@@ -18,15 +18,6 @@
 #define BM RLX_JOIN(BM_, TILE)
 #define BN RLX_JOIN(BN_, TILE)
 #define BK 8u
-#define A_TRANSPOSED (UINT(C0) == 1u)
-#define B_TRANSPOSED (UINT(C1) == 1u)
-#define ACTIVATION UINT(C2)
-#define BIAS UINT(C3)
-#define A_QUADS (UINT(C4) == 1u)
-#define B_QUADS (UINT(C5) == 1u)
-#define C_QUADS (UINT(C6) == 1u)
-#define IN_PARTS (UINT(C7) == 1u)
-#define WIDE (UINT(C8) == 1u)
 #define RM (BM / 64u)
 #define RN (BN / 64u)
 #define FETCH_A ((BM * BK / 4u + 255u) / 256u)
@@ -42,8 +33,9 @@ SHARED vec4 tile_b[2u * BK * ROW_B];
 RLX_QUAD(quad_a, TA, A_QUADS)
 RLX_QUAD(quad_b, TB, B_QUADS)
 
-// Quad number f of the slice from t on: along k in rows of the matrix (one that has k last), or along the extent. EXTENT
-// and `first` are the tile's side and start, `rows` the matrix's side, `pitch` what a row of a matrix that has k last holds.
+// Quad number f of the slice from t on: along k in rows of the matrix (one that has k last), or along the extent.
+// EXTENT and `first` are the tile's side and start, `rows` the matrix's side, `pitch` what a row of a matrix that has k
+// last holds.
 #define FETCH(QUAD, P, ALONG_K, EXTENT, first, t, rows, pitch, f)                                          \
     ((ALONG_K) ? QUAD(P, first + (f) / (BK / 4u), t + (f) % (BK / 4u) * 4u, rows, k1, pitch)               \
                : QUAD(P, t + (f) / (EXTENT / 4u), first + (f) % (EXTENT / 4u) * 4u, k1, rows, rows))

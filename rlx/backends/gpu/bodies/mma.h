@@ -1,6 +1,6 @@
-// Matrix instructions for CUDA: 16 x 16 matrices of halves spread over a warp, loaded from rows of 16-byte units in shared
-// memory (`units`), multiplied into sums in f32. shaders/include/mma.glsl is the same for GLSL. Layouts: PTX ISA,
-// ldmatrix and mma.m16n8k16; compute capability 8.0 or newer.
+// Matrix instructions for CUDA: 16 x 16 matrices of halves spread over a warp, loaded from rows of 16-byte units in
+// shared memory (`units`), multiplied into sums in f32. shaders/include/mma.glsl is the same for GLSL. Layouts: PTX
+// ISA, ldmatrix and mma.m16n8k16; compute capability 8.0 or newer.
 #ifndef RLX_MMA_H
 #define RLX_MMA_H
 #define UVEC4(a, b, c, d) make_uint4(a, b, c, d)
@@ -74,7 +74,8 @@ RLX_FN void rlx_copy_unit(uint4* to, const uint4* from) {
 #endif
 #define COPY_UNIT(to, p, i) rlx_copy_unit(&units[to], (const uint4*)(p) + (i));
 
-// The matrix whose first unit is units[at], rows `row` units apart; TRANSPOSED: as it lies there, rows and columns swapped.
+// The matrix whose first unit is units[at], rows `row` units apart; TRANSPOSED: as it lies there, rows and columns
+// swapped.
 #define LOAD_A(frag, at, row, TRANSPOSED)                                                                     \
     if (TRANSPOSED)                                                                                           \
         rlx_ldmatrix_trans(frag.r, &units[(at) + (LANE / 16u * 8u + LANE % 8u) * (row) + LANE / 8u % 2u]);    \

@@ -1,15 +1,15 @@
 // product_tile: BM x BN elements of C = act(op(A) op(B) + bias) from (m0, n0) on, summed over k0 <= k < k1, by matrix
 // instructions: 16 x 16 matrices of MATRIX (f16 or bf16), products exact, sums in f32. TILE names the tile's sides.
-// C0, C1: A, B are stored transposed; C2: activation; C3: bias; C4, C5: A, B may be read eight at a time; C6: C may be
-// written four at a time; C7: sums are added up in f32 after every slice; C8: C is f32 whatever A is; C9: the depth of a
-// slice along k, 16 or 32; C10: slices in shared memory, 1 or 2; C11, C12: of how many numbers of type MATRIX an element of A,
-// B is made the sum, each the rounded rest of those before. ABM names the storage of A, of B, and MATRIX; C is stored as A
-// is; bias is f32. Terms i of A and j of B are multiplied where i + j < max(C11, C12): with three terms each of bf16
-// what is left out is below the last place of an f32.
-// Eight warps make a tile, each FM x FN matrices. A slice lies in shared memory as it does in global memory, each row
-// with 16 bytes to spare, which keeps the banks of eight rows apart.
-// Whatever is not finite where operands were rounded is computed again, term by term, from the operands as they are:
-// an operand beyond the range of MATRIX, or a rest that is NaN beside an infinity.
+// A_TRANSPOSED, B_TRANSPOSED: A, B are stored transposed; ACTIVATION, BIAS: as in matmul_tile.h; A_OCTETS, B_OCTETS: A,
+// B may be read eight at a time; C_QUADS: C may be written four at a time; IN_PARTS: sums are added up in f32 after
+// every slice; WIDE: C is f32 whatever A is; BK: the depth of a slice along k, 16 or 32; SIDES: slices in shared
+// memory, 1 or 2; TERMS_A, TERMS_B: of how many numbers of type MATRIX an element of A, B is made the sum, each the
+// rounded rest of those before. ABM names the storage of A, of B, and MATRIX; C is stored as A is; bias is f32. Terms i
+// of A and j of B are multiplied where i + j < max(TERMS_A, TERMS_B): with three terms each of bf16 what is left out is
+// below the last place of an f32. Eight warps make a tile, each FM x FN matrices. A slice lies in shared memory as it
+// does in global memory, each row with 16 bytes to spare, which keeps the banks of eight rows apart. Whatever is not
+// finite where operands were rounded is computed again, term by term, from the operands as they are: an operand beyond
+// the range of MATRIX, or a rest that is NaN beside an infinity.
 #define A_f32_f32_f16 f32
 #define A_f32_f32_bf16 f32
 #define A_f32_f16_f16 f32
@@ -80,19 +80,6 @@
 // Warps lie in two rows of four.
 #define FM (BM / 32u)
 #define FN (BN / 64u)
-#define A_TRANSPOSED (UINT(C0) == 1u)
-#define B_TRANSPOSED (UINT(C1) == 1u)
-#define ACTIVATION UINT(C2)
-#define BIAS UINT(C3)
-#define A_OCTETS (UINT(C4) == 1u)
-#define B_OCTETS (UINT(C5) == 1u)
-#define C_QUADS (UINT(C6) == 1u)
-#define IN_PARTS (UINT(C7) == 1u)
-#define WIDE (UINT(C8) == 1u)
-#define BK UINT(C9)
-#define SIDES UINT(C10)
-#define TERMS_A UINT(C11)
-#define TERMS_B UINT(C12)
 #define TERMS (TERMS_A > TERMS_B ? TERMS_A : TERMS_B)
 // Sixteen bytes are a unit. Rows of a shared slice, units in one, units of a plane (one for each term) and of a side.
 #define ROW_A (A_TRANSPOSED ? BM / 8u + 1u : BK / 8u + 1u)
@@ -109,8 +96,8 @@
 
 SHARED uvec4 units[SIDES * SIDE > STAGE ? SIDES * SIDE : STAGE];
 
-// NAME(p, r, c, rows, columns, pitch): eight neighbours of a matrix, from (r, c) on, zero outside it; what is held of them
-// until they are put into shared memory. `copy`: of one stored as MATRIX. `split`: of any other.
+// NAME(p, r, c, rows, columns, pitch): eight neighbours of a matrix, from (r, c) on, zero outside it; what is held of
+// them until they are put into shared memory. `copy`: of one stored as MATRIX. `split`: of any other.
 #define HELD_copy uvec4
 #define HELD_split RLX_EIGHT
 #define RLX_OCTET_split(NAME, S, ALIGNED)                                                                \
@@ -140,7 +127,8 @@ SHARED uvec4 units[SIDES * SIDE > STAGE ? SIDES * SIDE : STAGE];
         return v;                                                                                        \
     }
 
-// Where octet f of the slice from t on begins in the matrix: along k in rows (one that has k last), or along the extent.
+// Where octet f of the slice from t on begins in the matrix: along k in rows (one that has k last), or along the
+// extent.
 #define ROW_OF(ALONG_K, EXTENT, first, t, f) ((ALONG_K) ? first + (f) / (BK / 8u) : t + (f) / (EXTENT / 8u))
 #define COLUMN_OF(ALONG_K, EXTENT, first, t, f) ((ALONG_K) ? t + (f) % (BK / 8u) * 8u : first + (f) % (EXTENT / 8u) * 8u)
 #define UNIT_OF(ALONG_K, EXTENT, ROW, f)                                                                 \
@@ -184,8 +172,8 @@ RLX_JOIN(RLX_OCTET_, KIND_B)(octet_b, TB, B_OCTETS)
 #define IS_copy 1u
 #define IS_split 0u
 // Products, not &&, whose constants glslang gets wrong.
-#define ASYNC_A (MMA_ASYNC * RLX_JOIN(IS_, KIND_A) * UINT(C4) * (SIDES / 2u) != 0u)
-#define ASYNC_B (MMA_ASYNC * RLX_JOIN(IS_, KIND_B) * UINT(C5) * (SIDES / 2u) != 0u)
+#define ASYNC_A (MMA_ASYNC * RLX_JOIN(IS_, KIND_A) * UINT(A_OCTETS) * (SIDES / 2u) != 0u)
+#define ASYNC_B (MMA_ASYNC * RLX_JOIN(IS_, KIND_B) * UINT(B_OCTETS) * (SIDES / 2u) != 0u)
 #define ROUNDED (RLX_JOIN(IS_, KIND_A) * RLX_JOIN(IS_, KIND_B) == 0u)
 
 // The element of C in this row and column once more, in f32. Rarely called.

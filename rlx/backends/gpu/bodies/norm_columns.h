@@ -1,10 +1,8 @@
 // Parts of dgamma (sum of d * y, y the normalized x) and of dbeta (sum of d), x being (outer, n, inner): each sum runs
 // over a chunk of n. Element e lies in row e / length of stats (see norm_grad). With o = b * channels + c the part of
 // (o, s, i) goes to [b, s, c, i], so that what is left is one sum over the leading axes.
-// C0 threads lie along inner, C1 along n, the rest of the 256 along (o, s); C2 = 1: with dbeta. The tree is fixed.
-#define ACROSS UINT(C0)
-#define ALONG UINT(C1)
-#define WITH_BETA (UINT(C2) == 1u)
+// ACROSS threads lie along inner, ALONG along n, the rest of the 256 along (o, s); WITH_BETA: with dbeta. The tree is
+// fixed.
 
 SHARED float part_gamma[256];
 SHARED float part_beta[256];

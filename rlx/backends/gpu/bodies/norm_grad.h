@@ -1,9 +1,9 @@
 // dx of a norm over rows, given d, the gradient of its result; row r is group r % groups, `per` channels of `inner`.
-// stats: the mean of each row, as the two floats of row_mean.h, and 1 / sqrt(var + eps). C3 = 1: RMS norm, the mean taken as 0. C4: WEIGHTS.
+// stats: the mean of each row, as the two floats of row_mean.h, and 1 / sqrt(var + eps). RMS: the mean taken as 0.
+// WEIGHTS: see channel_rows.h.
 // dx = inverse * (dy - mean(dy) - y * mean(dy * y)), with y the normalized row and dy = d * gamma.
-#define WEIGHTS UINT(C4)
 #include "channel_rows.h"
-#define CENTRED (UINT(C3) == 0u)
+#define CENTRED (!RMS)
 #define HELD_X(v, j) \
     vec4 v;          \
     if (IN_REGISTERS) v = rx[j]; else v = get(px, j, len, 0.0f)

@@ -1,8 +1,8 @@
-// y = x with its axes padded; bits are copied in units of U. meta: for each of C1 axes, the last first: its size in y, two
-// numbers to divide by that size, the pad before it, its size in x, its stride in x, and of the pattern that repeats along
-// it the period, a multiple of the period to lift places above 0 with, and where its mirrored half folds back.
-// C0: 0 places outside x hold the value (four words), 1 they hold the end element, 2 the pattern goes on.
-// A thread takes four units, 256 apart, and reads them all before it writes: memory is waited for once.
+// y = x with its axes padded; bits are copied in units of U. meta: for each of AXES axes, the last first: its size in
+// y, two numbers to divide by that size, the pad before it, its size in x, its stride in x, and of the pattern that
+// repeats along it the period, a multiple of the period to lift places above 0 with, and where its mirrored half folds
+// back. MODE: 0 places outside x hold the value (four words), 1 they hold the end element, 2 the pattern goes on. A
+// thread takes four units, 256 apart, and reads them all before it writes: memory is waited for once.
 #ifdef RLX_GLSL
 #define pad_b1 uint
 #define pad_b2 uint
@@ -38,9 +38,9 @@ typedef uvec4 pad_b16;
 RLX_FN uint pad_source(const uint id, PTR(u32) meta) {
     uint rest = id, at = 0u;
     bool none = false;
-    UNROLL for (uint k = 0u; k < UINT(C1); k++) {
+    UNROLL for (uint k = 0u; k < AXES; k++) {
         uint c = rest;
-        if (k + 1u < UINT(C1)) {
+        if (k + 1u < AXES) {
             const uint high = RLX_UMULHI(rest, LOAD(u32, meta, 9u * k + 1u));
             rest = high >> LOAD(u32, meta, 9u * k + 2u);
             c -= rest * LOAD(u32, meta, 9u * k);
@@ -48,9 +48,9 @@ RLX_FN uint pad_source(const uint id, PTR(u32) meta) {
         c -= LOAD(u32, meta, 9u * k + 3u);  // below 0 it wraps past every size
         const uint n = LOAD(u32, meta, 9u * k + 4u);
         if (c >= n) {
-            if (UINT(C0) == 0u) {
+            if (MODE == 0u) {
                 none = true;
-            } else if (UINT(C0) == 1u) {
+            } else if (MODE == 1u) {
                 c = c < 0x80000000u ? n - 1u : 0u;
             } else {
                 c = (c + LOAD(u32, meta, 9u * k + 7u)) % LOAD(u32, meta, 9u * k + 6u);

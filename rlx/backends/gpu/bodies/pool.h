@@ -1,8 +1,6 @@
-// Windows of x (lines, S): C0 = 0 their largest elements; 1 their means, C1 = 1 with the padding counted; 2 the flat
-// place of the largest element, written to `index`, 2^32 - 1 where there is none. T is the storage of x and y.
+// Windows of x (lines, S): KIND = 0 their largest elements; 1 their means, PADDING_COUNTS with the padding counted; 2
+// the flat place of the largest element, written to `index`, 2^32 - 1 where there is none. T is the storage of x and y.
 // meta: input sizes (3), positions (3), steps (3), dilations (3), padding before (3), kernel (3), padding after (3).
-#define KIND UINT(C0)
-#define PADDING_COUNTS (UINT(C1) == 1u)
 #define META(i) LOAD(u32, meta, i)
 #include "prims.h"
 #define ACC VAL(T)

@@ -1,4 +1,4 @@
-// y[line, s] = the sum of d over the windows whose largest element lies at s, as `index` says (pool.h, C0 = 2), in the
+// y[line, s] = the sum of d over the windows whose largest element lies at s, as `index` says (pool.h, KIND 2), in the
 // order of the window's places. T is the storage of d and y; meta is that of pool.h.
 #define META(i) LOAD(u32, meta, i)
 

@@ -1,6 +1,6 @@
-// NAME(p, r, c, rows, columns, pitch): four neighbours of a matrix stored as S whose rows lie `pitch` elements apart, from
-// (r, c) on; zero outside rows x columns. ALIGNED: `columns`, `pitch`, the address and every c asked for are multiples of
-// four elements.
+// NAME(p, r, c, rows, columns, pitch): four neighbours of a matrix stored as S whose rows lie `pitch` elements apart,
+// from (r, c) on; zero outside rows x columns. ALIGNED: `columns`, `pitch`, the address and every c asked for are
+// multiples of four elements.
 #define RLX_QUAD(NAME, S, ALIGNED)                                                                    \
     RLX_FN vec4 NAME(PTR(S) p, const uint r, const uint c, const uint rows, const uint columns,          \
                      const uint pitch) {                                                                 \

@@ -1,10 +1,13 @@
 // y[o, s, i] = the reduction of x[o, s*chunk : (s+1)*chunk, i], x being (outer, n, inner); then divided by `divisor`
 // (floats). IO names the storage of x and y; the arithmetic is in the type of y's dtype.
-// C0 threads lie along inner, C1 along n, the rest of the 256 along (o, s); C2: 0 sum, 1 prod, 2 max, 3 min.
-// Each thread sums every C1-th element in four parts, then a tree joins the C1 threads: the order never changes.
-// C3 = 1: an element stands for eight neighbours along n (inner == 1), read at once; x, n and chunk are aligned to them.
-// C3 = 2, of the 16-bit dtypes: a thread has two neighbours along inner, read at once; x and inner are aligned to them.
-// C4, of sums and products: bit 0: x holds Parts (see extended.h) of an earlier stage; bit 1: y is to hold them.
+// ACROSS threads lie along inner, ALONG along n, the rest of the 256 along (o, s); KIND: 0 sum, 1 prod, 2 max, 3 min.
+// Each thread sums every ALONG-th element in four parts, then a tree joins the ALONG threads: the order never changes.
+// READS = 1: an element stands for eight neighbours along n (inner == 1), read at once; x, n and chunk are aligned to
+// them. READS = 2, of the 16-bit dtypes: a thread has two neighbours along inner, read at once; x and inner are aligned
+// to them.
+// PARTS, of sums and products: bit 0: x holds Parts (see extended.h) of an earlier stage; bit 1: y is to hold them.
+// A group of which a sum leaves the range of its type adds the terms up once more, scaled as those of a Part's low half:
+// all other groups read x once, and add once.
 #include "eights.h"
 #define IN_f32_f32 f32
 #define IN_f32_f16 f32
@@ -29,13 +32,10 @@
 #define TI RLX_JOIN(IN_, IO)
 #define TO RLX_JOIN(OUT_, IO)
 
-#define ACROSS UINT(C0)
-#define ALONG UINT(C1)
-#define KIND UINT(C2)
-#define EIGHTS (UINT(C3) == 1u)
-#define PAIRS (UINT(C3) == 2u)
-#define PARTS_IN ((UINT(C4) & 1u) != 0u)
-#define PARTS_OUT ((UINT(C4) & 2u) != 0u)
+#define EIGHTS (READS == 1u)
+#define PAIRS (READS == 2u)
+#define PARTS_IN ((PARTS & 1u) != 0u)
+#define PARTS_OUT ((PARTS & 2u) != 0u)
 #define LOWEST_f32 (-INFINITE)
 #define LOWEST_f16 (-INFINITE)
 #define LOWEST_bf16 (-INFINITE)
@@ -60,6 +60,7 @@
 
 SHARED Part partial[256];
 SHARED Part beside[256];  // of the second of two neighbours
+SHARED uint overflowed;   // 1 where a sum of the group left the range
 
 #define NAN_f32(x) IS_NAN(x)
 #define NAN_f16(x) IS_NAN(x)
@@ -75,12 +76,28 @@ SHARED Part beside[256];  // of the second of two neighbours
 #define MEAN_i32(a, d) whole(a)
 #define MEAN_i64(a, d) whole(a)
 
-RLX_FN Part lift(const NUM v) {
-    if (KIND < 2u) return lifted(v);
-    return part_of(v, NUM(0), 0);
+// Whether a sum has left the range, and the factor of the terms when it is taken again.
+#define LEFT_f32(x) (m_abs_bits(x) >= 0x7f800000u)
+#define LEFT_f16(x) LEFT_f32(x)
+#define LEFT_bf16(x) LEFT_f32(x)
+#define LEFT_f64(x) (d_abs_bits(x) >= D_INF_BITS)
+#define LEFT_i32(x) false
+#define LEFT_i64(x) false
+#define DOWN_f32 RLX_FLOAT(0x1f800000u)
+#define DOWN_f16 DOWN_f32
+#define DOWN_bf16 DOWN_f32
+#define DOWN_f64 d_pow2(-256)
+#define DOWN_i32 1
+#define DOWN_i64 rlx_i64(1)
+
+// One term; of a sum only `high` counts until the end, scaled in the second pass.
+RLX_FN Part lift(const NUM v, const bool scaled) {
+    if (KIND == 1u) return lifted(v);
+    return part_of(KIND == 0u && scaled ? v * RLX_JOIN(DOWN_, TO) : v, NUM(0), 0);
 }
 RLX_FN Part combine(const Part a, const Part b) {
-    if (KIND < 2u) return joined(a, b);
+    if (KIND == 0u) return part_of(a.high + b.high, NUM(0), 0);
+    if (KIND == 1u) return joined(a, b);
     if (RLX_JOIN(NAN_, TO)(a.high)) return a;
     if (RLX_JOIN(NAN_, TO)(b.high)) return b;
     const bool first = KIND == 2u ? a.high > b.high : a.high < b.high;
@@ -92,67 +109,62 @@ RLX_FN NUM result(const Part a, const float divisor) {
     return a.high;
 }
 
-RLX_FN Part four(const vec4 v) {
-    return combine(combine(lift(NUM(v.x)), lift(NUM(v.y))), combine(lift(NUM(v.z)), lift(NUM(v.w))));
+RLX_FN Part four(const vec4 v, const bool scaled) {
+    return combine(combine(lift(NUM(v.x), scaled), lift(NUM(v.y), scaled)),
+                   combine(lift(NUM(v.z), scaled), lift(NUM(v.w), scaled)));
 }
 
 // Element `at` of p (the reduction of eight of them, where EIGHTS), and its neighbour where PAIRS.
-#define FETCH_f32                                                             \
-    RLX_FN Part fetch(PTR(TI) p, const uint at, const uint plane, RLX_OUT(Part) next) { \
-        next = part_of(NUM(0), NUM(0), 0);                                    \
-        if (PARTS_IN) return load_part(AS(N, p), at, plane);                  \
-        return lift(NUM(LOAD(TI, p, at)));                                    \
+#define FETCH_f32                                                                                              \
+    RLX_FN Part fetch(PTR(TI) p, const uint at, const uint plane, const bool scaled, RLX_OUT(Part) next) {     \
+        next = part_of(NUM(0), NUM(0), 0);                                                                     \
+        if (PARTS_IN) {                                                                                        \
+            const Part a = load_part(AS(N, p), at, plane);                                                     \
+            if (KIND == 0u) return part_of(scaled ? a.low : a.high, NUM(0), 0);                                \
+            return a;                                                                                          \
+        }                                                                                                      \
+        return lift(NUM(LOAD(TI, p, at)), scaled);                                                             \
     }
 #define FETCH_f64 FETCH_f32
 #define FETCH_i32 FETCH_f32
 #define FETCH_i64 FETCH_f32
-#define FETCH_f16                                                             \
-    RLX_FN Part fetch(PTR(TI) p, const uint at, const uint plane, RLX_OUT(Part) next) { \
-        next = part_of(NUM(0), NUM(0), 0);                                    \
-        if (EIGHTS) {                                                         \
-            vec4 a, b;                                                        \
-            LOAD8(TI, p, at, a, b);                                           \
-            return combine(four(a), four(b));                                 \
-        }                                                                     \
-        if (!PAIRS) return lift(LOAD(TI, p, at));                             \
-        const uint w = WORDS1(p, at / 2u);                                    \
-        next = lift(RLX_JOIN(HIGH_, TI)(w));                                  \
-        return lift(RLX_JOIN(LOW_, TI)(w));                                   \
+#define FETCH_f16                                                                                              \
+    RLX_FN Part fetch(PTR(TI) p, const uint at, const uint plane, const bool scaled, RLX_OUT(Part) next) {     \
+        next = part_of(NUM(0), NUM(0), 0);                                                                     \
+        if (EIGHTS) {                                                                                          \
+            vec4 a, b;                                                                                         \
+            LOAD8(TI, p, at, a, b);                                                                            \
+            return combine(four(a, scaled), four(b, scaled));                                                  \
+        }                                                                                                      \
+        if (!PAIRS) return lift(LOAD(TI, p, at), scaled);                                                      \
+        const uint w = WORDS1(p, at / 2u);                                                                     \
+        next = lift(RLX_JOIN(HIGH_, TI)(w), scaled);                                                           \
+        return lift(RLX_JOIN(LOW_, TI)(w), scaled);                                                            \
     }
 #define FETCH_bf16 FETCH_f16
 #define FETCH_OF_(T) FETCH_##T
 #define FETCH_OF(T) FETCH_OF_(T)  // not RLX_JOIN, which its own text calls
 FETCH_OF(TI)
 
-RLX_FN void reduce_body(const PTR(TI) x, const PTR(TO) y, const uint outer, const uint n, const uint inner,
-                        const uint chunk, const uint splits, const float divisor) {
-    const uint across = THREAD % ACROSS, along = THREAD / ACROSS % ALONG;
-    const uint items = 256u / (ACROSS * ALONG);
-    const uint width = PAIRS ? 2u : 1u;
-    const uint blocks = (inner + width * ACROSS - 1u) / (width * ACROSS);
-    const uint item = GROUP / blocks * items + THREAD / (ACROSS * ALONG);  // over (o, s)
-    const uint i = (GROUP % blocks * ACROSS + across) * width;
-    const bool live = item < outer * splits && i < inner;
-    const uint o = item / splits, s = item % splits;
-    const uint plane = outer * n * inner;
+// Reduces `terms` terms of a line: the ALONG threads of an item leave the whole in the first one's place of `partial`,
+// and of its neighbour in `beside`. Every thread of the group calls it; `live`: whether this one has a line.
+RLX_FN void sweep(PTR(TI) p, const uint terms, const uint inner, const uint i, const uint plane, const bool live,
+                  const bool scaled) {
+    const uint along = THREAD / ACROSS % ALONG;
     const Part neutral = lift(KIND == 0u   ? NUM(0)
                               : KIND == 1u ? NUM(1)
                               : KIND == 2u ? NUM(RLX_JOIN(LOWEST_, TO))
-                                           : NUM(RLX_JOIN(HIGHEST_, TO)));
+                                           : NUM(RLX_JOIN(HIGHEST_, TO)), false);
     Part a0 = neutral, a1 = neutral, a2 = neutral, a3 = neutral;
     Part b0 = neutral, b1 = neutral, b2 = neutral, b3 = neutral;
     if (live) {
-        PTR(TI) p = SKIP(TI, SKIP(TI, x, o, n * inner), s * chunk, inner);
-        const uint rest = n - s * chunk;
-        const uint len = rest < chunk ? rest : chunk;
-        const uint terms = EIGHTS ? len / 8u : len;
         Part w0, w1, w2, w3;
         uint j = along;
         for (; j + 3u * ALONG < terms; j += 4u * ALONG) {
-            const Part v0 = fetch(p, j * inner + i, plane, w0);
-            const Part v1 = fetch(p, (j + ALONG) * inner + i, plane, w1);
-            const Part v2 = fetch(p, (j + 2u * ALONG) * inner + i, plane, w2);
-            const Part v3 = fetch(p, (j + 3u * ALONG) * inner + i, plane, w3);
+            const Part v0 = fetch(p, j * inner + i, plane, scaled, w0);
+            const Part v1 = fetch(p, (j + ALONG) * inner + i, plane, scaled, w1);
+            const Part v2 = fetch(p, (j + 2u * ALONG) * inner + i, plane, scaled, w2);
+            const Part v3 = fetch(p, (j + 3u * ALONG) * inner + i, plane, scaled, w3);
             a0 = combine(a0, v0);
             a1 = combine(a1, v1);
             a2 = combine(a2, v2);
@@ -165,7 +177,7 @@ RLX_FN void reduce_body(const PTR(TI) x, const PTR(TO) y, const uint outer, cons
             }
         }
         for (; j < terms; j += ALONG) {
-            a0 = combine(a0, fetch(p, j * inner + i, plane, w0));
+            a0 = combine(a0, fetch(p, j * inner + i, plane, scaled, w0));
             if (PAIRS) b0 = combine(b0, w0);
         }
     }
@@ -176,13 +188,47 @@ RLX_FN void reduce_body(const PTR(TI) x, const PTR(TO) y, const uint outer, cons
         if (along < half_way) partial[THREAD] = combine(partial[THREAD], partial[THREAD + half_way * ACROSS]);
         if (PAIRS && along < half_way) beside[THREAD] = combine(beside[THREAD], beside[THREAD + half_way * ACROSS]);
     }
-    if (live && along == 0u) {
-        if (PARTS_OUT) {
-            store_part(AS(N, y), item * inner + i, outer * splits * inner, partial[THREAD]);
-        } else {
-            STORE(TO, y, item * inner + i, result(partial[THREAD], divisor));
-            if (PAIRS) STORE(TO, y, item * inner + i + 1u, result(beside[THREAD], divisor));
+}
+
+RLX_FN void reduce_body(const PTR(TI) x, const PTR(TO) y, const uint outer, const uint n, const uint inner,
+                        const uint chunk, const uint splits, const float divisor) {
+    const uint across = THREAD % ACROSS;
+    const uint items = 256u / (ACROSS * ALONG);
+    const uint width = PAIRS ? 2u : 1u;
+    const uint blocks = (inner + width * ACROSS - 1u) / (width * ACROSS);
+    const uint item = GROUP / blocks * items + THREAD / (ACROSS * ALONG);  // over (o, s)
+    const uint i = (GROUP % blocks * ACROSS + across) * width;
+    const bool live = item < outer * splits && i < inner;
+    const bool gives = live && THREAD / ACROSS % ALONG == 0u;
+    const uint o = item / splits, s = item % splits;
+    const uint plane = outer * n * inner;
+    PTR(TI) p = SKIP(TI, SKIP(TI, x, live ? o : 0u, n * inner), live ? s * chunk : 0u, inner);
+    const uint rest = live ? n - s * chunk : 0u;
+    const uint len = rest < chunk ? rest : chunk;
+    const uint terms = EIGHTS ? len / 8u : len;
+    if (THREAD == 0u) overflowed = 0u;
+    sweep(p, terms, inner, i, plane, live, false);
+    Part mine = partial[THREAD], next = mine;
+    if (PAIRS) next = beside[THREAD];
+    if (KIND == 0u) {
+        BARRIER;
+        if (gives && (RLX_JOIN(LEFT_, TO)(mine.high) || (PAIRS && RLX_JOIN(LEFT_, TO)(next.high)))) overflowed = 1u;
+        BARRIER;
+        mine.low = mine.high * RLX_JOIN(DOWN_, TO);
+        next.low = next.high * RLX_JOIN(DOWN_, TO);
+        if (overflowed != 0u) {
+            sweep(p, terms, inner, i, plane, live, true);
+            mine.low = partial[THREAD].high;
+            if (PAIRS) next.low = beside[THREAD].high;
         }
-        if (PARTS_OUT && PAIRS) store_part(AS(N, y), item * inner + i + 1u, outer * splits * inner, beside[THREAD]);
+    }
+    if (gives) {
+        if (PARTS_OUT) {
+            store_part(AS(N, y), item * inner + i, outer * splits * inner, mine);
+            if (PAIRS) store_part(AS(N, y), item * inner + i + 1u, outer * splits * inner, next);
+        } else {
+            STORE(TO, y, item * inner + i, result(mine, divisor));
+            if (PAIRS) STORE(TO, y, item * inner + i + 1u, result(next, divisor));
+        }
     }
 }

@@ -1,7 +1,7 @@
 // y[o, i0, i1, i2, t] = the sum over the neighbours that the tables name along three axes of weight * x[o, …, t]: one
-// neighbour along an axis that stays (C0, C1, C2 = 1), two for linear, four for cubic. IO names the storage of x and y.
-// meta: input sizes (3), output sizes (3), where each axis's table begins (3), length of t. Both tables hold C0 (C1, C2)
-// entries for each output element of the axis.
+// neighbour along an axis that stays (TAPS0, TAPS1, TAPS2 = 1), two for linear, four for cubic. IO names the storage of
+// x and y. meta: input sizes (3), output sizes (3), where each axis's table begins (3), length of t. Both tables hold
+// TAPS0 (TAPS1, TAPS2) entries for each output element of the axis.
 #define IN_f32_f32 f32
 #define IN_f64_f64 f64
 #define IN_f16_f16 f16
@@ -27,9 +27,6 @@
 #define WEIGHT_f64 f64
 #define TW RLX_JOIN(WEIGHT_, TO)
 #define ACC VAL(TW)
-#define TAPS0 UINT(C0)
-#define TAPS1 UINT(C1)
-#define TAPS2 UINT(C2)
 #define META(i) LOAD(u32, meta, i)
 
 RLX_FN void resize_body(PTR(TI) x, PTR(u32) index, PTR(TW) weight, PTR(u32) meta, PTR(TO) y, const uint total) {

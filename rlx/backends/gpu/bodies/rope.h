@@ -1,12 +1,8 @@
 // Pairs of x (outer, seq, inner, d) turned by the angle of their place: (a, b) -> (a cos - b sin, b cos + a sin).
-// `half` pairs a row; pair k has elements (2k, 2k + 1) when C1 = 1, else k / per * 2 per + k % per and that + per. What
-// lies beyond 2 half is copied. C0 = 1: four neighbours at a time. C2: the table's row is offset + s plus nothing (0),
-// position[0] (1); or offset plus position[s] (2), position[o / members, s] (3); always brought into 0..rows-1.
-// C3 = 1: turned back.
-#define ALIGNED (UINT(C0) == 1u)
-#define PAIRS (UINT(C1) == 1u)
-#define POSITIONS UINT(C2)
-#define BACK (UINT(C3) == 1u)
+// `half` pairs a row; pair k has elements (2k, 2k + 1) where PAIRS, else k / per * 2 per + k % per and that + per. What
+// lies beyond 2 half is copied. ALIGNED: four neighbours at a time. POSITIONS: the table's row is offset + s plus
+// nothing (0), position[0] (1); or offset plus position[s] (2), position[o / members, s] (3); always brought into
+// 0..rows-1. BACK: turned back.
 
 // Far positions are brought near first: the sum must not wrap.
 RLX_FN int bounded(const int p) { return p < -0x40000000 ? -0x40000000 : (p > 0x40000000 ? 0x40000000 : p); }

@@ -1,12 +1,11 @@
-// y = (x - mean) / sqrt(var + eps) * gamma + beta over rows; C3 = 1: mean taken as 0 (RMS norm); C4 = 1: with beta.
+// y = (x - mean) / sqrt(var + eps) * gamma + beta over rows; RMS: the mean taken as 0; HAS_BETA: with beta.
 // W is the storage of gamma and beta. A row in registers is read once; a longer one three times and a sixteenth of it
 // once more, the mean taking the sweep that the sum took, since it begins near it.
 #include "rows8.h"
 #include "row_mean.h"
 RLX_GET(get_weight, W)
 RLX_GET2(get_weights, get_weight, W)
-#define CENTRED (UINT(C3) == 0u)
-#define HAS_BETA (UINT(C4) == 1u)
+#define CENTRED (!RMS)
 #define HELD(v, j) const vec4 v = r[j]
 #define READ(v, j) const vec4 v = get(p, j, len, 0.0f)
 

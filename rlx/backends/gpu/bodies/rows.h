@@ -1,12 +1,12 @@
-// Rows of n elements, one for each C0 neighbouring threads of a group of 256, held in registers when C1 > 0.
-// Each thread holds C1 quads. C2 = 1: a quad is four neighbours in memory (n % 4 == 0, rows aligned to four elements);
-// C2 = 2: two quads are eight neighbours (n % 8 == 0, C1 even, rows aligned to eight elements; see rows8.h).
-// C2 = 0: its elements lie C0 apart, so that neighbouring threads still read neighbours.
-#define LANES UINT(C0)
-#define QUADS (UINT(C1) > 0u ? UINT(C1) : 1u)
-#define IN_REGISTERS (UINT(C1) > 0u)
-#define ALIGNED (UINT(C2) > 0u)
-#define EIGHTS (UINT(C2) == 2u)
+// Rows of n elements, one for each LANES neighbouring threads of a group of 256, held in registers when QUADS_HELD > 0.
+// Each thread holds QUADS_HELD quads. VECTORS = 1: a quad is four neighbours in memory (n % 4 == 0, rows aligned to
+// four elements); VECTORS = 2: two quads are eight neighbours (n % 8 == 0, QUADS_HELD even, rows aligned to eight
+// elements; see rows8.h). VECTORS = 0: its elements lie LANES apart, so that neighbouring threads still read
+// neighbours.
+#define QUADS (QUADS_HELD > 0u ? QUADS_HELD : 1u)
+#define IN_REGISTERS (QUADS_HELD > 0u)
+#define ALIGNED (VECTORS > 0u)
+#define EIGHTS (VECTORS == 2u)
 #define LANE (THREAD % LANES)
 #define ROW (GROUP * (256u / LANES) + THREAD / LANES)
 

@@ -1,9 +1,11 @@
-// Rows of rows.h, STEP quads of a thread at a time: j and the next one where C2 = 2, else j alone (a and b being the same).
+// Rows of rows.h, STEP quads of a thread at a time: j and the next one where VECTORS = 2, else j alone (a and b being
+// the same).
 #include "rows.h"
 #include "eights.h"
 #define STEP (EIGHTS ? 2u : 1u)
 
-// Eight places beyond the row are read at its start instead: no load waits for a branch. Sums leave them out by `counted`.
+// Eight places beyond the row are read at its start instead: no load waits for a branch. Sums leave them out by
+// `counted`.
 #define RLX_GET2(NAME, GET, S)                                                                                      \
     RLX_FN void NAME(PTR(S) p, const uint j, const uint n, const float beyond, RLX_OUT(vec4) a, RLX_OUT(vec4) b) { \
         if (EIGHTS) {                                                                                               \

@@ -1,8 +1,9 @@
-// y[o, p, i] = the running sum (C2 = 0) or product (C2 = 1) of x (outer, n, inner) along n, in parts of `chunk`, each begun
-// with offsets (outer, splits, inner) when C4 = 1. C3 bit 0: of the elements before each; bit 1: from the end. C0 threads
-// lie along inner, C1 along n, the rest of the 256 along (o, part). A thread takes four neighbours at a time, a tree joins
-// the C1 threads, and what came before is added last: the order never changes. IO names the storage of x and y.
-// C5 = 1: x and y hold Parts (see extended.h), as offsets always do.
+// y[o, p, i] = the running sum, or with PRODUCT product, of x (outer, n, inner) along n, in parts of `chunk`, each
+// begun with offsets (outer, splits, inner) where BEGUN. FLAGS bit 0: of the elements before each; bit 1: from the end.
+// ACROSS threads lie along inner, ALONG along n, the rest of the 256 along (o, part). A thread takes four neighbours at
+// a time, a tree joins the ALONG threads, and what came before is added last: the order never changes. IO names the
+// storage of x and y.
+// PARTS: x and y hold Parts (see extended.h), as offsets always do.
 #define IN_f32_f32 f32
 #define IN_f16_f16 f16
 #define IN_bf16_bf16 bf16
@@ -25,13 +26,8 @@
 #define TO RLX_JOIN(OUT_, IO)
 #define TP RLX_JOIN(PART_, IO)
 #define N TP
-#define ACROSS UINT(C0)
-#define ALONG UINT(C1)
-#define PRODUCT (UINT(C2) == 1u)
-#define EXCLUSIVE ((UINT(C3) & 1u) != 0u)
-#define REVERSE ((UINT(C3) & 2u) != 0u)
-#define BEGUN (UINT(C4) == 1u)
-#define PARTS (UINT(C5) == 1u)
+#define EXCLUSIVE ((FLAGS & 1u) != 0u)
+#define REVERSE ((FLAGS & 2u) != 0u)
 #include "extended.h"
 
 SHARED Part lines[256];

@@ -1,8 +1,7 @@
-// y[o, index[j], t] joined with every updates[o, j, t], in the order of j. C1: 0 sum, 1 product, 2 minimum, 3 maximum.
-// `pairs` holds (index, j) sorted: one list of m for all (C0 = 1), or one for each (o, t). An index of n or more is none.
-// The thread of the first j of an index takes them all, so that nothing depends on which runs first. Sums of floats keep
-// what each addition rounds away (Neumaier, 1974).
-#define KIND UINT(C1)
+// y[o, index[j], t] joined with every updates[o, j, t], in the order of j. KIND: 0 sum, 1 product, 2 minimum, 3
+// maximum. `pairs` holds (index, j) sorted: one list of m for all (ONE_LIST), or one for each (o, t). An index of n or
+// more is none. The thread of the first j of an index takes them all, so that nothing depends on which runs first. Sums
+// of floats keep what each addition rounds away (Neumaier, 1974).
 #define NAN_f32(x) IS_NAN(x)
 #define NAN_f16(x) IS_NAN(x)
 #define NAN_bf16(x) IS_NAN(x)
@@ -31,7 +30,7 @@ RLX_FN void scatter_reduce_body(PTR(T) updates, PTR(b8) pairs, PTR(T) y, const u
     if (id >= total) return;
     const uint t = id % trail, line = id / trail;
     const uint place = line % m, o = line / m;
-    PTR(b8) list = SKIP(b8, pairs, UINT(C0) == 1u ? 0u : o * trail + t, m);
+    PTR(b8) list = SKIP(b8, pairs, ONE_LIST ? 0u : o * trail + t, m);
     uvec2 mine = list AT(place);
     const uint row = mine.x;
     if (row >= n) return;

@@ -1,5 +1,4 @@
-// Softmax over the middle axis of x (outer, n, inner). C0 threads lie along inner, 256 / C0 along n.
-#define ACROSS UINT(C0)
+// Softmax over the middle axis of x (outer, n, inner). ACROSS threads lie along inner, 256 / ACROSS along n.
 #define ALONG (256u / ACROSS)
 
 SHARED float part[256];

@@ -1,9 +1,9 @@
 // Sorted runs of `run` pairs of each line of n, merged two by two: a pair's new place is its own in its run plus the
-// number of pairs of the other run that come before it. C0: 0 gives pairs in `pairs`; else bit 0 the elements, the first
-// `keep` of a line, in y and bit 1 their places, as i64, in `index`.
+// number of pairs of the other run that come before it. GIVEN: 0 gives pairs in `pairs`; else bit 0 the elements, the
+// first `keep` of a line, in y and bit 1 their places, as i64, in `index`.
 #define KEY_KIND 0u
 #define KEY_FLIP 0u
-#define GIVES(bit) ((UINT(C0) & bit) != 0u)
+#define GIVES(bit) ((GIVEN & bit) != 0u)
 #include "order.h"
 
 RLX_FN void sort_merge_body(PTR(U) x, PAIRS source, PAIRS pairs, PTR(U) y, PTR(b8) index, const uint lines,
@@ -27,7 +27,7 @@ RLX_FN void sort_merge_body(PTR(U) x, PAIRS source, PAIRS pairs, PTR(U) y, PTR(b
         }
     }
     const uint to = start + (place - own * run) + (low - other);
-    if (UINT(C0) == 0u) {
+    if (GIVEN == 0u) {
         PAIRS q = SKIP_PAIRS(pairs, line, n);
         q AT(to) = mine;
     }

@@ -1,14 +1,11 @@
-// Lines of n elements along the middle of x (outer, n, inner), cut into blocks of C0 (a power of two), each block sorted
-// in shared memory by a bitonic network. C3 bit 0: elements go to y, the first `keep` of a line; bit 1: their places to
-// `index`, as i64; bit 2: the pairs to `pairs`, line after line. A group takes max(1, 512 / C0) blocks.
-#define SPAN UINT(C0)
-#define KEY_KIND UINT(C1)
-#define KEY_FLIP UINT(C2)
-#define GIVES(bit) ((UINT(C3) & bit) != 0u)
+// Lines of n elements along the middle of x (outer, n, inner), cut into blocks of SPAN (a power of two), each block
+// sorted in shared memory by a bitonic network. GIVEN bit 0: elements go to y, the first `keep` of a line; bit 1: their
+// places to `index`, as i64; bit 2: the pairs to `pairs`, line after line. A group takes max(1, 512 / SPAN) blocks.
+#define GIVES(bit) ((GIVEN & bit) != 0u)
 #include "order.h"
 
 #define WORK (SPAN < 512u ? 512u : SPAN)
-SHARED PAIR work[UINT(C0) < 512u ? 512u : UINT(C0)];
+SHARED PAIR work[SPAN < 512u ? 512u : SPAN];
 
 RLX_FN void sort_rows_body(PTR(U) x, PAIRS pairs, PTR(U) y, PTR(b8) index, const uint lines, const uint n,
                            const uint inner, const uint keep, const uint blocks) {

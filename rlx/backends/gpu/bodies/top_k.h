@@ -1,15 +1,12 @@
 // The first k pairs of each part of `chunk` elements of the lines along the middle of x (outer, n, inner), in order. A
-// group reads its part once and keeps what comes before the k-th best so far, in a shared buffer of C0 pairs that it
-// sorts when it might overflow: k ≤ C0 / 2. With splits = 1 the elements go to y and their places, as i64, to `index`;
-// else the places go to `made` (line, part, k), and a second launch reads only those (C3 = 1: n of them, in `list`).
-// The buffer fills in any order, but pairs are distinct, so that what is kept and its order are always the same.
-#define SPAN UINT(C0)
-#define KEY_KIND UINT(C1)
-#define KEY_FLIP UINT(C2)
-#define LISTED (UINT(C3) == 1u)
+// group reads its part once and keeps what comes before the k-th best so far, in a shared buffer of SPAN pairs that it
+// sorts when it might overflow: k ≤ SPAN / 2. With splits = 1 the elements go to y and their places, as i64, to
+// `index`; else the places go to `made` (line, part, k), and a second launch reads only those (LISTED: n of them, in
+// `list`). The buffer fills in any order, but pairs are distinct, so that what is kept and its order are always the
+// same.
 #include "order.h"
 
-SHARED PAIR work[UINT(C0)];
+SHARED PAIR work[SPAN];
 SHARED uint held;
 
 // Sorts the first `count` pairs, the places after them being empty.

@@ -1,13 +1,8 @@
-// The first k pairs, in order, of each row of n floats (U = b2 or b4: their unit), a group a row, read once into registers:
-// C2 times sixteen bytes a thread. A bound that at least k elements reach, and few more: of the threads' first elements
-// the C3-th of each 32 neighbours, 8 C3 >= k, and of these eight the last; for C3 = 0, k being 1, the first of all. What
-// reaches it is ranked by counting. Where that is too much, as with equal elements, the next pair is looked for k times.
-// C4: 1 gives the elements, 2 their places, 3 both.
-#define KEY_KIND UINT(C0)
-#define KEY_FLIP UINT(C1)
-#define VECTORS UINT(C2)
-#define ROUNDS UINT(C3)
-#define GIVES UINT(C4)
+// The first k pairs, in order, of each row of n floats (U = b2 or b4: their unit), a group a row, read once into
+// registers: VECTORS times sixteen bytes a thread. A bound that at least k elements reach, and few more: of the
+// threads' first elements the ROUNDS-th of each 32 neighbours, 8 ROUNDS >= k, and of these eight the last; for ROUNDS =
+// 0, k being 1, the first of all. What reaches it is ranked by counting. Where that is too much, as with equal
+// elements, the next pair is looked for k times. GIVES: 1 gives the elements, 2 their places, 3 both.
 #include "order.h"
 
 #define EACH_b2 8u  // elements in sixteen bytes

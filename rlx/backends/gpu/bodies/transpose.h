@@ -1,6 +1,6 @@
-// y[b, r, c] = x[b, c, r] for matrices of x whose rows lie `pitch` and whose starts lie `batch` elements apart; bits are
-// copied in units of U (b1, b2, b4, b8 bytes). A group takes a tile of 32 by 32 through shared memory, so that reads and
-// writes both run along rows; a tile row is 33 long, which spreads its columns over the memory banks.
+// y[b, r, c] = x[b, c, r] for matrices of x whose rows lie `pitch` and whose starts lie `batch` elements apart; bits
+// are copied in units of U (b1, b2, b4, b8 bytes). A group takes a tile of 32 by 32 through shared memory, so that
+// reads and writes both run along rows; a tile row is 33 long, which spreads its columns over the memory banks.
 #ifdef RLX_GLSL
 #define cell_b1 uint
 #define cell_b2 uint

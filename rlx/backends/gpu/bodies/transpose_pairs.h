@@ -1,6 +1,6 @@
-// y[b, r, c] = x[b, c, r] for elements of two bytes, a word of two at a time: 2 `rows` by 2 `cols` elements in y, x's rows
-// `pitch` and its matrices `batch` words apart. A group takes 64 by 64 elements through shared memory; a thread reads
-// the words (c, r), (c, r + 1) and (c + 1, r), (c + 1, r + 1) of it and writes the words of rows r and r + 1.
+// y[b, r, c] = x[b, c, r] for elements of two bytes, a word of two at a time: 2 `rows` by 2 `cols` elements in y, x's
+// rows `pitch` and its matrices `batch` words apart. A group takes 64 by 64 elements through shared memory; a thread
+// reads the words (c, r), (c, r + 1) and (c + 1, r), (c + 1, r + 1) of it and writes the words of rows r and r + 1.
 // Even lines lie in the first half of the tile, odd ones in the second: neighbours then read neighbouring memory banks.
 #define HALF 1056u  // 32 lines of 33
 

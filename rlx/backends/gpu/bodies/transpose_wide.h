@@ -1,6 +1,6 @@
-// y[b, r, c] = x[b, c, r] in accesses of sixteen bytes, for elements of two (U = b2) or four (b4): x's rows lie `pitch` and
-// its matrices `batch` sixteen bytes apart, `rows` and `cols` are multiples of what sixteen bytes hold. A group takes 64
-// elements of 128 (b2) or 64 (b4) rows of x through shared memory, each thread's four loads under way at once.
+// y[b, r, c] = x[b, c, r] in accesses of sixteen bytes, for elements of two (U = b2) or four (b4): x's rows lie `pitch`
+// and its matrices `batch` sixteen bytes apart, `rows` and `cols` are multiples of what sixteen bytes hold. A group
+// takes 64 elements of 128 (b2) or 64 (b4) rows of x through shared memory, each thread's four loads under way at once.
 // A line of the tile keeps its sixteen bytes in an order of its own, so that neighbours read different memory banks.
 #define EACH_b2 8u  // elements in sixteen bytes
 #define EACH_b4 4u

@@ -1,9 +1,9 @@
-// Matrix instructions of a warpgroup (four warps), compute capability 9.0 alone: 64 x 16 matrices of halves times 16 x N,
-// N = 64 or 128, into sums in f32; each warp has 16 rows of them, spread over it as mma.h's are. Matrices lie in
+// Matrix instructions of a warpgroup (four warps), compute capability 9.0 alone: 64 x 16 matrices of halves times 16 x
+// N, N = 64 or 128, into sums in f32; each warp has 16 rows of them, spread over it as mma.h's are. Matrices lie in
 // shared memory in panels: rows of 64 halves, 128 bytes, whose eight units change places with the row (unit c of row r
-// lies at c ^ r % 8), panels beginning at multiples of 1024 bytes. Layouts: PTX ISA, wgmma.mma_async.
-// The instructions run on their own: WG_READY before the first that reads registers or sums just written, WG_SENT after
-// those that make a set, WG_WAIT(n) until at most n sets are on their way, and HOLD before sums of a set are read.
+// lies at c ^ r % 8), panels beginning at multiples of 1024 bytes. Layouts: PTX ISA, wgmma.mma_async. The instructions
+// run on their own: WG_READY before the first that reads registers or sums just written, WG_SENT after those that make
+// a set, WG_WAIT(n) until at most n sets are on their way, and HOLD before sums of a set are read.
 #ifndef RLX_WGMMA_H
 #define RLX_WGMMA_H
 // Where unit c of row r of a panel lies.
