@@ -57,6 +57,7 @@ class TextTokenizer:
             self._made = Tokenizer.from_buffer(content)
             special = self._made.num_special_tokens_to_add(False)
             self._made.enable_truncation(max_length)
+            self._check_added()
         except BaseException as error:
             if _is_fault(error):
                 raise self._damaged(error) from error
@@ -66,6 +67,20 @@ class TextTokenizer:
                 f"{file}: adds {special} special tokens, which leave no room in the model's {max_length} tokens"
             )
         self.ids(["a", ""])  # some faults show only here
+
+    def _check_added(self) -> None:
+        """Raises: ModelFormatError for an added token that the normalizer makes nothing of, which would be found
+        everywhere, and for one of white space that takes the white space beside it: each would read all of it again."""
+        normalizer = self._made.normalizer
+        for token in self._made.get_added_tokens_decoder().values():
+            text = token.content
+            if token.normalized and normalizer is not None:
+                text = normalizer.normalize_str(text)
+            if not text or (text.isspace() and (token.lstrip or token.rstrip)):
+                raise ModelFormatError(
+                    f"{self.file}: the added token {shown(token.content)} is {shown(text)} to a search; expected a "
+                    "text, and one that is not white space where it has lstrip or rstrip"
+                )
 
     def ids(self, texts: Sequence[str]) -> list[TokenIds]:
         """The token numbers of each text.

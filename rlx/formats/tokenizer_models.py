@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -26,7 +27,8 @@ MAX_ADDED_BYTES = 400_000  # of all added tokens: what looks for them takes a mi
 MAX_WORD = (
     200  # characters of a word that WordPiece takes apart, in time that grows with the cube; published: 100
 )
-MAX_LOOK = 1 << 13  # growth times the longest piece (Unigram) or word (WordPiece): steps for a byte of text
+MAX_LOOK = 1 << 13  # growth times the longest piece (Unigram): steps for a byte of text
+MAX_LOOK_WORD = 40 * 100**2  # growth times the square of the longest word (WordPiece): BERT's takes a fifth
 MAX_SCORE = 1e6
 NODE_BYTES = 280  # of Unigram's trie, which has a node for every byte of a piece that no other shares
 
@@ -87,7 +89,8 @@ def check_model(walk: Walk, part: Any, room: int) -> None:
     if unknown is not None and unknown not in vocab and not (kind == "BPE" and unknown == ""):
         walk.refuse("model.unk_token", unknown, "a token of its vocabulary")
     if kind == "WordPiece":
-        _look(walk, part.get("max_input_chars_per_word", 100), "max_input_chars_per_word")
+        longest = part.get("max_input_chars_per_word", 100)
+        _look(walk, "max_input_chars_per_word", longest, math.isqrt(int(MAX_LOOK_WORD / walk.growth)))
     elif kind == "BPE":
         if part.get("dropout") not in (None, 0):
             walk.refuse("model.dropout", part["dropout"], "null: the same text must give the same tokens")
@@ -123,7 +126,7 @@ def _unigram(walk: Walk, part: dict[str, Any], vocab: Any, room: int) -> None:
         walk.refuse("model.unk_id", unknown, f"null or less than the {len(vocab):,} pieces")
     pieces = [entry[0].encode(errors="replace") for entry in vocab]
     longest = max(map(len, pieces))
-    _look(walk, longest, "the longest piece")
+    _look(walk, "the longest piece", longest, int(MAX_LOOK / walk.growth))
     if NODE_BYTES * sum(map(len, pieces)) > room and NODE_BYTES * _nodes(pieces, longest) > room:
         walk.refuse(
             "the size of model.vocab",
@@ -163,13 +166,10 @@ def _merges(walk: Walk, part: dict[str, Any], vocab: dict[str, int]) -> None:
         walk.refuse(f"model.merges[{i}]", merge, "two tokens whose union is a token of the vocabulary too")
 
 
-def _look(walk: Walk, longest: int, what: str) -> None:
-    if walk.growth * longest > MAX_LOOK:
-        walk.refuse(
-            f"model: {what}",
-            longest,
-            f"at most {int(MAX_LOOK / walk.growth)} where a text grows {float(walk.growth):,.0f}-fold",
-        )
+def _look(walk: Walk, what: str, longest: int, most: int) -> None:
+    if longest > most:
+        grown = f"at most {most} where a text grows {float(walk.growth):,.0f}-fold"
+        walk.refuse(f"model: {what}", longest, grown)
 
 
 def _check_ids(walk: Walk, ids: Iterable[Any]) -> None:

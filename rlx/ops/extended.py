@@ -110,22 +110,22 @@ def running_product(x: Array, axis: int) -> Array:
 
 def narrow_product(x: Array) -> Array:
     """`product` of f32 numbers: plainly in f64, which has digits to spare, and by parts only where f64 has no range."""
-    made = np.asarray(np.multiply.reduce(x, -1, dtype=np.float64))
-    lost = _lost(made) & (np.isfinite(x) & (x != 0)).all(-1)
-    if lost.any():
-        made = np.where(lost, product(x), made)
-    return made
+    try:
+        # The flags of the processor tell: a product that was tiny on its way looks like any other at its end.
+        with np.errstate(over="raise", under="raise"):
+            return np.asarray(np.multiply.reduce(x, -1, dtype=np.float64))
+    except FloatingPointError:
+        made = np.multiply.accumulate(x, -1, dtype=np.float64)
+        return np.where(_lost(made, x, -1).any(-1), product(x), made[..., -1])
 
 
 def narrow_running_product(x: Array, axis: int) -> Array:
     """`running_product` of f32 numbers, as `narrow_product`."""
     made = np.multiply.accumulate(x, axis, dtype=np.float64)
-    lost = _lost(made)
-    if lost.any() and (lost & np.logical_and.accumulate(np.isfinite(x) & (x != 0), axis)).any():
-        return running_product(x, axis)
-    return made
+    return running_product(x, axis) if _lost(made, x, axis).any() else made
 
 
-def _lost(made: Array) -> Array:
-    """Where an f64 product may have left the range on its way."""
-    return ~np.isfinite(made) | (np.abs(made) < 2.0**-960)
+def _lost(made: Array, x: Array, axis: int) -> Array:
+    """Where running products, `made` of x in f64, are out of range though all their factors are finite and not 0."""
+    out = ~np.isfinite(made) | (np.abs(made) < np.finfo(np.float64).tiny)
+    return out & np.logical_and.accumulate(np.isfinite(x) & (x != 0), axis) if out.any() else out

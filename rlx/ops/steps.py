@@ -13,6 +13,7 @@ from rlx.ir import Graph, Node, bodies
 from rlx.ir.expr import linearize
 
 STEP_BYTES = 1 << 13  # what a node writes in about the time that it takes to call one
+STEP_PRODUCTS = 1 << 18  # what a matrix product multiplies in about that time
 _TAPS = {"nearest": 1, "linear": 4, "cubic": 8}  # reads and writes for an element, of two axes
 # Primitives that NumPy takes long for, in halves of what writing an element takes.
 _SLOW = dict.fromkeys(
@@ -50,8 +51,8 @@ def spend(name: str, steps: int, weight: int = 1) -> None:
     taken = steps * weight if budget.weighed else steps
     if taken > budget.left:
         what = (
-            f"takes more than {budget.steps:,} steps (a node run, or {STEP_BYTES:,} bytes written, is one) together "
-            "with what ran before it, beyond what max_steps= allows"
+            f"takes more than {budget.steps:,} steps (a node run, {STEP_BYTES:,} bytes written, or {STEP_PRODUCTS:,} "
+            "multiplications of a product is one) together with what ran before it, beyond what max_steps= allows"
             if budget.weighed
             else f"loops make more than {budget.steps:,} steps together"
         )
@@ -67,7 +68,8 @@ def weight(graph: Graph) -> int:
 
 def node_weight(node: Node) -> int:
     """The steps that a node counts as. A window that is moved over an image is read anew at each place, a region
-    computes all of its trees, attention makes scores, resizing tables, and sorting reads its input again and again."""
+    computes all of its trees, attention makes scores, resizing tables, and sorting reads its input again and again;
+    products and convolutions multiply far more numbers than they write."""
     if node.op.name == "cond":
         return 1 + max(weight(body) for body in bodies(node).values())
     taps = math.prod(node.attrs["kernel"]) if node.op.family == "pool" and "kernel" in node.attrs else 1
@@ -82,4 +84,14 @@ def node_weight(node: Node) -> int:
         more = 16 * sum(t.type.nbytes for t in node.inputs)
     if node.op.family == "attention":
         more = 4 * math.prod(node.inputs[0].shape[:3]) * max(node.inputs[1].shape[1:3])
-    return 1 + (taps * made + more) // STEP_BYTES
+    return 1 + (taps * made + more) // STEP_BYTES + multiplications(node) // STEP_PRODUCTS
+
+
+def multiplications(node: Node) -> int:
+    """How many pairs of numbers a matrix product or a convolution multiplies; of other ops none are counted."""
+    shapes = [t.shape for t in node.inputs]
+    if node.op.family == "linalg" and shapes[0]:
+        return node.outputs[0].size * shapes[0][-2 if node.attrs.get("transpose_a") else -1]
+    if node.op.family == "conv":
+        return max(node.outputs[0].size, node.inputs[0].size) * math.prod(shapes[1][1:])
+    return 0

@@ -111,6 +111,27 @@ REFUSED: dict[str, tuple[Any, str]] = {
         modelled(h.wordpiece, max_input_chars_per_word=10**6),
         r"model\.max_input_chars_per_word is 1000000; expected an integer from 1 to 200",
     ),
+    "long words of a text that grows": (
+        {
+            **modelled(h.wordpiece, max_input_chars_per_word=64),
+            "normalizer": h.replace("a", "b" * 100),
+        },
+        "max_input_chars_per_word is 64; expected at most 63 where a text grows 100-fold",
+    ),
+    "an added token that takes the white space beside it, and is white space": (
+        changed("BERT", added_tokens=[h.added(" ", lstrip=True)]),
+        "the added token ' ' is ' ' to a search",
+    ),
+    "one that the normalizer makes white space": (
+        changed(
+            "BERT", normalizer=h.replace("x", " "), added_tokens=[h.added("x", rstrip=True, normalized=True)]
+        ),
+        "the added token 'x' is ' ' to a search",
+    ),
+    "an added token that the normalizer takes away": (
+        changed("BERT", normalizer=h.replace("x", ""), added_tokens=[h.added("x", normalized=True)]),
+        "the added token 'x' is '' to a search",
+    ),
     "a regular expression in a Split": (
         changed("Qwen 2", pre_tokenizer=h.split("(a+)+$")),
         r"pre_tokenizer: the regular expression is '\(a\+\)\+\$'; expected one whose time is known to be linear",

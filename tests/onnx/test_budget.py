@@ -35,7 +35,7 @@ def refused(proto: onnx.ModelProto | bytes, text: str, error: type[RlxError], **
     tracemalloc.start()
     try:
         with pytest.raises(error, match=text), rlx.onnx.load(proto, **limits) as loaded:
-            loaded.run({i.name: X for i in loaded.inputs}, device="cpu")
+            loaded.run({i.name: np.ones(i.shape, np.float32) for i in loaded.inputs}, device="cpu")
         assert tracemalloc.get_traced_memory()[1] < 64 * MIB
     finally:
         tracemalloc.stop()
@@ -213,6 +213,45 @@ def test_large_steps_of_loops_count_as_several() -> None:
         "s": np.array([1 << 20]),
     }
     refused(model(nodes, {}, {"y": None}, weights), "steps", StepLimitExceeded)
+
+
+def test_multiplications_are_counted() -> None:
+    """Products within the bytes that would take minutes: of matrices, of windows, in a loop."""
+    square = [node("MatMul", "t t", "y")]
+    refused(filled_in_a_run(square, [4096, 4096]), "multiplications of a product", StepLimitExceeded)
+    convolved = [node("Expand", "x v", "w"), node("Conv", "t w", "y")]
+    kernel = {"v": np.array([64, 64, 31, 31])}
+    refused(filled_in_a_run(convolved, [1, 64, 192, 192], kernel), "multiplications", StepLimitExceeded)
+    body = helper.make_graph(
+        [node("MatMul", "v v", "v2"), node("Identity", "go", "on")], "b",
+        [info("i", [], I64), info("go", [], BOOL), info("v", [512, 512])],
+        [info("on", [], BOOL), info("v2", [512, 512])],
+    )  # fmt: skip
+    looped = [node("Loop", "m true t", "y", body=body)]
+    many = {"m": np.array(3000), "true": np.array(True)}
+    refused(filled_in_a_run(looped, [512, 512], many), "steps", StepLimitExceeded)
+
+
+def filled_in_a_run(
+    tail: list[Any], shape: list[int], more: dict[str, np.ndarray] | None = None
+) -> onnx.ModelProto:
+    """As `filled`, of an input, so that nothing is worked out while building."""
+    inputs = {"x": [1] * len(shape)}
+    return model(
+        [node("Expand", "x s", "t"), *tail], inputs, {"y": None}, {"s": np.array(shape), **(more or {})}
+    )
+
+
+def test_boxes_that_none_suppresses() -> None:
+    """Empty ones overlap nothing: each of 100,000 is held against all before it."""
+    count = 100_000
+    nodes = [
+        node("ConstantOfShape", "s", "boxes"),
+        node("ConstantOfShape", "t", "scores"),
+        node("NonMaxSuppression", "boxes scores most", "y"),
+    ]
+    weights = {"s": np.array([1, count, 4]), "t": np.array([1, 1, count]), "most": np.array([1 << 40])}
+    refused(model(nodes, {}, {"y": (None, I64)}, weights), "NonMaxSuppression.*steps", StepLimitExceeded)
 
 
 @pytest.mark.skipif(

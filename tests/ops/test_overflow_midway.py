@@ -75,6 +75,15 @@ def test_products(session: rlx.Session, dtype: str, down: bool) -> None:
         np.testing.assert_allclose(float(last), want, rtol=rtol)
 
 
+def test_a_product_that_was_denormal_on_its_way(session: rlx.Session) -> None:
+    """In f64 too, of whose digits it keeps few there: its rows stand beside some that stay in range, and zeros."""
+    row = np.array([1e-38] * 8 + [1e-18] + [1e38] * 8, np.float32)
+    x = np.stack([row, row[::-1], np.ones_like(row), np.where(np.arange(17) == 16, np.float32(0), row)])
+    want = [float(np.prod([Fraction(float(v)) for v in r])) for r in x]
+    np.testing.assert_allclose(run(session, lambda t: rlx.prod(t, 1), x), want, rtol=1.2e-7)
+    np.testing.assert_allclose(run(session, lambda t: rlx.cumprod(t, 1), x)[:, -1], want, rtol=1.2e-7)
+
+
 @pytest.mark.parametrize("dtype, n", [("f32", 100_000), ("f64", 30_000)])
 def test_long_products_stay_within_an_ulp(session: rlx.Session, dtype: str, n: int) -> None:
     """Whatever the count: one number many times too, where all roundings of a plain product go the same way."""

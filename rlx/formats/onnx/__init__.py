@@ -46,8 +46,9 @@ def load(
 
     `max_bytes` bounds what a program makes beyond its inputs and weights: what is worked out while it is built, and the
     memory of its tensors; by default 1 GiB and 64 times the bytes of inputs and weights. `max_steps` bounds its time: a
-    node run in a loop, or 8 KiB written, is a step; by default 262,144 and an eighth of these bytes. While building,
-    an eighth as many. More is ByteLimitExceeded, an OutOfDeviceMemory, or StepLimitExceeded, before it is made.
+    node run in a loop, 8 KiB written, or 2^18 multiplications of a product is a step; by default 262,144 and an eighth
+    of these bytes. While building, an eighth as many. More is ByteLimitExceeded, an OutOfDeviceMemory, or
+    StepLimitExceeded, before it is made.
 
     Raises: ModelFormatError naming the node for a file that is damaged or contradicts itself; UnsupportedOp naming
     every operator that rlx lacks, with domain, version and node; GraphError naming the dimensions there are.

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlx.errors import ByteLimitExceeded, OutOfDeviceMemory, ShapeError, StepLimitExceeded
 from rlx.ir import Graph, Node, bodies
-from rlx.ops.steps import STEP_BYTES, spend, step_budget, weight
+from rlx.ops.steps import STEP_BYTES, STEP_PRODUCTS, multiplications, spend, step_budget, weight
 from rlx.runtime import CompiledGraph
 
 MAX_BYTES = 1 << 30  # unless a caller says otherwise, and so many times the bytes of inputs and weights
@@ -67,8 +67,9 @@ class Budget:
         steps = weight(graph)
         if steps > self.steps + len(graph.nodes):  # what the file itself lists is no more than it is
             raise StepLimitExceeded(
-                f"the program: one run takes {steps:,} steps, {STEP_BYTES:,} bytes written being one; a model may take "
-                f"{self.steps:,} here, which max_steps= sets (--max-steps on the command line)"
+                f"the program: one run takes {steps:,} steps, {STEP_BYTES:,} bytes written or {STEP_PRODUCTS:,} "
+                f"multiplications of a product being one; a model may take {self.steps:,} here, which max_steps= sets "
+                "(--max-steps on the command line)"
             )
 
 
@@ -163,12 +164,8 @@ def reference_bytes(node: Node) -> int:
     """About what the NumPy definition of a node reads, writes and holds; of a product, a byte for each term."""
     shapes = [t.shape for t in node.inputs]
     made = sum(t.size * max(t.dtype.itemsize, 4) for t in node.outputs)  # halves are computed in f32
-    terms = 0
-    if node.op.family == "linalg" and shapes[0]:
-        terms = node.outputs[0].size * max(s[-1] if s else 1 for s in shapes[:2])
-    elif node.op.family == "conv":
-        terms = 8 * max(node.outputs[0].size, node.inputs[0].size) * math.prod(shapes[1][1:])
-    elif node.op.family in ("pool", "image") and "kernel" in node.attrs:
+    terms = multiplications(node) * (8 if node.op.family == "conv" else 1)
+    if node.op.family in ("pool", "image") and "kernel" in node.attrs:
         terms = 8 * max(node.outputs[0].size, node.inputs[0].size) * math.prod(node.attrs["kernel"])
     elif node.op.family == "attention":
         terms = 16 * math.prod(shapes[0][:3]) * max(shapes[1][1:3])

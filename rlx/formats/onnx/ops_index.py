@@ -13,6 +13,7 @@ from rlx.formats.onnx.call import Call, Result, Value
 from rlx.formats.onnx.elements import STRING, Array
 from rlx.formats.onnx.ops_movement import axis_of
 from rlx.formats.onnx.table import op
+from rlx.ops import steps
 
 _I64 = np.dtype(np.int64)
 MAX_COUNTS = 1 << 22  # of n-grams, whose table is made while building
@@ -152,6 +153,7 @@ def _suppressed(corners: Array, scores: Array, most: int, overlap: float, least:
     for i in np.argsort(-scores, kind="stable"):
         if len(kept) >= most or not scores[i] > least:
             break
+        steps.spend("NonMaxSuppression", 1 + len(kept) // 128)
         low = np.maximum(corners[i, :2], corners[kept, :2])
         high = np.minimum(corners[i, 2:], corners[kept, 2:])
         shared = np.prod(np.maximum(high - low, 0), axis=1)
