@@ -129,7 +129,8 @@ class GraphBuilder:
             self._built += 1
             if self._built > self._most:
                 raise ModelFormatError(
-                    f"{where}: functions and loops written out make more than {self._most:,} nodes"
+                    f"{where}: functions and loops written out make more than {self._most:,} nodes; max_steps= "
+                    f"(--max-steps on the command line) allows more, up to {MAX_NODES:,}"
                 )
             if self._built > self.own:
                 spend(where, 1)
