@@ -47,7 +47,7 @@ class TracedBody(Graph):
         outer = self.outer.reach(tensor, what)
         found = self._inner.get(outer.id)
         if found is None:
-            if outer.node.op.name == "constant" and outer.type.nbytes <= COPIED_BYTES:
+            if outer.node.op.is_constant and outer.type.nbytes <= COPIED_BYTES:
                 found = self._append(outer.node.op, (), outer.node.attrs, outer.node.label)[0]
             else:
                 found = self._leaf_of("param", f"k{len(self.captured)}", outer.type)
@@ -57,7 +57,7 @@ class TracedBody(Graph):
 
     def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
         """A large constant goes to the graph all around, where it may be shared, and is captured."""
-        if record.name == "constant" and attrs["value"].nbytes > COPIED_BYTES:
+        if record.is_constant and attrs["value"].nbytes > COPIED_BYTES:
             (made,) = self.outer._append(record, ins, attrs, label)
             return (self.reach(made, "constant"),)
         return super()._append(record, ins, attrs, label)
@@ -89,7 +89,7 @@ class TracedBody(Graph):
             if outer.id in self._inner:
                 made[self._inner[outer.id].id] = leaf
         for node in self.nodes:
-            if node.op.name not in ("input", "param"):
+            if not node.op.declared:
                 outs = graph.add(node.op, [made[t.id] for t in node.inputs], node.attrs, node.label)
                 made.update(zip((t.id for t in node.outputs), outs, strict=True))
         for i, t in enumerate(outputs):
@@ -112,7 +112,7 @@ def inline_body(body: Graph, into: Graph, given: Sequence[Tensor], label: str = 
     leaves = (*body.inputs.values(), *body.params.values())
     made = {leaf.id: t for leaf, t in zip(leaves, given, strict=True)}
     for node in body.nodes:
-        if node.op.name not in ("input", "param"):
+        if not node.op.declared:
             outs = into.add(node.op, [made[t.id] for t in node.inputs], node.attrs, label or node.label)
             made.update(zip((t.id for t in node.outputs), outs, strict=True))
     return tuple(made[t.id] for t in body.outputs.values())

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, weak_dtype
 from rlx.errors import GraphError, ShapeError, TracedValueError
-from rlx.ir.op import Attrs, Op, get_op
+from rlx.ir.op import Attrs, Leaf, Op, get_op
 from rlx.ir.types import TensorType, as_shape
 from rlx.ir.values import as_array, exactly
 
@@ -266,6 +266,10 @@ class Graph:
         for node in self.nodes:
             yield from node.outputs
 
+    def declared(self, leaf: Leaf | None) -> dict[str, Tensor]:
+        """The inputs, params or states, by name."""
+        return {Leaf.INPUT: self.inputs, Leaf.PARAM: self.params}.get(leaf, self.states)  # type: ignore[arg-type]
+
     def results(self) -> list[Tensor]:
         """The tensors that must exist when a run ends: outputs, then state updates."""
         return [*self.outputs.values(), *self.updates.values()]
@@ -321,10 +325,8 @@ def rebuild(
     """
     new = Graph(graph.name)
     mapping: dict[int, Tensor] = {}
-    tables = {"input": new.inputs, "param": new.params, "state": new.states}
     for node in graph.nodes:
-        signature = node.op.name in tables
-        if keep is not None and not signature and not any(t.id in keep for t in node.outputs):
+        if keep is not None and not node.op.declared and not any(t.id in keep for t in node.outputs):
             continue
         inputs = tuple(mapping[t.id] for t in node.inputs)
         start = len(new.nodes)
@@ -334,8 +336,8 @@ def rebuild(
                 added.label = added.label or node.label
         if made is None:
             made = new.add(node.op, inputs, node.attrs, node.label)
-            if signature:
-                tables[node.op.name][node.attrs["name"]] = made[0]
+            if node.op.declared:
+                new.declared(node.op.leaf)[node.attrs["name"]] = made[0]
         for old, fresh in zip(node.outputs, made, strict=True):
             mapping[old.id] = fresh
     new.outputs = {name: mapping[t.id] for name, t in graph.outputs.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from rlx.ir import Graph, Node, Tensor, bodies, rebuild
+from rlx.ir import Control, Graph, Node, Tensor, bodies, rebuild
 from rlx.ir.body import map_bodies
 from rlx.passes.isolate import isolate_results
 
@@ -26,7 +26,12 @@ def change_bodies(graph: Graph, change: Callable[[str, Graph], Graph]) -> Graph:
 
 def body_name(node: Node, key: str) -> str:
     """What reports call a body, before its nodes' names: the node's name, and which branch."""
-    return f"{node.name}/{key}" if node.op.name == "cond" else node.name
+    return node.name if _control(node).repeats else f"{node.name}/{key}"
+
+
+def _control(node: Node) -> Control:
+    assert node.op.control is not None, f"{node} runs no bodies"
+    return node.op.control
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +58,25 @@ def body_programs(node: Node) -> Iterator[tuple[str, BodyProgram]]:
 
 
 def _program(node: Node, body: Graph) -> BodyProgram:
-    first = 0 if node.op.name == "scan" else 1  # what comes before is the predicate
+    control = _control(node)
+    first = int(control.predicate)
     count = len(body.inputs)
     around = dict(zip((*body.inputs, *body.params), node.inputs[first:], strict=True))
-    carries = {"cond": 0, "while_loop": count, "scan": node.attrs.get("carries", 0)}[node.op.name]
+    carries = node.attrs["carries"] if control.rows else count if control.loops else 0
     outputs = list(body.outputs.items())
-    given, rows = outputs[first:] if node.op.name == "while_loop" else outputs, {}
-    if node.op.name == "scan":
+    given, rows = outputs[first:] if control.loops else outputs, {}
+    if control.rows:
         given, rows = outputs[:carries], dict(outputs[carries:])
     carried = dict(zip(list(body.inputs)[:carries], node.outputs, strict=False))
-    slices = {} if node.op.name != "scan" else {name: around[name] for name in list(body.inputs)[carries:]}
+    slices = {} if not control.rows else {name: around[name] for name in list(body.inputs)[carries:]}
     bound = {name: t for name, t in around.items() if name not in slices and name not in carried} | carried
 
     def leaf(new: Graph, old: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        if node.op.name == "cond" and not new.states:  # first of all, so that results may be made in them
+        if not control.repeats and not new.states:  # first of all, so that results may be made in them
             for (name, _), out in zip(given, node.outputs, strict=True):
                 new.state(name, out.shape, out.dtype)
                 bound[name] = out
-        if old.op.name not in ("input", "param"):
+        if not old.op.declared:
             return None
         name, shape, dtype = old.attrs["name"], old.attrs["shape"], old.attrs["dtype"]
         make = new.state if name in carried else new.input if name in slices else new.param

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from rlx.ir import Expr, Graph, Node, Tensor, TensorType, rebuild
 from rlx.ir import expr as ex
 from rlx.ir.expr import substitute
-from rlx.ops.linalg import ACTIVATIONS
+from rlx.ops.linalg import activation_of
 from rlx.passes.regions import Finder, Region, port_key, source
 from rlx.passes.repeats import seen, splits
 from rlx.passes.rewriting import Maker, SupportOf, native_everywhere, remove_dead, trial, use_counts
 from rlx.passes.trees import explicit, literal, node_trees
 
 _LABEL = 120  # characters: two names as exporters make them
-_BIAS_AXIS = {"matmul": -1, "conv": 1}  # op with an epilogue -> the axis of its result that a bias lies along
 
 
 def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
@@ -28,20 +27,20 @@ def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Grap
     def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         for k, x in enumerate(inputs):
             product = x.node
-            name = product.op.name
-            if name not in _BIAS_AXIS or uses[node.inputs[k].id] != 1 or product.attrs["activation"] is not None:
+            axis = product.op.epilogue
+            if axis is None or uses[node.inputs[k].id] != 1 or product.attrs["activation"] is not None:
                 continue
             found: tuple[tuple[Tensor, ...], dict[str, object]] | None = None
-            if node.op.name == "add" and len(product.inputs) == 2 and x.type == node.outputs[0].type:
-                bias = _bias(new, inputs[1 - k], x, _BIAS_AXIS[name])
+            if node.op.adds and len(product.inputs) == 2 and x.type == node.outputs[0].type:
+                bias = _bias(new, inputs[1 - k], x, axis)
                 if bias is not None:
                     found = (*product.inputs, bias), dict(product.attrs)
             else:
-                activation = _activation(node)
+                activation = activation_of(node)
                 if activation is not None:
                     found = product.inputs, {**product.attrs, "activation": activation}
-            if found is not None and support(trial(name, [t.type for t in found[0]], found[1])) == "native":
-                return new.add(name, *found, label=node.label or product.label)
+            if found is not None and support(trial(product.op, [t.type for t in found[0]], found[1])) == "native":
+                return new.add(product.op, *found, label=node.label or product.label)
         return None
 
     return remove_dead(rebuild(graph, rewrite)[0])
@@ -56,13 +55,6 @@ def _bias(new: Graph, t: Tensor, product: Tensor, axis: int) -> Tensor | None:
     if place < 0 or t.size != n or t.shape[place] != n or t.dtype.is_float != product.dtype.is_float:
         return None
     return t if t.shape == (n,) else new.add("reshape", (t,), {"shape": (n,)}, t.node.label)[0]
-
-
-def _activation(node: Node) -> str | None:
-    for name, (op, attrs) in ACTIVATIONS.items():
-        if node.op.name == op and all(node.attrs.get(k) == v for k, v in attrs.items()):
-            return name
-    return None
 
 
 def fuse_regions(graph: Graph, support: SupportOf = native_everywhere) -> Graph:

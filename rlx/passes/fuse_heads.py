@@ -18,25 +18,25 @@ def fuse_heads(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     for node in graph.nodes:
         if node.outputs[0].id in maker.made:
             continue  # a transposition that its attention has made
-        if node.op.name != "attention" or node.attrs.get("tokens"):
+        if not node.op.heads or node.attrs.get("tokens"):
             maker.copy(node)
             continue
         given: list[Tensor] = list(node.inputs)
         tokens = ""
-        for k, letter in enumerate(OPERANDS[:3]):
+        for k, letter in zip(node.op.heads, OPERANDS, strict=False):
             if _turns(given[k].node) and uses[given[k].id] == 1:
                 given[k] = given[k].node.inputs[0]
                 tokens += letter
         last = after.get(node.output.id)
         tokens += "y" if last is not None else ""
         attrs = {**node.attrs, "tokens": tokens}
-        if not tokens or support(trial("attention", [t.type for t in given], attrs)) != "native":
+        if not tokens or support(trial(node.op, [t.type for t in given], attrs)) != "native":
             maker.copy(node)
             continue
-        made = maker.new.add("attention", maker.inputs(given), attrs, node.label)
+        made = maker.new.add(node.op, maker.inputs(given), attrs, node.label)
         maker.put((last or node).outputs, made)
     return remove_dead(maker.finish())
 
 
 def _turns(node: Node) -> bool:
-    return node.op.name == "transpose" and tuple(node.attrs["perm"]) == _PERM
+    return tuple(node.attrs.get("perm", ())) == _PERM

@@ -21,7 +21,7 @@ def hoist(graph: Graph) -> Graph:
         inner = {key: hoist(body) for key, body in bodies(node).items()}
         if not inner:
             return None
-        if node.op.name != "cond":
+        if node.op.control is not None and node.op.control.repeats:
             inner["body"], inputs = _emptied(new, inner["body"], inputs)
         return new.add(node.op, inputs, {**node.attrs, **inner}, node.label)
 
@@ -34,11 +34,10 @@ def _emptied(new: Graph, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Graph
     outside = {t.id: x for t, x in zip(body.params.values(), inputs[first:], strict=True)}
     moved: set[int] = set()
     for node in body.nodes:
-        if node.op.leaf or bodies(node) or node.op.name == "expand" or _grows(node):
+        if node.op.leaf or bodies(node) or node.op.broadcasts or _grows(node):
             continue
-        given = [
-            t for t in node.inputs if t.node.op.name != "constant"
-        ]  # none: folded, or too large for that
+        # Where no input is left, the node is folded, or too large for that.
+        given = [t for t in node.inputs if not t.node.op.is_constant]
         if not given or any(t.id not in outside for t in given):
             continue
         ins = [outside[t.id] if t.id in outside else _copied(new, t) for t in node.inputs]
@@ -53,7 +52,7 @@ def _emptied(new: Graph, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Graph
     at = {t.id: fresh.input(name, t.shape, t.dtype) for name, t in body.inputs.items()}
     at.update({t.id: fresh.param(f"k{i}", t.shape, t.dtype) for i, t in enumerate(captured)})
     for node in body.nodes:
-        if id(node) not in moved and node.op.name not in ("input", "param"):
+        if id(node) not in moved and not node.op.declared:
             outs = fresh.add(node.op, [at[t.id] for t in node.inputs], node.attrs, node.label)
             at.update(zip((t.id for t in node.outputs), outs, strict=True))
     fresh.outputs = {name: at[t.id] for name, t in body.outputs.items()}

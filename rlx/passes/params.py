@@ -6,14 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, GraphError
-from rlx.ir import Graph, Node, Tensor, bodies, rebuild
+from rlx.ir import Graph, Leaf, Node, Tensor, bodies, rebuild
 from rlx.ir.body import map_bodies
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, trial
-
-# Inputs that may be halves beside f32, the widening being part of the op; weights first, as one factor must stay f32.
-_MIXED = {"matmul": (1, 0, 2), "layer_norm": (1, 2), "rms_norm": (1, 2),
-          "add_layer_norm": (2, 3), "add_rms_norm": (2, 3)}  # fmt: skip
-_MOVES = frozenset({"reshape", "transpose", "slice", "expand"})
 
 
 def set_param_dtypes(graph: Graph, dtypes: Mapping[str, DType]) -> Graph:
@@ -29,7 +24,7 @@ def set_param_dtypes(graph: Graph, dtypes: Mapping[str, DType]) -> Graph:
             raise DTypeError(f"param {name!r} is declared {declared}; both must be floats to keep it as {dtype}")
 
     def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-        if node.op.name != "param":
+        if node.op.leaf is not Leaf.PARAM:
             return None
         name, declared = node.attrs["name"], node.attrs["dtype"]
         dtype = dtypes.get(name, declared)
@@ -49,8 +44,7 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     """
 
     def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-        name = node.op.name
-        if name in _MOVES or name == "gather":
+        if node.op.moves_data:
             half = _half_weight(inputs[0])
             if half is None:
                 return None
@@ -61,7 +55,7 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
         if bodies(node):
             return _captured(new, node, inputs)
         taken = list(inputs)
-        for k in _MIXED.get(name, ()):
+        for k in node.op.mixed:  # weights first, as one factor must stay f32
             half = _half_weight(taken[k]) if k < len(taken) else None
             if half is not None:
                 tried = [*taken[:k], half, *taken[k + 1 :]]
@@ -94,12 +88,12 @@ def _captured(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Te
 
 def _half_weight(t: Tensor) -> Tensor | None:
     """What t widens, when t is a half-precision weight (moved or not) cast to a wider float."""
-    if t.node.op.name != "cast" or not t.dtype.is_float:
+    if not t.node.op.converts or not t.dtype.is_float:
         return None
     half = t.node.inputs[0]
     if not half.dtype.is_half or t.dtype.itemsize <= half.dtype.itemsize:
         return None
     source = half
-    while source.node.op.name in _MOVES or source.node.op.name == "gather":
+    while source.node.op.moves_data:
         source = source.node.inputs[0]
-    return half if source.node.op.name == "param" else None
+    return half if source.node.op.leaf is Leaf.PARAM else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from rlx.ir import Attrs, Graph, Node, Op, Tensor, TensorType, rebuild
+from rlx.ir import Attrs, Graph, Leaf, Node, Op, Tensor, TensorType, rebuild
 
 Support = Literal["native", "host"]  # what a device says of a node (rlx.driver.Device.support)
 SupportOf = Callable[[Node], Support]
@@ -56,9 +56,8 @@ class Maker:
     def copy(self, node: Node) -> None:
         """Copies a node; a leaf keeps its place in the signature."""
         made = self.new.add(node.op, self.inputs(node.inputs), node.attrs, node.label)
-        table = {"input": self.new.inputs, "param": self.new.params, "state": self.new.states}.get(node.op.name)
-        if table is not None:
-            table[node.attrs["name"]] = made[0]
+        if node.op.declared:
+            self.new.declared(node.op.leaf)[node.attrs["name"]] = made[0]
         self.put(node.outputs, made)
 
     def finish(self) -> Graph:
@@ -79,7 +78,7 @@ def inline(graph: Graph, body: Graph, inputs: Mapping[str, Tensor], label: str) 
     """Copies the nodes of `body` into `graph`, its inputs replaced by name; gives its outputs in order."""
     made: dict[int, Tensor] = {t.id: inputs[name] for name, t in body.inputs.items()}
     for node in body.nodes:
-        if node.op.name != "input":
+        if node.op.leaf is not Leaf.INPUT:
             outs = graph.add(node.op, [made[t.id] for t in node.inputs], node.attrs, label)
             made.update(zip((t.id for t in node.outputs), outs, strict=True))
     return tuple(made[t.id] for t in body.outputs.values())

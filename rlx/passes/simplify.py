@@ -12,13 +12,11 @@ import numpy.typing as npt
 from rlx.dtypes import DType
 from rlx.ir import Attrs, Expr, Graph, Node, Op, Tensor, bodies, get_op, rebuild
 from rlx.ir.body import inline_body
-from rlx.passes.identities import RULES
 from rlx.passes.rewriting import remove_dead
 
 Array = npt.NDArray[Any]
 FOLD_BYTES = 1 << 20  # a folded constant may be this large, or as large as what it is made of
 _ROUNDS = 8
-_KEEP = frozenset({"expand"})  # a broadcast is cheaper to read as one than from memory
 
 
 def simplify(graph: Graph) -> Graph:
@@ -40,9 +38,9 @@ class _Round:
         self._known: dict[Hashable, tuple[Tensor, ...]] = {}
 
     def rewrite(self, new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-        if node.op.leaf and node.op.name != "constant":
+        if node.op.declared:
             return None
-        if node.op.name == "cond" and inputs[0].node.op.name == "constant":
+        if node.op.control is not None and not node.op.control.repeats and inputs[0].node.op.is_constant:
             self.changed = True
             taken = node.attrs["then" if inputs[0].node.attrs["value"] else "otherwise"]
             return inline_body(taken, new, inputs[1:])
@@ -51,8 +49,10 @@ class _Round:
             if folded is not None:
                 self.changed = True
                 return [self.add(new, get_op("constant"), (), {"value": v}, node.label)[0] for v in folded]
-            for rule in RULES.get(node.op.name, ()):
-                found = rule(node, inputs, lambda op, xs, attrs: self.add(new, get_op(op), xs, attrs, node.label)[0])
+            if node.op.identity is not None:
+                found = node.op.identity(
+                    node, inputs, lambda op, xs, attrs: self.add(new, get_op(op), xs, attrs, node.label)[0]
+                )
                 if found is not None:
                     self.changed = True
                     return (found,)
@@ -86,7 +86,9 @@ def _value_key(value: Any) -> Hashable:
 
 def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
     """The node's outputs as arrays when all its inputs are constants and the result is not too large."""
-    if not inputs or node.op.name in _KEEP or bodies(node) or any(t.node.op.name != "constant" for t in inputs):
+    if not inputs or bodies(node) or not all(t.node.op.is_constant for t in inputs):
+        return None
+    if node.op.broadcasts:  # cheaper to read as a broadcast than from memory
         return None
     made = sum(t.type.nbytes for t in node.outputs)
     if made > FOLD_BYTES and made > sum(t.type.nbytes for t in inputs):

@@ -8,17 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rlx.dtypes import DType, bool_, f32, i32
-from rlx.ir import Expr, Graph, Node, Tensor, bodies
+from rlx.ir import Expr, Graph, Leaf, Node, Tensor, bodies
 from rlx.ir import expr as ex
 from rlx.ir.body import map_bodies
 from rlx.ir.expr import substitute
 from rlx.passes.rewriting import Maker
 from rlx.passes.trees import explicit, node_trees
-
-# Ops that move elements, or pick among them: f32 holds every value of the small dtypes, and orders them alike.
-_EXACT = frozenset({"reshape", "transpose", "expand", "slice", "concat", "gather", "max", "min"})
-# Ops that compute halves in f32 and round once: the same op on f32 and the rounding after it.
-_ROUNDED = frozenset({"sum", "mean", "prod", "matmul", "softmax", "layer_norm", "rms_norm", "attention"})
 
 
 def small(dtype: DType) -> bool:
@@ -55,11 +50,11 @@ def widen(graph: Graph) -> Graph:
 
 
 def _leaf(maker: Maker, node: Node) -> None:
-    new, name = maker.new, node.op.name
-    if name == "constant":
+    new = maker.new
+    if node.op.is_constant:
         value = np.asarray(node.attrs["value"]).astype(np.float32)
         made = new.constant(value, f32)
-    elif name == "input":
+    elif node.op.leaf is Leaf.INPUT:
         made = new.input(node.attrs["name"], node.attrs["shape"], f32)
     else:
         maker.copy(node)
@@ -73,18 +68,18 @@ def _cast(new: Graph, x: Tensor, dtype: DType, label: str) -> Tensor:
 
 
 def _node(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor]:
-    name = node.op.name
     if bodies(node):
         return _control(new, node, inputs)
-    if node.op.expr is not None or name == "fused":
+    if node.op.elementwise:
         return _elementwise(new, node, inputs)
-    if name in _EXACT:
+    if node.op.moves_data or node.op.picks:  # f32 holds every value of the small dtypes, and orders them alike
         return new.add(node.op, inputs, node.attrs, node.label)
-    if name in _ROUNDED and _rounds(node):
-        if name == "attention" and len(inputs) == 4 and node.inputs[3].dtype.kind == "b":
-            inputs = (*inputs[:3], _additive(new, inputs[3], node.label))
+    if node.op.rounds_once and _rounds(node):
+        mask = _mask(node)
+        if mask is not None and node.inputs[mask].dtype.kind == "b":
+            inputs = (*inputs[:mask], _additive(new, inputs[mask], node.label))
         return [_rounded(new, t, old, node) for t, old in _pairs(new, node, inputs)]
-    if name in ("sum", "prod"):  # of bools and small integers, which add up in i32
+    if node.op.joins and node.outputs[0].dtype == i32 and not node.inputs[0].dtype.is_float:  # sums, products
         wide = [_cast(new, x, i32, node.label) if small(old.dtype) else x for x, old in _zip(inputs, node)]
         return new.add(node.op, wide, node.attrs, node.label)
     typed = [_cast(new, x, old.dtype, node.label) if small(old.dtype) else x for x, old in _zip(inputs, node)]
@@ -96,12 +91,13 @@ def _control(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Ten
     """The node over widened bodies. What their inputs stand for is held in f32; the predicate and the captures are
     given in their own dtypes."""
     held = len(next(iter(bodies(node).values())).inputs)
-    first = 0 if node.op.name == "scan" else 1
+    assert node.op.control is not None
+    first, loops = int(node.op.control.predicate), node.op.control.loops
     given = [
         _cast(new, x, old.dtype, node.label) if x.dtype != old.dtype and not first <= k < first + held else x
         for k, (x, old) in enumerate(_zip(inputs, node))
     ]
-    attrs = map_bodies(node.attrs, lambda body: _body(body, node.op.name == "while_loop"))
+    attrs = map_bodies(node.attrs, lambda body: _body(body, loops))
     return new.add(node.op, given, attrs, node.label)
 
 
@@ -119,9 +115,13 @@ def _zip(inputs: Sequence[Tensor], node: Node) -> list[tuple[Tensor, Tensor]]:
 
 def _rounds(node: Node) -> bool:
     """Whether the small dtypes of the node are floats (or a mask), so that computing in f32 and rounding is the op."""
-    masks = 1 if node.op.name == "attention" and len(node.inputs) == 4 else 0
-    plain = node.inputs[: len(node.inputs) - masks]
+    plain = node.inputs[: _mask(node)]
     return all(t.dtype.is_float for t in (*plain, *node.outputs))
+
+
+def _mask(node: Node) -> int | None:
+    """Which input is a mask, where the node has one and nothing behind it."""
+    return node.op.mask if node.op.mask == len(node.inputs) - 1 else None
 
 
 def _pairs(new: Graph, node: Node, inputs: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:

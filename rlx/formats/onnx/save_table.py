@@ -105,7 +105,7 @@ def _body(node: Node) -> Graph | None:
 def write_nodes(draft: Draft, graph: Graph, values: dict[int, Value]) -> None:
     """Writes the nodes of a composed graph; `values` holds its inputs, params and states, and then all tensors."""
     for node in graph.nodes:
-        if node.op.name == "constant":
+        if node.op.is_constant:
             values[node.output.id] = draft.const(node.attrs["value"], node.output.dtype)
         elif not node.op.leaf:
             draft.label = node.label or node.op.name

@@ -27,7 +27,7 @@ def share_weights(graph: Graph) -> tuple[Graph, dict[str, Array]]:
     arrays: dict[str, Array] = {}
 
     def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-        if node.op.name != "constant" or node.attrs["value"].nbytes <= SMALL:
+        if not node.op.is_constant or node.attrs["value"].nbytes <= SMALL:
             return None
         value = node.attrs["value"]
         name = f"weight {node.label}" if node.label else f"constant {_digest(value)}"
@@ -52,9 +52,9 @@ def _used(graph: Graph) -> set[int]:
 def _folded(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
     if (
         not inputs
-        or node.op.name == "expand"
+        or node.op.broadcasts
         or bodies(node)
-        or any(t.node.op.name != "constant" for t in inputs)
+        or not all(t.node.op.is_constant for t in inputs)
     ):
         return None
     size = sum(t.type.nbytes for t in node.outputs)
