@@ -8,6 +8,7 @@ from typing import Literal
 
 from rlx.ir import Graph
 from rlx.ir import verify as verify_graph
+from rlx.ir.rewrite import copied
 from rlx.passes.bodies import body_programs as body_programs
 from rlx.passes.bodies import change_bodies as change_bodies
 from rlx.passes.fuse import fuse_epilogues as fuse_epilogues
@@ -46,6 +47,7 @@ def optimize(
     """
     if verify is None:
         verify = os.environ.get("RLX_DEBUG", "0") not in ("", "0")
+    given = graph
     counts: list[tuple[str, int]] = [("given", len(graph.nodes))]
 
     def stage(name: str, run: Callable[[Graph], Graph]) -> None:
@@ -72,12 +74,14 @@ def optimize(
     stage("isolate_results", isolate_results)
     report.nodes = counts
 
-    def body(name: str, given: Graph) -> Graph:
-        made, inner = optimize(given, support=support, fallback=fallback, fuse=fuse, verify=verify)
+    def body(name: str, graph: Graph) -> Graph:
+        made, inner = optimize(graph, support=support, fallback=fallback, fuse=fuse, verify=verify)
         report.add(inner, name)
         return made
 
     graph = change_bodies(graph, body)
+    if graph is given:  # whose owner may add to it
+        graph = copied(graph)
     if verify:
         verify_graph(graph)
     return graph, report

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from rlx.ir import Control, Graph, Node, Tensor, bodies, rebuild
-from rlx.ir.body import map_bodies
+from rlx.ir import Control, Graph, Node, Rewriter, Tensor, bodies, rebuild
 from rlx.passes.isolate import isolate_results
 
 
 def change_bodies(graph: Graph, change: Callable[[str, Graph], Graph]) -> Graph:
     """The graph with every body changed; `change` gets what reports call it, too."""
-    if not any(bodies(node) for node in graph.nodes):
-        return graph
 
-    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        named = {id(body): body_name(node, key) for key, body in bodies(node).items()}
-        if not named:
+    def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        given = bodies(node)
+        made = {key: change(body_name(node, key), body) for key, body in given.items()}
+        if all(made[key] is body for key, body in given.items()):
             return None
-        return new.add(node.op, inputs, map_bodies(node.attrs, lambda b: change(named[id(b)], b)), node.label)
+        return new.add(node.op, inputs, {**node.attrs, **made}, node.label)
 
-    return rebuild(graph, rewrite)[0]
+    return rebuild(graph, rewrite)
 
 
 def body_name(node: Node, key: str) -> str:
@@ -71,21 +69,23 @@ def _program(node: Node, body: Graph) -> BodyProgram:
     slices = {} if not control.rows else {name: around[name] for name in list(body.inputs)[carries:]}
     bound = {name: t for name, t in around.items() if name not in slices and name not in carried} | carried
 
-    def leaf(new: Graph, old: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        if not control.repeats and not new.states:  # first of all, so that results may be made in them
-            for (name, _), out in zip(given, node.outputs, strict=True):
-                new.state(name, out.shape, out.dtype)
-                bound[name] = out
+    new = Rewriter(body)
+    graph = new.graph
+    if not control.repeats:  # first of all, so that results may be made in them
+        for (name, _), out in zip(given, node.outputs, strict=True):
+            graph.state(name, out.shape, out.dtype)
+            bound[name] = out
+    for old in body.nodes:
         if not old.op.declared:
-            return None
+            new.keep(old)
+            continue
         name, shape, dtype = old.attrs["name"], old.attrs["shape"], old.attrs["dtype"]
-        make = new.state if name in carried else new.input if name in slices else new.param
-        return (make(name, shape, dtype),)
-
-    graph, made = rebuild(body, leaf)
+        make = graph.state if name in carried else graph.input if name in slices else graph.param
+        new.put(old.outputs, (make(name, shape, dtype),))
+    graph = new.finish()
     states = list(carried) or [name for name, _ in given]
     graph.outputs = {name: t for name, t in graph.outputs.items() if name not in dict(given)}
     for state, (_, value) in zip(states, given, strict=True):
-        graph.update(state, made[value.id])
+        graph.update(state, *new.inputs((value,)))
     results = {name: node.outputs[carries + i] for i, name in enumerate(rows)}
     return BodyProgram(isolate_results(graph), bound, slices, results)

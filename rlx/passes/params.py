@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, GraphError
-from rlx.ir import Graph, Leaf, Node, Tensor, bodies, rebuild
+from rlx.ir import Graph, Leaf, Node, Rewriter, Tensor, bodies, node_of, rebuild
 from rlx.ir.body import map_bodies
-from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, trial
+from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead
 
 
 def set_param_dtypes(graph: Graph, dtypes: Mapping[str, DType]) -> Graph:
@@ -23,17 +23,17 @@ def set_param_dtypes(graph: Graph, dtypes: Mapping[str, DType]) -> Graph:
         if dtype != declared and not (dtype.is_float and declared.is_float):
             raise DTypeError(f"param {name!r} is declared {declared}; both must be floats to keep it as {dtype}")
 
-    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+    def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         if node.op.leaf is not Leaf.PARAM:
             return None
         name, declared = node.attrs["name"], node.attrs["dtype"]
         dtype = dtypes.get(name, declared)
         if dtype == declared:
             return None
-        kept = new.param(name, node.attrs["shape"], dtype)
+        kept = new.graph.param(name, node.attrs["shape"], dtype)
         return new.add("cast", (kept,), {"dtype": declared}, f"{name}.{declared}")
 
-    return rebuild(graph, rewrite)[0]
+    return rebuild(graph, rewrite)
 
 
 def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
@@ -43,12 +43,12 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     arrives at a matmul or a norm vanishes: those take f16 and bf16 weights beside f32 directly. Keeps every bit.
     """
 
-    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+    def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         if node.op.moves_data:
             half = _half_weight(inputs[0])
             if half is None:
                 return None
-            if support(trial(node.op, [half.type, *(t.type for t in inputs[1:])], node.attrs)) != "native":
+            if support(node_of(node.op, [half.type, *(t.type for t in inputs[1:])], node.attrs)) != "native":
                 return None
             moved = new.add(node.op, (half, *inputs[1:]), node.attrs, node.label)
             return new.add("cast", moved, {"dtype": inputs[0].dtype}, node.label)
@@ -59,17 +59,17 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
             half = _half_weight(taken[k]) if k < len(taken) else None
             if half is not None:
                 tried = [*taken[:k], half, *taken[k + 1 :]]
-                found = trial(node.op, [t.type for t in tried], node.attrs)
+                found = node_of(node.op, [t.type for t in tried], node.attrs)
                 if found.outputs[0].type == node.outputs[0].type and support(found) == "native":
                     taken = tried
         if any(a is not b for a, b in zip(taken, inputs, strict=True)):
             return new.add(node.op, taken, node.attrs, node.label)
         return None
 
-    return remove_dead(rebuild(graph, rewrite)[0])
+    return remove_dead(rebuild(graph, rewrite))
 
 
-def _captured(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+def _captured(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
     """A control node that captures half-precision weights uncast: its bodies cast them, and sink the casts in turn."""
     found: dict[str, Tensor] = {}
     captures = next(iter(bodies(node).values())).params

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.formats.onnx.elements import Array
-from rlx.ir import Graph, Node, Tensor, rebuild
+from rlx.ir import Graph, Node, Rewriter, Tensor, rebuild
 from rlx.passes import change_bodies
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "tanh": "tanh", "sigmoid": "sigmoid"}
@@ -23,7 +23,7 @@ _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "tanh": "tanh", 
 def put_together(graph: Graph) -> Graph:
     """The graph with every pattern that a rule knows as one op, in the bodies of control ops too."""
     graph = change_bodies(graph, lambda name, body: put_together(body))
-    return rebuild(graph, _Rules(graph).rewrite)[0]
+    return rebuild(graph, _Rules(graph).rewrite)
 
 
 class _Rules:
@@ -34,7 +34,7 @@ class _Rules:
         self._old.update(t.id for t in graph.results())
         self._uses: dict[int, int] = {}
 
-    def rewrite(self, new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+    def rewrite(self, new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         for old, fresh in zip(node.inputs, inputs, strict=True):
             self._uses[fresh.id] = self._old[old.id]
         name = node.op.name
@@ -60,7 +60,7 @@ class _Rules:
     def _used(self, t: Tensor, op: str, times: int) -> bool:
         return t.node.op.name == op and self._uses.get(t.id, 1) == times
 
-    def _bias(self, new: Graph, inputs: Sequence[Tensor]) -> Tensor | None:
+    def _bias(self, new: Rewriter, inputs: Sequence[Tensor]) -> Tensor | None:
         """A product plus a vector."""
         for product, bias in (inputs, inputs[::-1]):
             if not self._once(product, "matmul") or not product.dtype.is_float or product.dtype != bias.dtype:
@@ -71,7 +71,7 @@ class _Rules:
                 return new.add("matmul", (*node.inputs, bias), node.attrs)[0]
         return None
 
-    def _activation(self, new: Graph, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
+    def _activation(self, new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
         """A product with a bias, and what is done to it."""
         (x,) = inputs
         if not self._once(x, "matmul") or x.node.attrs["activation"] is not None or not x.dtype.is_float:
@@ -81,7 +81,7 @@ class _Rules:
             word = "gelu_tanh"
         return new.add("matmul", x.node.inputs, {**x.node.attrs, "activation": word})[0]
 
-    def _normalized(self, new: Graph, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
+    def _normalized(self, new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
         """A convolution and the batch norm of its result, all weights known: with s = gamma / sqrt(var + eps) the
         convolution by w · s plus (bias - mean) · s + beta. Worked out in f64 and rounded once."""
         x = inputs[0]
@@ -104,7 +104,7 @@ class _Rules:
             folded.append(new.add("constant", (), {"value": value})[0])
         return new.add("conv", (image, *folded), x.node.attrs)[0]
 
-    def _gelu(self, new: Graph, inputs: Sequence[Tensor]) -> Tensor | None:
+    def _gelu(self, new: Rewriter, inputs: Sequence[Tensor]) -> Tensor | None:
         """½ · x · (1 + erf(x / √2)), its factors in any order."""
         factors: list[Tensor] = []
         stack = list(inputs)
@@ -133,7 +133,7 @@ class _Rules:
                 return made if again is None else again
         return None
 
-    def _rms_norm(self, new: Graph, inputs: Sequence[Tensor]) -> Tensor | None:
+    def _rms_norm(self, new: Rewriter, inputs: Sequence[Tensor]) -> Tensor | None:
         """x / √(mean x² + eps) · gamma over the last axis."""
         for scaled, gamma in (inputs, inputs[::-1]):
             for x, eps in self._over_rms(scaled):
@@ -166,7 +166,7 @@ class _Rules:
                     found.append((x, factor.node.inputs[1]))
         return found
 
-    def _attention(self, new: Graph, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
+    def _attention(self, new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
         """softmax(q · kᵀ · scale + mask) · v over (batch, heads, length, size), the scale anywhere."""
         (p, uses), v = self._unguarded(inputs[0]), inputs[1]
         guarded = p is not inputs[0]
@@ -323,7 +323,7 @@ def _may_hide(mask: Tensor) -> bool:
     return True
 
 
-def _nan_where_hidden(new: Graph, made: Tensor, mask: Tensor) -> Tensor:
+def _nan_where_hidden(new: Rewriter, made: Tensor, mask: Tensor) -> Tensor:
     """What attention gave, but NaN in rows that see no key: there it gives zeros, and a softmax written out 0 / 0."""
 
     def scalar(value: float, like: Tensor) -> Tensor:
@@ -351,7 +351,7 @@ def _ungrouped(t: Tensor) -> Tensor | None:
     return held if held.shape == (batch, heads, length, size) else None
 
 
-def _transposed(new: Graph, t: Tensor) -> Tensor:
+def _transposed(new: Rewriter, t: Tensor) -> Tensor:
     """t with its last two axes exchanged; of a transposition the source, where that is what it comes to."""
     perm = (*range(t.ndim - 2), t.ndim - 1, t.ndim - 2)
     flat = t.node.inputs[0] if t.node.op.name == "reshape" else t
