@@ -90,8 +90,9 @@ class Op:
     - `moves_data`: each element of the output is one of the first input's, bit for bit; what other inputs there are
       say which. `picks`: each is an element of some input, and which one depends on their order as numbers at most.
     - `converts`: the input in another dtype. `materializes`: the input again, in memory of its own.
-    - `adds`: the sum of two inputs. `joins`: the scalar primitive by which a reduction or scan joins elements;
-      `averages`: and divides by their number. `centres`: a norm that subtracts the mean.
+    - `commutes`: its two inputs may change places. `adds`: their sum. `joins`: the scalar primitive by which a
+      reduction or scan joins elements; `averages`: and divides by their number. `centres`: a norm that subtracts the
+      mean.
     - `contracts`: it sums products of elements of two inputs. `epilogue`: it takes a bias as a third input and the
       attribute `activation`; the bias lies along this axis of the output.
     - `mixed`: inputs that may be f16 or bf16 where the others are f32. `rounds_once`: of halves it computes what it
@@ -120,6 +121,7 @@ class Op:
     picks: bool = False
     converts: bool = False
     materializes: bool = False
+    commutes: bool = False
     adds: bool = False
     joins: str | None = None
     averages: bool = False

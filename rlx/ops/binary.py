@@ -80,12 +80,12 @@ def _pow_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tenso
     return d * apply("where", flat, 0, b * less), d * y * log
 
 
-_arithmetic("add", "add", lambda d, a, b, y: (d, d), "numpy.add", adds=True, identity=identities.add)
+_arithmetic("add", "add", lambda d, a, b, y: (d, d), "numpy.add", adds=True, commutes=True, identity=identities.add)
 _arithmetic("sub", "sub", lambda d, a, b, y: (d, -d), "numpy.subtract", identity=identities.sub)
-_arithmetic("mul", "mul", lambda d, a, b, y: (d * b, d * a), "numpy.multiply", identity=identities.mul)
+_arithmetic("mul", "mul", lambda d, a, b, y: (d * b, d * a), "numpy.multiply", commutes=True, identity=identities.mul)
 _arithmetic("div", "div", lambda d, a, b, y: (d / b, -d * y / b), "numpy.divide", want_float, identity=identities.div)
-_arithmetic("maximum", "max", _extremum_rule("less"), "numpy.maximum", anything)
-_arithmetic("minimum", "min", _extremum_rule("greater"), "numpy.minimum", anything)
+_arithmetic("maximum", "max", _extremum_rule("less"), "numpy.maximum", anything, commutes=True)
+_arithmetic("minimum", "min", _extremum_rule("greater"), "numpy.minimum", anything, commutes=True)
 _arithmetic("pow", "pow", _pow_rule, "numpy.power", identity=identities.pow)
 
 
@@ -106,6 +106,7 @@ def _comparison(name: str, prim: str) -> None:
             NOT_DIFFERENTIABLE,
             expr,
             inplace=(0, 1),
+            commutes=prim in ("eq", "ne"),
         )
     )
 
@@ -121,6 +122,7 @@ def _logical(name: str, prim: str, neutral: bool) -> None:
             NOT_DIFFERENTIABLE,
             lambda args, attrs: ex.call(prim, args[0], args[1]),
             inplace=(0, 1),
+            commutes=True,
             identity=identities.logical(neutral),
         )
     )

@@ -21,6 +21,7 @@ from rlx.passes.legalize import PassReport as PassReport
 from rlx.passes.legalize import legalize as legalize
 from rlx.passes.params import set_param_dtypes as set_param_dtypes
 from rlx.passes.params import sink_casts as sink_casts
+from rlx.passes.recognize import recognize as recognize
 from rlx.passes.rewriting import SupportOf as SupportOf
 from rlx.passes.rewriting import native_everywhere as native_everywhere
 from rlx.passes.rewriting import remove_dead as remove_dead
@@ -59,6 +60,7 @@ def optimize(
 
     if fuse:
         stage("simplify", lambda g: hoist(simplify(g)))
+        stage("recognize", lambda g: recognize(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
     graph, report = legalize(graph, support, fallback)
     if verify:
