@@ -87,7 +87,7 @@ def _jumps(tensor: Tensor) -> bool:
     node = tensor.node
     if not tensor.dtype.is_float:
         return True
-    if node.op.name != "fused" and node.op.expr is None:
+    if not node.op.elementwise:
         return False
     return any(
         e.prim in _ROUNDINGS or (not e.dtype.is_float and any(a.dtype.is_float for a in e.args))
@@ -170,7 +170,7 @@ def _judge(
     read = [values[t.id] if t.node.op.leaf else _wide(compiled.value(t)) for t in node.inputs]
     own = apply_reference(node, read, upcast=True)[tensor.index]
     exact = apart = distance(got, own)
-    if node.op.name == "fused" or node.op.expr is not None:
+    if node.op.elementwise:
         # A tree that rounds may do so to what its own precision makes of the numbers before.
         rounded = [a.astype(t.dtype.np) for a, t in zip(read, node.inputs, strict=True)]
         plain = np.asarray(apply_reference(node, rounded, upcast=False)[tensor.index])

@@ -58,8 +58,8 @@ for _name in ("sin", "cos", "tanh", "erf", "sigmoid", "silu", "gelu", "relu"):
     _unary(_name, lambda b: b.floating(), False)
 for _name in ("exp", "log", "sqrt", "rsqrt", "reciprocal", "round", "floor", "ceil"):
     _unary(_name, lambda b: b.floating(), True)
-for _name in ("neg", "abs", "sign"):
-    _unary(_name, lambda b: b.number(), _name == "sign")
+for _name, _rough in (("neg", False), ("abs", False), ("sign", True)):
+    _unary(_name, lambda b: b.number(), _rough)
 _unary("copy", lambda b: b.any(), False)
 _unary("logical_not", lambda b: b.any(), True)
 
@@ -212,8 +212,8 @@ def _reduce(name: str, rough: bool) -> None:
     _rule(name, rough=rough)(rule)
 
 
-for _name in ("sum", "mean", "max", "min", "prod"):
-    _reduce(_name, _name == "prod")
+for _name, _rough in (("sum", False), ("mean", False), ("max", False), ("min", False), ("prod", True)):
+    _reduce(_name, _rough)
 
 
 @_rule("matmul")
@@ -290,7 +290,7 @@ def _gather(b: Builder) -> Made:
     axis = b.below(x.ndim)
     n, shape = x.shape[axis], b.shape(b.below(3))
     indices = b.pick(
-        lambda t: t.dtype in (i32, i64) and t.ndim < 3 and t.size < 20 and t.node.op.name != "constant"
+        lambda t: t.dtype in (i32, i64) and t.ndim < 3 and t.size < 20 and not t.node.op.is_constant
     )
     if indices is None or b.chance(0.6):
         value = b.rng.integers(-n, n, shape)

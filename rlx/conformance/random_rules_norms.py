@@ -87,7 +87,7 @@ def _rope(b: Builder) -> Made:
     if b.chance(0.5):
         shape = b.choose([(), (n,)] + ([(x.shape[0], n)] if axis else []))
         positions = b.leaf(shape, i32)
-        if positions.node.op.name == "constant":  # may lie outside the tables, which is refused where it is known
+        if positions.node.op.is_constant:  # may lie outside the tables, which is refused where it is known
             positions = None
     made = ops.rope(x, cos, sin, positions, axis=axis, offset=b.below(extra + 1), interleaved=b.chance(0.5),
                     sections=sections, inverse=b.chance(0.3))  # fmt: skip
@@ -123,10 +123,10 @@ def _softmax_grad(b: Builder) -> Made:
     return apply_multi("softmax_grad", b.leaf(x.shape, x.dtype), ops.softmax(x, axis), axis=axis)
 
 
-def _norm_grad(op: str, b: Builder) -> Made:
-    x = b.ranked(2 if op == "group_norm_grad" else 1, _float)
-    n = x.shape[1 if op == "group_norm_grad" else -1]
-    attrs = {"groups": _groups(b, n)} if op == "group_norm_grad" else {}
+def _norm_grad(op: str, b: Builder, grouped: bool = False) -> Made:
+    x = b.ranked(2 if grouped else 1, _float)
+    n = x.shape[1 if grouped else -1]
+    attrs = {"groups": _groups(b, n)} if grouped else {}
     beta = b.choose((f32, x.dtype, f16, bf16, None))
     d = b.leaf(x.shape, x.dtype)
     return apply_multi(op, d, x, *_weights(b, x, n, 1), eps=0.1, beta=beta, **attrs)
@@ -134,4 +134,4 @@ def _norm_grad(op: str, b: Builder) -> Made:
 
 rule("layer_norm_grad", rough=True)(lambda b: _norm_grad("layer_norm_grad", b))
 rule("rms_norm_grad", rough=True)(lambda b: _norm_grad("rms_norm_grad", b))
-rule("group_norm_grad", rough=True)(lambda b: _norm_grad("group_norm_grad", b))
+rule("group_norm_grad", rough=True)(lambda b: _norm_grad("group_norm_grad", b, grouped=True))

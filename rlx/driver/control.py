@@ -79,10 +79,11 @@ def body_plans(node: Node, plan: MemoryPlan) -> Iterator[tuple[str, BodyPlan]]:
 
 def carried_copies(node: Node, plan: MemoryPlan) -> list[tuple[Tensor, Tensor]]:
     """(initial value, output) of each carry: to be copied before the node runs, as its bodies update the outputs."""
-    if node.op.name == "cond":
+    control = node.op.control
+    if control is None or not control.repeats:
         return []
     (body,) = (planned.program for _, planned in body_plans(node, plan))
-    inputs = node.inputs if node.op.name == "scan" else node.inputs[1:]
+    inputs = node.inputs[int(control.predicate) :]
     return list(zip(inputs, node.outputs, strict=False))[: len(body.graph.states)]
 
 
@@ -116,7 +117,9 @@ class ControlRun:
                 except BaseException:
                     inner.close()
                     raise
-            self._run = {"cond": self._cond, "while_loop": self._while, "scan": self._scan}[node.op.name]()
+            control = node.op.control
+            assert control is not None
+            self._run = self._scan() if control.rows else self._while() if control.loops else self._cond()
         except BaseException:
             self.close()
             raise

@@ -12,7 +12,7 @@ from rlx.driver.planner_pack import Block, Packing, max_live, pack, pack_apart
 from rlx.driver.planner_storage import Layout, Storage, lay_out, tensor_lifetimes
 from rlx.dtypes import u8
 from rlx.errors import GraphError, OutOfDeviceMemory
-from rlx.ir import Graph, Tensor, bodies
+from rlx.ir import Graph, Leaf, Tensor, bodies
 
 PLANNERS = ("reuse", "bump")
 
@@ -104,7 +104,7 @@ def plan(
     result.no_reuse_bytes += sum(
         align(t.type.nbytes) + (room if t.type.nbytes else 0)
         for t in tensors.values()
-        if t.node.op.name not in ("param", "state", "constant")
+        if t.node.op.leaf in (None, Leaf.INPUT)
     )
     return result
 

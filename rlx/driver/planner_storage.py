@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from rlx.driver.memory import Lifetime, Slot
 from rlx.driver.planner_views import VIEW_ALIGNMENT, view_offset
 from rlx.errors import ArenaError, GraphError
-from rlx.ir import Expr, Graph, Node, Tensor
-
-_FIXED = ("param", "state", "constant")
+from rlx.ir import Expr, Graph, Leaf, Node, Tensor
 
 
 @dataclass(slots=True)
@@ -116,7 +114,7 @@ def _check_results(graph: Graph, updated: set[str]) -> None:
     named = [("output", name, t) for name, t in graph.outputs.items()]
     named += [("update", name, t) for name, t in graph.updates.items() if name in updated]
     for kind, name, t in named:
-        if t.node.op.name == "state" and t.node.attrs["name"] in updated:
+        if t.node.op.leaf is Leaf.STATE and t.node.attrs["name"] in updated:
             raise GraphError(
                 f"{kind} {name!r} is state {t.node.attrs['name']!r} itself, which the run replaces; give it a copy "
                 "(rlx.passes.isolate_results inserts it)"
@@ -126,14 +124,14 @@ def _check_results(graph: Graph, updated: set[str]) -> None:
 def _new_storage(
     t: Tensor, life: Lifetime, param_slots: Mapping[str, Slot], state_slots: Mapping[str, Slot]
 ) -> Storage:
-    kind = t.node.op.name
+    leaf = t.node.op.leaf
     storage = Storage(t.type.nbytes, life.first, life.last, members=[t.id])
-    if kind in ("param", "state"):
+    if leaf in (Leaf.PARAM, Leaf.STATE):
         name = t.node.attrs["name"]
-        storage.slot = _given(t, name, kind, param_slots if kind == "param" else state_slots)
-        storage.state = name if kind == "state" else None
-    storage.constant = kind == "constant"
-    storage.kept = kind == "input" or kind in _FIXED
+        storage.slot = _given(t, name, leaf.value, param_slots if leaf is Leaf.PARAM else state_slots)
+        storage.state = name if leaf is Leaf.STATE else None
+    storage.constant = leaf is Leaf.CONSTANT
+    storage.kept = leaf is not None
     return storage
 
 
@@ -245,5 +243,5 @@ def _alone(layout: Layout, node: Node, x: Tensor) -> bool:
     number = layout.home[x.id][0]
     others = [t for t in node.inputs if layout.home[t.id][0] == number]
     return all(t is x for t in others) and (
-        len(others) == 1 or node.op.elementwise or node.op.name == "fused"
+        len(others) == 1 or node.op.elementwise
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rlx.errors import GraphError
 from rlx.ir.graph import TRACING, Graph, Tensor
 from rlx.ir.op import Attrs, Op, get_op
+from rlx.ir.rewrite import Rewriter
 from rlx.ir.types import TensorType
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class TracedBody(Graph):
         outer = self.outer.reach(tensor, what)
         found = self._inner.get(outer.id)
         if found is None:
-            if outer.node.op.name == "constant" and outer.type.nbytes <= COPIED_BYTES:
+            if outer.node.op.is_constant and outer.type.nbytes <= COPIED_BYTES:
                 found = self._append(outer.node.op, (), outer.node.attrs, outer.node.label)[0]
             else:
                 found = self._leaf_of("param", f"k{len(self.captured)}", outer.type)
@@ -57,7 +58,7 @@ class TracedBody(Graph):
 
     def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
         """A large constant goes to the graph all around, where it may be shared, and is captured."""
-        if record.name == "constant" and attrs["value"].nbytes > COPIED_BYTES:
+        if record.is_constant and attrs["value"].nbytes > COPIED_BYTES:
             (made,) = self.outer._append(record, ins, attrs, label)
             return (self.reach(made, "constant"),)
         return super()._append(record, ins, attrs, label)
@@ -82,18 +83,18 @@ class TracedBody(Graph):
     def finish(self, outputs: Sequence[Tensor], captured: Sequence[Tensor]) -> Graph:
         """The body as a graph of its own; `outputs` are tensors of this one. `captured` are the tensors of the outer
         graph that the node gives it: its own captures and, where two bodies share a node, the other's."""
-        graph = Graph(self.name)
-        made = {t.id: graph.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(self.given)}
+        new = Rewriter(self)
+        graph = new.graph
+        for t in self.given:
+            new.keep(t.node)
         for i, outer in enumerate(captured):
             leaf = graph.param(f"k{i}", outer.shape, outer.dtype)
             if outer.id in self._inner:
-                made[self._inner[outer.id].id] = leaf
+                new.put((self._inner[outer.id],), (leaf,))
         for node in self.nodes:
-            if node.op.name not in ("input", "param"):
-                outs = graph.add(node.op, [made[t.id] for t in node.inputs], node.attrs, node.label)
-                made.update(zip((t.id for t in node.outputs), outs, strict=True))
-        for i, t in enumerate(outputs):
-            graph.output(f"y{i}", made[t.id])
+            if not node.op.declared:
+                new.keep(node)
+        graph.outputs = {f"y{i}": t for i, t in enumerate(new.inputs(outputs))}
         return graph
 
 
@@ -105,14 +106,3 @@ def bodies(node: Node) -> dict[str, Graph]:
 def map_bodies(attrs: Attrs, change: Callable[[Graph], Graph]) -> dict[str, Any]:
     """The attributes with every body changed."""
     return {name: change(value) if isinstance(value, Graph) else value for name, value in attrs.items()}
-
-
-def inline_body(body: Graph, into: Graph, given: Sequence[Tensor], label: str = "") -> tuple[Tensor, ...]:
-    """Copies a body's nodes into a graph, `given` in place of its inputs and params; gives its outputs."""
-    leaves = (*body.inputs.values(), *body.params.values())
-    made = {leaf.id: t for leaf, t in zip(leaves, given, strict=True)}
-    for node in body.nodes:
-        if node.op.name not in ("input", "param"):
-            outs = into.add(node.op, [made[t.id] for t in node.inputs], node.attrs, label or node.label)
-            made.update(zip((t.id for t in node.outputs), outs, strict=True))
-    return tuple(made[t.id] for t in body.outputs.values())

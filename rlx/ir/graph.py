@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, weak_dtype
 from rlx.errors import GraphError, ShapeError, TracedValueError
-from rlx.ir.op import Attrs, Op, get_op
+from rlx.ir.op import Attrs, Leaf, Op, get_op
 from rlx.ir.types import TensorType, as_shape
 from rlx.ir.values import as_array, exactly
 
@@ -266,6 +266,10 @@ class Graph:
         for node in self.nodes:
             yield from node.outputs
 
+    def declared(self, leaf: Leaf | None) -> dict[str, Tensor]:
+        """The inputs, params or states, by name."""
+        return {Leaf.INPUT: self.inputs, Leaf.PARAM: self.params}.get(leaf, self.states)  # type: ignore[arg-type]
+
     def results(self) -> list[Tensor]:
         """The tensors that must exist when a run ends: outputs, then state updates."""
         return [*self.outputs.values(), *self.updates.values()]
@@ -306,41 +310,19 @@ def traced_into(graph: Graph) -> Graph:
     return graph
 
 
-Rewrite = Callable[[Graph, Node, tuple[Tensor, ...]], "Sequence[Tensor] | None"]
+def node_of(op: Op | str, types: Iterable[TensorType], attrs: Attrs) -> Node:
+    """The node that an op of such inputs would be, in no graph: to ask a device whether it runs it."""
+    record = get_op(op) if isinstance(op, str) else op
+    leaf = Node(get_op("input"), (), {})
+    inputs = tuple(Tensor(_NOWHERE, -1, t, leaf, 0) for t in types)
+    node = Node(record, inputs, attrs)
+    made = record.infer([t.type for t in inputs], attrs)
+    outputs = (made,) if isinstance(made, TensorType) else made
+    node.outputs = tuple(Tensor(_NOWHERE, -1, t, node, i) for i, t in enumerate(outputs))
+    return node
 
 
-def rebuild(
-    graph: Graph, rewrite: Rewrite | None = None, keep: set[int] | None = None
-) -> tuple[Graph, dict[int, Tensor]]:
-    """A new graph from an old one, node by node: the base of every pass.
-
-    `rewrite(new_graph, old_node, new_inputs)` returns the tensors that replace the node's outputs, or None to copy it;
-    nodes that it adds without a label take the old node's.
-    `keep`, if given, holds the ids of the tensors whose nodes stay (leaves that name the signature always stay).
-    Returns the new graph and the map from old tensor id to new tensor.
-    """
-    new = Graph(graph.name)
-    mapping: dict[int, Tensor] = {}
-    tables = {"input": new.inputs, "param": new.params, "state": new.states}
-    for node in graph.nodes:
-        signature = node.op.name in tables
-        if keep is not None and not signature and not any(t.id in keep for t in node.outputs):
-            continue
-        inputs = tuple(mapping[t.id] for t in node.inputs)
-        start = len(new.nodes)
-        made = rewrite(new, node, inputs) if rewrite is not None else None
-        for added in new.nodes[start:]:
-            if not added.op.leaf:
-                added.label = added.label or node.label
-        if made is None:
-            made = new.add(node.op, inputs, node.attrs, node.label)
-            if signature:
-                tables[node.op.name][node.attrs["name"]] = made[0]
-        for old, fresh in zip(node.outputs, made, strict=True):
-            mapping[old.id] = fresh
-    new.outputs = {name: mapping[t.id] for name, t in graph.outputs.items()}
-    new.updates = {name: mapping[t.id] for name, t in graph.updates.items()}
-    return new, mapping
+_NOWHERE = Graph("nowhere")
 
 
 def apply(op: str, *inputs: Any, **attrs: Any) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlx.dtypes import as_dtype
-from rlx.ir.op import NOT_DIFFERENTIABLE, Attrs, Op, register
+from rlx.ir.op import NOT_DIFFERENTIABLE, Attrs, Leaf, Op, register
 from rlx.ir.types import TensorType
 
 
@@ -27,8 +27,8 @@ def _constant_reference(*, value: Any) -> Any:
     return value
 
 
-for _name in ("input", "param", "state"):
-    register(Op(_name, "leaf", _declared, _no_reference, "none: a leaf", NOT_DIFFERENTIABLE, leaf=True))
+for _leaf in (Leaf.INPUT, Leaf.PARAM, Leaf.STATE):
+    register(Op(_leaf.value, "leaf", _declared, _no_reference, "none: a leaf", NOT_DIFFERENTIABLE, leaf=_leaf))
 register(
-    Op("constant", "leaf", _constant, _constant_reference, "none: a leaf", NOT_DIFFERENTIABLE, leaf=True)
+    Op("constant", "leaf", _constant, _constant_reference, "none: a leaf", NOT_DIFFERENTIABLE, leaf=Leaf.CONSTANT)
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from rlx.errors import UnsupportedOp
@@ -24,6 +25,11 @@ Vjp = Callable[["Node", "Sequence[Tensor | None]"], "Sequence[Tensor | None]"]
 # (input expressions, attributes, output type's dtype) -> expression of one output element.
 ExprRule = Callable[["Sequence[Expr]", Attrs], "Expr"]
 Decompose = Callable[["Sequence[Tensor]", Attrs], "Tensor | tuple[Tensor, ...]"]
+# Bytes from the start of a node's first input to the bytes that are its output already; None where it must be made.
+View = Callable[["Node"], "int | None"]
+# (node, new inputs, a function that appends a node of (op, inputs, attributes) unless the graph has it) -> a tensor
+# that has the bits of the node's output, None where the rule finds none.
+Identity = Callable[["Node", "Sequence[Tensor]", "Callable[[str, Sequence[Tensor], Attrs], Tensor]"], "Tensor | None"]
 
 
 class _NotDifferentiable:
@@ -34,6 +40,38 @@ class _NotDifferentiable:
 NOT_DIFFERENTIABLE: Final = _NotDifferentiable()
 
 
+class Leaf(Enum):
+    """What a leaf stands for: the signature of a graph (inputs, params, states), or a value known in it."""
+
+    INPUT = "input"
+    PARAM = "param"
+    STATE = "state"
+    CONSTANT = "constant"
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """How a control op runs its bodies: one of them once, or the only one again and again.
+
+    `predicate`: the node's first input is a bool that chooses the branch, or says whether a loop makes a first step;
+    the first output of a loop's body is then the predicate of the next. A loop without one goes along the rows of its
+    inputs, and its attribute `carries` counts the values that one step gives to the next.
+    """
+
+    predicate: bool
+    repeats: bool
+
+    @property
+    def loops(self) -> bool:
+        """Whether its body is run until a predicate says no."""
+        return self.predicate and self.repeats
+
+    @property
+    def rows(self) -> bool:
+        """Whether its body is run once for each row of its inputs."""
+        return self.repeats and not self.predicate
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """One operation.
@@ -42,7 +80,26 @@ class Op:
     and in float64 the oracle. `judge` names the outside authority that checks `reference` (a dotted name such as
     "scipy.special.erf"). `vjp` is the reverse rule or NOT_DIFFERENTIABLE. Elementwise ops give `expr`, the others the
     `kernel` stem. `decompose` writes the op with simpler ones. `inplace` lists the inputs whose slot the output may
-    take over when the type is the same and nothing reads them later. `leaf` marks inputs, params, state, constants.
+    take over when the type is the same and nothing reads them later.
+
+    The rest are traits: what passes, planner, runtime and devices need to know of an op they do not know by name.
+
+    - `leaf`: it is given, not computed, and as what. `control`: it runs bodies, and how.
+    - `view`: where the output's bytes may lie in the first input already. `reshapes`: the same elements in the same
+      order. `broadcasts`: the first input's elements repeated, cheaper to read as such than from memory.
+    - `moves_data`: each element of the output is one of the first input's, bit for bit; what other inputs there are
+      say which. `picks`: each is an element of some input, and which one depends on their order as numbers at most.
+    - `converts`: the input in another dtype. `materializes`: the input again, in memory of its own.
+    - `commutes`: its two inputs may change places. `adds`: their sum. `joins`: the scalar primitive by which a
+      reduction or scan joins elements; `averages`: and divides by their number. `centres`: a norm that subtracts the
+      mean.
+    - `contracts`: it sums products of elements of two inputs. `epilogue`: it takes a bias as a third input and the
+      attribute `activation`; the bias lies along this axis of the output.
+    - `mixed`: inputs that may be f16 or bf16 where the others are f32. `rounds_once`: of halves it computes what it
+      would of f32, and rounds the result.
+    - `heads`: inputs of (batch, heads, length, size) that the attribute `tokens` can name, and which are then
+      (batch, length, heads, size). `mask`: which input hides scores where it is false, or is added to them.
+    - `summed`: the op that does the same to the sum of two inputs. `identity`: finds a tensor with the same bits.
     """
 
     name: str
@@ -55,11 +112,41 @@ class Op:
     kernel: str | None = None
     decompose: Decompose | None = None
     inplace: tuple[int, ...] = ()
-    leaf: bool = False
+    leaf: Leaf | None = None
+    control: Control | None = None
+    view: View | None = None
+    reshapes: bool = False
+    broadcasts: bool = False
+    moves_data: bool = False
+    picks: bool = False
+    converts: bool = False
+    materializes: bool = False
+    commutes: bool = False
+    adds: bool = False
+    joins: str | None = None
+    averages: bool = False
+    centres: bool = False
+    contracts: bool = False
+    epilogue: int | None = None
+    mixed: tuple[int, ...] = ()
+    rounds_once: bool = False
+    heads: tuple[int, ...] = ()
+    mask: int | None = None
+    summed: str | None = None
+    identity: Identity | None = None
 
     @property
     def elementwise(self) -> bool:
         return self.expr is not None
+
+    @property
+    def is_constant(self) -> bool:
+        return self.leaf is Leaf.CONSTANT
+
+    @property
+    def declared(self) -> bool:
+        """Whether it is part of a graph's signature: an input, a param or a state."""
+        return self.leaf is not None and self.leaf is not Leaf.CONSTANT
 
 
 REGISTRY: dict[str, Op] = {}

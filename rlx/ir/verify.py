@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlx.errors import GraphError
 from rlx.ir.body import bodies
 from rlx.ir.graph import Graph
-from rlx.ir.op import REGISTRY
+from rlx.ir.op import REGISTRY, Leaf
 from rlx.ir.text import node_text
 from rlx.ir.types import TensorType
 
@@ -41,10 +41,10 @@ def verify(graph: Graph) -> None:
             if t.node is not node or t.index != i or t.graph is not graph:
                 raise GraphError(f"{where}: output %{t.id} does not point back to its node")
             seen.add(t.id)
-    for kind, table in (("input", graph.inputs), ("param", graph.params), ("state", graph.states)):
-        for name, t in table.items():
-            if t.id not in seen or t.node.op.name != kind or t.node.attrs["name"] != name:
-                raise GraphError(f"graph {graph.name!r}: {kind} {name!r} does not name a node of the graph")
+    for leaf in (Leaf.INPUT, Leaf.PARAM, Leaf.STATE):
+        for name, t in graph.declared(leaf).items():
+            if t.id not in seen or t.node.op.leaf is not leaf or t.node.attrs["name"] != name:
+                raise GraphError(f"graph {graph.name!r}: {leaf.value} {name!r} does not name a node of the graph")
     for name, t in (*graph.outputs.items(), *graph.updates.items()):
         if t.graph is not graph or t.id not in seen:
             raise GraphError(f"graph {graph.name!r}: result {name!r} is not made in the graph")

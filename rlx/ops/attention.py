@@ -164,7 +164,8 @@ def _mask_gradient(d: Tensor, mask: Tensor, node: Node) -> Tensor | None:
 
 register(
     Op("attention", "attention", _infer, computed(_first)(_reference),
-       "torch.nn.functional.scaled_dot_product_attention", _vjp, kernel="attention", decompose=_decompose)
+       "torch.nn.functional.scaled_dot_product_attention", _vjp, kernel="attention", decompose=_decompose,
+       contracts=True, rounds_once=True, heads=(0, 1, 2), mask=3)
 )  # fmt: skip
 
 

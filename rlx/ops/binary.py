@@ -9,6 +9,7 @@ from rlx.dtypes import DType, bool_, f32, i32, promote
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Expr, Node, Op, Tensor, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.op import Vjp
+from rlx.ops import identities
 from rlx.ops.base import (
     TensorLike,
     anything,
@@ -40,7 +41,7 @@ def local_vjp(rule: Local) -> Vjp:
 
 
 def _arithmetic(
-    name: str, prim: str, rule: Local, judge: str, want: Callable[[str, DType], None] = want_number
+    name: str, prim: str, rule: Local, judge: str, want: Callable[[str, DType], None] = want_number, **traits: Any
 ) -> None:
     register(
         Op(
@@ -52,6 +53,7 @@ def _arithmetic(
             local_vjp(rule),
             lambda args, attrs: ex.call(prim, args[0], args[1]),
             inplace=(0, 1),
+            **traits,
         )
     )
 
@@ -78,13 +80,13 @@ def _pow_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tenso
     return d * apply("where", flat, 0, b * less), d * y * log
 
 
-_arithmetic("add", "add", lambda d, a, b, y: (d, d), "numpy.add")
-_arithmetic("sub", "sub", lambda d, a, b, y: (d, -d), "numpy.subtract")
-_arithmetic("mul", "mul", lambda d, a, b, y: (d * b, d * a), "numpy.multiply")
-_arithmetic("div", "div", lambda d, a, b, y: (d / b, -d * y / b), "numpy.divide", want_float)
-_arithmetic("maximum", "max", _extremum_rule("less"), "numpy.maximum", anything)
-_arithmetic("minimum", "min", _extremum_rule("greater"), "numpy.minimum", anything)
-_arithmetic("pow", "pow", _pow_rule, "numpy.power")
+_arithmetic("add", "add", lambda d, a, b, y: (d, d), "numpy.add", adds=True, commutes=True, identity=identities.add)
+_arithmetic("sub", "sub", lambda d, a, b, y: (d, -d), "numpy.subtract", identity=identities.sub)
+_arithmetic("mul", "mul", lambda d, a, b, y: (d * b, d * a), "numpy.multiply", commutes=True, identity=identities.mul)
+_arithmetic("div", "div", lambda d, a, b, y: (d / b, -d * y / b), "numpy.divide", want_float, identity=identities.div)
+_arithmetic("maximum", "max", _extremum_rule("less"), "numpy.maximum", anything, commutes=True)
+_arithmetic("minimum", "min", _extremum_rule("greater"), "numpy.minimum", anything, commutes=True)
+_arithmetic("pow", "pow", _pow_rule, "numpy.power", identity=identities.pow)
 
 
 def _comparison(name: str, prim: str) -> None:
@@ -104,11 +106,12 @@ def _comparison(name: str, prim: str) -> None:
             NOT_DIFFERENTIABLE,
             expr,
             inplace=(0, 1),
+            commutes=prim in ("eq", "ne"),
         )
     )
 
 
-def _logical(name: str, prim: str) -> None:
+def _logical(name: str, prim: str, neutral: bool) -> None:
     register(
         Op(
             name,
@@ -119,6 +122,8 @@ def _logical(name: str, prim: str) -> None:
             NOT_DIFFERENTIABLE,
             lambda args, attrs: ex.call(prim, args[0], args[1]),
             inplace=(0, 1),
+            commutes=True,
+            identity=identities.logical(neutral),
         )
     )
 
@@ -133,7 +138,7 @@ for _name, _prim in (
 ):
     _comparison(_name, _prim)
 for _name, _prim in (("logical_and", "and"), ("logical_or", "or"), ("logical_xor", "xor")):
-    _logical(_name, _prim)
+    _logical(_name, _prim, neutral=_prim == "and")
 
 
 def _call(op: str, a: TensorLike, b: TensorLike) -> Tensor:

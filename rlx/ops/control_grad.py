@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rlx.ir import Graph, Node, Tensor
-from rlx.ir.body import inline_body
+from rlx.ir import Graph, Node, Tensor, inline
 from rlx.ir.graph import traced_into
 from rlx.ops.composite import zeros_like
 from rlx.ops.control import cond, scan
@@ -36,7 +35,7 @@ def cond_vjp(node: Node, grads: Grads) -> Grads:
 
     def back(body: Graph) -> Any:
         def run(given: list[Tensor], ds: list[Tensor]) -> list[Tensor]:
-            outs = inline_body(body, given[0].graph, given)
+            outs = inline(body, given[0].graph, given)
             wrt = _floats(given)
             found = pullback([outs[i] for i in known], ds, wrt)
             return [_or_zeros(d, t) for d, t in zip(found, wrt, strict=True)]
@@ -59,7 +58,7 @@ def scan_vjp(node: Node, grads: Grads) -> Grads:
         return []
 
     def keep(carry: list[Tensor], x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        outs = inline_body(body, graph, (*carry, *x, *captured))
+        outs = inline(body, graph, (*carry, *x, *captured))
         return list(outs[:n]), carry
 
     kept = scan(keep, list(start), list(xs), length, reverse)[1] if n else []
@@ -71,7 +70,7 @@ def scan_vjp(node: Node, grads: Grads) -> Grads:
         before, x, dys = at
         here = traced_into(graph)
         outside = [here.reach(t, "scan: gradient") for t in captured]
-        outs = inline_body(body, here, (*before, *x, *outside))
+        outs = inline(body, here, (*before, *x, *outside))
         ends = [*_floats(outs[:n]), *(outs[i] for i in known)]
         wrt = [*_floats(before), *_floats(x), *_floats(outside)]
         found = [_or_zeros(d, t) for d, t in zip(pullback(ends, [*ds, *dys], wrt), wrt, strict=True)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx.dtypes import bool_
 from rlx.errors import ShapeError, StepLimitExceeded
-from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Graph, Op, TensorType, register
+from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Control, Graph, Op, TensorType, register
 from rlx.ops import control_grad
 from rlx.ops.base import want_inputs
 from rlx.ops.control import same_type
@@ -137,6 +137,15 @@ def _scan(
     return (*carry, *stacked)
 
 
-register(Op("cond", FAMILY, _cond_infer, _cond, "Python's if", control_grad.cond_vjp))
-register(Op("while_loop", FAMILY, _while_infer, _while, "Python's while", NOT_DIFFERENTIABLE))
-register(Op("scan", FAMILY, _scan_infer, _scan, "Python's for", control_grad.scan_vjp))
+register(
+    Op("cond", FAMILY, _cond_infer, _cond, "Python's if", control_grad.cond_vjp,
+       control=Control(predicate=True, repeats=False))
+)  # fmt: skip
+register(
+    Op("while_loop", FAMILY, _while_infer, _while, "Python's while", NOT_DIFFERENTIABLE,
+       control=Control(predicate=True, repeats=True))
+)  # fmt: skip
+register(
+    Op("scan", FAMILY, _scan_infer, _scan, "Python's for", control_grad.scan_vjp,
+       control=Control(predicate=False, repeats=True))
+)  # fmt: skip

@@ -138,7 +138,7 @@ def _bias_gradient(node: Node, d: Tensor) -> tuple[Tensor, ...]:
 
 register(
     Op("conv", "conv", _conv_infer, computed(_pair)(_conv), "torch.nn.functional.conv2d", _conv_vjp, kernel="conv",
-       decompose=_conv_decompose)
+       decompose=_conv_decompose, contracts=True, epilogue=1)
 )  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def _grad_input_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
 
 register(
     Op("conv_grad_input", "conv", _grad_input_infer, computed(_pair)(_spread), "torch.nn.grad.conv2d_input",
-       _grad_input_vjp, kernel="conv")
+       _grad_input_vjp, kernel="conv", contracts=True)
 )  # fmt: skip
 
 
@@ -249,7 +249,7 @@ def _grad_weight_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Ten
 
 register(
     Op("conv_grad_weight", "conv", _grad_weight_infer, computed(_pair)(_grad_weight), "torch.nn.grad.conv2d_weight",
-       _grad_weight_vjp, kernel="conv_weight")
+       _grad_weight_vjp, kernel="conv_weight", contracts=True)
 )  # fmt: skip
 
 
@@ -334,7 +334,7 @@ def _reached(result: Ints, sizes: Ints, kernel: Ints, attrs: Attrs) -> tuple[Int
 
 register(
     Op("conv_transpose", "conv", _transpose_infer, computed(_pair)(_conv_transpose),
-       "torch.nn.functional.conv_transpose2d", _transpose_vjp, kernel="conv")
+       "torch.nn.functional.conv_transpose2d", _transpose_vjp, kernel="conv", contracts=True)
 )  # fmt: skip
 
 

@@ -99,11 +99,11 @@ def _cumprod_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
 
 register(
     Op("cumsum", "scan", _infer("cumsum"), computed(lambda dtypes: sum_dtype(dtypes[0]))(accumulated(np.add)),
-       "numpy.cumsum", _cumsum_vjp, kernel="scan")
+       "numpy.cumsum", _cumsum_vjp, kernel="scan", joins="add")
 )  # fmt: skip
 register(
     Op("cumprod", "scan", _infer("cumprod"), computed(lambda dtypes: sum_dtype(dtypes[0]))(accumulated(np.multiply)),
-       "numpy.cumprod", _cumprod_vjp, kernel="scan")
+       "numpy.cumprod", _cumprod_vjp, kernel="scan", joins="mul")
 )  # fmt: skip
 
 

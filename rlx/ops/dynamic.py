@@ -93,11 +93,11 @@ def _update_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor |
 
 register(
     Op("dynamic_slice", "index", _slice_infer, _slice, "the loop of XLA DynamicSlice", _slice_vjp,
-       kernel="dynamic_slice")
+       kernel="dynamic_slice", moves_data=True)
 )  # fmt: skip
 register(
     Op("dynamic_update_slice", "index", _update_infer, _update, "the loop of XLA DynamicUpdateSlice", _update_vjp,
-       kernel="dynamic_update", inplace=(0,))
+       kernel="dynamic_update", inplace=(0,), picks=True)
 )  # fmt: skip
 
 

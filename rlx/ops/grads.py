@@ -147,7 +147,8 @@ def _with_weights(
 for _name, _centre in (("layer_norm_grad", True), ("rms_norm_grad", False)):
     register(
         Op(_name, "backward", _norm_infer(_name), _norm_reference(_centre), f"torch.autograd of {_name[:-5]}",
-           vjp_by_parts(_norm_decompose(_centre)), kernel="norm_grad", decompose=_norm_decompose(_centre))
+           vjp_by_parts(_norm_decompose(_centre)), kernel="norm_grad", decompose=_norm_decompose(_centre),
+           centres=_centre)
     )  # fmt: skip
 
 
@@ -187,7 +188,7 @@ def _group_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ..
 
 register(
     Op("group_norm_grad", "backward", _group_infer, _group_reference, "torch.autograd of group_norm",
-       vjp_by_parts(_group_decompose), kernel="norm_grad", decompose=_group_decompose)
+       vjp_by_parts(_group_decompose), kernel="norm_grad", decompose=_group_decompose, centres=True)
 )  # fmt: skip
 
 

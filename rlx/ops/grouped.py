@@ -81,7 +81,7 @@ def _grouped_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
 
 register(
     Op("grouped_matmul", "linalg", _infer, computed(_pair)(_grouped), "the loop over rows and their experts",
-       _grouped_vjp, kernel="matmul_grouped")
+       _grouped_vjp, kernel="matmul_grouped", contracts=True)
 )  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def _outer_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | 
 
 register(
     Op("grouped_matmul_grad", "linalg", _outer_infer, computed(_pair)(_outer), "the loop over rows, added up by expert",
-       _outer_vjp, kernel="matmul_grouped")
+       _outer_vjp, kernel="matmul_grouped", contracts=True)
 )  # fmt: skip
 
 
@@ -228,7 +228,7 @@ def _lora_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
 
 register(
     Op("lora_matmul", "linalg", _lora_infer, computed(_pair)(_lora), "numpy.einsum", _lora_vjp,
-       kernel="matmul", decompose=_lora_decompose)
+       kernel="matmul", decompose=_lora_decompose, contracts=True)
 )  # fmt: skip
 
 

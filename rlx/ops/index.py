@@ -70,7 +70,7 @@ def clamped(indices: Tensor, n: int) -> Tensor:
     return apply("where", apply("less", held, 0), held + n, held)
 
 
-register(Op("gather", "index", _infer, _reference, "numpy.take", _vjp, kernel="gather"))
+register(Op("gather", "index", _infer, _reference, "numpy.take", _vjp, kernel="gather", moves_data=True))
 
 
 def gather(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
@@ -153,7 +153,7 @@ def _elements_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor
 
 register(
     Op("gather_elements", "index", _elements_infer, _elements_reference, "numpy.take_along_axis", _elements_vjp,
-       kernel="gather_elements")
+       kernel="gather_elements", moves_data=True)
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from rlx.dtypes import DType, i32, i64, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import broadcast_shapes
+from rlx.ops import identities
 from rlx.ops.base import TensorLike, cast_to, tensors, unbroadcast, want_inputs
 from rlx.ops.numeric import Array, computed
 from rlx.ops.unary import NUMPY_ACTIVATIONS
@@ -24,6 +25,14 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "tanh": ("tanh", {}),
     "sigmoid": ("sigmoid", {}),
 }
+
+
+def activation_of(node: Node) -> str | None:
+    """The name by which an epilogue knows what a node does; None where none applies it."""
+    for name, (op, attrs) in ACTIVATIONS.items():
+        if node.op.name == op and all(node.attrs.get(k) == v for k, v in attrs.items()):
+            return name
+    return None
 
 
 def _swapped(shape: tuple[int, ...], swap: bool) -> tuple[int, ...]:
@@ -127,7 +136,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 register(
     Op("matmul", "linalg", _infer, computed(_result)(_reference), "numpy.matmul", _vjp, kernel="matmul",
-       decompose=_decompose)
+       decompose=_decompose, contracts=True, epilogue=-1, mixed=(1, 0, 2), rounds_once=True, identity=identities.matmul)
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from rlx.dtypes import promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import as_items, as_shape, broadcast_shapes, normalize_axis
+from rlx.ops import identities, views
 from rlx.ops.base import TensorLike, cast_to, tensor, tensors, unbroadcast, want_inputs
 from rlx.ops.numeric import Array
 
@@ -40,7 +41,7 @@ def _reshape_reference(x: Array, *, shape: tuple[int, ...]) -> Array:
 
 register(
     Op("reshape", "movement", _reshape_infer, _reshape_reference, "numpy.reshape", _reshape_vjp, kernel="copy",
-       inplace=(0,))
+       inplace=(0,), view=views.whole, reshapes=True, moves_data=True, identity=identities.reshape)
 )  # fmt: skip
 
 
@@ -66,7 +67,7 @@ def _transpose_reference(x: Array, *, perm: tuple[int, ...]) -> Array:
 
 register(
     Op("transpose", "movement", _transpose_infer, _transpose_reference, "numpy.transpose", _transpose_vjp,
-       kernel="strided_copy")
+       kernel="strided_copy", view=views.transpose, moves_data=True, identity=identities.transpose)
 )  # fmt: skip
 
 
@@ -89,7 +90,7 @@ def _expand_reference(x: Array, *, shape: tuple[int, ...]) -> Array:
 
 register(
     Op("expand", "movement", _expand_infer, _expand_reference, "numpy.broadcast_to", _expand_vjp,
-       kernel="strided_copy")
+       kernel="strided_copy", view=views.expand, broadcasts=True, moves_data=True, identity=identities.expand)
 )  # fmt: skip
 
 
@@ -155,7 +156,7 @@ def _padded(d: Tensor, axis: int, before: int, after: int) -> Tensor:
 
 
 register(Op("slice", "movement", _slice_infer, _slice_reference, "numpy.ndarray.__getitem__", _slice_vjp,
-            kernel="strided_copy"))  # fmt: skip
+            kernel="strided_copy", view=views.slice, moves_data=True, identity=identities.slice))  # fmt: skip
 
 
 def _concat_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -195,7 +196,7 @@ def _concat_vjp(node: Node, grads: Grads) -> Grads:
 
 
 register(Op("concat", "movement", _concat_infer, _concat_reference, "numpy.concatenate", _concat_vjp,
-            kernel="strided_copy"))  # fmt: skip
+            kernel="strided_copy", view=views.concat, picks=True, identity=identities.concat))  # fmt: skip
 
 
 def reshape(x: Tensor, shape: Sequence[int] | int) -> Tensor:

@@ -57,7 +57,7 @@ def _softmax_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
 
 register(
     Op("softmax", "norm", _softmax_infer, computed()(_softmax), "scipy.special.softmax", _softmax_vjp,
-       kernel="softmax", decompose=_softmax_decompose, inplace=(0,))
+       kernel="softmax", decompose=_softmax_decompose, inplace=(0,), rounds_once=True)
 )  # fmt: skip
 
 
@@ -127,11 +127,13 @@ def _norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
 
 register(
     Op("layer_norm", "norm", _norm_infer("layer_norm", 3), computed(_first)(_layer_norm),
-       "torch.nn.functional.layer_norm", _norm_vjp, kernel="layer_norm", decompose=_layer_norm_decompose, inplace=(0,))
+       "torch.nn.functional.layer_norm", _norm_vjp, kernel="layer_norm", decompose=_layer_norm_decompose, inplace=(0,),
+       mixed=(1, 2), rounds_once=True, centres=True, summed="add_layer_norm")
 )  # fmt: skip
 register(
     Op("rms_norm", "norm", _norm_infer("rms_norm", 2), computed(_first)(_rms_norm),
-       "torch.nn.functional.rms_norm", _norm_vjp, kernel="rms_norm", decompose=_rms_norm_decompose, inplace=(0,))
+       "torch.nn.functional.rms_norm", _norm_vjp, kernel="rms_norm", decompose=_rms_norm_decompose, inplace=(0,),
+       mixed=(1, 2), rounds_once=True, summed="add_rms_norm")
 )  # fmt: skip
 
 

@@ -75,7 +75,8 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 for _name in NORMS:
     register(
         Op(_name, "norm", _infer(_name), _reference(_name), f"torch: the sum, then {NORMS[_name]}", _vjp,
-           kernel="add_norm", decompose=_decompose(_name), inplace=(0, 1))
+           kernel="add_norm", decompose=_decompose(_name), inplace=(0, 1), mixed=(2, 3),
+           centres=get_op(NORMS[_name]).centres)
     )  # fmt: skip
 
 

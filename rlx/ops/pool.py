@@ -87,7 +87,7 @@ def _max_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
 
 register(
     Op("max_pool", "pool", _max_infer, computed(_first)(_max_pool), "torch.nn.functional.max_pool2d", _max_vjp,
-       kernel="pool")
+       kernel="pool", joins="max")
 )  # fmt: skip
 
 
@@ -226,7 +226,7 @@ def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
 
 register(
     Op("avg_pool", "pool", _avg_infer, computed(_first)(_avg_pool), "torch.nn.functional.avg_pool2d", _avg_vjp,
-       kernel="pool")
+       kernel="pool", joins="add", averages=True)
 )  # fmt: skip
 
 

@@ -174,6 +174,7 @@ def _register(
     result: Callable[[DType], DType],
     empty: bool,
     decompose: Decompose | None = None,
+    **traits: Any,
 ) -> None:
     register(
         Op(
@@ -185,15 +186,17 @@ def _register(
             _vjp(rule),
             kernel="reduce",
             decompose=decompose,
+            **traits,
         )
     )
 
 
-_register("sum", _sum, _back, sum_dtype, empty=True)
-_register("mean", _mean, _mean_rule, _same, empty=True, decompose=_mean_decompose)
-_register("prod", _prod, _prod_rule, sum_dtype, empty=True)
-_register("max", _max, _extremum_rule, _same, empty=False)
-_register("min", _min, _extremum_rule, _same, empty=False)
+_register("sum", _sum, _back, sum_dtype, empty=True, joins="add", rounds_once=True)
+_register("mean", _mean, _mean_rule, _same, empty=True, decompose=_mean_decompose, joins="add", averages=True,
+          rounds_once=True)  # fmt: skip
+_register("prod", _prod, _prod_rule, sum_dtype, empty=True, joins="mul", rounds_once=True)
+_register("max", _max, _extremum_rule, _same, empty=False, joins="max", picks=True)
+_register("min", _min, _extremum_rule, _same, empty=False, joins="min", picks=True)
 
 
 def first_of(x: Tensor, axes: Sequence[int]) -> Tensor:

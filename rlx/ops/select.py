@@ -14,6 +14,7 @@ from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.graph import graph_of
 from rlx.ir.types import broadcast_shapes
+from rlx.ops import identities, views
 from rlx.ops.base import (
     TensorLike,
     cast_to,
@@ -61,6 +62,7 @@ register(
         _where_vjp,
         _where_expr,
         inplace=(1, 2),
+        identity=identities.where,
     )
 )
 
@@ -99,6 +101,9 @@ register(
         _cast_vjp,
         _cast_expr,
         inplace=(0,),
+        converts=True,
+        view=views.cast,
+        identity=identities.cast,
     )
 )
 
@@ -146,7 +151,7 @@ def _clip_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
 
 register(
     Op("clip", "elementwise", _clip_infer, computed()(_clip_reference), "numpy.clip", _clip_vjp, _clip_expr,
-       inplace=(0,))
+       inplace=(0,), identity=identities.clip)
 )  # fmt: skip
 
 

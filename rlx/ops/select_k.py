@@ -60,10 +60,10 @@ def _arg_reference(choose: Any) -> Reference:
     return reference
 
 
-for _name, _choose in (("argmax", np.argmax), ("argmin", np.argmin)):
+for _name, _choose, _prim in (("argmax", np.argmax, "max"), ("argmin", np.argmin, "min")):
     register(
         Op(_name, "select", _arg_infer(_name), _arg_reference(_choose), f"numpy.{_name}", NOT_DIFFERENTIABLE,
-           kernel="arg_reduce")
+           kernel="arg_reduce", joins=_prim)
     )  # fmt: skip
 
 

@@ -12,7 +12,8 @@ from rlx.dtypes import DType, bool_
 from rlx.errors import ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
-from rlx.ir.op import ExprRule, Infer, Vjp
+from rlx.ir.op import ExprRule, Identity, Infer, Vjp
+from rlx.ops import identities, views
 from rlx.ops.base import (
     TensorLike,
     anything,
@@ -61,19 +62,12 @@ def register_unary(
     vjp: Vjp,
     judge: str,
     want: Callable[[str, DType], None] = want_float,
+    identity: Identity | None = None,
 ) -> None:
     register(
-        Op(
-            name,
-            "elementwise",
-            infer_unary(name, want),
-            computed()(reference),
-            judge,
-            vjp,
-            expr,
-            inplace=(0,),
-        )
-    )
+        Op(name, "elementwise", infer_unary(name, want), computed()(reference), judge, vjp, expr, inplace=(0,),
+           identity=identity)
+    )  # fmt: skip
 
 
 def primitive(
@@ -82,10 +76,11 @@ def primitive(
     judge: str,
     want: Callable[[str, DType], None] = want_float,
     prim: str | None = None,
+    identity: Identity | None = None,
 ) -> None:
     prim = prim or name
     vjp = zero_vjp if rule is None else local_vjp(rule)
-    register_unary(name, PRIM_FUNCTIONS[prim], _prim(prim), vjp, judge, want)
+    register_unary(name, PRIM_FUNCTIONS[prim], _prim(prim), vjp, judge, want, identity)
 
 
 def _abs_rule(d: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -101,12 +96,12 @@ primitive("sin", lambda d, x, y: d * apply("cos", x), "numpy.sin")
 primitive("cos", lambda d, x, y: -d * apply("sin", x), "numpy.cos")
 primitive("tanh", lambda d, x, y: d * (1 - y * y), "numpy.tanh")
 primitive("erf", lambda d, x, y: d * (2 / math.sqrt(math.pi)) * apply("exp", -(x * x)), "scipy.special.erf")
-primitive("neg", lambda d, x, y: -d, "numpy.negative", want_number)
-primitive("abs", _abs_rule, "numpy.abs", want_number)
-primitive("sign", None, "numpy.sign", want_number)
-primitive("round", None, "numpy.rint")
-primitive("floor", None, "numpy.floor")
-primitive("ceil", None, "numpy.ceil")
+primitive("neg", lambda d, x, y: -d, "numpy.negative", want_number, identity=identities.undone("neg"))
+primitive("abs", _abs_rule, "numpy.abs", want_number, identity=identities.idempotent)
+primitive("sign", None, "numpy.sign", want_number, identity=identities.idempotent)
+primitive("round", None, "numpy.rint", identity=identities.idempotent)
+primitive("floor", None, "numpy.floor", identity=identities.idempotent)
+primitive("ceil", None, "numpy.ceil", identity=identities.idempotent)
 
 
 def _sigmoid(x: Array) -> Array:
@@ -194,7 +189,7 @@ register_unary("sigmoid", _sigmoid, _sigmoid_expr, local_vjp(lambda d, x, y: d *
 register_unary("silu", _silu, _silu_expr, local_vjp(_silu_rule), "torch.nn.functional.silu")
 register_unary(
     "relu", _relu, _relu_expr, local_vjp(lambda d, x, y: apply("where", apply("less_equal", x, 0), 0, d)),
-    "torch.nn.functional.relu", want_number,
+    "torch.nn.functional.relu", want_number, identity=identities.idempotent,
 )  # fmt: skip
 register(
     Op("gelu", "elementwise", _gelu_infer(), computed()(_gelu), "torch.nn.functional.gelu", _gelu_vjp, _gelu_expr,
@@ -213,11 +208,12 @@ def _not_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
 
 register(
     Op("logical_not", "elementwise", _not_infer, np.logical_not, "numpy.logical_not", NOT_DIFFERENTIABLE, _not_expr,
-       inplace=(0,))
+       inplace=(0,), identity=identities.undone("logical_not"))
 )  # fmt: skip
 register(
     Op("copy", "elementwise", infer_unary("copy", anything), computed()(np.array), "numpy.copy",
-       local_vjp(lambda d, x, y: d), lambda args, attrs: args[0], inplace=(0,))
+       local_vjp(lambda d, x, y: d), lambda args, attrs: args[0], inplace=(0,), materializes=True,
+       view=views.whole, identity=identities.copy)
 )  # fmt: skip
 
 

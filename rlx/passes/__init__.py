@@ -8,6 +8,7 @@ from typing import Literal
 
 from rlx.ir import Graph
 from rlx.ir import verify as verify_graph
+from rlx.ir.rewrite import copied
 from rlx.passes.bodies import body_programs as body_programs
 from rlx.passes.bodies import change_bodies as change_bodies
 from rlx.passes.fuse import fuse_epilogues as fuse_epilogues
@@ -20,6 +21,7 @@ from rlx.passes.legalize import PassReport as PassReport
 from rlx.passes.legalize import legalize as legalize
 from rlx.passes.params import set_param_dtypes as set_param_dtypes
 from rlx.passes.params import sink_casts as sink_casts
+from rlx.passes.recognize import recognize as recognize
 from rlx.passes.rewriting import SupportOf as SupportOf
 from rlx.passes.rewriting import native_everywhere as native_everywhere
 from rlx.passes.rewriting import remove_dead as remove_dead
@@ -46,6 +48,7 @@ def optimize(
     """
     if verify is None:
         verify = os.environ.get("RLX_DEBUG", "0") not in ("", "0")
+    given = graph
     counts: list[tuple[str, int]] = [("given", len(graph.nodes))]
 
     def stage(name: str, run: Callable[[Graph], Graph]) -> None:
@@ -57,6 +60,7 @@ def optimize(
 
     if fuse:
         stage("simplify", lambda g: hoist(simplify(g)))
+        stage("recognize", lambda g: recognize(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
     graph, report = legalize(graph, support, fallback)
     if verify:
@@ -72,12 +76,14 @@ def optimize(
     stage("isolate_results", isolate_results)
     report.nodes = counts
 
-    def body(name: str, given: Graph) -> Graph:
-        made, inner = optimize(given, support=support, fallback=fallback, fuse=fuse, verify=verify)
+    def body(name: str, graph: Graph) -> Graph:
+        made, inner = optimize(graph, support=support, fallback=fallback, fuse=fuse, verify=verify)
         report.add(inner, name)
         return made
 
     graph = change_bodies(graph, body)
+    if graph is given:  # whose owner may add to it
+        graph = copied(graph)
     if verify:
         verify_graph(graph)
     return graph, report

@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from rlx.ir import Graph, Node, Tensor, bodies, rebuild
-from rlx.ir.body import map_bodies
+from rlx.ir import Control, Graph, Node, Rewriter, Tensor, bodies, rebuild
 from rlx.passes.isolate import isolate_results
 
 
 def change_bodies(graph: Graph, change: Callable[[str, Graph], Graph]) -> Graph:
     """The graph with every body changed; `change` gets what reports call it, too."""
-    if not any(bodies(node) for node in graph.nodes):
-        return graph
 
-    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        named = {id(body): body_name(node, key) for key, body in bodies(node).items()}
-        if not named:
+    def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        given = bodies(node)
+        made = {key: change(body_name(node, key), body) for key, body in given.items()}
+        if all(made[key] is body for key, body in given.items()):
             return None
-        return new.add(node.op, inputs, map_bodies(node.attrs, lambda b: change(named[id(b)], b)), node.label)
+        return new.add(node.op, inputs, {**node.attrs, **made}, node.label)
 
-    return rebuild(graph, rewrite)[0]
+    return rebuild(graph, rewrite)
 
 
 def body_name(node: Node, key: str) -> str:
     """What reports call a body, before its nodes' names: the node's name, and which branch."""
-    return f"{node.name}/{key}" if node.op.name == "cond" else node.name
+    return node.name if _control(node).repeats else f"{node.name}/{key}"
+
+
+def _control(node: Node) -> Control:
+    assert node.op.control is not None, f"{node} runs no bodies"
+    return node.op.control
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,33 +56,36 @@ def body_programs(node: Node) -> Iterator[tuple[str, BodyProgram]]:
 
 
 def _program(node: Node, body: Graph) -> BodyProgram:
-    first = 0 if node.op.name == "scan" else 1  # what comes before is the predicate
+    control = _control(node)
+    first = int(control.predicate)
     count = len(body.inputs)
     around = dict(zip((*body.inputs, *body.params), node.inputs[first:], strict=True))
-    carries = {"cond": 0, "while_loop": count, "scan": node.attrs.get("carries", 0)}[node.op.name]
+    carries = node.attrs["carries"] if control.rows else count if control.loops else 0
     outputs = list(body.outputs.items())
-    given, rows = outputs[first:] if node.op.name == "while_loop" else outputs, {}
-    if node.op.name == "scan":
+    given, rows = outputs[first:] if control.loops else outputs, {}
+    if control.rows:
         given, rows = outputs[:carries], dict(outputs[carries:])
     carried = dict(zip(list(body.inputs)[:carries], node.outputs, strict=False))
-    slices = {} if node.op.name != "scan" else {name: around[name] for name in list(body.inputs)[carries:]}
+    slices = {} if not control.rows else {name: around[name] for name in list(body.inputs)[carries:]}
     bound = {name: t for name, t in around.items() if name not in slices and name not in carried} | carried
 
-    def leaf(new: Graph, old: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        if node.op.name == "cond" and not new.states:  # first of all, so that results may be made in them
-            for (name, _), out in zip(given, node.outputs, strict=True):
-                new.state(name, out.shape, out.dtype)
-                bound[name] = out
-        if old.op.name not in ("input", "param"):
-            return None
+    new = Rewriter(body)
+    graph = new.graph
+    if not control.repeats:  # first of all, so that results may be made in them
+        for (name, _), out in zip(given, node.outputs, strict=True):
+            graph.state(name, out.shape, out.dtype)
+            bound[name] = out
+    for old in body.nodes:
+        if not old.op.declared:
+            new.keep(old)
+            continue
         name, shape, dtype = old.attrs["name"], old.attrs["shape"], old.attrs["dtype"]
-        make = new.state if name in carried else new.input if name in slices else new.param
-        return (make(name, shape, dtype),)
-
-    graph, made = rebuild(body, leaf)
+        make = graph.state if name in carried else graph.input if name in slices else graph.param
+        new.put(old.outputs, (make(name, shape, dtype),))
+    graph = new.finish()
     states = list(carried) or [name for name, _ in given]
     graph.outputs = {name: t for name, t in graph.outputs.items() if name not in dict(given)}
     for state, (_, value) in zip(states, given, strict=True):
-        graph.update(state, made[value.id])
+        graph.update(state, *new.inputs((value,)))
     results = {name: node.outputs[carries + i] for i, name in enumerate(rows)}
     return BodyProgram(isolate_results(graph), bound, slices, results)

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.ir import Expr, Graph, Node, Tensor, TensorType, rebuild
+from rlx.ir import Expr, Graph, Node, Rewriter, Tensor, TensorType, node_of, rebuild
 from rlx.ir import expr as ex
 from rlx.ir.expr import substitute
-from rlx.ops.linalg import ACTIVATIONS
+from rlx.ops.linalg import activation_of
 from rlx.passes.regions import Finder, Region, port_key, source
 from rlx.passes.repeats import seen, splits
-from rlx.passes.rewriting import Maker, SupportOf, native_everywhere, remove_dead, trial, use_counts
+from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts
 from rlx.passes.trees import explicit, literal, node_trees
 
 _LABEL = 120  # characters: two names as exporters make them
-_BIAS_AXIS = {"matmul": -1, "conv": 1}  # op with an epilogue -> the axis of its result that a bias lies along
 
 
 def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
@@ -25,29 +24,29 @@ def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Grap
     between."""
     uses = use_counts(graph)
 
-    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+    def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         for k, x in enumerate(inputs):
             product = x.node
-            name = product.op.name
-            if name not in _BIAS_AXIS or uses[node.inputs[k].id] != 1 or product.attrs["activation"] is not None:
+            axis = product.op.epilogue
+            if axis is None or uses[node.inputs[k].id] != 1 or product.attrs["activation"] is not None:
                 continue
             found: tuple[tuple[Tensor, ...], dict[str, object]] | None = None
-            if node.op.name == "add" and len(product.inputs) == 2 and x.type == node.outputs[0].type:
-                bias = _bias(new, inputs[1 - k], x, _BIAS_AXIS[name])
+            if node.op.adds and len(product.inputs) == 2 and x.type == node.outputs[0].type:
+                bias = _bias(new, inputs[1 - k], x, axis)
                 if bias is not None:
                     found = (*product.inputs, bias), dict(product.attrs)
             else:
-                activation = _activation(node)
+                activation = activation_of(node)
                 if activation is not None:
                     found = product.inputs, {**product.attrs, "activation": activation}
-            if found is not None and support(trial(name, [t.type for t in found[0]], found[1])) == "native":
-                return new.add(name, *found, label=node.label or product.label)
+            if found is not None and support(node_of(product.op, [t.type for t in found[0]], found[1])) == "native":
+                return new.add(product.op, *found, label=node.label or product.label)
         return None
 
-    return remove_dead(rebuild(graph, rewrite)[0])
+    return remove_dead(rebuild(graph, rewrite))
 
 
-def _bias(new: Graph, t: Tensor, product: Tensor, axis: int) -> Tensor | None:
+def _bias(new: Rewriter, t: Tensor, product: Tensor, axis: int) -> Tensor | None:
     """t as a vector when it is one value a place of the product's axis, of the product's kind."""
     t = source(t)
     axis %= product.ndim
@@ -56,13 +55,6 @@ def _bias(new: Graph, t: Tensor, product: Tensor, axis: int) -> Tensor | None:
     if place < 0 or t.size != n or t.shape[place] != n or t.dtype.is_float != product.dtype.is_float:
         return None
     return t if t.shape == (n,) else new.add("reshape", (t,), {"shape": (n,)}, t.node.label)[0]
-
-
-def _activation(node: Node) -> str | None:
-    for name, (op, attrs) in ACTIVATIONS.items():
-        if node.op.name == op and all(node.attrs.get(k) == v for k, v in attrs.items()):
-            return name
-    return None
 
 
 def fuse_regions(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
@@ -76,18 +68,20 @@ def fuse_regions(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
         broadcasts = any(finder.read(t)[0] is not t for i in region.members for t in graph.nodes[i].inputs)
         if len(region.members) > 1 or broadcasts:
             body = _Body(graph, finder, region)
-            if body.fits and support(trial("fused", body.types(), body.attrs)) == "native":
+            if body.fits and support(node_of("fused", body.types(), body.attrs)) == "native":
                 bodies[region.members[0]] = body
                 chosen.update(dict.fromkeys(region.members, region))
-    maker = Maker(graph)
+    if not bodies:
+        return graph
+    new = Rewriter(graph)
     for unit in finder.order(chosen):
         found, node = bodies.get(unit[0]), graph.nodes[unit[0]]
         if found is not None:
-            maker.put(found.outputs, found.make(maker))
-        elif all(t.id in maker.made for t in node.inputs):
-            maker.copy(node)
+            new.put(found.outputs, found.make(new))
+        elif all(map(new.placed, node.inputs)):
+            new.keep(node)
         # else: a broadcast of a value that stays inside a region, and that only the region reads
-    return remove_dead(maker.finish())
+    return remove_dead(new.finish())
 
 
 class _Body:
@@ -129,15 +123,15 @@ class _Body:
         """The inputs as the node reads them."""
         return [TensorType(shape, x.dtype) for x, shape in zip(self.inputs, self.shapes, strict=True)]
 
-    def make(self, maker: Maker) -> list[Tensor]:
+    def make(self, new: Rewriter) -> list[Tensor]:
         """The node in the new graph, and reshapes around it where it is split."""
-        given = zip(maker.inputs(self.inputs), self.shapes, strict=True)
-        inputs = [self._reshaped(maker, x, shape) for x, shape in given]
-        made = maker.new.add("fused", inputs, self.attrs, self.label)
-        return [self._reshaped(maker, t, self.shape) for t in made]
+        given = zip(new.inputs(self.inputs), self.shapes, strict=True)
+        inputs = [self._reshaped(new, x, shape) for x, shape in given]
+        made = new.add("fused", inputs, self.attrs, self.label)
+        return [self._reshaped(new, t, self.shape) for t in made]
 
-    def _reshaped(self, maker: Maker, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-        return x if x.shape == shape else maker.new.add("reshape", (x,), {"shape": shape}, self.label)[0]
+    def _reshaped(self, new: Rewriter, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return x if x.shape == shape else new.add("reshape", (x,), {"shape": shape}, self.label)[0]
 
 
 def _tidy(tree: Expr) -> Expr:

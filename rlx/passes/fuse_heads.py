@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rlx.ir import Graph, Node, Tensor
+from rlx.ir import Graph, Node, Rewriter, Tensor, node_of
 from rlx.ops.attention_parts import OPERANDS
-from rlx.passes.rewriting import Maker, SupportOf, native_everywhere, remove_dead, trial, use_counts
+from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts
 
 _PERM = (0, 2, 1, 3)
 
@@ -14,29 +14,31 @@ def fuse_heads(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     one node with the attribute `tokens`."""
     uses = use_counts(graph)
     after = {t.id: node for node in graph.nodes if _turns(node) for t in node.inputs if uses[t.id] == 1}
-    maker = Maker(graph)
+    new = Rewriter(graph)
+    taken: set[int] = set()  # transpositions that their attention has made
     for node in graph.nodes:
-        if node.outputs[0].id in maker.made:
-            continue  # a transposition that its attention has made
-        if node.op.name != "attention" or node.attrs.get("tokens"):
-            maker.copy(node)
+        if id(node) in taken:
+            continue
+        if not node.op.heads or node.attrs.get("tokens"):
+            new.keep(node)
             continue
         given: list[Tensor] = list(node.inputs)
         tokens = ""
-        for k, letter in enumerate(OPERANDS[:3]):
+        for k, letter in zip(node.op.heads, OPERANDS, strict=False):
             if _turns(given[k].node) and uses[given[k].id] == 1:
                 given[k] = given[k].node.inputs[0]
                 tokens += letter
         last = after.get(node.output.id)
         tokens += "y" if last is not None else ""
         attrs = {**node.attrs, "tokens": tokens}
-        if not tokens or support(trial("attention", [t.type for t in given], attrs)) != "native":
-            maker.copy(node)
+        if not tokens or support(node_of(node.op, [t.type for t in given], attrs)) != "native":
+            new.keep(node)
             continue
-        made = maker.new.add("attention", maker.inputs(given), attrs, node.label)
-        maker.put((last or node).outputs, made)
-    return remove_dead(maker.finish())
+        made = new.add(node.op, given, attrs, node.label)
+        new.put((last or node).outputs, made)
+        taken.add(id(last or node))
+    return remove_dead(new.finish())
 
 
 def _turns(node: Node) -> bool:
-    return node.op.name == "transpose" and tuple(node.attrs["perm"]) == _PERM
+    return tuple(node.attrs.get("perm", ())) == _PERM

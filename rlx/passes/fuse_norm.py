@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from rlx.ir import Graph, Node
-from rlx.passes.rewriting import Maker, SupportOf, native_everywhere, trial
-
-_FUSED = {"layer_norm": "add_layer_norm", "rms_norm": "add_rms_norm"}
+from rlx.ir import Graph, Node, Rewriter, node_of
+from rlx.passes.rewriting import SupportOf, native_everywhere
 
 
 def fuse_norms(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
@@ -17,23 +15,23 @@ def fuse_norms(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     sums = {id(add) for add in found.values()}
     results = {t.id for t in graph.results()}
     users = _users(graph)
-    maker = Maker(graph)
+    new = Rewriter(graph)
     for node in graph.nodes:
         if id(node) in sums:
             continue  # made with its norm
-        add = found.get(id(node))
-        if add is None:
-            maker.copy(node)
+        add, op = found.get(id(node)), node.op.summed
+        if add is None or op is None:
+            new.keep(node)
             continue
         total = add.outputs[0]
         keep = len(users[total.id]) > 1 or total.id in results
         attrs = {"eps": node.attrs["eps"], "keep_sum": keep}
-        inputs = maker.inputs((*add.inputs, *node.inputs[1:]))
-        made = maker.new.add(_FUSED[node.op.name], inputs, attrs, node.label or add.label)
+        inputs = (*add.inputs, *node.inputs[1:])
+        made = new.add(op, inputs, attrs, node.label or add.label)
         if keep:
-            maker.put(add.outputs, made[:1])
-        maker.put(node.outputs, made[-1:])
-    return maker.finish()
+            new.put(add.outputs, made[:1])
+        new.put(node.outputs, made[-1:])
+    return new.finish()
 
 
 def _users(graph: Graph) -> dict[int, list[int]]:
@@ -50,16 +48,16 @@ def _pairs(graph: Graph, support: SupportOf) -> dict[int, Node]:
     users = _users(graph)
     found: dict[int, Node] = {}
     for i, node in enumerate(graph.nodes):
-        if node.op.name not in _FUSED:
+        if node.op.summed is None:
             continue
         total = node.inputs[0]
         add = total.node
-        if add.op.name != "add" or users[total.id][0] != i or any(t.type != total.type for t in add.inputs):
+        if not add.op.adds or users[total.id][0] != i or any(t.type != total.type for t in add.inputs):
             continue
-        if any(t is total for t in node.inputs[1:]) or all(t.node.op.name == "constant" for t in add.inputs):
+        if any(t is total for t in node.inputs[1:]) or all(t.node.op.is_constant for t in add.inputs):
             continue
         types = [t.type for t in (*add.inputs, *node.inputs[1:])]
         attrs = {"eps": node.attrs["eps"], "keep_sum": len(users[total.id]) > 1}
-        if support(trial(_FUSED[node.op.name], types, attrs)) == "native":
+        if support(node_of(node.op.summed, types, attrs)) == "native":
             found[id(node)] = add
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlx.ir import Graph, Node, Tensor, bodies, rebuild
+from rlx.ir import Graph, Node, Rewriter, Tensor, bodies, rebuild
 
 _LARGE = 1 << 20  # bytes; a value larger than this and than what it is made of stays where it is used
 
@@ -14,31 +14,29 @@ def hoist(graph: Graph) -> Graph:
     Ops have no effects but their results, so it does no harm where the loop makes no step. Broadcasts stay: they are
     cheaper to read as such.
     """
-    if not any(bodies(node) for node in graph.nodes):
-        return graph
 
-    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        inner = {key: hoist(body) for key, body in bodies(node).items()}
-        if not inner:
-            return None
-        if node.op.name != "cond":
+    def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        given = bodies(node)
+        inner = {key: hoist(body) for key, body in given.items()}
+        if node.op.control is not None and node.op.control.repeats:
             inner["body"], inputs = _emptied(new, inner["body"], inputs)
+        if all(inner[key] is body for key, body in given.items()):
+            return None
         return new.add(node.op, inputs, {**node.attrs, **inner}, node.label)
 
-    return rebuild(graph, rewrite)[0]
+    return rebuild(graph, rewrite)
 
 
-def _emptied(new: Graph, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Graph, tuple[Tensor, ...]]:
+def _emptied(new: Rewriter, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Graph, tuple[Tensor, ...]]:
     """The body without its invariant nodes, which go to `new`, and the node's inputs with their results captured."""
     first = len(inputs) - len(body.params)
     outside = {t.id: x for t, x in zip(body.params.values(), inputs[first:], strict=True)}
     moved: set[int] = set()
     for node in body.nodes:
-        if node.op.leaf or bodies(node) or node.op.name == "expand" or _grows(node):
+        if node.op.leaf or bodies(node) or node.op.broadcasts or _grows(node):
             continue
-        given = [
-            t for t in node.inputs if t.node.op.name != "constant"
-        ]  # none: folded, or too large for that
+        # Where no input is left, the node is folded, or too large for that.
+        given = [t for t in node.inputs if not t.node.op.is_constant]
         if not given or any(t.id not in outside for t in given):
             continue
         ins = [outside[t.id] if t.id in outside else _copied(new, t) for t in node.inputs]
@@ -49,15 +47,18 @@ def _emptied(new: Graph, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Graph
     read |= {t.id for t in body.outputs.values()}
     captured = [t for t in body.tensors() if t.id in outside and t.id in read]
 
-    fresh = Graph(body.name)
-    at = {t.id: fresh.input(name, t.shape, t.dtype) for name, t in body.inputs.items()}
-    at.update({t.id: fresh.param(f"k{i}", t.shape, t.dtype) for i, t in enumerate(captured)})
+    if [t.id for t in captured] == [t.id for t in body.params.values()]:
+        return body, inputs  # nothing moved: what moves leaves a capture that was none
+
+    fresh = Rewriter(body)
+    for leaf in body.inputs.values():
+        fresh.put((leaf,), (fresh.graph.input(leaf.node.attrs["name"], leaf.shape, leaf.dtype),))
+    for i, t in enumerate(captured):
+        fresh.put((t,), (fresh.graph.param(f"k{i}", t.shape, t.dtype),))
     for node in body.nodes:
-        if id(node) not in moved and node.op.name not in ("input", "param"):
-            outs = fresh.add(node.op, [at[t.id] for t in node.inputs], node.attrs, node.label)
-            at.update(zip((t.id for t in node.outputs), outs, strict=True))
-    fresh.outputs = {name: at[t.id] for name, t in body.outputs.items()}
-    return fresh, (*inputs[:first], *(outside[t.id] for t in captured))
+        if id(node) not in moved and not node.op.declared:
+            fresh.keep(node)
+    return fresh.finish(), (*inputs[:first], *(outside[t.id] for t in captured))
 
 
 def _grows(node: Node) -> bool:
@@ -65,5 +66,5 @@ def _grows(node: Node) -> bool:
     return made > _LARGE and made > sum({t.id: t.type.nbytes for t in node.inputs}.values())
 
 
-def _copied(new: Graph, constant: Tensor) -> Tensor:
+def _copied(new: Rewriter, constant: Tensor) -> Tensor:
     return new.add(constant.node.op, (), constant.node.attrs, constant.node.label)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlx.ir import Graph, Tensor, rebuild
+from rlx.ir import Graph, Rewriter
 
 
 def isolate_results(graph: Graph) -> Graph:
@@ -16,10 +16,13 @@ def isolate_results(graph: Graph) -> Graph:
     exposed = {t.id for t in results} & changing
     if not exposed:
         return graph
-    new, mapping = rebuild(graph)
-    copies: dict[int, Tensor] = {}
-    for old in sorted(exposed):
-        copies[old] = new.add("copy", (mapping[old],), {}, mapping[old].node.label)[0]
+    rewriter = Rewriter(graph)
+    for node in graph.nodes:
+        rewriter.keep(node)
+    copies = {
+        t.id: rewriter.add("copy", (t,), {}, t.node.label)[0] for t in graph.states.values() if t.id in exposed
+    }
+    new = rewriter.finish()
     for name, t in graph.outputs.items():
         new.outputs[name] = copies.get(t.id, new.outputs[name])
     for name, t in graph.updates.items():

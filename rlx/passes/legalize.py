@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rlx.errors import UnsupportedOp
-from rlx.ir import Graph, Node, Tensor
-from rlx.passes.rewriting import Maker, SupportOf, inline
+from rlx.ir import Graph, Node, Rewriter, Tensor, inline
+from rlx.passes.rewriting import SupportOf
 
 _DEPTH = 8  # decompositions of decompositions; deeper means that two ops are written with each other
 
@@ -39,35 +39,34 @@ def legalize(
     Raises: UnsupportedOp listing every host node when `fallback` is "error".
     """
     report = PassReport()
-    maker = Maker(graph)
+    new = Rewriter(graph)
     refused: list[str] = []
     labels = Counter(node.label for node in graph.nodes)
     for node in graph.nodes:
         if node.op.leaf:
-            maker.copy(node)
+            new.keep(node)
             continue
         label = node.name
         if support(node) == "native":
             report.native.append(label)
-            maker.copy(node)
+            new.keep(node)
             continue
         body = decomposition(node, support)
         if body is None:
             report.host.append(label)
             refused.append(f"{label}: {node.op.name}({', '.join(str(t.type) for t in node.inputs)})")
-            maker.copy(node)
+            new.keep(node)
             continue
         if labels[label] > 1:  # told apart from the others of that label, which may run natively
             label = f"{label}: {node.op.name}"
         report.decomposed.append(label)
-        given = {f"x{i}": t for i, t in enumerate(maker.inputs(node.inputs))}
-        maker.put(node.outputs, inline(maker.new, body, given, label))
+        new.put(node.outputs, inline(body, new, node.inputs, label))
     if refused and fallback == "error":
         raise UnsupportedOp(
             f"graph {graph.name!r}: the device has no kernel for {len(refused)} nodes: {'; '.join(refused)}. "
             'Use fallback="host" to run them with NumPy'
         )
-    return maker.finish(), report
+    return new.finish(), report
 
 
 def decomposition(node: Node, support: SupportOf, depth: int = 0) -> Graph | None:
@@ -82,14 +81,13 @@ def decomposition(node: Node, support: SupportOf, depth: int = 0) -> Graph | Non
         raise AssertionError(f"op {node.op.name}: decompose gives {outputs} for {node.outputs}")
     for i, t in enumerate(outputs):
         body.output(f"y{i}", t)
-    maker = Maker(body)
+    new = Rewriter(body)
     for piece in body.nodes:
         if piece.op.leaf or support(piece) == "native":
-            maker.copy(piece)
+            new.keep(piece)
             continue
         inner = decomposition(piece, support, depth + 1)
         if inner is None:
             return None
-        given = {f"x{i}": t for i, t in enumerate(maker.inputs(piece.inputs))}
-        maker.put(piece.outputs, inline(maker.new, inner, given, ""))
-    return maker.finish()
+        new.put(piece.outputs, inline(inner, new, piece.inputs))
+    return new.finish()

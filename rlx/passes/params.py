@@ -6,14 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, GraphError
-from rlx.ir import Graph, Node, Tensor, bodies, rebuild
+from rlx.ir import Graph, Leaf, Node, Rewriter, Tensor, bodies, node_of, rebuild
 from rlx.ir.body import map_bodies
-from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, trial
-
-# Inputs that may be halves beside f32, the widening being part of the op; weights first, as one factor must stay f32.
-_MIXED = {"matmul": (1, 0, 2), "layer_norm": (1, 2), "rms_norm": (1, 2),
-          "add_layer_norm": (2, 3), "add_rms_norm": (2, 3)}  # fmt: skip
-_MOVES = frozenset({"reshape", "transpose", "slice", "expand"})
+from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead
 
 
 def set_param_dtypes(graph: Graph, dtypes: Mapping[str, DType]) -> Graph:
@@ -28,17 +23,17 @@ def set_param_dtypes(graph: Graph, dtypes: Mapping[str, DType]) -> Graph:
         if dtype != declared and not (dtype.is_float and declared.is_float):
             raise DTypeError(f"param {name!r} is declared {declared}; both must be floats to keep it as {dtype}")
 
-    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-        if node.op.name != "param":
+    def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+        if node.op.leaf is not Leaf.PARAM:
             return None
         name, declared = node.attrs["name"], node.attrs["dtype"]
         dtype = dtypes.get(name, declared)
         if dtype == declared:
             return None
-        kept = new.param(name, node.attrs["shape"], dtype)
+        kept = new.graph.param(name, node.attrs["shape"], dtype)
         return new.add("cast", (kept,), {"dtype": declared}, f"{name}.{declared}")
 
-    return rebuild(graph, rewrite)[0]
+    return rebuild(graph, rewrite)
 
 
 def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
@@ -48,34 +43,33 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     arrives at a matmul or a norm vanishes: those take f16 and bf16 weights beside f32 directly. Keeps every bit.
     """
 
-    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-        name = node.op.name
-        if name in _MOVES or name == "gather":
+    def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+        if node.op.moves_data:
             half = _half_weight(inputs[0])
             if half is None:
                 return None
-            if support(trial(node.op, [half.type, *(t.type for t in inputs[1:])], node.attrs)) != "native":
+            if support(node_of(node.op, [half.type, *(t.type for t in inputs[1:])], node.attrs)) != "native":
                 return None
             moved = new.add(node.op, (half, *inputs[1:]), node.attrs, node.label)
             return new.add("cast", moved, {"dtype": inputs[0].dtype}, node.label)
         if bodies(node):
             return _captured(new, node, inputs)
         taken = list(inputs)
-        for k in _MIXED.get(name, ()):
+        for k in node.op.mixed:  # weights first, as one factor must stay f32
             half = _half_weight(taken[k]) if k < len(taken) else None
             if half is not None:
                 tried = [*taken[:k], half, *taken[k + 1 :]]
-                found = trial(node.op, [t.type for t in tried], node.attrs)
+                found = node_of(node.op, [t.type for t in tried], node.attrs)
                 if found.outputs[0].type == node.outputs[0].type and support(found) == "native":
                     taken = tried
         if any(a is not b for a, b in zip(taken, inputs, strict=True)):
             return new.add(node.op, taken, node.attrs, node.label)
         return None
 
-    return remove_dead(rebuild(graph, rewrite)[0])
+    return remove_dead(rebuild(graph, rewrite))
 
 
-def _captured(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+def _captured(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
     """A control node that captures half-precision weights uncast: its bodies cast them, and sink the casts in turn."""
     found: dict[str, Tensor] = {}
     captures = next(iter(bodies(node).values())).params
@@ -94,12 +88,12 @@ def _captured(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Te
 
 def _half_weight(t: Tensor) -> Tensor | None:
     """What t widens, when t is a half-precision weight (moved or not) cast to a wider float."""
-    if t.node.op.name != "cast" or not t.dtype.is_float:
+    if not t.node.op.converts or not t.dtype.is_float:
         return None
     half = t.node.inputs[0]
     if not half.dtype.is_half or t.dtype.itemsize <= half.dtype.itemsize:
         return None
     source = half
-    while source.node.op.name in _MOVES or source.node.op.name == "gather":
+    while source.node.op.moves_data:
         source = source.node.inputs[0]
-    return half if source.node.op.name == "param" else None
+    return half if source.node.op.leaf is Leaf.PARAM else None

@@ -143,7 +143,7 @@ class Finder:
         found: list[int] = []
         for i in self.users[t.id]:
             out = self.nodes[i].outputs[0]
-            behind = self._readers(out) if self.nodes[i].op.name == "expand" else []
+            behind = self._readers(out) if self.nodes[i].op.broadcasts else []
             if behind and out.id not in self.results and all(j in self.region for j in behind):
                 found += behind
             else:
@@ -224,9 +224,9 @@ class Finder:
 
 def fusible(node: Node) -> bool:
     """Whether a node can be part of a region: elementwise with elements; copies are kept, they stand for memory."""
-    if node.op.name == "copy" or node.outputs[0].size == 0:
+    if node.op.materializes or node.outputs[0].size == 0:
         return False
-    return node.op.expr is not None or node.op.name == "fused"
+    return node.op.elementwise
 
 
 def port_key(x: Tensor, repeat: Repeat | None) -> Hashable:
@@ -236,6 +236,6 @@ def port_key(x: Tensor, repeat: Repeat | None) -> Hashable:
 
 def source(t: Tensor) -> Tensor:
     """What a broadcast reads: regions broadcast their inputs themselves."""
-    while t.node.op.name == "expand":
+    while t.node.op.broadcasts:
         t = t.node.inputs[0]
     return t

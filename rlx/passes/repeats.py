@@ -41,9 +41,9 @@ class Repeat:
 def repeat_of(t: Tensor) -> Repeat | None:
     """t as a repetition of a smaller tensor; None when it is none."""
     node = t.node
-    if node.op.name == "resize":
+    if "coordinates" in node.attrs:
         return _resized(node)
-    if node.op.name == "reshape" and node.inputs[0].node.op.name == "expand":
+    if node.op.reshapes and node.inputs[0].node.op.broadcasts:
         return _spread(t)
     return None
 

@@ -10,61 +10,73 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import DType
-from rlx.ir import Attrs, Expr, Graph, Node, Op, Tensor, bodies, get_op, rebuild
-from rlx.ir.body import inline_body
-from rlx.passes.identities import RULES
+from rlx.ir import Attrs, Expr, Graph, Node, Op, Rewriter, Tensor, bodies, get_op, inline, rebuild
 from rlx.passes.rewriting import remove_dead
 
 Array = npt.NDArray[Any]
 FOLD_BYTES = 1 << 20  # a folded constant may be this large, or as large as what it is made of
 _ROUNDS = 8
-_KEEP = frozenset({"expand"})  # a broadcast is cheaper to read as one than from memory
 
 
 def simplify(graph: Graph) -> Graph:
     """Rewrites until nothing changes (at most a few rounds)."""
+    keys = _Keys()
     for _ in range(_ROUNDS):
-        before = len(graph.nodes)
-        round_ = _Round()
-        graph = remove_dead(rebuild(graph, round_.rewrite)[0])
-        if not round_.changed and len(graph.nodes) == before:
+        made = remove_dead(rebuild(graph, _Round(keys).rewrite))
+        if made is graph:
             break
+        graph = made
     return graph
+
+
+class _Keys:
+    """The keys of nodes' attributes, which graphs made of each other share."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Attrs, Hashable]] = {}
+
+    def of(self, attrs: Attrs) -> Hashable:
+        found = self._known.get(id(attrs))
+        if found is None:
+            found = self._known[id(attrs)] = attrs, attrs_key(attrs)  # which keeps the attributes, and so their id
+        return found[1]
 
 
 class _Round:
     """One sweep over a graph: every node goes through folding, the identities, and the table of equal nodes."""
 
-    def __init__(self) -> None:
-        self.changed = False
-        self._known: dict[Hashable, tuple[Tensor, ...]] = {}
+    def __init__(self, keys: _Keys) -> None:
+        self._keys = keys
+        self._known: dict[Hashable, Sequence[Tensor]] = {}
 
-    def rewrite(self, new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-        if node.op.leaf and node.op.name != "constant":
+    def rewrite(self, new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+        op = node.op
+        if op.declared:
             return None
-        if node.op.name == "cond" and inputs[0].node.op.name == "constant":
-            self.changed = True
-            taken = node.attrs["then" if inputs[0].node.attrs["value"] else "otherwise"]
-            return inline_body(taken, new, inputs[1:])
-        if not node.op.leaf:
+        if op.control is not None and not op.control.repeats and inputs[0].node.op.is_constant:
+            return inline(node.attrs["then" if inputs[0].node.attrs["value"] else "otherwise"], new, inputs[1:])
+        if not op.leaf:
             folded = _fold(node, inputs)
             if folded is not None:
-                self.changed = True
-                return [self.add(new, get_op("constant"), (), {"value": v}, node.label)[0] for v in folded]
-            for rule in RULES.get(node.op.name, ()):
-                found = rule(node, inputs, lambda op, xs, attrs: self.add(new, get_op(op), xs, attrs, node.label)[0])
+                return [self._add(new, get_op("constant"), (), {"value": v})[0] for v in folded]
+            if op.identity is not None:
+                found = op.identity(node, inputs, lambda op, xs, attrs: self._add(new, get_op(op), xs, attrs)[0])
                 if found is not None:
-                    self.changed = True
                     return (found,)
-        return self.add(new, node.op, inputs, node.attrs, node.label)
+        key = self._key(op, inputs, self._keys.of(node.attrs))
+        equal = self._known.setdefault(key, node.outputs)
+        return None if equal is node.outputs else equal
 
-    def add(self, new: Graph, op: Op, inputs: Sequence[Tensor], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
+    def _add(self, new: Rewriter, op: Op, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         """Appends a node unless the graph has the same one."""
-        key = (op.name, tuple(t.id for t in inputs), attrs_key(attrs))
+        key = self._key(op, inputs, attrs_key(attrs))
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = new.add(op, inputs, attrs, label)
+            found = self._known[key] = new.add(op, inputs, attrs, new.label)
         return found
+
+    def _key(self, op: Op, inputs: Sequence[Tensor], attrs: Hashable) -> Hashable:
+        return op.name, tuple([t.id for t in inputs]), attrs
 
 
 def attrs_key(attrs: Attrs) -> Hashable:
@@ -86,7 +98,9 @@ def _value_key(value: Any) -> Hashable:
 
 def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
     """The node's outputs as arrays when all its inputs are constants and the result is not too large."""
-    if not inputs or node.op.name in _KEEP or bodies(node) or any(t.node.op.name != "constant" for t in inputs):
+    if not inputs or bodies(node) or not all(t.node.op.is_constant for t in inputs):
+        return None
+    if node.op.broadcasts:  # cheaper to read as a broadcast than from memory
         return None
     made = sum(t.type.nbytes for t in node.outputs)
     if made > FOLD_BYTES and made > sum(t.type.nbytes for t in inputs):

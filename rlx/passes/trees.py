@@ -17,7 +17,7 @@ _CHEAP = frozenset({"arg", "lit", "cast", "neg", "abs", "not", "add", "sub", "mu
 
 def node_trees(node: Node) -> tuple[Expr, ...]:
     """One tree an output; argument i is the node's input i."""
-    if node.op.name == "fused":
+    if "trees" in node.attrs:
         trees: tuple[Expr, ...] = tuple(node.attrs["trees"])
         return trees
     assert node.op.expr is not None
@@ -79,9 +79,9 @@ def cheap(trees: Sequence[Expr]) -> bool:
 
 def literal(t: Tensor) -> Expr | None:
     """The literal that stands for a constant of one element, or for a broadcast of one; None for anything else."""
-    while t.node.op.name in ("expand", "reshape"):
+    while t.node.op.moves_data:
         t = t.node.inputs[0]
-    if t.node.op.name != "constant" or t.size != 1:
+    if not t.node.op.is_constant or t.size != 1:
         return None
     element = t.node.attrs["value"].reshape(-1)[0]
     value = float(element) if t.dtype.is_float else element.item()

@@ -8,17 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rlx.dtypes import DType, bool_, f32, i32
-from rlx.ir import Expr, Graph, Node, Tensor, bodies
+from rlx.ir import Expr, Graph, Leaf, Node, Rewriter, Tensor, bodies
 from rlx.ir import expr as ex
 from rlx.ir.body import map_bodies
 from rlx.ir.expr import substitute
-from rlx.passes.rewriting import Maker
 from rlx.passes.trees import explicit, node_trees
-
-# Ops that move elements, or pick among them: f32 holds every value of the small dtypes, and orders them alike.
-_EXACT = frozenset({"reshape", "transpose", "expand", "slice", "concat", "gather", "max", "min"})
-# Ops that compute halves in f32 and round once: the same op on f32 and the rounding after it.
-_ROUNDED = frozenset({"sum", "mean", "prod", "matmul", "softmax", "layer_norm", "rms_norm", "attention"})
 
 
 def small(dtype: DType) -> bool:
@@ -34,57 +28,51 @@ def widen(graph: Graph) -> Graph:
     new value of a state. An op this pass does not know runs in its own dtypes between casts. Bodies of control ops are
     widened too, but for their captures, which are params there, and predicates.
     """
-    maker = Maker(graph)
-    new = maker.new
+    new = Rewriter(graph)
     for node in graph.nodes:
         touched = bool(bodies(node)) or any(small(t.dtype) for t in (*node.inputs, *node.outputs))
         if not touched:
-            maker.copy(node)
+            new.keep(node)
         elif node.op.leaf:
-            _leaf(maker, node)
+            new.put(node.outputs, (_leaf(new, node),))
         else:
-            maker.put(node.outputs, _node(new, node, maker.inputs(node.inputs)))
-    new.outputs = {name: maker.made[t.id] for name, t in graph.outputs.items()}
+            new.put(node.outputs, _node(new, node, new.inputs(node.inputs)))
+    made = new.finish()
     for name, t in graph.updates.items():
-        state, value = new.states[name], maker.made[t.id]
+        state, value = made.states[name], made.updates[name]
         if t is graph.states[name]:
-            new.updates[name] = state
-        else:
-            new.updates[name] = value if value.dtype == state.dtype else _cast(new, value, state.dtype, name)
-    return new
+            made.updates[name] = state
+        elif value.dtype != state.dtype:
+            made.updates[name] = _cast(new, value, state.dtype, name)
+    return made
 
 
-def _leaf(maker: Maker, node: Node) -> None:
-    new, name = maker.new, node.op.name
-    if name == "constant":
-        value = np.asarray(node.attrs["value"]).astype(np.float32)
-        made = new.constant(value, f32)
-    elif name == "input":
-        made = new.input(node.attrs["name"], node.attrs["shape"], f32)
-    else:
-        maker.copy(node)
-        kept = maker.made[node.outputs[0].id]
-        made = _cast(new, kept, f32, node.label)
-    maker.put(node.outputs, (made,))
+def _leaf(new: Rewriter, node: Node) -> Tensor:
+    if node.op.is_constant:
+        return new.graph.constant(np.asarray(node.attrs["value"]).astype(np.float32), f32)
+    if node.op.leaf is Leaf.INPUT:
+        return new.graph.input(node.attrs["name"], node.attrs["shape"], f32)
+    new.keep(node)
+    return _cast(new, node.output, f32, node.label)
 
 
-def _cast(new: Graph, x: Tensor, dtype: DType, label: str) -> Tensor:
+def _cast(new: Rewriter, x: Tensor, dtype: DType, label: str) -> Tensor:
     return new.add("cast", (x,), {"dtype": dtype}, label)[0]
 
 
-def _node(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor]:
-    name = node.op.name
+def _node(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     if bodies(node):
         return _control(new, node, inputs)
-    if node.op.expr is not None or name == "fused":
+    if node.op.elementwise:
         return _elementwise(new, node, inputs)
-    if name in _EXACT:
+    if node.op.moves_data or node.op.picks:  # f32 holds every value of the small dtypes, and orders them alike
         return new.add(node.op, inputs, node.attrs, node.label)
-    if name in _ROUNDED and _rounds(node):
-        if name == "attention" and len(inputs) == 4 and node.inputs[3].dtype.kind == "b":
-            inputs = (*inputs[:3], _additive(new, inputs[3], node.label))
+    if node.op.rounds_once and _rounds(node):
+        mask = _mask(node)
+        if mask is not None and node.inputs[mask].dtype.kind == "b":
+            inputs = (*inputs[:mask], _additive(new, inputs[mask], node.label))
         return [_rounded(new, t, old, node) for t, old in _pairs(new, node, inputs)]
-    if name in ("sum", "prod"):  # of bools and small integers, which add up in i32
+    if node.op.joins and node.outputs[0].dtype == i32 and not node.inputs[0].dtype.is_float:  # sums, products
         wide = [_cast(new, x, i32, node.label) if small(old.dtype) else x for x, old in _zip(inputs, node)]
         return new.add(node.op, wide, node.attrs, node.label)
     typed = [_cast(new, x, old.dtype, node.label) if small(old.dtype) else x for x, old in _zip(inputs, node)]
@@ -92,25 +80,31 @@ def _node(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor
     return [_cast(new, t, f32, node.label) if small(t.dtype) else t for t in made]
 
 
-def _control(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor]:
+def _control(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """The node over widened bodies. What their inputs stand for is held in f32; the predicate and the captures are
     given in their own dtypes."""
     held = len(next(iter(bodies(node).values())).inputs)
-    first = 0 if node.op.name == "scan" else 1
+    assert node.op.control is not None
+    first, loops = int(node.op.control.predicate), node.op.control.loops
     given = [
         _cast(new, x, old.dtype, node.label) if x.dtype != old.dtype and not first <= k < first + held else x
         for k, (x, old) in enumerate(_zip(inputs, node))
     ]
-    attrs = map_bodies(node.attrs, lambda body: _body(body, node.op.name == "while_loop"))
+    attrs = map_bodies(node.attrs, lambda body: _body(body, loops))
     return new.add(node.op, given, attrs, node.label)
 
 
 def _body(body: Graph, loop: bool) -> Graph:
     """A widened body; a loop's first output is its predicate."""
-    new = widen(body)
+    made = widen(body)
     if loop:
-        new.outputs["y0"] = _cast(new, new.outputs["y0"], bool_, "")
-    return new
+        new = Rewriter(made)
+        for node in made.nodes:
+            new.keep(node)
+        predicate = _cast(new, made.outputs["y0"], bool_, "")
+        made = new.finish()
+        made.outputs["y0"] = predicate
+    return made
 
 
 def _zip(inputs: Sequence[Tensor], node: Node) -> list[tuple[Tensor, Tensor]]:
@@ -119,16 +113,20 @@ def _zip(inputs: Sequence[Tensor], node: Node) -> list[tuple[Tensor, Tensor]]:
 
 def _rounds(node: Node) -> bool:
     """Whether the small dtypes of the node are floats (or a mask), so that computing in f32 and rounding is the op."""
-    masks = 1 if node.op.name == "attention" and len(node.inputs) == 4 else 0
-    plain = node.inputs[: len(node.inputs) - masks]
+    plain = node.inputs[: _mask(node)]
     return all(t.dtype.is_float for t in (*plain, *node.outputs))
 
 
-def _pairs(new: Graph, node: Node, inputs: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+def _mask(node: Node) -> int | None:
+    """Which input is a mask, where the node has one and nothing behind it."""
+    return node.op.mask if node.op.mask == len(node.inputs) - 1 else None
+
+
+def _pairs(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
     return list(zip(new.add(node.op, inputs, node.attrs, node.label), node.outputs, strict=True))
 
 
-def _rounded(new: Graph, x: Tensor, old: Tensor, node: Node) -> Tensor:
+def _rounded(new: Rewriter, x: Tensor, old: Tensor, node: Node) -> Tensor:
     """x rounded to old's dtype and held in f32."""
     if not small(old.dtype):
         return x
@@ -136,14 +134,14 @@ def _rounded(new: Graph, x: Tensor, old: Tensor, node: Node) -> Tensor:
     return new.add("fused", (x,), {"trees": (tree,), "shape": old.shape}, node.label)[0]
 
 
-def _additive(new: Graph, mask: Tensor, label: str) -> Tensor:
+def _additive(new: Rewriter, mask: Tensor, label: str) -> Tensor:
     """A 0 or 1 mask as a float to add: 0 keeps, -infinity hides."""
-    hidden = new.constant(-math.inf, f32)
+    hidden = new.graph.constant(-math.inf, f32)
     tree = ex.call("select", ex.call("ne", ex.arg(0, f32), 0.0), ex.lit(0.0, f32), ex.arg(1, f32))
     return new.add("fused", (mask, hidden), {"trees": (tree,), "shape": mask.shape}, label)[0]
 
 
-def _elementwise(new: Graph, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+def _elementwise(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """The node's trees between conversions from and to f32; an output that is an input again needs no node."""
     load: list[Expr] = []
     for k, (x, old) in enumerate(_zip(inputs, node)):

@@ -82,7 +82,7 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
             graph.output(f"y{len(graph.outputs)}", r if isinstance(r, Tensor) else graph.constant(r))
     tape.closed = True
     for node in graph.nodes:
-        if node.op.name == "constant" and node.output.type.nbytes > LARGE_CONSTANT:
+        if node.op.is_constant and node.output.type.nbytes > LARGE_CONSTANT:
             warnings.warn(
                 f"{name}: a constant of {node.output.type.nbytes:,} bytes is built into the program; "
                 "pass the array as an argument to share and update it",

@@ -169,7 +169,7 @@ def test_several_outputs_decompose() -> None:
 def test_optimize_reports_and_counts() -> None:
     _, report = optimize(attention(), support=without("attention"), verify=True)
     assert [name for name, _ in report.nodes] == [
-        "given", "simplify", "sink_casts", "legalize", "simplify", "fuse_epilogues", "fuse_heads",
+        "given", "simplify", "recognize", "sink_casts", "legalize", "simplify", "fuse_epilogues", "fuse_heads",
         "fuse_norms", "sink_casts",
         "fuse_regions", "isolate_results",
     ]  # fmt: skip

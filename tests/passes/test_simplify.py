@@ -10,8 +10,8 @@ import pytest
 from rlx import ops
 from rlx.dtypes import DType, bf16, bool_, f16, f32, i8, i32, i64, u8
 from rlx.ir import Graph, Tensor
+from rlx.ops.identities import exact
 from rlx.passes import simplify
-from rlx.passes.identities import exact
 from rlx.passes.simplify import FOLD_BYTES, attrs_key
 from tests.passes.values import results
 

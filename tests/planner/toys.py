@@ -1,6 +1,6 @@
 """Toy ops and a strategy of random graphs over them: what planning depends on, and nothing else.
 
-The movement toys carry the names and attributes of the real ops, because the planner knows views by them.
+The movement toys have the attributes and the `view` of the real ops, by which the planner knows views.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rlx.driver import Slot
 from rlx.dtypes import bool_, f16, f32, i8, i32, i64, u8
 from rlx.ir import NOT_DIFFERENTIABLE, Graph, Op, Tensor, TensorType, expr
+from rlx.ops import views
 
 DTYPES = (f32, f32, f32, f16, i32, i64, i8, u8, bool_)
 
@@ -42,21 +43,21 @@ def _slice(x: Any, starts: Any, stops: Any, steps: Any) -> Any:
     return x[tuple(cut)]
 
 
-def _moving(name: str, rule: Any) -> Op:
-    return _toy(name, _like(rule), rule)
+def _moving(name: str, rule: Any, view: Any) -> Op:
+    return _toy(name, _like(rule), rule, view=view)
 
 
 ADD = _toy("add", _broadcast, expr=lambda xs, a: xs[0], inplace=(0, 1))
 MIX = _toy("mix", _broadcast)  # reads all of its inputs for every element: never in place
 NORM = _toy("norm", _first, inplace=(0,))  # may overwrite input 0 and reads the others while it does
 TWO = _toy("two", lambda types, attrs: (types[0], TensorType((2, *types[0].shape), f32)))
-PAIR = _toy("fused", lambda types, attrs: (types[0], types[1]), inplace=(0, 1))
-COPY = _moving("copy", lambda x: x)
-RESHAPE = _moving("reshape", lambda x, shape: x.reshape(shape))
-TRANSPOSE = _moving("transpose", lambda x, perm: x.transpose(perm))
-EXPAND = _moving("expand", lambda x, shape: np.broadcast_to(x, shape))
-SLICE = _moving("slice", _slice)
-CAST = _toy("cast", lambda types, attrs: TensorType(types[0].shape, attrs["dtype"]), inplace=(0,))
+PAIR = _toy("fused", lambda types, attrs: (types[0], types[1]), expr=lambda xs, a: xs[0], inplace=(0, 1))
+COPY = _moving("copy", lambda x: x, views.whole)
+RESHAPE = _moving("reshape", lambda x, shape: x.reshape(shape), views.whole)
+TRANSPOSE = _moving("transpose", lambda x, perm: x.transpose(perm), views.transpose)
+EXPAND = _moving("expand", lambda x, shape: np.broadcast_to(x, shape), views.expand)
+SLICE = _moving("slice", _slice, views.slice)
+CAST = _toy("cast", lambda types, attrs: TensorType(types[0].shape, attrs["dtype"]), inplace=(0,), view=views.cast)
 MOVES = {"copy", "reshape", "transpose", "expand", "slice"}
 
 

@@ -81,7 +81,7 @@ class CpuExecutable:
 
         try:
             for node in graph.nodes:
-                if node.op.name == "constant" and node.output.id in plan.slots:
+                if node.op.is_constant and node.output.id in plan.slots:
                     arena.write_bytes(node.output.id, node.attrs["value"])
                 if node.op.leaf:
                     continue

@@ -12,7 +12,7 @@ from rlx.ir import expr as ex
 
 def trees_of(node: Node) -> tuple[Expr, ...]:
     """What each element of each output is, converted to the output's dtype."""
-    if node.op.name == "fused":
+    if "trees" in node.attrs:
         made: tuple[Expr, ...] = tuple(node.attrs["trees"])
     else:
         assert node.op.expr is not None

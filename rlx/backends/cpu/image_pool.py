@@ -32,7 +32,7 @@ def _dilations(attrs: Attrs) -> tuple[int, ...]:
 def bind_pool(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     """Axis by axis, the first before the last: there memory is contiguous, and the last axis has less to do then."""
     attrs, x, out = node.attrs, ins[0], outs[0]
-    largest = node.op.name == "max_pool"
+    largest = node.op.joins == "max"
     dtype = working(out.dtype)
     counts = out.shape[2:]
     steps: list[Step] = []

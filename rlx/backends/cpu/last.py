@@ -10,10 +10,6 @@ from __future__ import annotations
 
 from rlx.ir import Graph
 
-_SUMMING = frozenset({
-    "attention", "conv", "conv_transpose", "grouped_matmul", "lora_matmul", "matmul",
-    "attention_grad", "conv_grad_input", "conv_grad_weight", "grouped_matmul_grad",
-})  # fmt: skip
 # Calls of this many rows are the same call each, and OpenBLAS's kernels sum the rows of one alike: for x86 of every
 # age this was tried; at 12 and 16 rows it is not so. They take up to twice the time of one call for all rows.
 _ROWS = 8
@@ -24,7 +20,7 @@ def last_convolutions(graph: Graph) -> frozenset[int]:
     taken: set[int] = set()  # tensors that a product takes up
     last: set[int] = set()
     for node in reversed(graph.nodes):
-        summing = node.op.name in _SUMMING
+        summing = node.op.contracts
         if summing and not any(t.id in taken for t in node.outputs) and node.op.name == "conv":
             last.add(node.output.id)
         if summing or any(t.id in taken for t in node.outputs):

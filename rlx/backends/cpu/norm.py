@@ -86,7 +86,7 @@ def sum_first_axis(x: Array, total: Array, ctx: BindContext, thread: int = 0) ->
 def bind_norm(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     x, out = ins[0], outs[0]
     d = x.shape[-1]
-    norm, steps = row_norm(node, x, ins[1:], node.op.name == "layer_norm", ctx)
+    norm, steps = row_norm(node, x, ins[1:], node.op.centres, ctx)
 
     def bind(given: list[Array], made: Array, thread: int) -> list[Step]:
         return norm(given[0], made, thread)

@@ -25,7 +25,7 @@ class _Rows:
         self.y, self.term = (ctx.scratch(shape, dtype, thread) for _ in range(2))
         self.inverse, self.column = (ctx.scratch((shape[0], 1), dtype, thread) for _ in range(2))
         self.ctx, self.thread = ctx, thread
-        self.centre = node.op.name != "rms_norm_grad"
+        self.centre = node.op.centres
         self.eps, self.count, self.one = (np.asarray(v, dtype) for v in (node.attrs["eps"], shape[1], 1))
 
     def _mean(self, x: Array) -> list[Step]:

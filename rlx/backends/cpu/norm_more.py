@@ -137,7 +137,7 @@ def bind_add_norm(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: 
     """The sum is made in the result's rows and normalized there; where it is kept, it is made for itself first."""
     d = ins[0].shape[-1]
     x, residual = (a.reshape(-1, d) for a in ins[:2])
-    norm, steps = row_norm(node, x, ins[2:], node.op.name == "add_layer_norm", ctx)
+    norm, steps = row_norm(node, x, ins[2:], node.op.centres, ctx)
 
     def add(given: list[Array], made: Array, thread: int) -> list[Step]:
         return [partial(np.add, given[0], given[1], made)]

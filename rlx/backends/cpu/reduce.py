@@ -17,38 +17,37 @@ from rlx.ir import Node
 from rlx.ops import extended
 from rlx.ops.reduce import last
 
-_UFUNCS: dict[str, Any] = {
-    "sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum
-}  # fmt: skip
+# By the primitive that joins elements.
+UFUNCS: dict[str | None, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 _NS = 0.25
 _PIECE = 1 << 16  # elements
 
 
 @cpu_kernel("sum", "mean", "prod", "max", "min")
 def bind_reduce(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    name, axes = node.op.name, node.attrs["axes"]
+    axes, mean = node.attrs["axes"], node.op.averages
     x = ins[0]
-    ufunc = _UFUNCS[name]
+    ufunc = UFUNCS[node.op.joins]
     out = outs[0].reshape([1 if i in axes else n for i, n in enumerate(x.shape)])
     dtype = working(outs[0].dtype)
     steps: list[Step] = []
     if x.size == 0:
-        start = ufunc.identity if name != "mean" else np.nan
+        start = ufunc.identity if not mean else np.nan
         return [partial(np.copyto, out, start, "unsafe")]
     if x.dtype != dtype:
         wide = ctx.scratch(x.shape, dtype)
         steps.append(partial(np.copyto, wide, x, "unsafe"))
         x = wide
     made = out if out.dtype == dtype else ctx.scratch(out.shape, dtype)
-    if name == "prod" and dtype.kind == "f":
+    if ufunc is np.multiply and dtype.kind == "f":
         steps.append(partial(_product, x, axes, made))
     else:
         steps += _reduced(ufunc, x, axes, made, ctx)
-    if name == "mean":
+    if mean:
         count = np.asarray(math.prod(x.shape[i] for i in axes), dtype)
         steps.append(partial(np.divide, made, count, made))
     if ufunc is np.add and dtype.kind == "f":
-        steps.append(partial(_rescue, extended.mean if name == "mean" else extended.total, x, axes, made))
+        steps.append(partial(_rescue, extended.mean if mean else extended.total, x, axes, made))
     if made is not out:
         steps.append(partial(np.copyto, out, made, "unsafe"))
     return steps

@@ -11,6 +11,7 @@ import numpy as np
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.norm import sum_first_axis
+from rlx.backends.cpu.reduce import UFUNCS
 from rlx.backends.cpu.rows import by_rows, row_sums, working
 from rlx.ir import Node
 from rlx.ops import extended
@@ -18,7 +19,7 @@ from rlx.ops import extended
 
 @cpu_kernel("cumsum", "cumprod")
 def bind_scan(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    ufunc: Any = np.add if node.op.name == "cumsum" else np.multiply
+    ufunc = UFUNCS[node.op.joins]
     axis, x, out = node.attrs["axis"], ins[0], outs[0]
     dtype = np.dtype(np.float64) if out.dtype.kind in "fV" else out.dtype
     steps: list[Step] = []
@@ -34,7 +35,7 @@ def bind_scan(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
         steps.append(partial(np.copyto, target[:1], np.asarray(ufunc.identity, dtype)))
         source, target = source[:-1], target[1:]
     if target.size and dtype.kind == "f":
-        steps.append(partial(_running, _RUNNING[node.op.name, out.dtype == dtype], source, target))
+        steps.append(partial(_running, _RUNNING[node.op.joins, out.dtype == dtype], source, target))
     elif target.size:
         steps.append(partial(ufunc.accumulate, source, 0, None, target))
     if made is not out:
@@ -42,10 +43,10 @@ def bind_scan(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     return steps
 
 
-# By op, and whether f64 itself is asked for, which then is no wider than the result.
-_RUNNING: dict[tuple[str, bool], Callable[[Array, int], Array]] = {
-    ("cumsum", False): np.add.accumulate, ("cumsum", True): extended.running_total,
-    ("cumprod", False): extended.narrow_running_product, ("cumprod", True): extended.running_product,
+# By the primitive that joins elements, and whether f64 itself is asked for, which then is no wider than the result.
+_RUNNING: dict[tuple[str | None, bool], Callable[[Array, int], Array]] = {
+    ("add", False): np.add.accumulate, ("add", True): extended.running_total,
+    ("mul", False): extended.narrow_running_product, ("mul", True): extended.running_product,
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def bind_arg(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindC
     axis = node.attrs["axis"]
     x, steps = _widened(ins[0], ctx)
     out = outs[0].reshape([1 if i == axis else n for i, n in enumerate(x.shape)])
-    choose: Any = np.argmax if node.op.name == "argmax" else np.argmin
+    choose: Any = np.argmax if node.op.joins == "max" else np.argmin
     last = node.attrs["select_last_index"]
     # NumPy takes the first of equal elements; the first from behind is the last.
     steps.append(partial(choose, np.flip(x, axis) if last else x, axis, out, keepdims=True))
@@ -42,7 +42,7 @@ def bind_arg(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindC
 def bind_sort(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     attrs = node.attrs
     x, steps = _widened(ins[0], ctx)
-    descending = attrs["largest"] if node.op.name == "top_k" else attrs["descending"]
+    descending = attrs["largest" if "k" in attrs else "descending"]
     axis, n = attrs["axis"], x.shape[attrs["axis"]]
     keys = np.moveaxis(x, axis, -1)
     source = np.moveaxis(ins[0], axis, -1)

@@ -166,7 +166,7 @@ def _assemble(
         if lowering.args:
             arena.buffer(ARGS).write(0, np.frombuffer(bytes(lowering.args), np.uint8))
         for node in graph.nodes:
-            if node.op.name == "constant" and node.output.id in plan.slots:
+            if node.op.is_constant and node.output.id in plan.slots:
                 arena.write_bytes(node.output.id, node.attrs["value"])
         return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned, options.timed, control)
 

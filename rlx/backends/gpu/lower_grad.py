@@ -148,8 +148,7 @@ def lower_norm_grad(ctx: Lowering, node: Node) -> None:
         aligned = aligned and quads(scale, itemsize=kept.itemsize)
     shape = row_shape(n, rows, aligned)
     mode = 2 if plain else int(inner % 4 == 0)
-    rms = node.op.name == "rms_norm_grad"
-    kernel = NORM_GRAD(T=stored.name, W=kept.name, **shape, RMS=rms, WEIGHTS=mode)
+    kernel = NORM_GRAD(T=stored.name, W=kept.name, **shape, RMS=not node.op.centres, WEIGHTS=mode)
     args: list[Arg] = [*refs, scale, target, stats, rows, n, groups, per, inner, float(node.attrs["eps"])]
     ctx.launch(kernel, row_groups(ctx, rows, shape), args)
     _weights(ctx, refs, stored, stats, dims, 1 if plain else channels, n, weights)

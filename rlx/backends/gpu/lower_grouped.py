@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from rlx.backends.gpu.casts import cast_ref, fits, stores
 from rlx.backends.gpu.kernel import KernelDecl, declare, reads, uints, writes
@@ -112,9 +113,8 @@ MATMUL_GROUPED64 = declare(
 _SIDE64 = 16  # rows and columns of a tile of f64
 
 
-def _native(node: Node, features: frozenset[str]) -> bool:
+def _native(node: Node, features: frozenset[str], doubles: bool = True) -> bool:
     tensors = (*node.inputs, *node.outputs)
-    doubles = node.op.name != "lora_matmul"
     return all(stores(t.dtype, features, doubles) for t in tensors) and fits(*(t.type for t in tensors))
 
 
@@ -125,7 +125,7 @@ def lower_grouped(ctx: Lowering, node: Node) -> None:
     if y.size == 0:
         return
     x, w, sizes = node.inputs
-    by_sum = node.op.name == "grouped_matmul_grad"
+    by_sum = "transpose_w" not in node.attrs
     stored = ctx.storage(y)
     pair = kernel_pair(ctx.storage(x), ctx.storage(w), stored)
     a, b = (Operand(cast_ref(ctx, ctx.ref(t), ctx.storage(t), d, t.size), d)
@@ -180,7 +180,7 @@ def _tiles(by_sum: bool, sizes: tuple[int, int, int], experts: int, sides: tuple
     return slots * math.ceil(n / sides[1])
 
 
-@lowers("lora_matmul", when=_native)
+@lowers("lora_matmul", when=partial(_native, doubles=False))
 def lower_lora(ctx: Lowering, node: Node) -> None:
     """x @ w and (x @ a) @ b, each as matmul makes it, in f32 workspace; their sum goes through the epilogue."""
     y = node.output

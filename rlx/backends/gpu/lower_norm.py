@@ -138,7 +138,6 @@ def lower_norm(ctx: Lowering, node: Node) -> None:
     aligned = aligned and quads(gamma, beta, itemsize=kept.itemsize)
     places = ((source, stored), (target, stored), (gamma, kept), (beta, kept))
     shape = _eights(row_shape(n, rows, aligned), n, rows, places)
-    rms = node.op.name == "rms_norm"
-    kernel = ROW_NORM(T=stored.name, W=kept.name, **shape, RMS=rms, HAS_BETA=bool(rest))
+    kernel = ROW_NORM(T=stored.name, W=kept.name, **shape, RMS=not node.op.centres, HAS_BETA=bool(rest))
     groups = ctx.groups(math.ceil(rows / (THREADS // shape["LANES"])))
     ctx.launch(kernel, groups, [source, gamma, beta, target, rows, n, float(node.attrs["eps"])])

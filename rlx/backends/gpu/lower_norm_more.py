@@ -149,7 +149,7 @@ def lower_add_norm(ctx: Lowering, node: Node) -> None:
     aligned = aligned and quads(*weights, itemsize=kept.itemsize)
     shape = row_shape(n, rows, aligned)
     switches = {
-        "RMS": node.op.name == "add_rms_norm",
+        "RMS": not node.op.centres,
         "HAS_BETA": len(weights) == 2,
         "KEEP_SUM": len(node.outputs) == 2,
     }

@@ -60,7 +60,7 @@ def lower_pool(ctx: Lowering, node: Node) -> None:
         return
     stored, target = ctx.storage(y), ctx.ref(y)
     source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
-    kind = _LARGEST if node.op.name == "max_pool" else _MEAN
+    kind = _LARGEST if node.op.joins == "max" else _MEAN
     kernel = POOL(T=stored.name, KIND=kind, PADDING_COUNTS=node.attrs.get("count_include_pad", False))
     meta = _meta(ctx, node, x, y.shape[2:])
     ctx.launch(kernel, groups_for(ctx, y.size), [source, meta, target, target, y.size])

@@ -46,7 +46,7 @@ REDUCE = declare(
     )
 )
 
-_KIND = {"sum": 0, "mean": 0, "prod": 1, "max": 2, "min": 3}
+_KIND: dict[str | None, int] = {"add": 0, "mul": 1, "max": 2, "min": 3}  # by the primitive that joins elements
 _SERIAL = 64  # a thread's longest run of terms before a tree takes over, where the work is split
 _LONG = 1 << 16  # the longest row one group takes when there are rows enough to fill the device
 _MANY = 1024  # groups that fill a device
@@ -55,7 +55,7 @@ PLANES = 3  # of a Part of a float sum or product (bodies/extended.h)
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     # A mean in f64 is written as a sum and a product: the kernel's divisor is f32.
-    doubles = node.op.name != "mean"
+    doubles = not node.op.averages
     return all(stores(t.dtype, features, doubles) and fits(t.type) for t in (*node.inputs, *node.outputs))
 
 
@@ -65,7 +65,7 @@ def lower_reduction(ctx: Lowering, node: Node) -> None:
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
-    kind = _KIND[node.op.name]
+    kind = _KIND[node.op.joins]
     stored, out = ctx.storage(x), ctx.storage(y)
     work = stored if stored.is_float or stored.name == "i64" else i32
     ref = cast_ref(ctx, ctx.ref(x), stored, work, x.size)
@@ -76,7 +76,7 @@ def lower_reduction(ctx: Lowering, node: Node) -> None:
     final = out if out == work or (out.is_float and work.is_float) else work
     if final != out:  # maxima of small integers: computed in i32 and narrowed
         target = ctx.scratch(y.size * final.itemsize)
-    divisor = float(math.prod(n for n, reduced in runs if reduced)) if node.op.name == "mean" else 1.0
+    divisor = float(math.prod(n for n, reduced in runs if reduced)) if node.op.averages else 1.0
     while True:
         last = max((i for i, (_, reduced) in enumerate(runs) if reduced), default=None)
         if last is None:

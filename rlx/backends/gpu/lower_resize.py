@@ -54,11 +54,11 @@ _MOST_AXES = 3  # of one launch
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
     small = fits(*(t.type for t in tensors))
-    if node.op.name == "resize" and node.attrs["mode"] == "nearest":
+    resizes = "coordinates" in node.attrs
+    if resizes and node.attrs["mode"] == "nearest":
         need = _FEATURE.get(node.output.dtype.itemsize)
         return small and (need is None or need in features)
-    doubles = node.op.name == "resize"
-    return small and all(stores(t.dtype, features, doubles) for t in tensors)
+    return small and all(stores(t.dtype, features, resizes) for t in tensors)
 
 
 @lowers("resize", when=_native)

@@ -64,7 +64,7 @@ _LONG = 1 << 16  # the longest part one group takes when there are lines enough 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
-    doubles = node.op.name in ("cumsum", "cumprod")
+    doubles = node.op.joins is not None
     return all(stores(t.dtype, features, doubles) for t in tensors) and fits(*(t.type for t in tensors))
 
 
@@ -74,7 +74,7 @@ def lower_scan(ctx: Lowering, node: Node) -> None:
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
-    product = int(node.op.name == "cumprod")
+    product = int(node.op.joins == "mul")
     stored = ctx.storage(x)
     work = stored if stored.is_float or stored.name == "i64" else i32
     source = cast_ref(ctx, ctx.ref(x), stored, work, x.size)

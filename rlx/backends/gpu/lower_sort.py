@@ -155,7 +155,7 @@ def lower_arg(ctx: Lowering, node: Node) -> None:
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
-    flip = 1 if node.op.name == "argmax" else 2
+    flip = 1 if node.op.joins == "max" else 2
     unit, kind, pair, _ = key_words(ctx.storage(x), node.op.name)
     outer, n, inner = lines_of(x, node.attrs["axis"])
     ref, target = ctx.ref(x), ctx.ref(y)
@@ -192,7 +192,7 @@ def lower_arg(ctx: Lowering, node: Node) -> None:
 def lower_sort(ctx: Lowering, node: Node) -> None:
     """The whole line in order."""
     x, axis, index = node.inputs[0], node.attrs["axis"], ctx.ref(node.outputs[-1])
-    values = ctx.ref(node.outputs[0]) if node.op.name == "sort" else None
+    values = ctx.ref(node.outputs[0]) if len(node.outputs) == 2 else None
     _sort(ctx, node.op.name, x, axis, int(node.attrs["descending"]), x.shape[axis], values, index)
 
 

@@ -15,7 +15,7 @@ from rlx.backends.gpu.product_launch import Epilogue, Operand
 from rlx.backends.gpu.steps import Ref
 from rlx.driver.planner_views import is_alias, view_offset
 from rlx.dtypes import f32
-from rlx.ir import Node
+from rlx.ir import Leaf, Node
 
 Make = Callable[[Lowering, Product, Operand, Operand, tuple[int, int], Epilogue, Operand, str], None]
 _GAPLESS = 256  # results of a multiple of so many bytes may lie side by side
@@ -85,7 +85,7 @@ def _batches(ctx: Lowering) -> dict[int, tuple[Node, ...]]:
 
 def _begins(ctx: Lowering, node: Node) -> bool:
     """A product of floats by one matrix, which with its bias is in a store; its result leaves no gap behind it."""
-    if node.op.name != "matmul" or any(t.node.op.name not in ("param", "constant") for t in node.inputs[1:]):
+    if node.op.name != "matmul" or any(t.node.op.leaf not in (Leaf.PARAM, Leaf.CONSTANT) for t in node.inputs[1:]):
         return False
     stored, place = ctx.storage(node.output), ctx.ref(node.output)
     fine = stored.is_float and stored.name != "f64" and place.nbytes and not place.nbytes % _GAPLESS

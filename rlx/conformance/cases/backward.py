@@ -24,9 +24,7 @@ _GROUPED: tuple[tuple[Shape, int], ...] = (
 )  # fmt: skip
 
 
-def _weights_gradient(op: str) -> Iterator[Case]:
-    grouped = op == "group_norm_grad"
-
+def _weights_gradient(op: str, grouped: bool = False) -> Iterator[Case]:
     def case(
         shape: Shape, dtype: DType, groups: int = 1, domain: str = "normal", eps: float = 1e-5,
         weights: DType | None = None, beta: DType | None = f32,
@@ -133,5 +131,6 @@ def _fake_quantize() -> Iterator[Case]:
 
 
 def cases() -> list[Case]:
-    norms = ("layer_norm_grad", "rms_norm_grad", "group_norm_grad")
-    return [*(c for op in norms for c in _weights_gradient(op)), *_softmax(), *_cross_entropy(), *_fake_quantize()]
+    norms = [c for op in ("layer_norm_grad", "rms_norm_grad") for c in _weights_gradient(op)]
+    norms += _weights_gradient("group_norm_grad", grouped=True)
+    return [*norms, *_softmax(), *_cross_entropy(), *_fake_quantize()]

@@ -10,7 +10,7 @@ from rlx.conformance.case import Case, InputSpec
 from rlx.conformance.cases.shapes import ALL, FLOATS, INTS, NUMBERS, label
 from rlx.conformance.tolerances import BITS, NORM, Tolerance
 from rlx.dtypes import DType, bool_, f16, f32, i32, i64
-from rlx.ir import Graph, Tensor
+from rlx.ir import Graph, Tensor, get_op
 
 _SHAPES = ((), (0,), (1,), (33,), (3, 5, 7), (65, 129))
 _FEW = ((), (33,), (3, 4))
@@ -23,7 +23,7 @@ def _case(
     graph = Graph(name)
     ins = [graph.input(f"x{i}", s.shape, s.dtype) for i, s in enumerate(specs)]
     build(*ins)
-    (node,) = (n for n in graph.nodes if n.op.name == op)
+    (node,) = (n for n in graph.nodes if n.op is get_op(op))
     given = {t.id: s for t, s in zip(ins, specs, strict=True)}
     taken = tuple(given.get(t.id, InputSpec((), bool_)) for t in node.inputs)
     return Case(op, name, taken, node.attrs, tolerance)

@@ -8,6 +8,7 @@ from rlx.conformance.case import Case, InputSpec
 from rlx.conformance.cases.shapes import FLOATS, INTS, label
 from rlx.conformance.tolerances import EQUAL, NORM
 from rlx.dtypes import DType, bool_, f32
+from rlx.ir import get_op
 
 Shape = tuple[int, ...]
 
@@ -53,15 +54,16 @@ def _case(
 ) -> Case:
     name = f"{dtype}-{label(shape)}-over-{'_'.join(map(str, axes)) or 'none'}-{domain}{'-keep' if keepdims else ''}"
     attrs = {"axes": axes, "keepdims": keepdims}
-    tolerance = EQUAL if op in ("max", "min") else NORM
+    tolerance = EQUAL if get_op(op).picks else NORM
     return Case(op, name, (InputSpec(shape, dtype, domain),), attrs, tolerance)
 
 
 def _of(op: str) -> Iterator[Case]:
-    plain = "near_one" if op == "prod" else "normal"
+    record = get_op(op)
+    plain, ints = ("near_one", "ties") if record.joins == "mul" else ("normal", "any")
     for i, (shape, axes) in enumerate(_SHAPES):
         yield _case(op, shape, axes, f32, plain, keepdims=i % 2 == 0)
-    if op not in ("max", "min"):
+    if not record.picks:
         for shape, axes in _EMPTY:
             yield _case(op, shape, axes, f32, "normal")
     for dtype in FLOATS:
@@ -73,25 +75,24 @@ def _of(op: str) -> Iterator[Case]:
         yield _case(op, (33, 129), (1,), dtype, "holes")
         yield _case(op, (33, 12), (1,), dtype, "ties")
     yield _case(op, (33, 12), (0,), f32, "zeros")
-    if op in ("sum", "mean"):
+    if record.joins == "add":
         # Everything positive: the partial sums grow, and adding one by one would show.
         yield _case(op, (100_003,), (0,), f32, "positive")
         yield _case(op, (3, 20_011), (1,), f32, "offset")
         yield _case(op, (20_011, 3), (0,), f32, "offset")
-    if op in ("sum", "mean", "prod"):
+    if not record.picks:
         # What leaves the range on the way, and not in the end.
-        for domain in ("reciprocals",) if op == "prod" else ("swings", "top"):
+        for domain in ("reciprocals",) if record.joins == "mul" else ("swings", "top"):
             for dtype in FLOATS:
                 for shape, axes in (((4,), (0,)), ((9, 72), (1,)), ((72, 10), (0,)), ((3, 65, 5), (0, 1))):
                     yield _case(op, shape, axes, dtype, domain)
             for shape, axes in (((140_001,), (0,)), ((2, 70_000), (1,)), ((5000, 3), (0,)), ((300, 2, 40), (0, 2))):
                 yield _case(op, shape, axes, f32, domain)
-    if op == "mean":
+    if record.averages:
         return
     for dtype in (*INTS, bool_):
-        domain = "ties" if op == "prod" else "any"
         for shape, axes in (((9, 65), (1,)), ((65, 9), (0,)), ((2, 3, 4), (0, 2)), ((129,), (0,))):
-            yield _case(op, shape, axes, dtype, domain)
+            yield _case(op, shape, axes, dtype, ints)
 
 
 def cases() -> list[Case]:

@@ -8,6 +8,7 @@ from rlx.conformance.case import Case, InputSpec
 from rlx.conformance.cases.shapes import FLOATS, INTS, label
 from rlx.conformance.tolerances import NORM
 from rlx.dtypes import DType, bool_, f32, i32, i64
+from rlx.ir import get_op
 
 Shape = tuple[int, ...]
 
@@ -41,7 +42,7 @@ def _scan(op: str, domain: str) -> Iterator[Case]:
         yield case((5000, 3), 0, i32, "any", exclusive, reverse)
     for dtype in FLOATS:
         yield case((9, 65), 1, dtype, "zeros", False, False)
-    leaving = "swings" if op == "cumsum" else "reciprocals"  # the range, and come back
+    leaving = "swings" if get_op(op).joins == "add" else "reciprocals"  # the range, and come back
     for i, (shape, axis) in enumerate((((4,), 0), ((3, 130), 1), ((130, 9), 0), ((20_001,), 0), ((5000, 3), 0))):
         for dtype in FLOATS if i < 3 else (f32,):
             yield case(shape, axis, dtype, leaving, *_WAYS[(0, 1, 2, 1, 2)[i]])

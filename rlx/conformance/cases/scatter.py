@@ -9,6 +9,7 @@ from rlx.conformance.case import Case, InputSpec
 from rlx.conformance.cases.shapes import ALL, FLOATS, INTS, label
 from rlx.conformance.tolerances import BITS, EQUAL, NORM, Tolerance
 from rlx.dtypes import DType, bool_, f32, i8, i32, i64, u8
+from rlx.ir import get_op
 from rlx.ops.scatter import REDUCTIONS
 
 Shape = tuple[int, ...]
@@ -44,13 +45,15 @@ def _gather_elements() -> Iterator[Case]:
     yield case((9, 33), 40, 0, f32, i32, "any")
 
 
-def _scatter(op: str) -> Iterator[Case]:
+def _scatter(op: str, shared: bool) -> Iterator[Case]:
+    """`shared`: one list of indices for all lines."""
+
     def case(
         shape: Shape, m: int, axis: int, reduction: str, dtype: DType = f32, index: DType = i32,
         domain: str = "index", values: str = "normal", into: bool = True,
     ) -> Case:  # fmt: skip
         places = (*shape[:axis], m, *shape[axis + 1 :])
-        own = (m,) if op == "scatter" else places
+        own = (m,) if shared else places
         name = f"{reduction}-{dtype}-{index}-{label(shape)}-{m}-axis{axis}-{domain}-{values}"
         specs = [InputSpec(own, index, _reach(index, domain, shape[axis])), InputSpec(places, dtype, values)]
         if into:
@@ -79,7 +82,7 @@ def _scatter(op: str) -> Iterator[Case]:
     for index in (i32, i64):
         yield case((9, 4), 64, 0, "add", f32, index, "any")
         yield case((9, 4), 64, 0, "none", f32, index, "any")
-    if op == "scatter":
+    if shared:
         # More indices than one group sorts, a few places each, and one place for all.
         yield case((700, 2), 2500, 0, "add")
         yield case((700, 2), 2500, 0, "none", domain="wild", values="any")
@@ -106,7 +109,7 @@ def _windows() -> Iterator[Case]:
         name = f"{dtype}-{index}-{label(shape)}-{label(size)}-{domain.partition(':')[0]}"
         starts = InputSpec((len(shape),), index, domain)
         x = InputSpec(shape, dtype, "any")
-        if op == "dynamic_slice":
+        if get_op(op).moves_data:
             return Case(op, name, (x, starts), {"sizes": size}, BITS)
         return Case(op, name, (x, InputSpec(size, dtype, "any"), starts), {}, BITS)
 
@@ -154,8 +157,8 @@ def _one_hot() -> Iterator[Case]:
 def cases() -> list[Case]:
     return [
         *_gather_elements(),
-        *_scatter("scatter"),
-        *_scatter("scatter_elements"),
+        *_scatter("scatter", shared=True),
+        *_scatter("scatter_elements", shared=False),
         *_windows(),
         *_one_hot(),
     ]

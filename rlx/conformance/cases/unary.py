@@ -53,7 +53,7 @@ def _case(
 
 def _of_floats() -> Iterator[Case]:
     for op, tolerance, reason, domains, attrs in _FLOAT_OPS:
-        first = domains[0] if op in ("log", "sqrt", "rsqrt") else "normal"
+        first = domains[0] if "near_one" in domains else "normal"
         for shape in SHAPES:
             yield _case(op, shape, f32, first, tolerance, reason, **attrs)
         for dtype in FLOATS:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx.errors import ByteLimitExceeded, OutOfDeviceMemory, ShapeError, StepLimitExceeded
-from rlx.ir import Graph, Node, bodies
+from rlx.ir import Graph, Leaf, Node, bodies
 from rlx.ops.steps import STEP_BYTES, STEP_PRODUCTS, multiplications, spend, step_budget, weight
 from rlx.runtime import CompiledGraph
 
@@ -78,7 +78,7 @@ def _moved(node: Node) -> int:
     an element."""
     tables = 192 * sum(node.attrs["sizes"]) if node.op.family == "resize" else 0
     tensors = (*node.inputs, *node.outputs)
-    return tables + sum(t.type.nbytes for t in tensors if t.node.op.name not in ("param", "constant"))
+    return tables + sum(t.type.nbytes for t in tensors if t.node.op.leaf not in (Leaf.PARAM, Leaf.CONSTANT))
 
 
 def _nodes(graph: Graph) -> int:

@@ -15,7 +15,7 @@ from rlx.formats.onnx.budget import reference_bytes, take
 from rlx.formats.onnx.draws import Draw, Draws
 from rlx.formats.onnx.elements import NAMES, STRING, Array, ElementType, carrier
 from rlx.formats.onnx.words import MAX_STRINGS, Words, as_array
-from rlx.ir import Graph, Tensor
+from rlx.ir import Graph, Leaf, Tensor
 from rlx.ir.body import TracedBody
 from rlx.ops.select import cast
 
@@ -141,7 +141,7 @@ class Known:
             top = stack.pop()
             if (top.graph, top.id) in self._values:
                 continue
-            if top.node.op.name == "input":
+            if top.node.op.leaf is Leaf.INPUT:
                 if isinstance(top.graph, TracedBody) or top.node.attrs["name"] in self.draws.wanted:
                     local = True
                 else:
@@ -156,7 +156,7 @@ class Known:
 
 def _behind(tensor: Tensor) -> Sequence[Tensor]:
     """What a tensor's value follows from; of a body's capture, the tensor around that is captured."""
-    if tensor.node.op.name == "param" and isinstance(tensor.graph, TracedBody):
+    if tensor.node.op.leaf is Leaf.PARAM and isinstance(tensor.graph, TracedBody):
         return [tensor.graph.around(tensor)]
     return tensor.node.inputs
 

@@ -15,7 +15,7 @@ from rlx.ir import Node, Tensor
 
 def _known_inside(indices: Tensor, n: int) -> bool:
     """Whether the indices are a constant within -n..n-1."""
-    if indices.node.op.name != "constant":
+    if not indices.node.op.is_constant:
         return False
     value = indices.node.attrs["value"]
     return not value.size or (-n <= int(value.min()) and int(value.max()) < n)
@@ -58,7 +58,8 @@ def scatter(d: Draft, node: Node, inputs: list[Value]) -> Value | Sequence[Value
     a, out = node.attrs, node.outputs[0]
     given, updates = node.inputs[0], node.inputs[1]
     axis, length = a["axis"], a["length"]
-    if node.op.name == "scatter":
+    shared = node.op.name == "scatter"
+    if shared:
         head, tail = updates.shape[:axis], updates.shape[axis + given.ndim :]
         shape: tuple[int, ...] = (*head, given.size, *tail)
     else:
@@ -74,7 +75,7 @@ def scatter(d: Draft, node: Node, inputs: list[Value]) -> Value | Sequence[Value
         index = _or_beyond(d, index, length)
         ends = [0] * len(full) + [int(i == axis) for i in range(len(full))]
         into = d.op("Pad", into, d.ints(ends), d.like(0, into))
-    if node.op.name == "scatter":
+    if shared:
         column = [given.size if i == axis else 1 for i in range(len(shape))]
         index = d.op("Expand", d.reshape(index, column), d.ints(shape))
         wide = d.reshape(wide, shape)

@@ -28,7 +28,7 @@ _REDUCE = {
 def reduce(d: Draft, node: Node, inputs: list[Value]) -> Value:
     axes, out = node.attrs["axes"], node.outputs[0]
     x = d.wide(inputs[0])
-    if x.dtype == i32 and node.op.name in ("sum", "prod"):
+    if x.dtype == i32 and not node.op.picks:
         x = d.cast(x, i64)  # so that the low 32 bits are right whatever a runtime makes of overflow
     if axes:
         x = d.op(_REDUCE[node.op.name], x, d.ints(axes), keepdims=int(node.attrs["keepdims"]))
@@ -139,7 +139,7 @@ def batch_norm(d: Draft, node: Node, inputs: list[Value]) -> Value:
 def arg(d: Draft, node: Node, inputs: list[Value]) -> Value:
     a = node.attrs
     flags: dict[str, Any] = {k: int(a[k]) for k in ("keepdims", "select_last_index")}
-    kind = "ArgMax" if node.op.name == "argmax" else "ArgMin"
+    kind = "ArgMax" if node.op.joins == "max" else "ArgMin"
     return d.op(kind, d.wide(inputs[0]), dtype=i64, axis=a["axis"], **flags)
 
 
@@ -153,7 +153,7 @@ def _best(d: Draft, x: Value, k: int, axis: int, largest: bool) -> list[Value]:
 def sort(d: Draft, node: Node, inputs: list[Value]) -> Sequence[Value]:
     axis = node.attrs["axis"]
     made = _best(d, inputs[0], node.inputs[0].shape[axis], axis, node.attrs["descending"])
-    return made if node.op.name == "sort" else made[1:]
+    return made[-len(node.outputs) :]
 
 
 @writes("top_k")

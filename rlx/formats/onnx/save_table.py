@@ -8,10 +8,9 @@ import numpy as np
 
 from rlx.errors import UnsupportedOp
 from rlx.formats.onnx.save_draft import Draft, Value
-from rlx.ir import Graph, Node, Tensor
+from rlx.ir import Graph, Node, Rewriter, Tensor, inline
 from rlx.ir.body import bodies, map_bodies
 from rlx.ir.op import Decompose
-from rlx.passes.rewriting import Maker, inline
 
 # Writes a node from the values of its inputs; gives those of its outputs, in the outputs' dtypes.
 Writer = Callable[[Draft, Node, "list[Value]"], "Value | Sequence[Value]"]
@@ -74,19 +73,18 @@ def _refused(graph: Graph) -> list[Node]:
 
 
 def _put_in(graph: Graph) -> Graph:
-    maker = Maker(graph)
+    new = Rewriter(graph)
     for node in graph.nodes:
         if bodies(node):
             attrs = map_bodies(node.attrs, _put_in)
-            maker.put(node.outputs, maker.new.add(node.op, maker.inputs(node.inputs), attrs, node.label))
+            new.put(node.outputs, new.add(node.op, node.inputs, attrs, node.label))
         elif node.op.leaf or writable(node):
-            maker.copy(node)
+            new.keep(node)
         else:
             body = _body(node)
             assert body is not None, f"{node} was refused"
-            given = {f"x{i}": t for i, t in enumerate(maker.inputs(node.inputs))}
-            maker.put(node.outputs, inline(maker.new, body, given, node.name))
-    return maker.finish()
+            new.put(node.outputs, inline(body, new, node.inputs, node.name))
+    return new.finish()
 
 
 def _body(node: Node) -> Graph | None:
@@ -105,7 +103,7 @@ def _body(node: Node) -> Graph | None:
 def write_nodes(draft: Draft, graph: Graph, values: dict[int, Value]) -> None:
     """Writes the nodes of a composed graph; `values` holds its inputs, params and states, and then all tensors."""
     for node in graph.nodes:
-        if node.op.name == "constant":
+        if node.op.is_constant:
             values[node.output.id] = draft.const(node.attrs["value"], node.output.dtype)
         elif not node.op.leaf:
             draft.label = node.label or node.op.name

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlx.formats.onnx.budget import reference_bytes, take
 from rlx.formats.onnx.elements import Array
-from rlx.ir import Graph, Node, Tensor, bodies, rebuild
+from rlx.ir import Graph, Node, Rewriter, Tensor, bodies, rebuild
 
 SMALL = 4096  # bytes; a constant up to this size stays in the graph, where the optimizer can read it
 _FOLD = 1 << 20  # a result may be this large, or as large as what it is made of
@@ -22,21 +22,21 @@ def share_weights(graph: Graph) -> tuple[Graph, dict[str, Array]]:
     graphs of all input shapes share it.
     """
     used = _used(graph)
-    graph, _ = rebuild(graph, _folded, used)
+    graph = rebuild(graph, _folded, used)
     used = _used(graph)
     arrays: dict[str, Array] = {}
 
-    def rewrite(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-        if node.op.name != "constant" or node.attrs["value"].nbytes <= SMALL:
+    def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+        if not node.op.is_constant or node.attrs["value"].nbytes <= SMALL:
             return None
         value = node.attrs["value"]
         name = f"weight {node.label}" if node.label else f"constant {_digest(value)}"
         if name not in arrays:
             arrays[name] = value
-            new.param(name, value.shape, node.outputs[0].dtype)
-        return (new.params[name],)
+            new.graph.param(name, value.shape, node.outputs[0].dtype)
+        return (new.graph.params[name],)
 
-    made, _ = rebuild(graph, rewrite, used)
+    made = rebuild(graph, rewrite, used)
     return made, arrays
 
 
@@ -49,12 +49,12 @@ def _used(graph: Graph) -> set[int]:
     return needed
 
 
-def _folded(new: Graph, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+def _folded(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
     if (
         not inputs
-        or node.op.name == "expand"
+        or node.op.broadcasts
         or bodies(node)
-        or any(t.node.op.name != "constant" for t in inputs)
+        or not all(t.node.op.is_constant for t in inputs)
     ):
         return None
     size = sum(t.type.nbytes for t in node.outputs)

@@ -164,7 +164,7 @@ def run_case(case: Any, device: str) -> Outcome:
 def _how(programs: list[Program]) -> str:
     if any(p.report().host_nodes for p in programs):
         return "host"
-    work = [n for p in programs for n in p.graph.program.nodes if not n.op.leaf and n.op.name != "copy"]
+    work = [n for p in programs for n in p.graph.program.nodes if not n.op.leaf and not n.op.materializes]
     return "device" if work else "compiled"
 
 

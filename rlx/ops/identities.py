@@ -1,4 +1,6 @@
-"""Rewrites of one node that keep every bit of the result: what they may and may not assume is said at each rule.
+"""Rewrites of one node that keep every bit of the result: the `identity` of the op records, named after the ops.
+
+What a rule may and may not assume is said beside it.
 
 Left alone, because a bit would change: x + 0.0 (-0.0 + 0.0 is 0.0), x * 0 (NaN, infinity, -0.0), x - x, x / x,
 pow(x, 0.5). A NaN stays a NaN; its payload is not kept track of.
@@ -7,23 +9,23 @@ pow(x, 0.5). A NaN stays a NaN; its payload is not kept track of.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from rlx.dtypes import DType
 from rlx.ir import Attrs, Node, Tensor
+from rlx.ir.op import Identity
 
 Emit = Callable[[str, Sequence[Tensor], Attrs], Tensor]
-Rule = Callable[[Node, Sequence[Tensor], Emit], "Tensor | None"]
 
 
 def _uniform(t: Tensor) -> Any:
     """The one value that every element of a constant has (also under expand and reshape), else None."""
-    while t.node.op.name in ("expand", "reshape"):
+    while t.node.op.broadcasts or t.node.op.reshapes:
         t = t.node.inputs[0]
-    if t.node.op.name != "constant" or t.size == 0:
+    if not t.node.op.is_constant or t.size == 0:
         return None
     value = t.node.attrs["value"].reshape(-1)
     raw = value.view(np.uint8).reshape(value.size, -1)
@@ -41,7 +43,7 @@ def _same(node: Node, x: Tensor) -> bool:
     return x.type == node.outputs[0].type
 
 
-def _add(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def add(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     """x + 0 of integers; x + -0.0, which gives x for every float."""
     for x, zero in (inputs, inputs[::-1]):
         if _same(node, x) and _is(zero, 0.0, negative_zero=True if x.dtype.is_float else None):
@@ -49,13 +51,13 @@ def _add(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     return None
 
 
-def _sub(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def sub(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     """x - 0 of integers; x - 0.0 (the positive zero), which gives x for every float."""
     x, zero = inputs
     return x if _same(node, x) and _is(zero, 0.0, negative_zero=False) else None
 
 
-def _mul(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def mul(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     """x * 1."""
     for x, one in (inputs, inputs[::-1]):
         if _same(node, x) and _is(one, 1.0):
@@ -63,13 +65,13 @@ def _mul(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     return None
 
 
-def _div(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def div(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     """x / 1."""
     x, one = inputs
     return x if _same(node, x) and _is(one, 1.0) else None
 
 
-def _pow(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def pow(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     """x ** 1 is x; x ** 2 is x * x, correctly rounded, which pow is within its tolerance."""
     x, exponent = inputs
     if not _same(node, x):
@@ -79,7 +81,7 @@ def _pow(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     return emit("mul", (x, x), {}) if _is(exponent, 2.0) else None
 
 
-def _logical(neutral: bool) -> Rule:
+def logical(neutral: bool) -> Identity:
     def rule(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
         for x, other in (inputs, inputs[::-1]):
             if _same(node, x) and _is(other, float(neutral)):
@@ -89,7 +91,7 @@ def _logical(neutral: bool) -> Rule:
     return rule
 
 
-def _where(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def where(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     """A condition known everywhere; both branches the same."""
     cond, a, b = inputs
     known = _uniform(cond)
@@ -99,7 +101,7 @@ def _where(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     return a if a is b and _same(node, a) else None
 
 
-def _undone(by: str) -> Rule:
+def undone(by: str) -> Identity:
     """f(f(x)) = x."""
 
     def rule(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
@@ -109,17 +111,17 @@ def _undone(by: str) -> Rule:
     return rule
 
 
-def _idempotent(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def idempotent(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     """f(f(x)) = f(x)."""
     return inputs[0] if inputs[0].node.op.name == node.op.name else None
 
 
-def _copy(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def copy(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     """Values never change, so a copy is its source. isolate_results, which runs last, puts back what must be."""
     return inputs[0]
 
 
-def _clip(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def clip(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     return inputs[0] if node.attrs["min"] is None and node.attrs["max"] is None else None
 
 
@@ -137,7 +139,7 @@ def exact(source: DType, target: DType) -> bool:
     return target.kind == "i" and target.itemsize >= source.itemsize + (source.kind == "u")
 
 
-def _cast(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def cast(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     """A cast to the dtype it has; a cast of an exact cast is the one cast from the start."""
     x, to = inputs[0], node.attrs["dtype"]
     if x.dtype == to:
@@ -149,7 +151,7 @@ def _cast(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     return None
 
 
-def _reshape(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def reshape(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     x, shape = inputs[0], node.attrs["shape"]
     if x.shape == tuple(shape):
         return x
@@ -158,7 +160,7 @@ def _reshape(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     return None
 
 
-def _transpose(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def transpose(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     x, perm = inputs[0], tuple(node.attrs["perm"])
     if perm == tuple(range(x.ndim)):
         return x
@@ -171,7 +173,7 @@ def _transpose(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | Non
     return None
 
 
-def _expand(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def expand(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     x, shape = inputs[0], tuple(node.attrs["shape"])
     if x.shape == shape:
         return x
@@ -180,7 +182,7 @@ def _expand(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     return emit("reshape", (x,), {"shape": shape}) if x.size == math.prod(shape) else None
 
 
-def _slice(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def slice(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     x, attrs = inputs[0], node.attrs
     if x.shape == node.outputs[0].shape and all(step == 1 for step in attrs["steps"]):
         return x
@@ -199,7 +201,7 @@ def _slice(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     return emit("slice", (inner.inputs[0],), joined)
 
 
-def _concat(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def concat(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     """One input, or all but one of no elements."""
     axis = node.attrs["axis"]
     filled = [x for x in inputs if x.shape[axis] != 0] or list(inputs[:1])
@@ -208,7 +210,7 @@ def _concat(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     return filled[0] if len(filled) == 1 else emit("concat", filled, node.attrs)
 
 
-def _matmul(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+def matmul(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
     """A transposition of the last two axes of a factor is the factor read the other way round."""
     factors, attrs = list(inputs), dict(node.attrs)
     for k, flag in enumerate(("transpose_a", "transpose_b")):
@@ -219,33 +221,3 @@ def _matmul(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
                 factors[k] = inner.inputs[0]
                 attrs[flag] = not attrs[flag]
     return emit("matmul", factors, attrs) if attrs != dict(node.attrs) else None
-
-
-RULES: Mapping[str, Sequence[Rule]] = {
-    "add": (_add,),
-    "sub": (_sub,),
-    "mul": (_mul,),
-    "div": (_div,),
-    "pow": (_pow,),
-    "logical_and": (_logical(True),),
-    "logical_or": (_logical(False),),
-    "logical_xor": (_logical(False),),
-    "where": (_where,),
-    "neg": (_undone("neg"),),
-    "logical_not": (_undone("logical_not"),),
-    "abs": (_idempotent,),
-    "relu": (_idempotent,),
-    "round": (_idempotent,),
-    "floor": (_idempotent,),
-    "ceil": (_idempotent,),
-    "sign": (_idempotent,),
-    "copy": (_copy,),
-    "clip": (_clip,),
-    "cast": (_cast,),
-    "reshape": (_reshape,),
-    "transpose": (_transpose,),
-    "expand": (_expand,),
-    "slice": (_slice,),
-    "concat": (_concat,),
-    "matmul": (_matmul,),
-}

@@ -1,0 +1,129 @@
+"""Patterns of ops as data, and what matches them: the vocabulary of the passes that recognize what was written out.
+
+A pattern is a `Call` of an op over patterns, a `Slot` (any tensor, the same one wherever the slot stands), a `Number`
+(a constant of one element), or `Either` of several. A match is `closed` where nothing outside it reads what it makes on
+the way, so that one node may take its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.ir import Node, Tensor, get_op
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Any tensor; `where` narrows it down."""
+
+    name: str
+    where: Callable[[Tensor], bool] = lambda t: True
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A constant of one float: about `value`, or any that is kept as `name`, the same wherever that stands."""
+
+    value: float | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An op over patterns; of an op that commutes, in either order. `where` narrows it down."""
+
+    op: str
+    inputs: tuple[Pattern, ...]
+    where: Callable[[Node], bool] = lambda node: True
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """Any of several patterns, the first that leads to a match."""
+
+    options: tuple[Pattern, ...]
+
+
+Pattern = Slot | Number | Call | Either
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The tensors of the slots, the numbers by name, and the nodes of the calls, the root first."""
+
+    slots: Mapping[str, Tensor]
+    numbers: Mapping[str, float]
+    nodes: tuple[Node, ...] = ()
+
+    def closed(self, uses: Counter[int]) -> bool:
+        """Whether nothing else reads what the nodes behind the root give; `uses` counts the readers of tensors."""
+        reads = self.reads()
+        return all(uses[t.id] == reads[t.id] for node in self.nodes[1:] for t in node.outputs)
+
+    def reads(self) -> Counter[int]:
+        """How often its nodes read each tensor."""
+        return Counter(t.id for node in {id(n): n for n in self.nodes}.values() for t in node.inputs)
+
+
+def matches(pattern: Pattern, t: Tensor) -> Iterator[Match]:
+    """Every way in which a tensor is what a pattern says."""
+    return _matches(pattern, t, Match({}, {}))
+
+
+def _matches(p: Pattern, t: Tensor, m: Match) -> Iterator[Match]:
+    if isinstance(p, Slot):
+        known = m.slots.get(p.name)
+        if known is t or (known is None and p.where(t)):
+            yield replace(m, slots={**m.slots, p.name: t})
+    elif isinstance(p, Number):
+        value = scalar(t)
+        wanted = m.numbers.get(p.name) if p.value is None else p.value
+        if value is not None and (wanted is None or _about(value, wanted, t.dtype.is_half)):
+            yield m if not p.name else replace(m, numbers={**m.numbers, p.name: value})
+    elif isinstance(p, Either):
+        for option in p.options:
+            yield from _matches(option, t, m)
+    else:
+        node = t.node
+        if node.op is get_op(p.op) and len(node.inputs) == len(p.inputs) and p.where(node):
+            m = replace(m, nodes=(*m.nodes, node))
+            yield from _all(p.inputs, node.inputs, m)
+            if node.op.commutes:
+                yield from _all(p.inputs, node.inputs[::-1], m)
+
+
+def _all(patterns: Sequence[Pattern], tensors: Sequence[Tensor], m: Match) -> Iterator[Match]:
+    if not patterns:
+        yield m
+        return
+    for found in _matches(patterns[0], tensors[0], m):
+        yield from _all(patterns[1:], tensors[1:], found)
+
+
+def _about(a: float, b: float, half: bool) -> bool:
+    return math.isclose(a, b, rel_tol=1e-3 if half else 1e-6)
+
+
+def constant(t: Tensor) -> Array | None:
+    """The value of a constant, reshaped or not."""
+    shape = t.shape
+    while t.node.op.reshapes:
+        t = t.node.inputs[0]
+    value: Array | None = t.node.attrs["value"] if t.node.op.is_constant else None
+    return None if value is None else value.reshape(shape)
+
+
+def scalar(t: Tensor) -> float | None:
+    """The one float that a constant holds."""
+    if not t.node.op.is_constant or t.size != 1 or not t.dtype.is_float:
+        return None
+    return float(np.asarray(t.node.attrs["value"]).reshape(-1)[0])

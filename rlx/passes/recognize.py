@@ -1,0 +1,260 @@
+"""recognize: gelu, norms and attention written out in small ops become the one op that has a kernel.
+
+Each gives what the ops gave, rounded less often: the constants must be those of the function, the numbers that may vary
+(eps, scale, softcap) become attributes, and nothing else may read what the small ops make on the way. Values that
+are masked away in attention are not looked at, so that a NaN among those of v is not spread by the zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.ir import Attrs, Graph, Node, Rewriter, Tensor, get_op, node_of, rebuild
+from rlx.ops.unary import GELU_TANH_CUBE, GELU_TANH_SCALE
+from rlx.passes.patterns import Call, Either, Match, Number, Pattern, Slot, constant, matches
+from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The op that takes a root's place. `hidden` is a mask that may hide all keys from a query, for which the small ops
+    give NaN and the op zeros."""
+
+    op: str
+    inputs: tuple[Tensor, ...]
+    attrs: Attrs
+    hidden: Tensor | None = None
+
+
+Rule = Callable[[Rewriter, Match], "Found | None"]
+
+
+def recognize(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
+    """The graph with every function that is known as one op, where the device has a kernel for that op."""
+    return remove_dead(rebuild(graph, _Rules(graph, support).rewrite))
+
+
+class _Rules:
+    """One pass over a graph. `_uses` counts how often a tensor is read; what replaces one is read as often."""
+
+    def __init__(self, graph: Graph, support: SupportOf) -> None:
+        self._support = support
+        self._uses = Counter(t.id for n in graph.nodes for t in n.inputs)
+        self._uses.update(t.id for t in graph.results())
+
+    def rewrite(self, new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+        for old, fresh in zip(node.inputs, inputs, strict=True):
+            self._uses[fresh.id] = self._uses[old.id]
+        rules = _RULES.get(node.op.name)
+        if rules is None:
+            return None
+        root = Node(node.op, inputs, node.attrs)
+        y = Tensor(inputs[0].graph, node.output.id, node.output.type, root, 0)
+        for pattern, rule in rules:
+            for match in matches(pattern, y):
+                found = rule(new, match) if match.closed(self._uses) else None
+                if found is not None and self._runs(found, y):
+                    self._uses.subtract(match.reads())
+                    self._uses.update(t.id for t in found.inputs)
+                    made = new.add(found.op, found.inputs, found.attrs)
+                    return made if found.hidden is None else (_nan_where_hidden(new, made[0], found.hidden),)
+        return None
+
+    def _runs(self, found: Found, y: Tensor) -> bool:
+        node = node_of(found.op, [t.type for t in found.inputs], found.attrs)
+        return node.output.type == y.type and self._support(node) == "native"
+
+
+def _call(op: str, *inputs: Pattern, **attrs: object) -> Call:
+    """A call with these attributes; what others there are may be anything."""
+    return Call(op, inputs, lambda node: all(node.attrs[k] == v for k, v in attrs.items()))
+
+
+def _last_mean(x: Pattern) -> Call:
+    """The mean over the last axis, which stays as one."""
+    return Call("mean", (x,), lambda n: n.attrs["axes"] == (n.inputs[0].ndim - 1,) and n.attrs["keepdims"])
+
+
+# -- gelu
+
+_X = Slot("x")
+
+
+def _product(a: Pattern, b: Pattern, c: Pattern) -> Either:
+    """a · b · c, multiplied in any order."""
+    return Either(tuple(_call("mul", _call("mul", p, q), r) for p, q, r in ((a, b, c), (a, c, b), (b, c, a))))
+
+
+def _gelu_of(inner: Pattern) -> Either:
+    return _product(Number(0.5), _X, _call("add", Number(1.0), inner))
+
+
+_SCALED = Either((_call("div", _X, Number(math.sqrt(2))), _call("mul", _X, Number(math.sqrt(0.5)))))
+_CUBE = Either((_call("pow", _X, Number(3.0)), _call("mul", _call("mul", _X, _X), _X)))
+_BENT = _call("add", _X, _call("mul", Number(GELU_TANH_CUBE), _CUBE))
+
+
+def _gelu(approximate: str) -> Rule:
+    return lambda new, m: Found("gelu", (m.slots["x"],), {"approximate": approximate})
+
+
+# -- norms
+
+
+def _normalized(x: Pattern) -> Either:
+    """x / √(mean x² + eps)."""
+    square = Either((_call("mul", x, x), _call("pow", x, Number(2.0))))
+    variance = _call("add", _last_mean(square), Number(name="eps"))
+    root = _call("sqrt", variance)
+    inverse = Either((_call("reciprocal", root), _call("div", Number(1.0), root), _call("rsqrt", variance)))
+    return Either((_call("div", x, root), _call("mul", x, inverse)))
+
+
+_RMS = _call("mul", _normalized(_X), Slot("gamma"))
+# What is normalized so and scaled has become an rms_norm before its bias is seen.
+_LAYER = _call("add", _call("rms_norm", _call("sub", _X, _last_mean(_X)), Slot("gamma")), Slot("beta"))
+
+
+def _norm(op: str, *weights: str) -> Rule:
+    def rule(new: Rewriter, m: Match) -> Found | None:
+        x, given = m.slots["x"], [m.slots[name] for name in weights]
+        fits = all(t.shape == x.shape[-1:] and t.dtype == x.dtype for t in given)
+        eps = m.numbers["eps"] if "eps" in m.numbers else m.nodes[1].attrs["eps"]
+        return Found(op, (x, *given), {"eps": eps}) if fits and x.dtype.is_float and eps >= 0 else None
+
+    return rule
+
+
+# -- attention: softmax(q · kᵀ · scale + mask) · v over (batch, heads, length, size), the scale anywhere
+
+
+def _times(x: Pattern, name: str) -> Either:
+    return Either((_call("mul", x, Number(name=name)), x))
+
+
+_FACTORS = _times(Slot("q"), "at_q"), _times(Slot("k"), "at_k")
+_SCORES: Pattern = _call("matmul", *_FACTORS, transpose_a=False, activation=None)
+_SCORES = Either((_call("mul", _SCORES, Number(name="scale")), _call("div", _SCORES, Number(name="over")), _SCORES))
+_CAPPED = _call("mul", _call("tanh", _call("div", _SCORES, Number(name="cap"))), Number(name="cap"))
+_SCORES = Either((_CAPPED, _SCORES))
+_HIDDEN = _call("where", Slot("mask"), _SCORES, Number(-math.inf))
+_SCORES = Either((_HIDDEN, _call("add", _SCORES, Slot("mask")), _SCORES))
+_SOFTMAX = Call("softmax", (_SCORES,), lambda n: n.attrs["axis"] == n.output.ndim - 1 == 3)
+_BEST = Call("max", (_SCORES,), lambda n: n.attrs["axes"] == (n.inputs[0].ndim - 1,) and n.attrs["keepdims"])
+# Zeros in rows that are masked as a whole, as attention gives them: by their NaN, or by their largest score.
+_GUARDED = Either((
+    _call("where", _call("isnan", _SOFTMAX), Number(0.0), _SOFTMAX),
+    _call("where", _call("equal", _BEST, Number(-math.inf)), Number(0.0), _SOFTMAX),
+))  # fmt: skip
+
+
+def _attention_of(rows: Pattern) -> Call:
+    return _call("matmul", rows, Slot("v"), transpose_a=False, transpose_b=False, activation=None)
+
+
+def _attention(guarded: bool) -> Rule:
+    def rule(new: Rewriter, m: Match) -> Found | None:
+        q, k, v = (m.slots[name] for name in "qkv")
+        mask, numbers = m.slots.get("mask"), m.numbers
+        if any(t.ndim != 4 or not t.dtype.is_float or t.dtype != q.dtype for t in (q, k, v)):
+            return None
+        if any(value <= 0 for value in numbers.values() if math.isfinite(value)) or not (q.size and k.size):
+            return None
+        scores = next(n for n in m.nodes[1:] if n.op.contracts)
+        if mask is not None and (mask.ndim > 4 or (mask.dtype != q.dtype and mask.dtype.kind != "b")):
+            return None
+        if scores.output.shape != m.nodes[0].inputs[0].shape:  # the mask made more of them
+            return None
+        if not scores.attrs["transpose_b"]:
+            k = _transposed(new, k)
+        if not (q.shape[:2] == k.shape[:2] == v.shape[:2] and k.shape == v.shape and q.shape[3] == k.shape[3]):
+            return None
+        few, fewer = _ungrouped(k), _ungrouped(v)
+        if few is not None and fewer is not None and few.shape == fewer.shape:
+            k, v = few, fewer
+        scale = math.prod(numbers.get(name, 1.0) for name in ("scale", "at_q", "at_k")) / numbers.get("over", 1.0)
+        attrs = {"scale": scale, "causal": False, "window": None, "softcap": numbers.get("cap")}
+        given = (q, k, v) if mask is None else (q, k, v, mask)
+        hides = mask is not None and not guarded and _may_hide(mask)
+        return Found("attention", given, attrs, mask if hides else None)
+
+    return rule
+
+
+def _may_hide(mask: Tensor) -> bool:
+    """Whether a mask may hide all keys from a query: not where its numbers are known and do not, or are worked out of
+    finite ones (as 0 and 1 times the least number; that a product of others overflows is not looked for)."""
+    value = constant(mask)
+    if value is not None:
+        hidden = ~value if value.dtype.kind == "b" else value == -math.inf
+        return bool(np.atleast_1d(hidden).all(-1).any())
+    if not mask.dtype.is_float:
+        return mask.dtype.kind == "b"
+    op, inputs = mask.node.op, mask.node.inputs
+    if op.converts:
+        return inputs[0].dtype.is_float and _may_hide(inputs[0])
+    if op.moves_data:
+        return _may_hide(inputs[0])
+    finite = {get_op(name) for name in ("add", "sub", "mul", "where")}
+    return op not in finite or any(_may_hide(t) for t in inputs if t.dtype.is_float)
+
+
+def _nan_where_hidden(new: Rewriter, made: Tensor, mask: Tensor) -> Tensor:
+    """What attention gave, but NaN in rows that see no key: there it gives zeros, and a softmax written out 0 / 0."""
+
+    def scalar(value: float, like: Tensor) -> Tensor:
+        return new.add("constant", (), {"value": np.asarray(value, like.dtype.np)})[0]
+
+    if mask.dtype.kind == "b":
+        mask = new.add("where", (mask, scalar(0.0, made), scalar(-math.inf, made)), {})[0]
+    best = new.add("max", (mask,), {"axes": (mask.ndim - 1,), "keepdims": True})[0]
+    seen = new.add("greater", (best, scalar(-math.inf, mask)), {})[0]
+    return new.add("where", (seen, made, scalar(math.nan, made)), {})[0]
+
+
+def _ungrouped(t: Tensor) -> Tensor | None:
+    """The heads that t repeats, each as often as the others, one behind the other; None where it repeats none."""
+    wide = t
+    while wide.node.op.reshapes:
+        wide = wide.node.inputs[0]
+    if not wide.node.op.broadcasts or wide.ndim != 5 or t.ndim != 4:
+        return None
+    one = wide.node.inputs[0]
+    batch, heads, times, length, size = wide.shape
+    if one.shape != (batch, heads, 1, length, size) or t.shape != (batch, heads * times, length, size):
+        return None
+    held = one.node.inputs[0] if one.node.op.reshapes else one
+    return held if held.shape == (batch, heads, length, size) else None
+
+
+def _transposed(new: Rewriter, t: Tensor) -> Tensor:
+    """t with its last two axes exchanged; of a transposition the source, where that is what it comes to."""
+    perm = (*range(t.ndim - 2), t.ndim - 1, t.ndim - 2)
+    flat = t.node.inputs[0] if t.node.op.reshapes else t
+    if t.ndim == 4 and flat.node.attrs.get("perm") == (0, 2, 1):
+        rows, wanted = flat.node.inputs[0], tuple(t.shape[i] for i in perm)
+        if rows.shape[1:] == wanted[2:]:  # torch exchanges the last of four axes in three
+            return new.add("reshape", (rows,), {"shape": wanted})[0]
+    inner = t.node.attrs.get("perm")
+    if inner is not None:
+        perm = tuple(int(inner[i]) for i in perm)
+        t = t.node.inputs[0]
+    return t if perm == tuple(np.arange(t.ndim)) else new.add("transpose", (t,), {"perm": perm})[0]
+
+_RULES: dict[str, tuple[tuple[Pattern, Rule], ...]] = {
+    "add": ((_LAYER, _norm("layer_norm", "gamma", "beta")),),
+    "matmul": (
+        (_attention_of(_SOFTMAX), _attention(guarded=False)),
+        (_attention_of(_GUARDED), _attention(guarded=True)),
+    ),
+    "mul": (
+        (_gelu_of(_call("erf", _SCALED)), _gelu("none")),
+        (_gelu_of(_call("tanh", _call("mul", Number(GELU_TANH_SCALE), _BENT))), _gelu("tanh")),
+        (_RMS, _norm("rms_norm", "gamma")),
+    ),
+}
