@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -57,6 +58,7 @@ def builder(root: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location("planted_build", ROOT / "shaders/build.py")
     assert spec is not None and spec.loader is not None
     build = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = build  # where its dataclasses look for their own module
     spec.loader.exec_module(build)
     build.ROOT, build.SHADERS, build.SPIRV = root, root / "shaders", root / "spirv"  # type: ignore[attr-defined]
     build.INCLUDE = (root / "shaders/include", root / GPU)  # type: ignore[attr-defined]
@@ -70,7 +72,11 @@ def planted_modules(root: Path, changed: list[Path]) -> Iterator[None]:
     build = builder(root)
     whole = build.expected()
     found = {path.resolve() for path in changed}
-    hit = {name for name, (source, _) in whole.items() if not found.isdisjoint(build.sources(source))}
+    hit = {
+        name
+        for name, (shader, _) in whole.items()
+        if not found.isdisjoint([*shader.includes(), (build.SHADERS / f"{shader.stem}.comp").resolve()])
+    }
     own = pipelines.load_spirv
 
     def load(name: str) -> bytes:
