@@ -199,7 +199,10 @@ class Graph:
     def update(self, name: str, tensor: Tensor) -> None:
         """Says what state `name` holds after a run; every read in the run sees what it held before."""
         if name not in self.states:
-            raise GraphError(f"update {name!r}: no such state; the states are {sorted(self.states)}")
+            raise GraphError(
+                f"update {name!r}: no such state; expected a state's name, then its new value; the states are "
+                f"{sorted(self.states)}"
+            )
         if name in self.updates:
             raise GraphError(f"update {name!r}: updated twice")
         self._own(tensor, f"update {name!r}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlx.dtypes import promote
-from rlx.errors import DTypeError, ShapeError
+from rlx.errors import DTypeError, ShapeError, TracedValueError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import as_items, as_shape, broadcast_shapes, normalize_axis
 from rlx.ops import identities, views
@@ -311,6 +311,8 @@ def index(x: Tensor, key: Any) -> Tensor:
 def _slice_part(part: builtins.slice, n: int, axis: int) -> tuple[int, int, int]:
     try:
         return _range_of(part, n)
+    except TracedValueError:
+        raise
     except (TypeError, ValueError) as error:
         raise ShapeError(f"index: {part} on axis {axis}: {error}") from None
 

@@ -59,11 +59,13 @@ def _users_line() -> str:
     return "unknown line"
 
 
-def _refuse(use: str, advice: str) -> Callable[..., NoReturn]:
+def _refuse(use: str, advice: str, tensors: str = "") -> Callable[..., NoReturn]:
     def method(self: Tensor, *args: Any, **kwargs: Any) -> NoReturn:
         where = _users_line()
-        static = "" if not isinstance(self, TracedNumber) else f"{self.advice} builds a program for each value, or "
-        raise TracedValueError(f"{use} of {self!r}, whose value is known only in a run; {static}{advice} ({where})")
+        text = f"{advice}{tensors}"
+        if isinstance(self, TracedNumber):
+            text = f"{self.advice} builds a program for each value, or {advice}"
+        raise TracedValueError(f"{use} of {self!r}, whose value is known only in a run; {text} ({where})")
 
     return method
 
@@ -167,7 +169,8 @@ _METHODS: dict[str, Any] = {
     "__contains__": _refuse("the `in` test", "use rlx.any(x == value)"),
     "__int__": _refuse("int()", "use rlx.cast(x, 'i32')"),
     "__float__": _refuse("float()", "use rlx.cast(x, 'f32') for a dtype, rlx.exp(x) and the like for math's functions"),
-    "__index__": _refuse("use as an index or a count", "use rlx.gather to index, rlx.while_loop to repeat"),
+    "__index__": _refuse("use as an index or a count", "use rlx.gather to index, rlx.while_loop to repeat",
+                         "; a list times a tensor means it too: make the list a NumPy array"),
     "__array__": _refuse("conversion to an array", "name it with Graph.output and run the graph"),
     "__array_ufunc__": _array_ufunc, "__array_function__": _array_function,
     "__setitem__": _refuse("assignment to elements", "tensors never change: use rlx.where, rlx.scatter or "

@@ -52,11 +52,12 @@ def spend(name: str, steps: int, weight: int = 1) -> None:
     if taken > budget.left:
         what = (
             f"takes more than {budget.steps:,} steps (a node run, {STEP_BYTES:,} bytes written, or {STEP_PRODUCTS:,} "
-            "multiplications of a product is one) together with what ran before it, beyond what max_steps= allows"
+            "multiplications of a product is one) together with what ran before it; max_steps= sets the limit "
+            "(--max-steps on the command line)"
             if budget.weighed
-            else f"loops make more than {budget.steps:,} steps together"
+            else f"loops make more than {budget.steps:,} steps together; that is the limit here"
         )
-        raise StepLimitExceeded(f"{name}: {what}; that is the limit here")
+        raise StepLimitExceeded(f"{name}: {what}")
     budget.left -= taken
 
 

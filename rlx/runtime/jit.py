@@ -56,7 +56,7 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
     leaves: list[Any] = []
     for i, a in enumerate(call.leaves):
         if not is_python_number(a):
-            leaves.append(graph.input(f"x{i}", a.shape, _dtype(name, i, a)))
+            leaves.append(graph.input(f"x{i}", a.shape, _dtype(name, parameters.label(call.origins[i])[0], a)))
         else:
             leaves.append(a if built_in else tape.argument(a, *parameters.label(call.origins[i])))
     args, kwargs = unflatten(call.skeleton, leaves)
@@ -103,11 +103,11 @@ def _explained(error: Exception, numbers: Sequence[TracedNumber]) -> TracedValue
     )
 
 
-def _dtype(name: str, i: int, array: Any) -> DType:
+def _dtype(name: str, label: str, array: Any) -> DType:
     try:
         return as_dtype(array.dtype)
     except DTypeError as error:
-        raise DTypeError(f"{name}: array {i} of the arguments: {error}; convert it with .astype") from None
+        raise DTypeError(f"{name}: {label}: {error}; convert it with .astype") from None
 
 
 class Jitted:
@@ -290,7 +290,10 @@ def grad(
 def _differentiated(name: str, args: list[Any], i: int, wrt: list[Any]) -> Any:
     """Appends the tensors of an argument to `wrt`, floats as tensors of their own; returns its skeleton."""
     if not isinstance(i, int) or not -len(args) <= i < len(args):
-        raise GraphError(f"grad: there is no argument {i!r}; {name} was given {len(args)} by position")
+        raise GraphError(
+            f"grad: there is no argument {i!r}; {name} was given {len(args)} by position, and argnums counts these "
+            "from 0"
+        )
     leaves: list[Any] = []
     skeleton = flatten(args[i], leaves)
     odd = [v for v in _statics(skeleton) if v is not None] + [

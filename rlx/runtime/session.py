@@ -110,5 +110,5 @@ def debug_level() -> int:
     """The level of RLX_DEBUG: 0 quiet, 1 plans, 2 launches, 3 timings, 4 every node against the float64 reference."""
     text = os.environ.get("RLX_DEBUG", "0")
     if not text.isdecimal():
-        raise RlxError(f"RLX_DEBUG={text!r} is not a number; levels are 0 to 4")
+        raise RlxError(f"RLX_DEBUG={text!r} is not a level; levels are 0 to 4")
     return int(text)

@@ -283,6 +283,7 @@ def test_timings_are_of_the_last_run(device: str) -> None:
 
 
 def test_a_level_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLX_DEBUG", "3x")
-    with pytest.raises(RlxError, match="RLX_DEBUG='3x' is not a number"):
-        rlx.Session("cpu")
+    for level in ("3x", "-1"):
+        monkeypatch.setenv("RLX_DEBUG", level)
+        with pytest.raises(RlxError, match=f"RLX_DEBUG='{level}' is not a level; levels are 0 to 4"):
+            rlx.Session("cpu")

@@ -219,7 +219,7 @@ def test_jit_takes_a_function_that_gives_tensors() -> None:
         rlx.jit("cpu")  # type: ignore[call-overload]
     with pytest.raises(GraphError, match="the function gave None, no tensor; return what it computes"):
         traced(lambda x: None)
-    with pytest.raises(DTypeError, match=r"array 1 of the arguments: .*uint32.* is not an rlx dtype"):
+    with pytest.raises(DTypeError, match=r"argument 'y': .*uint32.* is not an rlx dtype"):
         traced(lambda x, y: x, ONES, np.ones(2, np.uint32))
     with pytest.raises(GraphError, match="a static argument cannot be hashed: a set"):
         traced(lambda p: p["x"], {"x": ONES, "names": {1, 2}})
@@ -340,3 +340,10 @@ def test_what_is_printed_tells_what_it_is() -> None:
         assert repr(exe.graph) == "Graph('double': 3 nodes, inputs ['x'], params ['two'], outputs ['y'])"
     assert repr(rlx.Session("cpu")) == "Session(cpu, precision=f32, fallback=host)"
     assert repr(rlx.jit(assigned, device="cpu")) == "jit(assigned, device='cpu', 0 programs cached)"
+
+
+def test_a_list_times_a_tensor_and_a_number_in_a_slice_say_what_to_write() -> None:
+    with pytest.raises(TracedValueError, match="make the list a NumPy array"):
+        traced(lambda x: x * [1.0, 2.0], ONES)
+    with pytest.raises(TracedValueError, match='static_argnames="n" builds a program for each value'):
+        traced(lambda x, n: x[:n], ONES, 1)
