@@ -40,7 +40,7 @@ FREES = {
     "cublasDestroy_v2": "cuBLAS", "nvrtcDestroyProgram": "program", "cublasLtMatmulDescDestroy": "description",
     "cublasLtMatrixLayoutDestroy": "layout", "cublasLtMatmulPreferenceDestroy": "preference",
 }  # fmt: skip
-MOST = 4  # calls of a function that fail: a life makes some 450, a hundred of which make the device current
+MOST = 2  # calls of a function that fail: a life makes some 450, a hundred of which make the device current
 FULL, LOST, INVALID = 2, 700, 1
 # Statuses of the libraries, which are returned and not raised: no memory, and a failure inside.
 LIBRARY_FULL, LIBRARY_FAILED = 10_003, 10_014
