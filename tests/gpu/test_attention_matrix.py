@@ -200,7 +200,7 @@ def test_where_it_is_taken() -> None:
 
 
 _NEEDS: dict[str, Callable[[], Array]] = {
-    "attention_mma.h": lambda: outputs("attention", given(1, 1, 1, 100, 140, 48, F16), "cuda")[0],
+    "attention_registers.h": lambda: outputs("attention", given(1, 1, 1, 100, 140, 48, F16), "cuda")[0],
     "attention_wgmma.h": lambda: outputs("attention", given(1, 1, 1, 100, 140, 64, F16), "cuda")[0],
     "attention_opaque.h": lambda: outputs("attention", given(1, 1, 1, 100, 140, 48, F16), "cuda")[0],
 }
@@ -208,6 +208,6 @@ _NEEDS: dict[str, Callable[[], Array]] = {
 
 @pytest.mark.parametrize("header", list(_NEEDS))
 def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path) -> None:
-    ways = {"attention_mma.h": REGISTERS, "attention_opaque.h": OPAQUE, "attention_wgmma.h": WARPGROUP}
+    ways = {"attention_registers.h": REGISTERS, "attention_opaque.h": OPAQUE, "attention_wgmma.h": WARPGROUP}
     with forcing(keys=64 if header == "attention_wgmma.h" else 32, **ways[header]):
         every_barrier_is_missed(header, _NEEDS[header], tmp_path)

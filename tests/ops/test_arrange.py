@@ -128,6 +128,7 @@ def test_prelu() -> None:
     np.testing.assert_array_equal(run(rlx.relu6, x), np.clip(x, 0, 6))
 
 
+@pytest.mark.judged
 @pytest.mark.parametrize("other", ALL, ids=str)
 def test_casts_from_and_to_f64(other: DType) -> None:
     """On the CPU, which computes in f64; elsewhere they are host steps."""
