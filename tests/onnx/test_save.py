@@ -20,6 +20,8 @@ from tests.onnx.save_cases import engines, save_case
 from tests.outside import outside
 
 OPS = sorted({c.op for c in all_cases()})
+# Of numbers that leave the range midway, other engines find infinity or NaN.
+_MIDWAY = {"swings", "top", "reciprocals"}
 RUNS = engines()
 pytestmark = pytest.mark.judged
 
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.judged
 @pytest.mark.parametrize("op", OPS)
 def test_cases_mean_the_same_elsewhere(op: str) -> None:
     """Saved, checked in full, run by rlx again, and by at least one engine that is not rlx."""
-    for case in sample([c for c in all_cases() if c.op == op], 3):
+    for case in sample([c for c in all_cases() if c.op == op and _MIDWAY.isdisjoint(s.domain for s in c.inputs)], 3):
         saved = save_case(case, RUNS, 21)
         if not saved.right and "onnxruntime" not in RUNS and saved.results.get("rlx") == "pass":
             outside("onnxruntime")  # the reference cannot run this case

@@ -65,7 +65,9 @@ def test_reference_agrees_with_its_judge(op: str) -> None:
             warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing
             made = judge(*inputs, **case.attrs)
         wanted = made if isinstance(made, list) else [made]
-        scale = case.scale()
+        scale, choice = case.scale(), case.free()
+        if choice is not None and choice.any():
+            continue  # the order of adding decides whether a result is finite
         for got, want in zip(case.expected().values(), wanted, strict=True):
             want = np.asarray(want)
             if case.op == "rsqrt":
