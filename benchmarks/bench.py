@@ -23,8 +23,8 @@ import numpy as np
 
 import rlx
 from benchmarks import minilm
-from rlx.backends.cpu import blas
-from rlx.backends.cpu.pool import available_threads
+from rlx.backends.cpu.matmul import blas
+from rlx.backends.cpu.threads import available_threads
 from rlx.driver.registry import probe_all
 
 SHAPES = ((8, 128), (1, 16))

@@ -186,7 +186,7 @@ def measure(row: Row, device: str) -> dict[str, Any]:
     """Seconds, kernels, error of a row on a device."""
     import rlx
     from benchmarks.bench_gpu import per_run, step_times
-    from rlx.backends.gpu.attention_choice import forcing
+    from rlx.backends.gpu.attention.choice import forcing
     from rlx.ir.graph import apply_multi
 
     session = rlx.Session(device, precision=row.precision, timings=True)
@@ -216,7 +216,7 @@ def measure(row: Row, device: str) -> dict[str, Any]:
 
 def error(row: Row, feeds: dict[str, np.ndarray], attrs: dict[str, Any], got: np.ndarray) -> float:
     """NMSE of y (dq in the backward pass) on sampled rows."""
-    from rlx.ops.attention_parts import visible
+    from rlx.ops.attention.parts import visible
 
     b, h, kv, n_q, n_k, _ = row.shape
     rng = np.random.default_rng(1)

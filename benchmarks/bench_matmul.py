@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 import rlx
-from rlx.backends.gpu.product_choice import forcing
+from rlx.backends.gpu.gemm.choice import forcing
 from rlx.errors import DeviceUnavailable
 from rlx.runtime import Session
 

@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from benchmarks.bench_gpu import per_run, step_times, torch_minilm
-from rlx.backends.gpu import attention_choice, product_choice
+from rlx.backends.gpu.attention import choice as attention_choice
+from rlx.backends.gpu.gemm import choice as product_choice
 from rlx.models import SentenceEncoder, load
 from rlx.runtime import CompiledGraph, Session
 

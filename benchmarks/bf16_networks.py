@@ -27,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 import rlx
-from rlx.backends.gpu import attention_choice, product_choice
+from rlx.backends.gpu.attention import choice as attention_choice
+from rlx.backends.gpu.gemm import choice as product_choice
 from rlx.conformance.compare import distance
 from rlx.conformance.oracle import apply_reference, evaluate
 from rlx.errors import RlxError

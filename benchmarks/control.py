@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 import rlx
-from rlx.backends.gpu import executable
+from rlx.backends.gpu.program import executable
 
 STEPS = 500
 HIDDEN = 64

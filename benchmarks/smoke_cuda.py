@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.smoke_steps import arena_of, exercise_buffers, per_call, step, whole_way
-from rlx.backends.gpu.executable import load_rules
-from rlx.backends.gpu.kernel import KERNELS, KernelDecl, floats, reads, uints, writes
-from rlx.backends.gpu.steps import Copy, FileKernel, Gemm, Launch, Ref
+from rlx.backends.gpu.program.executable import load_rules
+from rlx.backends.gpu.program.kernel import KERNELS, KernelDecl, floats, reads, uints, writes
+from rlx.backends.gpu.program.steps import Copy, FileKernel, Gemm, Launch, Ref
 from rlx.driver.registry import load_backend
 from rlx.dtypes import bf16, f32
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory

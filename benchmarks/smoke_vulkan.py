@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.smoke_steps import arena_of, exercise_buffers, per_call, step, whole_way
-from rlx.backends.gpu.steps import Copy, Ref
+from rlx.backends.gpu.program.steps import Copy, Ref
 from rlx.driver.registry import load_backend, open_device
 
 

@@ -18,12 +18,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rlx.backends.gpu.emit_spirv import emit_spirv, template
-from rlx.backends.gpu.lower_movement import move
-from rlx.backends.gpu.lowering import Lowering
-from rlx.backends.gpu.spirv import Module, no_contraction
-from rlx.backends.gpu.steps import FileKernel, Launch, Ref, TreeKernel, TreeOperand
-from rlx.backends.gpu.strided import View, broadcast, contiguous, launch_tree
+from rlx.backends.gpu.elementwise.emit_spirv import emit_spirv, template
+from rlx.backends.gpu.elementwise.spirv import Module, no_contraction
+from rlx.backends.gpu.elementwise.strided import View, broadcast, contiguous, launch_tree
+from rlx.backends.gpu.program.lowering import Lowering
+from rlx.backends.gpu.program.steps import FileKernel, Launch, Ref, TreeKernel, TreeOperand
+from rlx.backends.gpu.rules.movement import move
 from rlx.driver import BuildOptions, MemoryPlan, Slot
 from rlx.driver.registry import open_device
 from rlx.dtypes import DType, bf16, bool_, f16, f32, i32, u8
@@ -80,7 +80,7 @@ def making(device: Any) -> None:
     if shutil.which("glslangValidator"):
         made.parent.mkdir(exist_ok=True)
         command = ["glslangValidator", "-V", "--quiet", "--target-env", "vulkan1.2", "-o", str(made)]
-        command += [f"-I{ROOT}/shaders/include", f"-I{ROOT}/rlx/backends/gpu"]
+        command += [f"-I{ROOT}/shaders/include", f"-I{ROOT}/rlx/backends/gpu/device_code"]
         subprocess.run([*command, str(ROOT / "benchmarks/tree_interpreter.comp")], check=True)
     interpreter = no_contraction(Module.parse(made.read_bytes())).encode()
     print(f"{device.info.name}: {n} f32 elements")

@@ -4,8 +4,8 @@
     shaders/build.py --check     compare the hashes in manifest.json with the files; needs no compiler
     shaders/build.py --text STEM print the GLSL of a declared kernel
 
-A declared kernel's GLSL is written from its declaration (rlx/backends/gpu/kernel.py), which names its variants: a
-module for each combination, stem-f32-f32.spv, … (-DT=f32 -DT_f32=1 …), and with `subgroups` a second one,
+A declared kernel's GLSL is written from its declaration (rlx/backends/gpu/program/kernel.py), which names its variants:
+a module for each combination, stem-f32-f32.spv, … (-DT=f32 -DT_f32=1 …), and with `subgroups` a second one,
 <name>.subgroup.spv (-DRLX_SUBGROUPS). Kernels of cooperative matrices of bfloat16 take glslang 16 or newer: $GLSLANG or
 .tools/bin/glslang. Templates of elementwise trees are shaders/*.comp; a comment `// flags: …` gives compiler flags.
 
@@ -34,17 +34,17 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 try:
-    from rlx.backends.gpu.entry import glsl_text
-    from rlx.backends.gpu.executable import load_rules
-    from rlx.backends.gpu.kernel import KERNELS, KernelDecl
-    from rlx.backends.gpu.spirv import Inst, Module, Op, no_contraction, text_of
+    from rlx.backends.gpu.elementwise.spirv import Inst, Module, Op, no_contraction, text_of
+    from rlx.backends.gpu.program.entry import glsl_text
+    from rlx.backends.gpu.program.executable import load_rules
+    from rlx.backends.gpu.program.kernel import KERNELS, KernelDecl
 except ModuleNotFoundError as error:
     sys.exit(
         f"{error}: this script uses rlx and what it needs; `make venv`, then .venv/bin/python shaders/build.py"
     )
 
 SHADERS = ROOT / "shaders"
-INCLUDE = (SHADERS / "include", ROOT / "rlx" / "backends" / "gpu")
+INCLUDE = (SHADERS / "include", ROOT / "rlx" / "backends" / "gpu" / "device_code")
 SPIRV = ROOT / "rlx" / "backends" / "vulkan" / "spirv"
 MANIFEST = SPIRV / "manifest.json"
 TARGET = "vulkan1.2"

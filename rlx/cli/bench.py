@@ -54,7 +54,7 @@ def bench(
     The contenders take turns in one run, after a first call that compiles ("first ms"). Only such ratios mean
     something; other work on the machine disturbs them.
     """
-    from rlx.backends.cpu.pool import available_threads
+    from rlx.backends.cpu.threads import available_threads
 
     n_threads = threads or available_threads()
     found: list[Contender] = []

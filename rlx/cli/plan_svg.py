@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from rlx.driver.control import body_plans
-from rlx.driver.memory import OUTER, Lifetime, MemoryPlan
+from rlx.driver.memory.plan import OUTER, Lifetime, MemoryPlan
 from rlx.ir import Graph, bodies
 from rlx.passes.bodies import body_name
 

@@ -14,7 +14,7 @@ from rlx.driver.progress import report
 from rlx.dtypes import DType, f16
 from rlx.ir import Tensor
 from rlx.ir.expr import linearize
-from rlx.ops.steps import step_budget
+from rlx.ops.control.steps import step_budget
 from rlx.passes.trees import node_trees
 from rlx.runtime import CompiledGraph
 

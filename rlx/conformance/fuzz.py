@@ -21,8 +21,8 @@ import numpy.typing as npt
 from rlx.conformance.hazards import HasSchedule, check_recording
 from rlx.conformance.random_graphs import RandomGraph, random_graph
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
-from rlx.driver.memory import OUTER
-from rlx.driver.planner import plan as make_plan
+from rlx.driver.memory.plan import OUTER
+from rlx.driver.memory.planner import plan as make_plan
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
 from rlx.ir import Graph

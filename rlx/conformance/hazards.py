@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlx.backends.gpu.steps import ControlCall, HostCall, Ref, Step
+from rlx.backends.gpu.program.steps import ControlCall, HostCall, Ref, Step
 from rlx.driver import DeviceArena
 
 

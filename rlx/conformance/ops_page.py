@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlx.backends.gpu.executable import load_rules
-from rlx.backends.gpu.lowering import runs_natively
+from rlx.backends.gpu.program.executable import load_rules
+from rlx.backends.gpu.program.lowering import runs_natively
 from rlx.conformance.case import Case, all_cases
 from rlx.conformance.tolerances import Tolerance
 from rlx.driver.device import Support

@@ -11,7 +11,7 @@ from rlx.conformance.random_rules import Made, rule
 from rlx.dtypes import bool_, f16, f32, i32
 from rlx.ir import Tensor
 from rlx.ir.graph import apply_multi
-from rlx.ops.attention_parts import OPERANDS
+from rlx.ops.attention.parts import OPERANDS
 
 if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.ir import Attrs
-from rlx.ops.attention_parts import heads_first
+from rlx.ops.attention.parts import heads_first
 from rlx.ops.numeric import Array
 
 F64 = npt.NDArray[np.float64]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlx.ir import Attrs
-from rlx.ops.attention_parts import softmax_rows
+from rlx.ops.attention.parts import softmax_rows
 from rlx.ops.numeric import Array
 
 

@@ -1,7 +1,5 @@
 """The driver layer: memory plans, the arena contract, and what a backend must offer."""
 
-from rlx.driver.arena import DeviceArena as DeviceArena
-from rlx.driver.buffer_arena import BufferArena as BufferArena
 from rlx.driver.device import Backend as Backend
 from rlx.driver.device import Buffer as Buffer
 from rlx.driver.device import BuildOptions as BuildOptions
@@ -10,12 +8,14 @@ from rlx.driver.device import DeviceInfo as DeviceInfo
 from rlx.driver.device import Dispatch as Dispatch
 from rlx.driver.device import Executable as Executable
 from rlx.driver.device import Limits as Limits
-from rlx.driver.memory import CONST as CONST
-from rlx.driver.memory import Lifetime as Lifetime
-from rlx.driver.memory import MemoryPlan as MemoryPlan
-from rlx.driver.memory import Slot as Slot
-from rlx.driver.memory import align as align
-from rlx.driver.planner import plan as plan
-from rlx.driver.planner_views import is_alias as is_alias
-from rlx.driver.typed import read_typed_to_f32 as read_typed_to_f32
-from rlx.driver.typed import write_typed_from_f32 as write_typed_from_f32
+from rlx.driver.memory.arena import DeviceArena as DeviceArena
+from rlx.driver.memory.buffer_arena import BufferArena as BufferArena
+from rlx.driver.memory.plan import CONST as CONST
+from rlx.driver.memory.plan import Lifetime as Lifetime
+from rlx.driver.memory.plan import MemoryPlan as MemoryPlan
+from rlx.driver.memory.plan import Slot as Slot
+from rlx.driver.memory.plan import align as align
+from rlx.driver.memory.planner import plan as plan
+from rlx.driver.memory.planner_views import is_alias as is_alias
+from rlx.driver.memory.typed import read_typed_to_f32 as read_typed_to_f32
+from rlx.driver.memory.typed import write_typed_from_f32 as write_typed_from_f32

@@ -10,13 +10,13 @@ from typing import Protocol
 
 import numpy as np
 
-from rlx.driver.arena import DeviceArena
 from rlx.driver.device import Buffer
-from rlx.driver.memory import OUTER, BodyPlan, MemoryPlan, Slot
+from rlx.driver.memory.arena import DeviceArena
+from rlx.driver.memory.plan import OUTER, BodyPlan, MemoryPlan, Slot
 from rlx.ir import Node, Tensor
-from rlx.ops.control_records import step_limit
-from rlx.ops.steps import spend, weight
-from rlx.ops.steps import step_budget as step_budget
+from rlx.ops.control.records import step_limit
+from rlx.ops.control.steps import spend, weight
+from rlx.ops.control.steps import step_budget as step_budget
 
 
 @dataclass(frozen=True, slots=True)

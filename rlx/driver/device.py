@@ -12,8 +12,8 @@ import numpy.typing as npt
 from rlx.ir import Graph, Node
 
 if TYPE_CHECKING:
-    from rlx.driver.arena import DeviceArena
-    from rlx.driver.memory import MemoryPlan
+    from rlx.driver.memory.arena import DeviceArena
+    from rlx.driver.memory.plan import MemoryPlan
 
 Bytes = npt.NDArray[np.uint8]
 DeviceKind = Literal["cpu", "integrated", "discrete", "virtual", "software"]

@@ -1,8 +1,8 @@
 """Scalar expressions: what one element of an elementwise op's output is, as a small tree.
 
 One tree serves all: NumPy evaluates it, CUDA and Vulkan print it as calls of the scalar functions in
-`rlx/backends/gpu/prims.h` (`p_<primitive>_<class>`), and fusion composes trees by substitution. `Expr` is immutable
-and hashable, so that equal trees share one kernel.
+`rlx/backends/gpu/device_code/prims.h` (`p_<primitive>_<class>`), and fusion composes trees by substitution. `Expr` is
+immutable and hashable, so that equal trees share one kernel.
 
 Classes of values: `f` float (f32 on a device; f16 and bf16 are computed in f32), `d` f64, `i` 32-bit and smaller
 integers, `l` i64, `b` bool.

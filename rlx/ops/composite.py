@@ -12,8 +12,11 @@ from rlx.dtypes import DTypeLike, as_dtype, bool_
 from rlx.errors import ShapeError
 from rlx.ir import Tensor, apply
 from rlx.ir.types import as_items, as_shape, normalize_axes, normalize_axis
-from rlx.ops import binary, linalg, movement, reduce, select, unary
+from rlx.ops import matmul as linalg
+from rlx.ops import reduce
 from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors
+from rlx.ops.elementwise import binary, select, unary
+from rlx.ops.movement import strided as movement
 from rlx.ops.reduce import Axis, working_float
 
 

@@ -14,8 +14,8 @@ from rlx.ir.types import normalize_axis
 from rlx.ops import extended
 from rlx.ops.base import cast_to, tensor, want_axis, want_inputs
 from rlx.ops.numeric import Array, computed
+from rlx.ops.order import want_flag
 from rlx.ops.reduce import sum_dtype, working_float
-from rlx.ops.select_k import want_flag
 
 
 def _infer(op: str) -> Infer:
@@ -98,12 +98,12 @@ def _cumprod_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
 
 
 register(
-    Op("cumsum", "scan", _infer("cumsum"), computed(lambda dtypes: sum_dtype(dtypes[0]))(accumulated(np.add)),
+    Op("cumsum", "cumulative", _infer("cumsum"), computed(lambda dtypes: sum_dtype(dtypes[0]))(accumulated(np.add)),
        "numpy.cumsum", _cumsum_vjp, kernel="scan", joins="add")
 )  # fmt: skip
 register(
-    Op("cumprod", "scan", _infer("cumprod"), computed(lambda dtypes: sum_dtype(dtypes[0]))(accumulated(np.multiply)),
-       "numpy.cumprod", _cumprod_vjp, kernel="scan", joins="mul")
+    Op("cumprod", "cumulative", _infer("cumprod"),
+       computed(lambda dtypes: sum_dtype(dtypes[0]))(accumulated(np.multiply)), "numpy.cumprod", _cumprod_vjp, kernel="scan", joins="mul")
 )  # fmt: skip
 
 

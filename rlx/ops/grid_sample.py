@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from rlx.autodiff.pullback import pullback
 from rlx.dtypes import DType, i32
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.expr import call
 from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_inputs
-from rlx.ops.image import want_floats
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
-from rlx.ops.reverse import pullback
+from rlx.ops.windows import want_floats
 
 MODES = ("linear", "nearest", "cubic")
 PADDINGS = ("zeros", "border", "reflection")
@@ -256,7 +256,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 register(
-    Op("grid_sample", "image", _infer, computed(_first)(_grid_sample), "torch.nn.functional.grid_sample", _vjp,
+    Op("grid_sample", "grid_sample", _infer, computed(_first)(_grid_sample), "torch.nn.functional.grid_sample", _vjp,
        kernel="grid_sample", decompose=_decompose)
 )  # fmt: skip
 

@@ -11,9 +11,9 @@ from rlx.dtypes import DType, i32, i64, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float, want_inputs
-from rlx.ops.linalg import ACTIVATIONS, activated, matmul
+from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
+from rlx.ops.matmul import ACTIVATIONS, activated, matmul
 from rlx.ops.numeric import Array, computed
-from rlx.ops.unary import NUMPY_ACTIVATIONS
 
 # -- grouped_matmul
 
@@ -80,7 +80,7 @@ def _grouped_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
 
 
 register(
-    Op("grouped_matmul", "linalg", _infer, computed(_pair)(_grouped), "the loop over rows and their experts",
+    Op("grouped_matmul", "grouped", _infer, computed(_pair)(_grouped), "the loop over rows and their experts",
        _grouped_vjp, kernel="matmul_grouped", contracts=True)
 )  # fmt: skip
 
@@ -112,8 +112,8 @@ def _outer_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | 
 
 
 register(
-    Op("grouped_matmul_grad", "linalg", _outer_infer, computed(_pair)(_outer), "the loop over rows, added up by expert",
-       _outer_vjp, kernel="matmul_grouped", contracts=True)
+    Op("grouped_matmul_grad", "grouped", _outer_infer, computed(_pair)(_outer),
+       "the loop over rows, added up by expert", _outer_vjp, kernel="matmul_grouped", contracts=True)
 )  # fmt: skip
 
 
@@ -227,7 +227,7 @@ def _lora_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
 
 
 register(
-    Op("lora_matmul", "linalg", _lora_infer, computed(_pair)(_lora), "numpy.einsum", _lora_vjp,
+    Op("lora_matmul", "grouped", _lora_infer, computed(_pair)(_lora), "numpy.einsum", _lora_vjp,
        kernel="matmul", decompose=_lora_decompose, contracts=True)
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rlx.errors import GraphError, ShapeError
 from rlx.ir import Graph, Node, bodies
-from rlx.ops.fused import evaluate as evaluate_fused
+from rlx.ops.elementwise.fused import evaluate as evaluate_fused
 from rlx.ops.numeric import convert
 
 Array = npt.NDArray[Any]

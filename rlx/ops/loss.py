@@ -12,7 +12,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axis
 from rlx.ops.base import TensorLike, cast_to, floating, tensors, want_float, want_inputs
-from rlx.ops.grads import vjp_by_parts
+from rlx.ops.norm.grad import vjp_by_parts
 from rlx.ops.numeric import Array, computed, widened, working
 from rlx.ops.reduce import working_float
 
@@ -130,7 +130,7 @@ def _grad_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 
 register(
-    Op("cross_entropy_grad", "backward", _grad_infer, _grad_reference, "torch.autograd of cross_entropy",
+    Op("cross_entropy_grad", "loss", _grad_infer, _grad_reference, "torch.autograd of cross_entropy",
        vjp_by_parts(_grad_decompose), kernel="cross_entropy_grad", decompose=_grad_decompose, inplace=(1,))
 )  # fmt: skip
 

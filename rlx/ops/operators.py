@@ -14,8 +14,11 @@ from rlx.errors import DTypeError, TracedValueError
 from rlx.ir import Tensor
 from rlx.ir.number import TracedNumber
 from rlx.ir.values import is_foreign
-from rlx.ops import binary, bits, composite, division, linalg, movement, reduce, select, unary
-from rlx.ops.index import take_rows
+from rlx.ops import composite, reduce
+from rlx.ops import matmul as linalg
+from rlx.ops.elementwise import binary, bits, division, select, unary
+from rlx.ops.index.gather import take_rows
+from rlx.ops.movement import strided as movement
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _TAKEN = (Tensor, bool, int, float, np.ndarray, np.generic)

@@ -12,7 +12,8 @@ from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ops.base import TensorLike, cast_to, floating, floats, tensor, tensors, want_inputs
-from rlx.ops.image import (
+from rlx.ops.numeric import Array, computed
+from rlx.ops.windows import (
     Ints,
     Pads,
     pads_of,
@@ -25,7 +26,6 @@ from rlx.ops.image import (
     window_counts,
     windows,
 )
-from rlx.ops.numeric import Array, computed
 
 
 def _first(dtypes: Sequence[DType]) -> DType:

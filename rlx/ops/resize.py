@@ -16,9 +16,9 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import as_items
 from rlx.ops.base import TensorLike, cast_to, floating, tensor, want_inputs
-from rlx.ops.image import per_axis
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
+from rlx.ops.windows import per_axis
 
 MODES = ("nearest", "linear", "cubic")
 COORDINATES = (

@@ -18,8 +18,8 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import is_index, normalize_axis
 from rlx.ops.base import TensorLike, cast_to, tensors, want_inputs
-from rlx.ops.dynamic import dynamic_update_slice
-from rlx.ops.index import (
+from rlx.ops.index.dynamic import dynamic_update_slice
+from rlx.ops.index.gather import (
     component,
     corner,
     index_tensor,
@@ -207,7 +207,7 @@ def _product_rule(node: Node, d: Tensor, x: Tensor, u: Tensor) -> tuple[Tensor, 
 register(
     Op(
         "scatter",
-        "index",
+        "scatter",
         _infer,
         scatter_rows,
         "the loop over updates in order",
@@ -217,7 +217,7 @@ register(
     )
 )
 register(
-    Op("scatter_elements", "index", _elements_infer, scatter_each, "the loop over single updates in order", _vjp,
+    Op("scatter_elements", "scatter", _elements_infer, scatter_each, "the loop over single updates in order", _vjp,
        kernel="scatter_set", inplace=(2,))
 )  # fmt: skip
 

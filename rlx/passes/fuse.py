@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from rlx.ir import Expr, Graph, Node, Rewriter, Tensor, TensorType, node_of, rebuild
 from rlx.ir import expr as ex
 from rlx.ir.expr import substitute
-from rlx.ops.linalg import activation_of
+from rlx.ops.matmul import activation_of
 from rlx.passes.regions import Finder, Region, port_key, source
 from rlx.passes.repeats import seen, splits
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts

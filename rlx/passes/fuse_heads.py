@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.ir import Graph, Node, Rewriter, Tensor, node_of
-from rlx.ops.attention_parts import OPERANDS
+from rlx.ops.attention.parts import OPERANDS
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts
 
 _PERM = (0, 2, 1, 3)

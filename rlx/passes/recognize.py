@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.ir import Attrs, Graph, Node, Rewriter, Tensor, get_op, node_of, rebuild
-from rlx.ops.unary import GELU_TANH_CUBE, GELU_TANH_SCALE
+from rlx.ops.elementwise.unary import GELU_TANH_CUBE, GELU_TANH_SCALE
 from rlx.passes.patterns import Call, Either, Match, Number, Pattern, Slot, constant, matches
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead
 

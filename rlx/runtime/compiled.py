@@ -14,9 +14,9 @@ import numpy.typing as npt
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
 from rlx.driver.closing import Closing, Held
 from rlx.driver.locks import renewed
-from rlx.driver.planner import plan as make_plan
+from rlx.driver.memory.planner import plan as make_plan
+from rlx.driver.memory.typed import whole
 from rlx.driver.progress import report
-from rlx.driver.typed import whole
 from rlx.dtypes import DType, DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify

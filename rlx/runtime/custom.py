@@ -32,7 +32,7 @@ class CustomOp(Closing):
 
     def close(self) -> None:
         """Removes the op from the registry; graphs that hold it can no longer be compiled. Idempotent."""
-        from rlx.backends.gpu.lowering import LOWERINGS
+        from rlx.backends.gpu.program.lowering import LOWERINGS
 
         if REGISTRY.get(self.op.name) is self.op:
             del REGISTRY[self.op.name]
@@ -105,8 +105,8 @@ def _checked(name: str, infer: Infer) -> Infer:
 def _add_rule(
     op: Op, cuda: str | None, spirv: bytes | None, threads: int, arguments: Arguments | None
 ) -> None:
-    from rlx.backends.gpu.lowering import Lowering, lowers
-    from rlx.backends.gpu.steps import SourceKernel
+    from rlx.backends.gpu.program.lowering import Lowering, lowers
+    from rlx.backends.gpu.program.steps import SourceKernel
 
     kernel = SourceKernel(op.name, cuda, spirv, threads)
 

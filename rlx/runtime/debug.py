@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from rlx.ir import Node, bodies
 from rlx.ir.text import node_text
+from rlx.ops.control.steps import step_budget
 from rlx.ops.interpret import apply_reference
-from rlx.ops.steps import step_budget
 
 if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph

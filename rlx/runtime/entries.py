@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rlx.driver import Slot
 from rlx.driver.device import Bytes
-from rlx.driver.typed import TYPED, read_typed_to_f32, write_typed_from_f32
+from rlx.driver.memory.typed import TYPED, read_typed_to_f32, write_typed_from_f32
 from rlx.dtypes import DType, DTypeLike, f32
 from rlx.errors import ArenaError, DTypeError, ShapeError
 from rlx.runtime.weights import State, Weights

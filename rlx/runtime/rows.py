@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.driver import DeviceArena
-from rlx.driver.typed import whole
+from rlx.driver.memory.typed import whole
 from rlx.errors import ArenaError, DTypeError, GraphError, ShapeError
 from rlx.ir import Graph
 

@@ -15,8 +15,8 @@ from rlx.driver import Buffer, Device, Slot, align
 from rlx.driver.closing import Closing
 from rlx.driver.device import Bytes
 from rlx.driver.locks import renewed
-from rlx.driver.region import Region
-from rlx.driver.typed import write_typed_from_f32
+from rlx.driver.memory.region import Region
+from rlx.driver.memory.typed import write_typed_from_f32
 from rlx.dtypes import DType, DTypeLike, as_dtype
 from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, ShapeError
 from rlx.ir import TensorType

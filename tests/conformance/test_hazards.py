@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.gpu.steps import Copy, Ref
+from rlx.backends.gpu.program.steps import Copy, Ref
 from rlx.conformance.hazards import check_recording, find_hazards
 from rlx.conformance.random_graphs import random_graph
 from rlx.driver import MemoryPlan

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.backends.gpu.executable import load_rules
+from rlx.backends.gpu.program.executable import load_rules
 from rlx.conformance import ops_page
 from rlx.conformance.case import all_cases, cases_of
 from rlx.conformance.tolerances import NORM, PRIMITIVE

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rlx.backends.cpu import CpuDevice, backend
 from rlx.conformance.oracle import evaluate
 from rlx.driver import BuildOptions
-from rlx.driver.planner import plan
+from rlx.driver.memory.planner import plan
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Graph, Tensor, verify
 

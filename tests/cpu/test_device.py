@@ -12,7 +12,7 @@ import pytest
 
 import rlx.ops as ops
 from rlx.backends.cpu import CpuDevice, backend, bind_node
-from rlx.backends.cpu.pool import POOL
+from rlx.backends.cpu.threads import POOL
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
 from rlx.ir import Graph
 from tests.cpu.programs import Program, data, device, graph_of

@@ -206,7 +206,7 @@ def _fused(build: Any, shape: tuple[int, ...]) -> Any:
 
 def test_fused_outputs_may_take_each_others_inputs() -> None:
     """out0 = b lies on a's slot, out1 = a on b's: the second must not read what the first wrote."""
-    from rlx.backends.cpu.bind import bind_node
+    from rlx.backends.cpu.executable import bind_node
 
     g = Graph("swap")
     a, b = g.input("a", (6,)), g.input("b", (6,))
@@ -224,7 +224,7 @@ def test_fused_outputs_may_take_each_others_inputs() -> None:
 
 
 def test_an_output_over_part_of_an_input_is_computed_from_the_old_values() -> None:
-    from rlx.backends.cpu.bind import bind_node
+    from rlx.backends.cpu.executable import bind_node
 
     g = Graph("overlap")
     node = apply("mul", g.input("a", (4, 4)), g.input("b", (4,))).node

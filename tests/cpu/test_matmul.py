@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import rlx.ops as ops
-from rlx.backends.cpu import blas
 from rlx.backends.cpu.context import ArrayMemory, BindContext
 from rlx.backends.cpu.half import widen
-from rlx.backends.cpu.matmul import bind_matmul
+from rlx.backends.cpu.matmul import blas
+from rlx.backends.cpu.matmul.dense import bind_matmul
 from rlx.ir import Graph
 from tests.cpu.programs import Program, assert_close, check, data, graph_of, run_both
 

@@ -6,8 +6,8 @@ import pytest
 
 from rlx.backends.cuda import backend
 from rlx.backends.cuda.device import CudaDevice
-from rlx.backends.gpu import kernel
-from rlx.backends.gpu.kernel import KernelDecl, floats, reads, uints, writes
+from rlx.backends.gpu.program import kernel
+from rlx.backends.gpu.program.kernel import KernelDecl, floats, reads, uints, writes
 from tests.cuda.programs import SCALE, SCALE_SOURCE
 from tests.devices import or_skip
 

@@ -6,7 +6,7 @@ from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.cuda.memory import CudaArena
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS
 from rlx.backends.cuda.sources import Source
-from rlx.backends.gpu.steps import FileKernel, Launch, Ref, Step
+from rlx.backends.gpu.program.steps import FileKernel, Launch, Ref, Step
 from rlx.driver import MemoryPlan, Slot
 from rlx.dtypes import f32
 

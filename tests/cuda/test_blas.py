@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rlx.backends.cuda.blas import GemmCall, gemm_call
 from rlx.backends.cuda.blas_lt import Epilogue, LtGemm, adds_bias
 from rlx.backends.cuda.libraries import load_library
-from rlx.backends.gpu.steps import Gemm, Ref
+from rlx.backends.gpu.program.steps import Gemm, Ref
 from rlx.dtypes import DType, bf16, f16, f32, f64, i8
 from rlx.errors import RlxError, ShapeError, UnsupportedOp
 from tests.devices import or_skip

@@ -11,7 +11,7 @@ import pytest
 from rlx.backends.cuda import backend
 from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.cuda.memory import STAGING_BYTES
-from rlx.driver.pool import MAX_BUFFERS
+from rlx.driver.memory.pool import MAX_BUFFERS
 from rlx.dtypes import bf16
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
 from tests.cuda.programs import arena

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from rlx.backends.cuda.device import CudaDevice
-from rlx.backends.gpu.steps import Gemm, Ref
+from rlx.backends.gpu.program.steps import Gemm, Ref
 from rlx.dtypes import DType, bf16, f16, f32, f64
 from tests.cuda.programs import arena, run
 

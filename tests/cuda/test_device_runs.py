@@ -14,7 +14,7 @@ from rlx.backends.cuda.compiler import Compiler
 from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS
 from rlx.backends.cuda.sources import Source
-from rlx.backends.gpu.steps import Copy, FileKernel, HostCall, Launch, Ref, Step
+from rlx.backends.gpu.program.steps import Copy, FileKernel, HostCall, Launch, Ref, Step
 from rlx.driver.diskcache import DiskCache
 from rlx.errors import ArenaError, DeviceUnavailable, RlxError, UnsupportedOp
 from rlx.ir import Graph

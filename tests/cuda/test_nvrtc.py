@@ -9,9 +9,9 @@ import pytest
 
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS, available, compile_ptx_only, nvrtc
 from rlx.backends.cuda.sources import kernel_source
-from rlx.backends.gpu.executable import load_rules
-from rlx.backends.gpu.kernel import KERNELS
-from rlx.backends.gpu.steps import FileKernel
+from rlx.backends.gpu.program.executable import load_rules
+from rlx.backends.gpu.program.kernel import KERNELS
+from rlx.backends.gpu.program.steps import FileKernel
 from rlx.errors import RlxError
 
 load_rules()  # fills the table of kernels

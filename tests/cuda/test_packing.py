@@ -8,9 +8,9 @@ import struct
 import pytest
 
 from rlx.backends.cuda.packing import PackedArgs, pack_args
-from rlx.backends.gpu import kernel
-from rlx.backends.gpu.kernel import KernelDecl, floats, ints, reads, uints, writes
-from rlx.backends.gpu.steps import Arg, FileKernel, Launch, Ref, TreeKernel, TreeOperand
+from rlx.backends.gpu.program import kernel
+from rlx.backends.gpu.program.kernel import KernelDecl, floats, ints, reads, uints, writes
+from rlx.backends.gpu.program.steps import Arg, FileKernel, Launch, Ref, TreeKernel, TreeOperand
 from rlx.dtypes import f32
 from rlx.errors import RlxError
 from rlx.ir import expr

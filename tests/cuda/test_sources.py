@@ -9,9 +9,9 @@ import pytest
 
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS
 from rlx.backends.cuda.sources import Source, headers_of, kernel_source
-from rlx.backends.gpu import kernel
-from rlx.backends.gpu.kernel import KernelDecl
-from rlx.backends.gpu.steps import FileKernel
+from rlx.backends.gpu.program import kernel
+from rlx.backends.gpu.program.kernel import KernelDecl
+from rlx.backends.gpu.program.steps import FileKernel
 from rlx.errors import RlxError
 
 SOURCE = Source(

@@ -9,8 +9,8 @@ import pytest
 
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS, compile_ptx_only
 from rlx.backends.cuda.sources import kernel_source
-from rlx.backends.gpu.steps import TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import Call, program
+from rlx.backends.gpu.elementwise.tree import Call, program
+from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 from rlx.dtypes import DType, bf16, bool_, f16, f32, i8, i32, i64, u8
 from rlx.ir import Expr
 from rlx.ir.expr import PREDICATES, PRIMS, arg, call, cast, lit

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.driver.pool import MAX_BUFFERS, BufferPool
+from rlx.driver.memory.pool import MAX_BUFFERS, BufferPool
 from tests.threads import at_once
 
 

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.backends.cuda.sources import HEADER_FOLDERS, kernel_source
-from rlx.backends.gpu.kernel import KERNELS
-from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, Ref
+from rlx.backends.gpu.program.kernel import KERNELS
+from rlx.backends.gpu.program.steps import FileKernel, Gemm, Launch, Ref
 
 Array = npt.NDArray[Any]
 HERE = Path(__file__).parent

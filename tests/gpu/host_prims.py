@@ -68,7 +68,7 @@ def _source(repo: Path, exact: bool, flush: bool, fused: bool) -> str:
     if exact or fused:
         lines += ["#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
         lines += ["#undef RLX_MAD", "#define RLX_MAD(a, b, c) std::fma(a, b, c)"]
-    lines.append(f'#include "{repo}/rlx/backends/gpu/prims.h"')
+    lines.append(f'#include "{repo}/rlx/backends/gpu/device_code/prims.h"')
 
     before = "const unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040); " if flush else ""
     after = " _mm_setcsr(mode);" if flush else ""

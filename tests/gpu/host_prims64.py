@@ -44,7 +44,7 @@ def _source(repo: Path, exact: bool, flush: bool) -> str:
         lines += ["#define RLX_EXACT_DIV 1", "#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
         lines += ["#define RLX_EXACT_FMA64(a, b, c) std::fma(a, b, c)", "#undef RLX_MAD64"]
         lines += ["#define RLX_MAD64(a, b, c) std::fma(a, b, c)"]
-    lines.append(f'#include "{repo}/rlx/backends/gpu/prims64.h"')
+    lines.append(f'#include "{repo}/rlx/backends/gpu/device_code/prims64.h"')
     before = "const unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040); " if flush else ""
     after = " _mm_setcsr(mode);" if flush else ""
 

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 import rlx.backends.vulkan
-from rlx.backends.gpu.executable import load_rules
-from rlx.backends.gpu.lowering import ARGS, SCRATCH, Lowering
-from rlx.backends.gpu.steps import Copy, FileKernel, Gemm, Launch, Step, TreeKernel
+from rlx.backends.gpu.program.executable import load_rules
+from rlx.backends.gpu.program.lowering import ARGS, SCRATCH, Lowering
+from rlx.backends.gpu.program.steps import Copy, FileKernel, Gemm, Launch, Step, TreeKernel
 from rlx.driver import DeviceInfo, Limits, MemoryPlan, plan
 from rlx.ir import Graph
 from tests.gpu import cuda_host
@@ -150,7 +150,7 @@ def execute(step: Step, segments: dict[str, Array], backend: str) -> None:
 @cache
 def tree_module(kernel: TreeKernel) -> bytes:
     """The SPIR-V of an elementwise kernel."""
-    return importlib.import_module("rlx.backends.gpu.emit_spirv").emit_spirv(kernel, FEATURES)
+    return importlib.import_module("rlx.backends.gpu.elementwise.emit_spirv").emit_spirv(kernel, FEATURES)
 
 
 def close(

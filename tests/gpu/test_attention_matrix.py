@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rlx.backends.gpu import attention_choice
-from rlx.backends.gpu.attention_choice import forcing, shape_for
-from rlx.backends.gpu.steps import FileKernel, Launch, Step, TreeKernel
+from rlx.backends.gpu.attention import choice as attention_choice
+from rlx.backends.gpu.attention.choice import forcing, shape_for
+from rlx.backends.gpu.program.steps import FileKernel, Launch, Step, TreeKernel
 from rlx.driver import Limits
 from tests.gpu import cuda_host, lowered, test_attention_variants
 from tests.gpu.lowered import Array, carried_out, close, lower

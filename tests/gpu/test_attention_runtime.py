@@ -11,8 +11,8 @@ import pytest
 
 import rlx
 from rlx.autodiff import gradients
-from rlx.backends.gpu.lowering import LOWERINGS
-from rlx.backends.gpu.steps import HostCall
+from rlx.backends.gpu.program.lowering import LOWERINGS
+from rlx.backends.gpu.program.steps import HostCall
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.guarded import guarded_faults
 from rlx.conformance.oracle import evaluate

@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rlx.backends.gpu import attention_choice
-from rlx.backends.gpu.steps import Launch
+from rlx.backends.gpu.attention import choice as attention_choice
+from rlx.backends.gpu.program.steps import Launch
 from rlx.conformance.tolerances import NORM, compare
 from rlx.ir import get_op
 from tests.gpu import cuda_host

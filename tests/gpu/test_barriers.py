@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.backends.gpu.barriers import ByteRanges, place_barriers
-from rlx.backends.gpu.steps import Copy, FileKernel, Launch, Ref, Step
+from rlx.backends.gpu.program.barriers import ByteRanges, place_barriers
+from rlx.backends.gpu.program.steps import Copy, FileKernel, Launch, Ref, Step
 
 KERNEL = FileKernel("k")
 

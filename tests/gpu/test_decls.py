@@ -9,13 +9,13 @@ import pytest
 
 import rlx.backends.gpu
 import rlx.backends.vulkan
-from rlx.backends.gpu.executable import load_rules
-from rlx.backends.gpu.kernel import KERNELS, KernelDecl, declare, reads, uints, writes
-from rlx.backends.gpu.lowering import MAX_ARG_BYTES
+from rlx.backends.gpu.program.executable import load_rules
+from rlx.backends.gpu.program.kernel import KERNELS, KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.program.lowering import MAX_ARG_BYTES
 
 load_rules()  # fills the table of kernels
 
-BODIES = Path(rlx.backends.gpu.__file__).parent / "bodies"
+BODIES = Path(rlx.backends.gpu.__file__).parent / "device_code" / "bodies"
 SPIRV = Path(rlx.backends.vulkan.__file__).parent / "spirv"
 STEMS = sorted(KERNELS)
 

@@ -11,14 +11,14 @@ import pytest
 
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS, available, compile_ptx_only
 from rlx.backends.cuda.sources import kernel_source
-from rlx.backends.gpu.steps import Launch, TreeKernel
+from rlx.backends.gpu.program.steps import Launch, TreeKernel
 from rlx.driver import DeviceInfo
 from rlx.dtypes import as_dtype
 from rlx.ir import expr as ex
 from tests.gpu import lowered
 from tests.gpu.lowered import Array, lower, run
 
-importlib.import_module("rlx.backends.gpu.lower_elementwise")
+importlib.import_module("rlx.backends.gpu.rules.elementwise")
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16, np.int32, np.int64, np.int8, np.uint8]
 
 

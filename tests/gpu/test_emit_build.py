@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from rlx.backends.gpu.kernel import KernelDecl
-from rlx.backends.gpu.spirv import Inst, Module, Op, float_modes, no_contraction
+from rlx.backends.gpu.elementwise.spirv import Inst, Module, Op, float_modes, no_contraction
+from rlx.backends.gpu.program.kernel import KernelDecl
 from rlx.errors import UnsupportedOp
 
 needs_compiler = pytest.mark.skipif(
@@ -42,9 +42,9 @@ DECLARED = {"scale": KernelDecl("scale", args=(), variants={"T": ("f32", "f16"),
 def build(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """build.py over a tree of its own with one shader."""
     shutil.copytree(repo / "shaders" / "include", tmp_path / "shaders" / "include")
-    (tmp_path / "rlx/backends/gpu").mkdir(parents=True)
-    for header in (repo / "rlx/backends/gpu").glob("*.h"):
-        shutil.copy(header, tmp_path / "rlx/backends/gpu")
+    (tmp_path / "rlx/backends/gpu/device_code").mkdir(parents=True)
+    for header in (repo / "rlx/backends/gpu/device_code").glob("*.h"):
+        shutil.copy(header, tmp_path / "rlx/backends/gpu/device_code")
     (tmp_path / "shaders/scale.comp").write_text(SHADER, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("shader_build", repo / "shaders" / "build.py")
     assert spec is not None and spec.loader is not None
@@ -52,9 +52,9 @@ def build(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Module
     monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up there
     spec.loader.exec_module(module)
     spirv = tmp_path / "rlx/backends/vulkan/spirv"
+    include = (tmp_path / "shaders/include", tmp_path / "rlx/backends/gpu/device_code")
     for name, value in {"ROOT": tmp_path, "SHADERS": tmp_path / "shaders", "SPIRV": spirv,
-                        "MANIFEST": spirv / "manifest.json",
-                        "INCLUDE": (tmp_path / "shaders/include", tmp_path / "rlx/backends/gpu")}.items():  # fmt: skip
+                        "MANIFEST": spirv / "manifest.json", "INCLUDE": include}.items():  # fmt: skip
         setattr(module, name, value)
 
     def shaders() -> tuple[object, ...]:

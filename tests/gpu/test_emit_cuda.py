@@ -8,9 +8,9 @@ import pytest
 
 from rlx.backends.cuda.nvrtc import nvrtc
 from rlx.backends.cuda.sources import kernel_source
-from rlx.backends.gpu.emit_cuda import emit_cuda
-from rlx.backends.gpu.steps import TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import DEFINED, RAW16, literal_bits
+from rlx.backends.gpu.elementwise.emit_cuda import emit_cuda
+from rlx.backends.gpu.elementwise.tree import DEFINED, RAW16, literal_bits
+from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 from rlx.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
 from rlx.ir import Expr, expr
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rlx.backends.gpu.lowering import Lowering
-from rlx.backends.gpu.steps import Ref
-from rlx.backends.gpu.strided import View, contiguous, launch_tree
+from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
+from rlx.backends.gpu.program.lowering import Lowering
+from rlx.backends.gpu.program.steps import Ref
 from rlx.driver import MemoryPlan, Slot
 from rlx.dtypes import as_dtype, bf16, f16, f32, i32, u8
 from rlx.ir import Expr, Graph, expr

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pytest
 import scipy.special
 
-from rlx.backends.gpu.emit_spirv import emit_spirv, template
-from rlx.backends.gpu.spirv import Module, Op
-from rlx.backends.gpu.steps import TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import DEFINED, RAW16
+from rlx.backends.gpu.elementwise.emit_spirv import emit_spirv, template
+from rlx.backends.gpu.elementwise.spirv import Module, Op
+from rlx.backends.gpu.elementwise.tree import DEFINED, RAW16
+from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 from rlx.dtypes import DType, as_dtype, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
 from rlx.errors import UnsupportedOp
 from rlx.ir import Expr, expr

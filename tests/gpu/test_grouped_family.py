@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.gpu.product_choice import forcing
+from rlx.backends.gpu.gemm.choice import forcing
 from rlx.conformance.case import cases_of
 from rlx.driver import Limits
 from rlx.errors import DTypeError, ShapeError

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.gpu import lowering as lowerings
-from rlx.backends.gpu.executable import load_rules
+from rlx.backends.gpu.program import lowering as lowerings
+from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.vulkan.memory import VulkanBuffer
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.tolerances import Tolerance

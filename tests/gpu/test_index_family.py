@@ -9,8 +9,8 @@ import pytest
 
 import rlx
 from rlx.autodiff import gradients
-from rlx.backends.gpu.executable import load_rules
-from rlx.backends.gpu.lowering import runs_natively
+from rlx.backends.gpu.program.executable import load_rules
+from rlx.backends.gpu.program.lowering import runs_natively
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.fuzz import Way, run
 from rlx.conformance.oracle import evaluate

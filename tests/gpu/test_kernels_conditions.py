@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rlx.backends.gpu.executable import load_rules
-from rlx.backends.gpu.lowering import runs_natively
+from rlx.backends.gpu.program.executable import load_rules
+from rlx.backends.gpu.program.lowering import runs_natively
 from rlx.ir import Graph
 
 _ALL = frozenset({"16bit_storage", "8bit_storage", "i64"})

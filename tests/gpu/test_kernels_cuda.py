@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rlx.backends.gpu.product_choice import forcing
+from rlx.backends.gpu.gemm.choice import forcing
 from rlx.conformance.case import cases_of
 from tests.gpu import cuda_host
 from tests.gpu.lowered import ROUNDED, Array, close, run

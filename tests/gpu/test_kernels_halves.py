@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rlx.backends.gpu.steps import FileKernel, Launch
+from rlx.backends.gpu.program.steps import FileKernel, Launch
 from tests.gpu import cuda_host
 from tests.gpu.lowered import ROUNDED, Array, close, lower, run
 from tests.gpu.test_kernels_norm import _norm, _softmax

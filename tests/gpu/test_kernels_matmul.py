@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy.special import erf, expit
 
-from rlx.backends.gpu.product_choice import forcing
-from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, TreeKernel
+from rlx.backends.gpu.gemm.choice import forcing
+from rlx.backends.gpu.program.steps import FileKernel, Gemm, Launch, TreeKernel
 from tests.gpu.lowered import ROUNDED, Array, close, lower, run
 
 pytestmark = pytest.mark.vulkan

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import rlx.backends.gpu
-from rlx.backends.gpu.product_choice import Split, forcing, split_for
-from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, TreeKernel
+from rlx.backends.gpu.gemm.choice import Split, forcing, split_for
+from rlx.backends.gpu.program.steps import FileKernel, Gemm, Launch, TreeKernel
 from rlx.driver import Limits
 from rlx.dtypes import bf16, f16, f32
 from tests.gpu import cuda_host, lowered

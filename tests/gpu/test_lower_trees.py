@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlx.backends.gpu import strided
-from rlx.backends.gpu.lowering import LOWERINGS, Lowering
-from rlx.backends.gpu.steps import Copy, FileKernel, Launch, Ref, TreeKernel
-from rlx.backends.gpu.strided import View, broadcast, collapse, contiguous, launch_tree
+from rlx.backends.gpu.elementwise import strided
+from rlx.backends.gpu.elementwise.strided import View, broadcast, collapse, contiguous, launch_tree
+from rlx.backends.gpu.program.lowering import LOWERINGS, Lowering
+from rlx.backends.gpu.program.steps import Copy, FileKernel, Launch, Ref, TreeKernel
 from rlx.driver import DeviceInfo, Limits, MemoryPlan
 from rlx.dtypes import bf16, f32, f64, i32, i64, u8
 from rlx.ir import Graph, expr

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from rlx import dtypes
-from rlx.backends.gpu.executable import lower_graph
-from rlx.backends.gpu.lowering import runs_natively
-from rlx.backends.gpu.steps import HostCall
+from rlx.backends.gpu.program.executable import lower_graph
+from rlx.backends.gpu.program.lowering import runs_natively
+from rlx.backends.gpu.program.steps import HostCall
 from rlx.conformance.case import cases_of
 from rlx.conformance.ops_page import KINDS
 from rlx.driver import DeviceInfo, Dispatch, Limits, plan

@@ -96,7 +96,7 @@ _NEEDS = {
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 @pytest.mark.parametrize("header", list(_NEEDS))
 def test_every_barrier_is_needed(header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies = Path(rlx.backends.gpu.__file__).parent / "bodies"
+    bodies = Path(rlx.backends.gpu.__file__).parent / "device_code" / "bodies"
     text = (bodies / header).read_text(encoding="utf-8")
     for number, found in enumerate(re.finditer("BARRIER;", text)):
         folder = tmp_path / str(number)

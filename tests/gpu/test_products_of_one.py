@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rlx.backends.gpu.executable import lower_graph
-from rlx.backends.gpu.lowering import AddsBias, adds_any_bias
-from rlx.backends.gpu.product_choice import forcing
-from rlx.backends.gpu.steps import FileKernel, Gemm, Launch, Step, TreeKernel
-from rlx.backends.gpu.tree import ends_short
+from rlx.backends.gpu.elementwise.tree import ends_short
+from rlx.backends.gpu.gemm.choice import forcing
+from rlx.backends.gpu.program.executable import lower_graph
+from rlx.backends.gpu.program.lowering import AddsBias, adds_any_bias
+from rlx.backends.gpu.program.steps import FileKernel, Gemm, Launch, Step, TreeKernel
 from rlx.driver import DeviceInfo, Limits, Slot, plan
 from rlx.dtypes import as_dtype, f32
 from rlx.ir import Graph

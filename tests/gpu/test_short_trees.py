@@ -14,9 +14,9 @@ import scipy.special
 
 from rlx.backends.cuda.nvrtc import nvrtc
 from rlx.backends.cuda.sources import kernel_source
-from rlx.backends.gpu.emit_spirv import emit_spirv
-from rlx.backends.gpu.steps import TreeKernel, TreeOperand
-from rlx.backends.gpu.tree import RAW16, Call, lanes, program
+from rlx.backends.gpu.elementwise.emit_spirv import emit_spirv
+from rlx.backends.gpu.elementwise.tree import RAW16, Call, lanes, program
+from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 from rlx.dtypes import DType, bf16, f16, f32
 from rlx.ir import Expr, expr
 from tests.gpu.host_prims import build

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rlx.backends.gpu.steps import FileKernel, Launch
+from rlx.backends.gpu.program.steps import FileKernel, Launch
 from tests.gpu import cuda_host
 from tests.gpu.lowered import lower, outputs
 

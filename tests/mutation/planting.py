@@ -17,10 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rlx.backends.gpu import emit_spirv
-from rlx.backends.gpu.executable import load_rules
-from rlx.backends.gpu.spirv import Module
-from rlx.backends.gpu.spirv_template import Template
+from rlx.backends.gpu.elementwise import emit_spirv
+from rlx.backends.gpu.elementwise.spirv import Module
+from rlx.backends.gpu.elementwise.spirv_template import Template
+from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.vulkan import pipelines
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.guarded import guarded_faults
@@ -30,7 +30,7 @@ from tests.gpu.lowered import carried_out, lower
 from tests.mutation.faults import CUDA, Fault
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-GPU = Path("rlx/backends/gpu")
+GPU = Path("rlx/backends/gpu/device_code")
 NARROW = (3, 65535, 65535)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import rlx.ops as ops
 from rlx.ir import Tensor
 from rlx.ir.graph import apply_multi
-from rlx.ops.rope_table import rope_table
+from rlx.ops.rope.table import rope_table
 
 Shape = tuple[int, ...]
 S, N = (3, 4), (2, 6, 5)

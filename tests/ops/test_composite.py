@@ -13,7 +13,7 @@ import scipy.special
 import rlx.ops as ops
 from rlx.conformance.oracle import evaluate
 from rlx.ir import Graph, Tensor
-from rlx.ops.special import erf, erfc
+from rlx.ops.elementwise.special import erf, erfc
 
 rng = np.random.default_rng(0)
 A = rng.standard_normal((2, 3, 4))

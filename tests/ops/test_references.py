@@ -12,8 +12,8 @@ from rlx.conformance.case import Case, all_cases, cases_of
 from rlx.conformance.oracle import evaluate
 from rlx.ir import REGISTRY
 from rlx.ir import expr as ex
+from rlx.ops.elementwise.prims import evaluate_trees
 from rlx.ops.numeric import convert
-from rlx.ops.prims import evaluate_trees
 from tests.ops.judges import JUDGES
 
 OPS = sorted(name for name, op in REGISTRY.items() if not op.leaf)

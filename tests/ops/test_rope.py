@@ -13,7 +13,7 @@ from rlx.conformance.oracle import evaluate
 from rlx.dtypes import f16, f64, i64
 from rlx.errors import DTypeError, ShapeError, UnsupportedOp
 from rlx.ir import Graph
-from rlx.ops.rope_table import (
+from rlx.ops.rope.table import (
     LinearScaling,
     Llama3Scaling,
     Scaling,

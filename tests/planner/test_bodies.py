@@ -8,7 +8,7 @@ import pytest
 
 import rlx
 from rlx.driver import MemoryPlan, plan
-from rlx.driver.memory import OUTER
+from rlx.driver.memory.plan import OUTER
 
 MEGABYTE = 1 << 20
 

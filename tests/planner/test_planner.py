@@ -11,12 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlx.driver import MemoryPlan, planner_pack, planner_storage
-from rlx.driver.memory import ALIGNMENT, Lifetime
-from rlx.driver.planner import plan, plan_bump, plan_reuse
-from rlx.driver.planner_draw import draw
-from rlx.driver.planner_pack import Block
-from rlx.driver.planner_views import is_alias
+from rlx.driver import MemoryPlan
+from rlx.driver.memory import planner_pack, planner_storage
+from rlx.driver.memory.plan import ALIGNMENT, Lifetime
+from rlx.driver.memory.planner import plan, plan_bump, plan_reuse
+from rlx.driver.memory.planner_draw import draw
+from rlx.driver.memory.planner_pack import Block
+from rlx.driver.memory.planner_views import is_alias
 from rlx.errors import ArenaError, GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor
 from tests.planner.shadow import faults

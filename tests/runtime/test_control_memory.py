@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.gpu import executable
+from rlx.backends.gpu.program import executable
 from rlx.conformance.runner import find_run_hazards
 from rlx.errors import ArenaError, OutOfDeviceMemory, UnsupportedOp
 

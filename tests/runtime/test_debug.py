@@ -13,11 +13,11 @@ import pytest
 
 import rlx
 from rlx.conformance.random_graphs import random_graph
-from rlx.driver.planner import plan as make_plan
+from rlx.driver.memory.planner import plan as make_plan
 from rlx.dtypes import i32
 from rlx.errors import ArenaError, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.ir import TensorType
-from rlx.ops.steps import step_budget
+from rlx.ops.control.steps import step_budget
 from rlx.runtime import debug
 from tests.devices import device_here
 

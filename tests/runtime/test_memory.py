@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.driver.region import Region
+from rlx.driver.memory.region import Region
 from rlx.dtypes import f32
 from rlx.errors import OutOfDeviceMemory, ShapeError
 from rlx.runtime.weights import State, Weights

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.driver.region import Region
+from rlx.driver.memory.region import Region
 from rlx.dtypes import bf16, f16, f32, i8
 from rlx.errors import OutOfDeviceMemory
 from tests.threads import at_once

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.backends.gpu.steps import FileKernel, Launch, Ref
+from rlx.backends.gpu.program.steps import FileKernel, Launch, Ref
 from rlx.backends.vulkan import api, backend, pipelines
 from rlx.backends.vulkan.arena import VulkanArena
 from rlx.backends.vulkan.device import VulkanDevice

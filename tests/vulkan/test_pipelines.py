@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.backends.gpu.steps import FileKernel
+from rlx.backends.gpu.program.steps import FileKernel
 from rlx.backends.vulkan import api, pipelines
 from rlx.backends.vulkan.device import VulkanDevice
 from rlx.backends.vulkan.discovery import Physical

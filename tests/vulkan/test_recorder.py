@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.backends.gpu.steps import Copy, FileKernel, HostCall, Launch, Ref, TreeKernel, TreeOperand
+from rlx.backends.gpu.program.steps import Copy, FileKernel, HostCall, Launch, Ref, TreeKernel, TreeOperand
 from rlx.backends.vulkan import api, recorder
 from rlx.backends.vulkan.arena import VulkanArena
 from rlx.backends.vulkan.device import VulkanDevice

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import rlx.backends.vulkan
-from rlx.backends.gpu.spirv import Module, Op
+from rlx.backends.gpu.elementwise.spirv import Module, Op
 from rlx.ir import REGISTRY
 
 OPS = sorted(name for name, op in REGISTRY.items() if not op.leaf)

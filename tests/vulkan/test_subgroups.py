@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.gpu.steps import FileKernel
+from rlx.backends.gpu.program.steps import FileKernel
 from rlx.backends.vulkan.pipelines import Pipelines, has_spirv, shuffles
 from rlx.runtime import Session
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver import Buffer, BufferArena
-from rlx.driver.arena import Accessor
 from rlx.driver.device import Bytes
-from rlx.driver.pool import BufferPool, Pin
+from rlx.driver.memory.arena import Accessor
+from rlx.driver.memory.pool import BufferPool, Pin
 from rlx.dtypes import DType
 from rlx.errors import ArenaError, DTypeError
 from rlx.ir import Tensor

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.backends.cpu import blas as blas_library
 from rlx.backends.cpu.arena import ALIGNMENT
-from rlx.backends.cpu.pool import POOL, available_threads
+from rlx.backends.cpu.matmul import blas as blas_library
+from rlx.backends.cpu.threads import POOL, available_threads
 from rlx.driver.device import Bytes
 
 Array = npt.NDArray[Any]

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer
-from rlx.backends.cpu.bind import CpuExecutable
+from rlx.backends.cpu.executable import CpuExecutable
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
-from rlx.driver.check_plan import want_nbytes
 from rlx.driver.device import Support
 from rlx.driver.locks import renewed
-from rlx.driver.pool import BufferPool
+from rlx.driver.memory.check_plan import want_nbytes
+from rlx.driver.memory.pool import BufferPool
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
 from rlx.ir import Graph, Node
 

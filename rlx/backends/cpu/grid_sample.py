@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.expr_eval import bind_trees
+from rlx.backends.cpu.elementwise.evaluate import bind_trees
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.rows import working
 from rlx.backends.cpu.windows import padded

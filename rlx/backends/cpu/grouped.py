@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.expr_eval import bind_trees
+from rlx.backends.cpu.elementwise.evaluate import bind_trees
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.rows import working
 from rlx.dtypes import as_dtype
 from rlx.ir import Node, get_op
 from rlx.ir import expr as ex
 from rlx.ops.grouped import group_bounds
-from rlx.ops.linalg import ACTIVATIONS
+from rlx.ops.matmul import ACTIVATIONS
 
 
 def _wide(x: Array, dtype: np.dtype[Any], steps: list[Step], ctx: BindContext) -> Array:

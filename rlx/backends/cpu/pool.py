@@ -1,92 +1,123 @@
-"""The worker threads of the CPU backend: one set for the whole process, used by large steps only.
-
-NumPy and BLAS release the interpreter lock inside a call, so threads help where calls are long. The work of a step is
-split by its shape alone, never by the number of threads: any number gives the same bits.
-"""
+"""Pooling on the CPU: one pass over the image for each place of the window along each axis; the gradient one for each
+place."""
 
 from __future__ import annotations
 
-import os
-import threading
-from _queue import SimpleQueue
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-Task = Callable[[], Any]
+from rlx.backends.cpu.context import Array, BindContext, Step
+from rlx.backends.cpu.kernels import cpu_kernel
+from rlx.backends.cpu.rows import working
+from rlx.backends.cpu.windows import at_tap, padded, room_for
+from rlx.ir import Attrs, Node
+from rlx.ops.pool import divisors
+
+_BLOCK = 1 << 15  # elements of the output worked on at once
+_NS_A_TAP = 0.1
 
 
-def available_threads() -> int:
-    """Processors this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _room(x: Array, attrs: Attrs, counts: tuple[int, ...]) -> Any:
+    return room_for(x.shape[2:], attrs["kernel"], attrs["strides"], _dilations(attrs), attrs["pads"], counts)
 
 
-class _Job:
-    """Tasks that any thread may take, and a queue that hears of each task done."""
-
-    __slots__ = ("done", "errors", "tasks")
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self.tasks = iter(tasks)  # next() on a list's iterator is atomic: no lock
-        self.done: SimpleQueue[None] = SimpleQueue()
-        self.errors: list[BaseException] = []
-
-    def work(self) -> None:
-        for task in self.tasks:
-            try:
-                task()
-            except BaseException as error:  # noqa: BLE001 - handed to the caller of `run`, which raises it
-                self.errors.append(error)
-            self.done.put(None)
+def _dilations(attrs: Attrs) -> tuple[int, ...]:
+    return tuple(attrs.get("dilations", (1,) * len(attrs["kernel"])))
 
 
-class WorkerPool:
-    """Runs lists of tasks on the calling thread and up to n - 1 workers. Any number of threads may call `run`."""
+@cpu_kernel("max_pool", "avg_pool")
+def bind_pool(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
+    """Axis by axis, the first before the last: there memory is contiguous, and the last axis has less to do then."""
+    attrs, x, out = node.attrs, ins[0], outs[0]
+    largest = node.op.joins == "max"
+    dtype = working(out.dtype)
+    counts = out.shape[2:]
+    steps: list[Step] = []
+    x = padded(x, _room(x, attrs, counts), dtype, -np.inf if largest else 0.0, ctx, steps)
+    x = x.reshape(-1, *x.shape[2:])
+    target = out.reshape(-1, *counts)
+    held = None if largest else divisors(ins[0].shape, attrs).astype(dtype)
+    join = np.maximum if largest else np.add
+    geometry = list(zip(attrs["kernel"], attrs["strides"], _dilations(attrs), counts, strict=True))
+    block = max(1, _BLOCK // max(1, int(np.prod(counts))))
+    parts = [slice(i, min(len(x), i + block)) for i in range(0, len(x), block)]
+    marks = ctx.mark()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._forget()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)  # threads do not survive a fork
+    def bind(piece: int, thread: int) -> list[Step]:
+        ctx.back_to(marks, thread)
+        seen, result = x[parts[piece]], target[parts[piece]]
+        calls: list[Step] = []
+        for axis, (kernel, stride, dilation, count) in enumerate(geometry, 1):
+            lead = (slice(None),) * axis
+            taps = [seen[(*lead, *at_tap((k,), (stride,), (dilation,), (count,)))] for k in range(kernel)]
+            last = axis == len(geometry) and result.dtype == dtype
+            made = result if last else ctx.scratch(taps[0].shape, dtype, thread)
+            if kernel == 1:
+                calls.append(partial(np.copyto, made, taps[0]))
+            for number, tap in enumerate(taps[1:]):
+                calls.append(partial(join, made if number else taps[0], tap, out=made))
+            seen = made
+        if held is not None:
+            calls.append(partial(np.divide, seen, held, seen))
+        if seen is not result:
+            calls.append(partial(np.copyto, result, seen, "unsafe"))
+        return calls
 
-    def _forget(self) -> None:
-        self._lock = threading.Lock()
-        self._queue: SimpleQueue[_Job] = SimpleQueue()
-        self._workers = 0
-
-    def run(self, tasks: Sequence[Task]) -> None:
-        """Runs every task once and returns when all are done. Raises: what the first failed task raised.
-
-        The caller works too and needs no worker to finish: nested and concurrent calls cannot wait for each other.
-        """
-        helpers = len(tasks) - 1
-        if helpers > self._workers:
-            self._grow(helpers)
-        job = _Job(tasks)
-        for _ in range(helpers):
-            self._queue.put(job)
-        job.work()
-        for _ in tasks:
-            job.done.get()
-        if job.errors:
-            raise job.errors[0]
-
-    def _grow(self, workers: int) -> None:
-        with self._lock:
-            while self._workers < workers:
-                self._workers += 1
-                threading.Thread(
-                    target=self._serve, args=(self._queue,), name=f"rlx-cpu-{self._workers}", daemon=True
-                ).start()
-
-    @staticmethod
-    def _serve(queue: SimpleQueue[_Job]) -> None:
-        np.seterr(all="ignore")  # the setting is each thread's own; NaN and infinity are answers here
-        while True:
-            queue.get().work()
+    return steps + ctx.split(len(parts), x.size * sum(attrs["kernel"]) * _NS_A_TAP, bind)
 
 
-POOL = WorkerPool()
+@cpu_kernel("max_pool_grad")
+def bind_max_pool_grad(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
+) -> list[Step]:
+    """The place of each window's largest element, found place by place as the definition does; then each place's share
+    of the gradient is added where it lies: within one place no two windows meet."""
+    attrs, x, d, out = node.attrs, ins[0], ins[1], outs[0]
+    dtype = working(out.dtype)
+    counts = d.shape[2:]
+    pads = _room(x, attrs, counts)
+    if d.size == 0:
+        return [partial(np.copyto, out, 0, "unsafe")]
+    steps: list[Step] = []
+    wide = padded(x, pads, working(x.dtype), -np.inf, ctx, steps)
+    d = padded(d, (), dtype, 0, ctx, steps)
+    real = np.zeros((1, 1, *wide.shape[2:]), bool)
+    kept = tuple(slice(a, a + n) for n, (a, _) in zip(x.shape[2:], pads, strict=True))
+    real[(slice(None), slice(None), *kept)] = True
+    value, chosen = ctx.scratch(d.shape, wide.dtype), ctx.scratch(d.shape, np.int32)
+    better, other, fresh = (ctx.scratch(d.shape, np.bool_) for _ in range(3))
+    total, share = ctx.scratch((*out.shape[:2], *wide.shape[2:]), dtype), ctx.scratch(d.shape, dtype)
+    zero = np.zeros((), dtype)
+    places = [
+        (slice(None), slice(None), *at_tap(t, attrs["strides"], _dilations(attrs), counts))
+        for t in np.ndindex(*attrs["kernel"])
+    ]
+    steps += [partial(np.copyto, value, np.asarray(-np.inf, value.dtype)), partial(np.copyto, chosen, -1)]
+    for number, place in enumerate(places):
+        seen, inside = wide[place], real[place]
+        steps += [
+            partial(np.greater, seen, value, better),
+            partial(np.isnan, seen, other),
+            partial(np.equal, value, value, fresh),
+            partial(np.logical_and, other, fresh, other),
+            partial(np.logical_or, better, other, better),
+            partial(np.less, chosen, 0, fresh),
+            partial(np.logical_or, better, fresh, better),
+            partial(np.logical_and, better, inside, better),
+            partial(np.copyto, value, seen, "same_kind", better),
+            partial(np.copyto, chosen, number, "same_kind", better),
+        ]
+    steps.append(partial(np.copyto, total, zero))
+    for number, place in enumerate(places):
+        where = total[place]
+        steps += [
+            partial(np.equal, chosen, number, better),
+            partial(np.copyto, share, zero),
+            partial(np.copyto, share, d, "same_kind", better),
+            partial(np.add, where, share, where),
+        ]
+    steps.append(partial(np.copyto, out, total[(slice(None), slice(None), *kept)], "unsafe"))
+    return steps

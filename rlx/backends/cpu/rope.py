@@ -10,10 +10,10 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.norm_more import target_part, wide_part
+from rlx.backends.cpu.norm.channels import target_part, wide_part
 from rlx.backends.cpu.rows import BLOCK, working
 from rlx.ir import Node
-from rlx.ops.rope import MAX_POSITIONS, halves
+from rlx.ops.rope.rotate import MAX_POSITIONS, halves
 
 
 @cpu_kernel("rope")

@@ -14,7 +14,7 @@ from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.rows import working
 from rlx.dtypes import as_dtype
 from rlx.ir import Node
-from rlx.ops.dynamic import window
+from rlx.ops.index.dynamic import window
 from rlx.ops.numeric import convert
 
 _UFUNCS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}

@@ -9,7 +9,7 @@ import ctypes
 from dataclasses import dataclass
 
 from rlx.backends.cuda.libraries import load_library
-from rlx.backends.gpu.steps import Gemm
+from rlx.backends.gpu.program.steps import Gemm
 from rlx.driver.closing import Held
 from rlx.errors import OutOfDeviceMemory, RlxError, ShapeError, UnsupportedOp
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx.backends.cuda.blas import ALLOCATION_FAILED, WORKSPACE_BYTES, GemmCall, gemm_call
-from rlx.backends.gpu.steps import Gemm, Ref
+from rlx.backends.gpu.program.steps import Gemm, Ref
 from rlx.driver.closing import Held
 from rlx.errors import OutOfDeviceMemory, RlxError, UnsupportedOp
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rlx.backends.cuda.api import Api
 from rlx.backends.cuda.nvrtc import nvrtc
 from rlx.backends.cuda.sources import SHARED_SYMBOL, Source, kernel_source
-from rlx.backends.gpu.steps import Kernel
+from rlx.backends.gpu.program.steps import Kernel
 from rlx.driver.closing import Held
 from rlx.driver.diskcache import DiskCache
 

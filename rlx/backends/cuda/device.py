@@ -25,7 +25,7 @@ from rlx.backends.cuda.compiler import Compiler
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Memory, Staging
 from rlx.backends.cuda.recorder import Recorded, record
-from rlx.backends.gpu.steps import Gemm, Step
+from rlx.backends.gpu.program.steps import Gemm, Step
 from rlx.driver import (
     Buffer,
     BuildOptions,
@@ -36,10 +36,10 @@ from rlx.driver import (
     MemoryPlan,
     align,
 )
-from rlx.driver.check_plan import want_nbytes
 from rlx.driver.closing import Held, close_each
 from rlx.driver.device import Support
-from rlx.driver.pool import DEFAULT_BUDGET, BufferPool
+from rlx.driver.memory.check_plan import want_nbytes
+from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 from rlx.ir import Graph, Node
 
@@ -287,13 +287,13 @@ class CudaDevice:
 
     def support(self, node: Node) -> Support:
         """Whether the node runs natively here or goes to the host."""
-        from rlx.backends.gpu.executable import support
+        from rlx.backends.gpu.program.executable import support
 
         return support(self, node)
 
     def build(self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions) -> Executable:
         """Lowers a legalized graph over a plan's slots and records it."""
-        from rlx.backends.gpu.executable import build
+        from rlx.backends.gpu.program.executable import build
 
         self.enter()
         return build(self, graph, plan, arena, options, self.adds_bias)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rlx.backends.gpu.kernel import KERNELS
-from rlx.backends.gpu.steps import FileKernel, Launch, Ref, SourceKernel
+from rlx.backends.gpu.program.kernel import KERNELS
+from rlx.backends.gpu.program.steps import FileKernel, Launch, Ref, SourceKernel
 from rlx.errors import RlxError
 
 _KINDS: dict[str, Any] = {

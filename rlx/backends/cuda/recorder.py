@@ -11,7 +11,7 @@ from rlx.backends.cuda.blas import gemm_call
 from rlx.backends.cuda.blas_lt import lt_gemm
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.packing import pack_args
-from rlx.backends.gpu.steps import ControlCall, Copy, Gemm, HostCall, Launch, Ref, Step
+from rlx.backends.gpu.program.steps import ControlCall, Copy, Gemm, HostCall, Launch, Ref, Step
 from rlx.driver import Buffer, DeviceArena
 from rlx.driver.closing import Held
 from rlx.driver.progress import report

@@ -10,13 +10,13 @@ from functools import cache
 from pathlib import Path
 
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS
-from rlx.backends.gpu.entry import cuda_text
-from rlx.backends.gpu.kernel import KERNELS
-from rlx.backends.gpu.steps import FileKernel, Kernel, SourceKernel
+from rlx.backends.gpu.program.entry import cuda_text
+from rlx.backends.gpu.program.kernel import KERNELS
+from rlx.backends.gpu.program.steps import FileKernel, Kernel, SourceKernel
 from rlx.errors import RlxError
 
 # Where `#include "name"` is looked up, in this order.
-HEADER_FOLDERS = (Path(__file__).parent, Path(__file__).parent.parent / "gpu")
+HEADER_FOLDERS = (Path(__file__).parent, Path(__file__).parent.parent / "gpu" / "device_code")
 TREE_ENTRY = "tree"
 TREE_BLOCK = (256, 1, 1)
 # A kernel that wants dynamic shared memory says how much, in bytes, in a variable of this name:
@@ -78,7 +78,7 @@ def kernel_source(kernel: Kernel) -> Source:
         block = (kernel.threads, 1, 1)
         return Source(f"{kernel.name}.cu", text, kernel.name, block, BASE_OPTIONS, headers_of(text))
     if not isinstance(kernel, FileKernel):
-        from rlx.backends.gpu.emit_cuda import emit_cuda
+        from rlx.backends.gpu.elementwise.emit_cuda import emit_cuda
 
         text = emit_cuda(kernel)
         return Source("tree.cu", text, TREE_ENTRY, TREE_BLOCK, BASE_OPTIONS, headers_of(text))

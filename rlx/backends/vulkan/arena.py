@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rlx.driver.buffer_arena import BufferArena
 from rlx.driver.device import Buffer
-from rlx.driver.memory import MemoryPlan
+from rlx.driver.memory.buffer_arena import BufferArena
+from rlx.driver.memory.plan import MemoryPlan
 
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice

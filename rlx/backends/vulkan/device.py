@@ -30,14 +30,14 @@ from rlx.backends.vulkan.memory import (
 from rlx.backends.vulkan.opened import OPENED
 from rlx.backends.vulkan.pipelines import Pipeline, Pipelines
 from rlx.backends.vulkan.transfer import Transfer
-from rlx.driver.check_plan import want_nbytes
 from rlx.driver.closing import Held
 from rlx.driver.device import BuildOptions, Executable, Support
-from rlx.driver.pool import DEFAULT_BUDGET, BufferPool, Pin
+from rlx.driver.memory.check_plan import want_nbytes
+from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool, Pin
 from rlx.errors import DeviceLost, DeviceUnavailable, RlxError
 
 if TYPE_CHECKING:
-    from rlx.backends.gpu.steps import Kernel, Step
+    from rlx.backends.gpu.program.steps import Kernel, Step
     from rlx.backends.vulkan.arena import VulkanArena
     from rlx.backends.vulkan.recorder import Recorded
     from rlx.driver import Buffer, DeviceArena, MemoryPlan, Slot
@@ -329,12 +329,12 @@ class VulkanDevice:
         return recorded
 
     def support(self, node: Node, slots: Mapping[int, Slot] | None = None) -> Support:
-        from rlx.backends.gpu.executable import support
+        from rlx.backends.gpu.program.executable import support
 
         return support(self, node)
 
     def build(self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions) -> Executable:
-        from rlx.backends.gpu.executable import build
+        from rlx.backends.gpu.program.executable import build
 
         self.alive()
         return build(self, graph, plan, arena, options)

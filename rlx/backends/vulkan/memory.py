@@ -26,8 +26,8 @@ from rlx.backends.vulkan.discovery import (
 from rlx.backends.vulkan.transfer import as_bytes
 from rlx.driver.closing import Held
 from rlx.driver.device import Buffer, Bytes
-from rlx.driver.memory import align
-from rlx.driver.pool import Pin
+from rlx.driver.memory.plan import align
+from rlx.driver.memory.pool import Pin
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
 
 if TYPE_CHECKING:

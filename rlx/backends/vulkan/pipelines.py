@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from rlx.backends.gpu.spirv import float_modes
-from rlx.backends.gpu.steps import FileKernel, Kernel, SourceKernel
+from rlx.backends.gpu.elementwise.spirv import float_modes
+from rlx.backends.gpu.program.steps import FileKernel, Kernel, SourceKernel
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
 from rlx.driver.closing import Held
@@ -107,7 +107,7 @@ class Pipelines:
         elif isinstance(kernel, SourceKernel):
             name, code, constants = kernel.name, kernel.spirv or b"", ()
         else:
-            from rlx.backends.gpu.emit_spirv import emit_spirv
+            from rlx.backends.gpu.elementwise.emit_spirv import emit_spirv
 
             name, constants = "tree", ()
             code = emit_spirv(kernel, device.info.features, packs=device.info.kind != "software")

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rlx.backends.gpu.barriers import place_barriers
-from rlx.backends.gpu.kernel import KERNELS
-from rlx.backends.gpu.steps import Copy, FileKernel, Launch, Ref, Step
+from rlx.backends.gpu.program.barriers import place_barriers
+from rlx.backends.gpu.program.kernel import KERNELS
+from rlx.backends.gpu.program.steps import Copy, FileKernel, Launch, Ref, Step
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import COMPUTE, HOST, TRANSFER, Barrier, CommandBuffers, Fence

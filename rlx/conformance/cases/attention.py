@@ -10,7 +10,7 @@ from rlx.conformance.case import Case, InputSpec
 from rlx.conformance.cases.shapes import FLOATS, label
 from rlx.conformance.tolerances import NORM
 from rlx.dtypes import DType, bool_, f16, f32, i32
-from rlx.ops.attention_parts import swapped
+from rlx.ops.attention.parts import swapped
 
 # (batch, query heads, key heads, queries, keys, head size)
 Size = tuple[int, int, int, int, int, int]

@@ -11,8 +11,8 @@ from rlx.conformance.case import Case, InputSpec
 from rlx.conformance.cases.shapes import ALL, label
 from rlx.conformance.tolerances import BITS, NORM
 from rlx.dtypes import DType, bf16, f16, f32
-from rlx.ops.conv import transposed_sizes
-from rlx.ops.image import window_counts
+from rlx.ops.conv.convolution import transposed_sizes
+from rlx.ops.windows import window_counts
 
 Shape = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]

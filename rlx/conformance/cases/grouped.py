@@ -8,7 +8,7 @@ from rlx.conformance.case import Case, InputSpec
 from rlx.conformance.cases.shapes import FLOATS, label
 from rlx.conformance.tolerances import NORM
 from rlx.dtypes import DType, bf16, f16, f32, i32
-from rlx.ops.linalg import ACTIVATIONS
+from rlx.ops.matmul import ACTIVATIONS
 
 # (rows, experts, k, n). Sizes drawn as "positive" are 1 to 19, as "ties" -2 to 2, as "normal" -100 to 100: groups that
 # are empty, that are cut by the rows, and rows after the last group all occur.

@@ -8,7 +8,7 @@ from rlx.conformance.case import Case, InputSpec
 from rlx.conformance.cases.shapes import FLOATS, label
 from rlx.conformance.tolerances import NORM
 from rlx.dtypes import DType, bf16, f16, f32, i32, i64
-from rlx.ops.linalg import ACTIVATIONS
+from rlx.ops.matmul import ACTIVATIONS
 
 Shape = tuple[int, ...]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlx.errors import ByteLimitExceeded, OutOfDeviceMemory, ShapeError, StepLimitExceeded
 from rlx.ir import Graph, Leaf, Node, bodies
-from rlx.ops.steps import STEP_BYTES, STEP_PRODUCTS, multiplications, spend, step_budget, weight
+from rlx.ops.control.steps import STEP_BYTES, STEP_PRODUCTS, multiplications, spend, step_budget, weight
 from rlx.runtime import CompiledGraph
 
 MAX_BYTES = 1 << 30  # unless a caller says otherwise, and so many times the bytes of inputs and weights
@@ -165,7 +165,7 @@ def reference_bytes(node: Node) -> int:
     shapes = [t.shape for t in node.inputs]
     made = sum(t.size * max(t.dtype.itemsize, 4) for t in node.outputs)  # halves are computed in f32
     terms = multiplications(node) * (8 if node.op.family == "conv" else 1)
-    if node.op.family in ("pool", "image") and "kernel" in node.attrs:
+    if node.op.family in ("pool", "conv") and not node.op.contracts and "kernel" in node.attrs:
         terms = 8 * max(node.outputs[0].size, node.inputs[0].size) * math.prod(node.attrs["kernel"])
     elif node.op.family == "attention":
         terms = 16 * math.prod(shapes[0][:3]) * max(shapes[1][1:3])

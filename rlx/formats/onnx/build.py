@@ -23,8 +23,8 @@ from rlx.formats.onnx.tensors import to_array
 from rlx.formats.onnx.wire import MAX_NODES
 from rlx.ir import Attrs, Graph, Node, Op, Tensor, TensorType
 from rlx.ir.graph import traced_into
-from rlx.ops.select import cast
-from rlx.ops.steps import spend
+from rlx.ops.control.steps import spend
+from rlx.ops.elementwise.select import cast
 
 Attribute = onnx.AttributeProto
 Scope = dict[str, "Held | None"]

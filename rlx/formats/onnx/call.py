@@ -17,7 +17,7 @@ from rlx.formats.onnx.elements import NAMES, STRING, Array, ElementType, carrier
 from rlx.formats.onnx.words import MAX_STRINGS, Words, as_array
 from rlx.ir import Graph, Leaf, Tensor
 from rlx.ir.body import TracedBody
-from rlx.ops.select import cast
+from rlx.ops.elementwise.select import cast
 
 
 @dataclass(frozen=True, slots=True)

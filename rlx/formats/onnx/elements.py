@@ -19,7 +19,7 @@ import onnx
 from rlx.dtypes import DType, as_dtype, bf16, i8, i32, i64, u8
 from rlx.errors import UnsupportedOp
 from rlx.ir import Tensor
-from rlx.ops.bits import bitwise_and, left_shift, right_shift
+from rlx.ops.elementwise.bits import bitwise_and, left_shift, right_shift
 
 Array = npt.NDArray[Any]
 ElementType = np.dtype[Any]

@@ -13,7 +13,7 @@ from rlx.formats.onnx.call import Call, Result, Value
 from rlx.formats.onnx.elements import STRING, Array
 from rlx.formats.onnx.ops_movement import axis_of
 from rlx.formats.onnx.table import op
-from rlx.ops import steps
+from rlx.ops.control import steps
 
 _I64 = np.dtype(np.int64)
 MAX_COUNTS = 1 << 22  # of n-grams, whose table is made while building

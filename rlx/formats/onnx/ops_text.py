@@ -15,7 +15,7 @@ from rlx.formats.onnx.regex import Regex
 from rlx.formats.onnx.table import op
 from rlx.formats.onnx.words import MAX_STRINGS, STRINGS_A_STEP
 from rlx.ir.types import broadcast_shapes
-from rlx.ops.steps import spend
+from rlx.ops.control.steps import spend
 
 _I64 = np.dtype(np.int64)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")

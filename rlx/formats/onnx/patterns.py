@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.ir import Graph, Node, Rewriter, Tensor, rebuild
-from rlx.ops.linalg import activation_of
+from rlx.ops.matmul import activation_of
 from rlx.passes import change_bodies, recognize
 from rlx.passes.patterns import constant
 

@@ -19,7 +19,7 @@ from rlx.formats.onnx.elements import STRING, Array
 from rlx.formats.onnx.nests import Nest, arrays_in, assembled, flattened
 from rlx.formats.onnx.words import Words, as_array
 from rlx.ir import Graph
-from rlx.ops.steps import step_budget
+from rlx.ops.control.steps import step_budget
 from rlx.runtime import CompiledGraph
 from rlx.runtime.report import Report
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlx.formats.onnx.save_table import composes
 from rlx.ir import Attrs, Tensor, apply, get_op
-from rlx.ops.attention_parts import rest, visible, wide
+from rlx.ops.attention.parts import rest, visible, wide
 
 
 @composes("attention")

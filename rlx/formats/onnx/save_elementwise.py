@@ -12,7 +12,7 @@ from rlx.formats.onnx.save_table import writes
 from rlx.ir import Attrs, Expr, Node, get_op
 from rlx.ir.expr import arg, linearize
 from rlx.ir.types import broadcast_shapes
-from rlx.ops.linalg import ACTIVATIONS
+from rlx.ops.matmul import ACTIVATIONS
 from rlx.passes.trees import explicit, node_trees
 
 # Results that never leave the range of u8 and i8 when their arguments are in it.

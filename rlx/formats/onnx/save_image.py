@@ -14,10 +14,10 @@ from rlx.formats.onnx.save_elementwise import activated
 from rlx.formats.onnx.save_table import composes, writes
 from rlx.ir import Attrs, Node, Tensor, apply
 from rlx.ops.base import cast_to
-from rlx.ops.image import windows
 from rlx.ops.numeric import working
 from rlx.ops.pool import divisors, pool_counts
 from rlx.ops.resize import tables
+from rlx.ops.windows import windows
 
 
 def _ends(pairs: Sequence[tuple[int, int]]) -> list[int]:

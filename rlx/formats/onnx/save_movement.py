@@ -10,8 +10,8 @@ from rlx.dtypes import bool_, i64
 from rlx.formats.onnx.save_draft import Draft, Value
 from rlx.formats.onnx.save_table import composes, writes
 from rlx.ir import Attrs, Node, Tensor, apply
-from rlx.ops.image import window_counts
 from rlx.ops.pad import filling, sources
+from rlx.ops.windows import window_counts
 
 BEFORE_ALL = -(1 << 63)  # a stop in front of the first element, for slices that go backwards
 

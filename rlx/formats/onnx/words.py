@@ -13,7 +13,7 @@ import numpy as np
 from rlx.errors import DTypeError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.elements import STRING, Array, ElementType, from_carrier, to_carrier
-from rlx.ops.steps import spend
+from rlx.ops.control.steps import spend
 
 MAX_CHARACTERS = 1 << 24  # of all the strings that a model makes
 STRINGS_A_STEP = 4  # that are looked into while building

@@ -1,0 +1,179 @@
+"""Attention against a cache of which `kv_len` keys are there: how many is known only when it runs, so the calls take
+their slices then. Work and memory traffic are those of the keys that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cpu.context import Array, BindContext, Step
+from rlx.backends.cpu.matmul.dense import multiply
+from rlx.backends.cpu.rows import F32, working
+from rlx.ir import Node
+from rlx.ops.attention.parts import rest
+
+_BLOCK = 1 << 17  # scores
+
+
+def capped(scores: Array, softcap: float) -> list[Step]:
+    """scores = softcap · tanh(scores / softcap)."""
+    cap = np.asarray(softcap, scores.dtype)
+    return [
+        partial(np.divide, scores, cap, scores),
+        partial(np.tanh, scores, scores),
+        partial(np.multiply, scores, cap, scores),
+    ]
+
+
+def product(a: Array, b: Array, out: Array, ctx: BindContext, alpha: float = 1.0, onto: bool = False) -> None:
+    """out = alpha · a @ b, or out += that, now. Requires: operands that BLAS can read; for `onto` contiguous ones."""
+    if out.dtype == F32 and ctx.blas is not None:
+        for step in multiply(a, b, out, ctx, 0, alpha, onto):
+            step()
+        return
+    if onto:
+        out += np.multiply(np.matmul(a, b), np.asarray(alpha, out.dtype))
+        return
+    np.matmul(a, b, out)
+    if alpha != 1.0:
+        np.multiply(out, np.asarray(alpha, out.dtype), out)
+
+
+def bind_cached(node: Node, ins: Sequence[Array], out: Array, ctx: BindContext) -> list[Step]:
+    """Calls for blocks of queries of the heads that share a key head."""
+    mask, _ = rest("attention", node.inputs[3:])
+    q, k = ins[:2]
+    (batch, heads, n_q, d), n_k = q.shape, k.shape[2]
+    if n_k == 0:
+        return [partial(np.copyto, out, 0, "unsafe")]
+    group = heads // k.shape[1]
+    whole = None if mask is None else np.broadcast_to(ins[3], (*q.shape[:3], n_k))
+    rows = min(n_q, max(1, _BLOCK // (n_k * group)))
+    pieces = [(b, h, i) for b in range(batch) for h in range(k.shape[1]) for i in range(0, n_q, rows)]
+    work = batch * heads * n_q * n_k * (1.0 + 4 * d / 150)
+    marks = ctx.mark()
+
+    def bind(piece: int, thread: int) -> list[Step]:
+        ctx.back_to(marks, thread)
+        b, h, i = pieces[piece]
+        where = (b, slice(h * group, (h + 1) * group), slice(i, min(n_q, i + rows)))
+        masks = None if whole is None else whole[where]
+        length = ins[-1].reshape(-1)[b : b + 1] if ins[-1].size > 1 else ins[-1].reshape(-1)
+        return [
+            _Piece(node, q[where], k[b, h], ins[2][b, h], masks, length, i - n_q, out[where], ctx, thread)
+        ]
+
+    return ctx.split(len(pieces), work, bind)
+
+
+class _Piece:
+    """softmax(q kᵀ) v of one key head for (group, rows) queries, the first of which stands at key `first` + length."""
+
+    def __init__(
+        self,
+        node: Node,
+        q: Array,
+        k: Array,
+        v: Array,
+        mask: Array | None,
+        length: Array,
+        first: int,
+        out: Array,
+        ctx: BindContext,
+        thread: int,
+    ) -> None:
+        self.q, self.k, self.v, self.mask, self.length, self.out = q, k, v, mask, length, out
+        self.causal: bool = node.attrs["causal"]
+        self.window: int | None = node.attrs.get("window")
+        self.softcap: float | None = node.attrs.get("softcap")
+        group, rows, d = q.shape
+        n_k = len(k)
+        dtype = working(out.dtype)
+        self.dtype = dtype
+        self.scale: float = node.attrs["scale"]
+        self.ctx = ctx
+        self.key = np.arange(n_k)
+        self.at = np.arange(first, first + rows)[:, None]
+
+        def scratch(*shape: int, kind: Any = dtype) -> Array:
+            return ctx.scratch(shape, kind, thread)
+
+        self.scores = scratch(group * rows * n_k)
+        self.hidden = scratch(rows * n_k, kind=np.bool_)
+        self.edge = scratch(rows, 1, kind=np.int64)
+        self.column = scratch(group, rows, 1)
+        self.queries = q if q.dtype == dtype and q.flags.c_contiguous else scratch(*q.shape)
+        self.made = out if out.dtype == dtype and out.flags.c_contiguous else scratch(*q.shape)
+        self.wide = None if k.dtype == dtype else scratch(n_k, d)
+        self.added = scratch(group * rows * n_k) if mask is not None else None
+
+    def __call__(self) -> None:
+        end = min(max(int(self.length[0]), 0), len(self.k))
+        low, high = self._range(end)
+        if low >= high:
+            self.out[...] = 0
+            return
+        group, rows, d = self.q.shape
+        if self.queries is not self.q:
+            np.copyto(self.queries, self.q)
+        scores = self.scores[: group * rows * (high - low)].reshape(group, rows, high - low)
+        flat, tall = scores.reshape(group * rows, high - low), self.queries.reshape(group * rows, d)
+        product(tall, self._wide(self.k[low:high]).T, flat, self.ctx, self.scale)
+        if self.softcap is not None:
+            for step in capped(flat, self.softcap):
+                step()
+        self._hide(scores, low, high, end)
+        np.maximum.reduce(scores, axis=2, out=self.column, keepdims=True)
+        # A row without a key has the maximum -inf, and -inf - -inf is no number.
+        np.maximum(self.column, np.finfo(self.dtype).min, out=self.column)
+        np.subtract(scores, self.column, scores)
+        np.exp(flat, flat)
+        np.add.reduce(scores, axis=2, out=self.column, keepdims=True)
+        np.maximum(self.column, np.finfo(self.dtype).tiny, out=self.column)
+        product(flat, self._wide(self.v[low:high]), self.made.reshape(group * rows, d), self.ctx)
+        np.divide(self.made, self.column, self.made)
+        if self.made is not self.out:
+            np.copyto(self.out, self.made, "unsafe")
+
+    def _range(self, end: int) -> tuple[int, int]:
+        """The keys that some query sees."""
+        low, high = 0, end
+        if self.causal:
+            high = min(high, int(self.at[-1, 0]) + end + 1)
+        if self.window is not None:
+            low = max(low, int(self.at[0, 0]) + end - self.window)
+            high = min(high, int(self.at[-1, 0]) + end + self.window + 1)
+        return low, high
+
+    def _wide(self, x: Array) -> Array:
+        if self.wide is None:
+            return x
+        np.copyto(self.wide[: len(x)], x)
+        return self.wide[: len(x)]
+
+    def _hide(self, scores: Array, low: int, high: int, end: int) -> None:
+        """Masks; then -inf for the keys that causal and window keep from a query."""
+        if self.mask is not None and self.added is not None:
+            mask = self.mask[..., low:high]
+            if mask.dtype == np.bool_:
+                hidden = self.added.view(np.bool_)[: scores.size].reshape(scores.shape)
+                np.logical_not(mask, hidden)
+                np.copyto(scores, -np.inf, where=hidden)
+            else:
+                added = self.added[: scores.size].reshape(scores.shape)
+                np.copyto(added, mask, "unsafe")
+                np.add(scores, added, scores)
+        hidden = self.hidden[: scores.shape[1] * (high - low)].reshape(scores.shape[1:])
+        key = self.key[low:high]
+        if self.causal:
+            np.add(self.at, end, self.edge)
+            np.greater(key, self.edge, hidden)
+            np.copyto(scores, -np.inf, where=hidden)
+        if self.window is not None:
+            for sign, compare in ((-1, np.less), (1, np.greater)):
+                np.add(self.at, end + sign * self.window, self.edge)
+                compare(key, self.edge, hidden)
+                np.copyto(scores, -np.inf, where=hidden)

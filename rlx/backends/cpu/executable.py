@@ -1,0 +1,213 @@
+"""CpuExecutable: a graph as a list of bound calls. And `bind_node`, one node alone: the GPUs' host fallback."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from rlx.backends.cpu import grid_sample as grid_sample
+from rlx.backends.cpu import grouped as grouped
+from rlx.backends.cpu import index as index
+from rlx.backends.cpu import loss as loss
+from rlx.backends.cpu import movement as movement
+from rlx.backends.cpu import pad as pad
+from rlx.backends.cpu import reduce as reduce
+from rlx.backends.cpu import resize as resize
+from rlx.backends.cpu import rope as rope
+from rlx.backends.cpu import scatter as scatter
+from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step
+from rlx.backends.cpu.conv.last import last_convolutions
+from rlx.backends.cpu.elementwise import bind as elementwise
+from rlx.backends.cpu.kernels import BINDERS, bind_reference
+from rlx.backends.cpu.quiet import quietly
+from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
+from rlx.driver.control import ControlRun, Row, carried_copies
+from rlx.driver.device import Bytes
+from rlx.driver.memory.plan import BodyPlan
+from rlx.driver.memory.planner_views import is_alias
+from rlx.driver.times import Times
+from rlx.ir import Graph, Node, Tensor, bodies
+from rlx.passes.bodies import body_name
+
+
+class Acquires(Protocol):
+    """The part of the device that an executable needs."""
+
+    def acquire(self, nbytes: int) -> Buffer: ...
+    def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer]) -> DeviceArena: ...
+
+
+class CpuExecutable:
+    """A program on the CPU: calls on views of the arena, all made when built; `run` only calls them."""
+
+    def __init__(
+        self, device: Acquires, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
+    ) -> None:
+        self._owned: list[Buffer | ControlRun] = []
+        self._times = Times(options.timed)
+        self._device, self._arena, self._plan, self._options = device, arena, plan, options
+        self._steps: list[Step] = []
+        self.dispatch: list[Dispatch] = []
+        self.node_steps: list[tuple[Node, list[Step]]] = []
+
+        def acquire(nbytes: int) -> Bytes:
+            buffer = device.acquire(nbytes)
+            self._owned.append(buffer)
+            view = buffer.view()
+            assert view is not None
+            return view
+
+        ctx = BindContext(acquire, options.threads)
+        last = last_convolutions(graph)
+
+        def array(t: Tensor) -> Array:
+            return _array(t, plan, arena)
+
+        try:
+            for node in graph.nodes:
+                if node.op.is_constant and node.output.id in plan.slots:
+                    arena.write_bytes(node.output.id, node.attrs["value"])
+                if node.op.leaf:
+                    continue
+                self._add(node, array, plan, ctx, node.outputs[0].id in last)
+            self._updates = _updates(graph, array, ctx)
+            self._steps += self._updates
+        except BaseException:
+            self.close()
+            raise
+
+    def _add(
+        self, node: Node, array: Callable[[Tensor], Array], plan: MemoryPlan, ctx: BindContext, alike: bool
+    ) -> None:
+        name = node.name
+        if is_alias(node, plan):
+            self.dispatch.append(Dispatch(name, node.op.name, "alias"))
+            return
+        if bodies(node):
+            self._add_control(node)
+            return
+        steps = _bind(node, [array(t) for t in node.inputs], [array(t) for t in node.outputs], ctx, alike)
+        self._steps += steps
+        self.node_steps.append((node, steps))
+        kernel = node.op.name if _has_kernel(node) else f"reference:{node.op.name}"
+        self.dispatch.append(Dispatch(name, node.op.name, "native", (kernel,)))
+
+    def _add_control(self, node: Node) -> None:
+        self.dispatch.append(Dispatch(node.name, node.op.name, "control"))
+
+        def build(key: str, body: BodyPlan, arena: DeviceArena) -> CpuExecutable:
+            made = CpuExecutable(self._device, body.program.graph, body.plan, arena, self._options)
+            name = body_name(node, key)
+            self.dispatch += [replace(d, node=f"{name}/{d.node}") for d in made.dispatch]
+            return made
+
+        run = ControlRun(node, self._plan, self._arena, self._device.arena, build)
+        self._owned.append(run)
+        steps: list[Step] = [
+            partial(self._arena.copy_prefix, start.id, out.id, self._plan.slots[out.id].nbytes)
+            for start, out in carried_copies(node, self._plan)
+        ]
+        steps.append(run.launch)
+        self._steps += steps
+        self.node_steps.append((node, steps))
+
+    def run(self) -> None:
+        quietly(partial(self._times.measure, self._run_timed) if self._times.wanted else self.launch)
+
+    def launch(self) -> None:
+        """Runs the calls, NumPy's warnings as they are set."""
+        for step in self._steps:
+            step()
+
+    def wait(self) -> None:
+        """Nothing to wait for: `launch` returns when the work is done."""
+
+    def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> None:
+        """A scan goes step by step: there is nothing to gain."""
+
+    def arenas(self) -> Iterator[DeviceArena]:
+        for owned in self._owned:
+            if isinstance(owned, ControlRun):
+                yield from owned.arenas()
+
+    def listing(self) -> list[str]:
+        return [f"{node.op.name:16} {len(steps)} calls  {node.name}" for node, steps in self.node_steps]
+
+    def timings(self) -> list[tuple[str, float]]:
+        return self._times.last()
+
+    def _run_timed(self) -> Iterator[tuple[str, float]]:
+        """The run, and the time of each node of it."""
+        parts = [(f"{node.op.name} {node.name}", steps) for node, steps in self.node_steps]
+        for name, steps in [*parts, *([("updates of states", self._updates)] if self._updates else [])]:
+            start = time.perf_counter()
+            for step in steps:
+                step()
+            yield name, 1e6 * (time.perf_counter() - start)
+
+    def close(self) -> None:
+        self._steps = []
+        self.node_steps = []
+        for owned in self._owned:
+            owned.close()
+        self._owned = []
+
+
+def _array(t: Tensor, plan: MemoryPlan, arena: DeviceArena) -> Array:
+    slot = plan.slots[t.id]
+    whole = arena.buffer(slot.segment).view()  # an executable does not outlive its arena, so it needs no pin
+    assert whole is not None
+    return whole[slot.offset :][: t.type.nbytes].view(slot.dtype.np).reshape(t.shape)
+
+
+def _has_kernel(node: Node) -> bool:
+    return node.op.name in BINDERS or node.op.elementwise
+
+
+def _bind(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext, alike: bool = False
+) -> list[Step]:
+    ctx.begin(alike)
+    if all(o.size == 0 for o in outs):
+        return []
+    binder = BINDERS.get(node.op.name)
+    if binder is None:
+        binder = elementwise.bind_elementwise if node.op.elementwise else bind_reference
+    return binder(node, ins, outs, ctx)
+
+
+def _updates(graph: Graph, array: Callable[[Tensor], Array], ctx: BindContext) -> list[Step]:
+    """Copies of the states' new values into the states, after every read of the old ones."""
+    ctx.begin()
+    saves: list[Step] = []
+    copies: list[Step] = []
+    states = [array(t) for t in graph.states.values()]
+    for name, tensor in graph.updates.items():
+        source, target = array(tensor), array(graph.states[name])
+        if target.size == 0 or source.__array_interface__["data"] == target.__array_interface__["data"]:
+            continue
+        if any(np.may_share_memory(source, s) for s in states):  # another state's old value
+            saved = ctx.scratch(source.shape, source.dtype)
+            saves.append(partial(np.copyto, saved, source))
+            source = saved
+        copies.append(partial(np.copyto, target, source))
+    return saves + copies
+
+
+def bind_node(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> Callable[[], None]:
+    """One node on given host arrays: a call that computes the outputs, as often as wanted, from what the inputs hold.
+
+    Requires: arrays of the node's shapes and dtypes that outlive the call; outputs do not overlap inputs.
+    """
+    steps = tuple(_bind(node, ins, outs, BindContext(ArrayMemory())))
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return partial(quietly, run)

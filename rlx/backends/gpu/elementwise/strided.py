@@ -1,0 +1,200 @@
+"""Strided iteration: which elements an operand touches, dimensions merged, and the launch of a tree over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rlx.backends.gpu.elementwise.tree import PACK, has_functions, heavy, lanes
+from rlx.backends.gpu.program.lowering import Lowering
+from rlx.backends.gpu.program.steps import Access, Ref, TreeKernel, TreeOperand
+from rlx.dtypes import DType
+from rlx.ir import Expr
+
+MAX_INDEX = 1 << 31  # element indices in a kernel are 31 bits
+MAX_OPERANDS = 14  # their addresses, that of the meta block and n are 124 bytes
+_THREADS = 256
+_SPREAD = 1 << 18  # elements up to which every element gets a thread of its own
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Elements of a slot: element (i, j, …) of the iteration is `start + i strides[0] + j strides[1] + …` of the slot,
+    counted in elements of `storage`."""
+
+    slot: Ref
+    storage: DType
+    strides: tuple[int, ...]
+    start: int = 0
+
+    def span(self, shape: Sequence[int]) -> tuple[int, int]:
+        """The lowest and the highest element touched."""
+        reach = [(n - 1) * s for n, s in zip(shape, self.strides, strict=True)]
+        return self.start + sum(r for r in reach if r < 0), self.start + sum(r for r in reach if r > 0)
+
+    def ref(self, shape: Sequence[int]) -> Ref:
+        """The bytes touched."""
+        low, high = self.span(shape)
+        size = self.storage.itemsize
+        return Ref(self.slot.segment, self.slot.offset + low * size, (high - low + 1) * size)
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def broadcast(shape: Sequence[int], to: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor of `shape` seen as `to`, as NumPy broadcasts."""
+    own = contiguous(shape)
+    lead = len(to) - len(shape)
+    return (0,) * lead + tuple(0 if n == 1 else s for n, s in zip(shape, own, strict=True))
+
+
+def collapse(shape: Sequence[int], views: Sequence[View]) -> tuple[tuple[int, ...], list[View]]:
+    """The same elements with the fewest dimensions: those of one element dropped, neighbours merged where every operand
+    steps through both as through one."""
+    dims: list[int] = []
+    steps: list[list[int]] = [[] for _ in views]
+    for d, n in enumerate(shape):
+        if n == 1:
+            continue
+        here = [v.strides[d] for v in views]
+        if dims and all(s[-1] == n * h for s, h in zip(steps, here, strict=True)):
+            dims[-1] *= n
+            for s, h in zip(steps, here, strict=True):
+                s[-1] = h
+        else:
+            dims.append(n)
+            for s, h in zip(steps, here, strict=True):
+                s.append(h)
+    return tuple(dims), [replace(v, strides=tuple(s)) for v, s in zip(views, steps, strict=True)]
+
+
+def launch_tree(
+    ctx: Lowering, trees: Sequence[Expr], shape: Sequence[int], inputs: Sequence[View], outputs: Sequence[View],
+    short: bool = False,
+) -> None:  # fmt: skip
+    """Evaluates trees for every element of `shape`. Nothing for no elements; several launches where 31 bits are too
+    few to count the elements. `short`: see TreeKernel."""
+    if 0 in shape:
+        return
+    dims, views = collapse(shape, [*inputs, *outputs])
+    low_high = [v.span(dims) for v in views]
+    if math.prod(dims) >= MAX_INDEX or any(high - low >= MAX_INDEX for low, high in low_high):
+        _halves(ctx, trees, dims, views, len(inputs), short)
+        return
+    n = math.prod(dims)
+    flat = contiguous(dims)
+    scalar = [k < len(inputs) and not any(v.strides) and v.strides != flat for k, v in enumerate(views)]
+    packs = ctx.kind != "software" and not heavy(trees)
+    packed = packs and _packs(dims, flat, views, scalar)
+    if packs and not packed and _doubles(dims, views, scalar, len(inputs)):
+        _launch_doubled(ctx, trees, dims, views, len(inputs), short)
+        return
+    operands, block = [], [*dims[:-1], dims[-1] // PACK] if packed else list(dims)
+    for v, (low, _), constant in zip(views, low_high, scalar, strict=True):
+        if v.strides == flat or constant:
+            operands.append(TreeOperand(v.storage, "flat" if v.strides == flat else "scalar"))
+        elif packed and v.strides[-1] == 0:
+            operands.append(TreeOperand(v.storage, "repeated"))
+            block += [v.start - low, *v.strides]
+        else:
+            operands.append(TreeOperand(v.storage, "strided"))
+            unit = PACK if packed else 1
+            block += [(v.start - low) // unit, *(s // unit for s in v.strides[:-1]), v.strides[-1]]
+    strided = len(block) > len(dims)
+    n_in = len(inputs)
+    rank = len(dims) if strided else 0
+    kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), rank, packed, short)
+    count = n // PACK if packed else n
+    each = 1 if packed or n <= _SPREAD else lanes(kernel) * _in_turn(ctx, kernel, n)
+    refs = [v.ref(dims) for v in views]
+    meta = [ctx.block(block)] if strided else []
+    ctx.launch(kernel, ctx.groups(math.ceil(count / (_THREADS * each))), [*meta, *refs, count])
+
+
+def _in_turn(ctx: Lowering, kernel: TreeKernel, n: int) -> int:
+    """The packs a thread takes one after another. A tree with functions has nearly as many instructions as memory
+    allows, and on Vulkan many more stand before a thread's first pack; a million threads are left."""
+    if ctx.backend != "vulkan" or heavy(kernel.trees) or not has_functions(kernel.trees):
+        return 1
+    return max(1, min(lanes(kernel), n // lanes(kernel) >> 20))
+
+
+def _packs(dims: Sequence[int], flat: tuple[int, ...], views: Sequence[View], scalar: Sequence[bool]) -> bool:
+    """Whether the innermost dimension falls into packs that every operand reads at once or not at all, with something
+    strided among them (what is all flat finds its packs by itself)."""
+    if not dims or dims[-1] % PACK or all(v.strides == flat or c for v, c in zip(views, scalar, strict=True)):
+        return False
+    for v, constant in zip(views, scalar, strict=True):
+        if constant or v.strides[-1] == 0:
+            continue
+        low, _ = v.span(dims)
+        outer = (*v.strides[:-1], v.start - low)
+        if v.strides[-1] != 1 or any(s % PACK for s in outer):
+            return False
+        if (v.slot.offset + low * v.storage.itemsize) % min(PACK * v.storage.itemsize, 16):
+            return False
+    return True
+
+
+def _doubles(dims: Sequence[int], views: Sequence[View], scalar: Sequence[bool], n_in: int) -> bool:
+    """Whether some inputs have each element twice in a row, and the two innermost dimensions fall into packs: of four
+    elements of what lies in a row, of two that are doubled, of one that is the same throughout."""
+    if len(dims) < 2 or dims[-1] != 2 or dims[-2] % 2:
+        return False
+    if not any(v.strides[-2:] == (1, 0) for v in views[:n_in]):
+        return False
+    for k, (v, constant) in enumerate(zip(views, scalar, strict=True)):
+        inner = v.strides[-2:]
+        if constant or (inner == (0, 0) and k < n_in):
+            continue
+        if inner not in ((2, 1), (1, 0)) or (inner == (1, 0) and k >= n_in):
+            return False
+        low, _ = v.span(dims)
+        unit = PACK if inner == (2, 1) else PACK // 2
+        if any(s % unit for s in (*v.strides[:-2], v.start - low)):
+            return False
+        if (v.slot.offset + low * v.storage.itemsize) % min(unit * v.storage.itemsize, 16):
+            return False
+    return True
+
+
+def _launch_doubled(
+    ctx: Lowering, trees: Sequence[Expr], dims: tuple[int, ...], views: Sequence[View], n_in: int, short: bool
+) -> None:
+    """One thread a pack: the two innermost dimensions are one."""
+    shape = (*dims[:-2], dims[-2] * 2 // PACK)
+    flat = contiguous(dims)
+    operands, block = [], list(shape)
+    for k, v in enumerate(views):
+        low, _ = v.span(dims)
+        inner = v.strides[-2:]
+        if v.strides == flat:
+            operands.append(TreeOperand(v.storage, "flat"))
+        elif k < n_in and not any(v.strides):
+            operands.append(TreeOperand(v.storage, "scalar"))
+        else:
+            unit = {(2, 1): PACK, (1, 0): PACK // 2, (0, 0): 1}[(inner[0], inner[1])]
+            access: Access = "strided" if unit == PACK else "repeated" if unit == 1 else "doubled"
+            operands.append(TreeOperand(v.storage, access))
+            block += [(v.start - low) // unit, *(s // unit for s in v.strides[:-2]), int(unit > 1)]
+    kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), len(shape), True, short)
+    refs = [v.ref(dims) for v in views]
+    count = math.prod(shape)
+    ctx.launch(kernel, ctx.groups(math.ceil(count / _THREADS)), [ctx.block(block), *refs, count])
+
+
+def _halves(
+    ctx: Lowering, trees: Sequence[Expr], dims: tuple[int, ...], views: Sequence[View], n_in: int, short: bool
+) -> None:
+    first = dims[0] // 2
+    for start, n in ((0, first), (first, dims[0] - first)):
+        moved = [replace(v, start=v.start + start * v.strides[0]) for v in views]
+        launch_tree(ctx, trees, (n, *dims[1:]), moved[:n_in], moved[n_in:], short)

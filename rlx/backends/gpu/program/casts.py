@@ -1,0 +1,55 @@
+"""Small things that several families' lowering rules share: casts into workspace, feature words, alignment."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu.elementwise.strided import View, launch_tree
+from rlx.backends.gpu.elementwise.tree import eight_bytes
+from rlx.backends.gpu.program.lowering import Lowering
+from rlx.backends.gpu.program.steps import Ref
+from rlx.dtypes import DType
+from rlx.ir import expr
+from rlx.ir.types import TensorType
+
+THREADS = 256  # a workgroup of every file kernel here
+MAX_ELEMENTS = 1 << 31  # kernels index the elements of one matrix, row or slab with 31 bits
+
+
+def groups_for(ctx: Lowering, n: int) -> tuple[int, int, int]:
+    """The grid that gives each of n elements a thread."""
+    return ctx.groups(math.ceil(n / THREADS))
+
+
+def cast_ref(ctx: Lowering, ref: Ref, source: DType, target: DType, n: int) -> Ref:
+    """n elements stored as `source`, as `target`: the same bytes where they are so already, else workspace."""
+    if source == target:
+        return ref
+    made = ctx.scratch(n * target.itemsize)
+    convert(ctx, ref, source, made, target, n)
+    return made
+
+
+def convert(ctx: Lowering, source: Ref, from_: DType, target: Ref, to: DType, n: int) -> None:
+    """n elements of one dtype into n of another, elsewhere."""
+    tree = expr.cast(expr.arg(0, from_), to)
+    launch_tree(ctx, [tree], (n,), [View(source, from_, (1,))], [View(target, to, (1,))])
+
+
+def stores(dtype: DType, features: frozenset[str], doubles: bool = False) -> bool:
+    """Whether kernels on a device with these features read and write this dtype; f64 only those that say `doubles`:
+    trees and the few file kernels that other ops are written with."""
+    if dtype.name == "f64":
+        return doubles and eight_bytes(dtype) <= features
+    need = {8: "i64", 2: "16bit_storage", 1: "8bit_storage"}.get(dtype.itemsize)
+    return need is None or need in features
+
+
+def fits(*types: TensorType) -> bool:
+    """Whether every tensor is small enough to be indexed with 31 bits."""
+    return all(t.numel < MAX_ELEMENTS for t in types)
+
+
+def quads(*refs: Ref, itemsize: int) -> int:
+    """1 when four elements may be read at once at every one of these places, else 0."""
+    return int(all(ref.offset % (4 * itemsize) == 0 for ref in refs))

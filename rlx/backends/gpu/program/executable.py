@@ -1,0 +1,388 @@
+"""GpuExecutable: lowered steps, cut at host calls and control ops, each piece recorded once and replayed each run."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.cpu.executable import bind_node
+from rlx.backends.gpu import rules
+from rlx.backends.gpu.program.lowering import (
+    ARGS,
+    SCRATCH,
+    AddsBias,
+    Lowering,
+    adds_any_bias,
+    kernel_name,
+    runs_natively,
+)
+from rlx.backends.gpu.program.steps import (
+    ControlCall,
+    Copy,
+    FileKernel,
+    Gemm,
+    HostCall,
+    Launch,
+    Ref,
+    Step,
+    TreeKernel,
+)
+from rlx.driver import Buffer, BuildOptions, Device, DeviceArena, DeviceInfo, Dispatch, Limits, MemoryPlan
+from rlx.driver.closing import Held
+from rlx.driver.control import ControlRun, Row, body_plans
+from rlx.driver.memory.plan import BodyPlan
+from rlx.driver.memory.planner_views import is_alias
+from rlx.driver.times import Times
+from rlx.errors import UnsupportedOp
+from rlx.ir import Graph, Node, Tensor, bodies
+from rlx.ir.text import expr_text
+from rlx.passes.bodies import body_name
+
+MOST_STEPS = 8192  # of a scan in one recording: recording a step takes some 12 µs, once
+
+
+class Recorded(Protocol):
+    """A recorded piece: one CUDA graph or command buffer."""
+
+    @property
+    def schedule(self) -> tuple[Sequence[Step], frozenset[int]]:
+        """The steps, and before which of them a full barrier stands (in stream order: before each)."""
+        ...
+
+    def launch(self) -> None: ...
+    def wait(self) -> None: ...
+    def timings(self) -> list[float]:
+        """µs of each step in the last run. Raises: UnsupportedOp where there are none."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Records(Protocol):
+    """What a GPU device must do beyond Device for the shared executable."""
+
+    info: DeviceInfo
+    limits: Limits
+
+    def acquire(self, nbytes: int) -> Buffer: ...
+    def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer]) -> DeviceArena: ...
+    def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded: ...
+
+
+@functools.cache
+def load_rules() -> None:
+    """Imports the lowering rules of every op family, which register themselves."""
+    for module in pkgutil.walk_packages(rules.__path__, f"{rules.__name__}."):
+        importlib.import_module(module.name)
+
+
+def support(device: Records | Device, node: Node) -> Literal["native", "host"]:
+    """Whether a node runs natively on this device."""
+    load_rules()
+    return "native" if node.op.leaf or runs_natively(node, device.info.features) else "host"
+
+
+def lower_graph(
+    graph: Graph,
+    plan: MemoryPlan,
+    info: DeviceInfo,
+    limits: Limits,
+    precision: str,
+    adds_bias: AddsBias = adds_any_bias,
+) -> tuple[Lowering, list[Dispatch]]:
+    """Lowers every node in order, then the state updates, and the bodies of control ops into `Lowering.bodies`. Needs
+    no device: only what is known of it."""
+    load_rules()
+    lowering = Lowering(graph, plan, info, limits, precision, adds_bias)
+    dispatch: list[Dispatch] = []
+    for node in graph.nodes:
+        if node.op.leaf:
+            continue
+        name = node.name
+        if is_alias(node, plan):
+            dispatch.append(Dispatch(name, node.op.name, "alias"))
+            continue
+        made = lowering.lower(node)
+        steps = lowering.steps[len(lowering.steps) - made :]
+        how: Literal["native", "host", "control"] = "control" if bodies(node) else "native"
+        if any(isinstance(s, HostCall) for s in steps):
+            how = "host"
+        dispatch.append(Dispatch(name, node.op.name, how, tuple(kernel_name(s) for s in steps)))
+        for key, body in body_plans(node, plan):
+            inner, entries = lower_graph(body.program.graph, body.plan, info, limits, precision, adds_bias)
+            lowering.bodies[node.outputs[0].id, key] = inner
+            dispatch += [replace(d, node=f"{body_name(node, key)}/{d.node}") for d in entries]
+    lowering.lower_updates()
+    return lowering, dispatch
+
+
+def build(
+    device: Records,
+    graph: Graph,
+    plan: MemoryPlan,
+    arena: DeviceArena,
+    options: BuildOptions,
+    adds_bias: AddsBias = adds_any_bias,
+) -> GpuExecutable:
+    """Lowers and records a graph over an arena of its plan; writes the graph's constants."""
+    lowering, dispatch = lower_graph(graph, plan, device.info, device.limits, options.precision, adds_bias)
+    return _assemble(device, lowering, dispatch, arena, options)
+
+
+def _assemble(
+    device: Records,
+    lowering: Lowering,
+    dispatch: Sequence[Dispatch],
+    arena: DeviceArena,
+    options: BuildOptions,
+) -> GpuExecutable:
+    graph, plan = lowering.graph, lowering.plan
+
+    def control(node: Node) -> ControlRun:
+        def inner(key: str, body: BodyPlan, arena: DeviceArena) -> GpuExecutable:
+            # A control op is timed as a whole.
+            return _assemble(
+                device, lowering.bodies[node.outputs[0].id, key], (), arena, replace(options, timed=False)
+            )
+
+        return ControlRun(node, plan, arena, device.arena, inner)
+
+    owned = Held()
+    with owned.unwound():
+        for segment, size in ((ARGS, len(lowering.args)), (SCRATCH, lowering.scratch_bytes)):
+            if size:
+                buffer = device.acquire(size)
+                owned.callback(buffer.close)
+                arena.bind(segment, buffer)
+        if lowering.args:
+            arena.buffer(ARGS).write(0, np.frombuffer(bytes(lowering.args), np.uint8))
+        for node in graph.nodes:
+            if node.op.is_constant and node.output.id in plan.slots:
+                arena.write_bytes(node.output.id, node.attrs["value"])
+        return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned, options.timed, control)
+
+
+def _no_control(node: Node) -> ControlRun:
+    raise UnsupportedOp(f"{node}: a control op needs its bodies lowered; build the executable from its graph")
+
+
+class GpuExecutable:
+    """A program recorded on a GPU: pieces of device work with host calls and control ops between them."""
+
+    def __init__(
+        self,
+        device: Records,
+        steps: Sequence[Step],
+        arena: DeviceArena,
+        plan: MemoryPlan,
+        dispatch: Sequence[Dispatch],
+        owned: Held | None = None,
+        timed: bool = False,
+        control: Callable[[Node], ControlRun] = _no_control,
+    ) -> None:
+        self.dispatch = dispatch
+        self.steps = steps
+        self._device = device
+        self._arena = arena
+        self._along: Recorded | None = None
+        self._times = Times(timed)
+        self._held = owned or Held()  # the memory, then the recordings that refer to it
+        self._pieces: list[Recorded | _HostPiece | ControlRun] = []
+        self._pending: Recorded | None = None
+        with self._held.unwound():
+            for part in _cut(steps):
+                piece: Recorded | _HostPiece | ControlRun
+                if isinstance(part, HostCall):
+                    piece = _HostPiece(part, arena, plan)
+                elif isinstance(part, ControlCall):
+                    piece = control(part.node)
+                else:
+                    piece = device.record(part, arena, timings=timed)
+                self._pieces.append(piece)
+                self._held.callback(piece.close)
+
+    @property
+    def recorded(self) -> list[Recorded]:
+        """The device pieces, for the hazard checker and the timings."""
+        return [p for p in self._pieces if not isinstance(p, _HostPiece | ControlRun)]
+
+    @property
+    def recordings(self) -> list[tuple[Recorded, DeviceArena]]:
+        """The device pieces, those of control ops' bodies included, each with the arena it is recorded over."""
+        own = self.recorded + ([] if self._along is None else [self._along])
+        return [(r, self._arena) for r in own] + [x for e in self._bodies() for x in e.recordings]
+
+    def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> Recorded | None:
+        """The steps over and over in one recording, the copies of rows between them, where that is not too long."""
+        each = len(self.steps) + len(before) + len(after)
+        if not 0 < len(order) * each <= MOST_STEPS or len(self.recorded) != len(self._pieces):
+            return None
+        steps: list[Step] = []
+        for i in order:
+            steps += [_row_copy(row, i) for row in before if row.nbytes]
+            steps += self.steps
+            steps += [_row_copy(row, i) for row in after if row.nbytes]
+        self._along = self._device.record(steps, self._arena)
+        self._held.callback(self._along.close)
+        return self._along
+
+    def _bodies(self) -> Iterator[GpuExecutable]:
+        for piece in self._pieces:
+            if isinstance(piece, ControlRun):
+                yield from (
+                    b.executable for b in piece.bodies.values() if isinstance(b.executable, GpuExecutable)
+                )
+
+    def arenas(self) -> Iterator[DeviceArena]:
+        for piece in self._pieces:
+            if isinstance(piece, ControlRun):
+                yield from piece.arenas()
+
+    def run(self) -> None:
+        if self._times.wanted:
+            self._times.measure(self._run_timed)
+        else:
+            self.launch()
+            self.wait()
+
+    def launch(self) -> None:
+        """Begins a run. It may still be under way when this returns; `wait`, or the next launch, comes after it."""
+        for piece in self._pieces:
+            if isinstance(piece, _HostPiece | ControlRun):
+                self.wait()
+                piece.launch()
+            else:
+                self._pending = piece  # also where launching is broken off: it may have begun
+                piece.launch()
+
+    def wait(self) -> None:
+        """Returns when every run launched so far is done."""
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None  # only now: what an interrupt leaves under way, the next run waits for
+
+    def listing(self) -> list[str]:
+        lines = [f"{step_text(step):64} {step.label}" for step in self.steps]
+        return lines + [f"  {line}" for body in self._bodies() for line in body.listing()]
+
+    def _run_timed(self) -> Iterator[tuple[str, float]]:
+        """The run, piece by piece, and the time of each step of it."""
+        for piece in self._pieces:
+            start = time.perf_counter()
+            piece.launch()
+            if isinstance(piece, _HostPiece | ControlRun):
+                kind, node = (
+                    ("control", piece.node) if isinstance(piece, ControlRun) else ("host", piece.call.node)
+                )
+                yield f"{kind}:{node.op.name} {node.name}", 1e6 * (time.perf_counter() - start)
+                continue
+            piece.wait()
+            together = 1e6 * (time.perf_counter() - start)
+            steps = piece.schedule[0]
+            try:
+                each = piece.timings()
+            except UnsupportedOp:  # no clock on this device's queue
+                yield f"{len(steps)} steps together", together
+            else:
+                yield from zip((f"{kernel_name(s)} {s.label}" for s in steps), each, strict=True)
+
+    def timings(self) -> list[tuple[str, float]]:
+        return self._times.last()
+
+    def close(self) -> None:
+        """Frees the recordings, then the memory they refer to. Idempotent."""
+        self._held.close()
+        self._pieces.clear()
+        self._along = None
+
+
+def step_text(step: Step) -> str:
+    """A step as a listing shows it: kernel, variant, workgroups."""
+    name = kernel_name(step)
+    if isinstance(step, Launch):
+        constants = step.kernel.constants if isinstance(step.kernel, FileKernel) else ()
+        grid = "x".join(map(str, step.groups))
+        if isinstance(step.kernel, TreeKernel):
+            name = "tree " + "; ".join(expr_text(t) for t in step.kernel.trees)[:48]
+        return f"{name} {constants or ''} grid {grid}"
+    if isinstance(step, Gemm):
+        return f"gemm {step.m}x{step.n}x{step.k} batch {step.batch} {step.a_dtype} {step.precision}"
+    return name
+
+
+def _row_copy(row: Row, i: int) -> Copy:
+    source, target = row.source, row.target
+    return Copy(
+        Ref(source.segment, source.offset + i * row.source_step, row.nbytes),
+        Ref(target.segment, target.offset + i * row.target_step, row.nbytes),
+        f"row {i}",
+    )
+
+
+def _cut(steps: Sequence[Step]) -> list[Sequence[Step] | HostCall | ControlCall]:
+    parts: list[Sequence[Step] | HostCall | ControlCall] = []
+    run: list[Step] = []
+    for step in steps:
+        if isinstance(step, HostCall | ControlCall):
+            if run:
+                parts.append(run)
+            parts.append(step)
+            run = []
+        else:
+            run.append(step)
+    if run:
+        parts.append(run)
+    return parts
+
+
+class _HostPiece:
+    """One node on the host: the slots it reads come over, the slots it writes go back, no others."""
+
+    def __init__(self, call: HostCall, arena: DeviceArena, plan: MemoryPlan) -> None:
+        self.call = call
+        self._loads: list[Callable[[], None]] = []
+        self._stores: list[Callable[[], None]] = []
+        self._views: list[Callable[[], object]] = []
+        staged: dict[Ref, npt.NDArray[np.uint8]] = {}
+
+        def host(tensor: Tensor, write: bool) -> npt.NDArray[np.generic]:
+            slot = plan.slots[tensor.id]
+            ref = Ref(slot.segment, slot.offset, slot.nbytes)
+            buffer = arena.buffer(slot.segment)
+            whole = buffer.view()
+            if whole is not None:
+                self._views.append(buffer.view)
+                raw = whole[slot.offset : slot.end]
+            else:
+                fresh = ref not in staged
+                raw = staged.setdefault(ref, np.zeros(slot.nbytes, np.uint8))
+                if write:
+                    self._stores.append(lambda: buffer.write(ref.offset, raw))
+                elif fresh and slot.nbytes:
+                    self._loads.append(lambda: buffer.read(ref.offset, raw))
+            return raw[: slot.nbytes].view(slot.dtype.np)[: tensor.size].reshape(tensor.shape)
+
+        ins = [host(t, write=False) for t in call.node.inputs]
+        outs = [host(t, write=True) for t in call.node.outputs]
+        self._work = bind_node(call.node, ins, outs)
+
+    def launch(self) -> None:
+        for view in self._views:
+            view()  # refuses where the memory was closed, which is not to be touched then
+        for load in self._loads:
+            load()
+        self._work()
+        for store in self._stores:
+            store()
+
+    def close(self) -> None:
+        self._loads.clear()
+        self._stores.clear()

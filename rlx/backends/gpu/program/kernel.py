@@ -1,0 +1,129 @@
+"""Declarations of the kernels that come as files: arguments, constants, variants. Entry points are written from them.
+
+A kernel's arithmetic is `bodies/<stem>.h`, one function `<stem>_body` over the declared arguments, read as CUDA C++ and
+as GLSL. Everything around it (the entry points of both languages, the numbers of specialization constants, what tests
+compile) comes from the declaration, by `entry.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rlx.backends.gpu.program.steps import FileKernel
+
+FLOATS = ("f32", "f16", "bf16")
+# Units of kernels that move bits without looking at them: b1 is a byte, b16 sixteen.
+UNITS = ("b1", "b2", "b4", "b8", "b16")
+INDICES = ("i32", "i64")
+
+
+@dataclass(frozen=True, slots=True)
+class ArgDecl:
+    """One argument of a kernel: kind "ptr", "u32", "i32" or "f32"; of a pointer its `access`, "r", "w" or "rw", and the
+    type of its `element`: a type of the bodies' language, or a variant's word that stands for one."""
+
+    name: str
+    kind: Literal["ptr", "u32", "i32", "f32"]
+    access: Literal["", "r", "w", "rw"] = ""
+    element: str = ""
+
+
+def reads(**elements: str) -> tuple[ArgDecl, ...]:
+    """Pointers that a kernel only reads, by name with the type of their elements."""
+    return tuple(ArgDecl(name, "ptr", "r", element) for name, element in elements.items())
+
+
+def writes(**elements: str) -> tuple[ArgDecl, ...]:
+    """Pointers that a kernel only writes."""
+    return tuple(ArgDecl(name, "ptr", "w", element) for name, element in elements.items())
+
+
+def updates(**elements: str) -> tuple[ArgDecl, ...]:
+    """Pointers that a kernel reads and writes."""
+    return tuple(ArgDecl(name, "ptr", "rw", element) for name, element in elements.items())
+
+
+def uints(*names: str) -> tuple[ArgDecl, ...]:
+    """Unsigned integers."""
+    return tuple(ArgDecl(name, "u32") for name in names)
+
+
+def ints(*names: str) -> tuple[ArgDecl, ...]:
+    """Signed integers."""
+    return tuple(ArgDecl(name, "i32") for name in names)
+
+
+def floats(*names: str) -> tuple[ArgDecl, ...]:
+    """Floats."""
+    return tuple(ArgDecl(name, "f32") for name in names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelDecl:
+    """A kernel whose body is a file.
+
+    `about` says what it computes, `grid` what each workgroup does. `args`: pointers first, then scalars, at most 128
+    bytes. `threads`: the size of a workgroup, along x. `variants`: the words fixed when SPIR-V is compiled, each with
+    its allowed values, in the order of the module's file name. `constants`: the numbers and switches fixed when a
+    pipeline is created, with their defaults. `trials`: values of the constants that tests compile the kernel with.
+    `headers`: what the body uses of the shared device code. `function`: the body's name, where several kernels share
+    one. `specific`: the constant, and its value, with which the CUDA text uses instructions of one architecture only
+    and is compiled for sm_90a, not sm_90.
+
+    About the SPIR-V: `unroll`: spirv-opt unrolls the loops marked so and splits local arrays, since a driver that does
+    not would keep them in memory. `subgroups`: each module exists twice, and the second exchanges values within
+    subgroups. `new_compiler`: it takes a glslang that knows cooperative matrices of bfloat16.
+    """
+
+    stem: str
+    args: tuple[ArgDecl, ...]
+    about: str = ""
+    grid: str = ""
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    constants: Mapping[str, int] = field(default_factory=dict)
+    trials: tuple[tuple[int, ...], ...] = ((),)
+    threads: int = 256
+    headers: tuple[str, ...] = ()
+    function: str = ""
+    specific: tuple[str, int] | None = None
+    unroll: bool = False
+    subgroups: bool = False
+    new_compiler: bool = False
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        return self.threads, 1, 1
+
+    def __call__(self, **chosen: str | int) -> FileKernel:
+        """The kernel of one variant with these constants, all by name.
+
+        Raises: ValueError for a name that is missing or unknown, or a variant that is not declared.
+        """
+        names = {*self.variants, *self.constants}
+        if chosen.keys() != names:
+            raise ValueError(f"kernel {self.stem}: got {sorted(chosen)}, expected {sorted(names)}")
+        for name, allowed in self.variants.items():
+            if chosen[name] not in allowed:
+                raise ValueError(f"kernel {self.stem}: {name} is {chosen[name]!r}, expected one of {allowed}")
+        words = tuple((name, str(chosen[name])) for name in self.variants)
+        return FileKernel(self.stem, words, tuple(int(chosen[name]) for name in self.constants))
+
+
+KERNELS: dict[str, KernelDecl] = {}
+
+
+def declare(decl: KernelDecl) -> KernelDecl:
+    """Adds a kernel to the table.
+
+    Raises: ValueError when the stem is taken, or a trial does not give every constant.
+    """
+    if decl.stem in KERNELS:
+        raise ValueError(f"kernel {decl.stem!r} is declared twice")
+    if any(len(values) != len(decl.constants) for values in decl.trials):
+        raise ValueError(
+            f"kernel {decl.stem!r}: each trial gives the constants {list(decl.constants)}, in this order"
+        )
+    KERNELS[decl.stem] = decl
+    return decl

@@ -1,0 +1,262 @@
+"""Lowering: a planned graph becomes steps. Written once for both GPUs; each op family registers its rules.
+
+A rule is `rule(ctx: Lowering, node: Node) -> None` and appends steps through `ctx`. It is registered with
+`@lowers("softmax", when=predicate)`; `when(node, features)` says whether the device can run this node natively, and
+a node that it refuses becomes a reported host step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.gpu.program.kernel import KERNELS
+from rlx.backends.gpu.program.steps import (
+    Arg,
+    ControlCall,
+    Copy,
+    FileKernel,
+    Gemm,
+    HostCall,
+    Kernel,
+    Launch,
+    Ref,
+    SourceKernel,
+    Step,
+    TreeKernel,
+)
+from rlx.driver import DeviceInfo, Limits, MemoryPlan, align
+from rlx.dtypes import DType
+from rlx.errors import ShapeError
+from rlx.ir import Graph, Node, Tensor
+
+ARGS = "args"  # segment of argument blocks: shapes and strides of N-d kernels
+SCRATCH = "scratch"  # segment of workspace, shared by all nodes; the hazard rules order its uses
+MAX_ARG_BYTES = 128
+
+Call = TypeVar("Call", HostCall, ControlCall)
+Rule = Callable[["Lowering", Node], None]
+When = Callable[[Node, frozenset[str]], bool]
+AddsBias = Callable[[Gemm], bool]  # whether the vendor's library has a way to make a product with its bias
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A registered rule and its condition."""
+
+    rule: Rule
+    when: When
+
+
+LOWERINGS: dict[str, Lowered] = {}
+
+
+def _always(node: Node, features: frozenset[str]) -> bool:
+    return True
+
+
+def adds_any_bias(step: Gemm) -> bool:
+    """The answer where no library is asked."""
+    return True
+
+
+def lowers(*ops: str, when: When = _always) -> Callable[[Rule], Rule]:
+    """Registers a rule for the ops named."""
+
+    def add(rule: Rule) -> Rule:
+        for op in ops:
+            if op in LOWERINGS:
+                raise ValueError(f"op {op!r} has two lowering rules")
+            LOWERINGS[op] = Lowered(rule, when)
+        return rule
+
+    return add
+
+
+class Lowering:
+    """What a rule works with: refs of tensors, argument blocks, workspace, grids; it collects the steps.
+
+    `backend` is "cuda" or "vulkan"; `features` the device's feature words; `precision` the session's; `adds_bias` is
+    asked before a product's bias is left to the vendor's library.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        plan: MemoryPlan,
+        info: DeviceInfo,
+        limits: Limits,
+        precision: str,
+        adds_bias: AddsBias = adds_any_bias,
+    ) -> None:
+        self.graph = graph
+        self.plan = plan
+        self.backend = info.backend
+        self.features = info.features
+        self.kind = info.kind
+        self.limits = limits
+        self.precision = precision
+        self.adds_bias = adds_bias
+        self.steps: list[Step] = []
+        self.args = bytearray()
+        self.scratch_bytes = 0
+        self.bodies: dict[tuple[int, str], Lowering] = {}  # of control ops, by first output and attribute
+        self.together: dict[int, tuple[Node, ...]] | None = None  # by a node's result: the nodes made with it
+        self.made: set[int] = set()  # results that a node before theirs has made
+        self._blocks: dict[bytes, Ref] = {}
+        self._scratch_used = 0
+        self._label = ""
+
+    # -- tensors
+
+    def ref(self, tensor: Tensor) -> Ref:
+        """The whole slot of a tensor (its own bytes, without alignment padding)."""
+        slot = self.plan.slots[tensor.id]
+        return Ref(slot.segment, slot.offset, slot.nbytes)
+
+    def storage(self, tensor: Tensor) -> DType:
+        """The dtype a tensor is stored as."""
+        return self.plan.slots[tensor.id].dtype
+
+    # -- memory for kernels
+
+    def block(self, values: Sequence[int] | npt.NDArray[np.generic]) -> Ref:
+        """A read-only argument block (ints become i32); equal blocks share memory."""
+        if isinstance(values, np.ndarray):
+            raw = values.tobytes()
+        else:
+            for v in values:
+                if not -(2**31) <= v < 2**31:
+                    raise ShapeError(f"{self._label}: {v} does not fit the 32-bit argument block of a kernel")
+            raw = np.asarray(values, np.int32).tobytes()
+        if raw not in self._blocks:
+            offset = len(self.args)
+            self.args += raw + bytes(align(len(raw), 16) - len(raw))
+            self._blocks[raw] = Ref(ARGS, offset, len(raw))
+        return self._blocks[raw]
+
+    def scratch(self, nbytes: int) -> Ref:
+        """Workspace for the node being lowered; its content is undefined and lasts until the node's last step."""
+        offset = self._scratch_used
+        self._scratch_used = align(offset + max(nbytes, 1))
+        self.scratch_bytes = max(self.scratch_bytes, self._scratch_used)
+        return Ref(SCRATCH, offset, nbytes)
+
+    # -- grids
+
+    def groups(self, count: int) -> tuple[int, int, int]:
+        """A 1-D grid of at least `count` workgroups; X beyond the device's limit folds into Y. Kernels compute
+        `x + y * num_x` and guard: groups past `count` must do nothing."""
+        limit_x, limit_y, _ = self.limits.max_groups
+        if count <= limit_x:
+            return (max(count, 1), 1, 1)
+        y = math.ceil(count / limit_x)
+        if y > limit_y:
+            raise ShapeError(
+                f"{self._label}: {count} workgroups are more than the device runs ({limit_x} x {limit_y})"
+            )
+        return (math.ceil(count / y), y, 1)
+
+    # -- steps
+
+    def launch(
+        self, kernel: Kernel, groups: tuple[int, int, int], args: Sequence[Arg], outputs: int = 1
+    ) -> None:
+        """Appends a launch. For a file kernel the access of each pointer comes from its declaration; for others all
+        pointers are read but the last, the outputs' (a source kernel has as many as `outputs` says)."""
+        args = [_in_f32(a) if isinstance(a, float) else a for a in args]
+        pointers = [a for a in args if isinstance(a, Ref)]
+        if isinstance(kernel, FileKernel):
+            decl = KERNELS[kernel.stem]
+            if len(decl.args) != len(args):
+                raise ValueError(f"kernel {kernel.stem} takes {len(decl.args)} arguments, got {len(args)}")
+            reads = tuple(
+                a for a, d in zip(args, decl.args, strict=True) if isinstance(a, Ref) and "r" in d.access
+            )
+            writes = tuple(
+                a for a, d in zip(args, decl.args, strict=True) if isinstance(a, Ref) and "w" in d.access
+            )
+        else:
+            split = len(pointers) - (len(kernel.outputs) if isinstance(kernel, TreeKernel) else outputs)
+            reads, writes = tuple(pointers[:split]), tuple(pointers[split:])
+        if len(pointers) * 8 + (len(args) - len(pointers)) * 4 > MAX_ARG_BYTES:
+            raise ValueError(f"{kernel}: more than {MAX_ARG_BYTES} bytes of arguments")
+        reads = tuple(r for r in reads if r.nbytes)
+        writes = tuple(w for w in writes if w.nbytes)
+        self.steps.append(Launch(kernel, groups, tuple(args), reads, writes, self._label))
+
+    def emit(self, step: Step) -> None:
+        """Appends any other step (Gemm, Copy)."""
+        self.steps.append(step)
+
+    def copy(self, source: Ref, target: Ref) -> None:
+        """Appends a device-side copy of equal sizes; nothing for no bytes."""
+        if source.nbytes != target.nbytes:
+            raise ValueError(f"copy of {source.nbytes} bytes into {target.nbytes}")
+        if source.nbytes and source != target:
+            self.steps.append(Copy(source, target, self._label))
+
+    # -- driving
+
+    def lower(self, node: Node) -> int:
+        """Lowers one node (natively where a rule takes it, else as a host call). Returns how many steps it became."""
+        before = len(self.steps)
+        self._label = node.name
+        self._scratch_used = 0
+        if runs_natively(node, self.features):
+            LOWERINGS[node.op.name].rule(self, node)
+        else:
+            self.steps.append(self.call(HostCall, node))
+        return len(self.steps) - before
+
+    def call(self, kind: type[Call], node: Node) -> Call:
+        """A step that runs a whole node: its inputs are read, its outputs written."""
+        reads = tuple(dict.fromkeys(r for r in map(self.ref, node.inputs) if r.nbytes))
+        writes = tuple(r for r in map(self.ref, node.outputs) if r.nbytes)
+        return kind(node, reads, writes, self._label)
+
+    def lower_updates(self) -> None:
+        """Copies every state's new value into the state, after all reads of the old one."""
+        self._label, self._scratch_used = "update", 0
+        later: list[tuple[Ref, Ref]] = []
+        for name, tensor in self.graph.updates.items():
+            source, target = self.ref(tensor), self.ref(self.graph.states[name])
+            # Another state's old value: save it before any is overwritten.
+            if any(source.overlaps(self.ref(t)) for n, t in self.graph.states.items() if n != name):
+                saved = self.scratch(source.nbytes)
+                self.copy(source, saved)
+                source = saved
+            later.append((source, target))
+        for source, target in later:
+            self.copy(source, target)
+
+
+def runs_natively(node: Node, features: frozenset[str]) -> bool:
+    """Whether a rule lowers this node on a device with these features."""
+    found = LOWERINGS.get(node.op.name)
+    return found is not None and found.when(node, features)
+
+
+def kernel_name(step: Step) -> str:
+    """What reports and timings call a step."""
+    if isinstance(step, Launch):
+        if isinstance(step.kernel, TreeKernel):
+            return "tree"
+        if isinstance(step.kernel, SourceKernel):
+            return step.kernel.name
+        words = [step.kernel.stem, *(value for _, value in step.kernel.defines)]
+        return "-".join(words)
+    if isinstance(step, HostCall | ControlCall):
+        return f"{'host' if isinstance(step, HostCall) else 'control'}:{step.node.op.name}"
+    return type(step).__name__.lower()
+
+
+def _in_f32(value: float) -> float:
+    """What an argument is as an f32: infinite beyond the largest, as NumPy has it."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))

@@ -1,0 +1,16 @@
+"""Lowering of control ops: the carries are copied to the outputs, which the bodies then update, and the call."""
+
+from __future__ import annotations
+
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.steps import ControlCall
+from rlx.driver.control import carried_copies
+from rlx.ir import Node
+
+
+@lowers("cond", "while_loop", "scan")
+def lower_control(ctx: Lowering, node: Node) -> None:
+    """Copies of the carries, and the call."""
+    for start, out in carried_copies(node, ctx.plan):
+        ctx.copy(ctx.ref(start), ctx.ref(out))
+    ctx.emit(ctx.call(ControlCall, node))

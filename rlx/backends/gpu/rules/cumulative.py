@@ -1,0 +1,144 @@
+"""Lowering of cumsum, cumprod, log_softmax and logsumexp."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu.program.casts import THREADS, cast_ref, fits, quads, stores
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.steps import Ref
+from rlx.backends.gpu.rules.norm.rows import row_shape
+from rlx.backends.gpu.rules.order import lines_of, power
+from rlx.backends.gpu.rules.reduce import PLANES, REDUCE, partial_type
+from rlx.dtypes import DType, i32
+from rlx.ir import Node
+
+SCAN = declare(
+    KernelDecl(
+        "scan",
+        about="Running sums or products along n of x (outer, n, inner), in `splits` parts of `chunk`.",
+        grid="a group for each 256 / (ACROSS*ALONG) pairs (outer, part) and ACROSS places of inner",
+        # x, offsets (outer, splits, inner), y, outer, n, inner, chunk, splits.
+        args=(
+            *reads(x="TI", offsets="TP"),
+            *writes(y="TO"),
+            *uints("outer", "n", "inner", "chunk", "splits"),
+        ),
+        headers=("body64",),
+        variants={"IO": ("f32_f32", "f64_f64", "f16_f16", "bf16_bf16", "i32_i32", "i64_i64")},
+        constants={"ACROSS": 1, "ALONG": 256, "PRODUCT": False, "FLAGS": 0, "BEGUN": False, "PARTS": False},
+        trials=((1, 256, False, 0, False, False), (32, 8, True, 3, True, True)),
+    )
+)
+LOG_SOFTMAX = declare(
+    KernelDecl(
+        "log_softmax",
+        about="log_softmax or logsumexp (TOTALS) over the last axis of x (rows, n).",
+        grid="a group of 256 for each 256 / LANES rows",
+        args=(*reads(x="T"), *writes(y="T"), *uints("rows", "n")),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, "TOTALS": False},
+        trials=((32, 3, 1, False), (256, 0, 0, True)),
+        subgroups=True,
+    )
+)
+LOG_SOFTMAX_AXIS = declare(
+    KernelDecl(
+        "log_softmax_axis",
+        about="log_softmax or logsumexp (TOTALS) over n of x (outer, n, inner).",
+        grid="a group for each outer and ACROSS places of inner",
+        args=(*reads(x="T"), *writes(y="T"), *uints("outer", "n", "inner")),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        constants={"ACROSS": 32, "TOTALS": False},
+        trials=((32, False), (4, True)),
+    )
+)
+
+_TILES = 4  # rounds of four elements a thread, before a line is split
+_MANY = 1024  # groups that fill a device
+_LONG = 1 << 16  # the longest part one group takes when there are lines enough to fill the device
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    tensors = (*node.inputs, *node.outputs)
+    doubles = node.op.joins is not None
+    return all(stores(t.dtype, features, doubles) for t in tensors) and fits(*(t.type for t in tensors))
+
+
+@lowers("cumsum", "cumprod", when=_native)
+def lower_scan(ctx: Lowering, node: Node) -> None:
+    """One launch for short lines; for long ones the totals of parts, their scan, and each part begun with it."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    product = int(node.op.joins == "mul")
+    stored = ctx.storage(x)
+    work = stored if stored.is_float or stored.name == "i64" else i32
+    source = cast_ref(ctx, ctx.ref(x), stored, work, x.size)
+    flags = int(node.attrs["exclusive"]) | 2 * int(node.attrs["reverse"])
+    _scan(ctx, product, flags, source, work, ctx.ref(y), lines_of(x, node.attrs["axis"]))
+
+
+def _scan(
+    ctx: Lowering, product: int, flags: int, x: Ref, dtype: DType, y: Ref, dims: tuple[int, int, int], parts: int = 0
+) -> None:
+    outer, n, inner = dims
+    across = min(power(inner), 32)
+    along = min(power(-(-n // 4)), THREADS // across)
+    items = THREADS // (across * along)
+    blocks = math.ceil(inner / across)
+    chunk = along * 4 * _TILES
+    if math.ceil(outer / items) * blocks >= _MANY:
+        chunk = max(chunk, min(n, _LONG))
+    splits = max(1, -(-n // chunk))
+    chunk = -(-n // splits)
+    splits = -(-n // chunk)
+    offsets = x
+    if splits > 1:
+        part, planes = partial_type(dtype), PLANES if dtype.is_float else 1
+        totals, offsets = (ctx.scratch(planes * outer * splits * inner * part.itemsize) for _ in range(2))
+        kernel = REDUCE(
+            IO=f"{dtype}_{part}", ACROSS=across, ALONG=along, KIND=product, READS=0, PARTS=parts | 2
+        )
+        groups = ctx.groups(math.ceil(outer * splits / items) * blocks)
+        ctx.launch(kernel, groups, [x, totals, outer, n, inner, chunk, splits, 1.0])
+        # What comes before a part: the scan of the totals without its own.
+        _scan(ctx, product, flags | 1, totals, part, offsets, (outer, splits, inner), 1)
+    kernel = SCAN(
+        IO=f"{dtype}_{dtype}",
+        ACROSS=across,
+        ALONG=along,
+        PRODUCT=product,
+        FLAGS=flags,
+        BEGUN=splits > 1,
+        PARTS=parts,
+    )
+    groups = ctx.groups(math.ceil(outer * splits / items) * blocks)
+    ctx.launch(kernel, groups, [x, offsets, y, outer, n, inner, chunk, splits])
+
+
+@lowers("log_softmax", "logsumexp", when=_native)
+def lower_log(ctx: Lowering, node: Node) -> None:
+    """Rows in registers where the axis is the last, else columns."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    totals = int(node.op.name == "logsumexp")
+    outer, n, inner = lines_of(x, node.attrs["axis"])
+    stored = ctx.storage(y)
+    source, target = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size), ctx.ref(y)
+    if inner == 1:
+        aligned = int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize)
+        shape = row_shape(n, outer, aligned)
+        kernel = LOG_SOFTMAX(T=stored.name, **shape, TOTALS=totals)
+        ctx.launch(
+            kernel, ctx.groups(math.ceil(outer / (THREADS // shape["LANES"]))), [source, target, outer, n]
+        )
+    else:
+        across = min(32, power(inner))
+        kernel = LOG_SOFTMAX_AXIS(T=stored.name, ACROSS=across, TOTALS=totals)
+        groups = ctx.groups(outer * math.ceil(inner / across))
+        ctx.launch(kernel, groups, [source, target, outer, n, inner])

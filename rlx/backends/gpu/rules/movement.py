@@ -1,0 +1,177 @@
+"""Lowering of data movement: copies where the bytes lie in a row, else strided trees that change no bit.
+
+Elements move as integers of their width, so that a NaN keeps its payload and dtypes of one width share a kernel. Eight
+bytes on a device without 64-bit integers move as pairs of four.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rlx.backends.gpu.elementwise.strided import MAX_INDEX, View, broadcast, collapse, contiguous, launch_tree
+from rlx.backends.gpu.elementwise.tree import RAW16
+from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.dtypes import i32, i64, u8
+from rlx.ir import Node, Tensor
+from rlx.ir import expr as ex
+
+TRANSPOSE = declare(
+    KernelDecl(
+        "transpose",
+        about=(
+            "y[b, r, c] = x[b, c, r]: matrices of `rows` by `cols` in y; x's rows lie `pitch`, its matrices "
+            "`batch` elements apart."
+        ),
+        grid="a group for each of `tiles` = matrices * ceil(rows / 32) * ceil(cols / 32)",
+        args=(*reads(x="U"), *writes(y="U"), *uints("tiles", "rows", "cols", "pitch", "batch")),
+        variants={"U": ("b1", "b2", "b4", "b8")},
+    )
+)
+TRANSPOSE_PAIRS = declare(
+    KernelDecl(
+        "transpose_pairs",
+        about=(
+            "y[b, r, c] = x[b, c, r] of two-byte elements, in words of two: 2 `rows` by 2 `cols` in y; x's "
+            "rows lie `pitch` words apart."
+        ),
+        grid="a group for each of `tiles` = matrices * ceil(rows / 32) * ceil(cols / 32)",
+        # x, y, tiles, rows, cols, pitch, batch (words from one matrix of x to the next).
+        args=(*reads(x="b4"), *writes(y="b4"), *uints("tiles", "rows", "cols", "pitch", "batch")),
+    )
+)
+TRANSPOSE_WIDE = declare(
+    KernelDecl(
+        "transpose_wide",
+        about=(
+            "y[b, r, c] = x[b, c, r], sixteen bytes at a time: `rows` by `cols` elements in y; x's rows lie "
+            "`pitch` of sixteen bytes apart."
+        ),
+        grid="a group for each of `tiles` = matrices * ceil(rows / 64) * ceil(cols / (256 / element bytes))",
+        # x, y, tiles, rows, cols, pitch, batch (sixteen bytes from one matrix of x to the next).
+        args=(*reads(x="b16"), *writes(y="b16"), *uints("tiles", "rows", "cols", "pitch", "batch")),
+        variants={"U": ("b2", "b4")},
+    )
+)
+
+_TILE = 32
+_WIDE_LEAST = 48  # rows and columns from which the tiles of sixteen-byte accesses are filled well
+_LAUNCHES = 16  # of the transposition kernel at most, for dimensions outside its matrices
+_NEEDS = {1: "8bit_storage", 2: "16bit_storage"}
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    need = _NEEDS.get(node.outputs[0].dtype.itemsize)
+    return need is None or need in features
+
+
+def move(ctx: Lowering, shape: Sequence[int], source: View, target: View) -> None:
+    """Moves the elements of `shape` between two views of one element size."""
+    if 0 in shape:
+        return
+    size = source.storage.itemsize
+    assert target.storage.itemsize == size
+    dims, (a, b) = collapse(shape, [source, target])
+    if a.strides == b.strides == contiguous(dims):
+        ctx.copy(a.ref(dims), b.ref(dims))
+        return
+    if _transposes(ctx, dims, a, b):
+        return
+    if size == 8 and "i64" not in ctx.features:
+        a, b = (View(v.slot, i32, (*(2 * s for s in v.strides), 1), 2 * v.start) for v in (a, b))
+        dims, raw = (*dims, 2), i32
+    else:
+        raw = {1: u8, 2: RAW16, 4: i32, 8: i64}[size]
+        a, b = (View(v.slot, raw, v.strides, v.start) for v in (a, b))
+    launch_tree(ctx, (ex.arg(0, raw),), dims, [a], [b])
+
+
+def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) -> bool:
+    """Whether the two innermost dimensions trade places, and then does it by tiles: reading down the columns of a large
+    matrix wastes most of every memory access."""
+    if len(dims) < 2 or target.strides != contiguous(dims) or min(dims[-2:]) < _TILE // 2:
+        return False
+    *outer, step, pitch = source.strides
+    low, high = source.span(dims)
+    if step != 1 or pitch < 1 or any(s < 0 for s in outer) or high - low >= MAX_INDEX:
+        return False
+    matrices, lead = (1, ()) if len(dims) == 2 else (dims[-3], tuple(dims[:-3]))
+    if math.prod(lead) > _LAUNCHES or math.prod(dims) >= MAX_INDEX:
+        return False
+    rows, cols = dims[-2:]
+    size, batch = source.storage.itemsize, outer[-1] if outer else 0
+    across = down = _TILE
+    kernel = TRANSPOSE(U=f"b{size}")
+
+    def aligned(unit: int) -> bool:
+        """Whether rows, columns and matrices of both begin at multiples of `unit` bytes."""
+        starts = all((v.slot.offset + size * v.start) % unit == 0 for v in (source, target))
+        return starts and all(n * size % unit == 0 for n in (rows, cols, pitch, *outer))
+
+    if size in (2, 4) and aligned(16) and min(rows, cols) >= _WIDE_LEAST:
+        kernel = TRANSPOSE_WIDE(U=f"b{size}")
+        pitch, batch = pitch * size // 16, batch * size // 16
+        across, down = 256 // size, 64
+    elif size == 2 and aligned(4):
+        kernel = TRANSPOSE_PAIRS()
+        rows, cols, pitch, batch = rows // 2, cols // 2, pitch // 2, batch // 2
+    tiles = matrices * math.ceil(rows / down) * math.ceil(cols / across)
+    for at in itertools.product(*(range(n) for n in lead)):
+        parts = []
+        for v in (source, target):
+            start = v.start + sum(i * s for i, s in zip(at, v.strides, strict=False))
+            parts.append(replace(v, strides=v.strides[len(lead) :], start=start).ref(dims[len(lead) :]))
+        ctx.launch(kernel, ctx.groups(tiles), [*parts, tiles, rows, cols, pitch, batch])
+    return True
+
+
+def _view(ctx: Lowering, tensor: Tensor, strides: Sequence[int], start: int = 0) -> View:
+    return View(ctx.ref(tensor), ctx.storage(tensor), tuple(strides), start)
+
+
+@lowers("reshape", when=_native)
+def lower_reshape(ctx: Lowering, node: Node) -> None:
+    """A copy, where the planner could not make the output a view."""
+    x, y = node.inputs[0], node.output
+    n = math.prod(y.shape)
+    move(ctx, (n,), _view(ctx, x, (1,)), _view(ctx, y, (1,)))
+
+
+@lowers("transpose", when=_native)
+def lower_transpose(ctx: Lowering, node: Node) -> None:
+    """Output axis i walks input axis perm[i]."""
+    x, y = node.inputs[0], node.output
+    own = contiguous(x.shape)
+    strides = [own[p] for p in node.attrs["perm"]]
+    move(ctx, y.shape, _view(ctx, x, strides), _view(ctx, y, contiguous(y.shape)))
+
+
+@lowers("expand", when=_native)
+def lower_expand(ctx: Lowering, node: Node) -> None:
+    """Repeated axes have stride 0."""
+    x, y = node.inputs[0], node.output
+    move(ctx, y.shape, _view(ctx, x, broadcast(x.shape, y.shape)), _view(ctx, y, contiguous(y.shape)))
+
+
+@lowers("slice", when=_native)
+def lower_slice(ctx: Lowering, node: Node) -> None:
+    """The input's strides times the steps, from the element at `starts`."""
+    x, y = node.inputs[0], node.output
+    own = contiguous(x.shape)
+    strides = [s * step for s, step in zip(own, node.attrs["steps"], strict=True)]
+    start = sum(s * a for s, a in zip(own, node.attrs["starts"], strict=True))
+    move(ctx, y.shape, _view(ctx, x, strides, start), _view(ctx, y, contiguous(y.shape)))
+
+
+@lowers("concat", when=_native)
+def lower_concat(ctx: Lowering, node: Node) -> None:
+    """Each input into its part of the output."""
+    y, axis = node.output, node.attrs["axis"]
+    strides, done = contiguous(y.shape), 0
+    for x in node.inputs:
+        start = done * strides[axis]
+        move(ctx, x.shape, _view(ctx, x, contiguous(x.shape)), _view(ctx, y, strides, start))
+        done += x.shape[axis]

@@ -1,0 +1,158 @@
+"""Lowering of group_norm, layer_norm_channels and the residual norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rlx.backends.gpu.program.casts import THREADS, cast_ref, fits, quads, stores
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.steps import Arg, Ref
+from rlx.backends.gpu.rules.norm.rows import RowShape, row_shape
+from rlx.dtypes import DType, f32
+from rlx.ir import Node, Tensor
+
+GROUP_NORM = declare(
+    KernelDecl(
+        "group_norm",
+        about=(
+            "Group norm: y = (x - mean) / sqrt(var + eps) * gamma + beta over rows of x (rows, n), a row a "
+            "group of channels."
+        ),
+        grid="a group of 256 for each 256 / LANES rows",
+        # x, gamma, beta, y (may be x), rows, n, groups, per, inner, eps.
+        args=(
+            *reads(x="T", gamma="W", beta="W"),
+            *writes(y="T"),
+            *uints("rows", "n", "groups", "per", "inner"),
+            *floats("eps"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS, "W": FLOATS},
+        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, "WEIGHTS": 0},
+        trials=((32, 3, 1, 1), (256, 0, 0, 0)),
+        subgroups=True,
+    )
+)
+NORM_AXIS = declare(
+    KernelDecl(
+        "norm_axis",
+        about="Layer norm over the middle axis of x (outer, n, inner).",
+        grid="a group of 256 for each ACROSS places of inner, for each of outer",
+        # x, gamma (n), beta (n), y (may be x), outer, n, inner, eps.
+        args=(
+            *reads(x="T", gamma="W", beta="W"),
+            *writes(y="T"),
+            *uints("outer", "n", "inner"),
+            *floats("eps"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS, "W": FLOATS},
+        constants={"ACROSS": 32},
+        trials=((32,),),
+    )
+)
+ADD_NORM = declare(
+    KernelDecl(
+        "add_norm",
+        about=(
+            "s = x + residual and y = its layer norm or RMS norm (RMS) over rows of n, with "
+            "beta when HAS_BETA = 1, s when KEEP_SUM = 1."
+        ),
+        grid="a group of 256 for each 256 / LANES rows",
+        # x, residual, gamma (n), beta (n), s, y (may be x or residual), rows, n, eps.
+        args=(
+            *reads(x="T", residual="T", gamma="W", beta="W"),
+            *writes(s="T", y="T"),
+            *uints("rows", "n"),
+            *floats("eps"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS, "W": FLOATS},
+        constants={
+            "LANES": 32,
+            "QUADS_HELD": 1,
+            "VECTORS": 0,
+            "RMS": False,
+            "HAS_BETA": False,
+            "KEEP_SUM": False,
+        },
+        trials=((32, 3, 1, False, True, True), (256, 0, 0, True, False, False)),
+        subgroups=True,
+    )
+)
+
+
+def native(node: Node, features: frozenset[str]) -> bool:
+    """Whether kernels read and write every tensor of the node."""
+    tensors = (*node.inputs, *node.outputs)
+    return all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+
+
+def weight_refs(ctx: Lowering, weights: Sequence[Tensor]) -> tuple[DType, list[Ref]]:
+    """gamma and beta in one storage dtype: theirs, or f32 where they differ."""
+    kinds = {ctx.storage(t) for t in weights}
+    kept = kinds.pop() if len(kinds) == 1 else f32
+    return kept, [cast_ref(ctx, ctx.ref(t), ctx.storage(t), kept, t.size) for t in weights]
+
+
+def row_groups(ctx: Lowering, rows: int, shape: RowShape) -> tuple[int, int, int]:
+    """The grid of a kernel over rows: as many threads a row as its shape says."""
+    return ctx.groups(math.ceil(rows / (THREADS // shape["LANES"])))
+
+
+@lowers("group_norm", when=native)
+def lower_group_norm(ctx: Lowering, node: Node) -> None:
+    """A row is a group of channels."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    groups = node.attrs["groups"]
+    per, inner = x.shape[1] // groups, math.prod(x.shape[2:])
+    n, rows, stored = per * inner, x.shape[0] * groups, ctx.storage(y)
+    source, target = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size), ctx.ref(y)
+    kept, (gamma, beta) = weight_refs(ctx, node.inputs[1:])
+    shape = row_shape(n, rows, int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize))
+    kernel = GROUP_NORM(T=stored.name, W=kept.name, **shape, WEIGHTS=int(inner % 4 == 0))
+    args: list[Arg] = [source, gamma, beta, target, rows, n, groups, per, inner, float(node.attrs["eps"])]
+    ctx.launch(kernel, row_groups(ctx, rows, shape), args)
+
+
+@lowers("layer_norm_channels", when=native)
+def lower_layer_norm_channels(ctx: Lowering, node: Node) -> None:
+    """Columns of (batch, channels, places)."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    outer, n, inner, stored = x.shape[0], x.shape[1], math.prod(x.shape[2:]), ctx.storage(y)
+    source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
+    kept, (gamma, beta) = weight_refs(ctx, node.inputs[1:])
+    across = min(32, 1 << (inner - 1).bit_length())
+    kernel = NORM_AXIS(T=stored.name, W=kept.name, ACROSS=across)
+    args: list[Arg] = [source, gamma, beta, ctx.ref(y), outer, n, inner, float(node.attrs["eps"])]
+    ctx.launch(kernel, ctx.groups(outer * math.ceil(inner / across)), args)
+
+
+@lowers("add_layer_norm", "add_rms_norm", when=native)
+def lower_add_norm(ctx: Lowering, node: Node) -> None:
+    """Rows over the last axis; the sum is written only where it is an output."""
+    x, y = node.inputs[0], node.outputs[-1]
+    if y.size == 0:
+        return
+    n = x.shape[-1]
+    rows, stored = x.size // n, ctx.storage(y)
+    sources = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs[:2]]
+    kept, weights = weight_refs(ctx, node.inputs[2:])
+    target, total = ctx.ref(y), ctx.ref(node.outputs[0])  # one and the same where only the norm is given
+    aligned = int(n % 4 == 0) and quads(*sources, total, target, itemsize=stored.itemsize)
+    aligned = aligned and quads(*weights, itemsize=kept.itemsize)
+    shape = row_shape(n, rows, aligned)
+    switches = {
+        "RMS": not node.op.centres,
+        "HAS_BETA": len(weights) == 2,
+        "KEEP_SUM": len(node.outputs) == 2,
+    }
+    kernel = ADD_NORM(T=stored.name, W=kept.name, **shape, **switches)
+    args: list[Arg] = [*sources, weights[0], weights[-1], total, target, rows, n, float(node.attrs["eps"])]
+    ctx.launch(kernel, row_groups(ctx, rows, shape), args)

@@ -1,0 +1,233 @@
+"""Lowering of cross-entropy and of the backward passes of norms and softmax. Sums run in fixed trees, in two stages."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu.program.casts import THREADS, cast_ref, quads
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, ints, reads, uints, writes
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.steps import Arg, Ref
+from rlx.backends.gpu.rules.norm.channels import native, row_groups
+from rlx.backends.gpu.rules.norm.rows import row_shape
+from rlx.backends.gpu.rules.reduce import REDUCE
+from rlx.dtypes import DType, f32
+from rlx.ir import Node, Tensor
+
+NORM_GRAD = declare(
+    KernelDecl(
+        "norm_grad",
+        about=(
+            "dx of a norm over rows of x (rows, n), and each row's mean and 1 / deviation; RMS norm when RMS "
+            "= 1."
+        ),
+        grid="a group of 256 for each 256 / LANES rows",
+        # d, x, gamma, dx, stats (rows, 2), rows, n, groups, per, inner, eps.
+        args=(
+            *reads(d="T", x="T", gamma="W"),
+            *writes(dx="T", stats="f32"),
+            *uints("rows", "n", "groups", "per", "inner"),
+            *floats("eps"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS, "W": FLOATS},
+        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, "RMS": False, "WEIGHTS": 0},
+        trials=((32, 3, 1, False, 2), (256, 0, 0, True, 0), (64, 2, 1, False, 1)),
+        subgroups=True,
+    )
+)
+NORM_COLUMNS = declare(
+    KernelDecl(
+        "norm_columns",
+        about=(
+            "Parts of a norm's dgamma and, with WITH_BETA dbeta: sums over chunks of n of d, x (outer, "
+            "n, inner)."
+        ),
+        grid="a group of 256 for each ACROSS places of inner, for each 256 / (ACROSS ALONG) of outer * splits",
+        args=(
+            *reads(d="T", x="T", stats="f32"),
+            *writes(dgamma="f32", dbeta="f32"),
+            *uints("outer", "n", "inner", "chunk", "splits", "channels", "length"),
+        ),
+        variants={"T": FLOATS},
+        constants={"ACROSS": 32, "ALONG": 8, "WITH_BETA": True},
+        trials=((32, 8, True), (1, 256, False)),
+    )
+)
+SOFTMAX_GRAD = declare(
+    KernelDecl(
+        "softmax_grad",
+        about="The gradient dx of softmax over rows of n, from its result y and that one's gradient d.",
+        grid="a group of 256 for each 256 / LANES rows",
+        # d, y, dx (may be d), rows, n.
+        args=(*reads(d="T", y="T"), *writes(dx="T"), *uints("rows", "n")),
+        variants={"T": FLOATS},
+        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
+        trials=((32, 3, 1), (256, 0, 0)),
+        subgroups=True,
+    )
+)
+SOFTMAX_GRAD_AXIS = declare(
+    KernelDecl(
+        "softmax_grad_axis",
+        about=(
+            "The gradient dx of softmax over the middle axis of (outer, n, inner), from its result y and that "
+            "one's gradient d."
+        ),
+        grid="a group of 256 for each ACROSS places of inner, for each of outer",
+        # d, y, dx (may be d), outer, n, inner.
+        args=(*reads(d="T", y="T"), *writes(dx="T"), *uints("outer", "n", "inner")),
+        variants={"T": FLOATS},
+        constants={"ACROSS": 32},
+        trials=((32,),),
+    )
+)
+CROSS_ENTROPY = declare(
+    KernelDecl(
+        "cross_entropy",
+        about="Softmax cross-entropy of rows of n logits with a label each.",
+        grid="a group of 256 for each 256 / LANES rows",
+        # x, label (rows), loss (rows), rows, n, ignored.
+        args=(*reads(x="T", label="i32"), *writes(loss="f32"), *uints("rows", "n"), *ints("ignored")),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
+        trials=((32, 3, 1), (256, 0, 0)),
+        subgroups=True,
+    )
+)
+CROSS_ENTROPY_GRAD = declare(
+    KernelDecl(
+        "cross_entropy_grad",
+        about="The gradient dx of softmax cross-entropy of rows of n logits, from that of the losses.",
+        grid="a group of 256 for each 256 / LANES rows",
+        # d (rows), x, label (rows), dx (may be x), rows, n, ignored.
+        args=(*reads(d="f32", x="T", label="i32"), *writes(dx="T"), *uints("rows", "n"), *ints("ignored")),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
+        trials=((32, 3, 1), (256, 0, 0)),
+        subgroups=True,
+    )
+)
+
+_SERIAL = 64  # a thread's longest run of terms before a tree takes over
+
+
+def _power(n: int) -> int:
+    """The least power of two that is at least n, and at least 1."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+@lowers("layer_norm_grad", "rms_norm_grad", "group_norm_grad", when=native)
+def lower_norm_grad(ctx: Lowering, node: Node) -> None:
+    """dx row by row, which leaves each row's mean and deviation; with these the sums over rows, chunk by chunk; then
+    the sums of the chunks."""
+    d, x, gamma = node.inputs
+    weights = node.outputs[1:]
+    if x.size == 0:
+        for out in weights:
+            _sum_rows(ctx, ctx.scratch(0), 0, out)
+        return
+    channels = gamma.size
+    groups = node.attrs.get("groups")
+    if groups is None:
+        groups, per, inner = 1, channels, 1
+        dims = (1, x.size // channels, channels)  # sums over rows, columns side by side
+    else:
+        per, inner = channels // groups, math.prod(x.shape[2:])
+        dims = (x.shape[0] * channels, inner, 1)
+    n = per * inner
+    rows, stored = x.size // n, ctx.storage(node.outputs[0])
+    refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (d, x)]
+    target, stats = ctx.ref(node.outputs[0]), ctx.scratch(12 * rows)
+    scale, kept = ctx.ref(gamma), ctx.storage(gamma)
+    aligned = int(n % 4 == 0) and quads(*refs, target, itemsize=stored.itemsize)
+    plain = "groups" not in node.attrs
+    if plain:
+        aligned = aligned and quads(scale, itemsize=kept.itemsize)
+    shape = row_shape(n, rows, aligned)
+    mode = 2 if plain else int(inner % 4 == 0)
+    kernel = NORM_GRAD(T=stored.name, W=kept.name, **shape, RMS=not node.op.centres, WEIGHTS=mode)
+    args: list[Arg] = [*refs, scale, target, stats, rows, n, groups, per, inner, float(node.attrs["eps"])]
+    ctx.launch(kernel, row_groups(ctx, rows, shape), args)
+    _weights(ctx, refs, stored, stats, dims, 1 if plain else channels, n, weights)
+
+
+def _weights(
+    ctx: Lowering,
+    refs: list[Ref],
+    stored: DType,
+    stats: Ref,
+    dims: tuple[int, int, int],
+    channels: int,
+    length: int,
+    outs: tuple[Tensor, ...],
+) -> None:
+    """dgamma and dbeta from the gradient, the input, and the rows' statistics."""
+    outer, n, inner = dims
+    across = min(_power(inner), 32)
+    along = min(_power(-(-n // 4)), THREADS // across) if n > 4 else 1
+    splits = max(1, -(-n // (along * _SERIAL)))
+    chunk = -(-n // splits)
+    parts = [ctx.scratch(4 * outer * splits * inner) for _ in outs]
+    count = math.ceil(outer * splits / (THREADS // (across * along))) * math.ceil(inner / across)
+    kernel = NORM_COLUMNS(T=stored.name, ACROSS=across, ALONG=along, WITH_BETA=len(outs) == 2)
+    args: list[Arg] = [*refs, stats, parts[0], parts[-1], outer, n, inner, chunk, splits, channels, length]
+    ctx.launch(kernel, ctx.groups(count), args)
+    for part, out in zip(parts, outs, strict=True):
+        _sum_rows(ctx, part, outer * splits * inner // out.size, out)
+
+
+def _sum_rows(ctx: Lowering, parts: Ref, rows: int, out: Tensor) -> None:
+    """out = the sum of the rows of parts, f32 (rows, out.size); zeros for no rows."""
+    if out.size == 0:
+        return
+    across = min(_power(out.size), 32)
+    along = min(_power(-(-rows // 4)), THREADS // across) if rows > 4 else 1
+    kernel = REDUCE(IO=f"{f32}_{ctx.storage(out)}", ACROSS=across, ALONG=along, KIND=0, READS=0, PARTS=0)
+    groups = ctx.groups(math.ceil(1 / (THREADS // (across * along))) * math.ceil(out.size / across))
+    ctx.launch(kernel, groups, [parts, ctx.ref(out), 1, rows, out.size, rows, 1, 1.0])
+
+
+@lowers("softmax_grad", when=native)
+def lower_softmax_grad(ctx: Lowering, node: Node) -> None:
+    """Rows in registers where the axis is the last, else columns of (outer, n, inner)."""
+    out = node.output
+    if out.size == 0:
+        return
+    axis, stored, target = node.attrs["axis"], ctx.storage(out), ctx.ref(out)
+    outer, n, inner = math.prod(out.shape[:axis]), out.shape[axis], math.prod(out.shape[axis + 1 :])
+    refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs]
+    if inner == 1:
+        shape = row_shape(n, outer, int(n % 4 == 0) and quads(*refs, target, itemsize=stored.itemsize))
+        kernel = SOFTMAX_GRAD(T=stored.name, **shape)
+        ctx.launch(kernel, row_groups(ctx, outer, shape), [*refs, target, outer, n])
+    else:
+        across = min(32, _power(inner))
+        kernel = SOFTMAX_GRAD_AXIS(T=stored.name, ACROSS=across)
+        ctx.launch(kernel, ctx.groups(outer * math.ceil(inner / across)), [*refs, target, outer, n, inner])
+
+
+@lowers("cross_entropy", "cross_entropy_grad", when=native)
+def lower_cross_entropy(ctx: Lowering, node: Node) -> None:
+    """Rows of logits."""
+    *d, x, labels = node.inputs
+    rows = labels.size
+    if rows == 0:
+        return
+    n, stored, target = x.shape[-1], ctx.storage(x), ctx.ref(node.output)
+    source = ctx.ref(x)
+    places = [source, target] if d else [source]
+    shape = row_shape(n, rows, int(n % 4 == 0) and quads(*places, itemsize=stored.itemsize))
+    kernel = (CROSS_ENTROPY_GRAD if d else CROSS_ENTROPY)(T=stored.name, **shape)
+    args: list[Arg] = [
+        *(ctx.ref(t) for t in d),
+        source,
+        ctx.ref(labels),
+        target,
+        rows,
+        n,
+        node.attrs["ignore_index"],
+    ]
+    ctx.launch(kernel, row_groups(ctx, rows, shape), args)

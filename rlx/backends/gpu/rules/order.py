@@ -1,0 +1,301 @@
+"""Lowering of argmax, argmin, sort, argsort and top_k: all by pairs (key, index), as bodies/order.h has them."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu.program.casts import THREADS, fits
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.steps import Ref
+from rlx.dtypes import DType
+from rlx.errors import DTypeError
+from rlx.ir import Node, Tensor
+
+ARG_REDUCE = declare(
+    KernelDecl(
+        "arg_reduce",
+        about=(
+            "The place along n of the first element in order of x (outer, n, inner), in `splits` parts of "
+            "`chunk`."
+        ),
+        grid="a group for each 256 / (ACROSS*ALONG) pairs (outer, part) and ACROSS places of inner",
+        # x, parts and made (outer, splits, inner), y, outer, n, inner, chunk, splits.
+        args=(
+            *reads(x="U", parts="PU"),
+            *writes(made="PU", y="b8"),
+            *uints("outer", "n", "inner", "chunk", "splits"),
+        ),
+        variants={"U": ("b1", "b2", "b4", "b8")},
+        constants={"ACROSS": 1, "ALONG": 256, "KEY_KIND": 4, "KEY_FLIP": 0, "FLAGS": 0},
+        trials=((1, 256, 4, 1, 0), (32, 8, 1, 2, 3)),
+    )
+)
+SORT_ROWS = declare(
+    KernelDecl(
+        "sort_rows",
+        about=(
+            "Blocks of SPAN elements of the lines along n of x (outer, n, inner), `lines` = outer * inner, "
+            "each sorted."
+        ),
+        grid="a group for each SPAN < 512 ? 512 / SPAN : 1 of the lines * blocks",
+        # x, pairs (lines, n), y and index (outer, keep, inner), lines, n, inner, keep, blocks.
+        args=(
+            *reads(x="U"),
+            *writes(pairs="PU", y="U", index="b8"),
+            *uints("lines", "n", "inner", "keep", "blocks"),
+        ),
+        variants={"U": ("b1", "b2", "b4", "b8")},
+        constants={"SPAN": 512, "KEY_KIND": 4, "KEY_FLIP": 0, "GIVEN": 3},
+        trials=((64, 4, 0, 3), (2048, 1, 1, 4)),
+    )
+)
+SORT_MERGE = declare(
+    KernelDecl(
+        "sort_merge",
+        about=(
+            "Sorted runs of `run` pairs of `lines` lines of n, merged two by two; the last time into elements "
+            "and places."
+        ),
+        grid="a group for each 256 places of a line",
+        # x, source and pairs (lines, n), y and index (outer, keep, inner), lines, n, inner, keep, run.
+        args=(
+            *reads(x="U", source="PU"),
+            *writes(pairs="PU", y="U", index="b8"),
+            *uints("lines", "n", "inner", "keep", "run"),
+        ),
+        variants={"U": ("b1", "b2", "b4", "b8")},
+        constants={"GIVEN": 0},
+        trials=((0,), (3,)),
+    )
+)
+TOP_K = declare(
+    KernelDecl(
+        "top_k",
+        about=(
+            "The k first in order of each part of `chunk` elements of the lines along n of x (outer, n, "
+            "inner)."
+        ),
+        grid="a group for each part of each of `lines` lines",
+        # x, list (lines, listed), made (lines, splits, k), y and index (outer, k, inner), lines, n, listed,
+        # inner, k, chunk, splits.
+        args=(
+            *reads(x="U", list="u32"),
+            *writes(made="u32", y="U", index="b8"),
+            *uints("lines", "n", "listed", "inner", "k", "chunk", "splits"),
+        ),
+        variants={"U": ("b1", "b2", "b4", "b8")},
+        constants={"SPAN": 2048, "KEY_KIND": 4, "KEY_FLIP": 0, "LISTED": False},
+        trials=((2048, 4, 1, False), (1024, 1, 0, True)),
+    )
+)
+TOP_K_ROWS = declare(
+    KernelDecl(
+        "top_k_rows",
+        about=(
+            "The k first in order of each of `lines` rows of n floats, VECTORS times sixteen bytes of a row a "
+            "thread."
+        ),
+        grid="a group for each row",
+        # x, y (lines, k), index (lines, k), lines, n, k.
+        args=(*reads(x="U"), *writes(y="U", index="b8"), *uints("lines", "n", "k")),
+        variants={"U": ("b2", "b4")},
+        constants={"KEY_KIND": 4, "KEY_FLIP": 1, "VECTORS": 4, "ROUNDS": 1, "GIVES": 3},
+        trials=((4, 1, 4, 1, 3), (4, 0, 1, 8, 1), (4, 2, 8, 0, 2)),
+        subgroups=True,
+    )
+)
+
+SPAN = 2048  # pairs a group sorts in shared memory: 16 KiB; half as many where a key has two words
+_SERIAL = 64  # elements a thread looks at, where the work is split
+_MANY = 1024  # groups that fill a device
+_PART = 1 << 12  # the least part of a line that a group reads for top_k
+_KINDS = {"bool": 0, "u8": 0, "i8": 1, "i32": 1, "i64": 1, "f16": 2, "bf16": 3, "f32": 4, "f64": 5}
+_MOST_VECTORS = 8  # sixteen bytes each, that a thread holds of its row
+_MOST_RANKED = 64  # the largest k for which what is ranked stays far below what is read
+_FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
+
+
+def holds_elements(node: Node, features: frozenset[str]) -> bool:
+    """Whether the device reads x's elements as units of their size, and 31 bits count them. Eight bytes are two words:
+    no 64-bit integers are needed."""
+    need = _FEATURE.get(node.inputs[0].dtype.itemsize)
+    small = fits(*(t.type for t in (*node.inputs, *node.outputs)))
+    return (need is None or need in features) and small
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    return node.inputs[0].dtype.name in _KINDS and holds_elements(node, features)
+
+
+def key_words(dtype: DType, op: str) -> tuple[str, int, int, int]:
+    """The unit of an element, its kind of key, bytes of a pair, and pairs that a group sorts."""
+    if dtype.name not in _KINDS:
+        raise DTypeError(f"{op}: x is stored as {dtype}; expected one of {', '.join(_KINDS)}")
+    wide = dtype.itemsize == 8
+    return f"b{dtype.itemsize}", _KINDS[dtype.name], 16 if wide else 8, SPAN // 2 if wide else SPAN
+
+
+def power(n: int) -> int:
+    """The least power of two that is at least n, and at least 1."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def lines_of(x: Tensor, axis: int) -> tuple[int, int, int]:
+    """x as (outer, n, inner)."""
+    return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+
+
+# -- argmax, argmin
+
+
+@lowers("argmax", "argmin", when=_native)
+def lower_arg(ctx: Lowering, node: Node) -> None:
+    """A tree over the pairs of a line; long lines in parts first."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    flip = 1 if node.op.joins == "max" else 2
+    unit, kind, pair, _ = key_words(ctx.storage(x), node.op.name)
+    outer, n, inner = lines_of(x, node.attrs["axis"])
+    ref, target = ctx.ref(x), ctx.ref(y)
+    last = 2 * int(node.attrs["select_last_index"])
+    if inner == 1 and not last and _rows(ctx, x, flip, 1, target, target, 2):
+        return
+    parts = ref  # of the first launch, which reads none
+    stage = 0
+    while True:
+        across = min(power(inner), 32)
+        along = min(power(-(-n // 4)), THREADS // across) if n > 4 else 1
+        items = THREADS // (across * along)
+        chunk = along * _SERIAL
+        if math.ceil(outer / items) * math.ceil(inner / across) >= _MANY:
+            chunk = n
+        splits = max(1, -(-n // chunk))
+        chunk = -(-n // splits)
+        splits = -(-n // chunk)
+        made = ctx.scratch(outer * splits * inner * pair) if splits > 1 else target
+        flags = int(stage > 0) | last
+        kernel = ARG_REDUCE(U=unit, ACROSS=across, ALONG=along, KEY_KIND=kind, KEY_FLIP=flip, FLAGS=flags)
+        groups = ctx.groups(math.ceil(outer * splits / items) * math.ceil(inner / across))
+        # A stage reads elements or pairs and gives pairs or places: what it does not touch stands for itself.
+        ctx.launch(kernel, groups, [ref, parts, made, target, outer, n, inner, chunk, splits])
+        if splits == 1:
+            return
+        parts, n, stage = made, splits, stage + 1
+
+
+# -- sort, argsort
+
+
+@lowers("sort", "argsort", when=_native)
+def lower_sort(ctx: Lowering, node: Node) -> None:
+    """The whole line in order."""
+    x, axis, index = node.inputs[0], node.attrs["axis"], ctx.ref(node.outputs[-1])
+    values = ctx.ref(node.outputs[0]) if len(node.outputs) == 2 else None
+    _sort(ctx, node.op.name, x, axis, int(node.attrs["descending"]), x.shape[axis], values, index)
+
+
+def _sort(
+    ctx: Lowering, op: str, x: Tensor, axis: int, flip: int, keep: int, values: Ref | None, index: Ref
+) -> None:
+    outer, n, inner = lines_of(x, axis)
+    if outer * inner * keep == 0:
+        return
+    unit, kind, pair, span = key_words(ctx.storage(x), op)
+    source = ctx.ref(x)
+    gives = 2 | int(values is not None)
+    y = index if values is None else values
+    runs = sort_lines(ctx, source, unit, kind, flip, (outer, n, inner), span, pair, (y, index, gives, keep))
+    run, spare = span, ctx.scratch(runs.nbytes) if n > 2 * span else runs
+    while run < n:
+        last = 2 * run >= n
+        target = index if last else spare
+        kernel = SORT_MERGE(U=unit, GIVEN=gives if last else 0)
+        groups = ctx.groups(outer * inner * math.ceil(n / THREADS))
+        refs = [source, runs, target, y if last else target, index if last else target]
+        ctx.launch(kernel, groups, [*refs, outer * inner, n, inner, keep if last else 0, run])
+        runs, spare, run = spare, runs, 2 * run
+
+
+def sort_lines(
+    ctx: Lowering,
+    source: Ref,
+    unit: str,
+    kind: int,
+    flip: int,
+    dims: tuple[int, int, int],
+    span: int,
+    pair: int,
+    final: tuple[Ref, Ref, int, int] | None,
+) -> Ref:
+    """Sorts blocks of `span` pairs. Where a line is one block, straight into `final` (elements, places, what it gives,
+    how many), if given; else into pairs, whose workspace is the result."""
+    outer, n, inner = dims
+    width = min(power(n), span)
+    blocks = math.ceil(n / width)
+    whole = final is not None and blocks == 1
+    if final is not None and blocks == 1:
+        y, index, gives, keep = final
+        pairs = index
+    else:
+        pairs = y = index = ctx.scratch(outer * n * inner * pair)
+        gives, keep = 4, 0
+    kernel = SORT_ROWS(U=unit, SPAN=width, KEY_KIND=kind, KEY_FLIP=flip, GIVEN=gives)
+    groups = ctx.groups(math.ceil(outer * inner * blocks / max(1, 512 // width)))
+    ctx.launch(kernel, groups, [source, pairs, y, index, outer * inner, n, inner, keep, blocks])
+    return source if whole else pairs
+
+
+# -- top_k
+
+
+@lowers("top_k", when=_native)
+def lower_top_k(ctx: Lowering, node: Node) -> None:
+    """Short lines are sorted whole; long ones are read once and filtered; for large k everything is sorted."""
+    x, k, axis = node.inputs[0], node.attrs["k"], node.attrs["axis"]
+    values, index = (ctx.ref(t) for t in node.outputs)
+    outer, n, inner = lines_of(x, axis)
+    if outer * inner * k == 0:
+        return
+    unit, kind, _, span = key_words(ctx.storage(x), "top_k")
+    flip = int(node.attrs["largest"])
+    if n <= 512 or k > span // 2:
+        _sort(ctx, "top_k", x, axis, flip, k, values, index)
+        return
+    if inner == 1 and _rows(ctx, x, flip, k, values, index, 3):
+        return
+    source, lines, count = ctx.ref(x), outer * inner, n
+    places = source  # of the first launch, which reads none
+    stage = 0
+    while True:
+        # Parts enough to fill the device, each far longer than what it gives.
+        part = max(_PART, 8 * k, -(-lines * count // _MANY))
+        splits = max(1, -(-count // part))
+        part = -(-count // splits)
+        splits = -(-count // part)
+        made = ctx.scratch(lines * splits * k * 4) if splits > 1 else index
+        kernel = TOP_K(U=unit, SPAN=span, KEY_KIND=kind, KEY_FLIP=flip, LISTED=stage > 0)
+        args = [source, places, made, values, index, lines, n, count, inner, k, part, splits]
+        ctx.launch(kernel, ctx.groups(lines * splits), args)
+        if splits == 1:
+            return
+        places, count, stage = made, splits * k, stage + 1
+
+
+def _rows(ctx: Lowering, x: Tensor, flip: int, k: int, values: Ref, index: Ref, gives: int) -> bool:
+    """Whether the rows of x are floats that a group holds in its registers, and then their first k: values, places."""
+    stored, source, n = ctx.storage(x), ctx.ref(x), x.shape[-1]
+    if stored.name not in FLOATS or k > _MOST_RANKED or source.offset % 16:
+        return False
+    each = 16 // stored.itemsize
+    vectors = math.ceil(n / (each * THREADS))
+    if n % each or n < each * THREADS or vectors > _MOST_VECTORS:
+        return False
+    kind, rounds = _KINDS[stored.name], 0 if k == 1 else -(-k // 8)
+    kernel = TOP_K_ROWS(
+        U=f"b{stored.itemsize}", KEY_KIND=kind, KEY_FLIP=flip, VECTORS=vectors, ROUNDS=rounds, GIVES=gives
+    )
+    lines = x.size // n
+    ctx.launch(kernel, ctx.groups(lines), [source, values, index, lines, n, k])
+    return True

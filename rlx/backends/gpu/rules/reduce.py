@@ -1,0 +1,183 @@
+"""Lowering of sum, mean, prod, max and min over any axes."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu.program.casts import THREADS, cast_ref, convert, fits, stores
+from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.steps import Ref
+from rlx.dtypes import DType, f32, i32, promote
+from rlx.ir import Node
+
+REDUCE = declare(
+    KernelDecl(
+        "reduce",
+        about="Sum, product, maximum or minimum over n of x (outer, n, inner), in `splits` parts of `chunk`.",
+        grid=(
+            "a group for each 256 / (ACROSS*ALONG) of (outer, split) and ACROSS places (pairs, READS = 2) of "
+            "inner"
+        ),
+        # x, y (outer, splits, inner), outer, n, inner, chunk, splits, divisor.
+        args=(
+            *reads(x="TI"),
+            *writes(y="TO"),
+            *uints("outer", "n", "inner", "chunk", "splits"),
+            *floats("divisor"),
+        ),
+        headers=("rounding", "body64", "prims"),
+        variants={
+            "IO": (
+                "f32_f32",
+                "f64_f64",
+                "f16_f32",
+                "bf16_f32",
+                "f32_f16",
+                "f32_bf16",
+                "f16_f16",
+                "bf16_bf16",
+                "i32_i32",
+                "i64_i64",
+            )
+        },
+        constants={"ACROSS": 1, "ALONG": 256, "KIND": 0, "READS": 0, "PARTS": 0},
+        trials=((1, 256, 0, 0, 0), (1, 64, 0, 1, 0), (32, 8, 1, 0, 3), (32, 8, 2, 0, 0), (32, 8, 3, 2, 0)),
+    )
+)
+
+_KIND: dict[str | None, int] = {"add": 0, "mul": 1, "max": 2, "min": 3}  # by the primitive that joins elements
+_SERIAL = 64  # a thread's longest run of terms before a tree takes over, where the work is split
+_LONG = 1 << 16  # the longest row one group takes when there are rows enough to fill the device
+_MANY = 1024  # groups that fill a device
+PLANES = 3  # of a Part of a float sum or product (bodies/extended.h)
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    # A mean in f64 is written as a sum and a product: the kernel's divisor is f32.
+    doubles = not node.op.averages
+    return all(stores(t.dtype, features, doubles) and fits(t.type) for t in (*node.inputs, *node.outputs))
+
+
+@lowers("sum", "mean", "prod", "max", "min", when=_native)
+def lower_reduction(ctx: Lowering, node: Node) -> None:
+    """Reduces one run of neighbouring axes after the other, the last run first; the tree never changes."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    kind = _KIND[node.op.joins]
+    stored, out = ctx.storage(x), ctx.storage(y)
+    work = stored if stored.is_float or stored.name == "i64" else i32
+    ref = cast_ref(ctx, ctx.ref(x), stored, work, x.size)
+    planes = PLANES if work.is_float and kind < 2 else 1
+    parts = 0  # whether what is read are Parts
+    runs = axis_runs(x.shape, node.attrs["axes"])
+    target = ctx.ref(y)
+    final = out if out == work or (out.is_float and work.is_float) else work
+    if final != out:  # maxima of small integers: computed in i32 and narrowed
+        target = ctx.scratch(y.size * final.itemsize)
+    divisor = float(math.prod(n for n, reduced in runs if reduced)) if node.op.averages else 1.0
+    while True:
+        last = max((i for i, (_, reduced) in enumerate(runs) if reduced), default=None)
+        if last is None:
+            runs.append((1, True))  # nothing to reduce: each element is the reduction of itself
+            continue
+        outer = math.prod(n for n, _ in runs[:last])
+        inner = math.prod(n for n, _ in runs[last + 1 :])
+        n = runs.pop(last)[0]
+        done = not any(reduced for _, reduced in runs)
+        here = target if done else ctx.scratch(planes * outer * inner * partial_type(work).itemsize)
+        end = final if done else partial_type(work)
+        whole = 0 if done or planes == 1 else 2
+        _reduce(ctx, kind, ref, work, here, end, (outer, n, inner), divisor if done else 1.0, parts | whole)
+        if done:
+            break
+        ref, work, parts = here, end, int(planes > 1)
+    if final != out:
+        convert(ctx, target, final, ctx.ref(y), out, y.size)
+
+
+def axis_runs(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
+    """(length, reduced) of each run of neighbouring axes that are all reduced or all kept; axes of one are left out."""
+    runs: list[tuple[int, bool]] = []
+    for i, n in enumerate(shape):
+        reduced = i in axes
+        if n == 1:
+            continue
+        if runs and runs[-1][1] == reduced:
+            runs[-1] = (runs[-1][0] * n, reduced)
+        else:
+            runs.append((n, reduced))
+    return runs
+
+
+def partial_type(dtype: DType) -> DType:
+    """What sums of parts are kept in."""
+    return promote(dtype, f32) if dtype.is_float else dtype
+
+
+def _reduce(
+    ctx: Lowering, kind: int, x: Ref, source: DType, y: Ref, target: DType, dims: tuple[int, int, int], divisor: float,
+    parts: int,
+) -> None:  # fmt: skip
+    """One reduction over the middle of (outer, n, inner), in as many stages as its length asks for. `parts` is PARTS of
+    the kernel: whether Parts are read and written."""
+    outer, n, inner = dims
+    at_once = _at_once(x, source, n, inner)
+    terms = n // 8 if at_once == 1 else n
+    places = inner // 2 if at_once == 2 else inner
+    each = 8 if at_once == 1 else 4  # terms of a thread, so that its tree is a small part of its work
+    across = min(_power(places), 32)
+    along = min(_power(-(-terms // each)), THREADS // across) if terms > 4 else 1
+    groups = math.ceil(outer / (THREADS // (across * along))) * math.ceil(places / across)
+    chunk = along * _SERIAL
+    if groups >= _MANY:
+        chunk = max(chunk, min(n, _LONG))
+    splits = max(1, -(-n // chunk))
+    chunk = max(1, -(-n // splits))  # parts of even length
+    if at_once == 1:
+        chunk = -(-chunk // 8) * 8
+        splits = max(1, -(-n // chunk))
+    constants = {"ACROSS": across, "ALONG": along, "KIND": kind, "READS": at_once, "PARTS": parts}
+    if splits > 1:
+        part = partial_type(target)
+        planes = PLANES if part.is_float and kind < 2 else 1
+        sums = ctx.scratch(planes * outer * splits * inner * part.itemsize)
+        constants["PARTS"] = parts & 1 | (2 if planes > 1 else 0)
+        _launch(ctx, constants, x, source, sums, part, (outer, n, inner), (chunk, splits), 1.0)
+        _reduce(ctx, kind, sums, part, y, target, (outer, splits, inner), divisor, parts & 2 | int(planes > 1))
+    else:
+        _launch(ctx, constants, x, source, y, target, (outer, n, inner), (n, 1), divisor)
+
+
+def _launch(
+    ctx: Lowering,
+    constants: dict[str, int],
+    x: Ref,
+    source: DType,
+    y: Ref,
+    target: DType,
+    dims: tuple[int, int, int],
+    parts: tuple[int, int],
+    divisor: float,
+) -> None:
+    across = constants["ACROSS"]
+    items = THREADS // (across * constants["ALONG"])
+    places = dims[2] // 2 if constants["READS"] == 2 else dims[2]
+    count = math.ceil(dims[0] * parts[1] / items) * math.ceil(places / across)
+    kernel = REDUCE(IO=f"{source}_{target}", **constants)
+    ctx.launch(kernel, ctx.groups(count), [x, y, *dims, *parts, divisor])
+
+
+def _at_once(x: Ref, source: DType, n: int, inner: int) -> int:
+    """READS of the kernel: of 16-bit floats, 1 to read eight terms of a row at once, 2 to read two columns."""
+    if not source.is_float or source.itemsize != 2:
+        return 0
+    if inner == 1:
+        return int(n % 8 == 0 and x.offset % 16 == 0)
+    return 2 if inner % 2 == 0 and x.offset % 4 == 0 else 0
+
+
+def _power(n: int) -> int:
+    """The least power of two that is at least n, and at least 1."""
+    return 1 << max(0, n - 1).bit_length()

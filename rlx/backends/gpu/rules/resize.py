@@ -1,0 +1,202 @@
+"""Lowering of resize and grid_sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlx.backends.gpu.elementwise.strided import View, contiguous
+from rlx.backends.gpu.program.casts import cast_ref, fits, groups_for, stores
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.steps import Ref
+from rlx.backends.gpu.rules.index import GATHER
+from rlx.backends.gpu.rules.movement import move
+from rlx.dtypes import DType, f32, promote
+from rlx.ir import Node
+from rlx.ops.grid_sample import MODES, PADDINGS
+from rlx.ops.resize import AxisTable, tables
+
+RESIZE = declare(
+    KernelDecl(
+        "resize",
+        about="y = x resized along up to three axes: weighted sums of the neighbours that the tables name.",
+        grid="a thread for each element of y, in groups of 256",
+        # x, index, weight, meta (bodies/resize.h), y, total.
+        args=(*reads(x="TI", index="u32", weight="TW", meta="u32"), *writes(y="TO"), *uints("total")),
+        headers=("body64",),
+        variants={
+            "IO": ("f32_f32", "f64_f64", "f16_f16", "bf16_bf16", "f16_f32", "bf16_f32", "f32_f16", "f32_bf16")
+        },
+        constants={"TAPS0": 1, "TAPS1": 2, "TAPS2": 2},
+        trials=((1, 2, 2), (4, 4, 1)),
+    )
+)
+GRID_SAMPLE = declare(
+    KernelDecl(
+        "grid_sample",
+        about="y = x read at the places that grid names, between its elements too.",
+        grid="a thread for each place of eight channels, in groups of 256",
+        # x, grid (f32), meta (bodies/grid_sample.h), y, total.
+        args=(*reads(x="T", grid="f32", meta="u32"), *writes(y="T"), *uints("total")),
+        variants={"T": FLOATS},
+        constants={"MODE": 0, "PADDING": 0, "ALIGNED": False, "DIMS": 2},
+        trials=((0, 0, False, 3), (1, 1, True, 2), (2, 2, False, 2)),
+    )
+)
+
+_FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
+_MOST_AXES = 3  # of one launch
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    tensors = (*node.inputs, *node.outputs)
+    small = fits(*(t.type for t in tensors))
+    resizes = "coordinates" in node.attrs
+    if resizes and node.attrs["mode"] == "nearest":
+        need = _FEATURE.get(node.output.dtype.itemsize)
+        return small and (need is None or need in features)
+    return small and all(stores(t.dtype, features, resizes) for t in tensors)
+
+
+@lowers("resize", when=_native)
+def lower_resize(ctx: Lowering, node: Node) -> None:
+    """Nearest moves bits: repeated elements as a strided copy, anything else a gather for each axis. The others are
+    weighted sums over up to three axes a launch."""
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    plan = tables(x.shape, node.attrs)
+    stored, target = ctx.storage(y), ctx.ref(y)
+    source = ctx.ref(x)
+    if node.attrs["mode"] == "nearest":
+        source = cast_ref(ctx, source, ctx.storage(x), stored, x.size)
+        if not _repeat(ctx, source, target, stored, x.shape, plan):
+            _gather(ctx, source, target, stored, x.shape, plan)
+        return
+    _weigh(ctx, source, ctx.storage(x), target, stored, x.shape, plan)
+
+
+def _repeat(
+    ctx: Lowering, source: Ref, target: Ref, stored: DType, shape: Sequence[int], plan: Sequence[AxisTable]
+) -> bool:
+    """One strided copy, where every axis grows by a whole factor (or none changes)."""
+    grown: dict[int, int] = {}
+    for t in plan:
+        n = shape[t.axis]
+        factor = len(t.index) // n
+        if len(t.index) != factor * n or not np.array_equal(t.index[:, 0], np.arange(len(t.index)) // factor):
+            return False
+        grown[t.axis] = factor
+    dims: list[int] = []
+    strides: list[int] = []
+    for axis, (n, own) in enumerate(zip(shape, contiguous(shape), strict=True)):
+        dims += [n, grown[axis]] if axis in grown else [n]
+        strides += [own, 0] if axis in grown else [own]
+    move(ctx, dims, View(source, stored, tuple(strides)), View(target, stored, contiguous(dims)))
+    return True
+
+
+def _gather(
+    ctx: Lowering, source: Ref, target: Ref, stored: DType, shape: Sequence[int], plan: Sequence[AxisTable]
+) -> None:
+    """Axis after axis, those that shrink first."""
+    now = list(shape)
+    ordered = sorted(plan, key=lambda t: len(t.index) / now[t.axis])
+    for number, t in enumerate(ordered):
+        n, now[t.axis] = now[t.axis], len(t.index)
+        outer, trail = math.prod(now[: t.axis]), math.prod(now[t.axis + 1 :]) * stored.itemsize
+        last = number == len(ordered) - 1
+        made = target if last else ctx.scratch(math.prod(now) * stored.itemsize)
+        unit = next(u for u in (16, 8, 4, 2, 1) if not (trail % u or source.offset % u or made.offset % u))
+        total = outer * len(t.index) * trail // unit
+        kernel = GATHER(U=f"b{unit}", I="i32")
+        index = ctx.block(t.index.reshape(-1))
+        ctx.launch(
+            kernel, groups_for(ctx, total), [source, index, made, total, len(t.index), n, trail // unit]
+        )
+        source = made
+
+
+def _weigh(
+    ctx: Lowering,
+    source: Ref,
+    kept: DType,
+    target: Ref,
+    stored: DType,
+    shape: Sequence[int],
+    plan: Sequence[AxisTable],
+) -> None:
+    """The last three axes between the first that changes and the last first; between launches in f32 (f64
+    in f64)."""
+    if not plan:
+        move(ctx, shape, View(cast_ref(ctx, source, kept, stored, math.prod(shape)), stored, contiguous(shape)),
+             View(target, stored, contiguous(shape)))  # fmt: skip
+        return
+    now = list(shape)
+    todo = {t.axis: t for t in plan}
+    while todo:
+        end = max(todo) + 1
+        begin = max(min(todo), end - _MOST_AXES)
+        here = {axis: todo.pop(axis) for axis in list(todo) if axis >= begin}
+        before = list(now)
+        for axis, t in here.items():
+            now[axis] = len(t.index)
+        out = promote(stored, f32) if todo else stored
+        made = ctx.scratch(out.itemsize * math.prod(now)) if todo else target
+        _launch(ctx, (source, kept), (made, out), before, now, range(begin, end), here)
+        source, kept = made, out
+
+
+def _launch(
+    ctx: Lowering,
+    x: tuple[Ref, DType],
+    y: tuple[Ref, DType],
+    before: Sequence[int],
+    now: Sequence[int],
+    axes: range,
+    here: dict[int, AxisTable],
+) -> None:
+    if x[1].is_half and y[1].is_half and x[1] != y[1]:
+        x = cast_ref(ctx, x[0], x[1], f32, math.prod(before)), f32
+    fill = _MOST_AXES - len(axes)
+    kind = np.float64 if y[1].name == "f64" else np.float32
+    index, weight, starts, taps = [np.zeros(1, np.int32)], [np.ones(1, kind)], [0] * fill, [1] * fill
+    for axis in axes:
+        starts.append(sum(map(len, index)))
+        t = here.get(axis)
+        taps.append(t.taps if t is not None else 1)
+        index.append(np.arange(before[axis], dtype=np.int32) if t is None else t.index.reshape(-1))
+        weight.append(np.ones(before[axis], kind) if t is None else t.weight.astype(kind).reshape(-1))
+    sizes = [1] * fill + [before[a] for a in axes], [1] * fill + [now[a] for a in axes]
+    tail, total = math.prod(now[axes.stop :]), math.prod(now)
+    meta = ctx.block([*sizes[0], *sizes[1], *starts, tail])
+    kernel = RESIZE(IO=f"{x[1]}_{y[1]}", TAPS0=taps[0], TAPS1=taps[1], TAPS2=taps[2])
+    blocks = ctx.block(np.concatenate(index)), ctx.block(np.concatenate(weight))
+    ctx.launch(kernel, groups_for(ctx, total), [x[0], *blocks, meta, y[0], total])
+
+
+@lowers("grid_sample", when=_native)
+def lower_grid_sample(ctx: Lowering, node: Node) -> None:
+    """A thread for each place and eight channels."""
+    (x, grid), y = node.inputs, node.output
+    if y.size == 0:
+        return
+    stored = ctx.storage(y)
+    source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
+    places = cast_ref(ctx, ctx.ref(grid), ctx.storage(grid), f32, grid.size)
+    attrs, axes = node.attrs, x.ndim - 2
+    sizes = (1, *x.shape[2:]) if axes == 2 else x.shape[2:]
+    count = math.prod(y.shape[2:])
+    total = x.shape[0] * math.ceil(x.shape[1] / 8) * count
+    kernel = GRID_SAMPLE(
+        T=stored.name,
+        MODE=MODES.index(attrs["mode"]),
+        PADDING=PADDINGS.index(attrs["padding"]),
+        ALIGNED=attrs["align_corners"],
+        DIMS=axes,
+    )
+    meta = ctx.block([x.shape[0], x.shape[1], *sizes, count])
+    ctx.launch(kernel, groups_for(ctx, total), [source, places, meta, ctx.ref(y), total])

@@ -1,0 +1,165 @@
+"""The planners: a graph becomes a MemoryPlan. `bump` gives every tensor its own bytes; `reuse` shares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict, Unpack
+
+from rlx.driver.device import UNLIMITED
+from rlx.driver.memory.plan import ALIGNMENT, CONST, MemoryPlan, Slot, align
+from rlx.driver.memory.planner_bodies import DraftedBodies, draft_bodies, place_bodies
+from rlx.driver.memory.planner_pack import Block, Packing, max_live, pack, pack_apart
+from rlx.driver.memory.planner_storage import Layout, Storage, lay_out, tensor_lifetimes
+from rlx.dtypes import u8
+from rlx.errors import GraphError, OutOfDeviceMemory
+from rlx.ir import Graph, Leaf, Tensor, bodies
+
+PLANNERS = ("reuse", "bump")
+
+
+class PlanOptions(TypedDict, total=False):
+    """The keyword arguments of `plan` but the planner's name."""
+
+    param_slots: Mapping[str, Slot]
+    state_slots: Mapping[str, Slot]
+    max_alloc_bytes: int
+    inplace: bool
+    guard: int
+    settle: bool
+
+
+def plan(
+    graph: Graph,
+    *,
+    planner: str = "reuse",
+    param_slots: Mapping[str, Slot] | None = None,
+    state_slots: Mapping[str, Slot] | None = None,
+    max_alloc_bytes: int = UNLIMITED,
+    inplace: bool = True,
+    guard: int = 0,
+    settle: bool = False,
+) -> MemoryPlan:
+    """Where every tensor of the graph lives.
+
+    "reuse" lets tensors share bytes: views lie in what they view, results take over dying inputs where the op allows
+    (`inplace`), and what is not alive together may overlap. "bump" does none of this, for debugging. Params and states
+    take the slots given; constants go to segment "const"; inputs, results and scratch to "arena0", and to "arena1", …
+    when `max_alloc_bytes` forbids one. Inputs keep their bytes through the whole run, so that they may stay on the
+    device from one run to the next. Bodies of control ops are planned the same way, what they share with the graph in
+    its slots: a control op's outputs lie apart from its inputs, which are read to its end. `guard` leaves at least that
+    many bytes after each slot, for tests. `settle` lets states be replaced before the run ends, where
+    nothing reads the old value any more: in bodies, whose carry is lost anyway when a run fails.
+
+    After: tensors alive together overlap only where one is a view of the other. An output that is a leaf (or a view
+    of one) has the leaf's slot. Zero-size tensors have slots of 0 bytes.
+    Raises: ArenaError for a missing or too small slot, OutOfDeviceMemory for a tensor beyond `max_alloc_bytes`,
+    GraphError for an unknown planner or a result that is itself a state the run replaces.
+    """
+    if planner not in PLANNERS:
+        raise GraphError(f"plan: planner {planner!r} is not one of {', '.join(PLANNERS)}")
+    reuse = planner == "reuse"
+    lifetimes = tensor_lifetimes(graph)
+    layout = lay_out(
+        graph,
+        lifetimes,
+        param_slots or {},
+        state_slots or {},
+        views=reuse,
+        inplace=reuse and inplace,
+        settle=settle,
+    )
+    result = MemoryPlan(planner, lifetimes=lifetimes, alias_of=layout.alias_of)
+
+    room = align(guard)
+    most = max_alloc_bytes - room - ALIGNMENT
+    rooms = _rooms(
+        graph, layout, most, planner=planner, max_alloc_bytes=max_alloc_bytes, inplace=inplace, guard=guard
+    )
+    scratch = [i for i, s in enumerate(layout.storages) if s.slot is None and not s.constant]
+    constants = [i for i, s in enumerate(layout.storages) if s.constant]
+    blocks = {
+        i: Block(align(s.nbytes) + (room if s.nbytes else 0), s.first, s.last)
+        for i, s in enumerate(layout.storages)
+    }
+    tensors = {t.id: t for t in graph.tensors()}
+    for i in (*scratch, *constants):
+        if blocks[i].nbytes > max_alloc_bytes:
+            raise _too_large(tensors[layout.storages[i].members[0]], max_alloc_bytes, tensors.values())
+
+    arena_blocks = [blocks[i] for i in scratch]
+    packing = (pack if reuse else pack_apart)(arena_blocks, max_alloc_bytes)
+    const_packing = pack_apart([blocks[i] for i in constants], max_alloc_bytes)
+    where = {i: s.slot for i, s in enumerate(layout.storages) if s.slot is not None}
+    where.update(_slots(scratch, packing, layout, "arena0", "arena", result.segments))
+    where.update(_slots(constants, const_packing, layout, CONST, CONST, result.segments))
+    for t in tensors.values():
+        number, offset = layout.home[t.id]
+        base = where[number]
+        result.slots[t.id] = Slot(base.segment, base.offset + offset, t.type.nbytes, t.dtype)
+
+    for drafted, storage in rooms:
+        place_bodies(drafted, result, None if storage is None else where[storage], most)
+    result.max_live_bytes = max_live(arena_blocks)
+    result.no_reuse_bytes = sum(blocks[number].nbytes for _, number in rooms if number is not None)
+    result.no_reuse_bytes += sum(
+        align(t.type.nbytes) + (room if t.type.nbytes else 0)
+        for t in tensors.values()
+        if t.node.op.leaf in (None, Leaf.INPUT)
+    )
+    return result
+
+
+def plan_reuse(graph: Graph, **options: Unpack[PlanOptions]) -> MemoryPlan:
+    """`plan` with planner "reuse"."""
+    return plan(graph, planner="reuse", **options)
+
+
+def plan_bump(graph: Graph, **options: Unpack[PlanOptions]) -> MemoryPlan:
+    """`plan` with planner "bump"."""
+    return plan(graph, planner="bump", **options)
+
+
+def _rooms(
+    graph: Graph, layout: Layout, most: int, *, planner: str, max_alloc_bytes: int, inplace: bool, guard: int
+) -> list[tuple[DraftedBodies, int | None]]:
+    """The bodies of control nodes, and the number of the storage that each node's bodies have while it runs."""
+
+    def plan_body(body: Graph, bound: Mapping[str, Slot]) -> MemoryPlan:
+        return plan(body, planner=planner, param_slots=bound, state_slots=bound, max_alloc_bytes=max_alloc_bytes,
+                    inplace=inplace, guard=guard, settle=planner == "reuse" and inplace)  # fmt: skip
+
+    found: list[tuple[DraftedBodies, int | None]] = []
+    for i, node in enumerate(graph.nodes):
+        if bodies(node):
+            drafted = draft_bodies(node, plan_body, most)
+            found.append((drafted, len(layout.storages) if drafted.nbytes else None))
+            if drafted.nbytes:
+                layout.storages.append(Storage(drafted.nbytes, i, i))
+    return found
+
+
+def _slots(
+    numbers: Sequence[int], packing: Packing, layout: Layout, one: str, more: str, segments: dict[str, int]
+) -> dict[int, Slot]:
+    """Slots of the packed storages; enters the segments' sizes. The first segment always exists, if empty."""
+    names = [one, *(f"{more}{k}" for k in range(1, len(packing.sizes)))]
+    segments.update(zip(names, packing.sizes or [0], strict=True))
+    made = {}
+    for i, (segment, offset) in zip(numbers, packing.places, strict=True):
+        storage = layout.storages[i]
+        # The dtype is each tensor's own matter; the storage's slot only says where.
+        made[i] = Slot(names[segment], offset, storage.nbytes, u8)
+    return made
+
+
+def _named(t: Tensor) -> str:
+    return f"tensor %{t.id} ({t.node.op.name}{', ' + t.node.label if t.node.label else ''})"
+
+
+def _too_large(t: Tensor, limit: int, tensors: Iterable[Tensor]) -> OutOfDeviceMemory:
+    listed = sorted(tensors, key=lambda x: -x.type.nbytes)[:5]
+    largest = ", ".join(f"%{x.id} {x.type} ({x.type.nbytes} bytes)" for x in listed)
+    return OutOfDeviceMemory(
+        f"{_named(t)} is {t.type}, {t.type.nbytes} bytes; the device allocates at most {limit} bytes at once. "
+        f"The largest tensors are {largest}. Use smaller shapes or a half-precision dtype"
+    )

@@ -1,0 +1,245 @@
+"""Region: device memory that grows in chunks and never moves what it holds. Weights and state live in regions."""
+
+from __future__ import annotations
+
+import threading
+from bisect import insort
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.driver.device import UNLIMITED, Buffer, Bytes
+from rlx.driver.locks import renewed
+from rlx.driver.memory.plan import Slot, align
+from rlx.dtypes import DType
+from rlx.errors import ArenaError
+
+_LEAST_CHUNK = 1 << 16
+_MOST_GROWTH = 1 << 26  # bytes a chunk takes beyond what is asked for
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """One allocation: `base` is where it begins in the region, `free` its free runs (start, end) in order, none of
+    which touch, and `clean` where the bytes begin that were never given out."""
+
+    buffer: Buffer
+    base: int
+    free: list[tuple[int, int]] = field(default_factory=list)
+    clean: int = 0
+
+    def take(self, start: int, nbytes: int) -> None:
+        """Takes the first bytes of the free run at `start`."""
+        at = next(i for i, run in enumerate(self.free) if run[0] == start)
+        end = self.free[at][1]
+        self.free[at : at + 1] = [(start + nbytes, end)] if start + nbytes < end else []
+        self.clean = max(self.clean, start + nbytes)
+
+    def give(self, start: int, nbytes: int) -> None:
+        """Frees bytes and joins the runs that touch."""
+        insort(self.free, (start, start + nbytes))
+        joined: list[tuple[int, int]] = []
+        for first, last in self.free:
+            if joined and joined[-1][1] == first:
+                joined[-1] = joined[-1][0], last
+            else:
+                joined.append((first, last))
+        self.free = joined
+
+
+class Region:
+    """A growing set of slots by key, in segments `<prefix>0`, `<prefix>1`, …, each one allocation.
+
+    Nothing is allocated before the first slot. A new chunk adds at most 64 MiB beyond need; `expect` says how much is
+    coming, so that it lands in one chunk, or in as few as `most`, the bytes of the largest, allows. Slots never move,
+    so recorded programs that refer to them stay valid. Bytes that are released are used again, and a chunk of which
+    nothing is used goes back to the device. Any thread may call.
+    """
+
+    def __init__(self, prefix: str, acquire: Callable[[int], Buffer], most: int = UNLIMITED) -> None:
+        self.prefix = prefix
+        self.lock = renewed(self, "lock", threading.RLock)
+        self._acquire = acquire
+        self._most = most
+        self._chunks: dict[int, _Chunk] = {}  # by the number in the segment's name
+        self._slots: dict[Hashable, Slot] = {}
+        self._expected = 0
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._slots
+
+    def slots(self) -> dict[Hashable, Slot]:
+        """Every key's slot, as they are now."""
+        with self.lock:
+            return dict(self._slots)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes acquired from the device."""
+        with self.lock:
+            return sum(chunk.buffer.nbytes for chunk in self._chunks.values())
+
+    def segments(self) -> Iterator[tuple[str, Buffer]]:
+        """Segment names and their memory, for binding to an arena."""
+        with self.lock:
+            yield from [(f"{self.prefix}{i}", chunk.buffer) for i, chunk in self._chunks.items()]
+
+    def expect(self, nbytes: int) -> None:
+        """Says that slots of this many bytes in total will be asked for."""
+        self._expected = nbytes
+
+    def expect_less(self, nbytes: int) -> None:
+        """Says that this much of what was expected will not come."""
+        self._expected = max(0, self._expected - nbytes)
+
+    # -- places without a key
+
+    def place(self, dtype: DType, nbytes: int, ahead: Callable[[], int] | None = None) -> Slot:
+        """A slot of its own, whose bytes are whatever was there; `ahead` gives the most bytes that may still be asked
+        for, this slot included, so that no more is taken. Raises: OutOfDeviceMemory; nothing is changed then."""
+        need = align(max(nbytes, 1))
+        with self.lock:
+            number, start = self._find(need) or (self._grow(need, ahead), 0)
+            self._chunks[number].take(start, need)
+            self.expect_less(need)
+            return Slot(f"{self.prefix}{number}", start, nbytes, dtype)
+
+    def release(self, slot: Slot) -> None:
+        """Makes a slot's bytes free. Requires: nothing that is recorded over them will run again."""
+        with self.lock:
+            number = self._number(slot)
+            chunk = self._chunks[number]
+            chunk.give(slot.offset, align(max(slot.nbytes, 1)))
+            if chunk.free == [(0, chunk.buffer.nbytes)]:
+                del self._chunks[number]
+                chunk.buffer.close()
+
+    def write_to(self, slot: Slot, raw: Bytes) -> None:
+        """Writes the whole slot. Raises: ArenaError when the size is not the slot's."""
+        if raw.nbytes != slot.nbytes:
+            raise ArenaError(f"{raw.nbytes} bytes given, the slot holds {slot.nbytes}")
+        if raw.nbytes:
+            self._buffer(slot).write(slot.offset, raw)
+
+    def read_from(self, slot: Slot) -> Bytes:
+        """A copy of a slot's bytes."""
+        out = np.empty(slot.nbytes, np.uint8)
+        if slot.nbytes:
+            self._buffer(slot).read(slot.offset, out)
+        return out
+
+    def offset(self, slot: Slot) -> int:
+        """Where a slot begins, counted in bytes from the start of the region; it stays there."""
+        with self.lock:
+            return self._chunks[self._number(slot)].base + slot.offset
+
+    # -- slots by key
+
+    def slot(self, key: Hashable) -> Slot:
+        """The slot of a key. Raises: ArenaError when there is none."""
+        try:
+            return self._slots[key]
+        except KeyError:
+            raise ArenaError(f"{key!r} is not stored here; there are {len(self._slots)} entries") from None
+
+    def reserve(self, key: Hashable, dtype: DType, nbytes: int) -> Slot:
+        """A slot for the key, zero where new; the old one where dtype and size are the same."""
+        with self.lock:
+            old = self._slots.get(key)
+            if old is not None and (old.dtype, old.nbytes) == (dtype, nbytes):
+                return old
+            number, start = self._find(align(max(nbytes, 1))) or (-1, 0)
+            used = number >= 0 and start < self._chunks[number].clean
+            slot = self.place(dtype, nbytes)
+            try:
+                if used and nbytes:
+                    self._buffer(slot).fill(slot.offset, nbytes, 0)
+            except BaseException:
+                self.release(slot)
+                raise
+            return self._enter(key, slot)
+
+    def store(self, key: Hashable, dtype: DType, raw: Bytes) -> Slot:
+        """Writes what a key holds: in place where dtype and size are the same, else to a new slot, and the old one is
+        released. Nothing is changed where that fails."""
+        with self.lock:
+            old = self._slots.get(key)
+            if old is not None and (old.dtype, old.nbytes) == (dtype, raw.nbytes):
+                self.write_to(old, raw)
+                return old
+            return self._enter(key, self.put(dtype, raw))
+
+    def put(self, dtype: DType, raw: Bytes, ahead: Callable[[], int] | None = None) -> Slot:
+        """A new slot, without a key, that holds these bytes. Nothing is changed where that fails."""
+        slot = self.place(dtype, raw.nbytes, ahead)
+        try:
+            self.write_to(slot, raw)
+        except BaseException:
+            self.release(slot)
+            raise
+        return slot
+
+    def write(self, key: Hashable, data: npt.NDArray[np.generic]) -> None:
+        """Writes the whole slot of a key. Raises: ArenaError when the size is not the slot's."""
+        with self.lock:
+            self.write_to(self.slot(key), np.ascontiguousarray(data).reshape(-1).view(np.uint8))
+
+    def read(self, key: Hashable) -> Bytes:
+        """A copy of the bytes of a key's slot."""
+        with self.lock:
+            return self.read_from(self.slot(key))
+
+    def drop(self, key: Hashable) -> None:
+        """Forgets a key and releases its slot."""
+        with self.lock:
+            self.release(self._slots.pop(key))
+
+    def close(self) -> None:
+        """Hands the memory back. Idempotent."""
+        with self.lock:
+            for chunk in self._chunks.values():
+                chunk.buffer.close()
+            self._chunks.clear()
+            self._slots.clear()
+
+    def _enter(self, key: Hashable, slot: Slot) -> Slot:
+        old = self._slots.get(key)
+        self._slots[key] = slot
+        if old is not None:
+            self.release(old)
+        return slot
+
+    def _find(self, need: int) -> tuple[int, int] | None:
+        """Chunk and start of the free run to take: one of just this size, which a slot like it left; else one of the
+        newest chunk, so that what comes together lies together; else the smallest that is large enough."""
+        runs = [
+            (end - start, -number, start)
+            for number, chunk in self._chunks.items()
+            for start, end in chunk.free
+            if end - start >= need
+        ]
+        if not runs:
+            return None
+        newest = -max(self._chunks)
+        _, number, start = min(runs, key=lambda r: (r[0] != need, r[1] != newest, r))
+        return -number, start
+
+    def _grow(self, need: int, ahead: Callable[[], int] | None) -> int:
+        growth = min(self.nbytes, _MOST_GROWTH, UNLIMITED if ahead is None else ahead())
+        wanted = max(need, self._expected, growth, _LEAST_CHUNK)
+        buffer = self._acquire(max(need, min(wanted, self._most)))
+        base = max((c.base + c.buffer.nbytes for c in self._chunks.values()), default=0)
+        number = max(self._chunks, default=-1) + 1
+        self._chunks[number] = _Chunk(buffer, base, [(0, buffer.nbytes)])
+        return number
+
+    def _number(self, slot: Slot) -> int:
+        number = int(slot.segment[len(self.prefix) :])
+        if number not in self._chunks:
+            raise ArenaError(f"{slot} is not stored here; the store was closed, or the slot released")
+        return number
+
+    def _buffer(self, slot: Slot) -> Buffer:
+        return self._chunks[self._number(slot)].buffer

@@ -1,0 +1,89 @@
+"""The backward pass of attention, which has kernels of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.ir import Attrs, Op, Tensor, TensorType, apply, register
+from rlx.ops.attention.forward import want_attention
+from rlx.ops.attention.parts import grouped, seen_keys, softmax_rows, tensor_probabilities, wide
+from rlx.ops.base import cast_to, want_inputs
+from rlx.ops.norm.grad import vjp_by_parts, want_like
+from rlx.ops.numeric import Array, widened
+
+
+def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    want_inputs("attention_grad", types, 4, 6)
+    d, q, k, v = types[:4]
+    want_attention("attention_grad", types[1:], attrs)
+    want_like("attention_grad", d, q, "query")
+    return q, k, v
+
+
+def _reference(d: Array, q: Array, k: Array, v: Array, *others: Array, **attrs: Any) -> tuple[Array, ...]:
+    """dq, dk and dv of softmax(scores) v: with P the probabilities and dP = dy vᵀ, dS = P (dP - Σ P dP)."""
+    dtype = q.dtype
+    with np.errstate(all="ignore"):
+        if q.size == 0 or k.size == 0:
+            return tuple(np.zeros_like(t) for t in (q, k, v))
+        made = _gradients([widened(t) for t in (d, q, k, v)], others, attrs)
+        return tuple(np.asarray(t).astype(dtype, copy=False) for t in made)
+
+
+def _gradients(
+    given: Sequence[Array], others: Sequence[Array], attrs: dict[str, Any]
+) -> tuple[Array, Array, Array]:
+    d, q, k, v = given
+    p, bent, keys = softmax_rows(q, k, others, **attrs)
+    group = q.shape[1] // k.shape[1]
+    k, v = (np.where(keys, np.repeat(t, group, axis=1), 0) for t in (k, v))
+    dp = np.matmul(d, np.swapaxes(v, -1, -2))
+    ds = p * (dp - np.sum(dp * p, axis=-1, keepdims=True))
+    if bent is not None:
+        ds = ds * (1 - bent * bent)
+    ds = ds * q.dtype.type(attrs["scale"])
+    dk, dv = np.matmul(np.swapaxes(ds, -1, -2), q), np.matmul(np.swapaxes(p, -1, -2), d)
+    return np.matmul(ds, k), _of_groups(dk, group), _of_groups(dv, group)
+
+
+def _of_groups(x: Array, group: int) -> Array:
+    """The sum over the query heads that share a key head."""
+    b, h, s, d = x.shape
+    return np.asarray(np.sum(x.reshape(b, h // group, group, s, d), axis=2))
+
+
+def _matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+    return apply("matmul", a, b, transpose_a=transpose_a, transpose_b=transpose_b, activation=None)
+
+
+def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
+    d, *forward = inputs
+    q, k, v = forward[:3]
+    if q.size == 0 or k.size == 0:
+        return tuple(apply("expand", t.graph.constant(0, t.dtype), shape=t.shape) for t in (q, k, v))
+    kv = k.shape[1]
+    p, bent = tensor_probabilities(forward, attrs)
+    dy = grouped(wide(d), kv)
+    dp = _matmul(dy, seen_keys(v, forward), transpose_b=True)
+    ds = p * (dp - apply("sum", dp * p, axes=(4,), keepdims=True))
+    if bent is not None:
+        ds = ds * (1 - bent * bent)
+    ds = ds * attrs["scale"]
+    dq = _matmul(ds, seen_keys(k, forward))
+    over = {"axes": (2,), "keepdims": False}
+    dk = apply("sum", _matmul(ds, grouped(wide(q), kv), transpose_a=True), **over)
+    dv = apply("sum", _matmul(p, dy, transpose_a=True), **over)
+    return (
+        cast_to(apply("reshape", dq, shape=q.shape), q.dtype),
+        cast_to(dk, k.dtype),
+        cast_to(dv, v.dtype),
+    )
+
+
+register(
+    Op("attention_grad", "attention", _infer, _reference, "torch.autograd of scaled_dot_product_attention",
+       vjp_by_parts(_decompose), kernel="attention_dq", decompose=_decompose, contracts=True)
+)  # fmt: skip

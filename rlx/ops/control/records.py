@@ -1,0 +1,151 @@
+"""The records of cond, while_loop and scan. A node's inputs are: a predicate (not of scan), what its bodies' inputs
+stand for, and the captures, which are the bodies' params. See rlx.ir.body."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import bool_
+from rlx.errors import ShapeError, StepLimitExceeded
+from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Control, Graph, Op, TensorType, register
+from rlx.ops.base import want_inputs
+from rlx.ops.control import grad as control_grad
+from rlx.ops.control.functions import same_type
+from rlx.ops.control.steps import spend, weight
+from rlx.ops.interpret import run_body
+from rlx.ops.numeric import Array
+
+FAMILY = "control"
+_BOOL = TensorType((), bool_)
+
+
+def _want_body(op: str, body: Graph, given: Sequence[TensorType]) -> None:
+    leaves = [*body.inputs.values(), *body.params.values()]
+    want_inputs(f"{op} (its body {body.name!r})", given, len(leaves))
+    for leaf, t in zip(leaves, given, strict=True):
+        same_type(f"{op}: {leaf.node.label} of its body {body.name!r} is given", t, leaf.type)
+
+
+def _types(body: Graph) -> list[TensorType]:
+    return [t.type for t in body.outputs.values()]
+
+
+def _some(op: str, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    if not types:
+        raise ShapeError(f"{op}: its bodies give no tensor; nothing would be computed")
+    return tuple(types)
+
+
+def _cond_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    then, other = attrs["then"], attrs["otherwise"]
+    want_inputs("cond", types, 1, 1 << 30)
+    same_type("cond: the predicate is, and should be", types[0], _BOOL)
+    for body in (then, other):
+        _want_body("cond", body, types[1:])
+    want_inputs("cond: the second branch, for the results of the first", _types(other), len(then.outputs))
+    for i, (a, b) in enumerate(zip(_types(then), _types(other), strict=True)):
+        same_type(f"cond: result {i} of the branches", a, b)
+    return _some("cond", _types(then))
+
+
+def _while_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    body = attrs["body"]
+    want_inputs("while_loop", types, 1, 1 << 30)
+    same_type("while_loop: the predicate is, and should be", types[0], _BOOL)
+    _want_body("while_loop", body, types[1:])
+    again, *made = _types(body) or [_BOOL]
+    same_type("while_loop: the predicate after a step is, and should be", again, _BOOL)
+    _want_carries("while_loop", types[1:], len(body.inputs), made)
+    return _some("while_loop", made)
+
+
+def _want_carries(op: str, given: Sequence[TensorType], count: int, made: Sequence[TensorType]) -> None:
+    want_inputs(f"{op}: the carry after a step", made, count)
+    for i, (a, b) in enumerate(zip(given, made, strict=False)):
+        same_type(f"{op}: carry {i} goes in and comes back as", a, b)
+
+
+def _scan_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    body, n, length = attrs["body"], attrs["carries"], attrs["length"]
+    count = len(body.inputs)
+    for i, t in enumerate(types[n:count]):
+        if t.shape[:1] != (length,):
+            raise ShapeError(f"scan: xs {i} is {t}; expected {length} along axis 0")
+    slices = [TensorType(t.shape[1:], t.dtype) for t in types[n:count]]
+    _want_body("scan", body, [*types[:n], *slices, *types[count:]])
+    made = _types(body)
+    _want_carries("scan", types[:n], n, made[:n])
+    return _some("scan", [*made[:n], *(TensorType((length, *t.shape), t.dtype) for t in made[n:])])
+
+
+def _upcast(arrays: Sequence[Array], *parts: Graph) -> bool:
+    """Whether floats come in float64 although the bodies declare a smaller one: then they are computed in float64."""
+    leaves = [t for body in parts for t in (*body.inputs.values(), *body.params.values())]
+    declared = {t.dtype.name for t in leaves if t.dtype.is_float}
+    return bool(declared) and "f64" not in declared and any(a.dtype == np.float64 for a in arrays)
+
+
+def _cond(
+    pred: Array, *given: Array, then: Graph, otherwise: Graph, upcast: bool | None = None
+) -> tuple[Array, ...]:
+    wide = _upcast(given, then, otherwise) if upcast is None else upcast
+    return tuple(run_body(then if bool(pred) else otherwise, given, wide))
+
+
+def _while(
+    going: Array, *given: Array, body: Graph, max_steps: int | None, upcast: bool | None = None
+) -> tuple[Array, ...]:
+    wide = _upcast(given, body) if upcast is None else upcast
+    n, steps, again = len(body.inputs), 0, bool(going)
+    carry, captured, each = list(given[:n]), given[n:], weight(body)
+    while again:
+        if steps == max_steps:
+            raise step_limit("while_loop", max_steps)
+        spend("while_loop", 1, each)
+        made = run_body(body, (*carry, *captured), wide)
+        again, carry, steps = bool(made[0]), made[1:], steps + 1
+    return tuple(carry)
+
+
+def step_limit(name: str, max_steps: int) -> StepLimitExceeded:
+    """What a loop raises that is still going after its last allowed step."""
+    return StepLimitExceeded(
+        f"{name}: still going after max_steps = {max_steps} steps; raise the limit, or look at its condition"
+    )
+
+
+def _scan(
+    *given: Any, body: Graph, carries: int, length: int, reverse: bool, upcast: bool | None = None
+) -> tuple[Array, ...]:
+    count = len(body.inputs)
+    wide = _upcast(given, body) if upcast is None else upcast
+    carry, xs, captured = list(given[:carries]), given[carries:count], given[count:]
+    kept: list[list[Array]] = [[] for _ in range(len(body.outputs) - carries)]
+    spend("scan", length, weight(body))
+    for i in reversed(range(length)) if reverse else range(length):
+        made = run_body(body, (*carry, *(x[i] for x in xs), *captured), wide)
+        carry = made[:carries]
+        for rows, y in zip(kept, made[carries:], strict=True):
+            rows.append(y)
+    stacked = []
+    for rows, t in zip(kept, _types(body)[carries:], strict=True):
+        dtype = np.dtype(np.float64) if wide and t.dtype.is_float else t.dtype.np
+        stacked.append(np.array(rows[::-1] if reverse else rows, dtype).reshape(length, *t.shape))
+    return (*carry, *stacked)
+
+
+register(
+    Op("cond", FAMILY, _cond_infer, _cond, "Python's if", control_grad.cond_vjp,
+       control=Control(predicate=True, repeats=False))
+)  # fmt: skip
+register(
+    Op("while_loop", FAMILY, _while_infer, _while, "Python's while", NOT_DIFFERENTIABLE,
+       control=Control(predicate=True, repeats=True))
+)  # fmt: skip
+register(
+    Op("scan", FAMILY, _scan_infer, _scan, "Python's for", control_grad.scan_vjp,
+       control=Control(predicate=False, repeats=True))
+)  # fmt: skip

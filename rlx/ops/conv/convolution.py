@@ -1,0 +1,398 @@
+"""Convolution, transposed convolution, and the two gradients of convolution, over one to three spatial axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType, promote
+from rlx.errors import ShapeError
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_inputs
+from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
+from rlx.ops.matmul import ACTIVATIONS, activated
+from rlx.ops.numeric import Array, computed
+from rlx.ops.windows import (
+    Ints,
+    Pads,
+    pads_of,
+    per_axis,
+    spatial_axes,
+    want_counts,
+    want_floats,
+    want_groups,
+    want_image,
+    want_pads,
+    window_counts,
+    windows,
+)
+
+_GEOMETRY = ("strides", "dilations", "pads", "groups")
+
+
+def _pair(dtypes: Sequence[DType]) -> DType:
+    return promote(*dtypes[:2])
+
+
+def _want_same(op: str, a: TensorType, b: TensorType, names: tuple[str, str]) -> int:
+    """Both with the same number of spatial axes, which is returned."""
+    n = want_image(op, a, names[0])
+    if b.rank != a.rank:
+        raise ShapeError(f"{op}: {names[0]} {a.shape} beside {names[1]} {b.shape}; expected equal ranks")
+    return n
+
+
+def _want_geometry(op: str, attrs: Attrs, n: int) -> None:
+    want_counts(op, attrs, ("strides", "dilations"), n)
+    want_pads(op, attrs, n)
+
+
+def _want_kernel(op: str, kernel: Sequence[int], weight: TensorType) -> None:
+    if any(k < 1 for k in kernel):
+        raise ShapeError(f"{op}: the weight is {weight.shape}; its spatial axes must be 1 or more")
+
+
+def _want_bias(op: str, types: Sequence[TensorType], channels: int) -> None:
+    if len(types) == 3 and types[2].shape != (channels,):
+        raise ShapeError(f"{op}: the bias is {types[2].shape}; expected ({channels},), the output channels")
+
+
+def _conv_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    op = "conv"
+    want_inputs(op, types, 2, 3)
+    want_floats(op, types, ("input", "weight", "bias"))
+    x, w = types[:2]
+    n = _want_same(op, x, w, ("input", "weight"))
+    _want_geometry(op, attrs, n)
+    _want_kernel(op, w.shape[2:], w)
+    groups, activation = attrs["groups"], attrs["activation"]
+    want_groups(op, groups, w.shape[0], "output channels")
+    if w.shape[1] * groups != x.shape[1]:
+        raise ShapeError(
+            f"{op}: the input has {x.shape[1]} channels and the weight is {w.shape} in {groups} groups; expected "
+            f"{w.shape[1] * groups} channels"
+        )
+    _want_bias(op, types, w.shape[0])
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ShapeError(f"{op}: activation {activation!r}; expected None or one of {', '.join(ACTIVATIONS)}")
+    counts = window_counts(op, x.shape[2:], w.shape[2:], attrs["strides"], attrs["dilations"], attrs["pads"])
+    return TensorType((x.shape[0], w.shape[0], *counts), promote(x.dtype, w.dtype))
+
+
+def _columns(x: Array, kernel: Ints, attrs: Attrs, counts: Ints) -> Array:
+    """im2col in groups: (N, groups, C/groups·∏kernel, positions)."""
+    groups = attrs["groups"]
+    seen = windows(x, kernel, attrs["strides"], attrs["dilations"], attrs["pads"], counts)
+    terms = x.shape[1] // groups * math.prod(kernel)
+    return seen.reshape(x.shape[0], groups, terms, math.prod(counts))
+
+
+def _conv(x: Array, w: Array, *bias: Array, activation: str | None, **attrs: Any) -> Any:
+    kernel, groups = w.shape[2:], attrs["groups"]
+    counts = window_counts("conv", x.shape[2:], kernel, attrs["strides"], attrs["dilations"], attrs["pads"])
+    common = np.result_type(x, w)
+    columns = _columns(x.astype(common, copy=False), kernel, attrs, counts)
+    rows = w.astype(common, copy=False).reshape(groups, w.shape[0] // groups, columns.shape[2])
+    y = np.matmul(rows, columns).reshape(x.shape[0], w.shape[0], *counts)
+    if bias:
+        y = y + bias[0].astype(common).reshape(-1, *(1,) * len(counts))
+    return y if activation is None else NUMPY_ACTIVATIONS[activation](y)
+
+
+def _conv_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    """The plain convolution, then bias, then activation. With halves between them they are rounded between them."""
+    y = apply("conv", *inputs[:2], **{**attrs, "activation": None})
+    if len(inputs) == 3:
+        column = apply("reshape", inputs[2], shape=(y.shape[1], *(1,) * (y.ndim - 2)))
+        y = y + cast_to(column, y.dtype)
+    return activated(y, attrs["activation"])
+
+
+def _conv_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    d = grads[0]
+    if d is None:
+        return (None,) * len(node.inputs)
+    x, w = node.inputs[:2]
+    if node.attrs["activation"] is not None:
+        # The value before the activation is computed again: nothing kept it.
+        before = apply("conv", *node.inputs, **{**node.attrs, "activation": None})
+        act = activated(before, node.attrs["activation"]).node
+        assert callable(act.op.vjp)
+        d = act.op.vjp(act, [d])[0]
+        assert d is not None
+    geometry = {k: node.attrs[k] for k in _GEOMETRY}
+    dx = apply("conv_grad_input", d, w, sizes=x.shape[2:], **geometry)
+    dw = apply("conv_grad_weight", x, d, kernel=w.shape[2:], **geometry)
+    return (cast_to(dx, x.dtype), cast_to(dw, w.dtype), *_bias_gradient(node, d))
+
+
+def _bias_gradient(node: Node, d: Tensor) -> tuple[Tensor, ...]:
+    if len(node.inputs) < 3:
+        return ()
+    axes = (0, *range(2, d.ndim))
+    return (cast_to(apply("sum", d, axes=axes, keepdims=False), node.inputs[2].dtype),)
+
+
+register(
+    Op("conv", "conv", _conv_infer, computed(_pair)(_conv), "torch.nn.functional.conv2d", _conv_vjp, kernel="conv",
+       decompose=_conv_decompose, contracts=True, epilogue=1)
+)  # fmt: skip
+
+
+def _grad_input_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    op = "conv_grad_input"
+    want_inputs(op, types, 2)
+    want_floats(op, types, ("gradient", "weight"))
+    d, w = types
+    n = _want_same(op, d, w, ("gradient", "weight"))
+    _want_geometry(op, attrs, n)
+    want_counts(op, attrs, ("sizes",), n, least=0)
+    _want_kernel(op, w.shape[2:], w)
+    want_groups(op, attrs["groups"], w.shape[0], "output channels")
+    expected = (w.shape[0], *window_counts(op, attrs["sizes"], w.shape[2:], *_geometry(attrs)))
+    if d.shape[1:] != expected:
+        raise ShapeError(
+            f"{op}: the gradient is {d.shape}; expected (N, {', '.join(map(str, expected))}), what the convolution of "
+            f"an input of {attrs['sizes']} gives"
+        )
+    return TensorType((d.shape[0], w.shape[1] * attrs["groups"], *attrs["sizes"]), promote(d.dtype, w.dtype))
+
+
+def _geometry(attrs: Attrs) -> tuple[Ints, Ints, Pads]:
+    return attrs["strides"], attrs["dilations"], attrs["pads"]
+
+
+def _spread(d: Array, w: Array, *, sizes: Ints, **attrs: Any) -> Array:
+    """Every element of d times the kernel, added up where the kernel lands: (N, w.shape[1]·groups, *sizes)."""
+    groups, kernel = attrs["groups"], w.shape[2:]
+    n, inner, taps = d.shape[0], w.shape[1], math.prod(kernel)
+    common = np.result_type(d, w)
+    rows = w.astype(common, copy=False).reshape(groups, w.shape[0] // groups, inner * taps)
+    given = d.astype(common, copy=False).reshape(n, groups, w.shape[0] // groups, math.prod(d.shape[2:]))
+    columns = np.matmul(np.swapaxes(rows, 1, 2), given).reshape(n, groups * inner, *kernel, *d.shape[2:])
+    before = [b for b, _ in attrs["pads"]]
+    room = [
+        max(b + size, (c - 1) * s + dil * (k - 1) + 1)
+        for b, size, c, s, dil, k in zip(
+            before, sizes, d.shape[2:], attrs["strides"], attrs["dilations"], kernel, strict=True
+        )
+    ]
+    total = np.zeros((n, groups * inner, *room), common)
+    for tap in np.ndindex(*kernel):
+        part = tuple(
+            slice(t * dil, t * dil + (c - 1) * s + 1, s)
+            for t, dil, c, s in zip(tap, attrs["dilations"], d.shape[2:], attrs["strides"], strict=True)
+        )
+        if d.size:
+            total[(slice(None), slice(None), *part)] += columns[(slice(None), slice(None), *tap)]
+    kept = tuple(slice(b, b + size) for b, size in zip(before, sizes, strict=True))
+    return total[(slice(None), slice(None), *kept)]
+
+
+def _grad_input_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    g = grads[0]
+    if g is None:
+        return (None, None)
+    d, w = node.inputs
+    geometry = {k: node.attrs[k] for k in _GEOMETRY}
+    dd = apply("conv", g, w, activation=None, **geometry)
+    dw = apply("conv_grad_weight", g, d, kernel=w.shape[2:], **geometry)
+    return cast_to(dd, d.dtype), cast_to(dw, w.dtype)
+
+
+register(
+    Op("conv_grad_input", "conv", _grad_input_infer, computed(_pair)(_spread), "torch.nn.grad.conv2d_input",
+       _grad_input_vjp, kernel="conv", contracts=True)
+)  # fmt: skip
+
+
+def _grad_weight_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    op = "conv_grad_weight"
+    want_inputs(op, types, 2)
+    want_floats(op, types, ("input", "gradient"))
+    x, d = types
+    n = _want_same(op, x, d, ("input", "gradient"))
+    _want_geometry(op, attrs, n)
+    want_counts(op, attrs, ("kernel",), n)
+    want_groups(op, attrs["groups"], x.shape[1], "input channels")
+    want_groups(op, attrs["groups"], d.shape[1], "output channels")
+    expected = (x.shape[0], d.shape[1], *window_counts(op, x.shape[2:], attrs["kernel"], *_geometry(attrs)))
+    if d.shape != expected:
+        raise ShapeError(f"{op}: the gradient is {d.shape}; expected {expected}, what the convolution gives")
+    return TensorType(
+        (d.shape[1], x.shape[1] // attrs["groups"], *attrs["kernel"]), promote(x.dtype, d.dtype)
+    )
+
+
+def _grad_weight(x: Array, d: Array, *, kernel: Ints, **attrs: Any) -> Array:
+    groups = attrs["groups"]
+    common = np.result_type(x, d)
+    columns = _columns(x.astype(common, copy=False), kernel, attrs, d.shape[2:])
+    given = d.astype(common, copy=False).reshape(d.shape[0], groups, d.shape[1] // groups, columns.shape[3])
+    total = np.sum(np.matmul(given, np.swapaxes(columns, 2, 3)), axis=0)
+    return np.asarray(total).reshape(d.shape[1], x.shape[1] // groups, *kernel)
+
+
+def _grad_weight_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    g = grads[0]
+    if g is None:
+        return (None, None)
+    x, d = node.inputs
+    geometry = {k: node.attrs[k] for k in _GEOMETRY}
+    dx = apply("conv_grad_input", d, g, sizes=x.shape[2:], **geometry)
+    dd = apply("conv", x, g, activation=None, **geometry)
+    return cast_to(dx, x.dtype), cast_to(dd, d.dtype)
+
+
+register(
+    Op("conv_grad_weight", "conv", _grad_weight_infer, computed(_pair)(_grad_weight), "torch.nn.grad.conv2d_weight",
+       _grad_weight_vjp, kernel="conv_weight", contracts=True)
+)  # fmt: skip
+
+
+def _transpose_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    op = "conv_transpose"
+    want_inputs(op, types, 2, 3)
+    want_floats(op, types, ("input", "weight", "bias"))
+    x, w = types[:2]
+    n = _want_same(op, x, w, ("input", "weight"))
+    _want_geometry(op, attrs, n)
+    want_counts(op, attrs, ("output_padding",), n, least=0)
+    _want_kernel(op, w.shape[2:], w)
+    want_groups(op, attrs["groups"], x.shape[1], "input channels")
+    if w.shape[0] != x.shape[1]:
+        raise ShapeError(
+            f"{op}: the input has {x.shape[1]} channels and the weight is {w.shape}; expected {x.shape[1]} first"
+        )
+    for axis, (extra, s, d) in enumerate(
+        zip(attrs["output_padding"], attrs["strides"], attrs["dilations"], strict=True)
+    ):
+        if extra >= max(s, d):
+            raise ShapeError(
+                f"{op}: output_padding {extra} of axis {axis}; expected less than its stride {s} or dilation {d}"
+            )
+    channels = w.shape[1] * attrs["groups"]
+    _want_bias(op, types, channels)
+    sizes = transposed_sizes(x.shape[2:], w.shape[2:], attrs)
+    return TensorType((x.shape[0], channels, *sizes), promote(x.dtype, w.dtype))
+
+
+def transposed_sizes(sizes: Sequence[int], kernel: Sequence[int], attrs: Attrs) -> Ints:
+    """The spatial sizes a transposed convolution gives. Raises: ShapeError where one is below 1."""
+    found = []
+    for n, k, s, d, (before, after), extra in zip(
+        sizes, kernel, *_geometry(attrs), attrs["output_padding"], strict=True
+    ):
+        size = (n - 1) * s + d * (k - 1) + 1 + extra - before - after
+        if n < 1 or size < 1:
+            raise ShapeError(
+                f"conv_transpose: a spatial axis of {n} with kernel {k}, stride {s}, pads ({before}, {after}) gives "
+                f"{size} elements; expected an input and a result of at least 1"
+            )
+        found.append(size)
+    return tuple(found)
+
+
+def _conv_transpose(x: Array, w: Array, *bias: Array, output_padding: Ints, **attrs: Any) -> Any:
+    sizes = transposed_sizes(x.shape[2:], w.shape[2:], {**attrs, "output_padding": output_padding})
+    y = _spread(x, w, sizes=sizes, **attrs)
+    return y + bias[0].astype(y.dtype).reshape(-1, *(1,) * len(sizes)) if bias else y
+
+
+def _transpose_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """To the input a convolution of d, to the weight its gradient there, over exactly the positions the input has."""
+    d = grads[0]
+    if d is None:
+        return (None,) * len(node.inputs)
+    x, w = node.inputs[:2]
+    sizes, pads = _reached(d.shape[2:], x.shape[2:], w.shape[2:], node.attrs)
+    if min(sizes) < 1:  # nothing of the result comes from the input
+        dx, dw = (apply("expand", t.graph.constant(0, t.dtype), shape=t.shape) for t in (x, w))
+        return dx, dw, *_bias_gradient(node, d)
+    geometry = {**{k: node.attrs[k] for k in _GEOMETRY}, "pads": pads}
+    stops = (*d.shape[:2], *sizes)
+    g = d if stops == d.shape else apply("slice", d, starts=(0,) * d.ndim, stops=stops, steps=(1,) * d.ndim)
+    dx = apply("conv", g, w, activation=None, **geometry)
+    dw = apply("conv_grad_weight", g, x, kernel=w.shape[2:], **geometry)
+    return (cast_to(dx, x.dtype), cast_to(dw, w.dtype), *_bias_gradient(node, d))
+
+
+def _reached(result: Ints, sizes: Ints, kernel: Ints, attrs: Attrs) -> tuple[Ints, Pads]:
+    """How much of a result's spatial axes to convolve, and with which pads, to get one position for each element of the
+    input. An output_padding of a stride or more, which dilations allow, takes the place of padding at the end first;
+    what is left of it no element of the input reaches, and it would give more positions than the input has."""
+    kept, pads = [], []
+    for m, n, k, s, dil, (before, _) in zip(result, sizes, kernel, *_geometry(attrs), strict=True):
+        end = (n - 1) * s + dil * (k - 1) + 1 - before  # behind the last element that is reached
+        kept.append(min(m, end + s - 1))
+        pads.append((before, max(0, end - kept[-1])))
+    return tuple(kept), tuple(pads)
+
+
+register(
+    Op("conv_transpose", "conv", _transpose_infer, computed(_pair)(_conv_transpose),
+       "torch.nn.functional.conv_transpose2d", _transpose_vjp, kernel="conv", contracts=True)
+)  # fmt: skip
+
+
+def _arguments(op: str, x: TensorLike, w: TensorLike, bias: TensorLike | None) -> tuple[Tensor, ...]:
+    given = (x, w) if bias is None else (x, w, bias)
+    return floats(*tensors(op, *given))
+
+
+def conv(
+    x: TensorLike,
+    w: TensorLike,
+    bias: TensorLike | None = None,
+    *,
+    strides: Any = 1,
+    pads: Any = 0,
+    dilations: Any = 1,
+    groups: int = 1,
+    activation: str | None = None,
+) -> Tensor:
+    """activation(convolution of x with w, plus bias), as neural networks mean it: the kernel is not flipped.
+
+    Shape: x (N, C, *S), w (O, C / groups, *K), bias (O,), one to three spatial axes; gives (N, O, *S') with
+    S' = (S + begin + end - dilation·(K - 1) - 1) // stride + 1. strides, dilations: an int or one for each axis; pads:
+    an int, one for each axis, or (begin, end) for each. groups = C is depthwise. activation: as rlx.matmul's.
+    Dtype: promoted from x and w, so an f16 or bf16 weight beside f32 gives f32; integers become f32. Gradient: to all.
+    Numerics: sums in f32, rounded once. Follows ONNX Conv.
+    """
+    x, w, *rest = _arguments("conv", x, w, bias)
+    n = spatial_axes("conv", x)
+    return apply(
+        "conv", x, w, *rest, activation=activation, groups=groups, pads=pads_of("conv", pads, n),
+        strides=per_axis("conv", "strides", strides, n), dilations=per_axis("conv", "dilations", dilations, n),
+    )  # fmt: skip
+
+
+def conv_transpose(
+    x: TensorLike,
+    w: TensorLike,
+    bias: TensorLike | None = None,
+    *,
+    strides: Any = 1,
+    pads: Any = 0,
+    output_padding: Any = 0,
+    dilations: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """The transposed convolution: every element of x, times the kernel, added up where the kernel lands; plus bias.
+
+    Shape: x (N, C, *S), w (C, O / groups, *K), bias (O,); gives (N, O, *S') with
+    S' = (S - 1)·stride + dilation·(K - 1) + 1 + output_padding - begin - end. Arguments as in rlx.conv; output_padding
+    adds to the end of each axis. Dtype: promoted from x and w; integers become f32. Gradient: to all.
+    Numerics: sums in f32, rounded once. Follows ONNX ConvTranspose; Zeiler et al., 2010.
+    """
+    x, w, *rest = _arguments("conv_transpose", x, w, bias)
+    op = "conv_transpose"
+    n = spatial_axes(op, x)
+    return apply(
+        op, x, w, *rest, groups=groups, pads=pads_of(op, pads, n), strides=per_axis(op, "strides", strides, n),
+        dilations=per_axis(op, "dilations", dilations, n),
+        output_padding=per_axis(op, "output_padding", output_padding, n),
+    )  # fmt: skip

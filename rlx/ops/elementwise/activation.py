@@ -1,0 +1,231 @@
+"""Activations beside those of `unary`: the ELU family, the hard ones, softplus and mish. Defaults are ONNX's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import expr as ex
+from rlx.ir.op import ExprRule, Infer
+from rlx.ops.base import TensorLike, infer_unary, tensor, tensors, want_float
+from rlx.ops.elementwise.unary import float_call
+from rlx.ops.numeric import Array, computed
+
+SELU_ALPHA = 1.6732632423543772848  # Klambauer et al., 2017; f32 rounds them to what ONNX has
+SELU_GAMMA = 1.0507009873554804934
+
+# d: gradient of the output, x: input, attributes -> gradient of the input
+Rule = Callable[[Tensor, Tensor, Attrs], Tensor]
+
+
+def _infer(op: str, names: Sequence[str]) -> Infer:
+    plain = infer_unary(op, want_float)
+
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType | tuple[TensorType, ...]:
+        for name in names:
+            value = attrs.get(name)
+            if not isinstance(value, float):
+                raise DTypeError(f"{op}: {name} is {value!r}; expected a float")
+            if not math.isfinite(value):
+                raise ShapeError(f"{op}: {name} is {value}; expected a finite number")
+        return plain(types, attrs)
+
+    return infer
+
+
+def _register(
+    op: str, names: Sequence[str], reference: Callable[..., Array], expr: ExprRule, rule: Rule, judge: str
+) -> None:
+    def vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        d = grads[0]
+        return (None,) if d is None else (rule(d, node.inputs[0], node.attrs),)
+
+    register(
+        Op(op, "elementwise", _infer(op, names), computed()(reference), judge, vjp, expr, inplace=(0,)),
+    )
+
+
+def _below(x: Tensor) -> Tensor:
+    """exp(x) where x < 0, else 1: nothing overflows on the side that is not taken."""
+    return apply("exp", apply("minimum", x, 0))
+
+
+# -- softplus and mish: log(1 + exp x) without overflow
+
+
+def _softplus(x: Array) -> Array:
+    return np.asarray(np.maximum(x, x.dtype.type(0)) + np.log1p(np.exp(-np.abs(x))))
+
+
+def _softplus_tree(x: Expr) -> Expr:
+    return ex.call("max", x, 0.0) + ex.call("log1p", ex.call("exp", -ex.call("abs", x)))
+
+
+def _mish_rule(d: Tensor, x: Tensor, attrs: Attrs) -> Tensor:
+    t = apply("tanh", apply("softplus", x))
+    return d * (t + x * apply("sigmoid", x) * (1 - t * t))
+
+
+_register(
+    "softplus", (), _softplus, lambda args, attrs: _softplus_tree(args[0]),
+    lambda d, x, attrs: d * apply("sigmoid", x), "numpy.logaddexp",
+)  # fmt: skip
+_register(
+    "mish", (), lambda x: np.asarray(x * np.tanh(_softplus(x))),
+    lambda args, attrs: args[0] * ex.call("tanh", _softplus_tree(args[0])), _mish_rule, "torch.nn.functional.mish",
+)  # fmt: skip
+
+# -- elu and selu
+
+
+def _elu(x: Array, *, alpha: float) -> Array:
+    return np.where(x > 0, x, alpha * np.expm1(x))
+
+
+def _elu_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    x = args[0]
+    return ex.call("select", ex.call("gt", x, 0.0), x, ex.call("expm1", x) * attrs["alpha"])
+
+
+def _elu_rule(d: Tensor, x: Tensor, attrs: Attrs) -> Tensor:
+    return apply("where", apply("less_equal", x, 0), d * (attrs["alpha"] * _below(x)), d)
+
+
+def _selu_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    return ex.call("mul", _elu_expr(args, attrs), attrs["gamma"])
+
+
+_register("elu", ("alpha",), _elu, _elu_expr, _elu_rule, "torch.nn.functional.elu")
+_register(
+    "selu", ("alpha", "gamma"), lambda x, alpha, gamma: gamma * _elu(x, alpha=alpha), _selu_expr,
+    lambda d, x, attrs: attrs["gamma"] * _elu_rule(d, x, attrs), "gamma times torch.nn.functional.elu",
+)  # fmt: skip
+
+# -- leaky_relu
+
+
+def _leaky_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    x = args[0]
+    return ex.call("select", ex.call("ge", x, 0.0), x, x * attrs["alpha"])
+
+
+_register(
+    "leaky_relu", ("alpha",), lambda x, alpha: np.where(x >= 0, x, alpha * x), _leaky_expr,
+    lambda d, x, attrs: apply("where", apply("greater", x, 0), d, d * attrs["alpha"]), "torch.nn.functional.leaky_relu",
+)  # fmt: skip
+
+# -- hard_sigmoid and hard_swish
+
+
+def _hard_sigmoid(x: Array, *, alpha: float, beta: float) -> Array:
+    return np.asarray(np.maximum(np.minimum(alpha * x + beta, x.dtype.type(1)), x.dtype.type(0)))
+
+
+def _hard_tree(x: Expr, alpha: float, beta: float) -> Expr:
+    return ex.call("max", ex.call("min", alpha * x + beta, 1.0), 0.0)
+
+
+def _hard_sigmoid_rule(d: Tensor, x: Tensor, attrs: Attrs) -> Tensor:
+    y = attrs["alpha"] * x + attrs["beta"]
+    inside = apply("logical_and", apply("greater", y, 0), apply("less", y, 1))
+    return apply("where", inside, d * attrs["alpha"], 0)
+
+
+def _hard_swish_rule(d: Tensor, x: Tensor, attrs: Attrs) -> Tensor:
+    inside = apply("where", apply("less", x, 3), d * (x * (1 / 3) + 0.5), d)
+    return apply("where", apply("less_equal", x, -3), 0, inside)
+
+
+_register(
+    "hard_sigmoid", ("alpha", "beta"), _hard_sigmoid,
+    lambda args, attrs: _hard_tree(args[0], attrs["alpha"], attrs["beta"]), _hard_sigmoid_rule,
+    "torch.clamp of a line",
+)  # fmt: skip
+_register(
+    "hard_swish", (), lambda x: np.asarray(x * _hard_sigmoid(x, alpha=1 / 6, beta=0.5)),
+    lambda args, attrs: args[0] * _hard_tree(args[0], 1 / 6, 0.5), _hard_swish_rule,
+    "torch.nn.functional.hardswish",
+)  # fmt: skip
+
+
+def softplus(x: TensorLike) -> Tensor:
+    """log(1 + exp(x)), without overflow and exact in both tails.
+
+    Dtype: float; integers and bools become f32. Gradient: d·sigmoid(x). Numerics: within 12 ULP.
+    """
+    return float_call("softplus", x)
+
+
+def mish(x: TensorLike) -> Tensor:
+    """x·tanh(softplus(x)) (Misra, 2019).
+
+    Dtype: float; integers and bools become f32. Gradient: by the product rule. Numerics: within 12 ULP.
+    """
+    return float_call("mish", x)
+
+
+def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
+    """x above 0, alpha·(exp(x) - 1) below (Clevert et al., 2015).
+
+    Dtype: float; integers and bools become f32. Gradient: d above 0, d·alpha·exp(x) else. Numerics: within 12 ULP.
+    """
+    return float_call("elu", x, alpha=float(alpha))
+
+
+def selu(x: TensorLike, alpha: float = SELU_ALPHA, gamma: float = SELU_GAMMA) -> Tensor:
+    """gamma·elu(x, alpha) (Klambauer et al., 2017).
+
+    Dtype: float; integers and bools become f32. Gradient: gamma times that of elu. Numerics: within 12 ULP.
+    """
+    return float_call("selu", x, alpha=float(alpha), gamma=float(gamma))
+
+
+def leaky_relu(x: TensorLike, alpha: float = 0.01) -> Tensor:
+    """x from 0 on, alpha·x below.
+
+    Dtype: float; integers and bools become f32. Gradient: d above 0, alpha·d else.
+    """
+    return float_call("leaky_relu", x, alpha=float(alpha))
+
+
+def hard_sigmoid(x: TensorLike, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
+    """alpha·x + beta held between 0 and 1; NaN stays NaN.
+
+    Dtype: float; integers and bools become f32. Gradient: alpha·d strictly between the ends, else 0. Numerics: within
+    12 ULP of alpha·x and beta.
+    """
+    return float_call("hard_sigmoid", x, alpha=float(alpha), beta=float(beta))
+
+
+def hard_swish(x: TensorLike) -> Tensor:
+    """x·hard_sigmoid(x, 1/6, 1/2) (Howard et al., 2019).
+
+    Dtype: float; integers and bools become f32. Gradient: 0 up to -3, d from 3 on, d·(x/3 + 1/2) between. Numerics:
+    within 12 ULP of x·(|x|/6 + 1/2).
+    """
+    return float_call("hard_swish", x)
+
+
+def prelu(x: TensorLike, slope: TensorLike) -> Tensor:
+    """x above 0, slope·x else, with a slope that is learned (He et al., 2015).
+
+    Shape: slope broadcasts to x. Dtype: promoted. Gradient: d where x > 0, else slope·d, to x; x·d where x ≤ 0 to the
+    slope.
+    """
+    a, b = tensors("prelu", x, slope)
+    above = apply("greater", a, 0)
+    # The product is masked before it is made too: 0 times an infinity would pass NaN back.
+    return apply("where", above, a, apply("where", above, 0, a) * apply("where", above, 0, b))
+
+
+def relu6(x: TensorLike) -> Tensor:
+    """x held between 0 and 6; NaN stays NaN. Dtype: any number. Gradient: 0 where x ≤ 0 or x ≥ 6, else d."""
+    x = apply("relu", tensor("relu6", x))
+    return apply("where", apply("greater_equal", x, 6), 6, x)
+
+
+__all__ = ["elu", "hard_sigmoid", "hard_swish", "leaky_relu", "mish", "prelu", "relu6", "selu", "softplus"]

@@ -1,0 +1,113 @@
+"""fused: several elementwise ops as one, made by the fusion pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.autodiff.pullback import pullback
+from rlx.errors import ShapeError
+from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.expr import linearize, substitute
+from rlx.ir.types import as_shape, broadcast_shapes
+from rlx.ops.base import cast_to
+from rlx.ops.elementwise.prims import evaluate_trees
+from rlx.ops.numeric import Array
+
+# Primitives that are one op of the vocabulary. The others appear only in trees that no op here makes.
+_PRIM_OPS = {
+    "neg": "neg", "abs": "abs", "sign": "sign", "sqrt": "sqrt", "rsqrt": "rsqrt", "recip": "reciprocal",
+    "exp": "exp", "log": "log", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf", "floor": "floor",
+    "ceil": "ceil", "round": "round", "trunc": "trunc", "expm1": "expm1", "log1p": "log1p", "exp2": "exp2",
+    "log2": "log2", "log10": "log10", "cbrt": "cbrt", "tan": "tan", "asin": "asin", "acos": "acos",
+    "atan": "atan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh",
+    "isnan": "isnan", "mod": "mod", "fmod": "fmod", "floordiv": "floor_divide", "atan2": "atan2",
+    "shl": "left_shift", "shr": "right_shift", "not": "logical_not", "add": "add", "sub": "sub", "mul": "mul",
+    "div": "div", "pow": "pow", "max": "maximum", "min": "minimum", "and": "bitwise_and", "or": "bitwise_or",
+    "xor": "bitwise_xor", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
+    "ge": "greater_equal", "select": "where",
+}  # fmt: skip
+
+
+def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    shape = as_shape(attrs["shape"], "fused")
+    trees: tuple[Expr, ...] = attrs["trees"]
+    if not trees:
+        raise ShapeError("fused: no trees; expected one for each output")
+    if broadcast_shapes(shape, *(t.shape for t in types), op="fused") != shape:
+        raise ShapeError(
+            f"fused: inputs {', '.join(str(t.shape) for t in types)} do not broadcast to {shape}"
+        )
+    for e in linearize(trees):
+        if e.prim != "arg":
+            continue
+        assert isinstance(e.value, int)
+        if not 0 <= e.value < len(types) or types[e.value].dtype != e.dtype:
+            given = ", ".join(map(str, types))
+            raise ShapeError(f"fused: a tree reads argument {e.value} as {e.dtype}; the inputs are {given}")
+    return tuple(TensorType(shape, tree.dtype) for tree in trees)
+
+
+def evaluate(arrays: Sequence[Array], attrs: Attrs, upcast: bool = False) -> tuple[Array, ...]:
+    """The outputs of a fused node; `upcast` as in `evaluate_trees`."""
+    shape = attrs["shape"]
+    made = []
+    for value in evaluate_trees(attrs["trees"], arrays, upcast):
+        full = value if value.shape == shape else _expanded(value, shape)
+        made.append(full)
+    return tuple(made)
+
+
+def _expanded(value: Array, shape: tuple[int, ...]) -> Array:
+    return np.array(np.broadcast_to(value, shape))
+
+
+def _reference(*arrays: Array, trees: tuple[Expr, ...], shape: tuple[int, ...]) -> Any:
+    upcast = any(
+        a.dtype.itemsize == 8 and a.dtype.kind == "f" and e.dtype.name != "f64"
+        for e in linearize(trees)
+        if e.prim == "arg"
+        for a in [arrays[int(e.value or 0)]]
+    )
+    return evaluate(arrays, {"trees": trees, "shape": shape}, upcast)
+
+
+def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
+    graph = inputs[0].graph
+    made: dict[Expr, Tensor] = {}
+    for e in linearize(attrs["trees"]):
+        if e.prim == "arg":
+            assert isinstance(e.value, int)
+            made[e] = inputs[e.value]
+        elif e.prim == "lit":
+            assert e.value is not None
+            made[e] = graph.constant(e.value, e.dtype)
+        elif e.prim == "cast":
+            made[e] = cast_to(made[e.args[0]], e.dtype)
+        elif e.prim == "isinf":
+            made[e] = apply("isinf", made[e.args[0]], positive=True, negative=True)
+        else:
+            made[e] = apply(_PRIM_OPS[e.prim], *(made[a] for a in e.args))
+    shape = attrs["shape"]
+    outs = (made[t] for t in attrs["trees"])
+    return tuple(t if t.shape == shape else apply("expand", t, shape=shape) for t in outs)
+
+
+def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    outs = _decompose(node.inputs, node.attrs)
+    return pullback(outs, grads, node.inputs, stop=True)
+
+
+def _tree_of_fused(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    if len(attrs["trees"]) != 1:
+        raise ShapeError("fused: several outputs have no single expression; read the attribute trees")
+    tree: Expr = attrs["trees"][0]
+    return substitute(tree, args)
+
+
+register(
+    Op("fused", "elementwise", _infer, _reference, "the expression of each op it was made of", _vjp, _tree_of_fused,
+       decompose=_decompose, inplace=tuple(range(8)))  # each element is read before it is written
+)  # fmt: skip

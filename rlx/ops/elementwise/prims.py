@@ -1,0 +1,89 @@
+"""What each scalar primitive of `rlx.ir.expr` means, in NumPy, and the evaluation of whole trees with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType, as_dtype, f64
+from rlx.ir.expr import Expr, linearize
+from rlx.ops.elementwise.special import erf
+from rlx.ops.numeric import Array, convert, integer_power, working
+
+
+def _erf(x: Array) -> Array:
+    return erf(x).astype(x.dtype)
+
+
+def _pow(a: Array, b: Array) -> Array:
+    return integer_power(a, b) if a.dtype.kind in "iu" else np.power(a, b)
+
+
+def _div(a: Array, b: Array) -> Array:
+    """Integers: toward zero, and 0 for a zero divisor."""
+    if a.dtype.kind not in "iu":
+        return np.divide(a, b)
+    safe = np.where(b == 0, np.ones_like(b), b)
+    quotient = np.floor_divide(a, safe)
+    inexact_negative = (quotient * safe != a) & ((a < 0) != (safe < 0))
+    return np.where(b == 0, np.zeros_like(a), quotient + inexact_negative.astype(a.dtype))
+
+
+def _rsqrt(x: Array) -> Array:
+    return np.asarray(x.dtype.type(1) / np.sqrt(x))
+
+
+def _recip(x: Array) -> Array:
+    return np.asarray(x.dtype.type(1) / x)
+
+
+PRIM_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "neg": np.negative, "abs": np.abs, "sign": np.sign, "sqrt": np.sqrt, "rsqrt": _rsqrt, "recip": _recip,
+    "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "exp2": np.exp2,
+    "log2": np.log2, "log10": np.log10, "cbrt": np.cbrt, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh, "sin": np.sin, "cos": np.cos, "tan": np.tan,
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
+    "erf": _erf, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "not": np.logical_not,
+    "isnan": np.isnan, "isinf": np.isinf, "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div,
+    "pow": _pow, "max": np.maximum, "min": np.minimum, "mod": np.mod, "fmod": np.fmod,
+    "floordiv": np.floor_divide, "atan2": np.arctan2,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+    "ge": np.greater_equal, "select": np.where,
+}  # fmt: skip
+
+
+def evaluate_trees(trees: Sequence[Expr], arrays: Sequence[Array], upcast: bool = False) -> list[Array]:
+    """The value of each tree on the input arrays, which broadcast.
+
+    f16 and bf16 are computed in f32 and rounded by casts and at the end. With `upcast` every float is a float64
+    instead, except that a cast to a half still rounds to it: the oracle's arithmetic.
+    """
+
+    def work(dtype: DType) -> DType:
+        return f64 if upcast and dtype.is_float else working(dtype)
+
+    values: dict[Expr, Array] = {}
+    with np.errstate(all="ignore"):
+        for e in linearize(trees):
+            target = work(e.dtype).np
+            if e.prim == "arg":
+                assert isinstance(e.value, int)
+                values[e] = np.asarray(arrays[e.value]).astype(target, copy=False)
+            elif e.prim == "lit":
+                values[e] = np.asarray(e.value, dtype=target)
+            elif e.prim == "cast":
+                value = values[e.args[0]]
+                if e.dtype.is_half or not e.dtype.is_float:
+                    value = convert(value, e.dtype)
+                values[e] = value.astype(target, copy=False)
+            else:
+                value = PRIM_FUNCTIONS[e.prim](*(values[a] for a in e.args))
+                values[e] = np.asarray(value).astype(target, copy=False)
+        if upcast:
+            return [values[t] for t in trees]
+        return [
+            convert(values[t], t.dtype) if as_dtype(values[t].dtype) != t.dtype else values[t] for t in trees
+        ]

@@ -1,0 +1,395 @@
+"""Elementwise ops of one input: the same shape, one value from one value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from rlx.dtypes import DType, bool_
+from rlx.errors import ShapeError
+from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import expr as ex
+from rlx.ir.op import ExprRule, Identity, Infer, Vjp
+from rlx.ops import identities, views
+from rlx.ops.base import (
+    TensorLike,
+    anything,
+    floating,
+    infer_unary,
+    tensor,
+    want_float,
+    want_inputs,
+    want_number,
+)
+from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
+from rlx.ops.elementwise.special import erfc as erfc64
+from rlx.ops.numeric import Array, computed
+
+SQRT_HALF = math.sqrt(0.5)
+GELU_TANH_SCALE = math.sqrt(2.0 / math.pi)
+GELU_TANH_CUBE = 0.044715
+
+# d: gradient of the output, x: input, y: output -> gradient of the input
+Local = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def local_vjp(rule: Local) -> Vjp:
+    """A reverse rule of one input from its local form."""
+
+    def vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        d = grads[0]
+        return (None,) if d is None else (rule(d, node.inputs[0], node.outputs[0]),)
+
+    return vjp
+
+
+def zero_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """The rule of an op that is constant almost everywhere: its gradient is zero."""
+    return (None,) * len(node.inputs)
+
+
+def _prim(name: str) -> ExprRule:
+    return lambda args, attrs: ex.call(name, args[0])
+
+
+def register_unary(
+    name: str,
+    reference: Callable[..., Any],
+    expr: ExprRule,
+    vjp: Vjp,
+    judge: str,
+    want: Callable[[str, DType], None] = want_float,
+    identity: Identity | None = None,
+) -> None:
+    register(
+        Op(name, "elementwise", infer_unary(name, want), computed()(reference), judge, vjp, expr, inplace=(0,),
+           identity=identity)
+    )  # fmt: skip
+
+
+def primitive(
+    name: str,
+    rule: Local | None,
+    judge: str,
+    want: Callable[[str, DType], None] = want_float,
+    prim: str | None = None,
+    identity: Identity | None = None,
+) -> None:
+    prim = prim or name
+    vjp = zero_vjp if rule is None else local_vjp(rule)
+    register_unary(name, PRIM_FUNCTIONS[prim], _prim(prim), vjp, judge, want, identity)
+
+
+def _abs_rule(d: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return apply("where", apply("greater", x, 0), d, apply("where", apply("less", x, 0), -d, 0))
+
+
+primitive("exp", lambda d, x, y: d * y, "numpy.exp")
+primitive("log", lambda d, x, y: d / x, "numpy.log")
+primitive("sqrt", lambda d, x, y: d * 0.5 / y, "numpy.sqrt")
+primitive("rsqrt", lambda d, x, y: d * -0.5 * y * (y * y), "numpy.sqrt")
+primitive("reciprocal", lambda d, x, y: -d * (y * y), "numpy.reciprocal", prim="recip")
+primitive("sin", lambda d, x, y: d * apply("cos", x), "numpy.sin")
+primitive("cos", lambda d, x, y: -d * apply("sin", x), "numpy.cos")
+primitive("tanh", lambda d, x, y: d * (1 - y * y), "numpy.tanh")
+primitive("erf", lambda d, x, y: d * (2 / math.sqrt(math.pi)) * apply("exp", -(x * x)), "scipy.special.erf")
+primitive("neg", lambda d, x, y: -d, "numpy.negative", want_number, identity=identities.undone("neg"))
+primitive("abs", _abs_rule, "numpy.abs", want_number, identity=identities.idempotent)
+primitive("sign", None, "numpy.sign", want_number, identity=identities.idempotent)
+primitive("round", None, "numpy.rint", identity=identities.idempotent)
+primitive("floor", None, "numpy.floor", identity=identities.idempotent)
+primitive("ceil", None, "numpy.ceil", identity=identities.idempotent)
+
+
+def _sigmoid(x: Array) -> Array:
+    # exp of a negative number only: exact in the tails in every dtype.
+    small = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, x.dtype.type(1), small) / (1 + small))
+
+
+def _silu(x: Array) -> Array:
+    return np.asarray(x * _sigmoid(x))
+
+
+def _relu(x: Array) -> Array:
+    return np.asarray(np.maximum(x, x.dtype.type(0)))
+
+
+def _gelu(x: Array, *, approximate: str) -> Array:
+    if approximate == "tanh":
+        return np.asarray(0.5 * x * (1 + np.tanh(GELU_TANH_SCALE * (x + GELU_TANH_CUBE * (x * x * x)))))
+    return np.asarray(0.5 * x * erfc64(-SQRT_HALF * x)).astype(x.dtype)
+
+
+# What matmul's epilogue may apply.
+NUMPY_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": _relu,
+    "gelu": lambda x: _gelu(x, approximate="none"),
+    "gelu_tanh": lambda x: _gelu(x, approximate="tanh"),
+    "silu": _silu,
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+}
+
+
+def _sigmoid_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    return 1.0 / (1.0 + ex.call("exp", -args[0]))
+
+
+def _silu_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    return args[0] / (1.0 + ex.call("exp", -args[0]))
+
+
+def _relu_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    return ex.call("max", args[0], 0)
+
+
+def _gelu_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    x = args[0]
+    if attrs["approximate"] == "tanh":
+        return 0.5 * x * (1.0 + ex.call("tanh", GELU_TANH_SCALE * (x + GELU_TANH_CUBE * (x * x * x))))
+    return 0.5 * x * (1.0 + ex.call("erf", x * SQRT_HALF))
+
+
+def _gelu_infer() -> Infer:
+    plain = infer_unary("gelu", want_float)
+
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType | tuple[TensorType, ...]:
+        if attrs.get("approximate") not in ("none", "tanh"):
+            raise ShapeError(f'gelu: approximate is {attrs.get("approximate")!r}; expected "none" or "tanh"')
+        return plain(types, attrs)
+
+    return infer
+
+
+def _gelu_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    d, x = grads[0], node.inputs[0]
+    if d is None:
+        return (None,)
+    if node.attrs["approximate"] == "tanh":
+        t = apply("tanh", GELU_TANH_SCALE * (x + GELU_TANH_CUBE * (x * x * x)))
+        # Far out 1 - t² is 0, and x² infinite: their product would be NaN.
+        near = apply("maximum", apply("minimum", x, 64), -64)
+        slope = GELU_TANH_SCALE * (1 + 3 * GELU_TANH_CUBE * (near * near))
+        return (d * (0.5 * (1 + t) + 0.5 * near * (1 - t * t) * slope),)
+    cdf = 0.5 * (1 + apply("erf", x * SQRT_HALF))
+    pdf = apply("exp", -0.5 * (x * x)) * (1 / math.sqrt(2 * math.pi))
+    return (d * (cdf + x * pdf),)
+
+
+def _silu_rule(d: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    s = apply("sigmoid", x)
+    return d * (s * (1 + x * (1 - s)))
+
+
+register_unary("sigmoid", _sigmoid, _sigmoid_expr, local_vjp(lambda d, x, y: d * y * (1 - y)), "scipy.special.expit")
+register_unary("silu", _silu, _silu_expr, local_vjp(_silu_rule), "torch.nn.functional.silu")
+register_unary(
+    "relu", _relu, _relu_expr, local_vjp(lambda d, x, y: apply("where", apply("less_equal", x, 0), 0, d)),
+    "torch.nn.functional.relu", want_number, identity=identities.idempotent,
+)  # fmt: skip
+register(
+    Op("gelu", "elementwise", _gelu_infer(), computed()(_gelu), "torch.nn.functional.gelu", _gelu_vjp, _gelu_expr,
+       inplace=(0,))
+)  # fmt: skip
+
+
+def _not_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("logical_not", types, 1)
+    return TensorType(types[0].shape, bool_)
+
+
+def _not_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    return ex.call("not", args[0]) if args[0].dtype.kind == "b" else ex.call("eq", args[0], 0)
+
+
+register(
+    Op("logical_not", "elementwise", _not_infer, np.logical_not, "numpy.logical_not", NOT_DIFFERENTIABLE, _not_expr,
+       inplace=(0,), identity=identities.undone("logical_not"))
+)  # fmt: skip
+register(
+    Op("copy", "elementwise", infer_unary("copy", anything), computed()(np.array), "numpy.copy",
+       local_vjp(lambda d, x, y: d), lambda args, attrs: args[0], inplace=(0,), materializes=True,
+       view=views.whole, identity=identities.copy)
+)  # fmt: skip
+
+
+def float_call(op: str, x: TensorLike, **attrs: Any) -> Tensor:
+    return apply(op, floating(tensor(op, x)), **attrs)
+
+
+def exp(x: Tensor) -> Tensor:
+    """e to the power x.
+
+    Dtype: float; integers and bools become f32. Gradient: d·exp(x). Numerics: as tanh.
+    """
+    return float_call("exp", x)
+
+
+def log(x: Tensor) -> Tensor:
+    """The natural logarithm; -inf at 0, NaN below.
+
+    Dtype: float; integers and bools become f32. Gradient: d / x. Numerics: within 4 ULP.
+    """
+    return float_call("log", x)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """The square root; NaN below 0.
+
+    Dtype: float; integers and bools become f32. Gradient: d / (2·sqrt(x)). Numerics: within 4 ULP.
+    """
+    return float_call("sqrt", x)
+
+
+def rsqrt(x: Tensor) -> Tensor:
+    """1 / sqrt(x); inf at 0 (-inf at -0), NaN below.
+
+    Dtype: float; integers and bools become f32. Gradient: -d·y³/2. Numerics: within 4 ULP.
+    """
+    return float_call("rsqrt", x)
+
+
+def reciprocal(x: Tensor) -> Tensor:
+    """1 / x.
+
+    Dtype: float; integers and bools become f32. Gradient: -d / x². Numerics: within 4 ULP.
+    """
+    return float_call("reciprocal", x)
+
+
+def sin(x: Tensor) -> Tensor:
+    """The sine of x, in radians; NaN for ±inf.
+
+    Dtype: float; integers and bools become f32. Gradient: d·cos(x). Numerics: within 4 ULP, for large x too.
+    """
+    return float_call("sin", x)
+
+
+def cos(x: Tensor) -> Tensor:
+    """The cosine of x, in radians; NaN for ±inf.
+
+    Dtype: float; integers and bools become f32. Gradient: -d·sin(x). Numerics: within 4 ULP, for large x too.
+    """
+    return float_call("cos", x)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """The hyperbolic tangent.
+
+    Dtype: float; integers and bools become f32. Gradient: d·(1 - y²). Numerics: within 4 ULP; on GPUs, where
+    everything read and stored has 16 bits, to 2^-17.
+    """
+    return float_call("tanh", x)
+
+
+def erf(x: Tensor) -> Tensor:
+    """The error function, 2/√π · ∫₀ˣ exp(-t²) dt.
+
+    Dtype: float; integers and bools become f32. Gradient: d·2/√π·exp(-x²). Numerics: within 4 ULP.
+    """
+    return float_call("erf", x)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)), the logistic function.
+
+    Dtype: float; integers and bools become f32. Gradient: d·y·(1 - y). Numerics: 0 and 1 in the tails, no NaN there.
+    """
+    return float_call("sigmoid", x)
+
+
+def silu(x: Tensor) -> Tensor:
+    """x·sigmoid(x), also called swish; NaN at -inf.
+
+    Dtype: float; integers and bools become f32. Gradient: d·s·(1 + x·(1 - s)). Follows Elfwing et al., 2018.
+    """
+    return float_call("silu", x)
+
+
+def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
+    """x·Φ(x) with the normal distribution's Φ, exact ("none") or by Hendrycks' formula with tanh; NaN at -inf.
+
+    Dtype: float; integers and bools become f32. Gradient: d·(Φ(x) + x·φ(x)). Numerics: small in absolute error, not
+    in ULP, where x is far below 0; on GPUs, where everything read and stored has 16 bits, to 2^-16 there too, down to
+    x = -6. Follows Hendrycks and Gimpel, 2016.
+    """
+    return float_call("gelu", x, approximate=approximate)
+
+
+def neg(x: Tensor) -> Tensor:
+    """-x; unsigned integers wrap.
+
+    Dtype: any number. Gradient: -d.
+    """
+    return apply("neg", tensor("neg", x))
+
+
+def abs(x: Tensor) -> Tensor:
+    """The absolute value; the least integer gives itself.
+
+    Dtype: any number. Gradient: d or -d, by the sign; 0 at 0.
+    """
+    return apply("abs", tensor("abs", x))
+
+
+def sign(x: Tensor) -> Tensor:
+    """-1, 0 or 1; NaN for NaN.
+
+    Dtype: any number. Gradient: zero.
+    """
+    return apply("sign", tensor("sign", x))
+
+
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0); NaN for NaN.
+
+    Dtype: any number. Gradient: 0 where x ≤ 0, else d.
+    """
+    return apply("relu", tensor("relu", x))
+
+
+def round(x: Tensor) -> Tensor:
+    """The nearest integer, halves to the even one; integers and bools are themselves.
+
+    Dtype: keeps. Gradient: zero.
+    """
+    x = tensor("round", x)
+    return apply("round", x) if x.dtype.is_float else x
+
+
+def floor(x: Tensor) -> Tensor:
+    """The greatest integer ≤ x; integers and bools are themselves.
+
+    Dtype: keeps. Gradient: zero.
+    """
+    x = tensor("floor", x)
+    return apply("floor", x) if x.dtype.is_float else x
+
+
+def ceil(x: Tensor) -> Tensor:
+    """The least integer ≥ x; integers and bools are themselves.
+
+    Dtype: keeps. Gradient: zero.
+    """
+    x = tensor("ceil", x)
+    return apply("ceil", x) if x.dtype.is_float else x
+
+
+def logical_not(x: Tensor) -> Tensor:
+    """True where x is false or zero.
+
+    Dtype: any; gives bool. Gradient: none.
+    """
+    return apply("logical_not", tensor("logical_not", x))
+
+
+def copy(x: Tensor) -> Tensor:
+    """x again, in memory of its own.
+
+    Dtype: any. Gradient: d.
+    """
+    return apply("copy", tensor("copy", x))

@@ -1,0 +1,187 @@
+"""Matrix multiplication with an epilogue: bias and activation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType, i32, i64, promote
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.types import broadcast_shapes
+from rlx.ops import identities
+from rlx.ops.base import TensorLike, cast_to, tensors, unbroadcast, want_inputs
+from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
+from rlx.ops.numeric import Array, computed
+
+# The activation's name -> the op and attributes that apply it alone.
+ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "relu": ("relu", {}),
+    "gelu": ("gelu", {"approximate": "none"}),
+    "gelu_tanh": ("gelu", {"approximate": "tanh"}),
+    "silu": ("silu", {}),
+    "tanh": ("tanh", {}),
+    "sigmoid": ("sigmoid", {}),
+}
+
+
+def activation_of(node: Node) -> str | None:
+    """The name by which an epilogue knows what a node does; None where none applies it."""
+    for name, (op, attrs) in ACTIVATIONS.items():
+        if node.op.name == op and all(node.attrs.get(k) == v for k, v in attrs.items()):
+            return name
+    return None
+
+
+def _swapped(shape: tuple[int, ...], swap: bool) -> tuple[int, ...]:
+    return (*shape[:-2], shape[-1], shape[-2]) if swap else shape
+
+
+def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("matmul", types, 2, 3)
+    a, b = types[:2]
+    for what, t in (("a", a), ("b", b)):
+        if t.rank < 2:
+            raise ShapeError(
+                f"matmul: {what} is {t}; the op wants rank 2 or more (rlx.matmul reshapes vectors)"
+            )
+    for what in ("transpose_a", "transpose_b"):
+        if not isinstance(attrs[what], bool):
+            raise DTypeError(f"matmul: {what} is {attrs[what]!r}; expected a bool")
+    left, right = _swapped(a.shape, attrs["transpose_a"]), _swapped(b.shape, attrs["transpose_b"])
+    if left[-1] != right[-2]:
+        raise ShapeError(f"matmul: {left} @ {right}: the inner dimensions {left[-1]} and {right[-2]} differ")
+    dtype = promote(a.dtype, b.dtype)
+    if a.dtype.is_float != b.dtype.is_float:
+        raise DTypeError(f"matmul: {a.dtype} beside {b.dtype}; both float or both integer (rlx.matmul casts)")
+    if not dtype.is_float and dtype not in (i32, i64):
+        raise DTypeError(
+            f"matmul: {a.dtype} beside {b.dtype}; integers must be i32 or i64 (rlx.matmul casts)"
+        )
+    activation = attrs["activation"]
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ShapeError(
+            f"matmul: activation {activation!r}; expected None or one of {', '.join(ACTIVATIONS)}"
+        )
+    if activation is not None and not dtype.is_float:
+        raise DTypeError(f"matmul: activation {activation!r} of {dtype}; activations take floats")
+    if len(types) == 3:
+        if types[2].shape != (right[-1],):
+            raise ShapeError(f"matmul: bias is {types[2].shape}; expected ({right[-1]},)")
+        if types[2].dtype.is_float != dtype.is_float:
+            raise DTypeError(f"matmul: bias is {types[2].dtype} beside {dtype}; both float or both integer")
+    batch = broadcast_shapes(left[:-2], right[:-2], op="matmul (batch axes)")
+    return TensorType((*batch, left[-2], right[-1]), dtype)
+
+
+def _result(dtypes: Sequence[DType]) -> DType:
+    return promote(*dtypes[:2])
+
+
+def _reference(*inputs: Array, transpose_a: bool, transpose_b: bool, activation: str | None) -> Any:
+    a, b = inputs[:2]
+    a = np.swapaxes(a, -1, -2) if transpose_a else a
+    b = np.swapaxes(b, -1, -2) if transpose_b else b
+    common = np.result_type(a, b)
+    out = np.matmul(a.astype(common, copy=False), b.astype(common, copy=False))
+    if len(inputs) == 3:
+        out = out + inputs[2].astype(out.dtype)
+    return out if activation is None else NUMPY_ACTIVATIONS[activation](out)
+
+
+def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    """The plain product, then bias, then activation. With halves between them they are rounded between them."""
+    plain = {**attrs, "activation": None}
+    out = apply("matmul", *inputs[:2], **plain)
+    if len(inputs) == 3:
+        out = apply("add", out, cast_to(inputs[2], out.dtype))
+    return activated(out, attrs["activation"])
+
+
+def activated(x: Tensor, activation: str | None) -> Tensor:
+    """x through the activation of that name; x itself for None."""
+    if activation is None:
+        return x
+    op, attrs = ACTIVATIONS[activation]
+    return apply(op, x, **attrs)
+
+
+def _product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+    return apply("matmul", a, b, transpose_a=transpose_a, transpose_b=transpose_b, activation=None)
+
+
+def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    d = grads[0]
+    if d is None or not d.dtype.is_float:
+        return (None,) * len(node.inputs)
+    a, b = node.inputs[:2]
+    ta, tb, activation = (node.attrs[k] for k in ("transpose_a", "transpose_b", "activation"))
+    if activation is not None:
+        # The value before the activation is computed again: nothing kept it.
+        before = apply("matmul", *node.inputs, transpose_a=ta, transpose_b=tb, activation=None)
+        act = activated(before, activation).node
+        assert callable(act.op.vjp)
+        d = act.op.vjp(act, [d])[0]
+        assert d is not None
+    # dA = d·Bᵀ and dB = Aᵀ·d, each transposed where its operand was.
+    da = _product(b, d, tb, True) if ta else _product(d, b, False, not tb)
+    db = _product(d, a, True, ta) if tb else _product(a, d, not ta, False)
+    found = [unbroadcast(da, a), unbroadcast(db, b)]
+    if len(node.inputs) == 3:
+        found.append(unbroadcast(d, node.inputs[2]))
+    return tuple(found)
+
+
+register(
+    Op("matmul", "matmul", _infer, computed(_result)(_reference), "numpy.matmul", _vjp, kernel="matmul",
+       decompose=_decompose, contracts=True, epilogue=-1, mixed=(1, 0, 2), rounds_once=True, identity=identities.matmul)
+)  # fmt: skip
+
+
+def matmul(
+    a: TensorLike,
+    b: TensorLike,
+    bias: TensorLike | None = None,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    activation: str | None = None,
+) -> Tensor:
+    """activation(a @ b + bias), with a or b transposed in its last two axes first.
+
+    Shape: (..., m, k) @ (..., k, n) gives (..., m, n), leading axes broadcast; vectors as in NumPy; bias (n,).
+    activation: None, "relu", "gelu", "gelu_tanh", "silu", "tanh" or "sigmoid".
+    Dtype: promoted from a and b, so an f16 or bf16 weight beside f32 gives f32; small integers become i32.
+    Gradient: d·bᵀ, aᵀ·d and the sum of d. Numerics: products and sums in f32, rounded once; integers wrap.
+    """
+    a, b = tensors("matmul", a, b)
+    if a.ndim == 0 or b.ndim == 0:
+        raise ShapeError(f"matmul: {a.type} @ {b.type}: scalars have no matrix product; use `*`")
+    dtype = promote(a.dtype, b.dtype)
+    if not dtype.is_float and dtype != i64:
+        dtype = i32
+    # Floats of different widths are left to the kernels: that is how half-precision weights are used.
+    a = a if a.dtype.is_float else cast_to(a, dtype)
+    b = b if b.dtype.is_float else cast_to(b, dtype)
+    if (a.ndim == 1 and transpose_a) or (b.ndim == 1 and transpose_b):
+        raise ShapeError(
+            "matmul: a vector cannot be transposed; expected rank 2 or more with transpose_a, transpose_b"
+        )
+    left, right = a.ndim == 1, b.ndim == 1
+    if left:
+        a = apply("reshape", a, shape=(1, *a.shape))
+    if right:
+        b = apply("reshape", b, shape=(*b.shape, 1))
+    inputs = [a, b]
+    if bias is not None:
+        given = bias if isinstance(bias, Tensor) else a.graph.constant(bias)
+        inputs.append(given if given.dtype.is_float and dtype.is_float else cast_to(given, dtype))
+    out = apply("matmul", *inputs, transpose_a=transpose_a, transpose_b=transpose_b, activation=activation)
+    shape = list(out.shape)
+    if right:
+        del shape[-1]
+    if left:
+        del shape[-1 if right else -2]
+    return out if len(shape) == out.ndim else apply("reshape", out, shape=tuple(shape))

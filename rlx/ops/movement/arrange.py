@@ -1,0 +1,126 @@
+"""Functions that rearrange elements, made of slices, reshapes and broadcasts: each is one strided copy, or fuses."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import i32
+from rlx.errors import ShapeError
+from rlx.ir import Tensor, apply
+from rlx.ir.types import as_items, as_shape, normalize_axes, normalize_axis
+from rlx.ops.base import TensorLike, tensor
+from rlx.ops.movement import strided as movement
+from rlx.ops.reduce import Axis
+
+
+def flip(x: TensorLike, axis: Axis = None) -> Tensor:
+    """x with its elements in the other order along the axes, all of them for None. Dtype: any. Gradient: flipped."""
+    x = tensor("flip", x)
+    axes = normalize_axes(axis, x.ndim, "flip")
+    key = tuple(builtins.slice(None, None, -1 if i in axes else None) for i in range(x.ndim))
+    return movement.index(x, key)
+
+
+def tile(x: TensorLike, repeats: int | Sequence[int]) -> Tensor:
+    """x side by side with itself, repeats[i] times along axis i. Follows numpy.tile.
+
+    Shape: repeats counts from the last axis; the shorter of repeats and shape is filled up with ones in front.
+    Dtype: any. Gradient: the sum over the copies.
+    """
+    x = tensor("tile", x)
+    given = as_items(repeats, "tile: repeats")
+    counts = as_shape((1,) * (x.ndim - len(given)) + given, "tile: repeats")
+    shape = (1,) * (len(counts) - x.ndim) + x.shape
+    split = tuple(n for n in shape for n in (1, n))
+    spread = tuple(n for pair in zip(counts, shape, strict=True) for n in pair)
+    made = movement.expand(movement.reshape(x, split), spread)
+    return movement.reshape(made, tuple(c * n for c, n in zip(counts, shape, strict=True)))
+
+
+def repeat(x: TensorLike, repeats: int, axis: int) -> Tensor:
+    """Each element along the axis `repeats` times in a row. Dtype: any. Gradient: the sum over the copies."""
+    x = tensor("repeat", x)
+    axis = normalize_axis(axis, x.ndim, "repeat")
+    (count,) = as_shape((repeats,), "repeat: repeats")
+    head, n, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    spread = movement.expand(movement.reshape(x, (*head, n, 1, *tail)), (*head, n, count, *tail))
+    return movement.reshape(spread, (*head, n * count, *tail))
+
+
+def roll(x: TensorLike, shift: int | Sequence[int], axis: Axis = None) -> Tensor:
+    """x with its elements moved on by `shift` along the axis; what leaves at one end comes in at the other.
+
+    Shape: a shift for each axis, or one for all; axis None rolls the elements in row-major order. Dtype: any.
+    Gradient: rolled back. Follows numpy.roll.
+    """
+    x = tensor("roll", x)
+    if axis is None:
+        if not isinstance(shift, int):
+            raise ShapeError(f"roll: shift is {shift!r} without an axis; expected one int")
+        return movement.reshape(roll(movement.reshape(x, (-1,)), shift, 0), x.shape) if x.size else x
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    shifts = (shift,) * len(axes) if isinstance(shift, int) else tuple(shift)
+    if len(shifts) != len(axes):
+        raise ShapeError(f"roll: {len(shifts)} shifts for {len(axes)} axes; expected one for each, or one for all")
+    made: Tensor = x
+    for by, number in zip(shifts, axes, strict=True):
+        at = normalize_axis(number, made.ndim, "roll")
+        n = made.shape[at]
+        if n and by % n:
+            head = (builtins.slice(None),) * at
+            back = n - by % n
+            ends = (builtins.slice(back, None), builtins.slice(back))
+            made = movement.concat([movement.index(made, (*head, end)) for end in ends], at)
+    return made
+
+
+def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    """The elements whose place along axis2 is that along axis1 plus offset, along a new last axis.
+
+    Dtype: any. Gradient: back to the diagonal. Follows numpy.diagonal.
+    """
+    x = tensor("diagonal", x)
+    if x.ndim < 2:
+        raise ShapeError(f"diagonal: the input is {x.type}; expected two axes or more")
+    a, b = (normalize_axis(i, x.ndim, "diagonal") for i in (axis1, axis2))
+    if a == b:
+        raise ShapeError(f"diagonal: axis1 and axis2 are both {a}; expected two axes")
+    x = movement.transpose(x, (*(i for i in range(x.ndim) if i not in (a, b)), a, b))
+    *head, rows, cols = x.shape
+    row, col = builtins.max(-offset, 0), builtins.max(offset, 0)
+    count = builtins.max(builtins.min(rows - row, cols - col), 0)
+    flat = movement.reshape(x, (*head, rows * cols))
+    start = row * cols + col
+    stop = start + (count - 1) * (cols + 1) + 1 if count else start
+    if not count:
+        start = stop = 0
+    return movement.index(flat, (..., builtins.slice(start, stop, cols + 1)))
+
+
+def _triangle(op: str, x: TensorLike, k: int, lower: bool) -> Tensor:
+    made: Any = tensor(op, x)
+    if made.ndim < 2:
+        raise ShapeError(f"{op}: the input is {made.type}; expected two axes or more")
+    rows, cols = made.shape[-2:]
+    row = made.graph.constant(np.arange(rows).reshape(rows, 1).astype(np.int32), i32)
+    col = made.graph.constant((np.arange(cols) - k).astype(np.int32), i32)
+    keep = apply("less_equal" if lower else "greater_equal", col, row)
+    zero = made.graph.constant(0, made.dtype)
+    return apply("where", keep, made, zero)
+
+
+def tril(x: TensorLike, k: int = 0) -> Tensor:
+    """x with zeros above the k-th diagonal of its last two axes. Dtype: any. Gradient: d where x was kept."""
+    return _triangle("tril", x, k, True)
+
+
+def triu(x: TensorLike, k: int = 0) -> Tensor:
+    """x with zeros below the k-th diagonal of its last two axes. Dtype: any. Gradient: d where x was kept."""
+    return _triangle("triu", x, k, False)
+
+
+__all__ = ["diagonal", "flip", "repeat", "roll", "tile", "tril", "triu"]

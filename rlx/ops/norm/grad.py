@@ -1,0 +1,219 @@
+"""Backward passes that have kernels of their own: of the norms and of softmax.
+
+Each reads the gradient of the forward result first, then what the forward op read (softmax: what it gave).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.autodiff.pullback import pullback
+from rlx.dtypes import DType
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.op import Decompose, Infer, Reference, Vjp
+from rlx.ir.types import normalize_axis
+from rlx.ops.base import cast_to, want_float, want_inputs
+from rlx.ops.norm.channels import (
+    as_groups,
+    column,
+    first_dtype,
+    normalized,
+    tensor_column,
+    want_channels,
+    want_eps,
+    want_groups,
+)
+from rlx.ops.numeric import Array, centred, computed, widened
+from rlx.ops.reduce import working_float
+
+
+def want_like(op: str, d: TensorType, x: TensorType, what: str = "input") -> None:
+    """Raises: ShapeError where the gradient is not of the type of what it is the gradient of."""
+    want_float(op, x.dtype, what)
+    if d != x:
+        raise ShapeError(f"{op}: the gradient is {d}, the {what} {x}; expected the same shape and dtype")
+
+
+def vjp_by_parts(decompose: Decompose) -> Vjp:
+    """The gradient of an op through the simpler ops that it is written with."""
+
+    def vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        made = decompose(node.inputs, node.attrs)
+        outs = (made,) if isinstance(made, Tensor) else made
+        return pullback(outs, grads, node.inputs, stop=True)
+
+    return vjp
+
+
+def _weight_types(op: str, types: Sequence[TensorType], attrs: Attrs, n: int) -> tuple[TensorType, ...]:
+    """The types of dx, dgamma and, where `beta` names its dtype, dbeta."""
+    want_inputs(op, types, 3)
+    d, x, gamma = types
+    want_like(op, d, x)
+    want_float(op, gamma.dtype, "gamma")
+    if gamma.shape != (n,):
+        raise ShapeError(f"{op}: gamma is {gamma.shape}; expected {(n,)} beside the input {x.shape}")
+    want_eps(op, attrs)
+    beta = attrs["beta"]
+    if beta is None:
+        return x, gamma
+    if not isinstance(beta, DType) or not beta.is_float:
+        raise DTypeError(f"{op}: beta is {beta!r}; expected the float dtype of beta's gradient, or None")
+    return x, gamma, TensorType((n,), beta)
+
+
+def _rounded(made: Sequence[Array], like: Sequence[Array], beta: DType | None) -> tuple[Array, ...]:
+    """dx, dgamma and dbeta in the dtypes of x, gamma and beta; in float64 all stay float64."""
+    x, gamma = like
+    dtypes = [x.dtype, gamma.dtype]
+    if beta is not None:
+        dtypes.append(x.dtype if x.dtype == np.float64 else beta.np)
+    return tuple(np.asarray(a).astype(t, copy=False) for a, t in zip(made, dtypes, strict=False))
+
+
+def _row_gradient(dy: Array, x: Array, eps: float, centre: bool) -> tuple[Array, Array]:
+    """Rows: the gradient of x from that of the normalized rows, and those rows."""
+    if x.size == 0:
+        return x, x
+    if centre:
+        x = centred(x)
+    inverse = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(eps))
+    y = x * inverse
+    dx = dy - y * np.mean(dy * y, axis=-1, keepdims=True)
+    if centre:
+        dx = dx - np.mean(dy, axis=-1, keepdims=True)
+    return dx * inverse, y
+
+
+def _column_sums(x: Array) -> Array:
+    """The sum over all but the last axis, in pairs."""
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return np.asarray(np.sum(np.ascontiguousarray(rows.T), axis=1))
+
+
+def _norm_infer(op: str) -> Infer:
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+        want_inputs(op, types, 3)
+        if types[1].rank == 0:
+            raise ShapeError(f"{op}: the input is a scalar; expected at least one axis, the last is normalized")
+        return _weight_types(op, types, attrs, types[1].shape[-1])
+
+    return infer
+
+
+def _norm_reference(centre: bool) -> Reference:
+    def reference(d: Array, x: Array, gamma: Array, *, eps: float, beta: DType | None) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):
+            wide, wide_d = widened(x), widened(d)
+            dx, y = _row_gradient(wide_d * gamma.astype(wide.dtype), wide, eps, centre)
+            made = (dx, _column_sums(wide_d * y), _column_sums(wide_d))
+        return _rounded(made, (x, gamma), beta)
+
+    return reference
+
+
+def _norm_decompose(centre: bool) -> Decompose:
+    def decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
+        d, x, gamma = inputs
+        last = x.ndim - 1
+        y, inverse = normalized(x, last, attrs["eps"], centre)
+        wide = cast_to(d, y.dtype)
+        dy = wide * cast_to(gamma, y.dtype)
+        dx = dy - y * apply("mean", dy * y, axes=(last,), keepdims=True)
+        if centre:
+            dx = dx - apply("mean", dy, axes=(last,), keepdims=True)
+        return _with_weights(cast_to(dx * inverse, x.dtype), wide * y, wide, gamma, attrs["beta"])
+
+    return decompose
+
+
+def _with_weights(
+    dx: Tensor, dgamma: Tensor, dbeta: Tensor, gamma: Tensor, beta: DType | None
+) -> tuple[Tensor, ...]:
+    """The outputs, given the terms of the weights' gradients with the channels on the last axis."""
+    made = [dx]
+    for terms, dtype in ((dgamma, gamma.dtype), (dbeta, beta)):
+        if dtype is not None:
+            axes = tuple(range(terms.ndim - 1))
+            made.append(cast_to(apply("sum", terms, axes=axes, keepdims=False), dtype))
+    return tuple(made)
+
+
+for _name, _centre in (("layer_norm_grad", True), ("rms_norm_grad", False)):
+    register(
+        Op(_name, "norm", _norm_infer(_name), _norm_reference(_centre), f"torch.autograd of {_name[:-5]}",
+           vjp_by_parts(_norm_decompose(_centre)), kernel="norm_grad", decompose=_norm_decompose(_centre),
+           centres=_centre)
+    )  # fmt: skip
+
+
+def _group_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    want_inputs("group_norm_grad", types, 3)
+    want_channels("group_norm_grad", types[1])
+    want_groups("group_norm_grad", types[1], attrs["groups"])
+    return _weight_types("group_norm_grad", types, attrs, types[1].shape[1])
+
+
+def _group_reference(
+    d: Array, x: Array, gamma: Array, *, groups: int, eps: float, beta: DType | None
+) -> tuple[Array, ...]:
+    with np.errstate(all="ignore"):
+        wide, wide_d = widened(x), widened(d)
+        dy = as_groups(wide_d * column(gamma, wide), groups)
+        dx, y = _row_gradient(dy, as_groups(wide, groups), eps, centre=True)
+        terms = (np.moveaxis(t, 1, -1) for t in (wide_d * y.reshape(x.shape), wide_d))
+        made = (dx.reshape(x.shape), *(_column_sums(t) for t in terms))
+    return _rounded(made, (x, gamma), beta)
+
+
+def _group_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
+    d, x, gamma = inputs
+    groups = attrs["groups"]
+    rows = (x.shape[0], groups, math.prod(x.shape[1:]) // groups)
+    y, inverse = normalized(apply("reshape", x, shape=rows), 2, attrs["eps"])
+    wide = cast_to(d, y.dtype)
+    dy = apply("reshape", wide * tensor_column(gamma, x), shape=rows)
+    dx = dy - y * apply("mean", dy * y, axes=(2,), keepdims=True) - apply("mean", dy, axes=(2,), keepdims=True)
+    dx = cast_to(apply("reshape", dx * inverse, shape=x.shape), x.dtype)
+    last = (0, *range(2, x.ndim), 1)
+    terms = (wide * apply("reshape", y, shape=x.shape), wide)
+    dgamma, dbeta = (apply("transpose", t, perm=last) for t in terms)
+    return _with_weights(dx, dgamma, dbeta, gamma, attrs["beta"])
+
+
+register(
+    Op("group_norm_grad", "norm", _group_infer, _group_reference, "torch.autograd of group_norm",
+       vjp_by_parts(_group_decompose), kernel="norm_grad", decompose=_group_decompose, centres=True)
+)  # fmt: skip
+
+
+def _softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("softmax_grad", types, 2)
+    want_like("softmax_grad", types[0], types[1], "softmax")
+    if attrs["axis"] != normalize_axis(attrs["axis"], types[0].rank, "softmax_grad"):
+        raise ShapeError(
+            f"softmax_grad: axis {attrs['axis']} is not normalized; expected it counted from the front"
+        )
+    return types[1]
+
+
+def _softmax(d: Array, y: Array, *, axis: int) -> Any:
+    terms = np.ascontiguousarray(np.moveaxis(d * y, axis, -1))
+    return y * (d - np.expand_dims(np.sum(terms, axis=-1), axis))
+
+
+def _softmax_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    d, y = (cast_to(t, working_float(t)) for t in inputs)
+    total = apply("sum", d * y, axes=(attrs["axis"],), keepdims=True)
+    return cast_to(y * (d - total), inputs[1].dtype)
+
+
+register(
+    Op("softmax_grad", "softmax", _softmax_infer, computed(first_dtype)(_softmax), "torch.autograd of softmax",
+       vjp_by_parts(_softmax_decompose), kernel="softmax_grad", decompose=_softmax_decompose, inplace=(0,))
+)  # fmt: skip

@@ -1,0 +1,213 @@
+"""Places and orders along an axis: argmax, argmin, sort, argsort, top_k."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import i64
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.graph import apply_multi
+from rlx.ir.op import Infer, Reference
+from rlx.ir.types import is_index, normalize_axis
+from rlx.ops.base import tensor, want_axis, want_inputs
+from rlx.ops.numeric import Array, widened
+
+
+def want_flag(op: str, attrs: Attrs, *names: str) -> None:
+    for name in names:
+        if not isinstance(attrs[name], bool):
+            raise DTypeError(f"{op}: {name} is {attrs[name]!r}; expected a bool")
+
+
+def _replaced(shape: tuple[int, ...], axis: int, n: int) -> tuple[int, ...]:
+    return (*shape[:axis], n, *shape[axis + 1 :])
+
+
+# -- argmax, argmin
+
+
+def _arg_infer(op: str) -> Infer:
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        want_inputs(op, types, 1)
+        shape, axis = types[0].shape, want_axis(op, types[0], attrs)
+        want_flag(op, attrs, "keepdims", "select_last_index")
+        out = _replaced(shape, axis, 1)
+        if shape[axis] == 0 and types[0].rank and 0 not in out:
+            raise ShapeError(
+                f"{op}: axis {axis} of {shape} has no elements; expected at least one to choose from"
+            )
+        return TensorType(out if attrs["keepdims"] else (*shape[:axis], *shape[axis + 1 :]), i64)
+
+    return infer
+
+
+def _arg_reference(choose: Any) -> Reference:
+    def reference(x: Array, *, axis: int, keepdims: bool, select_last_index: bool) -> Array:
+        shape = _replaced(x.shape, axis, 1)
+        if 0 in shape:
+            found = np.zeros(shape, np.int64)
+        else:
+            wide = widened(x)
+            # NumPy takes the first of equal ones; the first from behind is the last.
+            found = choose(np.flip(wide, axis) if select_last_index else wide, axis=axis, keepdims=True)
+            found = x.shape[axis] - 1 - found if select_last_index else found
+        return np.asarray(found if keepdims else np.squeeze(found, axis), np.int64)
+
+    return reference
+
+
+for _name, _choose, _prim in (("argmax", np.argmax, "max"), ("argmin", np.argmin, "min")):
+    register(
+        Op(_name, "order", _arg_infer(_name), _arg_reference(_choose), f"numpy.{_name}", NOT_DIFFERENTIABLE,
+           kernel="arg_reduce", joins=_prim)
+    )  # fmt: skip
+
+
+def _arg(op: str, x: Tensor, axis: int | None, keepdims: bool, select_last_index: bool) -> Tensor:
+    x = tensor(op, x)
+    rank = x.ndim
+    if axis is None:
+        flat = apply("reshape", x, shape=(x.size,))
+        found = apply(op, flat, axis=0, keepdims=False, select_last_index=bool(select_last_index))
+        return apply("reshape", found, shape=(1,) * rank) if keepdims else found
+    axis = normalize_axis(axis, rank, op)
+    return apply(op, x, axis=axis, keepdims=bool(keepdims), select_last_index=bool(select_last_index))
+
+
+def argmax(
+    x: Tensor, axis: int | None = None, keepdims: bool = False, select_last_index: bool = False
+) -> Tensor:
+    """The index of the greatest element along an axis (None: of all elements in row-major order).
+
+    Dtype: any; gives i64. NaN counts as the greatest, as in NumPy. Of equal elements (0.0 and -0.0 too) the first,
+    or the last with `select_last_index`. Raises: ShapeError for an empty axis. Gradient: none.
+    """
+    return _arg("argmax", x, axis, keepdims, select_last_index)
+
+
+def argmin(
+    x: Tensor, axis: int | None = None, keepdims: bool = False, select_last_index: bool = False
+) -> Tensor:
+    """The index of the least element along an axis (None: of all elements in row-major order).
+
+    Dtype: any; gives i64. NaN counts as the least, as in NumPy. Of equal elements (0.0 and -0.0 too) the first, or
+    the last with `select_last_index`. Raises: ShapeError for an empty axis. Gradient: none.
+    """
+    return _arg("argmin", x, axis, keepdims, select_last_index)
+
+
+# -- sort, argsort, top_k
+
+
+def order(x: Array, axis: int, descending: bool) -> Array:
+    """The stable order along an axis: equal elements by index, NaN as the greatest."""
+    wide = widened(x)
+    if not descending:
+        return np.asarray(np.argsort(wide, axis=axis, kind="stable"))
+    back = np.argsort(np.flip(wide, axis), axis=axis, kind="stable")
+    return np.flip(x.shape[axis] - 1 - back, axis)
+
+
+def _sort_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    want_inputs("sort", types, 1)
+    want_axis("sort", types[0], attrs)
+    want_flag("sort", attrs, "descending")
+    return types[0], TensorType(types[0].shape, i64)
+
+
+def _argsort_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("argsort", types, 1)
+    want_axis("argsort", types[0], attrs)
+    want_flag("argsort", attrs, "descending")
+    return TensorType(types[0].shape, i64)
+
+
+def _sort(x: Array, *, axis: int, descending: bool) -> tuple[Array, Array]:
+    found = order(x, axis, descending)
+    return np.take_along_axis(x, found, axis), found.astype(np.int64)
+
+
+def _argsort(x: Array, *, axis: int, descending: bool) -> Array:
+    return order(x, axis, descending).astype(np.int64)
+
+
+def _top_k_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    want_inputs("top_k", types, 1)
+    shape, axis, k = types[0].shape, want_axis("top_k", types[0], attrs), attrs["k"]
+    want_flag("top_k", attrs, "largest")
+    if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= shape[axis]:
+        raise ShapeError(
+            f"top_k: k is {k!r}; expected an int from 0 to {shape[axis]}, as axis {axis} of {shape} has"
+        )
+    out = _replaced(shape, axis, k)
+    return TensorType(out, types[0].dtype), TensorType(out, i64)
+
+
+def _top_k(x: Array, *, k: int, axis: int, largest: bool) -> tuple[Array, Array]:
+    found = np.take(order(x, axis, largest), np.arange(k), axis=axis)
+    return np.take_along_axis(x, found, axis), found.astype(np.int64)
+
+
+def _chosen_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """Each value's gradient back to where the value was taken from."""
+    x, d, axis = node.inputs[0], grads[0], node.attrs["axis"]
+    if d is None or not d.dtype.is_float:
+        return (None,)
+    return (apply("scatter_elements", node.outputs[1], d, axis=axis, length=x.shape[axis], reduction="add"),)
+
+
+_JUDGE = "the stable order of Python's sorted"
+register(Op("sort", "order", _sort_infer, _sort, _JUDGE, _chosen_vjp, kernel="sort_rows"))
+register(
+    Op(
+        "argsort",
+        "order",
+        _argsort_infer,
+        _argsort,
+        f"{_JUDGE}, places",
+        NOT_DIFFERENTIABLE,
+        kernel="sort_rows",
+    )
+)
+register(Op("top_k", "order", _top_k_infer, _top_k, _JUDGE, _chosen_vjp, kernel="top_k"))
+
+
+def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
+    """x in order along an axis; stable.
+
+    Shape, dtype: keeps; any dtype. NaN is the greatest, as in NumPy: last when ascending, first when descending.
+    0.0 and -0.0 are equal. Gradient: each element's back to where it stood. Numerics: exact.
+    """
+    x = tensor("sort", x)
+    axis = normalize_axis(axis, x.ndim, "sort")
+    return apply_multi("sort", x, axis=axis, descending=bool(descending))[0]
+
+
+def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
+    """The indices that would sort x along an axis; equal elements stay in their order, descending too.
+
+    Dtype: any; gives i64. NaN is the greatest. Gradient: none.
+    """
+    x = tensor("argsort", x)
+    return apply("argsort", x, axis=normalize_axis(axis, x.ndim, "argsort"), descending=bool(descending))
+
+
+def top_k(
+    x: Tensor, k: int, axis: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The k greatest (or least) elements along an axis, and their indices.
+
+    Shape: the axis becomes k. Dtype: any; the indices are i64. Best first whether `sorted` asks for it or not; of
+    equal elements the lowest index first. NaN is the greatest: first of the largest, last of the smallest.
+    Gradient: each value's back to where it was taken from. Raises: ShapeError for k beyond the axis.
+    """
+    x = tensor("top_k", x)
+    axis = normalize_axis(axis, x.ndim, "top_k")
+    if isinstance(k, bool) or not is_index(k):
+        raise ShapeError(f"top_k: k is {k!r}; expected an int")
+    values, indices = apply_multi("top_k", x, k=int(k), axis=axis, largest=bool(largest))
+    return values, indices

@@ -1,0 +1,126 @@
+"""Logarithms of sums of exponentials: logsumexp, log_softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.types import normalize_axes, normalize_axis
+from rlx.ops.base import cast_to, floating, tensor, want_axis, want_float, want_inputs
+from rlx.ops.numeric import Array, computed
+from rlx.ops.reduce import Axis, kept_shape, working_float
+
+
+def _log_softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("log_softmax", types, 1)
+    want_float("log_softmax", types[0].dtype)
+    want_axis("log_softmax", types[0], attrs)
+    return types[0]
+
+
+def _logsumexp_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("logsumexp", types, 1)
+    want_float("logsumexp", types[0].dtype)
+    axis = want_axis("logsumexp", types[0], attrs)
+    return TensorType(kept_shape(types[0].shape, (axis,)), types[0].dtype)
+
+
+def _log_softmax(x: Array, *, axis: int) -> Any:
+    if x.size == 0:
+        return x
+    centred = x - np.max(x, axis=axis, keepdims=True)
+    return centred - np.log(np.sum(np.exp(centred), axis=axis, keepdims=True))
+
+
+def _logsumexp(x: Array, *, axis: int) -> Any:
+    best = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    shift = np.where(np.isinf(best), x.dtype.type(0), best)  # inf - inf would be NaN
+    return np.log(np.sum(np.exp(x - shift), axis=axis, keepdims=True)) + shift
+
+
+def _log_softmax_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    d, y = grads[0], node.outputs[0]
+    if d is None:
+        return (None,)
+    wide = cast_to(d, working_float(d))
+    total = apply("sum", wide, axes=(node.attrs["axis"],), keepdims=True)
+    return (cast_to(wide - apply("exp", cast_to(y, wide.dtype)) * total, y.dtype),)
+
+
+def _logsumexp_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    d, x = grads[0], node.inputs[0]
+    if d is None:
+        return (None,)
+    share = apply("softmax", x, axis=node.attrs["axis"])
+    return (cast_to(cast_to(share, working_float(d)) * cast_to(d, working_float(d)), x.dtype),)
+
+
+def _log_softmax_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    x, axes = inputs[0], (attrs["axis"],)
+    if x.size == 0:
+        return apply("copy", x)
+    wide = cast_to(x, working_float(x))
+    centred = wide - apply("max", wide, axes=axes, keepdims=True)
+    total = apply("sum", apply("exp", centred), axes=axes, keepdims=True)
+    return cast_to(centred - apply("log", total), x.dtype)
+
+
+def _logsumexp_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    x, axes = inputs[0], (attrs["axis"],)
+    wide = cast_to(x, working_float(x))
+    if x.shape[attrs["axis"]] == 0:
+        return cast_to(apply("log", apply("sum", wide, axes=axes, keepdims=True)), x.dtype)
+    best = apply("max", wide, axes=axes, keepdims=True)
+    shift = apply("where", apply("isinf", best, positive=True, negative=True), 0.0, best)
+    total = apply("sum", apply("exp", wide - shift), axes=axes, keepdims=True)
+    return cast_to(apply("log", total) + shift, x.dtype)
+
+
+def _first(dtypes: Sequence[DType]) -> DType:
+    return dtypes[0]
+
+
+register(
+    Op("log_softmax", "softmax", _log_softmax_infer, computed(_first)(_log_softmax), "torch.nn.functional.log_softmax",
+       _log_softmax_vjp, kernel="log_softmax", decompose=_log_softmax_decompose, inplace=(0,))
+)  # fmt: skip
+register(
+    Op("logsumexp", "softmax", _logsumexp_infer, computed(_first)(_logsumexp), "torch.logsumexp", _logsumexp_vjp,
+       kernel="log_softmax", decompose=_logsumexp_decompose)
+)  # fmt: skip
+
+
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """log(softmax(x)) along an axis.
+
+    Shape: keeps. Dtype: float; integers and bools become f32. Gradient: d - softmax(x)·Σ d. Numerics: x - max -
+    log(Σ exp(x - max)), finite where softmax is 0; NaN where a row holds NaN, inf, or nothing but -inf.
+    """
+    x = floating(tensor("log_softmax", x))
+    return apply("log_softmax", x, axis=normalize_axis(axis, x.ndim, "log_softmax"))
+
+
+def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """log(Σ exp(x)) over the axes (None: all).
+
+    Dtype: float; integers and bools become f32. Gradient: softmax(x)·d. Numerics: the greatest element is taken out
+    first; -inf for nothing but -inf and for nothing at all, inf where there is an inf, NaN where there is a NaN.
+    """
+    x = floating(tensor("logsumexp", x))
+    axes = normalize_axes(axis, x.ndim, "logsumexp")
+    kept = tuple(i for i in range(x.ndim) if i not in axes)
+    flat, place = x, axes[0] if axes else 0
+    if len(axes) != 1:
+        # Several axes become one, in the place of the first; they are brought together where they lie apart.
+        if axes != tuple(range(place, place + len(axes))):
+            flat, place = apply("transpose", x, perm=(*kept, *axes)), len(kept)
+        shape = (*flat.shape[:place], math.prod(x.shape[i] for i in axes), *flat.shape[place + len(axes) :])
+        flat = apply("reshape", flat, shape=shape)
+    y = apply("logsumexp", flat, axis=place)
+    shape = kept_shape(x.shape, axes) if keepdims else tuple(x.shape[i] for i in kept)
+    return y if y.shape == shape else apply("reshape", y, shape=shape)

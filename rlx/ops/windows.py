@@ -1,0 +1,210 @@
+"""Windows that slide over the spatial axes of (N, C, …) tensors: what convolution and pooling share, and im2col."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.types import as_items, is_index
+from rlx.ops.base import TensorLike, tensor, want_inputs
+from rlx.ops.numeric import Array
+
+Ints = tuple[int, ...]
+Pads = tuple[tuple[int, int], ...]
+MAX_SPATIAL = 3
+MOST_STEP = (1 << 31) - 1  # of windows: strides and dilations
+
+
+def want_image(op: str, t: TensorType, what: str = "input") -> int:
+    """The number of spatial axes. Raises: ShapeError unless there are one to three."""
+    spatial = t.rank - 2
+    if not 1 <= spatial <= MAX_SPATIAL:
+        raise ShapeError(f"{op}: the {what} is {t}; expected (N, C, …) with one, two or three spatial axes")
+    return spatial
+
+
+def want_counts(op: str, attrs: Attrs, names: Sequence[str], n: int, least: int = 1) -> None:
+    """Raises: ShapeError unless each attribute is a tuple of n ints ≥ `least`, and steps fit 32 bits."""
+    for name in names:
+        value = attrs[name]
+        if (
+            not isinstance(value, tuple)
+            or len(value) != n
+            or not all(type(v) is int and v >= least for v in value)
+        ):
+            raise ShapeError(f"{op}: {name} is {value!r}; expected a tuple of {n} ints ≥ {least}")
+        if name in ("strides", "dilations") and max(value, default=0) > MOST_STEP:
+            raise ShapeError(f"{op}: {name} is {value!r}; expected {MOST_STEP} at most, kernels count in 32 bits")
+
+
+def want_pads(op: str, attrs: Attrs, n: int) -> None:
+    """Raises: ShapeError unless `pads` holds n pairs (begin, end) of ints ≥ 0."""
+    pads = attrs["pads"]
+    good = isinstance(pads, tuple) and len(pads) == n
+    good = good and all(
+        isinstance(p, tuple) and len(p) == 2 and all(type(v) is int and v >= 0 for v in p) for p in pads
+    )
+    if not good:
+        raise ShapeError(f"{op}: pads is {pads!r}; expected a (begin, end) of ints ≥ 0 for each of {n} axes")
+
+
+def want_groups(op: str, groups: Any, channels: int, what: str) -> None:
+    if type(groups) is not int or groups < 1 or channels % groups:
+        raise ShapeError(
+            f"{op}: groups is {groups!r}; expected an int ≥ 1 that divides the {channels} {what}"
+        )
+
+
+def per_axis(op: str, what: str, value: Any, n: int) -> Ints:
+    """An int for every axis, or one for each, as a tuple."""
+    values = (value,) * n if is_index(value) else as_items(value, f"{op}: {what}")
+    if len(values) != n or not all(is_index(v) and not isinstance(v, bool) for v in values):
+        raise ShapeError(f"{op}: {what} is {value!r}; expected an int or {n} ints, one for each spatial axis")
+    return tuple(int(v) for v in values)
+
+
+def pads_of(op: str, pads: Any, n: int) -> Pads:
+    """An int, one int for each axis (both ends), or a (begin, end) for each axis, as pairs."""
+    values = (pads,) * n if is_index(pads) else as_items(pads, f"{op}: pads")
+    pairs = [(v, v) if is_index(v) else as_items(v, f"{op}: pads") for v in values]
+    if len(pairs) != n or not all(len(p) == 2 and all(map(is_index, p)) for p in pairs):
+        raise ShapeError(
+            f"{op}: pads is {pads!r}; expected an int, an int for each of {n} spatial axes, or a (begin, end) for each"
+        )
+    return tuple((int(a), int(b)) for a, b in pairs)
+
+
+def spatial_axes(op: str, x: Tensor) -> int:
+    """The number of spatial axes of an argument."""
+    return want_image(op, x.type)
+
+
+def window_counts(
+    op: str,
+    sizes: Sequence[int],
+    kernel: Ints,
+    strides: Ints,
+    dilations: Ints,
+    pads: Pads,
+    ceil: bool = False,
+) -> Ints:
+    """How many windows there are along each axis. With `ceil` a last window that only begins inside counts too.
+
+    Raises: ShapeError where not even one window fits.
+    """
+    counts = []
+    for axis, (n, k, s, d, (before, after)) in enumerate(
+        zip(sizes, kernel, strides, dilations, pads, strict=True)
+    ):
+        room = n + before + after - (d * (k - 1) + 1)
+        if room < 0:
+            raise ShapeError(
+                f"{op}: a window of {d * (k - 1) + 1} (kernel {k}, dilation {d}) is longer than spatial axis {axis}, "
+                f"{n} with pads ({before}, {after}); use a smaller kernel or larger pads"
+            )
+        count = (-(-room // s) if ceil else room // s) + 1
+        # A window that would begin beyond the input and its front padding holds nothing but back padding.
+        if ceil and (count - 1) * s >= n + before:
+            count -= 1
+        counts.append(count)
+    return tuple(counts)
+
+
+def windows(
+    x: Array, kernel: Ints, strides: Ints, dilations: Ints, pads: Pads, counts: Ints, fill: Any = 0
+) -> Array:
+    """A read-only view (N, C, *kernel, *counts) of a padded copy of x: the elements under every window."""
+    spatial = x.shape[2:]
+    # Room for windows that begin inside and end beyond the padding (ceil mode).
+    ends = [
+        max(after, (c - 1) * s + d * (k - 1) + 1 - before - n)
+        for n, k, s, d, (before, after), c in zip(
+            spatial, kernel, strides, dilations, pads, counts, strict=True
+        )
+    ]
+    width = [(0, 0), (0, 0), *((before, end) for (before, _), end in zip(pads, ends, strict=True))]
+    padded = np.pad(x, width, constant_values=fill) if any(map(any, width)) else np.ascontiguousarray(x)
+    steps = padded.strides
+    taps = [st * d for st, d in zip(steps[2:], dilations, strict=True)]
+    moves = [st * s for st, s in zip(steps[2:], strides, strict=True)]
+    return as_strided(padded, (*x.shape[:2], *kernel, *counts), (*steps[:2], *taps, *moves), writeable=False)
+
+
+def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("im2col", types, 1)
+    x = types[0]
+    n = want_image("im2col", x)
+    want_counts("im2col", attrs, ("kernel", "strides", "dilations"), n)
+    want_pads("im2col", attrs, n)
+    counts = _counts(x.shape, attrs)
+    return TensorType((x.shape[0], x.shape[1] * math.prod(attrs["kernel"]), math.prod(counts)), x.dtype)
+
+
+def _counts(shape: Sequence[int], attrs: Attrs) -> Ints:
+    return window_counts(
+        "im2col", shape[2:], attrs["kernel"], attrs["strides"], attrs["dilations"], attrs["pads"]
+    )
+
+
+def _im2col(x: Array, *, kernel: Ints, strides: Ints, dilations: Ints, pads: Pads) -> Array:
+    counts = window_counts("im2col", x.shape[2:], kernel, strides, dilations, pads)
+    seen = windows(x, kernel, strides, dilations, pads, counts, x.dtype.type(0))
+    return seen.reshape(x.shape[0], x.shape[1] * math.prod(kernel), math.prod(counts))
+
+
+def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """Each column's element back to where it was read: a transposed convolution with a one for every tap."""
+    x, d, attrs = node.inputs[0], grads[0], node.attrs
+    if d is None or not d.dtype.is_float or x.size == 0:
+        return (None,)
+    channels, taps = x.shape[1], math.prod(attrs["kernel"])
+    counts = _counts(x.shape, attrs)
+    one = np.tile(np.eye(taps), (channels, 1)).reshape(channels * taps, 1, *attrs["kernel"])
+    found = apply(
+        "conv_grad_input",
+        apply("reshape", d, shape=(x.shape[0], channels * taps, *counts)),
+        x.graph.constant(one, d.dtype),
+        sizes=x.shape[2:],
+        strides=attrs["strides"],
+        dilations=attrs["dilations"],
+        pads=attrs["pads"],
+        groups=channels,
+    )
+    return (found,)
+
+
+register(Op("im2col", "conv", _infer, _im2col, "torch.nn.functional.unfold", _vjp, kernel="im2col"))
+
+
+def im2col(x: TensorLike, kernel: Any, *, strides: Any = 1, dilations: Any = 1, pads: Any = 0) -> Tensor:
+    """The elements under every position of a sliding window, a column for each position.
+
+    Shape: (N, C, *S) gives (N, C·∏kernel, number of positions), one to three spatial axes; the rows are ordered
+    channel, then place in the window. kernel, strides, dilations: an int or one for each axis; pads: an int, one for
+    each axis, or (begin, end) for each; padding reads as 0. Dtype: any. Gradient: added up where windows overlap.
+    Numerics: exact. Follows torch.nn.functional.unfold.
+    """
+    x = tensor("im2col", x)
+    n = spatial_axes("im2col", x)
+    return apply(
+        "im2col",
+        x,
+        kernel=per_axis("im2col", "kernel", kernel, n),
+        strides=per_axis("im2col", "strides", strides, n),
+        dilations=per_axis("im2col", "dilations", dilations, n),
+        pads=pads_of("im2col", pads, n),
+    )
+
+
+def want_floats(op: str, types: Sequence[TensorType], names: Sequence[str]) -> None:
+    for what, t in zip(names, types, strict=False):
+        if not t.dtype.is_float:
+            raise DTypeError(
+                f"{op}: the {what} is {t.dtype}; expected a float (rlx.{op} casts integers to f32)"
+            )
