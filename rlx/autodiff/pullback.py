@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rlx.errors import GraphError, UnsupportedOp
 from rlx.ir import NOT_DIFFERENTIABLE, Node, Tensor
-from rlx.ir.op import _NotDifferentiable
+from rlx.ir.op import Decompose, Vjp, _NotDifferentiable
 
 
 def pullback(
@@ -75,3 +75,14 @@ def _nodes_between(outputs: Sequence[Tensor], sources: set[int], stop: bool) -> 
                 stack.append((t, True))
                 stack += [(x, False) for x in node.inputs if x.dtype.is_float]
     return order
+
+
+def vjp_by_parts(decompose: Decompose) -> Vjp:
+    """The gradient of an op through the simpler ops that it is written with."""
+
+    def vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        made = decompose(node.inputs, node.attrs)
+        outs = (made,) if isinstance(made, Tensor) else made
+        return pullback(outs, grads, node.inputs, stop=True)
+
+    return vjp

@@ -137,6 +137,7 @@ from rlx.ops.movement.strided import expand as expand
 from rlx.ops.movement.strided import reshape as reshape
 from rlx.ops.movement.strided import slice as slice
 from rlx.ops.movement.strided import transpose as transpose
+from rlx.ops.norm import grad as _norm_grad  # noqa: F401  (registers the ops)
 from rlx.ops.norm.channels import batch_norm as batch_norm
 from rlx.ops.norm.channels import group_norm as group_norm
 from rlx.ops.norm.channels import layer_norm_channels as layer_norm_channels
@@ -144,7 +145,6 @@ from rlx.ops.norm.residual import add_layer_norm as add_layer_norm
 from rlx.ops.norm.residual import add_rms_norm as add_rms_norm
 from rlx.ops.norm.rows import layer_norm as layer_norm
 from rlx.ops.norm.rows import rms_norm as rms_norm
-from rlx.ops.norm.rows import softmax as softmax
 from rlx.ops.order import argmax as argmax
 from rlx.ops.order import argmin as argmin
 from rlx.ops.order import argsort as argsort
@@ -176,6 +176,7 @@ from rlx.ops.scatter import scatter_nd as scatter_nd
 from rlx.ops.scatter import segment_sum as segment_sum
 from rlx.ops.softmax import log_softmax as log_softmax
 from rlx.ops.softmax import logsumexp as logsumexp
+from rlx.ops.softmax import softmax as softmax
 from rlx.ops.windows import im2col as im2col
 
 __all__ = [  # without the modules, which `from rlx.ops import *` would bring along

@@ -125,3 +125,10 @@ def unbroadcast(gradient: Tensor, like: Tensor) -> Tensor | None:
     if gradient.shape != like.shape:
         gradient = apply("reshape", gradient, shape=like.shape)
     return cast_to(gradient, like.dtype)
+
+
+def want_like(op: str, d: TensorType, x: TensorType, what: str = "input") -> None:
+    """Raises: ShapeError where the gradient is not of the type of what it is the gradient of."""
+    want_float(op, x.dtype, what)
+    if d != x:
+        raise ShapeError(f"{op}: the gradient is {d}, the {what} {x}; expected the same shape and dtype")

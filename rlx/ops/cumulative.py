@@ -103,7 +103,8 @@ register(
 )  # fmt: skip
 register(
     Op("cumprod", "cumulative", _infer("cumprod"),
-       computed(lambda dtypes: sum_dtype(dtypes[0]))(accumulated(np.multiply)), "numpy.cumprod", _cumprod_vjp, kernel="scan", joins="mul")
+       computed(lambda dtypes: sum_dtype(dtypes[0]))(accumulated(np.multiply)), "numpy.cumprod",
+       _cumprod_vjp, kernel="scan", joins="mul")
 )  # fmt: skip
 
 

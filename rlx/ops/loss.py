@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlx.autodiff.pullback import vjp_by_parts
 from rlx.dtypes import i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axis
 from rlx.ops.base import TensorLike, cast_to, floating, tensors, want_float, want_inputs
-from rlx.ops.norm.grad import vjp_by_parts
 from rlx.ops.numeric import Array, computed, widened, working
 from rlx.ops.reduce import working_float
 

@@ -1,4 +1,4 @@
-"""Logarithms of sums of exponentials: logsumexp, log_softmax."""
+"""softmax, log_softmax and logsumexp, and the backward pass of softmax."""
 
 from __future__ import annotations
 
@@ -8,12 +8,83 @@ from typing import Any
 
 import numpy as np
 
+from rlx.autodiff.pullback import vjp_by_parts
 from rlx.dtypes import DType
+from rlx.errors import ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axes, normalize_axis
-from rlx.ops.base import cast_to, floating, tensor, want_axis, want_float, want_inputs
+from rlx.ops.base import cast_to, floating, tensor, want_axis, want_float, want_inputs, want_like
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import Axis, kept_shape, working_float
+
+
+def _first(dtypes: Sequence[DType]) -> DType:
+    return dtypes[0]
+
+
+def _softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("softmax", types, 1)
+    want_float("softmax", types[0].dtype)
+    if attrs["axis"] != normalize_axis(attrs["axis"], types[0].rank, "softmax"):
+        raise ShapeError(
+            f"softmax: axis {attrs['axis']} is not normalized; expected it counted from the front"
+        )
+    return types[0]
+
+
+def _softmax(x: Array, *, axis: int) -> Any:
+    if x.size == 0:
+        return x
+    e = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return e / np.sum(e, axis=axis, keepdims=True)
+
+
+def _softmax_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    x, axes = inputs[0], (attrs["axis"],)
+    if x.size == 0:
+        return apply("copy", x)
+    wide = cast_to(x, working_float(x))
+    e = apply("exp", wide - apply("max", wide, axes=axes, keepdims=True))
+    return cast_to(e / apply("sum", e, axes=axes, keepdims=True), x.dtype)
+
+
+def _softmax_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    if grads[0] is None:
+        return (None,)
+    return (apply("softmax_grad", grads[0], node.outputs[0], axis=node.attrs["axis"]),)
+
+
+register(
+    Op("softmax", "softmax", _softmax_infer, computed()(_softmax), "scipy.special.softmax", _softmax_vjp,
+       kernel="softmax", decompose=_softmax_decompose, inplace=(0,), rounds_once=True)
+)  # fmt: skip
+
+
+def _softmax_grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("softmax_grad", types, 2)
+    want_like("softmax_grad", types[0], types[1], "softmax")
+    if attrs["axis"] != normalize_axis(attrs["axis"], types[0].rank, "softmax_grad"):
+        raise ShapeError(
+            f"softmax_grad: axis {attrs['axis']} is not normalized; expected it counted from the front"
+        )
+    return types[1]
+
+
+def _softmax_grad(d: Array, y: Array, *, axis: int) -> Any:
+    terms = np.ascontiguousarray(np.moveaxis(d * y, axis, -1))
+    return y * (d - np.expand_dims(np.sum(terms, axis=-1), axis))
+
+
+def _softmax_grad_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    d, y = (cast_to(t, working_float(t)) for t in inputs)
+    total = apply("sum", d * y, axes=(attrs["axis"],), keepdims=True)
+    return cast_to(y * (d - total), inputs[1].dtype)
+
+
+register(
+    Op("softmax_grad", "softmax", _softmax_grad_infer, computed(_first)(_softmax_grad), "torch.autograd of softmax",
+       vjp_by_parts(_softmax_grad_decompose), kernel="softmax_grad", decompose=_softmax_grad_decompose, inplace=(0,))
+)  # fmt: skip
 
 
 def _log_softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -81,10 +152,6 @@ def _logsumexp_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     return cast_to(apply("log", total) + shift, x.dtype)
 
 
-def _first(dtypes: Sequence[DType]) -> DType:
-    return dtypes[0]
-
-
 register(
     Op("log_softmax", "softmax", _log_softmax_infer, computed(_first)(_log_softmax), "torch.nn.functional.log_softmax",
        _log_softmax_vjp, kernel="log_softmax", decompose=_log_softmax_decompose, inplace=(0,))
@@ -93,6 +160,17 @@ register(
     Op("logsumexp", "softmax", _logsumexp_infer, computed(_first)(_logsumexp), "torch.logsumexp", _logsumexp_vjp,
        kernel="log_softmax", decompose=_logsumexp_decompose)
 )  # fmt: skip
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """exp(x) divided by its sum along an axis.
+
+    Shape: keeps. Dtype: float; integers and bools become f32. Gradient: y·(d - Σ d·y). Numerics: the greatest element
+    is subtracted first, so nothing overflows; NaN where a row holds NaN, inf, or nothing but -inf. Along the last axis,
+    GPUs compute exponentials of halves to 2^-17, and take those below 2^-126 for 0.
+    """
+    x = floating(tensor("softmax", x))
+    return apply("softmax", x, axis=normalize_axis(axis, x.ndim, "softmax"))
 
 
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from rlx.autodiff.pullback import vjp_by_parts
 from rlx.ir import Attrs, Op, Tensor, TensorType, apply, register
 from rlx.ops.attention.forward import want_attention
 from rlx.ops.attention.parts import grouped, seen_keys, softmax_rows, tensor_probabilities, wide
-from rlx.ops.base import cast_to, want_inputs
-from rlx.ops.norm.grad import vjp_by_parts, want_like
+from rlx.ops.base import cast_to, want_inputs, want_like
 from rlx.ops.numeric import Array, widened
 
 

@@ -1,53 +1,28 @@
-"""Backward passes that have kernels of their own: of the norms and of softmax.
-
-Each reads the gradient of the forward result first, then what the forward op read (softmax: what it gave).
-"""
+"""Backward passes of the norms. Each reads the gradient of the forward result first, then what the forward op read."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from rlx.autodiff.pullback import pullback
+from rlx.autodiff.pullback import vjp_by_parts
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ir.op import Decompose, Infer, Reference, Vjp
-from rlx.ir.types import normalize_axis
-from rlx.ops.base import cast_to, want_float, want_inputs
+from rlx.ir import Attrs, Op, Tensor, TensorType, apply, register
+from rlx.ir.op import Decompose, Infer, Reference
+from rlx.ops.base import cast_to, want_float, want_inputs, want_like
 from rlx.ops.norm.channels import (
     as_groups,
     column,
-    first_dtype,
     normalized,
     tensor_column,
     want_channels,
     want_eps,
     want_groups,
 )
-from rlx.ops.numeric import Array, centred, computed, widened
-from rlx.ops.reduce import working_float
-
-
-def want_like(op: str, d: TensorType, x: TensorType, what: str = "input") -> None:
-    """Raises: ShapeError where the gradient is not of the type of what it is the gradient of."""
-    want_float(op, x.dtype, what)
-    if d != x:
-        raise ShapeError(f"{op}: the gradient is {d}, the {what} {x}; expected the same shape and dtype")
-
-
-def vjp_by_parts(decompose: Decompose) -> Vjp:
-    """The gradient of an op through the simpler ops that it is written with."""
-
-    def vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        made = decompose(node.inputs, node.attrs)
-        outs = (made,) if isinstance(made, Tensor) else made
-        return pullback(outs, grads, node.inputs, stop=True)
-
-    return vjp
+from rlx.ops.numeric import Array, centred, widened
 
 
 def _weight_types(op: str, types: Sequence[TensorType], attrs: Attrs, n: int) -> tuple[TensorType, ...]:
@@ -189,31 +164,4 @@ def _group_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ..
 register(
     Op("group_norm_grad", "norm", _group_infer, _group_reference, "torch.autograd of group_norm",
        vjp_by_parts(_group_decompose), kernel="norm_grad", decompose=_group_decompose, centres=True)
-)  # fmt: skip
-
-
-def _softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("softmax_grad", types, 2)
-    want_like("softmax_grad", types[0], types[1], "softmax")
-    if attrs["axis"] != normalize_axis(attrs["axis"], types[0].rank, "softmax_grad"):
-        raise ShapeError(
-            f"softmax_grad: axis {attrs['axis']} is not normalized; expected it counted from the front"
-        )
-    return types[1]
-
-
-def _softmax(d: Array, y: Array, *, axis: int) -> Any:
-    terms = np.ascontiguousarray(np.moveaxis(d * y, axis, -1))
-    return y * (d - np.expand_dims(np.sum(terms, axis=-1), axis))
-
-
-def _softmax_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    d, y = (cast_to(t, working_float(t)) for t in inputs)
-    total = apply("sum", d * y, axes=(attrs["axis"],), keepdims=True)
-    return cast_to(y * (d - total), inputs[1].dtype)
-
-
-register(
-    Op("softmax_grad", "softmax", _softmax_infer, computed(first_dtype)(_softmax), "torch.autograd of softmax",
-       vjp_by_parts(_softmax_decompose), kernel="softmax_grad", decompose=_softmax_decompose, inplace=(0,))
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Softmax, layer norm and RMS norm."""
+"""Layer norm and RMS norm, over the last axis."""
 
 from __future__ import annotations
 
@@ -12,53 +12,13 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer
-from rlx.ir.types import normalize_axis
-from rlx.ops.base import TensorLike, cast_to, floating, floats, tensor, tensors, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float, want_inputs
 from rlx.ops.norm.channels import normalized
 from rlx.ops.numeric import F32_MAX, Array, centred, computed
-from rlx.ops.reduce import working_float
 
 
 def _first(dtypes: Sequence[DType]) -> DType:
     return dtypes[0]
-
-
-def _softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("softmax", types, 1)
-    want_float("softmax", types[0].dtype)
-    if attrs["axis"] != normalize_axis(attrs["axis"], types[0].rank, "softmax"):
-        raise ShapeError(
-            f"softmax: axis {attrs['axis']} is not normalized; expected it counted from the front"
-        )
-    return types[0]
-
-
-def _softmax(x: Array, *, axis: int) -> Any:
-    if x.size == 0:
-        return x
-    e = np.exp(x - np.max(x, axis=axis, keepdims=True))
-    return e / np.sum(e, axis=axis, keepdims=True)
-
-
-def _softmax_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    x, axes = inputs[0], (attrs["axis"],)
-    if x.size == 0:
-        return apply("copy", x)
-    wide = cast_to(x, working_float(x))
-    e = apply("exp", wide - apply("max", wide, axes=axes, keepdims=True))
-    return cast_to(e / apply("sum", e, axes=axes, keepdims=True), x.dtype)
-
-
-def _softmax_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    if grads[0] is None:
-        return (None,)
-    return (apply("softmax_grad", grads[0], node.outputs[0], axis=node.attrs["axis"]),)
-
-
-register(
-    Op("softmax", "softmax", _softmax_infer, computed()(_softmax), "scipy.special.softmax", _softmax_vjp,
-       kernel="softmax", decompose=_softmax_decompose, inplace=(0,), rounds_once=True)
-)  # fmt: skip
 
 
 def _norm_infer(op: str, low: int) -> Infer:
@@ -135,17 +95,6 @@ register(
        "torch.nn.functional.rms_norm", _norm_vjp, kernel="rms_norm", decompose=_rms_norm_decompose, inplace=(0,),
        mixed=(1, 2), rounds_once=True, summed="add_rms_norm")
 )  # fmt: skip
-
-
-def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """exp(x) divided by its sum along an axis.
-
-    Shape: keeps. Dtype: float; integers and bools become f32. Gradient: y·(d - Σ d·y). Numerics: the greatest element
-    is subtracted first, so nothing overflows; NaN where a row holds NaN, inf, or nothing but -inf. Along the last axis,
-    GPUs compute exponentials of halves to 2^-17, and take those below 2^-126 for 0.
-    """
-    x = floating(tensor("softmax", x))
-    return apply("softmax", x, axis=normalize_axis(axis, x.ndim, "softmax"))
 
 
 def layer_norm(x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float = 1e-5) -> Tensor:
