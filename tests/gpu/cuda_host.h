@@ -9,6 +9,7 @@
 #define RLX_EXACT_FMA64(a, b, c) std::fma(a, b, c)
 #undef RLX_MAD64
 #define RLX_MAD64(a, b, c) std::fma(a, b, c)
+#include <csetjmp>
 #include <cstdlib>
 #include <ucontext.h>
 using std::sqrt;
@@ -39,16 +40,21 @@ static inline uint atomicAdd(uint* place, uint value) {
 #endif
 enum { RLX_THREADS = RLX_BLOCK, RLX_STACK = 1 << 16 };
 static uint3 threadIdx, blockIdx, gridDim;
-static ucontext_t rlx_main, rlx_threads[RLX_THREADS];
-static bool rlx_done[RLX_THREADS];
+static jmp_buf rlx_main, rlx_threads[RLX_THREADS];
+static bool rlx_started[RLX_THREADS], rlx_done[RLX_THREADS];
 static int rlx_meeting[RLX_THREADS];  // where each thread waits: a barrier's line, less than -1 for a shuffle
 static bool rlx_backwards;
 static float rlx_shuffled[RLX_THREADS];
 
+// Goes on where `to` was left. Jumps between stacks cost no system call, unlike swapcontext.
+__attribute__((noinline)) static void rlx_switch(jmp_buf& from, jmp_buf& to) {
+    if (_setjmp(from) == 0) _longjmp(to, 1);
+}
+
 // Hands over to the other threads until all have come to the same place.
 static void rlx_meet(int place) {
     rlx_meeting[threadIdx.x] = place;
-    swapcontext(&rlx_threads[threadIdx.x], &rlx_main);
+    rlx_switch(rlx_threads[threadIdx.x], rlx_main);
 }
 #define __syncthreads() rlx_meet(__LINE__)
 static float rlx_shuffle(float v, uint lane) {
@@ -70,6 +76,32 @@ static uint rlx_ballot(bool yes) {
 #define __ballot_sync(mask, yes) rlx_ballot(yes)
 #include "mma_host.h"
 
+typedef void (*rlx_body)();
+static rlx_body rlx_run;
+
+// What a thread's stack holds: the body, once for each group.
+static void rlx_thread() {
+    for (;;) {
+        rlx_run();
+        rlx_meet(0);
+    }
+}
+
+// Runs a thread up to where it waits next, or to its end.
+__attribute__((noinline)) static void rlx_resume(int t) {
+    static char* stacks = static_cast<char*>(std::malloc(size_t(RLX_THREADS) * RLX_STACK));
+    threadIdx = uint3{uint(t), 0, 0};
+    rlx_meeting[t] = 0;
+    if (rlx_started[t]) return rlx_switch(rlx_main, rlx_threads[t]);
+    rlx_started[t] = true;
+    static ucontext_t entry;
+    getcontext(&entry);
+    entry.uc_stack.ss_sp = stacks + size_t(t) * RLX_STACK;
+    entry.uc_stack.ss_size = RLX_STACK;
+    makecontext(&entry, rlx_thread, 0);
+    if (_setjmp(rlx_main) == 0) setcontext(&entry);
+}
+
 // Runs a warp up to its next barrier, shuffles among its own threads on the way. Returns the barrier's line, 0 when the
 // threads are done, -1 where they part.
 static int rlx_warp(int warp, int& left) {
@@ -81,9 +113,7 @@ static int rlx_warp(int warp, int& left) {
                 ended++;
                 continue;
             }
-            threadIdx = uint3{uint(t), 0, 0};
-            rlx_meeting[t] = 0;
-            swapcontext(&rlx_main, &rlx_threads[t]);
+            rlx_resume(t);
             if (rlx_meeting[t] == 0) {
                 rlx_done[t] = true;
                 left--;
@@ -98,29 +128,25 @@ static int rlx_warp(int warp, int& left) {
     }
 }
 
-typedef void (*rlx_body)();
 // Runs every group of a grid. Returns 0, or 1 where threads of one group waited at different barriers.
 static int rlx_grid(rlx_body body, uint x, uint y, uint z) {
-    static char* stacks = static_cast<char*>(std::malloc(size_t(RLX_THREADS) * RLX_STACK));
+    rlx_run = body;
     gridDim = uint3{x, y, z};
     for (uint g = 0; g < x * y * z; g++) {
         blockIdx = uint3{g % x, g / x % y, g / x / y};
-        for (int t = 0; t < RLX_THREADS; t++) {
-            getcontext(&rlx_threads[t]);
-            rlx_threads[t].uc_stack.ss_sp = stacks + size_t(t) * RLX_STACK;
-            rlx_threads[t].uc_stack.ss_size = RLX_STACK;
-            rlx_threads[t].uc_link = &rlx_main;
-            rlx_done[t] = false;
-            makecontext(&rlx_threads[t], body, 0);
-        }
+        for (int t = 0; t < RLX_THREADS; t++) rlx_done[t] = false;
         for (int left = RLX_THREADS; left > 0;) {
             int met = 0;
-            for (int w = 0; w < RLX_THREADS / 32; w++) {
+            bool parted = false;
+            for (int w = 0; w < RLX_THREADS / 32 && !parted; w++) {
                 const int here = rlx_warp(rlx_backwards ? RLX_THREADS / 32 - 1 - w : w, left);
-                if (here == -1 || (here != 0 && met != 0 && met != here)) return 1;
+                parted = here == -1 || (here != 0 && met != 0 && met != here);
                 met = here != 0 ? here : met;
             }
-            if (met != 0 && left < RLX_THREADS) return 1;
+            if (parted || (met != 0 && left < RLX_THREADS)) {
+                for (int t = 0; t < RLX_THREADS; t++) rlx_started[t] = false;  // their stacks are left as they are
+                return 1;
+            }
         }
     }
     return 0;
