@@ -25,6 +25,8 @@ from rlx.backends.gpu.program.steps import FileKernel, Gemm, Launch, Ref
 
 Array = npt.NDArray[Any]
 HERE = Path(__file__).parent
+# NVRTC without most of its optimizations: whether a kernel compiles is known in a third of the time.
+UNOPTIMIZED = "--Ofast-compile=max"
 _C = {"u32": ctypes.c_uint32, "i32": ctypes.c_int32, "f32": ctypes.c_float}
 
 

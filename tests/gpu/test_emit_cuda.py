@@ -13,6 +13,7 @@ from rlx.backends.gpu.elementwise.tree import DEFINED, RAW16, literal_bits
 from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 from rlx.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
 from rlx.ir import Expr, expr
+from tests.gpu.cuda_host import UNOPTIMIZED
 
 OF_CLASS = {"f": f32, "d": f64, "i": i32, "l": i64, "b": bool_}
 STORED = (f32, f64, f16, bf16, i32, i64, i8, u8, bool_)
@@ -21,7 +22,7 @@ STORED = (f32, f64, f16, bf16, i32, i64, i8, u8, bool_)
 def compile_tree(kernel: TreeKernel) -> str:
     """The source, once NVRTC has taken it."""
     source = kernel_source(kernel)
-    assert nvrtc(12).compile(source.text, source.name, source.options, dict(source.headers), "sm_90")
+    assert nvrtc(12).compile(source.text, source.name, (*source.options, UNOPTIMIZED), dict(source.headers), "sm_90")
     return source.text
 
 
