@@ -24,7 +24,7 @@ from tests.gpu import lowered
 from tests.gpu.lowered import Array, lower, run
 
 for _family in ("elementwise", "movement"):
-    importlib.import_module(f"rlx.backends.gpu.lower_{_family}")
+    importlib.import_module(f"rlx.backends.gpu.rules.{_family}")
 DTYPES = [
     np.float32,
     np.float64,
