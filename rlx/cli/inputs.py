@@ -55,7 +55,7 @@ def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict
     which are random: normal floats, integers 0 and 1, words. Dimensions are as long as files and --dim say; those that
     nothing binds are 1, which is said on standard error. Raises: RlxError; as rlx.onnx.Model.run of what files hold.
     """
-    from rlx.formats.onnx.dims import bound, lengths_in, symbols_of
+    from rlx.formats.onnx.reader.dims import bound, lengths_in, symbols_of
 
     given: dict[str, Any] = {}
     sequences = {i.name for i in model.inputs if i.around[-1:] == ("seq",)}

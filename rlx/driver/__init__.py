@@ -1,4 +1,7 @@
-"""The driver layer: memory plans, the arena contract, and what a backend must offer."""
+"""The driver layer: memory plans, the arena contract, and what a backend must offer.
+
+`rlx.driver.memory.planner` makes the plans; it is loaded by the first program that is compiled.
+"""
 
 from rlx.driver.device import Backend as Backend
 from rlx.driver.device import Buffer as Buffer
@@ -15,7 +18,5 @@ from rlx.driver.memory.plan import Lifetime as Lifetime
 from rlx.driver.memory.plan import MemoryPlan as MemoryPlan
 from rlx.driver.memory.plan import Slot as Slot
 from rlx.driver.memory.plan import align as align
-from rlx.driver.memory.planner import plan as plan
-from rlx.driver.memory.planner_views import is_alias as is_alias
 from rlx.driver.memory.typed import read_typed_to_f32 as read_typed_to_f32
 from rlx.driver.memory.typed import write_typed_from_f32 as write_typed_from_f32

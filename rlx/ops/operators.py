@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import traceback
+import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,7 +19,7 @@ from rlx.ops.elementwise import binary, bits, division, select, unary
 from rlx.ops.index.gather import take_rows
 from rlx.ops.movement import strided as movement
 
-_PACKAGE = str(Path(__file__).resolve().parents[1])
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TAKEN = (Tensor, bool, int, float, np.ndarray, np.generic)
 
 
@@ -56,6 +55,8 @@ def _invert(self: Tensor) -> Tensor:
 
 def _users_line() -> str:
     """File and line of the innermost frame outside rlx."""
+    import traceback  # only an error needs it
+
     for frame in reversed(traceback.extract_stack()):
         if not frame.filename.startswith(_PACKAGE):
             return f"{frame.filename}:{frame.lineno}: {frame.line}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,9 @@ from rlx.ops.base import TensorLike, cast_to, floating, tensor, want_inputs
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
 from rlx.ops.windows import per_axis
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 MODES = ("nearest", "linear", "cubic")
 COORDINATES = (
@@ -116,6 +118,8 @@ def _table(axis: int, n: int, size: int, scale: float, attrs: Attrs) -> AxisTabl
 
 def _source(i: int, n: int, size: int, scale: float, rule: str) -> Fraction:
     """The place in the input that element i of the output stands for, exactly."""
+    from fractions import Fraction  # loads decimal too, which nothing else of rlx needs
+
     # A scale that the sizes alone would give is the ratio itself, not the float nearest to it: ties fall right.
     ratio = Fraction(size, n) if size and scale == size / n else Fraction(scale)
     half = Fraction(1, 2)

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
 from rlx.driver.closing import Closing, Held
 from rlx.driver.locks import renewed
-from rlx.driver.memory.planner import plan as make_plan
 from rlx.driver.memory.typed import whole
 from rlx.driver.progress import report
 from rlx.dtypes import DType, DTypeLike
@@ -264,13 +263,15 @@ class CompiledGraph(Closing):
         return self._prepared
 
     def _make_plan(self, prepared: Prepared) -> MemoryPlan:
+        from rlx.driver.memory.planner import plan  # by the first program, not by `import rlx`
+
         report("planning")
         graph = prepared.graph
 
         def slots(tensors: Mapping[str, Tensor], find: Callable[[str], Slot | None]) -> dict[str, Slot]:
             return {n: find(n) or Slot("unset", 0, t.type.nbytes, t.dtype) for n, t in tensors.items()}
 
-        return make_plan(
+        return plan(
             graph,
             planner=self.options.planner,
             param_slots=slots(graph.params, self.weights.find),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 import warnings
 from collections import OrderedDict
@@ -22,7 +21,6 @@ from rlx.runtime.arguments import Call, Parameters, StaticNames, StaticNums, is_
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.session import Session
 
-log = logging.getLogger("rlx.jit")
 CACHE_SIZE = 64
 LARGE_CONSTANT = 1 << 20
 
@@ -161,6 +159,8 @@ class Jitted:
         return {"size": len(self._cache), "max_size": CACHE_SIZE}
 
     def _compiled(self, call: Call) -> tuple[CompiledGraph, Traced]:
+        import logging  # by the first program, not by `import rlx`
+
         key = call.key()
         with self._lock:
             if key not in self._cache:
@@ -168,7 +168,7 @@ class Jitted:
                     self._session = Session(self._device, precision=self._precision)
                 traced = trace(self._function, call, self._parameters)
                 types = ", ".join(str(t.type) for t in traced.graph.inputs.values())
-                log.info("compiling %s for %s", self._name, types)
+                logging.getLogger("rlx.jit").info("compiling %s for %s", self._name, types)
                 self._cache[key] = (self._session.compile(traced.graph), traced)
                 if len(self._cache) > CACHE_SIZE:
                     # Not closed: another thread may be about to run it. Its memory goes with its last user.

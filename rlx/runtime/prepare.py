@@ -9,8 +9,6 @@ from typing import Literal
 from rlx.driver.device import Support
 from rlx.dtypes import DType
 from rlx.ir import Graph, Node
-from rlx.passes import optimize as run_passes
-from rlx.passes import set_param_dtypes, widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +29,10 @@ def prepare(
     fallback: Literal["host", "error"],
 ) -> Prepared:
     """Applies the dtypes weights are kept in, the storage layout, and the passes. Raises: UnsupportedOp."""
-    made = set_param_dtypes(graph, param_dtypes) if param_dtypes else graph
+    from rlx import passes  # by the first program, not by `import rlx`
+
+    made = passes.set_param_dtypes(graph, param_dtypes) if param_dtypes else graph
     if storage == "f32":
-        made = widen(made)
-    made, report = run_passes(made, support=support, fallback=fallback, fuse=optimize)
+        made = passes.widen(made)
+    made, report = passes.optimize(made, support=support, fallback=fallback, fuse=optimize)
     return Prepared(made, frozenset(report.decomposed))

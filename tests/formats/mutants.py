@@ -29,7 +29,7 @@ import rlx
 from rlx.errors import ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.huggingface import ModelFolder
-from rlx.formats.tokenizer import PER_BYTE
+from rlx.formats.tokenizer.text import PER_BYTE
 from rlx.models.bert import BertConfig
 from tests.formats.hostile_tokenizers import hostile, json_bomb
 from tests.formats.mutations import mutant

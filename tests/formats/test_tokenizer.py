@@ -49,7 +49,7 @@ def test_padding_truncation_and_decoder_of_the_file_are_not_used(tmp_path: Path)
 
 
 def test_long_texts_are_taken_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlx.formats.tokenizer._CHUNK_CHARACTERS", 1000)
+    monkeypatch.setattr("rlx.formats.tokenizer.text._CHUNK_CHARACTERS", 1000)
     made = TextTokenizer(write(tmp_path, PUBLISHED["BERT"]), 200)
     words = [*range(60), 300, 0, 100, 1, 400]
     assert [len(ids) for ids in made.ids(["cat " * n for n in words])] == [min(1 + n, 200) for n in words]

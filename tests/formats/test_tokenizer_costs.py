@@ -11,8 +11,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rlx.formats import charsmap
-from rlx.formats.tokenizer_regex import least_match
+from rlx.formats.tokenizer import charsmap
+from rlx.formats.tokenizer.regex import least_match
 from tests.formats import tokenizer_specs as h
 from tests.formats.published_tokenizers import BLOOM, CLIP, DEEPSEEK, O200K, QWEN3
 

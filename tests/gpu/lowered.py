@@ -19,7 +19,8 @@ import rlx.backends.vulkan
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import ARGS, SCRATCH, Lowering
 from rlx.backends.gpu.program.steps import Copy, FileKernel, Gemm, Launch, Step, TreeKernel
-from rlx.driver import DeviceInfo, Limits, MemoryPlan, plan
+from rlx.driver import DeviceInfo, Limits, MemoryPlan
+from rlx.driver.memory.planner import plan
 from rlx.ir import Graph
 from tests.gpu import cuda_host
 from tests.gpu.harness import VulkanHost

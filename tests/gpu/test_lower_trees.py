@@ -202,7 +202,7 @@ def test_eight_bytes_without_64_bit_integers_move_as_pairs() -> None:
     graph = Graph("pairs")
     y = graph.add("transpose", [graph.input("x", (4, 6), f64)], {"perm": (1, 0)})[0]
     graph.output("y", y)
-    from rlx.driver import plan
+    from rlx.driver.memory.planner import plan
 
     info = DeviceInfo("vulkan", 0, "test", "software", 1 << 31, "", frozenset())
     lowering = Lowering(graph, plan(graph, planner="bump"), info, Limits(), "f32")

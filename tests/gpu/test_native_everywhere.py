@@ -16,8 +16,9 @@ from rlx.backends.gpu.program.lowering import runs_natively
 from rlx.backends.gpu.program.steps import HostCall
 from rlx.conformance.case import cases_of
 from rlx.conformance.ops_page import KINDS
-from rlx.driver import DeviceInfo, Dispatch, Limits, plan
+from rlx.driver import DeviceInfo, Dispatch, Limits
 from rlx.driver.device import Support
+from rlx.driver.memory.planner import plan
 from rlx.dtypes import DType
 from rlx.errors import RlxError
 from rlx.ir import REGISTRY, Graph, Node

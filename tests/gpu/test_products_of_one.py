@@ -14,7 +14,8 @@ from rlx.backends.gpu.gemm.choice import forcing
 from rlx.backends.gpu.program.executable import lower_graph
 from rlx.backends.gpu.program.lowering import AddsBias, adds_any_bias
 from rlx.backends.gpu.program.steps import FileKernel, Gemm, Launch, Step, TreeKernel
-from rlx.driver import DeviceInfo, Limits, Slot, plan
+from rlx.driver import DeviceInfo, Limits, Slot
+from rlx.driver.memory.planner import plan
 from rlx.dtypes import as_dtype, f32
 from rlx.ir import Graph
 from tests.gpu import cuda_host, lowered

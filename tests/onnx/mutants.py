@@ -31,9 +31,9 @@ import numpy as np
 import rlx
 from rlx.errors import ModelFormatError, OutOfDeviceMemory, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.onnx import TensorInfo
-from rlx.formats.onnx.budget import MAX_BYTES
-from rlx.formats.onnx.build import UNCHECKED
-from rlx.formats.onnx.wire import TIMES_FILE
+from rlx.formats.onnx.reader.budget import MAX_BYTES
+from rlx.formats.onnx.reader.build import UNCHECKED
+from rlx.formats.onnx.reader.wire import TIMES_FILE
 from tests.onnx.bombs import bomb
 from tests.onnx.mutant_bases import library
 from tests.onnx.mutations import Mutant, lay, mutant

@@ -20,7 +20,7 @@ from rlx.errors import (
     ShapeError,
     StepLimitExceeded,
 )
-from rlx.formats.onnx import control
+from rlx.formats.onnx.reader import control
 from tests.onnx.models import I64, info, model, node
 from tests.onnx.mutant_bombs import field, varint
 from tests.onnx.mutants import run, summary, wrong

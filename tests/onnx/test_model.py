@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 import rlx
 from rlx.errors import DeviceUnavailable, DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
-from rlx.formats.onnx.elements import ELEMENTS
+from rlx.formats.onnx.reader.elements import ELEMENTS
 from tests.onnx.models import I64, info, model, node
 from tests.threads import at_once
 

@@ -13,10 +13,10 @@ from onnx import helper, numpy_helper
 
 import rlx
 from rlx.errors import RlxError
-from rlx.formats.onnx.control import CONTROL
-from rlx.formats.onnx.declared import DECLARED
-from rlx.formats.onnx.elements import CODES
-from rlx.formats.onnx.nests import BY_NAME
+from rlx.formats.onnx.reader.control import CONTROL
+from rlx.formats.onnx.reader.declared import DECLARED
+from rlx.formats.onnx.reader.elements import CODES
+from rlx.formats.onnx.reader.nests import BY_NAME
 
 SCHEMAS = [
     *(s for s in onnx.defs.get_all_schemas_with_history()

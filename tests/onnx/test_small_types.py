@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import rlx
 from rlx.errors import ModelFormatError, UnsupportedOp
-from rlx.formats.onnx.elements import CODES, SMALL_FLOATS
+from rlx.formats.onnx.reader.elements import CODES, SMALL_FLOATS
 from tests.onnx.models import info, model, node
 
 F16, F32, F64 = TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 import rlx
-from rlx.driver import MemoryPlan, plan
+from rlx.driver import MemoryPlan
 from rlx.driver.memory.plan import OUTER
+from rlx.driver.memory.planner import plan
 
 MEGABYTE = 1 << 20
 

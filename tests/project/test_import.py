@@ -1,4 +1,4 @@
-"""`import rlx` needs no GPU library, loads none, and warns of nothing."""
+"""`import rlx` needs no GPU library, loads none, nor what only a program or a file needs, and warns of nothing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ from rlx.dtypes import DType
 
 OPTIONAL = ("cupy", "vulkan", "onnx", "nvmath", "tokenizers", "safetensors", "torch", "scipy")
 
+# Modules that take long to load, and that nothing needs before a graph is compiled, a file read or an error raised.
+LATER = {
+    "asyncio", "concurrent.futures", "decimal", "email", "fractions", "hashlib", "http", "importlib.metadata",
+    "logging", "multiprocessing", "pathlib", "subprocess", "tempfile", "traceback", "unittest", "urllib.parse",
+    "rlx.backends", "rlx.cli", "rlx.conformance", "rlx.driver.memory.planner", "rlx.formats", "rlx.models", "rlx.onnx",
+    "rlx.passes",
+}  # fmt: skip
+
 PROBE = """
 import importlib.abc, json, sys, time
 
@@ -26,6 +34,7 @@ class Refuse(importlib.abc.MetaPathFinder):
 BLOCKED = set(json.loads(sys.argv[1]))
 sys.meta_path.insert(0, Refuse())
 import numpy
+given = set(sys.modules)
 start = time.perf_counter()
 import rlx
 seconds = time.perf_counter() - start
@@ -58,6 +67,12 @@ def test_import_loads_no_optional_library(
     assert not set(OPTIONAL) & set(loaded)
     record_property("import_seconds_after_numpy", answer["seconds"])
     print(f"import rlx after NumPy: {answer['seconds']:.3f} s")
+
+
+def test_import_loads_nothing_that_only_a_program_a_file_or_an_error_needs(clean_env: dict[str, str]) -> None:
+    loaded = run("print(json.dumps({'loaded': sorted(set(sys.modules) - given)}))", (), clean_env)["loaded"]
+    assert isinstance(loaded, list)
+    assert not LATER & set(loaded)
 
 
 def test_dir_names_what_loads_when_first_used_and_the_version_is_the_projects(

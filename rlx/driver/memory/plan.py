@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from rlx.dtypes import DType
-from rlx.passes.bodies import BodyProgram
+
+if TYPE_CHECKING:
+    from rlx.passes.bodies import BodyProgram
 
 ALIGNMENT = 256  # bytes; every slot begins on a multiple of it (aliases of a slice of another slot excepted)
 

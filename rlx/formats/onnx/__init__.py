@@ -23,9 +23,9 @@ from rlx.formats.onnx.backend import Backend as Backend
 from rlx.formats.onnx.model import Model as Model
 from rlx.formats.onnx.model import Program as Program
 from rlx.formats.onnx.model import TensorInfo as TensorInfo
-from rlx.formats.onnx.save_model import save as save
-from rlx.formats.onnx.save_model import to_model as to_model
 from rlx.formats.onnx.session import InferenceSession as InferenceSession
+from rlx.formats.onnx.writer.model import save as save
+from rlx.formats.onnx.writer.model import to_model as to_model
 
 
 def load(

@@ -15,24 +15,24 @@ from rlx.driver.locks import renewed
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.formats.onnx.budget import Budget, budget_of, building, refused_memory, want_limit
-from rlx.formats.onnx.build import GraphBuilder
-from rlx.formats.onnx.call import NeedsValues
-from rlx.formats.onnx.dims import bound, check_dims, given_shape, lengths_in, shape_of, want_bound
-from rlx.formats.onnx.draws import Sampler
-from rlx.formats.onnx.elements import STRING, Array
-from rlx.formats.onnx.infos import TensorInfo as TensorInfo
-from rlx.formats.onnx.infos import fit, fits, info_of
-from rlx.formats.onnx.missing import missing_operators
-from rlx.formats.onnx.nests import Nest, flattened
-from rlx.formats.onnx.patterns import put_together
 from rlx.formats.onnx.program import Built
 from rlx.formats.onnx.program import Program as Program
-from rlx.formats.onnx.read import all_nodes, check_model, parse, without_initializers
-from rlx.formats.onnx.schemas import type_of
-from rlx.formats.onnx.shared import share_weights
-from rlx.formats.onnx.tensors import to_array
-from rlx.formats.onnx.words import Words
+from rlx.formats.onnx.reader.budget import Budget, budget_of, building, refused_memory, want_limit
+from rlx.formats.onnx.reader.build import GraphBuilder
+from rlx.formats.onnx.reader.call import NeedsValues
+from rlx.formats.onnx.reader.dims import bound, check_dims, given_shape, lengths_in, shape_of, want_bound
+from rlx.formats.onnx.reader.draws import Sampler
+from rlx.formats.onnx.reader.elements import STRING, Array
+from rlx.formats.onnx.reader.infos import TensorInfo as TensorInfo
+from rlx.formats.onnx.reader.infos import fit, fits, info_of
+from rlx.formats.onnx.reader.missing import missing_operators
+from rlx.formats.onnx.reader.nests import Nest, flattened
+from rlx.formats.onnx.reader.patterns import put_together
+from rlx.formats.onnx.reader.read import all_nodes, check_model, parse, without_initializers
+from rlx.formats.onnx.reader.schemas import type_of
+from rlx.formats.onnx.reader.shared import share_weights
+from rlx.formats.onnx.reader.tensors import to_array
+from rlx.formats.onnx.reader.words import Words
 from rlx.ir import Graph
 from rlx.runtime import Session, Weights
 

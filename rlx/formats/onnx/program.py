@@ -12,12 +12,12 @@ from rlx.driver.closing import Closing
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ShapeError
 from rlx.formats.files import shown
-from rlx.formats.onnx.budget import Budget, refused_memory
-from rlx.formats.onnx.build import GraphBuilder
-from rlx.formats.onnx.draws import Sampler
-from rlx.formats.onnx.elements import STRING, Array
-from rlx.formats.onnx.nests import Nest, arrays_in, assembled, flattened
-from rlx.formats.onnx.words import Words, as_array
+from rlx.formats.onnx.reader.budget import Budget, refused_memory
+from rlx.formats.onnx.reader.build import GraphBuilder
+from rlx.formats.onnx.reader.draws import Sampler
+from rlx.formats.onnx.reader.elements import STRING, Array
+from rlx.formats.onnx.reader.nests import Nest, arrays_in, assembled, flattened
+from rlx.formats.onnx.reader.words import Words, as_array
 from rlx.ir import Graph
 from rlx.ops.control.steps import step_budget
 from rlx.runtime import CompiledGraph

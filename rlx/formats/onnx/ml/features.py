@@ -1,0 +1,216 @@
+"""Operators of ai.onnx.ml that are arithmetic on features: scaling, linear models, support vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx import ops as o
+from rlx.dtypes import f32, f64
+from rlx.formats.onnx.ops.movement import axis_of
+from rlx.formats.onnx.reader.call import Call, Result, Value
+from rlx.formats.onnx.reader.elements import STRING, Array
+from rlx.formats.onnx.reader.table import ML, op
+from rlx.formats.onnx.reader.words import strings
+from rlx.ir import Tensor
+
+
+def features(c: Call) -> Tensor:
+    """The first input as a matrix of floats, one row a sample."""
+    x = c.x()
+    if x.ndim not in (1, 2):
+        raise c.bad(f"the input is {x.shape}; expected rows of features")
+    x = x if x.dtype == f64 else o.cast(x, f32)
+    return x if x.ndim == 2 else o.reshape(x, (1, -1))
+
+
+def numbers_of(c: Call, name: str, like: Tensor) -> Array | None:
+    """The numbers of an attribute, or of the one named *_as_tensor, in a tensor's dtype; None where there are none."""
+    tensor = f"{name}_as_tensor"
+    given = c.floats(name, []) if c.attrs.get(tensor) is None else numeric(c, tensor)
+    return np.asarray(given, like.dtype.np).reshape(-1) if len(given) else None
+
+
+def numeric(c: Call, name: str) -> Array:
+    """The numbers of an attribute that is a tensor, in a row; none where it is left out."""
+    found: Array = np.asarray(c.attrs.get(name, np.zeros(0))).reshape(-1)
+    if found.dtype == STRING:
+        raise c.bad(f"{name} holds strings; expected numbers")
+    return found
+
+
+def count_of(a: Array | None) -> int:
+    return 0 if a is None else a.size
+
+
+def transformed(c: Call, scores: Tensor, name: str) -> Tensor:
+    """Scores after a post_transform."""
+    if name == "NONE":
+        return scores
+    if name == "LOGISTIC":
+        return o.sigmoid(scores)
+    if name == "SOFTMAX":
+        return o.softmax(scores, -1)
+    if name != "SOFTMAX_ZERO":
+        raise c.unsupported(f"post_transform {name!r} is not supported")
+    # A score of zero stays out of the softmax.
+    top = o.max(scores, -1, keepdims=True)
+    kept = o.where(
+        o.greater(o.abs(scores), 1e-7), o.exp(o.sub(scores, top)), o.mul(scores, o.exp(o.neg(top)))
+    )
+    total = o.sum(kept, -1, keepdims=True)
+    return o.where(o.equal(total, 0.0), 0.5, o.div(kept, total))
+
+
+def labels_of(c: Call, ints: str, texts: str) -> Array:
+    """The names of the classes, integers or strings."""
+    given, named = c.ints(ints), c.ints(texts)
+    if bool(given) == bool(named):
+        raise c.bad(f"expected the names of classes in one of {ints} and {texts}")
+    return np.asarray(given, np.int64) if given else strings(named)
+
+
+def labelled(c: Call, scores: Tensor, labels: Array) -> Value:
+    """The name of the class with the greatest score, the first of those that are equal."""
+    names = c.constant(labels)
+    return Value(o.gather(names.tensor, o.argmax(scores, -1), 0), names.dtype)
+
+
+@op("ArrayFeatureExtractor", domain=ML)
+def array_feature_extractor(c: Call) -> Result:
+    x, indices = c.x(0), o.reshape(c.x(1), (-1,))
+    made = o.gather(x, indices, axis_of(c, -1, x.ndim))
+    return o.reshape(made, (1, -1)) if x.ndim == 1 else made
+
+
+@op("Binarizer", domain=ML)
+def binarizer(c: Call) -> Result:
+    return o.greater(c.x(), c.float("threshold", 0.0))
+
+
+@op("Scaler", domain=ML)
+def scaler(c: Call) -> Result:
+    x = c.x() if c.x().dtype == f64 else o.cast(c.x(), f32)
+    width = x.shape[-1] if x.ndim else 1
+    for name, call in (("offset", o.sub), ("scale", o.mul)):
+        given = numbers_of(c, name, x)
+        if given is None or given.size not in (1, width):
+            raise c.bad(f"{name} has {count_of(given)} numbers; expected 1 or {width}")
+        x = call(x, c.tensor(given))
+    return x
+
+
+@op("Normalizer", domain=ML)
+def normalizer(c: Call) -> Result:
+    x, norm = features(c), c.str("norm", "MAX")
+    if norm not in ("MAX", "L1", "L2"):
+        raise c.bad(f"norm is {norm!r}; expected MAX, L1 or L2")
+    if norm == "MAX":
+        size = o.max(x, -1, keepdims=True)
+    else:
+        size = o.sum(o.abs(x) if norm == "L1" else o.mul(x, x), -1, keepdims=True)
+        size = o.sqrt(size) if norm == "L2" else size
+    return o.reshape(o.div(x, o.where(o.equal(size, 0.0), 1.0, size)), c.x().shape)
+
+
+@op("Imputer", domain=ML)
+def imputer(c: Call) -> Result:
+    x = c.x()
+    kind = "float" if x.dtype.is_float else "int64"
+    given, missing = c.ints(f"imputed_value_{kind}s"), c.attrs.get(f"replaced_value_{kind}", 0)
+    if x.ndim < 1 or not given or len(given) not in (1, x.shape[-1]):
+        raise c.bad(f"imputed_value_{kind}s has {len(given or ())} numbers for {x.shape}")
+    gone = o.isnan(x) if isinstance(missing, float) and math.isnan(missing) else o.equal(x, missing)
+    return o.where(gone, c.tensor(np.asarray(given, x.dtype.np)), x)
+
+
+@op("FeatureVectorizer", domain=ML)
+def feature_vectorizer(c: Call) -> Result:
+    """Inputs beside each other, each cut or filled with zeros to its own number of columns."""
+    widths, parts = c.ints("inputdimensions", []), []
+    if len(widths) != len(c.inputs) or any(w < 0 or w > 1 << 24 for w in widths):
+        raise c.bad(f"inputdimensions {widths[:9]} for {len(c.inputs)} inputs")
+    for x, width in zip(c.xs(), widths, strict=True):
+        x = o.cast(x, f32)
+        x = o.reshape(x, (-1, 1)) if x.ndim == 1 else x
+        if x.ndim != 2:
+            raise c.bad(f"an input is {x.shape}; expected rows of features")
+        parts.append(x[:, : min(width, x.shape[1])])
+        if width > x.shape[1]:
+            parts.append(o.expand(c.tensor(np.zeros((), np.float32)), (x.shape[0], width - x.shape[1])))
+    return o.concat(parts, 1)
+
+
+def _linear(c: Call, x: Tensor, rows: int | None) -> Tensor:
+    weights = numbers_of(c, "coefficients", x)
+    n = x.shape[1]
+    if weights is None or n == 0 or weights.size % n or (rows is not None and weights.size != rows * n):
+        raise c.bad(
+            f"coefficients has {count_of(weights)} numbers for {n} features and {rows or 'some'} targets"
+        )
+    made = o.matmul(x, c.tensor(np.ascontiguousarray(weights.reshape(-1, n).T)))
+    added = numbers_of(c, "intercepts", x)
+    if added is not None and added.size not in (1, made.shape[1]):
+        raise c.bad(f"intercepts has {added.size} numbers for {made.shape[1]} targets")
+    return made if added is None else o.add(made, c.tensor(added))
+
+
+@op("LinearRegressor", domain=ML)
+def linear_regressor(c: Call) -> Result:
+    return transformed(c, _linear(c, features(c), c.int("targets", 1)), c.str("post_transform", "NONE"))
+
+
+@op("LinearClassifier", domain=ML)
+def linear_classifier(c: Call) -> tuple[Result, ...]:
+    scores, after = _linear(c, features(c), None), c.str("post_transform", "NONE")
+    labels = labels_of(c, "classlabels_ints", "classlabels_strings")
+    if scores.shape[1] == 1 and len(labels) == 2 and after == "LOGISTIC":
+        scores = o.concat([o.neg(scores), scores], 1)
+    if scores.shape[1] != len(labels) or len(labels) < 2:
+        raise c.unsupported(
+            f"{scores.shape[1]} scores for {len(labels)} classes with {after} are not supported"
+        )
+    return labelled(c, scores, labels), transformed(c, scores, after)
+
+
+@op("SVMRegressor", domain=ML)
+def svm_regressor(c: Call) -> Result:
+    """Σ coefficient · kernel(x, support vector) + rho; of a one-class machine the sign."""
+    x, count = features(c), c.int("n_supports", 0)
+    weights, rho = numbers_of(c, "coefficients", x), numbers_of(c, "rho", x)
+    vectors = numbers_of(c, "support_vectors", x)
+    rows = count if count else 1
+    kind = c.str("kernel_type", "LINEAR") if count else "LINEAR"
+    vectors = vectors if count else weights
+    if vectors is None or rho is None or weights is None or vectors.size != rows * x.shape[1]:
+        raise c.bad(f"n_supports is {count}, with {count_of(vectors)} numbers for {x.shape[1]} features")
+    if count and weights.size != count:
+        raise c.bad(f"coefficients has {weights.size} numbers for {count} support vectors")
+    made = _kernel(c, x, vectors.reshape(rows, -1), kind, c.floats("kernel_params", []))
+    made = o.matmul(made, c.tensor(weights.reshape(-1, 1))) if count else made
+    made = o.add(made, float(rho[0]))
+    if c.int("one_class", 0):
+        return o.where(o.greater(made, 0.0), 1.0, -1.0)
+    return transformed(c, made, c.str("post_transform", "NONE"))
+
+
+def _kernel(c: Call, x: Tensor, vectors: Array, kind: str, given: Sequence[Any]) -> Tensor:
+    gamma, shift, degree = [*given, 0.0, 0.0, 0.0][:3]
+    if kind == "RBF":
+        # |x - v|² as it stands: the product form would lose near vectors to cancellation.
+        if x.shape[0] * vectors.size > 1 << 26:
+            raise c.unsupported(f"{x.shape[0]} rows by {vectors.shape} support vectors is too large")
+        apart = o.sub(o.expand_dims(x, (1,)), c.tensor(vectors[None]))
+        return o.exp(o.mul(o.sum(o.mul(apart, apart), -1), -float(gamma)))
+    made = o.matmul(x, c.tensor(np.ascontiguousarray(vectors.T)))
+    if kind == "LINEAR":
+        return made
+    made = o.add(o.mul(made, float(gamma)), float(shift))
+    if kind == "POLY":
+        return o.pow(made, float(degree))
+    if kind != "SIGMOID":
+        raise c.bad(f"kernel_type is {kind!r}; expected LINEAR, POLY, RBF or SIGMOID")
+    return o.tanh(made)

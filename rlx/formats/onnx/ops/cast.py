@@ -1,0 +1,91 @@
+"""Casts between element types."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlx import ops as o
+from rlx.dtypes import f32, f64, i32
+from rlx.formats.onnx.ops.arithmetic import shift_right_u64
+from rlx.formats.onnx.ops.small_floats import powers_of_two, rounded, widened
+from rlx.formats.onnx.ops.text import numbers, text
+from rlx.formats.onnx.reader.call import Call, Value
+from rlx.formats.onnx.reader.elements import (
+    E8M0,
+    ELEMENTS,
+    SMALL_FLOATS,
+    STRING,
+    U64,
+    ElementType,
+    bits_of,
+    carried,
+    carrier,
+    element,
+    wrapped,
+)
+from rlx.formats.onnx.reader.table import op
+from rlx.ir import Tensor
+
+
+def converted(c: Call, v: Value, to: ElementType) -> Value:
+    """A value in another element type, as ONNX Cast converts."""
+    if v.dtype == to:
+        return v
+    if v.dtype == STRING:
+        return numbers(c, v, to)
+    if to == STRING:
+        return text(c, v)
+    t = widened(c, v.tensor, v.dtype)
+    if v.dtype == U64 and np.dtype(to).kind not in "iub":
+        t = _u64_to_float(c, t)
+    saturate = bool(c.int("saturate", 1))
+    if to in SMALL_FLOATS:
+        return Value(rounded(t if t.dtype == f64 else o.cast(t, f32), to, saturate), to)
+    if to == E8M0:
+        mode = c.str("round_mode", "up")
+        if mode not in ("up", "down", "nearest"):
+            raise c.bad(f"round_mode is {mode!r}; expected up, down or nearest")
+        # No device op reads a float's bits: the value must be known, as the scales of weights are.
+        return c.constant(powers_of_two(c.known_tensor(t), mode, saturate))
+    if bits_of(to) < 8 and t.dtype.is_float:
+        t = o.cast(t, i32)
+    t = o.cast(t, carrier(to))
+    return Value(wrapped(t, to) if carried(to) else t, to)
+
+
+def _u64_to_float(c: Call, t: Tensor) -> Tensor:
+    """The number whose bits an i64 holds, in f64, where the one rounding is that of the last sum."""
+    high = o.cast(shift_right_u64(t, c.tensor(32, np.dtype(np.int64))), "f64")
+    low = o.cast(o.bitwise_and(t, 0xFFFFFFFF), "f64")
+    return o.add(o.mul(high, 4294967296.0), low)
+
+
+@op("Cast", since=6)
+def cast(c: Call) -> Value:
+    return converted(c, c.value(0), element(c.int("to"), c.where))
+
+
+@op("CastLike")
+def cast_like(c: Call) -> Value:
+    return converted(c, c.value(0), c.dtype(1))
+
+
+@op("BitCast")
+def bit_cast(c: Call) -> Value:
+    """Bits kept, read as another type of the same size; between integers only, whose carriers hold them."""
+    to, old = ELEMENTS.get(c.int("to")), c.dtype()
+    if to is None or STRING in (to, old):
+        raise c.unsupported("the element type is not supported")
+    if bits_of(to) != bits_of(old):
+        raise c.bad(f"{old} has {bits_of(old)} bits, {to} has {bits_of(to)}; expected the same size")
+    if old != to and bits_of(to) < 8:
+        raise c.unsupported(f"between {old} and {to} is not supported")
+    if old == to:
+        return c.value(0)
+    if old.kind in "iu" and to.kind in "iu":
+        t = o.cast(c.x(), carrier(to))
+        return Value(wrapped(t, to) if carried(to) else t, to)
+    if old.kind == "b" and to.kind in "iu":
+        return Value(o.cast(c.x(), carrier(to)), to)
+    # No device op reads a float's bits: the value must be known.
+    return c.constant(np.array(c.known(0), order="C").view(to))

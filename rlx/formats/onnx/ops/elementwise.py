@@ -1,0 +1,139 @@
+"""Elementwise operators of one input, activations, logic and comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rlx import ops as o
+from rlx.formats.onnx.ops.arithmetic import ordered
+from rlx.formats.onnx.reader.call import Call, Result
+from rlx.formats.onnx.reader.table import op
+from rlx.ir import Tensor
+
+_UNARY: dict[str, Callable[[Any], Tensor]] = {
+    "Abs": o.abs, "Acos": o.acos, "Acosh": o.acosh, "Asin": o.asin, "Asinh": o.asinh, "Atan": o.atan,
+    "Atanh": o.atanh, "Ceil": o.ceil, "Cos": o.cos, "Cosh": o.cosh, "Erf": o.erf, "Exp": o.exp, "Floor": o.floor,
+    "HardSwish": o.hard_swish, "Log": o.log, "Mish": o.mish, "Neg": o.neg, "Not": o.logical_not,
+    "Reciprocal": o.reciprocal, "Relu": o.relu, "Round": o.round, "Sigmoid": o.sigmoid, "Sign": o.sign, "Sin": o.sin,
+    "Sinh": o.sinh, "Softplus": o.softplus, "Sqrt": o.sqrt, "Tan": o.tan, "Tanh": o.tanh, "IsNaN": o.isnan,
+    "BitwiseNot": o.bitwise_not,
+}  # fmt: skip
+
+
+def _unary(function: Callable[[Any], Tensor]) -> Callable[[Call], Result]:
+    return lambda c: function(c.x())
+
+
+for _name, _function in _UNARY.items():
+    op(_name)(_unary(_function))
+
+
+@op("Elu")
+def elu(c: Call) -> Result:
+    return o.elu(c.x(), c.float("alpha", 1.0))
+
+
+@op("Selu")
+def selu(c: Call) -> Result:
+    return o.selu(
+        c.x(), c.float("alpha", 1.67326319217681884765625), c.float("gamma", 1.05070102214813232421875)
+    )
+
+
+@op("LeakyRelu")
+def leaky_relu(c: Call) -> Result:
+    return o.leaky_relu(c.x(), c.float("alpha", 0.01))
+
+
+@op("HardSigmoid")
+def hard_sigmoid(c: Call) -> Result:
+    return o.hard_sigmoid(c.x(), c.float("alpha", 0.2), c.float("beta", 0.5))
+
+
+@op("ThresholdedRelu")
+def thresholded_relu(c: Call) -> Result:
+    return o.where(o.greater(c.x(), c.float("alpha", 1.0)), c.x(), 0)
+
+
+@op("Shrink")
+def shrink(c: Call) -> Result:
+    """x moved toward 0 by `bias` where |x| > lambd, else 0."""
+    x, limit, bias = c.x(), c.float("lambd", 0.5), c.float("bias", 0.0)
+    wide = x if x.dtype.is_float else o.cast(x, "f32")
+    high = o.where(o.greater(wide, limit), o.sub(wide, bias), 0.0)
+    return o.where(o.less(wide, -limit), o.add(wide, bias), high)
+
+
+@op("Softsign")
+def softsign(c: Call) -> Result:
+    return o.div(c.x(), o.add(o.abs(c.x()), 1))
+
+
+@op("Gelu")
+def gelu(c: Call) -> Result:
+    kind = c.str("approximate", "none")
+    if kind not in ("none", "tanh"):
+        raise c.bad(f"approximate is {kind!r}; expected 'none' or 'tanh'")
+    return o.gelu(c.x(), "tanh" if kind == "tanh" else "none")
+
+
+@op("Swish")
+def swish(c: Call) -> Result:
+    alpha = c.float("alpha", 1.0)
+    return o.silu(c.x()) if alpha == 1.0 else o.mul(c.x(), o.sigmoid(o.mul(c.x(), alpha)))
+
+
+@op("PRelu", since=7)
+def prelu(c: Call) -> Result:
+    x, slope = c.x(0), c.x(1)
+    if x.dtype.is_float:
+        return o.prelu(x, slope)
+    return o.where(o.less(x, 0), o.mul(x, slope), x)
+
+
+@op("IsInf")
+def isinf(c: Call) -> Result:
+    return o.isinf(c.x(), bool(c.int("detect_positive", 1)), bool(c.int("detect_negative", 1)))
+
+
+@op("Dropout", since=7, until=12)
+def dropout_inference(c: Call) -> Result | tuple[Result, ...]:
+    return (c.x(), o.ones_like(c.x(), "bool")) if c.version >= 10 else (c.x(), o.ones_like(c.x()))
+
+
+@op("Dropout", since=12)
+def dropout(c: Call) -> tuple[Result, ...]:
+    """At inference the input itself. In training mode a mask: with a seed the one that onnx's definition draws."""
+    ratio = float(c.known_scalar(1)) if c.has(1) else 0.5
+    if not (c.has(2) and bool(c.known_scalar(2)) and ratio):
+        return c.x(), o.ones_like(c.x(), "bool")
+    seed = c.int("seed")
+    if (seed is not None and not 0 <= seed < 1 << 32) or not 0 <= ratio < 1:
+        raise c.bad(f"ratio {ratio} with seed {seed}; expected a ratio from 0 up to 1 and a seed of 32 bits")
+    if seed is None:
+        keep = o.greater_equal(c.draw(c.x().shape, np.dtype(np.float32)), ratio)
+    else:
+        keep = c.tensor(np.random.RandomState(seed).uniform(0.0, 1.0, c.x().shape) >= ratio)
+    return o.where(keep, o.mul(c.x(), 1 / (1 - ratio)), 0), keep
+
+
+_COMPARE = {
+    "Equal": o.equal, "Less": o.less, "LessOrEqual": o.less_equal, "Greater": o.greater,
+    "GreaterOrEqual": o.greater_equal, "And": o.logical_and, "Or": o.logical_or, "Xor": o.logical_xor,
+}  # fmt: skip
+
+
+def _compare(function: Callable[[Any, Any], Tensor]) -> Callable[[Call], Result]:
+    return lambda c: function(ordered(c, 0), ordered(c, 1))
+
+
+for _name, _compared in _COMPARE.items():
+    op(_name, since=7)(_compare(_compared))
+
+
+@op("Where")
+def where(c: Call) -> Result:
+    return o.where(c.x(0), c.x(1), c.x(2))

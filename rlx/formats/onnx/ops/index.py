@@ -1,0 +1,229 @@
+"""Reading and writing by index, and the operators whose result is as long as the data says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rlx import ops as o
+from rlx.formats.onnx.ops.movement import axis_of
+from rlx.formats.onnx.reader.call import Call, Result, Value
+from rlx.formats.onnx.reader.elements import STRING, Array
+from rlx.formats.onnx.reader.table import op
+from rlx.ops.control import steps
+
+_I64 = np.dtype(np.int64)
+MAX_COUNTS = 1 << 22  # of n-grams, whose table is made while building
+MAX_LOOKED = 1 << 22  # words, each as often as it is in a gram that is looked for in the pool
+
+
+@op("Gather")
+def gather(c: Call) -> Result:
+    return o.gather(c.x(0), c.x(1), axis_of(c, c.int("axis", 0), c.x().ndim))
+
+
+@op("GatherElements")
+def gather_elements(c: Call) -> Result:
+    return o.gather_elements(c.x(0), c.x(1), axis_of(c, c.int("axis", 0), c.x().ndim))
+
+
+@op("GatherND")
+def gather_nd(c: Call) -> Result:
+    x, indices, batch = c.x(0), c.x(1), c.int("batch_dims", 0)
+    if not 0 <= batch < min(x.ndim, indices.ndim) or x.shape[:batch] != indices.shape[:batch]:
+        raise c.bad(f"batch_dims {batch} for data {x.shape} and indices {indices.shape}")
+    if batch:
+        # The batch axes as one; each tuple starts with its own batch's number.
+        n, head = math.prod(x.shape[:batch]), x.shape[:batch]
+        x = o.reshape(x, (n, *x.shape[batch:]))
+        rest = indices.shape[batch:]
+        indices = o.reshape(indices, (n, *rest))
+        number = c.tensor(np.arange(n, dtype=np.int64).reshape(n, *(1,) * len(rest)))
+        number = o.expand(number, (n, *rest[:-1], 1))
+        made = o.gather_nd(x, o.concat([number, indices], indices.ndim - 1))
+        return o.reshape(made, (*head, *made.shape[1:]))
+    return o.gather_nd(x, indices)
+
+
+@op("Scatter", "ScatterElements")
+def scatter_elements(c: Call) -> Result:
+    axis = axis_of(c, c.int("axis", 0), c.x().ndim)
+    return o.scatter_elements(c.x(0), c.x(1), c.x(2), axis, c.str("reduction", "none"))
+
+
+@op("ScatterND")
+def scatter_nd(c: Call) -> Result:
+    return o.scatter_nd(c.x(0), c.x(1), c.x(2), c.str("reduction", "none"))
+
+
+@op("TensorScatter")
+def tensor_scatter(c: Call) -> Result:
+    """A cache with an update written at each batch's own place along an axis; "circular" goes on at the front."""
+    past, update = c.x(0), c.x(1)
+    axis = axis_of(c, c.int("axis", -2), past.ndim)
+    if update.ndim != past.ndim:
+        raise c.bad(f"the update is {update.shape}; expected as many axes as the cache has, {past.shape}")
+    mode, n, length = c.str("mode", "linear"), past.shape[axis], update.shape[axis]
+    if axis == 0 or mode not in ("linear", "circular") or past.shape[0] != update.shape[0]:
+        raise c.bad(f"axis {axis}, mode {mode!r}, batches {past.shape[0]} and {update.shape[0]}")
+    start = c.opt(2)
+    start = c.tensor(np.zeros(past.shape[0], np.int64)) if start is None else start
+    shape = [1] * past.ndim
+    shape[axis] = length
+    steps = c.tensor(np.arange(length, dtype=np.int64).reshape(shape))
+    first = o.reshape(start, (past.shape[0], *(1,) * (past.ndim - 1)))
+    places = o.add(first, steps)
+    places = o.mod(places, n) if mode == "circular" else places
+    return o.scatter_elements(past, o.expand(places, update.shape), update, axis)
+
+
+# -- results whose shape is in the data: worked out where the data is known, so inputs they depend on become constants
+
+
+@op("NonZero")
+def non_zero(c: Call) -> Result:
+    x = c.known(0)
+    c.table(2, max(x.ndim, 1), x.size)
+    return c.tensor(np.array(np.nonzero(np.atleast_1d(x))), _I64)
+
+
+@op("Compress")
+def compress(c: Call) -> Result:
+    keep = c.known(1).reshape(-1).astype(bool)
+    c.table(keep.size)
+    places = np.flatnonzero(keep)
+    x, axis = c.x(), c.int("axis")
+    if axis is None:
+        x, axis = o.reshape(x, (-1,)) if x.size else o.reshape(x, (0,)), 0
+    return o.gather(x, c.tensor(places), axis_of(c, axis, x.ndim))
+
+
+@op("Unique")
+def unique(c: Call) -> tuple[Result, ...]:
+    x, axis = c.known(0), c.int("axis")
+    axis = None if axis is None else axis_of(c, axis, x.ndim)
+    c.table(6, x.size)
+    words = None
+    if x.dtype == STRING:  # NumPy orders strings along no axis: their places in order instead
+        words, places = np.unique(x.reshape(-1), return_inverse=True)
+        x = places.reshape(x.shape)
+    values, first, inverse, counts = np.unique(x, True, True, True, axis)
+    inverse = inverse.reshape(-1)
+    if not c.int("sorted", 1):
+        order = np.argsort(first)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        values = np.take(values, order, axis or 0)
+        first, inverse, counts = first[order], rank[inverse], counts[order]
+    others = [c.constant(a, _I64) for a in (first, inverse, counts)]
+    return (c.constant(values, x.dtype) if words is None else c.constant(words[values]), *others)
+
+
+@op("NonMaxSuppression")
+def non_max_suppression(c: Call) -> Value:
+    """The boxes of each class that overlap no better one too much, best first. Its length is in the data."""
+    boxes, scores = c.known(0), c.known(1)
+    most = c.known_int(2) if c.has(2) else 0
+    overlap = float(c.known_scalar(3)) if c.has(3) else 0.0
+    least = float(c.known_scalar(4)) if c.has(4) else -math.inf
+    if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 or scores.shape[::2] != boxes.shape[:2]:
+        raise c.bad(f"boxes {boxes.shape} and scores {scores.shape}; expected (N, B, 4) and (N, classes, B)")
+    found: list[tuple[int, int, int]] = []
+    for n in range(scores.shape[0]):
+        corners = _corners(boxes[n].astype(np.float64), bool(c.int("center_point_box", 0)))
+        for k in range(scores.shape[1]):
+            found.extend((n, k, i) for i in _suppressed(corners, scores[n, k], most, overlap, least))
+    return c.constant(np.array(found, np.int64).reshape(-1, 3))
+
+
+def _corners(boxes: Array, centred: bool) -> Array:
+    if centred:
+        x, y, w, h = boxes.T
+        return np.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], 1)
+    low, high = np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])
+    return np.concatenate([low, high], 1)
+
+
+def _suppressed(corners: Array, scores: Array, most: int, overlap: float, least: float) -> list[int]:
+    kept: list[int] = []
+    area = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
+    for i in np.argsort(-scores, kind="stable"):
+        if len(kept) >= most or not scores[i] > least:
+            break
+        steps.spend("NonMaxSuppression", 1 + len(kept) // 128)
+        low = np.maximum(corners[i, :2], corners[kept, :2])
+        high = np.minimum(corners[i, 2:], corners[kept, 2:])
+        shared = np.prod(np.maximum(high - low, 0), axis=1)
+        union = area[i] + area[kept] - shared
+        if not np.any(shared > overlap * union):
+            kept.append(int(i))
+    return kept
+
+
+@op("TfIdfVectorizer")
+def tf_idf(c: Call) -> Result:
+    """Counts of a pool's n-grams, words between theirs skipped or not. Values must be known: no device op counts so."""
+    x = c.known(0)
+    pool = c.ints("pool_strings" if x.dtype == STRING else "pool_int64s")
+    if pool is None or x.size > MAX_COUNTS:
+        raise c.bad(f"has no pool for an input of {x.dtype}, or too many words: {x.size}")
+    low, high, skips = c.int("min_gram_length"), c.int("max_gram_length"), c.int("max_skip_count")
+    starts, places = c.ints("ngram_counts"), c.ints("ngram_indexes")
+    mode, weights = c.str("mode"), c.floats("weights")
+    if mode not in ("TF", "IDF", "TFIDF") or x.ndim > 2 or not 1 <= low <= high:
+        raise c.bad(f"mode {mode!r}, grams of {low} to {high}, input {x.shape}")
+    grams: dict[tuple[Any, ...], int] = {}
+    for n, start in enumerate(starts, start=1):
+        stop = starts[n] if n < len(starts) else len(pool)
+        if not 0 <= start <= stop <= len(pool) or (stop - start) % n:
+            raise c.bad(f"ngram_counts {starts} do not cut a pool of {len(pool)} into n-grams")
+        for k in range(start, stop, n):
+            if len(grams) >= len(places):
+                raise c.bad(f"the pool has more n-grams than ngram_indexes, {len(places)}")
+            slot = len(grams)
+            grams.setdefault(tuple(pool[k : k + n]), slot)
+    if weights is not None and len(weights) != len(places):
+        raise c.bad(f"has {len(weights)} weights for {len(places)} n-grams")
+    rows = x.reshape(1, -1) if x.ndim < 2 else x
+    width = max(places, default=-1) + 1
+    if min(places, default=0) < 0 or len(rows) * width > MAX_COUNTS:
+        raise c.bad(f"ngram_indexes reach from {min(places)} to {width - 1}; expected 0 to {MAX_COUNTS}")
+    made = np.zeros((len(rows), width), np.float32)
+    looked = 0
+
+    def spend(words: int) -> None:
+        nonlocal looked
+        looked += words
+        if looked > MAX_LOOKED:
+            raise c.unsupported(
+                f"its grams have more than {MAX_LOOKED:,} words; fewer skips, or a shorter input"
+            )
+
+    for row, words in enumerate(rows.tolist()):
+        for slot in _slots(words, low, high, skips, grams, spend):
+            weight = weights[slot] if weights is not None and mode != "TF" else 1.0
+            place = (row, places[slot])
+            made[place] = weight if mode == "IDF" else made[place] + weight
+    return c.tensor(made.reshape(-1) if x.ndim < 2 else made)
+
+
+def _slots(
+    words: list[Any], low: int, high: int, skips: int, pool: dict[tuple[Any, ...], int],
+    spend: Callable[[int], None],
+) -> Iterator[int]:  # fmt: skip
+    """The slots of the pool's grams that are there, each as often as it is; `spend` is told what will be looked at."""
+    for n in sorted({len(gram) for gram in pool}):
+        if not low <= n <= high:
+            continue
+        for step in range(1, (skips if n > 1 else 0) + 2):
+            count = len(words) - (n - 1) * step
+            if count <= 0:
+                break
+            spend(count * n)
+            for start in range(count):
+                found = pool.get(tuple(words[start : start + (n - 1) * step + 1 : step]))
+                if found is not None:
+                    yield found

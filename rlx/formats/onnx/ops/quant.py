@@ -1,0 +1,153 @@
+"""Quantized operators, as integer and float composites: sums are exact in i32."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlx import ops as o
+from rlx.dtypes import bf16, f32, i32
+from rlx.formats.onnx.ops.conv import integer_conv
+from rlx.formats.onnx.ops.movement import axis_of
+from rlx.formats.onnx.ops.small_floats import rounded, widened
+from rlx.formats.onnx.reader.call import Call, Result, Value
+from rlx.formats.onnx.reader.elements import (
+    E8M0,
+    SMALL_FLOATS,
+    ElementType,
+    bits_of,
+    carrier,
+    element,
+    integer_range,
+)
+from rlx.formats.onnx.reader.table import op
+from rlx.ir import Tensor
+
+
+def _along(c: Call, v: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
+    """A scale or zero point as it lies over x: one for all, one along an axis, or one a block along it."""
+    if v.size == 1 and not block:
+        return o.reshape(v, ())
+    axis = axis_of(c, axis, x.ndim)
+    if block:
+        blocks = -(-x.shape[axis] // block) if block > 0 else 0
+        if v.shape != (*x.shape[:axis], blocks, *x.shape[axis + 1 :]):
+            raise c.bad(
+                f"the scale is {v.shape}; expected {blocks} blocks of {block} along axis {axis} of {x.shape}"
+            )
+        places = np.arange(x.shape[axis]) // block
+        return o.gather(v, c.tensor(places.astype(np.int32)), axis)
+    if v.shape != (x.shape[axis],):
+        raise c.bad(
+            f"the scale or zero point is {v.shape}; expected one for each of axis {axis} of {x.shape}"
+        )
+    return o.reshape(v, [n if i == axis else 1 for i, n in enumerate(x.shape)])
+
+
+def saturated(c: Call, real: Tensor, zero: Tensor | None, to: ElementType) -> Value:
+    """round(real) + zero held within the integer type `to`."""
+    least, greatest = integer_range(to) or (0, 0)
+    q = o.round(real)
+    q = q if zero is None else o.add(q, o.cast(zero, q.dtype))
+    return Value(o.cast(o.clip(q, float(least), float(greatest)), carrier(to)), np.dtype(to))
+
+
+@op("QuantizeLinear")
+def quantize(c: Call) -> Value:
+    x, scale, zero = c.x(0), c.x(1), c.opt(2)
+    asked = c.int("output_dtype", 0)
+    to = c.dtype(2) if zero is not None else element(asked, c.where) if asked else np.dtype(np.uint8)
+    if to not in SMALL_FLOATS and (integer_range(to) is None or bits_of(to) > 16):
+        raise c.unsupported(f"to {to} is not supported")
+    axis, block = c.int("axis", 1), c.int("block_size", 0)
+    scale = widened(c, scale, c.dtype(1))
+    wide = x if x.dtype.is_float and not x.dtype.is_half else o.cast(x, f32)
+    real = o.div(wide, o.cast(_along(c, scale, x, axis, block), wide.dtype))
+    zero = None if zero is None else _along(c, zero, x, axis, block)
+    if to not in SMALL_FLOATS:
+        return saturated(c, real, zero, to)
+    real = real if zero is None else o.add(real, o.cast(zero, real.dtype))
+    return Value(rounded(real, to, bool(c.int("saturate", 1))), to)
+
+
+@op("DequantizeLinear")
+def dequantize(c: Call) -> Value:
+    x, scale, zero = c.x(0), c.x(1), c.opt(2)
+    axis, block, asked = c.int("axis", 1), c.int("block_size", 0), c.int("output_dtype", 0)
+    exact = f32 if c.dtype() in SMALL_FLOATS else i32
+    whole = o.cast(x, exact)
+    if zero is not None:
+        whole = o.sub(whole, o.cast(_along(c, zero, x, axis, block), exact))
+    to = element(asked, c.where) if asked else f32.np if c.dtype(1) == E8M0 else c.dtype(1)
+    if to not in (np.float16, np.float32, np.float64) and to != bf16.np:
+        raise c.bad(f"output_dtype is {to}; expected a floating-point type")
+    wide = o.cast(scale, f32) if scale.dtype.is_half else widened(c, scale, c.dtype(1))
+    made = o.mul(o.cast(whole, wide.dtype), _along(c, wide, x, axis, block))
+    return Value(o.cast(made, carrier(to)), to)
+
+
+@op("DynamicQuantizeLinear")
+def dynamic_quantize(c: Call) -> tuple[Result, ...]:
+    x = c.x()
+    low, high = o.minimum(o.min(x), 0.0), o.maximum(o.max(x), 0.0)
+    scale = o.div(o.sub(high, low), 255.0)
+    zero = o.clip(o.round(o.div(o.neg(low), o.where(o.equal(scale, 0), 1.0, scale))), 0.0, 255.0)
+    q = o.add(o.round(o.div(x, o.where(o.equal(scale, 0), 1.0, scale))), zero)
+    return o.cast(o.clip(q, 0.0, 255.0), "u8"), scale, o.cast(zero, "u8")
+
+
+def shifted(c: Call, i: int, zero: int, rows: bool) -> Tensor:
+    """Input i in i32 less its zero point: one for all, or one a row of the left or a column of the right operand."""
+    x = o.cast(c.x(i), i32)
+    if not c.has(zero):
+        return x
+    z = o.cast(c.x(zero), i32)
+    if z.size == 1:
+        return o.sub(x, o.reshape(z, ()))
+    if z.ndim == 1:
+        z = o.reshape(z, (-1, 1)) if rows else z
+    return same_shape(c, o.sub(x, z), x)
+
+
+def same_shape(c: Call, made: Tensor, x: Tensor) -> Tensor:
+    """What x became. Raises: ModelFormatError where it has another shape, by a scale or zero point that is too long."""
+    if made.shape != x.shape:
+        raise c.bad(
+            f"with its scales and zero points {x.shape} would become {made.shape}; one has too many elements"
+        )
+    return made
+
+
+@op("MatMulInteger")
+def matmul_integer(c: Call) -> Result:
+    return o.matmul(shifted(c, 0, 2, True), shifted(c, 1, 3, False))
+
+
+def _spread(v: Tensor, rows: bool) -> Tensor:
+    v = o.cast(v, f32)
+    if v.size == 1:
+        return o.reshape(v, ())
+    return o.reshape(v, (-1, 1)) if v.ndim == 1 and rows else v
+
+
+@op("QLinearMatMul")
+def qlinear_matmul(c: Call) -> Value:
+    if not {c.dtype(0), c.dtype(3), c.dtype(7)}.isdisjoint(SMALL_FLOATS):
+        raise c.unsupported("is supported for integers only")
+    whole = o.matmul(shifted(c, 0, 2, True), shifted(c, 3, 5, False))
+    scale = o.div(o.mul(_spread(c.x(1), True), _spread(c.x(4), False)), _spread(c.x(6), True))
+    real = same_shape(c, o.mul(o.cast(whole, f32), scale), whole)
+    return saturated(c, real, o.reshape(c.x(7), ()), c.dtype(7))
+
+
+@op("QLinearConv")
+def qlinear_conv(c: Call) -> Value:
+    x, w = o.cast(c.x(0), i32), o.cast(c.x(3), i32)
+    x = o.sub(x, o.cast(o.reshape(c.x(2), ()), i32))
+    zero, scale = o.cast(c.x(5), i32), c.x(4)
+    zero = o.reshape(zero, (-1, *(1,) * (w.ndim - 1))) if zero.size > 1 else o.reshape(zero, ())
+    w = same_shape(c, o.sub(w, zero), w)
+    whole = integer_conv(c, x, w, c.opt(8))
+    scale = o.reshape(scale, (1, -1, *(1,) * (w.ndim - 2))) if scale.size > 1 else o.reshape(scale, ())
+    ratio = o.div(o.mul(o.reshape(c.x(1), ()), scale), o.reshape(c.x(6), ()))
+    real = same_shape(c, o.mul(o.cast(whole, f32), ratio), whole)
+    return saturated(c, real, o.reshape(c.x(7), ()), c.dtype(7))

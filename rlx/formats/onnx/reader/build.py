@@ -1,0 +1,386 @@
+"""From a checked ONNX model and concrete inputs to an rlx graph: functions inlined, types held against the schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from rlx.driver.progress import report
+from rlx.errors import ByteLimitExceeded, ModelFormatError, RlxError, StepLimitExceeded, UnsupportedOp
+from rlx.formats.files import shown
+from rlx.formats.onnx.reader.call import Call, Held, Known, Result, Value, WriteOut, constant
+from rlx.formats.onnx.reader.control import CONTROL, build_control
+from rlx.formats.onnx.reader.elements import STRING, Array, ElementType, carried, carrier, wrapped
+from rlx.formats.onnx.reader.infos import info_of
+from rlx.formats.onnx.reader.nests import BY_NAME, Nest, accepted, held, kind_of, nest_of, proto_of
+from rlx.formats.onnx.reader.read import MAX_DEPTH, called, label_of, node_name, opsets
+from rlx.formats.onnx.reader.schemas import check_call, check_strings, schema_of
+from rlx.formats.onnx.reader.table import find
+from rlx.formats.onnx.reader.tensors import to_array
+from rlx.formats.onnx.reader.wire import MAX_NODES
+from rlx.ir import Attrs, Graph, Node, Op, Tensor, TensorType
+from rlx.ir.graph import traced_into
+from rlx.ops.control.steps import spend
+from rlx.ops.elementwise.select import cast
+
+Attribute = onnx.AttributeProto
+Scope = dict[str, "Held | None"]
+
+
+UNCHECKED = "holds numbers that cannot be computed with"
+ADDED_STEPS = 4  # what adding a node of the graph takes
+
+
+class Counted(Graph):
+    """The graph that is built: each node takes steps from the budget."""
+
+    def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
+        if not record.leaf:
+            spend(record.name, ADDED_STEPS)
+        return super()._append(record, ins, attrs, label)
+
+
+class GraphBuilder:
+    """Builds the rlx graph of a model that lists `own` nodes; at most `most`, those of functions and loops counted in.
+    Afterwards `outputs` says what each output is made of, `output_types` which element type its tensors stand for."""
+
+    def __init__(
+        self, model: Any, initializers: Mapping[str, Array], folder: Path | None, own: int, most: int
+    ) -> None:
+        self.model = model
+        self.folder = folder
+        self.initializers = initializers
+        self.functions = {called(f): f for f in model.functions}
+        self.imports = opsets(model.opset_import, "the model")
+        self.graph = Counted(model.graph.name or "onnx")
+        self.known = Known()
+        self._built = 0
+        self._given: set[int] = set()  # the tensors that are outputs
+        self.own = own
+        self._most = min(MAX_NODES, most)
+        self.outputs: dict[str, Nest] = {}
+        self.output_types: dict[str, ElementType] = {}
+
+    def build(
+        self,
+        fed: Mapping[str, TensorType | Array],
+        dtypes: Mapping[str, ElementType],
+        nests: Mapping[str, Nest],
+    ) -> Graph:
+        """`fed` are the tensors that a run gives: arrays for those that become constants, types for the others;
+        `nests` are the inputs that they make up. Raises: NeedsValues, ModelFormatError, UnsupportedOp."""
+        leaves: dict[str, Value] = {}
+        for name, given in fed.items():
+            if isinstance(given, TensorType):
+                leaves[name] = Value(self.graph.input(name, given.shape, given.dtype), dtypes[name])
+            else:
+                leaves[name] = self._constant(given)
+        kinds = {i.name: info_of(i).type for i in self.model.graph.input}
+        scope: Scope = {name: held(nest, leaves, kinds[name]) for name, nest in nests.items()}
+        for name, array in self.initializers.items():
+            if name not in scope:
+                scope[name] = self._constant(array, name)
+        self.nodes(self.model.graph.node, scope, self.imports, {}, 0)
+        for info in self.model.graph.output:
+            self._output(info, scope)
+        return self.graph
+
+    def _constant(self, array: Array, label: str = "") -> Value:
+        # Strings have other numbers in each program, so that none is the weight of a name.
+        name = "" if array.dtype == STRING else label
+        return Value(constant(self.graph, self.known.words.to_carrier(array), name), array.dtype)
+
+    def _output(self, info: Any, scope: Scope) -> None:
+        found = scope[info.name]
+        if found is None:
+            raise ModelFormatError(f"output {shown(info.name)}: is left out by the node that should make it")
+        found = accepted(found, info.type)
+        declared = kind_of(info.type)
+        if declared not in (None, found.kind):
+            raise ModelFormatError(f"output {shown(info.name)}: is declared {declared}, but is {found.kind}")
+        if info.name in self.outputs:  # listed twice
+            return
+        self.outputs[info.name] = nest_of(info.name, found, self._leaf)
+
+    def _leaf(self, name: str, value: Value) -> None:
+        if name in self.output_types:
+            raise ModelFormatError(f"output {shown(name)}: is also the name of an item of a sequence")
+        self.output_types[name] = value.dtype
+        t = value.tensor
+        leaf = t.node.op.leaf or t.id in self._given
+        self._given.add(t.id)
+        self.graph.output(name, self.graph.add("copy", (t,))[0] if leaf else t)
+
+    # -- nodes
+
+    def nodes(
+        self, nodes: Any, scope: Scope, imports: Mapping[str, int], attributes: dict[str, Any], depth: int
+    ) -> None:
+        """Builds nodes in order. `attributes` are the protos that a function's attribute references stand for."""
+        if depth > MAX_DEPTH:
+            raise ModelFormatError(f"functions are nested more than {MAX_DEPTH} deep")
+        for index, node in enumerate(nodes):
+            where = node_name(node, index)
+            if not depth:
+                report("building", index, len(nodes))
+            self._built += 1
+            if self._built > self._most:
+                raise ModelFormatError(
+                    f"{where}: functions and loops written out make more than {self._most:,} nodes; max_steps= "
+                    f"(--max-steps on the command line) allows more, up to {MAX_NODES:,}"
+                )
+            if self._built > self.own:
+                spend(where, 1)
+            made = traced_into(self.graph).nodes  # a body's, while the graph of a compiled loop is built
+            start = len(made)
+            try:
+                self._node(node, where, scope, imports, attributes, depth)
+            except (ModelFormatError, UnsupportedOp):
+                raise
+            except (ByteLimitExceeded, StepLimitExceeded) as error:
+                named = str(error) if str(error).startswith(where) else f"{where}: {error}"
+                raise type(error)(named) from error
+            except RlxError as error:
+                raise ModelFormatError(f"{where}: {error}") from error
+            except (ValueError, OverflowError) as error:
+                # A number that a check let through and NumPy does not take: the file is refused all the same. The long
+                # runs count it as a finding, by these words.
+                raise ModelFormatError(f"{where}: {UNCHECKED}: {error}") from error
+            _label(made[start:], label_of(node, depth))
+
+    def _node(
+        self,
+        node: Any,
+        where: str,
+        scope: Scope,
+        imports: Mapping[str, int],
+        attributes: dict[str, Any],
+        depth: int,
+    ) -> None:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        unknown = [n for n in node.input if n and n not in scope]
+        if unknown:  # of a definition of onnx's that does not know the node's attributes
+            raise ModelFormatError(f"{where}: reads {shown(unknown[0])}, which nothing makes")
+        inputs = [scope[n] if n else None for n in node.input]
+        protos = self._attributes(node, attributes)
+        function = self.functions.get(called(node))
+        if function is not None:
+            self._inline(function, inputs, protos, node, scope, opsets(function.opset_import, where), depth)
+            return
+        opset = imports.get(domain)
+        schema = None if opset is None else schema_of(domain, node.op_type, opset)
+        if opset is None or schema is None:
+            raise UnsupportedOp(
+                f"{where}: there is no such operator in version {opset} of domain {domain or 'ai.onnx'!r}"
+            )
+        bound = check_call(schema, node, inputs, protos, where)
+        if not domain and node.op_type in CONTROL:
+            self._control(node, where, scope, imports, protos, attributes, depth, schema, inputs)
+            return
+        builder = find(domain, node.op_type, schema.since_version)
+        made: Result | Sequence[Result] = None
+        if builder is not None:
+            try:
+                call = self._call(node, where, schema, inputs, protos)
+                call.scope = scope
+                check_strings(call, domain)
+                made = builder(call)
+            except WriteOut:
+                builder = None
+        if builder is None:
+            body = self._body(schema, node, inputs, protos, opset, domain)
+            if body is None:
+                raise UnsupportedOp(f"{where}: rlx has no {node.op_type} of version {schema.since_version}")
+            self._inline(
+                body, inputs, protos, node, scope, {**imports, **opsets(body.opset_import, where)}, depth
+            )
+            return
+        single = made is None or isinstance(made, Tensor | Held)
+        results: Sequence[Any] = [made] if single else list(made)  # type: ignore[arg-type]
+        for i, name in enumerate(node.output):
+            if name:
+                result = results[i] if i < len(results) else None
+                if result is None:
+                    raise UnsupportedOp(f"{where}: its output {i} ({shown(name)}) is not supported")
+                scope[name] = self._finished(result, schema, i, bound)
+
+    def _finished(self, made: Tensor | Held, schema: Any, i: int, bound: dict[str, str]) -> Held:
+        """The result in the type that the schema gives this output."""
+        if not isinstance(made, Tensor):
+            return made
+        formal = schema.outputs[min(i, len(schema.outputs) - 1)]
+        dtype = BY_NAME.get(bound.get(formal.type_str, formal.type_str))
+        if dtype is None:
+            return Value(made, made.dtype.np)
+        held = cast(made, carrier(dtype))
+        return Value(wrapped(held, dtype) if carried(dtype) else held, dtype)
+
+    def _call(
+        self, node: Any, where: str, schema: Any, inputs: Sequence[Held | None], protos: dict[str, Any]
+    ) -> Call:
+        """What the builder sees, attributes that are left out at the schema's defaults."""
+        values = {n: self._attribute(a, where) for n, a in protos.items()}
+        for name, attribute in schema.attributes.items():
+            if name not in values and attribute.default_value.type != Attribute.UNDEFINED:
+                values[name] = self._attribute(attribute.default_value, where)
+        version, count = schema.since_version, len(node.output)
+        return Call(where, node.op_type, version, self.graph, inputs, values, count, self.known)
+
+    # -- graphs within nodes
+
+    def _control(
+        self, node: Any, where: str, scope: Scope, imports: Mapping[str, int], protos: dict[str, Any],
+        outer: dict[str, Any], depth: int, schema: Any, inputs: Sequence[Held | None],
+    ) -> None:  # fmt: skip
+        graphs = {n: a.g for n, a in protos.items() if a.type == Attribute.GRAPH}
+        values = {n: self._attribute(a, where) for n, a in protos.items() if n not in graphs}
+        call = Call(
+            where,
+            node.op_type,
+            schema.since_version,
+            self.graph,
+            inputs,
+            values,
+            len(node.output),
+            self.known,
+        )
+
+        def run(graph: Any, given: Sequence[Held | None]) -> list[Held]:
+            if len(given) != len(graph.input):
+                raise ModelFormatError(
+                    f"{where}: its graph takes {len(graph.input)} inputs, {len(given)} come"
+                )
+            spend(where, len(scope) >> 8)
+            inner: Scope = dict(scope)
+            for info, value in zip(graph.input, given, strict=True):
+                inner[info.name] = value if value is None else accepted(value, info.type)
+            for i in graph.initializer:
+                array = to_array(i, f"initializer {shown(i.name)}", self.folder)
+                inner[i.name] = self._constant(array)
+            self.nodes(graph.node, inner, imports, outer, depth + 1)
+            found = [inner[o.name] for o in graph.output]
+            if any(v is None for v in found):
+                raise ModelFormatError(f"{where}: an output of its graph is left out")
+            return [v for v in found if v is not None]
+
+        made = build_control(call, graphs, run)
+        if len(made) < len(node.output):
+            raise ModelFormatError(f"{where}: has {len(node.output)} outputs, its graph makes {len(made)}")
+        for name, value in zip(node.output, made, strict=False):
+            if name:
+                scope[name] = value
+
+    # -- functions
+
+    def _inline(
+        self, function: Any, inputs: Sequence[Held | None], protos: dict[str, Any], node: Any, scope: Scope,
+        imports: Mapping[str, int], depth: int,
+    ) -> None:  # fmt: skip
+        where = node_name(node)
+        if len(inputs) > len(function.input) or len(node.output) > len(function.output):
+            raise ModelFormatError(
+                f"{where}: has {len(inputs)} inputs and {len(node.output)} outputs; the function has "
+                f"{len(function.input)} and {len(function.output)}"
+            )
+        inner: Scope = dict.fromkeys(function.input)
+        inner.update(zip(function.input, inputs, strict=False))
+        given = {a.name: a for a in function.attribute_proto}
+        given.update(protos)
+        self.nodes(function.node, inner, imports, given, depth + 1)
+        for name, source in zip(node.output, function.output, strict=False):
+            if name:
+                scope[name] = inner.get(source)
+
+    def _body(
+        self,
+        schema: Any,
+        node: Any,
+        inputs: Sequence[Held | None],
+        protos: dict[str, Any],
+        opset: int,
+        domain: str,
+    ) -> Any | None:
+        """The operator written with others, as onnx defines it for these inputs and attributes; None if not."""
+        plain = onnx.NodeProto()
+        plain.CopyFrom(node)
+        del plain.attribute[:]
+        plain.attribute.extend(protos.values())
+        if schema.has_context_dependent_function:
+            protos_of = [onnx.TypeProto() if v is None else proto_of(v) for v in inputs]
+            types = [p.SerializeToString() for p in protos_of]
+            versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+            if versions:
+                raw = schema.get_context_dependent_function_with_opset_version(
+                    max(versions), plain.SerializeToString(), types
+                )
+                return _function(raw)
+        if schema.has_function:
+            versions = [v for v in schema.function_opset_versions if v <= opset]
+            if versions:
+                raw = schema.get_function_with_opset_version(max(versions))
+                body = _function(raw if isinstance(raw, bytes) else raw.SerializeToString())
+                defaults = {n: a.default_value for n, a in schema.attributes.items()}
+                for name, value in defaults.items():
+                    if name not in protos and value.type != Attribute.UNDEFINED:
+                        protos[name] = value
+                return body
+        return None
+
+    # -- attributes
+
+    def _attributes(self, node: Any, given: dict[str, Any]) -> dict[str, Any]:
+        """The node's attributes by name, references to a function's attributes resolved (absent ones left out)."""
+        found: dict[str, Any] = {}
+        for attribute in node.attribute:
+            if not attribute.ref_attr_name:
+                found[attribute.name] = attribute
+            elif attribute.ref_attr_name in given:
+                copy = Attribute()
+                copy.CopyFrom(given[attribute.ref_attr_name])
+                copy.name = attribute.name
+                found[attribute.name] = copy
+        return found
+
+    def _attribute(self, proto: Any, where: str) -> Any:
+        """An attribute as Python's: int, float, str, list, array; graphs as they are."""
+        kind = proto.type
+        if kind in (Attribute.INT, Attribute.FLOAT):
+            return int(proto.i) if kind == Attribute.INT else float(proto.f)
+        if kind == Attribute.STRING:
+            return _text(proto.s, where)
+        if kind == Attribute.INTS:
+            return [int(v) for v in proto.ints]
+        if kind == Attribute.FLOATS:
+            return [float(v) for v in proto.floats]
+        if kind == Attribute.STRINGS:
+            return [_text(s, where) for s in proto.strings]
+        if kind == Attribute.TENSOR:
+            return to_array(proto.t, f"{where}: attribute {shown(proto.name)}", self.folder)
+        if kind == Attribute.TYPE_PROTO:
+            return kind_of(proto.tp)
+        raise UnsupportedOp(
+            f"{where}: attribute {shown(proto.name)} is of a kind that rlx does not read ({kind})"
+        )
+
+
+def _label(made: Sequence[Node], label: str) -> None:
+    """Labels the nodes that one ONNX node became; those of functions and graphs within have theirs behind a slash."""
+    for node in made if label else ():
+        if not node.op.leaf:
+            node.label = f"{label}/{node.label}" if node.label else label
+
+
+def _text(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelFormatError(f"{where}: an attribute is not valid UTF-8") from error
+
+
+def _function(raw: bytes) -> Any:
+    body = onnx.FunctionProto()
+    body.ParseFromString(raw)
+    return body

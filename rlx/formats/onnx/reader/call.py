@@ -1,0 +1,333 @@
+"""What a builder sees of one node: its inputs as tensors, its attributes checked, values where they are known."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import ModelFormatError, UnsupportedOp
+from rlx.formats.onnx.reader.budget import reference_bytes, take
+from rlx.formats.onnx.reader.draws import Draw, Draws
+from rlx.formats.onnx.reader.elements import NAMES, STRING, Array, ElementType, carrier
+from rlx.formats.onnx.reader.words import MAX_STRINGS, Words, as_array
+from rlx.ir import Graph, Leaf, Tensor
+from rlx.ir.body import TracedBody
+from rlx.ops.elementwise.select import cast
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the graph and the ONNX element type it stands for, which its carrier may be wider than."""
+
+    tensor: Tensor
+    dtype: ElementType
+
+    @property
+    def kind(self) -> str:
+        """ONNX's word for the type."""
+        return NAMES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A sequence. Which items it has is known while building; `element` is the kind of each."""
+
+    items: tuple[Held, ...]
+    element: str
+
+    @property
+    def kind(self) -> str:
+        return f"seq({self.element})"
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """An optional: what it holds, None where it is empty, which is known while building."""
+
+    item: Held | None
+    element: str
+
+    @property
+    def kind(self) -> str:
+        return f"optional({self.element})"
+
+
+@dataclass(frozen=True, slots=True)
+class Maps:
+    """A sequence of maps with the same keys, strings or integers: a row of numbers for each."""
+
+    keys: Array
+    rows: Value
+
+    @property
+    def kind(self) -> str:
+        return f"seq(map({'string' if self.keys.dtype == STRING else 'int64'},{self.rows.kind}))"
+
+
+Held = Value | Series | Maybe | Maps
+
+
+class NeedsValues(Exception):
+    """The shape of something depends on the values of these graph inputs: a request, answered by building again.
+
+    With `local` it depends on what only a step of a compiled loop knows, or on random numbers, which no building again
+    can answer.
+    """
+
+    def __init__(self, names: frozenset[str], what: str, local: bool = False) -> None:
+        super().__init__(what)
+        self.names = names
+        self.what = what
+        self.local = local
+
+
+class WriteOut(Exception):
+    """A builder's word that this node is better built as onnx's definition of the operator."""
+
+
+class Known:
+    """The values of tensors that depend on constants alone, worked out by the ops' own definitions; strings are numbers
+    in the table `words`. `steps` counts those of compiled loops in what is built now, `bodies` the graphs of control
+    ops that were built or tried, `parts` those that sequences were split into."""
+
+    def __init__(self) -> None:
+        self.words = Words()
+        self.draws = Draws()
+        self.steps = 1
+        self.bodies = 0
+        self.parts = 0
+        self._values: dict[tuple[Graph, int], Array] = {}
+
+    def __call__(self, tensor: Tensor, what: str) -> Array:
+        """Raises: NeedsValues when the tensor depends on inputs of the graph."""
+        self._check(tensor, what)
+        stack = [tensor]
+        while stack:
+            top = stack[-1]
+            missing = [t for t in _behind(top) if (t.graph, t.id) not in self._values]
+            if (top.graph, top.id) in self._values:
+                stack.pop()
+            elif missing:
+                stack.extend(missing)
+            else:
+                self._evaluate(top)
+                stack.pop()
+        return self._values[tensor.graph, tensor.id]
+
+    def _evaluate(self, tensor: Tensor) -> None:
+        node = tensor.node
+        given = [self._values[t.graph, t.id] for t in _behind(tensor)]
+        if node.op.leaf:
+            self._values[tensor.graph, tensor.id] = given[0] if given else node.attrs["value"]
+            return
+        take(reference_bytes(node), node.name)
+        with np.errstate(all="ignore"):
+            made = node.op.reference(*given, **node.attrs)
+        arrays = list(made) if isinstance(made, tuple) else [made]
+        for array, t in zip(arrays, node.outputs, strict=True):
+            self._values[t.graph, t.id] = np.asarray(array, dtype=t.dtype.np).reshape(t.shape)
+
+    def _check(self, tensor: Tensor, what: str) -> None:
+        names: set[str] = set()
+        local = False
+        seen = {(tensor.graph, tensor.id)}
+        stack = [tensor]
+        while stack:
+            top = stack.pop()
+            if (top.graph, top.id) in self._values:
+                continue
+            if top.node.op.leaf is Leaf.INPUT:
+                if isinstance(top.graph, TracedBody) or top.node.attrs["name"] in self.draws.wanted:
+                    local = True
+                else:
+                    names.add(top.node.attrs["name"])
+            for t in _behind(top):
+                if (t.graph, t.id) not in seen:
+                    seen.add((t.graph, t.id))
+                    stack.append(t)
+        if names or local:
+            raise NeedsValues(frozenset(names), what, local)
+
+
+def _behind(tensor: Tensor) -> Sequence[Tensor]:
+    """What a tensor's value follows from; of a body's capture, the tensor around that is captured."""
+    if tensor.node.op.leaf is Leaf.PARAM and isinstance(tensor.graph, TracedBody):
+        return [tensor.graph.around(tensor)]
+    return tensor.node.inputs
+
+
+Result = Tensor | Held | None
+Builder = Callable[["Call"], "Result | Sequence[Result]"]
+
+
+class Call:
+    """One node of an ONNX graph while it is built.
+
+    `version` is the opset that last changed the operator. `x(i)` is an input as a tensor (in its carrier), `opt(i)` the
+    same or None where it is left out, `known(i)` its value. Attributes: `int`, `float`, `str`, `ints`, `floats`.
+    """
+
+    def __init__(
+        self, where: builtins.str, kind: builtins.str, version: builtins.int, graph: Graph,
+        inputs: Sequence[Held | None], attrs: dict[builtins.str, Any],
+        n_outputs: builtins.int, known: Known,
+    ) -> None:  # fmt: skip
+        self.where = where
+        self.kind = kind
+        self.version = version
+        self.graph = graph
+        self.inputs = list(inputs)
+        self.attrs = attrs
+        self.n_outputs = n_outputs
+        self.known_values = known
+        self.words = known.words
+        self.scope: Mapping[builtins.str, Held | None] = {}  # what has a name where the node stands
+
+    # -- inputs
+
+    def has(self, i: builtins.int) -> bool:
+        return i < len(self.inputs) and self.inputs[i] is not None
+
+    def held(self, i: builtins.int) -> Held:
+        """An input of any kind."""
+        found = self.inputs[i] if i < len(self.inputs) else None
+        if found is None:
+            raise ModelFormatError(f"{self.where}: input {i} is missing")
+        return found
+
+    def value(self, i: builtins.int) -> Value:
+        return self.as_value(self.held(i), f"input {i}")
+
+    def as_value(self, held: Held, what: builtins.str) -> Value:
+        """What must be a tensor. Raises: ModelFormatError."""
+        if not isinstance(held, Value):
+            raise ModelFormatError(f"{self.where}: {what} is {held.kind}; expected a tensor")
+        return held
+
+    def series(self, i: builtins.int) -> Series:
+        found = self.held(i)
+        if not isinstance(found, Series):
+            raise ModelFormatError(f"{self.where}: input {i} is {found.kind}; expected a sequence")
+        return found
+
+    def x(self, i: builtins.int = 0) -> Tensor:
+        return self.value(i).tensor
+
+    def opt(self, i: builtins.int) -> Tensor | None:
+        return self.value(i).tensor if self.has(i) else None
+
+    def xs(self) -> list[Tensor]:
+        return [self.x(i) for i in range(len(self.inputs))]
+
+    def dtype(self, i: builtins.int = 0) -> ElementType:
+        return self.value(i).dtype
+
+    def known(self, i: builtins.int) -> Array:
+        """The value of an input. Raises: NeedsValues."""
+        v = self.value(i)
+        if v.dtype == STRING and v.tensor.size > MAX_STRINGS:
+            raise self.unsupported(
+                f"input {i} has {v.tensor.size} elements; at most {MAX_STRINGS} strings are looked into"
+            )
+        take(v.tensor.type.nbytes, self.where)
+        return self.words.from_carrier(self.known_values(v.tensor, f"{self.where}: input {i}"), v.dtype)
+
+    def known_tensor(self, t: Tensor) -> Array:
+        """The value of a tensor. Raises: NeedsValues."""
+        take(t.type.nbytes, self.where)
+        return self.known_values(t, self.where)
+
+    def known_ints(
+        self, i: builtins.int, default: Sequence[builtins.int] | None = None
+    ) -> list[builtins.int]:
+        """The integers in an input of any rank. Raises: NeedsValues."""
+        if not self.has(i) and default is not None:
+            return list(default)
+        array = self.known(i)
+        if array.dtype.kind not in "iu":
+            raise ModelFormatError(f"{self.where}: input {i} is {array.dtype}; expected integers")
+        return [int(v) for v in array.reshape(-1)]
+
+    def known_scalar(self, i: builtins.int) -> Any:
+        """The one number in an input, as Python's. Raises: NeedsValues."""
+        array = self.known(i)
+        if array.size != 1:
+            raise ModelFormatError(f"{self.where}: input {i} has {array.size} elements; expected one")
+        return array.reshape(-1)[0].item()
+
+    def known_int(self, i: builtins.int) -> builtins.int:
+        """The one number in an input, as a whole one. Raises: NeedsValues."""
+        found = self.known_scalar(i)
+        if not math.isfinite(found):
+            raise ModelFormatError(f"{self.where}: input {i} is {found}; expected a whole number")
+        return builtins.int(found)
+
+    def draw(self, shape: Sequence[builtins.int], dtype: ElementType, normal: bool = False) -> Tensor:
+        """Random numbers, new in every run: normal ones, or uniform ones from 0 up to 1; f64 for `dtype` double, else
+        f32. The attribute `seed` starts them."""
+        wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+        seed = self.attrs.get("seed")
+        return self.known_values.draws.add(self.graph, Draw(tuple(shape), wide, normal, seed), self.where)
+
+    # -- attributes
+
+    def _get(self, name: builtins.str, kinds: type | tuple[type, ...], default: Any) -> Any:
+        found = self.attrs.get(name, default)
+        if found is not None and not isinstance(found, kinds):
+            raise ModelFormatError(
+                f"{self.where}: attribute {name} is a {type(found).__name__}, which it cannot be"
+            )
+        return found
+
+    def int(self, name: builtins.str, default: builtins.int | None = None) -> Any:
+        return self._get(name, builtins.int, default)
+
+    def float(self, name: builtins.str, default: builtins.float | None = None) -> Any:
+        return self._get(name, builtins.float, default)
+
+    def str(self, name: builtins.str, default: builtins.str | None = None) -> Any:
+        return self._get(name, builtins.str, default)
+
+    def ints(self, name: builtins.str, default: Sequence[Any] | None = None) -> Any:
+        found = self._get(name, list, None)
+        return default if found is None else found
+
+    floats = ints
+
+    # -- results
+
+    def constant(self, array: Any, dtype: ElementType | None = None) -> Value:
+        """A constant; its element type is the array's."""
+        a = as_array(array, dtype)
+        take(a.nbytes, self.where)
+        return Value(constant(self.graph, self.words.to_carrier(a)), a.dtype)
+
+    def tensor(self, array: Any, dtype: ElementType | None = None) -> Tensor:
+        return self.constant(array, dtype).tensor
+
+    def cast(self, t: Tensor, dtype: ElementType) -> Tensor:
+        """t as the carrier of `dtype`."""
+        return cast(t, carrier(dtype))
+
+    def table(self, *lengths: builtins.int) -> None:
+        """To be called before an array of these lengths is worked out for a constant. Raises: ByteLimitExceeded."""
+        take(8 * math.prod(max(n, 1) for n in lengths), self.where)
+
+    def bad(self, what: builtins.str) -> ModelFormatError:
+        return ModelFormatError(f"{self.where}: {what}")
+
+    def unsupported(self, what: builtins.str) -> UnsupportedOp:
+        return UnsupportedOp(f"{self.where}: {what}")
+
+
+def constant(graph: Graph, array: Array, label: str = "") -> Tensor:
+    """A constant of the graph that shares the array's memory where it can."""
+    if array.flags.writeable or not array.flags.c_contiguous:
+        array = np.array(array, order="C")
+        array.flags.writeable = False
+    return graph.add("constant", (), {"value": array}, label)[0]

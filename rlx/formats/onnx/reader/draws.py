@@ -1,0 +1,77 @@
+"""Random numbers: each is an input of the graph that the caller does not see, drawn anew for every run."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.driver.locks import renewed
+from rlx.errors import UnsupportedOp
+from rlx.formats.onnx.reader.elements import Array, ElementType
+from rlx.ir import Graph, Tensor
+from rlx.ir.graph import traced_into
+
+MAX_DRAWN = 1 << 26  # numbers that a run draws
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What is drawn: the shape and the type, normal or uniform numbers from 0 up to 1, from a seed if there is one."""
+
+    shape: tuple[int, ...]
+    dtype: ElementType
+    normal: bool
+    seed: float | None
+
+
+class Draws:
+    """What a graph wants drawn, by the name of its input."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[str, Draw] = {}
+        self._numbers = 0
+
+    def add(self, graph: Graph, draw: Draw, where: str) -> Tensor:
+        """The input with the numbers. Raises: UnsupportedOp where one graph is run many times, or for too many."""
+        if traced_into(graph) is not graph:
+            raise UnsupportedOp(f"{where}: random numbers in a compiled loop or branch are not supported")
+        self._numbers += math.prod(draw.shape)
+        if self._numbers > MAX_DRAWN:
+            raise UnsupportedOp(f"{where}: more than {MAX_DRAWN:,} random numbers are drawn")
+        name = f"random {len(self.wanted)}"
+        while name in graph.inputs:
+            name += "'"
+        self.wanted[name] = draw
+        return graph.input(name, draw.shape, draw.dtype)
+
+
+class Sampler:
+    """The generators of a program: seeded ones start with it and go on with every run."""
+
+    def __init__(self, wanted: Mapping[str, Draw]) -> None:
+        self._wanted = dict(wanted)
+        self._generators = {name: _generator(draw.seed) for name, draw in wanted.items()}
+        self._lock = renewed(self, "_lock", threading.Lock)
+
+    @property
+    def any(self) -> bool:
+        return bool(self._wanted)
+
+    def __call__(self) -> dict[str, Array]:
+        """Numbers for one run."""
+        with self._lock:
+            return {name: _numbers(self._generators[name], draw) for name, draw in self._wanted.items()}
+
+
+def _generator(seed: float | None) -> np.random.Generator:
+    bits = None if seed is None else int(np.float64(seed).view(np.uint64))
+    return np.random.Generator(np.random.Philox(bits))
+
+
+def _numbers(generator: np.random.Generator, draw: Draw) -> Array:
+    make = generator.standard_normal if draw.normal else generator.random
+    return np.asarray(make(draw.shape, draw.dtype.type))

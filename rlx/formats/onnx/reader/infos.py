@@ -1,0 +1,122 @@
+"""What a model says of its inputs and outputs, and values held against it: tensors, lists of them, None."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from rlx.errors import DTypeError, ModelFormatError, ShapeError
+from rlx.formats.files import shown
+from rlx.formats.onnx.reader.elements import NAMES, STRING, Array, ElementType, key_name
+from rlx.formats.onnx.reader.schemas import declared_type
+from rlx.formats.onnx.reader.words import as_array, check_strings
+
+Dim = int | str | None
+Around = Literal["seq", "optional"]
+MAX_ITEMS = 1 << 14  # of a sequence: each is a tensor of the graph
+MAX_NESTING = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """An input or output: its name, element type and dims, each an int, a symbol, or None where nothing is known.
+
+    `shape` is None when the model says nothing; `type` is ONNX's word for the whole type. `around` is what is around
+    the tensor, the outermost first: ("seq",) takes and gives a list of arrays, ("optional",) an array or
+    None. With `keys` it is a dict instead of an array, which only outputs can be.
+    """
+
+    name: str
+    dtype: ElementType | None
+    shape: tuple[Dim, ...] | None
+    around: tuple[Around, ...] = ()
+    keys: str = ""
+
+    @property
+    def type(self) -> str:
+        made = NAMES[self.dtype] if self.dtype is not None else "tensor"
+        made = f"map({self.keys},{made})" if self.keys else made
+        for word in reversed(self.around):
+            made = f"{word}({made})"
+        return made
+
+
+def info_of(info: Any, fed: bool = False) -> TensorInfo:
+    """What a ValueInfoProto declares; `fed` means an input. Raises: ModelFormatError, UnsupportedOp."""
+    proto, around = info.type, []
+    while (kind := proto.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        around.append(kind)
+        proto = getattr(proto, kind).elem_type
+        if len(around) > MAX_NESTING:
+            raise ModelFormatError(f"{shown(info.name)}: its type is nested more than {MAX_NESTING} deep")
+    keys = ""
+    if kind == "map_type" and not fed:
+        keys, proto = key_name(proto.map_type.key_type), proto.map_type.value_type
+    dtype, dims = declared_type(proto, shown(info.name))
+    words: dict[str, Around] = {"sequence_type": "seq", "optional_type": "optional"}
+    return TensorInfo(
+        info.name, dtype, None if dims is None else tuple(dims), tuple(words[k] for k in around), keys
+    )
+
+
+def fits(shape: Sequence[int], declared: Sequence[Dim]) -> bool:
+    return len(shape) == len(declared) and all(
+        not isinstance(d, int) or d == n for n, d in zip(shape, declared, strict=True)
+    )
+
+
+def fit(info: TensorInfo, value: Any, symbols: dict[str, int] | None) -> Any:
+    """The value as arrays, in lists where the model takes sequences, None for an optional that is empty; `symbols` are
+    the lengths of named dimensions so far, None where these may differ. Raises: DTypeError, ShapeError."""
+    return _fit(info, f"input {info.name!r}", info.around, value, symbols)
+
+
+def _fit(info: TensorInfo, what: str, around: tuple[Around, ...], value: Any, symbols: dict[str, int] | None) -> Any:
+    if not around:
+        if value is None:
+            raise DTypeError(f"{what}: is None; expected an array")
+        return _tensor(info, what, value, symbols)
+    if around[0] == "optional":
+        return None if value is None else _fit(info, what, around[1:], value, symbols)
+    if not isinstance(value, list | tuple):
+        raise DTypeError(
+            f"{what}: is a {type(value).__name__}; expected a list, for the model takes {info.type}"
+        )
+    if len(value) > MAX_ITEMS:
+        raise ShapeError(f"{what}: has {len(value)} items; at most {MAX_ITEMS} are supported")
+    # Named dimensions may differ between the items of a sequence.
+    apart = [None if symbols is None else dict(symbols) for _ in value]  # items may be of different lengths
+    return [_fit(info, f"{what}[{k}]", around[1:], v, apart[k]) for k, v in enumerate(value)]
+
+
+def _tensor(info: TensorInfo, what: str, value: Any, symbols: dict[str, int] | None) -> Array:
+    if isinstance(value, np.ndarray | np.generic) or info.dtype is None:
+        array = as_array(value)
+    else:
+        try:
+            array = np.asarray(value, info.dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DTypeError(
+                f"{what}: a {type(value).__name__} is no array of {info.dtype}: {error}"
+            ) from error
+    if array.dtype == STRING:
+        check_strings(array, what)
+    if info.dtype is not None and array.dtype != info.dtype:
+        raise DTypeError(
+            f"{what}: is {array.dtype}, expected {info.dtype}; convert it with .astype if that is what you mean"
+        )
+    if array.dtype not in NAMES:
+        raise DTypeError(f"{what}: {array.dtype} is not an element type that rlx computes with")
+    if info.shape is None:
+        return array
+    if not fits(array.shape, info.shape):
+        raise ShapeError(f"{what}: has shape {array.shape}, expected {list(info.shape)}")
+    for n, d in zip(array.shape, info.shape, strict=True):
+        if symbols is not None and isinstance(d, str) and symbols.setdefault(d, n) != n:
+            raise ShapeError(
+                f"{what}: dimension {d!r} is {n} in shape {array.shape}, but {symbols[d]} elsewhere"
+            )
+    return array

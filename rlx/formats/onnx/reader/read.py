@@ -1,0 +1,252 @@
+"""From a path, bytes or ModelProto to a checked model: sizes, names, order and depth, before anything is allocated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
+
+from rlx.errors import ModelFormatError, UnsupportedOp
+from rlx.formats.files import plain, read_bytes, shown
+from rlx.formats.onnx.reader.wire import MAX_NODES, want_parsable
+
+MAX_BYTES = (1 << 31) - 1  # what a protobuf file can hold; larger models keep their weights beside it
+MAX_DEPTH = 32
+OLDEST = 1
+
+Attribute = onnx.AttributeProto
+
+
+def parse(source: Any) -> tuple[Any, Path | None]:
+    """The ModelProto of a path, bytes or ModelProto, and the folder its external data lies in.
+
+    Raises: ModelFormatError.
+    """
+    if isinstance(source, onnx.ModelProto):
+        return source, None
+    folder = None
+    if isinstance(source, bytes | bytearray | memoryview):
+        content, what = bytes(source), "the model"
+    elif isinstance(source, str | os.PathLike):
+        path = Path(os.fspath(source))
+        content, what, folder = read_bytes(path, MAX_BYTES), str(path), path.parent
+    else:
+        raise ModelFormatError(
+            f"a {type(source).__name__} is no model; give a path, the bytes of a file, or an onnx.ModelProto"
+        )
+    if len(content) > MAX_BYTES:
+        raise ModelFormatError(f"{what}: larger than {MAX_BYTES:,} bytes, which no such file can be")
+    want_parsable(content, what)
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except (DecodeError, RuntimeError, ValueError) as error:
+        raise ModelFormatError(f"{what}: is not an ONNX file: {_other_kind(content) or error}") from error
+    if not model.HasField("graph"):
+        raise ModelFormatError(f"{what}: has no graph: {_other_kind(content) or 'it is not an ONNX model'}")
+    return model, folder
+
+
+def without_initializers(model: Any) -> Any:
+    """A copy that holds what programs are built from, and not the largest part of a file: the tensors are arrays by
+    then. What a caller later does to its own ModelProto changes nothing."""
+    made = onnx.ModelProto()
+    for field in ("opset_import", "functions"):
+        getattr(made, field).extend(getattr(model, field))
+    name = model.graph.name
+    made.graph.name = name if isinstance(name, str) else ""  # bytes where it is no UTF-8
+    for field in ("input", "output", "node"):
+        getattr(made.graph, field).extend(getattr(model.graph, field))
+    return made
+
+
+def _other_kind(content: bytes) -> str | None:
+    """What a file that is taken for an ONNX model often is, and what to do."""
+    if not content:
+        return "it is empty"
+    if content.startswith(b"version https://git-lfs"):
+        return "it is a Git LFS pointer; fetch the file itself with git lfs pull"
+    if content.startswith(b"PK\x03\x04"):
+        return "it is a zip archive, as PyTorch saves models; export the model with torch.onnx.export"
+    if content.startswith(b"\x89HDF"):
+        return "it is an HDF5 file, as Keras saves models; convert it with tf2onnx"
+    if content[4:8] in (b"TFL3", b"ORTM"):
+        return "it is a TensorFlow Lite or ORT file; give the ONNX model that it was made from"
+    return "it is a GGUF file" if content.startswith(b"GGUF") else None
+
+
+def opsets(imports: Any, what: str) -> dict[str, int]:
+    """Domain to version. Raises: ModelFormatError for a domain imported twice or without a sensible version."""
+    found: dict[str, int] = {}
+    for entry in imports:
+        want_text(what, entry.domain)
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if domain in found and found[domain] != entry.version:
+            raise ModelFormatError(f"{what}: imports the operators of {shown(domain)} twice")
+        if not 1 <= entry.version < 1 << 31:
+            raise ModelFormatError(f"{what}: imports {shown(domain)} at version {entry.version}")
+        found[domain] = entry.version
+    newest = onnx.defs.onnx_opset_version()
+    if "" in found and not OLDEST <= found[""] <= newest:
+        raise UnsupportedOp(
+            f"{what}: uses opset {found['']}; rlx reads {OLDEST} to {newest}, what the installed onnx knows (a newer "
+            "one may know more: pip install -U onnx)"
+        )
+    return found
+
+
+def want_text(what: str, *values: Any) -> None:
+    """Raises: ModelFormatError for a string that is no UTF-8: protobuf hands such a one out as bytes."""
+    for value in values:
+        if not isinstance(value, str):
+            raise ModelFormatError(f"{what}: {shown(value)} is not valid UTF-8 text")
+
+
+def subgraphs(node: Any) -> Iterator[Any]:
+    for attribute in node.attribute:
+        if attribute.type == Attribute.GRAPH:
+            yield attribute.g
+        elif attribute.type == Attribute.GRAPHS:
+            yield from attribute.graphs
+
+
+def node_name(node: Any, index: int | None = None) -> str:
+    """What errors call a node."""
+    kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    place = f" number {index}" if index is not None and not node.name else ""
+    return (
+        f"node {shown(node.name)} ({kind})"
+        if node.name
+        else f"node{place} ({kind}) making {shown(_first(node))}"
+    )
+
+
+def label_of(node: Any, depth: int) -> str:
+    """What reports call what a node became: its name in the file. One without is called by what it makes, except in
+    functions, where the node that calls is known by more people."""
+    name = node.name or ("" if depth else f"{node.op_type} making {_first(node)}")
+    return plain(name)
+
+
+def _first(node: Any) -> str:
+    return next((o for o in node.output if o), "nothing")
+
+
+def check_model(model: Any) -> None:
+    """Raises: ModelFormatError for what is not a well-formed model, naming the node."""
+    if not model.HasField("graph"):
+        raise ModelFormatError("the model has no graph")
+    if not model.opset_import:
+        raise ModelFormatError("the model does not say which opset it uses")
+    budget = [MAX_NODES]
+    names: set[Called] = set()
+    for function in model.functions:
+        want_text("a function", *called(function), *function.output, *function.attribute)
+        if called(function) in names:
+            raise ModelFormatError(f"function {shown(function.name)}: defined twice")
+        names.add(called(function))
+        what = f"function {shown(function.name)}"
+        opsets(function.opset_import, what)
+        known = _distinct(function.input, f"{what}: input")
+        _check_nodes(function.node, known, function.output, what, budget, 1)
+    _check_functions(model)
+    _check_graph(model.graph, (), "the graph", budget, 1)
+
+
+def _distinct(names: Any, what: str) -> set[str]:
+    found: set[str] = set()
+    for name in names:
+        want_text(what, name)
+        if not name:
+            raise ModelFormatError(f"{what}: one has no name")
+        if name in found:
+            raise ModelFormatError(f"{what} {shown(name)}: named twice")
+        found.add(name)
+    return found
+
+
+def _check_graph(graph: Any, outer: tuple[set[str], ...], what: str, budget: list[int], depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ModelFormatError(f"{what}: graphs are nested more than {MAX_DEPTH} deep")
+    if len(graph.sparse_initializer):
+        raise UnsupportedOp(f"{what}: sparse initializers are not supported")
+    known = _distinct([i.name for i in graph.input], f"{what}: input")
+    known |= _distinct([i.name for i in graph.initializer], f"{what}: initializer")
+    results = [o.name for o in graph.output]
+    _check_nodes(graph.node, known, results, what, budget, depth, outer)
+    _distinct(set(results), f"{what}: output")  # one value may be several results
+
+
+def _check_nodes(
+    nodes: Any, known: set[str], results: Any, what: str, budget: list[int], depth: int,
+    outer: tuple[set[str], ...] = (),
+) -> None:  # fmt: skip
+    budget[0] -= len(nodes)
+    if budget[0] < 0:
+        raise ModelFormatError(f"the model has more than {MAX_NODES:,} nodes")
+    made = {o for n in nodes for o in n.output}
+    for index, node in enumerate(nodes):
+        want_text(f"{what}: node number {index}", *called(node), node.name, *node.input, *node.output)
+        want_text(f"{what}: node number {index}", *(a.ref_attr_name for a in node.attribute))
+        for name in node.input:
+            if name and name not in known and not any(name in around for around in outer):
+                why = (
+                    "which a later node makes: the nodes are not in order, or form a cycle"
+                    if name in made
+                    else ("which nothing makes")
+                )
+                raise ModelFormatError(f"{what}: {node_name(node, index)}: takes {shown(name)}, {why}")
+        _distinct([a.name for a in node.attribute], f"{what}: {node_name(node, index)}: attribute")
+        for inner in subgraphs(node):
+            _check_graph(inner, (*outer, known), f"a graph in {node_name(node, index)}", budget, depth + 1)
+        for name in node.output:
+            if name and name in known:
+                raise ModelFormatError(
+                    f"{what}: {node_name(node, index)}: makes {shown(name)}, which is there already"
+                )
+            if name:
+                known.add(name)
+    for name in results:
+        if name not in known and not any(name in around for around in outer):
+            raise ModelFormatError(f"{what}: the output {shown(name)} is made by nothing")
+
+
+Called = tuple[str, str, str]
+
+
+def called(proto: Any) -> Called:
+    """What functions are told apart by: of a function what it is, of a node which one it calls, if it is one."""
+    return (
+        proto.domain,
+        proto.name if isinstance(proto, onnx.FunctionProto) else proto.op_type,
+        proto.overload,
+    )
+
+
+def _check_functions(model: Any) -> None:
+    """Raises: ModelFormatError for functions that call themselves, directly or through others, or too deeply."""
+    names = {called(f) for f in model.functions}
+    depths: dict[Called, int] = {}
+    left = {called(f): {called(n) for n in all_nodes(f.node)} & names for f in model.functions}
+    while left:
+        if len(set(depths.values())) >= MAX_DEPTH:
+            raise ModelFormatError(f"functions call each other more than {MAX_DEPTH} deep")
+        ready = [f for f, inner in left.items() if all(c in depths for c in inner)]
+        if not ready:
+            raise ModelFormatError(
+                f"function {shown(sorted(left)[0][1])}: calls itself, directly or through others"
+            )
+        for f in ready:
+            depths[f] = 1 + max((depths[c] for c in left.pop(f)), default=0)
+
+
+def all_nodes(nodes: Any) -> Iterator[Any]:
+    """Every node, those of graphs in attributes too."""
+    for node in nodes:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner.node)

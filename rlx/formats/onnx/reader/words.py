@@ -1,0 +1,111 @@
+"""Strings as numbers: equal numbers for equal strings, so that what moves, picks or compares strings runs on devices.
+
+What looks into strings (StringConcat, Cast, RegexFullMatch …) is worked out while building, as for shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import DTypeError, UnsupportedOp
+from rlx.formats.files import shown
+from rlx.formats.onnx.reader.elements import STRING, Array, ElementType, from_carrier, to_carrier
+from rlx.ops.control.steps import spend
+
+MAX_CHARACTERS = 1 << 24  # of all the strings that a model makes
+STRINGS_A_STEP = 4  # that are looked into while building
+MAX_STRINGS = 1 << 20  # of a tensor whose strings are looked into
+
+
+class Words:
+    """A table of strings. Number 0 is the empty string, so that a zero stands for it wherever ops fill.
+
+    `base` is a table that is only read: a program's, on which each run puts the strings that come with it.
+    """
+
+    def __init__(self, base: Words | None = None) -> None:
+        self._base = base
+        self._start = len(base) if base is not None else 0
+        self._codes: dict[str, int] = {}
+        self._words: list[str] = []
+        self._made = 0
+        if base is None:
+            self.code("")
+
+    def __len__(self) -> int:
+        return self._start + len(self._words)
+
+    def code(self, word: str) -> int:
+        """The number of a string."""
+        found = self._codes.get(word)
+        if found is None and self._base is not None:
+            found = self._base._codes.get(word)
+        if found is None:
+            found = self._codes[word] = len(self)
+            self._words.append(word)
+        return found
+
+    def word(self, code: int) -> str:
+        if code < self._start:
+            assert self._base is not None
+            return self._base.word(code)
+        return self._words[code - self._start]
+
+    def made(self, word: str, where: str) -> int:
+        """The number of a string that a model makes. Raises: UnsupportedOp when it makes too many."""
+        self._made += len(word) + 1
+        if self._made > MAX_CHARACTERS:
+            raise UnsupportedOp(
+                f"{where}: the model makes strings of more than {MAX_CHARACTERS:,} characters"
+            )
+        return self.code(word)
+
+    def encode(self, array: Array) -> Array:
+        """The numbers of an array of strings. Raises: DTypeError for what is no string."""
+        check_strings(array)
+        return np.fromiter(map(self.code, array.reshape(-1)), np.int64, array.size).reshape(array.shape)
+
+    def decode(self, codes: Array) -> Array:
+        """The strings, as NumPy's objects."""
+        made = np.empty(codes.size, object)
+        made[:] = [self.word(int(k)) for k in codes.reshape(-1)]
+        return made.reshape(codes.shape)
+
+    def to_carrier(self, array: Array) -> Array:
+        """An array of any element type in the rlx dtype that carries it."""
+        return self.encode(array) if array.dtype == STRING else to_carrier(array)
+
+    def from_carrier(self, array: Array, dtype: ElementType) -> Array:
+        """The array of an element type from the rlx dtype that carries it."""
+        return self.decode(array) if dtype == STRING else from_carrier(array, dtype)
+
+    def mapped(self, codes: Array, function: Callable[[str], Any]) -> list[Any]:
+        """What a function makes of each string, each different one looked at once."""
+        different, places = np.unique(codes, return_inverse=True)
+        spend("strings", len(different) // STRINGS_A_STEP)
+        made = [function(self.word(int(k))) for k in different]
+        return [made[k] for k in places.reshape(-1)]
+
+
+def check_strings(array: Array, what: str = "an array of strings") -> None:
+    """Raises: DTypeError when an array of objects holds anything but strings."""
+    for w in array.reshape(-1):
+        if not isinstance(w, str):
+            raise DTypeError(f"{what}: holds {shown(w)}, a {type(w).__name__}; expected strings")
+
+
+def as_array(value: Any, dtype: ElementType | None = None) -> Array:
+    """An array as NumPy makes it, of objects where it is of strings."""
+    array = np.asarray(value, dtype)
+    return array.astype(object) if array.dtype.kind in "UT" else array
+
+
+def strings(values: Iterable[str]) -> Array:
+    """Strings as an array of NumPy's objects."""
+    held = list(values)
+    made = np.empty(len(held), object)
+    made[:] = held
+    return made

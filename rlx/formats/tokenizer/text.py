@@ -1,0 +1,161 @@
+"""Text to token numbers, through the package `tokenizers` and a folder's tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.errors import DTypeError, ModelFormatError, RlxError
+from rlx.formats.files import OBJECT_BYTES, parse_json, plain, read_bytes, shown, want_object
+from rlx.formats.tokenizer.models import check_added, check_model
+from rlx.formats.tokenizer.parts import Walk
+
+MAX_TOKENIZER = 64_000_000  # bytes; the largest published ones are half of it
+# Bytes of memory that a byte of the file may take, beside OBJECT_BYTES: as JSON, then as what the package makes of it.
+JSON_PER_BYTE, PER_BYTE = 40, 64
+_MAX_ID = np.iinfo(np.int32).max
+# Texts encoded at a time, and their characters: what the package returns for a text is far larger than its numbers.
+_CHUNK, _CHUNK_CHARACTERS = 1024, 1 << 20
+_PARTS = (
+    "version",
+    "truncation",
+    "padding",
+    "added_tokens",
+    "normalizer",
+    "pre_tokenizer",
+    "post_processor",
+    "decoder",
+    "model",
+)
+
+TokenIds = npt.NDArray[np.int32]
+
+
+class TextTokenizer:
+    """The tokenizer of a tokenizer.json; special tokens are added, long texts cut to `max_length` tokens. The file's
+    own truncation, padding and decoder are not used.
+
+    Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError for a damaged file, for one whose
+    parts are not known to be safe to run, or for a `max_length` that the special tokens alone take up.
+    """
+
+    def __init__(self, file: Path, max_length: int, lower: bool = False) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise RlxError('reading text needs the package `tokenizers`: pip install "rlx[hf]"') from error
+        self.file = file
+        self.max_length = max_length
+        self._lower = lower
+        content = _checked(file)
+        try:
+            self._made = Tokenizer.from_buffer(content)
+            special = self._made.num_special_tokens_to_add(False)
+            self._made.enable_truncation(max_length)
+            self._check_added()
+        except BaseException as error:
+            if _is_fault(error):
+                raise self._damaged(error) from error
+            raise
+        if special >= max_length:  # the package would then not cut at all
+            raise ModelFormatError(
+                f"{file}: adds {special} special tokens, which leave no room in the model's {max_length} tokens"
+            )
+        self.ids(["a", ""])  # some faults show only here
+
+    def _check_added(self) -> None:
+        """Raises: ModelFormatError for an added token that the normalizer makes nothing of, which would be found
+        everywhere, and for one of white space that takes the white space beside it: each would read all of it again."""
+        normalizer = self._made.normalizer
+        for token in self._made.get_added_tokens_decoder().values():
+            text = token.content
+            if token.normalized and normalizer is not None:
+                text = normalizer.normalize_str(text)
+            if not text or (text.isspace() and (token.lstrip or token.rstrip)):
+                raise ModelFormatError(
+                    f"{self.file}: the added token {shown(token.content)} is {shown(text)} to a search; expected a "
+                    "text, and one that is not white space where it has lstrip or rstrip"
+                )
+
+    def ids(self, texts: Sequence[str]) -> list[TokenIds]:
+        """The token numbers of each text.
+
+        Raises: DTypeError for text that has no UTF-8 form, ModelFormatError when the tokenizer fails.
+        """
+        made: list[TokenIds] = []
+        while len(made) < len(texts):
+            chunk: list[str] = []
+            room = _CHUNK_CHARACTERS
+            for i in range(len(made), min(len(made) + _CHUNK, len(texts))):
+                _check_utf8(texts[i], i)
+                room -= len(texts[i])
+                if room < 0 and chunk:
+                    break
+                chunk.append(texts[i].lower() if self._lower else texts[i])
+            try:
+                found = [np.asarray(e.ids, np.int64) for e in self._made.encode_batch(chunk)]
+            except BaseException as error:
+                if _is_fault(error):
+                    raise self._damaged(error) from error
+                raise
+            largest = max((int(ids.max()) for ids in found if ids.size), default=0)
+            if largest > _MAX_ID:
+                raise ModelFormatError(f"{self.file}: numbers a token {largest}; expected at most {_MAX_ID}")
+            made += [ids.astype(np.int32) for ids in found]
+        return made
+
+    def _damaged(self, error: BaseException) -> ModelFormatError:
+        return ModelFormatError(f"{self.file}: is not a tokenizer that works: {plain(str(error), 300)}")
+
+
+def _checked(file: Path) -> bytes:
+    """The parts of the file that are used, written anew once they are known to be safe to run.
+
+    Raises: ModelFormatError.
+    """
+    content = read_bytes(file, MAX_TOKENIZER)
+    granted = OBJECT_BYTES + JSON_PER_BYTE * len(content)
+    parts = want_object(parse_json(content, file, granted), file)
+    odd = parts.keys() - set(_PARTS)
+    if odd or parts.get("version", "1.0") != "1.0" or not isinstance(parts.get("model"), dict):
+        raise ModelFormatError(
+            f"{file}: is not a tokenizer of version 1.0: its parts are {shown(sorted(parts))}, expected a model and of "
+            f"{', '.join(_PARTS)}"
+        )
+    used = {**parts, "truncation": None, "padding": None, "decoder": None}
+    walk = Walk(file)
+    if parts.get("normalizer") is not None:
+        walk.normalizer(parts["normalizer"])
+    walk.steps = 0
+    if parts.get("pre_tokenizer") is not None:
+        walk.pre_tokenizer(parts["pre_tokenizer"])
+    walk.steps = 0
+    if parts.get("post_processor") is not None:
+        walk.post_processor(parts["post_processor"])
+    check_added(walk, parts.get("added_tokens", []))
+    check_model(walk, parts["model"], OBJECT_BYTES + PER_BYTE * len(content))
+    try:
+        return json.dumps(used, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ModelFormatError(f"{file}: a text in it holds a lone surrogate, which no UTF-8 can") from error
+
+
+def _is_fault(error: BaseException) -> bool:
+    """Whether it is the file's fault: the package raises ValueError or bare Exception for a damaged one, and for some
+    its Rust code panics, which reaches Python as an exception that is no Exception."""
+    return type(error) in (Exception, ValueError) or type(error).__name__ == "PanicException"
+
+
+def _check_utf8(text: Any, index: int) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DTypeError(
+            f"sentence {index} holds a lone surrogate at character {error.start}, which no UTF-8 text can; "
+            'decode the bytes it came from with errors="replace"'
+        ) from None
