@@ -37,7 +37,8 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """A device as `rlx devices` shows it. `features` are words such as "f16", "i8", "i64", "f64", "subgroup",
-    "coopmat": what kernels may use. `memory_bytes` is all of its memory."""
+    "coopmat": what kernels may use. `memory_bytes` is all of its memory. `packed`: kernels read and write elements of
+    less than 32 bits in words only."""
 
     backend: str
     index: int
@@ -47,6 +48,7 @@ class DeviceInfo:
     driver: str
     features: frozenset[str] = frozenset()
     preserves_subnormals: bool = True
+    packed: bool = False
 
     @property
     def id(self) -> str:

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rlx.dtypes import DType, bool_, f32, i32
+from rlx.errors import RlxError
 from rlx.ir import Expr, Graph, Leaf, Node, Rewriter, Tensor, bodies
 from rlx.ir import expr as ex
 from rlx.ir.body import map_bodies
 from rlx.ir.expr import substitute
+from rlx.ir.types import TensorType
 from rlx.passes.trees import explicit, node_trees
 
 
@@ -20,12 +22,14 @@ def small(dtype: DType) -> bool:
     return dtype.itemsize < 4
 
 
-def widen(graph: Graph) -> Graph:
-    """The graph with every tensor of a small dtype held in f32.
+def widen(graph: Graph, computed: bool = False) -> Graph:
+    """The graph with every tensor of a small dtype held in f32. `computed`: ops compute in f32 and i32 too, for a
+    device that has no kernels of small dtypes.
 
     Inputs and outputs keep names and shapes; the caller converts at the boundary (the given graph has their types).
     Params and states live in stores of their own and keep their dtype: a cast follows each, and one comes before each
-    new value of a state. An op this pass does not know runs in its own dtypes between casts. Bodies of control ops are
+    new value of a state. An op this pass does not know runs in its own dtypes between casts (where
+    `computed`, in f32 or i32, and its results are rounded or wrapped). Bodies of control ops are
     widened too, but for their captures, which are params there, and predicates.
     """
     new = Rewriter(graph)
@@ -36,7 +40,7 @@ def widen(graph: Graph) -> Graph:
         elif node.op.leaf:
             new.put(node.outputs, (_leaf(new, node),))
         else:
-            new.put(node.outputs, _node(new, node, new.inputs(node.inputs)))
+            new.put(node.outputs, _node(new, node, new.inputs(node.inputs), computed))
     made = new.finish()
     for name, t in graph.updates.items():
         state, value = made.states[name], made.updates[name]
@@ -60,9 +64,9 @@ def _cast(new: Rewriter, x: Tensor, dtype: DType, label: str) -> Tensor:
     return new.add("cast", (x,), {"dtype": dtype}, label)[0]
 
 
-def _node(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+def _node(new: Rewriter, node: Node, inputs: Sequence[Tensor], computed: bool) -> Sequence[Tensor]:
     if bodies(node):
-        return _control(new, node, inputs)
+        return _control(new, node, inputs, computed)
     if node.op.elementwise:
         return _elementwise(new, node, inputs)
     if node.op.moves_data or node.op.picks:  # f32 holds every value of the small dtypes, and orders them alike
@@ -75,12 +79,40 @@ def _node(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tenso
     if node.op.joins and node.outputs[0].dtype == i32 and not node.inputs[0].dtype.is_float:  # sums, products
         wide = [_cast(new, x, i32, node.label) if small(old.dtype) else x for x, old in _zip(inputs, node)]
         return new.add(node.op, wide, node.attrs, node.label)
+    if computed and (made := _computed(new, node, inputs)) is not None:
+        return made
     typed = [_cast(new, x, old.dtype, node.label) if small(old.dtype) else x for x, old in _zip(inputs, node)]
     made = new.add(node.op, typed, node.attrs, node.label)
     return [_cast(new, t, f32, node.label) if small(t.dtype) else t for t in made]
 
 
-def _control(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+def _computed(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor] | None:
+    """The op over f32 where its own dtypes are small floats, over i32 where they are small integers or bools; None for
+    one whose results then are of other dtypes than these."""
+    given = [x.dtype if x.dtype == old.dtype or old.dtype.is_float else i32 for x, old in _zip(inputs, node)]
+    mask = node.op.mask
+    if mask is not None and mask < len(given) and node.inputs[mask].dtype == bool_:
+        given[mask] = f32
+    wanted = [t.dtype if not small(t.dtype) else f32 if t.dtype.is_float else i32 for t in node.outputs]
+    types = [TensorType(t.shape, dtype) for t, dtype in zip(node.inputs, given, strict=True)]
+    try:
+        inferred = node.op.infer(types, node.attrs)
+    except RlxError:
+        return None
+    if [t.dtype for t in (inferred if isinstance(inferred, tuple) else (inferred,))] != wanted:
+        return None
+    wide = [
+        _additive(new, x, node.label) if k == mask and old.dtype == bool_
+        else _cast(new, x, dtype, node.label) if x.dtype != dtype else x
+        for k, ((x, old), dtype) in enumerate(zip(_zip(inputs, node), given, strict=True))
+    ]  # fmt: skip
+    made = new.add(node.op, wide, node.attrs, node.label)
+    return [_rounded(new, t, old, node) for t, old in zip(made, node.outputs, strict=True)]
+
+
+def _control(
+    new: Rewriter, node: Node, inputs: Sequence[Tensor], computed: bool
+) -> Sequence[Tensor]:
     """The node over widened bodies. What their inputs stand for is held in f32; the predicate and the captures are
     given in their own dtypes."""
     held = len(next(iter(bodies(node).values())).inputs)
@@ -90,13 +122,13 @@ def _control(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[Te
         _cast(new, x, old.dtype, node.label) if x.dtype != old.dtype and not first <= k < first + held else x
         for k, (x, old) in enumerate(_zip(inputs, node))
     ]
-    attrs = map_bodies(node.attrs, lambda body: _body(body, loops))
+    attrs = map_bodies(node.attrs, lambda body: _body(body, loops, computed))
     return new.add(node.op, given, attrs, node.label)
 
 
-def _body(body: Graph, loop: bool) -> Graph:
+def _body(body: Graph, loop: bool, computed: bool) -> Graph:
     """A widened body; a loop's first output is its predicate."""
-    made = widen(body)
+    made = widen(body, computed)
     if loop:
         new = Rewriter(made)
         for node in made.nodes:
@@ -130,7 +162,7 @@ def _rounded(new: Rewriter, x: Tensor, old: Tensor, node: Node) -> Tensor:
     """x rounded to old's dtype and held in f32."""
     if not small(old.dtype):
         return x
-    tree = Expr("cast", (Expr("cast", (ex.arg(0, f32),), old.dtype),), f32)
+    tree = Expr("cast", (Expr("cast", (ex.arg(0, x.dtype),), old.dtype),), f32)
     return new.add("fused", (x,), {"trees": (tree,), "shape": old.shape}, node.label)[0]
 
 

@@ -257,6 +257,7 @@ class CompiledGraph(Closing):
                 support=self.device.support,
                 param_dtypes=kept,
                 storage=o.storage,
+                packed=self.device.info.packed,
                 optimize=o.optimize,
                 fallback=o.fallback,
             )

@@ -25,14 +25,16 @@ def prepare(
     support: Callable[[Node], Support],
     param_dtypes: Mapping[str, DType],
     storage: str,
+    packed: bool,
     optimize: bool,
     fallback: Literal["host", "error"],
 ) -> Prepared:
-    """Applies the dtypes weights are kept in, the storage layout, and the passes. Raises: UnsupportedOp."""
+    """Applies the dtypes weights are kept in, the storage layout, and the passes. On a device of which kernels read and
+    write less than 32 bits in words only (`packed`), all is held and computed in 32. Raises: UnsupportedOp."""
     from rlx import passes  # by the first program, not by `import rlx`
 
     made = passes.set_param_dtypes(graph, param_dtypes) if param_dtypes else graph
-    if storage == "f32":
-        made = passes.widen(made)
+    if storage == "f32" or packed:
+        made = passes.widen(made, computed=packed)
     made, report = passes.optimize(made, support=support, fallback=fallback, fuse=optimize)
     return Prepared(made, frozenset(report.decomposed))

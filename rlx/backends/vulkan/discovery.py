@@ -148,6 +148,7 @@ def describe(handle: Handle, index: int) -> Physical:
         features=frozenset(words),
         # The software driver says it preserves them and does so only in part: measured.
         preserves_subnormals="denorm_preserve" in words and kind != "software",
+        packed="16bit_storage" not in words,
     )
     identity = bytes(plain.pipelineCacheUUID) + bytes(v11.driverUUID) + bytes(v11.deviceUUID)
     identity += f"{plain.vendorID}:{plain.deviceID}:{plain.driverVersion}:{plain.apiVersion}".encode()

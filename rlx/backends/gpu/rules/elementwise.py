@@ -1,19 +1,56 @@
-"""Lowering of elementwise ops, fused ones and casts: one tree, one launch."""
+"""Lowering of elementwise ops, fused ones and casts: one tree, one launch. What the device does not store in its own
+width (16 or 8 bits) lies in words: kernels convert it to f32 in workspace before the tree, and from it after."""
 
 from __future__ import annotations
+
+import math
 
 import rlx.ops  # noqa: F401  the registry must be full when the rules are made
 from rlx.backends.gpu.elementwise.strided import MAX_OPERANDS, View, broadcast, contiguous, launch_tree
 from rlx.backends.gpu.elementwise.tree import computable
-from rlx.backends.gpu.program.casts import stores
+from rlx.backends.gpu.program.casts import THREADS, fits, stores
+from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.ir import REGISTRY, Node
-from rlx.passes.trees import node_trees
+from rlx.backends.gpu.program.steps import Ref
+from rlx.dtypes import DType, f32
+from rlx.ir import REGISTRY, Node, Tensor
+from rlx.ir import expr as ex
+from rlx.ir.expr import substitute
+from rlx.passes.trees import explicit, node_trees
+
+PACKED = ("f16", "bf16", "i8", "u8")
+WORDS_TO_F32 = declare(
+    KernelDecl(
+        "words_to_f32",
+        about="y[i] = element i of the `n` elements of T that lie in the words x.",
+        grid="a thread for each word",
+        args=(*reads(x="u32"), *writes(y="f32"), *uints("n")),
+        variants={"T": PACKED},
+    )
+)
+F32_TO_WORDS = declare(
+    KernelDecl(
+        "f32_to_words",
+        about="Element i of the `n` elements of T that lie in the words y is x[i]; bytes behind the last stay.",
+        grid="a thread for each word",
+        args=(*reads(x="f32"), *updates(y="u32"), *uints("n")),
+        variants={"T": PACKED},
+    )
+)
+
+
+def _packed(dtype: DType, features: frozenset[str]) -> bool:
+    """Whether the dtype is read and written in words."""
+    return dtype.itemsize < 4 and not stores(dtype, features)
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
-    if len(tensors) > MAX_OPERANDS or not all(stores(t.dtype, features, doubles=True) for t in tensors):
+    if len(tensors) > MAX_OPERANDS:
+        return False
+    if not all(
+        fits(t.type) if _packed(t.dtype, features) else stores(t.dtype, features, doubles=True) for t in tensors
+    ):
         return False
     return computable(node_trees(node), features)
 
@@ -24,4 +61,37 @@ def lower_elementwise(ctx: Lowering, node: Node) -> None:
     shape = node.outputs[0].shape
     inputs = [View(ctx.ref(t), ctx.storage(t), broadcast(t.shape, shape)) for t in node.inputs]
     outputs = [View(ctx.ref(t), ctx.storage(t), contiguous(shape)) for t in node.outputs]
-    launch_tree(ctx, node_trees(node), shape, inputs, outputs)
+    trees = node_trees(node)
+    if not any(_packed(v.storage, ctx.features) for v in (*inputs, *outputs)):
+        launch_tree(ctx, trees, shape, inputs, outputs)
+        return
+    if math.prod(shape) == 0:
+        return
+    given = [ex.arg(k, t.dtype) for k, t in enumerate(node.inputs)]
+    for k, t in enumerate(node.inputs):
+        if _packed(inputs[k].storage, ctx.features):
+            inputs[k] = View(_unpack(ctx, t), f32, inputs[k].strides)
+            given[k] = ex.cast(ex.arg(k, f32), t.dtype)
+    made = list(explicit([substitute(tree, given) for tree in trees]))
+    for k, t in enumerate(node.outputs):
+        if _packed(outputs[k].storage, ctx.features):
+            outputs[k] = View(ctx.scratch(4 * t.size), f32, outputs[k].strides)
+            made[k] = ex.cast(made[k], f32)
+    launch_tree(ctx, made, shape, inputs, outputs)
+    for t, view in zip(node.outputs, outputs, strict=True):
+        if _packed(ctx.storage(t), ctx.features):
+            _launch(ctx, F32_TO_WORDS, t, [view.slot, ctx.ref(t)])
+
+
+def _unpack(ctx: Lowering, t: Tensor) -> Ref:
+    """The tensor in f32, in workspace."""
+    made = ctx.scratch(4 * t.size)
+    _launch(ctx, WORDS_TO_F32, t, [ctx.ref(t), made])
+    return made
+
+
+def _launch(ctx: Lowering, kernel: KernelDecl, t: Tensor, refs: list[Ref]) -> None:
+    word = ctx.storage(t).name
+    threads = math.ceil(t.size * t.dtype.itemsize / 4)
+    chosen = kernel(T=word if word in PACKED else "u8")
+    ctx.launch(chosen, ctx.groups(math.ceil(threads / THREADS)), [*refs, t.size])

@@ -1,0 +1,110 @@
+"""Devices that store no elements of 8 or 16 bits: these lie in words, are converted by kernels, and all else is f32."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.gpu.program.executable import load_rules
+from rlx.backends.gpu.program.lowering import runs_natively
+from rlx.conformance.case import all_cases
+from rlx.dtypes import as_dtype
+from rlx.ir import Node
+from rlx.passes import optimize, widen
+from tests.vulkan.second_driver import dtypes
+
+SMALL = ("f16", "bf16", "i8", "u8", "bool")
+NARROW = frozenset({"16bit_storage", "8bit_storage", "f16", "bf16", "i8", "f64", "i64"})
+# What SwiftShader has that rules ask for.
+FEATURES = frozenset({"subgroup", "float_controls", "denorm_preserve", "full_subgroups", "i16"})
+# Cases without f64 and i64 that have a host step there, by dtype.
+MOST_HOST_CASES = {"f16": 5, "bf16": 5, "i8": 2, "u8": 2, "bool": 15}
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> rlx.Session:
+    """The first Vulkan device, as if it stored and computed nothing but 32 bits."""
+    made = rlx.Session("vulkan", fallback="error")
+    info = made.device.info
+    narrow = dataclasses.replace(info, features=info.features - NARROW, packed=True)
+    monkeypatch.setattr(made.device, "info", narrow)
+    return made
+
+
+def _every(name: str, n: int) -> np.ndarray:
+    """n values of the dtype, from all of its bit patterns in turn."""
+    dtype = as_dtype(name)
+    if name == "bool":
+        return np.arange(n) % 3 == 0
+    raw = np.arange(n).astype(np.uint16 if dtype.itemsize == 2 else np.uint8)
+    return raw.view(dtype.np)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("n", [65536, 257, 3, 1])
+@pytest.mark.parametrize("name", SMALL)
+def test_every_value_comes_out_of_its_word_and_back(session: rlx.Session, name: str, n: int) -> None:
+    """A weight is read, and a state read and replaced: neither is an input, which the host would convert."""
+    g = rlx.Graph("words")
+    weight, state = g.param("w", (n,), name), g.state("s", (n,), name)
+    g.output("w32", rlx.cast(weight, "f32"))
+    g.output("s32", rlx.cast(state, "f32"))
+    g.update("s", weight)
+    given, nothing = _every(name, n), np.zeros(n, as_dtype(name).np)
+    with session.compile(g) as compiled:
+        compiled.set_param("w", given)
+        compiled.set_state("s", nothing)
+        assert compiled.report().host_nodes == []
+        first = compiled.run({})
+        second = compiled.run({})
+        with np.errstate(invalid="ignore"):
+            wanted = given.astype(np.float32)
+        np.testing.assert_array_equal(first["w32"], wanted)
+        np.testing.assert_array_equal(first["s32"], nothing.astype(np.float32))
+        np.testing.assert_array_equal(second["s32"], wanted)
+        np.testing.assert_array_equal(compiled.get_state("s").astype(np.float32), wanted)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("name", ["f16", "bf16", "i8", "u8"])
+@pytest.mark.parametrize("n", [4096, 259])
+def test_arithmetic_rounds_and_wraps_as_on_the_cpu(session: rlx.Session, name: str, n: int) -> None:
+    g = rlx.Graph("arithmetic")
+    weight, state = g.param("w", (n,), name), g.state("s", (n,), name)
+    made = weight * state + weight
+    g.output("y", made)
+    g.update("s", made)
+    rng = np.random.default_rng(7)
+    if as_dtype(name).is_float:
+        values = [rng.standard_normal(n).astype(as_dtype(name).np) for _ in range(2)]
+    else:
+        values = [rng.integers(0, 255, n).astype(np.uint8).view(as_dtype(name).np) for _ in range(2)]
+    results = []
+    for each in (session, rlx.Session("cpu")):
+        with each.compile(g) as compiled:
+            compiled.set_param("w", values[0])
+            compiled.set_state("s", values[1])
+            results.append([compiled.run({})["y"] for _ in range(3)])
+            assert compiled.report().host_nodes == []
+    for device, cpu in zip(*results, strict=True):
+        np.testing.assert_array_equal(device.view(np.uint8), cpu.view(np.uint8))
+
+
+def test_host_steps_of_a_device_of_words_do_not_grow() -> None:
+    load_rules()
+
+    def support(node: Node) -> str:
+        return "native" if node.op.leaf or runs_natively(node, FEATURES) else "host"
+
+    host: Counter[str] = Counter()
+    for case in all_cases():
+        graph = case.graph()
+        names = dtypes(graph)
+        if names & set(SMALL) and not names & {"f64", "i64"}:
+            _, report = optimize(widen(graph, computed=True), support=support)
+            host.update(names & set(SMALL) if report.host else ())
+    assert {name: n for name, n in host.items() if n > MOST_HOST_CASES[name]} == {}
