@@ -28,6 +28,7 @@ from rlx.ops.control.functions import scan as scan
 from rlx.ops.control.functions import while_loop as while_loop
 from rlx.ops.conv.convolution import conv as conv
 from rlx.ops.conv.convolution import conv_transpose as conv_transpose
+from rlx.ops.conv.im2col import im2col as im2col
 from rlx.ops.cumulative import cumprod as cumprod
 from rlx.ops.cumulative import cumsum as cumsum
 from rlx.ops.elementwise import fused as fused
@@ -177,7 +178,6 @@ from rlx.ops.scatter import segment_sum as segment_sum
 from rlx.ops.softmax import log_softmax as log_softmax
 from rlx.ops.softmax import logsumexp as logsumexp
 from rlx.ops.softmax import softmax as softmax
-from rlx.ops.windows import im2col as im2col
 
 __all__ = [  # without the modules, which `from rlx.ops import *` would bring along
     "abs",

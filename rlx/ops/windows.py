@@ -1,8 +1,7 @@
-"""Windows that slide over the spatial axes of (N, C, …) tensors: what convolution and pooling share, and im2col."""
+"""Windows that slide over the spatial axes of (N, C, …) tensors: what convolution and pooling share."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +9,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import Attrs, Tensor, TensorType
 from rlx.ir.types import as_items, is_index
-from rlx.ops.base import TensorLike, tensor, want_inputs
 from rlx.ops.numeric import Array
 
 Ints = tuple[int, ...]
@@ -134,72 +132,6 @@ def windows(
     taps = [st * d for st, d in zip(steps[2:], dilations, strict=True)]
     moves = [st * s for st, s in zip(steps[2:], strides, strict=True)]
     return as_strided(padded, (*x.shape[:2], *kernel, *counts), (*steps[:2], *taps, *moves), writeable=False)
-
-
-def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("im2col", types, 1)
-    x = types[0]
-    n = want_image("im2col", x)
-    want_counts("im2col", attrs, ("kernel", "strides", "dilations"), n)
-    want_pads("im2col", attrs, n)
-    counts = _counts(x.shape, attrs)
-    return TensorType((x.shape[0], x.shape[1] * math.prod(attrs["kernel"]), math.prod(counts)), x.dtype)
-
-
-def _counts(shape: Sequence[int], attrs: Attrs) -> Ints:
-    return window_counts(
-        "im2col", shape[2:], attrs["kernel"], attrs["strides"], attrs["dilations"], attrs["pads"]
-    )
-
-
-def _im2col(x: Array, *, kernel: Ints, strides: Ints, dilations: Ints, pads: Pads) -> Array:
-    counts = window_counts("im2col", x.shape[2:], kernel, strides, dilations, pads)
-    seen = windows(x, kernel, strides, dilations, pads, counts, x.dtype.type(0))
-    return seen.reshape(x.shape[0], x.shape[1] * math.prod(kernel), math.prod(counts))
-
-
-def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Each column's element back to where it was read: a transposed convolution with a one for every tap."""
-    x, d, attrs = node.inputs[0], grads[0], node.attrs
-    if d is None or not d.dtype.is_float or x.size == 0:
-        return (None,)
-    channels, taps = x.shape[1], math.prod(attrs["kernel"])
-    counts = _counts(x.shape, attrs)
-    one = np.tile(np.eye(taps), (channels, 1)).reshape(channels * taps, 1, *attrs["kernel"])
-    found = apply(
-        "conv_grad_input",
-        apply("reshape", d, shape=(x.shape[0], channels * taps, *counts)),
-        x.graph.constant(one, d.dtype),
-        sizes=x.shape[2:],
-        strides=attrs["strides"],
-        dilations=attrs["dilations"],
-        pads=attrs["pads"],
-        groups=channels,
-    )
-    return (found,)
-
-
-register(Op("im2col", "conv", _infer, _im2col, "torch.nn.functional.unfold", _vjp, kernel="im2col"))
-
-
-def im2col(x: TensorLike, kernel: Any, *, strides: Any = 1, dilations: Any = 1, pads: Any = 0) -> Tensor:
-    """The elements under every position of a sliding window, a column for each position.
-
-    Shape: (N, C, *S) gives (N, C·∏kernel, number of positions), one to three spatial axes; the rows are ordered
-    channel, then place in the window. kernel, strides, dilations: an int or one for each axis; pads: an int, one for
-    each axis, or (begin, end) for each; padding reads as 0. Dtype: any. Gradient: added up where windows overlap.
-    Numerics: exact. Follows torch.nn.functional.unfold.
-    """
-    x = tensor("im2col", x)
-    n = spatial_axes("im2col", x)
-    return apply(
-        "im2col",
-        x,
-        kernel=per_axis("im2col", "kernel", kernel, n),
-        strides=per_axis("im2col", "strides", strides, n),
-        dilations=per_axis("im2col", "dilations", dilations, n),
-        pads=pads_of("im2col", pads, n),
-    )
 
 
 def want_floats(op: str, types: Sequence[TensorType], names: Sequence[str]) -> None:

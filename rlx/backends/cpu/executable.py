@@ -10,20 +10,10 @@ from typing import Protocol
 
 import numpy as np
 
-from rlx.backends.cpu import grid_sample as grid_sample
-from rlx.backends.cpu import grouped as grouped
-from rlx.backends.cpu import index as index
-from rlx.backends.cpu import loss as loss
-from rlx.backends.cpu import movement as movement
-from rlx.backends.cpu import pad as pad
-from rlx.backends.cpu import reduce as reduce
-from rlx.backends.cpu import resize as resize
-from rlx.backends.cpu import rope as rope
-from rlx.backends.cpu import scatter as scatter
 from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step
 from rlx.backends.cpu.conv.last import last_convolutions
-from rlx.backends.cpu.elementwise import bind as elementwise
-from rlx.backends.cpu.kernels import BINDERS, bind_reference
+from rlx.backends.cpu.elementwise.bind import bind_elementwise
+from rlx.backends.cpu.kernels import BINDERS, bind_reference, load_kernels
 from rlx.backends.cpu.quiet import quietly
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.control import ControlRun, Row, carried_copies
@@ -33,6 +23,8 @@ from rlx.driver.memory.planner_views import is_alias
 from rlx.driver.times import Times
 from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.passes.bodies import body_name
+
+load_kernels()
 
 
 class Acquires(Protocol):
@@ -177,7 +169,7 @@ def _bind(
         return []
     binder = BINDERS.get(node.op.name)
     if binder is None:
-        binder = elementwise.bind_elementwise if node.op.elementwise else bind_reference
+        binder = bind_elementwise if node.op.elementwise else bind_reference
     return binder(node, ins, outs, ctx)
 
 

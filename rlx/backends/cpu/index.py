@@ -1,4 +1,4 @@
-"""gather: numpy.take with the indices brought into range first."""
+"""gather and gather_elements (numpy.take with the indices brought into range first), dynamic windows, one_hot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.kernels import cpu_kernel
+from rlx.dtypes import as_dtype
 from rlx.ir import Node
+from rlx.ops.index.dynamic import window
+from rlx.ops.numeric import convert
 
 
 @cpu_kernel("gather")
@@ -33,4 +36,74 @@ def in_range(indices: Array, n: int, ctx: BindContext) -> tuple[Array, list[Step
         partial(np.bitwise_and, past, length, past),
         partial(np.add, wanted, past, wanted),
         partial(np.clip, wanted, zero, last, wanted),
+    ]
+
+
+@cpu_kernel("gather_elements")
+def bind_gather_elements(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
+) -> list[Step]:
+    x, indices = ins
+    axis, out = node.attrs["axis"], outs[0]
+    wanted, steps = in_range(indices, x.shape[axis], ctx)
+    # The element's place in all of x, so that one flat `take` reads everything.
+    strides = np.cumprod([1, *reversed(x.shape[1:])])[::-1]
+    scale = np.asarray(strides[axis], np.intp)
+    steps.append(partial(np.multiply, wanted, scale, wanted))
+    for i, n in enumerate(out.shape):
+        if i != axis and n > 1:
+            shape = [n if k == i else 1 for k in range(out.ndim)]
+            lines = ctx.scratch((n,), np.intp)
+            steps += [
+                partial(np.copyto, lines, np.arange(n, dtype=np.intp) * strides[i]),
+                partial(np.add, wanted, lines.reshape(shape), wanted),
+            ]
+    return [*steps, partial(x.reshape(-1).take, wanted, None, out, "clip")]
+
+
+@cpu_kernel("dynamic_slice")
+def bind_dynamic_slice(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
+) -> list[Step]:
+    x, starts = ins
+    out, sizes = outs[0], node.attrs["sizes"]
+
+    def run() -> None:
+        np.copyto(out, x[window(x.shape, sizes, starts)])
+
+    return [run]
+
+
+@cpu_kernel("dynamic_update_slice")
+def bind_dynamic_update(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
+) -> list[Step]:
+    x, update, starts = ins
+    out = outs[0]
+    same = x.__array_interface__["data"] == out.__array_interface__["data"]
+
+    def run() -> None:
+        out[window(x.shape, update.shape, starts)] = update
+
+    return [run] if same else [partial(np.copyto, out, x), run]
+
+
+@cpu_kernel("one_hot")
+def bind_one_hot(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
+    axis, depth = node.attrs["axis"], node.attrs["depth"]
+    out = outs[0]
+    on, off = (convert(np.asarray(node.attrs[k]), as_dtype(out.dtype)) for k in ("on", "off"))
+    indices = np.expand_dims(ins[0], axis)
+    places = np.arange(depth, dtype=np.int64).reshape([depth if i == axis else 1 for i in range(out.ndim)])
+    front, past = (ctx.scratch(indices.shape, np.int64) for _ in range(2))
+    hit = ctx.scratch(out.shape, np.bool_)
+    return [
+        partial(np.copyto, front, indices),
+        # A negative index counts from the end: the length is added where the sign is set.
+        partial(np.right_shift, front, np.asarray(63), past),
+        partial(np.bitwise_and, past, np.asarray(depth), past),
+        partial(np.add, front, past, front),
+        partial(np.equal, front, places, hit),
+        partial(np.copyto, out, off),
+        partial(np.copyto, out, on, where=hit),
     ]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from rlx import ops as ops  # whose families the kernels are found by
+from rlx.backends import cpu
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Node
+from rlx.ir import REGISTRY, Node
 
 # (node, input arrays, output arrays, context) -> the calls that compute the outputs, made once and run many times.
 Binder = Callable[[Node, Sequence[Array], Sequence[Array], BindContext], "list[Step]"]
@@ -27,6 +31,15 @@ def cpu_kernel(*names: str) -> Callable[[Binder], Binder]:
         return binder
 
     return add
+
+
+def load_kernels() -> None:
+    """Imports the binders of every op family, which register themselves: the module of its name in this folder, or all
+    modules of the folder of its name."""
+    families = {op.family for op in REGISTRY.values()}
+    for module in pkgutil.walk_packages(cpu.__path__, f"{cpu.__name__}."):
+        if module.name.split(".")[len(cpu.__name__.split("."))] in families:
+            importlib.import_module(module.name)
 
 
 def bind_reference(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:

@@ -9,8 +9,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.norm.channels import target_part, wide_part
-from rlx.backends.cpu.rows import BLOCK, row_sums, working
+from rlx.backends.cpu.rows import BLOCK, row_sums, target_part, wide_part, working
 from rlx.ir import Node
 
 

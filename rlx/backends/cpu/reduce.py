@@ -11,8 +11,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.norm.rows import sum_first_axis
-from rlx.backends.cpu.rows import working
+from rlx.backends.cpu.rows import sum_first_axis, working
 from rlx.ir import Node
 from rlx.ops import extended
 from rlx.ops.reduce import last

@@ -10,8 +10,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.norm.channels import target_part, wide_part
-from rlx.backends.cpu.rows import BLOCK, working
+from rlx.backends.cpu.rows import BLOCK, target_part, wide_part, working
 from rlx.ir import Node
 from rlx.ops.rope.rotate import MAX_POSITIONS, halves
 

@@ -14,6 +14,7 @@ from rlx.backends.cpu.half import widen
 NpType = np.dtype[Any]
 F32 = np.dtype(np.float32)
 BLOCK = 1 << 17  # elements
+_GROUP = 16  # rows added one after the other
 
 # (rows of each input, rows of the output, thread) -> calls; all in the working dtype
 BindRows = Callable[[list[Array], Array, int], "list[Step]"]
@@ -86,3 +87,36 @@ def centre_rows(x: Array, made: Array, column: Array, ctx: BindContext, thread: 
 def row_sums(x: Array, total: Array) -> Step:
     """total[i, 0] = the sum of row i, in pairs."""
     return partial(np.add.reduce, x, 1, None, total, True)
+
+
+def sum_first_axis(x: Array, total: Array, ctx: BindContext, thread: int = 0) -> list[Step]:
+    """total[0] = the sum over the first axis, in groups of groups: NumPy would add row after row, and lose digits."""
+    steps: list[Step] = []
+    while len(x) > _GROUP:
+        groups, rest = divmod(len(x), _GROUP)
+        sums = ctx.scratch((groups + bool(rest), *x.shape[1:]), x.dtype, thread)
+        whole = x[: groups * _GROUP].reshape(groups, _GROUP, *x.shape[1:])
+        steps.append(partial(np.add.reduce, whole, 1, None, sums[:groups]))
+        if rest:
+            steps.append(partial(np.add.reduce, x[groups * _GROUP :], 0, None, sums[groups:], True))
+        x = sums
+    steps.append(partial(np.add.reduce, x, 0, None, total, True))
+    return steps
+
+
+def wide_part(x: Array, ctx: BindContext, thread: int) -> tuple[Array, list[Step]]:
+    """x in the working dtype, and the calls that widen it."""
+    dtype = working(x.dtype)
+    if x.dtype == dtype:
+        return x, []
+    wide = ctx.scratch(x.shape, dtype, thread)
+    return wide, widen(x, wide, ctx, thread)
+
+
+def target_part(out: Array, ctx: BindContext, thread: int) -> tuple[Array, list[Step]]:
+    """Where to compute what goes to out, and the calls that bring it there."""
+    dtype = working(out.dtype)
+    if out.dtype == dtype:
+        return out, []
+    made = ctx.scratch(out.shape, dtype, thread)
+    return made, [partial(np.copyto, out, made, "unsafe")]

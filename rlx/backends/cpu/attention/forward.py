@@ -13,8 +13,7 @@ from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.half import widen
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.matmul.dense import multiply
-from rlx.backends.cpu.norm.rows import sum_first_axis
-from rlx.backends.cpu.rows import F32, working
+from rlx.backends.cpu.rows import F32, sum_first_axis, working
 from rlx.ir import Node
 from rlx.ops.attention.parts import heads_first, rest
 

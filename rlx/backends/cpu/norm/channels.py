@@ -9,29 +9,20 @@ from functools import partial
 import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.half import widen
 from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.norm.rows import row_norm, sum_first_axis
-from rlx.backends.cpu.rows import BLOCK, by_rows, centre_rows, row_sums, row_vector, working
+from rlx.backends.cpu.norm.rows import row_norm
+from rlx.backends.cpu.rows import (
+    BLOCK,
+    by_rows,
+    centre_rows,
+    row_sums,
+    row_vector,
+    sum_first_axis,
+    target_part,
+    wide_part,
+    working,
+)
 from rlx.ir import Node
-
-
-def wide_part(x: Array, ctx: BindContext, thread: int) -> tuple[Array, list[Step]]:
-    """x in the working dtype, and the calls that widen it."""
-    dtype = working(x.dtype)
-    if x.dtype == dtype:
-        return x, []
-    wide = ctx.scratch(x.shape, dtype, thread)
-    return wide, widen(x, wide, ctx, thread)
-
-
-def target_part(out: Array, ctx: BindContext, thread: int) -> tuple[Array, list[Step]]:
-    """Where to compute what goes to out, and the calls that bring it there."""
-    dtype = working(out.dtype)
-    if out.dtype == dtype:
-        return out, []
-    made = ctx.scratch(out.shape, dtype, thread)
-    return made, [partial(np.copyto, out, made, "unsafe")]
 
 
 def group_blocks(batch: int, groups: int, length: int) -> Iterator[tuple[int, slice]]:

@@ -1,4 +1,4 @@
-"""Backward passes of the norms and of softmax: blocks of rows; sums over rows in a fixed order."""
+"""Backward passes of the norms: blocks of rows; sums over rows in a fixed order."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.norm.channels import group_blocks, target_part, wide_part
-from rlx.backends.cpu.norm.rows import sum_first_axis
-from rlx.backends.cpu.rows import BLOCK, NpType, by_rows, centre_rows, row_sums, row_vector, working
+from rlx.backends.cpu.norm.channels import group_blocks
+from rlx.backends.cpu.rows import (
+    BLOCK,
+    NpType,
+    centre_rows,
+    row_sums,
+    row_vector,
+    sum_first_axis,
+    target_part,
+    wide_part,
+    working,
+)
 from rlx.ir import Node
 
 
@@ -145,40 +154,3 @@ def bind_group_norm_grad(
     for total, out in zip(sums, outs[1:], strict=True):
         steps += _total(total, out, ctx)
     return steps
-
-
-@cpu_kernel("softmax_grad")
-def bind_softmax_grad(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
-) -> list[Step]:
-    axis, out = node.attrs["axis"], outs[0]
-    dtype = working(out.dtype)
-    n = out.shape[axis]
-    if axis == out.ndim - 1:
-
-        def bind(given: list[Array], made: Array, thread: int) -> list[Step]:
-            d, y = given
-            term = ctx.scratch(d.shape, dtype, thread)
-            column = ctx.scratch((len(d), 1), dtype, thread)
-            return [
-                partial(np.multiply, d, y, term),
-                row_sums(term, column),
-                partial(np.subtract, d, column, made),
-                partial(np.multiply, made, y, made),
-            ]
-
-        return by_rows([a.reshape(-1, n) for a in ins], out.reshape(-1, n), ctx, 1.0, bind)
-    (d, steps), (y, more) = (wide_part(a, ctx, 0) for a in ins)
-    made, after = target_part(out, ctx, 0)
-    term = ctx.scratch(d.shape, dtype)
-    total = ctx.scratch((1, *np.moveaxis(d, axis, 0).shape[1:]), dtype)
-    first = [np.moveaxis(a, axis, 0) for a in (d, y, made)]
-    return [
-        *steps,
-        *more,
-        partial(np.multiply, d, y, term),
-        *sum_first_axis(np.moveaxis(term, axis, 0), total, ctx),
-        partial(np.subtract, first[0], total, first[2]),
-        partial(np.multiply, first[2], first[1], first[2]),
-        *after,
-    ]

@@ -9,7 +9,7 @@ from rlx.backends.gpu.elementwise.tree import eight_bytes
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Ref
 from rlx.dtypes import DType
-from rlx.ir import expr
+from rlx.ir import Node, expr
 from rlx.ir.types import TensorType
 
 THREADS = 256  # a workgroup of every file kernel here
@@ -48,6 +48,12 @@ def stores(dtype: DType, features: frozenset[str], doubles: bool = False) -> boo
 def fits(*types: TensorType) -> bool:
     """Whether every tensor is small enough to be indexed with 31 bits."""
     return all(t.numel < MAX_ELEMENTS for t in types)
+
+
+def native(node: Node, features: frozenset[str], doubles: bool = False) -> bool:
+    """Whether kernels read and write every tensor of the node, and 31 bits count its elements."""
+    tensors = (*node.inputs, *node.outputs)
+    return all(stores(t.dtype, features, doubles) for t in tensors) and fits(*(t.type for t in tensors))
 
 
 def quads(*refs: Ref, itemsize: int) -> int:

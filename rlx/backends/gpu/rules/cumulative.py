@@ -1,16 +1,15 @@
-"""Lowering of cumsum, cumprod, log_softmax and logsumexp."""
+"""Lowering of cumsum and cumprod."""
 
 from __future__ import annotations
 
 import math
 
-from rlx.backends.gpu.program.casts import THREADS, cast_ref, fits, quads, stores
-from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.program.casts import THREADS, cast_ref, native
+from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
-from rlx.backends.gpu.rules.norm.rows import row_shape
-from rlx.backends.gpu.rules.order import lines_of, power
 from rlx.backends.gpu.rules.reduce import PLANES, REDUCE, partial_type
+from rlx.backends.gpu.rules.rows import lines_of, power
 from rlx.dtypes import DType, i32
 from rlx.ir import Node
 
@@ -31,31 +30,6 @@ SCAN = declare(
         trials=((1, 256, False, 0, False, False), (32, 8, True, 3, True, True)),
     )
 )
-LOG_SOFTMAX = declare(
-    KernelDecl(
-        "log_softmax",
-        about="log_softmax or logsumexp (TOTALS) over the last axis of x (rows, n).",
-        grid="a group of 256 for each 256 / LANES rows",
-        args=(*reads(x="T"), *writes(y="T"), *uints("rows", "n")),
-        headers=("prims",),
-        variants={"T": FLOATS},
-        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, "TOTALS": False},
-        trials=((32, 3, 1, False), (256, 0, 0, True)),
-        subgroups=True,
-    )
-)
-LOG_SOFTMAX_AXIS = declare(
-    KernelDecl(
-        "log_softmax_axis",
-        about="log_softmax or logsumexp (TOTALS) over n of x (outer, n, inner).",
-        grid="a group for each outer and ACROSS places of inner",
-        args=(*reads(x="T"), *writes(y="T"), *uints("outer", "n", "inner")),
-        headers=("prims",),
-        variants={"T": FLOATS},
-        constants={"ACROSS": 32, "TOTALS": False},
-        trials=((32, False), (4, True)),
-    )
-)
 
 _TILES = 4  # rounds of four elements a thread, before a line is split
 _MANY = 1024  # groups that fill a device
@@ -63,9 +37,7 @@ _LONG = 1 << 16  # the longest part one group takes when there are lines enough 
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
-    tensors = (*node.inputs, *node.outputs)
-    doubles = node.op.joins is not None
-    return all(stores(t.dtype, features, doubles) for t in tensors) and fits(*(t.type for t in tensors))
+    return native(node, features, doubles=True)
 
 
 @lowers("cumsum", "cumprod", when=_native)
@@ -118,27 +90,3 @@ def _scan(
     )
     groups = ctx.groups(math.ceil(outer * splits / items) * blocks)
     ctx.launch(kernel, groups, [x, offsets, y, outer, n, inner, chunk, splits])
-
-
-@lowers("log_softmax", "logsumexp", when=_native)
-def lower_log(ctx: Lowering, node: Node) -> None:
-    """Rows in registers where the axis is the last, else columns."""
-    x, y = node.inputs[0], node.output
-    if y.size == 0:
-        return
-    totals = int(node.op.name == "logsumexp")
-    outer, n, inner = lines_of(x, node.attrs["axis"])
-    stored = ctx.storage(y)
-    source, target = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size), ctx.ref(y)
-    if inner == 1:
-        aligned = int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize)
-        shape = row_shape(n, outer, aligned)
-        kernel = LOG_SOFTMAX(T=stored.name, **shape, TOTALS=totals)
-        ctx.launch(
-            kernel, ctx.groups(math.ceil(outer / (THREADS // shape["LANES"]))), [source, target, outer, n]
-        )
-    else:
-        across = min(32, power(inner))
-        kernel = LOG_SOFTMAX_AXIS(T=stored.name, ACROSS=across, TOTALS=totals)
-        groups = ctx.groups(outer * math.ceil(inner / across))
-        ctx.launch(kernel, groups, [source, target, outer, n, inner])

@@ -8,6 +8,7 @@ from rlx.backends.gpu.program.casts import THREADS, fits
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
+from rlx.backends.gpu.rules.rows import lines_of, power
 from rlx.dtypes import DType
 from rlx.errors import DTypeError
 from rlx.ir import Node, Tensor
@@ -134,16 +135,6 @@ def key_words(dtype: DType, op: str) -> tuple[str, int, int, int]:
         raise DTypeError(f"{op}: x is stored as {dtype}; expected one of {', '.join(_KINDS)}")
     wide = dtype.itemsize == 8
     return f"b{dtype.itemsize}", _KINDS[dtype.name], 16 if wide else 8, SPAN // 2 if wide else SPAN
-
-
-def power(n: int) -> int:
-    """The least power of two that is at least n, and at least 1."""
-    return 1 << max(0, n - 1).bit_length()
-
-
-def lines_of(x: Tensor, axis: int) -> tuple[int, int, int]:
-    """x as (outer, n, inner)."""
-    return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
 
 
 # -- argmax, argmin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.backends.gpu.program.casts import cast_ref, fits, groups_for, stores
+from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
@@ -43,8 +43,7 @@ _LARGEST, _MEAN, _PLACE = 0, 1, 2
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
-    tensors = (*node.inputs, *node.outputs)
-    return all(stores(t.dtype, features, doubles=True) for t in tensors) and fits(*(t.type for t in tensors))
+    return native(node, features, doubles=True)
 
 
 def _meta(ctx: Lowering, node: Node, x: Tensor, counts: Sequence[int]) -> Ref:

@@ -8,6 +8,7 @@ from rlx.backends.gpu.program.casts import THREADS, cast_ref, convert, fits, sto
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
+from rlx.backends.gpu.rules.rows import power
 from rlx.dtypes import DType, f32, i32, promote
 from rlx.ir import Node
 
@@ -127,8 +128,8 @@ def _reduce(
     terms = n // 8 if at_once == 1 else n
     places = inner // 2 if at_once == 2 else inner
     each = 8 if at_once == 1 else 4  # terms of a thread, so that its tree is a small part of its work
-    across = min(_power(places), 32)
-    along = min(_power(-(-terms // each)), THREADS // across) if terms > 4 else 1
+    across = min(power(places), 32)
+    along = min(power(-(-terms // each)), THREADS // across) if terms > 4 else 1
     groups = math.ceil(outer / (THREADS // (across * along))) * math.ceil(places / across)
     chunk = along * _SERIAL
     if groups >= _MANY:
@@ -176,8 +177,3 @@ def _at_once(x: Ref, source: DType, n: int, inner: int) -> int:
     if inner == 1:
         return int(n % 8 == 0 and x.offset % 16 == 0)
     return 2 if inner % 2 == 0 and x.offset % 4 == 0 else 0
-
-
-def _power(n: int) -> int:
-    """The least power of two that is at least n, and at least 1."""
-    return 1 << max(0, n - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Lowering of resize and grid_sample."""
+"""Lowering of resize."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.backends.gpu.elementwise.strided import View, contiguous
-from rlx.backends.gpu.program.casts import cast_ref, fits, groups_for, stores
-from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
+from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
-from rlx.backends.gpu.rules.index import GATHER
+from rlx.backends.gpu.rules.index import GATHER, moves_bits, unit_of
 from rlx.backends.gpu.rules.movement import move
 from rlx.dtypes import DType, f32, promote
 from rlx.ir import Node
-from rlx.ops.grid_sample import MODES, PADDINGS
 from rlx.ops.resize import AxisTable, tables
 
 RESIZE = declare(
@@ -34,31 +33,14 @@ RESIZE = declare(
         trials=((1, 2, 2), (4, 4, 1)),
     )
 )
-GRID_SAMPLE = declare(
-    KernelDecl(
-        "grid_sample",
-        about="y = x read at the places that grid names, between its elements too.",
-        grid="a thread for each place of eight channels, in groups of 256",
-        # x, grid (f32), meta (bodies/grid_sample.h), y, total.
-        args=(*reads(x="T", grid="f32", meta="u32"), *writes(y="T"), *uints("total")),
-        variants={"T": FLOATS},
-        constants={"MODE": 0, "PADDING": 0, "ALIGNED": False, "DIMS": 2},
-        trials=((0, 0, False, 3), (1, 1, True, 2), (2, 2, False, 2)),
-    )
-)
 
-_FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
 _MOST_AXES = 3  # of one launch
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
-    tensors = (*node.inputs, *node.outputs)
-    small = fits(*(t.type for t in tensors))
-    resizes = "coordinates" in node.attrs
-    if resizes and node.attrs["mode"] == "nearest":
-        need = _FEATURE.get(node.output.dtype.itemsize)
-        return small and (need is None or need in features)
-    return small and all(stores(t.dtype, features, resizes) for t in tensors)
+    if node.attrs["mode"] == "nearest":
+        return moves_bits(node, features)
+    return native(node, features, doubles=True)
 
 
 @lowers("resize", when=_native)
@@ -110,7 +92,7 @@ def _gather(
         outer, trail = math.prod(now[: t.axis]), math.prod(now[t.axis + 1 :]) * stored.itemsize
         last = number == len(ordered) - 1
         made = target if last else ctx.scratch(math.prod(now) * stored.itemsize)
-        unit = next(u for u in (16, 8, 4, 2, 1) if not (trail % u or source.offset % u or made.offset % u))
+        unit = unit_of(trail, source, made)
         total = outer * len(t.index) * trail // unit
         kernel = GATHER(U=f"b{unit}", I="i32")
         index = ctx.block(t.index.reshape(-1))
@@ -176,27 +158,3 @@ def _launch(
     kernel = RESIZE(IO=f"{x[1]}_{y[1]}", TAPS0=taps[0], TAPS1=taps[1], TAPS2=taps[2])
     blocks = ctx.block(np.concatenate(index)), ctx.block(np.concatenate(weight))
     ctx.launch(kernel, groups_for(ctx, total), [x[0], *blocks, meta, y[0], total])
-
-
-@lowers("grid_sample", when=_native)
-def lower_grid_sample(ctx: Lowering, node: Node) -> None:
-    """A thread for each place and eight channels."""
-    (x, grid), y = node.inputs, node.output
-    if y.size == 0:
-        return
-    stored = ctx.storage(y)
-    source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
-    places = cast_ref(ctx, ctx.ref(grid), ctx.storage(grid), f32, grid.size)
-    attrs, axes = node.attrs, x.ndim - 2
-    sizes = (1, *x.shape[2:]) if axes == 2 else x.shape[2:]
-    count = math.prod(y.shape[2:])
-    total = x.shape[0] * math.ceil(x.shape[1] / 8) * count
-    kernel = GRID_SAMPLE(
-        T=stored.name,
-        MODE=MODES.index(attrs["mode"]),
-        PADDING=PADDINGS.index(attrs["padding"]),
-        ALIGNED=attrs["align_corners"],
-        DIMS=axes,
-    )
-    meta = ctx.block([x.shape[0], x.shape[1], *sizes, count])
-    ctx.launch(kernel, groups_for(ctx, total), [source, places, meta, ctx.ref(y), total])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from rlx.backends.gpu.program.casts import cast_ref, convert, groups_for, quads
+from rlx.backends.gpu.program.casts import cast_ref, convert, groups_for, native, quads
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.backends.gpu.rules.norm.channels import native
 from rlx.dtypes import f32
 from rlx.ir import Node
 

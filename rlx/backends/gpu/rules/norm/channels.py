@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rlx.backends.gpu.program.casts import THREADS, cast_ref, fits, quads, stores
+from rlx.backends.gpu.program.casts import cast_ref, native, quads
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
-from rlx.backends.gpu.rules.norm.rows import RowShape, row_shape
+from rlx.backends.gpu.rules.rows import power, row_groups, row_shape
 from rlx.dtypes import DType, f32
 from rlx.ir import Node, Tensor
 
@@ -84,22 +84,11 @@ ADD_NORM = declare(
 )
 
 
-def native(node: Node, features: frozenset[str]) -> bool:
-    """Whether kernels read and write every tensor of the node."""
-    tensors = (*node.inputs, *node.outputs)
-    return all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
-
-
 def weight_refs(ctx: Lowering, weights: Sequence[Tensor]) -> tuple[DType, list[Ref]]:
     """gamma and beta in one storage dtype: theirs, or f32 where they differ."""
     kinds = {ctx.storage(t) for t in weights}
     kept = kinds.pop() if len(kinds) == 1 else f32
     return kept, [cast_ref(ctx, ctx.ref(t), ctx.storage(t), kept, t.size) for t in weights]
-
-
-def row_groups(ctx: Lowering, rows: int, shape: RowShape) -> tuple[int, int, int]:
-    """The grid of a kernel over rows: as many threads a row as its shape says."""
-    return ctx.groups(math.ceil(rows / (THREADS // shape["LANES"])))
 
 
 @lowers("group_norm", when=native)
@@ -128,7 +117,7 @@ def lower_layer_norm_channels(ctx: Lowering, node: Node) -> None:
     outer, n, inner, stored = x.shape[0], x.shape[1], math.prod(x.shape[2:]), ctx.storage(y)
     source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
     kept, (gamma, beta) = weight_refs(ctx, node.inputs[1:])
-    across = min(32, 1 << (inner - 1).bit_length())
+    across = min(32, power(inner))
     kernel = NORM_AXIS(T=stored.name, W=kept.name, ACROSS=across)
     args: list[Arg] = [source, gamma, beta, ctx.ref(y), outer, n, inner, float(node.attrs["eps"])]
     ctx.launch(kernel, ctx.groups(outer * math.ceil(inner / across)), args)

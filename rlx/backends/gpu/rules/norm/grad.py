@@ -1,16 +1,15 @@
-"""Lowering of cross-entropy and of the backward passes of norms and softmax. Sums run in fixed trees, in two stages."""
+"""Lowering of the backward passes of norms. Sums run in fixed trees, in two stages."""
 
 from __future__ import annotations
 
 import math
 
-from rlx.backends.gpu.program.casts import THREADS, cast_ref, quads
-from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, ints, reads, uints, writes
+from rlx.backends.gpu.program.casts import THREADS, cast_ref, native, quads
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
-from rlx.backends.gpu.rules.norm.channels import native, row_groups
-from rlx.backends.gpu.rules.norm.rows import row_shape
 from rlx.backends.gpu.rules.reduce import REDUCE
+from rlx.backends.gpu.rules.rows import power, row_groups, row_shape
 from rlx.dtypes import DType, f32
 from rlx.ir import Node, Tensor
 
@@ -54,69 +53,8 @@ NORM_COLUMNS = declare(
         trials=((32, 8, True), (1, 256, False)),
     )
 )
-SOFTMAX_GRAD = declare(
-    KernelDecl(
-        "softmax_grad",
-        about="The gradient dx of softmax over rows of n, from its result y and that one's gradient d.",
-        grid="a group of 256 for each 256 / LANES rows",
-        # d, y, dx (may be d), rows, n.
-        args=(*reads(d="T", y="T"), *writes(dx="T"), *uints("rows", "n")),
-        variants={"T": FLOATS},
-        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
-        trials=((32, 3, 1), (256, 0, 0)),
-        subgroups=True,
-    )
-)
-SOFTMAX_GRAD_AXIS = declare(
-    KernelDecl(
-        "softmax_grad_axis",
-        about=(
-            "The gradient dx of softmax over the middle axis of (outer, n, inner), from its result y and that "
-            "one's gradient d."
-        ),
-        grid="a group of 256 for each ACROSS places of inner, for each of outer",
-        # d, y, dx (may be d), outer, n, inner.
-        args=(*reads(d="T", y="T"), *writes(dx="T"), *uints("outer", "n", "inner")),
-        variants={"T": FLOATS},
-        constants={"ACROSS": 32},
-        trials=((32,),),
-    )
-)
-CROSS_ENTROPY = declare(
-    KernelDecl(
-        "cross_entropy",
-        about="Softmax cross-entropy of rows of n logits with a label each.",
-        grid="a group of 256 for each 256 / LANES rows",
-        # x, label (rows), loss (rows), rows, n, ignored.
-        args=(*reads(x="T", label="i32"), *writes(loss="f32"), *uints("rows", "n"), *ints("ignored")),
-        headers=("prims",),
-        variants={"T": FLOATS},
-        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
-        trials=((32, 3, 1), (256, 0, 0)),
-        subgroups=True,
-    )
-)
-CROSS_ENTROPY_GRAD = declare(
-    KernelDecl(
-        "cross_entropy_grad",
-        about="The gradient dx of softmax cross-entropy of rows of n logits, from that of the losses.",
-        grid="a group of 256 for each 256 / LANES rows",
-        # d (rows), x, label (rows), dx (may be x), rows, n, ignored.
-        args=(*reads(d="f32", x="T", label="i32"), *writes(dx="T"), *uints("rows", "n"), *ints("ignored")),
-        headers=("prims",),
-        variants={"T": FLOATS},
-        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
-        trials=((32, 3, 1), (256, 0, 0)),
-        subgroups=True,
-    )
-)
 
 _SERIAL = 64  # a thread's longest run of terms before a tree takes over
-
-
-def _power(n: int) -> int:
-    """The least power of two that is at least n, and at least 1."""
-    return 1 << max(0, n - 1).bit_length()
 
 
 @lowers("layer_norm_grad", "rms_norm_grad", "group_norm_grad", when=native)
@@ -166,8 +104,8 @@ def _weights(
 ) -> None:
     """dgamma and dbeta from the gradient, the input, and the rows' statistics."""
     outer, n, inner = dims
-    across = min(_power(inner), 32)
-    along = min(_power(-(-n // 4)), THREADS // across) if n > 4 else 1
+    across = min(power(inner), 32)
+    along = min(power(-(-n // 4)), THREADS // across) if n > 4 else 1
     splits = max(1, -(-n // (along * _SERIAL)))
     chunk = -(-n // splits)
     parts = [ctx.scratch(4 * outer * splits * inner) for _ in outs]
@@ -183,51 +121,8 @@ def _sum_rows(ctx: Lowering, parts: Ref, rows: int, out: Tensor) -> None:
     """out = the sum of the rows of parts, f32 (rows, out.size); zeros for no rows."""
     if out.size == 0:
         return
-    across = min(_power(out.size), 32)
-    along = min(_power(-(-rows // 4)), THREADS // across) if rows > 4 else 1
+    across = min(power(out.size), 32)
+    along = min(power(-(-rows // 4)), THREADS // across) if rows > 4 else 1
     kernel = REDUCE(IO=f"{f32}_{ctx.storage(out)}", ACROSS=across, ALONG=along, KIND=0, READS=0, PARTS=0)
     groups = ctx.groups(math.ceil(1 / (THREADS // (across * along))) * math.ceil(out.size / across))
     ctx.launch(kernel, groups, [parts, ctx.ref(out), 1, rows, out.size, rows, 1, 1.0])
-
-
-@lowers("softmax_grad", when=native)
-def lower_softmax_grad(ctx: Lowering, node: Node) -> None:
-    """Rows in registers where the axis is the last, else columns of (outer, n, inner)."""
-    out = node.output
-    if out.size == 0:
-        return
-    axis, stored, target = node.attrs["axis"], ctx.storage(out), ctx.ref(out)
-    outer, n, inner = math.prod(out.shape[:axis]), out.shape[axis], math.prod(out.shape[axis + 1 :])
-    refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs]
-    if inner == 1:
-        shape = row_shape(n, outer, int(n % 4 == 0) and quads(*refs, target, itemsize=stored.itemsize))
-        kernel = SOFTMAX_GRAD(T=stored.name, **shape)
-        ctx.launch(kernel, row_groups(ctx, outer, shape), [*refs, target, outer, n])
-    else:
-        across = min(32, _power(inner))
-        kernel = SOFTMAX_GRAD_AXIS(T=stored.name, ACROSS=across)
-        ctx.launch(kernel, ctx.groups(outer * math.ceil(inner / across)), [*refs, target, outer, n, inner])
-
-
-@lowers("cross_entropy", "cross_entropy_grad", when=native)
-def lower_cross_entropy(ctx: Lowering, node: Node) -> None:
-    """Rows of logits."""
-    *d, x, labels = node.inputs
-    rows = labels.size
-    if rows == 0:
-        return
-    n, stored, target = x.shape[-1], ctx.storage(x), ctx.ref(node.output)
-    source = ctx.ref(x)
-    places = [source, target] if d else [source]
-    shape = row_shape(n, rows, int(n % 4 == 0) and quads(*places, itemsize=stored.itemsize))
-    kernel = (CROSS_ENTROPY_GRAD if d else CROSS_ENTROPY)(T=stored.name, **shape)
-    args: list[Arg] = [
-        *(ctx.ref(t) for t in d),
-        source,
-        ctx.ref(labels),
-        target,
-        rows,
-        n,
-        node.attrs["ignore_index"],
-    ]
-    ctx.launch(kernel, row_groups(ctx, rows, shape), args)

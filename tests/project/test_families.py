@@ -1,0 +1,97 @@
+"""One family, one stem, in every layer: the module that registers an op, its CPU kernel and its GPU rule."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from rlx.backends.cpu.kernels import BINDERS
+from rlx.backends.gpu.program.executable import load_rules
+from rlx.backends.gpu.program.lowering import LOWERINGS
+from rlx.ir import REGISTRY
+
+ROOT = Path(__file__).resolve().parents[2]
+# Imports the modules of rlx/ops one by one, without the package that imports them in its own order, and prints which
+# of them called `register` for each op.
+REGISTERED = """
+import importlib, json, pkgutil, sys, types
+
+for name in ("rlx", "rlx.ops"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [name.replace(".", "/")]
+
+from rlx import ir
+from rlx.ir import op as records
+
+made, add = {}, records.register
+
+def register(op):
+    frame, called = sys._getframe(1), []
+    while frame and "importlib" not in frame.f_code.co_filename:
+        called.append(frame.f_globals["__name__"])
+        frame = frame.f_back
+    made[op.name] = called[-1]
+    return add(op)
+
+ir.register = records.register = register
+for name in sorted((m.name for m in pkgutil.walk_packages(["rlx/ops"], "rlx.ops.")), reverse="reversed" in sys.argv):
+    importlib.import_module(name)
+print(json.dumps(made))
+"""
+
+
+@cache
+def _registered(order: str) -> dict[str, str]:
+    """By the name of each op the module that registers it; the modules are imported in this order."""
+    done = subprocess.run(
+        [sys.executable, "-c", REGISTERED, order], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def _strays(layer: str, modules: dict[str, str]) -> list[str]:
+    """The ops whose module is neither `<layer>.<family>` nor in the folder of that name."""
+    return [
+        f"{op} (family {REGISTRY[op].family}): {module}"
+        for op, module in modules.items()
+        if not f"{module}.".startswith(f"{layer}.{REGISTRY[op].family}.")
+    ]
+
+
+def test_an_op_is_registered_in_the_module_of_its_family() -> None:
+    modules = _registered("sorted")
+    assert modules.keys() == {name for name, op in REGISTRY.items() if not op.leaf and op.family != "custom"}
+    assert _strays("rlx.ops", modules) == []
+
+
+def test_no_module_of_ops_needs_another_to_be_imported_before() -> None:
+    assert _registered("reversed") == _registered("sorted")
+
+
+def test_a_cpu_kernel_is_in_the_module_of_its_family() -> None:
+    modules = {op: binder.__module__ for op, binder in BINDERS.items()}
+    assert len(modules) > 30
+    assert _strays("rlx.backends.cpu", modules) == []
+
+
+def test_a_gpu_rule_is_in_the_module_of_its_family() -> None:
+    load_rules()
+    # An elementwise op of any family is lowered by its tree, and has no rule of its own.
+    own = {name for name, op in REGISTRY.items() if not op.elementwise and op.family != "custom"}
+    modules = {op: found.rule.__module__ for op, found in LOWERINGS.items() if op in own}
+    assert len(modules) > 50
+    assert _strays("rlx.backends.gpu.rules", modules) == []
+
+
+@pytest.mark.parametrize("op, module", [("softmax", "rlx.ops.norm.rows"), ("softmax", "rlx.ops.softmaxes")])
+def test_a_stray_is_found(op: str, module: str) -> None:
+    assert _strays("rlx.ops", {op: module}) == [f"softmax (family softmax): {module}"]
+    assert (
+        _strays("rlx.ops", {op: "rlx.ops.softmax"}) == _strays("rlx.ops", {op: "rlx.ops.softmax.rows"}) == []
+    )
