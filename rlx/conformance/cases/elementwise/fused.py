@@ -1,22 +1,24 @@
-"""Cases of fused: trees composed of the ops' own expressions, as the fusion pass composes them."""
+"""Conformance of fused: trees composed of the ops' own expressions, as the fusion pass composes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.shapes import FEW, HALVES, SHAPES, label
+from rlx.conformance.record import Conformance
+from rlx.conformance.shapes import FEW, HALVES, SHAPES, label
 from rlx.conformance.tolerances import COMPOSITE, EQUAL, Tolerance
 from rlx.dtypes import DType, bool_, f16, f32, i32, u8
-from rlx.ir import Expr
+from rlx.ir import Expr, get_op
 from rlx.ir import expr as ex
-from rlx.ir.op import get_op
 from rlx.ir.types import broadcast_shapes
+
+if TYPE_CHECKING:
+    pass
 
 Shape = tuple[int, ...]
 Build = Callable[[Sequence[Expr]], tuple[Expr, ...]]
-
 _SUMS = Tolerance("ulp", ulp=24.0, floor=2e-6)
 _SUMS_REASON = "the tree adds terms of size 1 that may cancel: a few ULP of 1"
 
@@ -141,5 +143,4 @@ def _all() -> Iterator[Case]:
     )  # fmt: skip
 
 
-def cases() -> list[Case]:
-    return list(_all())
+OPS = (Conformance("fused", (_all,)),)
