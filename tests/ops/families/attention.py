@@ -1,14 +1,20 @@
-"""Judges of attention and of its gradient: torch in float64."""
+"""Judges (torch in float64) and gradient cases of attention and its gradient."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tests.ops.judges import Array, _torch
+from rlx import ops
+from rlx.ir import Tensor
+from rlx.ir.graph import apply_multi
+from tests.ops.gradient_cases import Gradients
+from tests.ops.judging import Array, Judge
+from tests.outside import outside
+
+_Q, _KV = (2, 4, 3, 3), (2, 2, 5, 3)
 
 
 def _bias(torch: Any, q: Any, n_k: int, mask: Any, length: Any, causal: bool, window: int | None) -> Any:
@@ -52,7 +58,7 @@ def _forward(torch: Any, q: Any, k: Any, v: Any, others: tuple[Array, ...], attr
 
 
 def _attention(q: Array, k: Array, v: Array, *others: Array, tokens: str = "", **attrs: Any) -> Array:
-    torch = _torch()
+    torch = outside("torch")
     given = [torch.from_numpy(np.ascontiguousarray(t)) for t in (q, k, v)]
     given = [t.transpose(1, 2) if c in tokens else t for c, t in zip("qkv", given, strict=True)]
     made = _forward(torch, *given, others, attrs)
@@ -60,13 +66,50 @@ def _attention(q: Array, k: Array, v: Array, *others: Array, tokens: str = "", *
 
 
 def _attention_grad(d: Array, q: Array, k: Array, v: Array, *others: Array, **attrs: Any) -> list[Array]:
-    torch = _torch()
+    torch = outside("torch")
     leaves = [torch.tensor(t, requires_grad=True) for t in (q, k, v)]
     made = _forward(torch, *leaves, others, attrs)
     return [g.numpy() for g in torch.autograd.grad(made, leaves, torch.from_numpy(np.array(d)))]
 
 
-JUDGES: dict[str, Callable[..., Any]] = {
+def _lengths(x: Tensor, *values: int) -> Tensor:
+    return x.graph.constant(np.array(values, np.int32))
+
+
+def _all_three(d: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Tensor, **attrs: Any) -> Tensor:
+    """One tensor that depends on dq, dk and dv."""
+    attrs = {"scale": 0.7, "causal": False, "window": None, "softcap": None, **attrs}
+    dq, dk, dv = apply_multi("attention_grad", d, q, k, v, *others, **attrs)
+    return dq * 1.5 + ops.sum(ops.sin(dk)) * 0.5 + ops.sum(ops.cos(dv)) * 0.25
+
+
+JUDGES: dict[str, Judge] = {
     "torch.nn.functional.scaled_dot_product_attention": _attention,
     "torch.autograd of scaled_dot_product_attention": _attention_grad,
 }
+GRADIENTS: Gradients = {
+    "attention": [
+        (ops.attention, [_Q, _KV, _KV], None),
+        (lambda q, k, v: ops.attention(q, k, v, causal=True, scale=0.3), [_Q, _KV, _KV], None),
+        (ops.attention, [_Q, _KV, _KV, (3, 5)], None),
+        (ops.attention, [_Q, _KV, _KV, (2, 4, 1, 5)], None),
+        (ops.attention, [_Q, _KV, _KV, (4, 3, 1)], None),
+        (ops.attention, [_Q, _KV, _KV, (2, 1, 3, 5)], None),
+        (lambda q, k, v: ops.attention(q, k, v, np.arange(15).reshape(3, 5) % 4 > 0), [_Q, _KV, _KV], None),
+        (lambda q, k, v: ops.attention(q, k, v, np.arange(3)[:, None] > 1), [_Q, _KV, _KV], None),
+        (lambda q, k, v: ops.attention(q, k, v, causal=True), [(1, 2, 5, 3), (1, 2, 3, 3), (1, 2, 3, 3)], None),
+        (lambda q, k, v: ops.attention(q, k, v, window=1), [_Q, _KV, _KV], None),
+        (lambda q, k, v: ops.attention(q, k, v, window=1, causal=True, softcap=0.8), [_Q, _KV, _KV], None),
+        (lambda q, k, v: ops.attention(q, k, v, kv_len=_lengths(q, 2, 9), softcap=2.0), [_Q, _KV, _KV], None),
+        (lambda q, k, v, m: ops.attention(q, k, v, m, kv_len=_lengths(q, 4, 0), causal=True),
+         [_Q, _KV, _KV, (4, 3, 5)], None),
+        (lambda q, k, v: ops.attention(q, k, v, np.arange(5) > 0, kv_len=_lengths(q, 3, 5), window=2),
+         [_Q, _KV, _KV], None),
+    ],
+    "attention_grad": [
+        (_all_three, [_Q, _Q, _KV, _KV], None),
+        (lambda d, q, k, v: _all_three(d, q, k, v, _lengths(q, 3, 5), causal=True, softcap=1.5),
+         [_Q, _Q, _KV, _KV], None),
+        (lambda d, q, k, v, m: _all_three(d, q, k, v, m, window=1), [_Q, _Q, _KV, _KV, (3, 5)], None),
+    ],
+}  # fmt: skip
