@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlx.conformance import cases as families
 from rlx.conformance import domains
 from rlx.conformance.oracle import evaluate
+from rlx.conformance.record import record_of, records
 from rlx.conformance.terms import free, term_scale
 from rlx.conformance.tolerances import Tolerance, Verdict, compare, largest
 from rlx.dtypes import DType, f32, f64
@@ -113,16 +111,20 @@ class Case:
 
 @functools.cache
 def all_cases() -> tuple[Case, ...]:
-    """Every case of every family, in a fixed order."""
+    """Every case of every op, family by family, in a fixed order."""
+    return tuple(case for record in records() for case in cases_of(record.op))
+
+
+@functools.cache
+def cases_of(op: str) -> tuple[Case, ...]:
+    """The cases of one op; only its family is imported."""
+    record = record_of(op)
+    if record is None:
+        return ()
     found: dict[str, Case] = {}
-    for family in pkgutil.iter_modules(families.__path__):
-        module = importlib.import_module(f"rlx.conformance.cases.{family.name}")
-        for case in module.cases() if hasattr(module, "cases") else ():
-            if found.setdefault(case.id, case) != case:
-                raise ValueError(f"two different cases are named {case.id}")
+    for case in (case for make in record.cases for case in make() if case.op == op):
+        if found.setdefault(case.id, case) != case:
+            raise ValueError(f"two different cases are named {case.id}")
+    for case in record.in_f64(tuple(found.values())):
+        found.setdefault(case.id, case)
     return tuple(found.values())
-
-
-def cases_of(op: str) -> Sequence[Case]:
-    """The cases of one op."""
-    return [c for c in all_cases() if c.op == op]

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx import ops
-from rlx.conformance.random_rules import MAX_ELEMENTS, ROUGH, RULES, is_number, joined
+from rlx.conformance.random_rules import MAX_ELEMENTS, in_order, is_number, joined
+from rlx.conformance.record import records
 from rlx.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
 from rlx.ir import Graph, Tensor
 
@@ -60,10 +61,11 @@ class Builder:
     def build(self, nodes: int) -> RandomGraph:
         for _ in range(1 + self.below(3)):
             self.leaf(self.shape(), self.dtype())
-        rules = [rule for name, rule in RULES.items() if not (self.smooth and name in ROUGH)]
+        rules = in_order(rule for record in records() for rule in record.random)
+        rules = [rule for rule in rules if not (self.smooth and rule.rough)]
         target = 1 + self.below(nodes)
         while len(self.graph.nodes) < target + len(self.made.feeds):
-            made = rules[self.below(len(rules))](self)
+            made = self.choose(rules).add(self)
             self.pool += [t for t in made if t.size <= MAX_ELEMENTS]
         self.results()
         return self.made
@@ -170,3 +172,20 @@ class Builder:
         return (
             found if found is not None else self.graph.constant(self.value((), x.dtype if want(x) else f32))
         )
+
+    def picture(self, channels: int | None = None) -> Tensor:
+        """A new leaf (N, C, H, W) of small sizes."""
+        shape = (1 + self.below(2), channels or 1 + self.below(4), 4 + self.below(4), 4 + self.below(4))
+        return self.leaf(shape, self.choose((f32, f16)) if f16 in self.dtypes else f32)
+
+    def indices(self, shape: tuple[int, ...], n: int) -> Tensor:
+        """Indices into n elements that are known only in the run: near the range, or anywhere."""
+        dtype = self.choose((i32, i64))
+        name = f"indices{len(self.made.feeds)}"
+        value: Any = self.rng.integers(-n - 2, n + 2, shape)
+        if self.chance(0.3):
+            info = np.iinfo(dtype.np)
+            far = np.array([info.min, info.max, info.min + 1, -(2**31), 2**31 - 1, 0, -1, n, -n - 1], np.int64)
+            value = np.where(self.rng.random(shape) < 0.5, far[self.rng.integers(0, far.size, shape)], value)
+        self.made.feeds[name] = np.asarray(value).astype(dtype.np)
+        return self.graph.input(name, shape, dtype)

@@ -37,7 +37,7 @@ def test_cuda() -> None:
 
 
 def test_every_op_occurs() -> None:
-    """An op that the random graphs do not know is not fuzzed: give it a rule in `random_rules`."""
+    """An op that the random graphs do not know is not fuzzed: give its record a rule (`random`)."""
     seen = {n.op.name for seed in range(600) for n in random_graph(seed).graph.nodes}
     assert set(REGISTRY) - seen - BY_PASSES == set()
 

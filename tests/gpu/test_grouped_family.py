@@ -16,13 +16,13 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.runtime import Session
 from tests.gpu import cuda_host, lowered
 from tests.gpu.lowered import ROUNDED, Array, close, run
-from tests.ops.judges_grouped import JUDGES
+from tests.ops.by_family import judge_of
 
 _LIMITS = Limits(shared_bytes=48 << 10)
 _TOLERANCE: dict[Any, dict[str, float]] = {**ROUNDED, np.float32: {}}
 on_host = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
-_grouped = JUDGES["the loop over rows and their experts"]
-_grad = JUDGES["the loop over rows, added up by expert"]
+_grouped = judge_of("grouped_matmul")
+_grad = judge_of("grouped_matmul_grad")
 
 
 @pytest.mark.vulkan
@@ -92,7 +92,7 @@ def test_a_low_rank_product_on_cuda() -> None:
     bias = rng.standard_normal(24).astype(np.float16)
     attrs = {"scale": 0.25, "activation": "silu"}
     got = run("lora_matmul", x, w, a, b, bias, backend="cuda", **attrs)
-    want = JUDGES["numpy.einsum"](*(t.astype(np.float64) for t in (x, w, a, b, bias)), **attrs)
+    want = judge_of("lora_matmul")(*(t.astype(np.float64) for t in (x, w, a, b, bias)), **attrs)
     close(got, want, **_TOLERANCE[np.float16])
 
 

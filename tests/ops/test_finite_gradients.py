@@ -17,7 +17,7 @@ from rlx.autodiff import gradients
 from rlx.conformance.oracle import evaluate
 from rlx.ir import Graph, Tensor
 from tests.devices import session_here
-from tests.ops.test_gradients import CASES
+from tests.ops.by_family import GRADIENTS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
@@ -85,7 +85,7 @@ NONE = frozenset({
 WITH_INFINITY = frozenset({"attention", "batch_norm", "conv_transpose", "fused", "lora_matmul", "matmul", "scan"})
 
 TRIED: dict[str, list[tuple[Build, list[Shape]]]] = {
-    **{op: [(build, shapes) for build, shapes, _ in found] for op, found in CASES.items() if op != "cast"},
+    **{op: [(case.build, case.shapes) for case in found] for op, found in GRADIENTS.items() if op != "cast"},
     **COMPOSITES,
 }
 FILLS = {"zero": 0.0, "minus_zero": -0.0, "equal": 1.5, "negative": -2.0, "inf": np.inf, "minus_inf": -np.inf}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,99 +13,9 @@ from rlx.conformance.oracle import evaluate
 from rlx.dtypes import bf16, f16, f32, f64, i32
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY, Graph, Tensor
-from rlx.ir import expr as ex
+from tests.ops.by_family import GRADIENTS, TIES
+from tests.ops.gradient_cases import Build
 from tests.outside import outside
-
-Build = Callable[..., Tensor]
-Shape = tuple[int, ...]
-
-
-def _positive(x: np.ndarray) -> np.ndarray:
-    return np.abs(x) + 0.5
-
-
-def _apart(x: np.ndarray) -> np.ndarray:
-    """No two closer than the step of the difference, none near 0 or a whole number."""
-    return np.round(x * 7) / 7 + 1 / 14 + np.arange(x.size).reshape(x.shape) * 1e-3
-
-
-def _one_zero(x: np.ndarray) -> np.ndarray:
-    x = x.copy()
-    x[0, 1] = 0.0
-    x[1, 0] = x[1, 2] = 0.0
-    return x
-
-
-def _fused(x: Tensor, y: Tensor) -> Tensor:
-    a, b = ex.arg(0, f64), ex.arg(1, f64)
-    tree = ex.call("mul", ex.call("tanh", ex.call("add", a, b)), ex.call("exp", a))
-    other = ex.call("select", ex.call("lt", a, b), ex.call("mul", b, b), ex.call("neg", a))
-    outs = x.graph.add("fused", (x, y), {"trees": (tree, other), "shape": (3, 4)})
-    return outs[0] * 2.0 + outs[1]
-
-
-def _mask(x: Tensor) -> Tensor:
-    return x.graph.constant(np.arange(12).reshape(3, 4) % 3 == 0)
-
-
-def _indices(x: Tensor, values: Any) -> Tensor:
-    return x.graph.constant(np.array(values, np.int64))
-
-
-S = (3, 4)
-# op: list of (function, shapes, what to do to the inputs first)
-CASES: dict[str, list[tuple[Build, list[Shape], Callable[[np.ndarray], np.ndarray] | None]]] = {
-    **{name: [(getattr(ops, name), [S], None)] for name in
-       ("exp", "sin", "cos", "tanh", "erf", "sigmoid", "silu", "neg", "copy")},
-    **{name: [(getattr(ops, name), [S], _positive)] for name in ("log", "sqrt", "rsqrt", "reciprocal")},
-    **{name: [(getattr(ops, name), [S], _apart)] for name in ("abs", "relu", "sign", "round", "floor", "ceil")},
-    "gelu": [(ops.gelu, [S], None), (lambda x: ops.gelu(x, "tanh"), [S], None)],
-    **{name: [(getattr(ops, name), [S, S], None), (getattr(ops, name), [(2, 1, 4), (3, 1)], None)]
-       for name in ("add", "sub", "mul")},
-    "div": [(ops.div, [S, (4,)], _positive), (lambda x: 2.0 / x, [()], _positive)],
-    "pow": [(ops.pow, [S, (3, 1)], _positive), (lambda x: x**3.0, [S], None), (lambda x: x**2, [S], None)],
-    "maximum": [(ops.maximum, [S, (4,)], _apart)],
-    "minimum": [(ops.minimum, [S, (4,)], _apart)],
-    "where": [(lambda x, y: ops.where(_mask(x), x, y), [S, (4,)], None),
-              (lambda x, y: ops.where(_mask(x), x, y), [(3, 1), ()], None)],
-    "cast": [(lambda x: ops.cast(ops.cast(x, "f64") * 2.0, "f64"), [S], None)],
-    "clip": [(lambda x: ops.clip(x, -0.5, 0.6), [S], _apart), (lambda x: ops.clip(x, max=0.3), [S], _apart)],
-    "reshape": [(lambda x: x.reshape(2, -1) * ops.exp(x.reshape(2, 6)), [S], None)],
-    "transpose": [(lambda x: ops.transpose(x, (2, 0, 1)), [(2, 3, 4)], None)],
-    "expand": [(lambda x: ops.expand(x, (2, 3, 4)), [(3, 1)], None), (lambda x: ops.expand(x, (2, 2)), [()], None)],
-    "slice": [(lambda x: x[1:, ::2], [S], None), (lambda x: x[::-1, 3:0:-2], [S], None),
-              (lambda x: x[2, None, 1:3], [S], None), (lambda x: x[:, 1:1], [S], None),
-              (lambda x: x[..., 1::3], [(2, 3, 8)], None)],
-    "concat": [(lambda x, y: ops.concat([x, y, x], 1), [S, (3, 2)], None)],
-    "sum": [(lambda x: ops.sum(x, (0, 2)), [(2, 3, 4)], None), (lambda x: x.sum(keepdims=True), [S], None)],
-    "mean": [(lambda x: ops.mean(x, 1), [S], None), (lambda x: x.mean(), [S], None)],
-    "prod": [(lambda x: ops.prod(x, 1), [S], None), (lambda x: ops.prod(x, 1), [S], _one_zero),
-             (lambda x: ops.prod(x, (0, 2), keepdims=True), [(2, 3, 2)], None)],
-    "max": [(lambda x: ops.max(x, 1), [S], _apart), (lambda x: ops.max(x), [S], _apart)],
-    "min": [(lambda x: ops.min(x, 0, keepdims=True), [S], _apart)],
-    "matmul": [
-        (ops.matmul, [(3, 4), (4, 5)], None),
-        (lambda a, b: ops.matmul(a, b, transpose_a=True), [(4, 3), (4, 5)], None),
-        (lambda a, b: ops.matmul(a, b, transpose_b=True), [(2, 3, 4), (5, 4)], None),
-        (lambda a, b: ops.matmul(a, b, transpose_a=True, transpose_b=True), [(4, 3), (2, 5, 4)], None),
-        (lambda a, b: a @ b, [(4,), (2, 4, 3)], None), (lambda a, b: a @ b, [(3, 4), (4,)], None),
-        (lambda a, b: a @ b, [(4,), (4,)], None), (ops.matmul, [(2, 1, 3, 4), (5, 4, 2)], None),
-        *[(lambda a, b, c, act=act: ops.matmul(a, b, c, activation=act), [(3, 4), (4, 5), (5,)], None)
-          for act in (None, "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu")],
-    ],
-    "softmax": [(ops.softmax, [S], None), (lambda x: ops.softmax(x, 0), [S], None)],
-    "layer_norm": [(ops.layer_norm, [(2, 3, 5), (5,), (5,)], None)],
-    "rms_norm": [(ops.rms_norm, [(3, 5), (5,)], None), (ops.rms_norm, [(3, 5), (5,), (5,)], None)],
-    "gather": [
-        (lambda x: ops.gather(x, _indices(x, [[0, 2, -1], [2, 2, 0]])), [S], None),
-        (lambda x: ops.gather(x, _indices(x, [1, 1]), axis=1), [(2, 3, 4)], None),
-        (lambda x: ops.gather(x, _indices(x, 3), axis=-1), [(2, 3, 4)], None),
-    ],
-    "fused": [(_fused, [S, (4,)], _apart)],
-}  # fmt: skip
-# Families with cases of their own: gradients_<family>.py beside this file.
-for _path in sorted(Path(__file__).parent.glob("gradients_*.py")):
-    CASES.update(importlib.import_module(f"tests.ops.{_path.stem}").CASES)
 
 
 def _value(build: Build, arrays: list[np.ndarray], weights: np.ndarray | None) -> tuple[float, np.ndarray]:
@@ -151,36 +58,17 @@ DIFFERENTIABLE = sorted(n for n, op in REGISTRY.items() if op.vjp is not NOT_DIF
 
 
 def test_every_differentiable_op_is_tried() -> None:
-    assert sorted(CASES) == DIFFERENTIABLE
+    assert sorted(GRADIENTS) == DIFFERENTIABLE
 
 
 @pytest.mark.judged
-@pytest.mark.parametrize("op, number", [(op, i) for op in sorted(CASES) for i in range(len(CASES[op]))])
+@pytest.mark.parametrize("op, number", [(op, i) for op in sorted(GRADIENTS) for i in range(len(GRADIENTS[op]))])
 def test_gradient_is_the_finite_difference(op: str, number: int) -> None:
-    build, shapes, prepare = CASES[op][number]
+    case = GRADIENTS[op][number]
     rng = np.random.default_rng(number)
-    arrays = [rng.standard_normal(s) for s in shapes]
-    if prepare is not None:
-        arrays = [np.asarray(prepare(a)) for a in arrays]
-    if op in (
-        "abs",
-        "relu",
-        "sign",
-        "round",
-        "floor",
-        "ceil",
-        "maximum",
-        "minimum",
-        "max",
-        "min",
-        "clip",
-        "fused",
-    ):
-        h = 1e-5  # stay on one side of the kink
-    else:
-        h = 1e-3
+    build, arrays = case.build, case.arrays(rng)
     weights = rng.standard_normal(_value(build, arrays, None)[1].shape)
-    for got, want in zip(_analytic(build, arrays, weights), _numeric(build, arrays, weights, h), strict=True):
+    for got, want in zip(_analytic(build, arrays, weights), _numeric(build, arrays, weights, case.step), strict=True):
         error, power = float(np.sum((got - want) ** 2)), float(np.sum(want**2))
         assert error <= 1e-17 * power + 1e-17, (op, got, want)  # numbers rounded to f32 give 1e-16
 
@@ -195,19 +83,6 @@ def test_second_derivatives() -> None:
     weights = rng.standard_normal((3, 4))
     for got, want in zip(_analytic(build, arrays, weights), _numeric(build, arrays, weights), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-8)
-
-
-TIES: dict[str, tuple[Build, Callable[..., Any]]] = {
-    "maximum": (lambda x, y: ops.maximum(x, y), lambda torch, x, y: torch.maximum(x, y)),
-    "minimum": (lambda x, y: ops.minimum(x, y), lambda torch, x, y: torch.minimum(x, y)),
-    "max": (lambda x, y: ops.max(x, 1) + ops.max(y), lambda torch, x, y: torch.amax(x, 1) + torch.amax(y)),
-    "min": (lambda x, y: ops.min(x, 1) + ops.min(y), lambda torch, x, y: torch.amin(x, 1) + torch.amin(y)),
-    "relu": (lambda x, y: ops.relu(x) * y, lambda torch, x, y: torch.relu(x) * y),
-    "abs": (lambda x, y: ops.abs(x) * y, lambda torch, x, y: torch.abs(x) * y),
-    "clip": (lambda x, y: ops.clip(x, -1.0, 1.0) * y, lambda torch, x, y: torch.clamp(x, -1.0, 1.0) * y),
-    "pow": (lambda x, y: ops.pow(ops.abs(x), 2.0) * y, lambda torch, x, y: torch.pow(torch.abs(x), 2.0) * y),
-    "pow_zero": (lambda x, y: ops.pow(ops.abs(x), ops.abs(y)), lambda torch, x, y: torch.pow(x.abs(), y.abs())),
-}  # fmt: skip
 
 
 @pytest.mark.judged

@@ -12,7 +12,7 @@ from rlx.autodiff import gradients
 from rlx.conformance.oracle import evaluate
 from rlx.ir import Graph
 from tests.devices import session_here
-from tests.ops.test_gradients import CASES
+from tests.ops.by_family import GRADIENTS
 
 
 @pytest.fixture(scope="module")
@@ -22,20 +22,17 @@ def session(request: pytest.FixtureRequest) -> rlx.Session:
 
 @pytest.mark.parametrize("session", ["cpu", "vulkan", "cuda"], indirect=True)
 @pytest.mark.parametrize(
-    "op", [op for op in sorted(CASES) if op not in ("fused", "cast")]
+    "op", [op for op in sorted(GRADIENTS) if op not in ("fused", "cast")]
 )  # their cases are of f64
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", "f64"])
 def test_gradient(session: rlx.Session, op: str, dtype: Any) -> None:
     finer = 1.0 if dtype is np.float32 else 4e-18  # the square of f64's last place beside that of f32's
-    for number, (build, shapes, prepare) in enumerate(CASES[op]):
+    for number, case in enumerate(GRADIENTS[op]):
         rng = np.random.default_rng(number)
-        arrays = [rng.standard_normal(s) for s in shapes]
-        if prepare is not None:
-            arrays = [np.asarray(prepare(a)) for a in arrays]
-        feeds = {f"x{i}": a.astype(dtype) for i, a in enumerate(arrays)}
+        feeds = {f"x{i}": a.astype(dtype) for i, a in enumerate(case.arrays(rng))}
         g = Graph(op)
         xs = [g.input(name, a.shape, dtype) for name, a in feeds.items()]
-        y = build(*xs)
+        y = case.build(*xs)
         seed = g.constant(rng.standard_normal(y.shape).astype(dtype))
         for i, d in enumerate(gradients(y, xs, seed)):
             g.output(f"d{i}", d)

@@ -1,1 +1,1 @@
-"""The cases, one module a family; `rlx.conformance.case.all_cases` collects them."""
+"""The records of every op, one module a family: `OPS`, of `rlx.conformance.record.Conformance`."""

@@ -1,20 +1,30 @@
-"""Cases of attention."""
+"""Conformance of attention and its gradient."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from rlx import ops
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.shapes import FLOATS, label
+from rlx.conformance.random_rules import Made, rule
+from rlx.conformance.record import Conformance
+from rlx.conformance.shapes import FLOATS, label
 from rlx.conformance.tolerances import NORM
 from rlx.dtypes import DType, bool_, f16, f32, i32
-from rlx.ops.attention.parts import swapped
+from rlx.ir import Attrs, Tensor
+from rlx.ir.graph import apply_multi
+from rlx.ops.attention.parts import OPERANDS, heads_first, softmax_rows, swapped
+from rlx.ops.numeric import Array
+
+if TYPE_CHECKING:
+    from rlx.conformance.random_graphs import Builder
 
 # (batch, query heads, key heads, queries, keys, head size)
 Size = tuple[int, int, int, int, int, int]
-
 _SIZES: tuple[Size, ...] = (
     (1, 1, 1, 1, 1, 1), (1, 1, 1, 3, 5, 4), (2, 3, 3, 7, 7, 8), (1, 12, 12, 16, 16, 32), (2, 4, 2, 5, 9, 16),
     (1, 8, 1, 3, 33, 64), (1, 2, 2, 31, 31, 32), (1, 2, 2, 32, 32, 32), (1, 2, 2, 33, 33, 32), (1, 1, 1, 63, 65, 64),
@@ -24,8 +34,19 @@ _SIZES: tuple[Size, ...] = (
 _MASKS: tuple[tuple[int, ...], ...] = (
     (), (17,), (9, 17), (9, 1), (1, 17), (4, 9, 17), (1, 9, 17), (2, 1, 1, 17), (2, 4, 9, 17), (2, 4, 1, 1),
 )  # fmt: skip
+
+
+_GRADIENT_SIZES: tuple[Size, ...] = (
+    (1, 1, 1, 1, 1, 1), (1, 1, 1, 3, 5, 4), (2, 3, 3, 7, 7, 8), (2, 4, 2, 5, 9, 16), (1, 8, 1, 3, 33, 64),
+    (1, 2, 2, 31, 31, 32), (1, 2, 2, 32, 32, 32), (1, 2, 2, 33, 33, 32), (1, 1, 1, 63, 65, 64), (1, 1, 1, 64, 128, 128),
+    (1, 2, 1, 65, 129, 80), (1, 4, 4, 1, 257, 64), (3, 2, 2, 17, 1, 24), (1, 2, 2, 66, 66, 20), (0, 2, 2, 3, 4, 8),
+    (1, 2, 2, 0, 4, 8), (1, 2, 2, 3, 0, 8), (1, 1, 1, 5, 6, 3), (1, 1, 1, 5, 9, 256),
+)  # fmt: skip
+_GRADIENT_MASKS: tuple[tuple[int, ...], ...] = ((17,), (9, 17), (9, 1), (2, 1, 1, 17), (2, 4, 9, 17), (4, 1, 17))
+
+
 # Windows, soft caps and lengths, alone and together.
-VARIANTS: tuple[dict[str, Any], ...] = (
+_VARIANTS: tuple[dict[str, Any], ...] = (
     {"window": 0}, {"window": 0, "causal": True}, {"window": 3}, {"window": 3, "causal": True}, {"window": 40},
     {"softcap": 0.5}, {"softcap": 30.0, "causal": True}, {"lengths": ""}, {"lengths": "b"},
     {"lengths": "b", "causal": True}, {"lengths": "b", "window": 4}, {"lengths": "", "window": 2, "causal": True},
@@ -33,7 +54,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-def attention_case(
+def _case(
     size: Size,
     dtype: DType = f32,
     mask: tuple[int, ...] | None = None,
@@ -76,64 +97,163 @@ def attention_case(
     return Case("attention", name, tuple(specs), attrs, NORM)
 
 
-def sizes_and_masks(
+def _sizes_and_masks(
     sizes: tuple[Size, ...], size: Size, masks: tuple[tuple[int, ...], ...]
 ) -> Iterator[Case]:
     """Every size, causal too; then at one size every mask, of bools and of numbers."""
     for each in sizes:
-        yield attention_case(each)
-        yield attention_case(each, causal=True)
+        yield _case(each)
+        yield _case(each, causal=True)
     for mask in masks:
-        yield attention_case(size, mask=mask)
-        yield attention_case(size, mask=mask, mask_dtype=f32)
+        yield _case(size, mask=mask)
+        yield _case(size, mask=mask, mask_dtype=f32)
 
 
-def _all() -> Iterator[Case]:
+def _attention() -> Iterator[Case]:
     size = (2, 4, 2, 9, 17, 16)
-    yield from sizes_and_masks(_SIZES, size, _MASKS)
+    yield from _sizes_and_masks(_SIZES, size, _MASKS)
     for dtype in FLOATS:
-        yield attention_case((1, 4, 4, 33, 40, 64), dtype)
-        yield attention_case((2, 4, 1, 9, 9, 32), dtype, causal=True)
-        yield attention_case(size, dtype, mask=(2, 1, 1, 17))
-        yield attention_case(size, dtype, mask=(9, 17), mask_dtype=dtype)
-        yield attention_case(size, dtype, scale=0.5, causal=True, mask=(2, 1, 9, 17))
-        yield attention_case(size, dtype, domain="large")
+        yield _case((1, 4, 4, 33, 40, 64), dtype)
+        yield _case((2, 4, 1, 9, 9, 32), dtype, causal=True)
+        yield _case(size, dtype, mask=(2, 1, 1, 17))
+        yield _case(size, dtype, mask=(9, 17), mask_dtype=dtype)
+        yield _case(size, dtype, scale=0.5, causal=True, mask=(2, 1, 9, 17))
+        yield _case(size, dtype, domain="large")
     # Additive masks of -inf, rows of them too; sharp scores; NaN and infinity in the inputs.
-    yield attention_case(size, mask=(9, 17), mask_dtype=f32, mask_domain="masked")
-    yield attention_case((1, 2, 2, 33, 2, 8), mask=(33, 2), mask_dtype=f32, mask_domain="masked")
-    yield attention_case((1, 2, 2, 33, 2, 8), mask=(33, 2))
-    yield attention_case(size, f16, mask=(9, 17), mask_dtype=f32)
-    yield attention_case(size, scale=-1.0)
-    yield attention_case(size, scale=0.0)
+    yield _case(size, mask=(9, 17), mask_dtype=f32, mask_domain="masked")
+    yield _case((1, 2, 2, 33, 2, 8), mask=(33, 2), mask_dtype=f32, mask_domain="masked")
+    yield _case((1, 2, 2, 33, 2, 8), mask=(33, 2))
+    yield _case(size, f16, mask=(9, 17), mask_dtype=f32)
+    yield _case(size, scale=-1.0)
+    yield _case(size, scale=0.0)
     # More queries than keys: the first rows see no key at all.
-    yield attention_case((1, 2, 2, 9, 4, 8), causal=True)
-    yield attention_case((1, 2, 2, 70, 65, 16), causal=True)
-    for variant in VARIANTS:
-        yield attention_case(size, **variant)
-        yield attention_case((2, 2, 1, 70, 75, 20), **variant)
-        yield attention_case(size, mask=(9, 17), **variant)
+    yield _case((1, 2, 2, 9, 4, 8), causal=True)
+    yield _case((1, 2, 2, 70, 65, 16), causal=True)
+    for variant in _VARIANTS:
+        yield _case(size, **variant)
+        yield _case((2, 2, 1, 70, 75, 20), **variant)
+        yield _case(size, mask=(9, 17), **variant)
         # Decoding: few queries, many keys.
-        yield attention_case((2, 8, 2, 1, 150, 32), **variant)
-        yield attention_case((2, 3, 3, 3, 150, 36), mask=(2, 1, 3, 150), mask_dtype=f32, **variant)
+        yield _case((2, 8, 2, 1, 150, 32), **variant)
+        yield _case((2, 3, 3, 3, 150, 36), mask=(2, 1, 3, 150), mask_dtype=f32, **variant)
     for dtype in FLOATS:
         for lengths in ("", "b"):
-            yield attention_case((2, 8, 2, 1, 300, 64), dtype, lengths=lengths)
-            yield attention_case((2, 4, 4, 2, 70, 20), dtype, lengths=lengths, causal=True, window=30)
-        yield attention_case((1, 16, 1, 1, 260, 128), dtype, lengths="b")
-        yield attention_case((1, 2, 2, 4, 65, 256), dtype, softcap=5.0, lengths="b", causal=True)
-        yield attention_case((1, 2, 1, 130, 140, 64), dtype, window=20, causal=True)
-        yield attention_case((1, 2, 1, 70, 140, 96), dtype, window=20, softcap=3.0, lengths="")
-        yield attention_case((1, 1, 1, 65, 66, 256), dtype, causal=True)
+            yield _case((2, 8, 2, 1, 300, 64), dtype, lengths=lengths)
+            yield _case((2, 4, 4, 2, 70, 20), dtype, lengths=lengths, causal=True, window=30)
+        yield _case((1, 16, 1, 1, 260, 128), dtype, lengths="b")
+        yield _case((1, 2, 2, 4, 65, 256), dtype, softcap=5.0, lengths="b", causal=True)
+        yield _case((1, 2, 1, 130, 140, 64), dtype, window=20, causal=True)
+        yield _case((1, 2, 1, 70, 140, 96), dtype, window=20, softcap=3.0, lengths="")
+        yield _case((1, 1, 1, 65, 66, 256), dtype, causal=True)
         # Heads side by side in a token's row, as products leave them: all operands, or some.
         for tokens in ("qkvy", "kv", "qy", "v"):
-            yield attention_case((2, 4, 2, 70, 75, 20), dtype, tokens=tokens, causal=True)
-            yield attention_case((2, 6, 3, 3, 150, 32), dtype, tokens=tokens, lengths="b")
-        yield attention_case((2, 4, 4, 130, 130, 64), dtype, tokens="qkvy", mask=(2, 1, 1, 130))
-        yield attention_case((2, 12, 12, 16, 16, 32), dtype, tokens="qkvy", mask=(2, 1, 1, 16))
-    yield attention_case((1, 2, 2, 0, 4, 8), tokens="qkvy")
-    yield attention_case((1, 2, 2, 3, 0, 8), tokens="qkvy")
-    yield attention_case((2, 1, 1, 5, 6, 3), tokens="qkvy")
+            yield _case((2, 4, 2, 70, 75, 20), dtype, tokens=tokens, causal=True)
+            yield _case((2, 6, 3, 3, 150, 32), dtype, tokens=tokens, lengths="b")
+        yield _case((2, 4, 4, 130, 130, 64), dtype, tokens="qkvy", mask=(2, 1, 1, 130))
+        yield _case((2, 12, 12, 16, 16, 32), dtype, tokens="qkvy", mask=(2, 1, 1, 16))
+    yield _case((1, 2, 2, 0, 4, 8), tokens="qkvy")
+    yield _case((1, 2, 2, 3, 0, 8), tokens="qkvy")
+    yield _case((2, 1, 1, 5, 6, 3), tokens="qkvy")
 
 
-def cases() -> list[Case]:
-    return list(_all())
+def _attention_grad() -> Iterator[Case]:
+    """The gradient at the inputs of forward cases."""
+    for case in _forward_of_gradients():
+        q = case.inputs[0]
+        d = InputSpec(q.shape, q.dtype)
+        yield Case("attention_grad", case.name, (d, *case.inputs), case.attrs, case.tolerance)
+
+
+def _forward_of_gradients() -> Iterator[Case]:
+    size = (2, 4, 2, 9, 17, 16)
+    yield from _sizes_and_masks(_GRADIENT_SIZES, size, _GRADIENT_MASKS)
+    for variant in _VARIANTS:
+        yield _case(size, **variant)
+        yield _case((2, 2, 1, 70, 75, 20), **variant)
+    for dtype in FLOATS:
+        yield _case((1, 4, 4, 33, 40, 64), dtype)
+        yield _case((2, 4, 1, 9, 9, 32), dtype, causal=True)
+        yield _case(size, dtype, mask=(9, 17), mask_dtype=dtype)
+        yield _case(size, dtype, softcap=2.0, window=5, causal=True, lengths="b")
+    yield _case(size, mask=(9, 17), mask_dtype=f32, mask_domain="masked")
+    yield _case((1, 2, 2, 33, 2, 8), mask=(33, 2), mask_dtype=bool_)
+    yield _case(size, scale=-1.0)
+    yield _case(size, scale=0.0)
+    yield _case((1, 2, 2, 70, 65, 16), causal=True)
+
+
+@rule("attention")
+def _plain(b: Builder) -> Made:
+    batch, kv, group, n_q, n_k, d = (1 + b.below(3) for _ in range(6))
+    dtype = b.choose((f32, f32, f16))
+    q = b.leaf((batch, kv * group, n_q, d), dtype)
+    k, v = b.leaf((batch, kv, n_k, d), dtype), b.leaf((batch, kv, n_k, d), dtype)
+    mask = b.leaf((n_q, n_k), b.choose((bool_, f32))) if b.chance(0.5) else None
+    return (ops.attention(q, k, v, mask=mask, causal=b.chance(0.5)),)
+
+
+def _operands(b: Builder) -> tuple[list[Tensor], dict[str, Any]]:
+    batch, kv, group, n_q, n_k, d = (1 + b.below(3) for _ in range(6))
+    n_k = n_k if b.chance(0.7) else 40
+    dtype = b.choose((f32, f32, f16))
+    given = [
+        b.leaf((batch, kv * group, n_q, d), dtype),
+        *(b.leaf((batch, kv, n_k, d), dtype) for _ in range(2)),
+    ]
+    if b.chance(0.3):
+        given.append(b.leaf((n_q, n_k), b.choose((bool_, f32))))
+    if b.chance(0.5):
+        given.append(b.graph.constant(b.rng.integers(0, n_k + 1, (batch,)).astype(np.int32), i32))
+    attrs = {"scale": 0.5, "causal": b.chance(0.5), "window": b.choose((None, None, 0, 2))}
+    return given, {**attrs, "softcap": b.choose((None, 2.0))}
+
+
+@rule("attention_variants")
+def _variants(b: Builder) -> Made:
+    given, attrs = _operands(b)
+    tokens = "".join(letter for letter in OPERANDS if b.chance(0.3))
+    given = [ops.transpose(t, (0, 2, 1, 3)) if letter in tokens else t
+             for letter, t in zip(OPERANDS, given[:3], strict=False)] + given[3:]  # fmt: skip
+    return apply_multi("attention", *given, **attrs, tokens=tokens)
+
+
+@rule("attention_grad")
+def _gradient(b: Builder) -> Made:
+    given, attrs = _operands(b)
+    d = b.leaf(given[0].shape, given[0].dtype)
+    return apply_multi("attention_grad", d, *given, **attrs)
+
+
+def _largest_value(inputs: Sequence[Array], attrs: Attrs) -> Any:
+    """A weighted mean of values is at most the largest of them."""
+    tokens = attrs.get("tokens", "")
+    q, _, v = heads_first(inputs, tokens)[:3]
+    largest = np.max(np.abs(np.repeat(v, q.shape[1] // v.shape[1], axis=1)), axis=2, keepdims=True, initial=0)
+    whole = np.broadcast_to(largest, q.shape)
+    return np.asarray(np.swapaxes(whole, 1, 2) if "y" in tokens else whole)
+
+
+def _terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
+    """dS = P (dP - Σ P dP) takes two numbers of one size from each other, and the gradients of q and k add up what is
+    left: where little is, errors are those of P dP. One figure for all three results: their terms' mean square."""
+    d, q, k, v, *others = inputs
+    if others and others[-1].shape in (
+        (),
+        q.shape[:1],
+    ):  # kv_len, which came as a float; no mask here is so small
+        others[-1] = others[-1].astype(np.int32)
+    if q.size == 0 or k.size == 0:
+        return np.zeros(())
+    p, _, keys = softmax_rows(q, k, others, **attrs)
+    group = q.shape[1] // k.shape[1]
+    k, v = (np.where(keys, np.repeat(t, group, axis=1), 0) for t in (k, v))
+    dp = np.matmul(np.abs(d), np.swapaxes(np.abs(v), -1, -2))
+    terms = (p * (dp + np.sum(dp * p, axis=-1, keepdims=True)) * attrs["scale"]) ** 2
+    sizes = (np.matmul(terms, k**2), np.matmul(np.swapaxes(terms, -1, -2), q**2))
+    return np.sqrt(max(float(np.mean(size)) for size in sizes))
+
+
+OPS = (
+    Conformance("attention", (_attention,), (_plain, _variants), terms=_largest_value),
+    Conformance("attention_grad", (_attention_grad,), (_gradient,), terms=_terms_of_gradient),
+)

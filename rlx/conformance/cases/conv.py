@@ -1,18 +1,26 @@
-"""Cases of convolution, transposed convolution, their gradients, and im2col."""
+"""Conformance of convolution, transposed convolution, their gradients, and im2col."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rlx import ops
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.shapes import ALL, label
+from rlx.conformance.random_rules import Made, rule
+from rlx.conformance.record import Conformance
+from rlx.conformance.shapes import ALL, label
+from rlx.conformance.terms import over_squares
 from rlx.conformance.tolerances import BITS, NORM
 from rlx.dtypes import DType, bf16, f16, f32
+from rlx.ir import apply
 from rlx.ops.conv.convolution import transposed_sizes
 from rlx.ops.windows import window_counts
+
+if TYPE_CHECKING:
+    from rlx.conformance.random_graphs import Builder
 
 Shape = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
@@ -245,6 +253,37 @@ def _empty() -> Iterator[Case]:
     yield Case("im2col", "empty", (x,), {"kernel": (3, 3), **geometry}, BITS)
 
 
-def cases() -> Sequence[Case]:
-    found = [*_conv(), *_gradients(), *_transposed(), *_swept(), *_im2col(), *_empty()]
-    return list({c.id: c for c in found}.values())
+@rule("conv")
+def _plain(b: Builder) -> Made:
+    groups = b.choose((1, 2))
+    x = b.picture(2 * groups)
+    w = b.leaf((groups * (1 + b.below(2)), 2, 1 + b.below(3), 1 + b.below(3)), x.dtype)
+    how = {"strides": b.choose((1, 2)), "pads": b.choose((0, 1)), "groups": groups}
+    y = ops.conv(x, w, b.leaf(w.shape[:1], x.dtype) if b.chance(0.5) else None, **how)
+    return y, ops.im2col(x, w.shape[2:], strides=how["strides"], pads=how["pads"])
+
+
+@rule("conv_transpose")
+def _back(b: Builder) -> Made:
+    x = b.picture()
+    w = b.leaf((x.shape[1], 1 + b.below(3), 1 + b.below(3), 1 + b.below(3)), x.dtype)
+    return (ops.conv_transpose(x, w, strides=b.choose((1, 2))),)
+
+
+@rule("conv_grad_input")
+def _both_gradients(b: Builder) -> Made:
+    x = b.picture()
+    w = b.leaf((1 + b.below(3), x.shape[1], 3, 2), x.dtype)
+    y = ops.conv(x, w, strides=2, pads=1)
+    attrs = {k: v for k, v in y.node.attrs.items() if k != "activation"}
+    dx = apply("conv_grad_input", y, w, sizes=x.shape[2:], **attrs)
+    return dx, apply("conv_grad_weight", x, y, kernel=w.shape[2:], **attrs)
+
+
+OPS = (
+    Conformance("im2col", (_im2col, _empty), (_plain,)),
+    Conformance("conv", (_conv, _swept), (_plain,), terms=over_squares("conv")),
+    Conformance("conv_grad_input", (_gradients, _swept), (_both_gradients,), terms=over_squares("conv_grad_input")),
+    Conformance("conv_grad_weight", (_gradients, _swept), (_both_gradients,), terms=over_squares("conv_grad_weight")),
+    Conformance("conv_transpose", (_transposed, _swept), (_back,), terms=over_squares("conv_transpose")),
+)

@@ -1,15 +1,22 @@
-"""Cases of the ops that move data: every byte must arrive."""
+"""Conformance of what moves data: every byte must arrive."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from rlx import ops
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.shapes import ALL, SHAPES, label
+from rlx.conformance.random_rules import MAX_ELEMENTS, Made, is_number, rule
+from rlx.conformance.record import Conformance
+from rlx.conformance.shapes import ALL, SHAPES, label
 from rlx.conformance.tolerances import BITS
 from rlx.dtypes import DType, bf16, f16, f32, i64, u8
+
+if TYPE_CHECKING:
+    from rlx.conformance.random_graphs import Builder
 
 Shape = tuple[int, ...]
 
@@ -133,5 +140,103 @@ def _concat() -> Iterator[Case]:
         yield case([(3, 1021), (3, 7)], 1, dtype)
 
 
-def cases() -> list[Case]:
-    return [*_reshape(), *_transpose(), *_expand(), *_slice(), *_concat()]
+@rule("reshape")
+def _reshaped(b: Builder) -> Made:
+    x = b.any()
+    dims = [d for d in (*x.shape, 1) if b.chance(0.8) or d != 1]
+    for _ in range(b.below(3)):
+        if len(dims) > 1:
+            k = b.below(len(dims) - 1)
+            dims[k : k + 2] = [dims[k] * dims[k + 1]]
+    b.rng.shuffle(dims)
+    return (ops.reshape(x, tuple(int(d) for d in dims)),)
+
+
+@rule("transpose")
+def _transposed(b: Builder) -> Made:
+    x = b.any()
+    return (ops.transpose(x, [int(p) for p in b.rng.permutation(x.ndim)]),)
+
+
+@rule("expand")
+def _expanded(b: Builder) -> Made:
+    x = b.any()
+    dims = [b.choose((1, 2, 5)) if d == 1 else d for d in x.shape]
+    if b.chance(0.4):
+        dims = [b.choose((1, 3)), *dims]
+    return (ops.expand(x, tuple(dims)),) if math.prod(dims) <= MAX_ELEMENTS else (x,)
+
+
+@rule("slice")
+def _sliced(b: Builder) -> Made:
+    x = b.any()
+    key = []
+    for n in x.shape:
+        kind = b.choose(("all", "all", "head", "tail", "odd", "back", "one"))
+        cut = b.below(n + 1)
+        parts = {
+            "head": slice(cut),
+            "tail": slice(cut, None),
+            "odd": slice(b.below(2), None, 2),
+            "back": slice(None, None, -1),
+        }
+        key.append(b.below(n) if kind == "one" and n else parts.get(kind, slice(None)))
+    return (x[tuple(key)],)
+
+
+@rule("rows")
+def _rows(b: Builder) -> Made:
+    x = b.ranked(1)
+    cut = b.below(x.shape[0] + 1)
+    return x[:cut], x[cut:]
+
+
+@rule("own_row")
+def _own_row(b: Builder) -> Made:
+    """x beside a view of itself: not to be overwritten while the view is still read."""
+    x = ops.abs(b.ranked(1, is_number))
+    return (ops.sub(x, x[: 1 if b.chance(0.7) else x.shape[0]]),)
+
+
+@rule("concat")
+def _concatenated(b: Builder) -> Made:
+    x = b.ranked(1)
+    axis = b.below(x.ndim)
+    beside = [
+        t
+        for t in b.pool
+        if t.ndim == x.ndim
+        and all(p == q or i == axis for i, (p, q) in enumerate(zip(t.shape, x.shape, strict=True)))
+    ]
+    return (ops.concat([b.choose(beside) if beside else x for _ in range(1 + b.below(3))], axis),)
+
+
+@rule("repeated")
+def _repeated(b: Builder) -> Made:
+    """What regions read in place: elements or all of a tensor several times, beside a tensor of the full size."""
+    x = b.ranked(1, lambda t: t.dtype.is_float and t.size <= MAX_ELEMENTS // 8)
+    axis = b.below(x.ndim)
+    times = 2 + b.below(2)
+    counts = tuple(times if i == axis else 1 for i in range(x.ndim))
+    many = ops.repeat(x, times, axis) if b.chance(0.6) else ops.tile(x, counts)
+    return (ops.add(ops.tanh(many), b.leaf(many.shape, x.dtype)),)
+
+
+@rule("rearranged")
+def _rearranged(b: Builder) -> Made:
+    x = b.ranked(2)
+    kind = b.choose(("flip", "roll", "tril", "diagonal"))
+    if kind == "flip":
+        return (ops.flip(x, b.below(x.ndim)),)
+    if kind == "roll":
+        return (ops.roll(x, b.below(7) - 3, b.below(x.ndim)),)
+    return (ops.tril(x, b.below(3) - 1) if kind == "tril" else ops.diagonal(x, b.below(3) - 1),)
+
+
+OPS = (
+    Conformance("reshape", (_reshape,), (_reshaped,)),
+    Conformance("transpose", (_transpose,), (_transposed, _rearranged)),
+    Conformance("expand", (_expand,), (_expanded, _repeated)),
+    Conformance("slice", (_slice,), (_sliced, _rows, _own_row, _rearranged)),
+    Conformance("concat", (_concat,), (_concatenated, _rearranged)),
+)

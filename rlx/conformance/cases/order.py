@@ -1,17 +1,24 @@
-"""Cases of argmax, argmin, sort, argsort and top_k."""
+"""Conformance of argmax, argmin, sort, argsort and top_k."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from rlx import ops
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.shapes import ALL, FLOATS, label
+from rlx.conformance.doubled import doubled
+from rlx.conformance.random_rules import Made, rule
+from rlx.conformance.record import Conformance
+from rlx.conformance.shapes import ALL, FLOATS, label
 from rlx.conformance.tolerances import BITS
-from rlx.dtypes import DType, f32, i32, i64
+from rlx.dtypes import DType, f32, f64, i32, i64
+
+if TYPE_CHECKING:
+    from rlx.conformance.random_graphs import Builder
 
 Shape = tuple[int, ...]
-
 # Lines along the last axis, across memory, longer than a thread block's share, and none.
 _PLACES: tuple[tuple[Shape, int], ...] = (
     ((1,), 0), ((7,), 0), ((1, 1), 1), ((3, 1), 1), ((5, 31), 1), ((5, 33), 1), ((3, 128), 1), ((3, 129), 1),
@@ -95,5 +102,44 @@ def _top_k() -> Iterator[Case]:
     yield case((40000,), 0, 600, i64, "any")
 
 
-def cases() -> list[Case]:
-    return [*_arg("argmax"), *_arg("argmin"), *_sorts("sort"), *_sorts("argsort"), *_top_k()]
+def _last_bits(op: str, **attrs: Any) -> Callable[[Sequence[Case]], Iterator[Case]]:
+    """In f64 also numbers that only their last bits tell apart, which lie in the lower of two words."""
+
+    def make(cases: Sequence[Case]) -> Iterator[Case]:
+        yield from doubled(cases)
+        spec = InputSpec((9, 700), f64, "last_bits")
+        yield Case(op, "f64-9x700-last_bits", (spec,), {"axis": 1, **attrs}, BITS)
+
+    return make
+
+
+@rule("arg", rough=True)
+def _extreme(b: Builder) -> Made:
+    x = b.ranked(1)
+    find = b.choose((ops.argmax, ops.argmin))
+    return (find(x, b.below(x.ndim), keepdims=b.chance(0.5), select_last_index=b.chance(0.3)),)
+
+
+@rule("sort", rough=True)
+def _sorted(b: Builder) -> Made:
+    x = b.ranked(1)
+    order = b.choose((ops.sort, ops.sort, ops.argsort))
+    return (order(x, b.below(x.ndim), descending=b.chance(0.5)),)
+
+
+@rule("top_k", rough=True)
+def _largest(b: Builder) -> Made:
+    x = b.ranked(1)
+    axis = b.below(x.ndim)
+    return ops.top_k(x, 1 + b.below(x.shape[axis]), axis, largest=b.chance(0.5))
+
+
+OPS = (
+    Conformance("argmax", (partial(_arg, "argmax"),), (_extreme,)),
+    Conformance(
+        "argmin", (partial(_arg, "argmin"),), (_extreme,), _last_bits("argmin", keepdims=False, select_last_index=True)
+    ),
+    Conformance("sort", (partial(_sorts, "sort"),), (_sorted,), _last_bits("sort", descending=True)),
+    Conformance("argsort", (partial(_sorts, "argsort"),), (_sorted,), _last_bits("argsort", descending=False)),
+    Conformance("top_k", (_top_k,), (_largest,), _last_bits("top_k", k=7, largest=True)),
+)

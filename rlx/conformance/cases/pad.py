@@ -1,32 +1,25 @@
-"""Cases of pad: every byte must arrive, and the value or the right neighbour beside it."""
+"""Conformance of padding: every byte must arrive, and the value or the right neighbour beside it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rlx import ops
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.shapes import ALL, label
+from rlx.conformance.random_rules import MAX_ELEMENTS, Made, rule
+from rlx.conformance.record import Conformance
+from rlx.conformance.shapes import ALL, label
 from rlx.conformance.tolerances import BITS
 from rlx.dtypes import DType, bf16, f16, f32, f64, i64, u8
+
+if TYPE_CHECKING:
+    from rlx.conformance.random_graphs import Builder
 
 Shape = tuple[int, ...]
 _MIRRORS = ("edge", "reflect", "symmetric", "wrap")
 _VALUES = {"f": -2.5, "i": -3, "u": 200, "b": True}
-
-
-def _case(shape: Shape, pads: tuple[tuple[int, int], ...], mode: str, dtype: DType, value: Any = None) -> Case:
-    value = _VALUES[dtype.kind] if value is None else value
-    text = "_".join(f"{a}.{b}" for a, b in pads) or "none"
-    name = f"{dtype}-{label(shape)}-{text}-{mode}" + (f"-{value}" if mode == "constant" else "")
-    return Case("pad", name, (InputSpec(shape, dtype, "any"),), {"pads": pads, "mode": mode, "value": value}, BITS)
-
-
-def cases() -> list[Case]:
-    return [*_plain(), *_mirrored(), *_dtypes(), *_values()]
-
-
 _SHAPES: tuple[tuple[Shape, tuple[tuple[int, int], ...]], ...] = (
     ((1,), ((2, 3),)), ((7,), ((0, 0),)), ((7,), ((1, 0),)), ((7,), ((0, 1),)), ((31,), ((1, 1),)), ((32,), ((32, 0),)),
     ((64,), ((0, 64),)), ((127,), ((1, 3),)), ((1021,), ((3, 5),)), ((4, 3), ((1, 1), (0, 0))),
@@ -36,6 +29,13 @@ _SHAPES: tuple[tuple[Shape, tuple[tuple[int, int], ...]], ...] = (
     ((33, 65), ((1, 1), (31, 32))), ((1, 1, 1), ((1, 1), (1, 1), (1, 1))), ((5, 16), ((2, 2), (0, 0))),
     ((3, 4, 4), ((1, 2), (2, 1), (0, 0))),
 )  # fmt: skip
+
+
+def _case(shape: Shape, pads: tuple[tuple[int, int], ...], mode: str, dtype: DType, value: Any = None) -> Case:
+    value = _VALUES[dtype.kind] if value is None else value
+    text = "_".join(f"{a}.{b}" for a, b in pads) or "none"
+    name = f"{dtype}-{label(shape)}-{text}-{mode}" + (f"-{value}" if mode == "constant" else "")
+    return Case("pad", name, (InputSpec(shape, dtype, "any"),), {"pads": pads, "mode": mode, "value": value}, BITS)
 
 
 def _plain() -> Iterator[Case]:
@@ -79,3 +79,16 @@ def _values() -> Iterator[Case]:
     yield _case((3, 3), ((1, 1), (1, 1)), "constant", i64, -(2**63))
     yield _case((3, 3), ((1, 1), (1, 1)), "constant", i64, 2**62 + 12345)
     yield _case((3, 3), ((1, 1), (1, 1)), "constant", u8, 0)
+
+
+@rule("pad")
+def _padded(b: Builder) -> Made:
+    x = b.any()
+    mode = b.choose(("constant", "constant", "edge", "reflect", "symmetric", "wrap")) if x.size else "constant"
+    pads = [(b.below(3), b.below(3)) if b.chance(0.5) else (0, 0) for _ in x.shape]
+    if math.prod(n + p + q for n, (p, q) in zip(x.shape, pads, strict=True)) > MAX_ELEMENTS:
+        return (x,)
+    return (ops.pad(x, pads, mode, b.choose((0, 1))),)
+
+
+OPS = (Conformance("pad", (_plain, _mirrored, _dtypes, _values), (_padded,)),)

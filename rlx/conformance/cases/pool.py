@@ -1,15 +1,26 @@
-"""Cases of max and average pooling and of max pooling's gradient."""
+"""Conformance of max and average pooling and of max pooling's gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from rlx import ops
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.shapes import FLOATS, label
+from rlx.conformance.random_rules import Made, rule
+from rlx.conformance.record import Conformance
+from rlx.conformance.shapes import FLOATS, label
+from rlx.conformance.terms import over_squares
 from rlx.conformance.tolerances import EQUAL, NORM
 from rlx.dtypes import DType, f32
+from rlx.ir import Attrs, get_op
+from rlx.ops.numeric import Array
 from rlx.ops.pool import pool_counts
+
+if TYPE_CHECKING:
+    from rlx.conformance.random_graphs import Builder
 
 Shape = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
@@ -112,6 +123,22 @@ def _avg() -> Iterator[Case]:
                 yield case(even[number], dtype, domain, number % 2 == 0)
 
 
-def cases() -> Sequence[Case]:
-    found = [*_max(), *_max_grad(), *_avg()]
-    return list({c.id: c for c in found}.values())
+@rule("max_pool", rough=True)
+def _pooled(b: Builder) -> Made:
+    x = b.picture()
+    how = {"strides": b.choose((1, 2)), "pads": b.choose((0, 1)), "ceil_mode": b.chance(0.5)}
+    y = ops.max_pool(x, (2, 3), **how)
+    mean = ops.avg_pool(x, (2, 3), **how, count_include_pad=b.chance(0.5))
+    return y, mean, ops.max_pool_grad(x, y, (2, 3), **how)
+
+
+def _routed(inputs: Sequence[Array], attrs: Attrs) -> Any:
+    x, d = inputs
+    return np.sqrt(get_op("max_pool_grad").reference(x, d * d, **attrs))
+
+
+OPS = (
+    Conformance("max_pool", (_max,), (_pooled,)),
+    Conformance("max_pool_grad", (_max_grad,), (_pooled,), terms=_routed),
+    Conformance("avg_pool", (_avg,), (_pooled,), terms=over_squares("avg_pool")),
+)

@@ -1,17 +1,27 @@
-"""Cases of the reductions."""
+"""Conformance of the reductions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from rlx import ops
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.shapes import FLOATS, INTS, label
+from rlx.conformance.random_rules import Made, Rule, is_number
+from rlx.conformance.record import Conformance
+from rlx.conformance.shapes import FLOATS, INTS, label
 from rlx.conformance.tolerances import EQUAL, NORM
 from rlx.dtypes import DType, bool_, f32
-from rlx.ir import get_op
+from rlx.ir import Attrs, get_op
+from rlx.ops.numeric import Array
+
+if TYPE_CHECKING:
+    from rlx.conformance.random_graphs import Builder
 
 Shape = tuple[int, ...]
-
 _SHAPES: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((), ()),
     ((1,), (0,)),
@@ -46,7 +56,6 @@ _EMPTY: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((2, 0, 4), (0, 1)),
     ((0, 0), (0, 1)),
 )
-_OPS = ("sum", "mean", "prod", "max", "min")
 
 
 def _case(
@@ -95,5 +104,31 @@ def _of(op: str) -> Iterator[Case]:
             yield _case(op, shape, axes, dtype, ints)
 
 
-def cases() -> list[Case]:
-    return [case for op in _OPS for case in _of(op)]
+def _reduced(op: str, rough: bool = False) -> Rule:
+    def add(b: Builder) -> Made:
+        x = b.ranked(1, is_number)
+        axes = [i for i in range(x.ndim) if b.chance(0.5)]
+        return (getattr(ops, op)(x, axes, keepdims=b.chance(0.5)),)
+
+    return Rule(op, add, rough)
+
+
+def _sum(inputs: Sequence[Array], attrs: Attrs) -> Any:
+    """Of numbers whose squares f64 does not hold, of scaled ones."""
+    x = inputs[0]
+    by = 2.0**-600 if x.size and np.nanmax(np.abs(x)) > 1e150 else 1.0
+    return np.asarray(np.sqrt(np.sum((x * by) ** 2, axis=attrs["axes"], keepdims=attrs["keepdims"])) / by)
+
+
+def _mean(inputs: Sequence[Array], attrs: Attrs) -> Any:
+    count = int(np.prod([inputs[0].shape[i] for i in attrs["axes"]], dtype=np.int64))
+    return _sum(inputs, attrs) / max(count, 1)
+
+
+OPS = (
+    Conformance("sum", (partial(_of, "sum"),), (_reduced("sum"),), terms=_sum),
+    Conformance("mean", (partial(_of, "mean"),), (_reduced("mean"),), terms=_mean),
+    Conformance("prod", (partial(_of, "prod"),), (_reduced("prod", rough=True),)),
+    Conformance("max", (partial(_of, "max"),), (_reduced("max"),)),
+    Conformance("min", (partial(_of, "min"),), (_reduced("min"),)),
+)

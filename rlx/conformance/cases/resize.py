@@ -1,21 +1,23 @@
-"""Cases of resize and grid_sample."""
+"""Conformance of resizing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from rlx import ops
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.shapes import ALL, FLOATS, label
-from rlx.conformance.tolerances import BITS, NORM, Tolerance
-from rlx.dtypes import DType, f16, f32
+from rlx.conformance.random_rules import Made, rule
+from rlx.conformance.record import Conformance
+from rlx.conformance.shapes import ALL, FLOATS, label
+from rlx.conformance.tolerances import BITS, NORM
+from rlx.dtypes import DType, f32
 from rlx.ops.resize import COORDINATES, ROUNDING
 
-Shape = tuple[int, ...]
-_PLACES_REASON = (
-    "places are computed in f32, to 6e-8 of the axis's length, and a step of one is a whole difference"
-)
-_PLACES = Tolerance("norm", nmse=1e-10, max_error=1e-4)
+if TYPE_CHECKING:
+    from rlx.conformance.random_graphs import Builder
 
+Shape = tuple[int, ...]
 # Shape and new shape; scales are their ratios.
 _SIZES: tuple[tuple[Shape, Shape], ...] = (
     ((1, 1, 1), (1, 1, 1)),
@@ -40,7 +42,7 @@ _SIZES: tuple[tuple[Shape, Shape], ...] = (
 )
 
 
-def _resize() -> Iterator[Case]:
+def _cases() -> Iterator[Case]:
     def case(
         shape: Shape, sizes: Shape, mode: str, *, scales: tuple[float, ...] | None = None, dtype: DType = f32,
         coordinates: str = "half_pixel", rounding: str = "round_prefer_floor", a: float = -0.75, exclude: bool = False,
@@ -96,50 +98,11 @@ def _resize() -> Iterator[Case]:
                 yield case(*_SIZES[number], mode, dtype=dtype, domain="offset")
 
 
-_IMAGES: tuple[tuple[Shape, Shape], ...] = (
-    ((1, 1, 4, 4), (1, 3, 3, 2)),
-    ((2, 3, 5, 7), (2, 4, 6, 2)),
-    ((1, 5, 1, 1), (1, 2, 3, 2)),
-    ((1, 9, 6, 1), (1, 7, 5, 2)),
-    ((2, 1, 16, 17), (2, 9, 31, 2)),
-)
-_VOLUMES: tuple[tuple[Shape, Shape], ...] = (
-    ((1, 2, 3, 4, 5), (1, 2, 3, 4, 3)),
-    ((2, 3, 4, 1, 3), (2, 3, 2, 5, 3)),
-)
+@rule("resize")
+def _resized(b: Builder) -> Made:
+    x = b.picture()
+    sizes = (1 + b.below(9), 1 + b.below(9))
+    return ops.resize(x, sizes, mode=b.choose(("nearest", "linear", "cubic"))), ops.upsample2x(x)
 
 
-def _grid_sample() -> Iterator[Case]:
-    def case(
-        shape: Shape, grid: Shape, mode: str, padding: str, align: bool, domain: str, dtype: DType = f32,
-        other: DType | None = None,
-    ) -> Case:  # fmt: skip
-        attrs = {"mode": mode, "padding": padding, "align_corners": align}
-        name = f"{dtype}-{mode}-{padding}-{label(shape)}-{label(grid)}-{domain}"
-        name += ("-align" if align else "") + (f"-grid_{other}" if other else "")
-        specs = (InputSpec(shape, dtype), InputSpec(grid, other or dtype, domain))
-        return Case("grid_sample", name, specs, attrs, _PLACES, _PLACES_REASON)
-
-    for padding in ("zeros", "border", "reflection"):
-        for align in (False, True):
-            for mode in ("linear", "nearest", "cubic"):
-                for shape, grid in _IMAGES:
-                    yield case(shape, grid, mode, padding, align, "normal")
-                yield case(*_IMAGES[1], mode, padding, align, "unit")
-            for mode in ("linear", "nearest"):
-                for shape, grid in _VOLUMES:
-                    yield case(shape, grid, mode, padding, align, "normal")
-            yield case(*_IMAGES[1], "linear", padding, align, "halves")
-    for dtype in FLOATS:
-        yield case(*_IMAGES[1], "linear", "zeros", False, "normal", dtype, f32)
-        yield case(*_IMAGES[3], "cubic", "border", True, "normal", dtype, f32)
-        yield case(*_VOLUMES[0], "linear", "reflection", False, "normal", dtype, f32)
-    yield case(*_IMAGES[1], "linear", "border", False, "normal", f16)
-    yield case(*_IMAGES[1], "linear", "zeros", False, "zeros")
-    yield case((1, 0, 3, 3), (1, 2, 2, 2), "linear", "zeros", False, "normal")
-    yield case((1, 2, 3, 3), (1, 0, 2, 2), "nearest", "border", False, "normal")
-
-
-def cases() -> Sequence[Case]:
-    found = [*_resize(), *_grid_sample()]
-    return list({c.id: c for c in found}.values())
+OPS = (Conformance("resize", (_cases,), (_resized,)),)

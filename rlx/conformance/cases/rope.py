@@ -1,13 +1,20 @@
-"""Cases of rope: both pairings, partial widths, sections, offsets, positions on the device, in range and out of it."""
+"""Conformance of rotary position embeddings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from rlx import ops
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.shapes import FLOATS, label
+from rlx.conformance.random_rules import Made, is_float, rule
+from rlx.conformance.record import Conformance
+from rlx.conformance.shapes import FLOATS, label
 from rlx.conformance.tolerances import NORM
 from rlx.dtypes import DType, bf16, f16, f32, i32
+
+if TYPE_CHECKING:
+    from rlx.conformance.random_graphs import Builder
 
 Shape = tuple[int, ...]
 # (x, sequence axis, width, positions in the tables)
@@ -18,10 +25,6 @@ _SHAPES: tuple[tuple[Shape, int, int, int], ...] = (
     ((0, 3, 8), 1, 8, 3), ((2, 0, 8), 1, 8, 0), ((2, 3, 2, 7), 1, 2, 3), ((2, 2, 31, 10), 2, 10, 31),
     ((4, 3, 2, 3, 8), 3, 8, 3),    ((1, 1, 1, 128), 2, 128, 1), ((3, 2, 2, 12), 0, 12, 3),
 )  # fmt: skip
-
-
-def cases() -> list[Case]:
-    return list(_cases())
 
 
 def _cases() -> Iterator[Case]:
@@ -67,3 +70,25 @@ def _cases() -> Iterator[Case]:
         yield case(((2, 2, 9, 18), 2, 10, 9), dtype, interleaved=True)
     for dtype, table in ((f32, f16), (f16, f16), (bf16, bf16)):
         yield case(((2, 3, 4, 16), 2, 16, 5), dtype, table)
+
+
+@rule("rope")
+def _turned(b: Builder) -> Made:
+    x = b.ranked(2, is_float)
+    axis, size = b.below(x.ndim - 1), x.shape[-1]
+    n, half = x.shape[axis], size // 2
+    sections = 2 if half % 2 == 0 and half and b.chance(0.3) else 1
+    extra = b.below(3)
+    cos, sin = (b.leaf((n + extra, half), f32) for _ in range(2))
+    positions = None
+    if b.chance(0.5):
+        shape = b.choose([(), (n,)] + ([(x.shape[0], n)] if axis else []))
+        positions = b.leaf(shape, i32)
+        if positions.node.op.is_constant:  # may lie outside the tables, which is refused where it is known
+            positions = None
+    made = ops.rope(x, cos, sin, positions, axis=axis, offset=b.below(extra + 1), interleaved=b.chance(0.5),
+                    sections=sections, inverse=b.chance(0.3))  # fmt: skip
+    return (made,)
+
+
+OPS = (Conformance("rope", (_cases,), (_turned,)),)

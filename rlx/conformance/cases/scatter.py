@@ -1,48 +1,31 @@
-"""Cases of gather_elements, scatter, scatter_elements, dynamic windows and one_hot."""
+"""Conformance of what puts elements where indices say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from rlx import ops
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.shapes import ALL, FLOATS, INTS, label
+from rlx.conformance.random_rules import MAX_ELEMENTS, Made, is_number, rule
+from rlx.conformance.record import Conformance
+from rlx.conformance.shapes import ALL, FLOATS, INDEXED, INTS, label, reach
 from rlx.conformance.tolerances import BITS, EQUAL, NORM, Tolerance
-from rlx.dtypes import DType, bool_, f32, i8, i32, i64, u8
-from rlx.ir import get_op
-from rlx.ops.scatter import REDUCTIONS
+from rlx.dtypes import DType, bool_, f32, i32, i64
+from rlx.ir import Attrs, Tensor
+from rlx.ops.numeric import Array
+from rlx.ops.scatter import REDUCTIONS, scatter_each, scatter_rows
+
+if TYPE_CHECKING:
+    from rlx.conformance.random_graphs import Builder
 
 Shape = tuple[int, ...]
+
+
 _TOLERANCES = {"none": BITS, "min": EQUAL, "max": EQUAL, "add": NORM, "mul": NORM}
-
-# Shape of x, number of indices along the axis, axis.
-_PLACES: tuple[tuple[Shape, int, int], ...] = (
-    ((1,), 1, 0), ((7,), 3, 0), ((7,), 0, 0), ((5,), 33, 0), ((3, 1), 4, 1), ((33, 65), 7, 0), ((33, 65), 129, 1),
-    ((3, 5, 7), 4, 1), ((3, 5, 7), 9, 0), ((2, 3, 4, 5), 6, 2), ((127, 3), 128, 0), ((1, 9, 16), 5, 1),
-    ((0, 4), 3, 1), ((4, 0), 3, 0),
-)  # fmt: skip
-
-
-def _reach(index: DType, domain: str, n: int) -> str:
-    return f"{domain}:{n}" if domain in ("index", "wild") else domain
-
-
-def _gather_elements() -> Iterator[Case]:
-    def case(shape: Shape, m: int, axis: int, dtype: DType, index: DType, domain: str) -> Case:
-        places = (*shape[:axis], m, *shape[axis + 1 :])
-        name = f"{dtype}-{index}-{label(shape)}-{m}-axis{axis}-{domain}"
-        specs = (InputSpec(shape, dtype, "any"), InputSpec(places, index, _reach(index, domain, shape[axis])))
-        return Case("gather_elements", name, specs, {"axis": axis}, BITS)
-
-    for shape, m, axis in _PLACES:
-        for index in (i32, i64):
-            yield case(shape, m, axis, f32, index, "index")
-        yield case(shape, m, axis, f32, i32, "wild")
-    for dtype in ALL:
-        yield case((33, 9), 17, 0, dtype, i32, "index")
-        yield case((9, 33), 5, 1, dtype, i64, "wild")
-    yield case((9, 33), 40, 1, f32, i64, "any")
-    yield case((9, 33), 40, 0, f32, i32, "any")
 
 
 def _scatter(op: str, shared: bool) -> Iterator[Case]:
@@ -55,14 +38,14 @@ def _scatter(op: str, shared: bool) -> Iterator[Case]:
         places = (*shape[:axis], m, *shape[axis + 1 :])
         own = (m,) if shared else places
         name = f"{reduction}-{dtype}-{index}-{label(shape)}-{m}-axis{axis}-{domain}-{values}"
-        specs = [InputSpec(own, index, _reach(index, domain, shape[axis])), InputSpec(places, dtype, values)]
+        specs = [InputSpec(own, index, reach(index, domain, shape[axis])), InputSpec(places, dtype, values)]
         if into:
             specs.append(InputSpec(shape, dtype, values))
         attrs = {"axis": axis, "length": shape[axis], "reduction": reduction}
         tolerance: Tolerance = _TOLERANCES[reduction]
         return Case(op, name + ("" if into else "-zeros"), tuple(specs), attrs, tolerance)
 
-    for i, (shape, m, axis) in enumerate(_PLACES):
+    for i, (shape, m, axis) in enumerate(INDEXED):
         yield case(shape, m, axis, "none", index=i64, values="any")
         yield case(shape, m, axis, "add", domain="wild")
         yield case(shape, m, axis, "add", into=False)
@@ -96,69 +79,57 @@ def _scatter(op: str, shared: bool) -> Iterator[Case]:
         yield case((3, 2), 2500, 1, "add")
 
 
-_WINDOWS: tuple[tuple[Shape, Shape], ...] = (
-    ((), ()), ((1,), (1,)), ((7,), (3,)), ((7,), (7,)), ((7,), (0,)), ((33, 65), (4, 9)), ((33, 65), (33, 1)),
-    ((33, 64), (5, 64)), ((3, 5, 7), (2, 5, 7)), ((3, 5, 7), (3, 2, 7)), ((3, 5, 8), (1, 1, 4)), ((0, 4), (0, 2)),
-    ((2, 3, 4, 5), (1, 3, 2, 5)), ((2, 3, 4, 6), (2, 2, 4, 3)), ((129, 3), (128, 3)),
-    ((2, 2, 2, 2, 3), (1, 2, 1, 2, 2)),
-)  # fmt: skip
+def _reduction(b: Builder, x: Tensor) -> str:
+    found: str = b.choose(("none",) if x.dtype == bool_ else ("none", "none", "add", "mul", "min", "max"))
+    return found
 
 
-def _windows() -> Iterator[Case]:
-    def case(op: str, shape: Shape, size: Shape, dtype: DType, index: DType, domain: str) -> Case:
-        name = f"{dtype}-{index}-{label(shape)}-{label(size)}-{domain.partition(':')[0]}"
-        starts = InputSpec((len(shape),), index, domain)
-        x = InputSpec(shape, dtype, "any")
-        if get_op(op).moves_data:
-            return Case(op, name, (x, starts), {"sizes": size}, BITS)
-        return Case(op, name, (x, InputSpec(size, dtype, "any"), starts), {}, BITS)
-
-    for op in ("dynamic_slice", "dynamic_update_slice"):
-        for shape, size in _WINDOWS:
-            yield case(op, shape, size, f32, i32, "wild:3")
-            yield case(op, shape, size, f32, i64, "any")
-        for dtype in ALL:
-            yield case(op, (9, 12), (4, 8), dtype, i64, "wild:4")
-            yield case(op, (5, 9, 3), (2, 4, 3), dtype, i32, "any")
+@rule("scatter", rough=True)
+def _shared(b: Builder) -> Made:
+    x = b.ranked(1)
+    axis, m = b.below(x.ndim), b.below(6)
+    indices = b.indices((m,), x.shape[axis])
+    updates = b.leaf((*x.shape[:axis], m, *x.shape[axis + 1 :]), x.dtype)
+    if b.chance(0.3) and is_number(x):
+        return (ops.segment_sum(updates, indices, x.shape[axis], axis),)
+    return (ops.scatter(x, indices, updates, axis, _reduction(b, x)),)
 
 
-def _one_hot() -> Iterator[Case]:
-    def case(
-        shape: Shape,
-        depth: int,
-        axis: int,
-        dtype: DType,
-        index: DType,
-        domain: str,
-        on: float = 1,
-        off: float = 0,
-    ) -> Case:
-        name = f"{dtype}-{index}-{label(shape)}-depth{depth}-axis{axis}-{domain}-{on:g}-{off:g}"
-        numbers: dict[str, Any] = {
-            k: float(v) if dtype.is_float else int(v) for k, v in (("on", on), ("off", off))
-        }
-        attrs = {"depth": depth, "axis": axis, "dtype": dtype, **numbers}
-        return Case("one_hot", name, (InputSpec(shape, index, _reach(index, domain, depth)),), attrs, BITS)
-
-    for shape in ((), (1,), (0,), (7,), (129,), (5, 33), (2, 3, 4)):
-        for axis in range(len(shape) + 1):
-            yield case(shape, 7, axis, f32, i64, "index")
-            yield case(shape, 5, axis, f32, i32, "wild")
-    for dtype in ALL:
-        yield case((17,), 9, 1, dtype, i32, "wild")
-        yield case((17,), 9, 0, dtype, i64, "any")
-    for dtype in (*FLOATS, i8, u8, i32, i64):
-        yield case((33,), 4, 1, dtype, i32, "index", 3, 7)
-    yield case((33,), 4, 1, bool_, i64, "index", 0, 1)
-    yield case((33,), 0, 1, f32, i64, "any")
-    yield case((3,), 1021, 1, f32, i32, "wild", -2.5, 0.25)
+@rule("scatter_elements", rough=True)
+def _single(b: Builder) -> Made:
+    x = b.ranked(1)
+    axis, m = b.below(x.ndim), 1 + b.below(5)
+    shape = (*x.shape[:axis], m, *x.shape[axis + 1 :])
+    # x as made by another node, so that it may be overwritten.
+    into = ops.concat([x[:1], x[1:]], 0) if b.chance(0.5) else x
+    updates = b.leaf(shape, x.dtype)
+    return (ops.scatter_elements(into, b.indices(shape, x.shape[axis]), updates, axis, _reduction(b, x)),)
 
 
-def cases() -> list[Case]:
-    return [
-        *_gather_elements(),
-        *_scatter("scatter", shared=True),
-        *_scatter("scatter_elements", shared=False),
-        *_windows(),
-        *_one_hot(),
-    ]
+@rule("nd", rough=True)
+def _nd(b: Builder) -> Made:
+    x = b.ranked(1)
+    q, m = 1 + b.below(x.ndim), 1 + b.below(4)
+    indices = b.indices((m, q), min(x.shape[:q]))
+    if b.chance(0.5) and x.size * m <= MAX_ELEMENTS:
+        return (ops.gather_nd(x, indices),)
+    return (ops.scatter_nd(x, indices, b.leaf((m, *x.shape[q:]), x.dtype), _reduction(b, x)),)
+
+
+def _scattered(reference: Callable[..., Array]) -> Callable[[Sequence[Array], Attrs], Any]:
+    def rule(inputs: Sequence[Array], attrs: Attrs) -> Any:
+        indices, *values = inputs
+        squares = [np.square(np.asarray(v, np.float64)) for v in values]
+        if attrs["reduction"] == "add":
+            return np.sqrt(reference(indices.astype(np.int64), *squares, **attrs))
+        return np.zeros_like(reference(indices.astype(np.int64), *squares, **attrs))
+
+    return rule
+
+
+OPS = (
+    Conformance("scatter", (partial(_scatter, "scatter", True),), (_shared, _nd), terms=_scattered(scatter_rows)),
+    Conformance(
+        "scatter_elements", (partial(_scatter, "scatter_elements", False),), (_single,), terms=_scattered(scatter_each)
+    ),
+)

@@ -1,0 +1,71 @@
+"""What conformance knows of an op, in one record: its cases, its place in random graphs, what its errors are measured
+against. The records of a family stand in `rlx.conformance.cases.<family>`, in its `OPS`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.conformance import cases
+from rlx.conformance.doubled import doubled
+from rlx.conformance.random_rules import Rule
+from rlx.ir import Attrs, get_op
+
+if TYPE_CHECKING:
+    from rlx.conformance.case import Case
+
+Array = npt.NDArray[Any]
+Cases = Callable[[], Iterable["Case"]]
+
+
+@dataclass(frozen=True)
+class Conformance:
+    """The record of one op.
+
+    `cases`: generators of its cases; those of other ops that a generator yields beside them are left out.
+    `random`: the rules that add it to random graphs.
+    `in_f64`: from its other cases, those in f64.
+    `terms`: √(Σ|terms|²) of each output element, from the inputs (floats as float64) and the attributes: what errors
+    are measured against where results cancel. None: the result itself.
+    `free`: from the same and the largest number that a sum may be, the output elements of which the order of adding
+    decides whether partial sums exceed it; None where there are none.
+    """
+
+    op: str
+    cases: tuple[Cases, ...]
+    random: tuple[Rule, ...] = ()
+    in_f64: Callable[[Sequence[Case]], Iterable[Case]] = doubled
+    terms: Callable[[Sequence[Array], Attrs], Any] | None = None
+    free: Callable[[Sequence[Array], Attrs, float], npt.NDArray[np.bool_] | None] | None = None
+
+
+@functools.cache
+def records_of(family: str) -> Mapping[str, Conformance]:
+    """The records of a family by op."""
+    found: tuple[Conformance, ...] = importlib.import_module(f"rlx.conformance.cases.{family}").OPS
+    return {record.op: record for record in found}
+
+
+def record_of(op: str) -> Conformance | None:
+    """The record of an op; None for one that has none."""
+    family = get_op(op).family
+    return records_of(family).get(op) if family in families() else None
+
+
+@functools.cache
+def families() -> tuple[str, ...]:
+    """The families that have records, in the order of their names."""
+    return tuple(module.name for module in pkgutil.iter_modules(cases.__path__))
+
+
+@functools.cache
+def records() -> tuple[Conformance, ...]:
+    """The records of all families."""
+    return tuple(record for family in families() for record in records_of(family).values())

@@ -1,0 +1,115 @@
+"""Judges (torch in float64) and gradient cases of attention and its gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rlx import ops
+from rlx.ir import Tensor
+from rlx.ir.graph import apply_multi
+from tests.ops.gradient_cases import Gradients
+from tests.ops.judging import Array, Judge
+from tests.outside import outside
+
+_Q, _KV = (2, 4, 3, 3), (2, 2, 5, 3)
+
+
+def _bias(torch: Any, q: Any, n_k: int, mask: Any, length: Any, causal: bool, window: int | None) -> Any:
+    """What is added to the scores, (B, H, Sq, Sk): -inf where a key is not seen. Query by query, key by key."""
+    b, h, n_q, _ = q.shape
+    bias = torch.zeros((b, h, n_q, n_k), dtype=torch.float64)
+    if mask is not None:
+        m = torch.from_numpy(np.ascontiguousarray(mask)).expand(bias.shape)
+        bias = torch.where(m, bias, -math.inf) if m.dtype == torch.bool else bias + m
+    ends = [n_k] * b if length is None else [min(max(int(n), 0), n_k) for n in np.broadcast_to(length, (b,))]
+    seen = np.zeros((b, n_q, n_k), bool)
+    for at in np.ndindex(seen.shape):
+        end, behind = ends[at[0]], at[1] + ends[at[0]] - n_q - at[2]
+        near = window is None or (-window <= behind <= window)
+        seen[at] = at[2] < end and near and (behind >= 0 or not causal)
+    return torch.where(torch.from_numpy(seen)[:, None], bias, -math.inf)
+
+
+def _split(others: tuple[Array, ...]) -> tuple[Array | None, Array | None]:
+    found = list(others)
+    length = found.pop() if found and found[-1].dtype == np.int32 else None
+    return (found[0] if found else None), length
+
+
+def _forward(torch: Any, q: Any, k: Any, v: Any, others: tuple[Array, ...], attrs: dict[str, Any]) -> Any:
+    group, n_k = q.shape[1] // k.shape[1], k.shape[2]
+    if q.numel() == 0 or n_k == 0:
+        return q * 0 + (k.sum() + v.sum()) * 0
+    mask, length = _split(others)
+    bias = _bias(torch, q, n_k, mask, length, attrs["causal"], attrs.get("window"))
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    nothing = (bias == -math.inf).all(-1, keepdim=True)
+    bias = torch.where(nothing, 0.0, bias)  # the row's result is dropped: torch's own would be NaN
+    cap = attrs.get("softcap")
+    if cap is None:
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=attrs["scale"])
+    else:
+        scores = cap * torch.tanh(torch.einsum("bhid,bhjd->bhij", q, k) * attrs["scale"] / cap)
+        out = torch.einsum("bhij,bhjd->bhid", torch.softmax(scores + bias, -1), v)
+    return torch.where(nothing, 0.0, out)
+
+
+def _attention(q: Array, k: Array, v: Array, *others: Array, tokens: str = "", **attrs: Any) -> Array:
+    torch = outside("torch")
+    given = [torch.from_numpy(np.ascontiguousarray(t)) for t in (q, k, v)]
+    given = [t.transpose(1, 2) if c in tokens else t for c, t in zip("qkv", given, strict=True)]
+    made = _forward(torch, *given, others, attrs)
+    return np.asarray((made.transpose(1, 2) if "y" in tokens else made).numpy())
+
+
+def _attention_grad(d: Array, q: Array, k: Array, v: Array, *others: Array, **attrs: Any) -> list[Array]:
+    torch = outside("torch")
+    leaves = [torch.tensor(t, requires_grad=True) for t in (q, k, v)]
+    made = _forward(torch, *leaves, others, attrs)
+    return [g.numpy() for g in torch.autograd.grad(made, leaves, torch.from_numpy(np.array(d)))]
+
+
+def _lengths(x: Tensor, *values: int) -> Tensor:
+    return x.graph.constant(np.array(values, np.int32))
+
+
+def _all_three(d: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Tensor, **attrs: Any) -> Tensor:
+    """One tensor that depends on dq, dk and dv."""
+    attrs = {"scale": 0.7, "causal": False, "window": None, "softcap": None, **attrs}
+    dq, dk, dv = apply_multi("attention_grad", d, q, k, v, *others, **attrs)
+    return dq * 1.5 + ops.sum(ops.sin(dk)) * 0.5 + ops.sum(ops.cos(dv)) * 0.25
+
+
+JUDGES: dict[str, Judge] = {
+    "torch.nn.functional.scaled_dot_product_attention": _attention,
+    "torch.autograd of scaled_dot_product_attention": _attention_grad,
+}
+GRADIENTS: Gradients = {
+    "attention": [
+        (ops.attention, [_Q, _KV, _KV], None),
+        (lambda q, k, v: ops.attention(q, k, v, causal=True, scale=0.3), [_Q, _KV, _KV], None),
+        (ops.attention, [_Q, _KV, _KV, (3, 5)], None),
+        (ops.attention, [_Q, _KV, _KV, (2, 4, 1, 5)], None),
+        (ops.attention, [_Q, _KV, _KV, (4, 3, 1)], None),
+        (ops.attention, [_Q, _KV, _KV, (2, 1, 3, 5)], None),
+        (lambda q, k, v: ops.attention(q, k, v, np.arange(15).reshape(3, 5) % 4 > 0), [_Q, _KV, _KV], None),
+        (lambda q, k, v: ops.attention(q, k, v, np.arange(3)[:, None] > 1), [_Q, _KV, _KV], None),
+        (lambda q, k, v: ops.attention(q, k, v, causal=True), [(1, 2, 5, 3), (1, 2, 3, 3), (1, 2, 3, 3)], None),
+        (lambda q, k, v: ops.attention(q, k, v, window=1), [_Q, _KV, _KV], None),
+        (lambda q, k, v: ops.attention(q, k, v, window=1, causal=True, softcap=0.8), [_Q, _KV, _KV], None),
+        (lambda q, k, v: ops.attention(q, k, v, kv_len=_lengths(q, 2, 9), softcap=2.0), [_Q, _KV, _KV], None),
+        (lambda q, k, v, m: ops.attention(q, k, v, m, kv_len=_lengths(q, 4, 0), causal=True),
+         [_Q, _KV, _KV, (4, 3, 5)], None),
+        (lambda q, k, v: ops.attention(q, k, v, np.arange(5) > 0, kv_len=_lengths(q, 3, 5), window=2),
+         [_Q, _KV, _KV], None),
+    ],
+    "attention_grad": [
+        (_all_three, [_Q, _Q, _KV, _KV], None),
+        (lambda d, q, k, v: _all_three(d, q, k, v, _lengths(q, 3, 5), causal=True, softcap=1.5),
+         [_Q, _Q, _KV, _KV], None),
+        (lambda d, q, k, v, m: _all_three(d, q, k, v, m, window=1), [_Q, _Q, _KV, _KV, (3, 5)], None),
+    ],
+}  # fmt: skip
