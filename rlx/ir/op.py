@@ -84,7 +84,8 @@ class Op:
 
     The rest are traits: what passes, planner, runtime and devices need to know of an op they do not know by name.
 
-    - `leaf`: it is given, not computed, and as what. `control`: it runs bodies, and how.
+    - `leaf`: it is given, not computed, and as what. `control`: it runs bodies, and how. `fallible`: a run of it may
+      raise an error.
     - `view`: where the output's bytes may lie in the first input already. `reshapes`: the same elements in the same
       order. `broadcasts`: the first input's elements repeated, cheaper to read as such than from memory.
     - `moves_data`: each element of the output is one of the first input's, bit for bit; what other inputs there are
@@ -114,6 +115,7 @@ class Op:
     inplace: tuple[int, ...] = ()
     leaf: Leaf | None = None
     control: Control | None = None
+    fallible: bool = False
     view: View | None = None
     reshapes: bool = False
     broadcasts: bool = False

@@ -81,7 +81,7 @@ def custom_op(
         return numpy(*arrays, **attrs)
 
     reference.__doc__ = numpy.__doc__
-    op = register(Op(name, FAMILY, _checked(name, infer), reference, "the user's own function", vjp))
+    op = register(Op(name, FAMILY, _checked(name, infer), reference, "the user's own function", vjp, fallible=True))
     if cuda is not None or spirv is not None:
         _add_rule(op, cuda, spirv, threads, arguments)
     return CustomOp(op)

@@ -2,7 +2,8 @@
 
 It shares no code with the planner and knows no lifetimes. Every byte of every segment carries a tag, the element of
 the tensor that was written there last. Before a node reads an input, the input's bytes must still carry its tags;
-after the last node the results' bytes must too. What moves elements unchanged (MOVES) passes its tags on.
+after the last node the results' bytes must too. A node that may end the run must find and leave every state as it was.
+What moves elements unchanged (MOVES) passes its tags on.
 """
 
 from __future__ import annotations
@@ -13,20 +14,19 @@ import numpy.typing as npt
 from rlx.driver import MemoryPlan, Slot
 from rlx.dtypes import bool_, i8, u8
 from rlx.ir import Graph, Node, Tensor
-from rlx.ir.expr import linearize
 from tests.planner.toys import MOVES
 
 Tags = npt.NDArray[np.int64]
 
 
-def faults(graph: Graph, plan: MemoryPlan) -> list[str]:
+def faults(graph: Graph, plan: MemoryPlan, *, failsafe: bool = True) -> list[str]:
     """What is wrong with the plan; empty when nothing is."""
-    return Shadow(graph, plan).run()
+    return Shadow(graph, plan, failsafe).run()
 
 
 class Shadow:
-    def __init__(self, graph: Graph, plan: MemoryPlan) -> None:
-        self.graph, self.plan = graph, plan
+    def __init__(self, graph: Graph, plan: MemoryPlan, failsafe: bool) -> None:
+        self.graph, self.plan, self.failsafe = graph, plan, failsafe
         self.found: list[str] = []
         self.memory: dict[str, Tags] = {name: np.empty(0, np.int64) for name in plan.segments}
         self.tags: dict[int, Tags] = {}  # by tensor: one tag an element
@@ -62,14 +62,20 @@ class Shadow:
                     self._write(t)
                 for t in node.outputs:
                     self._read(t, f"{node} wrote")
+                if node.op.fallible and self.failsafe:
+                    for t in self.graph.states.values():
+                        self._read(t, f"{node} fails and leaves")
         self._finish()
         return self.found
 
     def _finish(self) -> None:
-        """The new values go into the states, in the order given; then the outputs are read."""
+        """The new values that lie elsewhere are copied into the states; then the outputs are read."""
         for name, t in self.graph.updates.items():
-            self._read(t, f"update {name!r} reads")
-            self._bytes(self.plan.slots[self.graph.states[name].id])[:] = self._as_bytes(t)
+            new, state = (self.plan.slots[x.id] for x in (t, self.graph.states[name]))
+            if (new.segment, new.offset) != (state.segment, state.offset):
+                self._bytes(state)[:] = self._bytes(new)
+        for name, t in self.graph.updates.items():
+            self._check(self.graph.states[name], self._as_bytes(t), f"update {name!r} leaves")
         for name, t in self.graph.outputs.items():
             self._read(t, f"output {name!r} reads")
         for t in (*self.graph.inputs.values(), *self.graph.params.values()):
@@ -100,7 +106,10 @@ class Shadow:
         self._bytes(self.plan.slots[t.id])[:] = self._as_bytes(t)
 
     def _read(self, t: Tensor, what: str) -> None:
-        if not np.array_equal(self._bytes(self.plan.slots[t.id]), self._as_bytes(t)):
+        self._check(t, self._as_bytes(t), what)
+
+    def _check(self, t: Tensor, tags: Tags, what: str) -> None:
+        if not np.array_equal(self._bytes(self.plan.slots[t.id]), tags):
             self.found.append(f"{what} %{t.id}: its bytes were overwritten")
 
     def _check_overlaps(self, node: Node) -> None:
@@ -128,11 +137,7 @@ class Shadow:
         for j, y in enumerate(node.inputs):
             if j != k and _overlap(slots[y.id], slots[t.id]) and not (y is x and _pointwise(node)):
                 return False
-        if len(node.outputs) > 1:  # another output computed later must not need x
-            positions = {j for j, y in enumerate(node.inputs) if y is x}
-            others = [tree for n, tree in enumerate(node.attrs["trees"]) if n != t.index]
-            return not any(e.prim == "arg" and e.value in positions for e in linearize(others))
-        return True
+        return len(node.outputs) == 1 or _pointwise(node)
 
 
 def _pointwise(node: Node) -> bool:

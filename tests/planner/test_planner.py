@@ -139,6 +139,15 @@ def _outputs_overlap_inputs(graph: Graph) -> dict[int, Lifetime]:
     return {t: Lifetime(min(v.first + (v.first > 0), v.last), v.last) for t, v in lives.items()}
 
 
+def _whole_way(graph: Graph) -> dict[int, Tensor]:
+    """Donations that do not spare results."""
+    found: dict[int, Tensor] = {}
+    for name, t in graph.updates.items():
+        if t is not graph.states[name] and not t.node.op.leaf:
+            found.update(dict.fromkeys(planner_storage._way_back(t, graph.states[name]), graph.states[name]))
+    return found
+
+
 FAULTS: dict[str, tuple[str, Any]] = {
     "freed one node early": ("planner_storage.last_uses", _early),
     "freed output": ("planner_storage.kept_to_the_end", lambda graph: []),
@@ -150,6 +159,9 @@ FAULTS: dict[str, tuple[str, Any]] = {
         lambda node: 0 if node.op.name == "slice" else None,
     ),
     "view of a state that changes": ("planner_storage._may_view", lambda *a: True),
+    "state overwritten while still needed": ("planner_storage.may_overwrite", lambda *a: True),
+    "state overwritten before what may fail": ("planner_storage.after_last_failure", lambda graph: 0),
+    "result made in a state on the way to its new value": ("planner_storage.donations", _whole_way),
     "input overwritten before the next run": ("planner.tensor_lifetimes", _inputs_die),
     "output born late": ("planner.tensor_lifetimes", _outputs_overlap_inputs),
 }

@@ -51,6 +51,7 @@ ADD = _toy("add", _broadcast, expr=lambda xs, a: xs[0], inplace=(0, 1))
 MIX = _toy("mix", _broadcast)  # reads all of its inputs for every element: never in place
 NORM = _toy("norm", _first, inplace=(0,))  # may overwrite input 0 and reads the others while it does
 TWO = _toy("two", lambda types, attrs: (types[0], TensorType((2, *types[0].shape), f32)))
+FAIL = _toy("fail", _first, fallible=True)
 PAIR = _toy("fused", lambda types, attrs: (types[0], types[1]), expr=lambda xs, a: xs[0], inplace=(0, 1))
 COPY = _moving("copy", lambda x: x, views.whole)
 RESHAPE = _moving("reshape", lambda x, shape: x.reshape(shape), views.whole)
@@ -85,21 +86,26 @@ def graphs(draw: st.DrawFn, max_nodes: int = 14) -> Graph:
     for name, state in g.states.items():
         fitting = [t for t in pool if t.type == state.type and t.node.op.name != "state"]
         if fitting and draw(st.booleans()):
-            g.update(name, draw(st.sampled_from(fitting)))
+            new = draw(st.sampled_from(fitting))
+            for _ in range(draw(st.sampled_from((0, 0, 1, 2)))):  # behind every other read, step by step
+                new = g.add(draw(st.sampled_from((ADD, NORM))), (new,))[0]
+            g.update(name, new)
+            if draw(st.booleans()):
+                g.add(FAIL, (new,))
     return g
 
 
 def _node(draw: st.DrawFn, g: Graph, pool: list[Tensor]) -> tuple[Tensor, ...]:
     x = draw(st.sampled_from(pool[-6:] if draw(st.booleans()) else pool))
-    kind = draw(st.sampled_from(("add", "add", "mix", "norm", "two", "pair", "view", "view", "cast")))
+    kind = draw(st.sampled_from(("add", "add", "mix", "norm", "two", "pair", "view", "view", "cast", "fail")))
     if kind in ("add", "mix", "norm"):
         ys: list[Tensor] = []
         for _ in range(draw(st.integers(0, 2))):
             ys.append(draw(st.sampled_from([t for t in pool if _joins(x, *ys, t)])))
         op = {"add": ADD, "mix": MIX, "norm": NORM}[kind]
         return g.add(op, (x, *ys) if draw(st.booleans()) or kind == "norm" else (*ys, x))
-    if kind == "two":
-        return g.add(TWO, (x,))
+    if kind in ("two", "fail"):
+        return g.add({"two": TWO, "fail": FAIL}[kind], (x,))
     if kind == "pair":
         y = draw(st.sampled_from([t for t in pool if t.shape == x.shape]))
         a, b = expr.arg(0, x.dtype), expr.arg(1, y.dtype)

@@ -19,7 +19,7 @@ from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.control import ControlRun, Row, carried_copies
 from rlx.driver.device import Bytes
 from rlx.driver.memory.plan import BodyPlan
-from rlx.driver.memory.planner_views import is_alias
+from rlx.driver.memory.planner_views import is_alias, update_copies
 from rlx.driver.times import Times
 from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.passes.bodies import body_name
@@ -44,6 +44,7 @@ class CpuExecutable:
         self._times = Times(options.timed)
         self._device, self._arena, self._plan, self._options = device, arena, plan, options
         self._steps: list[Step] = []
+        self._updates: list[Step] = []
         self.dispatch: list[Dispatch] = []
         self.node_steps: list[tuple[Node, list[Step]]] = []
 
@@ -67,7 +68,8 @@ class CpuExecutable:
                 if node.op.leaf:
                     continue
                 self._add(node, array, plan, ctx, node.outputs[0].id in last)
-            self._updates = _updates(graph, array, ctx)
+            # After every read of the old values.
+            self._updates = [partial(np.copyto, array(s), array(t)) for t, s in update_copies(graph, plan)]
             self._steps += self._updates
         except BaseException:
             self.close()
@@ -171,24 +173,6 @@ def _bind(
     if binder is None:
         binder = bind_elementwise if node.op.elementwise else bind_reference
     return binder(node, ins, outs, ctx)
-
-
-def _updates(graph: Graph, array: Callable[[Tensor], Array], ctx: BindContext) -> list[Step]:
-    """Copies of the states' new values into the states, after every read of the old ones."""
-    ctx.begin()
-    saves: list[Step] = []
-    copies: list[Step] = []
-    states = [array(t) for t in graph.states.values()]
-    for name, tensor in graph.updates.items():
-        source, target = array(tensor), array(graph.states[name])
-        if target.size == 0 or source.__array_interface__["data"] == target.__array_interface__["data"]:
-            continue
-        if any(np.may_share_memory(source, s) for s in states):  # another state's old value
-            saved = ctx.scratch(source.shape, source.dtype)
-            saves.append(partial(np.copyto, saved, source))
-            source = saved
-        copies.append(partial(np.copyto, target, source))
-    return saves + copies
 
 
 def bind_node(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> Callable[[], None]:

@@ -25,7 +25,7 @@ class PlanOptions(TypedDict, total=False):
     max_alloc_bytes: int
     inplace: bool
     guard: int
-    settle: bool
+    failsafe: bool
 
 
 def plan(
@@ -37,7 +37,7 @@ def plan(
     max_alloc_bytes: int = UNLIMITED,
     inplace: bool = True,
     guard: int = 0,
-    settle: bool = False,
+    failsafe: bool = True,
 ) -> MemoryPlan:
     """Where every tensor of the graph lives.
 
@@ -46,12 +46,17 @@ def plan(
     take the slots given; constants go to segment "const"; inputs, results and scratch to "arena0", and to "arena1", …
     when `max_alloc_bytes` forbids one. Inputs keep their bytes through the whole run, so that they may stay on the
     device from one run to the next. Bodies of control ops are planned the same way, what they share with the graph in
-    its slots: a control op's outputs lie apart from its inputs, which are read to its end. `guard` leaves at least that
-    many bytes after each slot, for tests. `settle` lets states be replaced before the run ends, where
-    nothing reads the old value any more: in bodies, whose carry is lost anyway when a run fails.
+    its slots: a control op's outputs lie apart from its inputs, which are read to its end. `guard` leaves at least
+    that many bytes after each slot, for tests.
+
+    States are donated (with "reuse" and `inplace`): where every read of the old value is over, the new one, and what it
+    is made from in place, is made in the state's own slot, and nothing is copied when the run ends. `failsafe` allows
+    it only behind the last node that may end a run with an error, so that a run that fails leaves all states as they
+    were; bodies do without, since what they carry is lost anyway when a run fails.
 
     After: tensors alive together overlap only where one is a view of the other. An output that is a leaf (or a view
-    of one) has the leaf's slot. Zero-size tensors have slots of 0 bytes.
+    of one) has the leaf's slot, one that is a state's new value may have the state's. Zero-size tensors have slots of
+    0 bytes.
     Raises: ArenaError for a missing or too small slot, OutOfDeviceMemory for a tensor beyond `max_alloc_bytes`,
     GraphError for an unknown planner or a result that is itself a state the run replaces.
     """
@@ -66,7 +71,7 @@ def plan(
         state_slots or {},
         views=reuse,
         inplace=reuse and inplace,
-        settle=settle,
+        failsafe=failsafe,
     )
     result = MemoryPlan(planner, lifetimes=lifetimes, alias_of=layout.alias_of)
 
@@ -126,7 +131,7 @@ def _rooms(
 
     def plan_body(body: Graph, bound: Mapping[str, Slot]) -> MemoryPlan:
         return plan(body, planner=planner, param_slots=bound, state_slots=bound, max_alloc_bytes=max_alloc_bytes,
-                    inplace=inplace, guard=guard, settle=planner == "reuse" and inplace)  # fmt: skip
+                    inplace=inplace, guard=guard, failsafe=False)  # fmt: skip
 
     found: list[tuple[DraftedBodies, int | None]] = []
     for i, node in enumerate(graph.nodes):

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from rlx.driver.memory.plan import Lifetime, Slot
 from rlx.driver.memory.planner_views import VIEW_ALIGNMENT, view_offset
 from rlx.errors import ArenaError, GraphError
-from rlx.ir import Expr, Graph, Leaf, Node, Tensor
+from rlx.ir import Graph, Leaf, Node, Tensor, bodies
 
 
 @dataclass(slots=True)
 class Storage:
-    """Bytes that tensors share. `slot` is given for params and states; `kept` storages are never written by nodes:
-    inputs, params, states, constants."""
+    """Bytes that tensors share. `slot` is given for params and states. No node writes over a `kept` storage (inputs,
+    params, states, constants), unless it is a donated state. `renewed`: the state's new value lies in it already."""
 
     nbytes: int
     first: int
@@ -27,6 +27,7 @@ class Storage:
     slot: Slot | None = None
     constant: bool = False
     state: str | None = None
+    renewed: bool = False
     members: list[int] = field(default_factory=list)
 
 
@@ -67,7 +68,7 @@ def last_uses(graph: Graph) -> dict[int, int]:
 
 
 def kept_to_the_end(graph: Graph) -> list[Tensor]:
-    """Outputs, and the new values of states, which are copied into the states after the last node."""
+    """Outputs, and the new values of states, which are in the states after the last node."""
     return graph.results()
 
 
@@ -79,25 +80,29 @@ def lay_out(
     *,
     views: bool,
     inplace: bool,
-    settle: bool = False,
+    failsafe: bool,
 ) -> Layout:
-    """Gives every tensor a storage: its own, its input's where it is a view, or one it takes over in place. With
-    `settle` a state's new value is made in the state itself where nothing reads the old value any more."""
+    """Gives every tensor a storage: its own, its input's where it is a view, or, with `inplace`, one it takes over: an
+    input's, or that of the state whose new value it is, where nothing reads the old value any more. `failsafe` leaves
+    states alone up to the last node that may end the run with an error."""
     layout = Layout()
-    settlers = {t.id: graph.states[name] for name, t in graph.updates.items()} if settle else {}
+    donated = donations(graph) if inplace else {}
+    safe_from = after_last_failure(graph) if failsafe else 0
     uses = last_uses(graph)
     updated = {name for name, t in graph.updates.items() if t is not graph.states[name]}
     _check_results(graph, updated)
     for i, node in enumerate(graph.nodes):
         offset = view_offset(node) if views else None
-        if offset is not None and _may_view(graph, node, offset, layout, lifetimes, updated):
+        if offset is not None and _may_view(graph, node, offset, layout, lifetimes, updated, donated):
             _join(layout, node.inputs[0], node.outputs[0], offset, lifetimes)
+            _note_renewed(graph, node.outputs[0], layout)
             continue
         taken: set[int] = set()
         for t in node.outputs:
-            state = settlers.get(t.id)
-            if state is not None and _settles(graph, node, i, t, state, layout, uses):
+            state = donated.get(t.id)
+            if state is not None and i >= safe_from and may_overwrite(graph, node, i, t, state, layout, uses):
                 _join(layout, state, t, 0, lifetimes)
+                _note_renewed(graph, t, layout)
                 continue
             heir = _heir(node, i, t, layout, taken) if inplace else None
             if heir is not None:
@@ -107,6 +112,62 @@ def lay_out(
                 layout.home[t.id] = (len(layout.storages), 0)
                 layout.storages.append(_new_storage(t, lifetimes[t.id], param_slots, state_slots))
     return layout
+
+
+def donations(graph: Graph) -> dict[int, Tensor]:
+    """By tensor, the state whose memory it may be made in: the state's new value, and what that is made from, step by
+    step, by ops that work in place or give views. One value of two states is made in the first. A result on the way
+    there is made elsewhere, since the state's memory holds another value when the run ends."""
+    found: dict[int, Tensor] = {}
+    results = {t.id for t in kept_to_the_end(graph)}
+    for name, t in graph.updates.items():
+        state = graph.states[name]
+        if t is not state and t.id not in found and not t.node.op.leaf:
+            path = [i for i in _way_back(t, state) if i == t.id or i not in results]
+            found.update(dict.fromkeys(path, state))
+    return found
+
+
+def _way_back(t: Tensor, state: Tensor) -> list[int]:
+    """The tensors from t back to the state; t alone where it is not made from the state in place."""
+    before: dict[int, int] = {t.id: t.id}  # by tensor: what is made from it
+    stack = [t]
+    while stack:
+        made = stack.pop()
+        node = made.node
+        sources = [node.inputs[0]] if view_offset(node) == 0 else []
+        sources += [
+            node.inputs[p] for p in node.op.inplace if p < len(node.inputs) and may_take_over(node, p, made)
+        ]
+        for x in sources:
+            if x is state:
+                steps = [made.id]
+                while steps[-1] != t.id:
+                    steps.append(before[steps[-1]])
+                return steps
+            if x.id not in before and not x.node.op.leaf and x.type.nbytes == state.type.nbytes:
+                before[x.id] = made.id
+                stack.append(x)
+    return [t.id]
+
+
+def after_last_failure(graph: Graph) -> int:
+    """The place of the first node from which on none may end the run with an error."""
+    return max((i + 1 for i, node in enumerate(graph.nodes) if _may_fail(node)), default=0)
+
+
+def _may_fail(node: Node) -> bool:
+    """Whether the node runs a user's function, or a loop, which may reach its limit of steps."""
+    if node.op.fallible or (node.op.control is not None and node.op.control.repeats):
+        return True
+    return any(_may_fail(inner) for body in bodies(node).values() for inner in body.nodes)
+
+
+def _note_renewed(graph: Graph, t: Tensor, layout: Layout) -> None:
+    number, offset = layout.home[t.id]
+    storage = layout.storages[number]
+    if storage.state is not None and graph.updates.get(storage.state) is t and offset == 0:
+        storage.renewed = True
 
 
 def _check_results(graph: Graph, updated: set[str]) -> None:
@@ -162,15 +223,20 @@ def _may_view(
     layout: Layout,
     lifetimes: Mapping[int, Lifetime],
     updated: set[str],
+    donated: Mapping[int, Tensor],
 ) -> bool:
     number, base = layout.home[node.inputs[0].id]
-    storage, life = layout.storages[number], lifetimes[node.outputs[0].id]
-    if storage.state in updated and life.last == len(graph.nodes):
-        return False  # the state's bytes change before the result is read
+    t = node.outputs[0]
+    storage, life = layout.storages[number], lifetimes[t.id]
+    if storage.state in updated and life.last == len(graph.nodes) and not storage.renewed:
+        # The state's bytes change before the result is read, unless they are its new value themselves.
+        state = graph.states[storage.state]
+        if graph.updates[storage.state] is not t or donated.get(t.id) is not state:
+            return False
     if (base + offset) % VIEW_ALIGNMENT:
         return False
     # A view keeps the whole storage alive. Where it is a crumb of it and outlives the rest, a copy is cheaper.
-    return life.last <= storage.last or node.outputs[0].type.nbytes * 4 >= storage.nbytes
+    return life.last <= storage.last or t.type.nbytes * 4 >= storage.nbytes
 
 
 def _heir(node: Node, step: int, t: Tensor, layout: Layout, taken: set[int]) -> Tensor | None:
@@ -184,51 +250,35 @@ def _heir(node: Node, step: int, t: Tensor, layout: Layout, taken: set[int]) -> 
 
 
 def may_take_over(node: Node, position: int, t: Tensor) -> bool:
-    """Whether the op may write output t over its input `position`: same bytes an element and in all, and no other
-    output still reads that input. The op's record says so by listing the position."""
+    """Whether the op may write output t over its input `position`: same bytes an element and in all. The op's record
+    says so by listing the position. Of several outputs each element is made before the first is written where the op is
+    elementwise, so that the others may still read that input."""
     x = node.inputs[position]
     if x.dtype.itemsize != t.dtype.itemsize or x.size != t.size or t.size == 0:
         return False
-    if len(node.outputs) == 1:
-        return True
-    trees = node.attrs.get("trees")
-    positions = {k for k, y in enumerate(node.inputs) if y is x}
-    return trees is not None and not any(_reads(e, positions) for k, e in enumerate(trees) if k != t.index)
+    return len(node.outputs) == 1 or node.op.elementwise
 
 
-def _settles(
+def may_overwrite(
     graph: Graph, node: Node, step: int, t: Tensor, state: Tensor, layout: Layout, uses: Mapping[int, int]
 ) -> bool:
-    """Whether t, the new value of a state, may be written over the old one: nothing reads that after this step, and
-    in this step only where the op may work in place."""
-    if node.op.leaf or state.id not in layout.home:
+    """Whether t may be written over what the state's memory holds: nothing reads that after this step, and in this
+    step only where the op may work in place."""
+    if node.op.leaf or state.id not in layout.home or t.type.nbytes != state.type.nbytes:
         return False
-    members = set(layout.storages[layout.home[state.id][0]].members)
-    if members & {r.id for r in graph.results()} or any(uses[m] > step for m in members):
+    number = layout.home[state.id][0]
+    members = set(layout.storages[number].members)
+    if members & {r.id for r in kept_to_the_end(graph)} or any(uses[m] > step for m in members):
         return False
     if all(uses[m] < step for m in members):
         return True
     return any(
         position < len(node.inputs)
-        and node.inputs[position] is state
+        and layout.home[node.inputs[position].id] == (number, 0)
         and may_take_over(node, position, t)
-        and _alone(layout, node, state)
+        and _alone(layout, node, node.inputs[position])
         for position in node.op.inplace
     )
-
-
-def _reads(tree: Expr, positions: set[int]) -> bool:
-    seen: set[int] = set()
-    stack = [tree]
-    while stack:
-        e = stack.pop()
-        if id(e) in seen:
-            continue
-        seen.add(id(e))
-        if e.prim == "arg" and e.value in positions:
-            return True
-        stack.extend(e.args)
-    return False
 
 
 def _dies_here(layout: Layout, x: Tensor, step: int) -> bool:

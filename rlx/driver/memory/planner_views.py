@@ -1,9 +1,10 @@
-"""Which nodes only give a new name to bytes that are there already: the views a planner may alias."""
+"""What is there already and need not be made or copied: views, which give bytes a new name, and the new values of
+states that were made in the states themselves."""
 
 from __future__ import annotations
 
 from rlx.driver.memory.plan import MemoryPlan
-from rlx.ir import Node
+from rlx.ir import Graph, Node, Tensor
 
 VIEW_ALIGNMENT = 16  # bytes; a view begins on a multiple of it, so that kernels may load four words at once
 
@@ -27,3 +28,12 @@ def is_alias(node: Node, plan: MemoryPlan) -> bool:
     if target.nbytes == 0:
         return True
     return source.segment == target.segment and source.offset + offset == target.offset
+
+
+def update_copies(graph: Graph, plan: MemoryPlan) -> list[tuple[Tensor, Tensor]]:
+    """(new value, state) of each state that is copied when a run ends: all that the plan has not donated. No new value
+    lies in a state that another of these copies writes over."""
+    copied = [(t, graph.states[name]) for name, t in graph.updates.items() if t.type.nbytes]
+    places = [(plan.slots[t.id], plan.slots[state.id]) for t, state in copied]
+    same = [(a.segment, a.offset) == (b.segment, b.offset) for a, b in places]
+    return [pair for pair, there in zip(copied, same, strict=True) if not there]

@@ -31,6 +31,7 @@ from rlx.backends.gpu.program.steps import (
     TreeKernel,
 )
 from rlx.driver import DeviceInfo, Limits, MemoryPlan, align
+from rlx.driver.memory.planner_views import update_copies
 from rlx.dtypes import DType
 from rlx.errors import ShapeError
 from rlx.ir import Graph, Node, Tensor
@@ -221,19 +222,10 @@ class Lowering:
         return kind(node, reads, writes, self._label)
 
     def lower_updates(self) -> None:
-        """Copies every state's new value into the state, after all reads of the old one."""
-        self._label, self._scratch_used = "update", 0
-        later: list[tuple[Ref, Ref]] = []
-        for name, tensor in self.graph.updates.items():
-            source, target = self.ref(tensor), self.ref(self.graph.states[name])
-            # Another state's old value: save it before any is overwritten.
-            if any(source.overlaps(self.ref(t)) for n, t in self.graph.states.items() if n != name):
-                saved = self.scratch(source.nbytes)
-                self.copy(source, saved)
-                source = saved
-            later.append((source, target))
-        for source, target in later:
-            self.copy(source, target)
+        """Copies states' new values into the states, after all reads of the old ones."""
+        self._label = "update"
+        for made, state in update_copies(self.graph, self.plan):
+            self.copy(self.ref(made), self.ref(state))
 
 
 def runs_natively(node: Node, features: frozenset[str]) -> bool:

@@ -1,0 +1,231 @@
+"""States updated where they lie: no copy is made where nothing still reads the old value, and none is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.conformance.runner import find_run_hazards
+from rlx.driver.memory.planner_views import update_copies
+
+SHAPE = (1, 4, 256, 32)
+NBYTES = 4 * int(np.prod(SHAPE))
+
+
+def put(cache: Any, row: Any, at: Any) -> Any:
+    return rlx.dynamic_update_slice(cache, row, [0, 0, at, 0])
+
+
+def copies(exe: rlx.CompiledGraph) -> int:
+    return len(update_copies(exe.program, exe.plan))
+
+
+def rows(seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {n: rng.standard_normal((1, 4, 1, 32)).astype(np.float32) for n in "qkv"}
+
+
+def test_a_row_of_a_cache_copies_no_cache(session: rlx.Session) -> None:
+    g = rlx.Graph("cache")
+    q, k, v = (g.input(n, (1, 4, 1, 32)) for n in "qkv")
+    at = g.input("at", (), "i32")
+    keys, values = put(g.state("keys", SHAPE), k, at), put(g.state("values", SHAPE), v, at)
+    g.output("y", rlx.attention(q, keys, values, kv_len=rlx.reshape(at + 1, (1,))))
+    g.update("keys", keys)
+    g.update("values", values)
+    want = np.zeros((2, *SHAPE), np.float32)
+    with session.compile(g) as exe, session.compile(g, planner="bump") as apart:
+        assert copies(exe) == 0 and copies(apart) == 2
+        assert exe.plan.arena_bytes < NBYTES
+        for at_row in (0, 1, 2, 255):
+            feeds = rows(at_row) | {"at": np.array(at_row, np.int32)}
+            np.testing.assert_array_equal(exe.run(feeds)["y"], apart.run(feeds)["y"])
+            for held, name in zip(want, "kv", strict=True):
+                held[:, :, at_row] = feeds[name][:, :, 0]
+        assert find_run_hazards(exe) == []
+        for held, name in zip(want, ("keys", "values"), strict=True):
+            np.testing.assert_array_equal(exe.get_state(name), held)
+
+
+def test_several_writes_one_after_the_other_and_views_between(session: rlx.Session) -> None:
+    g = rlx.Graph("writes")
+    row, at = g.input("k", (1, 4, 1, 32)), g.input("at", (), "i32")
+    s = g.state("s", SHAPE)
+    twice = put(put(s, row, at), row * 2, at + 1)
+    flat = rlx.reshape(twice, (4, 256, 32))
+    last = rlx.dynamic_update_slice(flat, rlx.reshape(row * 3, (4, 1, 32)), [0, at + 2, 0])
+    g.update("s", rlx.reshape(last, SHAPE))
+    g.output("new", rlx.reshape(last, SHAPE))
+    g.output("part", rlx.reshape(last, (4, 256, 32))[:1])
+    with session.compile(g) as exe:
+        assert copies(exe) == 0
+        k = rows(0)["k"]
+        got = exe.run({"k": k, "at": np.array(7, np.int32)})
+        want = np.zeros(SHAPE, np.float32)
+        for i in range(3):
+            want[:, :, 7 + i] = k[:, :, 0] * (i + 1)
+        np.testing.assert_array_equal(exe.get_state("s"), want)
+        np.testing.assert_array_equal(got["new"], want)
+        np.testing.assert_array_equal(got["part"], want[0, :1])
+
+
+@pytest.mark.parametrize("planner", ["reuse", "bump"])
+def test_the_old_value_and_what_lies_between_are_results(session: rlx.Session, planner: Any) -> None:
+    g = rlx.Graph("results")
+    x = g.input("x", (8, 64))
+    a, _ = g.state("a", (8, 64)), g.state("b", (8, 64))
+    first = rlx.dynamic_update_slice(a, x[:1], [1, 0])
+    new = rlx.dynamic_update_slice(first, x[1:2], [2, 0])
+    g.output("between", first)
+    g.output("sum of the new", rlx.sum(new, 0))
+    g.output("old", a)
+    g.output("view of the old", rlx.reshape(a, (512,)))
+    g.output("sum of the old", rlx.sum(a, 0))
+    g.update("a", new)
+    g.update("b", first)
+    with session.compile(g, planner=planner) as exe:
+        held = np.arange(512, dtype=np.float32).reshape(8, 64)
+        exe.set_state("a", held)
+        for i in range(2):
+            feed = np.random.default_rng(i).standard_normal((8, 64)).astype(np.float32)
+            got = exe.run({"x": feed})
+            one = held.copy()
+            one[1] = feed[0]
+            two = one.copy()
+            two[2] = feed[1]
+            np.testing.assert_array_equal(got["between"], one)
+            np.testing.assert_array_equal(got["old"], held)
+            np.testing.assert_array_equal(got["view of the old"], held.reshape(-1))
+            np.testing.assert_allclose(got["sum of the old"], held.sum(0), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(got["sum of the new"], two.sum(0), rtol=1e-5, atol=1e-5)
+            np.testing.assert_array_equal(exe.get_state("a"), two)
+            np.testing.assert_array_equal(exe.get_state("b"), one)
+            held = two
+
+
+def test_one_value_of_two_states_and_a_swap(session: rlx.Session) -> None:
+    g = rlx.Graph("two")
+    x = g.input("x", (64,))
+    a, _, c, d = (g.state(n, (64,)) for n in "abcd")
+    g.update("a", a + x)
+    g.update("b", g.updates["a"])
+    g.update("c", d)
+    g.update("d", rlx.reshape(rlx.reshape(c, (8, 8)), (64,)))
+    with session.compile(g) as exe:
+        for i, n in enumerate("abcd"):
+            exe.set_state(n, np.full(64, i, np.float32))
+        exe.run({"x": np.ones(64, np.float32)})
+        assert [exe.get_state(n)[0] for n in "abcd"] == [1, 1, 3, 2]
+        exe.run({"x": np.ones(64, np.float32)})
+        assert [exe.get_state(n)[0] for n in "abcd"] == [2, 2, 2, 3]
+
+
+@pytest.fixture
+def stumbles() -> Iterator[Any]:
+    def numpy(x: Any) -> Any:
+        if x[0] < 0:
+            raise ValueError("stumbled")
+        return x
+
+    with rlx.custom_op("stumbles", numpy, lambda types, attrs: types[0]) as op:
+        yield op
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_run_that_fails_leaves_every_state_as_it_was(session: rlx.Session, stumbles: Any, early: bool) -> None:
+    g = rlx.Graph("fails")
+    x = g.input("x", (64,))
+    a, b = g.state("a", (64,)), g.state("b", (64,))
+    x = stumbles(x) if early else x
+    new = rlx.dynamic_update_slice(a, rlx.abs(x[:1]) + 1, [3])
+    g.update("a", new)
+    g.update("b", b + rlx.sum(new))
+    g.output("y", x + 0 if early else stumbles(x + 0 * rlx.sum(new)))
+    with session.compile(g) as exe:
+        assert (copies(exe) == 0) is early
+        exe.run({"x": np.ones(64, np.float32)})
+        before = [exe.get_state(n) for n in "ab"]
+        with pytest.raises(ValueError, match="stumbled"):
+            exe.run({"x": np.full(64, -5, np.float32)})
+        for n, held in zip("ab", before, strict=True):
+            np.testing.assert_array_equal(exe.get_state(n), held)
+
+
+def test_a_loop_at_its_limit_leaves_the_state(session: rlx.Session) -> None:
+    g = rlx.Graph("limit")
+    x, a = g.input("x", (4,)), g.state("a", (4,))
+    new = a + x
+    looped = rlx.while_loop(lambda c: rlx.all(c < 100), lambda c: c + 1, new, max_steps=3)
+    g.update("a", new)
+    g.output("y", looped)
+    with session.compile(g) as exe:
+        with pytest.raises(rlx.errors.StepLimitExceeded):
+            exe.run({"x": np.ones(4, np.float32)})
+        np.testing.assert_array_equal(exe.get_state("a"), 0)
+        exe.run({"x": np.full(4, 98, np.float32)})
+        np.testing.assert_array_equal(exe.get_state("a"), 98)
+
+
+def test_a_state_read_by_a_branch_and_written_by_another_program(session: rlx.Session) -> None:
+    g = rlx.Graph("writer")
+    x, a = g.input("x", (16, 16)), g.state("a", (16, 16))
+    new = rlx.dynamic_update_slice(a, x[:1], [0, 0])
+    g.output("y", rlx.cond(rlx.sum(x) > 0, lambda t: t * 2, lambda t: rlx.cumsum(t, 0), new))
+    g.output("first", rlx.cond(rlx.sum(x) > 0, lambda t: t + 1, lambda t: t - 1, a))
+    g.update("a", new)
+    h = rlx.Graph("reader")
+    h.output("y", h.state("a", (16, 16)) * 1)
+    state = rlx.State(session.device)
+    with state, session.compile(g, state=state) as writer, session.compile(h, state=state) as reader:
+        got = writer.run({"x": np.full((16, 16), 2, np.float32)})
+        want = np.zeros((16, 16), np.float32)
+        np.testing.assert_array_equal(got["first"], want + 1)
+        want[0] = 2
+        np.testing.assert_array_equal(got["y"], want * 2)
+        np.testing.assert_array_equal(reader.run({})["y"], want)
+
+
+def test_training_writes_weights_where_they_lie(session: rlx.Session) -> None:
+    g = rlx.Graph("sgd")
+    x, w, m = g.input("x", (4, 64)), g.state("w", (64, 64)), g.state("m", (64, 64))
+    loss = rlx.mean((x @ w - 1) ** 2)
+    (grad,) = rlx.gradients(loss, [w])
+    speed = m * 0.5 + grad
+    g.update("m", speed)
+    g.update("w", w - speed * 0.1)
+    g.output("loss", loss)
+    with session.compile(g) as exe, session.compile(g, planner="bump") as apart:
+        assert copies(exe) == 0
+        feed = {"x": np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)}
+        losses = [[float(e.run(feed)["loss"]) for _ in range(20)] for e in (exe, apart)]
+        assert losses[0] == losses[1] and losses[0][-1] < losses[0][0]
+        assert find_run_hazards(exe) == []
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "i32"])
+@pytest.mark.parametrize("size", [1, 63, 4096, 300_001])
+def test_one_node_renews_states_that_all_its_results_read(session: rlx.Session, size: int, dtype: Any) -> None:
+    g = rlx.Graph("pair")
+    x = g.input("x", (size,), dtype)
+    a, b, c = (g.state(n, (size,), dtype) for n in "abc")
+    t = a + b * x
+    g.update("a", t)
+    g.update("b", t - a - c)
+    g.update("c", t - b)
+    rng = np.random.default_rng(size)
+    kind = g.states["a"].dtype.np
+    held = {n: rng.integers(-8, 8, size).astype(kind) for n in "abc"}
+    feed = rng.integers(-3, 3, size).astype(kind)
+    with session.compile(g) as exe:
+        assert copies(exe) == 0
+        for n in "abc":
+            exe.set_state(n, held[n])
+        exe.run({"x": feed})
+        new = held["a"] + held["b"] * feed
+        np.testing.assert_array_equal(exe.get_state("a"), new)
+        np.testing.assert_array_equal(exe.get_state("b"), new - held["a"] - held["c"])
+        np.testing.assert_array_equal(exe.get_state("c"), new - held["b"])
