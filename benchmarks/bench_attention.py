@@ -66,14 +66,15 @@ def rows() -> Iterator[Row]:
         yield Row("prefill 4x16x2048x128", big, dtype)
     for keys in (32, 64):
         for deep in (1, 2):
-            force = {"way": "matrix", "deep": deep, "keys": keys, "opaque": False, "warpgroup": False}
+            force = {"algorithm": "matrix", "deep": deep, "keys": keys, "scores": "registers"}
             yield Row("prefill 4x16x2048x128", big, force=force, devices=only_cuda)
     for deep in (1, 2):
-        yield Row("prefill 4x16x2048x128", big, force={"deep": deep, "warpgroup": True}, devices=only_cuda)
+        warpgroup = {"algorithm": "matrix", "deep": deep, "scores": "warpgroup"}
+        yield Row("prefill 4x16x2048x128", big, force=warpgroup, devices=only_cuda)
     for deep, keys in ((1, 32), (1, 64), (2, 32)):
-        force = {"way": "matrix", "opaque": True, "deep": deep, "keys": keys}
+        force = {"algorithm": "matrix", "scores": "shared", "deep": deep, "keys": keys}
         yield Row("prefill 4x16x2048x128", big, force=force)
-    yield Row("prefill 4x16x2048x128", big, force={"way": "tiles"})
+    yield Row("prefill 4x16x2048x128", big, force={"algorithm": "tiles"})
     yield Row("prefill 4x16x2048x128", big, "f32", "bf16")
     yield Row("prefill 4x16x2048x128", big, "f32", "f16")
     yield Row("prefill 4x16x2048x128", big, "f32", "tf32")
@@ -87,17 +88,18 @@ def rows() -> Iterator[Row]:
     narrow = (4, 32, 32, 2048, 2048, 64)
     yield Row("prefill 4x32x2048x64", narrow)
     for deep, keys in ((1, 64), (1, 128), (2, 64), (2, 128)):
-        force = {"way": "matrix", "deep": deep, "keys": keys, "opaque": False, "warpgroup": False}
+        force = {"algorithm": "matrix", "deep": deep, "keys": keys, "scores": "registers"}
         yield Row("prefill 4x32x2048x64", narrow, force=force, devices=only_cuda)
     for deep in (1, 2):
-        yield Row("prefill 4x32x2048x64", narrow, force={"deep": deep, "warpgroup": True}, devices=only_cuda)
+        warpgroup = {"algorithm": "matrix", "deep": deep, "scores": "warpgroup"}
+        yield Row("prefill 4x32x2048x64", narrow, force=warpgroup, devices=only_cuda)
     for deep, keys in ((1, 64), (1, 128), (2, 32), (2, 64)):
-        force = {"way": "matrix", "opaque": True, "deep": deep, "keys": keys}
+        force = {"algorithm": "matrix", "scores": "shared", "deep": deep, "keys": keys}
         yield Row("prefill 4x32x2048x64", narrow, force=force, devices=("vulkan",))
     yield Row("prefill 4x32x2048x64", narrow, "f32")
     wide = (2, 8, 8, 2048, 2048, 256)
     yield Row("prefill 2x8x2048x256", wide)
-    yield Row("prefill 2x8x2048x256", wide, force={"way": "matrix", "keys": 64}, devices=only_cuda)
+    yield Row("prefill 2x8x2048x256", wide, force={"algorithm": "matrix", "keys": 64}, devices=only_cuda)
     yield Row("prefill 2x8x2048x256", wide, "f32")
     yield Row("prefill 4x16x2048x80", (4, 16, 16, 2048, 2048, 80))
     yield Row("softcap 4x16x2048x128", big, attrs={"softcap": 50.0})
@@ -107,7 +109,7 @@ def rows() -> Iterator[Row]:
         yield Row("MiniLM 32x12x128x32 masked", (32, 12, 12, 128, 128, 32), dtype, precision, mask="bool")
         yield Row("MiniLM 1x12x16x32 masked", (1, 12, 12, 16, 16, 32), dtype, precision, mask="bool")
     for way in ("matrix", "tiles"):
-        yield Row("MiniLM 1x12x16x32 masked", (1, 12, 12, 16, 16, 32), mask="bool", force={"way": way})
+        yield Row("MiniLM 1x12x16x32 masked", (1, 12, 12, 16, 16, 32), mask="bool", force={"algorithm": way})
     yield from decode_rows()
     for dtype in ("f32", "bf16"):
         yield Row("backward 2x16x2048x128", (2, 16, 16, 2048, 2048, 128), dtype, grad=True)
@@ -141,7 +143,7 @@ def decode_rows() -> Iterator[Row]:
         shape = (1, 32, 8, queries, 32768, 128)
         for way in ("decode", "matrix", "tiles"):
             yield Row(f"{queries} queries 32/8 cache 32768x128", shape, attrs={"causal": True}, kv_len=32768,
-                      force={"way": way})  # fmt: skip
+                      force={"algorithm": way})  # fmt: skip
 
 
 def work(row: Row) -> tuple[float, float]:

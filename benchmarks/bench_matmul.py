@@ -55,20 +55,20 @@ class Row:
         return f"{self.m}x{self.k}x{self.n}{tail} {self.a}*{self.b} at {self.precision}"
 
 
-FMA = tuple((f"fma {t}", {"way": "fma", "tile": t}) for t in "stwl")
+FMA = tuple((f"fma {t}", {"algorithm": "fma", "tile": t}) for t in "stwl")
 MMA = tuple(
-    (f"mma {t} depth {d} sides {s}", {"way": "mma", "tile": t, "depth": d, "buffers": s})
+    (f"mma {t} depth {d} sides {s}", {"algorithm": "mma", "tile": t, "depth": d, "sides": s})
     for t, d, s in (("s", 32, 2), ("m", 32, 2), ("m", 32, 1), ("m", 16, 2), ("l", 32, 1), ("l", 16, 2))
 )
 EXACT = tuple(
-    (f"mma {t} depth {d} sides {s}", {"way": "mma", "tile": t, "depth": d, "buffers": s})
+    (f"mma {t} depth {d} sides {s}", {"algorithm": "mma", "tile": t, "depth": d, "sides": s})
     for t, d, s in (("s", 32, 1), ("s", 16, 2), ("m", 16, 1), ("m", 16, 2))
 )
-SIX = (("mma, three terms each", {"way": "mma", "terms": (3, 3), "tile": "m"}),)
-LIBRARY = (("library", {"way": "library"}),)
-PARTS = tuple((f"{w} {t}, {p} parts", {"way": w, "tile": t, "parts": p})
+SIX = (("mma, three terms each", {"algorithm": "mma", "terms": (3, 3), "tile": "m"}),)
+LIBRARY = (("library", {"algorithm": "library"}),)
+PARTS = tuple((f"{w} {t}, {p} parts", {"algorithm": w, "tile": t, "parts": p})
               for w, t in (("fma", "s"), ("mma", "s")) for p in (1, 2, 4, 8))  # fmt: skip
-ROWS_WAY = (("rows", {"way": "rows"}),)
+ROWS_WAY = (("rows", {"algorithm": "rows"}),)
 
 
 def rows() -> Iterator[Row]:

@@ -35,37 +35,37 @@ _TOP = 10
 Wish = tuple[dict[str, Any], dict[str, Any]]
 SWEEPS: dict[tuple[int, int], dict[str, Wish]] = {
     (1, 16): {
-        "products by the library": ({"way": "library"}, {}),
+        "products by the library": ({"algorithm": "library"}, {}),
         "biases in launches of their own": ({"inside": False}, {}),
         **{
             f"few rows, {across} threads a column, {cuts} parts": (
-                {"way": "rows", "across": across, "cuts": cuts},
+                {"algorithm": "rows", "across": across, "cuts": cuts},
                 {},
             )
             for across in (8, 16, 32)
             for cuts in (2, 4, 8)
         },
-        **{f"attention of {n} rows a group": ({}, {"way": "decode", "rows": n}) for n in (1, 2, 4)},
-        "attention in tiles": ({}, {"way": "tiles"}),
-        "attention by matrices": ({}, {"way": "matrix"}),
+        **{f"attention of {n} rows a group": ({}, {"algorithm": "decode", "rows": n}) for n in (1, 2, 4)},
+        "attention in tiles": ({}, {"algorithm": "tiles"}),
+        "attention by matrices": ({}, {"algorithm": "matrix"}),
     },
     (32, 128): {
         "biases in launches of their own": ({"inside": False}, {}),
-        "products by matrix instructions": ({"way": "mma"}, {}),
-        **{f"mma tiles {tile}": ({"way": "mma", "tile": tile}, {}) for tile in "sml"},
-        "attention in tiles": ({}, {"way": "tiles"}),
+        "products by matrix instructions": ({"algorithm": "mma"}, {}),
+        **{f"mma tiles {tile}": ({"algorithm": "mma", "tile": tile}, {}) for tile in "sml"},
+        "attention in tiles": ({}, {"algorithm": "tiles"}),
         **{
             f"attention by matrices, {deep} deep, {keys} keys": (
                 {},
-                {"way": "matrix", "deep": deep, "keys": keys},
+                {"algorithm": "matrix", "deep": deep, "keys": keys},
             )
             for deep in (1, 2)
             for keys in (32, 64)
         },
     },
     (1, 64): {
-        "products by the library": ({"way": "library"}, {}),
-        "products by the kernel for few rows": ({"way": "rows", "most": 64}, {}),
+        "products by the library": ({"algorithm": "library"}, {}),
+        "products by the kernel for few rows": ({"algorithm": "rows"}, {}),
     },
 }
 

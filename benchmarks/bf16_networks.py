@@ -61,11 +61,11 @@ ROUNDINGS: dict[str, Rounding] = {
 # What is forced of products, of attention.
 WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as the rules say": ({}, {}),
-    "products by the library": ({"way": "library"}, {}),
-    "products by matrix instructions": ({"way": "mma"}, {}),
-    "products in f32": ({"way": "fma"}, {}),
-    "attention in f32": ({}, {"way": "tiles"}),
-    "products and attention in f32": ({"way": "fma"}, {"way": "tiles"}),
+    "products by the library": ({"algorithm": "library"}, {}),
+    "products by matrix instructions": ({"algorithm": "mma"}, {}),
+    "products in f32": ({"algorithm": "fma"}, {}),
+    "attention in f32": ({}, {"algorithm": "tiles"}),
+    "products and attention in f32": ({"algorithm": "fma"}, {"algorithm": "tiles"}),
     "products of one part": ({"parts": 1}, {}),
 }
 # layers, tokens, width, width within; and whether the norms stand in front, as in ViT.

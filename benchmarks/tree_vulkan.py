@@ -124,7 +124,7 @@ def speed(device: Any) -> None:
     print(f"{device.info.name}: {n} elements")
 
     def measure(label: str, tree: Expr | None, shape: tuple[int, ...], ins: list[View], out: View, moved: int) -> None:
-        lowering = Lowering(graph, plan, device.info, device.limits, BuildOptions().precision)
+        lowering = Lowering(graph, plan, device.target, BuildOptions().precision)
         if tree is None:
             move(lowering, shape, ins[0], out)
         else:

@@ -18,6 +18,7 @@ from typing import Any
 
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import runs_natively
+from rlx.backends.gpu.program.target import Target
 from rlx.conformance.case import Case, all_cases
 from rlx.conformance.tolerances import Tolerance
 from rlx.driver.device import Support
@@ -99,9 +100,10 @@ def _entries(text: str) -> Iterator[dict[str, Any]]:
 
 def how(case: Case, features: frozenset[str]) -> str:
     """How the node of a case runs on a device of these features: native, decomposed, host or control."""
+    target = Target(features)
 
     def support(node: Node) -> Support:
-        return "native" if node.op.leaf or runs_natively(node, features) else "host"
+        return "native" if node.op.leaf or runs_natively(node, target) else "host"
 
     (node,) = (n for n in case.graph().nodes if not n.op.leaf)
     if support(node) == "native":

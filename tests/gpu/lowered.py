@@ -16,10 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 import rlx.backends.vulkan
+from rlx.backends.cuda.target import cuda_target
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import ARGS, SCRATCH, Lowering
 from rlx.backends.gpu.program.steps import Copy, FileKernel, Gemm, Launch, Step, TreeKernel
-from rlx.driver import DeviceInfo, Limits, MemoryPlan
+from rlx.backends.gpu.program.target import AddsBias, Target, adds_any_bias
+from rlx.backends.vulkan.target import vulkan_target
+from rlx.driver import Limits, MemoryPlan
 from rlx.driver.memory.planner import plan
 from rlx.ir import Graph
 from tests.gpu import cuda_host
@@ -27,6 +30,7 @@ from tests.gpu.harness import VulkanHost
 
 SPIRV = Path(rlx.backends.vulkan.__file__).parent / "spirv"
 FEATURES = frozenset({"16bit_storage", "8bit_storage", "i64", "i16", "f64"})
+SOFTWARE = True  # what is lowered for is a software driver
 Array = npt.NDArray[Any]
 CarryOut = Callable[[Step, dict[str, Array], str], None]
 # How near results are stored in 16 bits: one rounding to 11 or 8 bits.
@@ -39,6 +43,15 @@ ROUNDED: dict[Any, dict[str, float]] = {
 @cache
 def host() -> VulkanHost:
     return VulkanHost()
+
+
+def target(
+    backend: str = "vulkan", limits: Limits | None = None, adds_bias: AddsBias = adds_any_bias
+) -> Target:
+    """What a device of these limits and FEATURES has."""
+    if backend == "cuda":
+        return cuda_target(FEATURES, limits or Limits(), adds_bias=adds_bias, software=SOFTWARE)
+    return vulkan_target(FEATURES, limits or Limits(), SOFTWARE)
 
 
 def lower(
@@ -57,8 +70,7 @@ def lower(
     for i, out in enumerate(graph.add(op, ins, attrs)):
         graph.output(f"y{i}", out)
     planned = plan(graph, planner="bump")
-    info = DeviceInfo(backend, 0, "test", "software", 1 << 31, "", FEATURES)
-    lowering = Lowering(graph, planned, info, limits or Limits(), precision)
+    lowering = Lowering(graph, planned, target(backend, limits), precision)
     lowering.lower(graph.nodes[-1])
     return graph, planned, lowering
 

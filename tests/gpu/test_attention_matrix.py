@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from rlx.backends.gpu.attention import choice as attention_choice
-from rlx.backends.gpu.attention.choice import forcing, shape_for
+from rlx.backends.gpu.attention.choice import Matrix, Problem, choose, forcing, shared_bytes
 from rlx.backends.gpu.program.steps import FileKernel, Launch, Step, TreeKernel
+from rlx.backends.gpu.program.target import MatrixUnits, Target
 from rlx.driver import Limits
+from rlx.dtypes import bf16, f32
 from tests.gpu import cuda_host, lowered, test_attention_variants
 from tests.gpu.lowered import Array, carried_out, close, lower
 from tests.gpu.missed_barriers import every_barrier_is_missed
@@ -25,15 +27,15 @@ pytestmark = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ com
 _LIMITS = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=227 << 10)
 _WORDS = {"coopmat", "bf16_coopmat", "subgroup", "wgmma"}
 BF16, F16 = ml_dtypes.bfloat16, np.float16
-REGISTERS: dict[str, Any] = {"opaque": False, "warpgroup": False}
-OPAQUE: dict[str, Any] = {"opaque": True}
-WARPGROUP: dict[str, Any] = {"warpgroup": True}
+REGISTERS: dict[str, Any] = {"algorithm": "matrix", "scores": "registers"}
+SHARED: dict[str, Any] = {"algorithm": "matrix", "scores": "shared"}
+WARPGROUP: dict[str, Any] = {"algorithm": "matrix", "scores": "warpgroup"}
 HELD = pytest.mark.parametrize(
-    "held", [REGISTERS, OPAQUE, WARPGROUP], ids=("registers", "opaque", "warpgroup")
+    "held", [REGISTERS, SHARED, WARPGROUP], ids=("registers", "shared", "warpgroup")
 )
 # (where scores are held, deep, keys)
 WAYS = [
-    (REGISTERS, 1, 64), (REGISTERS, 2, 64), (REGISTERS, 2, 32), (OPAQUE, 1, 64), (OPAQUE, 1, 32), (OPAQUE, 2, 32),
+    (REGISTERS, 1, 64), (REGISTERS, 2, 64), (REGISTERS, 2, 32), (SHARED, 1, 64), (SHARED, 1, 32), (SHARED, 2, 32),
     (WARPGROUP, 1, 64), (WARPGROUP, 2, 64),
 ]  # fmt: skip
 
@@ -61,7 +63,7 @@ def stems(inputs: list[Array], backend: str = "cuda", **words: Any) -> list[str]
 @pytest.mark.parametrize("held, deep, keys", WAYS)
 @pytest.mark.parametrize("dtype", [BF16, F16])
 def test_lengths_widths_and_groups(dtype: Any, held: dict[str, Any], deep: int, keys: int) -> None:
-    with forcing(way="matrix", deep=deep, keys=keys, **held):
+    with forcing(deep=deep, keys=keys, **held):
         for size in (
             (1, 2, 1, 70, 130, 64),
             (1, 1, 1, 20, 33, 20),
@@ -169,31 +171,37 @@ def _rounding(dtype: Any, step: Step, segments: dict[str, Array], backend: str) 
     segments[target.segment][target.offset : target.end] = values.astype(dtype).view(np.uint8)
 
 
+def shape(
+    heads: int, sq: int, d: int, *, precision: str = "f32", room: int = 227 << 10, **units: bool
+) -> tuple[str, int, int]:
+    """What is chosen for so many heads on a device of 132 units and so much shared memory."""
+    matrices = MatrixUnits(frozenset({bf16}), **{"opaque": False, **units})
+    target = Target(frozenset({"subgroup"}), Limits(shared_bytes=room), matrices=matrices)
+    stored = bf16 if precision == "f32" else f32
+    chosen = choose(target, Problem(1, heads, heads, sq, sq, d, stored, precision))
+    assert isinstance(chosen, Matrix)
+    return chosen.scores, chosen.deep, chosen.keys
+
+
 def test_where_it_is_taken() -> None:
     half = given(1, 2, 2, 70, 66, 32, BF16)
     assert stems(half, "vulkan") == ["attention_mma"]
     assert stems(half, limits=Limits(shared_bytes=8 << 10)) == ["attention"]
     assert stems(half, "vulkan", limits=Limits(shared_bytes=48 << 10, subgroup=8)) == ["attention"]
     assert stems(given(1, 2, 2, 4, 66, 32, BF16)) == ["attention_decode"]
-    with forcing(way="tiles"):
+    with forcing(algorithm="tiles"):
         assert stems(half) == ["attention"]
-    assert shape_for(64, 2048, 128, False, 227 << 10) == attention_choice.Shape(2, 64, False)
-    wide = shape_for(64, 2048, 128, False, 227 << 10, warpgroup=True)
-    assert wide == attention_choice.Shape(2, 64, False, 1, True) and 2 * wide.shared_bytes(128) <= 227 << 10
-    assert shape_for(64, 2048, 64, False, 227 << 10, warpgroup=True) == attention_choice.Shape(
-        1, 64, False, 1, True
-    )
-    assert shape_for(384, 128, 32, False, 227 << 10, 2) == attention_choice.Shape(2, 64, False, 2)
-    assert shape_for(64, 2048, 80, False, 227 << 10, warpgroup=True) == attention_choice.Shape(2, 64, False)
-    with forcing(keys=32):
-        assert shape_for(64, 2048, 128, False, 227 << 10, warpgroup=True) == attention_choice.Shape(
-            2, 32, False
-        )
-    small = shape_for(64, 2048, 128, False, 99 << 10)
-    assert small is not None and small.shared_bytes(128) <= 99 << 10
+    assert shape(64, 2048, 128) == ("registers", 2, 64)
+    assert shape(64, 2048, 128, warpgroups=True) == ("warpgroup", 2, 64)
+    assert 2 * shared_bytes(128, "warpgroup", 2, 64, 1) <= 227 << 10
+    assert shape(64, 2048, 64, warpgroups=True) == ("warpgroup", 1, 64)
+    assert shape(384, 128, 32, precision="tf32") == ("registers", 2, 64)
+    assert shape(64, 2048, 80, warpgroups=True) == ("registers", 2, 64)
+    with forcing(scores="registers", keys=32):
+        assert shape(64, 2048, 128, warpgroups=True) == ("registers", 2, 32)
+    assert shape(64, 2048, 128, room=99 << 10) == ("registers", 1, 64)
     for d in (16, 64, 128, 256):
-        opaque = shape_for(64, 2048, d, True, 48 << 10)
-        assert opaque is not None and (opaque.deep, opaque.keys) == (1, 32)
+        assert shape(64, 2048, d, opaque=True, room=48 << 10) == ("shared", 1, 32)
     single = given(1, 2, 2, 70, 66, 32)
     assert stems(single, "cuda", precision="tf32") == ["attention_mma"]
     assert stems(single, "vulkan", precision="tf32") == ["attention"]
@@ -208,6 +216,6 @@ _NEEDS: dict[str, Callable[[], Array]] = {
 
 @pytest.mark.parametrize("header", list(_NEEDS))
 def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path) -> None:
-    ways = {"attention_registers.h": REGISTERS, "attention_opaque.h": OPAQUE, "attention_wgmma.h": WARPGROUP}
+    ways = {"attention_registers.h": REGISTERS, "attention_opaque.h": SHARED, "attention_wgmma.h": WARPGROUP}
     with forcing(keys=64 if header == "attention_wgmma.h" else 32, **ways[header]):
         every_barrier_is_missed(header, _NEEDS[header], tmp_path)

@@ -12,7 +12,6 @@ import pytest
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS, available, compile_ptx_only
 from rlx.backends.cuda.sources import kernel_source
 from rlx.backends.gpu.program.steps import Launch, TreeKernel
-from rlx.driver import DeviceInfo
 from rlx.dtypes import as_dtype
 from rlx.ir import expr as ex
 from tests.gpu import lowered
@@ -25,9 +24,7 @@ DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16, np.int32, np.int64, np.int
 @pytest.fixture(autouse=True)
 def hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowering as for a device that is no software driver: four neighbours at a time where they lie so."""
-    monkeypatch.setattr(
-        lowered, "DeviceInfo", lambda b, i, n, kind, *rest: DeviceInfo(b, i, n, "discrete", *rest)
-    )
+    monkeypatch.setattr(lowered, "SOFTWARE", False)
 
 
 def region(x: Array, z: Array, b: Array, shape: tuple[int, ...]) -> tuple[list[Array], dict[str, Any]]:

@@ -45,7 +45,7 @@ def evaluate(device: Any, tree: Expr, *arrays: Array, strides: Any = None, shape
     ]
     for k, a in enumerate(arrays):
         arena.write_bytes(k, a)
-    lowering = Lowering(Graph("tree"), MemoryPlan("bump"), device.info, device.limits, "f32")
+    lowering = Lowering(Graph("tree"), MemoryPlan("bump"), device.target, "f32")
     launch_tree(lowering, (tree,), dims, views[:-1], views[-1:])
     if lowering.args:
         block = device.acquire(len(lowering.args))

@@ -55,8 +55,8 @@ _SIZES = (
 @pytest.mark.parametrize("tile", ["s", "l"])
 @pytest.mark.parametrize("sizes", _SIZES, ids=str)
 def test_groups_by_multiply_adds(sizes: list[int], tile: str) -> None:
-    _check(sizes, np.float32, np.float32, 21, 34, way="fma", tile=tile)
-    _check(sizes, np.float32, np.float16, 24, 36, way="fma", tile=tile)
+    _check(sizes, np.float32, np.float32, 21, 34, algorithm="fma", tile=tile)
+    _check(sizes, np.float32, np.float16, 24, 36, algorithm="fma", tile=tile)
 
 
 @on_host

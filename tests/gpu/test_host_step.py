@@ -112,7 +112,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def refused(op: str) -> None:
         load_rules()
-        rule = replace(lowerings.LOWERINGS[op], when=lambda node, features: False)
+        rule = replace(lowerings.LOWERINGS[op], when=lambda node, target: False)
         monkeypatch.setitem(lowerings.LOWERINGS, op, rule)
         passes = importlib.import_module("rlx.passes.legalize")
         monkeypatch.setattr(passes, "decomposition", lambda node, support: None)

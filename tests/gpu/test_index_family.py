@@ -11,6 +11,7 @@ import rlx
 from rlx.autodiff import gradients
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import runs_natively
+from rlx.backends.gpu.program.target import Target
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.fuzz import Way, run
 from rlx.conformance.oracle import evaluate
@@ -180,12 +181,12 @@ def test_a_cache_is_updated_where_it_lies(session: rlx.Session) -> None:
 def test_without_64_bit_integers() -> None:
     """i64 indices are read as two words; only scatters and one_hot, which compute with them, go to the host then."""
     load_rules()
-    features = frozenset({"16bit_storage", "8bit_storage"})
+    target = Target(frozenset({"16bit_storage", "8bit_storage"}))
     needs = {}
     for op in OPS:
         nodes = [n for case in cases_of(op) for n in case.graph().nodes if n.op.name == op]
         wide = [n for n in nodes if any(t.dtype.name == "i64" for t in n.inputs)]
-        needs[op] = {runs_natively(n, features) for n in wide}
+        needs[op] = {runs_natively(n, target) for n in wide}
     host = {op for op, found in needs.items() if False in found}
     assert host == {"scatter", "scatter_elements", "one_hot", "cumsum", "cumprod"}
 

@@ -10,6 +10,7 @@ import pytest
 
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import runs_natively
+from rlx.backends.gpu.program.target import Target
 from rlx.ir import Graph
 
 _ALL = frozenset({"16bit_storage", "8bit_storage", "i64"})
@@ -38,9 +39,9 @@ def test_needs(op: str, inputs: list[Any], attrs: dict[str, Any], needed: frozen
     load_rules()
     graph = Graph(op)
     (out,) = graph.add(op, [graph.input(f"x{i}", s, d) for i, (s, d) in enumerate(inputs)], attrs)
-    assert runs_natively(out.node, needed)
+    assert runs_natively(out.node, Target(needed))
     for word in needed:
-        assert not runs_natively(out.node, _ALL - {word})
+        assert not runs_natively(out.node, Target(_ALL - {word}))
 
 
 def test_f64_and_wide_heads_go_to_the_host() -> None:
@@ -48,13 +49,13 @@ def test_f64_and_wide_heads_go_to_the_host() -> None:
     graph = Graph("g")
     x = graph.input("x", (3, 4), np.float64)
     for op, attrs in (("softmax", {"axis": 1}), ("sum", {"axes": (0,), "keepdims": False})):
-        assert not runs_natively(graph.add(op, [x], attrs)[0].node, _ALL)
+        assert not runs_natively(graph.add(op, [x], attrs)[0].node, Target(_ALL))
     q = graph.input("q", (1, 1, 2, 257))
-    assert not runs_natively(graph.add("attention", [q, q, q], {"scale": 1.0, "causal": False})[0].node, _ALL)
+    assert not runs_natively(graph.add("attention", [q, q, q], {"scale": 1.0, "causal": False})[0].node, Target(_ALL))
 
 
 def test_tensors_beyond_31_bits_of_elements_go_to_the_host() -> None:
     load_rules()
     graph = Graph("g")
     x = graph.input("x", (1 << 16, 1 << 15), np.float32)
-    assert not runs_natively(graph.add("softmax", [x], {"axis": 1})[0].node, _ALL)
+    assert not runs_natively(graph.add("softmax", [x], {"axis": 1})[0].node, Target(_ALL))

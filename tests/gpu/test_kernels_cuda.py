@@ -35,7 +35,7 @@ def _sorted_and_equal() -> Array:
 
 def _few_rows() -> Array:
     """Both ways of the kernel for few rows."""
-    with forcing(way="rows"):
+    with forcing(algorithm="rows"):
         cuda("matmul", _normal(16, 100), _normal(20, 100), **_attrs(tb=True))
     return cuda("matmul", _normal(8, 40), _normal(40, 66, dtype=np.float16), **_attrs())
 
@@ -124,7 +124,7 @@ def test_few_rows(m: int, k: int, across: int, cuts: int) -> None:
     a, b = _pair(m, k, 70, False, True, np.float32, ml_dtypes.bfloat16)
     attrs = _attrs(tb=True, activation="gelu")
     a /= np.float32(np.sqrt(k))
-    with forcing(way="rows", across=across, cuts=cuts, most=64):
+    with forcing(algorithm="rows", across=across, cuts=cuts):
         close(cuda("matmul", a, b, _normal(70), **attrs), _want(a, b, _normal(70), **attrs))
 
 

@@ -76,14 +76,14 @@ def test_few_rows_however_they_are_cut(m: int, across: int, cuts: int) -> None:
     for k in (20, 385, 1536):
         a, b = _pair(m, k, 70, False, True)
         a /= np.float32(np.sqrt(k))
-        with forcing(way="rows", across=across, cuts=cuts, most=64):
+        with forcing(algorithm="rows", across=across, cuts=cuts):
             got = run("matmul", a, b, bias, **_attrs(tb=True, activation="gelu"))
         close(got, _want(a, b, bias, **_attrs(tb=True, activation="gelu")))
 
 
 def test_many_rows_by_the_kernel_for_few() -> None:
     a, b = _pair(37, 65, 70, False, False)
-    with forcing(way="rows", most=64):
+    with forcing(algorithm="rows"):
         close(run("matmul", a, b, **_attrs()), _want(a, b, **_attrs()))
 
 
@@ -196,7 +196,7 @@ def test_cuda_epilogue_is_one_more_launch_and_halves_round_once() -> None:
 def test_the_kernel_for_few_rows_has_the_epilogue_inside() -> None:
     a, b, bias = np.zeros((16, 6), np.float32), np.zeros((5, 6), np.float32), np.zeros(5, np.float32)
     for precision in ("f32", "tf32", "bf16"):
-        with forcing(way="rows"):
+        with forcing(algorithm="rows"):
             (launch,) = _steps(a, b, bias, **_attrs(tb=True, activation="gelu"), precision=precision)
         assert isinstance(launch, Launch) and isinstance(launch.kernel, FileKernel)
         assert launch.kernel.stem == "matmul_rows"

@@ -34,7 +34,7 @@ def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def mma(a: Array, b: Array, *bias: Array, precision: str = "f32", **words: Any) -> Array:
     attrs = {k: words.pop(k) for k in ("transpose_a", "transpose_b", "activation")}
-    with forcing(way="mma", **words):
+    with forcing(algorithm="mma", **words):
         return run("matmul", a, b, *bias, limits=_LIMITS, backend="cuda", precision=precision, **attrs)
 
 
@@ -55,7 +55,7 @@ def test_halves_in_every_layout_and_tile(dtype: Any, tile: str, ta: bool, tb: bo
 @pytest.mark.parametrize("k", [1, 16, 31, 32, 33, 100])
 def test_slices(k: int, depth: int, buffers: int) -> None:
     a, b = _pair(20, k, 24, False, True, np.float16)
-    got = mma(a, b, tile="s", depth=depth, buffers=buffers, **_attrs(tb=True))
+    got = mma(a, b, tile="s", depth=depth, sides=buffers, **_attrs(tb=True))
     close(got, _want(a, b, **_attrs(tb=True)), **_TOLERANCE[np.float16])
 
 
@@ -126,7 +126,7 @@ def test_tiles_and_parts_of_multiply_adds(parts: int, ta: bool, tb: bool, tile: 
         a, b = _pair(m, k, n, ta, tb, dtype)
         bias = np.random.default_rng(0).standard_normal(n).astype(np.float32)
         attrs = _attrs(ta, tb, "relu")
-        with forcing(way="fma", tile=tile, parts=parts):
+        with forcing(algorithm="fma", tile=tile, parts=parts):
             got = run("matmul", a, b, bias, **attrs)
         close(got, _want(a, b, bias, **attrs), **_TOLERANCE[dtype])
 
@@ -137,7 +137,7 @@ def test_tiles_and_parts_of_multiply_adds(parts: int, ta: bool, tb: bool, tile: 
 def test_sixteen_rows(m: int, tb: bool) -> None:
     for k, n in ((5, 3), (300, 68), (64, 5000)):
         a, b = _pair(m, k, n, False, tb)
-        with forcing(way="rows"):
+        with forcing(algorithm="rows"):
             close(run("matmul", a, b, **_attrs(tb=tb)), _want(a, b, **_attrs(tb=tb)))
 
 
@@ -232,7 +232,7 @@ def test_every_barrier_is_needed_and_missed(
 def _by(header: str, a: Array, b: Array) -> None:
     """A product of several slices by the kernel of that header."""
     if header == "mma_tile.h":
-        mma(a, b, tile="s", depth=16, buffers=1, **_attrs())
+        mma(a, b, tile="s", depth=16, sides=1, **_attrs())
         return
-    with forcing(way="fma", tile="s"):
+    with forcing(algorithm="fma", tile="s"):
         run("matmul", a, b, backend="cuda", **_attrs())

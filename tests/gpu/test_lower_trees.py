@@ -17,7 +17,8 @@ from rlx.backends.gpu.elementwise import strided
 from rlx.backends.gpu.elementwise.strided import View, broadcast, collapse, contiguous, launch_tree
 from rlx.backends.gpu.program.lowering import LOWERINGS, Lowering
 from rlx.backends.gpu.program.steps import Copy, FileKernel, Launch, Ref, TreeKernel
-from rlx.driver import DeviceInfo, Limits, MemoryPlan
+from rlx.backends.gpu.program.target import Target
+from rlx.driver import Limits, MemoryPlan
 from rlx.dtypes import bf16, f32, f64, i32, i64, u8
 from rlx.ir import Graph, expr
 from tests.gpu import lowered
@@ -120,9 +121,7 @@ def test_any_slice(data: st.DataObject) -> None:
 @pytest.fixture
 def hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowering as for a device that is no software driver: four neighbours at a time where they lie so."""
-    monkeypatch.setattr(
-        lowered, "DeviceInfo", lambda b, i, n, kind, *rest: DeviceInfo(b, i, n, "discrete", *rest)
-    )
+    monkeypatch.setattr(lowered, "SOFTWARE", False)
 
 
 @pytest.mark.vulkan
@@ -204,8 +203,7 @@ def test_eight_bytes_without_64_bit_integers_move_as_pairs() -> None:
     graph.output("y", y)
     from rlx.driver.memory.planner import plan
 
-    info = DeviceInfo("vulkan", 0, "test", "software", 1 << 31, "", frozenset())
-    lowering = Lowering(graph, plan(graph, planner="bump"), info, Limits(), "f32")
+    lowering = Lowering(graph, plan(graph, planner="bump"), Target(packs=False), "f32")
     lowering.lower(graph.nodes[-1])
     (step,) = lowering.steps
     assert isinstance(step, Launch) and isinstance(step.kernel, TreeKernel)
@@ -270,7 +268,7 @@ def test_what_a_device_lacks_stays_on_the_host() -> None:
     def native(dtype: Any, features: set[str], op: str = "add") -> bool:
         x = graph.input(f"x{len(graph.nodes)}", (3,), dtype)
         node = graph.add(op, [x, x] if op == "add" else [x], {} if op == "add" else {"perm": (0,)})[0].node
-        return LOWERINGS[op].when(node, frozenset(features))
+        return LOWERINGS[op].when(node, Target(frozenset(features)))
 
     everything = {"i64", "16bit_storage", "8bit_storage"}
     assert native(f32, set()) and native(i32, set())
@@ -319,10 +317,9 @@ def test_a_launch_touches_only_the_bytes_it_names() -> None:
 
 
 def test_more_elements_than_31_bits_are_several_launches() -> None:
-    info = DeviceInfo("cuda", 0, "test", "discrete", 1 << 40, "", frozenset({"8bit_storage"}))
-    limits = Limits(max_groups=(2**31 - 1, 65535, 65535))
+    target = Target(frozenset({"8bit_storage"}), Limits(max_groups=(2**31 - 1, 65535, 65535)))
     n = 3 * strided.MAX_INDEX + 5
-    lowering = Lowering(Graph("big"), MemoryPlan("bump"), info, limits, "f32")
+    lowering = Lowering(Graph("big"), MemoryPlan("bump"), target, "f32")
     views = [View(Ref("a", 0, n), u8, (1,)), View(Ref("b", 0, n), u8, (1,))]
     launch_tree(lowering, (expr.arg(0, u8),), (n,), views[:1], views[1:])
     counts = [step.args[-1] for step in lowering.steps if isinstance(step, Launch)]
@@ -333,14 +330,14 @@ def test_more_elements_than_31_bits_are_several_launches() -> None:
 
 
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.parametrize("backend", ["vulkan", "cuda"])
-def test_threads_of_long_trees_take_several_packs_on_vulkan(backend: Any, dtype: Any) -> None:
-    info = DeviceInfo(backend, 0, "test", "discrete", 1 << 40, "", frozenset({"16bit_storage"}))
+@pytest.mark.parametrize("long", [True, False])
+def test_threads_of_long_trees_take_several_packs_after_a_long_prologue(long: bool, dtype: Any) -> None:
+    target = Target(frozenset({"16bit_storage"}), long_prologue=long)
     x = expr.cast(expr.arg(0, dtype), f32)
     pack = 16 // dtype.itemsize
 
     def threads(tree: expr.Expr, packs: int) -> int:
-        lowering, n = Lowering(Graph("long"), MemoryPlan("bump"), info, Limits(), "f32"), packs * pack
+        lowering, n = Lowering(Graph("long"), MemoryPlan("bump"), target, "f32"), packs * pack
         views = [View(Ref(name, 0, n * dtype.itemsize), dtype, (1,)) for name in ("a", "b")]
         launch_tree(lowering, (expr.cast(tree, dtype),), (n,), views[:1], views[1:])
         (step,) = (s for s in lowering.steps if isinstance(s, Launch))
@@ -349,5 +346,5 @@ def test_threads_of_long_trees_take_several_packs_on_vulkan(backend: Any, dtype:
     curve, line = expr.call("exp", x), x + 1.0
     assert threads(curve, 1 << 20) == threads(line, 1 << 20) == 1 << 20
     assert threads(line, 1 << 24) == 1 << 24
-    assert threads(curve, 1 << 22) == (1 << 20 if backend == "vulkan" else 1 << 22)
-    assert threads(curve, 1 << 24) == ((1 << 24) // pack if backend == "vulkan" else 1 << 24)
+    assert threads(curve, 1 << 22) == (1 << 20 if long else 1 << 22)
+    assert threads(curve, 1 << 24) == ((1 << 24) // pack if long else 1 << 24)

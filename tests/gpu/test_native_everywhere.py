@@ -11,12 +11,15 @@ from dataclasses import replace
 import pytest
 
 from rlx import dtypes
+from rlx.backends.cuda.target import cuda_target
 from rlx.backends.gpu.program.executable import lower_graph
 from rlx.backends.gpu.program.lowering import runs_natively
 from rlx.backends.gpu.program.steps import HostCall
+from rlx.backends.gpu.program.target import Target
+from rlx.backends.vulkan.target import vulkan_target
 from rlx.conformance.case import cases_of
 from rlx.conformance.ops_page import KINDS
-from rlx.driver import DeviceInfo, Dispatch, Limits
+from rlx.driver import Dispatch, Limits
 from rlx.driver.device import Support
 from rlx.driver.memory.planner import plan
 from rlx.dtypes import DType
@@ -28,8 +31,8 @@ from rlx.runtime.custom import FAMILY as CUSTOM
 OPS = [op.name for op in REGISTRY.values() if not op.leaf and op.family != CUSTOM]
 # With matrix units and without: other kernels.
 FEATURES = {**KINDS, "cuda (matrices)": KINDS["cuda"] | {"coopmat", "bf16_coopmat"}}
-DEVICES = {
-    kind: DeviceInfo(kind.split(" ")[0], 0, kind, "discrete", 1 << 37, "", words)
+TARGETS = {
+    kind: cuda_target(words, Limits()) if kind.startswith("cuda") else vulkan_target(words, Limits(), False)
     for kind, words in FEATURES.items()
 }
 # Of the ops that take f64 these move elements as they are, or order them by their bits: no f64 is needed for them.
@@ -45,8 +48,8 @@ TYPES = [t for t in vars(dtypes).values() if isinstance(t, DType) and t != dtype
 def _dispatches(graph: Graph) -> Iterator[tuple[str, Dispatch]]:
     """How the graph's one op runs on a device of each kind, as the report has it, held against the steps."""
     planned = plan(graph, planner="bump")
-    for kind, info in DEVICES.items():
-        lowering, (entry, *inside) = lower_graph(graph, planned, info, Limits(), "f32")
+    for kind, target in TARGETS.items():
+        lowering, (entry, *inside) = lower_graph(graph, planned, target, "f32")
         assert (entry.how == "host") == any(isinstance(s, HostCall) for s in lowering.steps)
         if inside:  # the nodes of a control op's bodies
             assert entry.how == "control" and {e.how for e in inside} <= {"native", "alias", "control"}, kind
@@ -96,9 +99,10 @@ def test_every_dtype_an_op_takes_is_native(op: str) -> None:
 
 def _how(graph: Graph, features: frozenset[str]) -> str:
     """How the graph's op runs once it has been legalized."""
+    target = Target(features)
 
     def support(node: Node) -> Support:
-        return "native" if node.op.leaf or runs_natively(node, features) else "host"
+        return "native" if node.op.leaf or runs_natively(node, target) else "host"
 
     (node,) = (n for n in graph.nodes if not n.op.leaf)
     if support(node) == "native":

@@ -12,9 +12,9 @@ import pytest
 from rlx.backends.gpu.elementwise.tree import ends_short
 from rlx.backends.gpu.gemm.choice import forcing
 from rlx.backends.gpu.program.executable import lower_graph
-from rlx.backends.gpu.program.lowering import AddsBias, adds_any_bias
 from rlx.backends.gpu.program.steps import FileKernel, Gemm, Launch, Step, TreeKernel
-from rlx.driver import DeviceInfo, Limits, Slot
+from rlx.backends.gpu.program.target import AddsBias, adds_any_bias
+from rlx.driver import Slot
 from rlx.driver.memory.planner import plan
 from rlx.dtypes import as_dtype, f32
 from rlx.ir import Graph
@@ -64,8 +64,8 @@ def _run(
         y = g.add("matmul", given, {**_ATTRS, "activation": activation})[0]
         g.output(f"y{i}", g.add("reshape", [y], {"shape": (1, m, n)})[0] if reshaped else y)
     planned = plan(g, planner=planner, param_slots=slots)
-    info = DeviceInfo(backend, 0, "test", "software", 1 << 31, "", lowered.FEATURES)
-    lowering, dispatch = lower_graph(g, planned, info, Limits(), "f32", adds_bias)
+    target = lowered.target(backend, adds_bias=adds_bias)
+    lowering, dispatch = lower_graph(g, planned, target, "f32")
     assert [d.op for d in dispatch if d.op != "reshape"] == ["matmul"] * 3
     segments = memory(planned, lowering)
     segments["weights"] = np.full(at, 0xFF, np.uint8)
@@ -99,7 +99,7 @@ def _stems(steps: list[Step]) -> list[str]:
 @pytest.mark.parametrize("backend", _BACKENDS)
 @pytest.mark.parametrize("m, k, n", [(16, 40, 64), (5, 100, 128), (16, 384, 64)])
 def test_few_rows_are_one_launch(m: int, k: int, n: int, backend: str) -> None:
-    with forcing(way="rows"):
+    with forcing(algorithm="rows"):
         for weights in (np.float32, ml_dtypes.bfloat16):
             for activation in (None, "tanh"):
                 steps = _run(backend, m, k, n, weights=weights, activation=activation)
@@ -110,7 +110,7 @@ def test_few_rows_are_one_launch(m: int, k: int, n: int, backend: str) -> None:
 @pytest.mark.vulkan
 @pytest.mark.parametrize("parts", [1, 3])
 def test_tiles_are_one_launch(parts: int) -> None:
-    with forcing(way="fma", parts=parts):
+    with forcing(algorithm="fma", parts=parts):
         steps = _run("vulkan", 70, 130, 64, activation="tanh")
     assert _stems(steps) == ["matmul", "launch"][:parts]
 
@@ -127,7 +127,7 @@ def test_the_library_adds_biases_that_are_stored_as_results_are() -> None:
     for kind in (np.float32, np.float16):
         (gemm,) = _run("cuda", 70, 32, 64, weights=kind, x_dtype=kind, bias_dtype=kind)
         assert isinstance(gemm, Gemm) and gemm.bias is not None and gemm.stride_bias > 64
-    with forcing(inside=False):
+    with forcing(fused_bias=False):
         assert len(_run("cuda", 70, 32, 64)) == 2
     assert len(_run("cuda", 70, 36, 64, weights=np.float16, x_dtype=np.float16, bias_dtype=np.float16)) == 2
 
@@ -165,14 +165,14 @@ def test_what_the_library_has_not_follows_it_in_place() -> None:
 @pytest.mark.parametrize("way", ["rows", "fma"])
 def test_biases_in_halves(way: str, backend: str) -> None:
     for kind in (np.float16, ml_dtypes.bfloat16):
-        with forcing(way=way):
+        with forcing(algorithm=way):
             steps = _run(backend, 14, 40, 64, weights=kind, x_dtype=kind, bias_dtype=kind, activation="tanh")
         assert _stems(steps) == ["matmul_rows" if way == "rows" else "matmul"]
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)
 def test_what_lies_unevenly_is_made_one_by_one(backend: str) -> None:
-    with forcing(way="rows"):
+    with forcing(algorithm="rows"):
         assert len(_run(backend, 16, 40, 64, gaps=(0, 256, 0))) == 2  # the third alone
         assert len(_run(backend, 16, 40, 65)) == 3  # results of 65 columns leave gaps
 
@@ -186,7 +186,7 @@ def test_an_even_distance_may_be_any(backend: str) -> None:
 def test_whether_they_are_one_does_not_depend_on_the_plan(backend: str) -> None:
     """Where the plan has steps between them each makes the batch and takes its part out: three batches, three parts,
     and the three copies that stand between."""
-    with forcing(way="rows"):
+    with forcing(algorithm="rows"):
         assert _stems(_run(backend, 16, 40, 64, reshaped=True)) == ["matmul_rows"]
         steps = _run(backend, 16, 40, 64, reshaped=True, planner="bump")
     assert _stems(steps) == ["matmul_rows", "copy", "copy"] * 3

@@ -106,12 +106,13 @@ def planted_modules(root: Path, changed: list[Path]) -> Iterator[None]:
 @contextmanager
 def narrow_grids(device: Any) -> Iterator[None]:
     """While it lasts, the device takes three groups along X."""
-    own = device.limits
-    device.limits = dataclasses.replace(own, max_groups=NARROW)
+    own = device.limits, device.target
+    device.limits = dataclasses.replace(own[0], max_groups=NARROW)
+    device.target = dataclasses.replace(own[1], limits=device.limits)
     try:
         yield
     finally:
-        device.limits = own
+        device.limits, device.target = own
 
 
 def through_cuda(case: Case) -> str:

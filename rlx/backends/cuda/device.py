@@ -25,7 +25,9 @@ from rlx.backends.cuda.compiler import Compiler
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Memory, Staging
 from rlx.backends.cuda.recorder import Recorded, record
+from rlx.backends.cuda.target import cuda_target
 from rlx.backends.gpu.program.steps import Gemm, Step
+from rlx.backends.gpu.program.target import UNITS
 from rlx.driver import (
     Buffer,
     BuildOptions,
@@ -138,6 +140,8 @@ class CudaDevice:
             subgroup=int(props["warpSize"]),
             dynamic_shared_bytes=int(props.get("sharedMemPerBlockOptin", 0)),
         )
+        units = int(props.get("multiProcessorCount", UNITS))
+        self.target = cuda_target(info.features, self.limits, units, self.adds_bias)
         self._held = Held()  # given back by `close` in reverse order
         with self._held.unwound(), self.doing("opening the device"):
             runtime = api.runtime
@@ -296,7 +300,7 @@ class CudaDevice:
         from rlx.backends.gpu.program.executable import build
 
         self.enter()
-        return build(self, graph, plan, arena, options, self.adds_bias)
+        return build(self, graph, plan, arena, options)
 
     def adds_bias(self, step: Gemm) -> bool:
         """Whether the library makes this product with its bias; otherwise a kernel adds it afterwards."""

@@ -29,6 +29,7 @@ from rlx.backends.vulkan.memory import (
 )
 from rlx.backends.vulkan.opened import OPENED
 from rlx.backends.vulkan.pipelines import Pipeline, Pipelines
+from rlx.backends.vulkan.target import vulkan_target
 from rlx.backends.vulkan.transfer import Transfer
 from rlx.driver.closing import Held
 from rlx.driver.device import BuildOptions, Executable, Support
@@ -64,6 +65,7 @@ class VulkanDevice:
         self.physical = physical
         self.info = physical.info
         self.limits = physical.limits
+        self.target = vulkan_target(self.info.features, self.limits, self.info.kind == "software")
         self.ffi, self.lib = api.binding()
         self.dead: RlxError | None = None
         self.closed = False

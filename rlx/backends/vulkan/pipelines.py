@@ -110,7 +110,7 @@ class Pipelines:
             from rlx.backends.gpu.elementwise.emit_spirv import emit_spirv
 
             name, constants = "tree", ()
-            code = emit_spirv(kernel, device.info.features, packs=device.info.kind != "software")
+            code = emit_spirv(kernel, device.info.features, packs=device.target.packs)
         check_capabilities(name, code, device.info.features)
         return Pipeline(self._compile(name, code, constants, subgroup, spare), name)
 

@@ -92,7 +92,7 @@ def launch_tree(
     n = math.prod(dims)
     flat = contiguous(dims)
     scalar = [k < len(inputs) and not any(v.strides) and v.strides != flat for k, v in enumerate(views)]
-    packs = ctx.kind != "software" and not heavy(trees)
+    packs = ctx.target.packs and not heavy(trees)
     packed = packs and _packs(dims, flat, views, scalar)
     if packs and not packed and _doubles(dims, views, scalar, len(inputs)):
         _launch_doubled(ctx, trees, dims, views, len(inputs), short)
@@ -121,8 +121,8 @@ def launch_tree(
 
 def _in_turn(ctx: Lowering, kernel: TreeKernel, n: int) -> int:
     """The packs a thread takes one after another. A tree with functions has nearly as many instructions as memory
-    allows, and on Vulkan many more stand before a thread's first pack; a million threads are left."""
-    if ctx.backend != "vulkan" or heavy(kernel.trees) or not has_functions(kernel.trees):
+    allows, and with a long prologue many more stand before a thread's first pack; a million threads are left."""
+    if not ctx.target.long_prologue or heavy(kernel.trees) or not has_functions(kernel.trees):
         return 1
     return max(1, min(lanes(kernel), n // lanes(kernel) >> 20))
 

@@ -1,67 +1,37 @@
-"""Which kernel makes a product: the rules, and how tests and benchmarks overrule them.
+"""Which kernel makes a product: the candidates with their costs, and how tests and benchmarks overrule the choice.
 
-A product is made by the vendor's library (CUDA), by matrix instructions ("mma"), by tiles of fused multiply-adds
-("fma"), or, where it has few rows, by the kernel that reads B once ("rows").
+A product is made by the vendor's library, by matrix instructions ("mma"), by tiles of fused multiply-adds ("fma"), or,
+where it has few rows, by the kernel that reads B once ("rows").
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
-from rlx.backends.gpu.program.forcing import Overruled
+from rlx.backends.gpu.gemm.product import Product
+from rlx.backends.gpu.program.candidates import Cost, Overruled, narrowed
+from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
-Way = Literal["library", "mma", "fma", "rows"]
+Algorithm = Literal["library", "mma", "fma", "rows"]
+Pair = tuple[DType, DType]  # the storage of A and of B
 
-UNITS = 132  # multiprocessors of the device that the sizes were chosen on
 LONG_SUM = 8192  # longer sums are made of parts, so that rounding stays below the tolerance
+MAX_AXES = 3  # batch axes of one launch
 # Sides of a tile and the share of its best rate that it reaches: a larger tile reads less for each product.
 FMA_TILES = {"s": (64, 64, 0.78), "t": (128, 64, 0.8), "w": (64, 128, 0.84), "l": (128, 128, 1.0)}
 MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
-
-
-@dataclass(frozen=True, slots=True)
-class Forced:
-    """What is overruled; None leaves the choice to the rules. `depth` and `buffers` are those of the mma tiles,
-    `across` and `cuts` (C5 and C6) those of the kernel for few rows, which takes up to `most` of them;
-    `inside`: whether the library adds biases itself."""
-
-    way: Way | None = None
-    tile: str | None = None
-    parts: int | None = None
-    depth: int | None = None
-    buffers: int | None = None
-    terms: tuple[int, int] | None = None
-    across: int | None = None
-    cuts: int | None = None
-    most: int | None = None
-    inside: bool | None = None
-
-
-forced = Overruled(Forced())
-forcing = forced.forcing
-
-
-def tile_for(tiles: dict[str, tuple[int, int, float]], m: int, n: int, count: int) -> str:
-    """The tile with which the busiest multiprocessor has the least to do."""
-
-    def work(name: str) -> float:
-        rows, columns, rate = tiles[name]
-        groups = math.ceil(m / rows) * math.ceil(n / columns) * count
-        return math.ceil(groups / UNITS) * rows * columns / rate
-
-    wanted = forced().tile
-    return wanted if wanted is not None and wanted in tiles else min(tiles, key=work)
-
-
-def parts_for(groups: int, k: int) -> int:
-    """Into how many parts the sum over k is cut, so that every multiprocessor has a group: 1 where there are enough."""
-    wanted = forced().parts
-    if wanted is not None:
-        return max(1, min(wanted, math.ceil(k / 32)))
-    return max(1, min(UNITS // max(groups, 1), k // 128, 8)) if groups * 2 <= UNITS and k >= 256 else 1
+_MMA_SHARED = 48 << 10  # bytes of shared memory that the tiles of matrices need
+_FEW_ROWS = 8  # the few-rows kernel is the fastest up to so many rows,
+_ROWS = 16  # where B is small up to so many,
+_MOST_ROWS = 64  # and a candidate up to so many
+_SMALL = 1 << 20  # elements of B
+_LARGE = 1 << 30  # multiply-adds from which rounding the operands first pays
+_THREADS = 256
+_FEW_TILES = 1 << 14  # with fewer columns than this, a group of the few-rows kernel makes fewer of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +47,153 @@ class Split:
     def exact(self) -> bool:
         """Whether every product of terms counts as in f32, so that the sums must be kept as carefully as there."""
         return max(self.terms_a, self.terms_b) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What the candidates for a product depend on: its sizes, how A, B and C are stored, the session's precision.
+    `grouped`: rows of A have each their expert's B, and m is the mean of an expert's rows."""
+
+    product: Product
+    a: DType
+    b: DType
+    c: DType
+    precision: str
+    grouped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """By the vendor's library, of operands stored as `stored`; `fused_bias`: it adds biases itself where it can."""
+
+    algorithm: ClassVar[Algorithm] = "library"
+    cost: Cost
+    stored: Pair
+    fused_bias: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FmaTiles:
+    """Tiles of fused multiply-adds, the sum over k in `parts` that one more launch adds up."""
+
+    algorithm: ClassVar[Algorithm] = "fma"
+    cost: Cost
+    stored: Pair
+    tile: str
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MmaTiles:
+    """Tiles of matrix instructions: slices of k are `depth` deep, and `sides` of them in shared memory at once."""
+
+    algorithm: ClassVar[Algorithm] = "mma"
+    cost: Cost
+    stored: Pair
+    tile: str
+    split: Split
+    depth: int
+    sides: int
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FewRows:
+    """The kernel that reads B once for `rows` rows: `across` threads share a column's sum, in `cuts` parts of k where B
+    is transposed."""
+
+    algorithm: ClassVar[Algorithm] = "rows"
+    cost: Cost
+    stored: Pair
+    rows: int
+    across: int
+    cuts: int
+
+
+Candidate = Library | FmaTiles | MmaTiles | FewRows
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """What is overruled, in the words of the candidates; None leaves the choice to the rules. `terms`: of how many
+    halves f32 operands are the sum, wherever there are matrix instructions."""
+
+    algorithm: Algorithm | None = None
+    tile: str | None = None
+    parts: int | None = None
+    depth: int | None = None
+    sides: int | None = None
+    terms: tuple[int, int] | None = None
+    across: int | None = None
+    cuts: int | None = None
+    fused_bias: bool | None = None
+
+
+forced = Overruled(Forced())
+forcing = forced.forcing
+_NOTHING = Forced()
+
+
+def choose(target: Target, problem: Problem) -> Candidate:
+    """The candidate that a product is made by."""
+    return target.choose(problem, _overruled(candidates(target, problem), problem.product))
+
+
+def candidates(target: Target, problem: Problem) -> list[Candidate]:
+    """Every algorithm that can make a product here, with the sizes that suit it.
+
+    The rank between algorithms is measured on an H200. Several terms an element are worth it where loads overlap with
+    matrix instructions (82 TFLOP/s beside 34 of plain f32), and else not (37 beside 40).
+    """
+    p, pair = problem.product, kernel_pair(problem)
+    split = _with_terms(split_for(*pair, problem.precision), *pair)
+    units = target.matrices
+    found: list[Candidate] = []
+    mma = split is not None and (p.k > 0 or problem.grouped) and multiplies(target, split.type)
+    mma_first = mma and split is not None and (problem.grouped or units.overlapped or not split.exact)
+    if mma and split is not None:
+        large = p.count * p.m * p.n * p.k >= _LARGE and not problem.grouped
+        # Tiles would round on every read, at less than half the rate of halves (79 and 197 TFLOP/s).
+        stored = (split.type, split.type) if large and not split.exact else pair
+        found += _mma_tiles(target, problem, 2 if mma_first else 4, stored, split)
+    found += _fma_tiles(target, problem, 3, pair)
+    if problem.grouped:
+        return found
+    if p.m <= _MOST_ROWS and (p.m == 1 or not p.transpose_a):
+        first = p.m <= _ROWS and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL)
+        # The kernel stores C as A is; tiles may store it as f32.
+        found.append(_few_rows(target, p, 1 if first else 5, pair if problem.c == pair[0] else (f32, f32)))
+    library = target.library
+    if library is None or p.k == 0:
+        return found
+    # f32 operands that the library would round otherwise than every device does are rounded before, and so are pairs
+    # of which one half is rounded to.
+    apart = mma and split == Split(bf16, 1, 1) and pair == (f32, f32)
+    if (apart and problem.precision not in library.precisions) or (pair[0] != pair[1] and split == Split(bf16, 1, 1)):
+        found.append(Library((0 if p.m > _FEW_ROWS else 6,), (bf16, bf16)))
+    elif pair[0] == pair[1]:
+        found.append(Library((0,), pair))
+    return found
+
+
+def kernel_pair(problem: Problem) -> Pair:
+    """The storage the kernels take A and B in: as they are where a variant exists, else cast to the result's."""
+    a, b, c = problem.a, problem.b, problem.c
+    if a == b and a.is_half and c == f32 and not problem.grouped:
+        return a, b
+    return stored_pair(a, b, c)
+
+
+def stored_pair(a: DType, b: DType, out: DType) -> Pair:
+    """The same of the kernels that store C as A is."""
+    if a == out and (b == out or (out == f32 and b.is_half)):
+        return a, b
+    return (out, b) if out == f32 and b.is_half else (out, out)
+
+
+def multiplies(target: Target, half: DType) -> bool:
+    """Whether the device multiplies matrices of that type, with room for the tiles."""
+    return half in target.matrices.types and target.limits.shared_bytes >= _MMA_SHARED
 
 
 def split_for(a: DType, b: DType, precision: str) -> Split | None:
@@ -101,7 +218,7 @@ def split_for(a: DType, b: DType, precision: str) -> Split | None:
     return Split(bf16, 3, wide[b])
 
 
-def with_terms(split: Split | None, a: DType, b: DType) -> Split | None:
+def _with_terms(split: Split | None, a: DType, b: DType) -> Split | None:
     """The split, or the one that a test or benchmark asks for."""
     wanted = forced().terms
     if wanted is None or a != f32:
@@ -109,3 +226,100 @@ def with_terms(split: Split | None, a: DType, b: DType) -> Split | None:
     most = {f32: 3, f16: 2, bf16: 1}[b]
     base = split or Split(bf16, 1, 1)
     return replace(base, type=bf16, terms_a=wanted[0], terms_b=min(wanted[1], most))
+
+
+def tiles_across(p: Product, sides: tuple[int, int, float]) -> int:
+    """How many tiles of these sides a matrix of the result has."""
+    return math.ceil(p.m / sides[0]) * math.ceil(p.n / sides[1])
+
+
+def _fma_tiles(target: Target, problem: Problem, rank: int, stored: Pair) -> list[Candidate]:
+    tiles = {name: FMA_TILES[name] for name in (("s", "l") if problem.grouped else FMA_TILES)}
+    return [
+        FmaTiles(_cost(target, problem, rank, name, sides), stored, name, _parts(target, problem, sides))
+        for name, sides in tiles.items()
+    ]
+
+
+def _mma_tiles(target: Target, problem: Problem, rank: int, stored: Pair, split: Split) -> list[Candidate]:
+    # The largest has no registers to spare for sums of sums.
+    tiles = {n: t for n, t in MMA_TILES.items() if n != "l" or not (split.exact or problem.grouped)}
+    return [
+        MmaTiles(
+            _cost(target, problem, rank, name, sides), stored, name, split, *_slices(split, name),
+            _parts(target, problem, sides),
+        )
+        for name, sides in tiles.items()
+    ]  # fmt: skip
+
+
+def _cost(target: Target, problem: Problem, rank: int, name: str, sides: tuple[int, int, float]) -> Cost:
+    """What the busiest unit has to do; a processor takes the smallest tile."""
+    each = math.ceil(tiles_across(problem.product, sides) * problem.product.count / target.units)
+    return rank, float(target.software and name != "s"), each * sides[0] * sides[1] / sides[2]
+
+
+def _parts(target: Target, problem: Problem, sides: tuple[int, int, float]) -> int:
+    """Into how many parts the sum over k is cut, so that every unit has a group: 1 where there are enough."""
+    p = problem.product
+    if problem.grouped or target.software or len(p.batch) > MAX_AXES:
+        return 1
+    groups = tiles_across(p, sides) * p.count
+    few = groups * 2 <= target.units and p.k >= 256
+    return max(1, min(target.units // max(groups, 1), p.k // 128, 8)) if few else 1
+
+
+def _slices(split: Split, tile: str) -> tuple[int, int]:
+    """Depth and number of slices; as much as 48 KiB of shared memory hold."""
+    depth = 16 if split.exact and tile == "m" else 32
+    return depth, _sides(split, tile, depth)
+
+
+def _sides(split: Split, tile: str, depth: int) -> int:
+    one = (split.exact and (split.terms_a + split.terms_b > 4 or depth > 16)) or (tile == "l" and depth > 16)
+    return 1 if one else 2
+
+
+def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
+    """Where B is transposed: with many rows a group reads B little for what it reads of A, so that several columns
+    share a read of A; the sums are cut where there are few columns. On a processor what threads pass to one another
+    costs the most."""
+    rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
+    if not p.transpose_b:
+        columns = p.n * p.count
+        across = 16 if columns >= _FEW_TILES else 4 if columns >= 16 * target.units else 2
+        return FewRows((rank,), stored, rows, across, 1)
+    across = 32 if rows <= 4 else 4 if target.software else 8
+    if target.software:
+        return FewRows((rank,), stored, rows, across, 1)
+    most, blocks = _most_cuts(across), math.ceil(p.m / rows) * p.count
+    enough = target.units * _THREADS
+    cuts = (n for n in (1, 2, 4, 8) if p.n * blocks * n * across >= enough or 4 * across * n >= p.k)
+    return FewRows((rank,), stored, rows, across, min(next(cuts, most), most))
+
+
+def _most_cuts(across: int) -> int:
+    return min(_THREADS // across, 8)
+
+
+def _overruled(found: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
+    """The candidates that a test or benchmark wishes for, with the sizes that it wishes."""
+    wish = forced()
+    if wish == _NOTHING:
+        return found
+    return [_resized(c, wish, p) for c in narrowed(found, algorithm=wish.algorithm, tile=wish.tile)]
+
+
+def _resized(c: Candidate, wish: Forced, p: Product) -> Candidate:
+    if isinstance(c, Library):
+        return c if wish.fused_bias is None else replace(c, fused_bias=wish.fused_bias)
+    if isinstance(c, FewRows):
+        across = (p.transpose_b and wish.across) or c.across
+        cuts = (p.transpose_b and wish.cuts) or c.cuts
+        return replace(c, across=across, cuts=min(cuts, _most_cuts(across)))
+    if wish.parts is not None:
+        c = replace(c, parts=max(1, min(wish.parts, math.ceil(p.k / 32))))
+    if isinstance(c, MmaTiles):
+        depth = wish.depth or c.depth
+        c = replace(c, depth=depth, sides=wish.sides or _sides(c.split, c.tile, depth))
+    return c

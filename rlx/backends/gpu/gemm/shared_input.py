@@ -6,18 +6,17 @@ library's batch may differ from its single products in the last bits, and a prog
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from rlx.backends.gpu.gemm.launch import Epilogue, Operand
-from rlx.backends.gpu.gemm.product import Product, product_of
+from rlx.backends.gpu.gemm.launch import product
+from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall
+from rlx.backends.gpu.gemm.product import product_of
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Ref
 from rlx.driver.memory.planner_views import is_alias, view_offset
 from rlx.dtypes import f32
 from rlx.ir import Leaf, Node
 
-Make = Callable[[Lowering, Product, Operand, Operand, tuple[int, int], Epilogue, Operand, str], None]
 _GAPLESS = 256  # results of a multiple of so many bytes may lie side by side
 
 
@@ -28,7 +27,7 @@ def batch_of(ctx: Lowering, node: Node) -> tuple[Node, ...]:
     return ctx.together.get(node.output.id, ())
 
 
-def make_batch(ctx: Lowering, node: Node, group: tuple[Node, ...], make: Make) -> None:
+def make_batch(ctx: Lowering, node: Node, group: tuple[Node, ...]) -> None:
     """The results of the group at the place of its first node, at once where they lie side by side. Where the plan has
     other steps between its nodes, which may still read what lies there, each node makes the batch for its own part."""
     if node.output.id in ctx.made:
@@ -45,15 +44,15 @@ def make_batch(ctx: Lowering, node: Node, group: tuple[Node, ...], make: Make) -
         else ctx.scratch(len(group) * size)
     )
     first = group[0]
-    a, b = (Operand(ctx.ref(t), ctx.storage(t)) for t in first.inputs[:2])
+    a, b = (Operand.of(ctx, t) for t in first.inputs[:2])
     apart = _apart(ctx, first, group[1])
     p = replace(product_of(first), batch=((len(group), 0, apart[0] // b.dtype.itemsize),))
     b = Operand(Ref(b.ref.segment, b.ref.offset, (len(group) - 1) * apart[0] + b.ref.nbytes), b.dtype)
     end = Epilogue.of(first)
     if end.bias is not None:
         end = replace(end, step=apart[1] // ctx.storage(end.bias).itemsize)
-    sizes = (first.inputs[0].size, first.inputs[1].size)
-    make(ctx, p, a, b, sizes, end, Operand(whole, ctx.storage(first.output)), node.label or node.op.name)
+    c = Operand(whole, ctx.storage(first.output))
+    product(ctx, ProductCall(p, a, b, c, end, node.label or node.op.name))
     for i, (n, place) in enumerate(zip(group, places, strict=True)):
         if not direct and (adjacent or n is node):
             ctx.copy(Ref(whole.segment, whole.offset + i * size, size), place)

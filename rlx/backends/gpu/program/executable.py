@@ -18,9 +18,7 @@ from rlx.backends.gpu import rules
 from rlx.backends.gpu.program.lowering import (
     ARGS,
     SCRATCH,
-    AddsBias,
     Lowering,
-    adds_any_bias,
     kernel_name,
     runs_natively,
 )
@@ -35,7 +33,8 @@ from rlx.backends.gpu.program.steps import (
     Step,
     TreeKernel,
 )
-from rlx.driver import Buffer, BuildOptions, Device, DeviceArena, DeviceInfo, Dispatch, Limits, MemoryPlan
+from rlx.backends.gpu.program.target import Target
+from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.closing import Held
 from rlx.driver.control import ControlRun, Row, body_plans
 from rlx.driver.memory.plan import BodyPlan
@@ -69,8 +68,7 @@ class Recorded(Protocol):
 class Records(Protocol):
     """What a GPU device must do beyond Device for the shared executable."""
 
-    info: DeviceInfo
-    limits: Limits
+    target: Target
 
     def acquire(self, nbytes: int) -> Buffer: ...
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer]) -> DeviceArena: ...
@@ -84,24 +82,19 @@ def load_rules() -> None:
         importlib.import_module(module.name)
 
 
-def support(device: Records | Device, node: Node) -> Literal["native", "host"]:
+def support(device: Records, node: Node) -> Literal["native", "host"]:
     """Whether a node runs natively on this device."""
     load_rules()
-    return "native" if node.op.leaf or runs_natively(node, device.info.features) else "host"
+    return "native" if node.op.leaf or runs_natively(node, device.target) else "host"
 
 
 def lower_graph(
-    graph: Graph,
-    plan: MemoryPlan,
-    info: DeviceInfo,
-    limits: Limits,
-    precision: str,
-    adds_bias: AddsBias = adds_any_bias,
+    graph: Graph, plan: MemoryPlan, target: Target, precision: str
 ) -> tuple[Lowering, list[Dispatch]]:
     """Lowers every node in order, then the state updates, and the bodies of control ops into `Lowering.bodies`. Needs
     no device: only what is known of it."""
     load_rules()
-    lowering = Lowering(graph, plan, info, limits, precision, adds_bias)
+    lowering = Lowering(graph, plan, target, precision)
     dispatch: list[Dispatch] = []
     for node in graph.nodes:
         if node.op.leaf:
@@ -117,7 +110,7 @@ def lower_graph(
             how = "host"
         dispatch.append(Dispatch(name, node.op.name, how, tuple(kernel_name(s) for s in steps)))
         for key, body in body_plans(node, plan):
-            inner, entries = lower_graph(body.program.graph, body.plan, info, limits, precision, adds_bias)
+            inner, entries = lower_graph(body.program.graph, body.plan, target, precision)
             lowering.bodies[node.outputs[0].id, key] = inner
             dispatch += [replace(d, node=f"{body_name(node, key)}/{d.node}") for d in entries]
     lowering.lower_updates()
@@ -125,15 +118,10 @@ def lower_graph(
 
 
 def build(
-    device: Records,
-    graph: Graph,
-    plan: MemoryPlan,
-    arena: DeviceArena,
-    options: BuildOptions,
-    adds_bias: AddsBias = adds_any_bias,
+    device: Records, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
 ) -> GpuExecutable:
     """Lowers and records a graph over an arena of its plan; writes the graph's constants."""
-    lowering, dispatch = lower_graph(graph, plan, device.info, device.limits, options.precision, adds_bias)
+    lowering, dispatch = lower_graph(graph, plan, device.target, options.precision)
     return _assemble(device, lowering, dispatch, arena, options)
 
 

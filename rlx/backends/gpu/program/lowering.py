@@ -2,7 +2,7 @@
 
 A rule is `rule(ctx: Lowering, node: Node) -> None` and appends steps through `ctx`. It is registered with
 `@lowers("softmax", when=predicate)`; `when(node, features)` says whether the device can run this node natively, and
-a node that it refuses becomes a reported host step.
+a node that it refuses becomes a reported host step. A plug-in puts a rule of its own before it with `override`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from rlx.backends.gpu.program.steps import (
     ControlCall,
     Copy,
     FileKernel,
-    Gemm,
     HostCall,
     Kernel,
     Launch,
@@ -30,11 +29,12 @@ from rlx.backends.gpu.program.steps import (
     Step,
     TreeKernel,
 )
-from rlx.driver import DeviceInfo, Limits, MemoryPlan, align
+from rlx.backends.gpu.program.target import Target
+from rlx.driver import MemoryPlan, align
 from rlx.driver.memory.planner_views import update_copies
 from rlx.dtypes import DType
-from rlx.errors import ShapeError
-from rlx.ir import Graph, Node, Tensor
+from rlx.errors import ShapeError, UnsupportedOp
+from rlx.ir import REGISTRY, Graph, Node, Tensor
 
 ARGS = "args"  # segment of argument blocks: shapes and strides of N-d kernels
 SCRATCH = "scratch"  # segment of workspace, shared by all nodes; the hazard rules order its uses
@@ -43,7 +43,7 @@ MAX_ARG_BYTES = 128
 Call = TypeVar("Call", HostCall, ControlCall)
 Rule = Callable[["Lowering", Node], None]
 When = Callable[[Node, frozenset[str]], bool]
-AddsBias = Callable[[Gemm], bool]  # whether the vendor's library has a way to make a product with its bias
+WhenOn = Callable[[Node, Target], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,18 @@ class Lowered:
     """A registered rule and its condition."""
 
     rule: Rule
-    when: When
+    when: WhenOn
 
 
 LOWERINGS: dict[str, Lowered] = {}
+OVERRIDES: dict[str, list[Lowered]] = {}  # by op, the one that is asked first at the end
 
 
 def _always(node: Node, features: frozenset[str]) -> bool:
     return True
 
 
-def adds_any_bias(step: Gemm) -> bool:
-    """The answer where no library is asked."""
+def _everywhere(node: Node, target: Target) -> bool:
     return True
 
 
@@ -73,36 +73,48 @@ def lowers(*ops: str, when: When = _always) -> Callable[[Rule], Rule]:
         for op in ops:
             if op in LOWERINGS:
                 raise ValueError(f"op {op!r} has two lowering rules")
-            LOWERINGS[op] = Lowered(rule, when)
+            LOWERINGS[op] = Lowered(rule, lambda node, target: when(node, target.features))
         return rule
 
     return add
 
 
+def override(op: str, rule: Rule, when: WhenOn = _everywhere) -> Callable[[], None]:
+    """Registers a rule that lowers an op's nodes instead of the built-in one, wherever `when(node, target)` says so, in
+    every program compiled from now on. Of several, the last registered is asked first.
+
+    Returns: a function that takes the rule back. Raises: UnsupportedOp where there is no such op.
+    """
+    if op not in REGISTRY:
+        raise UnsupportedOp(f"override: there is no op {op!r}; register it first, or correct its name")
+    added = Lowered(rule, when)
+    rules = OVERRIDES.setdefault(op, [])
+    rules.append(added)
+
+    def withdraw() -> None:
+        rules[:] = [r for r in rules if r is not added]
+
+    return withdraw
+
+
+def rule_for(node: Node, target: Target) -> Rule | None:
+    """The rule that lowers a node for a target; None where it goes to the host."""
+    built_in = LOWERINGS.get(node.op.name)
+    rules = [*reversed(OVERRIDES.get(node.op.name, ())), *([] if built_in is None else [built_in])]
+    return next((r.rule for r in rules if r.when(node, target)), None)
+
+
 class Lowering:
     """What a rule works with: refs of tensors, argument blocks, workspace, grids; it collects the steps.
 
-    `backend` is "cuda" or "vulkan"; `features` the device's feature words; `precision` the session's; `adds_bias` is
-    asked before a product's bias is left to the vendor's library.
+    `target` says what the device has, `precision` is the session's.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        plan: MemoryPlan,
-        info: DeviceInfo,
-        limits: Limits,
-        precision: str,
-        adds_bias: AddsBias = adds_any_bias,
-    ) -> None:
+    def __init__(self, graph: Graph, plan: MemoryPlan, target: Target, precision: str) -> None:
         self.graph = graph
         self.plan = plan
-        self.backend = info.backend
-        self.features = info.features
-        self.kind = info.kind
-        self.limits = limits
+        self.target = target
         self.precision = precision
-        self.adds_bias = adds_bias
         self.steps: list[Step] = []
         self.args = bytearray()
         self.scratch_bytes = 0
@@ -153,7 +165,7 @@ class Lowering:
     def groups(self, count: int) -> tuple[int, int, int]:
         """A 1-D grid of at least `count` workgroups; X beyond the device's limit folds into Y. Kernels compute
         `x + y * num_x` and guard: groups past `count` must do nothing."""
-        limit_x, limit_y, _ = self.limits.max_groups
+        limit_x, limit_y, _ = self.target.limits.max_groups
         if count <= limit_x:
             return (max(count, 1), 1, 1)
         y = math.ceil(count / limit_x)
@@ -209,10 +221,11 @@ class Lowering:
         before = len(self.steps)
         self._label = node.name
         self._scratch_used = 0
-        if runs_natively(node, self.features):
-            LOWERINGS[node.op.name].rule(self, node)
-        else:
+        rule = rule_for(node, self.target)
+        if rule is None:
             self.steps.append(self.call(HostCall, node))
+        else:
+            rule(self, node)
         return len(self.steps) - before
 
     def call(self, kind: type[Call], node: Node) -> Call:
@@ -228,10 +241,9 @@ class Lowering:
             self.copy(self.ref(made), self.ref(state))
 
 
-def runs_natively(node: Node, features: frozenset[str]) -> bool:
-    """Whether a rule lowers this node on a device with these features."""
-    found = LOWERINGS.get(node.op.name)
-    return found is not None and found.when(node, features)
+def runs_natively(node: Node, target: Target) -> bool:
+    """Whether a rule lowers this node for this target."""
+    return rule_for(node, target) is not None
 
 
 def kernel_name(step: Step) -> str:

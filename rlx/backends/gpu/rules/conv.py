@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
+from rlx.backends.gpu.gemm.choice import stored_pair
+from rlx.backends.gpu.gemm.launch import epilogue_tree
 from rlx.backends.gpu.program.casts import THREADS, cast_ref, fits, groups_for, quads, stores
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Gemm, Ref
-from rlx.backends.gpu.rules.matmul import epilogue_tree, kernel_pair
 from rlx.backends.gpu.rules.reduce import REDUCE
 from rlx.dtypes import DType, f32, promote
 from rlx.ir import Node, Tensor
@@ -117,8 +118,7 @@ IM2COL = declare(
 _CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
 _FEW_ROWS = 8  # up to so many output channels a group, each element is summed by a thread of its own
 _TILE_N = 64  # columns of a tile
-_PROCESSORS = 132
-# Products a microsecond that a processor makes with one, two, … groups at once, by the rows of a tile.
+# Products a microsecond that a unit makes with one, two, … groups at once, by the rows of a tile.
 _RATES = {64: (40e3, 60e3, 72e3, 78e3), 128: (55e3, 85e3, 104e3)}
 _JOIN = 4.0  # microseconds that adding parts up costs at least
 _WORDS = 7e5  # elements that memory moves in a microsecond
@@ -233,12 +233,12 @@ def backward_reading(x: Sequence[int], w: Sequence[int], y: Sequence[int], node:
 
 @lowers("conv", when=_native)
 def lower_conv(ctx: Lowering, node: Node) -> None:
-    """Weights times columns that are read where they lie; on CUDA a kernel of one element is the library's product."""
+    """Weights times columns that are read where they lie; a kernel of one element is the library's product."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
     if y.size == 0:
         return
-    if ctx.backend == "cuda" and _pointwise(node) and w.size:
-        pair = kernel_pair(ctx.storage(x), ctx.storage(w), ctx.storage(y))
+    if ctx.target.library is not None and _pointwise(node) and w.size:
+        pair = stored_pair(ctx.storage(x), ctx.storage(w), ctx.storage(y))
         if pair[0] == pair[1]:
             _library(ctx, node, pair[0])
             return
@@ -287,7 +287,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
     if y.size == 0:
         return
     target, stored = ctx.ref(y), ctx.storage(y)
-    pair = kernel_pair(ctx.storage(x), ctx.storage(w), stored)
+    pair = stored_pair(ctx.storage(x), ctx.storage(w), stored)
     a, b = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), d, t.size) for t, d in zip((x, w), pair, strict=True))
     bias = _bias(ctx, node, stored)
     batch = y.shape[0]
@@ -327,7 +327,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
         ctx.launch(kernel, groups_for(ctx, columns * rows * groups * phases), args)
         return
     most = _MOST_SPLITS if pair[0] == f32 else 1
-    tile_m, chunk, splits = _shape(rows, columns, reading.terms, groups * phases, y.size, most)
+    tile_m, chunk, splits = _shape(ctx.target.units, rows, columns, reading.terms, groups * phases, y.size, most)
     tiles = math.ceil(rows / tile_m) * math.ceil(columns / _TILE_N) * groups * phases
     whole = splits == 1
     made = target if whole else ctx.scratch(splits * y.size * pair[0].itemsize)
@@ -355,9 +355,11 @@ def _bias(ctx: Lowering, node: Node, stored: DType) -> Ref | None:
     return cast_ref(ctx, ctx.ref(bias), ctx.storage(bias), promote(stored, f32), bias.size)
 
 
-def _shape(rows: int, columns: int, terms: int, others: int, size: int, most: int) -> tuple[int, int, int]:
-    """(rows of a tile, terms of a part, parts) that should take the least time: groups are dealt to the processors in
-    whole ones, and a processor that has several of them at once works faster. Rates measured on an H200."""
+def _shape(
+    units: int, rows: int, columns: int, terms: int, others: int, size: int, most: int
+) -> tuple[int, int, int]:
+    """(rows of a tile, terms of a part, parts) that should take the least time: groups are dealt to the units in whole
+    ones, and a unit that has several of them at once works faster. Rates measured on an H200."""
     best = (float("inf"), 64, terms, 1)
     for tile_m in (64, 128) if rows > 64 else (64,):
         tiles = math.ceil(rows / tile_m) * math.ceil(columns / _TILE_N) * others
@@ -368,7 +370,7 @@ def _shape(rows: int, columns: int, terms: int, others: int, size: int, most: in
             splits = max(1, -(-terms // chunk))
             if chunk > _LONG_SUM and wanted < most:
                 continue
-            each = math.ceil(tiles * splits / _PROCESSORS)
+            each = math.ceil(tiles * splits / units)
             rates = _RATES[tile_m]
             time = each * chunk * tile_m * _TILE_N / rates[min(max(each, 1), len(rates)) - 1]
             if splits > 1:

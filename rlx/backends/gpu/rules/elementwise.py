@@ -62,24 +62,24 @@ def lower_elementwise(ctx: Lowering, node: Node) -> None:
     inputs = [View(ctx.ref(t), ctx.storage(t), broadcast(t.shape, shape)) for t in node.inputs]
     outputs = [View(ctx.ref(t), ctx.storage(t), contiguous(shape)) for t in node.outputs]
     trees = node_trees(node)
-    if not any(_packed(v.storage, ctx.features) for v in (*inputs, *outputs)):
+    if not any(_packed(v.storage, ctx.target.features) for v in (*inputs, *outputs)):
         launch_tree(ctx, trees, shape, inputs, outputs)
         return
     if math.prod(shape) == 0:
         return
     given = [ex.arg(k, t.dtype) for k, t in enumerate(node.inputs)]
     for k, t in enumerate(node.inputs):
-        if _packed(inputs[k].storage, ctx.features):
+        if _packed(inputs[k].storage, ctx.target.features):
             inputs[k] = View(_unpack(ctx, t), f32, inputs[k].strides)
             given[k] = ex.cast(ex.arg(k, f32), t.dtype)
     made = list(explicit([substitute(tree, given) for tree in trees]))
     for k, t in enumerate(node.outputs):
-        if _packed(outputs[k].storage, ctx.features):
+        if _packed(outputs[k].storage, ctx.target.features):
             outputs[k] = View(ctx.scratch(4 * t.size), f32, outputs[k].strides)
             made[k] = ex.cast(made[k], f32)
     launch_tree(ctx, made, shape, inputs, outputs)
     for t, view in zip(node.outputs, outputs, strict=True):
-        if _packed(ctx.storage(t), ctx.features):
+        if _packed(ctx.storage(t), ctx.target.features):
             _launch(ctx, F32_TO_WORDS, t, [view.slot, ctx.ref(t)])
 
 

@@ -80,7 +80,7 @@ def move(ctx: Lowering, shape: Sequence[int], source: View, target: View) -> Non
         return
     if _transposes(ctx, dims, a, b):
         return
-    if size == 8 and "i64" not in ctx.features:
+    if size == 8 and "i64" not in ctx.target.features:
         a, b = (View(v.slot, i32, (*(2 * s for s in v.strides), 1), 2 * v.start) for v in (a, b))
         dims, raw = (*dims, 2), i32
     else:

@@ -1,0 +1,106 @@
+"""Declarations of the product kernels, and what those of grouped products share with them."""
+
+from __future__ import annotations
+
+from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
+
+# Two inner axes of the batch, and strides of A and B along all three, in elements.
+PLACES = ("d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2")
+PAIRS = ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16")
+# Storage of A and of B, and the matrices' type.
+TRIPLES = (
+    "f32_f32_f16", "f32_f32_bf16", "f32_f16_f16", "f32_f16_bf16", "f32_bf16_bf16", "f16_f16_f16", "bf16_bf16_bf16",
+)  # fmt: skip
+_BEFORE = {"A_TRANSPOSED": False, "B_TRANSPOSED": False, "ACTIVATION": 0, "BIAS": 0}
+_AFTER = {"C_QUADS": False, "IN_PARTS": False, "WIDE": False}
+TILE_CONSTANTS = {**_BEFORE, "A_QUADS": False, "B_QUADS": False, **_AFTER}
+MMA_CONSTANTS = {
+    **_BEFORE, "A_OCTETS": False, "B_OCTETS": False, **_AFTER, "BK": 32, "SIDES": 1, "TERMS_A": 1, "TERMS_B": 1,
+}  # fmt: skip
+
+_ABOUT = (
+    "C (batch, m, n) = activation(op(A) op(B) + bias), batch = d0 * d1 * d2 matrices of strides a0 a1 "
+    "a2, b0 b1 b2."
+)
+_GRID = "a group of 256 for each tile of each matrix, for each of `parts` parts of the sum"
+_POINTERS = (*reads(a="TA", b="TB", bias="f32"), *writes(c="TA"))
+# c: its parts one after the other; bias_step: in words of 4 bytes.
+_TILE_ARGS = (*_POINTERS, *uints("m", "n", "k", "batch", "parts", *PLACES, "bias_step"))
+
+MATMUL = declare(
+    KernelDecl(
+        "matmul",
+        about=_ABOUT,
+        grid=_GRID,
+        args=_TILE_ARGS,
+        headers=("prims",),
+        variants={"AB": PAIRS, "TILE": ("s", "t", "w", "l")},
+        constants=TILE_CONSTANTS,
+        trials=(
+            (False, True, 2, 1, True, True, True, False, False),
+            (True, False, 0, 0, False, False, False, True, True),
+        ),
+        unroll=True,
+    )
+)
+MATMUL_ROWS = declare(
+    KernelDecl(
+        "matmul_rows",
+        about=(
+            "C (batch, m, n) = activation(A op(B) + bias) for few rows, batch = d0 * d1 * d2 matrices of "
+            "strides a0 a1 a2, b0 b1 b2."
+        ),
+        grid=(
+            "a group of 256 for each 256 / ACROSS / PARTS (B transposed) or 4 * ACROSS columns of each ROWS "
+            "rows of each matrix"
+        ),
+        args=(*_POINTERS, *uints("m", "n", "k", "batch", *PLACES, "bias_step")),
+        headers=("prims",),
+        variants={"AB": PAIRS, "ROWS": ("1", "4", "8", "16")},
+        constants={
+            "B_TRANSPOSED": False,
+            "ACTIVATION": 0,
+            "BIAS": 0,
+            "A_QUADS": False,
+            "B_QUADS": False,
+            "ACROSS": 16,
+            "PARTS": 1,
+        },
+        trials=(
+            (False, 2, 1, True, True, 16, 1),
+            (True, 0, 0, False, False, 8, 4),
+            (True, 1, 1, True, True, 32, 1),
+        ),
+        unroll=True,
+    )
+)
+MATMUL_MMA = declare(
+    KernelDecl(
+        "matmul_mma",
+        function="matmul_body",
+        about=_ABOUT,
+        grid=_GRID,
+        args=_TILE_ARGS,
+        headers=("prims", "mma"),
+        variants={"ABM": TRIPLES, "TILE": ("s", "m", "l")},
+        constants=MMA_CONSTANTS,
+        trials=((False, True, 2, 1, True, True, True, False, False, 16, 2, 1, 1),),
+        unroll=True,
+        new_compiler=True,
+    )
+)
+MATMUL_INT = declare(
+    KernelDecl(
+        "matmul_int",
+        about=(
+            "C (batch, m, n) = op(A) op(B) + bias in integers or f64, batch = d0 * d1 * d2 matrices of "
+            "strides a0 a1 a2, b0 b1 b2."
+        ),
+        grid="a group of 256 for each tile of 16 x 16 of each matrix",
+        args=(*reads(a="T", b="T", bias="T"), *writes(c="T"), *uints("m", "n", "k", "batch", *PLACES)),
+        headers=("body64",),
+        variants={"T": ("i32", "i64", "f64")},
+        constants={"A_TRANSPOSED": False, "B_TRANSPOSED": False, "HAS_BIAS": False},
+        trials=((False, True, True),),
+    )
+)

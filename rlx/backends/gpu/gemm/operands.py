@@ -1,0 +1,91 @@
+"""A product where it lies in memory: operands, what follows the sum, biases as the kernels read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlx.backends.gpu.gemm.choice import Problem
+from rlx.backends.gpu.gemm.product import Product
+from rlx.backends.gpu.program.casts import cast_ref, quads
+from rlx.backends.gpu.program.lowering import Lowering
+from rlx.backends.gpu.program.steps import Ref
+from rlx.dtypes import DType, f32
+from rlx.ir import Node, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A matrix of a product in memory."""
+
+    ref: Ref
+    dtype: DType
+
+    @staticmethod
+    def of(ctx: Lowering, tensor: Tensor) -> Operand:
+        return Operand(ctx.ref(tensor), ctx.storage(tensor))
+
+    def vectors(self, pitch: int, count: int) -> int:
+        """1 when `count` neighbours may be read at once: rows and start are multiples of them (at most 16 bytes)."""
+        return int(pitch % count == 0) and quads(self.ref, itemsize=min(self.dtype.itemsize * count // 4, 4))
+
+    def stored(self, ctx: Lowering, dtype: DType) -> Operand:
+        """The same elements, cast into workspace where they are stored otherwise."""
+        n = self.ref.nbytes // self.dtype.itemsize
+        return Operand(cast_ref(ctx, self.ref, self.dtype, dtype, n), dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What a result goes through: a bias of n elements, an activation. `step`: how many elements further the next
+    matrix of a batch has its bias; 0 where all share one."""
+
+    bias: Tensor | None = None
+    activation: str | None = None
+    step: int = 0
+
+    @staticmethod
+    def of(node: Node) -> Epilogue:
+        return Epilogue(node.inputs[2] if len(node.inputs) == 3 else None, node.attrs["activation"])
+
+    @property
+    def plain(self) -> bool:
+        return self.bias is None and self.activation is None
+
+
+@dataclass(frozen=True, slots=True)
+class ProductCall:
+    """C = activation(op(A) op(B) + bias), where all of them lie. C holds no fewer bits than A and B."""
+
+    product: Product
+    a: Operand
+    b: Operand
+    c: Operand
+    end: Epilogue
+    label: str = ""
+
+    def problem(self, precision: str) -> Problem:
+        """What the choice of an algorithm depends on."""
+        return Problem(self.product, self.a.dtype, self.b.dtype, self.c.dtype, precision)
+
+
+def from_(ref: Ref, offset: int) -> Ref:
+    """The rest of a range."""
+    return Ref(ref.segment, ref.offset + offset, ref.nbytes - offset)
+
+
+def bias_ref(ctx: Lowering, bias: Tensor | None, dtype: DType = f32) -> Ref | None:
+    """The bias as the kernels take it."""
+    return None if bias is None else cast_ref(ctx, ctx.ref(bias), ctx.storage(bias), dtype, bias.size)
+
+
+def biases(ctx: Lowering, end: Epilogue, count: int, a: DType) -> tuple[Ref | None, int, int]:
+    """What the kernels read of biases, their constant (1 for f32, 2 for the storage of A), and how many words of four
+    bytes apart they lie. Those that lie apart are stored in one of these, and at places of whole words."""
+    if end.bias is None:
+        return None, 0, 0
+    first, kind = ctx.ref(end.bias), ctx.storage(end.bias)
+    if kind not in (f32, a):
+        return bias_ref(ctx, end.bias), 1, 0
+    apart = end.step * kind.itemsize
+    whole = Ref(first.segment, first.offset, (count - 1) * apart + first.nbytes)
+    return whole, 1 if kind == f32 else 2, apart // 4
