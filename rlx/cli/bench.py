@@ -21,9 +21,8 @@ from rlx.cli.contenders import Contender
 from rlx.cli.each import each_device
 from rlx.cli.inputs import dims_of, feeds_of, load_model, said
 from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, MaxBytes, MaxSteps, Precision, Seed, Strict
-from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
-from rlx.driver.progress import report
+from rlx.driver.progress import drawn, report
 from rlx.errors import RlxError
 from rlx.formats.files import plain
 

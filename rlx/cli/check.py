@@ -13,8 +13,8 @@ import typer
 from rlx.cli.each import each_device
 from rlx.cli.inputs import feeds_of, load_model, said
 from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, MaxBytes, MaxSteps, Seed, Strict
-from rlx.cli.progress import drawn
 from rlx.cli.table import format_table
+from rlx.driver.progress import drawn
 from rlx.errors import RlxError
 from rlx.formats.files import plain
 

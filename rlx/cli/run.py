@@ -11,7 +11,7 @@ import typer
 
 from rlx.cli.inputs import feeds_of, load_model, said
 from rlx.cli.options import Device, Dims, Inputs, MaxBytes, MaxSteps, OnnxFile, Precision, Seed, Strict
-from rlx.cli.progress import drawn
+from rlx.driver.progress import drawn
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
 from rlx.formats.files import plain

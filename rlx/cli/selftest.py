@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from typing import Annotated
 
 import typer
 
 from rlx.cli.options import Device
+from rlx.driver.progress import drawn, report
 
 
 def selftest(
@@ -21,9 +21,6 @@ def selftest(
     Passes, failures and unsupported cases are counted apart, and passes that needed the host too.
     Exit status 1 when a case fails.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from rlx.conformance.case import all_cases
     from rlx.conformance.runner import Outcome, Summary, pick, run_cases, sample
     from rlx.runtime import Session
@@ -34,16 +31,10 @@ def selftest(
     if quick is not None:
         cases = sample(cases, quick)
     outcomes: list[Outcome] = []
-    with Progress(
-        console=Console(stderr=True),
-        transient=True,
-        redirect_stdout=False,  # failures are printed meanwhile, to standard output also where that is a pipe
-        disable=not sys.stderr.isatty(),
-    ) as progress:
-        task = progress.add_task(info.id, total=len(cases))
+    with drawn(info.id, only="cases"):
         for outcome in run_cases(session, cases):
             outcomes.append(outcome)
-            progress.advance(task)
+            report("cases", len(outcomes), len(cases))
             if outcome.status == "fail":
                 print(f"FAIL {outcome.case}: {outcome.message}")
     for outcome in outcomes:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import operator
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +13,7 @@ import numpy.typing as npt
 
 from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
+from rlx.driver.progress import drawn, report
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError
 from rlx.formats.huggingface import ModelFolder, Pooling
@@ -99,11 +98,14 @@ class SentenceEncoder(Closing):
         listed = check_sentences(sentences)
         size = check_batch_size(batch_size)
         out = np.zeros((len(listed), self.config.hidden_size), np.float32)
-        with _progress(len(listed), show_progress, size) as advance:
+        show = False if show_progress is None and len(listed) <= size else show_progress
+        with drawn(show=show, only="encoding"):
+            done = 0
             for rows, feeds, shape in self.batches(listed, size):
                 result = self.compiled(*shape).run(feeds)["embedding"]
                 out[rows] = result[: len(rows)]
-                advance(len(rows))
+                done += len(rows)
+                report("encoding", done, len(listed))
         return out
 
     def batches(
@@ -250,27 +252,3 @@ def _bucket(n: int, steps: tuple[int, ...], most: int) -> int:
     """The size that n is padded to: the next of `steps`, beyond them the next power of two, at most `most`."""
     n = max(n, 1)
     return min(next((s for s in steps if s >= n), 1 << (n - 1).bit_length()), most)
-
-
-@contextmanager
-def _progress(total: int, show: bool | None, batch_size: int) -> Iterator[Callable[[int], None]]:
-    if show is None:
-        show = sys.stderr.isatty() and total > batch_size
-    if not show:
-        yield lambda n: None
-        return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress
-
-    console = Console(stderr=True)
-    # No redirection: what is printed meanwhile must reach its own stream.
-    with Progress(
-        *Progress.get_default_columns(),
-        MofNCompleteColumn(),
-        console=console,
-        transient=console.is_terminal,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    ) as progress:
-        task = progress.add_task("encoding", total=total)
-        yield lambda n: progress.advance(task, n)
