@@ -52,17 +52,20 @@ def each_fault(
     expected: Callable[[Result], type[BaseException]],
     after: Callable[[], None],
     most: int = 1000,
+    share: tuple[int, int] = (0, 1),
 ) -> Counter[str]:
     """Fails each call of the work in turn; it raises what is expected of the result, or succeeds. `after` it all is as
     it was. Each call fails in one way at least, of a function called more than `most` times that many calls, and each
-    function in each of its ways; with "all" among the arguments of the command, each call in each way. Returns how
-    often each function failed in each way."""
+    function in each of its ways; with "all" among the arguments of the command, each call in each way. Of these faults
+    those are made whose number divided by `share[1]` leaves `share[0]`. Returns how often each function failed in each
+    way."""
     after()
     with driver.failing(None, 0):
         work()
     calls = list(driver.calls)
     after()
     made: Counter[str] = Counter()
+    number = 0
     for name, which in calls:
         given = ways(name)
         if "all" not in sys.argv and given:
@@ -73,6 +76,9 @@ def each_fault(
                 given[which % len(given)],
             )
         for result in given:
+            number += 1
+            if number % share[1] != share[0]:
+                continue
             told = "done"
             with driver.failing((name, which), result):
                 try:

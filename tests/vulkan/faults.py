@@ -3,7 +3,9 @@
 PART is "open" (instance and device), "program" (compile, weights, state, runs, reads, twin, close), "pipeline" (the
 first program of a device) or "lost" (calls that find the device gone). After each fault: the error was typed, or an
 interrupt, or the results were right; another session on the device is unharmed, or is told that the device is lost;
-nothing made is left; the same life again succeeds. Each call fails in one way at least, and each function in each of
+nothing made is left; the same life again succeeds. "open" followed by K and N makes every N-th fault, from the K-th on;
+by itself it leaves them to processes of their own where the driver is no software: after some dozens of instances in
+one process NVIDIA's can make no more. Each call fails in one way at least, and each function in each of
 its ways; with "all", each call in each way. The calls and faults are printed as JSON; whatever is wrong ends with a
 traceback.
 """
@@ -14,6 +16,7 @@ import gc
 import json
 import logging
 import os
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -39,6 +42,8 @@ MORE: dict[str, tuple[Result, ...]] = {
     "vkAllocateCommandBuffers": (-12,),
     "vkCreateComputePipelines": (-1000012000,),
 }
+PROCESSES = 8  # some eight faults in each, with two instances a fault
+_FLAGS = ("-X", "dev", "-W", "error")
 IN_THE_QUEUE = ("vkQueueSubmit", "vkWaitForFences", "vkGetFenceStatus", "vkGetQueryPoolResults")
 
 
@@ -135,7 +140,23 @@ def ended() -> None:
 
 def open_part(driver: Driver) -> Counter[str]:
     """Each call of opening the device."""
-    return each_fault(driver, lambda: opened() and None, ways, expected, ended)
+    numbers = [int(word) for word in sys.argv[2:] if word.isdecimal()]
+    if not numbers and opened().info.kind != "software":
+        return _in_processes()
+    share = (numbers[0], numbers[1]) if numbers else (0, 1)
+    return each_fault(driver, lambda: opened() and None, ways, expected, ended, share=share)
+
+
+def _in_processes() -> Counter[str]:
+    """The part, PROCESSES of them one after another, each with its share of the faults."""
+    made: Counter[str] = Counter()
+    for k in range(PROCESSES):
+        command = [sys.executable, *_FLAGS, "-m", "tests.vulkan.faults", "open", str(k), str(PROCESSES), *sys.argv[2:]]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        if said.returncode or said.stderr:
+            raise AssertionError(f"share {k} of {PROCESSES}: status {said.returncode}\n{said.stderr}")
+        made.update(json.loads(said.stdout))
+    return made
 
 
 def pipeline_part(driver: Driver) -> Counter[str]:

@@ -69,6 +69,7 @@ class VulkanDevice:
         self.ffi, self.lib = api.binding()
         self.dead: RlxError | None = None
         self.closed = False
+        self.forked = False  # whether a child of this process has inherited what is mapped
         self.orphans: deque[VulkanBuffer | Recorded] = deque()
         self._forced = memory
         self.submitting = threading.RLock()

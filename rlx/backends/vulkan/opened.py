@@ -31,11 +31,12 @@ def close_at_exit() -> bool:
     """Closes every device before the interpreter goes. Returns whether it did.
 
     What may be in use is left to the system, which takes everything back: work that does not end within EXIT_SECONDS,
-    devices that other threads, which live on for a moment, may be calling, and those whose memory is still viewed.
+    devices that other threads, which live on for a moment, may be calling, and those whose memory is still viewed. So
+    is a device that was open at a fork, whose memory has been mapped in two processes: no wait for it has a bound.
     """
     left = False
     for device in tuple(OPENED):
-        if device.usable:
+        if device.usable and not device.forked:
             with contextlib.suppress(RlxError, KeyboardInterrupt):
                 # For good: other threads submit nothing from here on.
                 free = device.submitting.acquire(timeout=EXIT_SECONDS)
@@ -46,9 +47,14 @@ def close_at_exit() -> bool:
     return not left
 
 
-def _forked() -> None:
+def _in_parent() -> None:
+    for device in tuple(OPENED):
+        device.forked = True
+
+
+def _in_child() -> None:
     for device in tuple(OPENED):
         device.dead = DeviceUnavailable(api.FORKED)
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_parent=_in_parent, after_in_child=_in_child)
