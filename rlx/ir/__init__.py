@@ -13,6 +13,7 @@ from rlx.ir.op import NOT_DIFFERENTIABLE as NOT_DIFFERENTIABLE
 from rlx.ir.op import REGISTRY as REGISTRY
 from rlx.ir.op import Attrs as Attrs
 from rlx.ir.op import Control as Control
+from rlx.ir.op import Cost as Cost
 from rlx.ir.op import Leaf as Leaf
 from rlx.ir.op import Op as Op
 from rlx.ir.op import get_op as get_op

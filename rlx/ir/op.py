@@ -73,6 +73,22 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What a node takes, which limits on steps and bytes are held against.
+
+    `nbytes`: bytes that a kernel writes, with what it reads again and again. `multiplications`: pairs of numbers that a
+    product multiplies. `steps`: the steps of its body. `tables`: bytes of the tables that a kernel is built with.
+    `terms`: about the bytes that the NumPy definition reads, writes and holds beside inputs and outputs.
+    """
+
+    nbytes: int
+    multiplications: int = 0
+    steps: int = 0
+    tables: int = 0
+    terms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """One operation.
 
@@ -101,6 +117,7 @@ class Op:
     - `heads`: inputs of (batch, heads, length, size) that the attribute `tokens` can name, and which are then
       (batch, length, heads, size). `mask`: which input hides scores where it is false, or is added to them.
     - `summed`: the op that does the same to the sum of two inputs. `identity`: finds a tensor with the same bits.
+    - `cost`: what a node takes, where that is more than to write its outputs once.
     """
 
     name: str
@@ -136,6 +153,7 @@ class Op:
     mask: int | None = None
     summed: str | None = None
     identity: Identity | None = None
+    cost: Callable[[Node], Cost] | None = None
 
     @property
     def elementwise(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlx.dtypes import DType, f32, f64, promote
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Tensor, TensorType, apply
+from rlx.ir import Attrs, Node, Tensor, TensorType, apply
 from rlx.ir.graph import as_tensors, graph_of
 from rlx.ir.op import Infer
 from rlx.ir.types import broadcast_shapes, normalize_axis
@@ -125,6 +125,11 @@ def unbroadcast(gradient: Tensor, like: Tensor) -> Tensor | None:
     if gradient.shape != like.shape:
         gradient = apply("reshape", gradient, shape=like.shape)
     return cast_to(gradient, like.dtype)
+
+
+def written(node: Node) -> int:
+    """The bytes of a node's outputs."""
+    return sum(t.type.nbytes for t in node.outputs)
 
 
 def want_like(op: str, d: TensorType, x: TensorType, what: str = "input") -> None:

@@ -12,7 +12,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float, want_inputs
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
-from rlx.ops.matmul import ACTIVATIONS, activated, matmul
+from rlx.ops.matmul import ACTIVATIONS, activated, matmul, product_cost
 from rlx.ops.numeric import Array, computed
 
 # -- grouped_matmul
@@ -81,7 +81,7 @@ def _grouped_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
 
 register(
     Op("grouped_matmul", "grouped", _infer, computed(_pair)(_grouped), "the loop over rows and their experts",
-       _grouped_vjp, kernel="matmul_grouped", contracts=True)
+       _grouped_vjp, kernel="matmul_grouped", contracts=True, cost=product_cost)
 )  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def _outer_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | 
 
 register(
     Op("grouped_matmul_grad", "grouped", _outer_infer, computed(_pair)(_outer),
-       "the loop over rows, added up by expert", _outer_vjp, kernel="matmul_grouped", contracts=True)
+       "the loop over rows, added up by expert", _outer_vjp, kernel="matmul_grouped", contracts=True, cost=product_cost)
 )  # fmt: skip
 
 
@@ -228,7 +228,7 @@ def _lora_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
 
 register(
     Op("lora_matmul", "grouped", _lora_infer, computed(_pair)(_lora), "numpy.einsum", _lora_vjp,
-       kernel="matmul", decompose=_lora_decompose, contracts=True)
+       kernel="matmul", decompose=_lora_decompose, contracts=True, cost=product_cost)
 )  # fmt: skip
 
 

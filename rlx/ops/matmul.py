@@ -9,10 +9,10 @@ import numpy as np
 
 from rlx.dtypes import DType, i32, i64, promote
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import broadcast_shapes
 from rlx.ops import identities
-from rlx.ops.base import TensorLike, cast_to, tensors, unbroadcast, want_inputs
+from rlx.ops.base import TensorLike, cast_to, tensors, unbroadcast, want_inputs, written
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.numeric import Array, computed
 
@@ -134,9 +134,17 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     return tuple(found)
 
 
+def product_cost(node: Node) -> Cost:
+    """Products multiply far more numbers than they write; NumPy's hold a byte for each."""
+    shape = node.inputs[0].shape
+    count = node.outputs[0].size * shape[-2 if node.attrs.get("transpose_a") else -1] if shape else 0
+    return Cost(written(node), count, terms=count)
+
+
 register(
     Op("matmul", "matmul", _infer, computed(_result)(_reference), "numpy.matmul", _vjp, kernel="matmul",
-       decompose=_decompose, contracts=True, epilogue=-1, mixed=(1, 0, 2), rounds_once=True, identity=identities.matmul)
+       decompose=_decompose, contracts=True, epilogue=-1, mixed=(1, 0, 2), rounds_once=True, identity=identities.matmul,
+       cost=product_cost)
 )  # fmt: skip
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from rlx.dtypes import i64
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, Reference
 from rlx.ir.types import is_index, normalize_axis
-from rlx.ops.base import tensor, want_axis, want_inputs
+from rlx.ops.base import tensor, want_axis, want_inputs, written
 from rlx.ops.numeric import Array, widened
 
 
@@ -60,10 +60,15 @@ def _arg_reference(choose: Any) -> Reference:
     return reference
 
 
+def _cost(node: Node) -> Cost:
+    """The input is read again and again."""
+    return Cost(written(node) + 16 * sum(t.type.nbytes for t in node.inputs))
+
+
 for _name, _choose, _prim in (("argmax", np.argmax, "max"), ("argmin", np.argmin, "min")):
     register(
         Op(_name, "order", _arg_infer(_name), _arg_reference(_choose), f"numpy.{_name}", NOT_DIFFERENTIABLE,
-           kernel="arg_reduce", joins=_prim)
+           kernel="arg_reduce", joins=_prim, cost=_cost)
     )  # fmt: skip
 
 
@@ -161,7 +166,7 @@ def _chosen_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor |
 
 
 _JUDGE = "the stable order of Python's sorted"
-register(Op("sort", "order", _sort_infer, _sort, _JUDGE, _chosen_vjp, kernel="sort_rows"))
+register(Op("sort", "order", _sort_infer, _sort, _JUDGE, _chosen_vjp, kernel="sort_rows", cost=_cost))
 register(
     Op(
         "argsort",
@@ -171,9 +176,10 @@ register(
         f"{_JUDGE}, places",
         NOT_DIFFERENTIABLE,
         kernel="sort_rows",
+        cost=_cost,
     )
 )
-register(Op("top_k", "order", _top_k_infer, _top_k, _JUDGE, _chosen_vjp, kernel="top_k"))
+register(Op("top_k", "order", _top_k_infer, _top_k, _JUDGE, _chosen_vjp, kernel="top_k", cost=_cost))
 
 
 def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:

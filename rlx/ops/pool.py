@@ -10,8 +10,8 @@ import numpy as np
 
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, cast_to, floating, floats, tensor, tensors, want_inputs
+from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
+from rlx.ops.base import TensorLike, cast_to, floating, floats, tensor, tensors, want_inputs, written
 from rlx.ops.numeric import Array, computed
 from rlx.ops.windows import (
     Ints,
@@ -24,6 +24,7 @@ from rlx.ops.windows import (
     want_image,
     want_pads,
     window_counts,
+    window_terms,
     windows,
 )
 
@@ -85,9 +86,14 @@ def _max_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
     return (None,) if d is None else (apply("max_pool_grad", node.inputs[0], d, **node.attrs),)
 
 
+def _cost(node: Node) -> Cost:
+    """A window that is moved over an image is read anew at each place."""
+    return Cost(math.prod(node.attrs["kernel"]) * written(node), terms=window_terms(node))
+
+
 register(
     Op("max_pool", "pool", _max_infer, computed(_first)(_max_pool), "torch.nn.functional.max_pool2d", _max_vjp,
-       kernel="pool", joins="max")
+       kernel="pool", joins="max", cost=_cost)
 )  # fmt: skip
 
 
@@ -169,7 +175,7 @@ def _picked(x: Tensor, g: Tensor, d: Tensor, attrs: Attrs) -> Tensor:
 
 register(
     Op("max_pool_grad", "pool", _max_grad_infer, computed(_first)(_max_grad), "torch.autograd of max_pool2d",
-       _max_grad_vjp, kernel="max_pool_grad")
+       _max_grad_vjp, kernel="max_pool_grad", cost=_cost)
 )  # fmt: skip
 
 
@@ -226,7 +232,7 @@ def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
 
 register(
     Op("avg_pool", "pool", _avg_infer, computed(_first)(_avg_pool), "torch.nn.functional.avg_pool2d", _avg_vjp,
-       kernel="pool", joins="add", averages=True)
+       kernel="pool", joins="add", averages=True, cost=_cost)
 )  # fmt: skip
 
 

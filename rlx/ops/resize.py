@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import as_items
-from rlx.ops.base import TensorLike, cast_to, floating, tensor, want_inputs
+from rlx.ops.base import TensorLike, cast_to, floating, tensor, want_inputs, written
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
 from rlx.ops.windows import per_axis
@@ -29,6 +29,7 @@ COORDINATES = (
 )  # fmt: skip
 ROUNDING = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+_ACCESSES = {"nearest": 1, "linear": 4, "cubic": 8}
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -210,7 +211,14 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     return (cast_to(d, x.dtype),)
 
 
-register(Op("resize", "resize", _infer, _reference, "onnx.reference Resize", _vjp, kernel="resize"))
+def _cost(node: Node) -> Cost:
+    """An element of two axes is read and written so often; tables of the axes come on top, and are kept."""
+    rows = sum(node.attrs["sizes"])
+    terms = 64 * node.outputs[0].size if node.inputs[0].shape else 0
+    return Cost(_ACCESSES[node.attrs["mode"]] * written(node) + 256 * rows, tables=192 * rows, terms=terms)
+
+
+register(Op("resize", "resize", _infer, _reference, "onnx.reference Resize", _vjp, kernel="resize", cost=_cost))
 
 
 def resize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Tensor, TensorType
+from rlx.ir import Attrs, Node, Tensor, TensorType
 from rlx.ir.types import as_items, is_index
 from rlx.ops.numeric import Array
 
@@ -132,6 +133,12 @@ def windows(
     taps = [st * d for st, d in zip(steps[2:], dilations, strict=True)]
     moves = [st * s for st, s in zip(steps[2:], strides, strict=True)]
     return as_strided(padded, (*x.shape[:2], *kernel, *counts), (*steps[:2], *taps, *moves), writeable=False)
+
+
+def window_terms(node: Node) -> int:
+    """About the bytes that the NumPy definition of an op reads and holds, which looks at each element under each window
+    by itself."""
+    return 8 * max(node.outputs[0].size, node.inputs[0].size) * math.prod(node.attrs["kernel"])
 
 
 def want_floats(op: str, types: Sequence[TensorType], names: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from rlx.ir.graph import apply_multi
 from rlx.ir.types import broadcast_shapes
 from rlx.ops.attention.parts import (
     OPERANDS,
+    attention_cost,
     grouped,
     heads_first,
     rest,
@@ -165,7 +166,7 @@ def _mask_gradient(d: Tensor, mask: Tensor, node: Node) -> Tensor | None:
 register(
     Op("attention", "attention", _infer, computed(_first)(_reference),
        "torch.nn.functional.scaled_dot_product_attention", _vjp, kernel="attention", decompose=_decompose,
-       contracts=True, rounds_once=True, heads=(0, 1, 2), mask=3)
+       contracts=True, rounds_once=True, heads=(0, 1, 2), mask=3, cost=attention_cost)
 )  # fmt: skip
 
 

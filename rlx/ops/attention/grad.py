@@ -10,7 +10,14 @@ import numpy as np
 from rlx.autodiff.pullback import vjp_by_parts
 from rlx.ir import Attrs, Op, Tensor, TensorType, apply, register
 from rlx.ops.attention.forward import want_attention
-from rlx.ops.attention.parts import grouped, seen_keys, softmax_rows, tensor_probabilities, wide
+from rlx.ops.attention.parts import (
+    attention_cost,
+    grouped,
+    seen_keys,
+    softmax_rows,
+    tensor_probabilities,
+    wide,
+)
 from rlx.ops.base import cast_to, want_inputs, want_like
 from rlx.ops.numeric import Array, widened
 
@@ -85,5 +92,5 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
 
 register(
     Op("attention_grad", "attention", _infer, _reference, "torch.autograd of scaled_dot_product_attention",
-       vjp_by_parts(_decompose), kernel="attention_dq", decompose=_decompose, contracts=True)
+       vjp_by_parts(_decompose), kernel="attention_dq", decompose=_decompose, contracts=True, cost=attention_cost)
 )  # fmt: skip

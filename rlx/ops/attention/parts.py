@@ -10,8 +10,8 @@ import numpy as np
 
 from rlx.dtypes import DType, bool_, i32
 from rlx.errors import DTypeError
-from rlx.ir import Attrs, Tensor, apply
-from rlx.ops.base import cast_to
+from rlx.ir import Attrs, Cost, Node, Tensor, apply
+from rlx.ops.base import cast_to, written
 from rlx.ops.numeric import Array
 from rlx.ops.reduce import working_float
 
@@ -187,3 +187,9 @@ def tensor_probabilities(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor
     e = apply("exp", scores - apply("where", apply("equal", best, -math.inf), 0, best))
     total = apply("sum", e, axes=last, keepdims=True)
     return e / apply("where", apply("equal", total, 0), 1, total), bent
+
+
+def attention_cost(node: Node) -> Cost:
+    """Scores of all queries and keys are made beside the result."""
+    scores = math.prod(node.inputs[0].shape[:3]) * max(node.inputs[1].shape[1:3])
+    return Cost(written(node) + 4 * scores, terms=16 * scores)

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx.dtypes import bool_
 from rlx.errors import ShapeError, StepLimitExceeded
-from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Control, Graph, Op, TensorType, register
+from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Control, Cost, Graph, Node, Op, TensorType, bodies, register
 from rlx.ops.base import want_inputs
 from rlx.ops.control import grad as control_grad
 from rlx.ops.control.functions import same_type
@@ -137,9 +137,14 @@ def _scan(
     return (*carry, *stacked)
 
 
+def _cond_cost(node: Node) -> Cost:
+    """That of the branch that takes more."""
+    return Cost(0, steps=max(weight(body) for body in bodies(node).values()))
+
+
 register(
     Op("cond", FAMILY, _cond_infer, _cond, "Python's if", control_grad.cond_vjp,
-       control=Control(predicate=True, repeats=False))
+       control=Control(predicate=True, repeats=False), cost=_cond_cost)
 )  # fmt: skip
 register(
     Op("while_loop", FAMILY, _while_infer, _while, "Python's while", NOT_DIFFERENTIABLE,

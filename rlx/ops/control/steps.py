@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rlx.errors import StepLimitExceeded
-from rlx.ir import Graph, Node, bodies
-from rlx.ir.expr import linearize
+from rlx.ir import Cost, Graph, Node
+from rlx.ops.base import written
 
 STEP_BYTES = 1 << 13  # what a node writes in about the time that it takes to call one
 STEP_PRODUCTS = 1 << 18  # what a matrix product multiplies in about that time
-_TAPS = {"nearest": 1, "linear": 4, "cubic": 8}  # reads and writes for an element, of two axes
-# Primitives that NumPy takes long for, in halves of what writing an element takes.
-_SLOW = dict.fromkeys(
-    ("erf", "gelu", "pow", "mod", "fmod", "floordiv", "cbrt", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh")
-    + ("asinh", "acosh", "atanh", "log1p", "expm1"), 8,
-)  # fmt: skip
 _THREAD = threading.local()  # .budget: of the loops on this thread, where there is one
 
 
@@ -68,31 +61,11 @@ def weight(graph: Graph) -> int:
 
 
 def node_weight(node: Node) -> int:
-    """The steps that a node counts as. A window that is moved over an image is read anew at each place, a region
-    computes all of its trees, attention makes scores, resizing tables, and sorting reads its input again and again;
-    products and convolutions multiply far more numbers than they write."""
-    if node.op.name == "cond":
-        return 1 + max(weight(body) for body in bodies(node).values())
-    taps = math.prod(node.attrs["kernel"]) if node.op.family == "pool" and "kernel" in node.attrs else 1
-    made, more = sum(t.type.nbytes for t in node.outputs), 0
-    if node.op.name == "fused":
-        taps = max(1, sum(_SLOW.get(e.prim, 1) for e in linearize(node.attrs["trees"])) // 2)
-    elif node.op.name in _SLOW:
-        taps = _SLOW[node.op.name] // 2
-    if node.op.family == "resize":
-        taps, more = _TAPS[node.attrs["mode"]], 256 * sum(node.attrs["sizes"])
-    if node.op.family == "order":
-        more = 16 * sum(t.type.nbytes for t in node.inputs)
-    if node.op.family == "attention":
-        more = 4 * math.prod(node.inputs[0].shape[:3]) * max(node.inputs[1].shape[1:3])
-    return 1 + (taps * made + more) // STEP_BYTES + multiplications(node) // STEP_PRODUCTS
+    """The steps that a node counts as."""
+    cost = cost_of(node)
+    return 1 + cost.steps + cost.nbytes // STEP_BYTES + cost.multiplications // STEP_PRODUCTS
 
 
-def multiplications(node: Node) -> int:
-    """How many pairs of numbers a matrix product or a convolution multiplies; of other ops none are counted."""
-    shapes = [t.shape for t in node.inputs]
-    if node.op.family in ("matmul", "grouped") and shapes[0]:
-        return node.outputs[0].size * shapes[0][-2 if node.attrs.get("transpose_a") else -1]
-    if node.op.family == "conv" and len(shapes) > 1:
-        return max(node.outputs[0].size, node.inputs[0].size) * math.prod(shapes[1][1:])
-    return 0
+def cost_of(node: Node) -> Cost:
+    """What a node takes: as its op says, else what its outputs take to write once."""
+    return Cost(written(node)) if node.op.cost is None else node.op.cost(node)

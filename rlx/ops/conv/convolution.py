@@ -10,8 +10,8 @@ import numpy as np
 
 from rlx.dtypes import DType, promote
 from rlx.errors import ShapeError
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_inputs
+from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
+from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_inputs, written
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.matmul import ACTIVATIONS, activated
 from rlx.ops.numeric import Array, computed
@@ -136,9 +136,16 @@ def _bias_gradient(node: Node, d: Tensor) -> tuple[Tensor, ...]:
     return (cast_to(apply("sum", d, axes=axes, keepdims=False), node.inputs[2].dtype),)
 
 
+def _cost(node: Node) -> Cost:
+    """The forward pass and both gradients multiply each element of the larger image by a filter."""
+    x, w, y = *node.inputs[:2], node.outputs[0]
+    count = max(y.size, x.size) * math.prod(w.shape[1:])
+    return Cost(written(node), count, terms=8 * count)
+
+
 register(
     Op("conv", "conv", _conv_infer, computed(_pair)(_conv), "torch.nn.functional.conv2d", _conv_vjp, kernel="conv",
-       decompose=_conv_decompose, contracts=True, epilogue=1)
+       decompose=_conv_decompose, contracts=True, cost=_cost, epilogue=1)
 )  # fmt: skip
 
 
@@ -205,7 +212,7 @@ def _grad_input_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
 
 register(
     Op("conv_grad_input", "conv", _grad_input_infer, computed(_pair)(_spread), "torch.nn.grad.conv2d_input",
-       _grad_input_vjp, kernel="conv", contracts=True)
+       _grad_input_vjp, kernel="conv", contracts=True, cost=_cost)
 )  # fmt: skip
 
 
@@ -249,7 +256,7 @@ def _grad_weight_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Ten
 
 register(
     Op("conv_grad_weight", "conv", _grad_weight_infer, computed(_pair)(_grad_weight), "torch.nn.grad.conv2d_weight",
-       _grad_weight_vjp, kernel="conv_weight", contracts=True)
+       _grad_weight_vjp, kernel="conv_weight", contracts=True, cost=_cost)
 )  # fmt: skip
 
 
@@ -334,7 +341,7 @@ def _reached(result: Ints, sizes: Ints, kernel: Ints, attrs: Attrs) -> tuple[Int
 
 register(
     Op("conv_transpose", "conv", _transpose_infer, computed(_pair)(_conv_transpose),
-       "torch.nn.functional.conv_transpose2d", _transpose_vjp, kernel="conv", contracts=True)
+       "torch.nn.functional.conv_transpose2d", _transpose_vjp, kernel="conv", contracts=True, cost=_cost)
 )  # fmt: skip
 
 

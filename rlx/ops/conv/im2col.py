@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, tensor, want_inputs
+from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
+from rlx.ops.base import TensorLike, tensor, want_inputs, written
 from rlx.ops.numeric import Array
 from rlx.ops.windows import (
     Ints,
@@ -21,6 +21,7 @@ from rlx.ops.windows import (
     want_image,
     want_pads,
     window_counts,
+    window_terms,
     windows,
 )
 
@@ -68,7 +69,11 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     return (found,)
 
 
-register(Op("im2col", "conv", _infer, _im2col, "torch.nn.functional.unfold", _vjp, kernel="im2col"))
+def _cost(node: Node) -> Cost:
+    return Cost(written(node), terms=window_terms(node))
+
+
+register(Op("im2col", "conv", _infer, _im2col, "torch.nn.functional.unfold", _vjp, kernel="im2col", cost=_cost))
 
 
 def im2col(x: TensorLike, kernel: Any, *, strides: Any = 1, dilations: Any = 1, pads: Any = 0) -> Tensor:

@@ -21,7 +21,7 @@ from rlx.ops.base import (
     want_float,
     want_number,
 )
-from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
+from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, slow_cost
 from rlx.ops.numeric import computed
 
 # (d, a, b, y) -> gradients of a and b before unbroadcasting
@@ -86,7 +86,7 @@ _arithmetic("mul", "mul", lambda d, a, b, y: (d * b, d * a), "numpy.multiply", c
 _arithmetic("div", "div", lambda d, a, b, y: (d / b, -d * y / b), "numpy.divide", want_float, identity=identities.div)
 _arithmetic("maximum", "max", _extremum_rule("less"), "numpy.maximum", anything, commutes=True)
 _arithmetic("minimum", "min", _extremum_rule("greater"), "numpy.minimum", anything, commutes=True)
-_arithmetic("pow", "pow", _pow_rule, "numpy.power", identity=identities.pow)
+_arithmetic("pow", "pow", _pow_rule, "numpy.power", identity=identities.pow, cost=slow_cost)
 
 
 def _comparison(name: str, prim: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rlx.ir import Op, Tensor, apply, register
 from rlx.ir import expr as ex
 from rlx.ops.base import TensorLike, cast_to, infer_binary, tensors, want_number
 from rlx.ops.elementwise.binary import Local, local_vjp
-from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
+from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, slow_cost
 from rlx.ops.numeric import computed
 
 
@@ -23,15 +25,16 @@ def _floor_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Ten
     return d * 0, d * 0
 
 
-def _register(name: str, prim: str, rule: Local) -> None:
+def _register(name: str, prim: str, rule: Local, **traits: Any) -> None:
     register(
         Op(name, "elementwise", infer_binary(name, want_number), computed(common=True)(PRIM_FUNCTIONS[prim]),
-           f"numpy.{name}", local_vjp(rule), lambda args, attrs: ex.call(prim, args[0], args[1]), inplace=(0, 1))
+           f"numpy.{name}", local_vjp(rule), lambda args, attrs: ex.call(prim, args[0], args[1]), inplace=(0, 1),
+           **traits)
     )  # fmt: skip
 
 
-_register("mod", "mod", _mod_rule)
-_register("fmod", "fmod", _fmod_rule)
+_register("mod", "mod", _mod_rule, cost=slow_cost)
+_register("fmod", "fmod", _fmod_rule, cost=slow_cost)
 _register("floor_divide", "floordiv", _floor_rule)
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from rlx.autodiff.pullback import pullback
 from rlx.errors import ShapeError
-from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import Attrs, Cost, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.expr import linearize, substitute
 from rlx.ir.types import as_shape, broadcast_shapes
 from rlx.ops.base import cast_to
-from rlx.ops.elementwise.prims import evaluate_trees
+from rlx.ops.elementwise.prims import evaluate_trees, trees_cost
 from rlx.ops.numeric import Array
 
 # Primitives that are one op of the vocabulary. The others appear only in trees that no op here makes.
@@ -107,7 +107,11 @@ def _tree_of_fused(args: Sequence[Expr], attrs: Attrs) -> Expr:
     return substitute(tree, args)
 
 
+def _cost(node: Node) -> Cost:
+    return trees_cost(node, node.attrs["trees"])
+
+
 register(
     Op("fused", "elementwise", _infer, _reference, "the expression of each op it was made of", _vjp, _tree_of_fused,
-       decompose=_decompose, inplace=tuple(range(8)))  # each element is read before it is written
+       decompose=_decompose, inplace=tuple(range(8)), cost=_cost)  # each element is read before it is written
 )  # fmt: skip

@@ -6,14 +6,15 @@ import math
 
 from rlx.ir import Tensor, apply
 from rlx.ops.base import TensorLike, tensor
+from rlx.ops.elementwise.prims import slow_cost
 from rlx.ops.elementwise.unary import float_call, primitive
 
 primitive("exp2", lambda d, x, y: d * y * math.log(2), "numpy.exp2")
-primitive("expm1", lambda d, x, y: d * (y + 1), "numpy.expm1")
+primitive("expm1", lambda d, x, y: d * (y + 1), "numpy.expm1", cost=slow_cost)
 primitive("log2", lambda d, x, y: d / (x * math.log(2)), "numpy.log2")
 primitive("log10", lambda d, x, y: d / (x * math.log(10)), "numpy.log10")
-primitive("log1p", lambda d, x, y: d / (1 + x), "numpy.log1p")
-primitive("cbrt", lambda d, x, y: d / (3 * (y * y)), "numpy.cbrt")
+primitive("log1p", lambda d, x, y: d / (1 + x), "numpy.log1p", cost=slow_cost)
+primitive("cbrt", lambda d, x, y: d / (3 * (y * y)), "numpy.cbrt", cost=slow_cost)
 primitive("trunc", None, "numpy.trunc")
 
 

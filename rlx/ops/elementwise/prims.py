@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from rlx.dtypes import DType, as_dtype, f64
+from rlx.ir import Cost, Node
 from rlx.ir.expr import Expr, linearize
+from rlx.ops.base import written
 from rlx.ops.elementwise.special import erf
 from rlx.ops.numeric import Array, convert, integer_power, working
 
@@ -87,3 +89,21 @@ def evaluate_trees(trees: Sequence[Expr], arrays: Sequence[Array], upcast: bool 
         return [
             convert(values[t], t.dtype) if as_dtype(values[t].dtype) != t.dtype else values[t] for t in trees
         ]
+
+
+# Primitives that NumPy takes long for, in halves of what writing an element takes.
+_SLOW = dict.fromkeys(
+    ("erf", "gelu", "pow", "mod", "fmod", "floordiv", "cbrt", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh")
+    + ("asinh", "acosh", "atanh", "log1p", "expm1"), 8,
+)  # fmt: skip
+
+
+def trees_cost(node: Node, trees: Sequence[Expr]) -> Cost:
+    """What a node takes that computes these expressions for each element."""
+    halves = sum(_SLOW.get(e.prim, 1) for e in linearize(trees))
+    return Cost(max(1, halves // 2) * written(node))
+
+
+def slow_cost(node: Node) -> Cost:
+    """What a node takes whose op is one slow primitive."""
+    return Cost(4 * written(node))

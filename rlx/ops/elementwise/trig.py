@@ -6,7 +6,7 @@ from rlx.ir import Op, Tensor, apply, register
 from rlx.ir import expr as ex
 from rlx.ops.base import TensorLike, cast_to, floats, infer_binary, tensors, want_float
 from rlx.ops.elementwise.binary import local_vjp
-from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
+from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, slow_cost
 from rlx.ops.elementwise.unary import float_call, primitive
 from rlx.ops.numeric import computed
 
@@ -15,15 +15,15 @@ def _root(x: Tensor, y: Tensor) -> Tensor:
     return apply("sqrt", x * y)
 
 
-primitive("tan", lambda d, x, y: d * (1 + y * y), "numpy.tan")
-primitive("asin", lambda d, x, y: d / _root(1 - x, 1 + x), "numpy.arcsin")
-primitive("acos", lambda d, x, y: -d / _root(1 - x, 1 + x), "numpy.arccos")
-primitive("atan", lambda d, x, y: d / (1 + x * x), "numpy.arctan")
-primitive("sinh", lambda d, x, y: d * apply("cosh", x), "numpy.sinh")
-primitive("cosh", lambda d, x, y: d * apply("sinh", x), "numpy.cosh")
-primitive("asinh", lambda d, x, y: d / apply("sqrt", x * x + 1), "numpy.arcsinh")
-primitive("acosh", lambda d, x, y: d / _root(x - 1, x + 1), "numpy.arccosh")
-primitive("atanh", lambda d, x, y: d / ((1 - x) * (1 + x)), "numpy.arctanh")
+primitive("tan", lambda d, x, y: d * (1 + y * y), "numpy.tan", cost=slow_cost)
+primitive("asin", lambda d, x, y: d / _root(1 - x, 1 + x), "numpy.arcsin", cost=slow_cost)
+primitive("acos", lambda d, x, y: -d / _root(1 - x, 1 + x), "numpy.arccos", cost=slow_cost)
+primitive("atan", lambda d, x, y: d / (1 + x * x), "numpy.arctan", cost=slow_cost)
+primitive("sinh", lambda d, x, y: d * apply("cosh", x), "numpy.sinh", cost=slow_cost)
+primitive("cosh", lambda d, x, y: d * apply("sinh", x), "numpy.cosh", cost=slow_cost)
+primitive("asinh", lambda d, x, y: d / apply("sqrt", x * x + 1), "numpy.arcsinh", cost=slow_cost)
+primitive("acosh", lambda d, x, y: d / _root(x - 1, x + 1), "numpy.arccosh", cost=slow_cost)
+primitive("atanh", lambda d, x, y: d / ((1 - x) * (1 + x)), "numpy.arctanh", cost=slow_cost)
 
 
 def _atan2_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,7 +41,7 @@ def _atan2_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Ten
 register(
     Op("atan2", "elementwise", infer_binary("atan2", want_float), computed(common=True)(PRIM_FUNCTIONS["atan2"]),
        "numpy.arctan2", local_vjp(_atan2_rule), lambda args, attrs: ex.call("atan2", args[0], args[1]),
-       inplace=(0, 1))
+       inplace=(0, 1), cost=slow_cost)
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from rlx.dtypes import DType, bool_
 from rlx.errors import ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
-from rlx.ir.op import ExprRule, Identity, Infer, Vjp
+from rlx.ir.op import ExprRule, Infer, Vjp
 from rlx.ops import identities, views
 from rlx.ops.base import (
     TensorLike,
@@ -24,7 +24,7 @@ from rlx.ops.base import (
     want_inputs,
     want_number,
 )
-from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
+from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, slow_cost
 from rlx.ops.elementwise.special import erfc as erfc64
 from rlx.ops.numeric import Array, computed
 
@@ -62,11 +62,11 @@ def register_unary(
     vjp: Vjp,
     judge: str,
     want: Callable[[str, DType], None] = want_float,
-    identity: Identity | None = None,
+    **traits: Any,
 ) -> None:
     register(
         Op(name, "elementwise", infer_unary(name, want), computed()(reference), judge, vjp, expr, inplace=(0,),
-           identity=identity)
+           **traits)
     )  # fmt: skip
 
 
@@ -76,11 +76,11 @@ def primitive(
     judge: str,
     want: Callable[[str, DType], None] = want_float,
     prim: str | None = None,
-    identity: Identity | None = None,
+    **traits: Any,
 ) -> None:
     prim = prim or name
     vjp = zero_vjp if rule is None else local_vjp(rule)
-    register_unary(name, PRIM_FUNCTIONS[prim], _prim(prim), vjp, judge, want, identity)
+    register_unary(name, PRIM_FUNCTIONS[prim], _prim(prim), vjp, judge, want, **traits)
 
 
 def _abs_rule(d: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -95,7 +95,9 @@ primitive("reciprocal", lambda d, x, y: -d * (y * y), "numpy.reciprocal", prim="
 primitive("sin", lambda d, x, y: d * apply("cos", x), "numpy.sin")
 primitive("cos", lambda d, x, y: -d * apply("sin", x), "numpy.cos")
 primitive("tanh", lambda d, x, y: d * (1 - y * y), "numpy.tanh")
-primitive("erf", lambda d, x, y: d * (2 / math.sqrt(math.pi)) * apply("exp", -(x * x)), "scipy.special.erf")
+primitive(
+    "erf", lambda d, x, y: d * (2 / math.sqrt(math.pi)) * apply("exp", -(x * x)), "scipy.special.erf", cost=slow_cost,
+)  # fmt: skip
 primitive("neg", lambda d, x, y: -d, "numpy.negative", want_number, identity=identities.undone("neg"))
 primitive("abs", _abs_rule, "numpy.abs", want_number, identity=identities.idempotent)
 primitive("sign", None, "numpy.sign", want_number, identity=identities.idempotent)
@@ -193,7 +195,7 @@ register_unary(
 )  # fmt: skip
 register(
     Op("gelu", "elementwise", _gelu_infer(), computed()(_gelu), "torch.nn.functional.gelu", _gelu_vjp, _gelu_expr,
-       inplace=(0,))
+       inplace=(0,), cost=slow_cost)
 )  # fmt: skip
 
 

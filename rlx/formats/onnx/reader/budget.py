@@ -7,7 +7,6 @@ shapes depend on, tables, steps of loops. Afterwards the program itself is held 
 from __future__ import annotations
 
 import contextlib
-import math
 import operator
 import threading
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import Any
 
 from rlx.errors import ByteLimitExceeded, OutOfDeviceMemory, ShapeError, StepLimitExceeded
 from rlx.ir import Graph, Leaf, Node, bodies
-from rlx.ops.control.steps import STEP_BYTES, STEP_PRODUCTS, multiplications, spend, step_budget, weight
+from rlx.ops.control.steps import STEP_BYTES, STEP_PRODUCTS, cost_of, spend, step_budget, weight
 from rlx.runtime import CompiledGraph
 
 MAX_BYTES = 1 << 30  # unless a caller says otherwise, and so many times the bytes of inputs and weights
@@ -76,9 +75,9 @@ class Budget:
 def _moved(node: Node) -> int:
     """What a kernel reads and writes, and the tables that it is built with: of an axis that is resized up to 192 bytes
     an element."""
-    tables = 192 * sum(node.attrs["sizes"]) if node.op.family == "resize" else 0
     tensors = (*node.inputs, *node.outputs)
-    return tables + sum(t.type.nbytes for t in tensors if t.node.op.leaf not in (Leaf.PARAM, Leaf.CONSTANT))
+    made = sum(t.type.nbytes for t in tensors if t.node.op.leaf not in (Leaf.PARAM, Leaf.CONSTANT))
+    return cost_of(node).tables + made
 
 
 def _nodes(graph: Graph) -> int:
@@ -162,13 +161,5 @@ def too_large(what: str, why: str, most: int) -> ByteLimitExceeded:
 
 def reference_bytes(node: Node) -> int:
     """About what the NumPy definition of a node reads, writes and holds; of a product, a byte for each term."""
-    shapes = [t.shape for t in node.inputs]
     made = sum(t.size * max(t.dtype.itemsize, 4) for t in node.outputs)  # halves are computed in f32
-    terms = multiplications(node) * (8 if node.op.family == "conv" else 1)
-    if node.op.family in ("pool", "conv") and not node.op.contracts and "kernel" in node.attrs:
-        terms = 8 * max(node.outputs[0].size, node.inputs[0].size) * math.prod(node.attrs["kernel"])
-    elif node.op.family == "attention":
-        terms = 16 * math.prod(shapes[0][:3]) * max(shapes[1][1:3])
-    elif node.op.family == "resize" and shapes[0]:
-        terms = 64 * node.outputs[0].size
-    return sum(t.type.nbytes for t in node.inputs) + made + terms
+    return sum(t.type.nbytes for t in node.inputs) + made + cost_of(node).terms
