@@ -7,6 +7,7 @@ a test that skips is a failed test, for the same reason.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -116,12 +117,27 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(VulkanCount(_set("RLX_REQUIRE_VULKAN")), "rlx-vulkan-count")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each case parametrized over devices by the device that its id names."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What collecting makes lives to the end of the run: the garbage collector would walk over it in vain."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each case parametrized over devices by the device that its id names. `-k` and `-m` select next, before
+    pytest orders thousands of tests that will not run and Hypothesis reads the modules that they stand in."""
     for item in items:
         callspec = getattr(item, "callspec", None)
         if callspec is not None and _DEVICE_IN_ID.search(callspec.id):
             item.add_marker(pytest.mark.vulkan)
+    if selects := config.pluginmanager.get_plugin("mark"):
+        selects.pytest_collection_modifyitems(items=items, config=config)
 
 
 @pytest.fixture(scope="session")
