@@ -27,7 +27,7 @@ from rlx.driver.registry import open_device
 from rlx.errors import RlxError
 from rlx.ir import Graph
 from rlx.passes import optimize, widen
-from rlx.runtime.weights import State, Weights
+from rlx.runtime.store import State, Weights
 
 Bytes = npt.NDArray[np.uint8]
 FILL = 0xFF  # four of them are a NaN in f32, two in f16 and in bf16
@@ -91,7 +91,7 @@ def run(
     weights, state = Weights(device), State(device)
     try:
         weights.declare({n: t.type for n, t in graph.params.items()})
-        state.declare({n: t.type for n, t in graph.states.items()})
+        state.reserve({n: t.type for n, t in graph.states.items()})
         for name in graph.params:
             weights.set(name, made.feeds[name])
         for name in graph.states:
@@ -105,7 +105,7 @@ def run(
             inplace=way.inplace,
             guard=way.guard,
         )
-        bound = {**weights.segments(), **dict(state.region.segments())}
+        bound = weights.segments() | state.segments()
         with device.arena(plan, bound) as arena:
             executable = device.build(graph, plan, arena, BuildOptions())
             try:

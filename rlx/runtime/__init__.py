@@ -6,5 +6,6 @@ from rlx.runtime.jit import grad as grad
 from rlx.runtime.jit import jit as jit
 from rlx.runtime.report import Report as Report
 from rlx.runtime.session import Session as Session
-from rlx.runtime.weights import State as State
-from rlx.runtime.weights import Weights as Weights
+from rlx.runtime.store import State as State
+from rlx.runtime.store import Store as Store
+from rlx.runtime.store import Weights as Weights

@@ -20,12 +20,12 @@ from rlx.dtypes import DType, DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
 from rlx.runtime import debug
-from rlx.runtime.entries import StateEntry, WeightEntry
+from rlx.runtime.entries import Entry
 from rlx.runtime.ports import Array, InputPort, OutputPort, accept_inputs
 from rlx.runtime.prepare import Prepared, prepare
 from rlx.runtime.report import Report
 from rlx.runtime.rows import feed_rows, rows_of
-from rlx.runtime.weights import State, Weights
+from rlx.runtime.store import State, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class CompiledGraph(Closing):
     """
 
     def __init__(
-        self, graph: Graph, device: Device, weights: Weights, state: State, options: CompileOptions
+        self, graph: Graph, device: Device, weights: Store, state: Store, options: CompileOptions
     ) -> None:
         verify(graph)
         self.graph = graph
@@ -63,7 +63,7 @@ class CompiledGraph(Closing):
         params = {name: t.type for name, t in graph.params.items()}
         states = {name: t.type for name, t in graph.states.items()}
         weights.check(params)
-        state.check(states)
+        state.check(states, states=True)
         # What holds inputs, weights and states nothing can spare. Passes make constants as large as what they rewrite.
         stores = weights.need(params) + state.need(states)
         self._check_memory(stores + sum(t.type.nbytes for t in graph.inputs.values()), graph)
@@ -74,7 +74,8 @@ class CompiledGraph(Closing):
         self._plan = self._make_plan(prepared)
         self._check_memory(stores + self._plan.total_bytes, prepared.graph)
         weights.declare(params)  # the stores learn of this graph once it is known to fit
-        state.declare(states)
+        state.reserve(states)
+        self._replaced = [n for n, t in graph.updates.items() if t is not graph.states[n]]
 
     def __repr__(self) -> str:
         types = [", ".join(f"{n}: {t}" for n, t in table.items()) for table in signature(self.graph)]
@@ -163,6 +164,7 @@ class CompiledGraph(Closing):
                     port.put.call(array)
                 before = debug.before_run(self)
                 program.executable.run()
+                self.state.replaced(self._replaced)
                 results = {port.name: port.take.call() for port in program.outputs}
                 program.broken_off = False
                 debug.show_run(self, before)
@@ -186,7 +188,7 @@ class CompiledGraph(Closing):
             with made.unwound():
                 state = State(self.device)
                 made.callback(state.close)
-                self.state.copy_to(state)
+                self.state.copy_to(state, self.graph.states)
                 twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options)
                 made.callback(twin.close)
                 with self.weights.lock:  # no weight moves between this look at the version and the twin's
@@ -361,7 +363,7 @@ class _Program:
 
     def __init__(self, owner: CompiledGraph, prepared: Prepared, plan: MemoryPlan) -> None:
         device, declared, graph = owner.device, owner.graph, prepared.graph
-        bound = {**owner.weights.segments(), **dict(owner.state.region.segments())}
+        bound = owner.weights.segments() | owner.state.segments()
         self.broken_off = False  # whether the last run did not end as it should
         self._held = Held()
         with self._held.unwound():
@@ -369,8 +371,8 @@ class _Program:
             self.arena = device.arena(plan, bound)
             self._held.callback(self.arena.close)
             self.arena.bind_entries(
-                {t.id: WeightEntry(n, owner.weights, WeakMethod(owner._keep)) for n, t in graph.params.items()}
-                | {t.id: StateEntry(n, owner.state) for n, t in graph.states.items()}
+                {t.id: Entry(n, owner.weights, WeakMethod(owner._keep)) for n, t in graph.params.items()}
+                | {t.id: Entry(n, owner.state) for n, t in graph.states.items()}
             )
             self.executable = device.build(graph, plan, self.arena, owner.options.build)
             self._held.callback(self.executable.close)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rlx.driver import DeviceArena
 from rlx.errors import GraphError
 from rlx.ir import Tensor, TensorType
-from rlx.runtime.weights import check_array
+from rlx.runtime.store import check_array
 
 Array = npt.NDArray[Any]
 

@@ -12,7 +12,7 @@ from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, RlxError
 from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph, CompileOptions
 from rlx.runtime.debug import TIMINGS, VALUES, say
-from rlx.runtime.weights import State, Weights
+from rlx.runtime.store import State, Store, Weights
 
 PRECISIONS = ("f32", "tf32", "f16", "bf16")
 STORAGES = ("typed", "f32")
@@ -64,16 +64,17 @@ class Session:
         self,
         graph: Graph,
         *,
-        weights: Weights | None = None,
-        state: State | None = None,
+        weights: Store | None = None,
+        state: Store | None = None,
         planner: Literal["reuse", "bump"] = "reuse",
         storage: Literal["typed", "f32"] = "typed",
         optimize: bool = True,
     ) -> CompiledGraph:
         """Plans the graph for this device; the first run, or `prepare()`, records it.
 
-        `weights` and `state` share tensors with other executables. `planner="bump"` gives every tensor its own slot,
-        `storage="f32"` holds 8- and 16-bit tensors and bools as f32, `optimize=False` runs the graph as written.
+        `weights` and `state` share tensors with other executables; the state of one may be the weights of another.
+        `planner="bump"` gives every tensor its own slot, `storage="f32"` holds 8- and 16-bit tensors and bools as f32,
+        `optimize=False` runs the graph as written.
 
         Raises: GraphError, ShapeError, DTypeError, UnsupportedOp, OutOfDeviceMemory (before anything is allocated).
         """
@@ -82,7 +83,7 @@ class Session:
                 f"compile: expected a Graph, got {type(graph).__name__}; rlx.jit compiles functions"
             )
         for what, store, kind in (("weights", weights, Weights), ("state", state, State)):
-            if store is not None and not isinstance(store, kind):
+            if store is not None and not isinstance(store, Store):
                 raise GraphError(
                     f"compile: {what} is {type(store).__name__}; expected a store that executables share, an "
                     f"rlx.{kind.__name__}; set_params and set_state of what compile returns take arrays"

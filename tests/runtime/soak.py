@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import rlx
-from rlx.runtime.weights import Weights
+from rlx.runtime.store import Weights
 
 RESIDENT_LIMIT = 8 << 20  # software drivers touch some of what they reserve only after thousands of runs
 PYTHON_LIMIT = 64 << 10

@@ -32,7 +32,7 @@ def test_stores_and_programs_give_their_memory_back(session: rlx.Session) -> Non
         np.testing.assert_array_equal(y, 2 * X * X)
         np.testing.assert_array_equal(state.get("total"), y)
         assert weights.nbytes and weights.missing(["w"]) == []
-    assert (weights.nbytes, state.region.nbytes, weights.missing(["w"])) == (0, 0, ["w"])
+    assert (weights.nbytes, state.full.nbytes, weights.missing(["w"])) == (0, 0, ["w"])
     with pytest.raises(GraphError, match="'counter' is closed"):
         exe.run({"x": X})
 

@@ -88,7 +88,7 @@ def test_close_frees_the_bodies(session: rlx.Session, monkeypatch: pytest.Monkey
     exe.run({"x": x})
     exe.close()
     exe.weights.close()
-    exe.state.region.close()
+    exe.state.full.close()
     assert len(taken) > 4 and weights
     for buffer in taken:
         with pytest.raises(ArenaError):

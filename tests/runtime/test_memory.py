@@ -13,7 +13,7 @@ import rlx
 from rlx.driver.memory.region import Region
 from rlx.dtypes import f32
 from rlx.errors import OutOfDeviceMemory, ShapeError
-from rlx.runtime.weights import State, Weights
+from rlx.runtime.store import State, Weights
 
 HUGE = (1 << 24, 1 << 20)  # 64 TiB of f32
 

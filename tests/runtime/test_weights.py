@@ -235,8 +235,8 @@ def test_a_state_store_that_finds_no_memory_is_as_it_was(
     session: rlx.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = rlx.State(session.device)
-    state.declare({"a": rlx.ir.TensorType((4,), f32)})
-    held, taken = state.region.nbytes, []
+    state.reserve({"a": rlx.ir.TensorType((4,), f32)})
+    held, taken = state.full.nbytes, []
     acquire = session.device.acquire
 
     def one(nbytes: int) -> object:
@@ -246,11 +246,11 @@ def test_a_state_store_that_finds_no_memory_is_as_it_was(
         return acquire(nbytes)
 
     with monkeypatch.context() as patch:
-        patch.setattr(state.region, "_acquire", one)
-        patch.setattr(state.region, "_most", 1 << 18)
+        patch.setattr(state.full, "_acquire", one)
+        patch.setattr(state.full, "_most", 1 << 18)
         with pytest.raises(OutOfDeviceMemory):
-            state.declare({f"s{i}": rlx.ir.TensorType((1 << 16,), f32) for i in range(4)})
-    assert state.region.nbytes == held and state.find("s0") is None
+            state.reserve({f"s{i}": rlx.ir.TensorType((1 << 16,), f32) for i in range(4)})
+    assert state.full.nbytes == held and state.find("s0") is None
     state.close()
 
 

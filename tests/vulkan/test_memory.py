@@ -201,7 +201,7 @@ def test_full_heap_says_need_and_free(physical: Physical, nothing_left: None) ->
 
 
 def test_a_buffer_has_a_byte(device: VulkanDevice) -> None:
-    with pytest.raises(ValueError, match="at least one byte"):
+    with pytest.raises(ArenaError, match="at least one byte"):
         device.acquire(0)
 
 

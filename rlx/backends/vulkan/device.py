@@ -35,7 +35,7 @@ from rlx.driver.closing import Held
 from rlx.driver.device import BuildOptions, Executable, Support
 from rlx.driver.memory.check_plan import want_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool, Pin
-from rlx.errors import DeviceLost, DeviceUnavailable, RlxError
+from rlx.errors import ArenaError, DeviceLost, DeviceUnavailable, RlxError
 
 if TYPE_CHECKING:
     from rlx.backends.gpu.program.steps import Kernel, Step
@@ -213,7 +213,7 @@ class VulkanDevice:
         self.bury()
         nbytes = want_nbytes(nbytes, self.info.id)
         if nbytes < 1:
-            raise ValueError(f"a buffer has at least one byte, not {nbytes}")
+            raise ArenaError(f"{self.info.id}: a buffer of {nbytes} bytes; it has at least one byte, ask for 1")
         # From here on the buffer alone gives its memory back: given back twice it would be two buffers' at once.
         buffer = VulkanBuffer(self, self.pool.take(nbytes) or allocate(self, nbytes), nbytes)
         undo = Held()

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 ALIGNMENT = 256  # bytes; every slot begins on a multiple of it (aliases of a slice of another slot excepted)
 
 # Segment names. An executable's own memory is "arena0", "arena1", … (one unless the device limits an allocation);
-# "const" holds the graph's constants and the kernels' argument blocks. Weights and state live in stores that several
-# executables share: "weights0", …, "state0", ….
+# "const" holds the graph's constants and the kernels' argument blocks. Weights and states live in stores that several
+# executables share: "store3.0", "half3.0", … of store 3.
 CONST = "const"
 OUTER = "outer."  # before the names of segments that belong to the program around a body
 

@@ -1,4 +1,4 @@
-"""Region: device memory that grows in chunks and never moves what it holds. Weights and state live in regions."""
+"""Region: device memory that grows in chunks and never moves what it holds. Stores are made of regions."""
 
 from __future__ import annotations
 
@@ -106,6 +106,20 @@ class Region:
             self.expect_less(need)
             return Slot(f"{self.prefix}{number}", start, nbytes, dtype)
 
+    def zeros(self, dtype: DType, nbytes: int) -> Slot:
+        """A slot of its own that holds zeros. Raises: OutOfDeviceMemory; nothing is changed then."""
+        with self.lock:
+            number, start = self._find(align(max(nbytes, 1))) or (-1, 0)
+            used = number >= 0 and start < self._chunks[number].clean
+            slot = self.place(dtype, nbytes)
+            try:
+                if used and nbytes:
+                    self._buffer(slot).fill(slot.offset, nbytes, 0)
+            except BaseException:
+                self.release(slot)
+                raise
+            return slot
+
     def release(self, slot: Slot) -> None:
         """Makes a slot's bytes free. Requires: nothing that is recorded over them will run again."""
         with self.lock:
@@ -150,16 +164,7 @@ class Region:
             old = self._slots.get(key)
             if old is not None and (old.dtype, old.nbytes) == (dtype, nbytes):
                 return old
-            number, start = self._find(align(max(nbytes, 1))) or (-1, 0)
-            used = number >= 0 and start < self._chunks[number].clean
-            slot = self.place(dtype, nbytes)
-            try:
-                if used and nbytes:
-                    self._buffer(slot).fill(slot.offset, nbytes, 0)
-            except BaseException:
-                self.release(slot)
-                raise
-            return self._enter(key, slot)
+            return self._enter(key, self.zeros(dtype, nbytes))
 
     def store(self, key: Hashable, dtype: DType, raw: Bytes) -> Slot:
         """Writes what a key holds: in place where dtype and size are the same, else to a new slot, and the old one is

@@ -21,7 +21,7 @@ from rlx.formats.onnx.writer.draft import CODES, Array, Draft, Value, info
 from rlx.formats.onnx.writer.table import composed, write_nodes
 from rlx.ir import Graph, Tensor, TensorType
 from rlx.passes.rewriting import remove_dead
-from rlx.runtime import CompiledGraph, Weights
+from rlx.runtime import CompiledGraph, Store
 from rlx.runtime.jit import Jitted
 
 OLDEST = 18  # reductions take their axes as an input from here on
@@ -37,15 +37,15 @@ def save(
     source: Source,
     path: str | os.PathLike[str],
     *,
-    weights: Weights | Mapping[str, Any] | None = None,
+    weights: Store | Mapping[str, Any] | None = None,
     args: Sequence[Any] = (),
     opset: int = DEFAULT,
     external_data: bool = False,
 ) -> None:
     """Writes a graph as an ONNX model: a Graph, a compiled one, or a function, traced for arrays like `args`.
 
-    Inputs and outputs keep names, shapes and dtypes. Params become initializers, with the values of `weights` (a
-    `Weights`, or arrays by name; a compiled graph has its own); one kept in f16 or bf16 stays so and is cast where it
+    Inputs and outputs keep names, shapes and dtypes. Params become initializers, with the values of `weights` (
+    a store, or arrays by name; a compiled graph has its own); one kept in f16 or bf16 stays so and is cast where it
     is used. A state NAME becomes an input "past.NAME" and, where it is updated, an output "present.NAME". With
     `external_data`, and always where the weights do not fit a protobuf file, they go to one file beside the model,
     named after it with ".data". Both files are written under other names and put in place whole.
@@ -81,7 +81,7 @@ def save(
 
 def to_model(
     source: Source,
-    weights: Weights | Mapping[str, Any] | None = None,
+    weights: Store | Mapping[str, Any] | None = None,
     *,
     args: Sequence[Any] = (),
     opset: int = DEFAULT,
@@ -110,7 +110,7 @@ def _traced(source: Source, args: Sequence[Any]) -> Graph:
 
 
 def _written(
-    source: Source, weights: Weights | Mapping[str, Any] | None, args: Sequence[Any], opset: int
+    source: Source, weights: Store | Mapping[str, Any] | None, args: Sequence[Any], opset: int
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model without its tensors, and these."""
     newest = onnx.defs.onnx_opset_version()
@@ -155,17 +155,17 @@ def _infos(tensors: Mapping[str, Tensor]) -> list[Any]:
 # -- weights
 
 
-def _weights(graph: Graph, weights: Weights | Mapping[str, Any] | None) -> dict[str, Array]:
+def _weights(graph: Graph, weights: Store | Mapping[str, Any] | None) -> dict[str, Array]:
     """The values of the params that the graph reads. Raises: GraphError naming all that are missing."""
     read = {t.id for n in graph.nodes for t in n.inputs} | {t.id for t in graph.results()}
     wanted = {n: t.type for n, t in graph.params.items() if t.id in read}
-    held = set(weights.dtypes() if isinstance(weights, Weights) else weights or ())
+    held = set(weights.dtypes() if isinstance(weights, Store) else weights or ())
     missing = sorted(set(wanted) - held)
     if missing:
         raise GraphError(
             f"save: {len(missing)} weights of graph {graph.name!r} have no value: {missing}; give them with weights="
         )
-    if isinstance(weights, Weights):
+    if isinstance(weights, Store):
         return {n: _checked(n, weights.get(n), t) for n, t in wanted.items()}
     return {n: _checked(n, np.asarray((weights or {})[n]), t) for n, t in wanted.items()}
 

@@ -1,10 +1,11 @@
-"""Weights and State: tensors that outlive a run, on the device once, shared by every executable that binds them."""
+"""Store: named tensors that outlive a run, on the device once, shared by every executable that binds them."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 from weakref import WeakMethod, WeakSet
 
@@ -49,12 +50,15 @@ class _Left:
     end: int
 
 
-class Weights(Closing):
-    """The weights of a model on one device, by name. Give the same object to several `compile` calls to share them.
+class Store(Closing):
+    """Named tensors on one device, which programs bind as weights, as states, or some as this and some as that: what
+    one program trains as its states another serves as its weights, over the same bytes. Give the same object to several
+    `compile` calls to share it. `Weights` and `State` are stores whose errors and texts say what they are for.
 
-    A weight declared f32 may be kept in f16 or bf16; `version` grows whenever a weight moves or changes dtype, and
-    every executable bound to the store records itself anew before its next run. A `with` block closes the store:
-    write it around the blocks of the executables.
+    A tensor that a program binds as a state is there from then on (`reserve`), zero until it is set, keeps its dtype
+    and stays where it is. One that only serves as a weight and is declared f32 may be kept in f16 or bf16; `version`
+    grows whenever one moves or changes dtype, and every executable bound to the store records itself anew before its
+    next run. A `with` block closes the store: write it around the blocks of the executables.
 
     Memory: a weight that changes dtype is written to its new place first, so that a failure changes nothing; the old
     one is free as soon as no recorded program can read it: at once where those that could are idle, which are closed
@@ -65,50 +69,89 @@ class Weights(Closing):
     when a weight is first set, spares the f32 altogether.
     """
 
+    kind = "tensor"  # what messages call one
+    _numbers = count()
+
     def __init__(self, device: Device) -> None:
-        self.device = _opened(device, "Weights")
+        self.device = _opened(device, type(self).__name__)
         self.version = 0
         self.lock = renewed(self, "lock", threading.RLock)
-        most = device.limits.max_alloc_bytes
-        self.full = Region("weights", device.acquire, most)
-        self.half = Region("half", device.acquire, most)
+        most, number = device.limits.max_alloc_bytes, next(Store._numbers)  # a program may bind two stores
+        self.full = Region(f"store{number}.", device.acquire, most)
+        self.half = Region(f"half{number}.", device.acquire, most)
         self._leases: WeakSet[Lease] = WeakSet()
         self._left: list[_Left] = []
-        self._since: dict[str, int] = {}  # the version with which a weight came to where it is
+        self._since: dict[str, int] = {}  # the version with which a tensor came to where it is
         self._types: dict[str, TensorType] = {}
         self._where: dict[str, Slot] = {}
         self._kept: dict[str, DType] = {}  # dtypes to come, from `expect`
+        self._states: set[str] = set()  # those that some program replaces: they never move
+        self._lengths: dict[str, int] = {}  # valid bytes, where not all are
 
     def __repr__(self) -> str:
-        held = f"{len(self._where)} of {len(self._types)} set, {self.nbytes:,} bytes"
-        return f"Weights({held} on {self.device.info.id})"
+        held = f"{len(self._where)} of {len(self._types)} set, {self.nbytes:,} bytes" if self._types else "empty"
+        return f"{type(self).__name__}({held} on {self.device.info.id})"
 
     @property
     def nbytes(self) -> int:
         """Bytes acquired on the device."""
         return self.full.nbytes + self.half.nbytes
 
-    def declare(self, types: dict[str, TensorType]) -> None:
-        """Names weights and their types. Raises: ShapeError when a shared weight has another type here; none is
-        declared then."""
-        self.check(types)
-        self._types.update(types)
-        self._expect()
+    def declare(self, types: Mapping[str, TensorType]) -> None:
+        """Names tensors and their types. Raises: ShapeError when a shared one has another type here; none is declared
+        then."""
+        with self.lock:
+            self.check(types)
+            self._types.update(types)
+            self._expect()
 
-    def check(self, types: Mapping[str, TensorType]) -> None:
-        """Raises: ShapeError when a weight has another type in this store."""
-        _agree("weight", self._types, types)
+    def reserve(self, types: Mapping[str, TensorType]) -> None:
+        """Declares tensors that programs replace: their slots are made, zero-filled where new, and stay. Raises:
+        ShapeError when a shared one has another type here, DTypeError where it is kept in half precision,
+        OutOfDeviceMemory; nothing is changed then."""
+        with self.lock:
+            self.check(types, states=True)
+            new = {name: t for name, t in types.items() if name not in self._where}
+            self.full.expect(self.need(types))
+            made: dict[str, Slot] = {}
+            try:
+                for name, t in new.items():
+                    made[name] = self.full.zeros(t.dtype, t.nbytes)
+            except BaseException:
+                for slot in made.values():
+                    self.full.release(slot)
+                raise
+            self._where.update(made)
+            self._since.update(dict.fromkeys(made, self.version))
+            self._states.update(types)
+            self._types.update(types)
+            self._expect()
+
+    def check(self, types: Mapping[str, TensorType], *, states: bool = False) -> None:
+        """Raises: ShapeError when a tensor has another type in this store; DTypeError when a state is kept here in
+        another dtype than its own."""
+        for name, new in types.items():
+            held = self._types.get(name, new)
+            if held != new:
+                raise ShapeError(f"{self.kind} {name!r} is {held} in the shared store, but {new} in this graph")
+            slot = self._where.get(name)
+            if states and slot is not None and slot.dtype != new.dtype:
+                raise DTypeError(
+                    f"{self.kind} {name!r} is kept as {slot.dtype} and cannot be a state, which is {new}; set it as "
+                    f"{new.dtype} before"
+                )
 
     def need(self, types: Mapping[str, TensorType]) -> int:
-        """Bytes that weights of these types will take, those left out that have been set."""
+        """Bytes that tensors of these types will take, those left out that are here."""
         kept = {name: self._kept.get(name, t.dtype) for name, t in types.items() if name not in self._where}
         return sum(align(types[name].numel * dtype.itemsize) for name, dtype in kept.items())
 
     def expect(self, dtypes: Mapping[str, DTypeLike]) -> None:
         """Says, before they are set, which weights will be kept in another dtype than the declared one, so that room
         is taken for what is coming and no more."""
-        self._kept.update((name, as_dtype(dtype)) for name, dtype in dtypes.items())
-        self._expect()
+        with self.lock:
+            self._kept.update((name, as_dtype(dtype)) for name, dtype in dtypes.items())
+            self._expect()
 
     def _expect(self) -> None:
         full = half = 0
@@ -122,15 +165,14 @@ class Weights(Closing):
         self.half.expect(half)
 
     def set(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:
-        """Writes one weight, kept as `dtype` (f16 or bf16 for an f32 weight; default: as declared).
+        """Writes one tensor, all of which is valid then. A weight is kept as `dtype` (f16 or bf16 for an f32 weight;
+        default: as declared).
 
         Raises: GraphError for an unknown name, ShapeError, DTypeError, OutOfDeviceMemory; nothing is changed then.
         """
-        if name not in self._types:
-            raise GraphError(f"there is no weight {name!r}; there are {_some(self._types)}")
-        declared = self._types[name]
+        declared = self.type_of(name)
         kept = declared.dtype if dtype is None else as_dtype(dtype)
-        array = check_array(f"weight {name!r}", data, declared)
+        array = check_array(f"{self.kind} {name!r}", data, declared)
         if kept != declared.dtype and not (declared.dtype.name == "f32" and kept.is_half):
             raise DTypeError(
                 f"weight {name!r} is declared {declared.dtype} and cannot be kept as {kept}; an f32 weight may be "
@@ -140,12 +182,18 @@ class Weights(Closing):
         if kept != declared.dtype:
             raw = write_typed_from_f32(array, kept)
         with self.lock:
+            if kept != declared.dtype and name in self._states:
+                raise DTypeError(
+                    f"{self.kind} {name!r} is a state of a program and cannot be kept as {kept}; it stays {declared}"
+                )
             try:
                 self._keep(name, kept, raw)
             except OutOfDeviceMemory as error:
                 largest = sorted(self._types.items(), key=lambda item: -item[1].nbytes)[:5]
                 listed = "; ".join(f"{n} {t} {t.nbytes:,}" for n, t in largest)
-                raise OutOfDeviceMemory(f"weight {name!r} ({declared}): {error}. Largest tensors: {listed}") from error
+                what = f"{self.kind} {name!r} ({declared})"
+                raise OutOfDeviceMemory(f"{what}: {error}. Largest tensors: {listed}") from error
+            self._lengths.pop(name, None)
 
     def _keep(self, name: str, kept: DType, raw: Bytes) -> None:
         """Writes a weight in place where it has the dtype already, else to a new place."""
@@ -202,13 +250,14 @@ class Weights(Closing):
             self._free_left()
 
     def slot(self, name: str) -> Slot:
-        """Where a weight lives. Raises: GraphError when it has not been set."""
+        """Where a tensor lives. Raises: GraphError when it is not here."""
         if name not in self._where:
-            raise GraphError(f"weight {name!r} has not been set; set_param({name!r}, array) does it")
+            self.type_of(name)
+            raise GraphError(f"{self.kind} {name!r} has not been set; set_param({name!r}, array) does it")
         return self._where[name]
 
     def find(self, name: str) -> Slot | None:
-        """Where a weight lives, None while it has not been set."""
+        """Where a tensor lives, None while it has not been set or reserved."""
         return self._where.get(name)
 
     def missing(self, names: Iterator[str] | list[str]) -> list[str]:
@@ -216,21 +265,23 @@ class Weights(Closing):
         return [n for n in names if n not in self._where]
 
     def dtypes(self) -> dict[str, DType]:
-        """The dtype each weight is kept in."""
+        """The dtype each tensor is kept in."""
         return {name: slot.dtype for name, slot in self._where.items()}
 
     def get(self, name: str) -> npt.NDArray[np.generic]:
-        """A copy of a weight as it is kept."""
+        """A copy of a tensor as it is kept."""
         with self.lock:
             slot = self.slot(name)
             return self._region(slot).read_from(slot).view(slot.dtype.np).reshape(self._types[name].shape)
 
     def type_of(self, name: str) -> TensorType:
-        """The type a weight was declared with."""
+        """The type a tensor was declared with. Raises: GraphError for an unknown name."""
+        if name not in self._types:
+            raise GraphError(f"there is no {self.kind} {name!r}; there are {_some(self._types)}")
         return self._types[name]
 
     def offset(self, name: str) -> int:
-        """Where a weight begins, in bytes from the start of the region it lies in."""
+        """Where a tensor begins, in bytes from the start of the region it lies in."""
         with self.lock:
             slot = self.slot(name)
             return self._region(slot).offset(slot)
@@ -239,7 +290,43 @@ class Weights(Closing):
         return self.half if slot.segment.startswith(self.half.prefix) else self.full
 
     def segments(self) -> dict[str, Buffer]:
+        """Segment names and their memory, for binding to an arena."""
         return dict([*self.full.segments(), *self.half.segments()])
+
+    # -- valid lengths
+
+    def length(self, name: str) -> int:
+        """Valid bytes of a tensor, from its start: all unless `set_length` said less."""
+        with self.lock:
+            return self._lengths.get(name, self.slot(name).nbytes)
+
+    def set_length(self, name: str, nbytes: int) -> None:
+        """Says how many bytes are valid: what a clone takes of a cache that has room for more."""
+        with self.lock:
+            if not 0 <= nbytes <= self.slot(name).nbytes:
+                raise ArenaError(
+                    f"{self.kind} {name!r}: {nbytes} bytes of {self.slot(name).nbytes} cannot be valid"
+                )
+            self._lengths[name] = nbytes
+
+    def replaced(self, names: Iterable[str]) -> None:
+        """Says that a run has given these states new values, all of which are valid."""
+        with self.lock:
+            for name in names:
+                self._lengths.pop(name, None)
+
+    def copy_to(self, other: Store, names: Iterable[str] | None = None) -> None:
+        """Copies the valid bytes of states (by default all) into another store, on the device; the rest is zero where
+        new."""
+        with self.lock, other.lock:
+            types = {name: self._types[name] for name in (sorted(self._states) if names is None else names)}
+            other.reserve(types)
+            mine, theirs = self.segments(), other.segments()
+            for name in types:
+                a, b, valid = self.slot(name), other.slot(name), self.length(name)
+                if valid:
+                    theirs[b.segment].copy_from(mine[a.segment], a.offset, b.offset, valid)
+                other.set_length(name, valid)
 
     def close(self) -> None:
         """Hands the memory back; executables bound to it must be closed before. Idempotent."""
@@ -248,99 +335,20 @@ class Weights(Closing):
             self.half.close()
             self._where.clear()
             self._left.clear()
+            self._lengths.clear()
             self.version += 1  # so that an executable bound to it asks for its weights instead of running on
 
 
-class State(Closing):
-    """The state of a program on one device, by name: zero at first, replaced by each run's updates.
+class Weights(Store):
+    """A store made for weights."""
 
-    A `with` block closes the store: write it around the blocks of the executables.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self.device = _opened(device, "State")
-        self.region = Region("state", device.acquire, device.limits.max_alloc_bytes)
-        self._types: dict[str, TensorType] = {}
-        self._lengths: dict[str, int] = {}
-
-    def __repr__(self) -> str:
-        held = ", ".join(f"{name}: {t}" for name, t in self._types.items())
-        return f"State({held or 'empty'} on {self.device.info.id})"
-
-    def declare(self, types: dict[str, TensorType]) -> None:
-        """Makes the slots, zero-filled where new. Raises: ShapeError when a shared state has another type here,
-        OutOfDeviceMemory."""
-        self.check(types)
-        self.region.expect(self.need(types))
-        new = [name for name in types if name not in self.region]
-        try:
-            for name, t in types.items():
-                self.region.reserve(name, t.dtype, t.nbytes)
-        except BaseException:
-            for name in new:
-                if name in self.region:
-                    self.region.drop(name)
-            raise
-        self._types.update(types)
-
-    def check(self, types: Mapping[str, TensorType]) -> None:
-        """Raises: ShapeError when a state has another type in this store."""
-        _agree("state", self._types, types)
-
-    def need(self, types: Mapping[str, TensorType]) -> int:
-        """Bytes that states of these types will take, those left out that are here."""
-        return sum(align(t.nbytes) for name, t in types.items() if name not in self.region)
-
-    def find(self, name: str) -> Slot | None:
-        """Where a state lives, None while it has not been declared."""
-        return self.region.slot(name) if name in self.region else None
-
-    def set(self, name: str, data: npt.ArrayLike) -> None:
-        if name not in self._types:
-            raise GraphError(f"there is no state {name!r}; there are {_some(self._types)}")
-        self.region.write(name, check_array(f"state {name!r}", data, self._types[name]))
-        self._lengths.pop(name, None)
-
-    def get(self, name: str) -> npt.NDArray[np.generic]:
-        """A copy of a state."""
-        if name not in self._types:
-            raise GraphError(f"there is no state {name!r}; there are {_some(self._types)}")
-        t = self._types[name]
-        return self.region.read(name).view(t.dtype.np).reshape(t.shape)
-
-    def slot(self, name: str) -> Slot:
-        return self.region.slot(name)
-
-    def length(self, name: str) -> int:
-        """Valid bytes of a state, from its start: all unless `set_length` said less. `set` makes all of them valid."""
-        return self._lengths.get(name, self.slot(name).nbytes)
-
-    def set_length(self, name: str, nbytes: int) -> None:
-        """Says how many bytes are valid: what a clone takes of a cache that has room for more."""
-        if not 0 <= nbytes <= self.slot(name).nbytes:
-            raise ArenaError(f"state {name!r}: {nbytes} bytes of {self.slot(name).nbytes} cannot be valid")
-        self._lengths[name] = nbytes
-
-    def copy_to(self, other: State) -> None:
-        """Copies the valid bytes of every state into another store, on the device; the rest is zero where new."""
-        other.declare(self._types)
-        mine, theirs = dict(self.region.segments()), dict(other.region.segments())
-        for name in self._types:
-            a, b, valid = self.slot(name), other.slot(name), self.length(name)
-            if valid:
-                theirs[b.segment].copy_from(mine[a.segment], a.offset, b.offset, valid)
-            other.set_length(name, valid)
-
-    def close(self) -> None:
-        """Hands the memory back; executables bound to it must be closed before. Idempotent."""
-        self.region.close()
-        self._lengths.clear()
+    kind = "weight"
 
 
-def _agree(what: str, held: Mapping[str, TensorType], types: Mapping[str, TensorType]) -> None:
-    for name, new in types.items():
-        if held.get(name, new) != new:
-            raise ShapeError(f"{what} {name!r} is {held[name]} in the shared store, but {new} in this graph")
+class State(Store):
+    """A store made for states."""
+
+    kind = "state"
 
 
 def check_array(what: str, data: npt.ArrayLike, expected: TensorType) -> npt.NDArray[np.generic]:
