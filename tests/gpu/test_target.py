@@ -18,7 +18,8 @@ from rlx.backends.gpu.program.executable import lower_graph
 from rlx.backends.gpu.program.lowering import Lowering, override, runs_natively
 from rlx.backends.gpu.program.steps import Copy, FileKernel, HostCall, Launch, Step, TreeKernel
 from rlx.backends.gpu.program.target import Target
-from rlx.driver import Limits, plan
+from rlx.driver import Limits
+from rlx.driver.memory.planner import plan
 from rlx.dtypes import bf16
 from rlx.errors import UnsupportedOp
 from rlx.ir import Graph, Node
