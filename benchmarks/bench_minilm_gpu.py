@@ -36,7 +36,7 @@ Wish = tuple[dict[str, Any], dict[str, Any]]
 SWEEPS: dict[tuple[int, int], dict[str, Wish]] = {
     (1, 16): {
         "products by the library": ({"algorithm": "library"}, {}),
-        "biases in launches of their own": ({"inside": False}, {}),
+        "biases in launches of their own": ({"fused_bias": False}, {}),
         **{
             f"few rows, {across} threads a column, {cuts} parts": (
                 {"algorithm": "rows", "across": across, "cuts": cuts},
@@ -50,7 +50,7 @@ SWEEPS: dict[tuple[int, int], dict[str, Wish]] = {
         "attention by matrices": ({}, {"algorithm": "matrix"}),
     },
     (32, 128): {
-        "biases in launches of their own": ({"inside": False}, {}),
+        "biases in launches of their own": ({"fused_bias": False}, {}),
         "products by matrix instructions": ({"algorithm": "mma"}, {}),
         **{f"mma tiles {tile}": ({"algorithm": "mma", "tile": tile}, {}) for tile in "sml"},
         "attention in tiles": ({}, {"algorithm": "tiles"}),

@@ -12,7 +12,7 @@ import pytest
 import rlx.backends.gpu
 from tests.gpu import cuda_host
 
-BODIES = Path(rlx.backends.gpu.__file__).parent / "bodies"
+BODIES = Path(rlx.backends.gpu.__file__).parent / "device_code/bodies"
 
 
 def every_barrier_is_missed(header: str, run: Callable[[], object], folder: Path) -> None:

@@ -197,7 +197,7 @@ def test_where_it_is_taken() -> None:
     assert shape(64, 2048, 64, warpgroups=True) == ("warpgroup", 1, 64)
     assert shape(384, 128, 32, precision="tf32") == ("registers", 2, 64)
     assert shape(64, 2048, 80, warpgroups=True) == ("registers", 2, 64)
-    with forcing(scores="registers", keys=32):
+    with forcing(algorithm="matrix", scores="registers", keys=32):
         assert shape(64, 2048, 128, warpgroups=True) == ("registers", 2, 32)
     assert shape(64, 2048, 128, room=99 << 10) == ("registers", 1, 64)
     for d in (16, 64, 128, 256):

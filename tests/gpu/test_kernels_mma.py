@@ -216,7 +216,7 @@ def test_constants_say_how_operands_lie() -> None:
 def test_every_barrier_is_needed_and_missed(
     header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bodies = Path(rlx.backends.gpu.__file__).parent / "bodies"
+    bodies = Path(rlx.backends.gpu.__file__).parent / "device_code/bodies"
     text = (bodies / header).read_text(encoding="utf-8")
     a, b = _pair(40, 70, 72, False, False, np.float32, ml_dtypes.bfloat16)
     for place in re.finditer("BARRIER;", text):
