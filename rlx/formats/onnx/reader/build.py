@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,19 @@ from rlx.ops.elementwise.select import cast
 Attribute = onnx.AttributeProto
 Scope = dict[str, "Held | None"]
 
-
 UNCHECKED = "holds numbers that cannot be computed with"
 ADDED_STEPS = 4  # what adding a node of the graph takes
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where nodes stand: the values that have names there, the opsets, the protos that a function's references to
+    attributes stand for, and the number of functions and graphs around."""
+
+    scope: Scope
+    imports: Mapping[str, int]
+    attributes: Mapping[str, Any]
+    depth: int
 
 
 class Counted(Graph):
@@ -83,7 +94,7 @@ class GraphBuilder:
         for name, array in self.initializers.items():
             if name not in scope:
                 scope[name] = self._constant(array, name)
-        self.nodes(self.model.graph.node, scope, self.imports, {}, 0)
+        self.nodes(self.model.graph.node, Frame(scope, self.imports, {}, 0))
         for info in self.model.graph.output:
             self._output(info, scope)
         return self.graph
@@ -116,15 +127,13 @@ class GraphBuilder:
 
     # -- nodes
 
-    def nodes(
-        self, nodes: Any, scope: Scope, imports: Mapping[str, int], attributes: dict[str, Any], depth: int
-    ) -> None:
-        """Builds nodes in order. `attributes` are the protos that a function's attribute references stand for."""
-        if depth > MAX_DEPTH:
+    def nodes(self, nodes: Any, frame: Frame) -> None:
+        """Builds nodes in order; what they make gets its name in the frame's scope."""
+        if frame.depth > MAX_DEPTH:
             raise ModelFormatError(f"functions are nested more than {MAX_DEPTH} deep")
         for index, node in enumerate(nodes):
             where = node_name(node, index)
-            if not depth:
+            if not frame.depth:
                 report("building", index, len(nodes))
             self._built += 1
             if self._built > self._most:
@@ -137,7 +146,7 @@ class GraphBuilder:
             made = traced_into(self.graph).nodes  # a body's, while the graph of a compiled loop is built
             start = len(made)
             try:
-                self._node(node, where, scope, imports, attributes, depth)
+                self._node(node, where, frame)
             except (ModelFormatError, UnsupportedOp):
                 raise
             except (ByteLimitExceeded, StepLimitExceeded) as error:
@@ -149,28 +158,21 @@ class GraphBuilder:
                 # A number that a check let through and NumPy does not take: the file is refused all the same. The long
                 # runs count it as a finding, by these words.
                 raise ModelFormatError(f"{where}: {UNCHECKED}: {error}") from error
-            _label(made[start:], label_of(node, depth))
+            _label(made[start:], label_of(node, frame.depth))
 
-    def _node(
-        self,
-        node: Any,
-        where: str,
-        scope: Scope,
-        imports: Mapping[str, int],
-        attributes: dict[str, Any],
-        depth: int,
-    ) -> None:
+    def _node(self, node: Any, where: str, frame: Frame) -> None:
+        scope = frame.scope
         domain = "" if node.domain == "ai.onnx" else node.domain
         unknown = [n for n in node.input if n and n not in scope]
         if unknown:  # of a definition of onnx's that does not know the node's attributes
             raise ModelFormatError(f"{where}: reads {shown(unknown[0])}, which nothing makes")
         inputs = [scope[n] if n else None for n in node.input]
-        protos = self._attributes(node, attributes)
+        protos = self._attributes(node, frame.attributes)
         function = self.functions.get(called(node))
         if function is not None:
-            self._inline(function, inputs, protos, node, scope, opsets(function.opset_import, where), depth)
+            self._inline(function, node, inputs, protos, frame, opsets(function.opset_import, where))
             return
-        opset = imports.get(domain)
+        opset = frame.imports.get(domain)
         schema = None if opset is None else schema_of(domain, node.op_type, opset)
         if opset is None or schema is None:
             raise UnsupportedOp(
@@ -178,7 +180,8 @@ class GraphBuilder:
             )
         bound = check_call(schema, node, inputs, protos, where)
         if not domain and node.op_type in CONTROL:
-            self._control(node, where, scope, imports, protos, attributes, depth, schema, inputs)
+            graphs = {n: protos.pop(n).g for n, a in list(protos.items()) if a.type == Attribute.GRAPH}
+            self._control(node, self._call(node, where, schema, inputs, protos), graphs, frame)
             return
         builder = find(domain, node.op_type, schema.since_version)
         made: Result | Sequence[Result] = None
@@ -194,9 +197,8 @@ class GraphBuilder:
             body = self._body(schema, node, inputs, protos, opset, domain)
             if body is None:
                 raise UnsupportedOp(f"{where}: rlx has no {node.op_type} of version {schema.since_version}")
-            self._inline(
-                body, inputs, protos, node, scope, {**imports, **opsets(body.opset_import, where)}, depth
-            )
+            imports = {**frame.imports, **opsets(body.opset_import, where)}
+            self._inline(body, node, inputs, protos, frame, imports)
             return
         single = made is None or isinstance(made, Tensor | Held)
         results: Sequence[Any] = [made] if single else list(made)  # type: ignore[arg-type]
@@ -231,22 +233,8 @@ class GraphBuilder:
 
     # -- graphs within nodes
 
-    def _control(
-        self, node: Any, where: str, scope: Scope, imports: Mapping[str, int], protos: dict[str, Any],
-        outer: dict[str, Any], depth: int, schema: Any, inputs: Sequence[Held | None],
-    ) -> None:  # fmt: skip
-        graphs = {n: a.g for n, a in protos.items() if a.type == Attribute.GRAPH}
-        values = {n: self._attribute(a, where) for n, a in protos.items() if n not in graphs}
-        call = Call(
-            where,
-            node.op_type,
-            schema.since_version,
-            self.graph,
-            inputs,
-            values,
-            len(node.output),
-            self.known,
-        )
+    def _control(self, node: Any, call: Call, graphs: dict[str, Any], frame: Frame) -> None:
+        where, scope = call.where, frame.scope
 
         def run(graph: Any, given: Sequence[Held | None]) -> list[Held]:
             if len(given) != len(graph.input):
@@ -260,7 +248,7 @@ class GraphBuilder:
             for i in graph.initializer:
                 array = to_array(i, f"initializer {shown(i.name)}", self.folder)
                 inner[i.name] = self._constant(array)
-            self.nodes(graph.node, inner, imports, outer, depth + 1)
+            self.nodes(graph.node, Frame(inner, frame.imports, frame.attributes, frame.depth + 1))
             found = [inner[o.name] for o in graph.output]
             if any(v is None for v in found):
                 raise ModelFormatError(f"{where}: an output of its graph is left out")
@@ -276,8 +264,8 @@ class GraphBuilder:
     # -- functions
 
     def _inline(
-        self, function: Any, inputs: Sequence[Held | None], protos: dict[str, Any], node: Any, scope: Scope,
-        imports: Mapping[str, int], depth: int,
+        self, function: Any, node: Any, inputs: Sequence[Held | None], protos: dict[str, Any], frame: Frame,
+        imports: Mapping[str, int],
     ) -> None:  # fmt: skip
         where = node_name(node)
         if len(inputs) > len(function.input) or len(node.output) > len(function.output):
@@ -289,10 +277,10 @@ class GraphBuilder:
         inner.update(zip(function.input, inputs, strict=False))
         given = {a.name: a for a in function.attribute_proto}
         given.update(protos)
-        self.nodes(function.node, inner, imports, given, depth + 1)
+        self.nodes(function.node, Frame(inner, imports, given, frame.depth + 1))
         for name, source in zip(node.output, function.output, strict=False):
             if name:
-                scope[name] = inner.get(source)
+                frame.scope[name] = inner.get(source)
 
     def _body(
         self,
@@ -331,7 +319,7 @@ class GraphBuilder:
 
     # -- attributes
 
-    def _attributes(self, node: Any, given: dict[str, Any]) -> dict[str, Any]:
+    def _attributes(self, node: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """The node's attributes by name, references to a function's attributes resolved (absent ones left out)."""
         found: dict[str, Any] = {}
         for attribute in node.attribute:
