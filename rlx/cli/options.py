@@ -41,8 +41,8 @@ MaxBytes = Annotated[
 MaxSteps = Annotated[
     int | None,
     typer.Option(
-        help="How many steps it may take: a node run in a loop, 8 KiB written, or 2^18 multiplications of a product. "
-        "Default: 262144, and an eighth of the bytes of inputs and weights.",
+        help="How many steps it may take: a node run in a loop, 8 KiB written, or 2^18 multiplications of a product; "
+        "one for each node comes on top. Default: 262144, and an eighth of the bytes of inputs and weights.",
         min=0,
     ),
 ]

@@ -30,13 +30,14 @@ from rlx.runtime.store import State, Store
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """How `Session.compile` was asked to compile."""
+    """How `Session.compile` was asked to compile; `smaller`: how instead, where there is no memory for it."""
 
     planner: Literal["reuse", "bump"]
     storage: Literal["typed", "f32"]
     optimize: bool
     fallback: Literal["host", "error"]
     build: BuildOptions
+    smaller: CompileOptions | None = None
 
 
 class CompiledGraph(Closing):
@@ -352,6 +353,10 @@ class CompiledGraph(Closing):
             except (
                 OutOfDeviceMemory
             ) as error:  # others have taken the memory that was free when this was compiled
+                if self.options.smaller is not None:
+                    debug.say(f"RLX_DEBUG: results are not compared: {error}")
+                    self.options = self.options.smaller
+                    return self._ready()
                 need = f"needs {self._plan.total_bytes:,} bytes now, and got an error: {error}"
                 raise self._out_of_memory(need, prepared.graph) from error
         debug.show_built(self)

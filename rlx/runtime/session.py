@@ -98,12 +98,13 @@ class Session:
         weights, state = weights or Weights(self.device), state or State(self.device)
         options = CompileOptions(planner, storage, optimize, self.fallback, self.options)
         if self.options.debug >= VALUES:
-            # Every node's result is to be there to look at, if that fits.
+            # Every node's result is to be there to look at, if that fits now and when it first runs.
+            wanted, options = options, replace(options, build=replace(self.options, debug=TIMINGS))
             try:
-                return CompiledGraph(graph, self.device, weights, state, replace(options, planner="bump"))
+                all_kept = replace(wanted, planner="bump", smaller=options)
+                return CompiledGraph(graph, self.device, weights, state, all_kept)
             except OutOfDeviceMemory as error:
                 say(f"RLX_DEBUG: results are not compared: {error}")
-                options = replace(options, build=replace(self.options, debug=TIMINGS))
         return CompiledGraph(graph, self.device, weights, state, options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rlx.errors import (
     StepLimitExceeded,
 )
 from rlx.formats.onnx.reader import control
+from rlx.formats.onnx.reader.budget import budget_of
 from tests.onnx.models import I64, info, model, node
 from tests.onnx.mutant_bombs import field, varint
 from tests.onnx.mutants import run, summary, wrong
@@ -198,6 +200,23 @@ def test_nodes_that_functions_make_of_few() -> None:
 def test_a_node_that_becomes_many() -> None:
     proto = model([node("Sum", " ".join(["x"] * 9000), "y")], {"x": [2, 3]}, {"y": None})
     refused(proto, "max_steps", StepLimitExceeded)
+
+
+def test_layers_over_a_large_image_are_no_bomb() -> None:
+    """A network of 33 convolutions, as for super-resolution, over a megapixel: 1.2 * 10^12 multiplications."""
+    g, c, weights = rlx.Graph("layers"), 64, 0
+    x = y = g.input("x", (1, 3, 1024, 1024))
+    for k in range(33):
+        shape = (c, y.shape[1], 3, 3)
+        y = rlx.conv(y, g.param(f"w{k}", shape), pads=1)
+        weights += 4 * math.prod(shape)
+    g.output("y", y)
+    image = x.type.nbytes
+    compiled = rlx.Session("cpu").compile(g)
+    budget_of(None, None, image, weights, 33).hold(compiled)
+    for budget in (budget_of(None, 1 << 20, image, weights, 33), budget_of(None, None, image, weights // 64, 33)):
+        with pytest.raises(StepLimitExceeded, match="one run takes"):
+            budget.hold(compiled)
 
 
 def test_large_steps_of_loops_count_as_several() -> None:

@@ -13,9 +13,10 @@ import pytest
 
 import rlx
 from rlx.conformance.random_graphs import random_graph
+from rlx.driver import DeviceArena, MemoryPlan
 from rlx.driver.memory.planner import plan as make_plan
 from rlx.dtypes import i32
-from rlx.errors import ArenaError, RlxError, StepLimitExceeded, UnsupportedOp
+from rlx.errors import ArenaError, OutOfDeviceMemory, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.ir import TensorType
 from rlx.ops.control.steps import step_budget
 from rlx.runtime import debug
@@ -261,6 +262,30 @@ def test_a_program_that_fits_only_with_reuse_still_runs(
     with session.compile(g) as exe:
         assert exe.run({"x": np.eye(64, dtype=np.float32)})["y"].shape == (64, 64)
     assert (level == "4") == ("results are not compared" in capsys.readouterr().err)
+
+
+def test_memory_for_comparing_that_others_take_before_the_run(
+    device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RLX_DEBUG", "4")
+    g = rlx.Graph("late")
+    y = x = g.input("x", (64, 64))
+    for _ in range(12):
+        y = rlx.softmax(y @ x)
+    g.output("y", y)
+    session = rlx.Session(device)
+    with session.compile(g) as exe:
+        made, most = session.device.arena, exe.plan.total_bytes
+
+        def arena(plan: MemoryPlan, bound: object = None) -> DeviceArena:
+            if plan.total_bytes >= most:
+                raise OutOfDeviceMemory("nothing left")
+            return made(plan, bound)
+
+        monkeypatch.setattr(session.device, "arena", arena)
+        for _ in range(2):
+            assert exe.run({"x": np.eye(64, dtype=np.float32)})["y"].shape == (64, 64)
+    assert capsys.readouterr().err.count("results are not compared") == 1
 
 
 def test_timings_are_of_the_last_run(device: str) -> None:

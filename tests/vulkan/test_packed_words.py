@@ -11,6 +11,8 @@ import pytest
 import rlx
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import runs_natively
+from rlx.backends.gpu.program.target import Target
+from rlx.backends.vulkan.device import VulkanDevice
 from rlx.conformance.case import all_cases
 from rlx.dtypes import as_dtype
 from rlx.ir import Node
@@ -20,7 +22,7 @@ from tests.vulkan.second_driver import dtypes
 SMALL = ("f16", "bf16", "i8", "u8", "bool")
 NARROW = frozenset({"16bit_storage", "8bit_storage", "f16", "bf16", "i8", "f64", "i64"})
 # What SwiftShader has that rules ask for.
-FEATURES = frozenset({"subgroup", "float_controls", "denorm_preserve", "full_subgroups", "i16"})
+TARGET = Target(frozenset({"subgroup", "float_controls", "denorm_preserve", "full_subgroups", "i16"}))
 # Cases without f64 and i64 that have a host step there, by dtype.
 MOST_HOST_CASES = {"f16": 5, "bf16": 5, "i8": 2, "u8": 2, "bool": 15}
 
@@ -29,9 +31,11 @@ MOST_HOST_CASES = {"f16": 5, "bf16": 5, "i8": 2, "u8": 2, "bool": 15}
 def session(monkeypatch: pytest.MonkeyPatch) -> rlx.Session:
     """The first Vulkan device, as if it stored and computed nothing but 32 bits."""
     made = rlx.Session("vulkan", fallback="error")
-    info = made.device.info
-    narrow = dataclasses.replace(info, features=info.features - NARROW, packed=True)
-    monkeypatch.setattr(made.device, "info", narrow)
+    device = made.device
+    assert isinstance(device, VulkanDevice)
+    narrow = dataclasses.replace(device.info, features=device.info.features - NARROW, packed=True)
+    monkeypatch.setattr(device, "info", narrow)
+    monkeypatch.setattr(device, "target", dataclasses.replace(device.target, features=narrow.features))
     return made
 
 
@@ -98,7 +102,7 @@ def test_host_steps_of_a_device_of_words_do_not_grow() -> None:
     load_rules()
 
     def support(node: Node) -> str:
-        return "native" if node.op.leaf or runs_natively(node, FEATURES) else "host"
+        return "native" if node.op.leaf or runs_natively(node, TARGET) else "host"
 
     host: Counter[str] = Counter()
     for case in all_cases():

@@ -309,8 +309,8 @@ class Model(Closing):
 
     def budget(self, arrays: Mapping[str, Array]) -> Budget:
         """What a program for these inputs may make and take."""
-        held = self._held + sum(a.nbytes for a in arrays.values())
-        return budget_of(self.max_bytes, self.max_steps, held, self._own)
+        inputs = sum(a.nbytes for a in arrays.values())
+        return budget_of(self.max_bytes, self.max_steps, inputs, self._held, self._own)
 
     def _build(
         self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array]

@@ -32,11 +32,13 @@ _THREAD = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that a program may make: bytes, steps of a run, steps while it is built."""
+    """The most that a program may make: bytes, steps of a run, steps while it is built. `layers`: steps beside, of a
+    program without its loops."""
 
     nbytes: int
     steps: int
     built: int
+    layers: int = 0
 
     def written_out(self, own: int) -> int:
         """The nodes that functions and loops may make, beside those that a file lists."""
@@ -64,10 +66,11 @@ class Budget:
                 "the program", f"it needs {made:,} bytes; the largest tensors are {largest}", self.nbytes
             )
         steps = weight(graph)
-        if steps > self.steps + len(graph.nodes):  # what the file itself lists is no more than it is
+        most = self.steps + self.layers + len(graph.nodes)  # what the file itself lists is no more than it is
+        if steps > most:
             raise StepLimitExceeded(
                 f"the program: one run takes {steps:,} steps, {STEP_BYTES:,} bytes written or {STEP_PRODUCTS:,} "
-                f"multiplications of a product being one; a model may take {self.steps:,} here, which max_steps= sets "
+                f"multiplications of a product being one; a model may take {most:,} here, which max_steps= sets "
                 "(--max-steps on the command line)"
             )
 
@@ -84,12 +87,14 @@ def _nodes(graph: Graph) -> int:
     return len(graph.nodes) + sum(_nodes(body) for node in graph.nodes for body in bodies(node).values())
 
 
-def budget_of(max_bytes: int | None, max_steps: int | None, held: int, nodes: int) -> Budget:
-    """The budget that a caller gives; by default it grows with the bytes of inputs and weights, `held`. `nodes` are
-    those that the file lists."""
+def budget_of(max_bytes: int | None, max_steps: int | None, inputs: int, weights: int, nodes: int) -> Budget:
+    """The budget that a caller gives; by default it grows with the bytes of inputs and weights, and layers may multiply
+    every number of the ones with every number of the others. `nodes` are those that the file lists."""
+    held = inputs + weights
     steps = MAX_STEPS + held * STEPS_HELD // STEP_BYTES if max_steps is None else max_steps
+    layers = inputs * weights // (4 * 4 * STEP_PRODUCTS) if max_steps is None else 0
     nbytes = MAX_BYTES + TIMES_HELD * held if max_bytes is None else max_bytes
-    return Budget(nbytes, steps, steps // BUILT + STEPS_NODE * nodes)
+    return Budget(nbytes, steps, steps // BUILT + STEPS_NODE * nodes, layers)
 
 
 def want_limit(what: str, given: Any) -> int | None:
