@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.op import ExprRule, Infer
 from rlx.ops.base import TensorLike, infer_unary, tensor, tensors, want_float
+from rlx.ops.elementwise.prims import value_of
 from rlx.ops.elementwise.unary import float_call
-from rlx.ops.numeric import Array, computed
 
 SELU_ALPHA = 1.6732632423543772848  # Klambauer et al., 2017; f32 rounds them to what ONNX has
 SELU_GAMMA = 1.0507009873554804934
@@ -37,15 +35,15 @@ def _infer(op: str, names: Sequence[str]) -> Infer:
     return infer
 
 
-def _register(
-    op: str, names: Sequence[str], reference: Callable[..., Array], expr: ExprRule, rule: Rule, judge: str
-) -> None:
+def _register(op: str, names: Sequence[str], expr: ExprRule, rule: Rule, judge: str) -> None:
+    """An op that is one expression, which is its NumPy definition too: float attributes, a gradient, a judge."""
+
     def vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         d = grads[0]
         return (None,) if d is None else (rule(d, node.inputs[0], node.attrs),)
 
     register(
-        Op(op, "elementwise", _infer(op, names), computed()(reference), judge, vjp, expr, inplace=(0,)),
+        Op(op, "elementwise", _infer(op, names), value_of(expr), judge, vjp, expr, inplace=(0,)),
     )
 
 
@@ -55,10 +53,6 @@ def _below(x: Tensor) -> Tensor:
 
 
 # -- softplus and mish: log(1 + exp x) without overflow
-
-
-def _softplus(x: Array) -> Array:
-    return np.asarray(np.maximum(x, x.dtype.type(0)) + np.log1p(np.exp(-np.abs(x))))
 
 
 def _softplus_tree(x: Expr) -> Expr:
@@ -71,19 +65,15 @@ def _mish_rule(d: Tensor, x: Tensor, attrs: Attrs) -> Tensor:
 
 
 _register(
-    "softplus", (), _softplus, lambda args, attrs: _softplus_tree(args[0]),
+    "softplus", (), lambda args, attrs: _softplus_tree(args[0]),
     lambda d, x, attrs: d * apply("sigmoid", x), "numpy.logaddexp",
 )  # fmt: skip
 _register(
-    "mish", (), lambda x: np.asarray(x * np.tanh(_softplus(x))),
-    lambda args, attrs: args[0] * ex.call("tanh", _softplus_tree(args[0])), _mish_rule, "torch.nn.functional.mish",
+    "mish", (), lambda args, attrs: args[0] * ex.call("tanh", _softplus_tree(args[0])), _mish_rule,
+    "torch.nn.functional.mish",
 )  # fmt: skip
 
 # -- elu and selu
-
-
-def _elu(x: Array, *, alpha: float) -> Array:
-    return np.where(x > 0, x, alpha * np.expm1(x))
 
 
 def _elu_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
@@ -99,9 +89,9 @@ def _selu_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
     return ex.call("mul", _elu_expr(args, attrs), attrs["gamma"])
 
 
-_register("elu", ("alpha",), _elu, _elu_expr, _elu_rule, "torch.nn.functional.elu")
+_register("elu", ("alpha",), _elu_expr, _elu_rule, "torch.nn.functional.elu")
 _register(
-    "selu", ("alpha", "gamma"), lambda x, alpha, gamma: gamma * _elu(x, alpha=alpha), _selu_expr,
+    "selu", ("alpha", "gamma"), _selu_expr,
     lambda d, x, attrs: attrs["gamma"] * _elu_rule(d, x, attrs), "gamma times torch.nn.functional.elu",
 )  # fmt: skip
 
@@ -114,15 +104,11 @@ def _leaky_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
 
 
 _register(
-    "leaky_relu", ("alpha",), lambda x, alpha: np.where(x >= 0, x, alpha * x), _leaky_expr,
+    "leaky_relu", ("alpha",), _leaky_expr,
     lambda d, x, attrs: apply("where", apply("greater", x, 0), d, d * attrs["alpha"]), "torch.nn.functional.leaky_relu",
 )  # fmt: skip
 
 # -- hard_sigmoid and hard_swish
-
-
-def _hard_sigmoid(x: Array, *, alpha: float, beta: float) -> Array:
-    return np.asarray(np.maximum(np.minimum(alpha * x + beta, x.dtype.type(1)), x.dtype.type(0)))
 
 
 def _hard_tree(x: Expr, alpha: float, beta: float) -> Expr:
@@ -141,13 +127,12 @@ def _hard_swish_rule(d: Tensor, x: Tensor, attrs: Attrs) -> Tensor:
 
 
 _register(
-    "hard_sigmoid", ("alpha", "beta"), _hard_sigmoid,
-    lambda args, attrs: _hard_tree(args[0], attrs["alpha"], attrs["beta"]), _hard_sigmoid_rule,
+    "hard_sigmoid", ("alpha", "beta"), lambda args, attrs: _hard_tree(args[0], attrs["alpha"], attrs["beta"]),
+    _hard_sigmoid_rule,
     "torch.clamp of a line",
 )  # fmt: skip
 _register(
-    "hard_swish", (), lambda x: np.asarray(x * _hard_sigmoid(x, alpha=1 / 6, beta=0.5)),
-    lambda args, attrs: args[0] * _hard_tree(args[0], 1 / 6, 0.5), _hard_swish_rule,
+    "hard_swish", (), lambda args, attrs: args[0] * _hard_tree(args[0], 1 / 6, 0.5), _hard_swish_rule,
     "torch.nn.functional.hardswish",
 )  # fmt: skip
 

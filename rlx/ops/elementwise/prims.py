@@ -9,7 +9,8 @@ import numpy as np
 
 from rlx.dtypes import DType, as_dtype, f64
 from rlx.ir import Cost, Node
-from rlx.ir.expr import Expr, linearize
+from rlx.ir.expr import Expr, arg, linearize
+from rlx.ir.op import ExprRule, Reference
 from rlx.ops.base import written
 from rlx.ops.elementwise.special import erf
 from rlx.ops.numeric import Array, convert, integer_power, working
@@ -89,6 +90,16 @@ def evaluate_trees(trees: Sequence[Expr], arrays: Sequence[Array], upcast: bool 
         return [
             convert(values[t], t.dtype) if as_dtype(values[t].dtype) != t.dtype else values[t] for t in trees
         ]
+
+
+def value_of(expr: ExprRule) -> Reference:
+    """The NumPy definition that an expression is already: its value."""
+
+    def reference(*arrays: Array, **attrs: Any) -> Array:
+        args = [arg(i, as_dtype(a.dtype)) for i, a in enumerate(map(np.asarray, arrays))]
+        return evaluate_trees((expr(args, attrs),), arrays)[0]
+
+    return reference
 
 
 # Primitives that NumPy takes long for, in halves of what writing an element takes.
