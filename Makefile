@@ -4,8 +4,9 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 DEVICE ?= all
 PYTEST_ARGS ?=
-# Two workers of one BLAS thread each: the tests are many and small.
-TEST_ENV := RLX_REQUIRE_VULKAN=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# Two workers of one BLAS thread each: the tests are many and small. Bytecode is kept, whatever the environment says:
+# many tests start programs of their own.
+TEST_ENV := RLX_REQUIRE_VULKAN=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .PHONY: help demo test judges check conformance onnx-suite mutation shaders bench venv
 help:
