@@ -44,8 +44,8 @@ def save(
 ) -> None:
     """Writes a graph as an ONNX model: a Graph, a compiled one, or a function, traced for arrays like `args`.
 
-    Inputs and outputs keep names, shapes and dtypes. Params become initializers, with the values of `weights` (
-    a store, or arrays by name; a compiled graph has its own); one kept in f16 or bf16 stays so and is cast where it
+    Inputs and outputs keep names, shapes and dtypes. Params become initializers, with the values of `weights`
+    (a store, or arrays by name; a compiled graph has its own); one kept in f16 or bf16 stays so and is cast where it
     is used. A state NAME becomes an input "past.NAME" and, where it is updated, an output "present.NAME". With
     `external_data`, and always where the weights do not fit a protobuf file, they go to one file beside the model,
     named after it with ".data". Both files are written under other names and put in place whole.
