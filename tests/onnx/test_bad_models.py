@@ -355,7 +355,11 @@ def _grams(**attributes: object) -> onnx.NodeProto:
             "ngram_indexes reach",
         ),
         (_grams(ngram_indexes=[0, 1, 2], weights=[1.0]), {}, "has 1 weights for 3 n-grams"),
-        (_grams(), {"k": np.zeros(1 << 14, np.int64)}, "its grams have more than 4,194,304 words"),
+        (
+            _grams(min_gram_length=300, max_gram_length=300, ngram_counts=[0] * 300, pool_int64s=list(range(300))),
+            {"k": np.zeros(1 << 14, np.int64)},
+            "its grams have more than 4,194,304 words",
+        ),
     ],
     ids=lambda v: f"{v.op_type}" if isinstance(v, onnx.NodeProto) else "",
 )
