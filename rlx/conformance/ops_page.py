@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,32 +133,59 @@ def _tolerances(cases: Sequence[Case]) -> str:
     return "; ".join(text for text, _ in Counter(_tolerance(c.tolerance) for c in cases).most_common())
 
 
-def _worst(errors: Errors | None) -> str:
-    if errors is None:
-        return "–"
+def _worst(errors: Errors) -> str:
     figures = [f"{errors.ulp:.2g} ULP"] if errors.ulp else []
     figures += [f"NMSE {errors.nmse:.1e}"] if errors.nmse else []
     figures += [f"{errors.others} not passed"] if errors.others else []
     return ", ".join(figures) or "0"
 
 
-def row(op: Op, cases: Sequence[Case], seen: Seen) -> str:
+@dataclass(slots=True)
+class Column:
+    """Worst errors on one device as the page shows them: how many cases were run, and a cell an op."""
+
+    done: int
+    cells: dict[str, str]
+
+
+def columns(seen: Seen, before: str = "") -> dict[str, Column]:
+    """Those of the outcomes; of devices that these do not have, those of the page as it was."""
+    said = before.partition("ULP of the result's dtype: ")[2].partition("\n")[0]
+    listed = re.findall(r"(\w[^,()]*) \(([\d,]+) cases\)", said)
+    found = {device: Column(int(count.replace(",", "")), {}) for device, count in listed}
+    head: list[str] = []
+    for line in before.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if cells[0] == "op":
+            head = cells
+        for name, cell in zip(head, cells, strict=False):
+            device = name.removeprefix("worst, ")
+            if device != name and device in found and cells[0].startswith("`"):
+                found[device].cells[cells[0].strip("`")] = cell
+    for device, ops in seen.items():
+        done = sum(e.passed + e.others for e in ops.values())
+        found[device] = Column(done, {op: _worst(errors) for op, errors in ops.items()})
+    return dict(sorted(found.items()))
+
+
+def row(op: Op, cases: Sequence[Case], worst: Mapping[str, Column]) -> str:
     """The op's line of the table."""
     cells = [f"`{op.name}`", *(_ways(cases, features) for features in KINDS.values())]
     cells += [_dtypes(cases), str(len(cases)), _tolerances(cases), op.judge]
-    cells += [_worst(found.get(op.name)) for _, found in sorted(seen.items())]
+    cells += [column.cells.get(op.name, "–") for column in worst.values()]
     return f"| {' | '.join(cells)} |"
 
 
-def page(seen: Seen) -> str:
-    """The whole page."""
+def page(seen: Seen, before: str = "") -> str:
+    """The whole page. Devices of which there are no outcomes keep the columns they have in `before`."""
+    worst = columns(seen, before)
     load_rules()
     cases: dict[str, list[Case]] = {}
     for case in all_cases():
         cases.setdefault(case.op, []).append(case)
     ops = [op for op in REGISTRY.values() if not op.leaf]
     total = sum(map(len, cases.values()))
-    head = ["op", *KINDS, "dtypes", "cases", "tolerance", "judge", *(f"worst, {d}" for d in sorted(seen))]
+    head = ["op", *KINDS, "dtypes", "cases", "tolerance", "judge", *(f"worst, {d}" for d in worst)]
     lines = [
         "# Ops", "",
         f"Written by `{COMMAND}`; do not edit. {len(ops)} ops, {total:,} conformance cases, which every device runs.",
@@ -172,15 +200,14 @@ def page(seen: Seen) -> str:
         "off.",
         "The judge is what holds the float64 reference to account.", "",
     ]  # fmt: skip
-    if seen:
-        done = {d: sum(e.passed + e.others for e in found.values()) for d, found in seen.items()}
-        which = ", ".join(f"{d} ({done[d]:,} cases)" for d in sorted(done))
+    if worst:
+        which = ", ".join(f"{d} ({column.done:,} cases)" for d, column in worst.items())
         lines += [
             f"Worst errors seen, in ULP of the result's dtype: {which}. A 0 is an exact result; – was not run.", ""
         ]
     for family in dict.fromkeys(op.family for op in ops):
         lines += [f"## {family}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-        lines += [row(op, cases.get(op.name, []), seen) for op in ops if op.family == family]
+        lines += [row(op, cases.get(op.name, []), worst) for op in ops if op.family == family]
         lines.append("")
     return "\n".join(lines)
 
@@ -203,7 +230,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         files = given.outcomes or latest(Path(".conformance"))
-        text = page(read_outcomes(files, {c.id: c.tolerance for c in all_cases()}))
+        before = given.out.read_text(encoding="utf-8") if given.out.exists() else ""
+        text = page(read_outcomes(files, {c.id: c.tolerance for c in all_cases()}), before)
     except RlxError as error:
         print(f"ops_page: {error}", file=sys.stderr)
         return 2

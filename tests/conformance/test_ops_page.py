@@ -66,3 +66,15 @@ def test_the_newest_outcome_file_of_each_device_counts(tmp_path: Path) -> None:
         (tmp_path / f"{name}.jsonl").write_text("", encoding="utf-8")
         os.utime(tmp_path / f"{name}.jsonl", (1000 + age, 1000 + age))
     assert {f.name for f in ops_page.latest(tmp_path)} == {"cpu-a.jsonl", "vulkan-0-a.jsonl"}
+
+
+def test_a_device_that_was_not_run_keeps_what_the_page_says_of_it() -> None:
+    def seen(device: str, ulp: float) -> ops_page.Seen:
+        return {device: {"exp": ops_page.Errors(1, 0, ulp)}}
+
+    first = ops_page.page({**seen("cpu", 0.5), **seen("cuda H200", 0.75)})
+    again = ops_page.page(seen("cpu", 0.25), first)
+    assert "cpu (1 cases), cuda H200 (1 cases)" in again
+    (line,) = (line for line in again.splitlines() if line.startswith("| `exp` |"))
+    assert line.endswith("| 0.25 ULP | 0.75 ULP |")
+    assert ops_page.page({}, again) == again
