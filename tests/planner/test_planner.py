@@ -175,7 +175,7 @@ def test_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(f"rlx.driver.memory.{target}", fault)
 
     @settings(
-        max_examples=500,
+        max_examples=5000,
         derandomize=True,
         database=None,
         phases=[Phase.generate],  # the first is enough: nothing is shrunk
