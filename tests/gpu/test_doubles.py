@@ -112,8 +112,9 @@ def test_a_device_without_f64_leaves_it_to_the_host_and_says_so(
     session: rlx.Session, lacking: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """64-bit integers are wanted too: f64 is taken apart with them. Moving and ordering elements need neither."""
-    info = session.device.info
+    info, target = session.device.info, session.device.target
     monkeypatch.setattr(session.device, "info", replace(info, features=info.features - {lacking}))
+    monkeypatch.setattr(session.device, "target", replace(target, features=target.features - {lacking}))
     graph, feeds = _program()
     with pytest.raises(UnsupportedOp, match=r"f64"):
         session.compile(graph)
