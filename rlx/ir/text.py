@@ -1,4 +1,4 @@
-"""The readable text form of a graph: one line a node."""
+"""The readable text form of a graph: one line per node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def to_text(graph: Graph) -> str:
     """The whole graph as text: `%id: type = op(%inputs) {attributes}  # label`, the bodies of a control op indented
-    under it, then outputs and updates."""
+    below it, then outputs and updates."""
     lines = [f"graph {graph.name}:"]
     for node in graph.nodes:
         lines.append(f"  {node_text(node)}")
