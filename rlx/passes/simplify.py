@@ -105,7 +105,7 @@ def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
     made = sum(t.type.nbytes for t in node.outputs)
     if made > FOLD_BYTES and made > sum(t.type.nbytes for t in inputs):
         return None
-    if not made:  # a reference might loop over dimensions whose product with 0 takes no memory
+    if not made:  # nothing to compute; a reference might still loop over the other dimensions
         return [_frozen(np.empty(t.shape, t.dtype.np)) for t in node.outputs]
     with np.errstate(all="ignore"):
         results = node.op.reference(*(t.node.attrs["value"] for t in inputs), **node.attrs)
