@@ -127,7 +127,7 @@ def plan_bump(graph: Graph, **options: Unpack[PlanOptions]) -> MemoryPlan:
 def _rooms(
     graph: Graph, layout: Layout, most: int, *, planner: str, max_alloc_bytes: int, inplace: bool, guard: int
 ) -> list[tuple[DraftedBodies, int | None]]:
-    """The planned bodies of each control node, and the number of the storage reserved for them meanwhile."""
+    """The planned bodies of each control node, and the number of the storage reserved while the node runs."""
 
     def plan_body(body: Graph, bound: Mapping[str, Slot]) -> MemoryPlan:
         return plan(body, planner=planner, param_slots=bound, state_slots=bound, max_alloc_bytes=max_alloc_bytes,
