@@ -12,9 +12,10 @@ from rlx.ir.op import Decompose, Vjp, _NotDifferentiable
 def pullback(
     outputs: Sequence[Tensor], grads: Sequence[Tensor | None], wrt: Sequence[Tensor], stop: bool = False
 ) -> tuple[Tensor | None, ...]:
-    """The gradient of each tensor of `wrt`, given those of `outputs`; None where no gradient reaches it. Nodes are
-    appended to the tensors' graph. With `stop` the tensors of `wrt` count as independent, even where one is computed
-    from another.
+    """The gradient of each tensor of `wrt`, given those of `outputs`; None where no gradient reaches it.
+
+    Nodes are appended to the tensors' graph. With `stop` the tensors of `wrt` count as independent, even where one is
+    computed from another.
     """
     sources = {id(t) for t in wrt}
     between = _nodes_between(outputs, sources, stop)

@@ -26,14 +26,16 @@ class Closing(ABC):
 
 
 class Held(ExitStack):
-    """The resources that an object has acquired. After each acquisition, `callback` registers the call that releases
-    it. `close` makes these calls in reverse order, once each, also the rest after one raises or is interrupted.
-    Idempotent."""
+    """The resources that an object has acquired.
+
+    After each acquisition, `callback` registers the call that releases it. `close` makes these calls in reverse
+    order, once each, also the rest after one raises or is interrupted. Idempotent."""
 
     @contextmanager
     def unwound(self) -> Iterator[None]:
-        """The context of a constructor: if it fails or is interrupted, what was acquired is released, and that error
-        is raised, whatever errors the releases raise."""
+        """The context of a constructor, which releases what was acquired if the constructor fails.
+
+        The error or interrupt is raised again, whatever errors the releases raise."""
         try:
             yield
         except BaseException:

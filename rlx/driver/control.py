@@ -1,5 +1,6 @@
-"""Running control ops: the order in which bodies run. Each body is an executable of its own, over memory that it
-shares with the outer program. This is the same on every device."""
+"""Running control ops, in the same way on every device: the order in which bodies run.
+
+Each body is an executable of its own, over memory that it shares with the outer program."""
 
 from __future__ import annotations
 
@@ -41,8 +42,9 @@ class Built(Launches, Protocol):
     """A body lowered and recorded by a backend."""
 
     def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> Launches | None:
-        """All steps of a scan as one launch, including the copies of rows, which this launch then owns. None if the
-        steps must be launched one by one."""
+        """All steps of a scan as one launch, including the copies of rows, which this launch then owns.
+
+        None if the steps must be launched one by one."""
         ...
 
     def arenas(self) -> Iterator[DeviceArena]: ...

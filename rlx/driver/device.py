@@ -23,8 +23,10 @@ UNLIMITED = 1 << 62  # bytes of an allocation, for devices that state no limit
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device allows, in bytes, threads and workgroup counts. `dynamic_shared_bytes`: the largest shared memory
-    that a kernel may request, where that is more than `shared_bytes`; else 0."""
+    """What a device allows, in bytes, threads and workgroup counts.
+
+    `dynamic_shared_bytes`: the largest shared memory that a kernel may request, where that is more than
+    `shared_bytes`; else 0."""
 
     max_alloc_bytes: int = UNLIMITED
     max_groups: tuple[int, int, int] = (65535, 65535, 65535)
@@ -36,9 +38,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device as `rlx devices` shows it. `features` name what kernels may use, such as "f16", "i8", "i64", "f64",
-    "subgroup", "coopmat". `memory_bytes` is all of its memory. `packed`: kernels can access elements of less than 32
-    bits only in whole words."""
+    """A device as `rlx devices` shows it.
+
+    `features` name what kernels may use, such as "f16", "i8", "i64", "f64", "subgroup", "coopmat". `memory_bytes` is
+    all of its memory. `packed`: kernels can access elements of less than 32 bits only in whole words."""
 
     backend: str
     index: int
@@ -57,9 +60,10 @@ class DeviceInfo:
 
 
 class Buffer(Protocol):
-    """One allocation of device memory, zero-filled when acquired. Offsets and sizes are in bytes; callers have
-    checked the ranges. Reads and writes by the host wait for work running on the device, and return once the bytes
-    are copied."""
+    """One allocation of device memory, zero-filled when acquired.
+
+    Offsets and sizes are in bytes; callers have checked the ranges. Reads and writes by the host wait for work
+    running on the device, and return once the bytes are copied."""
 
     @property
     def nbytes(self) -> int: ...
@@ -76,13 +80,15 @@ class Buffer(Protocol):
         ...
 
     def view(self) -> Bytes | None:
-        """The memory itself as host bytes where the host can read and write it at full speed, else None. It must not
-        be used after `close`, unless a `pin` is held."""
+        """The memory itself as host bytes where the host can read and write it at full speed, else None.
+
+        It must not be used after `close`, unless a `pin` is held."""
         ...
 
     def pin(self) -> object | None:
-        """An object that, while it lives, keeps the memory mapped and out of the pool, even once the buffer is
-        closed. None where there are no views. Raises: ArenaError after `close`."""
+        """An object that, while it lives, keeps the memory mapped and out of the pool, also after `close`.
+
+        None where there are no views. Raises: ArenaError after `close`."""
         ...
 
     def close(self) -> None:
@@ -92,8 +98,10 @@ class Buffer(Protocol):
 
 @dataclass(slots=True)
 class BuildOptions:
-    """How a graph becomes steps: `precision` of products, `threads` of the CPU, the RLX_DEBUG level, and whether each
-    step of a run is `timed`, which costs a little."""
+    """Options for lowering a graph to steps.
+
+    They are the `precision` of products, `threads` of the CPU, the RLX_DEBUG level, and whether each step of a run is
+    `timed`, which costs a little."""
 
     precision: str = "f32"
     threads: int | None = None
@@ -103,8 +111,10 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """How one node runs: "native", "alias" (no work: it shares its input's slot), "decomposed", "host" or "control" (it
-    runs its bodies, whose nodes follow under its name); `steps` names the kernels launched."""
+    """How one node runs, and the kernels that it launches (`steps`).
+
+    `how` is "native", "alias" (no work: it shares its input's slot), "decomposed", "host" or "control" (it runs its
+    bodies, whose nodes follow under its name)."""
 
     node: str
     op: str
@@ -126,8 +136,9 @@ class Executable(Protocol):
         ...
 
     def timings(self) -> list[tuple[str, float]]:
-        """Each step and its time in µs in the last run. Raises: UnsupportedOp unless it was built with `timed`,
-        ArenaError before the first run."""
+        """Each step and its time in µs in the last run.
+
+        Raises: UnsupportedOp unless it was built with `timed`, ArenaError before the first run."""
         ...
 
     def arenas(self) -> Iterator[DeviceArena]:

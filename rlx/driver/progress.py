@@ -49,9 +49,11 @@ def listening(listener: Listener | None) -> Iterator[None]:
 
 @contextmanager
 def drawn(what: str = "", show: bool | None = None, only: str | None = None) -> Iterator[None]:
-    """Draws the progress of the work within this context, named `what`, on standard error: if that is a terminal, or
-    as `show` says. `only` is the one stage to draw, for work that reports other stages for each part of it. If there
-    is a listener already, that one keeps getting the reports, and nothing is drawn."""
+    """Draws the progress of the work within this context, named `what`, on standard error.
+
+    It draws if that is a terminal, or as `show` says. `only` is the one stage to draw, for work that reports other
+    stages for each part of it. If there is a listener already, that one keeps getting the reports, and nothing is
+    drawn."""
     if not (sys.stderr.isatty() if show is None else show) or _listener.get() is not None:
         yield
         return

@@ -68,8 +68,9 @@ def devices() -> list[DeviceInfo]:
 
 
 def choose_auto() -> DeviceInfo:
-    """The device "auto" stands for: CUDA, then a hardware Vulkan device (discrete first), then the CPU; never a
-    software Vulkan driver. The environment variable RLX_DEVICE overrides it."""
+    """The device that "auto" means; the environment variable RLX_DEVICE overrides it.
+
+    It is CUDA, then a hardware Vulkan device (discrete first), then the CPU; never a software Vulkan driver."""
     asked = os.environ.get("RLX_DEVICE", "auto")
     if asked != "auto":
         try:

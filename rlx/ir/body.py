@@ -81,8 +81,10 @@ class TracedBody(Graph):
             TRACING.body = before
 
     def finish(self, outputs: Sequence[Tensor], captured: Sequence[Tensor]) -> Graph:
-        """The body as a graph of its own; `outputs` are tensors of this one. `captured` are the tensors of the outer
-        graph that the node passes to it: its own captures and, where two bodies share a node, those of the other."""
+        """The body as a graph of its own; `outputs` are tensors of this one.
+
+        `captured` are the tensors of the outer graph that the node passes to it: its own captures and, where two
+        bodies share a node, those of the other."""
         new = Rewriter(self)
         graph = new.graph
         for t in self.given:

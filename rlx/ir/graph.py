@@ -231,8 +231,9 @@ class Graph:
         return home._append(record, ins, attrs or {}, label)
 
     def open_graph(self, what: str) -> Graph:
-        """The graph that takes nodes added to this one, as `traced_into` says. Raises: GraphError for a body whose
-        function has returned, since nodes added there would never run."""
+        """The graph that takes nodes added to this one, as `traced_into` says.
+
+        Raises: GraphError for a body whose function has returned, since nodes added there would never run."""
         home = traced_into(self)
         if home.outer is not None and home is not TRACING.body:
             raise GraphError(
@@ -356,8 +357,9 @@ def graph_of(op: str, inputs: Iterable[Any]) -> Graph:
 
 
 def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
-    """Each input as a Tensor of `graph`; Python scalars, also those of a traced call, take the promoted dtype of the
-    tensors beside them."""
+    """Each input as a Tensor of `graph`.
+
+    Python scalars, also those of a traced call, take the promoted dtype of the tensors beside them."""
     from rlx.dtypes import promote
 
     items = list(inputs)

@@ -28,8 +28,9 @@ COMPUTED = "a number computed of "
 
 
 class NumberTape:
-    """The tape of what one traced call computes from its numbers. `slots` hold the values of that call: its
-    arguments, then the result of each step."""
+    """The tape of what one traced call computes from its numbers.
+
+    `slots` hold the values of that call: its arguments, then the result of each step."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -79,8 +80,10 @@ class NumberTape:
         return found
 
     def replay(self, given: Sequence[Number]) -> list[Number]:
-        """The slots for other arguments. Raises: whatever Python raises; TracedValueError for a result whose type is
-        not the one the program was built for."""
+        """The slots for other arguments.
+
+        Raises: whatever Python raises; TracedValueError for a result whose type is not the one the program was built
+        for."""
         slots = list(given)
         for function, operands, made in self._steps:
             value = function(*_values(operands, slots))
@@ -98,8 +101,9 @@ class NumberTape:
 
 
 class TracedNumber(Tensor):
-    """A Python number of a traced call; `weak` is its Python type, `label` its name in errors. Where it is used as a
-    tensor without another beside it, its dtype is f32, i64 or bool."""
+    """A Python number of a traced call; `weak` is its Python type, `label` its name in errors.
+
+    Where it is used as a tensor without another beside it, its dtype is f32, i64 or bool."""
 
     __slots__ = ("label", "slot", "static", "tape", "weak")
 

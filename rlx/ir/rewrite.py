@@ -1,5 +1,7 @@
-"""Rewriting: a new graph out of an old one, node by node. Types are not inferred again for nodes that a pass leaves
-as they are, and a graph in which nothing changes is not copied."""
+"""Rewriting: a new graph out of an old one, node by node.
+
+Types are not inferred again for nodes that a pass leaves as they are, and a graph in which nothing changes is not
+copied."""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ from rlx.ir.op import Attrs, Op, get_op
 
 
 class Rewriter:
-    """Makes a new graph while a pass goes over the nodes of an old one: `keep` a node, or `add` others and `put`
-    their tensors in the place of its outputs; a node for which neither is called is dropped. `finish` returns the new
-    graph.
+    """Makes a new graph while a pass goes over the nodes of an old one.
+
+    The pass calls `keep` for a node, or `add` for others and `put` to set their tensors in the place of its outputs;
+    a node for which it calls neither is dropped. `finish` returns the new graph.
 
     Until something differs from the old graph there is no new one, and the old tensors stand for themselves; a pass
     may use old tensors afterwards too. A kept node keeps its ids, so that these name the same tensors in both graphs;

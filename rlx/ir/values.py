@@ -32,9 +32,10 @@ def is_foreign_type(kind: Any) -> bool:
 
 
 def as_array(value: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
-    """The value as a NumPy array; another library's array is read in place where it can be. Raises: ShapeError for
-    lists whose rows differ in length, DTypeError for a value without numbers and for an array that NumPy cannot
-    read."""
+    """The value as a NumPy array; another library's array is read in place where it can be.
+
+    Raises: ShapeError for lists whose rows differ in length, DTypeError for a value without numbers and for an array
+    that NumPy cannot read."""
     try:
         array = _read(value, what) if is_foreign(value) else np.asarray(value)
     except ValueError:
@@ -81,8 +82,9 @@ def _bits(value: Any) -> Any:
 
 
 def exactly(array: npt.NDArray[Any], dtype: DType, what: str) -> npt.NDArray[Any]:
-    """A copy in `dtype`, floats rounded to it. Raises: DTypeError for complex numbers, and for a value that NumPy
-    would silently truncate, wrap or make infinite."""
+    """A copy in `dtype`, floats rounded to it.
+
+    Raises: DTypeError for complex numbers, and for a value that NumPy would silently cut, wrap or make infinite."""
     if array.dtype.kind == "c":
         raise DTypeError(f"{what}: expected numbers of {dtype}, got {array.dtype}; give real numbers")
     if dtype.is_int and array.size and not np.can_cast(array.dtype, dtype.np):

@@ -34,9 +34,11 @@ def _control(node: Node) -> Control:
 
 @dataclass(frozen=True, slots=True)
 class BodyProgram:
-    """A body as a device runs it. Its captures are params. The values that it carries, or returns to its node, are
-    states. Both lie in memory of the outer program; `bound` names the tensors of that program that they are. `slices`
-    names the inputs that are rows of an outer tensor, `rows` the outputs that become rows of one."""
+    """A body as a device runs it.
+
+    Its captures are params. The values that it carries, or returns to its node, are states. Both lie in memory of the
+    outer program; `bound` names the tensors of that program that they are. `slices` names the inputs that are rows of
+    an outer tensor, `rows` the outputs that become rows of one."""
 
     graph: Graph
     bound: Mapping[str, Tensor]

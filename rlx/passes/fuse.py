@@ -21,8 +21,9 @@ _LABEL = 120  # characters; about two names as exporters write them
 
 
 def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """A matmul or conv, its bias, and an activation after either, as one node where nothing else reads the
-    intermediate results."""
+    """Fuses a bias, and an activation, into the matmul or conv before them.
+
+    Nothing else may read the intermediate results."""
     uses = use_counts(graph)
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
@@ -59,8 +60,10 @@ def _bias(new: Rewriter, t: Tensor, product: Tensor, axis: int) -> Tensor | None
 
 
 def fuse_regions(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """Replaces each fusion group by one `fused` node: two elementwise nodes or more, or one that reads a broadcast or
-    a repetition. With a repetition (see `repeats`) the node's axes are split, between reshapes that move no data."""
+    """Replaces each fusion group by one `fused` node.
+
+    A group has two elementwise nodes or more, or one that reads a broadcast or a repetition. With a repetition (see
+    `repeats`) the node's axes are split, between reshapes that move no data."""
     graph = remove_dead(graph)
     finder = Finder(graph, support)
     bodies: dict[int, _Body] = {}

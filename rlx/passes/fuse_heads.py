@@ -10,8 +10,9 @@ _PERM = (0, 2, 1, 3)
 
 
 def fuse_heads(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """Makes one node, with the attribute `tokens`, of attention, transpositions of (B, S, H, D) operands that nothing
-    else reads, and the transposition of its result."""
+    """Fuses transpositions around attention into one node with the attribute `tokens`.
+
+    These are transpositions of (B, S, H, D) operands that nothing else reads, and that of the result."""
     uses = use_counts(graph)
     after = {t.id: node for node in graph.nodes if _turns(node) for t in node.inputs if uses[t.id] == 1}
     new = Rewriter(graph)

@@ -8,11 +8,10 @@ _LARGE = 1 << 20  # bytes; an output larger than this and than its node's inputs
 
 
 def hoist(graph: Graph) -> Graph:
-    """Moves nodes that depend on captures alone out of the bodies of while_loop and scan, the innermost loops first,
-    and drops captures that nothing reads any more.
+    """Moves nodes that depend on captures alone out of the bodies of while_loop and scan.
 
-    Ops have no side effects, so moving them is safe also where the loop runs no step. Broadcasts stay: reading their
-    source is cheaper.
+    It begins with the innermost loops, and drops captures that nothing reads any more. Ops have no side effects, so
+    moving them is safe also where the loop runs no step. Broadcasts stay: reading their source is cheaper.
     """
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:

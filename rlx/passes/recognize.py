@@ -22,8 +22,10 @@ from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The op that replaces a match's root. `hidden` is a mask that may hide all keys from a query: there the small
-    ops give NaN and the op zeros, so the NaN must be restored."""
+    """The op that replaces a match's root.
+
+    `hidden` is a mask that may hide all keys from a query: there the small ops give NaN and the op zeros, so the NaN
+    must be restored."""
 
     op: str
     inputs: tuple[Tensor, ...]

@@ -21,8 +21,10 @@ MAX_SPREAD = 4096  # limit on one tree's nodes, shared parts counted at each use
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """A fusion group: indices of nodes that run as one over `shape`. Members of a smaller shape are computed again
-    for each element. `place` is its rank in a topological order of all groups and single nodes."""
+    """A fusion group: indices of nodes that run as one over `shape`.
+
+    Members of a smaller shape are computed again for each element. `place` is its rank in a topological order of all
+    groups and single nodes."""
 
     shape: tuple[int, ...]
     members: list[int] = field(default_factory=list)
@@ -113,8 +115,9 @@ class Finder:
         return (x, None) if repeat is None else (repeat.base, repeat)
 
     def ports(self, region: Region) -> tuple[list[tuple[Tensor, Repeat | None]], list[Tensor]]:
-        """The tensors that a group reads (without literals, and with broadcasts and repetitions replaced by their
-        sources) and those that it must write."""
+        """The tensors that a group reads, and those that it must write.
+
+        Among the former are no literals; broadcasts and repetitions are replaced by their sources."""
         inside = set(region.members)
         inputs: dict[Hashable, tuple[Tensor, Repeat | None]] = {}
         outputs: list[Tensor] = []
@@ -193,8 +196,9 @@ class Finder:
         return found
 
     def order(self, chosen: Mapping[int, Region]) -> list[list[int]]:
-        """An order in which the members of each chosen group are adjacent and come after all their inputs: lists of
-        node indices, as close to the given order as the groups allow."""
+        """An order of nodes, as lists of their indices, in which each chosen group's members are adjacent.
+
+        They come after all their inputs. The order is as close to the given one as the groups allow."""
         unit_of: dict[int, int] = {}
         units: list[list[int]] = []
         for i in range(len(self.nodes)):
@@ -223,7 +227,8 @@ class Finder:
 
 
 def fusible(node: Node) -> bool:
-    """Whether a node can be in a fusion group: elementwise, with elements, and no copy, which needs its own memory."""
+    """Whether a node can be in a fusion group: elementwise, with elements, and no copy, which needs its own
+    memory."""
     if node.op.materializes or node.outputs[0].size == 0:
         return False
     return node.op.elementwise

@@ -26,8 +26,9 @@ _WHOLE = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeat:
-    """A tensor as a broadcast: `base`, reshaped to the dimensions `parts`, broadcast to `groups`. Both have an entry
-    for each axis of the tensor: the dimensions that the axis consists of."""
+    """A tensor as a broadcast: `base`, reshaped to the dimensions `parts`, broadcast to `groups`.
+
+    Both have an entry for each axis of the tensor: the dimensions that the axis consists of."""
 
     base: Tensor
     parts: tuple[Shape, ...]

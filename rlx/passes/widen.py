@@ -23,8 +23,9 @@ def small(dtype: DType) -> bool:
 
 
 def widen(graph: Graph, computed: bool = False) -> Graph:
-    """The graph with every tensor of a small dtype held in f32. `computed`: ops compute in f32 and i32 too, for a
-    device that has no kernels of small dtypes.
+    """The graph with every tensor of a small dtype held in f32.
+
+    `computed`: ops compute in f32 and i32 too, for a device that has no kernels of small dtypes.
 
     Inputs and outputs keep names and shapes; the caller converts at the boundary (the given graph has their types).
     Params and states live in stores of their own and keep their dtype: a cast follows each, and a cast precedes each

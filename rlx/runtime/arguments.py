@@ -110,8 +110,10 @@ def static_key(value: Any, identity: bool = False) -> Hashable:
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """The arguments of one call as a pytree: `leaves` are arrays, tensors and numbers, and `origins` the position or
-    name of each leaf's argument; the skeleton is the structure with the static values."""
+    """The arguments of one call as a pytree: its leaves, and its structure.
+
+    `leaves` are arrays, tensors and numbers, and `origins` the position or name of each leaf's argument; `skeleton`
+    is the structure with the static values."""
 
     skeleton: Any
     leaves: list[Any]
@@ -147,8 +149,9 @@ class Parameters:
         self.nums |= {i for i, name in enumerate(self.positional) if name in self.names}
 
     def take_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        """Flattens a call's arguments; arrays of other libraries become NumPy's. Raises: GraphError for a value that
-        cannot be built in, DTypeError for an array that cannot be read."""
+        """Flattens a call's arguments; arrays of other libraries become NumPy's.
+
+        Raises: GraphError for a value that cannot be built in, DTypeError for an array that cannot be read."""
         call = Call(None, [], [])
         given = tuple(self._argument(call, i, a, i in self.nums) for i, a in enumerate(args))
         named = tuple((k, self._argument(call, k, kwargs[k], k in self.names)) for k in sorted(kwargs))

@@ -121,27 +121,31 @@ class CompiledGraph(Closing):
             self.state.set(name, data)
 
     def valid_rows(self, name: str) -> int:
-        """The number of leading rows of a state that are valid: all, unless set by `set_valid_rows` or
-        `feed_rows`."""
+        """The number of leading rows of a state that are valid.
+
+        All are, unless `set_valid_rows` or `feed_rows` has changed it."""
         with self._lock:
             arena = self._ready().arena
             node, row = rows_of(self._prepare().graph, name)
             return arena.len_of(node) // row
 
     def set_valid_rows(self, name: str, rows: int) -> None:
-        """Sets how many leading rows of a state are valid: `feed_rows` appends to these and `clone` copies them;
-        programs read all rows. 0 empties a cache. Raises: GraphError, ShapeError for a state without rows, ArenaError
-        for too many."""
+        """Sets how many leading rows of a state are valid; 0 empties a cache.
+
+        `feed_rows` appends to these and `clone` copies them; programs read all rows.
+        Raises: GraphError, ShapeError for a state without rows, ArenaError for too many."""
         with self._lock:
             arena = self._ready().arena
             node, row = rows_of(self._prepare().graph, name)
             arena.set_actual_len(node, whole(rows, "set_valid_rows") * row)
 
     def feed_rows(self, state: str, output: str, at: int | None = None) -> int:
-        """Copies the rows that the last run returned as `output` into a state, on the device: a cache of keys and
-        values grows by them without a transfer to the host. Returns how many rows of the state are valid then.
+        """Copies the rows that the last run returned as `output` into a state, on the device.
 
-        `at` is the row of the state to write first: by default the first row that is not valid, and no later one.
+        A cache of keys and values grows by them without a transfer to the host. Returns how many rows of the state
+        are valid then. `at` is the row of the state to write first: by default the first row that is not valid, and
+        no later one.
+
         Shape: output (n, …), state (m, …). Raises: GraphError for unknown names, ShapeError for other rows,
         DTypeError, ArenaError where the rows do not fit; nothing is changed then.
         """
@@ -183,8 +187,9 @@ class CompiledGraph(Closing):
         return self
 
     def clone(self) -> CompiledGraph:
-        """A copy with its own arena and its own copy of the state, contents included; the weights stay shared. Of a
-        state the valid rows are copied, the others are zero."""
+        """A copy with its own arena and its own copy of the state, contents included; the weights stay shared.
+
+        Of a state the valid rows are copied, the others are zero."""
         with self._lock:
             self._open()
             self._unchanged()

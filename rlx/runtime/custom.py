@@ -17,8 +17,9 @@ Arguments = Callable[[Sequence[TensorType], Attrs], Sequence[int | float]]
 
 
 class CustomOp(Closing):
-    """The result of `custom_op`: call it with tensors and keyword attributes, like any op. `close`, or the end of a
-    `with` block, removes the op."""
+    """The result of `custom_op`: call it with tensors and keyword attributes, like any op.
+
+    `close`, or the end of a `with` block, removes the op."""
 
     def __init__(self, op: Op) -> None:
         self.op = op

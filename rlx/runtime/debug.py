@@ -1,5 +1,7 @@
-"""The output of RLX_DEBUG on stderr: 1 the plan and how nodes run, 2 every step, 3 each step's time in each run, 4
-each node's result compared with the float64 reference of that node on the inputs it really had.
+"""The output of RLX_DEBUG on stderr.
+
+Level 1 prints the plan and how nodes run, 2 every step, 3 each step's time in each run, 4 each node's result compared
+with the float64 reference of that node on the inputs it really had.
 
 It reports on runs that are made anyway: nothing is run again, no function of the user is called for it, and an error
 in reporting does not fail the run.

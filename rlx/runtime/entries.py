@@ -21,9 +21,10 @@ Keep = Callable[[str, npt.ArrayLike, DTypeLike], None]
 
 @dataclass(slots=True)
 class Entry:
-    """A tensor of a store: a weight if `keep` is given, else a state. `keep` is the program's method that sets a
-    weight. The reference to it is weak: the program holds the arena, which holds this entry, and in a cycle the
-    memory of a dropped program would stay until Python's collector runs."""
+    """A tensor of a store: a weight if `keep` is given, else a state.
+
+    `keep` is the program's method that sets a weight. The reference to it is weak: the program holds the arena, which
+    holds this entry, and in a cycle the memory of a dropped program would stay until Python's collector runs."""
 
     name: str
     store: Store

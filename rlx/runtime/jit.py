@@ -110,8 +110,9 @@ def _dtype(name: str, label: str, array: Any) -> DType:
 
 
 class Jitted:
-    """The result of `jit`: call it with arrays. `graph(*args)` is the traced program; `cache_info()` counts
-    programs."""
+    """The result of `jit`: call it with arrays.
+
+    `graph(*args)` is the traced program; `cache_info()` counts the cached programs."""
 
     def __init__(
         self,

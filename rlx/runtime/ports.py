@@ -17,8 +17,10 @@ Array = npt.NDArray[Any]
 
 
 class InputPort:
-    """One input: `declared` is the type the user gives, `tensor` the planned tensor that holds it (f32 if the storage
-    layout widens it). `put.call` writes an accepted array, like the arena's typed writes."""
+    """One input; `put.call` writes an accepted array, like the arena's typed writes.
+
+    `declared` is the type the user gives, `tensor` the planned tensor that holds it (f32 if the storage layout widens
+    it)."""
 
     __slots__ = ("declared", "name", "np_dtype", "put", "shape")
 

@@ -29,9 +29,11 @@ def prepare(
     optimize: bool,
     fallback: Literal["host", "error"],
 ) -> Prepared:
-    """Applies the dtypes that weights are stored in, the storage layout, and the passes. With `packed`, for devices
-    whose kernels access less than 32 bits only in words, all is held and computed in 32 bits. Raises:
-    UnsupportedOp."""
+    """Applies the dtypes that weights are stored in, the storage layout, and the passes.
+
+    With `packed`, for devices whose kernels access less than 32 bits only in words, all is held and computed in 32
+    bits.
+    Raises: UnsupportedOp."""
     from rlx import passes  # imported with the first program, not by `import rlx`
 
     made = passes.set_param_dtypes(graph, param_dtypes) if param_dtypes else graph

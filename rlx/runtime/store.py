@@ -25,8 +25,10 @@ from rlx.ir.values import LISTED, as_array, exactly
 
 
 class Lease:
-    """What one recorded program may read of a store: its weights where they were at `version`. `let_go`, a method of
-    the program's owner, returns the lease if the program is not running and will be recorded anew anyway."""
+    """What one recorded program may read of a store: its weights where they were at `version`.
+
+    `let_go`, a method of the program's owner, returns the lease if the program is not running and will be recorded
+    anew anyway."""
 
     __slots__ = ("__weakref__", "_let_go", "version")
 
@@ -51,9 +53,11 @@ class _Left:
 
 
 class Store(Closing):
-    """Named tensors on one device, which programs bind as weights or as states: the tensors that one program trains
-    as its states another serves as its weights, in the same bytes. Give the same object to several `compile` calls to
-    share it. `Weights` and `State` are stores whose messages say "weight" and "state".
+    """Named tensors on one device, which programs bind as weights or as states.
+
+    The tensors that one program trains as its states another serves as its weights, in the same bytes. Give the same
+    object to several `compile` calls to share it. `Weights` and `State` are stores whose messages say "weight" and
+    "state".
 
     A tensor that a program binds as a state exists from then on (`reserve`), is zero until it is set, and keeps its
     dtype and slot. A tensor that is only bound as a weight and is declared f32 may be stored in f16 or bf16;
@@ -98,16 +102,18 @@ class Store(Closing):
         return self.full.nbytes + self.half.nbytes
 
     def declare(self, types: Mapping[str, TensorType]) -> None:
-        """Declares tensors by name and type. Raises: ShapeError if one is declared here with another type; none is
-        declared then."""
+        """Declares tensors by name and type.
+
+        Raises: ShapeError if one is declared here with another type; none is declared then."""
         with self.lock:
             self.check(types)
             self._types.update(types)
             self._expect()
 
     def reserve(self, types: Mapping[str, TensorType]) -> None:
-        """Declares tensors that programs replace: new ones get slots of zeros, and all keep their slots. Raises:
-        ShapeError if one is declared here with another type, DTypeError if one is stored in half precision,
+        """Declares tensors that programs replace: new ones get slots of zeros, and all keep their slots.
+
+        Raises: ShapeError if one is declared here with another type, DTypeError if one is stored in half precision,
         OutOfDeviceMemory; nothing is changed then."""
         with self.lock:
             self.check(types, states=True)
@@ -128,8 +134,10 @@ class Store(Closing):
             self._expect()
 
     def check(self, types: Mapping[str, TensorType], *, states: bool = False) -> None:
-        """Raises: ShapeError if a tensor has another type in this store; DTypeError if a state is stored here in a
-        dtype other than its own."""
+        """Checks that tensors can be declared with these types.
+
+        Raises: ShapeError if a tensor has another type in this store; DTypeError if a state is stored here in a dtype
+        other than its own."""
         for name, new in types.items():
             held = self._types.get(name, new)
             if held != new:
@@ -147,8 +155,9 @@ class Store(Closing):
         return sum(align(types[name].numel * dtype.itemsize) for name, dtype in kept.items())
 
     def expect(self, dtypes: Mapping[str, DTypeLike]) -> None:
-        """Announces which weights will be stored in another dtype than the declared one, before they are set, so that
-        memory is acquired for these and no more."""
+        """Announces which weights will be stored in another dtype than the declared one.
+
+        It is called before they are set, so that memory is acquired for these dtypes and no more."""
         with self.lock:
             self._kept.update((name, as_dtype(dtype)) for name, dtype in dtypes.items())
             self._expect()
@@ -165,8 +174,9 @@ class Store(Closing):
         self.half.expect(half)
 
     def set(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:
-        """Writes one tensor, which is then valid as a whole. A weight is stored as `dtype` (f16 or bf16 for an f32
-        weight; default: as declared).
+        """Writes one tensor, which is then valid as a whole.
+
+        A weight is stored as `dtype` (f16 or bf16 for an f32 weight; default: as declared).
 
         Raises: GraphError for an unknown name, ShapeError, DTypeError, OutOfDeviceMemory; nothing is changed then.
         """
@@ -316,8 +326,9 @@ class Store(Closing):
                 self._lengths.pop(name, None)
 
     def copy_to(self, other: Store, names: Iterable[str] | None = None) -> None:
-        """Copies the valid bytes of states (by default of all) into another store, on the device; the other bytes are
-        zero in slots that are new there."""
+        """Copies the valid bytes of states (by default of all) into another store, on the device.
+
+        The other bytes are zero in slots that are new there."""
         with self.lock, other.lock:
             types = {name: self._types[name] for name in (sorted(self._states) if names is None else names)}
             other.reserve(types)
@@ -352,8 +363,10 @@ class State(Store):
 
 
 def check_array(what: str, data: npt.ArrayLike, expected: TensorType) -> npt.NDArray[np.generic]:
-    """`data` as an array of exactly the expected shape and dtype. Python numbers and lists are converted; an array of
-    another dtype is an error, since converting it might lose something.
+    """`data` as an array of exactly the expected shape and dtype.
+
+    Python numbers and lists are converted; an array of another dtype is an error, since converting it might lose
+    something.
 
     Raises: ShapeError, DTypeError naming what came and what was expected.
     """

@@ -16,8 +16,9 @@ from rlx.dtypes import DType
 
 
 class Accessor:
-    """A read or write bound to one node, which was looked up and checked once: `call` performs it any number of
-    times, and raises once the arena is closed."""
+    """A read or write bound to one node, which was looked up and checked once.
+
+    `call` performs it any number of times, and raises once the arena is closed."""
 
     __slots__ = ("__weakref__", "call")
 
@@ -57,13 +58,15 @@ class DeviceArena(Protocol):
         ...
 
     def bind(self, segment: str, buffer: Buffer) -> None:
-        """Binds memory that the arena does not own (weights, state, workspace) under a segment name. Raises:
-        ArenaError for a segment the arena owns, and for memory too small for a slot in it."""
+        """Binds memory that the arena does not own (weights, state, workspace) under a segment name.
+
+        Raises: ArenaError for a segment the arena owns, and for memory too small for a slot in it."""
         ...
 
     def bind_entries(self, entries: Mapping[int, StoreEntry]) -> None:
-        """Says which nodes are weights and states, and of which stores: from then on their valid lengths and half
-        copies are those of the stores."""
+        """Says which nodes are weights and states, and of which stores.
+
+        From then on their valid lengths and half-precision copies are those of the stores."""
         ...
 
     def byte_offset(self, node: int) -> int:
@@ -88,8 +91,10 @@ class DeviceArena(Protocol):
 
     # -- typed access (f32, f16, bf16; any other dtype, or one that is not the slot's: DTypeError)
     def write_input_f32(self, node: int, dtype: DType, data: npt.ArrayLike) -> None:
-        """Writes f32 data, stored as `dtype`. A short write leaves the rest untouched. Raises: DTypeError for data
-        that are not real numbers, ShapeError for lists that differ in length."""
+        """Writes f32 data, stored as `dtype`.
+
+        A short write leaves the rest untouched.
+        Raises: DTypeError for data that are not real numbers, ShapeError for lists that differ in length."""
         ...
 
     def read_output_f32(self, node: int, dtype: DType, n_elements: int) -> npt.NDArray[np.float32]:
@@ -101,14 +106,17 @@ class DeviceArena(Protocol):
         ...
 
     def input_writer(self, node: int, dtype: DType, shape: tuple[int, ...]) -> Accessor:
-        """A bound `write_input_f32` for a slot of f32, f16 or bf16, a bound `write_bytes` for one of another dtype:
-        `call(array)` writes. Requires: arrays of that shape, of the slot's dtype or one whose values it holds
-        exactly."""
+        """A writer bound to the node: `call(array)` writes.
+
+        It is `write_input_f32` for a slot of f32, f16 or bf16, else `write_bytes`.
+        Requires: arrays of that shape, of the slot's dtype or one whose values it holds exactly."""
         ...
 
     def output_reader(self, node: int, dtype: DType, shape: tuple[int, ...], wanted: DType) -> Accessor:
-        """A bound `read_output_f32` for a slot of f32, f16 or bf16, a bound `read_bytes` where the slot's dtype is
-        `wanted`: `call()` returns a new array of that shape and of dtype `wanted`."""
+        """A reader bound to the node: `call()` returns a new array of that shape and of dtype `wanted`.
+
+        It is `read_output_f32` for a slot of f32, f16 or bf16, and `read_bytes` where the slot's dtype is
+        `wanted`."""
         ...
 
     # -- raw access
@@ -148,9 +156,11 @@ class DeviceArena(Protocol):
         ...
 
     def copy_into(self, twin: DeviceArena) -> None:
-        """Copies all own segments, half copies and valid lengths into an arena of the same plan: the same slots in
-        segments of the same size. Slots in stores may lie elsewhere in another store. Raises: ArenaError for any
-        other arena; nothing is changed then."""
+        """Copies all own segments, half-precision copies and valid lengths into an arena of the same plan.
+
+        The same plan means the same slots in segments of the same size; slots in stores may lie elsewhere in another
+        store.
+        Raises: ArenaError for any other arena; nothing is changed then."""
         ...
 
     # -- half-precision weights
@@ -168,18 +178,19 @@ class DeviceArena(Protocol):
         ...
 
     def is_half(self, node: int) -> bool:
-        """Whether the node's weight is stored in f16 or bf16: in its store, in memory bound here, or as a registered
-        copy."""
+        """Whether the node's weight is f16 or bf16: in its store, in memory bound here, or as a copy."""
         ...
 
     def half_off(self, node: int) -> int:
-        """Byte offset of the node's half-precision weight in the region that holds it. Raises: ArenaError if the node
-        has none."""
+        """Byte offset of the node's half-precision weight in the region that holds it.
+
+        Raises: ArenaError if the node has none."""
         ...
 
     def half_at(self, elem_offset: int, segment: str | None = None) -> int | None:
-        """The node whose slot begins at that element of its segment (`elem_offset(node)`) and that has a
-        half-precision weight, else None. Without `segment` all segments are searched, "arena0" first."""
+        """The node with a half-precision weight whose slot begins at that element of its segment, else None.
+
+        The element is that of `elem_offset(node)`. Without `segment` all segments are searched, "arena0" first."""
         ...
 
     def read_half(self, node: int) -> npt.NDArray[np.float32]:

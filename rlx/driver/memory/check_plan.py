@@ -42,8 +42,9 @@ def check_plan(plan: MemoryPlan) -> dict[str, tuple[int, int]]:
 
 
 def want_nbytes(nbytes: object, device: str) -> int:
-    """A requested size in bytes, checked. Raises: ArenaError for a fraction or a negative number, OutOfDeviceMemory
-    for a size beyond `MOST_BYTES`."""
+    """A requested size in bytes, checked.
+
+    Raises: ArenaError for a fraction or a negative number, OutOfDeviceMemory for a size beyond `MOST_BYTES`."""
     wanted = whole(nbytes, f"{device}: bytes of a buffer")
     if wanted < 0:
         raise ArenaError(f"{device}: a buffer of {wanted} bytes; a size is not negative")

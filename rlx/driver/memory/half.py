@@ -16,8 +16,9 @@ from rlx.errors import ArenaError, DTypeError
 
 
 class HalfRegion:
-    """Half-precision copies by key, in segments "half0", "half1", …; nothing is allocated before the first copy. Any
-    thread may call."""
+    """Half-precision copies by key, in segments "half0", "half1", … Any thread may call.
+
+    Nothing is allocated before the first copy."""
 
     def __init__(self, acquire: Callable[[int], Buffer], most: int = UNLIMITED) -> None:
         self.region = Region("half", acquire, most)

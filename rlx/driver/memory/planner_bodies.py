@@ -1,5 +1,7 @@
-"""Bodies of control ops in a memory plan. Each body is planned alone first, which gives the bytes it needs. The outer
-plan reserves that memory while the control op runs, and the body's slots move there."""
+"""Bodies of control ops in a memory plan.
+
+Each body is planned alone first, which gives the bytes it needs. The outer plan reserves that memory while the
+control op runs, and the body's slots move there."""
 
 from __future__ import annotations
 
@@ -40,8 +42,9 @@ def _movable(plan: MemoryPlan, most: int) -> int:
 
 
 def place_bodies(drafted: DraftedBodies, outer: MemoryPlan, room: Slot | None, most: int) -> None:
-    """Adds the bodies' plans to the outer plan, which has a slot for each of its tensors by now. `room` is the memory
-    that it reserves for them."""
+    """Adds the bodies' plans to the outer plan, which has a slot for each of its tensors by now.
+
+    `room` is the memory that it reserves for them."""
     for key, body in drafted.plans.items():
         moves = {_BOUND + n: outer.slots[t.id].from_inside() for n, t in body.program.bound.items()}
         if room is not None and _movable(body.plan, most):

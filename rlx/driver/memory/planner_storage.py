@@ -17,8 +17,10 @@ from rlx.ir import Graph, Leaf, Node, Tensor, bodies
 
 @dataclass(slots=True)
 class Storage:
-    """Bytes that tensors share. `slot` is given for params and states. No node writes over a `kept` storage (inputs,
-    params, states, constants), except a donated state. `renewed`: the storage already holds the state's new value."""
+    """Bytes that tensors share.
+
+    `slot` is given for params and states. No node writes over a `kept` storage (inputs, params, states, constants),
+    except a donated state. `renewed`: the storage already holds the state's new value."""
 
     nbytes: int
     first: int
@@ -82,9 +84,11 @@ def lay_out(
     inplace: bool,
     failsafe: bool,
 ) -> Layout:
-    """Gives every tensor a storage: its own, its input's if it is a view, or, with `inplace`, one that it overwrites
-    once nothing reads the old value any more: an input's, or that of the state whose new value it is. `failsafe`
-    keeps states intact up to the last node that may end the run with an error."""
+    """Gives every tensor a storage.
+
+    It is the tensor's own, its input's if it is a view, or, with `inplace`, one that it overwrites once nothing reads
+    the old value any more: an input's, or that of the state whose new value it is. `failsafe` keeps states intact up
+    to the last node that may end the run with an error."""
     layout = Layout()
     donated = donations(graph) if inplace else {}
     safe_from = after_last_failure(graph) if failsafe else 0
@@ -115,10 +119,11 @@ def lay_out(
 
 
 def donations(graph: Graph) -> dict[int, Tensor]:
-    """Maps tensors to the state in whose memory they may be made: the state's new value, and the tensors it is made
-    from, back to the state, by ops that work in place or give views. A new value that two states share is made in the
-    first. A result among these tensors is made elsewhere, since the state's memory holds another value when the run
-    ends."""
+    """Maps tensors to the state in whose memory they may be made.
+
+    These are the state's new value, and the tensors it is made from, back to the state, by ops that work in place or
+    give views. A new value that two states share is made in the first. A result among these tensors is made
+    elsewhere, since the state's memory holds another value when the run ends."""
     found: dict[int, Tensor] = {}
     results = {t.id for t in kept_to_the_end(graph)}
     for name, t in graph.updates.items():
@@ -251,8 +256,9 @@ def _heir(node: Node, step: int, t: Tensor, layout: Layout, taken: set[int]) -> 
 
 
 def may_take_over(node: Node, position: int, t: Tensor) -> bool:
-    """Whether the op may write output t over its input `position`, which the op's record lists as in place: element
-    size and count must be equal. If a node has several outputs it must be elementwise: then each element of all
+    """Whether the op may write output t over its input `position`, which its record lists as in place.
+
+    Element size and count must be equal. A node with several outputs must be elementwise: then each element of all
     outputs is computed before the first is written, so the others may still read that input."""
     x = node.inputs[position]
     if x.dtype.itemsize != t.dtype.itemsize or x.size != t.size or t.size == 0:
@@ -263,8 +269,9 @@ def may_take_over(node: Node, position: int, t: Tensor) -> bool:
 def may_overwrite(
     graph: Graph, node: Node, step: int, t: Tensor, state: Tensor, layout: Layout, uses: Mapping[int, int]
 ) -> bool:
-    """Whether t may be written over the contents of the state's memory: no later step reads them, and this step reads
-    them only where the op may work in place."""
+    """Whether t may be written over the contents of the state's memory.
+
+    No later step may read them, and this step only where the op may work in place."""
     if node.op.leaf or state.id not in layout.home or t.type.nbytes != state.type.nbytes:
         return False
     number = layout.home[state.id][0]

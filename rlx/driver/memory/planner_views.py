@@ -1,5 +1,4 @@
-"""Bytes that need not be written or copied: views, which give bytes a new name, and the new values of states that
-were made in the states' own memory."""
+"""Bytes that need not be written or copied: views, and new values of states made in the states' own memory."""
 
 from __future__ import annotations
 

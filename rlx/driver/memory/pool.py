@@ -119,8 +119,10 @@ class BufferPool(Generic[T]):
 
 
 class Pin(Generic[T]):
-    """Keeps memory out of its pool while views of it live. The buffer over the memory refers to the pin, and so does
-    each view; `leave` is called once the buffer is closed and the last of these is gone."""
+    """Keeps memory out of its pool while views of it live.
+
+    The buffer over the memory refers to the pin, and so does each view; `leave` is called once the buffer is closed
+    and the last of these is gone."""
 
     __slots__ = ("__weakref__", "_closed", "_finalized", "_leave", "memory")
 

@@ -97,8 +97,11 @@ class Region:
     # -- slots without a key
 
     def place(self, dtype: DType, nbytes: int, ahead: Callable[[], int] | None = None) -> Slot:
-        """A new slot with undefined contents. `ahead` returns the limit of bytes that may still be asked for, this
-        slot included, so that a new chunk is no larger. Raises: OutOfDeviceMemory; nothing is changed then."""
+        """A new slot with undefined contents.
+
+        `ahead` returns the limit of bytes that may still be asked for, this slot included, so that a new chunk is no
+        larger.
+        Raises: OutOfDeviceMemory; nothing is changed then."""
         need = align(max(nbytes, 1))
         with self.lock:
             number, start = self._find(need) or (self._grow(need, ahead), 0)
@@ -167,8 +170,9 @@ class Region:
             return self._enter(key, self.zeros(dtype, nbytes))
 
     def store(self, key: Hashable, dtype: DType, raw: Bytes) -> Slot:
-        """Writes a key's bytes: in place if dtype and size are equal, else to a new slot, and the old one is
-        released. Nothing is changed if that fails."""
+        """Writes a key's bytes. Nothing is changed if that fails.
+
+        They are written in place if dtype and size are equal, else to a new slot, and the old one is released."""
         with self.lock:
             old = self._slots.get(key)
             if old is not None and (old.dtype, old.nbytes) == (dtype, raw.nbytes):

@@ -58,8 +58,9 @@ def read_typed_to_f32(raw: npt.NDArray[np.uint8] | bytes, dtype: DType) -> Float
 
 
 def raw_bytes(data: Any, what: str) -> Bytes:
-    """The bytes of an array, or of any object with the buffer protocol. Raises: DTypeError for objects without bytes
-    of their own (None, text, lists, arrays of objects)."""
+    """The bytes of an array, or of any object with the buffer protocol.
+
+    Raises: DTypeError for objects without bytes of their own (None, text, lists, arrays of objects)."""
     try:
         if not isinstance(data, np.ndarray):
             return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
