@@ -81,7 +81,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
     return found
 
 
-# Rows and columns are in the order of _ORDER: read _TABLE[a][b]. The table is symmetric, and whole for the reader.
+# Row a, column b holds promote(a, b); both are in the order of _ORDER. The table is symmetric, but written in full.
 _ORDER = (bool_, u8, i8, i32, i64, f16, bf16, f32, f64)
 _TABLE_TEXT = """
 bool  u8    i8    i32   i64   f16   bf16  f32   f64

@@ -52,4 +52,4 @@ class ByteLimitExceeded(OutOfDeviceMemory):
 
 
 class DeviceLost(RlxError):
-    """The device stopped answering; sessions on it are dead, a new one can be made."""
+    """The device stopped answering; its sessions cannot be used any more, but a new one can be made."""

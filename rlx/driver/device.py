@@ -23,7 +23,7 @@ UNLIMITED = 1 << 62  # bytes of an allocation, for devices that state no limit
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device allows, in bytes, threads and workgroup counts.
+    """The limits of a device, in bytes, threads and workgroup counts.
 
     `dynamic_shared_bytes`: the largest shared memory that a kernel may request, where that is more than
     `shared_bytes`; else 0."""

@@ -51,7 +51,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """What reports call the node: its label, else its op and first output."""
+        """The node's name in reports: its label, else its op and first output."""
         return self.label or (f"{self.op.name}%{self.outputs[0].id}" if self.outputs else self.op.name)
 
     def __str__(self) -> str:
@@ -359,7 +359,7 @@ def graph_of(op: str, inputs: Iterable[Any]) -> Graph:
 def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
     """Each input as a Tensor of `graph`.
 
-    Python scalars, also those of a traced call, take the promoted dtype of the tensors beside them."""
+    Python scalars, also those of a traced call, are weak (`weak_dtype`) beside the promoted dtype of the others."""
     from rlx.dtypes import promote
 
     items = list(inputs)

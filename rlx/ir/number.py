@@ -41,7 +41,7 @@ class NumberTape:
         self._inputs: dict[str, tuple[TracedNumber, DType]] = {}
 
     def argument(self, value: int | float, label: str, static: str) -> TracedNumber:
-        """A number that each call gives anew; `static` is what the user writes to have its value built in."""
+        """A number that each call gives anew; `static` is the option of `jit` that has its value built in."""
         return self._number(value, label, (static,))
 
     def step(self, function: Callable[..., Any], *operands: Any) -> TracedNumber:
@@ -147,7 +147,7 @@ class TracedNumber(Tensor):
 
     @property
     def advice(self) -> str:
-        """What the user writes to have the value built into the program."""
+        """The options of `jit` that have the value built into the program."""
         return " with ".join(self.static)
 
     def __repr__(self) -> str:

@@ -41,7 +41,7 @@ NOT_DIFFERENTIABLE: Final = _NotDifferentiable()
 
 
 class Leaf(Enum):
-    """What a leaf stands for: a part of a graph's signature (input, param, state), or a value known in the graph."""
+    """The role of a leaf: a part of a graph's signature (input, param, state), or a value known in the graph."""
 
     INPUT = "input"
     PARAM = "param"
@@ -74,7 +74,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What running a node costs; limits on steps and bytes are checked against it.
+    """The cost of running a node, which limits on steps and bytes apply to.
 
     `nbytes`: bytes that a kernel writes, and those that it reads repeatedly. `multiplications`: pairs of numbers that
     a product multiplies. `steps`: the steps of its body. `tables`: bytes of the tables that a kernel is built with.
@@ -90,7 +90,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation.
+    """The record of one operation.
 
     `infer` gives the output types or raises an error naming op, shapes and dtypes. `reference` is the NumPy
     definition, and in float64 the oracle. `judge` names the outside authority that checks `reference` (a dotted name

@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """Any one of several patterns."""
+    """Any one of several patterns, tried in order."""
 
     options: tuple[Pattern, ...]
 

@@ -132,7 +132,7 @@ def _norm(op: str, *weights: str) -> Rule:
     return rule
 
 
-# -- attention: softmax(q · kᵀ · scale + mask) · v over (batch, heads, length, size), the scale anywhere
+# -- attention: softmax(q · kᵀ · scale + mask) · v over (batch, heads, length, size), scaled at q, k or the scores
 
 
 def _times(x: Pattern, name: str) -> Either:
@@ -241,7 +241,7 @@ def _transposed(new: Rewriter, t: Tensor) -> Tensor:
     flat = t.node.inputs[0] if t.node.op.reshapes else t
     if t.ndim == 4 and flat.node.attrs.get("perm") == (0, 2, 1):
         rows, wanted = flat.node.inputs[0], tuple(t.shape[i] for i in perm)
-        if rows.shape[1:] == wanted[2:]:  # torch exchanges the last of four axes in three
+        if rows.shape[1:] == wanted[2:]:  # torch exports a 4-D transposition as a 3-D one
             return new.add("reshape", (rows,), {"shape": wanted})[0]
     inner = t.node.attrs.get("perm")
     if inner is not None:

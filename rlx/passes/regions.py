@@ -107,7 +107,7 @@ class Finder:
         return any(repeat is not None and self.position[x.id] in inside for x, repeat in reads)
 
     def read(self, t: Tensor) -> tuple[Tensor, Repeat | None]:
-        """What a group reads in place of t: the source of its broadcasts, or the tensor that t repeats, with how."""
+        """The tensor that a group reads for t: the source of its broadcasts, or what t repeats, and the repetition."""
         x = source(t)
         if x.id not in self._repeats:
             self._repeats[x.id] = repeat_of(x)
@@ -227,8 +227,7 @@ class Finder:
 
 
 def fusible(node: Node) -> bool:
-    """Whether a node can be in a fusion group: elementwise, with elements, and no copy, which needs its own
-    memory."""
+    """Whether a node can be in a fusion group: elementwise, not empty, and no copy, which needs its own memory."""
     if node.op.materializes or node.outputs[0].size == 0:
         return False
     return node.op.elementwise

@@ -174,7 +174,7 @@ class Parameters:
         return skeleton
 
     def label(self, at: int | str) -> tuple[str, str]:
-        """The name of an argument in errors, and what the user writes to make it static."""
+        """The name of an argument in errors, and the option that makes it static."""
         if isinstance(at, int) and at >= len(self.positional):
             return f"argument {at}", f"static_argnums={at}"
         name = self.positional[at] if isinstance(at, int) else at

@@ -200,7 +200,7 @@ class CompiledGraph(Closing):
                 self.state.copy_to(state, self.graph.states)
                 twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options)
                 made.callback(twin.close)
-                with self.weights.lock:  # no weight moves between this look at the version and the clone's
+                with self.weights.lock:  # so no weight moves between the two checks of the version
                     if self._program is not None and self._version == self.weights.version:
                         self._program.arena.copy_into(twin._ready().arena)
             return twin
@@ -211,7 +211,7 @@ class CompiledGraph(Closing):
             self._closed = True
             self._drop()
 
-    # -- looking inside
+    # -- inspection
 
     @property
     def plan(self) -> MemoryPlan:

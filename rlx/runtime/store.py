@@ -25,7 +25,7 @@ from rlx.ir.values import LISTED, as_array, exactly
 
 
 class Lease:
-    """What one recorded program may read of a store: its weights where they were at `version`.
+    """The right of one recorded program to read a store's weights where they were at `version`.
 
     `let_go`, a method of the program's owner, returns the lease if the program is not running and will be recorded
     anew anyway."""

@@ -47,7 +47,7 @@ class DeviceArena(Protocol):
     @property
     def closed(self) -> bool: ...
 
-    # -- where things are
+    # -- lookup
     def has_buffer(self, node: int) -> bool:
         """Whether the node has a slot here."""
         ...

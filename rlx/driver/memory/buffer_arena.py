@@ -73,7 +73,7 @@ class BufferArena(Closing):
         self._open()
         return sum(self.plan.segments.values())
 
-    # -- where things are
+    # -- lookup
 
     def has_buffer(self, node: int) -> bool:
         self._open()
@@ -332,7 +332,7 @@ class BufferArena(Closing):
         bound = slot is not None and not self._knows_stores and slot.segment in self._bound
         return slot if bound and slot is not None and slot.dtype.is_half else None
 
-    # -- the end
+    # -- closing
 
     def close(self) -> None:
         with self._lock:

@@ -146,7 +146,7 @@ def _rooms(
 def _slots(
     numbers: Sequence[int], packing: Packing, layout: Layout, one: str, more: str, segments: dict[str, int]
 ) -> dict[int, Slot]:
-    """The slots of the packed storages; also sets the segments' sizes. The first segment may be empty."""
+    """The slots of the packed storages; also sets the segments' sizes. The first one exists even if empty."""
     names = [one, *(f"{more}{k}" for k in range(1, len(packing.sizes)))]
     segments.update(zip(names, packing.sizes or [0], strict=True))
     made = {}

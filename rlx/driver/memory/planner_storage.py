@@ -135,7 +135,7 @@ def donations(graph: Graph) -> dict[int, Tensor]:
 
 
 def _way_back(t: Tensor, state: Tensor) -> list[int]:
-    """The tensors from t back to the state, each made in place from the next; t alone if no such path leads there."""
+    """The path from the state to t, each tensor made in place from the one before; t alone if there is none."""
     before: dict[int, int] = {t.id: t.id}  # tensor -> the tensor that is made from it
     stack = [t]
     while stack:

@@ -75,7 +75,7 @@ class BufferPool(Generic[T]):
             return self._waiting.pop(at)
 
     def give(self, buffer: T) -> None:
-        """Keeps a released buffer, then frees the smallest ones while a limit is exceeded."""
+        """Keeps a released buffer and frees the smallest beyond the limits; one beyond the budget is freed at once."""
         evicted: list[T] = []
         with self._lock:
             if self._closed or buffer.nbytes > self.budget:

@@ -1,4 +1,4 @@
-"""Conversions between f32 data and f16 or bf16 bytes; no other module makes them."""
+"""The conversions that arenas and stores make between f32 data and f16 or bf16 bytes."""
 
 from __future__ import annotations
 
