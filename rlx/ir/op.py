@@ -98,7 +98,7 @@ class Op:
     others a `kernel` stem. `decompose` writes the op with simpler ones. `inplace` lists the inputs whose slot the
     output may take over when the types are equal and nothing reads the input later.
 
-    The rest are traits: passes, planner, runtime and devices ask for these, never for the name of an op.
+    The rest are traits, which passes, planner, runtime and devices ask for instead of the name of an op.
 
     - `leaf`: the op's value is given, not computed, and in which role. `control`: the op runs bodies, and how.
       `fallible`: a run of the op may raise an error.

@@ -27,9 +27,10 @@ LARGE_CONSTANT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A call as a graph with inputs x0, x1, … (arrays), n0, n1, … (numbers from the tape) and outputs y0, y1, ….
-    `out` is the structure of the resulting pytree; `results` are its leaves, as names of outputs or slots of the
-    tape."""
+    """A traced call: its graph, the tape of its numbers, and the structure of its result.
+
+    The graph has inputs x0, x1, … (arrays), n0, n1, … (numbers from the tape) and outputs y0, y1, …; `out` is the
+    structure of the resulting pytree and `results` its leaves, as names of outputs or slots of the tape."""
 
     graph: Graph
     tape: NumberTape

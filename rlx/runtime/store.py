@@ -65,15 +65,15 @@ class Store(Closing):
     before its next run. A `with` block closes the store: put it around the blocks of the executables.
 
     Memory: a weight that changes dtype is written to its new slot first, so that a failure changes nothing. Its old
-    slot is free once no recorded program can read it. Idle programs that could are closed, so that is at once; a
-    running one keeps the slot until it is recorded anew or closed after its run, or another weight changes. A chunk
-    without a slot returns to the pool. At its peak such a change takes the new weight beside the old one. Setting a
-    whole f32 store in half precision, one weight after the other, takes up to half as much memory again (old chunks
-    return when their last weight has left), and half the memory in the end. `expect`, or the dtype given when a
-    weight is first set, avoids the f32 slots altogether.
+    slot is free once no recorded program can read it. Idle programs that could are closed at once; a running one
+    keeps the slot until it is recorded anew or closed after its run, or another weight changes. A chunk without a
+    slot returns to the pool. At its peak such a change takes the new weight beside the old one. Setting a whole f32
+    store in half precision, one weight after the other, takes up to half as much memory again (old chunks return when
+    their last weight has left), and half the memory in the end. `expect`, or the dtype given when a weight is first
+    set, avoids the f32 slots altogether.
     """
 
-    kind = "tensor"  # the noun for one in messages
+    kind = "tensor"  # the noun for a tensor in messages
     _numbers = count()
 
     def __init__(self, device: Device) -> None:

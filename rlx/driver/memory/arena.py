@@ -158,8 +158,7 @@ class DeviceArena(Protocol):
     def copy_into(self, twin: DeviceArena) -> None:
         """Copies all own segments, half-precision copies and valid lengths into an arena of the same plan.
 
-        The same plan means the same slots in segments of the same size; slots in stores may lie elsewhere in another
-        store.
+        That means equal slots, in segments of equal size; slots in stores may lie elsewhere in another store.
         Raises: ArenaError for any other arena; nothing is changed then."""
         ...
 
@@ -172,9 +171,9 @@ class DeviceArena(Protocol):
         `data` must have as many elements as the weight. This arena is the old program's: it answers questions about
         half-precision weights until that run, which closes it. In any other arena the copy lies in a half-precision
         region of the arena, which grows as needed and keeps its contents, and the slot stays as it is. Registering
-        again overwrites in place if dtype and size are equal. Raises: ArenaError for too many elements and, in a
-        compiled program, a node that is no parameter;
-        ShapeError, DTypeError, OutOfDeviceMemory."""
+        again overwrites in place if dtype and size are equal.
+        Raises: ArenaError for too many elements and, in a compiled program, a node that is no parameter; ShapeError,
+        DTypeError, OutOfDeviceMemory."""
         ...
 
     def is_half(self, node: int) -> bool:
