@@ -29,9 +29,9 @@ def widen(graph: Graph, computed: bool = False) -> Graph:
 
     Inputs and outputs keep names and shapes; the caller converts at the boundary (the given graph has their types).
     Params and states live in stores of their own and keep their dtype: a cast follows each, and a cast precedes each
-    new value of a state. Other ops run in their own dtypes between casts; where `computed`, in f32 or i32, and their
-    results are rounded or wrapped. Bodies of control ops are widened too, except for their captures, which are params
-    of the body, and predicates.
+    new value of a state. An op without a rule here runs in its own dtypes between casts; where `computed`, it runs in
+    f32 or i32, and its results are rounded or wrapped. Bodies of control ops are widened too, except for their
+    captures, which are params of the body, and predicates.
     """
     new = Rewriter(graph)
     for node in graph.nodes:

@@ -65,8 +65,7 @@ def custom_op(
     at or past n.
 
     Raises: ShapeError for a name that is taken or no identifier, UnsupportedOp for bytes that are not SPIR-V. A run
-    raises
-    ShapeError or DTypeError if the result of `numpy` is not of the types that `infer` returns.
+    raises ShapeError or DTypeError if the result of `numpy` is not of the types that `infer` returns.
     """
     if not name.isidentifier():
         raise ShapeError(f"custom_op: {name!r} is not a name that kernels can have (letters, digits, _)")
