@@ -1,7 +1,8 @@
 """rlx: one tensor program, any device, the same answer.
 
 Build a graph (`Graph`, or a function under `jit`), compile it with a `Session`, run it on NumPy arrays. `devices()`
-lists what there is; `models.load` reads a model folder, `onnx.load` an ONNX model. Submodules load when first used.
+lists the devices of this machine; `models.load` reads a model folder, `onnx.load` an ONNX model. Submodules load when
+first used.
 """
 
 import importlib

@@ -1,7 +1,7 @@
-"""The element types, and the one table that says what two of them give.
+"""The element types, and the one table of their promotion.
 
-Integers never promote floats to f64; f16 with bf16 gives f32; Python scalars are weak (they take the tensor's dtype
-unless they cannot be held in its kind: a float beside an integer tensor gives f32).
+Integers never promote floats to f64; f16 with bf16 gives f32; Python scalars are weak: they take the tensor's dtype
+unless its kind cannot hold them (a float beside an integer tensor gives f32).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Kind = Literal["f", "i", "u", "b"]
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """An element type: its name, bytes an element, kind (float, signed, unsigned, bool) and NumPy dtype."""
+    """An element type: its name, bytes per element, kind (float, signed, unsigned, bool) and NumPy dtype."""
 
     name: str
     itemsize: int
@@ -40,7 +40,7 @@ class DType:
 
     @property
     def is_half(self) -> bool:
-        """True of the 16-bit floats, which are computed in f32 and rounded when stored."""
+        """True for the 16-bit floats, whose values are computed in f32 and rounded when stored."""
         return self.kind == "f" and self.itemsize == 2
 
 
@@ -66,14 +66,14 @@ DTypeLike = DType | str | npt.DTypeLike
 def as_dtype(dtype: DTypeLike) -> DType:
     """The DType that a name ("f32"), a NumPy dtype or a DType stands for.
 
-    Raises: DTypeError for a type rlx has no element type for.
+    Raises: DTypeError for a type that has no rlx dtype.
     """
     if isinstance(dtype, DType):
         return dtype
     if isinstance(dtype, str) and dtype in _BY_NAME:
         return _BY_NAME[dtype]
     try:
-        found = None if dtype is None else _BY_NP.get(np.dtype(dtype))  # NumPy takes None for float64
+        found = None if dtype is None else _BY_NP.get(np.dtype(dtype))  # np.dtype(None) would be float64
     except (TypeError, ValueError):
         found = None
     if found is None:
@@ -81,7 +81,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
     return found
 
 
-# Rows and columns in the order of _ORDER; read _TABLE[a][b]. Symmetric, written out whole so that it can be read.
+# Row a, column b holds promote(a, b); both are in the order of _ORDER. The table is symmetric, but written in full.
 _ORDER = (bool_, u8, i8, i32, i64, f16, bf16, f32, f64)
 _TABLE_TEXT = """
 bool  u8    i8    i32   i64   f16   bf16  f32   f64
@@ -102,7 +102,7 @@ _PROMOTE = {
 
 
 def promote(*dtypes: DType) -> DType:
-    """The dtype in which an op on these dtypes works and answers, by the table above."""
+    """The dtype in which an op on these dtypes computes and gives its result, by the table above."""
     result = dtypes[0]
     for dtype in dtypes[1:]:
         result = _PROMOTE[result, dtype]

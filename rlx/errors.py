@@ -1,4 +1,4 @@
-"""The errors rlx raises. Every message names what failed, what came, what was expected, and what to do."""
+"""The errors rlx raises. Every message names what failed, what was given, what was expected, and what to do."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class TracedValueError(GraphError, TypeError):
 
 
 class StepLimitExceeded(RlxError):
-    """A while_loop that was still going after its `max_steps` steps, or an ONNX model that takes too many."""
+    """A while_loop still running after its `max_steps` steps, or an ONNX model that takes more steps than allowed."""
 
 
 class ModelFormatError(RlxError):
-    """A model file or folder that is damaged, lies about itself, or lacks a part."""
+    """A model file or folder that is damaged, contradicts itself, or lacks a part."""
 
 
 class ArenaError(RlxError):
@@ -40,16 +40,16 @@ class ArenaError(RlxError):
 
 
 class DeviceUnavailable(RlxError):
-    """A device that is not there or cannot be used; the message gives the reason."""
+    """A device that is missing or cannot be used; the message gives the reason."""
 
 
 class OutOfDeviceMemory(RlxError, MemoryError):
-    """The device cannot hold the program; the message gives need, free memory and the largest tensors."""
+    """The device cannot hold the program; the message gives needed and free memory, and the largest tensors."""
 
 
 class ByteLimitExceeded(OutOfDeviceMemory):
-    """An ONNX model that makes more than its budget allows; the message names the node and the budget."""
+    """An ONNX model that needs more bytes than its budget allows; the message names the node and the budget."""
 
 
 class DeviceLost(RlxError):
-    """The device stopped answering; sessions on it are dead, a new one can be made."""
+    """The device stopped answering; its sessions cannot be used any more, but a new one can be made."""

@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation over op records. It needs no op by name but `expand`, so the ops may use it too."""
+"""Reverse-mode differentiation over op records. It names no op but `expand`, so the ops may import it too."""
 
 from rlx.autodiff.gradients import gradients as gradients
 from rlx.autodiff.pullback import pullback as pullback

@@ -13,12 +13,12 @@ from rlx.ir.graph import apply
 def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Tensor | float | None = None) -> list[Tensor]:
     """The gradient of `output` with respect to each tensor of `wrt`, as new nodes of the same graph.
 
-    Shape and dtype: each gradient has its tensor's. Requires: all tensors floats of one graph.
-    `seed` is the gradient of `output` itself, of its type; None stands for 1 and asks for a single element.
-    After: zeros where `output` does not depend on the tensor. A tensor of `wrt` may be computed from another: each gets
-    the whole derivative. Second derivatives are gradients of gradients.
-    Raises: GraphError, ShapeError, DTypeError for arguments that do not fit; UnsupportedOp for an op without a gradient
-    on the way. Follows Griewank and Walther, Evaluating Derivatives, 2008, chapter 3.
+    Shape and dtype: those of the tensor of `wrt`. Requires: float tensors, all of one graph. `seed` is the gradient
+    of `output` itself, of its type; None stands for 1 and requires an `output` of one element.
+    After: gradients are zero where `output` does not depend on the tensor. A tensor of `wrt` may be computed from
+    another: each gets its whole derivative. Second derivatives are gradients of gradients.
+    Raises: GraphError, ShapeError, DTypeError for arguments that do not fit; UnsupportedOp for an op without a
+    gradient on a path between them. Follows Griewank and Walther, Evaluating Derivatives, 2008, chapter 3.
     """
     for what, t in (("output", output), *((f"wrt[{i}]", t) for i, t in enumerate(wrt))):
         if not isinstance(t, Tensor):

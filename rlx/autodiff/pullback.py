@@ -1,4 +1,4 @@
-"""The reverse sweep: gradients through the part of a graph between some tensors and others."""
+"""The reverse sweep: gradients through the part of a graph that lies between given inputs and outputs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from rlx.ir.op import Decompose, Vjp, _NotDifferentiable
 def pullback(
     outputs: Sequence[Tensor], grads: Sequence[Tensor | None], wrt: Sequence[Tensor], stop: bool = False
 ) -> tuple[Tensor | None, ...]:
-    """The gradient of each tensor of `wrt`, given those of `outputs`; None where none flows. Nodes are appended to the
-    tensors' graph. With `stop` the tensors of `wrt` count as independent, even where one is computed from another.
+    """The gradient of each tensor of `wrt`, given those of `outputs`; None where no gradient reaches it.
+
+    Nodes are appended to the tensors' graph. With `stop` the tensors of `wrt` count as independent, even where one is
+    computed from another.
     """
     sources = {id(t) for t in wrt}
     between = _nodes_between(outputs, sources, stop)
@@ -54,9 +56,9 @@ def _accumulate(total: dict[int, Tensor], t: Tensor, d: Tensor) -> None:
 
 
 def _nodes_between(outputs: Sequence[Tensor], sources: set[int], stop: bool) -> list[Node]:
-    """The nodes on a path of floats from a source to an output, each after those it reads."""
+    """The nodes on a path of float tensors from a source to an output, each after those that it reads."""
     order: list[Node] = []
-    reaches: dict[int, bool] = {}  # node -> does a source feed it
+    reaches: dict[int, bool] = {}  # node -> whether it depends on a source
     for output in outputs:
         stack: list[tuple[Tensor, bool]] = [(output, False)]
         while stack:
@@ -78,7 +80,7 @@ def _nodes_between(outputs: Sequence[Tensor], sources: set[int], stop: bool) -> 
 
 
 def vjp_by_parts(decompose: Decompose) -> Vjp:
-    """The gradient of an op through the simpler ops that it is written with."""
+    """The gradient rule of an op, derived from its decomposition into simpler ops."""
 
     def vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         made = decompose(node.inputs, node.attrs)

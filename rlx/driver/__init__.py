@@ -1,6 +1,6 @@
-"""The driver layer: memory plans, the arena contract, and what a backend must offer.
+"""The driver layer: memory plans, the arena contract, and the protocols that a backend implements.
 
-`rlx.driver.memory.planner` makes the plans; it is loaded by the first program that is compiled.
+`rlx.driver.memory.planner` makes the plans; the first program that is compiled imports it.
 """
 
 from rlx.driver.device import Backend as Backend

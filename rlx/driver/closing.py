@@ -1,4 +1,4 @@
-"""What objects that hold memory or names until they are closed have in common."""
+"""Base and tools of objects that hold memory, or other resources, until they are closed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Has `close`, which a `with` block calls when it ends, however it does."""
+    """An object with `close`, which a `with` block calls at its end, also after an error."""
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back what the object holds. Idempotent."""
+        """Releases the object's resources. Idempotent."""
 
     def __enter__(self) -> Self:
         return self
@@ -26,13 +26,16 @@ class Closing(ABC):
 
 
 class Held(ExitStack):
-    """What an object has acquired. Each acquisition is followed by `callback(how to give it back)`; `close` makes these
-    calls in reverse order, each once, the others too where one raises or is interrupted. Idempotent."""
+    """The resources that an object has acquired.
+
+    After each acquisition, `callback` registers the call that releases it. `close` makes these calls in reverse
+    order, once each, also the rest after one raises or is interrupted. Idempotent."""
 
     @contextmanager
     def unwound(self) -> Iterator[None]:
-        """The block of a constructor: where it fails, or is interrupted, what was acquired is given back, and the
-        reason is raised, whatever giving back may raise."""
+        """The context of a constructor, which releases what was acquired if the constructor fails.
+
+        The error or interrupt is raised again, whatever errors the releases raise."""
         try:
             yield
         except BaseException:
@@ -42,7 +45,7 @@ class Held(ExitStack):
 
 
 def close_each(*closes: Callable[[], None]) -> None:
-    """Makes every call, in order, the others too where one raises; then raises what the last that failed raised."""
+    """Makes every call, in order, also after one has raised; then raises the error of the last one that failed."""
     with ExitStack() as stack:
         for close in reversed(closes):
             stack.callback(close)

@@ -1,5 +1,6 @@
-"""Running control ops: which body runs when. The bodies are executables of their own, over memory that they share with
-the program around them; this is the same for every device."""
+"""Running control ops, in the same way on every device: the order in which bodies run.
+
+Each body is an executable of its own, over memory that it shares with the outer program."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from rlx.ops.control.steps import step_budget as step_budget
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A copy that every step of a scan makes, on the device: in step i from and to places i times `*_step` bytes on."""
+    """A device-side copy in every step of a scan: step i adds i times `*_step` bytes to the offsets."""
 
     source: Slot
     target: Slot
@@ -31,18 +32,19 @@ class Row:
 
 
 class Launches(Protocol):
-    """Recorded work. `launch` may return before it is done; launches are in order, and `wait` waits for them."""
+    """Recorded work. `launch` may return before the work is done; launches run in order, and `wait` waits for all."""
 
     def launch(self) -> None: ...
     def wait(self) -> None: ...
 
 
 class Built(Launches, Protocol):
-    """A built body."""
+    """A body lowered and recorded by a backend."""
 
     def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> Launches | None:
-        """All steps of a scan as one launch, the copies of rows included; it ends with this. None where it must be
-        launched step by step."""
+        """All steps of a scan as one launch, including the copies of rows, which this launch then owns.
+
+        None if the steps must be launched one by one."""
         ...
 
     def arenas(self) -> Iterator[DeviceArena]: ...
@@ -51,7 +53,7 @@ class Built(Launches, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body that can run: its arena, and the executable over it."""
+    """A body ready to run: its plan, its arena, and the executable over that."""
 
     planned: BodyPlan
     arena: DeviceArena
@@ -70,7 +72,7 @@ Build = Callable[[str, BodyPlan, DeviceArena], Built]
 
 
 def body_plans(node: Node, plan: MemoryPlan) -> Iterator[tuple[str, BodyPlan]]:
-    """The plans of a node's bodies by attribute."""
+    """The plan of each body of a node, by the attribute that holds the body."""
     first = node.outputs[0].id if node.outputs else -1
     for (owner, key), planned in plan.bodies.items():
         if owner == first:
@@ -78,7 +80,7 @@ def body_plans(node: Node, plan: MemoryPlan) -> Iterator[tuple[str, BodyPlan]]:
 
 
 def carried_copies(node: Node, plan: MemoryPlan) -> list[tuple[Tensor, Tensor]]:
-    """(initial value, output) of each carry: to be copied before the node runs, as its bodies update the outputs."""
+    """(initial value, output) of each carry, to be copied before the node runs; its bodies update the output."""
     control = node.op.control
     if control is None or not control.repeats:
         return []
@@ -88,7 +90,7 @@ def carried_copies(node: Node, plan: MemoryPlan) -> list[tuple[Tensor, Tensor]]:
 
 
 def _around(plan: MemoryPlan) -> set[str]:
-    """The segments around a body that it, or a body in it, has slots in."""
+    """The outer segments in which a body, or a body nested in it, has slots."""
     found = {slot.segment for slot in plan.slots.values()}
     for body in plan.bodies.values():
         found |= {name.removeprefix(OUTER) for name in _around(body.plan)}
@@ -96,7 +98,7 @@ def _around(plan: MemoryPlan) -> set[str]:
 
 
 class ControlRun:
-    """A control node ready to run, again and again, over the arena of the program around it."""
+    """A control node that can be run repeatedly, over the arena of the outer program."""
 
     def __init__(
         self, node: Node, plan: MemoryPlan, arena: DeviceArena, make_arena: MakeArena, build: Build
@@ -125,11 +127,11 @@ class ControlRun:
             raise
 
     def launch(self) -> None:
-        """Runs the node and returns when it is done. Requires: what is launched before it on the device has ended."""
+        """Runs the node and returns when it is done. Requires: the device has finished all work launched before."""
         self._run()
 
     def arenas(self) -> Iterator[DeviceArena]:
-        """The bodies' arenas, those of bodies inside them too."""
+        """The arenas of the bodies, and of bodies nested in them."""
         for body in self.bodies.values():
             yield body.arena
             yield from body.executable.arenas()
@@ -208,7 +210,7 @@ class ControlRun:
 
 
 def _outside(t: Tensor) -> int:
-    """The node that stands for a tensor of the program around in a body's arena: no node of the body has its number."""
+    """The arena key of an outer tensor in a body's arena: negative, so that no node of the body has the same id."""
     return -1 - t.id
 
 

@@ -1,4 +1,4 @@
-"""What a backend offers: DeviceInfo, Limits, and the protocols Backend, Device, Buffer and Executable."""
+"""The interface of a backend: DeviceInfo, Limits, and the protocols Backend, Device, Buffer and Executable."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 DeviceKind = Literal["cpu", "integrated", "discrete", "virtual", "software"]
 Support = Literal["native", "host"]
-UNLIMITED = 1 << 62  # bytes of an allocation, where the device names no limit
+UNLIMITED = 1 << 62  # bytes of an allocation, for devices that state no limit
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device allows. Bytes, threads and workgroup counts. `dynamic_shared_bytes`: the most shared memory a
-    kernel may ask for, where that is more than `shared_bytes`; 0 where it is not."""
+    """The limits of a device, in bytes, threads and workgroup counts.
+
+    `dynamic_shared_bytes`: the largest shared memory that a kernel may request, where that is more than
+    `shared_bytes`; else 0."""
 
     max_alloc_bytes: int = UNLIMITED
     max_groups: tuple[int, int, int] = (65535, 65535, 65535)
@@ -36,9 +38,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device as `rlx devices` shows it. `features` are words such as "f16", "i8", "i64", "f64", "subgroup",
-    "coopmat": what kernels may use. `memory_bytes` is all of its memory. `packed`: kernels read and write elements of
-    less than 32 bits in words only."""
+    """A device as `rlx devices` shows it.
+
+    `features` name what kernels may use, such as "f16", "i8", "i64", "f64", "subgroup", "coopmat". `memory_bytes` is
+    all of its memory. `packed`: kernels can access elements of less than 32 bits only in whole words."""
 
     backend: str
     index: int
@@ -57,42 +60,48 @@ class DeviceInfo:
 
 
 class Buffer(Protocol):
-    """One allocation of device memory, zero-filled when acquired. Offsets and sizes in bytes; callers have checked
-    the ranges. Host calls return when the data is there; they wait for work under way on the device."""
+    """One allocation of device memory, zero-filled when acquired.
+
+    Offsets and sizes are in bytes; callers have checked the ranges. Reads and writes by the host wait for work
+    running on the device, and return once the bytes are copied."""
 
     @property
     def nbytes(self) -> int: ...
     @property
     def address(self) -> int:
-        """Where kernels find it (a device address; on the CPU the process address)."""
+        """The address that kernels use (a device address; on the CPU an address of the process)."""
         ...
 
     def write(self, offset: int, data: Bytes) -> None: ...
     def read(self, offset: int, out: Bytes) -> None: ...
     def fill(self, offset: int, nbytes: int, byte: int) -> None: ...
     def copy_from(self, source: Buffer, source_offset: int, offset: int, nbytes: int) -> None:
-        """Device-side copy; ranges of one buffer may overlap (memmove)."""
+        """Copies on the device; ranges of one buffer may overlap (memmove)."""
         ...
 
     def view(self) -> Bytes | None:
-        """The memory itself as host bytes where the host may read and write it at full speed, else None. Not to be
-        used after `close`, unless a `pin` is held."""
+        """The memory itself as host bytes where the host can read and write it at full speed, else None.
+
+        It must not be used after `close`, unless a `pin` is held."""
         ...
 
     def pin(self) -> object | None:
-        """What keeps closed memory from the pool, and mapped, for as long as it lives; None where there are no
-        views. Raises: ArenaError after `close`."""
+        """An object that, while it lives, keeps the memory mapped and out of the pool, also after `close`.
+
+        None where there are no views. Raises: ArenaError after `close`."""
         ...
 
     def close(self) -> None:
-        """Hands the memory back to the pool; further use is an error. Idempotent."""
+        """Returns the memory to the pool; further use is an error. Idempotent."""
         ...
 
 
 @dataclass(slots=True)
 class BuildOptions:
-    """How a graph becomes steps: `precision` of products, `threads` of the CPU, the RLX_DEBUG level, and whether each
-    step of a run shall be `timed`, which costs a little."""
+    """Options for lowering a graph to steps.
+
+    They are the `precision` of products, `threads` of the CPU, the RLX_DEBUG level, and whether each step of a run is
+    `timed`, which costs a little."""
 
     precision: str = "f32"
     threads: int | None = None
@@ -102,8 +111,10 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """How one node runs: "native", "alias" (no work: shares its input's slot), "decomposed", "host" or "control" (runs
-    its bodies, whose nodes follow under its name); `steps` names the kernels launched."""
+    """How one node runs, and the kernels that it launches (`steps`).
+
+    `how` is "native", "alias" (no work: it shares its input's slot), "decomposed", "host" or "control" (it runs its
+    bodies, whose nodes follow under its name)."""
 
     node: str
     op: str
@@ -117,16 +128,17 @@ class Executable(Protocol):
     dispatch: Sequence[Dispatch]
 
     def run(self) -> None:
-        """Runs every step on the data in the arena and returns when the outputs are there."""
+        """Runs every step on the data in the arena and returns when the outputs are complete."""
         ...
 
     def listing(self) -> list[str]:
-        """Every step in order, a line each: what runs, how wide, for which node."""
+        """Every step in order, one line each: its kernel or call, its size, and its node."""
         ...
 
     def timings(self) -> list[tuple[str, float]]:
-        """Each step and its time in µs in the last run. Raises: UnsupportedOp where it was not built with `timed`,
-        ArenaError before the first run."""
+        """Each step and its time in µs in the last run.
+
+        Raises: UnsupportedOp unless it was built with `timed`, ArenaError before the first run."""
         ...
 
     def arenas(self) -> Iterator[DeviceArena]:
@@ -147,15 +159,15 @@ class Device(Protocol):
         ...
 
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer]) -> DeviceArena:
-        """An arena of the plan, zero-filled; `bound` are the segments of the stores it refers to."""
+        """A zero-filled arena for the plan; `bound` are the segments of stores that the plan refers to."""
         ...
 
     def free_bytes(self) -> int:
-        """Memory that could still be acquired, as far as the device tells."""
+        """Bytes that could still be acquired, as far as the device reports them."""
         ...
 
     def support(self, node: Node) -> Support:
-        """Whether the node runs natively here or goes to the host."""
+        """Whether the node runs natively on this device or goes to the host."""
         ...
 
     def build(self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions) -> Executable:
@@ -167,14 +179,14 @@ class Device(Protocol):
 
 
 class Backend(Protocol):
-    """A family of devices; one object a package, found through the entry point group `rlx.backends`."""
+    """A family of devices; one object per package, found through the entry point group `rlx.backends`."""
 
     name: str
 
     def probe(self) -> list[DeviceInfo]:
-        """The devices there are. Raises: DeviceUnavailable with the reason when the backend cannot be used."""
+        """The devices of this backend. Raises: DeviceUnavailable with the reason if the backend cannot be used."""
         ...
 
     def open(self, index: int) -> Device:
-        """The device, opened once a process. Raises: DeviceUnavailable."""
+        """The device, opened once per process. Raises: DeviceUnavailable."""
         ...

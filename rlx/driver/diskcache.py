@@ -1,4 +1,4 @@
-"""DiskCache: compiled kernels and pipelines kept between processes, so that nothing is compiled twice."""
+"""DiskCache: compiled kernels and pipelines stored between processes, so that nothing is compiled twice."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _log = logging.getLogger(__name__)
 ROOT_ENV = "RLX_CACHE_DIR"
 LIMIT_ENV = "RLX_CACHE_BYTES"
 OFF = "off"
-DEFAULT_LIMIT = 1 << 30  # bytes of one kind's folder; the kernels of a model take some megabytes
+DEFAULT_LIMIT = 1 << 30  # bytes of one kind's folder; a model's kernels take some megabytes
 # A record: magic, SHA-256 of the key, SHA-256 of the payload, payload length; then the payload.
 _MAGIC = b"rlxcache1\n"
 _HEAD = struct.Struct(f"<{len(_MAGIC)}s32s32sQ")
 _MAX_PAYLOAD = 1 << 30
 _STALE_SECONDS = 3600  # a temporary file this old belongs to a process that was killed
-_KEPT = 0.9  # of the limit, once it is passed: so not every record that follows has the folder read
+_KEPT = 0.9  # fraction of the limit that eviction leaves, so that not every later record causes a read of the folder
 _RECORD = re.compile(r"[0-9a-f]{64}\.bin")
 
 Part = str | bytes | int
 
 
 def key_of(parts: Iterable[Part]) -> bytes:
-    """SHA-256 over the parts, each with its kind and length before it, so that no two lists give one key."""
+    """SHA-256 over the parts, each preceded by its kind and length, so that different lists give different keys."""
     digest = hashlib.sha256(_MAGIC)
     for part in parts:
         raw = part if isinstance(part, bytes) else repr(part).encode("ascii", "backslashreplace")
@@ -44,15 +44,16 @@ def key_of(parts: Iterable[Part]) -> bytes:
 
 
 class DiskCache:
-    """Payloads by key, in the folder `<root>/<kind>` (0700, the user's own).
+    """Payloads by key, in the folder `<root>/<kind>` (mode 0700, owned by the user).
 
-    `root`: a folder, "off", or None for the environment's RLX_CACHE_DIR (a folder or "off") and else the user's cache
-    folder. The key parts must name everything the payload depends on: source, options, compiler, driver, device.
-    Any fault on reading (missing, torn, altered, another's file) is a miss; a fault on writing is logged once and the
-    cache goes without. Processes and threads may share a cache: a record appears whole or not at all.
+    `root`: a folder, "off", or None for the environment's RLX_CACHE_DIR (a folder or "off"), without which it is the
+    user's cache folder. The key parts must name everything the payload depends on: source, options, compiler, driver,
+    device. Any fault on reading (missing, torn or altered record, another user's file) is a miss. A fault on writing
+    is logged once, and the payload is not cached. Processes and threads may share a cache: a record appears whole or
+    not at all.
 
-    A folder of more than `limit` bytes (None: the environment's RLX_CACHE_BYTES, else 1 GiB) loses the records that
-    were longest not used. What is just stored stays; a payload that alone is beyond the limit is not kept.
+    From a folder of more than `limit` bytes (None: the environment's RLX_CACHE_BYTES, else 1 GiB) the least recently
+    used records are removed. The record just stored stays; a payload that alone is beyond the limit is not stored.
     Raises: ValueError for a kind that is no plain word, RlxError for an RLX_CACHE_BYTES that is no number.
     """
 
@@ -70,7 +71,7 @@ class DiskCache:
         self._warned = False
 
     def path(self, key_parts: Iterable[Part]) -> Path | None:
-        """Where the record of this key is or would be; None when the cache is off."""
+        """The path of this key's record, stored or not; None when the cache is off."""
         return None if self.folder is None else self.folder / (key_of(key_parts).hex() + ".bin")
 
     def get(self, key_parts: Iterable[Part]) -> bytes | None:
@@ -80,7 +81,7 @@ class DiskCache:
         if path is None or not self._trusted():
             return None
         try:
-            # No link is followed, and a pipe put in the record's place does not block the open.
+            # O_NOFOLLOW refuses links; O_NONBLOCK keeps a pipe in the record's place from blocking the open.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             return None
@@ -92,8 +93,8 @@ class DiskCache:
                 return None
             with open(descriptor, "rb", closefd=False) as file:
                 record = file.read(status.st_size + 1)
-            with contextlib.suppress(OSError):  # a folder that cannot be written serves all the same
-                os.utime(descriptor)  # the time of its last use
+            with contextlib.suppress(OSError):  # a read-only folder can still be read
+                os.utime(descriptor)  # marks the record as used now
         except OSError:
             return None
         finally:
@@ -101,7 +102,7 @@ class DiskCache:
         return _unpack(record, key_of(parts))
 
     def put(self, key_parts: Iterable[Part], payload: bytes) -> bool:
-        """Stores the payload; False where the cache is off or the disk refuses."""
+        """Stores the payload; returns False if the cache is off or the disk refuses."""
         parts = tuple(key_parts)
         path = self.path(parts)
         size = _HEAD.size + len(payload)
@@ -135,8 +136,9 @@ class DiskCache:
         return True
 
     def _make_room(self, kept: Path, size: int) -> None:
-        """Counts the record just stored; where the folder then holds more than the limit, removes what was used least
-        lately. Nothing is noted on disk, so that nothing can go wrong with it: sizes and times are the files' own."""
+        """Subtracts the record just stored from the known free bytes. Once these are used up, reads the folder and
+        removes the least recently used records if it is over the limit. The state is the files' own sizes and times,
+        so none can be stale."""
         self._room -= size
         if self._room >= 0:
             return
@@ -151,17 +153,17 @@ class DiskCache:
             for _, nbytes, path in sorted(records):
                 if held <= self.limit * _KEPT:
                     break
-                # What another process has removed meanwhile is gone as well.
+                # A record that another process has removed meanwhile counts as removed.
                 if path != os.fspath(kept) and _RECORD.fullmatch(os.path.basename(path)):
                     with contextlib.suppress(OSError):
                         with contextlib.suppress(FileNotFoundError):
                             os.unlink(path)
                         held -= nbytes
-        # Other processes store as well: the folder is read before much more is in it.
+        # Other processes store records too, so the folder is read again before many more bytes are stored.
         self._room = min(self.limit - held, self.limit // 16)
 
     def _trusted(self) -> bool:
-        """Whether the folder is one that no other user can have written to."""
+        """Whether no other user can have written to the folder."""
         assert self.folder is not None
         try:
             status = os.lstat(self.folder)
@@ -175,7 +177,7 @@ class DiskCache:
         # makedirs gives its mode to the last folder only, so the missing parents are made one by one.
         missing = [part for part in [folder, *folder.parents] if not part.exists()]
         for part in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # another process is filling the same cache
+            with contextlib.suppress(FileExistsError):  # another process makes the same folder
                 os.mkdir(part, 0o700)
         status = os.lstat(folder)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
@@ -197,14 +199,14 @@ def _unpack(record: bytes, key: bytes) -> bytes | None:
 
 
 def _sweep(folder: Path) -> list[os.DirEntry[str]]:
-    """Removes what killed writers left, and lists the cache's other files: records, and what is being written."""
+    """Removes temporary files of killed writers, and lists the other files: records, and temporary files in use."""
     now = time.time()
     kept = []
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".tmp"):
                 with contextlib.suppress(OSError):
-                    # After a clock was set back a leftover seems to come from the future, which is stale too.
+                    # If a clock was set back, an old file's time may be in the future, which is stale too.
                     if abs(now - entry.stat(follow_symlinks=False).st_mtime) > _STALE_SECONDS:
                         os.unlink(entry.path)
                         continue

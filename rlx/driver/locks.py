@@ -1,4 +1,4 @@
-"""Locks that are open in a child of a fork: the threads that may have held them do not exist there."""
+"""Locks that are renewed in the child of a fork: the threads that may have held them do not exist there."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _MADE: WeakKeyDictionary[Any, dict[str, Callable[[], Any]]] = WeakKeyDictionary(
 
 
 def renewed(owner: Any, name: str, make: Callable[[], T]) -> T:
-    """What `make` gives, to be kept as attribute `name` of `owner`; a child of a fork finds another one there.
+    """Calls `make` and returns its result, for attribute `name` of `owner`; a forked child gets a new one there.
 
-    Without this a child would wait for ever for a thread of its parent that was inside when the process forked.
+    Without this a child would wait for ever for a thread of its parent that held the lock when the process forked.
     """
     _MADE.setdefault(owner, {})[name] = make
     return make()

@@ -1,4 +1,4 @@
-"""Progress: long work says how far it is, and who listens is told; `drawn` draws it on a terminal, for who asks."""
+"""Progress: long work reports its stages to a listener; `drawn` is a listener that draws them on a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 Listener = Callable[[str, int, int], None]
-"""Called with a stage (a key of `STAGES`), how many of its parts are done, and how many there are: 0 where unknown."""
+"""Called with a stage (a key of `STAGES`), how many of its parts are done, and how many there are (0: unknown)."""
 
 STAGES = {
     "reading": "reading the file",
@@ -28,7 +28,7 @@ _listener: ContextVar[Listener | None] = ContextVar("rlx progress", default=None
 
 
 def report(stage: str, done: int = 0, total: int = 0) -> None:
-    """Tells who listens in this thread."""
+    """Tells the listener of this thread, if there is one."""
     listener = _listener.get()
     if listener is not None:
         listener(stage, done, total)
@@ -36,7 +36,7 @@ def report(stage: str, done: int = 0, total: int = 0) -> None:
 
 @contextmanager
 def listening(listener: Listener | None) -> Iterator[None]:
-    """What is reported within, in this thread, goes to `listener`; None leaves it to who listens already."""
+    """Within this context, `listener` gets this thread's reports; None keeps the current listener."""
     if listener is None:
         yield
         return
@@ -49,9 +49,11 @@ def listening(listener: Listener | None) -> Iterator[None]:
 
 @contextmanager
 def drawn(what: str = "", show: bool | None = None, only: str | None = None) -> Iterator[None]:
-    """Draws the progress of what is done within, named `what`, on standard error: where that is a terminal, or as
-    `show` says. `only` is the one stage that is drawn, where others are reported for each of its parts. Where somebody
-    listens already, that goes on instead."""
+    """Draws the progress of the work within this context, named `what`, on standard error.
+
+    It draws if that is a terminal, or as `show` says. `only` is the one stage to draw, for work that reports other
+    stages for each part of it. If there is a listener already, that one keeps getting the reports, and nothing is
+    drawn."""
     if not (sys.stderr.isatty() if show is None else show) or _listener.get() is not None:
         yield
         return
@@ -67,7 +69,7 @@ def drawn(what: str = "", show: bool | None = None, only: str | None = None) -> 
         TimeElapsedColumn(),
         console=console,
         transient=console.is_terminal,
-        redirect_stdout=sys.stdout.isatty(),  # where it is a pipe, what is printed belongs there
+        redirect_stdout=sys.stdout.isatty(),  # into a pipe, prints of the program must go as they are
     ) as progress:
         task = progress.add_task(head + "starting", total=None)
 

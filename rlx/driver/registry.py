@@ -1,4 +1,4 @@
-"""Finding backends and devices: the entry point group `rlx.backends`, and which device a name means."""
+"""The registry of backends and devices: the entry point group `rlx.backends`, and the device that a name means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlx.driver.device import Backend, Device, DeviceInfo
 from rlx.errors import DeviceUnavailable
 
 GROUP = "rlx.backends"
-# Known without installed metadata too, and the order in which "auto" prefers them.
+# These are known without installed metadata; "auto" prefers them in this order.
 _BUILTIN = {
     "cuda": "rlx.backends.cuda:backend",
     "vulkan": "rlx.backends.vulkan:backend",
@@ -21,8 +21,8 @@ _BUILTIN = {
 
 @cache
 def _entry_points() -> dict[str, str]:
-    """Name → "module:attribute" of every installed backend, the built-in ones first."""
-    from importlib.metadata import entry_points  # here: importing it takes longer than the rest of rlx.driver
+    """Name -> "module:attribute" of every installed backend, the built-in ones first."""
+    from importlib.metadata import entry_points  # here, since it takes longer than the rest of rlx.driver
 
     return _BUILTIN | {e.name: e.value for e in entry_points(group=GROUP) if e.name not in _BUILTIN}
 
@@ -35,7 +35,7 @@ def backend_names() -> tuple[str, ...]:
 
 @cache
 def load_backend(name: str) -> Backend:
-    """The backend object. Raises: DeviceUnavailable when there is none of that name or it cannot be imported."""
+    """The backend of that name. Raises: DeviceUnavailable if there is none or it cannot be imported."""
     targets = _entry_points()
     if name not in targets:
         raise DeviceUnavailable(f"there is no backend {name!r}; there are {', '.join(sorted(targets))}")
@@ -47,7 +47,7 @@ def load_backend(name: str) -> Backend:
 
 
 def probe_all() -> tuple[list[DeviceInfo], dict[str, str]]:
-    """All devices, best first, and for each backend that has none the reason."""
+    """All devices, best first, and the reason for each backend that has none."""
     found: list[DeviceInfo] = []
     reasons: dict[str, str] = {}
     for name in backend_names():
@@ -63,13 +63,14 @@ def probe_all() -> tuple[list[DeviceInfo], dict[str, str]]:
 
 
 def devices() -> list[DeviceInfo]:
-    """The devices of this machine, every backend's."""
+    """The devices of this machine, from every backend."""
     return probe_all()[0]
 
 
 def choose_auto() -> DeviceInfo:
-    """The device "auto" stands for: CUDA, then a hardware Vulkan device (discrete first), then the CPU; never a
-    software Vulkan driver. The environment variable RLX_DEVICE overrides it."""
+    """The device that "auto" means; the environment variable RLX_DEVICE overrides it.
+
+    It is CUDA, then a hardware Vulkan device (discrete first), then the CPU; never a software Vulkan driver."""
     asked = os.environ.get("RLX_DEVICE", "auto")
     if asked != "auto":
         try:
@@ -89,9 +90,9 @@ def choose_auto() -> DeviceInfo:
 
 
 def find_device(name: str) -> DeviceInfo:
-    """The device of a name such as "cpu", "vulkan", "cuda:1" or "auto".
+    """The device that a name such as "cpu", "vulkan", "cuda:1" or "auto" means.
 
-    Raises: DeviceUnavailable with the reason and the devices there are.
+    Raises: DeviceUnavailable with the reason and the available devices.
     """
     if name == "auto":
         return choose_auto()

@@ -1,8 +1,8 @@
-"""Bodies: the graphs inside a node of a control op, traced from functions; what a function closes over is lifted out.
+"""Bodies: the graphs inside a node of a control op, traced from functions. What a function closes over is captured.
 
-A body's `inputs` (x0, x1, …) are what the op gives it each time, its `params` (k0, k1, …) the captures: tensors of the
-graph around that the functions use, which become the last inputs of the node. Its `outputs` are y0, y1, …. A finished
-body refers to no other graph, so nodes of several graphs may share it.
+A body's `inputs` (x0, x1, …) are the values that the op gives it in each step. Its `params` (k0, k1, …) are the
+captures: tensors of the enclosing graph that the functions use, which become the last inputs of the node. Its
+`outputs` are y0, y1, …. A finished body refers to no other graph, so nodes of several graphs may share it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rlx.ir.types import TensorType
 if TYPE_CHECKING:
     from rlx.ir.graph import Node
 
-MAX_DEPTH = 16  # control ops inside the functions of control ops
-COPIED_BYTES = 4096  # a captured constant up to this size is built into the body, where it can be folded
+MAX_DEPTH = 16  # limit on control ops nested in the functions of control ops
+COPIED_BYTES = 4096  # a captured constant of at most this size is copied into the body, where it can be folded
 
 
 class TracedBody(Graph):
@@ -42,7 +42,7 @@ class TracedBody(Graph):
             )
 
     def reach(self, tensor: Tensor, what: str) -> Tensor:
-        """A tensor of a graph around becomes a capture, a small constant a constant of the body."""
+        """The tensor that stands for `tensor` here: a capture, or a copy where it is a small constant."""
         if not isinstance(tensor, Tensor) or tensor.graph is self:
             return super().reach(tensor, what)
         outer = self.outer.reach(tensor, what)
@@ -57,14 +57,14 @@ class TracedBody(Graph):
         return found
 
     def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
-        """A large constant goes to the graph all around, where it may be shared, and is captured."""
+        """Adds a node. A large constant goes to the outermost graph, for bodies to share it."""
         if record.is_constant and attrs["value"].nbytes > COPIED_BYTES:
             (made,) = self.outer._append(record, ins, attrs, label)
             return (self.reach(made, "constant"),)
         return super()._append(record, ins, attrs, label)
 
     def around(self, capture: Tensor) -> Tensor:
-        """The tensor of the outer graph that a capture, one of this body's params, stands for."""
+        """The tensor of the outer graph that `capture`, one of this body's params, stands for."""
         return self.captured[int(capture.node.attrs["name"].removeprefix("k"))]
 
     def _leaf_of(self, op: str, name: str, t: TensorType) -> Tensor:
@@ -73,7 +73,7 @@ class TracedBody(Graph):
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """While this lasts, nodes that this thread adds to the graphs around go into this one."""
+        """Within this context, nodes that this thread adds to the enclosing graphs are added to this body."""
         before, TRACING.body = TRACING.body, self
         try:
             yield
@@ -81,8 +81,10 @@ class TracedBody(Graph):
             TRACING.body = before
 
     def finish(self, outputs: Sequence[Tensor], captured: Sequence[Tensor]) -> Graph:
-        """The body as a graph of its own; `outputs` are tensors of this one. `captured` are the tensors of the outer
-        graph that the node gives it: its own captures and, where two bodies share a node, the other's."""
+        """The body as a graph of its own; `outputs` are tensors of this one.
+
+        `captured` are the tensors of the outer graph that the node passes to it: its own captures and, where two
+        bodies share a node, those of the other."""
         new = Rewriter(self)
         graph = new.graph
         for t in self.given:
@@ -99,10 +101,10 @@ class TracedBody(Graph):
 
 
 def bodies(node: Node) -> dict[str, Graph]:
-    """The bodies of a node by the attribute that holds them; empty but for control ops."""
+    """The bodies of a node by the attribute that holds them; empty for all but control ops."""
     return {name: value for name, value in node.attrs.items() if isinstance(value, Graph)}
 
 
 def map_bodies(attrs: Attrs, change: Callable[[Graph], Graph]) -> dict[str, Any]:
-    """The attributes with every body changed."""
+    """The attributes, with `change` applied to every body."""
     return {name: change(value) if isinstance(value, Graph) else value for name, value in attrs.items()}

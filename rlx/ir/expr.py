@@ -1,6 +1,6 @@
-"""Scalar expressions: what one element of an elementwise op's output is, as a small tree.
+"""Scalar expressions: a small tree that computes one element of an elementwise op's output.
 
-One tree serves all: NumPy evaluates it, CUDA and Vulkan print it as calls of the scalar functions in
+One tree serves every device: NumPy evaluates it, CUDA and Vulkan print it as calls of the scalar functions in
 `rlx/backends/gpu/device_code/prims.h` (`p_<primitive>_<class>`), and fusion composes trees by substitution. `Expr` is
 immutable and hashable, so that equal trees share one kernel.
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from rlx.dtypes import DType, bool_, f32, promote
 
 # primitive -> number of arguments. Comparisons and predicates give bool; "cast" converts to the node's dtype;
-# the rest give their arguments' dtype.
+# the rest have their arguments' dtype.
 PRIMS: dict[str, int] = {
     "neg": 1, "abs": 1, "sign": 1, "sqrt": 1, "rsqrt": 1, "recip": 1, "exp": 1, "expm1": 1, "log": 1, "log1p": 1,
     "exp2": 1, "log2": 1, "log10": 1, "cbrt": 1, "asinh": 1, "acosh": 1, "atanh": 1,
@@ -35,15 +35,15 @@ PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
 class Expr:
     """A node of the tree: `prim` is a primitive's name, "arg" (value = input number) or "lit" (value = literal).
 
-    `dtype` is what the node gives. f16 and bf16 nodes are computed in f32 and rounded only by "cast" and when stored;
-    u8 and i8 nodes wrap after every operation.
+    `dtype` is the dtype of the node's value. f16 and bf16 nodes are computed in f32 and rounded only by "cast" and
+    when stored; u8 and i8 nodes wrap after every operation.
     """
 
     prim: str
     args: tuple[Expr, ...]
     dtype: DType
     value: int | float | bool | None = None
-    # Kept, because trees share parts: hashing each part anew would take time exponential in the depth.
+    # The hash is kept, because trees share parts: hashing each part anew would take time exponential in the depth.
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Expr:
         return self._hash
 
     def __reduce__(self) -> tuple[type[Expr], tuple[object, ...]]:
-        # Strings hash anew in each process, so the kept hash does not travel.
+        # Each process hashes strings differently, so the kept hash is not pickled.
         return Expr, (self.prim, self.args, self.dtype, self.value)
 
     def __add__(self, other: Expr | float) -> Expr:
@@ -87,7 +87,7 @@ def arg(index: int, dtype: DType) -> Expr:
 
 
 def lit(value: bool | int | float, dtype: DType) -> Expr:
-    """A literal of dtype `dtype`. -0.0 is the negation of 0.0, which Python calls equal: equal trees share a kernel."""
+    """A literal of a dtype. -0.0 becomes neg(0.0), since Python finds them equal and equal trees share kernels."""
     if dtype.kind == "b":
         return Expr("lit", (), dtype, bool(value))
     if dtype.is_float and value == 0 and math.copysign(1.0, value) < 0:
@@ -96,12 +96,12 @@ def lit(value: bool | int | float, dtype: DType) -> Expr:
 
 
 def cast(x: Expr, dtype: DType) -> Expr:
-    """x converted to dtype; nothing when it has that dtype."""
+    """x converted to dtype; x itself when it has that dtype."""
     return x if x.dtype == dtype else Expr("cast", (x,), dtype)
 
 
 def call(prim: str, *args: Expr | float) -> Expr:
-    """A primitive of its arguments; Python numbers become literals and mixed dtypes are promoted."""
+    """A primitive applied to its arguments; Python numbers become literals and mixed dtypes are promoted."""
     given = [a.dtype for a in args if isinstance(a, Expr)]
     if prim == "select":
         given = [a.dtype for a in args[1:] if isinstance(a, Expr)] or [f32]
@@ -118,7 +118,7 @@ def call(prim: str, *args: Expr | float) -> Expr:
 
 
 def substitute(tree: Expr, args: Sequence[Expr]) -> Expr:
-    """The tree with input i replaced by args[i]: how two elementwise nodes become one. Shared parts stay shared."""
+    """The tree with input i replaced by args[i], as fusion makes one node of two. Shared parts stay shared."""
     done: dict[int, Expr] = {}
 
     def walk(e: Expr) -> Expr:

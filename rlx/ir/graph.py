@@ -1,4 +1,4 @@
-"""Graph, Node and Tensor: a static program in single-assignment form, nodes in the order they run."""
+"""Graph, Node and Tensor: a static program in single-assignment form, its nodes in the order in which they run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _APART = "; graphs share no tensors: run the other, and give what it returns as 
 
 
 class Node:
-    """One application of an op: its inputs, attributes and output tensors. `label` is a name for people."""
+    """One application of an op: its inputs, attributes and output tensors. `label` is a name shown to people."""
 
     __slots__ = ("attrs", "inputs", "label", "op", "outputs")
 
@@ -51,7 +51,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """What reports call the node: its label, else its op and first output."""
+        """The node's name in reports: its label, else its op and first output."""
         return self.label or (f"{self.op.name}%{self.outputs[0].id}" if self.outputs else self.op.name)
 
     def __str__(self) -> str:
@@ -64,14 +64,14 @@ class Node:
 class Tensor(TensorMethods):
     """The user's handle to one tensor of a graph.
 
-    `id` (unique in the graph, the key of its memory slot), `type` with `shape` and `dtype`, `node` (which makes it) and
-    `index` (which of the node's outputs it is).
-    Has the Python operators and NumPy's broadcasting; the operators are attached by `rlx.ops.operators`.
+    `id` is unique in the graph and the key of its memory slot; `type` holds `shape` and `dtype`; `node` makes the
+    tensor, and `index` says which of the node's outputs it is. The tensor has Python's operators and NumPy's
+    broadcasting; `rlx.ops.operators` attaches them.
     """
 
     __slots__ = ("graph", "id", "index", "node", "type")
-    __array_priority__ = 1000  # so that ndarray + Tensor asks the Tensor
-    # The Python type of a number that takes its dtype from what is beside it (rlx.ir.number), None of all else.
+    __array_priority__ = 1000  # so that ndarray + Tensor calls the Tensor's operator
+    # The Python type of a number that takes its dtype from the tensors beside it (rlx.ir.number), else None.
     weak: type[bool | int | float] | None = None
 
     def __init__(self, graph: Graph, id: int, type: TensorType, node: Node, index: int) -> None:
@@ -98,11 +98,11 @@ class Tensor(TensorMethods):
         return self.type.numel
 
     def as_dtype(self, dtype: DType) -> Tensor:
-        """A number that is weak as a tensor of the dtype."""
+        """A weak number as a tensor of the dtype."""
         raise AssertionError(f"{self!r} has a dtype of its own")
 
     def concrete(self) -> Tensor:
-        """The tensor of the graph that this stands for: itself, or a number as a tensor of its own."""
+        """The tensor of the graph that this stands for: itself, or for a weak number its input."""
         return self
 
     def __len__(self) -> int:
@@ -119,11 +119,12 @@ class Tensor(TensorMethods):
 class Graph:
     """A static tensor program.
 
-    `nodes` run in order. `inputs` are given at each run; `params` are weights, set once; `states` persist between runs
-    and are replaced by `updates` at the end of each; `outputs` are what a run returns. All are dicts by name.
+    `nodes` run in order. `inputs` are given at each run; `params` are weights, set once; `states` persist between
+    runs and take the values of `updates` at the end of each; `outputs` are returned by a run. All but `nodes` are
+    dicts by name.
 
-    Shapes are tuples of ints, () for a scalar. Dtypes are names ("f32", "bf16", "i64", …), NumPy dtypes, or `rlx.bf16`
-    and its like. What does not fit raises GraphError, ShapeError or DTypeError.
+    Shapes are tuples of ints, () for a scalar. Dtypes are names ("f32", "bf16", "i64", …), NumPy dtypes, or rlx
+    dtypes such as `rlx.bf16`. An argument that does not fit raises GraphError, ShapeError or DTypeError.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -134,7 +135,7 @@ class Graph:
         self.states: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
         self.updates: dict[str, Tensor] = {}
-        self.outer: Graph | None = None  # while this is traced as a body (rlx.ir.body): the graph around
+        self.outer: Graph | None = None  # the enclosing graph, while this is traced as a body (rlx.ir.body)
         self._next_id = 0
 
     # -- leaves
@@ -148,11 +149,11 @@ class Graph:
         return self._leaf("param", self.params, name, shape, dtype)
 
     def state(self, name: str, shape: Sequence[int], dtype: DTypeLike = f32) -> Tensor:
-        """Declares state that persists between runs, zero at first; `update` says what it becomes after a run."""
+        """Declares state that persists between runs and is zero at first; `update` sets its value after a run."""
         return self._leaf("state", self.states, name, shape, dtype)
 
     def constant(self, value: npt.ArrayLike, dtype: DTypeLike | None = None) -> Tensor:
-        """A tensor known now; a copy, so the caller may go on writing to an array given here.
+        """A tensor whose value is known now. The value is copied, so the caller may go on writing to its array.
 
         Dtype: `dtype`; else an array's own, f32 for Python floats and lists of them, i64 for ints. Raises: DTypeError
         for a value that the dtype cannot hold, ShapeError for lists whose rows differ in length.
@@ -188,7 +189,7 @@ class Graph:
     # -- results
 
     def output(self, name: str, tensor: Tensor) -> Tensor:
-        """Names a tensor that a run returns; an input or a param may be one."""
+        """Names a tensor that a run returns; it may be an input or a param."""
         _want_name("output", name)
         if name in self.outputs:
             raise GraphError(f"output {name!r}: the graph has an output of that name already")
@@ -197,7 +198,7 @@ class Graph:
         return tensor
 
     def update(self, name: str, tensor: Tensor) -> None:
-        """Says what state `name` holds after a run; every read in the run sees what it held before."""
+        """Sets the value of state `name` after a run; every read during the run sees the old value."""
         if name not in self.states:
             raise GraphError(
                 f"update {name!r}: no such state; expected a state's name, then its new value; the states are "
@@ -219,7 +220,7 @@ class Graph:
     ) -> tuple[Tensor, ...]:
         """Appends a node and returns its output tensors; the types come from the op's `infer`.
 
-        While a body of a control op is traced, what is added to the graphs around it becomes part of the body.
+        While a body of a control op is traced, nodes added to the graphs around it become part of the body.
         """
         record = get_op(op) if isinstance(op, str) else op
         home = self.open_graph(f"op {record.name}")
@@ -230,8 +231,9 @@ class Graph:
         return home._append(record, ins, attrs or {}, label)
 
     def open_graph(self, what: str) -> Graph:
-        """Where nodes added to this graph go, as `traced_into` says. Raises: GraphError for a body whose function has
-        returned: what were added there would run nowhere."""
+        """The graph that takes nodes added to this one, as `traced_into` says.
+
+        Raises: GraphError for a body whose function has returned, since nodes added there would never run."""
         home = traced_into(self)
         if home.outer is not None and home is not TRACING.body:
             raise GraphError(
@@ -240,7 +242,7 @@ class Graph:
         return home
 
     def reach(self, tensor: Tensor, what: str) -> Tensor:
-        """The tensor of this graph that stands for `tensor`: itself. Raises: GraphError for another graph's."""
+        """The tensor of this graph that stands for `tensor`: itself. Raises: GraphError for a tensor of another."""
         self._own(tensor, what)
         return tensor.concrete()
 
@@ -265,7 +267,7 @@ class Graph:
             )
 
     def tensors(self) -> Iterable[Tensor]:
-        """Every tensor, in the order made."""
+        """Every tensor, in the order in which they are made."""
         for node in self.nodes:
             yield from node.outputs
 
@@ -294,7 +296,7 @@ def _want_name(what: str, name: str) -> None:
 
 
 class Tracing(threading.local):
-    """The body that this thread traces, None outside the functions of control ops."""
+    """The body that this thread traces; None outside the functions of control ops."""
 
     body: Graph | None = None
 
@@ -303,7 +305,7 @@ TRACING = Tracing()
 
 
 def traced_into(graph: Graph) -> Graph:
-    """Where nodes added to a graph go: into the body under trace where the graph is around it, else into itself."""
+    """The graph that takes nodes added to `graph`: the body being traced where `graph` encloses it, else `graph`."""
     around = TRACING.body
     while around is not None:
         if around is graph:
@@ -314,7 +316,7 @@ def traced_into(graph: Graph) -> Graph:
 
 
 def node_of(op: Op | str, types: Iterable[TensorType], attrs: Attrs) -> Node:
-    """The node that an op of such inputs would be, in no graph: to ask a device whether it runs it."""
+    """A node of an op on inputs of these types, in no graph: for asking a device whether it can run it."""
     record = get_op(op) if isinstance(op, str) else op
     leaf = Node(get_op("input"), (), {})
     inputs = tuple(Tensor(_NOWHERE, -1, t, leaf, 0) for t in types)
@@ -343,7 +345,7 @@ def apply_multi(op: str, *inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
 
 
 def graph_of(op: str, inputs: Iterable[Any]) -> Graph:
-    """The graph of the first Tensor among inputs. Raises: GraphError when there is none, or it takes no more nodes."""
+    """The graph of the first Tensor among inputs. Raises: GraphError when there is none, or it is closed to nodes."""
     for x in inputs:
         if isinstance(x, Tensor):
             x.graph.open_graph(op)
@@ -355,8 +357,9 @@ def graph_of(op: str, inputs: Iterable[Any]) -> Graph:
 
 
 def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
-    """Each input as a Tensor of `graph`; Python scalars, also those of a traced call, take the dtype of the widest
-    tensor beside them."""
+    """Each input as a Tensor of `graph`.
+
+    Python scalars, also those of a traced call, are weak (`weak_dtype`) beside the promoted dtype of the others."""
     from rlx.dtypes import promote
 
     items = list(inputs)
@@ -369,7 +372,7 @@ def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
     for x in items:
         if isinstance(x, Tensor):
             made.append(x if x.weak is None else x.as_dtype(weak_dtype(x.weak(0), beside)))
-        elif isinstance(x, bool | int | float):  # np.float64 is a float too: a scalar is weak
+        elif isinstance(x, bool | int | float):  # np.float64 is a float too, and weak like any scalar
             made.append(graph.constant(x, weak_dtype(x, beside)))
         else:
             made.append(graph.constant(x))

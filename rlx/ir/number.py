@@ -1,7 +1,8 @@
-"""Python numbers among the arguments of a traced function: their values come with each call.
+"""Python numbers among the arguments of a traced function: each call gives them new values.
 
-Arithmetic of such a number with Python's own stays Python's: it is written on a tape, and done again at each call.
-Beside a tensor the number becomes an input of rank 0, of the dtype that a constant would take there: it costs no step.
+Arithmetic between such a number and Python's own stays in Python: a tape records it and repeats it at each call.
+Beside a tensor the number becomes an input of rank 0, of the dtype that a constant would take there. That takes no
+step on the device.
 """
 
 from __future__ import annotations
@@ -27,23 +28,24 @@ COMPUTED = "a number computed of "
 
 
 class NumberTape:
-    """What one traced call computes of its numbers. `slots` hold the values of that call: its arguments, then the
-    result of each step."""
+    """The tape of what one traced call computes from its numbers.
+
+    `slots` hold the values of that call: its arguments, then the result of each step."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.slots: list[Number] = []
-        self.closed = False  # the call is traced, and its graph may be compiled
+        self.closed = False  # set once the call is traced and its graph may be compiled
         self._steps: list[tuple[Callable[..., Any], tuple[Any, ...], TracedNumber]] = []
         self._made: dict[tuple[int, DType], Tensor] = {}
         self._inputs: dict[str, tuple[TracedNumber, DType]] = {}
 
     def argument(self, value: int | float, label: str, static: str) -> TracedNumber:
-        """A number that comes with each call; `static` is what the user writes to have its value built in."""
+        """A number that each call gives anew; `static` is the option of `jit` that has its value built in."""
         return self._number(value, label, (static,))
 
     def step(self, function: Callable[..., Any], *operands: Any) -> TracedNumber:
-        """The number that Python's function gives for the operands, now and at each call."""
+        """The number that a Python function gives for the operands, now and at each call."""
         used = [x for x in operands if isinstance(x, TracedNumber)]
         if any(x.tape is not self for x in used):
             raise GraphError(f"{used} are of different calls; a traced number is good only in its own call")
@@ -71,15 +73,17 @@ class NumberTape:
             _held(number, dtype, self.slots)
             name = f"n{len(self._inputs)}"
             attrs = {"name": name, "shape": (), "dtype": dtype}
-            # Straight into the graph all around, also while the function of a control op is traced.
+            # It goes straight to the outermost graph, also while the function of a control op is traced.
             (found,) = self.graph._append(get_op("input"), (), attrs, name)
             self.graph.inputs[name] = self._made[number.slot, dtype] = found
             self._inputs[name] = (number, dtype)
         return found
 
     def replay(self, given: Sequence[Number]) -> list[Number]:
-        """The slots for other arguments. Raises: what Python raises; TracedValueError for a result of another type than
-        the program was built for."""
+        """The slots for other arguments.
+
+        Raises: whatever Python raises; TracedValueError for a result whose type is not the one the program was built
+        for."""
         slots = list(given)
         for function, operands, made in self._steps:
             value = function(*_values(operands, slots))
@@ -92,13 +96,14 @@ class NumberTape:
         return slots
 
     def feeds(self, slots: Sequence[Number]) -> dict[str, npt.NDArray[Any]]:
-        """The graph's inputs of these slots. Raises: DTypeError where a dtype cannot hold its number."""
+        """The graph's inputs for these slots. Raises: DTypeError where a dtype cannot hold its number."""
         return {name: _held(number, dtype, slots) for name, (number, dtype) in self._inputs.items()}
 
 
 class TracedNumber(Tensor):
-    """A Python number of a traced call; `weak` is its type, `label` what errors call it. Where it is used as a tensor
-    of its own it is one: f32, i64 or bool."""
+    """A Python number of a traced call; `weak` is its Python type, `label` its name in errors.
+
+    Where it is used as a tensor without another beside it, its dtype is f32, i64 or bool."""
 
     __slots__ = ("label", "slot", "static", "tape", "weak")
 
@@ -142,7 +147,7 @@ class TracedNumber(Tensor):
 
     @property
     def advice(self) -> str:
-        """What the user writes to have the value built in."""
+        """The options of `jit` that have the value built into the program."""
         return " with ".join(self.static)
 
     def __repr__(self) -> str:
@@ -160,13 +165,13 @@ def _values(operands: Sequence[Any], slots: Sequence[Number]) -> Iterator[Number
 
 def _held(number: TracedNumber, dtype: DType, slots: Sequence[Number]) -> npt.NDArray[Any]:
     value = slots[number.slot]
-    if 0 <= value <= 127 and not (dtype.is_int and number.weak is float):  # every dtype holds it: the usual case
+    if 0 <= value <= 127 and not (dtype.is_int and number.weak is float):  # the usual case: every dtype holds the value
         return np.asarray(value).astype(dtype.np)
     return exactly(as_array(value, number.label), dtype, number.label)
 
 
 def _plain(value: Any) -> Number:
-    """A subclass of Python's numbers, such as np.float64, as what it is a subclass of."""
+    """A number of a subclass, such as np.float64, as Python's own type."""
     if isinstance(value, bool):
         return value
     return int(value) if isinstance(value, int) else float(value)

@@ -1,4 +1,4 @@
-"""The Op record: everything rlx knows of one operation, registered once; and the registry."""
+"""The Op record, which holds everything rlx knows of one operation, registered once; and the registry."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 Attrs = Mapping[str, Any]
 Infer = Callable[[Sequence[TensorType], Attrs], "TensorType | tuple[TensorType, ...]"]
-# Takes the input arrays and the attributes by keyword, gives an array or a tuple of arrays. Works in the floating
-# dtype it is given: on float64 inputs it is the oracle.
+# Takes the input arrays, and the attributes by keyword; returns an array or a tuple of arrays. It works in the
+# floating dtype of its inputs: on float64 inputs it is the oracle.
 Reference = Callable[..., Any]
-# (node, gradients of the node's outputs) -> gradient of each input; None where an input has none. A gradient of an
-# output that nothing uses is None. Written with rlx ops on the node's own inputs and outputs.
+# (node, gradients of the node's outputs) -> gradient of each input; None for an input that has none. The gradient of
+# an output that nothing uses is None. The rule is written with rlx ops on the node's own inputs and outputs.
 Vjp = Callable[["Node", "Sequence[Tensor | None]"], "Sequence[Tensor | None]"]
 # (input expressions, attributes, output type's dtype) -> expression of one output element.
 ExprRule = Callable[["Sequence[Expr]", Attrs], "Expr"]
 Decompose = Callable[["Sequence[Tensor]", Attrs], "Tensor | tuple[Tensor, ...]"]
-# Bytes from the start of a node's first input to the bytes that are its output already; None where it must be made.
+# The byte offset in a node's first input where the bytes of its output already are; None where they must be written.
 View = Callable[["Node"], "int | None"]
 # (node, new inputs, a function that appends a node of (op, inputs, attributes) unless the graph has it) -> a tensor
-# that has the bits of the node's output, None where the rule finds none.
+# with the same bits as the node's output, or None where the rule finds none.
 Identity = Callable[["Node", "Sequence[Tensor]", "Callable[[str, Sequence[Tensor], Attrs], Tensor]"], "Tensor | None"]
 
 
@@ -41,7 +41,7 @@ NOT_DIFFERENTIABLE: Final = _NotDifferentiable()
 
 
 class Leaf(Enum):
-    """What a leaf stands for: the signature of a graph (inputs, params, states), or a value known in it."""
+    """The role of a leaf: a part of a graph's signature (input, param, state), or a value known in the graph."""
 
     INPUT = "input"
     PARAM = "param"
@@ -51,11 +51,11 @@ class Leaf(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """How a control op runs its bodies: one of them once, or the only one again and again.
+    """How a control op runs its bodies: one of several once, or its only one repeatedly.
 
-    `predicate`: the node's first input is a bool that chooses the branch, or says whether a loop makes a first step;
-    the first output of a loop's body is then the predicate of the next. A loop without one goes along the rows of its
-    inputs, and its attribute `carries` counts the values that one step gives to the next.
+    `predicate`: the node's first input is a bool that chooses the branch, or says whether a loop runs its first step;
+    the first output of a loop's body is then the predicate of the next step. A loop without a predicate (a scan)
+    takes one row of its inputs in each step, and its attribute `carries` counts the values that a step passes on.
     """
 
     predicate: bool
@@ -63,21 +63,21 @@ class Control:
 
     @property
     def loops(self) -> bool:
-        """Whether its body is run until a predicate says no."""
+        """Whether its body runs until a predicate is false (while_loop)."""
         return self.predicate and self.repeats
 
     @property
     def rows(self) -> bool:
-        """Whether its body is run once for each row of its inputs."""
+        """Whether its body runs once for each row of its inputs (scan)."""
         return self.repeats and not self.predicate
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a node takes, which limits on steps and bytes are held against.
+    """The cost of running a node, which limits on steps and bytes apply to.
 
-    `nbytes`: bytes that a kernel writes, with what it reads again and again. `multiplications`: pairs of numbers that a
-    product multiplies. `steps`: the steps of its body. `tables`: bytes of the tables that a kernel is built with.
+    `nbytes`: bytes that a kernel writes, and those that it reads repeatedly. `multiplications`: pairs of numbers that
+    a product multiplies. `steps`: the steps of its body. `tables`: bytes of the tables that a kernel is built with.
     `terms`: about the bytes that the NumPy definition reads, writes and holds beside inputs and outputs.
     """
 
@@ -90,34 +90,35 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation.
+    """The record of one operation.
 
-    `infer` gives the output types or raises an error naming op, shapes and dtypes. `reference` is the NumPy definition,
-    and in float64 the oracle. `judge` names the outside authority that checks `reference` (a dotted name such as
-    "scipy.special.erf"). `vjp` is the reverse rule or NOT_DIFFERENTIABLE. Elementwise ops give `expr`, the others the
-    `kernel` stem. `decompose` writes the op with simpler ones. `inplace` lists the inputs whose slot the output may
-    take over when the type is the same and nothing reads them later.
+    `infer` gives the output types or raises an error naming op, shapes and dtypes. `reference` is the NumPy
+    definition, and in float64 the oracle. `judge` names the outside authority that checks `reference` (a dotted name
+    such as "scipy.special.erf"). `vjp` is the gradient rule or NOT_DIFFERENTIABLE. Elementwise ops have `expr`, the
+    others a `kernel` stem. `decompose` writes the op with simpler ones. `inplace` lists the inputs whose slot the
+    output may take over when the types are equal and nothing reads the input later.
 
-    The rest are traits: what passes, planner, runtime and devices need to know of an op they do not know by name.
+    The rest are traits, which passes, planner, runtime and devices ask for instead of the name of an op.
 
-    - `leaf`: it is given, not computed, and as what. `control`: it runs bodies, and how. `fallible`: a run of it may
-      raise an error.
-    - `view`: where the output's bytes may lie in the first input already. `reshapes`: the same elements in the same
-      order. `broadcasts`: the first input's elements repeated, cheaper to read as such than from memory.
-    - `moves_data`: each element of the output is one of the first input's, bit for bit; what other inputs there are
-      say which. `picks`: each is an element of some input, and which one depends on their order as numbers at most.
-    - `converts`: the input in another dtype. `materializes`: the input again, in memory of its own.
-    - `commutes`: its two inputs may change places. `adds`: their sum. `joins`: the scalar primitive by which a
-      reduction or scan joins elements; `averages`: and divides by their number. `centres`: a norm that subtracts the
-      mean.
-    - `contracts`: it sums products of elements of two inputs. `epilogue`: it takes a bias as a third input and the
-      attribute `activation`; the bias lies along this axis of the output.
-    - `mixed`: inputs that may be f16 or bf16 where the others are f32. `rounds_once`: of halves it computes what it
-      would of f32, and rounds the result.
+    - `leaf`: the op's value is given, not computed, and in which role. `control`: the op runs bodies, and how.
+      `fallible`: a run of the op may raise an error.
+    - `view`: at which byte offset of the first input the output already lies. `reshapes`: the output has the same
+      elements in the same order. `broadcasts`: it repeats the first input's elements, so that reading that input is
+      cheaper.
+    - `moves_data`: each element of the output is one of the first input's, bit for bit; any other inputs say which.
+      `picks`: each is an element of some input, and which one depends at most on the numeric order of elements.
+    - `converts`: the output is the input in another dtype. `materializes`: it is the input, in memory of its own.
+    - `commutes`: the two inputs may be exchanged. `adds`: the output is their sum. `joins`: the scalar primitive by
+      which a reduction or scan combines elements; `averages`: it then divides by their number. `centres`: a norm that
+      subtracts the mean.
+    - `contracts`: the op sums products of elements of two inputs. `epilogue`: it takes a bias as a third input, and
+      the attribute `activation`; the bias lies along this axis of the output.
+    - `mixed`: inputs that may be f16 or bf16 where the others are f32. `rounds_once`: for f16 and bf16 the op
+      computes what it would for f32, and rounds the result.
     - `heads`: inputs of (batch, heads, length, size) that the attribute `tokens` can name, and which are then
       (batch, length, heads, size). `mask`: which input hides scores where it is false, or is added to them.
     - `summed`: the op that does the same to the sum of two inputs. `identity`: finds a tensor with the same bits.
-    - `cost`: what a node takes, where that is more than to write its outputs once.
+    - `cost`: what running a node costs, where that is more than writing its outputs once.
     """
 
     name: str

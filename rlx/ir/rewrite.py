@@ -1,5 +1,7 @@
-"""Rewriting: a new graph out of an old one, node by node. What passes do not change is not inferred, and a graph in
-which nothing changes is not copied."""
+"""Rewriting: a new graph out of an old one, node by node.
+
+Types are not inferred again for nodes that a pass leaves as they are, and a graph in which nothing changes is not
+copied."""
 
 from __future__ import annotations
 
@@ -10,24 +12,26 @@ from rlx.ir.op import Attrs, Op, get_op
 
 
 class Rewriter:
-    """Makes a new graph while a pass goes over the nodes of an old one: `keep` a node, or `add` others and `put` their
-    tensors in the place of its outputs; a node for which neither is done is dropped. `finish` gives the new graph.
+    """Makes a new graph while a pass goes over the nodes of an old one.
 
-    Until something differs from the old graph there is no new one, and the old tensors stand for themselves; a pass may
-    hand over old tensors afterwards too. What is kept keeps its id, so ids name the same tensors in both graphs, and
-    what is added has an id of its own. Kept nodes share their attributes, which nobody may change.
+    The pass calls `keep` for a node, or `add` for others and `put` to set their tensors in the place of its outputs;
+    a node for which it calls neither is dropped. `finish` returns the new graph.
+
+    Until something differs from the old graph there is no new one, and the old tensors stand for themselves; a pass
+    may use old tensors afterwards too. A kept node keeps its ids, so that these name the same tensors in both graphs;
+    an added node has new ids. Kept nodes share their attributes with the old graph, so nobody may change them.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.old = graph
-        self.label = ""  # for nodes that are added without one
+        self.label = ""  # given to nodes that are added without a label
         self._new: Graph | None = None
-        self._kept = 0  # so many of the first nodes are kept, while there is no new graph
+        self._kept = 0  # the count of leading nodes that are kept, while there is no new graph
         self._made: dict[int, Tensor] = {}
 
     @property
     def graph(self) -> Graph:
-        """The new graph, for leaves to be declared in. It exists from now on."""
+        """The new graph, for leaves to be declared in. Reading this makes it."""
         if self._new is None:
             self._new = Graph(self.old.name)
             self._new._next_id = self.old._next_id
@@ -36,23 +40,23 @@ class Rewriter:
         return self._new
 
     def inputs(self, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-        """What stands for tensors of either graph now."""
+        """The tensors that now stand for these, which may be of either graph."""
         if self._new is None:
             return tuple(tensors)
         made, new = self._made, self._new
         return tuple([t if t.graph is new else made[t.id] for t in tensors])
 
     def placed(self, t: Tensor) -> bool:
-        """Whether something stands for an old tensor in the new graph, which exists from now on."""
+        """Whether a tensor of the new graph stands for an old one. Reading this makes the new graph."""
         return self.graph is t.graph or t.id in self._made
 
     def keep(self, node: Node) -> None:
-        """Takes an old node over; a leaf keeps its place in the signature."""
+        """Takes over an old node; a leaf keeps its place in the signature."""
         if self._new is None:
             if self._kept < len(self.old.nodes) and self.old.nodes[self._kept] is node:
                 self._kept += 1
                 return
-            self.graph  # noqa: B018 - nodes were left out or change places: it is made here
+            self.graph  # noqa: B018 - nodes were left out or change places, so the new graph must exist
         inputs = self.inputs(node.inputs)
         if all(a.type is b.type or a.type == b.type for a, b in zip(inputs, node.inputs, strict=True)):
             self._copy(node, inputs)
@@ -69,11 +73,11 @@ class Rewriter:
 
     def put(self, old: Sequence[Tensor], new: Sequence[Tensor]) -> None:
         """Says which tensors stand for old ones from now on."""
-        self.graph  # noqa: B018 - made where it is not yet: there is a difference
+        self.graph  # noqa: B018 - makes the new graph: from here on it differs
         self._made.update(zip((t.id for t in old), self.inputs(new), strict=True))
 
     def finish(self) -> Graph:
-        """The new graph with the old one's results; the old one where nothing differs."""
+        """The new graph with the old one's results; the old one if nothing differs."""
         if self._new is None and self._kept == len(self.old.nodes):
             return self.old
         new, made = self.graph, self._made
@@ -82,7 +86,7 @@ class Rewriter:
         return new
 
     def _copy(self, node: Node, inputs: tuple[Tensor, ...]) -> None:
-        """The node on inputs of the types it has."""
+        """Copies a node whose new inputs have the types of the old ones."""
         new = self._new
         assert new is not None
         copy = Node(node.op, inputs, node.attrs, node.label)
@@ -100,8 +104,8 @@ Rewrite = Callable[[Rewriter, Node, tuple[Tensor, ...]], "Sequence[Tensor] | Non
 def rebuild(graph: Graph, rewrite: Rewrite, keep: set[int] | None = None) -> Graph:
     """The graph with every node rewritten: the base of most passes.
 
-    `rewrite(new, old_node, inputs)` returns the tensors that replace the node's outputs, or None to keep it; nodes that
-    it adds without a label take the old node's. `keep`, if given, holds the ids of the tensors whose nodes stay;
+    `rewrite(new, old_node, inputs)` returns the tensors that replace the node's outputs, or None to keep it; nodes
+    that it adds without a label take the old node's. `keep`, if given, holds the ids of the tensors whose nodes stay;
     inputs, params and states always stay.
     """
     new = Rewriter(graph)
@@ -118,9 +122,9 @@ def rebuild(graph: Graph, rewrite: Rewrite, keep: set[int] | None = None) -> Gra
 
 
 def copied(graph: Graph) -> Graph:
-    """The same graph once more, for one of the two to be changed."""
+    """A copy of the graph, so that one of the two can be changed."""
     new = Rewriter(graph)
-    new.graph  # noqa: B018 - though nothing differs
+    new.graph  # noqa: B018 - makes the new graph, though nothing differs
     for node in graph.nodes:
         new.keep(node)
     return new.finish()
@@ -129,8 +133,8 @@ def copied(graph: Graph) -> Graph:
 def inline(
     body: Graph, into: Graph | Rewriter, given: Iterable[Tensor], label: str = ""
 ) -> tuple[Tensor, ...]:
-    """Adds a graph's nodes to another, `given` in place of its inputs and then its params; gives its outputs. The nodes
-    take `label`, or keep their own."""
+    """Adds a graph's nodes to another, with `given` in place of its inputs and then its params; returns its outputs.
+    The nodes take `label`, or keep their own."""
     leaves = (*body.inputs.values(), *body.params.values())
     made = {leaf.id: t for leaf, t in zip(leaves, given, strict=True)}
     for node in body.nodes:

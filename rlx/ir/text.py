@@ -1,4 +1,4 @@
-"""The readable text form of a graph: one line a node."""
+"""The readable text form of a graph: one line per node."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 def to_text(graph: Graph) -> str:
-    """The whole graph as text: `%id: type = op(%inputs) {attributes}  # label`, the bodies of a control op indented
-    under it, then outputs and updates."""
+    """The whole graph as text, the bodies of a control op indented below it, then outputs and updates.
+
+    A node is `%id: type = op(%inputs) {attributes}  # label`."""
     lines = [f"graph {graph.name}:"]
     for node in graph.nodes:
         lines.append(f"  {node_text(node)}")
@@ -39,7 +40,7 @@ def node_text(node: Node) -> str:
 
 
 def expr_text(e: Expr) -> str:
-    """A scalar expression as text, arguments as a0, a1, …"""
+    """A scalar expression as text; a0, a1, … are its arguments."""
     if e.prim == "arg":
         return f"a{e.value}"
     if e.prim == "lit":

@@ -11,19 +11,19 @@ from typing import Any
 from rlx.dtypes import DType
 from rlx.errors import ShapeError
 
-MAX_RANK = 32  # NumPy 1 holds no more; NumPy 2 holds 64, and definitions of ops put axes beside a tensor's own
+MAX_RANK = 32  # NumPy 1's limit; NumPy 2 holds 64, but the definitions of ops add axes to a tensor's own
 MAX_DIM = (1 << 63) - 1
-# NumPy counts the bytes of the lengths that are not 0 in 63 bits, also of an array without elements, and the
-# definitions of the ops compute in elements of up to 16 bytes.
+# NumPy counts the bytes of an array in 63 bits, leaving out lengths of 0, so arrays without elements are limited too.
+# The definitions of the ops compute in elements of up to 16 bytes.
 MAX_NUMEL = (1 << 59) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """What is known of a tensor before it runs: `shape`, a tuple of ints ≥ 0 (rank 0 is a scalar), and `dtype`.
+    """The static type of a tensor: `shape`, a tuple of ints ≥ 0 (rank 0 is a scalar), and `dtype`.
 
-    Raises: ShapeError for more axes than `MAX_RANK`, or lengths whose product, those of 0 left out, is beyond
-    `MAX_NUMEL`: no array of NumPy has such a shape.
+    Raises: ShapeError for more axes than `MAX_RANK`, or lengths whose product, leaving out those of 0, is beyond
+    `MAX_NUMEL`: NumPy has no array of such a shape.
     """
 
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ class TensorType:
 
 
 def is_index(value: Any) -> bool:
-    """Whether Python takes it for an integer; arrays and tensors have `__index__` whatever they hold."""
+    """Whether Python takes the value for an integer. Having `__index__` proves nothing: every array has it."""
     try:
         operator.index(value)
     except TypeError:
@@ -67,7 +67,7 @@ def is_index(value: Any) -> bool:
 
 
 def as_items(value: Any, what: str) -> tuple[Any, ...]:
-    """One integer alone, or the items of a sequence. Raises: ShapeError for what is neither."""
+    """The items of a sequence, or one integer as a tuple. Raises: ShapeError for any other value."""
     if is_index(value):
         return (value,)
     if not isinstance(value, Iterable):

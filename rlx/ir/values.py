@@ -1,4 +1,4 @@
-"""Values a caller gives as numbers, lists or arrays, made arrays of a dtype; what it cannot hold is an error."""
+"""Conversion of numbers, lists and arrays that a caller gives to a dtype; a value it cannot hold is an error."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy.typing as npt
 from rlx.dtypes import DType, bf16
 from rlx.errors import DTypeError, RlxError, ShapeError
 
-LISTED = (bool, int, float, list, tuple)  # what has no dtype of its own, so that it takes the one asked for
+LISTED = (bool, int, float, list, tuple)  # these have no dtype of their own and take the one asked for
 
 
 PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__", "__cuda_array_interface__")
-# DLPack's numbers of memory that the processor reads: its own, pinned for CUDA or ROCm, and CUDA's managed memory.
+# DLPack's device types whose memory the CPU reads: CPU, pinned for CUDA or ROCm, and CUDA's managed memory.
 HOST_MEMORY = (1, 3, 11, 13)
 
 
 def is_foreign(value: Any) -> bool:
-    """Whether it is an array of a library that is not NumPy."""
+    """Whether the value is an array of a library other than NumPy."""
     kind: Any = type(value)
     return is_foreign_type(kind)
 
@@ -32,8 +32,10 @@ def is_foreign_type(kind: Any) -> bool:
 
 
 def as_array(value: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
-    """The value as NumPy reads it, an array of another library where it lies. Raises: ShapeError for lists whose rows
-    differ in length, DTypeError for what holds no numbers and for an array that cannot be read from here."""
+    """The value as a NumPy array; another library's array is read in place where it can be.
+
+    Raises: ShapeError for lists whose rows differ in length, DTypeError for a value without numbers and for an array
+    that NumPy cannot read."""
     try:
         array = _read(value, what) if is_foreign(value) else np.asarray(value)
     except ValueError:
@@ -46,13 +48,13 @@ def as_array(value: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
 
 
 def _read(value: Any, what: str) -> npt.NDArray[Any]:
-    """An array of another library. Raises: DTypeError with what that said, and what to do."""
+    """Reads an array of another library. Raises: DTypeError with that library's message, and what to do."""
     kind = f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
     where = HOST_MEMORY[0]
     try:
         if hasattr(value, "__dlpack_device__"):
             where = int(value.__dlpack_device__()[0])
-        if where not in HOST_MEMORY and hasattr(value, "get"):  # CuPy copies to the host when asked in its own words
+        if where not in HOST_MEMORY and hasattr(value, "get"):  # CuPy copies to the host only by its own method
             return np.asarray(value.get())
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
             return np.asarray(_bits(value)).view(bf16.np) if _is_bf16_of_torch(value) else np.asarray(value)
@@ -70,18 +72,19 @@ def _read(value: Any, what: str) -> npt.NDArray[Any]:
 
 
 def _is_bf16_of_torch(value: Any) -> bool:
-    """NumPy has no such type for torch to name; rlx has ml_dtypes'."""
+    """Whether it is a bf16 tensor of torch, which torch refuses to convert since NumPy has no bf16 of its own."""
     return str(getattr(value, "dtype", "")) == "torch.bfloat16"
 
 
 def _bits(value: Any) -> Any:
-    """The bits of a tensor of torch, as int16; one that requires a gradient as it is, so that NumPy is told why not."""
+    """A torch tensor's bits as int16. One that requires a gradient stays as it is: torch then says why it refuses."""
     return value if value.requires_grad else value.view(sys.modules["torch"].int16)
 
 
 def exactly(array: npt.NDArray[Any], dtype: DType, what: str) -> npt.NDArray[Any]:
-    """A copy in `dtype`, floats rounded to it. Raises: DTypeError for complex numbers, and for a value that NumPy would
-    cut, wrap or make infinite without a word."""
+    """A copy in `dtype`, floats rounded to it.
+
+    Raises: DTypeError for complex numbers, and for a value that NumPy would silently cut, wrap or make infinite."""
     if array.dtype.kind == "c":
         raise DTypeError(f"{what}: expected numbers of {dtype}, got {array.dtype}; give real numbers")
     if dtype.is_int and array.size and not np.can_cast(array.dtype, dtype.np):

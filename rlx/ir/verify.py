@@ -1,4 +1,4 @@
-"""The verifier: what must hold of every graph. Passes run it after themselves in tests."""
+"""The verifier: invariants of every graph. In tests each pass is verified after it has run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlx.ir.types import TensorType
 
 
 def verify(graph: Graph) -> None:
-    """Checks that every node comes after its inputs, types are what `infer` says, ids are unique, names agree.
+    """Checks the order of nodes, that types are those of `infer`, that ids are unique, and that names match nodes.
 
     Raises: GraphError naming the node.
     """

@@ -1,4 +1,4 @@
-"""Passes: graph in, graph out. `optimize` runs those that a device needs, in order."""
+"""Passes: functions from graph to graph. `optimize` runs those that a device needs, in order."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def optimize(
 ) -> tuple[Graph, PassReport]:
     """The graph as a device will run it, and how each node runs there.
 
-    `support` says what the device has kernels for. `fuse=False` runs the graph as written: only what the device needs
-    is done (decomposing ops without a kernel, copying states that are results). Bodies of control ops get the same, and
-    their nodes stand in the report behind the control node's name. `verify` checks the graph after each pass (None:
-    where RLX_DEBUG is set).
+    `support` says which nodes the device has kernels for. `fuse=False` runs the graph as written, with only the
+    passes that the device needs (decomposing ops without a kernel, copying states that are results). Bodies of
+    control ops pass through the same, and the report lists their nodes behind the control node's name. `verify`
+    checks the graph after each pass (None: if RLX_DEBUG is set).
 
     Raises: UnsupportedOp when `fallback` is "error" and a node has neither a kernel nor a decomposition.
     """
@@ -82,7 +82,7 @@ def optimize(
         return made
 
     graph = change_bodies(graph, body)
-    if graph is given:  # whose owner may add to it
+    if graph is given:  # the caller may still add nodes to its own graph
         graph = copied(graph)
     if verify:
         verify_graph(graph)

@@ -1,4 +1,4 @@
-"""The bodies of control ops: the passes run over each, and each as a program of its own that a device can build."""
+"""The bodies of control ops: a pass run over each body, and each body as a program that a device can build."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlx.passes.isolate import isolate_results
 
 
 def change_bodies(graph: Graph, change: Callable[[str, Graph], Graph]) -> Graph:
-    """The graph with every body changed; `change` gets what reports call it, too."""
+    """The graph with every body changed; `change` also gets the name that reports give the body."""
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         given = bodies(node)
@@ -23,7 +23,7 @@ def change_bodies(graph: Graph, change: Callable[[str, Graph], Graph]) -> Graph:
 
 
 def body_name(node: Node, key: str) -> str:
-    """What reports call a body, before its nodes' names: the node's name, and which branch."""
+    """The name that reports put before the names of a body's nodes: that of the control node, and which branch."""
     return node.name if _control(node).repeats else f"{node.name}/{key}"
 
 
@@ -34,9 +34,11 @@ def _control(node: Node) -> Control:
 
 @dataclass(frozen=True, slots=True)
 class BodyProgram:
-    """A body as a device runs it. Its captures are params and what it carries, or gives to its node, are states: both
-    lie in memory of the program around, where `bound` says by name which of its tensors they are. `slices` names the
-    inputs that are rows of a tensor around, `rows` the outputs that become rows of one."""
+    """A body as a device runs it.
+
+    Its captures are params. The values that it carries, or returns to its node, are states. Both lie in memory of the
+    outer program; `bound` names the tensors of that program that they are. `slices` names the inputs that are rows of
+    an outer tensor, `rows` the outputs that become rows of one."""
 
     graph: Graph
     bound: Mapping[str, Tensor]
@@ -45,12 +47,12 @@ class BodyProgram:
 
     @property
     def along(self) -> list[Tensor]:
-        """The tensors around that the steps of a scan go along."""
+        """The outer tensors of which each step of a scan reads or writes a row."""
         return [*self.slices.values(), *self.rows.values()]
 
 
 def body_programs(node: Node) -> Iterator[tuple[str, BodyProgram]]:
-    """The programs of a control node by attribute."""
+    """The program of each body of a control node, by the body's attribute."""
     for key, body in bodies(node).items():
         yield key, _program(node, body)
 
@@ -71,7 +73,7 @@ def _program(node: Node, body: Graph) -> BodyProgram:
 
     new = Rewriter(body)
     graph = new.graph
-    if not control.repeats:  # first of all, so that results may be made in them
+    if not control.repeats:  # declared first, so that results may be made in place in them
         for (name, _), out in zip(given, node.outputs, strict=True):
             graph.state(name, out.shape, out.dtype)
             bound[name] = out

@@ -1,6 +1,7 @@
-"""Fusion: bias and activation go into the matmul or conv before them; elementwise regions become one `fused` node each.
+"""Fusion: a matmul or conv takes in its epilogue; elementwise nodes of a fusion group become one `fused` node.
 
-Halves inside a region are rounded where they were stored before; between a product and its epilogue they are not.
+f16 and bf16 values inside a group are rounded where they were stored before; a product is not rounded before its
+epilogue.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from rlx.passes.repeats import seen, splits
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts
 from rlx.passes.trees import explicit, literal, node_trees
 
-_LABEL = 120  # characters: two names as exporters make them
+_LABEL = 120  # characters; about two names as exporters write them
 
 
 def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """A matmul or conv, its bias, and an activation after either, as one node where nothing else reads what lies
-    between."""
+    """Fuses a bias, and an activation, into the matmul or conv before them.
+
+    Nothing else may read the intermediate results."""
     uses = use_counts(graph)
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
@@ -47,10 +49,10 @@ def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Grap
 
 
 def _bias(new: Rewriter, t: Tensor, product: Tensor, axis: int) -> Tensor | None:
-    """t as a vector when it is one value a place of the product's axis, of the product's kind."""
+    """t as a vector if it has one value for each index of `axis` and is float or not as the product is."""
     t = source(t)
     axis %= product.ndim
-    n, after = product.shape[axis], product.ndim - 1 - axis  # how many axes follow
+    n, after = product.shape[axis], product.ndim - 1 - axis  # axes behind `axis`
     place = t.ndim - 1 - after
     if place < 0 or t.size != n or t.shape[place] != n or t.dtype.is_float != product.dtype.is_float:
         return None
@@ -58,8 +60,10 @@ def _bias(new: Rewriter, t: Tensor, product: Tensor, axis: int) -> Tensor | None
 
 
 def fuse_regions(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """Each region of two elementwise nodes or more, or of one that reads a broadcast or a repetition, as one `fused`
-    node. With a repetition (see `repeats`) the node's axes are split, between reshapes that move nothing."""
+    """Replaces each fusion group by one `fused` node.
+
+    A group has two elementwise nodes or more, or one that reads a broadcast or a repetition. With a repetition (see
+    `repeats`) the node's axes are split, between reshapes that move no data."""
     graph = remove_dead(graph)
     finder = Finder(graph, support)
     bodies: dict[int, _Body] = {}
@@ -80,12 +84,12 @@ def fuse_regions(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
             new.put(found.outputs, found.make(new))
         elif all(map(new.placed, node.inputs)):
             new.keep(node)
-        # else: a broadcast of a value that stays inside a region, and that only the region reads
+        # else: a broadcast of a value that stays inside a fusion group, which alone reads it
     return remove_dead(new.finish())
 
 
 class _Body:
-    """A region written out: what it reads and in which shape, what it gives, and its trees."""
+    """A fusion group as the `fused` node it becomes: its inputs with their shapes, its outputs, and its trees."""
 
     def __init__(self, graph: Graph, finder: Finder, region: Region) -> None:
         ports, self.outputs = finder.ports(region)
@@ -120,11 +124,11 @@ class _Body:
         self.label = label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
 
     def types(self) -> list[TensorType]:
-        """The inputs as the node reads them."""
+        """The types of the inputs as the node reads them."""
         return [TensorType(shape, x.dtype) for x, shape in zip(self.inputs, self.shapes, strict=True)]
 
     def make(self, new: Rewriter) -> list[Tensor]:
-        """The node in the new graph, and reshapes around it where it is split."""
+        """Adds the node to the new graph, with reshapes around it where its axes are split."""
         given = zip(new.inputs(self.inputs), self.shapes, strict=True)
         inputs = [self._reshaped(new, x, shape) for x, shape in given]
         made = new.add("fused", inputs, self.attrs, self.label)
@@ -135,7 +139,7 @@ class _Body:
 
 
 def _tidy(tree: Expr) -> Expr:
-    """Casts that do nothing removed: of a value to its own dtype, and f32 → half → f32 → the same half."""
+    """The tree without redundant casts: those to the value's own dtype, and half -> float -> the same half."""
     done: dict[Expr, Expr] = {}
     for e in ex.linearize([tree]):
         args = tuple(done[a] for a in e.args)

@@ -1,4 +1,4 @@
-"""Transpositions of heads around attention become part of it: its kernels read and write tokens' rows as they lie."""
+"""Transpositions of heads around attention become part of it: its kernels read and write rows of tokens in place."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ _PERM = (0, 2, 1, 3)
 
 
 def fuse_heads(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """attention of transposed (B, S, H, D) operands that nothing else reads, and the transposition of its result, as
-    one node with the attribute `tokens`."""
+    """Fuses transpositions around attention into one node with the attribute `tokens`.
+
+    These are transpositions of (B, S, H, D) operands that nothing else reads, and that of the result."""
     uses = use_counts(graph)
     after = {t.id: node for node in graph.nodes if _turns(node) for t in node.inputs if uses[t.id] == 1}
     new = Rewriter(graph)
-    taken: set[int] = set()  # transpositions that their attention has made
+    taken: set[int] = set()  # transpositions already replaced by their attention's output
     for node in graph.nodes:
         if id(node) in taken:
             continue

@@ -1,4 +1,4 @@
-"""Fusion of a residual sum and the norm that reads it: the sum is made in registers and normalized there."""
+"""Fusion of a residual sum and the norm that reads it: one kernel sums in registers and normalizes there."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from rlx.passes.rewriting import SupportOf, native_everywhere
 
 
 def fuse_norms(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """layer_norm or rms_norm of x + y, of one type, as one node that gives the norm, and the sum where it is read too.
+    """Fuses x + y, of one type, into the layer_norm or rms_norm of it; the node also returns a sum that others read.
 
-    For halves the norm is taken of the sum before it is rounded.
+    For f16 and bf16 the norm is computed from the sum before that is rounded.
     """
     found = _pairs(graph, support)
     sums = {id(add) for add in found.values()}
@@ -18,7 +18,7 @@ def fuse_norms(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     new = Rewriter(graph)
     for node in graph.nodes:
         if id(node) in sums:
-            continue  # made with its norm
+            continue  # its norm's node makes it
         add, op = found.get(id(node)), node.op.summed
         if add is None or op is None:
             new.keep(node)
@@ -35,7 +35,7 @@ def fuse_norms(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
 
 
 def _users(graph: Graph) -> dict[int, list[int]]:
-    """The nodes that read each tensor, by number; a node that reads it twice stands there twice."""
+    """The indices of the nodes that read each tensor; a node that reads it twice is listed twice."""
     users: dict[int, list[int]] = {t.id: [] for t in graph.tensors()}
     for i, node in enumerate(graph.nodes):
         for t in node.inputs:
@@ -44,7 +44,7 @@ def _users(graph: Graph) -> dict[int, list[int]]:
 
 
 def _pairs(graph: Graph, support: SupportOf) -> dict[int, Node]:
-    """Norm → the sum it takes in. Only where the norm is the sum's first reader: the sum then moves to its place."""
+    """Norm -> the sum fused into it. The norm must be the sum's first reader, since the sum moves there."""
     users = _users(graph)
     found: dict[int, Node] = {}
     for i, node in enumerate(graph.nodes):

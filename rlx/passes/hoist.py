@@ -1,18 +1,17 @@
-"""hoist: what every step of a loop would compute alike is computed once, before the loop."""
+"""hoist: nodes that would give the same result in every step of a loop are computed once, before the loop."""
 
 from __future__ import annotations
 
 from rlx.ir import Graph, Node, Rewriter, Tensor, bodies, rebuild
 
-_LARGE = 1 << 20  # bytes; a value larger than this and than what it is made of stays where it is used
+_LARGE = 1 << 20  # bytes; an output larger than this and than its node's inputs stays in the loop
 
 
 def hoist(graph: Graph) -> Graph:
-    """Moves nodes that depend on captures alone out of the bodies of while_loop and scan, from the innermost out, and
-    drops captures that nothing reads any more.
+    """Moves nodes that depend on captures alone out of the bodies of while_loop and scan.
 
-    Ops have no effects but their results, so it does no harm where the loop makes no step. Broadcasts stay: they are
-    cheaper to read as such.
+    It begins with the innermost loops, and drops captures that nothing reads any more. Ops have no side effects, so
+    moving them is safe also where the loop runs no step. Broadcasts stay: reading their source is cheaper.
     """
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
@@ -28,14 +27,15 @@ def hoist(graph: Graph) -> Graph:
 
 
 def _emptied(new: Rewriter, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Graph, tuple[Tensor, ...]]:
-    """The body without its invariant nodes, which go to `new`, and the node's inputs with their results captured."""
+    """The body without its invariant nodes, which are added to `new`, and the node's inputs, now with captures of
+    their results."""
     first = len(inputs) - len(body.params)
     outside = {t.id: x for t, x in zip(body.params.values(), inputs[first:], strict=True)}
     moved: set[int] = set()
     for node in body.nodes:
         if node.op.leaf or bodies(node) or node.op.broadcasts or _grows(node):
             continue
-        # Where no input is left, the node is folded, or too large for that.
+        # A node of constants alone was folded already, or is too large to fold.
         given = [t for t in node.inputs if not t.node.op.is_constant]
         if not given or any(t.id not in outside for t in given):
             continue
@@ -48,7 +48,7 @@ def _emptied(new: Rewriter, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Gr
     captured = [t for t in body.tensors() if t.id in outside and t.id in read]
 
     if [t.id for t in captured] == [t.id for t in body.params.values()]:
-        return body, inputs  # nothing moved: what moves leaves a capture that was none
+        return body, inputs  # nothing moved: a moved node would leave a new capture
 
     fresh = Rewriter(body)
     for leaf in body.inputs.values():

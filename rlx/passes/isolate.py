@@ -1,4 +1,4 @@
-"""isolate_results: a result that is a state which the run replaces gets a copy of its own."""
+"""isolate_results: a state that is a result, and that the run replaces, gets a copy of its own."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from rlx.ir import Graph, Rewriter
 
 
 def isolate_results(graph: Graph) -> Graph:
-    """Copies each state that a run replaces and that is an output, or the new value of another state, itself.
+    """Copies each state that a run replaces and that is itself an output or another state's new value.
 
-    New values are written into the states after the last node and before outputs are read, so such a result would see
-    the new value. A state that stays as it is needs no copy.
+    New values are written into the states after the last node and before outputs are read, so without the copy such a
+    result would show the new value. A state that the run does not replace needs no copy.
     """
     changing = {graph.states[name].id for name, t in graph.updates.items() if t is not graph.states[name]}
     results = [*graph.outputs.values(), *(t for name, t in graph.updates.items() if t is not graph.states[name])]

@@ -1,4 +1,4 @@
-"""legalize: every node the device has no kernel for is written with simpler ops that it has, or left to the host."""
+"""legalize: each node that the device has no kernel for is decomposed into ops with kernels, or left to the host."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rlx.errors import UnsupportedOp
 from rlx.ir import Graph, Node, Rewriter, Tensor, inline
 from rlx.passes.rewriting import SupportOf
 
-_DEPTH = 8  # decompositions of decompositions; deeper means that two ops are written with each other
+_DEPTH = 8  # limit on nested decompositions; more means that two ops are written with each other
 
 
 @dataclass(slots=True)
 class PassReport:
-    """How nodes will run, by label: `native` as they are, `decomposed` (labels of the pieces), `host` on the CPU.
+    """How nodes will run, by label: `native` as they are, `decomposed` (labels of nodes split up), `host` on the CPU.
 
     `nodes` counts the graph's nodes after each pass, in order.
     """
@@ -26,7 +26,7 @@ class PassReport:
     nodes: list[tuple[str, int]] = field(default_factory=list)
 
     def add(self, inner: PassReport, name: str) -> None:
-        """Takes in the report of a body, its labels behind `name`."""
+        """Adds the report of a body, its labels prefixed with `name`."""
         for mine, theirs in ((self.native, inner.native), (self.decomposed, inner.decomposed), (self.host, inner.host)):
             mine += [f"{name}/{label}" for label in theirs]
 
@@ -34,7 +34,7 @@ class PassReport:
 def legalize(
     graph: Graph, support: SupportOf, fallback: Literal["host", "error"] = "host"
 ) -> tuple[Graph, PassReport]:
-    """Decomposes what the device does not run, where all of the pieces run there; else the node goes to the host.
+    """Decomposes nodes that the device does not run into nodes that all run there; the others become host steps.
 
     Raises: UnsupportedOp listing every host node when `fallback` is "error".
     """
@@ -57,7 +57,7 @@ def legalize(
             refused.append(f"{label}: {node.op.name}({', '.join(str(t.type) for t in node.inputs)})")
             new.keep(node)
             continue
-        if labels[label] > 1:  # told apart from the others of that label, which may run natively
+        if labels[label] > 1:  # told apart from other nodes of that label, which may run natively
             label = f"{label}: {node.op.name}"
         report.decomposed.append(label)
         new.put(node.outputs, inline(body, new, node.inputs, label))
@@ -70,7 +70,7 @@ def legalize(
 
 
 def decomposition(node: Node, support: SupportOf, depth: int = 0) -> Graph | None:
-    """A graph with inputs x0, x1, … that does the same with native nodes only; None when there is none."""
+    """A graph with inputs x0, x1, … that computes the node with native nodes alone; None when there is none."""
     if node.op.decompose is None or depth > _DEPTH:
         return None
     body = Graph(node.op.name)

@@ -1,4 +1,4 @@
-"""Passes over parameters: the dtype they are kept in, and where casts of half-precision weights vanish."""
+"""Passes over parameters: the dtype they are stored in, and the removal of casts of half-precision weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead
 
 
 def set_param_dtypes(graph: Graph, dtypes: Mapping[str, DType]) -> Graph:
-    """The graph with params kept in other dtypes: each is followed by a cast to the dtype it was declared with.
+    """The graph with params stored in other dtypes: a cast to the declared dtype follows each.
 
-    Raises: GraphError for a name that is no param, DTypeError for a dtype that is no float where the declared one is.
+    Raises: GraphError for a name that is no param, DTypeError unless both dtypes are floats or they are equal.
     """
     for name, dtype in dtypes.items():
         if name not in graph.params:
@@ -37,10 +37,10 @@ def set_param_dtypes(graph: Graph, dtypes: Mapping[str, DType]) -> Graph:
 
 
 def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """Lets a half-precision weight reach its use uncast.
+    """Moves the cast of a half-precision weight towards its use, so that it can vanish.
 
-    cast(weight) → reshape, transpose, slice, expand or gather becomes the same with the cast after it, and a cast that
-    arrives at a matmul or a norm vanishes: those take f16 and bf16 weights beside f32 directly. Keeps every bit.
+    cast(weight) → reshape, transpose, slice, expand or gather becomes the same op with the cast after it. A cast that
+    reaches a matmul or a norm vanishes: these take f16 and bf16 weights beside f32 directly. Results keep every bit.
     """
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
@@ -55,7 +55,7 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
         if bodies(node):
             return _captured(new, node, inputs)
         taken = list(inputs)
-        for k in node.op.mixed:  # weights first, as one factor must stay f32
+        for k in node.op.mixed:  # `mixed` lists weights first; one factor must stay f32
             half = _half_weight(taken[k]) if k < len(taken) else None
             if half is not None:
                 tried = [*taken[:k], half, *taken[k + 1 :]]
@@ -70,7 +70,7 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
 
 
 def _captured(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-    """A control node that captures half-precision weights uncast: its bodies cast them, and sink the casts in turn."""
+    """A control node that captures half-precision weights uncast: its bodies cast them, and move the casts."""
     found: dict[str, Tensor] = {}
     captures = next(iter(bodies(node).values())).params
     for name, t in zip(captures, inputs[len(inputs) - len(captures) :], strict=True):
@@ -87,7 +87,7 @@ def _captured(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence
 
 
 def _half_weight(t: Tensor) -> Tensor | None:
-    """What t widens, when t is a half-precision weight (moved or not) cast to a wider float."""
+    """The weight that t widens, if t is a half-precision weight, moved or not, cast to a wider float; else None."""
     if not t.node.op.converts or not t.dtype.is_float:
         return None
     half = t.node.inputs[0]

@@ -1,8 +1,8 @@
-"""Patterns of ops as data, and what matches them: the vocabulary of the passes that recognize what was written out.
+"""Patterns of ops as data, and their matcher: the means by which passes recognize functions written in small ops.
 
-A pattern is a `Call` of an op over patterns, a `Slot` (any tensor, the same one wherever the slot stands), a `Number`
-(a constant of one element), or `Either` of several. A match is `closed` where nothing outside it reads what it makes on
-the way, so that one node may take its place.
+A pattern is a `Call` of an op over patterns, a `Slot` (any tensor, but the same one for each use of the slot's name),
+a `Number` (a constant of one element), or `Either` of several. A match is `closed` if nothing outside it reads its
+intermediate results, so that one node may replace it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Any tensor; `where` narrows it down."""
+    """Any tensor that satisfies `where`."""
 
     name: str
     where: Callable[[Tensor], bool] = lambda t: True
@@ -31,7 +31,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A constant of one float: about `value`, or any that is kept as `name`, the same wherever that stands."""
+    """A constant of one float: about `value`, or any number, which `name` then records; equal for equal names."""
 
     value: float | None = None
     name: str = ""
@@ -39,7 +39,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An op over patterns; of an op that commutes, in either order. `where` narrows it down."""
+    """An op over patterns, in either order if the op commutes; the node must satisfy `where`."""
 
     op: str
     inputs: tuple[Pattern, ...]
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """Any of several patterns, the first that leads to a match."""
+    """Any one of several patterns, tried in order."""
 
     options: tuple[Pattern, ...]
 
@@ -65,17 +65,17 @@ class Match:
     nodes: tuple[Node, ...] = ()
 
     def closed(self, uses: Counter[int]) -> bool:
-        """Whether nothing else reads what the nodes behind the root give; `uses` counts the readers of tensors."""
+        """Whether nothing outside the match reads outputs of its nodes but the root; `uses` counts readers."""
         reads = self.reads()
         return all(uses[t.id] == reads[t.id] for node in self.nodes[1:] for t in node.outputs)
 
     def reads(self) -> Counter[int]:
-        """How often its nodes read each tensor."""
+        """How often the match's nodes read each tensor."""
         return Counter(t.id for node in {id(n): n for n in self.nodes}.values() for t in node.inputs)
 
 
 def matches(pattern: Pattern, t: Tensor) -> Iterator[Match]:
-    """Every way in which a tensor is what a pattern says."""
+    """Every match of the pattern at a tensor."""
     return _matches(pattern, t, Match({}, {}))
 
 
@@ -123,7 +123,7 @@ def constant(t: Tensor) -> Array | None:
 
 
 def scalar(t: Tensor) -> float | None:
-    """The one float that a constant holds."""
+    """The float of a constant of one element; None for any other tensor."""
     if not t.node.op.is_constant or t.size != 1 or not t.dtype.is_float:
         return None
     return float(np.asarray(t.node.attrs["value"]).reshape(-1)[0])

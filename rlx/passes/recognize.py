@@ -1,8 +1,8 @@
-"""recognize: gelu, norms and attention written out in small ops become the one op that has a kernel.
+"""recognize: gelu, norms and attention written in small ops become the one op that has a kernel.
 
-Each gives what the ops gave, rounded less often: the constants must be those of the function, the numbers that may vary
-(eps, scale, softcap) become attributes, and nothing else may read what the small ops make on the way. Values that
-are masked away in attention are not looked at, so that a NaN among those of v is not spread by the zeros.
+The op gives what the small ops gave, with fewer roundings. The constants must be those of the function; numbers that
+may vary (eps, scale, softcap) become attributes, and nothing else may read the intermediate results. Attention skips
+values that are masked away, so a NaN among those of v is not spread by a product with zero.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The op that takes a root's place. `hidden` is a mask that may hide all keys from a query, for which the small ops
-    give NaN and the op zeros."""
+    """The op that replaces a match's root.
+
+    `hidden` is a mask that may hide all keys from a query: there the small ops give NaN and the op zeros, so the NaN
+    must be restored."""
 
     op: str
     inputs: tuple[Tensor, ...]
@@ -35,12 +37,12 @@ Rule = Callable[[Rewriter, Match], "Found | None"]
 
 
 def recognize(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """The graph with every function that is known as one op, where the device has a kernel for that op."""
+    """Replaces each function that a rule recognizes by its op, where the device has a kernel for that op."""
     return remove_dead(rebuild(graph, _Rules(graph, support).rewrite))
 
 
 class _Rules:
-    """One pass over a graph. `_uses` counts how often a tensor is read; what replaces one is read as often."""
+    """The rules applied to one graph. `_uses` counts a tensor's readers; a replacement takes over the readers."""
 
     def __init__(self, graph: Graph, support: SupportOf) -> None:
         self._support = support
@@ -71,12 +73,12 @@ class _Rules:
 
 
 def _call(op: str, *inputs: Pattern, **attrs: object) -> Call:
-    """A call with these attributes; what others there are may be anything."""
+    """A call whose node has these attributes; its other attributes may have any value."""
     return Call(op, inputs, lambda node: all(node.attrs[k] == v for k, v in attrs.items()))
 
 
 def _last_mean(x: Pattern) -> Call:
-    """The mean over the last axis, which stays as one."""
+    """The mean over the last axis, kept as an axis of length 1."""
     return Call("mean", (x,), lambda n: n.attrs["axes"] == (n.inputs[0].ndim - 1,) and n.attrs["keepdims"])
 
 
@@ -116,7 +118,7 @@ def _normalized(x: Pattern) -> Either:
 
 
 _RMS = _call("mul", _normalized(_X), Slot("gamma"))
-# What is normalized so and scaled has become an rms_norm before its bias is seen.
+# The part before the bias has become an rms_norm by the time the add of the bias is visited.
 _LAYER = _call("add", _call("rms_norm", _call("sub", _X, _last_mean(_X)), Slot("gamma")), Slot("beta"))
 
 
@@ -130,7 +132,7 @@ def _norm(op: str, *weights: str) -> Rule:
     return rule
 
 
-# -- attention: softmax(q · kᵀ · scale + mask) · v over (batch, heads, length, size), the scale anywhere
+# -- attention: softmax(q · kᵀ · scale + mask) · v over (batch, heads, length, size), scaled at q, k or the scores
 
 
 def _times(x: Pattern, name: str) -> Either:
@@ -146,7 +148,7 @@ _HIDDEN = _call("where", Slot("mask"), _SCORES, Number(-math.inf))
 _SCORES = Either((_HIDDEN, _call("add", _SCORES, Slot("mask")), _SCORES))
 _SOFTMAX = Call("softmax", (_SCORES,), lambda n: n.attrs["axis"] == n.output.ndim - 1 == 3)
 _BEST = Call("max", (_SCORES,), lambda n: n.attrs["axes"] == (n.inputs[0].ndim - 1,) and n.attrs["keepdims"])
-# Zeros in rows that are masked as a whole, as attention gives them: by their NaN, or by their largest score.
+# Zeros in rows that are masked as a whole, as the attention op gives them: found by their NaN or their largest score.
 _GUARDED = Either((
     _call("where", _call("isnan", _SOFTMAX), Number(0.0), _SOFTMAX),
     _call("where", _call("equal", _BEST, Number(-math.inf)), Number(0.0), _SOFTMAX),
@@ -168,7 +170,7 @@ def _attention(guarded: bool) -> Rule:
         scores = next(n for n in m.nodes[1:] if n.op.contracts)
         if mask is not None and (mask.ndim > 4 or (mask.dtype != q.dtype and mask.dtype.kind != "b")):
             return None
-        if scores.output.shape != m.nodes[0].inputs[0].shape:  # the mask made more of them
+        if scores.output.shape != m.nodes[0].inputs[0].shape:  # the mask broadcast the scores to more
             return None
         if not scores.attrs["transpose_b"]:
             k = _transposed(new, k)
@@ -187,8 +189,9 @@ def _attention(guarded: bool) -> Rule:
 
 
 def _may_hide(mask: Tensor) -> bool:
-    """Whether a mask may hide all keys from a query: not where its numbers are known and do not, or are worked out of
-    finite ones (as 0 and 1 times the least number; that a product of others overflows is not looked for)."""
+    """Whether a mask may hide all keys from a query. It does not if its value is known and does not, nor if it is
+    computed from finite numbers (such as 0 and 1 times the least number; a product of such that overflows is not
+    considered)."""
     value = constant(mask)
     if value is not None:
         hidden = ~value if value.dtype.kind == "b" else value == -math.inf
@@ -205,7 +208,7 @@ def _may_hide(mask: Tensor) -> bool:
 
 
 def _nan_where_hidden(new: Rewriter, made: Tensor, mask: Tensor) -> Tensor:
-    """What attention gave, but NaN in rows that see no key: there it gives zeros, and a softmax written out 0 / 0."""
+    """The output of attention with NaN in rows that see no key, where the op gives zeros and a softmax 0 / 0."""
 
     def scalar(value: float, like: Tensor) -> Tensor:
         return new.add("constant", (), {"value": np.asarray(value, like.dtype.np)})[0]
@@ -218,7 +221,7 @@ def _nan_where_hidden(new: Rewriter, made: Tensor, mask: Tensor) -> Tensor:
 
 
 def _ungrouped(t: Tensor) -> Tensor | None:
-    """The heads that t repeats, each as often as the others, one behind the other; None where it repeats none."""
+    """The heads that t repeats, each equally often and consecutively (grouped-query attention), else None."""
     wide = t
     while wide.node.op.reshapes:
         wide = wide.node.inputs[0]
@@ -233,12 +236,12 @@ def _ungrouped(t: Tensor) -> Tensor | None:
 
 
 def _transposed(new: Rewriter, t: Tensor) -> Tensor:
-    """t with its last two axes exchanged; of a transposition the source, where that is what it comes to."""
+    """t with its last two axes exchanged; if t is a transposition, its source where that fits."""
     perm = (*range(t.ndim - 2), t.ndim - 1, t.ndim - 2)
     flat = t.node.inputs[0] if t.node.op.reshapes else t
     if t.ndim == 4 and flat.node.attrs.get("perm") == (0, 2, 1):
         rows, wanted = flat.node.inputs[0], tuple(t.shape[i] for i in perm)
-        if rows.shape[1:] == wanted[2:]:  # torch exchanges the last of four axes in three
+        if rows.shape[1:] == wanted[2:]:  # torch exports a 4-D transposition as a 3-D one
             return new.add("reshape", (rows,), {"shape": wanted})[0]
     inner = t.node.attrs.get("perm")
     if inner is not None:

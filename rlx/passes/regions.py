@@ -1,4 +1,4 @@
-"""Finding regions: sets of elementwise nodes that can run as one, without a path that leaves a set and comes back."""
+"""Finding fusion groups: elementwise nodes that can run as one, without a path that leaves a group and comes back."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from rlx.passes.rewriting import SupportOf
 from rlx.passes.trees import cheap, cost, literal, node_trees, spread
 
 MAX_INPUTS = 8
-MAX_TENSORS = 12  # inputs and outputs: pointers of one launch
-MAX_COST = 64  # computed nodes of the trees
-MAX_SPREAD = 4096  # nodes of one tree with shared parts written out: what printing or comparing it may cost
+MAX_TENSORS = 12  # limit on inputs and outputs together: pointers of one launch
+MAX_COST = 64  # limit on distinct computed nodes of the trees
+MAX_SPREAD = 4096  # limit on one tree's nodes, shared parts counted at each use: printing and comparing take as long
 
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """Node indices that run as one over `shape`. Members of a smaller shape are computed again for each element.
-    `place` is its rank in an order in which each unit comes after what it needs."""
+    """A fusion group: indices of nodes that run as one over `shape`.
+
+    Members of a smaller shape are computed again for each element. `place` is its rank in a topological order of all
+    groups and single nodes."""
 
     shape: tuple[int, ...]
     members: list[int] = field(default_factory=list)
@@ -31,7 +33,7 @@ class Region:
 
 
 class Finder:
-    """Grows regions along the edges of a graph, consumers taking in their producers."""
+    """Grows fusion groups along the edges of a graph: a consumer's group takes in the groups of its producers."""
 
     def __init__(self, graph: Graph, support: SupportOf) -> None:
         self.nodes = graph.nodes
@@ -49,7 +51,7 @@ class Finder:
                 trees = node_trees(node)
                 self.region[i] = Region(node.outputs[0].shape, [i], cost=cost(trees))
                 self._spread.update({t.id: spread(tree) for t, tree in zip(node.outputs, trees, strict=True)})
-        # Every node's unit: its region, or itself alone.
+        # Each node's unit: its fusion group, or a group of itself alone.
         self._unit = [self.region.get(i, Region((), [i])) for i in range(len(graph.nodes))]
         self._needs = [self._before([i]) for i in range(len(graph.nodes))]
         self._feeds: list[list[int]] = [[] for _ in graph.nodes]
@@ -59,7 +61,7 @@ class Finder:
                 self._feeds[j].append(i)
 
     def find(self) -> list[Region]:
-        """The regions, single nodes included."""
+        """The fusion groups, those of one node included."""
         for i, node in enumerate(self.nodes):
             if i in self.region:
                 for t in node.inputs:
@@ -99,13 +101,13 @@ class Finder:
         return all(cheap(node_trees(self.nodes[i])) for i in producer.members) and producer.cost <= 4
 
     def _repeats_itself(self, members: list[int]) -> bool:
-        """Whether a member reads a repetition of what a member makes: that must be in memory first."""
+        """Whether a member reads a repetition of another member's output: that output must be in memory first."""
         inside = set(members)
         reads = (self.read(t) for i in members for t in self.nodes[i].inputs)
         return any(repeat is not None and self.position[x.id] in inside for x, repeat in reads)
 
     def read(self, t: Tensor) -> tuple[Tensor, Repeat | None]:
-        """What a region reads in place of t: the tensor behind its broadcasts, or the one that it repeats."""
+        """The tensor that a group reads for t: the source of its broadcasts, or what t repeats, and the repetition."""
         x = source(t)
         if x.id not in self._repeats:
             self._repeats[x.id] = repeat_of(x)
@@ -113,8 +115,9 @@ class Finder:
         return (x, None) if repeat is None else (repeat.base, repeat)
 
     def ports(self, region: Region) -> tuple[list[tuple[Tensor, Repeat | None]], list[Tensor]]:
-        """The tensors a region reads (literals left out, broadcasts and repetitions seen through) and those it must
-        give."""
+        """The tensors that a group reads, and those that it must write.
+
+        Among the former are no literals; broadcasts and repetitions are replaced by their sources."""
         inside = set(region.members)
         inputs: dict[Hashable, tuple[Tensor, Repeat | None]] = {}
         outputs: list[Tensor] = []
@@ -138,8 +141,8 @@ class Finder:
         return max(sizes.values())
 
     def _readers(self, t: Tensor) -> list[int]:
-        """Who reads t, elementwise readers through broadcasts included; for what else reads a broadcast of t, the
-        broadcast stands."""
+        """The nodes that read t. Elementwise nodes that read t through a broadcast count as its readers; a broadcast
+        that other nodes read, or that is a result, counts itself."""
         found: list[int] = []
         for i in self.users[t.id]:
             out = self.nodes[i].outputs[0]
@@ -151,11 +154,11 @@ class Finder:
         return found
 
     def _join(self, producer: Region, consumer: Region, merged: Region) -> bool:
-        """Puts the merged region into the order of units; False when another unit lies on a path between the two.
+        """Puts the merged group into the order of units; False when another unit lies on a path between the two.
 
-        Only what stands between them can. Of that, what the consumer needs moves ahead of the merged region and what
-        needs the producer behind it; the rest stays (Pearce and Kelly, "A Dynamic Topological Sort Algorithm for
-        Directed Acyclic Graphs", 2007).
+        Only units between the two in the order can lie on such a path. Of these, units that the consumer needs move
+        ahead of the merged group and units that need the producer move behind it; the rest stay (Pearce and Kelly, "A
+        Dynamic Topological Sort Algorithm for Directed Acyclic Graphs", 2007).
         """
         ahead = self._between(consumer, producer, self._needs)
         if ahead is None:
@@ -163,17 +166,17 @@ class Finder:
         behind = (self._between(producer, consumer, self._feeds) or []) if ahead else []
         units = [*ahead, merged, *behind]
         places = sorted(u.place for u in (*ahead, producer, consumer, *behind))
-        for unit, place in zip(units, places, strict=False):  # one place is left over
+        for unit, place in zip(units, places, strict=False):  # two units became one, so one place is left over
             unit.place = place
         return True
 
     def _between(self, start: Region, end: Region, edges: Sequence[Sequence[int]]) -> list[Region] | None:
-        """The units that edges lead to from `start` and that stand between it and `end`, in their order; None where
-        one of them leads to `end`."""
+        """The units that can be reached from `start` along the edges and whose places are between `start` and `end`,
+        in order; None if one of them leads to `end`."""
         low, high = sorted((start.place, end.place))
         found = {id(start): start}
         queue = [start]
-        for unit in queue:  # which grows meanwhile
+        for unit in queue:  # the loop appends to the queue
             for i in unit.members:
                 for j in edges[i]:
                     other = self._unit[j]
@@ -193,8 +196,9 @@ class Finder:
         return found
 
     def order(self, chosen: Mapping[int, Region]) -> list[list[int]]:
-        """An order in which each chosen region's members stand together after everything they need: lists of node
-        indices, as close to the given order as the regions allow."""
+        """An order of nodes, as lists of their indices, in which each chosen group's members are adjacent.
+
+        They come after all their inputs. The order is as close to the given one as the groups allow."""
         unit_of: dict[int, int] = {}
         units: list[list[int]] = []
         for i in range(len(self.nodes)):
@@ -223,19 +227,19 @@ class Finder:
 
 
 def fusible(node: Node) -> bool:
-    """Whether a node can be part of a region: elementwise with elements; copies are kept, they stand for memory."""
+    """Whether a node can be in a fusion group: elementwise, not empty, and no copy, which needs its own memory."""
     if node.op.materializes or node.outputs[0].size == 0:
         return False
     return node.op.elementwise
 
 
 def port_key(x: Tensor, repeat: Repeat | None) -> Hashable:
-    """Equal for inputs of a region that are read in the same way."""
+    """A key that is equal for inputs of a group that are read in the same way."""
     return x.id if repeat is None else repeat.key()
 
 
 def source(t: Tensor) -> Tensor:
-    """What a broadcast reads: regions broadcast their inputs themselves."""
+    """The source of a broadcast of t, or t: fusion groups broadcast their inputs themselves."""
     while t.node.op.broadcasts:
         t = t.node.inputs[0]
     return t

@@ -1,7 +1,7 @@
 """Tensors that repeat the elements of a smaller one: nearest resizing by whole factors, repeat, tile.
 
-With its axes split into the counts and the repetitions such a tensor is a broadcast, which a region reads in place: an
-image made twice as large need not be written before the elementwise ops behind it.
+With its axes split into elements and repetitions, such a tensor is a broadcast, which a fusion group reads in place:
+an image made twice as large need not be written to memory before the elementwise ops that follow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rlx.ir import Node, Tensor
 
 Shape = tuple[int, ...]
 _MAX_DIMS = 8
-# The coordinate rules of nearest resizing that give i // factor for whole factors, by the rounding they need.
+# Coordinate rules of nearest resizing that give i // factor for integer factors, with the rounding modes they need.
 _WHOLE = {
     "asymmetric": ("floor",),
     "tf_half_pixel_for_nn": ("floor",),
@@ -26,15 +26,16 @@ _WHOLE = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeat:
-    """A tensor as a broadcast: `base`, seen with the dimensions `parts`, broadcast to `groups`. Both have an entry for
-    each axis of the tensor: the dimensions that make it up."""
+    """A tensor as a broadcast: `base`, reshaped to the dimensions `parts`, broadcast to `groups`.
+
+    Both have an entry for each axis of the tensor: the dimensions that the axis consists of."""
 
     base: Tensor
     parts: tuple[Shape, ...]
     groups: tuple[Shape, ...]
 
     def key(self) -> tuple[int, tuple[Shape, ...], tuple[Shape, ...]]:
-        """Equal for what reads the same elements in the same way."""
+        """A key that is equal for repetitions that read the same elements in the same way."""
         return self.base.id, self.parts, self.groups
 
 
@@ -64,7 +65,7 @@ def _resized(node: Node) -> Repeat | None:
 
 
 def _spread(t: Tensor) -> Repeat | None:
-    """reshape(expand(y)): the dimensions of the expansion dealt to the axes of t."""
+    """reshape(expand(y)) as a repetition: the dimensions of the expansion are assigned to the axes of t."""
     wide = t.node.inputs[0]
     y = wide.node.inputs[0]
     own = (1,) * (wide.ndim - y.ndim) + y.shape
@@ -85,7 +86,7 @@ def _spread(t: Tensor) -> Repeat | None:
 
 
 def _made(base: Tensor, parts: Sequence[Shape], groups: Sequence[Shape]) -> Repeat | None:
-    """The repetition with the fewest dimensions: none of one element, and one for an axis that only comes along."""
+    """The repetition with the fewest dimensions: no dimension of length 1, and one for each unrepeated axis."""
     if parts == groups or 0 in base.shape:
         return None
     fewer: list[tuple[Shape, Shape]] = []
@@ -98,7 +99,7 @@ def _made(base: Tensor, parts: Sequence[Shape], groups: Sequence[Shape]) -> Repe
 
 
 def splits(shape: Shape, repeats: Sequence[Repeat]) -> list[Shape] | None:
-    """How each axis of a region of that shape must be split for all these inputs; None where they disagree."""
+    """How each axis of a group of that shape must be split for all these inputs; None if they disagree."""
     found: list[Shape] = [(n,) for n in shape]
     for r in repeats:
         lead = len(shape) - len(r.groups)
@@ -112,7 +113,7 @@ def splits(shape: Shape, repeats: Sequence[Repeat]) -> list[Shape] | None:
 
 
 def seen(shape: Shape, split: Sequence[Shape], repeat: Repeat | None) -> Shape:
-    """The shape in which an input (itself of `shape`, or by its repetition) is read by a region split so."""
+    """The shape in which a group with these split axes reads an input, which is of `shape` or a repetition."""
     if repeat is None:
         lead = len(split) - len(shape)
         return tuple(d for n, group in zip(shape, split[lead:], strict=True) for d in _axis((n,), group))
@@ -122,5 +123,5 @@ def seen(shape: Shape, split: Sequence[Shape], repeat: Repeat | None) -> Shape:
 
 
 def _axis(part: Shape, group: Shape) -> Shape:
-    """One axis of an input, of its full size or broadcast, beside a split one."""
+    """One axis of an input, of full length or broadcast, split like the group's axis."""
     return group if math.prod(part) == math.prod(group) else (1,) * len(group)

@@ -1,4 +1,4 @@
-"""What the passes share: what a device says of a node, who uses a tensor, dead-code removal."""
+"""Shared by the passes: a device's support for a node, counts of a tensor's uses, dead-code removal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from rlx.ir import Graph, Node, rebuild
 
-Support = Literal["native", "host"]  # what a device says of a node (rlx.driver.Device.support)
+Support = Literal["native", "host"]  # a device's answer for a node (rlx.driver.Device.support)
 SupportOf = Callable[[Node], Support]
 
 
@@ -17,7 +17,7 @@ def native_everywhere(node: Node) -> Support:
 
 
 def use_counts(graph: Graph) -> dict[int, int]:
-    """How often each tensor is read, by nodes and as a result."""
+    """How often each tensor is used, as an input of a node or as a result."""
     counts = {t.id: 0 for t in graph.tensors()}
     for node in graph.nodes:
         for t in node.inputs:

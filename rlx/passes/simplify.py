@@ -14,12 +14,12 @@ from rlx.ir import Attrs, Expr, Graph, Node, Op, Rewriter, Tensor, bodies, get_o
 from rlx.passes.rewriting import remove_dead
 
 Array = npt.NDArray[Any]
-FOLD_BYTES = 1 << 20  # a folded constant may be this large, or as large as what it is made of
+FOLD_BYTES = 1 << 20  # a folded constant is at most this large, or as large as its inputs together
 _ROUNDS = 8
 
 
 def simplify(graph: Graph) -> Graph:
-    """Rewrites until nothing changes (at most a few rounds)."""
+    """Rewrites until nothing changes, in at most `_ROUNDS` rounds."""
     keys = _Keys()
     for _ in range(_ROUNDS):
         made = remove_dead(rebuild(graph, _Round(keys).rewrite))
@@ -30,7 +30,7 @@ def simplify(graph: Graph) -> Graph:
 
 
 class _Keys:
-    """The keys of nodes' attributes, which graphs made of each other share."""
+    """Keys of attributes, cached since graphs rewritten from each other share them."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Attrs, Hashable]] = {}
@@ -38,12 +38,12 @@ class _Keys:
     def of(self, attrs: Attrs) -> Hashable:
         found = self._known.get(id(attrs))
         if found is None:
-            found = self._known[id(attrs)] = attrs, attrs_key(attrs)  # which keeps the attributes, and so their id
+            found = self._known[id(attrs)] = attrs, attrs_key(attrs)  # keeps attrs alive, so its id stays its own
         return found[1]
 
 
 class _Round:
-    """One sweep over a graph: every node goes through folding, the identities, and the table of equal nodes."""
+    """One sweep over a graph: every node goes through constant folding, identities, and the table of equal nodes."""
 
     def __init__(self, keys: _Keys) -> None:
         self._keys = keys
@@ -68,7 +68,7 @@ class _Round:
         return None if equal is node.outputs else equal
 
     def _add(self, new: Rewriter, op: Op, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-        """Appends a node unless the graph has the same one."""
+        """Appends a node, or returns the outputs of an equal one that the graph has."""
         key = self._key(op, inputs, attrs_key(attrs))
         found = self._known.get(key)
         if found is None:
@@ -80,7 +80,7 @@ class _Round:
 
 
 def attrs_key(attrs: Attrs) -> Hashable:
-    """Attributes as a key: equal keys mean the same bits (0.0 and -0.0 differ, and so do 1, 1.0 and True)."""
+    """Attributes as a key: equal keys mean equal bits (0.0 and -0.0 differ, and so do 1, 1.0 and True)."""
     return tuple((name, _value_key(attrs[name])) for name in sorted(attrs))
 
 
@@ -91,21 +91,21 @@ def _value_key(value: Any) -> Hashable:
         return "array", value.dtype, value.shape, digest
     if isinstance(value, tuple | list):
         return tuple(_value_key(v) for v in value)
-    if value is None or isinstance(value, DType | Expr | Graph):  # a body is equal to itself alone
+    if value is None or isinstance(value, DType | Expr | Graph):  # a body equals only itself
         return value
     return type(value), repr(value)
 
 
 def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
-    """The node's outputs as arrays when all its inputs are constants and the result is not too large."""
+    """The node's outputs as arrays if all its inputs are constants and the outputs are not too large; else None."""
     if not inputs or bodies(node) or not all(t.node.op.is_constant for t in inputs):
         return None
-    if node.op.broadcasts:  # cheaper to read as a broadcast than from memory
+    if node.op.broadcasts:  # reading the source is cheaper than reading the broadcast from memory
         return None
     made = sum(t.type.nbytes for t in node.outputs)
     if made > FOLD_BYTES and made > sum(t.type.nbytes for t in inputs):
         return None
-    if not made:  # references may count along dimensions that no memory holds
+    if not made:  # nothing to compute; a reference might still loop over the other dimensions
         return [_frozen(np.empty(t.shape, t.dtype.np)) for t in node.outputs]
     with np.errstate(all="ignore"):
         results = node.op.reference(*(t.node.attrs["value"] for t in inputs), **node.attrs)

@@ -1,4 +1,4 @@
-"""Expression trees of elementwise nodes in the form that composes: halves computed in f32, rounding written out."""
+"""Expression trees of elementwise nodes in a form that composes: f16 and bf16 computed in f32, roundings explicit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rlx.ir import Expr, Node, Tensor
 from rlx.ir import expr as ex
 from rlx.ir.expr import linearize
 
-# Cheap enough to compute again for every element of a larger shape: no division, root or transcendental function.
+# Cheap enough to be computed again for every element of a larger shape: no division, root or transcendental function.
 _CHEAP = frozenset({"arg", "lit", "cast", "neg", "abs", "not", "add", "sub", "mul", "max", "min", "and", "or", "xor",
                     "eq", "ne", "lt", "le", "gt", "ge", "select"})  # fmt: skip
 
 
 def node_trees(node: Node) -> tuple[Expr, ...]:
-    """One tree an output; argument i is the node's input i."""
+    """One tree for each output; argument i is the node's input i."""
     if "trees" in node.attrs:
         trees: tuple[Expr, ...] = tuple(node.attrs["trees"])
         return trees
@@ -26,10 +26,10 @@ def node_trees(node: Node) -> tuple[Expr, ...]:
 
 
 def explicit(trees: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The trees with every f16 and bf16 value held as an f32, and the rounding that storing it does as casts.
+    """The trees with every f16 and bf16 value held in f32, and the rounding of storing it written as casts.
 
-    A tree by itself rounds where it is stored; inside a larger one that place is gone, so the rounding must be written.
-    Roots keep their dtype.
+    A tree alone is rounded where it is stored; inside a larger tree there is no store, so casts must round. Roots
+    keep their dtype.
     """
     done: dict[Expr, Expr] = {}
     for e in linearize(trees):
@@ -48,19 +48,19 @@ def explicit(trees: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def _rounded(value: Expr, like: Expr) -> Expr:
-    """value as like's dtype; a value that was widened from that dtype a moment ago is taken from before."""
+    """value cast to like's dtype; if value was just widened from that dtype, the value before the widening."""
     if value.prim == "cast" and value.args[0].dtype == like.dtype:
         return value.args[0]
     return Expr("cast", (value,), like.dtype)
 
 
 def cost(trees: Sequence[Expr]) -> int:
-    """Distinct nodes that are computed: arguments and literals are free."""
+    """The number of distinct nodes that are computed; arguments and literals are free."""
     return sum(e.prim not in ("arg", "lit") for e in linearize(trees))
 
 
 def spread(tree: Expr) -> tuple[int, dict[int, int]]:
-    """The tree's size with shared parts written out again each time, and how often each argument stands in it then."""
+    """The tree's size with shared parts counted at each use, and how often each argument occurs in it then."""
     sizes: dict[Expr, tuple[int, dict[int, int]]] = {}
     for e in linearize([tree]):
         size, uses = 1, {e.value: 1} if e.prim == "arg" and isinstance(e.value, int) else {}
@@ -86,5 +86,5 @@ def literal(t: Tensor) -> Expr | None:
     element = t.node.attrs["value"].reshape(-1)[0]
     value = float(element) if t.dtype.is_float else element.item()
     if isinstance(value, float) and not math.isfinite(value):
-        return None  # printed forms of infinities and NaN differ between languages; memory does not
+        return None  # infinities and NaN are written differently in each language, so they are read from memory
     return ex.lit(value, t.dtype)

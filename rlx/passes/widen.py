@@ -1,4 +1,4 @@
-"""widen: the f32-uniform layout. What is f16, bf16, bool, u8 or i8 is held as f32, rounded and wrapped as before."""
+"""widen: the uniform f32 layout. f16, bf16, bool, u8 and i8 values are held as f32, rounded and wrapped as before."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ def small(dtype: DType) -> bool:
 
 
 def widen(graph: Graph, computed: bool = False) -> Graph:
-    """The graph with every tensor of a small dtype held in f32. `computed`: ops compute in f32 and i32 too, for a
-    device that has no kernels of small dtypes.
+    """The graph with every tensor of a small dtype held in f32.
+
+    `computed`: ops compute in f32 and i32 too, for a device that has no kernels of small dtypes.
 
     Inputs and outputs keep names and shapes; the caller converts at the boundary (the given graph has their types).
-    Params and states live in stores of their own and keep their dtype: a cast follows each, and one comes before each
-    new value of a state. An op this pass does not know runs in its own dtypes between casts (where
-    `computed`, in f32 or i32, and its results are rounded or wrapped). Bodies of control ops are
-    widened too, but for their captures, which are params there, and predicates.
+    Params and states live in stores of their own and keep their dtype: a cast follows each, and a cast precedes each
+    new value of a state. An op without a rule here runs in its own dtypes between casts; where `computed`, it runs in
+    f32 or i32, and its results are rounded or wrapped. Bodies of control ops are widened too, except for their
+    captures, which are params of the body, and predicates.
     """
     new = Rewriter(graph)
     for node in graph.nodes:
@@ -69,7 +70,7 @@ def _node(new: Rewriter, node: Node, inputs: Sequence[Tensor], computed: bool) -
         return _control(new, node, inputs, computed)
     if node.op.elementwise:
         return _elementwise(new, node, inputs)
-    if node.op.moves_data or node.op.picks:  # f32 holds every value of the small dtypes, and orders them alike
+    if node.op.moves_data or node.op.picks:  # f32 holds every value of the small dtypes in the same order
         return new.add(node.op, inputs, node.attrs, node.label)
     if node.op.rounds_once and _rounds(node):
         mask = _mask(node)
@@ -87,8 +88,8 @@ def _node(new: Rewriter, node: Node, inputs: Sequence[Tensor], computed: bool) -
 
 
 def _computed(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor] | None:
-    """The op over f32 where its own dtypes are small floats, over i32 where they are small integers or bools; None for
-    one whose results then are of other dtypes than these."""
+    """The op over f32 where its own dtypes are small floats, over i32 where they are small integers or bools; None if
+    its outputs would then not be of these dtypes."""
     given = [x.dtype if x.dtype == old.dtype or old.dtype.is_float else i32 for x, old in _zip(inputs, node)]
     mask = node.op.mask
     if mask is not None and mask < len(given) and node.inputs[mask].dtype == bool_:
@@ -113,8 +114,8 @@ def _computed(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[T
 def _control(
     new: Rewriter, node: Node, inputs: Sequence[Tensor], computed: bool
 ) -> Sequence[Tensor]:
-    """The node over widened bodies. What their inputs stand for is held in f32; the predicate and the captures are
-    given in their own dtypes."""
+    """The node over widened bodies. Values for the bodies' inputs are held in f32; the predicate and the captures are
+    passed in their own dtypes."""
     held = len(next(iter(bodies(node).values())).inputs)
     assert node.op.control is not None
     first, loops = int(node.op.control.predicate), node.op.control.loops
@@ -127,7 +128,7 @@ def _control(
 
 
 def _body(body: Graph, loop: bool, computed: bool) -> Graph:
-    """A widened body; a loop's first output is its predicate."""
+    """A widened body; the first output of a while_loop's body is its predicate, which becomes a bool again."""
     made = widen(body, computed)
     if loop:
         new = Rewriter(made)
@@ -144,13 +145,13 @@ def _zip(inputs: Sequence[Tensor], node: Node) -> list[tuple[Tensor, Tensor]]:
 
 
 def _rounds(node: Node) -> bool:
-    """Whether the small dtypes of the node are floats (or a mask), so that computing in f32 and rounding is the op."""
+    """Whether all but a mask are floats, so that computing in f32 and rounding gives the op's result."""
     plain = node.inputs[: _mask(node)]
     return all(t.dtype.is_float for t in (*plain, *node.outputs))
 
 
 def _mask(node: Node) -> int | None:
-    """Which input is a mask, where the node has one and nothing behind it."""
+    """The index of the mask, if the node has one as its last input."""
     return node.op.mask if node.op.mask == len(node.inputs) - 1 else None
 
 
@@ -167,14 +168,14 @@ def _rounded(new: Rewriter, x: Tensor, old: Tensor, node: Node) -> Tensor:
 
 
 def _additive(new: Rewriter, mask: Tensor, label: str) -> Tensor:
-    """A 0 or 1 mask as a float to add: 0 keeps, -infinity hides."""
+    """A mask of 0 and 1 as a float to add: 0 keeps a score, -infinity hides it."""
     hidden = new.graph.constant(-math.inf, f32)
     tree = ex.call("select", ex.call("ne", ex.arg(0, f32), 0.0), ex.lit(0.0, f32), ex.arg(1, f32))
     return new.add("fused", (mask, hidden), {"trees": (tree,), "shape": mask.shape}, label)[0]
 
 
 def _elementwise(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The node's trees between conversions from and to f32; an output that is an input again needs no node."""
+    """The node's trees between conversions from and to f32; an output that equals an input needs no node."""
     load: list[Expr] = []
     for k, (x, old) in enumerate(_zip(inputs, node)):
         load.append(ex.arg(k, x.dtype) if x.dtype == old.dtype else ex.cast(ex.arg(k, x.dtype), old.dtype))
@@ -192,8 +193,8 @@ def _number(e: Expr) -> int:
 
 
 def _held(tree: Expr, stored: Mapping[int, DType]) -> Expr:
-    """The tree as it is held, in f32 where its dtype is small. `stored` says which arguments hold values of a small
-    dtype: rounding those to it again changes nothing."""
+    """The tree as it is held, in f32 if its dtype is small. `stored` names the arguments that hold values of a small
+    dtype: rounding these to it again changes nothing, so that is left out."""
     out = ex.cast(tree, f32) if small(tree.dtype) else tree
     done: dict[Expr, Expr] = {}
     for e in ex.linearize([out]):

@@ -1,4 +1,4 @@
-"""The arguments of a traced function: which are arrays and numbers, given at each call, and which are built in."""
+"""The arguments of a traced function: arrays and numbers, which each call gives, and values built in."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rlx.ops.nest import Static, flatten, is_array
 
 StaticNums = int | Sequence[int]
 StaticNames = str | Sequence[str]
-# What is one object for as long as it lives and is no store of values: compared by identity without harm.
+# Types whose objects hold no data that a program could depend on: comparing them by identity is safe.
 _CODE = (
     type, FunctionType, MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, ModuleType, np.ufunc,
     NoneType, EllipsisType, NotImplementedType,
@@ -40,7 +40,7 @@ _BOUND = (MethodType, BuiltinMethodType, MethodWrapperType)
 
 
 def is_python_number(value: Any) -> bool:
-    """Whether it is traced as a number: an int or a float of Python's that is no bool and no member of an enum."""
+    """Whether it is traced as a number: a Python int or float that is neither a bool nor a member of an enum."""
     kind: Any = type(value)
     return _is_number_type(kind)
 
@@ -51,7 +51,7 @@ def _is_number_type(kind: Any) -> bool:
 
 
 def is_any_array(value: Any) -> bool:
-    """An array of any library, or a tensor."""
+    """Whether it is an array of any library, or a tensor."""
     return is_array(value) or is_foreign(value)
 
 
@@ -75,14 +75,14 @@ class Refused(Exception):
 
 
 def static_key(value: Any, identity: bool = False) -> Hashable:
-    """What makes two values the same to a program they are built into: their type and content, at any depth.
+    """A key of a value built into a program, equal for equal type and content, at any depth.
 
-    With `identity` the user has said that objects compared by identity never change. Raises: Refused.
+    With `identity` the user has promised that objects compared by identity never change. Raises: Refused.
     """
     kind = type(value)
     if kind in (str, bool, int, NoneType):
         return (kind, value)
-    if isinstance(value, float | complex | np.inexact):  # 0.0 equals -0.0, and NaN nothing
+    if isinstance(value, float | complex | np.inexact):  # 0.0 equals -0.0, and NaN equals nothing
         return (kind, repr(value))
     if isinstance(value, tuple):
         return (kind, tuple(static_key(v, identity) for v in value))
@@ -102,7 +102,7 @@ def static_key(value: Any, identity: bool = False) -> Hashable:
         found = hash(value)
     except TypeError:
         raise Refused(value, identity=False) from None
-    # The hash of the object and not of what is in it: Python's own, or one that a class has written out.
+    # The hash is of the object's identity, not its content: Python's default, or one that a class spells out.
     if found in (object.__hash__(value), id(value)) and not code and not identity:
         raise Refused(value, identity=True)
     return (kind, value)
@@ -110,20 +110,22 @@ def static_key(value: Any, identity: bool = False) -> Hashable:
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """The arguments of one call: `leaves` are arrays, tensors and numbers, each of the argument with the place or name
-    in `origins`; the skeleton holds the rest."""
+    """The arguments of one call as a pytree: its leaves, and its structure.
+
+    `leaves` are arrays, tensors and numbers, and `origins` the position or name of each leaf's argument; `skeleton`
+    is the structure with the static values."""
 
     skeleton: Any
     leaves: list[Any]
     origins: list[int | str]
 
     def key(self) -> Hashable:
-        """What calls of one program have in common."""
+        """A key that is equal for calls that can use the same program."""
         return (self.skeleton, tuple(type(a) if is_python_number(a) else (a.shape, a.dtype) for a in self.leaves))
 
 
 class Parameters:
-    """Those of a function, and which of them are static. Raises: GraphError for ones that it does not have."""
+    """The parameters of a function, and which are static. Raises: GraphError for unknown static ones."""
 
     def __init__(self, what: str, function: Callable[..., Any], nums: StaticNums, names: StaticNames) -> None:
         self.name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
@@ -131,7 +133,7 @@ class Parameters:
         self.names = set(_items(what, "static_argnames", names, str))
         try:
             found = list(inspect.signature(function).parameters.values())
-        except (TypeError, ValueError):  # some built-in functions do not say
+        except (TypeError, ValueError):  # some built-in functions have no signature
             self.positional: list[str] = []
             return
         self.positional = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -147,8 +149,9 @@ class Parameters:
         self.nums |= {i for i, name in enumerate(self.positional) if name in self.names}
 
     def take_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        """The call, arrays of other libraries as NumPy's. Raises: GraphError for what cannot be built in, DTypeError
-        for an array that cannot be read."""
+        """Flattens a call's arguments; arrays of other libraries become NumPy's.
+
+        Raises: GraphError for a value that cannot be built in, DTypeError for an array that cannot be read."""
         call = Call(None, [], [])
         given = tuple(self._argument(call, i, a, i in self.nums) for i, a in enumerate(args))
         named = tuple((k, self._argument(call, k, kwargs[k], k in self.names)) for k in sorted(kwargs))
@@ -171,7 +174,7 @@ class Parameters:
         return skeleton
 
     def label(self, at: int | str) -> tuple[str, str]:
-        """What errors call an argument, and what the user writes to make it static."""
+        """The name of an argument in errors, and the option that makes it static."""
         if isinstance(at, int) and at >= len(self.positional):
             return f"argument {at}", f"static_argnums={at}"
         name = self.positional[at] if isinstance(at, int) else at

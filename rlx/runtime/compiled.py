@@ -1,4 +1,4 @@
-"""CompiledGraph: a graph optimized and planned for one device, recorded when first run."""
+"""CompiledGraph: a graph optimized and planned for one device, and recorded at its first run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlx.runtime.store import State, Store
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """How `Session.compile` was asked to compile; `smaller`: how instead, where there is no memory for it."""
+    """The options of `Session.compile`; `smaller`: the options to use instead if memory runs out at the first run."""
 
     planner: Literal["reuse", "bump"]
     storage: Literal["typed", "f32"]
@@ -43,7 +43,7 @@ class CompileOptions:
 class CompiledGraph(Closing):
     """A graph ready to run on one device, made by `Session.compile`.
 
-    Any thread may call `run`; calls take turns. `clone()` gives a twin with its own memory for parallel use. Weights
+    Any thread may call `run`; calls take turns. `clone()` gives a copy with its own memory, for parallel use. Weights
     are in `weights`, shared with other executables that were given the same store. A `with` block closes it.
     """
 
@@ -59,13 +59,14 @@ class CompiledGraph(Closing):
         self._names = names(graph)
         self._lock = renewed(self, "_lock", threading.RLock)
         self._closed = False
-        self._busy = 0  # calls under way, of the thread that holds the lock, that use the program
+        self._busy = 0  # calls in progress that use the program; all are of the thread that holds the lock
         self._program: _Program | None = None
         params = {name: t.type for name, t in graph.params.items()}
         states = {name: t.type for name, t in graph.states.items()}
         weights.check(params)
         state.check(states, states=True)
-        # What holds inputs, weights and states nothing can spare. Passes make constants as large as what they rewrite.
+        # Checked before the passes, which make constants as large as the tensors that they rewrite: inputs, weights
+        # and states need their bytes in any case.
         stores = weights.need(params) + state.need(states)
         self._check_memory(stores + sum(t.type.nbytes for t in graph.inputs.values()), graph)
         self._prepared: Prepared | None = None
@@ -85,10 +86,10 @@ class CompiledGraph(Closing):
     # -- weights and state
 
     def set_param(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:
-        """Writes a weight; `dtype="bf16"` or "f16" keeps an f32 weight in half precision (rounded to nearest even).
+        """Writes a weight; `dtype="bf16"` or "f16" stores an f32 weight in half precision (rounded to nearest even).
 
-        A change of dtype records the program anew before the next run, and so every other that shares the weights;
-        otherwise the weight is written in place. Memory: see `Weights`.
+        A change of dtype makes this program, and every other that shares the weights, record itself anew before its
+        next run; otherwise the weight is written in place. Memory: see `Weights`.
         Raises: GraphError for an unknown name, ShapeError, DTypeError; nothing is changed then.
         """
         if name not in self.graph.params:
@@ -100,7 +101,7 @@ class CompiledGraph(Closing):
             self.weights.set(name, data, dtype)
 
     def set_params(self, arrays: Mapping[str, npt.ArrayLike], dtype: DTypeLike | None = None) -> None:
-        """Writes several weights. Raises: GraphError naming every unknown one before any is written."""
+        """Writes several weights. Raises: GraphError naming every unknown one, before any is written."""
         unknown = sorted(set(arrays) - set(self.graph.params))
         if unknown:
             raise GraphError(
@@ -115,30 +116,36 @@ class CompiledGraph(Closing):
             return self.state.get(name)
 
     def set_state(self, name: str, data: npt.ArrayLike) -> None:
-        """Writes a state, all rows of which are valid then. Raises: GraphError, ShapeError, DTypeError."""
+        """Writes a state; all its rows are valid then. Raises: GraphError, ShapeError, DTypeError."""
         with self._lock:
             self.state.set(name, data)
 
     def valid_rows(self, name: str) -> int:
-        """How many leading rows of a state are valid: all, unless `set_valid_rows` or `feed_rows` said otherwise."""
+        """The number of leading rows of a state that are valid.
+
+        All are, unless `set_valid_rows` or `feed_rows` has changed it."""
         with self._lock:
             arena = self._ready().arena
             node, row = rows_of(self._prepare().graph, name)
             return arena.len_of(node) // row
 
     def set_valid_rows(self, name: str, rows: int) -> None:
-        """Says how many leading rows of a state are valid: what `feed_rows` adds to and `clone` copies; programs read
-        all. 0 begins a cache. Raises: GraphError, ShapeError for a state without rows, ArenaError for too many."""
+        """Sets how many leading rows of a state are valid; 0 empties a cache.
+
+        `feed_rows` appends to these and `clone` copies them; programs read all rows.
+        Raises: GraphError, ShapeError for a state without rows, ArenaError for too many."""
         with self._lock:
             arena = self._ready().arena
             node, row = rows_of(self._prepare().graph, name)
             arena.set_actual_len(node, whole(rows, "set_valid_rows") * row)
 
     def feed_rows(self, state: str, output: str, at: int | None = None) -> int:
-        """Copies the rows that the last run gave as `output` into a state, on the device: a cache of keys and values
-        grows by them without a crossing to the host. Returns how many rows of the state are valid then.
+        """Copies the rows that the last run returned as `output` into a state, on the device.
 
-        `at` is the row of the state to begin at: by default the first that is not valid, and no later one.
+        A cache of keys and values grows by them without a transfer to the host. Returns how many rows of the state
+        are valid then. `at` is the row of the state to write first: by default the first row that is not valid, and
+        no later one.
+
         Shape: output (n, …), state (m, …). Raises: GraphError for unknown names, ShapeError for other rows,
         DTypeError, ArenaError where the rows do not fit; nothing is changed then.
         """
@@ -159,7 +166,7 @@ class CompiledGraph(Closing):
                 program = self._ready()
                 arrays = accept_inputs(program.inputs, inputs if inputs is not None else {})
                 if program.broken_off:
-                    self.device.synchronize()  # what an interrupted run left under way still reads its inputs
+                    self.device.synchronize()  # work of an interrupted run may still read its inputs
                 program.broken_off = True
                 for port, array in zip(program.inputs, arrays, strict=True):
                     port.put.call(array)
@@ -174,14 +181,15 @@ class CompiledGraph(Closing):
                 self._busy -= 1
 
     def prepare(self) -> Self:
-        """Allocates and records now what the first run would."""
+        """Allocates and records now instead of at the first run."""
         with self._lock:
             self._ready()
         return self
 
     def clone(self) -> CompiledGraph:
-        """A twin with its own arena and its own copy of the state, contents copied; the weights stay shared. Of a state
-        the valid rows are copied, the others are zero."""
+        """A copy with its own arena and its own copy of the state, contents included; the weights stay shared.
+
+        Of a state the valid rows are copied, the others are zero."""
         with self._lock:
             self._open()
             self._unchanged()
@@ -192,27 +200,27 @@ class CompiledGraph(Closing):
                 self.state.copy_to(state, self.graph.states)
                 twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options)
                 made.callback(twin.close)
-                with self.weights.lock:  # no weight moves between this look at the version and the twin's
+                with self.weights.lock:  # so no weight moves between the two checks of the version
                     if self._program is not None and self._version == self.weights.version:
                         self._program.arena.copy_into(twin._ready().arena)
             return twin
 
     def close(self) -> None:
-        """Frees the recording and the arena; the weights stay. Idempotent."""
+        """Frees the recording and the arena; the weights remain. Idempotent."""
         with self._lock:
             self._closed = True
             self._drop()
 
-    # -- looking inside
+    # -- inspection
 
     @property
     def plan(self) -> MemoryPlan:
-        """Where every tensor lives."""
+        """The memory plan: the slot of every tensor."""
         return self._plan
 
     @property
     def program(self) -> Graph:
-        """The optimized graph that runs."""
+        """The optimized graph that a run executes."""
         return self._prepare().graph
 
     @property
@@ -228,7 +236,7 @@ class CompiledGraph(Closing):
             return self._ready().executable
 
     def value(self, tensor: Tensor) -> Array:
-        """What a tensor of `program` held after the last run; only whole with `planner="bump"`."""
+        """The value of a tensor of `program` after the last run; complete only with `planner="bump"`."""
         if tensor.graph is not self.program:
             raise GraphError(f"value: {tensor} is of graph {tensor.graph!r}; expected a tensor of `program`")
         raw = self.arena.read_bytes(tensor.id, tensor.type.nbytes)
@@ -248,7 +256,7 @@ class CompiledGraph(Closing):
     # -- stages
 
     def _prepare(self) -> Prepared:
-        """The optimized graph for the dtypes the weights have now."""
+        """The optimized graph for the current dtypes of the weights."""
         declared = self.graph.params
         kept = {n: d for n, d in self.weights.dtypes().items() if n in declared and d != declared[n].dtype}
         if self._prepared is None or kept != self._kept:
@@ -267,7 +275,7 @@ class CompiledGraph(Closing):
         return self._prepared
 
     def _make_plan(self, prepared: Prepared) -> MemoryPlan:
-        from rlx.driver.memory.planner import plan  # by the first program, not by `import rlx`
+        from rlx.driver.memory.planner import plan  # imported with the first program, not by `import rlx`
 
         report("planning")
         graph = prepared.graph
@@ -315,8 +323,8 @@ class CompiledGraph(Closing):
             program.close()
 
     def _let_go(self) -> None:
-        """Closes a program that will be recorded anew anyway, unless it is running: its weights' old places become
-        free. Asked for by the store, which waits for nobody's lock."""
+        """Closes a program that will be recorded anew anyway, unless it is running, which frees the old slots of its
+        weights. The store calls this, which must never wait for another's lock."""
         if self._lock.acquire(blocking=False):
             try:
                 if not self._busy and self._version != self.weights.version:
@@ -325,7 +333,7 @@ class CompiledGraph(Closing):
                 self._lock.release()
 
     def _keep(self, name: str, data: npt.ArrayLike, dtype: DTypeLike) -> None:
-        """`set_param` as the arena asks for it, which stays until the next run."""
+        """`set_param` for the arena, which must stay open until the next run."""
         with self._lock:
             self._busy += 1
             try:
@@ -369,7 +377,7 @@ class _Program:
     def __init__(self, owner: CompiledGraph, prepared: Prepared, plan: MemoryPlan) -> None:
         device, declared, graph = owner.device, owner.graph, prepared.graph
         bound = owner.weights.segments() | owner.state.segments()
-        self.broken_off = False  # whether the last run did not end as it should
+        self.broken_off = False  # set while a run is under way, and left so by a run that fails or is interrupted
         self._held = Held()
         with self._held.unwound():
             self._held.callback(owner.weights.end, owner.weights.lease(owner._let_go))
@@ -390,7 +398,7 @@ class _Program:
 
 
 def _tensors(graph: Graph) -> Iterator[Tensor]:
-    """Those of the bodies of control ops too."""
+    """The tensors of a graph and of the bodies of its control ops."""
     yield from graph.tensors()
     for node in graph.nodes:
         for body in bodies(node).values():
@@ -398,11 +406,11 @@ def _tensors(graph: Graph) -> Iterator[Tensor]:
 
 
 def names(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """What a graph declares, by name."""
+    """The names that a graph declares, by kind."""
     tables = (graph.inputs, graph.params, graph.states, graph.outputs, graph.updates)
     return tuple(tuple(table) for table in tables)
 
 
 def signature(graph: Graph) -> tuple[dict[str, TensorType], dict[str, TensorType]]:
-    """Input and output types by name."""
+    """The types of inputs and of outputs by name."""
     return {n: t.type for n, t in graph.inputs.items()}, {n: t.type for n, t in graph.outputs.items()}

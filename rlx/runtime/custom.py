@@ -1,4 +1,4 @@
-"""custom_op: an op of the user's own, with a NumPy function and, if wanted, kernels for the GPUs."""
+"""custom_op: a user's own op, with a NumPy function and, optionally, kernels for the GPUs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ Arguments = Callable[[Sequence[TensorType], Attrs], Sequence[int | float]]
 
 
 class CustomOp(Closing):
-    """What `custom_op` returns: call it with tensors and keyword attributes, as any op. `close`, or the end of a `with`
-    block, forgets the op."""
+    """The result of `custom_op`: call it with tensors and keyword attributes, like any op.
+
+    `close`, or the end of a `with` block, removes the op."""
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -50,21 +51,21 @@ def custom_op(
     threads: int = 256,
     arguments: Arguments | None = None,
 ) -> CustomOp:
-    """Registers an op of your own and returns the function that applies it.
+    """Registers a user's own op and returns the function that applies it.
 
-    `numpy(*arrays, **attrs)` computes the output (or a tuple of outputs): it runs on the CPU, and on a GPU without a
-    kernel as a reported host step. `infer(types, attrs)` gives the output types, or raises an error. `vjp(node, grads)`
-    is the gradient, written with rlx ops.
+    `numpy(*arrays, **attrs)` computes the output (or a tuple of outputs). It runs on the CPU, and as a host step,
+    which `report()` lists, on a GPU without a kernel for it. `infer(types, attrs)` returns the output types, or
+    raises an error. `vjp(node, grads)` returns the gradients, written with rlx ops.
 
-    `cuda` is CUDA C++ with `extern "C" __global__ void <name>(…)`; `spirv` a compute module with entry point "main",
-    its arguments in push constants. Both take the addresses of the inputs, of the outputs, then u32 n, the number of
-    elements of the first output, then what `arguments(types, attrs)` lists (ints as u32, floats as f32), at most 128
-    bytes. They run
-    ceil(n / threads) workgroups of `threads`; where these are more than the device runs along X they fold into Y, so
-    take the group's number from x + y · (groups along x) and do nothing at or past n.
+    `cuda` is CUDA C++ with `extern "C" __global__ void <name>(…)`; `spirv` is a compute module with entry point
+    "main" and its arguments in push constants. The arguments of both are the addresses of the inputs and of the
+    outputs, then u32 n, the number of elements of the first output, then what `arguments(types, attrs)` lists (ints
+    as u32, floats as f32), at most 128 bytes. The launch has ceil(n / threads) workgroups of `threads`. If the device
+    allows fewer along X, they continue along Y: take the group's number from x + y · (groups along x), and do nothing
+    at or past n.
 
-    Raises: ShapeError for a name that is taken or no identifier, UnsupportedOp for what is not SPIR-V. A run raises
-    ShapeError or DTypeError where `numpy` gives something else than `infer` says.
+    Raises: ShapeError for a name that is taken or no identifier, UnsupportedOp for bytes that are not SPIR-V. A run
+    raises ShapeError or DTypeError if the result of `numpy` is not of the types that `infer` returns.
     """
     if not name.isidentifier():
         raise ShapeError(f"custom_op: {name!r} is not a name that kernels can have (letters, digits, _)")
@@ -88,7 +89,7 @@ def custom_op(
 
 
 def _checked(name: str, infer: Infer) -> Infer:
-    """`infer`, with a readable error where it gives something else than types."""
+    """`infer`, with a readable error if it returns anything but types."""
 
     def checked(types: Sequence[TensorType], attrs: Attrs) -> TensorType | tuple[TensorType, ...]:
         made = infer(types, attrs)

@@ -1,8 +1,10 @@
-"""What RLX_DEBUG shows, on stderr: 1 the plan and how nodes run, 2 every step, 3 each step's time in each run, 4 each
-node's result beside the float64 reference of that node on the inputs it really had.
+"""The output of RLX_DEBUG on stderr.
 
-It shows runs that would have been made anyway: nothing is run again, no function of the user's is called for it, and
-nothing that fails in showing fails the run.
+Level 1 prints the plan and how nodes run, 2 every step, 3 each step's time in each run, 4 each node's result compared
+with the float64 reference of that node on the inputs it really had.
+
+It reports on runs that are made anyway: nothing is run again, no function of the user is called for it, and an error
+in reporting does not fail the run.
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph
 
 PLAN, LAUNCHES, TIMINGS, VALUES = 1, 2, 3, 4
-MOST_STEPS = 4096  # of loops in a reference
+MOST_STEPS = 4096  # limit on the steps of loops in a reference
 Values = dict[int, npt.NDArray[Any]]
 
 
 def say(text: object) -> None:
-    """Prints to stderr, where there is one that takes it."""
+    """Prints to stderr, if that exists and accepts it."""
     if sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):  # closed, or a pipe that nobody reads
+        with contextlib.suppress(OSError, ValueError):  # stderr is closed, or a pipe without a reader
             print(text, file=sys.stderr, flush=True)
 
 
 def show_built(compiled: CompiledGraph) -> None:
-    """After a program is recorded."""
+    """Prints a program after it was recorded."""
     level = compiled.options.build.debug
     if level >= PLAN:
         say(compiled.report())
@@ -45,14 +47,14 @@ def show_built(compiled: CompiledGraph) -> None:
 
 
 def before_run(compiled: CompiledGraph) -> Values:
-    """What a run replaces and nodes read: the states, by their tensors."""
+    """The states by tensor id, before a run replaces them; nodes of the run read these values."""
     if compiled.options.build.debug < VALUES:
         return {}
     return {t.id: compiled.value(t) for t in compiled.program.states.values()}
 
 
 def show_run(compiled: CompiledGraph, before: Values) -> None:
-    """After a run; `before` is what `before_run` gave."""
+    """Prints a run; `before` is the result of `before_run`."""
     level = compiled.options.build.debug
     if level >= TIMINGS:
         found = compiled.executable.timings()
@@ -70,18 +72,18 @@ def _beside_reference(compiled: CompiledGraph, node: Node, before: Values) -> st
         return "no reference"
     ins = [before[t.id] if t.id in before else compiled.value(t) for t in node.inputs]
     wide = [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in ins]
-    # A loop may go on for ever in float64; and its steps there are none of the run's.
+    # A loop may never end in float64, and its steps here must not count as the run's.
     with np.errstate(all="ignore"), warnings.catch_warnings(), step_budget(MOST_STEPS):
         warnings.simplefilter("ignore")
         try:
             made = apply_reference(node, wide, True)
-        except Exception as error:  # noqa: BLE001 what is only shown fails nothing
+        except Exception as error:  # noqa: BLE001 an error in reporting fails nothing
             return f"no reference ({type(error).__name__}: {error})"
         return ", ".join(_error(compiled.value(t), r) for t, r in zip(node.outputs, made, strict=True))
 
 
 def _has_reference(node: Node) -> bool:
-    """Not an op of the user's, whose function need not give the same twice."""
+    """Whether the node's reference can be run again; a user's function need not give the same result twice."""
     inner = (n for body in bodies(node).values() for n in body.nodes)
     return node.op.family != "custom" and all(map(_has_reference, inner))
 

@@ -1,4 +1,4 @@
-"""The weights and states of a program as its arena sees them: StoreEntry over a Store."""
+"""A program's weights and states as its arena sees them: StoreEntry over a Store."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ Keep = Callable[[str, npt.ArrayLike, DTypeLike], None]
 
 @dataclass(slots=True)
 class Entry:
-    """A tensor of a store: a weight where `keep` is given, else a state. `keep` is the program's way to set a weight,
-    held weakly: the program holds the arena, which holds this, and a cycle would keep the memory of a program that was
-    dropped until Python's collector runs."""
+    """A tensor of a store: a weight if `keep` is given, else a state.
+
+    `keep` is the program's method that sets a weight. The reference to it is weak: the program holds the arena, which
+    holds this entry, and in a cycle the memory of a dropped program would stay until Python's collector runs."""
 
     name: str
     store: Store

@@ -1,4 +1,4 @@
-"""jit: a Python function traced once per input shapes and dtypes, compiled, and cached; grad: its derivative."""
+"""jit: a Python function traced once for each set of input types, compiled and cached; grad: its gradient."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ LARGE_CONSTANT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A call as a graph with inputs x0, x1, … (the arrays), n0, n1, … (what the tape gives) and outputs y0, y1, ….
-    `out` is the skeleton of the result; `results` its leaves, names of outputs or slots of the tape."""
+    """A traced call: its graph, the tape of its numbers, and the structure of its result.
+
+    The graph has inputs x0, x1, … (arrays), n0, n1, … (numbers from the tape) and outputs y0, y1, …; `out` is the
+    structure of the resulting pytree and `results` its leaves, as names of outputs or slots of the tape."""
 
     graph: Graph
     tape: NumberTape
@@ -36,7 +38,7 @@ class Traced:
     results: list[str | int]
 
     def feeds(self, call: Call) -> tuple[dict[str, Any], list[Any]]:
-        """The graph's inputs and the tape's slots for a call of the same key."""
+        """The graph's inputs and the tape's slots for another call with the same key."""
         try:
             slots = self.tape.replay([a for a in call.leaves if is_python_number(a)])
         except Exception as error:
@@ -47,7 +49,7 @@ class Traced:
 
 
 def trace(function: Callable[..., Any], call: Call, parameters: Parameters, built_in: bool = False) -> Traced:
-    """The graph of a call. With `built_in` its numbers are constants."""
+    """Traces a call into a graph. With `built_in` its numbers become constants."""
     name = parameters.name
     graph = Graph(name)
     tape = NumberTape(graph)
@@ -69,7 +71,7 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
     out = flatten(given, found, is_any_array)
     if not found:
         raise GraphError(f"{name}: the function gave {given!r}, no tensor; return what it computes")
-    # A number beside tensors comes back as Python's, so that it may go into the next call.
+    # A number returned beside tensors is returned as Python's, so that it can be an argument of the next call.
     tensors = any(not isinstance(r, TracedNumber) for r in found)
     results: list[str | int] = []
     for r in found:
@@ -90,7 +92,7 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
 
 
 def _explained(error: Exception, numbers: Sequence[TracedNumber]) -> TracedValueError | None:
-    """Where an error is about a number whose value comes with each call, one that says what to write."""
+    """For an error about a number that each call gives anew: an error that says what to write. None for any other."""
     text = str(error)
     if "TracedNumber" not in text or "static_arg" in text:
         return None
@@ -109,7 +111,9 @@ def _dtype(name: str, label: str, array: Any) -> DType:
 
 
 class Jitted:
-    """What `jit` returns: call it with arrays. `graph(*args)` shows the traced program; `cache_info()` the cache."""
+    """The result of `jit`: call it with arrays.
+
+    `graph(*args)` is the traced program; `cache_info()` counts the cached programs."""
 
     def __init__(
         self,
@@ -132,7 +136,7 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._parameters.take_apart(args, kwargs)
-        if any(isinstance(a, Tensor) for a in call.leaves):  # inside another trace: inline
+        if any(isinstance(a, Tensor) for a in call.leaves):  # within another trace: inlined
             args, kwargs = unflatten(call.skeleton, call.leaves)
             return self._function(*args, **kwargs)
         exe, traced = self._compiled(call)
@@ -144,22 +148,22 @@ class Jitted:
         return f"jit({self._name}, device={self._device!r}, {len(self._cache)} programs cached)"
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
-        """The program traced for these arguments, not compiled."""
+        """The program traced for these arguments, without compiling it."""
         return self._graph(args, kwargs)
 
     def graph_of_values(self, *args: Any, **kwargs: Any) -> Graph:
-        """As `graph`, the numbers among the arguments built in: a program for these values of them."""
+        """Like `graph`, with the numbers among the arguments built in as constants."""
         return self._graph(args, kwargs, built_in=True)
 
     def _graph(self, args: Any, kwargs: Any, built_in: bool = False) -> Graph:
         return trace(self._function, self._parameters.take_apart(args, kwargs), self._parameters, built_in).graph
 
     def cache_info(self) -> dict[str, int]:
-        """How many programs are cached, and how many at most."""
+        """The number of cached programs, and the limit."""
         return {"size": len(self._cache), "max_size": CACHE_SIZE}
 
     def _compiled(self, call: Call) -> tuple[CompiledGraph, Traced]:
-        import logging  # by the first program, not by `import rlx`
+        import logging  # imported with the first program, not by `import rlx`
 
         key = call.key()
         with self._lock:
@@ -171,14 +175,14 @@ class Jitted:
                 logging.getLogger("rlx.jit").info("compiling %s for %s", self._name, types)
                 self._cache[key] = (self._session.compile(traced.graph), traced)
                 if len(self._cache) > CACHE_SIZE:
-                    # Not closed: another thread may be about to run it. Its memory goes with its last user.
+                    # Not closed here: another thread may be about to run it. Its memory is freed with its last user.
                     self._cache.popitem(last=False)
             self._cache.move_to_end(key)
             return self._cache[key]
 
 
 def _statics(skeleton: Any) -> Iterator[Any]:
-    """What a skeleton holds beside arrays."""
+    """The static values in a pytree structure."""
     if skeleton[0] == "static":
         yield skeleton[1].value
     elif skeleton[0] != "leaf":
@@ -223,25 +227,26 @@ def jit(
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
 ) -> Any:
-    """Compiles a function of arrays: traced once per shapes and dtypes of its arguments, then cached.
+    """Compiles a function of arrays: traced once for each set of argument shapes and dtypes, then cached.
 
     Arguments, also in nested tuples, lists and dicts, are of three kinds. Arrays, of NumPy or of any library with
-    DLPack or `__array__`, are read anew at each call. Python's ints and floats come with each call too, so a learning
-    rate may change; like constants they take the dtype of what is beside them (`x * rate` keeps x's), arithmetic among
-    them is Python's, and those returned beside arrays come back as Python's. Bools, strings, dtypes, functions, enums,
-    None and frozen dataclasses are static: built in, a program for each. Objects that compare by identity are refused,
-    since a change inside them would go unnoticed. `static_argnames` (or `static_argnums`, by place) names arguments
-    that are static as a whole, among them every number that makes a shape, an axis or a loop of Python's.
+    DLPack or `__array__`, are read anew at each call. Python's ints and floats are new in each call too, so a
+    learning rate may change; like constants they take the dtype of the tensors beside them (`x * rate` keeps x's),
+    arithmetic among them is Python's, and those returned beside arrays are returned as Python's. Bools, strings,
+    dtypes, functions, enums, None and frozen dataclasses are static: built into the program, one program for each
+    value. Objects that compare by identity are refused, since a change inside them would go unnoticed.
+    `static_argnames` (or `static_argnums`, by position) names arguments that are static as a whole; numbers that make
+    a shape, an axis or a Python loop must be.
 
-    What the function closes over, attributes of `self` too, is read while it is traced: arrays there become constants
-    (a warning above 1 MB), and a later change of them is not seen. The cache holds 64 programs and logs every compile
-    to the logger "rlx.jit". Use as `@rlx.jit` or `@rlx.jit(device="vulkan")`; of a method, where the object is made:
-    `self.step = rlx.jit(self.step)`.
+    What the function closes over, also attributes of `self`, is read while it is traced: arrays there become
+    constants (with a warning above 1 MiB), and later changes of them are not seen. The cache holds 64 programs and
+    logs every compile to the logger "rlx.jit". Use it as `@rlx.jit` or `@rlx.jit(device="vulkan")`; for a method,
+    where the object is made: `self.step = rlx.jit(self.step)`.
 
-    Raises: GraphError for static names that the function does not have; when called, what the ops and `Session` raise;
-    GraphError for an argument that is refused and a function that gives no tensor; TracedValueError for a number, not
-    static, whose value is needed while tracing; DTypeError for an array that cannot be read or has a dtype that rlx
-    does not have.
+    Raises: GraphError for static names that the function does not have. When called: the errors of the ops and of
+    `Session`; GraphError for an argument that is refused and for a function that returns no tensor; TracedValueError
+    for a number, not static, whose value is needed while tracing; DTypeError for an array that cannot be read or
+    whose dtype rlx does not have.
     """
     if function is None:
         return functools.partial(
@@ -261,11 +266,11 @@ def grad(
 ) -> Jitted:
     """The gradient of a scalar-valued function of arrays with respect to the arguments `argnums`.
 
-    Works on arrays (compiled and cached as `jit` does, with its rules for arguments) and inside a traced function. An
-    argument may be nested tuples, lists and dicts of arrays; its gradient is of the same structure. A Python float in
-    one is an f32 of rank 0.
-    Raises: ShapeError when the function's result is not a scalar, GraphError for an argument that is not there or holds
-    no array, and what `gradients` raises.
+    The function works on arrays (compiled and cached like `jit`, with its rules for arguments) and inside a traced
+    function. An argument may be a pytree of tuples, lists and dicts of arrays; its gradient has the same structure. A
+    Python float in it counts as an f32 of rank 0.
+    Raises: ShapeError if the function's result is not a scalar, GraphError for an argument that does not exist or has
+    no array, and the errors of `gradients`.
     """
     _want_function("grad", function)
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
@@ -288,7 +293,7 @@ def grad(
 
 
 def _differentiated(name: str, args: list[Any], i: int, wrt: list[Any]) -> Any:
-    """Appends the tensors of an argument to `wrt`, floats as tensors of their own; returns its skeleton."""
+    """Appends the tensors of an argument to `wrt`, floats as tensors of rank 0; returns the argument's structure."""
     if not isinstance(i, int) or not -len(args) <= i < len(args):
         raise GraphError(
             f"grad: there is no argument {i!r}; {name} was given {len(args)} by position, and argnums counts these "

@@ -1,4 +1,4 @@
-"""Ports: how run() moves inputs into their slots and outputs out of them, checks first."""
+"""Ports: the transfer of inputs into their slots and of outputs out of them, after checks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ Array = npt.NDArray[Any]
 
 
 class InputPort:
-    """One input: `declared` is what the user gives, `tensor` the planned tensor that holds it (f32 where the plan
-    widens it). `put.call` writes an accepted array, as the arena's typed writes do."""
+    """One input; `put.call` writes an accepted array, like the arena's typed writes.
+
+    `declared` is the type the user gives, `tensor` the planned tensor that holds it (f32 if the storage layout widens
+    it)."""
 
     __slots__ = ("declared", "name", "np_dtype", "put", "shape")
 
@@ -37,7 +39,7 @@ class InputPort:
 
 
 class OutputPort:
-    """One output: `take.call` gives a fresh array of the declared type, as the arena's typed reads do."""
+    """One output: `take.call` returns a new array of the declared type, like the arena's typed reads."""
 
     __slots__ = ("name", "take")
 
@@ -47,7 +49,7 @@ class OutputPort:
 
 
 def accept_inputs(ports: list[InputPort], given: Mapping[str, Any]) -> list[Array]:
-    """Every input checked before any is written. Raises: GraphError for missing or unknown names."""
+    """The inputs as arrays, all checked before any is written. Raises: GraphError for missing or unknown names."""
     if type(given) is not dict and not isinstance(given, Mapping):
         raise GraphError(
             f"run: expected a dict of arrays by name, got {type(given).__name__}; the graph takes "

@@ -1,4 +1,4 @@
-"""From the user's graph to the one that is planned: weight dtypes, storage, optimization, legalization."""
+"""From the user's graph to the planned one: weight dtypes, storage layout, optimization, legalization."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlx.ir import Graph, Node
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The graph that is planned and lowered, and the labels of the nodes that came from a decomposed op."""
+    """The graph that is planned and lowered, and the labels of nodes that come from a decomposed op."""
 
     graph: Graph
     decomposed: frozenset[str]
@@ -29,9 +29,12 @@ def prepare(
     optimize: bool,
     fallback: Literal["host", "error"],
 ) -> Prepared:
-    """Applies the dtypes weights are kept in, the storage layout, and the passes. On a device of which kernels read and
-    write less than 32 bits in words only (`packed`), all is held and computed in 32. Raises: UnsupportedOp."""
-    from rlx import passes  # by the first program, not by `import rlx`
+    """Applies the dtypes that weights are stored in, the storage layout, and the passes.
+
+    With `packed`, for devices whose kernels access less than 32 bits only in words, all is held and computed in 32
+    bits.
+    Raises: UnsupportedOp."""
+    from rlx import passes  # imported with the first program, not by `import rlx`
 
     made = passes.set_param_dtypes(graph, param_dtypes) if param_dtypes else graph
     if storage == "f32" or packed:

@@ -23,12 +23,12 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many nodes run each way."""
+        """The number of nodes for each value of `how`."""
         return dict(Counter(d.how for d in self.nodes))
 
     @property
     def host_nodes(self) -> list[Dispatch]:
-        """The nodes that fall back to the host."""
+        """The nodes that are host steps."""
         return [d for d in self.nodes if d.how == "host"]
 
     def __str__(self) -> str:
@@ -42,4 +42,4 @@ class Report:
         lines += [f"  {d.how:10} {d.op:14} {d.node}  [{' '.join(d.steps)}]" for d in self.nodes]
         return "\n".join(lines)
 
-    __repr__ = __str__  # what a notebook shows
+    __repr__ = __str__  # notebooks show this

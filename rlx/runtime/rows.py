@@ -1,4 +1,4 @@
-"""Rows of a state: how many are valid, and feeding it rows that a run gave, without a crossing to the host."""
+"""Rows of a state: how many are valid, and copying an output's rows into a state without a transfer to the host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlx.ir import Graph
 
 
 def rows_of(program: Graph, state: str) -> tuple[int, int]:
-    """A state's node in the program, and the bytes of a row of it. Raises: GraphError, ShapeError."""
+    """A state's node in the program, and the bytes of one row. Raises: GraphError, ShapeError."""
     if state not in program.states:
         raise GraphError(f"there is no state {state!r}; there are {sorted(program.states)}")
     t = program.states[state]

@@ -22,10 +22,10 @@ class Session:
     """Compiles graphs for one device.
 
     `device` is "auto" (CUDA, then a hardware Vulkan device, then the CPU; RLX_DEVICE overrides), "cpu", "vulkan",
-    "cuda", or one with a number. `precision` "f32" is honest float32; "tf32", "f16" and "bf16" let matrix products
-    round their inputs. `fallback` says what happens to nodes the device has no kernel for: "host" runs them with
-    NumPy and `report()` lists them, "error" refuses to compile. `threads` limits the CPU's threads. `timings` measures
-    each step of each run, for `CompiledGraph.executable.timings()`.
+    "cuda", or one with a number, such as "cuda:1". `precision` "f32" is honest float32; "tf32", "f16" and "bf16" let
+    matrix products round their inputs. `fallback` applies to nodes that the device has no kernel for: "host" runs
+    them with NumPy and `report()` lists them, "error" refuses to compile. `threads` limits the CPU's threads.
+    `timings` measures each step of each run, for `CompiledGraph.executable.timings()`.
 
     Raises: DeviceUnavailable with the reason.
     """
@@ -57,7 +57,7 @@ class Session:
 
     @property
     def info(self) -> DeviceInfo:
-        """What is known of the device: its id, name, kind, memory, driver, features."""
+        """The device's id, name, kind, memory, driver and features."""
         return self.device.info
 
     def compile(
@@ -73,8 +73,8 @@ class Session:
         """Plans the graph for this device; the first run, or `prepare()`, records it.
 
         `weights` and `state` share tensors with other executables; the state of one may be the weights of another.
-        `planner="bump"` gives every tensor its own slot, `storage="f32"` holds 8- and 16-bit tensors and bools as f32,
-        `optimize=False` runs the graph as written.
+        `planner="bump"` gives every tensor its own slot, `storage="f32"` holds 8- and 16-bit tensors and bools as
+        f32, `optimize=False` runs the graph as written.
 
         Raises: GraphError, ShapeError, DTypeError, UnsupportedOp, OutOfDeviceMemory (before anything is allocated).
         """
@@ -98,7 +98,7 @@ class Session:
         weights, state = weights or Weights(self.device), state or State(self.device)
         options = CompileOptions(planner, storage, optimize, self.fallback, self.options)
         if self.options.debug >= VALUES:
-            # Every node's result is to be there to look at, if that fits now and when it first runs.
+            # Each node's result must remain readable after the run, if memory allows it now and at the first run.
             wanted, options = options, replace(options, build=replace(self.options, debug=TIMINGS))
             try:
                 all_kept = replace(wanted, planner="bump", smaller=options)
@@ -109,7 +109,7 @@ class Session:
 
 
 def debug_level() -> int:
-    """The level of RLX_DEBUG: 0 quiet, 1 plans, 2 launches, 3 timings, 4 every node against the float64 reference."""
+    """The level of RLX_DEBUG: 0 quiet, 1 plans, 2 launches, 3 timings, 4 each node against the float64 reference."""
     text = os.environ.get("RLX_DEBUG", "0")
     if not text.isdecimal():
         raise RlxError(f"RLX_DEBUG={text!r} is not a level; levels are 0 to 4")

@@ -1,4 +1,4 @@
-"""Store: named tensors that outlive a run, on the device once, shared by every executable that binds them."""
+"""Store: named tensors that outlive a run, held once on the device and shared by every executable that binds them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ from rlx.ir.values import LISTED, as_array, exactly
 
 
 class Lease:
-    """What one recorded program may read of a store: its weights where they lay at `version`. `let_go`, a method of
-    the program's owner, gives the lease back where the program is not running and will be recorded anew anyway."""
+    """The right of one recorded program to read a store's weights where they were at `version`.
+
+    `let_go`, a method of the program's owner, returns the lease if the program is not running and will be recorded
+    anew anyway."""
 
     __slots__ = ("__weakref__", "_let_go", "version")
 
@@ -42,7 +44,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """A slot that a weight has left: used by programs recorded at `first` or later, and before `end`."""
+    """A slot that a weight has left. Programs recorded at version `first` or later, and before `end`, read it."""
 
     region: Region
     slot: Slot
@@ -51,42 +53,44 @@ class _Left:
 
 
 class Store(Closing):
-    """Named tensors on one device, which programs bind as weights, as states, or some as this and some as that: what
-    one program trains as its states another serves as its weights, over the same bytes. Give the same object to several
-    `compile` calls to share it. `Weights` and `State` are stores whose errors and texts say what they are for.
+    """Named tensors on one device, which programs bind as weights or as states.
 
-    A tensor that a program binds as a state is there from then on (`reserve`), zero until it is set, keeps its dtype
-    and stays where it is. One that only serves as a weight and is declared f32 may be kept in f16 or bf16; `version`
-    grows whenever one moves or changes dtype, and every executable bound to the store records itself anew before its
-    next run. A `with` block closes the store: write it around the blocks of the executables.
+    The tensors that one program trains as its states another serves as its weights, in the same bytes. Give the same
+    object to several `compile` calls to share it. `Weights` and `State` are stores whose messages say "weight" and
+    "state".
 
-    Memory: a weight that changes dtype is written to its new place first, so that a failure changes nothing; the old
-    one is free as soon as no recorded program can read it: at once where those that could are idle, which are closed
-    then, and else when the run under way has ended and its program is recorded anew or closed, or another weight
-    changes. An allocation of which nothing is used goes back to the device. So a change takes, at its peak, the new
-    weight beside the old; a whole store of f32 set in half precision, one weight after the other, half as much again
-    (its old chunks go back when their last weight has left), and half of it in the end. `expect`, or the dtype given
-    when a weight is first set, spares the f32 altogether.
+    A tensor that a program binds as a state exists from then on (`reserve`), is zero until it is set, and keeps its
+    dtype and slot. A tensor that is only bound as a weight and is declared f32 may be stored in f16 or bf16;
+    `version` grows whenever one moves or changes dtype, and every executable bound to the store records itself anew
+    before its next run. A `with` block closes the store: put it around the blocks of the executables.
+
+    Memory: a weight that changes dtype is written to its new slot first, so that a failure changes nothing. Its old
+    slot is free once no recorded program can read it. Idle programs that could are closed at once; a running one
+    keeps the slot until it is recorded anew or closed after its run, or another weight changes. A chunk without a
+    slot returns to the pool. At its peak such a change takes the new weight beside the old one. Setting a whole f32
+    store in half precision, one weight after the other, takes up to half as much memory again (old chunks return when
+    their last weight has left), and half the memory in the end. `expect`, or the dtype given when a weight is first
+    set, avoids the f32 slots altogether.
     """
 
-    kind = "tensor"  # what messages call one
+    kind = "tensor"  # the noun for a tensor in messages
     _numbers = count()
 
     def __init__(self, device: Device) -> None:
         self.device = _opened(device, type(self).__name__)
         self.version = 0
         self.lock = renewed(self, "lock", threading.RLock)
-        most, number = device.limits.max_alloc_bytes, next(Store._numbers)  # a program may bind two stores
+        most, number = device.limits.max_alloc_bytes, next(Store._numbers)  # since a program may bind two stores
         self.full = Region(f"store{number}.", device.acquire, most)
         self.half = Region(f"half{number}.", device.acquire, most)
         self._leases: WeakSet[Lease] = WeakSet()
         self._left: list[_Left] = []
-        self._since: dict[str, int] = {}  # the version with which a tensor came to where it is
+        self._since: dict[str, int] = {}  # the version at which a tensor got its current slot
         self._types: dict[str, TensorType] = {}
         self._where: dict[str, Slot] = {}
-        self._kept: dict[str, DType] = {}  # dtypes to come, from `expect`
-        self._states: set[str] = set()  # those that some program replaces: they never move
-        self._lengths: dict[str, int] = {}  # valid bytes, where not all are
+        self._kept: dict[str, DType] = {}  # dtypes of tensors not yet set, from `expect`
+        self._states: set[str] = set()  # tensors that some program replaces: they never move
+        self._lengths: dict[str, int] = {}  # valid bytes of tensors that are not valid as a whole
 
     def __repr__(self) -> str:
         held = f"{len(self._where)} of {len(self._types)} set, {self.nbytes:,} bytes" if self._types else "empty"
@@ -98,16 +102,18 @@ class Store(Closing):
         return self.full.nbytes + self.half.nbytes
 
     def declare(self, types: Mapping[str, TensorType]) -> None:
-        """Names tensors and their types. Raises: ShapeError when a shared one has another type here; none is declared
-        then."""
+        """Declares tensors by name and type.
+
+        Raises: ShapeError if one is declared here with another type; none is declared then."""
         with self.lock:
             self.check(types)
             self._types.update(types)
             self._expect()
 
     def reserve(self, types: Mapping[str, TensorType]) -> None:
-        """Declares tensors that programs replace: their slots are made, zero-filled where new, and stay. Raises:
-        ShapeError when a shared one has another type here, DTypeError where it is kept in half precision,
+        """Declares tensors that programs replace: new ones get slots of zeros, and all keep their slots.
+
+        Raises: ShapeError if one is declared here with another type, DTypeError if one is stored in half precision,
         OutOfDeviceMemory; nothing is changed then."""
         with self.lock:
             self.check(types, states=True)
@@ -128,8 +134,10 @@ class Store(Closing):
             self._expect()
 
     def check(self, types: Mapping[str, TensorType], *, states: bool = False) -> None:
-        """Raises: ShapeError when a tensor has another type in this store; DTypeError when a state is kept here in
-        another dtype than its own."""
+        """Checks that tensors can be declared with these types.
+
+        Raises: ShapeError if a tensor has another type in this store; DTypeError if a state is stored here in a dtype
+        other than its own."""
         for name, new in types.items():
             held = self._types.get(name, new)
             if held != new:
@@ -142,13 +150,14 @@ class Store(Closing):
                 )
 
     def need(self, types: Mapping[str, TensorType]) -> int:
-        """Bytes that tensors of these types will take, those left out that are here."""
+        """Bytes that tensors of these types will take, without those that are stored already."""
         kept = {name: self._kept.get(name, t.dtype) for name, t in types.items() if name not in self._where}
         return sum(align(types[name].numel * dtype.itemsize) for name, dtype in kept.items())
 
     def expect(self, dtypes: Mapping[str, DTypeLike]) -> None:
-        """Says, before they are set, which weights will be kept in another dtype than the declared one, so that room
-        is taken for what is coming and no more."""
+        """Announces which weights will be stored in another dtype than the declared one.
+
+        It is called before they are set, so that memory is acquired for these dtypes and no more."""
         with self.lock:
             self._kept.update((name, as_dtype(dtype)) for name, dtype in dtypes.items())
             self._expect()
@@ -165,8 +174,9 @@ class Store(Closing):
         self.half.expect(half)
 
     def set(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:
-        """Writes one tensor, all of which is valid then. A weight is kept as `dtype` (f16 or bf16 for an f32 weight;
-        default: as declared).
+        """Writes one tensor, which is then valid as a whole.
+
+        A weight is stored as `dtype` (f16 or bf16 for an f32 weight; default: as declared).
 
         Raises: GraphError for an unknown name, ShapeError, DTypeError, OutOfDeviceMemory; nothing is changed then.
         """
@@ -196,7 +206,7 @@ class Store(Closing):
             self._lengths.pop(name, None)
 
     def _keep(self, name: str, kept: DType, raw: Bytes) -> None:
-        """Writes a weight in place where it has the dtype already, else to a new place."""
+        """Writes a weight: in place if it has the dtype already, else to a new slot."""
         old = self._where.get(name)
         if old is not None and old.dtype == kept:
             self._region(old).write_to(old, raw)
@@ -205,7 +215,7 @@ class Store(Closing):
         region = self.full if kept == declared.dtype else self.half
 
         def ahead() -> int:
-            """What the weights that are not in the region would take in it."""
+            """The bytes that weights which are not in the region yet would take there."""
             held = {n for n, s in self._where.items() if self._region(s) is region}
             others = [t for n, t in self._types.items() if n not in held and t.dtype == declared.dtype]
             return sum(align(t.numel * kept.itemsize) for t in others)
@@ -213,7 +223,7 @@ class Store(Closing):
         slot = region.put(kept, raw, ahead)
         if old is None:
             expected = self._kept.get(name, declared.dtype)
-            if expected != kept:  # room was to be taken for it elsewhere, or as another dtype
+            if expected != kept:  # memory was expected for it in another region or dtype
                 of = self.full if expected == declared.dtype else self.half
                 of.expect_less(align(declared.numel * expected.itemsize))
         self._where[name] = slot
@@ -237,39 +247,39 @@ class Store(Closing):
         self._left = still
 
     def lease(self, let_go: Callable[[], None]) -> Lease:
-        """Says that a program is recorded over the weights as they lie now. Give it back with `end`."""
+        """Notes that a program is recorded over the weights where they are now. Return the lease with `end`."""
         with self.lock:
             lease = Lease(self.version, let_go)
             self._leases.add(lease)
             return lease
 
     def end(self, lease: Lease) -> None:
-        """Takes a lease back: its program was closed. Idempotent."""
+        """Takes a lease back, since its program was closed. Idempotent."""
         with self.lock:
             self._leases.discard(lease)
             self._free_left()
 
     def slot(self, name: str) -> Slot:
-        """Where a tensor lives. Raises: GraphError when it is not here."""
+        """The slot of a tensor. Raises: GraphError if it is unknown or has not been set."""
         if name not in self._where:
             self.type_of(name)
             raise GraphError(f"{self.kind} {name!r} has not been set; set_param({name!r}, array) does it")
         return self._where[name]
 
     def find(self, name: str) -> Slot | None:
-        """Where a tensor lives, None while it has not been set or reserved."""
+        """The slot of a tensor, None while it has not been set or reserved."""
         return self._where.get(name)
 
     def missing(self, names: Iterator[str] | list[str]) -> list[str]:
-        """Which of the names have not been set."""
+        """The names of tensors that have not been set."""
         return [n for n in names if n not in self._where]
 
     def dtypes(self) -> dict[str, DType]:
-        """The dtype each tensor is kept in."""
+        """The dtype in which each tensor is stored."""
         return {name: slot.dtype for name, slot in self._where.items()}
 
     def get(self, name: str) -> npt.NDArray[np.generic]:
-        """A copy of a tensor as it is kept."""
+        """A copy of a tensor as it is stored."""
         with self.lock:
             slot = self.slot(name)
             return self._region(slot).read_from(slot).view(slot.dtype.np).reshape(self._types[name].shape)
@@ -281,7 +291,7 @@ class Store(Closing):
         return self._types[name]
 
     def offset(self, name: str) -> int:
-        """Where a tensor begins, in bytes from the start of the region it lies in."""
+        """A tensor's offset, in bytes from the start of the region that holds it."""
         with self.lock:
             slot = self.slot(name)
             return self._region(slot).offset(slot)
@@ -296,12 +306,12 @@ class Store(Closing):
     # -- valid lengths
 
     def length(self, name: str) -> int:
-        """Valid bytes of a tensor, from its start: all unless `set_length` said less."""
+        """The number of leading bytes of a tensor that are valid: all unless `set_length` set fewer."""
         with self.lock:
             return self._lengths.get(name, self.slot(name).nbytes)
 
     def set_length(self, name: str, nbytes: int) -> None:
-        """Says how many bytes are valid: what a clone takes of a cache that has room for more."""
+        """Sets how many leading bytes are valid: a clone of a partly filled cache copies only these."""
         with self.lock:
             if not 0 <= nbytes <= self.slot(name).nbytes:
                 raise ArenaError(
@@ -310,14 +320,15 @@ class Store(Closing):
             self._lengths[name] = nbytes
 
     def replaced(self, names: Iterable[str]) -> None:
-        """Says that a run has given these states new values, all of which are valid."""
+        """Notes that a run has given these states new values, which are valid as a whole."""
         with self.lock:
             for name in names:
                 self._lengths.pop(name, None)
 
     def copy_to(self, other: Store, names: Iterable[str] | None = None) -> None:
-        """Copies the valid bytes of states (by default all) into another store, on the device; the rest is zero where
-        new."""
+        """Copies the valid bytes of states (by default of all) into another store, on the device.
+
+        The other bytes are zero in slots that are new there."""
         with self.lock, other.lock:
             types = {name: self._types[name] for name in (sorted(self._states) if names is None else names)}
             other.reserve(types)
@@ -329,14 +340,14 @@ class Store(Closing):
                 other.set_length(name, valid)
 
     def close(self) -> None:
-        """Hands the memory back; executables bound to it must be closed before. Idempotent."""
+        """Returns the memory to the pool; executables bound to the store must be closed before. Idempotent."""
         with self.lock:
             self.full.close()
             self.half.close()
             self._where.clear()
             self._left.clear()
             self._lengths.clear()
-            self.version += 1  # so that an executable bound to it asks for its weights instead of running on
+            self.version += 1  # an executable bound to it then looks for its weights and fails, instead of running on
 
 
 class Weights(Store):
@@ -352,8 +363,10 @@ class State(Store):
 
 
 def check_array(what: str, data: npt.ArrayLike, expected: TensorType) -> npt.NDArray[np.generic]:
-    """`data` as an array of exactly the expected shape and dtype. Python numbers and lists are converted; an array of
-    another dtype is an error, since converting it might lose something.
+    """`data` as an array of exactly the expected shape and dtype.
+
+    Python numbers and lists are converted; an array of another dtype is an error, since converting it might lose
+    something.
 
     Raises: ShapeError, DTypeError naming what came and what was expected.
     """

@@ -1,4 +1,4 @@
-"""DeviceArena: the contract every backend's memory obeys, keyed by tensor id ("node")."""
+"""DeviceArena: the contract of every backend's memory, keyed by tensor id ("node")."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from rlx.dtypes import DType
 
 
 class Accessor:
-    """A read or write of one node, looked up and checked once: `call` makes it, as often as wanted, and refuses once
-    the arena is closed."""
+    """A read or write bound to one node, which was looked up and checked once.
+
+    `call` performs it any number of times, and raises once the arena is closed."""
 
     __slots__ = ("__weakref__", "call")
 
@@ -27,26 +28,26 @@ class Accessor:
 
 @runtime_checkable
 class DeviceArena(Protocol):
-    """One executable's memory and the stores bound to it.
+    """The memory of one executable and the stores bound to it.
 
-    `node` is a tensor's id in the planned graph. A node without a slot, a write longer than its slot, a read past it, a
-    count or an offset that is negative or no whole number, a closed arena (every call but `close` and `closed`):
-    `ArenaError`, and nothing has changed; nothing is ever truncated. A plan whose slots leave their segments, or are
-    not aligned, is refused when the arena is made, or the segment bound. Memory is zero when acquired. Calls return
-    when the data is where it was asked for. `register_half_param` may be called by several threads.
+    `node` is a tensor's id in the planned graph. `ArenaError` is raised, and nothing is changed, for a node without a
+    slot, a write longer than its slot, a read past it, a count or an offset that is negative or no integer, and a
+    closed arena (every call but `close` and `closed`). Nothing is ever truncated. A plan whose slots leave their
+    segments, or are not aligned, is refused when the arena is made or the segment is bound. Memory is zero when
+    acquired. Calls return once their bytes are copied. `register_half_param` may be called by several threads.
     """
 
     plan: MemoryPlan
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the segments the arena owns."""
+        """Bytes of the segments that the arena owns."""
         ...
 
     @property
     def closed(self) -> bool: ...
 
-    # -- where things are
+    # -- lookup
     def has_buffer(self, node: int) -> bool:
         """Whether the node has a slot here."""
         ...
@@ -57,39 +58,43 @@ class DeviceArena(Protocol):
         ...
 
     def bind(self, segment: str, buffer: Buffer) -> None:
-        """Binds memory that others own (weights, state, workspace) under a segment name. Raises: ArenaError for a
-        segment the arena owns, and for memory that a slot in it would leave."""
+        """Binds memory that the arena does not own (weights, state, workspace) under a segment name.
+
+        Raises: ArenaError for a segment the arena owns, and for memory too small for a slot in it."""
         ...
 
     def bind_entries(self, entries: Mapping[int, StoreEntry]) -> None:
-        """Says which nodes are weights and states, and of which stores: their lengths and half copies are the stores'
-        from then on."""
+        """Says which nodes are weights and states, and of which stores.
+
+        From then on their valid lengths and half-precision copies are those of the stores."""
         ...
 
     def byte_offset(self, node: int) -> int:
-        """Bytes from the start of the slot's segment."""
+        """Bytes from the start of the slot's segment to the slot."""
         ...
 
     def elem_offset(self, node: int) -> int:
-        """Elements of the slot's dtype from the start of the segment."""
+        """`byte_offset` in elements of the slot's dtype."""
         ...
 
     def slot_elems(self, node: int) -> int:
-        """Elements the slot holds."""
+        """The number of elements that the slot holds."""
         ...
 
     def len_of(self, node: int) -> int:
-        """Valid bytes: the slot's size unless `set_actual_len` said less. Those of a state are its store's."""
+        """Valid bytes: the slot's size unless `set_actual_len` set fewer. A state's valid bytes are its store's."""
         ...
 
     def set_actual_len(self, node: int, nbytes: int) -> None:
-        """Says how many bytes, from the start, are valid: what `read_bytes` gives, and of a state what clones take."""
+        """Sets how many leading bytes are valid: `read_bytes` returns these, and of a state clones copy these."""
         ...
 
     # -- typed access (f32, f16, bf16; any other dtype, or one that is not the slot's: DTypeError)
     def write_input_f32(self, node: int, dtype: DType, data: npt.ArrayLike) -> None:
-        """Writes f32 data, stored as `dtype`. A short write leaves the rest untouched. Raises: DTypeError for data
-        that is no real numbers, ShapeError for lists that differ in length."""
+        """Writes f32 data, stored as `dtype`.
+
+        A short write leaves the rest untouched.
+        Raises: DTypeError for data that are not real numbers, ShapeError for lists that differ in length."""
         ...
 
     def read_output_f32(self, node: int, dtype: DType, n_elements: int) -> npt.NDArray[np.float32]:
@@ -101,18 +106,22 @@ class DeviceArena(Protocol):
         ...
 
     def input_writer(self, node: int, dtype: DType, shape: tuple[int, ...]) -> Accessor:
-        """`write_input_f32` for a slot of f32, f16 or bf16, `write_bytes` for one of another dtype, bound to the node:
-        `call(array)` writes. Requires: arrays of that shape, of the slot's dtype or one it holds exactly."""
+        """A writer bound to the node: `call(array)` writes.
+
+        It is `write_input_f32` for a slot of f32, f16 or bf16, else `write_bytes`.
+        Requires: arrays of that shape, of the slot's dtype or one whose values it holds exactly."""
         ...
 
     def output_reader(self, node: int, dtype: DType, shape: tuple[int, ...], wanted: DType) -> Accessor:
-        """`read_output_f32` for a slot of f32, f16 or bf16, `read_bytes` where the slot's dtype is the wanted one,
-        bound to the node: `call()` gives a fresh array of that shape and of dtype `wanted`."""
+        """A reader bound to the node: `call()` returns a new array of that shape and of dtype `wanted`.
+
+        It is `read_output_f32` for a slot of f32, f16 or bf16, and `read_bytes` where the slot's dtype is
+        `wanted`."""
         ...
 
     # -- raw access
     def write_bytes(self, node: int, data: npt.NDArray[np.generic] | bytes) -> None:
-        """Writes the bytes of `data` at the start of the slot. Raises: DTypeError for what has no bytes."""
+        """Writes the bytes of `data` at the start of the slot. Raises: DTypeError for data without bytes."""
         ...
 
     def read_bytes(self, node: int, nbytes: int | None = None) -> Bytes:
@@ -124,11 +133,11 @@ class DeviceArena(Protocol):
         ...
 
     def view(self, node: int) -> Bytes | None:
-        """The slot as host bytes where the host may use the memory itself, else None.
+        """The slot as host bytes where the host can access the memory itself, else None.
 
-        It is the node's memory until the arena (of a weight or a state: its store) is closed, or the program recorded
-        anew. From then on it belongs to nobody: it may still be read and written, shows what was there last, and no
-        run or other arena sees it; it holds its memory back from the pool until it is dropped."""
+        It is the node's memory until the arena (for a weight or a state: its store) is closed, or the program is
+        recorded anew. After that it can still be read and written and holds the last bytes, but no run or other arena
+        uses it; its memory returns to the pool once the view is dropped."""
         ...
 
     # -- device-side copies
@@ -139,7 +148,7 @@ class DeviceArena(Protocol):
     def copy_range(
         self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int
     ) -> None:
-        """Copies bytes between slots on the device; overlapping ranges behave as memmove. Out of range: fails whole."""
+        """Copies bytes between slots on the device; overlapping ranges behave as memmove. Out of range: no copy."""
         ...
 
     def range_copier(self, source: int, target: int) -> Accessor:
@@ -147,45 +156,48 @@ class DeviceArena(Protocol):
         ...
 
     def copy_into(self, twin: DeviceArena) -> None:
-        """Copies the contents of every own segment, half copies and valid lengths into an arena of the same plan: the
-        same slots in segments of the same size; what lies in stores may lie elsewhere in another store. Raises:
-        ArenaError for any other arena; nothing has changed then."""
+        """Copies all own segments, half-precision copies and valid lengths into an arena of the same plan.
+
+        That means equal slots, in segments of equal size; slots in stores may lie elsewhere in another store.
+        Raises: ArenaError for any other arena; nothing is changed then."""
         ...
 
     # -- half-precision weights
     def register_half_param(self, node: int, dtype: DType, data: npt.ArrayLike) -> int:
-        """Keeps f32 `data` as the node's value in f16 or bf16, rounded to nearest even. Returns `half_off(node)`.
+        """Stores f32 `data` as the node's value in f16 or bf16, rounded to nearest even. Returns `half_off(node)`.
 
-        Where the node is a parameter of a compiled program, its weight moves into the half region of its store, and
-        every program that shares the store is recorded anew before its next run and reads the 16-bit weight from then
-        on; `data` has as many elements as the weight. The arena is then the old program's: it answers for its
-        half-precision weights until that run and is closed by it. In any other arena the copy lies in a half region
-        of its own, which grows as needed and loses nothing, and the slot stays as it is. Registering again overwrites
-        in place where dtype and size are the same. Raises: ArenaError for too many elements and, in a compiled
-        program, a node that is no parameter; ShapeError, DTypeError, OutOfDeviceMemory."""
+        If the node is a parameter of a compiled program, its weight moves to the half-precision region of its store.
+        Each program that shares the store is then recorded anew before its next run and reads the 16-bit weight;
+        `data` must have as many elements as the weight. This arena is the old program's: it answers questions about
+        half-precision weights until that run, which closes it. In any other arena the copy lies in a half-precision
+        region of the arena, which grows as needed and keeps its contents, and the slot stays as it is. Registering
+        again overwrites in place if dtype and size are equal.
+        Raises: ArenaError for too many elements and, in a compiled program, a node that is no parameter; ShapeError,
+        DTypeError, OutOfDeviceMemory."""
         ...
 
     def is_half(self, node: int) -> bool:
-        """Whether the node's weight is kept in f16 or bf16: in the store it lies in, in memory bound here, or as a
-        registered copy."""
+        """Whether the node's weight is f16 or bf16: in its store, in memory bound here, or as a copy."""
         ...
 
     def half_off(self, node: int) -> int:
-        """Byte offset of the node's half-precision weight in the region it is kept in. Raises: ArenaError where the
-        node has none."""
+        """Byte offset of the node's half-precision weight in the region that holds it.
+
+        Raises: ArenaError if the node has none."""
         ...
 
     def half_at(self, elem_offset: int, segment: str | None = None) -> int | None:
-        """The node whose slot begins at that element of its segment (`elem_offset(node)`) and has a half-precision
-        weight, else None. Without `segment` all are looked through, "arena0" first."""
+        """The node with a half-precision weight whose slot begins at that element of its segment, else None.
+
+        The element is that of `elem_offset(node)`. Without `segment` all segments are searched, "arena0" first."""
         ...
 
     def read_half(self, node: int) -> npt.NDArray[np.float32]:
-        """The half-precision weight, widened. Raises: ArenaError where the node has none."""
+        """The half-precision weight, widened to f32. Raises: ArenaError if the node has none."""
         ...
 
     def close(self) -> None:
-        """Hands own memory back to the pool. Idempotent."""
+        """Returns the arena's own memory to the pool. Idempotent."""
         ...
 
     def __enter__(self) -> Self: ...

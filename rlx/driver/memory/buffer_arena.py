@@ -54,7 +54,7 @@ class BufferArena(Closing):
         self._own: dict[str, Buffer] = {}
         self._bound: dict[str, Buffer] = {}
         self._entries: dict[int, StoreEntry] = {}
-        self._knows_stores = False  # then what has no entry is no weight
+        self._knows_stores = False  # once true, a node without an entry is neither weight nor state
         self._lens: dict[int, int] = {}
         self._accessors: WeakSet[Accessor] = WeakSet()
         self._half = HalfRegion(device.acquire)
@@ -73,7 +73,7 @@ class BufferArena(Closing):
         self._open()
         return sum(self.plan.segments.values())
 
-    # -- where things are
+    # -- lookup
 
     def has_buffer(self, node: int) -> bool:
         self._open()
@@ -180,7 +180,7 @@ class BufferArena(Closing):
             raise DTypeError(f"output_reader: node {node} is stored as {dtype}, which is read as {dtype} only")
 
         def read() -> npt.NDArray[Any]:
-            if as_is:  # widening to f32 and rounding again would give the same bits
+            if as_is:  # f32 holds the values exactly, so widening and rounding again would give the same bits
                 return self.read_bytes(node, count * dtype.itemsize).view(dtype.np).reshape(shape)
             return self.read_output_f32(node, dtype, count).reshape(shape).astype(wanted.np, copy=False)
 
@@ -260,7 +260,7 @@ class BufferArena(Closing):
                 f"copy_into: the twin has another plan: {len(twin.plan.slots)} slots in {twin.plan.segments}, not the "
                 f"{len(self.plan.slots)} of {self.plan.segments}; make it with device.arena(arena.plan, ...)"
             )
-        self._half.copy_into(twin._half)  # first, since it may find no memory
+        self._half.copy_into(twin._half)  # first, since it may run out of memory
         for name, nbytes in self.plan.segments.items():
             if nbytes:
                 twin.buffer(name).copy_from(self.buffer(name), 0, 0, int(nbytes))
@@ -321,8 +321,8 @@ class BufferArena(Closing):
         return read_typed_to_f32(self.read_bytes(node, slot.nbytes), slot.dtype)
 
     def _half_slot(self, node: int) -> Slot | None:
-        """Where the node's weight is kept in half precision: by the store that it lies in; as a copy of this arena; in
-        memory that others own, where nothing says what it is."""
+        """The node's half-precision weight: in the store of its entry; as a copy in this arena; or, in an arena
+        without entries, in bound memory whose slot has a half dtype. None if it has none."""
         entry = self._entries.get(node)
         if entry is not None:
             return entry.slot if entry.weight and entry.slot.dtype.is_half else None
@@ -332,7 +332,7 @@ class BufferArena(Closing):
         bound = slot is not None and not self._knows_stores and slot.segment in self._bound
         return slot if bound and slot is not None and slot.dtype.is_half else None
 
-    # -- the end
+    # -- closing
 
     def close(self) -> None:
         with self._lock:
@@ -365,7 +365,7 @@ class BufferArena(Closing):
         return made
 
     def _fits(self, node: int, dtype: DType, shape: tuple[int, ...]) -> int:
-        """Elements of an array of this shape, which the node's slot holds. Raises: ArenaError, DTypeError."""
+        """The number of elements of this shape, which must fit the node's slot. Raises: ArenaError, DTypeError."""
         slot = self.slot(node)
         if slot.dtype != dtype:
             raise DTypeError(f"node {node} is stored as {slot.dtype}, not {dtype}")
@@ -382,7 +382,7 @@ class BufferArena(Closing):
 
 
 def _within(what: str, node: int, slot: Slot, start: int, nbytes: int) -> int:
-    """The offset, where that many bytes from it on are in the slot."""
+    """`start`, checked: that many bytes from it on must lie in the slot. Raises: ArenaError."""
     if start < 0 or nbytes < 0 or start + nbytes > slot.nbytes:
         raise ArenaError(
             f"copy: {what} node {node}: bytes {start}..{start + nbytes} leave its slot of {slot.nbytes} bytes"

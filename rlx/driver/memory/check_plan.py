@@ -1,4 +1,4 @@
-"""Whether a memory plan stays within its segments: asked when an arena is made, before any memory is touched."""
+"""The check that a memory plan stays within its segments, made with each arena, before any memory is acquired."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rlx.driver.memory.typed import whole
 from rlx.dtypes import DType
 from rlx.errors import ArenaError, OutOfDeviceMemory
 
-MOST_BYTES = (1 << 63) - 1  # what a signed offset of 64 bits can reach
+MOST_BYTES = (1 << 63) - 1  # the limit of a signed 64-bit offset
 
 
 def check_plan(plan: MemoryPlan) -> dict[str, tuple[int, int]]:
-    """For each segment that others own, the node whose slot ends last in it, and that end.
+    """For each segment that the plan does not own: the node whose slot ends last in it, and that end.
 
-    Raises: ArenaError for a slot with an offset or a size that is negative, a fraction, not aligned or no multiple of
-    its dtype's elements, one that leaves its segment, and an alias that leaves the slot it shares; OutOfDeviceMemory
-    for a segment of more bytes than 64 bits count.
+    Raises: ArenaError for a slot whose offset or size is negative, a fraction, not aligned or no multiple of its
+    dtype's size, one that leaves its segment, and an alias that leaves the slot it shares; OutOfDeviceMemory for a
+    segment larger than a signed 64-bit offset reaches.
     """
     for name, nbytes in plan.segments.items():
         if whole(nbytes, f"segment {name!r}: bytes") < 0:
@@ -42,8 +42,9 @@ def check_plan(plan: MemoryPlan) -> dict[str, tuple[int, int]]:
 
 
 def want_nbytes(nbytes: object, device: str) -> int:
-    """The bytes that a device is asked for. Raises: ArenaError for a fraction or a negative number, OutOfDeviceMemory
-    for more than 64 bits count."""
+    """A requested size in bytes, checked.
+
+    Raises: ArenaError for a fraction or a negative number, OutOfDeviceMemory for a size beyond `MOST_BYTES`."""
     wanted = whole(nbytes, f"{device}: bytes of a buffer")
     if wanted < 0:
         raise ArenaError(f"{device}: a buffer of {wanted} bytes; a size is not negative")
@@ -53,7 +54,7 @@ def want_nbytes(nbytes: object, device: str) -> int:
 
 
 def same_places(a: MemoryPlan, b: MemoryPlan) -> bool:
-    """Whether two plans lay everything out alike. What lies in stores may lie elsewhere in another store."""
+    """Whether two plans have equal segments and slots, except that slots in stores may lie elsewhere."""
     if a is b:
         return True
     if a.segments != b.segments or a.slots.keys() != b.slots.keys():

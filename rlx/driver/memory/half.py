@@ -1,4 +1,4 @@
-"""HalfRegion: f16 and bf16 copies of weights, found by node; grows without losing or moving what is there."""
+"""HalfRegion: f16 and bf16 copies of weights by key; it grows without losing or moving copies."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from rlx.errors import ArenaError, DTypeError
 
 
 class HalfRegion:
-    """Half-precision copies by key, in segments "half0", "half1", …; nothing is allocated before the first one. Any
-    thread may call."""
+    """Half-precision copies by key, in segments "half0", "half1", … Any thread may call.
+
+    Nothing is allocated before the first copy."""
 
     def __init__(self, acquire: Callable[[int], Buffer], most: int = UNLIMITED) -> None:
         self.region = Region("half", acquire, most)
@@ -33,13 +34,13 @@ class HalfRegion:
             return self.region.offset(self.region.store(key, dtype, raw))
 
     def slot(self, key: Hashable) -> Slot:
-        """Where the copy lives. Raises: ArenaError when there is none."""
+        """The slot of the copy. Raises: ArenaError when there is none."""
         if key not in self.region:
             raise ArenaError(f"{key!r} has no half-precision copy; register_half_param makes one")
         return self.region.slot(key)
 
     def offset(self, key: Hashable) -> int:
-        """Byte offset in the region: chunks counted one after the other."""
+        """Byte offset in the region, whose chunks count as consecutive."""
         return self.region.offset(self.slot(key))
 
     def read(self, key: Hashable) -> npt.NDArray[np.float32]:
@@ -49,7 +50,7 @@ class HalfRegion:
             return read_typed_to_f32(self.region.read_from(slot), slot.dtype)
 
     def copy_into(self, other: HalfRegion) -> None:
-        """Makes the other region's copies these, bit by bit, and no others."""
+        """Makes the other region hold these copies, bit for bit, and no others."""
         with self.region.lock:
             held = {key: (slot.dtype, self.region.read_from(slot)) for key, slot in self.region.slots().items()}
         with other.region.lock:

@@ -1,4 +1,4 @@
-"""Slots and the memory plan: where every tensor lives. Pure data; imports no backend."""
+"""Slots and the memory plan: the place of every tensor. Pure data, without imports of a backend."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rlx.dtypes import DType
 if TYPE_CHECKING:
     from rlx.passes.bodies import BodyProgram
 
-ALIGNMENT = 256  # bytes; every slot begins on a multiple of it (aliases of a slice of another slot excepted)
+ALIGNMENT = 256  # bytes; every slot begins on a multiple of it, except aliases of a part of another slot
 
 # Segment names. An executable's own memory is "arena0", "arena1", … (one unless the device limits an allocation);
-# "const" holds the graph's constants and the kernels' argument blocks. Weights and states live in stores that several
-# executables share: "store3.0", "half3.0", … of store 3.
+# "const" holds the graph's constants and the kernels' argument blocks. Weights and states lie in stores that several
+# executables share: "store3.0", "half3.0", … are segments of store 3.
 CONST = "const"
-OUTER = "outer."  # before the names of segments that belong to the program around a body
+OUTER = "outer."  # prefix of segments that belong to the program around a body
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place in device memory: `offset` and `nbytes` in bytes within `segment`; `dtype` is how it is stored."""
+    """A place in device memory: `offset` and `nbytes` are bytes within `segment`, `dtype` the element type."""
 
     segment: str
     offset: int
@@ -33,13 +33,13 @@ class Slot:
         return self.offset + self.nbytes
 
     def from_inside(self) -> Slot:
-        """The same place as a body of the program sees it."""
+        """The same place under the name that a body of the program uses."""
         return replace(self, segment=OUTER + self.segment)
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """When a slot is in use: from step `first` to step `last`, both counted in nodes and inclusive."""
+    """A live range: from step `first` to step `last`, both node indices and inclusive."""
 
     first: int
     last: int
@@ -47,13 +47,14 @@ class Lifetime:
 
 @dataclass(slots=True)
 class MemoryPlan:
-    """Where every tensor of a graph lives, keyed by tensor id.
+    """The slot of every tensor of a graph, by tensor id.
 
     `segments` gives the bytes of each segment the executable owns ("arena0", …, "const"). `alias_of` maps a tensor
-    that shares the slot of another (a reshape, an in-place result) to that tensor. `max_live_bytes` is the most
-    bytes alive at once: no plan can be smaller; `no_reuse_bytes` is the sum of all slots. Both count aligned slots.
-    `bodies` holds the plans of control ops' bodies by first output and attribute: their slots in this plan's memory,
-    which are all but constants as long as that is one segment, are in segments of the same name behind "outer.".
+    that shares the slot of another (a reshape, an in-place result) to that tensor. `max_live_bytes` is the largest
+    number of bytes alive at once: no plan can be smaller; `no_reuse_bytes` is the sum of all slots. Both count
+    aligned slots. `bodies` holds the plans of control ops' bodies by first output and attribute. Slots of theirs in
+    this plan's memory (all but constants, if their arena is one segment) are in segments of the same name with the
+    prefix "outer.".
     """
 
     planner: str
@@ -76,13 +77,13 @@ class MemoryPlan:
 
     @property
     def overhead(self) -> float:
-        """Arena bytes over the max-live bound; 1.0 is perfect."""
+        """Arena bytes relative to `max_live_bytes`; 1.0 is optimal."""
         return self.arena_bytes / self.max_live_bytes if self.max_live_bytes else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class BodyPlan:
-    """A body as it runs, and where its tensors live."""
+    """A body as a program, and the plan of its memory."""
 
     program: BodyProgram
     plan: MemoryPlan

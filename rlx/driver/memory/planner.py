@@ -18,7 +18,7 @@ PLANNERS = ("reuse", "bump")
 
 
 class PlanOptions(TypedDict, total=False):
-    """The keyword arguments of `plan` but the planner's name."""
+    """The keyword arguments of `plan`, except the planner's name."""
 
     param_slots: Mapping[str, Slot]
     state_slots: Mapping[str, Slot]
@@ -39,24 +39,24 @@ def plan(
     guard: int = 0,
     failsafe: bool = True,
 ) -> MemoryPlan:
-    """Where every tensor of the graph lives.
+    """Plans the memory of a graph: a slot for every tensor.
 
-    "reuse" lets tensors share bytes: views lie in what they view, results take over dying inputs where the op allows
-    (`inplace`), and what is not alive together may overlap. "bump" does none of this, for debugging. Params and states
-    take the slots given; constants go to segment "const"; inputs, results and scratch to "arena0", and to "arena1", …
-    when `max_alloc_bytes` forbids one. Inputs keep their bytes through the whole run, so that they may stay on the
-    device from one run to the next. Bodies of control ops are planned the same way, what they share with the graph in
-    its slots: a control op's outputs lie apart from its inputs, which are read to its end. `guard` leaves at least
-    that many bytes after each slot, for tests.
+    "reuse" lets tensors share bytes: views lie in what they view, results are written over inputs at their last use
+    where the op allows it (`inplace`), and tensors with disjoint live ranges may overlap. "bump" does none of this,
+    for debugging. Params and states get the slots given; constants go to segment "const"; inputs, results and scratch
+    to "arena0", and to "arena1", … if `max_alloc_bytes` is too small for one. Inputs keep their bytes through the
+    whole run, so that they may stay on the device between runs. Bodies of control ops are planned in the same way,
+    and tensors they share with the graph have its slots. A control op's outputs do not overlap its inputs, which are
+    read to its end. `guard` leaves at least that many bytes after each slot, for tests.
 
-    States are donated (with "reuse" and `inplace`): where every read of the old value is over, the new one, and what it
-    is made from in place, is made in the state's own slot, and nothing is copied when the run ends. `failsafe` allows
-    it only behind the last node that may end a run with an error, so that a run that fails leaves all states as they
-    were; bodies do without, since what they carry is lost anyway when a run fails.
+    States are donated (with "reuse" and `inplace`): once every read of the old value is over, the new value, and what
+    it is made from in place, is made in the state's own slot, so nothing is copied when the run ends. `failsafe`
+    allows this only behind the last node that may end a run with an error, so that a run that fails leaves all states
+    as they were. Bodies are planned without it, since a run that fails loses their carries anyway.
 
-    After: tensors alive together overlap only where one is a view of the other. An output that is a leaf (or a view
-    of one) has the leaf's slot, one that is a state's new value may have the state's. Zero-size tensors have slots of
-    0 bytes.
+    After: tensors alive at the same time overlap only where one is a view of the other. An output that is a leaf (or
+    a view of one) has the leaf's slot, one that is a state's new value may have the state's. Zero-size tensors have
+    slots of 0 bytes.
     Raises: ArenaError for a missing or too small slot, OutOfDeviceMemory for a tensor beyond `max_alloc_bytes`,
     GraphError for an unknown planner or a result that is itself a state the run replaces.
     """
@@ -127,7 +127,7 @@ def plan_bump(graph: Graph, **options: Unpack[PlanOptions]) -> MemoryPlan:
 def _rooms(
     graph: Graph, layout: Layout, most: int, *, planner: str, max_alloc_bytes: int, inplace: bool, guard: int
 ) -> list[tuple[DraftedBodies, int | None]]:
-    """The bodies of control nodes, and the number of the storage that each node's bodies have while it runs."""
+    """The planned bodies of each control node, and the number of the storage reserved while the node runs."""
 
     def plan_body(body: Graph, bound: Mapping[str, Slot]) -> MemoryPlan:
         return plan(body, planner=planner, param_slots=bound, state_slots=bound, max_alloc_bytes=max_alloc_bytes,
@@ -146,13 +146,13 @@ def _rooms(
 def _slots(
     numbers: Sequence[int], packing: Packing, layout: Layout, one: str, more: str, segments: dict[str, int]
 ) -> dict[int, Slot]:
-    """Slots of the packed storages; enters the segments' sizes. The first segment always exists, if empty."""
+    """The slots of the packed storages; also sets the segments' sizes. The first one exists even if empty."""
     names = [one, *(f"{more}{k}" for k in range(1, len(packing.sizes)))]
     segments.update(zip(names, packing.sizes or [0], strict=True))
     made = {}
     for i, (segment, offset) in zip(numbers, packing.places, strict=True):
         storage = layout.storages[i]
-        # The dtype is each tensor's own matter; the storage's slot only says where.
+        # Each tensor has its own dtype; the storage's slot gives only the place.
         made[i] = Slot(names[segment], offset, storage.nbytes, u8)
     return made
 

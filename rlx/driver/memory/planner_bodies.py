@@ -1,5 +1,7 @@
-"""Bodies of control ops in a memory plan. Each is planned by itself first, which says how much room it needs; that is
-taken in the memory of the graph around for as long as the control op runs, and the body's slots move there."""
+"""Bodies of control ops in a memory plan.
+
+Each body is planned alone first, which gives the bytes it needs. The outer plan reserves that memory while the
+control op runs, and the body's slots move there."""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from rlx.dtypes import u8
 from rlx.ir import Graph, Node
 from rlx.passes.bodies import body_programs
 
-_BOUND = "bound."  # before the names of tensors whose place around is not known yet
+_BOUND = "bound."  # prefix of segment names for tensors whose slot in the outer plan is not known yet
 _OWN = "arena0"
 PlanBody = Callable[[Graph, Mapping[str, Slot]], MemoryPlan]
 
 
 @dataclass(frozen=True, slots=True)
 class DraftedBodies:
-    """The bodies of one node, planned, and the bytes that the largest needs: only one runs at a time."""
+    """The plans of one node's bodies, and the bytes of the largest: only one body runs at a time."""
 
     node: Node
     plans: Mapping[str, BodyPlan]
@@ -26,7 +28,7 @@ class DraftedBodies:
 
 
 def draft_bodies(node: Node, plan_body: PlanBody, most: int) -> DraftedBodies:
-    """Plans a control node's bodies. One that does not fit into `most` bytes keeps memory of its own."""
+    """Plans a control node's bodies. A body that needs more than `most` bytes keeps memory of its own."""
     plans: dict[str, BodyPlan] = {}
     for key, program in body_programs(node):
         bound = {name: Slot(_BOUND + name, 0, t.type.nbytes, t.dtype) for name, t in program.bound.items()}
@@ -35,12 +37,14 @@ def draft_bodies(node: Node, plan_body: PlanBody, most: int) -> DraftedBodies:
 
 
 def _movable(plan: MemoryPlan, most: int) -> int:
-    """Bytes of the plan's arena where it is one that fits, else 0."""
+    """Bytes of the plan's arena if it is one segment of at most `most` bytes, else 0."""
     return plan.arena_bytes if plan.arena_bytes == plan.segments.get(_OWN, 0) <= most else 0
 
 
 def place_bodies(drafted: DraftedBodies, outer: MemoryPlan, room: Slot | None, most: int) -> None:
-    """Enters the bodies' plans into the plan around, which has a slot for each of its tensors by now."""
+    """Adds the bodies' plans to the outer plan, which has a slot for each of its tensors by now.
+
+    `room` is the memory that it reserves for them."""
     for key, body in drafted.plans.items():
         moves = {_BOUND + n: outer.slots[t.id].from_inside() for n, t in body.program.bound.items()}
         if room is not None and _movable(body.plan, most):
@@ -51,7 +55,7 @@ def place_bodies(drafted: DraftedBodies, outer: MemoryPlan, room: Slot | None, m
 
 
 def _move(plan: MemoryPlan, moves: Mapping[str, Slot]) -> None:
-    """Moves the slots of some segments, wherever the plan and the plans inside it have them."""
+    """Moves the slots of the segments in `moves`, in the plan and in the plans nested in it."""
     for key, slot in plan.slots.items():
         to = moves.get(slot.segment)
         if to is not None:

@@ -1,4 +1,4 @@
-"""Packing: offsets for blocks that live at known times, so that blocks alive together never overlap.
+"""Packing: offsets for blocks with known live ranges, so that blocks alive at the same time never overlap.
 
 Greedy by size and greedy by breadth follow Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
 Inference" (2020); each block goes into the first gap that holds it.
@@ -15,7 +15,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What needs a place: bytes, and the first and last step of its life, both inclusive."""
+    """A block to be placed: its bytes, and the first and last step of its live range, both inclusive."""
 
     nbytes: int
     first: int
@@ -24,19 +24,19 @@ class Block:
 
 @dataclass(slots=True)
 class Packing:
-    """Where each block went: arena number and byte offset, in the blocks' order; `sizes` are the arenas' bytes."""
+    """The place of each block, arena number and byte offset, in the blocks' order; `sizes` are the arenas' bytes."""
 
     places: list[tuple[int, int]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
 
     @property
     def cost(self) -> tuple[int, int]:
-        """Fewer bytes are better, then fewer arenas."""
+        """The order of packings: fewer bytes are better, then fewer arenas."""
         return sum(self.sizes), len(self.sizes)
 
 
 def live_bytes(blocks: Sequence[Block]) -> list[int]:
-    """Bytes alive at each step, from 0 to the last step of any block; several blocks may be more than 64 bits hold."""
+    """Bytes alive at each step, from 0 to the last step of any block, as Python ints: the sum may exceed 64 bits."""
     steps = max((b.last for b in blocks), default=-1) + 2
     change = [0] * steps
     for b in blocks:
@@ -46,12 +46,12 @@ def live_bytes(blocks: Sequence[Block]) -> list[int]:
 
 
 def max_live(blocks: Sequence[Block]) -> int:
-    """The most bytes alive at one step: no packing can be smaller."""
+    """The largest number of bytes alive at one step: no packing can be smaller."""
     return max(live_bytes(blocks), default=0)
 
 
 def pack(blocks: Sequence[Block], max_alloc_bytes: int) -> Packing:
-    """The smallest packing found by greedy orders, tried until one reaches the max-live bound.
+    """The smallest packing found by greedy orders, tried until one reaches the bound of `max_live`.
 
     Requires: every block fits `max_alloc_bytes`.
     """
@@ -67,7 +67,7 @@ def pack(blocks: Sequence[Block], max_alloc_bytes: int) -> Packing:
 
 
 def pack_apart(blocks: Sequence[Block], max_alloc_bytes: int) -> Packing:
-    """Every block its own bytes, in order; a new arena where the next block would pass `max_alloc_bytes`."""
+    """A packing without sharing, in order; a new arena begins where the next block would pass `max_alloc_bytes`."""
     packing = Packing()
     for b in blocks:
         if not packing.sizes or packing.sizes[-1] + b.nbytes > max_alloc_bytes:
@@ -87,11 +87,11 @@ def _orders(blocks: Sequence[Block]) -> Iterable[list[int]]:
 
 
 def _by_breadth(blocks: Sequence[Block]) -> list[int]:
-    """Steps by falling live bytes; at each, the blocks alive then that are not placed yet, by falling size."""
+    """Visits steps by falling live bytes; at each, takes the live blocks that are not yet taken, by falling size."""
     born: dict[int, list[int]] = {}
     for i, b in enumerate(blocks):
         born.setdefault(b.first, []).append(i)
-    # A set of live blocks changes only where one is born, so the steps of births are enough.
+    # The set of live blocks grows only where a live range begins, so these steps are enough.
     live = live_bytes(blocks)
     first = np.array([b.first for b in blocks], np.int64)
     last = np.array([b.last for b in blocks], np.int64)
@@ -113,7 +113,7 @@ class _Arena:
         self._table = np.zeros((4, capacity), np.int64)  # rows: offset, end, first, last
 
     def find(self, b: Block, limit: int) -> int | None:
-        """The lowest offset where b overlaps nothing alive with it; None when it would end past limit."""
+        """The lowest offset where b overlaps no block alive with it; None if it would end past `limit`."""
         offset, end, first, last = self._table[:, : self.count]
         near = np.flatnonzero((first <= b.last) & (last >= b.first))
         starts = np.concatenate((np.zeros(1, np.int64), np.maximum.accumulate(end[near])))
@@ -132,7 +132,7 @@ class _Arena:
 
 
 def first_fit(blocks: Sequence[Block], order: Sequence[int], max_alloc_bytes: int) -> Packing:
-    """Blocks placed one after the other in `order`, each at the lowest free offset of the first arena with room."""
+    """Places blocks one by one in `order`, each at the lowest free offset of the first arena that can hold it."""
     arenas: list[_Arena] = []
     places: list[tuple[int, int]] = [(0, 0)] * len(blocks)
     for i in order:

@@ -1,7 +1,7 @@
-"""Storages: which tensors of a graph share bytes, and how long those bytes are needed.
+"""Storages: which tensors of a graph share bytes, and the live range of those bytes.
 
-A storage is one run of bytes that one tensor or several occupy: a tensor, its views, and the in-place results that
-took it over. Packing (planner_pack) then gives each storage in the arena an offset.
+A storage is a run of bytes shared by one tensor or more: a tensor, its views, and the results written in place over
+it. Packing (planner_pack) then gives each storage in the arena an offset.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from rlx.ir import Graph, Leaf, Node, Tensor, bodies
 
 @dataclass(slots=True)
 class Storage:
-    """Bytes that tensors share. `slot` is given for params and states. No node writes over a `kept` storage (inputs,
-    params, states, constants), unless it is a donated state. `renewed`: the state's new value lies in it already."""
+    """Bytes that tensors share.
+
+    `slot` is given for params and states. No node writes over a `kept` storage (inputs, params, states, constants),
+    except a donated state. `renewed`: the storage already holds the state's new value."""
 
     nbytes: int
     first: int
@@ -33,7 +35,7 @@ class Storage:
 
 @dataclass(slots=True)
 class Layout:
-    """Storages in the order made; `home` gives each tensor's storage number and byte offset in it."""
+    """Storages in the order of their creation; `home` gives each tensor's storage number and byte offset in it."""
 
     storages: list[Storage] = field(default_factory=list)
     home: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -41,9 +43,9 @@ class Layout:
 
 
 def tensor_lifetimes(graph: Graph) -> dict[int, Lifetime]:
-    """When each tensor is needed, in node indices; `len(graph.nodes)` stands for the end of the run.
+    """Each tensor's live range in node indices; `len(graph.nodes)` stands for the end of the run.
 
-    Leaves live through the whole run: a user may keep inputs on the device from run to run. Results live to the end.
+    Leaves live through the whole run: a user may leave inputs on the device between runs. Results live to the end.
     """
     end = len(graph.nodes)
     last = last_uses(graph)
@@ -59,7 +61,7 @@ def tensor_lifetimes(graph: Graph) -> dict[int, Lifetime]:
 
 
 def last_uses(graph: Graph) -> dict[int, int]:
-    """The last node that reads each tensor; its own node when nothing does."""
+    """The index of the last node that reads each tensor; of its own node if none does."""
     last: dict[int, int] = {}
     for i, node in enumerate(graph.nodes):
         for t in (*node.inputs, *node.outputs):
@@ -68,7 +70,7 @@ def last_uses(graph: Graph) -> dict[int, int]:
 
 
 def kept_to_the_end(graph: Graph) -> list[Tensor]:
-    """Outputs, and the new values of states, which are in the states after the last node."""
+    """Outputs, and the new values of states, which are copied to the states after the last node if not made there."""
     return graph.results()
 
 
@@ -82,9 +84,11 @@ def lay_out(
     inplace: bool,
     failsafe: bool,
 ) -> Layout:
-    """Gives every tensor a storage: its own, its input's where it is a view, or, with `inplace`, one it takes over: an
-    input's, or that of the state whose new value it is, where nothing reads the old value any more. `failsafe` leaves
-    states alone up to the last node that may end the run with an error."""
+    """Gives every tensor a storage.
+
+    It is the tensor's own, its input's if it is a view, or, with `inplace`, one that it overwrites once nothing reads
+    the old value any more: an input's, or that of the state whose new value it is. `failsafe` keeps states intact up
+    to the last node that may end the run with an error."""
     layout = Layout()
     donated = donations(graph) if inplace else {}
     safe_from = after_last_failure(graph) if failsafe else 0
@@ -115,9 +119,11 @@ def lay_out(
 
 
 def donations(graph: Graph) -> dict[int, Tensor]:
-    """By tensor, the state whose memory it may be made in: the state's new value, and what that is made from, step by
-    step, by ops that work in place or give views. One value of two states is made in the first. A result on the way
-    there is made elsewhere, since the state's memory holds another value when the run ends."""
+    """Maps tensors to the state in whose memory they may be made.
+
+    These are the state's new value, and the tensors it is made from, back to the state, by ops that work in place or
+    give views. A new value that two states share is made in the first. A result among these tensors is made
+    elsewhere, since the state's memory holds another value when the run ends."""
     found: dict[int, Tensor] = {}
     results = {t.id for t in kept_to_the_end(graph)}
     for name, t in graph.updates.items():
@@ -129,8 +135,8 @@ def donations(graph: Graph) -> dict[int, Tensor]:
 
 
 def _way_back(t: Tensor, state: Tensor) -> list[int]:
-    """The tensors from t back to the state; t alone where it is not made from the state in place."""
-    before: dict[int, int] = {t.id: t.id}  # by tensor: what is made from it
+    """The path from the state to t, each tensor made in place from the one before; t alone if there is none."""
+    before: dict[int, int] = {t.id: t.id}  # tensor -> the tensor that is made from it
     stack = [t]
     while stack:
         made = stack.pop()
@@ -152,7 +158,7 @@ def _way_back(t: Tensor, state: Tensor) -> list[int]:
 
 
 def after_last_failure(graph: Graph) -> int:
-    """The place of the first node from which on none may end the run with an error."""
+    """The index of the first node from which on no node can end the run with an error."""
     return max((i + 1 for i, node in enumerate(graph.nodes) if _may_fail(node)), default=0)
 
 
@@ -171,7 +177,7 @@ def _note_renewed(graph: Graph, t: Tensor, layout: Layout) -> None:
 
 
 def _check_results(graph: Graph, updated: set[str]) -> None:
-    """A state that a run replaces cannot be a result itself: its bytes are new before the result is read."""
+    """Refuses a result that is a state which the run replaces: its bytes are new before the result is read."""
     named = [("output", name, t) for name, t in graph.outputs.items()]
     named += [("update", name, t) for name, t in graph.updates.items() if name in updated]
     for kind, name, t in named:
@@ -229,18 +235,18 @@ def _may_view(
     t = node.outputs[0]
     storage, life = layout.storages[number], lifetimes[t.id]
     if storage.state in updated and life.last == len(graph.nodes) and not storage.renewed:
-        # The state's bytes change before the result is read, unless they are its new value themselves.
+        # The state's bytes change before the result is read, unless the result is the new value itself.
         state = graph.states[storage.state]
         if graph.updates[storage.state] is not t or donated.get(t.id) is not state:
             return False
     if (base + offset) % VIEW_ALIGNMENT:
         return False
-    # A view keeps the whole storage alive. Where it is a crumb of it and outlives the rest, a copy is cheaper.
+    # A view keeps the whole storage alive. If it is a small part and outlives the rest, a copy is cheaper.
     return life.last <= storage.last or t.type.nbytes * 4 >= storage.nbytes
 
 
 def _heir(node: Node, step: int, t: Tensor, layout: Layout, taken: set[int]) -> Tensor | None:
-    """The input whose bytes output t may take over, or None."""
+    """The input whose bytes output t may be written over, or None."""
     for position in node.op.inplace:
         if position < len(node.inputs) and node.inputs[position].id not in taken:
             x = node.inputs[position]
@@ -250,9 +256,10 @@ def _heir(node: Node, step: int, t: Tensor, layout: Layout, taken: set[int]) -> 
 
 
 def may_take_over(node: Node, position: int, t: Tensor) -> bool:
-    """Whether the op may write output t over its input `position`: same bytes an element and in all. The op's record
-    says so by listing the position. Of several outputs each element is made before the first is written where the op is
-    elementwise, so that the others may still read that input."""
+    """Whether the op may write output t over its input `position`, which its record lists as in place.
+
+    Element size and count must be equal. A node with several outputs must be elementwise: then each element of all
+    outputs is computed before the first is written, so the others may still read that input."""
     x = node.inputs[position]
     if x.dtype.itemsize != t.dtype.itemsize or x.size != t.size or t.size == 0:
         return False
@@ -262,8 +269,9 @@ def may_take_over(node: Node, position: int, t: Tensor) -> bool:
 def may_overwrite(
     graph: Graph, node: Node, step: int, t: Tensor, state: Tensor, layout: Layout, uses: Mapping[int, int]
 ) -> bool:
-    """Whether t may be written over what the state's memory holds: nothing reads that after this step, and in this
-    step only where the op may work in place."""
+    """Whether t may be written over the contents of the state's memory.
+
+    No later step may read them, and this step only where the op may work in place."""
     if node.op.leaf or state.id not in layout.home or t.type.nbytes != state.type.nbytes:
         return False
     number = layout.home[state.id][0]
@@ -282,14 +290,14 @@ def may_overwrite(
 
 
 def _dies_here(layout: Layout, x: Tensor, step: int) -> bool:
-    """Whether nothing reads the storage of x, under any of its names, after this step."""
+    """Whether nothing reads the storage of x, through any of its tensors, after this step."""
     storage = layout.storages[layout.home[x.id][0]]
     return not storage.kept and storage.last <= step
 
 
 def _alone(layout: Layout, node: Node, x: Tensor) -> bool:
-    """Whether no other input of the node lies in the storage of x. The same tensor twice is fine where element i of
-    the output needs element i only."""
+    """Whether no other input of the node lies in the storage of x. The same tensor may be read twice by an
+    elementwise op, whose output element i needs element i only."""
     number = layout.home[x.id][0]
     others = [t for t in node.inputs if layout.home[t.id][0] == number]
     return all(t is x for t in others) and (

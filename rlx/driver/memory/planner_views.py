@@ -1,5 +1,4 @@
-"""What is there already and need not be made or copied: views, which give bytes a new name, and the new values of
-states that were made in the states themselves."""
+"""Bytes that need not be written or copied: views, and new values of states made in the states' own memory."""
 
 from __future__ import annotations
 
@@ -10,16 +9,16 @@ VIEW_ALIGNMENT = 16  # bytes; a view begins on a multiple of it, so that kernels
 
 
 def view_offset(node: Node) -> int | None:
-    """Bytes from the start of the node's first input to the bytes that are its output already; None when the output
-    has to be made. The op's record says so (`VIEW_ALIGNMENT` is the planner's concern)."""
+    """The byte offset in the node's first input where its output already lies; None if the output must be computed.
+    The op's record says so; that views begin on multiples of `VIEW_ALIGNMENT` is ensured by the planner."""
     return None if node.op.view is None else node.op.view(node)
 
 
 def is_alias(node: Node, plan: MemoryPlan) -> bool:
-    """Whether the plan lays the node's output onto the very bytes of its input, so that it needs no step.
+    """Whether the plan puts the node's output at the very bytes of its input, so that no step is needed.
 
-    A view that the plan gives a place of its own (the bump planner does; so does a copy of a state) must be run as a
-    copy. An in-place result is no alias in this sense: it shares the slot and still has to be computed.
+    A view with a slot of its own (always with the bump planner; else where sharing would be wrong or waste memory)
+    runs as a copy. An in-place result is no alias in this sense: it shares the slot but must still be computed.
     """
     offset = view_offset(node)
     if offset is None:
@@ -31,8 +30,8 @@ def is_alias(node: Node, plan: MemoryPlan) -> bool:
 
 
 def update_copies(graph: Graph, plan: MemoryPlan) -> list[tuple[Tensor, Tensor]]:
-    """(new value, state) of each state that is copied when a run ends: all that the plan has not donated. No new value
-    lies in a state that another of these copies writes over."""
+    """(new value, state) of each state that is copied when a run ends, which are those that the plan has not donated.
+    No new value lies in a state that another of these copies writes over."""
     copied = [(t, graph.states[name]) for name, t in graph.updates.items() if t.type.nbytes]
     places = [(plan.slots[t.id], plan.slots[state.id]) for t, state in copied]
     same = [(a.segment, a.offset) == (b.segment, b.offset) for a, b in places]

@@ -1,4 +1,4 @@
-"""BufferPool: released device memory, kept for the next arena. One pool a device, so one for the whole process."""
+"""BufferPool: released device memory, kept for later arenas. There is one pool per device in a process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rlx.driver.locks import renewed
 
 MAX_BUFFERS = 16
 DEFAULT_BUDGET = 1 << 30
-# A request is not given a buffer more than this many times its size: a small arena would pin a large one's memory,
-# and the next large arena would find the device full. Buffers up to _SMALL are handed on whatever was asked.
+# A buffer more than this many times a request is not used for it: a small arena would pin a large one's memory, and
+# the next large arena would find the device full. Buffers of at most _SMALL bytes serve any request.
 _MAX_WASTE = 4
 _SMALL = 1 << 20
 
 
 class Sized(Protocol):
-    """Memory of `nbytes` true capacity: what was allocated, not what a user of it asked for."""
+    """Memory whose `nbytes` is its true capacity: what was allocated, not what a user of it asked for."""
 
     @property
     def nbytes(self) -> int: ...
@@ -36,8 +36,8 @@ T = TypeVar("T", bound=Sized)
 class BufferPool(Generic[T]):
     """Released memory by true capacity. At most `max_buffers` and `budget` bytes wait; the smallest go first.
 
-    Requires: `free` gives memory back to the device; it is called without the lock held.
-    Memory comes out as it went in: zero-filling is the taker's. Any thread may call.
+    Requires: `free` returns memory to the device; the pool calls it without holding its lock.
+    The pool changes no bytes: whoever takes memory zero-fills it. Any thread may call.
     """
 
     def __init__(
@@ -49,21 +49,21 @@ class BufferPool(Generic[T]):
         self.max_buffers = max_buffers
         self._free = free
         self._lock = renewed(self, "_lock", threading.Lock)
-        self._waiting: list[T] = []  # ascending capacity
+        self._waiting: list[T] = []  # in ascending order of capacity
         self._left: deque[T] = deque()
         self._closed = False
 
     def __len__(self) -> int:
-        """Buffers waiting."""
+        """The number of waiting buffers."""
         return len(self._waiting)
 
     @property
     def nbytes(self) -> int:
-        """Bytes waiting."""
+        """The bytes of the waiting buffers."""
         return sum(map(_capacity, tuple(self._waiting)))
 
     def take(self, nbytes: int) -> T | None:
-        """The smallest waiting buffer of at least `nbytes`, or None where the caller has to allocate."""
+        """The smallest waiting buffer of at least `nbytes`, or None if the caller has to allocate."""
         self.sweep()
         with self._lock:
             at = bisect_left(self._waiting, nbytes, key=_capacity)
@@ -75,7 +75,7 @@ class BufferPool(Generic[T]):
             return self._waiting.pop(at)
 
     def give(self, buffer: T) -> None:
-        """Keeps a released buffer, or frees it (or smaller ones) where the limits say so."""
+        """Keeps a released buffer and frees the smallest beyond the limits; one beyond the budget is freed at once."""
         evicted: list[T] = []
         with self._lock:
             if self._closed or buffer.nbytes > self.budget:
@@ -87,11 +87,11 @@ class BufferPool(Generic[T]):
         self._free_all(evicted)
 
     def leave(self, buffer: T) -> None:
-        """`give` for finalizers, which may run while this very thread holds the lock: the next call takes it in."""
+        """`give` for finalizers, which may run while their thread holds the lock: the next call takes it in."""
         self._left.append(buffer)
 
     def sweep(self) -> None:
-        """Takes in what was left."""
+        """Gives the pool the buffers that finalizers left."""
         while self._left:
             try:
                 buffer = self._left.popleft()
@@ -100,7 +100,7 @@ class BufferPool(Generic[T]):
             self.give(buffer)
 
     def trim(self) -> int:
-        """Frees everything that waits. Returns the bytes freed; where there were any, retry a failed allocation."""
+        """Frees all waiting buffers. Returns the bytes freed; if not 0, retry a failed allocation."""
         self.sweep()
         with self._lock:
             evicted, self._waiting = self._waiting, []
@@ -112,15 +112,17 @@ class BufferPool(Generic[T]):
         close_each(*(partial(self._free, buffer) for buffer in buffers))
 
     def close(self) -> None:
-        """Frees everything that waits; what is given back later is freed at once. Idempotent."""
+        """Frees all waiting buffers; buffers given back later are freed at once. Idempotent."""
         with self._lock:
             self._closed = True
         self.trim()
 
 
 class Pin(Generic[T]):
-    """Keeps memory from its pool while views of it live. The buffer over it has one, and each view; `leave` is called
-    when the last of them goes after the buffer was closed."""
+    """Keeps memory out of its pool while views of it live.
+
+    The buffer over the memory refers to the pin, and so does each view; `leave` is called once the buffer is closed
+    and the last of these is gone."""
 
     __slots__ = ("__weakref__", "_closed", "_finalized", "_leave", "memory")
 
@@ -134,7 +136,7 @@ class Pin(Generic[T]):
         self._closed = True
         if (
             self._finalized
-        ):  # with a buffer in a cycle that was collected: there is no view, nor a second finalizer
+        ):  # the pin was collected with its buffer in a cycle: there is no view, and no second finalizer will run
             self._leave(self.memory)
 
     def __del__(self) -> None:
@@ -144,7 +146,7 @@ class Pin(Generic[T]):
 
 
 class _Exporter:
-    """What NumPy asks where an array lies, and keeps for as long as the array, or a view of it, lives."""
+    """The object that NumPy reads an array's address from, and keeps while the array or a view lives."""
 
     __slots__ = ("__array_interface__", "_held")
 
@@ -154,7 +156,7 @@ class _Exporter:
 
 
 def kept_alive(raw: Bytes, pin: object) -> Bytes:
-    """The same bytes as an array that keeps `pin` alive."""
+    """An array of the same bytes that keeps `pin` alive."""
     return np.asarray(_Exporter(raw, pin))
 
 

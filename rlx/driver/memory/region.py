@@ -1,4 +1,4 @@
-"""Region: device memory that grows in chunks and never moves what it holds. Stores are made of regions."""
+"""Region: a chunked buffer, which grows and never moves what it holds. Stores are made of regions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rlx.dtypes import DType
 from rlx.errors import ArenaError
 
 _LEAST_CHUNK = 1 << 16
-_MOST_GROWTH = 1 << 26  # bytes a chunk takes beyond what is asked for
+_MOST_GROWTH = 1 << 26  # limit on the bytes a chunk takes beyond what is asked for
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """One allocation: `base` is where it begins in the region, `free` its free runs (start, end) in order, none of
-    which touch, and `clean` where the bytes begin that were never given out."""
+    """One allocation: `base` is its offset in the region, `free` its free runs (start, end) in order, none of which
+    touch, and `clean` the start of the bytes that were never used and so are still zero."""
 
     buffer: Buffer
     base: int
@@ -31,14 +31,14 @@ class _Chunk:
     clean: int = 0
 
     def take(self, start: int, nbytes: int) -> None:
-        """Takes the first bytes of the free run at `start`."""
+        """Takes bytes from the start of the free run that begins at `start`."""
         at = next(i for i, run in enumerate(self.free) if run[0] == start)
         end = self.free[at][1]
         self.free[at : at + 1] = [(start + nbytes, end)] if start + nbytes < end else []
         self.clean = max(self.clean, start + nbytes)
 
     def give(self, start: int, nbytes: int) -> None:
-        """Frees bytes and joins the runs that touch."""
+        """Frees bytes and merges free runs that touch."""
         insort(self.free, (start, start + nbytes))
         joined: list[tuple[int, int]] = []
         for first, last in self.free:
@@ -50,12 +50,12 @@ class _Chunk:
 
 
 class Region:
-    """A growing set of slots by key, in segments `<prefix>0`, `<prefix>1`, …, each one allocation.
+    """A growing set of slots by key, in segments `<prefix>0`, `<prefix>1`, …, each of which is one allocation.
 
-    Nothing is allocated before the first slot. A new chunk adds at most 64 MiB beyond need; `expect` says how much is
-    coming, so that it lands in one chunk, or in as few as `most`, the bytes of the largest, allows. Slots never move,
-    so recorded programs that refer to them stay valid. Bytes that are released are used again, and a chunk of which
-    nothing is used goes back to the device. Any thread may call.
+    Nothing is allocated before the first slot. A new chunk adds at most 64 MiB beyond need; `expect` announces bytes
+    to come, so that they land in one chunk, or in as few as `most`, the largest size of a chunk, allows. Slots never
+    move, so recorded programs that refer to them stay valid. Released bytes are used again, and a chunk without a
+    slot returns to the pool. Any thread may call.
     """
 
     def __init__(self, prefix: str, acquire: Callable[[int], Buffer], most: int = UNLIMITED) -> None:
@@ -71,7 +71,7 @@ class Region:
         return key in self._slots
 
     def slots(self) -> dict[Hashable, Slot]:
-        """Every key's slot, as they are now."""
+        """The current slot of every key."""
         with self.lock:
             return dict(self._slots)
 
@@ -87,18 +87,21 @@ class Region:
             yield from [(f"{self.prefix}{i}", chunk.buffer) for i, chunk in self._chunks.items()]
 
     def expect(self, nbytes: int) -> None:
-        """Says that slots of this many bytes in total will be asked for."""
+        """Announces that slots of this many bytes in total will be asked for."""
         self._expected = nbytes
 
     def expect_less(self, nbytes: int) -> None:
-        """Says that this much of what was expected will not come."""
+        """Reduces the announced bytes, since this many will not be asked for."""
         self._expected = max(0, self._expected - nbytes)
 
-    # -- places without a key
+    # -- slots without a key
 
     def place(self, dtype: DType, nbytes: int, ahead: Callable[[], int] | None = None) -> Slot:
-        """A slot of its own, whose bytes are whatever was there; `ahead` gives the most bytes that may still be asked
-        for, this slot included, so that no more is taken. Raises: OutOfDeviceMemory; nothing is changed then."""
+        """A new slot with undefined contents.
+
+        `ahead` returns the limit of bytes that may still be asked for, this slot included, so that a new chunk is no
+        larger.
+        Raises: OutOfDeviceMemory; nothing is changed then."""
         need = align(max(nbytes, 1))
         with self.lock:
             number, start = self._find(need) or (self._grow(need, ahead), 0)
@@ -107,7 +110,7 @@ class Region:
             return Slot(f"{self.prefix}{number}", start, nbytes, dtype)
 
     def zeros(self, dtype: DType, nbytes: int) -> Slot:
-        """A slot of its own that holds zeros. Raises: OutOfDeviceMemory; nothing is changed then."""
+        """A new slot that holds zeros. Raises: OutOfDeviceMemory; nothing is changed then."""
         with self.lock:
             number, start = self._find(align(max(nbytes, 1))) or (-1, 0)
             used = number >= 0 and start < self._chunks[number].clean
@@ -121,7 +124,7 @@ class Region:
             return slot
 
     def release(self, slot: Slot) -> None:
-        """Makes a slot's bytes free. Requires: nothing that is recorded over them will run again."""
+        """Frees a slot's bytes. Requires: no recorded program that uses them will run again."""
         with self.lock:
             number = self._number(slot)
             chunk = self._chunks[number]
@@ -131,7 +134,7 @@ class Region:
                 chunk.buffer.close()
 
     def write_to(self, slot: Slot, raw: Bytes) -> None:
-        """Writes the whole slot. Raises: ArenaError when the size is not the slot's."""
+        """Writes the whole slot. Raises: ArenaError if the size is not the slot's."""
         if raw.nbytes != slot.nbytes:
             raise ArenaError(f"{raw.nbytes} bytes given, the slot holds {slot.nbytes}")
         if raw.nbytes:
@@ -145,21 +148,21 @@ class Region:
         return out
 
     def offset(self, slot: Slot) -> int:
-        """Where a slot begins, counted in bytes from the start of the region; it stays there."""
+        """A slot's offset, in bytes from the start of the region; it never changes."""
         with self.lock:
             return self._chunks[self._number(slot)].base + slot.offset
 
     # -- slots by key
 
     def slot(self, key: Hashable) -> Slot:
-        """The slot of a key. Raises: ArenaError when there is none."""
+        """The slot of a key. Raises: ArenaError if there is none."""
         try:
             return self._slots[key]
         except KeyError:
             raise ArenaError(f"{key!r} is not stored here; there are {len(self._slots)} entries") from None
 
     def reserve(self, key: Hashable, dtype: DType, nbytes: int) -> Slot:
-        """A slot for the key, zero where new; the old one where dtype and size are the same."""
+        """The key's slot: the old one if dtype and size are equal, else a new one that holds zeros."""
         with self.lock:
             old = self._slots.get(key)
             if old is not None and (old.dtype, old.nbytes) == (dtype, nbytes):
@@ -167,8 +170,9 @@ class Region:
             return self._enter(key, self.zeros(dtype, nbytes))
 
     def store(self, key: Hashable, dtype: DType, raw: Bytes) -> Slot:
-        """Writes what a key holds: in place where dtype and size are the same, else to a new slot, and the old one is
-        released. Nothing is changed where that fails."""
+        """Writes a key's bytes. Nothing is changed if that fails.
+
+        They are written in place if dtype and size are equal, else to a new slot, and the old one is released."""
         with self.lock:
             old = self._slots.get(key)
             if old is not None and (old.dtype, old.nbytes) == (dtype, raw.nbytes):
@@ -177,7 +181,7 @@ class Region:
             return self._enter(key, self.put(dtype, raw))
 
     def put(self, dtype: DType, raw: Bytes, ahead: Callable[[], int] | None = None) -> Slot:
-        """A new slot, without a key, that holds these bytes. Nothing is changed where that fails."""
+        """A new slot, without a key, that holds these bytes. Nothing is changed if that fails."""
         slot = self.place(dtype, raw.nbytes, ahead)
         try:
             self.write_to(slot, raw)
@@ -187,7 +191,7 @@ class Region:
         return slot
 
     def write(self, key: Hashable, data: npt.NDArray[np.generic]) -> None:
-        """Writes the whole slot of a key. Raises: ArenaError when the size is not the slot's."""
+        """Writes the whole slot of a key. Raises: ArenaError if the size is not the slot's."""
         with self.lock:
             self.write_to(self.slot(key), np.ascontiguousarray(data).reshape(-1).view(np.uint8))
 
@@ -197,12 +201,12 @@ class Region:
             return self.read_from(self.slot(key))
 
     def drop(self, key: Hashable) -> None:
-        """Forgets a key and releases its slot."""
+        """Removes a key and releases its slot."""
         with self.lock:
             self.release(self._slots.pop(key))
 
     def close(self) -> None:
-        """Hands the memory back. Idempotent."""
+        """Returns the memory to the pool. Idempotent."""
         with self.lock:
             for chunk in self._chunks.values():
                 chunk.buffer.close()
@@ -217,8 +221,8 @@ class Region:
         return slot
 
     def _find(self, need: int) -> tuple[int, int] | None:
-        """Chunk and start of the free run to take: one of just this size, which a slot like it left; else one of the
-        newest chunk, so that what comes together lies together; else the smallest that is large enough."""
+        """Chunk and start of the free run to use: one of exactly this size, which an equal slot left; else one of the
+        newest chunk, so that slots made together lie together; else the smallest that is large enough."""
         runs = [
             (end - start, -number, start)
             for number, chunk in self._chunks.items()

@@ -1,4 +1,4 @@
-"""StoreEntry: a tensor of a program that lies in a store shared with other programs, as the program's arena sees it."""
+"""StoreEntry: a program's tensor in a store shared with other programs, as the program's arena sees it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from rlx.dtypes import DType
 
 
 class StoreEntry(Protocol):
-    """One weight or state. The store knows more of it than a plan does: where it lies now, and how much is valid."""
+    """One weight or state. The store knows what a plan does not: its current slot, and how many bytes are valid."""
 
     @property
     def slot(self) -> Slot:
-        """Where it is kept now, which after a change of dtype is not where the program has it that still runs."""
+        """The current slot. After a change of dtype, a program recorded before still uses the old one."""
         ...
 
     @property
     def offset(self) -> int:
-        """Bytes from the start of the store's region, its chunks counted one after the other."""
+        """Bytes from the start of the store's region, whose chunks count as consecutive."""
         ...
 
     @property
     def length(self) -> int:
-        """Valid bytes, from the start."""
+        """The number of leading bytes that are valid."""
         ...
 
     @length.setter
@@ -34,13 +34,13 @@ class StoreEntry(Protocol):
 
     @property
     def weight(self) -> bool:
-        """Whether it is a weight, which may be kept in half precision, and no state."""
+        """Whether it is a weight, which may be stored in half precision, and not a state."""
         ...
 
     def read(self) -> npt.NDArray[np.uint8]:
-        """A copy of its bytes as they are kept now."""
+        """A copy of its bytes as they are stored now."""
         ...
 
     def keep_half(self, dtype: DType, data: npt.ArrayLike) -> None:
-        """Keeps a weight as f16 or bf16 from now on. Raises: ShapeError, DTypeError, OutOfDeviceMemory."""
+        """Stores a weight as f16 or bf16 from now on. Raises: ShapeError, DTypeError, OutOfDeviceMemory."""
         ...

@@ -1,4 +1,4 @@
-"""The one place where f32 data becomes f16 or bf16 bytes and back."""
+"""The conversions that arenas and stores make between f32 data and f16 or bf16 bytes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def write_typed_from_f32(
 ) -> npt.NDArray[np.uint8]:
     """The bytes of f32 `data` stored as `dtype` (f32, f16 or bf16).
 
-    Numerics: rounds to nearest even; NaN stays NaN; overflow gives infinity; equal to `ml_dtypes` bit for bit. An array
-    that has the dtype already is taken as it is.
-    Raises: DTypeError for any other dtype, and for data that is no real numbers (None, text, complex numbers, objects);
+    Numerics: rounds to nearest even; NaN stays NaN; overflow gives infinity; equal to `ml_dtypes` bit for bit. An
+    array that already has the dtype is not converted.
+    Raises: DTypeError for any other dtype, and for data that are not real numbers (None, text, complex numbers,
+    objects);
     ShapeError for lists that differ in length.
     """
     check_typed(dtype, what)
@@ -40,14 +41,14 @@ def write_typed_from_f32(
     if array.dtype.kind == "c":
         raise DTypeError(f"{what}: expected real numbers, got {array.dtype}; give its real and imaginary parts")
     if array.dtype.kind == "V":
-        as_dtype(array.dtype)  # bf16 is such a dtype for NumPy, as records are: those are refused here
+        as_dtype(array.dtype)  # NumPy gives kind "V" to bf16 and to records; records are refused here
     with np.errstate(over="ignore", invalid="ignore"):
         flat = np.ascontiguousarray(array, dtype=np.float32).reshape(-1)
         return flat.astype(dtype.np, copy=False).view(np.uint8)
 
 
 def read_typed_to_f32(raw: npt.NDArray[np.uint8] | bytes, dtype: DType) -> FloatArray:
-    """The f32 values of bytes stored as `dtype` (f32, f16 or bf16): exact. Always a fresh array.
+    """The f32 values of bytes stored as `dtype` (f32, f16 or bf16), exactly, always in a new array.
 
     Raises: DTypeError for any other dtype.
     """
@@ -57,8 +58,9 @@ def read_typed_to_f32(raw: npt.NDArray[np.uint8] | bytes, dtype: DType) -> Float
 
 
 def raw_bytes(data: Any, what: str) -> Bytes:
-    """The bytes of an array, or of anything that has the buffer protocol. Raises: DTypeError for what has no bytes of
-    its own (None, text, lists, arrays of objects)."""
+    """The bytes of an array, or of any object with the buffer protocol.
+
+    Raises: DTypeError for objects without bytes of their own (None, text, lists, arrays of objects)."""
     try:
         if not isinstance(data, np.ndarray):
             return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
@@ -71,9 +73,9 @@ def raw_bytes(data: Any, what: str) -> Bytes:
 
 
 def whole(n: object, what: str) -> int:
-    """A count or an offset as a Python int, which nothing can overflow. Takes integers of NumPy too.
+    """A count or an offset as a Python int, which cannot overflow. Takes NumPy's integers too.
 
-    Raises: ArenaError for fractions, bools and what is no number."""
+    Raises: ArenaError for fractions, bools and values that are no numbers."""
     if type(n) is int:
         return n
     if not isinstance(n, (bool, np.bool_)):
