@@ -59,7 +59,8 @@ def _arithmetic(
 
 
 def _extremum_rule(loses: str) -> Local:
-    """What loses gets nothing, equal inputs half each, and where either is NaN nobody loses, as in torch."""
+    """The gradient of maximum and minimum, as in torch: d to the input that is the result, half of it to each of two
+    equal inputs, and all of it to both where either is NaN. `loses` is the comparison true of an input that gets 0."""
 
     def rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         share = apply("where", apply("equal", a, b), d * 0.5, d)
@@ -69,8 +70,8 @@ def _extremum_rule(loses: str) -> Local:
 
 
 def _pow_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    # a⁰ = 1 has slope 0 for every a, and 0ᵇ slope 0 in b; powers that vanish do so faster than b or log(a) grow.
-    # Without the masks all of these give 0·inf.
+    # a⁰ = 1 has slope 0 for every a, and 0ᵇ has slope 0 in b. Where a power underflows to 0, so does its product with
+    # b or log(a). Without the masks all of these give 0·inf, which is NaN.
     a, b = cast_to(a, d.dtype), cast_to(b, d.dtype)
     less = apply("pow", a, b - 1)
     flat = apply("logical_or", apply("equal", b, 0), apply("equal", less, 0))
@@ -93,7 +94,7 @@ def _comparison(name: str, prim: str) -> None:
     def expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
         a, b = args
         if a.dtype.kind == b.dtype.kind == "b" and prim not in ("eq", "ne"):
-            a, b = ex.cast(a, i32), ex.cast(b, i32)  # bools have no order of their own on a device
+            a, b = ex.cast(a, i32), ex.cast(b, i32)  # devices compare numbers, not bools
         return ex.call(prim, a, b)
 
     register(
@@ -148,7 +149,7 @@ def _call(op: str, a: TensorLike, b: TensorLike) -> Tensor:
 def add(a: TensorLike, b: TensorLike) -> Tensor:
     """a + b.
 
-    Shape: broadcast. Dtype: promoted; bools beside bools are refused. Gradient: d to both. Numerics: integers wrap.
+    Shape: broadcast. Dtype: promoted; two bools are refused. Gradient: d to both. Numerics: integers wrap.
     """
     return _call("add", a, b)
 
@@ -156,7 +157,7 @@ def add(a: TensorLike, b: TensorLike) -> Tensor:
 def sub(a: TensorLike, b: TensorLike) -> Tensor:
     """a - b.
 
-    Shape: broadcast. Dtype: promoted; bools beside bools are refused. Gradient: d and -d. Numerics: integers wrap.
+    Shape: broadcast. Dtype: promoted; two bools are refused. Gradient: d and -d. Numerics: integers wrap.
     """
     return _call("sub", a, b)
 
@@ -164,7 +165,7 @@ def sub(a: TensorLike, b: TensorLike) -> Tensor:
 def mul(a: TensorLike, b: TensorLike) -> Tensor:
     """a · b.
 
-    Shape: broadcast. Dtype: promoted; bools beside bools are refused. Gradient: d·b and d·a. Numerics: integers wrap.
+    Shape: broadcast. Dtype: promoted; two bools are refused. Gradient: d·b and d·a. Numerics: integers wrap.
     """
     return _call("mul", a, b)
 
