@@ -60,8 +60,10 @@ def _cumsum_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor |
 
 
 def _shifted(x: Tensor, axis: int, by: int, fill: float, reverse: bool) -> Tensor:
-    """x shifted along the axis: element i of the result is element i + by of x (i - by with `reverse`), or `fill` past
-    the end."""
+    """x shifted by `by` elements along the axis.
+
+    Element i of the result is element i + by of x (i - by with `reverse`), or `fill` past the end.
+    """
     n = x.shape[axis]
     by = min(by, n)
     starts, stops = [0] * x.ndim, list(x.shape)

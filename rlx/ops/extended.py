@@ -111,7 +111,7 @@ def running_product(x: Array, axis: int) -> Array:
 def narrow_product(x: Array) -> Array:
     """`product` of f32 numbers: plainly in f64, whose digits suffice, and as `_Part` only where its range does not."""
     try:
-        # The processor's flags tell of underflow on the way, which a final product does not show.
+        # The processor's flags show an underflow of a partial product, which the final product may not show.
         with np.errstate(over="raise", under="raise"):
             return np.asarray(np.multiply.reduce(x, -1, dtype=np.float64))
     except FloatingPointError:

@@ -53,8 +53,10 @@ def _cross_entropy(x: Array, labels: Array, *, ignore_index: int) -> Any:
 
 
 def _parts(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The logits less each row's greatest, their exponentials, the sums of these, and one-hot rows (bool) of the
-    labels clamped to the classes."""
+    """The logits less each row's greatest, their exponentials, the sums of these, and the labels as one-hot rows.
+
+    The rows are of bools, and the labels are clamped to the classes first.
+    """
     last = (x.ndim - 1,)
     wide = cast_to(x, working_float(x))
     shifted = wide - apply("max", wide, axes=last, keepdims=True)

@@ -90,8 +90,10 @@ _REFLECTED = {
 
 
 def _array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    """Handles `array + tensor`, which NumPy calls as np.add(array, tensor); other NumPy functions are refused, since a
-    tensor has no values while a graph is built."""
+    """Handles `array + tensor`, which NumPy calls as np.add(array, tensor).
+
+    Other NumPy functions are refused, since a tensor has no values while a graph is built.
+    """
     if method == "__call__" and ufunc in _REFLECTED and not kwargs and not isinstance(inputs[0], Tensor):
         return getattr(self, _REFLECTED[ufunc])(inputs[0])
     if "out" in kwargs:

@@ -219,7 +219,7 @@ def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
     n = len(attrs["kernel"])
     d = d / x.graph.constant(divisors(x.shape, attrs), d.dtype)
     counts = d.shape[2:]
-    # In ceil mode windows may end beyond the padding: it is extended to their ends.
+    # In ceil mode windows may end beyond the padding, so the padding is extended to their ends.
     pads = tuple(
         (before, max(after, (c - 1) * s + k - before - size))
         for size, k, s, (before, after), c in zip(

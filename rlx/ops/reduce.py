@@ -104,7 +104,7 @@ def _min(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _nothing(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The empty result of max or min where the input has no elements: NumPy would raise an error even then."""
+    """The empty result of max or min where the input has no elements: NumPy may raise an error even then."""
     return np.empty(_shape(x, axes, keepdims), x.dtype)
 
 

@@ -317,8 +317,10 @@ def scatter_nd(x: TensorLike, indices: TensorLike, updates: TensorLike, reductio
 
 
 def _rows(indices: Tensor, dims: tuple[int, ...], count: int, shape: tuple[int, ...]) -> Tensor:
-    """The row-major number of the row that each index tuple names; `count`, one past the last row, where an index of
-    the tuple is out of range, so that `scatter` drops the update."""
+    """The row-major number of the row that each index tuple names.
+
+    Where an index of the tuple is out of range it is `count`, one past the last row: `scatter` then drops the update.
+    """
     dtype: DType = i64 if indices.dtype == i64 or count >= 2**31 else indices.dtype
     rows = valid = None
     for k, n in enumerate(dims):

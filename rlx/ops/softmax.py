@@ -187,8 +187,7 @@ def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """log(Σ exp(x)) over the axes (None: all).
 
     Dtype: float; integers and bools become f32. Gradient: softmax(x)·d. Numerics: the greatest element is subtracted
-    first and added to the result; -inf for only -inf and for an empty axis, inf where there is an inf, NaN where there
-    is a NaN.
+    first and added to the result. An empty axis, or only -inf, gives -inf; a NaN gives NaN, else an inf gives inf.
     """
     x = floating(tensor("logsumexp", x))
     axes = normalize_axes(axis, x.ndim, "logsumexp")

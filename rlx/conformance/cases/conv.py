@@ -212,8 +212,11 @@ def _transposed() -> Iterator[Case]:
 
 
 def _swept() -> Iterator[Case]:
-    """Small convolutions, their gradients and transposed convolutions, over dilation, stride, pads, output_padding and
-    groups: pads of at least a kernel, strides that do not divide, output_paddings of at least a stride."""
+    """Small convolutions, their gradients and transposed convolutions, over all combinations of a few parameters.
+
+    Among dilation, stride, pads, output_padding and groups are pads of at least a kernel, strides that do not divide,
+    and output_paddings of at least a stride.
+    """
     moves = product((1, 2, 3), (1, 2, 4), ((0, 0), (2, 2), (1, 5), (5, 0)), (0, 1, 3), (1, 2))
     for number, (s, d, pads, e, groups) in enumerate(moves):
         rank = number % 3 + 1

@@ -80,8 +80,10 @@ def softmax_rows(
     window: int | None = None,
     softcap: float | None = None,
 ) -> tuple[Array, Array | None, Array]:
-    """The NumPy definition, in q's dtype: the probabilities (B, H, Sq, Sk); tanh(score / softcap), or None without a
-    cap; and which keys are valid, (B or 1, 1, Sk, 1)."""
+    """The probabilities (B, H, Sq, Sk) by NumPy, in q's dtype; and what the gradient needs besides.
+
+    That is tanh(score / softcap), or None without a cap; and which keys are valid, (B or 1, 1, Sk, 1).
+    """
     n_q, n_k = q.shape[2], k.shape[2]
     found = list(others)
     given = found.pop() if found and found[-1].dtype.kind == "i" else np.asarray(n_k)
@@ -164,8 +166,10 @@ def _keep(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor | None:
 
 
 def tensor_probabilities(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, Tensor | None]:
-    """softmax(scores), (B, Hkv, group, Sq, Sk), zero in rows without a visible key; and tanh(score / softcap), or
-    None without a cap."""
+    """softmax(scores), (B, Hkv, group, Sq, Sk), zero in rows without a visible key.
+
+    The second result is tanh(score / softcap), or None without a cap.
+    """
     q, k = inputs[:2]
     kv, softcap = k.shape[1], attrs.get("softcap")
     keys = seen_keys(k, inputs)

@@ -57,14 +57,18 @@ def spend(name: str, steps: int, weight: int = 1) -> None:
 
 
 def weight(graph: Graph) -> int:
-    """The steps that one run of the graph counts as, without the steps of its loops: the sum of `node_weight` over the
-    nodes that compute something, at least 1."""
+    """The steps that one run of the graph counts as, without the steps of its loops, at least 1.
+
+    It is the sum of `node_weight` over the nodes that compute something.
+    """
     return max(1, sum(node_weight(node) for node in graph.nodes if not node.op.leaf))
 
 
 def node_weight(node: Node) -> int:
-    """The steps that a node counts as: one, those of its cost, and one more for every `STEP_BYTES` and for every
-    `STEP_PRODUCTS` multiplications of its cost."""
+    """The steps that a node counts as, by its cost.
+
+    It is one, the cost's own steps, and one more for every `STEP_BYTES` bytes and `STEP_PRODUCTS` multiplications.
+    """
     cost = cost_of(node)
     return 1 + cost.steps + cost.nbytes // STEP_BYTES + cost.multiplications // STEP_PRODUCTS
 

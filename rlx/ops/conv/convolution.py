@@ -173,8 +173,10 @@ def _geometry(attrs: Attrs) -> tuple[Ints, Ints, Pads]:
 
 
 def _spread(d: Array, w: Array, *, sizes: Ints, **attrs: Any) -> Array:
-    """The transposed convolution, (N, w.shape[1]·groups, *sizes): adds each element of d times the kernel at the
-    positions that the kernel covers."""
+    """The transposed convolution of d, (N, w.shape[1]·groups, *sizes).
+
+    Each element of d, times the kernel, is added at the positions that the kernel covers.
+    """
     groups, kernel = attrs["groups"], w.shape[2:]
     n, inner, taps = d.shape[0], w.shape[1], math.prod(kernel)
     common = np.result_type(d, w)
@@ -313,7 +315,7 @@ def _conv_transpose(x: Array, w: Array, *bias: Array, output_padding: Ints, **at
 def _transpose_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     """The gradient of the input is a convolution of d; that of the weight is `conv_grad_weight` with d as the image.
 
-    Both run over exactly the positions that the input has.
+    Both compute exactly the positions that the input has.
     """
     d = grads[0]
     if d is None:
@@ -394,7 +396,7 @@ def conv_transpose(
     dilations: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """The transposed convolution: each element of x times the kernel, added where the kernel covers; plus bias.
+    """The transposed convolution plus bias: each element of x times the kernel is added where the kernel covers.
 
     Shape: x (N, C, *S), w (C, O / groups, *K), bias (O,); gives (N, O, *S') with
     S' = (S - 1)·stride + dilation·(K - 1) + 1 + output_padding - begin - end. Arguments as in rlx.conv; output_padding

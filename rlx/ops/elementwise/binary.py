@@ -59,8 +59,11 @@ def _arithmetic(
 
 
 def _extremum_rule(loses: str) -> Local:
-    """The gradient of maximum and minimum, as in torch: d to the input that is the result, half of it to each of two
-    equal inputs, and all of it to both where either is NaN. `loses` is the comparison true of an input that gets 0."""
+    """The gradient of maximum and minimum, as in torch.
+
+    d goes to the input that is the result, half of it to each of two equal inputs, and all of it to both where either
+    is NaN. `loses` is the comparison that is true for the input that gets 0.
+    """
 
     def rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         share = apply("where", apply("equal", a, b), d * 0.5, d)
@@ -219,22 +222,22 @@ def not_equal(a: TensorLike, b: TensorLike) -> Tensor:
 
 
 def less(a: TensorLike, b: TensorLike) -> Tensor:
-    """a < b. Shape: broadcast. Dtype: any; gives bool. False beside NaN."""
+    """a < b. Shape: broadcast. Dtype: any; gives bool. False where either is NaN."""
     return _call("less", a, b)
 
 
 def less_equal(a: TensorLike, b: TensorLike) -> Tensor:
-    """a <= b. Shape: broadcast. Dtype: any; gives bool. False beside NaN."""
+    """a <= b. Shape: broadcast. Dtype: any; gives bool. False where either is NaN."""
     return _call("less_equal", a, b)
 
 
 def greater(a: TensorLike, b: TensorLike) -> Tensor:
-    """a > b. Shape: broadcast. Dtype: any; gives bool. False beside NaN."""
+    """a > b. Shape: broadcast. Dtype: any; gives bool. False where either is NaN."""
     return _call("greater", a, b)
 
 
 def greater_equal(a: TensorLike, b: TensorLike) -> Tensor:
-    """a >= b. Shape: broadcast. Dtype: any; gives bool. False beside NaN."""
+    """a >= b. Shape: broadcast. Dtype: any; gives bool. False where either is NaN."""
     return _call("greater_equal", a, b)
 
 
@@ -244,17 +247,17 @@ def _logical_call(op: str, a: Any, b: Any) -> Tensor:
 
 
 def logical_and(a: TensorLike, b: TensorLike) -> Tensor:
-    """True where both are. Shape: broadcast. Dtype: bool; other dtypes count as `!= 0`."""
+    """True where a and b both are. Shape: broadcast. Dtype: bool; other dtypes count as `!= 0`."""
     return _logical_call("logical_and", a, b)
 
 
 def logical_or(a: TensorLike, b: TensorLike) -> Tensor:
-    """True where either is. Shape: broadcast. Dtype: bool; other dtypes count as `!= 0`."""
+    """True where a, b or both are. Shape: broadcast. Dtype: bool; other dtypes count as `!= 0`."""
     return _logical_call("logical_or", a, b)
 
 
 def logical_xor(a: TensorLike, b: TensorLike) -> Tensor:
-    """True where exactly one is. Shape: broadcast. Dtype: bool; other dtypes count as `!= 0`."""
+    """True where exactly one of a and b is. Shape: broadcast. Dtype: bool; other dtypes count as `!= 0`."""
     return _logical_call("logical_xor", a, b)
 
 

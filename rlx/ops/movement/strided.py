@@ -115,8 +115,10 @@ def _slice_reference(x: Array, *, starts: Sequence[int], stops: Sequence[int], s
 
 
 def _slice_vjp(node: Node, grads: Grads) -> Grads:
-    """The gradient is d with zeros for the elements not read, axis by axis: a step interleaves d with zeros, and the
-    ends are concatenated zeros."""
+    """The gradient is d with zeros for the elements not read.
+
+    Axis by axis, zeros are interleaved for a step and concatenated at the ends.
+    """
     d, x = grads[0], node.inputs[0]
     if d is None or not d.dtype.is_float:
         return (None,)

@@ -84,8 +84,11 @@ def _of_clip() -> Iterator[Case]:
 
 
 def _every_cast() -> Iterator[Case]:
-    """Casts between all dtypes that devices compute in: special values for each rule of rounding, saturation and
-    wrapping, and a larger array whose size is no multiple of a vector's."""
+    """Casts between all dtypes that devices compute in.
+
+    Special values test each rule of rounding, saturation and wrapping; a larger array has a size that is no multiple of
+    a vector's.
+    """
     for source in ALL:
         for target in ALL:
             for shape, domain in (((27,), "special"), ((4099,), "any"), ((5, 3), "ties")):
