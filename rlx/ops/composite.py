@@ -174,7 +174,7 @@ def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float 
 
 
 def std(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
-    """The standard deviation over the axes: the square root of `var`, of its dtype. Gradient: 0 where it is 0."""
+    """The standard deviation over the axes: the square root of `var`, of its dtype. Gradient: 0 where this is 0."""
     return _root(var(x, axis, keepdims, correction))
 
 

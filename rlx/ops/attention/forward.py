@@ -158,7 +158,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def _mask_gradient(d: Tensor, mask: Tensor, node: Node) -> Tensor | None:
-    """The gradient of an additive mask, which is that of the scores. Only this case stores all scores' gradients."""
+    """The gradient of an additive mask, which is that of the scores, which is computed as a whole only here."""
     q, k, v = node.inputs[:3]
     p, _ = tensor_probabilities(node.inputs, node.attrs)
     dp = _matmul(grouped(wide(d), k.shape[1]), seen_keys(v, node.inputs), transpose_b=True)

@@ -14,7 +14,7 @@ from rlx.ir.graph import TRACING, traced_into
 from rlx.ir.types import is_index
 from rlx.ops.nest import flatten, is_number, unflatten
 
-Nest = Any  # a tensor, or nested tuples, lists and dicts of tensors
+Nest = Any  # a pytree: a tensor, or nested tuples, lists and dicts of tensors
 
 
 def cond(pred: Any, then_fn: Callable[..., Nest], else_fn: Callable[..., Nest], *operands: Nest) -> Nest:

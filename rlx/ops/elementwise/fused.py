@@ -16,7 +16,7 @@ from rlx.ops.base import cast_to
 from rlx.ops.elementwise.prims import evaluate_trees, trees_cost
 from rlx.ops.numeric import Array
 
-# The op that computes each primitive alone. Primitives not named here appear only in trees that no op makes.
+# The op that computes each primitive alone; `_decompose` itself handles cast and isinf, whose ops have attributes.
 _PRIM_OPS = {
     "neg": "neg", "abs": "abs", "sign": "sign", "sqrt": "sqrt", "rsqrt": "rsqrt", "recip": "reciprocal",
     "exp": "exp", "log": "log", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf", "floor": "floor",
