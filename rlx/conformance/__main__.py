@@ -1,9 +1,9 @@
-"""`python -m rlx.conformance`: every case on every device, in parts that an interrupted run resumes after.
+"""`python -m rlx.conformance`: every case on every device; a run that was interrupted is resumed.
 
 Each case runs plainly and between guard bytes.
 
-Outcomes are appended to one file a device under `.conformance/`, named after a digest of rlx's own sources and of the
-device's driver: a run that was stopped goes on where it was, and a change of the code or the driver begins anew.
+Outcomes are appended to one file per device under `.conformance/`, named after a digest of rlx's own sources and of the
+device's driver: a stopped run continues after its last case, and a change of the code or the driver starts a new file.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from rlx.driver.registry import probe_all
 from rlx.errors import RlxError
 from rlx.runtime import Session
 
-PART_SECONDS = 540  # a part ends after this long; the next run of the command goes on
+PART_SECONDS = 540  # one run of the command ends after this time; the next run continues
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs what is left to run. Exit status 0: all passed; 1: some failed; 2: could not run; 3: not finished, run
-    again."""
+    """Runs the cases that have no outcome yet.
+
+    Exit status 0: all passed; 1: some failed; 2: could not run; 3: not finished, run the command again.
+    """
     parser = argparse.ArgumentParser(prog="python -m rlx.conformance", description=__doc__)
     parser.add_argument("--device", default="all", help='"all", or a device name')
     parser.add_argument(
@@ -58,7 +60,7 @@ def _run_device(name: str, cases: list[Case], folder: Path, end: float) -> int:
     print(f"{info.id} ({info.name}): {Summary.of(outcomes)}{rest}")
     for outcome in [o for o in outcomes if o.status != "pass"][:40]:
         print(f"  {outcome.status} {outcome.case}: {outcome.message}")
-    messages: list[str] = getattr(session.device, "messages", [])  # of the Vulkan validation layers, when they are on
+    messages: list[str] = getattr(session.device, "messages", [])  # from Vulkan's validation layers
     for message in messages[:10]:
         print(f"  validation: {message}")
     if not done:
@@ -93,7 +95,7 @@ def _read(file: Path) -> list[Outcome]:
     text = file.read_text(encoding="utf-8", errors="replace")
     if text and not text.endswith(
         "\n"
-    ):  # a run was killed while it wrote: its last line must not take the next in
+    ):  # a run was killed while writing: the next line must not join its last
         with file.open("a", encoding="utf-8") as log:
             log.write("\n")
     found = []
@@ -102,7 +104,7 @@ def _read(file: Path) -> list[Outcome]:
             entry = json.loads(line)
             found.append(Outcome(**{**entry, "how": tuple(entry["how"])}))
         except (ValueError, TypeError, KeyError):
-            continue  # that last line
+            continue  # the incomplete line of a killed run
     return found
 
 

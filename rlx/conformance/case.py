@@ -1,4 +1,4 @@
-"""Case: one op with inputs, attributes and tolerance, as data. Tests and `rlx selftest` run the same cases."""
+"""Case: an op with inputs, attributes and a tolerance, as data. Tests and `rlx selftest` run the same cases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """One input: its type, and by name of a domain (see `domains`) what it holds."""
+    """One input: its type, and the name of the domain (see `domains`) that its values come from."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -34,8 +34,10 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Case:
-    """One op under test: `name` is unique among the op's cases; `reason` says why the tolerance is looser than the
-    table, where it is."""
+    """One op under test.
+
+    `name` is unique among the op's cases. `reason` says why, if the tolerance is looser than the table of tolerances.
+    """
 
     op: str
     name: str
@@ -50,7 +52,7 @@ class Case:
 
     @property
     def doubles(self) -> bool:
-        """Whether an input is f64, in which GPUs write some ops with others."""
+        """Whether an input is f64; GPUs decompose some ops for that dtype alone."""
         return any(s.dtype == f64 for s in self.inputs)
 
     def arrays(self) -> list[Array]:
@@ -62,11 +64,11 @@ class Case:
         ]
 
     def feeds(self) -> dict[str, Array]:
-        """The input arrays by the names that `graph` gives them."""
+        """The input arrays under the names of `graph`'s inputs."""
         return {f"x{i}": a for i, a in enumerate(self.arrays())}
 
     def graph(self) -> Graph:
-        """A graph of the one node: inputs x0, x1, …, outputs y0, y1, …"""
+        """A graph with the op as its only node, inputs x0, x1, … and outputs y0, y1, …"""
         g = Graph(self.id)
         ins = [g.input(f"x{i}", s.shape, s.dtype) for i, s in enumerate(self.inputs)]
         for i, t in enumerate(g.add(self.op, ins, self.attrs)):
@@ -74,25 +76,25 @@ class Case:
         return g
 
     def expected(self) -> dict[str, Array]:
-        """What each output should be: in float64, or where nothing may differ in the output's own dtype."""
+        """The reference of each output: in float64, or for exact tolerances in the output's own dtype."""
         g = self.graph()
         upcast = self.tolerance.kind in ("ulp", "norm")
         values = evaluate(g, self.feeds(), upcast=upcast)
         return {name: values[t.id] for name, t in g.outputs.items()}
 
     def scale(self) -> Array | None:
-        """What errors are measured against, where that is not the result itself."""
+        """The magnitude that errors are measured against; None where that is the result itself."""
         if self.tolerance.kind not in ("ulp", "norm"):
             return None
         return term_scale(self.op, self.arrays(), self.attrs)
 
     def free(self) -> Array | None:
-        """Where infinity and NaN are as good as the result, since the order of partial sums decides (see `terms`)."""
+        """The elements that may be infinite or NaN too, since the order of partial sums decides it (see `terms`)."""
         top = largest(f64 if self.doubles else f32) * (1 - 2.0**-6)
         return free(self.op, self.arrays(), self.attrs, top)
 
     def check(self, outputs: Mapping[str, Array], subnormals: bool = True) -> Verdict:
-        """Compares the outputs of a run with what they should be: the first verdict that fails, else the worst."""
+        """Compares the outputs of a run with the reference: gives the first verdict that fails, else the worst one."""
         scale, choice = self.scale(), self.free()
         worst = Verdict(True)
         types = {name: t.dtype for name, t in self.graph().outputs.items()}
@@ -117,7 +119,7 @@ def all_cases() -> tuple[Case, ...]:
 
 @functools.cache
 def cases_of(op: str) -> tuple[Case, ...]:
-    """The cases of one op; only its family is imported."""
+    """The cases of one op. Only the module of its family is imported."""
     record = record_of(op)
     if record is None:
         return ()

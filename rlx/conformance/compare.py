@@ -1,4 +1,4 @@
-"""How far values are from the float64 reference: of one array, and of every tensor of a compiled graph."""
+"""The distance of values from the float64 reference: of one array, and of every tensor of a compiled graph."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ _ROUNDINGS = frozenset({"floor", "ceil", "round", "trunc", "sign", "mod", "fmod"
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """`nmse`: squared error over squared reference; `error`: largest absolute error; `scale`: largest reference value;
-    `specials`: whether NaN and infinities stand in the same places."""
+    """The distance of an array from its reference.
+
+    `nmse`: squared error over squared reference; `error`: largest absolute error; `scale`: largest absolute reference
+    value; `specials`: whether NaN and infinities are in the same places.
+    """
 
     nmse: float
     error: float
@@ -37,7 +40,7 @@ class Distance:
     specials: bool
 
     def within(self, nmse: float = MAX_NMSE, relative: float = MAX_RELATIVE) -> bool:
-        """Whether the values count as the reference's."""
+        """Whether the values are close enough to the reference's to count as equal."""
         return self.specials and self.nmse <= nmse and self.error <= relative * self.scale
 
 
@@ -58,12 +61,12 @@ def distance(got: Array, reference: Array) -> Distance:
 
 @dataclass(frozen=True, slots=True)
 class NodeDistance:
-    """One tensor of a program, its distance, and the NMSE and the largest error over scale it is held to.
+    """One tensor of a program, its distance, and the largest NMSE and error over scale that it may have.
 
-    `own` is how far a tensor beyond the limits is from the reference of what its node really read: the node's own part
-    in it. Where a result jumps (integers, comparisons, roundings) it counts as right when that is: it may fall on
-    either side of what is equal but for the last bit. `narrow`: only what an elementwise node computes within, in its
-    own precision, makes it so.
+    `own`, for a tensor beyond these limits, is its distance from the reference computed from what its node really read:
+    the node's own part in the error. A discontinuous result (an integer, a comparison, a rounding) counts as right when
+    `own` is within the limits, since inputs that differ in the last bit may be on either side of the jump. `narrow`:
+    `own` is within the limits only thanks to a reference that computes the elementwise node in its own precision.
     """
 
     tensor: Tensor
@@ -78,12 +81,12 @@ class NodeDistance:
 
     @property
     def own_ok(self) -> bool:
-        """Whether the node gives what it should for what it read."""
+        """Whether the node's result is right for the inputs that it really read."""
         return self.own is None or self.own.within(*self.limits)
 
 
 def _jumps(tensor: Tensor) -> bool:
-    """Whether a small change of what the node reads may change its result by much."""
+    """Whether the node's result is discontinuous, so that a small change of its inputs may change it by much."""
     node = tensor.node
     if not tensor.dtype.is_float:
         return True
@@ -109,17 +112,19 @@ def check_nodes(
     on_node: Callable[[NodeDistance], None] | None = None,
     max_steps: int | None = None,
 ) -> list[NodeDistance]:
-    """Runs a graph compiled with `planner="bump"` and compares every tensor with the float64 reference of the very
-    graph that ran, in order. `weights` are the host's own, so that a device that garbles them does not go unseen;
-    weights kept in half precision are rounded for the reference too. Where a result that jumps counts as right though
-    it is not the reference's, the reference goes on from it. What depends on a result that was rounded to 16 bits is
-    held to what these allow. `max_steps` is what the loops of the run, and of the reference, may make together.
+    """Runs a graph compiled with `planner="bump"` and compares every tensor with the float64 reference, in order.
+
+    The reference evaluates the very graph that ran. `weights` are the host's own, so that a device that corrupts its
+    weights is noticed; weights kept in half precision are rounded for the reference too. Where a discontinuous result
+    counts as right though it differs from the reference, the reference continues from it. A float tensor that depends
+    on one rounded to 16 bits has the limits of such a tensor. `max_steps` limits the steps that the loops of the run,
+    and again those of the reference, make together.
 
     Raises: StepLimitExceeded.
     """
     with step_budget(max_steps):
         compiled.run(inputs)
-    with step_budget(max_steps):  # the reference interprets loops, which takes far longer than they take in the run
+    with step_budget(max_steps):  # the reference interprets loops, far slower than the run
         return _compared(compiled, inputs, weights, on_node, max_steps)
 
 
@@ -150,7 +155,7 @@ def _compared(
                 values[tensor.id] = _wide(got)
             if on_node is not None:
                 on_node(found[-1])
-        for t in node.inputs:  # all of the reference at once would be twice the device's memory and more
+        for t in node.inputs:  # keeping all reference values would take twice the device's memory and more
             if last[t.id] == at:
                 values.pop(t.id, None)
     return found
@@ -171,7 +176,7 @@ def _judge(
     own = apply_reference(node, read, upcast=True)[tensor.index]
     exact = apart = distance(got, own)
     if node.op.elementwise:
-        # A tree that rounds may do so to what its own precision makes of the numbers before.
+        # A tree with a rounding may round the value that its own precision gives, not the float64 one.
         rounded = [a.astype(t.dtype.np) for a, t in zip(read, node.inputs, strict=True)]
         plain = np.asarray(apply_reference(node, rounded, upcast=False)[tensor.index])
         apart = distance(got, np.where(_apart(got, plain) < _apart(got, own), plain.astype(own.dtype), own))
@@ -185,5 +190,5 @@ def _apart(a: Array, b: Array) -> Array:
 
 
 def _wide(array: Array) -> Array:
-    """Floats in float64, whatever their size; the rest as it is."""
+    """Floats as float64, whatever their size; integers and bools unchanged."""
     return array if array.dtype.kind in "iub" else array.astype(np.float64)

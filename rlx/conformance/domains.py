@@ -1,4 +1,4 @@
-"""Test data by name: the arrays that a case's inputs stand for, the same on every machine."""
+"""Test data by name: a domain gives the arrays of a case's inputs, the same on every machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlx.ops.numeric import convert
 Array = npt.NDArray[Any]
 Rng = np.random.Generator
 
-# Largest finite, smallest normal; bf16 shares f32's exponent.
+# The largest finite and the smallest normal number; bf16 has f32's exponent range.
 _LIMITS = {
     "f64": (np.finfo(np.float64).max, 2.0**-1022),
     "f32": (float(np.finfo(np.float32).max), 2.0**-126),
@@ -25,7 +25,7 @@ _LIMITS = {
 
 
 def special_values(dtype: DType) -> Array:
-    """The values where rules are decided: NaN, infinities, zeros, ends of the range, small whole numbers and halves."""
+    """Values for which dtypes have special rules: NaN, infinities, zeros, ends of the range, small integers, halves."""
     if dtype.kind == "b":
         return np.array([False, True])
     if dtype.is_int:
@@ -56,14 +56,14 @@ def special_values(dtype: DType) -> Array:
 
 
 def _wide(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Every magnitude of normal numbers, with either sign."""
+    """Numbers of all magnitudes that normal numbers have, with either sign."""
     top, least = (math.log2(v) for v in _LIMITS[dtype.name])
     magnitude = np.exp2(rng.uniform(least + 1, top - 1, shape))
     return np.asarray(magnitude * rng.choice([-1.0, 1.0], shape))
 
 
 def _mixed(rng: Rng, shape: tuple[int, ...], values: Array, dtype: DType, share: float) -> Array:
-    """`values` with a share of special ones thrown in."""
+    """`values`, of which about the given share is replaced by special values."""
     special = special_values(dtype)
     taken = special[rng.integers(0, len(special), shape)]
     return np.where(rng.random(shape) < share, taken, values.astype(dtype.np))
@@ -73,8 +73,10 @@ _LEVELS = (1e6 + 0.125, -1e3 - 1 / 3, 1e7 / 3, 0.1, -1e6, 1e5 / 7)
 
 
 def _levels(rng: Rng, shape: tuple[int, ...], dtype: DType, noisy: bool) -> Array:
-    """Along the first axis (of a vector: all of it) one number each, far from 0; with `noisy` each but every third has
-    normal numbers added to it."""
+    """Rows of one number each, most of them far from 0; rows are along the first axis, and a vector is one row.
+
+    With `noisy`, normal numbers are added to two of every three rows.
+    """
     rows = shape[0] if len(shape) > 1 else 1
     top = _LIMITS[dtype.name][0] / 4
     level = np.clip(np.resize(_LEVELS, rows), -top, top)
@@ -84,13 +86,16 @@ def _levels(rng: Rng, shape: tuple[int, ...], dtype: DType, noisy: bool) -> Arra
 
 
 def _swings(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Large numbers and their negatives along the longest axis, which add up to 0 where many of them overflow: first
-    the ones and then the others, in long rows in any order, since f32 has no digits for half of such a row."""
+    """Large numbers and their negatives along the longest axis: their sum is 0, but partial sums overflow.
+
+    The numbers come first and then their negatives; in rows of 32 and more they are shuffled, since f32 has too few
+    digits for the sum of half such a row.
+    """
     return _halves(rng, shape, rng.uniform(0.9, 0.95, shape) * _LIMITS[dtype.name][0], np.negative, 0.0)
 
 
 def _reciprocals(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Large numbers and then one by each along the longest axis: their product is 1, that of many overflows."""
+    """Large numbers and then their reciprocals along the longest axis: the product is 1, but partial ones overflow."""
     large = np.exp2(rng.uniform(0.2, 0.9, shape) * math.log2(_LIMITS[dtype.name][0]))
     return _halves(None, shape, large.astype(dtype.np).astype(np.float64), np.reciprocal, 1.0)
 
@@ -107,7 +112,7 @@ def _halves(
 
 
 def _holes(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Normal numbers, of which a few are NaN and infinite."""
+    """Normal numbers, of which about 2 % are replaced by NaN or infinities."""
     holes = np.array([math.nan, math.inf, -math.inf])[rng.integers(0, 3, shape)]
     return np.where(rng.random(shape) < 0.02, holes, rng.standard_normal(shape))
 
@@ -149,8 +154,11 @@ _INTS: dict[str, tuple[int, int]] = {
 
 
 def make(shape: tuple[int, ...], dtype: DType, domain: str, seed: int) -> Array:
-    """The array of a domain. "index:n" gives integers in -n..n-1, "wild:n" some beyond; "special" cycles through
-    `special_values`, so that (k, 1) beside (1, k) tries every pair. Raises: ValueError for a domain of no such name."""
+    """The array of a domain.
+
+    "index:n" gives integers in -n..n-1, "wild:n" also some beyond; "special" cycles through `special_values`, so that
+    inputs (k, 1) and (1, k) give every pair. Raises: ValueError for an unknown domain.
+    """
     rng = np.random.default_rng([seed, *shape])
     name, _, argument = domain.partition(":")
     if name == "special":

@@ -1,7 +1,7 @@
-"""Cases in f64: of an op, a few of its f32 cases with f64 in the place of f32.
+"""Cases in f64: a few f32 cases of each op with f64 instead of f32.
 
-The tolerance is that of the f32 case, the last place of f64 standing for that of f32. The oracle computes in f64 too,
-so its own rounding is part of what is allowed.
+The tolerance is that of the f32 case, with the last place of f64 instead of f32's. The oracle computes in f64 too, so
+the tolerance also has to cover the oracle's own rounding.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from rlx.errors import RlxError
 if TYPE_CHECKING:
     from rlx.conformance.case import Case
 
-_MOST = 10  # cases of an op
-_LEAST = 12  # elements, below which one is not told from another
+_MOST = 10  # the largest number of f64 cases of an op
+_LEAST = 12  # smaller cases (in elements) are taken only where a kind has no larger one
 _LARGEST = 1 << 18
-_FINER = 2e-9  # the last place of f64 beside that of f32: 2^-29, rounded up
-_TINIER = 2.0 ** (126 - 1022)  # the smallest normal f64 beside the smallest f32
+_FINER = 2e-9  # the last place of f64 over that of f32: 2^-29, rounded up
+_TINIER = 2.0 ** (126 - 1022)  # the smallest normal f64 over the smallest normal f32
 
 
 def finer(tolerance: Tolerance) -> Tolerance:
-    """What a tolerance of f32 is in f64. A floor is either of rounding or of what overflows or is nearly subnormal."""
+    """The tolerance in f64 that corresponds to one in f32.
+
+    A floor above 1e-30 is for rounding and scales with the last place; a smaller one is for results that are nearly
+    subnormal, and scales with the smallest normal number.
+    """
     floor = tolerance.floor * (_FINER if tolerance.floor > 1e-30 else _TINIER)
     return replace(
         tolerance, floor=floor, nmse=tolerance.nmse * _FINER**2, max_error=tolerance.max_error * _FINER
@@ -34,7 +38,7 @@ def finer(tolerance: Tolerance) -> Tolerance:
 
 
 def doubled(cases: Iterable[Case]) -> Iterator[Case]:
-    """Up to ten of an op's cases in f64; none where the op does not take it."""
+    """Up to ten cases in f64, made from an op's f32 cases; none where the op does not take f64."""
     wide = []
     for case in cases:
         kinds = {s.dtype for s in case.inputs}
@@ -45,7 +49,7 @@ def doubled(cases: Iterable[Case]) -> Iterator[Case]:
 
 
 def none(cases: Iterable[Case]) -> Iterator[Case]:
-    """No case in f64."""
+    """No cases in f64, for ops of which `doubled` cannot make any."""
     return iter(())
 
 
@@ -54,13 +58,13 @@ def _size(case: Case) -> int:
 
 
 def _shows(case: Case) -> tuple[object, ...]:
-    """What a case is the example of: its domains, ranks and the words and flags among its attributes."""
+    """The kind of case that this one is: its inputs' domains, and the strings, flags and Nones of its attributes."""
     words = tuple((k, v) for k, v in case.attrs.items() if v is None or isinstance(v, bool | str))
     return (tuple(s.domain for s in case.inputs), words)
 
 
 def _picked(cases: Iterable[Case]) -> list[Case]:
-    """The smallest case of each kind that is not tiny, some of the kinds where there are many."""
+    """The smallest case of each kind, if possible not below `_LEAST`; of too many kinds an even selection."""
     found: dict[tuple[object, ...], Case] = {}
     for case in sorted(cases, key=lambda c: (_size(c) < _LEAST, _size(c), c.id)):
         if _size(case) <= _LARGEST:
@@ -71,7 +75,7 @@ def _picked(cases: Iterable[Case]) -> list[Case]:
 
 
 def _in_f64(case: Case) -> Case | None:
-    """The case in f64; None where the op does not take it."""
+    """The case in f64; None where the op does not take f64."""
     inputs = tuple(replace(s, dtype=f64) if s.dtype == f32 else s for s in case.inputs)
     name = case.name.replace("f32", "f64") if "f32" in case.name else f"f64-{case.name}"
     attrs = {k: f64 if v == f32 else v for k, v in case.attrs.items()}

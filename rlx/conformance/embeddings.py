@@ -1,4 +1,4 @@
-"""The float64 reference of a sentence encoder: its graph evaluated from the ops' definitions, on the files' weights."""
+"""The float64 reference of a sentence encoder: its graph evaluated by the ops' references with the files' weights."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from rlx.models import SentenceEncoder
 
 
 def reference_embeddings(encoder: SentenceEncoder, sentences: Sequence[str]) -> npt.NDArray[np.float64]:
-    """The embeddings, (n, hidden_size), in float64. No device takes part: the weights are those of the files, in full
-    also where the encoder keeps them in half precision."""
+    """The embeddings, (n, hidden_size), in float64, computed without a device.
+
+    The weights are read from the files, in full precision also where the encoder keeps them in half precision.
+    """
     weights = encoder.file_weights()
     out = np.zeros((len(sentences), encoder.config.hidden_size))
     for rows, feeds, size in encoder.batches(sentences):

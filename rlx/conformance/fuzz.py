@@ -2,10 +2,10 @@
 
     python -m rlx.conformance.fuzz --count 10000 --device cpu
 
-Each graph runs with the bump planner, where nothing is shared, and with the reuse planner, in-place results on and off,
-guard gaps between slots. Before each first run the arena is filled with bytes that are NaN in every float dtype; after
-each run every byte that belongs to no slot must still be one of them; the arenas of control ops' bodies likewise. Each
-program runs twice without its inputs being written again: they stay on the device.
+Each graph runs with the bump planner, which shares no memory, and with the reuse planner, with in-place results on and
+off and with guard gaps between slots. Before the first run the arena is filled with bytes that are NaN in every float
+dtype; after each run every byte outside all slots must be unchanged. The same holds for the arenas of control ops'
+bodies. Each program runs twice, and its inputs are written only once: they stay on the device.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from rlx.passes import optimize, widen
 from rlx.runtime.store import State, Weights
 
 Bytes = npt.NDArray[np.uint8]
-FILL = 0xFF  # four of them are a NaN in f32, two in f16 and in bf16
+FILL = 0xFF  # four such bytes are a NaN in f32, two in f16 and bf16
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to lay a graph out."""
+    """One configuration of the planner for a graph."""
 
     planner: str
     inplace: bool = True
@@ -51,7 +51,7 @@ class Way:
 
 
 def ways(optimize: bool, storage: str) -> tuple[Way, ...]:
-    """The ways that must agree; the first is the plain one."""
+    """The configurations that must give the same bits; the first, without sharing, is the one to compare with."""
     return (
         Way("bump", False, 256, optimize, storage),
         Way("reuse", False, 0, optimize, storage),
@@ -61,7 +61,7 @@ def ways(optimize: bool, storage: str) -> tuple[Way, ...]:
 
 
 def check(made: RandomGraph, device: Device, *, optimize: bool = True, storage: str = "typed") -> list[str]:
-    """What differs between the ways to run one graph; empty when nothing does."""
+    """The differences between the runs of one graph in all configurations, as messages; empty if there are none."""
     found: list[str] = []
     expected: list[dict[str, Bytes]] | None = None
     graph = _prepared(made.graph, device, optimize, storage)
@@ -87,7 +87,10 @@ def _prepared(graph: Graph, device: Device, optimize_: bool, storage: str) -> Gr
 def run(
     graph: Graph, made: RandomGraph, device: Device, way: Way
 ) -> tuple[list[dict[str, Bytes]], list[str]]:
-    """Runs a prepared graph twice. Gives the bytes of outputs and states after each run, and stray writes."""
+    """Runs a prepared graph twice; gives the bytes of outputs and states after each run, and messages of faults.
+
+    The faults are writes outside all slots, and unordered accesses that the hazard checker finds.
+    """
     weights, state = Weights(device), State(device)
     try:
         weights.declare({n: t.type for n, t in graph.params.items()})
@@ -136,20 +139,20 @@ def run(
 
 
 def _hazards(executable: Executable) -> list[str]:
-    """Unordered accesses of its recordings, in words; the CPU has none."""
+    """The unordered accesses in an executable's recordings, as messages; the CPU has no recordings."""
     pairs: Iterable[tuple[HasSchedule, DeviceArena]] = getattr(executable, "recordings", ())
     return [str(h) for recorded, arena in pairs for h in check_recording(recorded, arena)]
 
 
 def _filled(arenas: Iterable[DeviceArena]) -> list[tuple[DeviceArena, str]]:
-    """The segments that hold what a run computes, those of control ops' bodies too."""
+    """(arena, segment) for each segment that a run computes in, those of control ops' bodies too."""
     return [
         (a, n) for a in arenas for n, nbytes in a.plan.segments.items() if n.startswith("arena") and nbytes
     ]
 
 
 def astray(plan: MemoryPlan, segment: str, content: Bytes) -> list[str]:
-    """Bytes of a segment that no slot covers and that are no longer the fill."""
+    """A message if bytes of a segment outside all slots were overwritten; empty if they all still have the fill."""
     free = np.ones(content.size, np.bool_)
     for slot in _slots_in(plan, segment):
         free[slot.offset : slot.end] = False
@@ -173,7 +176,7 @@ def _raw(array: npt.NDArray[np.generic]) -> Bytes:
 
 
 def _same_bits(want: Bytes, got: Bytes, graph: Graph, name: str) -> bool:
-    """Whether the bytes are equal, where a NaN equals any NaN: its payload depends on the instruction that made it."""
+    """Whether the bytes are equal; a NaN equals any NaN, since its payload depends on the instruction that made it."""
     if np.array_equal(want, got):
         return True
     kind, _, key = name.partition(" ")
@@ -187,7 +190,7 @@ def _same_bits(want: Bytes, got: Bytes, graph: Graph, name: str) -> bool:
 
 
 def fuzz(device: Device, seeds: Iterable[int], report: bool = False) -> list[str]:
-    """Checks the graphs of the seeds: mostly optimized, some as written, some with f32-uniform storage."""
+    """The faults of the seeds' graphs, most of them optimized, some as written, some with storage="f32"."""
     found: list[str] = []
     for count, seed in enumerate(seeds, start=1):
         try:
@@ -209,7 +212,7 @@ def fuzz(device: Device, seeds: Iterable[int], report: bool = False) -> list[str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit status: 1 when a fault was found."""
+    """The command line. Returns the exit status: 1 if a fault was found."""
     parser = argparse.ArgumentParser(
         prog="python -m rlx.conformance.fuzz", description="random graphs, same bits"
     )

@@ -1,7 +1,7 @@
-"""A case under guard bytes: its slots lie apart in memory filled with NaN, and what no slot covers must stay as it was.
+"""A case between guard bytes: its slots lie apart in memory filled with NaN, and bytes outside them must not change.
 
-The memory of a plain run is zero at first and other slots lie beside the case's own: a kernel that reads what nobody
-wrote, or writes one element too many, may go unseen there.
+In a plain run memory is zero at first and slots are adjacent, so that a kernel that reads memory never written, or
+writes one element too many, may go unnoticed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GUARD_BYTES = 256
 
 
 def guarded_faults(device: Device, case: Case) -> str:
-    """What is wrong with a case that runs twice between guard bytes; empty when nothing is."""
+    """Runs a case twice between guard bytes; gives the first fault as a message, empty if there is none."""
     graph, _ = optimize(case.graph(), support=device.support)
     way = Way("bump", inplace=False, guard=GUARD_BYTES)
     runs, stray = run(graph, RandomGraph(0, graph, case.feeds()), device, way)

@@ -1,8 +1,8 @@
 """The hazard checker: proves that a recorded run orders every conflicting pair of steps.
 
-It shares no code with the placement of barriers: it resolves every range a step declares to device addresses and
-replays the recording. Two steps are ordered when a barrier stands between them; two unordered steps may not touch a
-byte that either writes. Consecutive runs and host access are ordered by the wait at the end of each recording.
+The checker shares no code with the placement of barriers: it resolves every range that a step declares to device
+addresses and replays the recording. Two steps are ordered if a barrier is between them; two unordered steps must not
+access a byte that either writes. Consecutive runs and host accesses are ordered by the wait at the end of a recording.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class HasSchedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """Two unordered steps that touch the same byte, at least one writing: indices, kind, and the first address."""
+    """Two unordered steps that access a common byte, at least one writing it: indices, kind, and the first address."""
 
     first: int
     second: int
@@ -44,7 +44,7 @@ class _Access:
 
 
 def find_hazards(steps: Sequence[Step], barriers: Iterable[int], arena: DeviceArena) -> list[Hazard]:
-    """Every unordered conflicting pair of a recording; empty when it is sound."""
+    """Every unordered conflicting pair of steps of a recording; empty if there is none."""
     marks = set(barriers)
     found: list[Hazard] = []
     group: list[_Access] = []
@@ -74,7 +74,7 @@ def _accesses(index: int, refs: Sequence[Ref], arena: DeviceArena, *, writes: bo
 
 
 def _conflicts(group: list[_Access]) -> list[Hazard]:
-    """Sweeps the accesses of one barrier-free stretch in address order."""
+    """The conflicts among accesses without a barrier between them, found by a sweep in address order."""
     found: dict[tuple[int, int], Hazard] = {}
     active: list[_Access] = []
     for access in sorted(group, key=lambda a: (a.begin, a.end)):

@@ -1,7 +1,7 @@
-"""`python -m rlx.conformance.ops_page`: writes docs/ops.md, what every op is, where it runs and how it is judged.
+"""`python -m rlx.conformance.ops_page`: writes docs/ops.md, the table of all ops: how they run and are judged.
 
-How an op runs is asked of the lowering rules for the features of typical devices; no device is needed. The worst errors
-come from outcome files of `python -m rlx.conformance`.
+The lowering rules tell how an op runs on typical devices, from the devices' features, so no device is needed. The worst
+errors come from outcome files of `python -m rlx.conformance`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rlx.passes.legalize import decomposition
 PAGE = Path("docs/ops.md")
 COMMAND = "python -m rlx.conformance.ops_page"
 _STORAGE = frozenset({"16bit_storage", "8bit_storage", "i64"})
-# What devices of a kind offer, as DeviceInfo.features has it.
+# The features of typical devices of each kind, in the words of DeviceInfo.features.
 KINDS = {
     "cuda": _STORAGE | {"cuda", "f16", "bf16", "i8", "f64", "subgroup", "tensorcore"},
     "vulkan (NVIDIA)": _STORAGE
@@ -50,7 +50,7 @@ _DTYPES = ("f32", "f16", "bf16", "f64", "i32", "i64", "i8", "u8", "bool")
 
 @dataclass(slots=True)
 class Errors:
-    """The outcomes of one op on one device. Errors are in ULP of the result's dtype, and relative."""
+    """The outcomes of one op on one device: counts, and the worst errors in ULP of the result's dtype and as NMSE."""
 
     passed: int = 0
     others: int = 0
@@ -68,9 +68,9 @@ Seen = dict[str, dict[str, Errors]]  # device, then op
 
 
 def read_outcomes(files: Iterable[Path], tolerances: dict[str, Tolerance]) -> Seen:
-    """The errors of outcome files, by device and op. `tolerances`, by case, says which figure counts.
+    """The errors of outcome files, by device and op; each case's tolerance decides whether ULP or NMSE counts.
 
-    Raises: RlxError for a file that cannot be read. Cases that no longer exist and torn lines are left out.
+    Cases that no longer exist and incomplete lines are left out. Raises: RlxError for a file that cannot be read.
     """
     seen: Seen = {}
     for file in files:
@@ -94,7 +94,7 @@ def _entries(text: str) -> Iterator[dict[str, Any]]:
         try:
             entry = json.loads(line)
         except ValueError:
-            continue  # a run was killed while it wrote
+            continue  # the incomplete line of a run that was killed while writing
         if isinstance(entry, dict) and {"case", "op", "device", "status", "max_ulp", "nmse"} <= set(entry):
             yield entry
 
@@ -113,7 +113,7 @@ def how(case: Case, features: frozenset[str]) -> str:
 
 
 def _ways(cases: Sequence[Case], features: frozenset[str]) -> str:
-    """One word where all cases run alike; else how many run how."""
+    """One word if all cases run in the same manner; else the number of cases for each."""
     counts = Counter(how(c, features) for c in cases)
     return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {w}" for w, n in counts.most_common())
 
@@ -142,14 +142,14 @@ def _worst(errors: Errors) -> str:
 
 @dataclass(slots=True)
 class Column:
-    """Worst errors on one device as the page shows them: how many cases were run, and a cell an op."""
+    """The page's worst errors on one device: the number of cases that were run, and a cell for each op."""
 
     done: int
     cells: dict[str, str]
 
 
 def columns(seen: Seen, before: str = "") -> dict[str, Column]:
-    """Those of the outcomes; of devices that these do not have, those of the page as it was."""
+    """The columns of the devices that have outcomes, and those of other devices from `before`, the old page."""
     said = before.partition("ULP of the result's dtype: ")[2].partition("\n")[0]
     listed = re.findall(r"(\w[^,()]*) \(([\d,]+) cases\)", said)
     found = {device: Column(int(count.replace(",", "")), {}) for device, count in listed}
@@ -169,7 +169,7 @@ def columns(seen: Seen, before: str = "") -> dict[str, Column]:
 
 
 def row(op: Op, cases: Sequence[Case], worst: Mapping[str, Column]) -> str:
-    """The op's line of the table."""
+    """The op's row of the table."""
     cells = [f"`{op.name}`", *(_ways(cases, features) for features in KINDS.values())]
     cells += [_dtypes(cases), str(len(cases)), _tolerances(cases), op.judge]
     cells += [column.cells.get(op.name, "–") for column in worst.values()]
@@ -177,7 +177,7 @@ def row(op: Op, cases: Sequence[Case], worst: Mapping[str, Column]) -> str:
 
 
 def page(seen: Seen, before: str = "") -> str:
-    """The whole page. Devices of which there are no outcomes keep the columns they have in `before`."""
+    """The whole page. Devices without outcomes keep their columns of `before`, the old page."""
     worst = columns(seen, before)
     load_rules()
     cases: dict[str, list[Case]] = {}
@@ -213,7 +213,7 @@ def page(seen: Seen, before: str = "") -> str:
 
 
 def latest(folder: Path) -> list[Path]:
-    """The newest outcome file of each device in a folder: they are named <device>-<digest>.jsonl."""
+    """The newest outcome file of each device in a folder, whose files are named <device>-<digest>.jsonl."""
     newest: dict[str, Path] = {}
     for file in sorted(folder.glob("*.jsonl"), key=lambda f: f.stat().st_mtime):
         newest[file.stem.rpartition("-")[0]] = file

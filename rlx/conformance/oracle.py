@@ -1,4 +1,4 @@
-"""The oracle: what every device is judged by, a graph evaluated with the ops' references in float64."""
+"""The oracle that judges every device: a graph evaluated with the ops' references in float64."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Random graphs: from a seed, a valid graph of every kind of op, and arrays to run it on.
+"""Random graphs: a seed gives a valid graph of ops of all kinds, and arrays to run it on.
 
-They exercise what hand-written graphs leave out: shared values, dead nodes, outputs that alias leaves, views and each
-other, states, zero sizes, mixed dtypes. The same seed gives the same graph on every machine.
+They cover what hand-written graphs seldom have: values used several times, dead nodes, outputs that alias leaves, views
+or each other, states, sizes of 0, mixed dtypes. The same seed gives the same graph on every machine.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def random_graph(
 ) -> RandomGraph:
     """A graph of about `nodes` nodes.
 
-    With `smooth`, a small error of a value stays small: no rounding to integers, comparisons or exponentials, no
-    special values; so that results may be compared with a tolerance.
+    With `smooth`, results may be compared with a tolerance, since a small error of a value stays small: there are no
+    roundings to integers, comparisons or exponentials, and no special values.
     """
     return Builder(seed, smooth, dtypes or (_SMOOTH_DTYPES if smooth else _DTYPES)).build(nodes)
 
@@ -71,7 +71,7 @@ class Builder:
         return self.made
 
     def results(self) -> None:
-        """Outputs of every kind (recent values more often), and new values for most states."""
+        """Declares outputs (recent values more often), and new values for most states."""
         late = [t for t in self.pool if not t.node.op.leaf][-6:] or self.pool
         for k in range(1 + self.below(4)):
             self.graph.output(f"y{k}", self.choose(late if self.chance(0.8) else self.pool))
@@ -128,7 +128,7 @@ class Builder:
         if kind == "constant":
             value = self.value(shape, dtype)
             if self.chance(0.3) and value.size:
-                value = np.full(shape, self.choose((0, 1, 1, 2)), dtype.np)  # what simplify looks for
+                value = np.full(shape, self.choose((0, 1, 1, 2)), dtype.np)  # constants that `simplify` has rules for
             made = self.graph.constant(value)
         else:
             name = f"{kind}{len(self.made.feeds)}"
@@ -140,7 +140,7 @@ class Builder:
         return made
 
     def pick(self, want: Callable[[Tensor], bool] = lambda t: True) -> Tensor | None:
-        """A tensor there is, recent ones more often."""
+        """A tensor of the graph that fits, recent ones more often; None if there is none."""
         fitting = [t for t in self.pool if want(t)]
         if not fitting:
             return None
@@ -148,7 +148,7 @@ class Builder:
         return chosen
 
     def pick_or(self, want: Callable[[Tensor], bool], shape: tuple[int, ...], dtype: DType) -> Tensor:
-        """A tensor there is, or a new leaf."""
+        """A tensor of the graph that fits, or a new leaf."""
         found = self.pick(want)
         return found if found is not None else self.leaf(shape, dtype)
 
@@ -162,7 +162,7 @@ class Builder:
         return self.pick_or(is_number, self.shape(), f32)
 
     def ranked(self, low: int, want: Callable[[Tensor], bool] = lambda t: True) -> Tensor:
-        """A tensor of elements, with `low` axes or more."""
+        """A tensor of `low` axes or more that is not empty."""
         shape = tuple(1 + self.below(5) for _ in range(low))
         return self.pick_or(lambda t: t.ndim >= low and t.size > 0 and want(t), shape, f32)
 
@@ -179,7 +179,7 @@ class Builder:
         return self.leaf(shape, self.choose((f32, f16)) if f16 in self.dtypes else f32)
 
     def indices(self, shape: tuple[int, ...], n: int) -> Tensor:
-        """Indices into n elements that are known only in the run: near the range, or anywhere."""
+        """An input of indices into n elements, so known only in a run: in or near the range, or anywhere."""
         dtype = self.choose((i32, i64))
         name = f"indices{len(self.made.feeds)}"
         value: Any = self.rng.integers(-n - 2, n + 2, shape)

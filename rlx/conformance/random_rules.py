@@ -1,6 +1,6 @@
 """The rules of random graphs: each adds one op, or a few that belong together, to a builder's graph.
 
-The rules themselves stand in the records of the ops (`rlx.conformance.cases`).
+This module defines what a rule is; the rules are in the ops' conformance records (`rlx.conformance.cases`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 MAX_ELEMENTS = 4096
 Made = tuple[Tensor, ...]
 
-# Rules are drawn by their number. These keep theirs, so that a seed makes the graph that it made before; rules that are
-# not named here follow, in the order of their families.
+# Rules are drawn by number. Those named here keep their numbers, so that a seed always makes the same graph from them;
+# other rules follow, in the order of their families.
 _ORDER = """
     sin cos tanh erf sigmoid silu gelu relu exp log sqrt rsqrt reciprocal round floor ceil neg abs sign copy
     logical_not add sub maximum minimum mul div pow equal not_equal less less_equal greater greater_equal
@@ -40,8 +40,10 @@ _ORDER = """
 
 @dataclass(frozen=True)
 class Rule:
-    """`add` adds to a builder's graph and gives what may be used further. A `rough` rule may make a large error of a
-    small one and is left out of smooth graphs."""
+    """One rule: `add` adds nodes to a builder's graph and gives the tensors that later rules may use.
+
+    A `rough` rule may turn a small error into a large one, and is left out of smooth graphs.
+    """
 
     name: str
     add: Callable[[Builder], Made]
@@ -49,7 +51,7 @@ class Rule:
 
 
 def rule(name: str, *, rough: bool = False) -> Callable[[Callable[[Builder], Made]], Rule]:
-    """The decorator of a function that is a rule."""
+    """A decorator that makes a function the `add` of a rule."""
     return lambda add: Rule(name, add, rough)
 
 
@@ -69,7 +71,7 @@ def is_float(t: Tensor) -> bool:
 
 
 def joined(*tensors: Tensor) -> float:
-    """Elements of the broadcast of the tensors; infinity when they do not broadcast."""
+    """The number of elements of the tensors' broadcast; infinity if they do not broadcast."""
     try:
         return math.prod(np.broadcast_shapes(*(t.shape for t in tensors)))
     except ValueError:

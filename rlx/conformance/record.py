@@ -1,5 +1,7 @@
-"""What conformance knows of an op, in one record: its cases, its place in random graphs, what its errors are measured
-against. The records of a family stand in `rlx.conformance.cases.<family>`, in its `OPS`."""
+"""The conformance record of an op: its cases, its rules for random graphs, and what its errors are measured against.
+
+The records of a family are in `OPS` of `rlx.conformance.cases.<family>`.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,13 @@ Cases = Callable[[], Iterable["Case"]]
 class Conformance:
     """The record of one op.
 
-    `cases`: generators of its cases; those of other ops that a generator yields beside them are left out.
+    `cases`: generators of its cases; if a generator yields cases of other ops too, those are left out.
     `random`: the rules that add it to random graphs.
-    `in_f64`: from its other cases, those in f64.
-    `terms`: √(Σ|terms|²) of each output element, from the inputs (floats as float64) and the attributes: what errors
-    are measured against where results cancel. None: the result itself.
-    `free`: from the same and the largest number that a sum may be, the output elements of which the order of adding
-    decides whether partial sums exceed it; None where there are none.
+    `in_f64`: makes its f64 cases from the others.
+    `terms`: gives √(Σ|terms|²) of each output element from the inputs (floats as float64) and the attributes; errors
+    are measured against it where results may cancel. None: they are measured against the result.
+    `free`: gives, from the same and the largest number that a sum may be, the output elements for which the order of
+    adding decides whether partial sums exceed that number; None where there are none.
     """
 
     op: str

@@ -1,7 +1,7 @@
-"""The runner: cases on a device, each with its verdict. A result counts as a pass only where it was computed and right.
+"""The runner: cases on a device, each with its verdict. A case passes only if its result was computed and is right.
 
-An outcome is "pass", "fail" or "unsupported" (the device refused to compile it); passes that needed a host step say so.
-Every recording a case makes also goes through the hazard checker; guarded runs follow where they are asked for.
+An outcome is "pass", "fail" or "unsupported" (the device refused to compile it); a pass that needed a host step says
+so. The hazard checker also checks every recording of a case; guarded runs follow if asked for.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ Status = Literal["pass", "fail", "unsupported"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a case on a device. `how` lists how its nodes ran; `max_ulp`, `nmse`, `max_error` are the worst
-    of its outputs; `message` says what is wrong, or why it is not supported."""
+    """The outcome of a case on a device.
+
+    `how` lists how its nodes ran; `max_ulp`, `nmse`, `max_error` are the worst of its outputs; `message` says what is
+    wrong, or why the case is not supported.
+    """
 
     case: str
     op: str
@@ -46,10 +49,10 @@ class Outcome:
 
 
 def run_case(session: Session, case: Case, guarded: bool = False) -> Outcome:
-    """Compiles and runs one case; `guarded`: then once more between guard bytes, in memory filled with NaN.
+    """Compiles and runs one case; with `guarded` then also between guard bytes, in memory filled with NaN.
 
-    Raises: DeviceLost, after which no other case can run, and what is not rlx's own error: that is a bug, not a
-    verdict, and carries the case's name.
+    Raises: DeviceLost, after which no other case can run; and any error that is not an RlxError, with the case's name
+    added, since that is a bug and no verdict.
     """
     try:
         return _run(session, case, guarded)
@@ -67,7 +70,7 @@ def _run(session: Session, case: Case, guarded: bool) -> Outcome:
     device = session.info.id
     graph = case.graph()
     try:
-        compiled = session.compile(graph).prepare()  # a kernel that is missing shows here
+        compiled = session.compile(graph).prepare()  # raises here if a kernel is missing
     except UnsupportedOp as error:
         return Outcome(case.id, case.op, device, "unsupported", message=str(error))
     with compiled:
@@ -86,13 +89,13 @@ def _run(session: Session, case: Case, guarded: bool) -> Outcome:
 
 
 def find_run_hazards(compiled: CompiledGraph) -> list[str]:
-    """The unordered accesses of a compiled graph's recordings, in words; none on the CPU, which runs in order."""
+    """The unordered accesses in a compiled graph's recordings, as messages; none on the CPU, which runs in order."""
     pairs: Iterable[tuple[HasSchedule, DeviceArena]] = getattr(compiled.executable, "recordings", ())
     return [f"recording {i}: {h}" for i, (r, arena) in enumerate(pairs) for h in check_recording(r, arena)]
 
 
 def run_cases(session: Session, cases: Iterable[Case], guarded: bool = False) -> Iterator[Outcome]:
-    """The outcomes, one by one."""
+    """Runs the cases and yields their outcomes, one by one."""
     for case in cases:
         yield run_case(session, case, guarded)
 
@@ -133,7 +136,7 @@ def sample(cases: Iterable[Case], per_op: int) -> list[Case]:
 
 
 def pick(cases: Iterable[Case], ops: Iterable[str] | None) -> list[Case]:
-    """The cases of these ops, all where none are named. Raises: UnsupportedOp for an op that has no cases."""
+    """The cases of these ops, or all of them for None. Raises: UnsupportedOp for an op that has no cases."""
     listed = list(cases)
     wanted = set(ops or ())
     known = {c.op for c in listed}

@@ -1,10 +1,10 @@
-"""Shapes and dtypes that several families try: where kernels go wrong."""
+"""Shapes and dtypes that the cases of several families use, chosen where kernels are likely to fail."""
 
 from __future__ import annotations
 
 from rlx.dtypes import DType, bf16, bool_, f16, f32, i8, i32, i64, u8
 
-# Rank 0, empty, one element, primes, around the tiles of 32, 64 and 128, several axes, and one above a workgroup.
+# Rank 0, empty, one element, primes, sizes around tiles of 32, 64 and 128, several axes, and one more than a workgroup.
 FLAT: tuple[tuple[int, ...], ...] = (
     (),
     (0,),
@@ -29,7 +29,7 @@ INTS = (i32, i64, u8, i8)
 NUMBERS = (*FLOATS, *INTS)
 ALL = (*NUMBERS, bool_)
 
-# Pairs that broadcast: scalars, rows, columns, both ways, empty, higher rank.
+# Pairs of shapes that broadcast: scalars, rows, columns, either or both inputs repeated, empty, of higher rank.
 PAIRS = (
     ((), ()),
     ((5,), ()),
@@ -46,14 +46,13 @@ PAIRS = (
     ((129,), (129,)),
     ((1, 1021), (2, 1)),
 )
-# Lines along the last axis, across memory, longer than a thread block's share, and none, with their axis.
+# (shape, axis): lines contiguous in memory, strided lines, lines longer than one workgroup handles, and no lines.
 LINES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((1,), 0), ((7,), 0), ((1, 1), 1), ((3, 1), 1), ((5, 31), 1), ((5, 33), 1), ((3, 128), 1), ((3, 129), 1),
     ((2, 1023), 1), ((2, 1024), 1), ((2, 1025), 1), ((67, 3), 1), ((33, 65), 0), ((3, 5, 7), 1), ((2, 3, 4, 5), 2),
     ((129, 2), 0), ((5, 0), 1), ((2, 0, 7), 0), ((300, 40), 0),
 )  # fmt: skip
-# Rows whose gradient is taken. Not rows of two: layer norm makes ±1 of them whatever they hold, and their gradient
-# cancels to nothing.
+# Rows for gradients. None has two elements: layer norm of two is ±1 whatever they are, so the gradient cancels to 0.
 GRADIENT_ROWS: tuple[tuple[int, ...], ...] = (
     (7,), (3, 1), (5, 31), (5, 32), (5, 33), (3, 128), (3, 129), (2, 3, 96), (65, 64), (600, 5), (1100, 36), (2, 1537),
     (1, 8193), (2, 8196), (0, 5), (2, 0, 7), (2, 3, 4, 5), (257, 3), (1, 33), (64, 4), (70, 33),
@@ -71,7 +70,7 @@ INDEXED: tuple[tuple[tuple[int, ...], int, int], ...] = (
 
 
 def label(shape: tuple[int, ...]) -> str:
-    """A shape in a case's name: 3x5x7, scalar."""
+    """A shape as text for a case's name: 3x5x7, scalar."""
     return "x".join(map(str, shape)) or "scalar"
 
 

@@ -1,4 +1,4 @@
-"""What the errors of an op are measured against: the size of the terms that it adds up, where results may cancel."""
+"""The magnitude that an op's errors are measured against: the size of its terms, where their sum may cancel."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ def term_scale(op: str, inputs: Sequence[Array], attrs: Attrs) -> F64 | None:
 
 
 def free(op: str, inputs: Sequence[Array], attrs: Attrs, top: float) -> npt.NDArray[np.bool_] | None:
-    """Where the order of partial sums decides whether they overflow (`top` is the largest number they may be): the
-    result is then the right one, infinite or NaN. None where an op leaves no such choice: sums, means, products and
-    running ones are right in every order."""
+    """The elements for which the order of partial sums decides whether they overflow, that is, exceed `top`.
+
+    Such a result may be the right one, infinite or NaN. None for ops without this freedom: sums, means, products and
+    running ones are right in every order.
+    """
     record = record_of(op)
     if record is None or record.free is None:
         return None
@@ -36,7 +38,7 @@ def free(op: str, inputs: Sequence[Array], attrs: Attrs, top: float) -> npt.NDAr
 
 
 def over_squares(op: str) -> Callable[[Sequence[Array], Attrs], F64]:
-    """√(Σ (a·b)²) of an op that adds up products: the same op on squares."""
+    """The `terms` of an op that sums products, √(Σ (a·b)²): the root of the same op on the squared inputs."""
 
     def terms(inputs: Sequence[Array], attrs: Attrs) -> F64:
         plain = {**attrs, "activation": None} if "activation" in attrs else dict(attrs)

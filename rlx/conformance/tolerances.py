@@ -1,4 +1,4 @@
-"""How close is close enough: one table for every device, and the comparison with the float64 reference."""
+"""The table of tolerances, one for every device, and the comparison with the float64 reference."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What an output may differ by.
+    """How much an output may differ from the reference.
 
-    "bits": nothing, the sign of a zero included (any NaN equals any NaN). "equal": nothing, except the sign of a zero.
-    "ulp": `ulp` units in the last place of f32, plus `floor` in absolute terms. "norm": NMSE and the largest
-    error, both relative. The last two take one ULP of the storage dtype more when it is f16 or bf16.
+    "bits": not at all, not in the sign of a zero either (any NaN equals any NaN). "equal": only in the sign of a zero.
+    "ulp": by `ulp` units in the last place of f32 (f64: of f64), plus `floor` in absolute terms. "norm": by limits on
+    NMSE and on the largest error, both relative. The last two allow one ULP of an f16 or bf16 output in addition.
     """
 
     kind: Literal["bits", "equal", "ulp", "norm"]
@@ -40,7 +40,7 @@ _LARGEST = {"f32": (2 - 2.0**-23) * 2.0**127, "bf16": (2 - 2.0**-7) * 2.0**127, 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of a comparison: `ok`, the figures, and in words where it fails."""
+    """The outcome of a comparison: whether it passed, the errors, and a message that says where it failed."""
 
     ok: bool
     max_ulp: float = 0.0
@@ -77,9 +77,9 @@ def compare(
 ) -> Verdict:
     """Compares an output with its reference.
 
-    `reference` is float64 for float outputs ("bits" and "equal": of the output's own dtype). `scale`, of its shape,
-    says what errors are measured against where that is not |reference|. Without `subnormals` a result below the
-    smallest normal number may be flushed to zero. Where `free`, infinity and NaN are as good as the reference.
+    `reference` is float64 for float outputs ("bits" and "equal": of the output's own dtype). Errors are measured
+    against |reference|, or against `scale` where that is greater. Without `subnormals` a result below the smallest
+    normal number may be flushed to zero. Where `free` is true, infinity and NaN count as right too.
     """
     if got.shape != reference.shape:
         return Verdict(False, message=f"shape {got.shape}, expected {reference.shape}")
@@ -102,13 +102,13 @@ def compare(
         flushed = (np.abs(expected) < tiny(dtype)) & finite
         error = np.where(flushed & (np.abs(value) <= tiny(dtype)), 0, error)
     computed_in = f32 if dtype.is_half else dtype
-    beyond = np.maximum(error - tolerance.floor, 0)  # where a floor is granted, only what exceeds it counts
+    beyond = np.maximum(error - tolerance.floor, 0)  # only the error beyond the floor counts as ULP
     max_ulp = float(np.max(beyond / spacing(size, dtype), initial=0))
-    # What storing as a half costs is taken off first; the rest is judged as f32.
+    # The rounding of an f16 or bf16 output is subtracted first; the rest is judged as in f32.
     excess = np.maximum(error - spacing(size, dtype), 0) if dtype.is_half else error
     most = float(np.max(size, initial=0))
     worst = _ratio(float(np.max(error, initial=0)), most)
-    by = 1.0 if most < 1e150 else most  # f64 holds no squares of larger ones
+    by = 1.0 if most < 1e150 else most  # f64 cannot hold larger squares
     nmse = _ratio(float(np.sum((excess / by) ** 2)), float(np.sum((size / by) ** 2)))
     if tolerance.kind == "ulp":
         allowed = tolerance.ulp * spacing(size, computed_in) + tolerance.floor
@@ -124,19 +124,22 @@ def compare(
 
 
 def _ratio(error: float, size: float) -> float:
-    """error / size; any error at all is infinite beside nothing."""
+    """error / size; where size is 0, 0 without an error and else infinity."""
     return error / size if size else (np.inf if error else 0.0)
 
 
 def _overflowed(reference: Array, dtype: DType) -> Array:
-    """The reference with what the dtype cannot hold as infinity."""
+    """The reference with infinity in place of numbers beyond the dtype's range."""
     with np.errstate(all="ignore"):
         stored = reference.astype(dtype.np).astype(np.float64)
     return np.where(np.isinf(stored), stored, reference)
 
 
 def _same_places(value: Array, expected: Array, dtype: DType) -> str:
-    """NaN and infinities must stand in the same places; the largest numbers may be one rounding from infinity."""
+    """A message if NaN or infinities are in other places than expected; empty if not.
+
+    Numbers within 2^-6 of the largest one may be infinite instead.
+    """
     wrong = np.isnan(value) != np.isnan(expected)
     if wrong.any():
         return _first_wrong(value, expected, wrong, "NaN in other places")

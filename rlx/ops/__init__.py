@@ -1,4 +1,7 @@
-"""The vocabulary: one module a family. Importing this package registers every op and gives Tensor its operators."""
+"""The ops and their public functions, one module for each family.
+
+Importing this package registers every op and gives Tensor its operators.
+"""
 
 from rlx.ops import operators as operators
 from rlx.ops.attention import grad as _attention_grad  # noqa: F401  (registers the op)
@@ -179,7 +182,7 @@ from rlx.ops.softmax import log_softmax as log_softmax
 from rlx.ops.softmax import logsumexp as logsumexp
 from rlx.ops.softmax import softmax as softmax
 
-__all__ = [  # without the modules, which `from rlx.ops import *` would bring along
+__all__ = [  # without the modules, which `from rlx.ops import *` would import too
     "abs",
     "acos",
     "acosh",

@@ -1,4 +1,4 @@
-"""What the op modules share: type checks for `infer`, argument handling for the public functions, unbroadcasting."""
+"""Code that the op modules share: type checks for `infer`, argument handling of public functions, unbroadcasting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ TensorLike = Any  # a Tensor, a Python scalar or a NumPy array; at least one arg
 
 
 def tensors(op: str, *args: TensorLike) -> tuple[Tensor, ...]:
-    """The arguments as Tensors of one graph. Raises: DTypeError for a scalar that the dtype beside it cannot hold."""
+    """The arguments as Tensors of one graph; Python scalars adapt to the dtypes of the Tensors.
+
+    Raises: DTypeError for a scalar that this dtype cannot hold.
+    """
     graph = graph_of(op, args)
     try:
         return as_tensors(graph, args)
@@ -27,12 +30,12 @@ def tensors(op: str, *args: TensorLike) -> tuple[Tensor, ...]:
 
 
 def tensor(op: str, x: TensorLike) -> Tensor:
-    """The one argument, which must be a Tensor."""
+    """The only argument of an op, which must be a Tensor."""
     return tensors(op, x)[0]
 
 
 def cast_to(x: Tensor, dtype: DType) -> Tensor:
-    """x as dtype; nothing is added to the graph when it has it."""
+    """x cast to `dtype`; x itself, and no new node, when it has that dtype."""
     return x if x.dtype == dtype else apply("cast", x, dtype=dtype)
 
 
@@ -42,7 +45,7 @@ def floating(x: Tensor) -> Tensor:
 
 
 def floats(*xs: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, with integers and bools as f32, or as f64 beside an f64."""
+    """The tensors, with integers and bools cast to f32, or to f64 when another tensor is f64."""
     work = f64 if any(x.dtype == f64 for x in xs) else f32
     return tuple(x if x.dtype.is_float else cast_to(x, work) for x in xs)
 
@@ -82,7 +85,7 @@ def want_bool(op: str, dtype: DType) -> None:
 
 
 def infer_unary(op: str, want: Callable[[str, DType], None]) -> Infer:
-    """Same shape, same dtype."""
+    """The `infer` of an op of one input whose output has the input's type; `want` checks the dtype."""
 
     def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         want_inputs(op, types, 1)
@@ -93,7 +96,7 @@ def infer_unary(op: str, want: Callable[[str, DType], None]) -> Infer:
 
 
 def infer_binary(op: str, want: Callable[[str, DType], None], result: DType | None = None) -> Infer:
-    """The broadcast shape; the promoted dtype, or `result`."""
+    """The `infer` of an op of two inputs: the broadcast shape; the promoted dtype, or `result`."""
 
     def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         want_inputs(op, types, 2)
@@ -106,12 +109,14 @@ def infer_binary(op: str, want: Callable[[str, DType], None], result: DType | No
 
 
 def anything(op: str, dtype: DType) -> None:
-    """The check of an op that takes every dtype."""
+    """The dtype check of an op that takes every dtype."""
 
 
 def unbroadcast(gradient: Tensor, like: Tensor) -> Tensor | None:
-    """The gradient of a tensor from the gradient of its broadcast: summed over the axes along which it was repeated,
-    in the tensor's shape and dtype. None for a tensor of integers or bools."""
+    """The gradient of a tensor, in its shape and dtype, from the gradient of its broadcast.
+
+    It is summed over the axes along which the tensor was repeated. None for a tensor of integers or bools.
+    """
     if not like.dtype.is_float:
         return None
     extra = gradient.ndim - like.ndim
@@ -133,7 +138,7 @@ def written(node: Node) -> int:
 
 
 def want_like(op: str, d: TensorType, x: TensorType, what: str = "input") -> None:
-    """Raises: ShapeError where the gradient is not of the type of what it is the gradient of."""
+    """Checks that the gradient `d` has the type of `x`, the input or output it belongs to. Raises: ShapeError."""
     want_float(op, x.dtype, what)
     if d != x:
         raise ShapeError(f"{op}: the gradient is {d}, the {what} {x}; expected the same shape and dtype")

@@ -1,4 +1,4 @@
-"""Functions that other ops express: no record, no kernel, differentiable through what they are made of."""
+"""Functions composed of other ops: they have no record and no kernel, and are differentiable through those ops."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def squeeze(x: Tensor, axis: Axis = None) -> Tensor:
 
 
 def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
-    """x with axes of length 1 put in so that they stand at the given places of the result.
+    """x with new axes of length 1 at the given positions of the result's shape.
 
-    Dtype: any. Gradient: d in x's shape. Raises: ShapeError for a place that the result does not have.
+    Dtype: any. Gradient: d in x's shape. Raises: ShapeError for a position that the result does not have.
     """
     x = tensor("expand_dims", x)
     count = len(as_items(axis, "expand_dims: axis"))
@@ -52,9 +52,9 @@ unsqueeze = expand_dims
 
 
 def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
-    """x with the axes from start to end, both included, joined into one.
+    """x with the axes from start_axis to end_axis, both included, merged into one.
 
-    Shape: a scalar gives (1,). Dtype: any. Gradient: d in x's shape. Raises: ShapeError where start is behind end.
+    Shape: a scalar gives (1,). Dtype: any. Gradient: d in x's shape. Raises: ShapeError where start_axis > end_axis.
     """
     x = tensor("flatten", x)
     if x.ndim == 0:
@@ -82,7 +82,7 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
 
 
 def moveaxis(x: Tensor, source: int, destination: int) -> Tensor:
-    """x with one axis moved to another place, the others in their order. Dtype: any. Gradient: d moved back."""
+    """x with one axis moved to another position; the others keep their order. Dtype: any. Gradient: d moved back."""
     x = tensor("moveaxis", x)
     a, b = (normalize_axis(i, x.ndim, "moveaxis") for i in (source, destination))
     perm = [i for i in range(x.ndim) if i != a]
@@ -91,7 +91,7 @@ def moveaxis(x: Tensor, source: int, destination: int) -> Tensor:
 
 
 def stack(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
-    """The tensors, of one shape, side by side along a new axis. Dtype: promoted. Gradient: each one's slice of d."""
+    """Tensors of one shape joined along a new axis. Dtype: promoted. Gradient: to each tensor its slice of d."""
     made = tensors("stack", *xs)
     for t in made:
         if t.shape != made[0].shape:
@@ -103,7 +103,7 @@ def stack(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
 def split(x: Tensor, parts: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
     """x cut along an axis into `parts` equal pieces, or into pieces of the given lengths.
 
-    Dtype: any. Gradient: the pieces' joined. Raises: ShapeError where the parts do not add up to the axis.
+    Dtype: any. Gradient: the pieces' gradients joined. Raises: ShapeError where the parts do not add up to the axis.
     """
     x = tensor("split", x)
     axis = normalize_axis(axis, x.ndim, "split")
@@ -130,19 +130,19 @@ def split(x: Tensor, parts: int | Sequence[int], axis: int = 0) -> tuple[Tensor,
 
 
 def full_like(x: Tensor, value: Any, dtype: DTypeLike | None = None) -> Tensor:
-    """A tensor of x's shape filled with one number; x's dtype unless given."""
+    """A tensor of x's shape filled with one number, of x's dtype unless `dtype` is given."""
     x = tensor("full_like", x)
     kind = x.dtype if dtype is None else as_dtype(dtype)
     return movement.expand(x.graph.constant(value, kind), x.shape)
 
 
 def zeros_like(x: Tensor, dtype: DTypeLike | None = None) -> Tensor:
-    """Zeros of x's shape; x's dtype unless given."""
+    """Zeros of x's shape, of x's dtype unless `dtype` is given."""
     return full_like(x, 0, dtype)
 
 
 def ones_like(x: Tensor, dtype: DTypeLike | None = None) -> Tensor:
-    """Ones of x's shape; x's dtype unless given."""
+    """Ones of x's shape, of x's dtype unless `dtype` is given."""
     return full_like(x, 1, dtype)
 
 
@@ -152,18 +152,18 @@ def square(x: Tensor) -> Tensor:
 
 
 def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
-    """The variance over the axes: the sum of squared distances from the mean over (count - correction).
+    """The variance over the axes: the sum of squared distances from the mean, divided by (count - correction).
 
-    Dtype: floats keep theirs; integers and bools become f32. Numerics: in f32 for halves; right far from 0
-    too, and exactly 0 of equal numbers; NaN where count ≤ correction.
+    Dtype: floats keep theirs; integers and bools become f32. Numerics: in f32 for halves; accurate far from 0 too, and
+    exactly 0 for equal numbers; NaN where count ≤ correction.
     """
     x = floating(tensor("var", x))
     axes = normalize_axes(axis, x.ndim, "var")
     wide = cast_to(x, working_float(x))
     away = wide
     if x.size:
-        # From the first element on: numbers far from 0 keep their digits, and those of one value are exactly 0 apart.
-        # Halved, so that no difference leaves the range where the variance does not.
+        # The first element is subtracted from all: numbers far from 0 then keep their digits, and equal numbers give
+        # exactly 0. The halving keeps the differences finite wherever the variance is.
         near = wide * 0.5 - reduce.first_of(wide, axes) * 0.5
         away = (near - reduce.mean(near, axes, keepdims=True)) * 2.0
     mean = reduce.mean(away * away, axes, keepdims)
@@ -174,13 +174,15 @@ def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float 
 
 
 def std(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
-    """The standard deviation over the axes: the square root of `var`, of its dtype. Gradient: 0 where it is 0."""
+    """The standard deviation over the axes: the square root of `var`, of its dtype. Gradient: 0 where this is 0."""
     return _root(var(x, axis, keepdims, correction))
 
 
 def _root(x: Tensor) -> Tensor:
-    """√x with gradient 0 at 0, as torch has it for lengths and deviations: that of √ is infinite, and makes NaN of the
-    zeros it is multiplied by."""
+    """√x with gradient 0 at 0, as torch has it for lengths and deviations.
+
+    The gradient of √ itself is infinite there, and its product with a zero would be NaN.
+    """
     zero = binary.equal(x, 0)
     return select.where(zero, 0, unary.sqrt(select.where(zero, 1, x)))
 
@@ -202,15 +204,18 @@ def _as_i32(x: Tensor, axis: Axis, keepdims: bool, op: str) -> Tensor:
 def linear(
     x: TensorLike, weight: TensorLike, bias: TensorLike | None = None, activation: str | None = None
 ) -> Tensor:
-    """activation(x @ weightᵀ + bias). Shape: x (..., k), weight (n, k), bias (n,); gives (..., n). Else as matmul."""
+    """activation(x @ weightᵀ + bias).
+
+    Shape: x (..., k), weight (n, k), bias (n,); gives (..., n). Activation, dtype, gradient, numerics: as rlx.matmul.
+    """
     return linalg.matmul(x, weight, bias, transpose_b=True, activation=activation)
 
 
 def normalize(x: Tensor, axis: int = -1, eps: float = 1e-12) -> Tensor:
-    """x divided by its Euclidean length along an axis, or by eps where that is shorter.
+    """x divided by its Euclidean length along an axis, or by eps where the length is less than eps.
 
-    Dtype: floats keep theirs; integers and bools become f32. Gradient: of x / eps where x is shorter, at 0 too.
-    Numerics: lengths in f32 for halves.
+    Dtype: floats keep theirs; integers and bools become f32. Gradient: where the length is less than eps, at 0 too, it
+    is that of x / eps. Numerics: lengths in f32 for halves.
     """
     x = floating(tensor("normalize", x))
     wide = cast_to(x, working_float(x))

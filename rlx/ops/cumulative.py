@@ -29,7 +29,7 @@ def _infer(op: str) -> Infer:
 
 
 def accumulated(ufunc: Any) -> Any:
-    """The reference of a scan with this ufunc."""
+    """The NumPy reference of a running sum (np.add) or product (np.multiply)."""
 
     def reference(x: Array, *, axis: int, exclusive: bool, reverse: bool) -> Array:
         if x.dtype.kind != "f" and x.dtype != np.int64:
@@ -60,7 +60,10 @@ def _cumsum_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor |
 
 
 def _shifted(x: Tensor, axis: int, by: int, fill: float, reverse: bool) -> Tensor:
-    """Element i is x's element i + by along the axis (i - by with `reverse`); `fill` beyond the end."""
+    """x shifted by `by` elements along the axis.
+
+    Element i of the result is element i + by of x (i - by with `reverse`), or `fill` past the end.
+    """
     n = x.shape[axis]
     by = min(by, n)
     starts, stops = [0] * x.ndim, list(x.shape)
@@ -75,8 +78,11 @@ def _shifted(x: Tensor, axis: int, by: int, fill: float, reverse: bool) -> Tenso
 
 
 def _cumprod_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """dx[i] = (product of the elements before i) · s[i], where s[i] = d[i] + x[i + 1] · s[i + 1]: no division, so that
-    zeros are right too. The recurrence is solved by doubling, in log2(n) rounds of whole-tensor products."""
+    """dx[i] = (product of the elements before i) · s[i], where s[i] = d[i] + x[i + 1] · s[i + 1].
+
+    There is no division, so gradients are right where factors are zero. The recurrence is solved by doubling, in
+    log2(n) rounds of whole-tensor products.
+    """
     x, d, axis = node.inputs[0], grads[0], node.attrs["axis"]
     if d is None or not d.dtype.is_float:
         return (None,)
@@ -85,7 +91,7 @@ def _cumprod_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
     wide, back = working_float(d), node.attrs["reverse"]
     a, s = _shifted(cast_to(x, wide), axis, 1, 0.0, back), cast_to(d, wide)
     if node.attrs["exclusive"]:
-        # No product holds the last factor, which may be infinite: the 0 that it would be multiplied by takes its place.
+        # No exclusive product contains the last factor. It may be infinite, and 0 · inf is NaN, so 0 replaces it here.
         a = _shifted(_shifted(a, axis, 2, 0.0, not back), axis, 2, 0.0, back)
         s = _shifted(s, axis, 1, 0.0, back)
     step = 1
@@ -121,19 +127,20 @@ def _call(op: str, x: Tensor, axis: int | None, exclusive: bool, reverse: bool) 
 
 
 def cumsum(x: Tensor, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Tensor:
-    """The sum of the elements up to each one along an axis (None: the only one).
+    """The running sum along an axis: each element plus all before it (axis None: the only axis x has).
 
-    With `exclusive`, of those before it (0 at the first); with `reverse`, counted from the end. Dtype: as sum: floats
-    and i64 keep theirs, bool, u8, i8 and i32 give i32, which wraps. Gradient: the running sum of d from the other end.
-    Numerics: in f32 for halves, in blocks of fixed order; finite where the sum is, as rlx.sum. Follows ONNX CumSum.
+    `exclusive` leaves out the element itself (0 comes first); `reverse` sums from the end. Dtype: floats and i64 keep
+    theirs; bool, u8, i8 and i32 give i32, which wraps, as in rlx.sum. Gradient: the running sum of d from the other
+    end. Numerics: in f32 for halves, in blocks of fixed order; finite where the exact sum is, as rlx.sum. Follows ONNX
+    CumSum.
     """
     return _call("cumsum", x, axis, exclusive, reverse)
 
 
 def cumprod(x: Tensor, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Tensor:
-    """The product of the elements up to each one along an axis (None: the only one).
+    """The running product along an axis: each element times all before it (axis None: the only axis x has).
 
-    With `exclusive`, of those before it (1 at the first); with `reverse`, counted from the end. Dtype: as prod.
-    Gradient: without division, so right where factors are zero. Numerics: as rlx.prod's.
+    `exclusive` leaves out the element itself (1 comes first); `reverse` multiplies from the end. Dtype: as rlx.prod.
+    Gradient: computed without division, so right where factors are zero. Numerics: as rlx.prod.
     """
     return _call("cumprod", x, axis, exclusive, reverse)

@@ -1,7 +1,7 @@
-"""Sums and products of floats whose parts may leave the range though the whole does not: the same in every order.
+"""Sums and products of floats that are finite in every order wherever the exact result is, though partial ones are not.
 
-A sum that is no number is taken again, of terms scaled down. Products are kept as a mantissa of two f64 and a power of
-two, so that their errors do not grow with the count either (Dekker, 1971).
+A sum that is infinite or NaN is computed again, with scaled-down terms. Products are a mantissa of two f64 and a power
+of two, so that their errors do not grow with the count either (Dekker, 1971).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from rlx.ops.numeric import Array
 
 
 def _down(x: Array) -> Any:
-    """A power of two that no 2^40 elements of x's dtype leave the range with."""
+    """A power of two by which terms of x's dtype are scaled so that the sum of 2^40 of them cannot overflow."""
     return x.dtype.type(2.0**-256 if x.dtype == np.float64 else 2.0**-64)
 
 
 def _again(made: Array, x: Array, axis: int, ufunc: Any, divisor: float = 1.0) -> Array:
-    """`made`, and where it is no finite number what scaled terms give."""
+    """`made`, with the elements that are not finite replaced by the results from scaled-down terms."""
     fine = np.isfinite(made)
     if fine.all():
         return made
@@ -33,18 +33,18 @@ def total(x: Array) -> Array:
 
 
 def mean(x: Array) -> Array:
-    """The mean over the last axis, finite where the sum is not."""
+    """The mean over the last axis, finite also where the sum overflows."""
     count = x.shape[-1]
     return _again(np.asarray(np.add.reduce(x, -1) / x.dtype.type(count)), x, -1, np.add.reduce, count)
 
 
 def running_total(x: Array, axis: int) -> Array:
-    """The sums up to each element along an axis."""
+    """The running sums along an axis."""
     return _again(np.add.accumulate(x, axis), x, axis, np.add.accumulate)
 
 
 class _Part(NamedTuple):
-    """(high + low)·2^power, high in [1/2, 1) or no such number."""
+    """The numbers (high + low)·2^power, with |high| in [1/2, 1), or zero, infinite or NaN."""
 
     high: Array
     low: Array
@@ -63,7 +63,7 @@ def _parts(x: Array) -> _Part:
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """x as the sum of two numbers of 26 bits."""
+    """x as the sum of two numbers of at most 26 bits, whose products f64 holds exactly."""
     far = x * 134217729.0
     high = far - (far - x)
     return high, x - high
@@ -99,7 +99,7 @@ def product(x: Array) -> Array:
 
 
 def running_product(x: Array, axis: int) -> Array:
-    """The products up to each element along an axis, in f64: by doubling, in log2(n) rounds."""
+    """The running products along an axis, in f64, computed by doubling in log2(n) rounds."""
     parts, step = _parts(np.moveaxis(x, axis, -1)), 1
     while step < x.shape[axis]:
         made = _times(parts.at(slice(step, None)), parts.at(slice(-step)))
@@ -109,9 +109,9 @@ def running_product(x: Array, axis: int) -> Array:
 
 
 def narrow_product(x: Array) -> Array:
-    """`product` of f32 numbers: plainly in f64, which has digits to spare, and by parts only where f64 has no range."""
+    """`product` of f32 numbers: plainly in f64, whose digits suffice, and as `_Part` only where its range does not."""
     try:
-        # The flags of the processor tell: a product that was tiny on its way looks like any other at its end.
+        # The processor's flags show an underflow of a partial product, which the final product may not show.
         with np.errstate(over="raise", under="raise"):
             return np.asarray(np.multiply.reduce(x, -1, dtype=np.float64))
     except FloatingPointError:
@@ -120,12 +120,12 @@ def narrow_product(x: Array) -> Array:
 
 
 def narrow_running_product(x: Array, axis: int) -> Array:
-    """`running_product` of f32 numbers, as `narrow_product`."""
+    """`running_product` of f32 numbers, in f64 where its range suffices, as `narrow_product`."""
     made = np.multiply.accumulate(x, axis, dtype=np.float64)
     return running_product(x, axis) if _lost(made, x, axis).any() else made
 
 
 def _lost(made: Array, x: Array, axis: int) -> Array:
-    """Where running products, `made` of x in f64, are out of range though all their factors are finite and not 0."""
+    """Where `made`, the running products of x in f64, left f64's range though all factors are finite and not 0."""
     out = ~np.isfinite(made) | (np.abs(made) < np.finfo(np.float64).tiny)
     return out & np.logical_and.accumulate(np.isfinite(x) & (x != 0), axis) if out.any() else out

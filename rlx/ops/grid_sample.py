@@ -1,4 +1,4 @@
-"""grid_sample: an image read at places between its elements, which a grid names."""
+"""grid_sample: an image sampled at the coordinates of a grid, by interpolation between its elements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlx.ops.windows import want_floats
 MODES = ("linear", "nearest", "cubic")
 PADDINGS = ("zeros", "border", "reflection")
 CUBIC_A = -0.75
-# Coordinates farther out than this many elements are brought here: beyond it f32 no longer tells neighbours apart.
+# Coordinates are clipped to this many elements from 0: from 2**23 on, f32 holds no fractions of an element.
 FAR = 2.0**22
 
 
@@ -51,7 +51,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 class Arrays:
-    """NumPy by the names that `axis_taps` uses."""
+    """The functions that `axis_taps` calls, on NumPy arrays."""
 
     floor, round, where, equal, absolute = np.floor, np.rint, np.where, np.equal, np.abs
 
@@ -65,7 +65,7 @@ class Arrays:
 
 
 class Tensors:
-    """rlx by the names that `axis_taps` uses."""
+    """The functions that `axis_taps` calls, on tensors of a graph."""
 
     @staticmethod
     def floor(x: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class Tensors:
 
 
 class Exprs:
-    """Scalar expressions by the names that `axis_taps` uses."""
+    """The functions that `axis_taps` calls, on scalar expressions."""
 
     @staticmethod
     def floor(x: Expr) -> Expr:
@@ -129,7 +129,7 @@ class Exprs:
 
 
 def _reflected(xp: Any, c: Any, size: int, align: bool) -> Any:
-    """Coordinates folded back at the centres of the outer elements (align) or at their outer edges."""
+    """Coordinates reflected at the centres of the outer elements (`align`) or at their outer edges."""
     low = 0.0 if align else -0.5
     span = float(size - 1 if align else size)
     if span == 0:
@@ -142,15 +142,17 @@ def _reflected(xp: Any, c: Any, size: int, align: bool) -> Any:
 
 
 def _padded(xp: Any, c: Any, size: int, attrs: Attrs) -> Any:
-    """A coordinate as the padding rule sees it; "zeros" leaves it outside."""
+    """A coordinate after the padding rule: "border" clips it, "reflection" reflects it, "zeros" leaves it outside."""
     if attrs["padding"] == "border":
         return xp.clip(c, 0, size - 1)
     return _reflected(xp, c, size, attrs["align_corners"]) if attrs["padding"] == "reflection" else c
 
 
 def axis_taps(xp: Any, g: Any, size: int, attrs: Attrs) -> list[tuple[Any, Any, Any]]:
-    """(place, weight, inside) of each neighbour along an axis; places are whole and within the axis, weight None is 1,
-    inside None is always."""
+    """(place, weight, inside) of each neighbour along an axis.
+
+    Places are whole numbers within the axis. A weight of None is 1; `inside` None: the neighbour always counts.
+    """
     g = xp.where(xp.equal(g, g), g, -1.0)
     c = (g + 1.0) * (0.5 * (size - 1)) if attrs["align_corners"] else ((g + 1.0) * float(size) - 1.0) * 0.5
     c = xp.clip(c, -FAR, FAR)
@@ -205,7 +207,7 @@ def _grid_sample(x: Array, grid: Array, **attrs: Any) -> Any:
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """Gathers of the neighbours, weighted and added up."""
+    """The op as gathers of the neighbours, whose weighted values are summed."""
     x, grid = inputs
     dtype = working_float(x)
     sizes, (n, c) = x.shape[2:], x.shape[:2]
@@ -248,7 +250,7 @@ def _first(dtypes: Sequence[DType]) -> DType:
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Through the gathers: back to where each neighbour was read, and to the grid through the weights."""
+    """The gradient through the decomposition: to x where each neighbour was read, to the grid through the weights."""
     d = grads[0]
     if d is None or node.output.size == 0:
         return (None, None)
@@ -269,14 +271,14 @@ def grid_sample(
     padding: str = "zeros",
     align_corners: bool = False,
 ) -> Tensor:
-    """x read at the places that a grid names, between its elements too.
+    """x sampled at the coordinates that a grid gives, by interpolation between its elements.
 
     Shape: x (N, C, H, W), grid (N, H', W', 2) gives (N, C, H', W'); or x (N, C, D, H, W), grid (N, D', H', W', 3). The
     grid's last axis is (x, y[, z]): -1 and 1 are the outer elements' centres (align_corners) or their outer edges.
-    mode: "linear", "nearest" (ties to even) or, in two dimensions, "cubic" (coefficient -0.75). padding: what lies
-    outside is "zeros", the "border" or the "reflection". NaN counts as -1; coordinates beyond ±2²² elements as there.
-    Dtype: x's; integers become f32. Gradient: to x and the grid (none through the rounding of "nearest").
-    Numerics: places and sums in f32. Follows torch.nn.functional.grid_sample and ONNX GridSample.
+    mode: "linear", "nearest" (ties to even) or, in two dimensions, "cubic" (coefficient -0.75). padding: coordinates
+    outside read "zeros", the "border" or the "reflection". A NaN coordinate counts as -1; those beyond ±2²² elements
+    are clipped to that. Dtype: x's; integers become f32. Gradient: to x and the grid (none through the rounding of
+    "nearest"). Numerics: coordinates and sums in f32. Follows torch.nn.functional.grid_sample and ONNX GridSample.
     """
     x, grid = floats(*tensors("grid_sample", x, grid))
     return apply("grid_sample", x, grid, mode=mode, padding=padding, align_corners=bool(align_corners))

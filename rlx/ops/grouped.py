@@ -1,4 +1,4 @@
-"""Matrix products that belong together: rows sorted by expert, and low-rank corrections of a weight."""
+"""Grouped matrix products (rows sorted by expert), and products with a low-rank correction of the weight."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlx.ops.numeric import Array, computed
 
 
 def group_bounds(sizes: Array, rows: int) -> list[tuple[int, int]]:
-    """First and last row (exclusive) of every group: sizes below 0 count as 0, and what goes past the rows is cut."""
+    """(first row, one past the last) of every group: sizes below 0 count as 0, and groups are cut at the last row."""
     bounds, start = [], 0
     for size in np.asarray(sizes).tolist():
         stop = min(start + max(int(size), 0), rows)
@@ -120,13 +120,14 @@ register(
 def grouped_matmul(
     x: TensorLike, w: TensorLike, group_sizes: TensorLike, *, transpose_w: bool = False
 ) -> Tensor:
-    """x in groups of rows, each times a weight of its own: the first group_sizes[0] rows times w[0], and so on.
+    """Each group of x's rows times a weight of its own: the first group_sizes[0] rows times w[0], and so on.
 
     Shape: x (rows, k), w (experts, k, n), or (experts, n, k) with transpose_w, group_sizes (experts,); gives (rows, n).
     Groups may be empty; rows after the last group give 0. Dtype: promoted from x and w; sizes are integers.
-    Sizes that are constant must be 0 or more and fit the rows: ShapeError. Others are taken by this rule on every
-    device: below 0 counts as 0, and a group ends with the rows. Gradient: of x by the transposed weights, of a weight
-    from its own rows. Numerics: sums in f32, rounded once. Follows Gale et al., MegaBlocks, 2022.
+    Constant sizes must be 0 or more and must not exceed the rows together, else ShapeError. For sizes known only in a
+    run, every device counts one below 0 as 0 and ends a group at the last row. Gradient: to x through the transposed
+    weights, to each weight from the rows of its group. Numerics: sums in f32, rounded once. Follows Gale et al.,
+    MegaBlocks, 2022.
     """
     x, w, sizes = tensors("grouped_matmul", x, w, _sizes(group_sizes))
     if not sizes.dtype.is_int:
@@ -139,7 +140,7 @@ def grouped_matmul(
                 "or more that together are at most the rows"
             )
     if sizes.dtype == i64:
-        # Clamped first: a size beyond i32 must not wrap.
+        # Clamped before the cast to i32, in which a larger size would wrap.
         sizes = apply("clip", sizes, min=0, max=2**31 - 1)
     return apply("grouped_matmul", *floats(x, w), cast_to(sizes, i32), transpose_w=transpose_w)
 
@@ -187,7 +188,7 @@ def _lora(x: Array, w: Array, a: Array, b: Array, *bias: Array, scale: float, ac
 
 
 def _lora_sum(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """x @ w + scale · (x @ a) @ b + bias by the ops themselves; with halves it is rounded between them."""
+    """x @ w + scale · (x @ a) @ b + bias as separate ops; f16 and bf16 are rounded after each of them."""
     x, w, a, b = inputs[:4]
     low = matmul(matmul(x, a), b)
     made = matmul(x, w)
@@ -206,7 +207,7 @@ def _lora_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
     x, w, a, b = node.inputs[:4]
     scale, activation = node.attrs["scale"], node.attrs["activation"]
     if activation is not None:
-        # The value before the activation is computed again: nothing kept it.
+        # The forward pass does not store the value before the activation, so it is recomputed.
         before = apply("lora_matmul", *node.inputs, scale=scale, activation=None)
         act = activated(before, activation).node
         assert callable(act.op.vjp)
@@ -242,7 +243,7 @@ def lora_matmul(
     scale: float = 1.0,
     activation: str | None = None,
 ) -> Tensor:
-    """activation(x @ w + scale · (x @ a) @ b + bias): a weight with a low-rank correction that is never added to it.
+    """activation(x @ w + scale · (x @ a) @ b + bias): a product whose low-rank correction is never added to the weight.
 
     Shape: x (..., k), w (k, n), a (k, r), b (r, n), bias (n,); gives (..., n). activation: as rlx.matmul takes it.
     Dtype: promoted from x and w. Gradient: of every operand. Numerics: sums in f32, x @ a kept in f32, rounded once.

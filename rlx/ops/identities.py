@@ -1,9 +1,9 @@
 """Rewrites of one node that keep every bit of the result: the `identity` of the op records, named after the ops.
 
-What a rule may and may not assume is said beside it.
+A rule's docstring says what it rewrites, and under which condition.
 
-Left alone, because a bit would change: x + 0.0 (-0.0 + 0.0 is 0.0), x * 0 (NaN, infinity, -0.0), x - x, x / x,
-pow(x, 0.5). A NaN stays a NaN; its payload is not kept track of.
+There are no rules for these, since a bit could change: x + 0.0 (-0.0 + 0.0 is 0.0), x * 0 (NaN, infinity, -0.0), x - x,
+x / x, pow(x, 0.5). A NaN stays a NaN, but its payload may change.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _same(node: Node, x: Tensor) -> bool:
 
 
 def add(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """x + 0 of integers; x + -0.0, which gives x for every float."""
+    """x + 0 is x for integers; x + -0.0 is x for every float."""
     for x, zero in (inputs, inputs[::-1]):
         if _same(node, x) and _is(zero, 0.0, negative_zero=True if x.dtype.is_float else None):
             return x
@@ -52,13 +52,13 @@ def add(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
 
 
 def sub(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """x - 0 of integers; x - 0.0 (the positive zero), which gives x for every float."""
+    """x - 0 is x for integers; x - 0.0 (the positive zero) is x for every float."""
     x, zero = inputs
     return x if _same(node, x) and _is(zero, 0.0, negative_zero=False) else None
 
 
 def mul(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """x * 1."""
+    """x * 1 is x."""
     for x, one in (inputs, inputs[::-1]):
         if _same(node, x) and _is(one, 1.0):
             return x
@@ -66,13 +66,13 @@ def mul(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
 
 
 def div(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """x / 1."""
+    """x / 1 is x."""
     x, one = inputs
     return x if _same(node, x) and _is(one, 1.0) else None
 
 
 def pow(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """x ** 1 is x; x ** 2 is x * x, correctly rounded, which pow is within its tolerance."""
+    """x ** 1 is x; x ** 2 is x * x, which is correctly rounded and so lies within the tolerance of pow."""
     x, exponent = inputs
     if not _same(node, x):
         return None
@@ -92,7 +92,7 @@ def logical(neutral: bool) -> Identity:
 
 
 def where(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """A condition known everywhere; both branches the same."""
+    """The branch that a uniform constant condition selects; the branch itself where both are the same tensor."""
     cond, a, b = inputs
     known = _uniform(cond)
     if known is not None:
@@ -102,7 +102,7 @@ def where(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
 
 
 def undone(by: str) -> Identity:
-    """f(f(x)) = x."""
+    """The rule f(f(x)) = x of an op that undoes itself."""
 
     def rule(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
         inner = inputs[0].node
@@ -112,12 +112,12 @@ def undone(by: str) -> Identity:
 
 
 def idempotent(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """f(f(x)) = f(x)."""
+    """The rule f(f(x)) = f(x)."""
     return inputs[0] if inputs[0].node.op.name == node.op.name else None
 
 
 def copy(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """Values never change, so a copy is its source. isolate_results, which runs last, puts back what must be."""
+    """A copy is its source, since values never change. The last pass, isolate_results, inserts the copies needed."""
     return inputs[0]
 
 
@@ -126,7 +126,7 @@ def clip(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
 
 
 def exact(source: DType, target: DType) -> bool:
-    """Whether every value of `source` is a value of `target`, so that the cast back gives it again."""
+    """Whether every value of `source` is a value of `target`, so that a cast back restores it."""
     if source == target or source.kind == "b":
         return True
     if source.is_float:
@@ -140,7 +140,7 @@ def exact(source: DType, target: DType) -> bool:
 
 
 def cast(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """A cast to the dtype it has; a cast of an exact cast is the one cast from the start."""
+    """A cast to x's own dtype is x; a cast of an exact cast is one cast of the original value."""
     x, to = inputs[0], node.attrs["dtype"]
     if x.dtype == to:
         return x
@@ -202,7 +202,7 @@ def slice(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
 
 
 def concat(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """One input, or all but one of no elements."""
+    """Inputs without elements are left out; a concat of one input is that input."""
     axis = node.attrs["axis"]
     filled = [x for x in inputs if x.shape[axis] != 0] or list(inputs[:1])
     if len(filled) == len(inputs) > 1:
@@ -211,7 +211,7 @@ def concat(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
 
 
 def matmul(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """A transposition of the last two axes of a factor is the factor read the other way round."""
+    """A transposition of a factor's last two axes becomes transpose_a or transpose_b."""
     factors, attrs = list(inputs), dict(node.attrs)
     for k, flag in enumerate(("transpose_a", "transpose_b")):
         inner = factors[k].node

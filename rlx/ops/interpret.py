@@ -1,4 +1,4 @@
-"""A graph evaluated node by node with the ops' NumPy references: in float64 it is the oracle."""
+"""Evaluation of a graph node by node with the ops' NumPy references; in float64 this is the oracle."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Array = npt.NDArray[Any]
 def evaluate(graph: Graph, feeds: Mapping[str, npt.ArrayLike], upcast: bool = True) -> dict[int, Array]:
     """The value of every tensor by its id.
 
-    `feeds` gives inputs, params and states by name (states that are missing are zero). With `upcast` floats are
-    computed in float64 whatever their dtype, except that the values of half-precision leaves and casts to a half are
-    rounded to it (float64 feeds of f32 leaves are kept whole); integers and bools stay. Without it every node works in
-    its own dtypes.
+    `feeds` gives inputs, params and states by name (states not given are zero). With `upcast` floats are computed in
+    float64 whatever their dtype, except that values of half-precision leaves and casts to a half are rounded to that
+    half (float64 feeds of f32 leaves keep all their digits); integers and bools keep their dtypes. Without `upcast`
+    every node computes in its own dtypes.
     Raises: GraphError for a missing feed, ShapeError for one of another shape.
     """
     values: dict[int, Array] = {}
@@ -48,7 +48,7 @@ def evaluate_node(
 def apply_reference(node: Node, inputs: list[Array], upcast: bool) -> tuple[Array, ...]:
     """The outputs of one node for the given inputs."""
     if node.op.name == "cast":
-        # Only a cast to a half or to an integer loses anything in exact arithmetic.
+        # With `upcast` a cast to f32 or f64 must not round: only casts to halves, integers and bools change values.
         dtype = node.attrs["dtype"]
         if upcast and dtype.is_float and not dtype.is_half:
             return (inputs[0].astype(np.float64),)

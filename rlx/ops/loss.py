@@ -40,7 +40,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _picked(x: Array, labels: Array) -> tuple[Array, Array]:
-    """The shifted logits, and each row's label brought into range, with a last axis of one."""
+    """The logits less each row's greatest, and the labels clamped to the classes, with a last axis of length 1."""
     shifted = x - np.max(x, axis=-1, keepdims=True) if x.size else x
     return shifted, np.clip(labels, 0, x.shape[-1] - 1)[..., None]
 
@@ -53,7 +53,10 @@ def _cross_entropy(x: Array, labels: Array, *, ignore_index: int) -> Any:
 
 
 def _parts(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Shifted logits, their exponentials, the sums of these, and one-hot rows of the labels brought into range."""
+    """The logits less each row's greatest, their exponentials, the sums of these, and the labels as one-hot rows.
+
+    The rows are of bools, and the labels are clamped to the classes first.
+    """
     last = (x.ndim - 1,)
     wide = cast_to(x, working_float(x))
     shifted = wide - apply("max", wide, axes=last, keepdims=True)
@@ -71,7 +74,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
         return apply("expand", x.graph.constant(0, working_float(x)), shape=labels.shape)
     shifted, _, total, hot = _parts(x, labels)
     last = (x.ndim - 1,)
-    # The product with one-hot rows would make NaN of -inf: what is not the label is left out instead.
+    # A product with one-hot rows would make 0 · -inf = NaN of other classes' logits, so `where` selects the label's.
     picked = apply("sum", apply("where", hot, shifted, 0), axes=last, keepdims=False)
     loss = apply("reshape", apply("log", total), shape=labels.shape) - picked
     return apply("where", apply("equal", labels, attrs["ignore_index"]), 0, loss)
@@ -123,7 +126,7 @@ def _grad_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
         return apply("copy", x)
     column = (*d.shape, 1)
     ignored = apply("reshape", apply("equal", labels, attrs["ignore_index"]), shape=column)
-    # Ignored rows are taken out first: the gradient of this gradient would find 0 times what they hold, NaN for inf.
+    # Ignored rows become 0 first: the gradient of this gradient would multiply their logits by 0, which makes inf NaN.
     _, e, total, hot = _parts(apply("where", ignored, 0, x), labels)
     made = (e / total - cast_to(hot, e.dtype)) * apply("where", ignored, 0, apply("reshape", d, shape=column))
     return cast_to(made, x.dtype)
@@ -145,11 +148,11 @@ def cross_entropy(
 ) -> Tensor:
     """log Σ exp(logits) - logits[label] along an axis: the negative log-likelihood of each label.
 
-    Shape: logits with the classes on `axis`, labels without it; "none" gives the labels' shape, "mean" (over the labels
-    that count) and "sum" a scalar. A label equal to `ignore_index` costs 0 and passes no gradient; when all are
-    ignored the mean is NaN, as in torch. Dtype: labels i32 or i64; gives f32 for halves, else the logits' dtype.
-    Gradient: softmax - one-hot, to the logits. Numerics: the greatest logit is subtracted first; in f32 for halves.
-    Labels out of range: an error where they are known, else the nearest class.
+    Shape: logits with the classes on `axis`, labels without that axis; reduction "none" gives the labels' shape, "mean"
+    (over the labels not ignored) and "sum" a scalar. A label equal to `ignore_index` costs 0 and passes no gradient;
+    when all are ignored the mean is NaN, as in torch. Dtype: labels i32 or i64; gives f32 for halves, else the logits'
+    dtype. Gradient: softmax - one-hot, to the logits. Numerics: the greatest logit is subtracted first; in f32 for
+    halves. A label out of range is an error where it is constant, else it counts as the nearest class.
     Raises: DTypeError, ShapeError.
     """
     x, y = tensors("cross_entropy", logits, labels if isinstance(labels, Tensor) else np.asarray(labels))
@@ -162,7 +165,7 @@ def cross_entropy(
     n = x.shape[axis]
     if y.node.op.name == "constant":
         _want_known_labels(np.asarray(y.node.attrs["value"]), n, ignore_index)
-    if y.dtype == i64:  # saturated, so that what is out of range stays out of range
+    if y.dtype == i64:  # saturated, so that a label out of range stays out of range
         y = cast_to(apply("clip", y, min=-(2**31), max=2**31 - 1), i32)
     if axis != x.ndim - 1:
         x = apply("transpose", x, perm=(*(i for i in range(x.ndim) if i != axis), axis))

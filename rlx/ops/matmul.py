@@ -16,7 +16,7 @@ from rlx.ops.base import TensorLike, cast_to, tensors, unbroadcast, want_inputs,
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.numeric import Array, computed
 
-# The activation's name -> the op and attributes that apply it alone.
+# The name of each activation that an epilogue applies -> the op and attributes that compute it alone.
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "relu": ("relu", {}),
     "gelu": ("gelu", {"approximate": "none"}),
@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def activation_of(node: Node) -> str | None:
-    """The name by which an epilogue knows what a node does; None where none applies it."""
+    """The name of the epilogue's activation that a node computes; None where no epilogue can apply it."""
     for name, (op, attrs) in ACTIVATIONS.items():
         if node.op.name == op and all(node.attrs.get(k) == v for k, v in attrs.items()):
             return name
@@ -92,7 +92,7 @@ def _reference(*inputs: Array, transpose_a: bool, transpose_b: bool, activation:
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """The plain product, then bias, then activation. With halves between them they are rounded between them."""
+    """The product, bias and activation as separate ops; f16 and bf16 are rounded after each of them."""
     plain = {**attrs, "activation": None}
     out = apply("matmul", *inputs[:2], **plain)
     if len(inputs) == 3:
@@ -101,7 +101,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 
 def activated(x: Tensor, activation: str | None) -> Tensor:
-    """x through the activation of that name; x itself for None."""
+    """The activation of that name applied to x; x itself for None."""
     if activation is None:
         return x
     op, attrs = ACTIVATIONS[activation]
@@ -119,7 +119,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     a, b = node.inputs[:2]
     ta, tb, activation = (node.attrs[k] for k in ("transpose_a", "transpose_b", "activation"))
     if activation is not None:
-        # The value before the activation is computed again: nothing kept it.
+        # The forward pass does not store the value before the activation, so it is recomputed.
         before = apply("matmul", *node.inputs, transpose_a=ta, transpose_b=tb, activation=None)
         act = activated(before, activation).node
         assert callable(act.op.vjp)
@@ -135,7 +135,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def product_cost(node: Node) -> Cost:
-    """Products multiply far more numbers than they write; NumPy's hold a byte for each."""
+    """The cost of a matrix product: its multiplications, and for NumPy about a byte held for each of them."""
     shape = node.inputs[0].shape
     count = node.outputs[0].size * shape[-2 if node.attrs.get("transpose_a") else -1] if shape else 0
     return Cost(written(node), count, terms=count)
@@ -157,12 +157,13 @@ def matmul(
     transpose_b: bool = False,
     activation: str | None = None,
 ) -> Tensor:
-    """activation(a @ b + bias), with a or b transposed in its last two axes first.
+    """activation(a @ b + bias); transpose_a and transpose_b exchange the last two axes of a or b first.
 
     Shape: (..., m, k) @ (..., k, n) gives (..., m, n), leading axes broadcast; vectors as in NumPy; bias (n,).
     activation: None, "relu", "gelu", "gelu_tanh", "silu", "tanh" or "sigmoid".
     Dtype: promoted from a and b, so an f16 or bf16 weight beside f32 gives f32; small integers become i32.
-    Gradient: d·bᵀ, aᵀ·d and the sum of d. Numerics: products and sums in f32, rounded once; integers wrap.
+    Gradient: d·bᵀ to a, aᵀ·d to b, the sum of d to bias. Numerics: products and sums in f32, rounded once; integers
+    wrap.
     """
     a, b = tensors("matmul", a, b)
     if a.ndim == 0 or b.ndim == 0:
@@ -170,7 +171,7 @@ def matmul(
     dtype = promote(a.dtype, b.dtype)
     if not dtype.is_float and dtype != i64:
         dtype = i32
-    # Floats of different widths are left to the kernels: that is how half-precision weights are used.
+    # Floats keep their dtypes, even different ones: the kernels read half-precision weights beside f32 directly.
     a = a if a.dtype.is_float else cast_to(a, dtype)
     b = b if b.dtype.is_float else cast_to(b, dtype)
     if (a.ndim == 1 and transpose_a) or (b.ndim == 1 and transpose_b):

@@ -1,4 +1,4 @@
-"""Nested containers of tensors: taken apart into a list of leaves and a skeleton, and put together again."""
+"""Pytrees, nested containers of tensors: flattened into a list of leaves and a skeleton, and rebuilt from them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from rlx.errors import GraphError
 from rlx.ir import Tensor
 
-MAX_DEPTH = 100  # containers in containers; Python's own limit is some hundred more, whoever calls
+MAX_DEPTH = 100  # nesting of containers; well below Python's recursion limit, whatever the caller's own depth
 
 
 class Static:
-    """A value in a skeleton that is no leaf; skeletons compare it by its key."""
+    """A value in a skeleton that is neither a leaf nor a container; skeletons compare it by its key."""
 
     __slots__ = ("key", "value")
 
@@ -34,7 +34,7 @@ def is_array(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """An array, or one of Python's numbers."""
+    """Whether the value is an array or a Python bool, int or float."""
     return is_array(value) or isinstance(value, bool | int | float)
 
 
@@ -50,11 +50,11 @@ def flatten(
     key: Callable[[Any], Hashable] = by_value,
     depth: int = 0,
 ) -> Any:
-    """Appends the leaves of nested tuples, lists and dicts to `leaves`; returns a skeleton of the rest, which is
-    hashable where the keys are.
+    """Appends the leaves of nested tuples, lists and dicts to `leaves`, and returns a skeleton of the rest.
 
-    `leaf` says what is one, `key` what makes the same of any other value. Named tuples stay what they are. `depth`
-    counts the containers around. Raises: GraphError for containers nested too deep.
+    The skeleton is hashable where the keys are. `leaf` tells which values are leaves; `key` gives the key by which
+    skeletons compare any other value. Named tuples keep their class. `depth` counts the enclosing containers.
+    Raises: GraphError for containers nested too deep.
     """
     if depth > MAX_DEPTH:
         kind = type(value).__name__
@@ -72,15 +72,15 @@ def flatten(
 
 
 def _sorted(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """The items in one order, whatever the order in which they came."""
+    """The items sorted by key, so that dicts with equal keys give equal skeletons whatever their insertion order."""
     try:
         return sorted(value.items(), key=lambda item: item[0])
-    except TypeError:  # keys that do not compare with each other
+    except TypeError:  # the keys cannot be compared with each other
         return sorted(value.items(), key=lambda item: (type(item[0]).__name__, repr(item[0])))
 
 
 def unflatten(skeleton: Any, leaves: Sequence[Any]) -> Any:
-    """The value that `flatten` took apart, with other leaves."""
+    """The inverse of `flatten`: the value that the skeleton describes, with these leaves."""
     kind = skeleton[0]
     if kind == "leaf":
         return leaves[skeleton[1]]

@@ -1,4 +1,4 @@
-"""What the NumPy references share: half precision by way of f32, conversions, integer powers."""
+"""Code that the NumPy references share: half precision computed in f32, conversions, means, integer powers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def widened(array: Array) -> Array:
 def computed(
     result: Callable[[Sequence[DType]], DType] | None = None, common: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a NumPy function a reference: halves go in as f32 and the result is rounded once, at the end.
+    """A decorator that makes a NumPy function a reference: it gets halves as f32, and its result is rounded once.
 
     `result` gives the output dtype from the input dtypes (default: the promoted one). With `common`, all inputs are
-    brought to the promoted dtype first. Floating-point warnings are off: NaN and infinity are answers here.
+    cast to the promoted dtype first. Floating-point warnings are off, since NaN and infinity are valid results here.
     """
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,9 +57,9 @@ def computed(
 def convert(array: Array, dtype: DType) -> Array:
     """The array as `dtype`, by rlx's rules.
 
-    Float to float rounds to nearest even. Float to integer truncates toward zero, NaN gives 0 and what is out of range
-    the nearest end of it (NumPy leaves both open, and devices differ). Integer to integer keeps the low bits. Anything
-    to bool is `!= 0`.
+    Float to float rounds to nearest even. Float to integer truncates toward zero, saturates at the ends of the range
+    and gives 0 for NaN (NumPy leaves the last two undefined, and devices differ). Integer to integer keeps the low
+    bits. Anything to bool is `!= 0`.
     """
     array = np.asarray(array)
     source = as_dtype(array.dtype)
@@ -72,24 +72,28 @@ def convert(array: Array, dtype: DType) -> Array:
             return array.astype(dtype.np)
         info = np.iinfo(dtype.np)
         wide = np.trunc(array.astype(np.float64))
-        # The ends of i64 are no float64, so they are put in after the conversion, not before.
+        # float64 cannot hold the greatest i64, so saturated values are inserted after the conversion, not before.
         low, high = wide <= float(info.min), wide >= float(info.max)
         inside = np.where(low | high | np.isnan(wide), 0.0, wide).astype(dtype.np)
         return np.where(low, info.min, np.where(high, info.max, inside)).astype(dtype.np)
 
 
 def centred(x: Array) -> Array:
-    """x less its mean over the last axis. The mean is kept as m + d, m near it and d the mean of x - m, and both are
-    subtracted: rounded to one number, the mean of numbers far from 0 is as coarse as they are. Rows of one number give
-    exactly 0."""
+    """x less its mean over the last axis; rows of equal numbers give exactly 0.
+
+    The mean is two numbers, m near it and d, the mean of x - m, and both are subtracted: a single number could hold
+    the mean of numbers far from 0 only as coarsely as those numbers themselves.
+    """
     first = x[..., :1]
     near = x - (first + np.mean(x - first, axis=-1, keepdims=True))
     return np.asarray(near - np.mean(near, axis=-1, keepdims=True))
 
 
 def integer_power(base: Array, exponent: Array) -> Array:
-    """base ** exponent for integers, wrapping. A negative exponent gives the truncated real value: ±1 for a base of
-    ±1, else 0 (0 included)."""
+    """base ** exponent for integers, wrapping.
+
+    A negative exponent gives the truncated real value: ±1 for a base of ±1, else 0 (for a base of 0 too).
+    """
     negative = exponent < 0
     result = np.power(base, np.where(negative, 0, exponent).astype(exponent.dtype))
     odd = (exponent & 1) == 1

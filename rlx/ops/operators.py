@@ -90,7 +90,10 @@ _REFLECTED = {
 
 
 def _array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    """`array + tensor`, which NumPy sees as np.add(array, tensor); other functions of NumPy have no values to read."""
+    """Handles `array + tensor`, which NumPy calls as np.add(array, tensor).
+
+    Other NumPy functions are refused, since a tensor has no values while a graph is built.
+    """
     if method == "__call__" and ufunc in _REFLECTED and not kwargs and not isinstance(inputs[0], Tensor):
         return getattr(self, _REFLECTED[ufunc])(inputs[0])
     if "out" in kwargs:
@@ -99,7 +102,7 @@ def _array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: 
 
 
 def _array_function(self: Tensor, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    if func in (np.shape, np.ndim, np.size):  # known of a tensor, too
+    if func in (np.shape, np.ndim, np.size):  # a tensor knows these without values
         return func.__wrapped__(*args, **kwargs)
     import rlx.ops as ops
 
@@ -109,7 +112,7 @@ def _array_function(self: Tensor, func: Any, types: Any, args: Any, kwargs: Any)
 
 
 def _args(values: tuple[Any, ...]) -> Any:
-    """reshape(2, 3) and reshape((2, 3)) say the same."""
+    """The arguments of a method as one value, so that reshape(2, 3) and reshape((2, 3)) mean the same."""
     return values[0] if len(values) == 1 and not isinstance(values[0], int) else values
 
 

@@ -1,4 +1,4 @@
-"""Places and orders along an axis: argmax, argmin, sort, argsort, top_k."""
+"""Extreme indices and sorting along an axis: argmax, argmin, sort, argsort, top_k."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _arg_reference(choose: Any) -> Reference:
             found = np.zeros(shape, np.int64)
         else:
             wide = widened(x)
-            # NumPy takes the first of equal ones; the first from behind is the last.
+            # NumPy returns the first of equal elements, which in the reversed array is the last one.
             found = choose(np.flip(wide, axis) if select_last_index else wide, axis=axis, keepdims=True)
             found = x.shape[axis] - 1 - found if select_last_index else found
         return np.asarray(found if keepdims else np.squeeze(found, axis), np.int64)
@@ -61,7 +61,7 @@ def _arg_reference(choose: Any) -> Reference:
 
 
 def _cost(node: Node) -> Cost:
-    """The input is read again and again."""
+    """The cost of a node that reads its input several times."""
     return Cost(written(node) + 16 * sum(t.type.nbytes for t in node.inputs))
 
 
@@ -88,8 +88,8 @@ def argmax(
 ) -> Tensor:
     """The index of the greatest element along an axis (None: of all elements in row-major order).
 
-    Dtype: any; gives i64. NaN counts as the greatest, as in NumPy. Of equal elements (0.0 and -0.0 too) the first,
-    or the last with `select_last_index`. Raises: ShapeError for an empty axis. Gradient: none.
+    Dtype: any; gives i64. NaN counts as the greatest, as in NumPy. Of equal elements (0.0 and -0.0 too) the index of
+    the first, or of the last with `select_last_index`. Gradient: none. Raises: ShapeError for an empty axis.
     """
     return _arg("argmax", x, axis, keepdims, select_last_index)
 
@@ -99,8 +99,8 @@ def argmin(
 ) -> Tensor:
     """The index of the least element along an axis (None: of all elements in row-major order).
 
-    Dtype: any; gives i64. NaN counts as the least, as in NumPy. Of equal elements (0.0 and -0.0 too) the first, or
-    the last with `select_last_index`. Raises: ShapeError for an empty axis. Gradient: none.
+    Dtype: any; gives i64. NaN counts as the least, as in NumPy. Of equal elements (0.0 and -0.0 too) the index of the
+    first, or of the last with `select_last_index`. Gradient: none. Raises: ShapeError for an empty axis.
     """
     return _arg("argmin", x, axis, keepdims, select_last_index)
 
@@ -109,7 +109,7 @@ def argmin(
 
 
 def order(x: Array, axis: int, descending: bool) -> Array:
-    """The stable order along an axis: equal elements by index, NaN as the greatest."""
+    """The indices that sort x along an axis: stable, also where descending, with NaN as the greatest."""
     wide = widened(x)
     if not descending:
         return np.asarray(np.argsort(wide, axis=axis, kind="stable"))
@@ -158,7 +158,7 @@ def _top_k(x: Array, *, k: int, axis: int, largest: bool) -> tuple[Array, Array]
 
 
 def _chosen_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Each value's gradient back to where the value was taken from."""
+    """Each value's gradient is added where the value was taken from."""
     x, d, axis = node.inputs[0], grads[0], node.attrs["axis"]
     if d is None or not d.dtype.is_float:
         return (None,)
@@ -183,10 +183,10 @@ register(Op("top_k", "order", _top_k_infer, _top_k, _JUDGE, _chosen_vjp, kernel=
 
 
 def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """x in order along an axis; stable.
+    """x sorted along an axis, stably.
 
-    Shape, dtype: keeps; any dtype. NaN is the greatest, as in NumPy: last when ascending, first when descending.
-    0.0 and -0.0 are equal. Gradient: each element's back to where it stood. Numerics: exact.
+    Shape, dtype: x's; any dtype. NaN is the greatest, as in NumPy: last when ascending, first when descending.
+    0.0 and -0.0 are equal. Gradient: each element's goes to where the element was in x. Numerics: exact.
     """
     x = tensor("sort", x)
     axis = normalize_axis(axis, x.ndim, "sort")
@@ -194,7 +194,7 @@ def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
 
 
 def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """The indices that would sort x along an axis; equal elements stay in their order, descending too.
+    """The indices that sort x along an axis; equal elements stay in their order, also when descending.
 
     Dtype: any; gives i64. NaN is the greatest. Gradient: none.
     """
@@ -207,9 +207,10 @@ def top_k(
 ) -> tuple[Tensor, Tensor]:
     """The k greatest (or least) elements along an axis, and their indices.
 
-    Shape: the axis becomes k. Dtype: any; the indices are i64. Best first whether `sorted` asks for it or not; of
-    equal elements the lowest index first. NaN is the greatest: first of the largest, last of the smallest.
-    Gradient: each value's back to where it was taken from. Raises: ShapeError for k beyond the axis.
+    Shape: the axis becomes k long. Dtype: any; the indices are i64. The results are in order, the greatest (or least)
+    first, even without `sorted`; of equal elements the lowest index comes first. NaN is the greatest: first among the
+    largest, last among the smallest. Gradient: each value's goes to where the value was in x.
+    Raises: ShapeError for k beyond the axis.
     """
     x = tensor("top_k", x)
     axis = normalize_axis(axis, x.ndim, "top_k")

@@ -1,4 +1,4 @@
-"""pad: more elements at the ends of axes, of one value or taken from the tensor by a rule of indices."""
+"""pad: elements added at the ends of axes, a constant or copies of the tensor's own elements."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _want_value(value: Any, dtype: DType) -> None:
 
 
 def sources(n: int, before: int, after: int, mode: str) -> npt.NDArray[np.int64]:
-    """The input element that stands at each place of a padded axis, -1 for the value."""
+    """The index of the input element at each position of a padded axis; -1 where the constant goes."""
     at = np.arange(-before, n + after)
     if mode == "constant":
         return np.where((at >= 0) & (at < n), at, -1)
@@ -61,14 +61,14 @@ def sources(n: int, before: int, after: int, mode: str) -> npt.NDArray[np.int64]
         return np.clip(at, 0, builtins.max(n - 1, 0))
     if mode == "wrap":
         return at % builtins.max(n, 1)
-    # Mirrored at the first and last element ("reflect": not repeated), again and again.
+    # Reflections at both ends give a periodic sequence of indices; "reflect" does not repeat the end elements.
     period = builtins.max(2 * n - 2 if mode == "reflect" else 2 * n, 1)
     at = at % period
     return np.where(at < n, at, (period if mode == "reflect" else period - 1) - at)
 
 
 def filling(value: Any, dtype: DType) -> Array:
-    """The value as an element of `dtype`, beyond its range infinite."""
+    """The padding value as an element of `dtype`; infinite where it exceeds a float dtype's range."""
     with np.errstate(all="ignore"):
         return np.asarray(value).astype(dtype.np)
 
@@ -87,7 +87,7 @@ def _reference(x: Array, *, pads: Pads, mode: str, value: Any) -> Array:
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """What an element was copied to adds up in it, axis by axis."""
+    """The gradient of an element is the sum of d over its copies, computed axis by axis."""
     x, d = node.inputs[0], grads[0]
     if d is None or not d.dtype.is_float:
         return (None,)
@@ -101,7 +101,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def _gathered(d: Tensor, axis: int, n: int, places: npt.NDArray[np.int64]) -> Tensor:
-    from rlx.ops.scatter import scatter  # both modules come with the package
+    from rlx.ops.scatter import scatter  # here, since the package imports both modules
 
     shape = (*d.shape[:axis], n, *d.shape[axis + 1 :])
     zeros = apply("expand", d.graph.constant(0, d.dtype), shape=shape)
@@ -112,13 +112,13 @@ register(Op("pad", "pad", _infer, _reference, "numpy.pad", _vjp, kernel="pad"))
 
 
 def pad(x: TensorLike, pads: Any, mode: str = "constant", value: Any = 0) -> Tensor:
-    """x with elements put in front of and behind its axes; negative pads take elements away.
+    """x with elements added before and after it along its axes; negative pads remove elements.
 
     Shape: pads is one number for all ends, one pair (before, after) for all axes, or a pair for each axis. mode:
     "constant" (the value), "edge" (the end element), "reflect" (mirrored without the end element), "symmetric"
-    (mirrored with it), "wrap" (from the other end); mirrors and wraps go on where a pad is longer than the axis. What
-    negative pads take away goes before anything is put on. Dtype: any; the value is converted. Gradient: d where x
-    stands, and where its elements were repeated the sum. Numerics: every bit arrives. Follows numpy.pad.
+    (mirrored with it), "wrap" (from the other end); the last three continue periodically where a pad is longer than the
+    axis. Negative pads remove elements before any are added. Dtype: any; the value is converted. Gradient: for each
+    element the sum of d over its copies. Numerics: exact. Follows numpy.pad.
     """
     x = tensor("pad", x)
     pairs = _pairs(x, pads)

@@ -1,4 +1,4 @@
-"""Max and average pooling over one to three spatial axes, their gradients, and pooling over everything."""
+"""Max and average pooling over one to three spatial axes, max pooling's gradient, and global pooling."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _first(dtypes: Sequence[DType]) -> DType:
 
 
 def _want_pool(op: str, x: TensorType, attrs: Attrs) -> Ints:
-    """The windows along each axis."""
+    """The number of windows along each axis, after checking the attributes. Raises: ShapeError."""
     n = want_image(op, x)
     want_counts(op, attrs, ("kernel", "strides"), n)
     if "dilations" in attrs:
@@ -55,7 +55,7 @@ def _want_pool(op: str, x: TensorType, attrs: Attrs) -> Ints:
 
 
 def pool_counts(op: str, shape: Sequence[int], attrs: Attrs) -> Ints:
-    """The windows along each axis of an input of that shape."""
+    """The number of windows along each axis of an input of that shape."""
     dilations = attrs.get("dilations", (1,) * len(attrs["kernel"]))
     return window_counts(
         op, shape[2:], attrs["kernel"], attrs["strides"], dilations, attrs["pads"], attrs["ceil_mode"]
@@ -70,7 +70,7 @@ def _max_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _seen(x: Array, attrs: Attrs, fill: float) -> Array:
-    """(N, C, ∏kernel, *counts): what each window sees."""
+    """The elements in each window, (N, C, ∏kernel, *counts)."""
     counts = pool_counts("max_pool", x.shape, attrs)
     dilations = attrs.get("dilations", (1,) * len(counts))
     seen = windows(x, attrs["kernel"], attrs["strides"], dilations, attrs["pads"], counts, x.dtype.type(fill))
@@ -87,7 +87,7 @@ def _max_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
 
 
 def _cost(node: Node) -> Cost:
-    """A window that is moved over an image is read anew at each place."""
+    """The cost of a node that reads each window's elements anew."""
     return Cost(math.prod(node.attrs["kernel"]) * written(node), terms=window_terms(node))
 
 
@@ -111,14 +111,17 @@ def _max_grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _places(shape: Sequence[int], attrs: Attrs) -> Array:
-    """(∏kernel, *counts): the flat spatial index that each place of each window looks at, -1 in the padding."""
+    """The flat spatial index that each element of each window reads, -1 in the padding: (∏kernel, *counts)."""
     flat = np.arange(math.prod(shape[2:])).reshape(1, 1, *shape[2:])
     return np.asarray(_seen(flat, attrs, -1)[0, 0])
 
 
 def largest(x: Array, attrs: Attrs) -> Array:
-    """(N, C, *counts): the flat spatial index of the largest element of each window, the first of equals, the first NaN
-    where there is one; -1 where a dilated window sees nothing but padding."""
+    """The flat spatial index of the largest element of each window, (N, C, *counts).
+
+    It is the first of equal elements, and the first NaN where there is one; -1 where a dilated window covers only
+    padding.
+    """
     places = _places(x.shape, attrs)
     seen = _seen(x, attrs, -np.inf)
     value = seen[:, :, 0]
@@ -140,8 +143,7 @@ def _max_grad(x: Array, d: Array, **attrs: Any) -> Array:
 
 
 def _max_grad_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """To the gradient it was given: what stands where each window's largest element is. To x: nothing, almost
-    everywhere."""
+    """To d: the element at each window's largest one. To x: nothing, since the gradient of x is 0 almost everywhere."""
     g = grads[0]
     if g is None:
         return (None, None)
@@ -150,7 +152,7 @@ def _max_grad_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor
 
 
 def _picked(x: Tensor, g: Tensor, d: Tensor, attrs: Attrs) -> Tensor:
-    """g at the largest element of each window of x."""
+    """The element of g at the position of the largest element of each window of x."""
     spatial = x.shape[2:]
     places = _places(x.shape, attrs)
     taps = places.shape[0]
@@ -165,7 +167,7 @@ def _picked(x: Tensor, g: Tensor, d: Tensor, attrs: Attrs) -> Tensor:
     seen = apply("where", inside, wide[0], -math.inf)
     top = apply("equal", seen, apply("max", seen, axes=(1,), keepdims=True))
     hit = apply("cast", apply("logical_and", top, inside), dtype=d.dtype)
-    # The first of equals: none before it hits.
+    # Of equal elements only the first counts, the one with no hit before it in the window.
     earlier = x.graph.constant(np.tri(taps, taps, -1), d.dtype)
     before = apply("matmul", earlier, hit, transpose_a=False, transpose_b=False, activation=None)
     first = apply("where", apply("equal", before, 0), hit, 0)
@@ -189,8 +191,10 @@ def _avg_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def divisors(shape: Sequence[int], attrs: Attrs) -> Array:
-    """(*counts): how many elements the mean of each window divides by. Padding counts where asked for, what lies beyond
-    it (the last window in ceil mode) never does."""
+    """The number of elements that the mean of each window divides by, of shape (*counts).
+
+    Padding counts with `count_include_pad`; positions beyond it, in the last window of ceil mode, never do.
+    """
     found = np.ones((), np.int64)
     counts = pool_counts("avg_pool", shape, attrs)
     for n, k, s, (before, after), c in zip(
@@ -208,14 +212,14 @@ def _avg_pool(x: Array, **attrs: Any) -> Any:
 
 
 def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Each mean's share to every element it was made of: a transposed depthwise convolution with ones."""
+    """Adds each mean's share to all its elements: a transposed depthwise convolution with a kernel of ones."""
     x, d, attrs = node.inputs[0], grads[0], node.attrs
     if d is None:
         return (None,)
     n = len(attrs["kernel"])
     d = d / x.graph.constant(divisors(x.shape, attrs), d.dtype)
     counts = d.shape[2:]
-    # Windows that end beyond the padding (ceil mode) want padding to end in.
+    # In ceil mode windows may end beyond the padding, so the padding is extended to their ends.
     pads = tuple(
         (before, max(after, (c - 1) * s + k - before - size))
         for size, k, s, (before, after), c in zip(
@@ -257,8 +261,8 @@ def max_pool(
     Shape: (N, C, *S) gives (N, C, *windows), one to three spatial axes. kernel, dilations: an int or one for each axis;
     strides: likewise, the kernel where None; pads: an int, one for each axis, or (begin, end) for each, at most what a
     window reaches. ceil_mode: a last window that begins inside the input or its front padding counts too. Dtype: float;
-    integers become f32. Gradient: to the largest element, the first of equals. Numerics: exact; padding never wins; NaN
-    wins. Follows ONNX MaxPool and torch.
+    integers become f32. Gradient: to the largest element, the first of equal ones. Numerics: exact; padding is ignored;
+    a window with a NaN gives NaN. Follows ONNX MaxPool and torch.
     """
     x = floating(tensor("max_pool", x))
     spread = per_axis("max_pool", "dilations", dilations, spatial_axes("max_pool", x))
@@ -278,7 +282,7 @@ def max_pool_grad(
 ) -> Tensor:
     """The gradient of rlx.max_pool(x, …) with respect to x, given the gradient d of its result.
 
-    Shape: x's; d is of the pooled shape. Dtype: x's. Gradient: to d. Numerics: sums in f32, in the order of windows.
+    Shape: x's; d has the pooled shape. Dtype: x's. Gradient: to d. Numerics: sums in f32, in the order of windows.
     """
     x, d = floats(*tensors("max_pool_grad", x, d))
     spread = per_axis("max_pool_grad", "dilations", dilations, spatial_axes("max_pool_grad", x))
@@ -298,7 +302,7 @@ def avg_pool(
     """The mean of each window.
 
     Shape: as rlx.max_pool. count_include_pad: whether the mean counts padding (as zeros); ONNX's default is False,
-    torch's True. Dtype: float; integers become f32. Gradient: each mean's share to its elements. Numerics: sums in f32.
+    torch's True. Dtype: float; integers become f32. Gradient: d / count to each element. Numerics: sums in f32.
     Follows ONNX AveragePool and torch.
     """
     x = floating(tensor("avg_pool", x))
@@ -309,14 +313,20 @@ def avg_pool(
 
 
 def global_avg_pool(x: TensorLike) -> Tensor:
-    """The mean over all spatial axes. Shape: (N, C, *S) gives (N, C, 1, …). Dtype, gradient, numerics: rlx.mean's."""
+    """The mean over all spatial axes.
+
+    Shape: (N, C, *S) gives (N, C, 1, …). Dtype, gradient, numerics: as rlx.mean.
+    """
     x = tensor("global_avg_pool", x)
     spatial_axes("global_avg_pool", x)
     return apply("mean", floating(x), axes=tuple(range(2, x.ndim)), keepdims=True)
 
 
 def global_max_pool(x: TensorLike) -> Tensor:
-    """The largest over all spatial axes. Shape: (N, C, *S) gives (N, C, 1, …). Dtype, gradient, numerics: rlx.max's."""
+    """The largest element over all spatial axes.
+
+    Shape: (N, C, *S) gives (N, C, 1, …). Dtype, gradient, numerics: as rlx.max.
+    """
     x = tensor("global_max_pool", x)
     spatial_axes("global_max_pool", x)
     return apply("max", x, axes=tuple(range(2, x.ndim)), keepdims=True)

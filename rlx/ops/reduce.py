@@ -22,7 +22,7 @@ Axis = int | Sequence[int] | None
 
 
 def sum_dtype(dtype: DType) -> DType:
-    """What sums and products of `dtype` give: floats and i64 keep theirs, the other integers and bool give i32."""
+    """The dtype of sums and products of `dtype`: floats and i64 keep theirs, the other integers and bool give i32."""
     return dtype if dtype.is_float or dtype == i64 else i32
 
 
@@ -73,7 +73,7 @@ def _accumulator(x: Array) -> np.dtype[Any]:
 
 
 def last(x: Array, axes: tuple[int, ...]) -> Array:
-    """The reduced axes flattened into one, last and contiguous: NumPy adds in pairs only there."""
+    """x with the reduced axes flattened into the last, contiguous one: only along that does NumPy sum pairwise."""
     kept = [i for i in range(x.ndim) if i not in axes]
     count = math.prod(x.shape[i] for i in axes)
     moved = np.transpose(x, (*kept, *axes))
@@ -104,12 +104,12 @@ def _min(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _nothing(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The extremes of no rows at all: NumPy asks what those of nothing are even where nothing asks for one."""
+    """The empty result of max or min where the input has no elements: NumPy may raise an error even then."""
     return np.empty(_shape(x, axes, keepdims), x.dtype)
 
 
 def _back(d: Tensor, node: Node) -> Tensor:
-    """A tensor of the output's shape, repeated over the reduced axes to the input's shape."""
+    """A tensor of the output's shape, expanded over the reduced axes to the input's shape."""
     shape = node.inputs[0].shape
     kept = kept_shape(shape, node.attrs["axes"])
     d = d if d.shape == kept else apply("reshape", d, shape=kept)
@@ -135,7 +135,7 @@ def _mean_rule(d: Tensor, node: Node) -> Tensor:
 
 
 def _prod_rule(d: Tensor, node: Node) -> Tensor:
-    # The product of the others: y / x where nothing is zero; with one zero only that element has a gradient.
+    # The product of the other factors is y / x where none is zero; where one is, only that element has a gradient.
     x, axes = node.inputs[0], node.attrs["axes"]
     zero = apply("equal", x, 0)
     safe = apply("where", zero, 1, x)
@@ -154,7 +154,7 @@ def _extremum_rule(d: Tensor, node: Node) -> Tensor:
 
 
 def working_float(d: Tensor) -> DType:
-    """f32 for halves, whose counts would stop at 2048."""
+    """The dtype that sums are computed in: f32 for halves, in which a count would stop at 2048 (bf16: 256)."""
     return f32 if d.dtype.is_half else d.dtype
 
 
@@ -162,7 +162,7 @@ def _mean_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     x = inputs[0]
     wide, count = cast_to(x, working_float(x)), float(math.prod(x.shape[i] for i in attrs["axes"]))
     by = 2.0 ** -math.ceil(math.log2(count)) if count and wide.dtype == f64 else 1.0
-    # A mean stays within the range where the sum does not: that of terms by a power of two is exact beside it.
+    # The sum may overflow where the mean does not. In f64 the terms are scaled by a power of two, which is exact.
     total = apply("sum", wide * by if by < 1.0 else wide, **attrs)
     return cast_to(total / (count * by), x.dtype)
 
@@ -200,13 +200,13 @@ _register("min", _min, _extremum_rule, _same, empty=False, joins="min", picks=Tr
 
 
 def first_of(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """The first element along the axes, which stay with extent 1."""
+    """The first element along the axes, which keep the length 1."""
     stops = kept_shape(x.shape, tuple(axes))
     return apply("slice", x, starts=(0,) * x.ndim, stops=stops, steps=(1,) * x.ndim)
 
 
 def less_mean(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """x less its mean over the axes, as `rlx.ops.numeric.centred`."""
+    """x less its mean over the axes, computed as in `rlx.ops.numeric.centred`."""
     if x.size == 0:
         return x
     kept = {"axes": tuple(axes), "keepdims": True}
@@ -226,8 +226,8 @@ def sum(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The sum over the axes (None: all); 0 for an empty axis.
 
     Dtype: floats and i64 keep theirs; bool, u8, i8 and i32 give i32, which wraps. Gradient: d, repeated.
-    Numerics: in f32 for halves, in blocks or pairs, so the error grows with the logarithm of the count. No order
-    of adding decides whether the result is finite: where partial sums overflow, the terms are added scaled down.
+    Numerics: in f32 for halves, in blocks or pairs, so the error grows with the logarithm of the count. The result is
+    finite wherever the exact sum is: where partial sums overflow, scaled-down terms are added again.
     """
     return _call("sum", x, axis, keepdims)
 
@@ -235,8 +235,8 @@ def sum(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The mean over the axes (None: all); NaN for an empty axis.
 
-    Dtype: floats keep theirs; integers and bools become f32. Gradient: d / count, repeated. Numerics: as sum;
-    finite where the sum overflows.
+    Dtype: floats keep theirs; integers and bools become f32. Gradient: d / count, repeated. Numerics: as rlx.sum;
+    finite also where the sum overflows.
     """
     return _call("mean", x, axis, keepdims)
 
@@ -244,23 +244,26 @@ def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 def prod(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The product over the axes (None: all); 1 for an empty axis.
 
-    Dtype: as sum. Gradient: d times the product of the others, right where factors are zero too. Numerics: partial
-    products of two floats and a power of two: within an ULP at every length, and finite where partial ones are not.
+    Dtype: as rlx.sum. Gradient: d times the product of the others, right where factors are zero too. Numerics: partial
+    products are kept as two floats and a power of two: within an ULP at every length, and finite wherever the exact
+    product is.
     """
     return _call("prod", x, axis, keepdims)
 
 
 def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The greatest over the axes (None: all); NaN where one is NaN. Raises: ShapeError for an empty axis.
+    """The greatest element over the axes (None: all); NaN where an element is NaN.
 
-    Dtype: keeps. Gradient: shared evenly by the elements that are the greatest, as torch.amax does.
+    Dtype: x's. Gradient: shared evenly by all elements equal to the greatest, as in torch.amax.
+    Raises: ShapeError for an empty axis.
     """
     return _call("max", x, axis, keepdims)
 
 
 def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The least over the axes (None: all); NaN where one is NaN. Raises: ShapeError for an empty axis.
+    """The least element over the axes (None: all); NaN where an element is NaN.
 
-    Dtype: keeps. Gradient: shared evenly by the elements that are the least, as torch.amin does.
+    Dtype: x's. Gradient: shared evenly by all elements equal to the least, as in torch.amin.
+    Raises: ShapeError for an empty axis.
     """
     return _call("min", x, axis, keepdims)

@@ -66,7 +66,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 @dataclass(frozen=True, slots=True)
 class AxisTable:
-    """Where each element of a resized axis comes from: `index` and `weight`, both (new length, taps)."""
+    """The input elements that each element of a resized axis reads, and their weights: both (new length, taps)."""
 
     axis: int
     index: npt.NDArray[np.int32]
@@ -77,14 +77,14 @@ class AxisTable:
         return int(self.index.shape[1])
 
     def matrix(self, n: int) -> npt.NDArray[np.float64]:
-        """The same as a matrix (new length, n)."""
+        """The table as a matrix (new length, n) that an axis of length n is multiplied by."""
         made = np.zeros((len(self.index), n))
         np.add.at(made, (np.arange(len(self.index))[:, None], self.index), self.weight)
         return made
 
 
 def tables(shape: Sequence[int], attrs: Attrs) -> list[AxisTable]:
-    """A table for each axis that changes; axes that stay as they are have none."""
+    """A table for each axis that is resized; the other axes have none."""
     found = []
     for axis, (n, size, scale) in enumerate(zip(shape, attrs["sizes"], attrs["scales"], strict=True)):
         if n == size and scale == 1.0:
@@ -94,7 +94,7 @@ def tables(shape: Sequence[int], attrs: Attrs) -> list[AxisTable]:
 
 
 def _table(axis: int, n: int, size: int, scale: float, attrs: Attrs) -> AxisTable:
-    # Every rule goes evenly from element to element: the places are (first + i · step) / below, in whole numbers.
+    # In every rule positions are evenly spaced: element i is at (first + i · step) / below, three whole numbers.
     start, second = (_source(i, n, size, scale, attrs["coordinates"]) for i in (0, 1))
     below = math.lcm(start.denominator, second.denominator)
     first, step = int(start * below), int((second - start) * below)
@@ -112,16 +112,16 @@ def _table(axis: int, n: int, size: int, scale: float, attrs: Attrs) -> AxisTabl
         weight = np.stack(parts, 1)
     if attrs["exclude_outside"]:
         weight = np.where((index < 0) | (index >= n), 0.0, weight)
-        with np.errstate(divide="ignore", invalid="ignore"):  # nothing inside to weigh: NaN
+        with np.errstate(divide="ignore", invalid="ignore"):  # NaN where all neighbours are outside
             weight = weight / np.sum(weight, axis=1, keepdims=True)
     return AxisTable(axis, np.clip(index, 0, max(n - 1, 0)).astype(np.int32), weight)
 
 
 def _source(i: int, n: int, size: int, scale: float, rule: str) -> Fraction:
-    """The place in the input that element i of the output stands for, exactly."""
-    from fractions import Fraction  # loads decimal too, which nothing else of rlx needs
+    """The exact position in the input of element i of the output."""
+    from fractions import Fraction  # here, since it imports decimal, which nothing else of rlx needs
 
-    # A scale that the sizes alone would give is the ratio itself, not the float nearest to it: ties fall right.
+    # A scale equal to size / n means that exact ratio, not the float nearest to it; else ties could round wrongly.
     ratio = Fraction(size, n) if size and scale == size / n else Fraction(scale)
     half = Fraction(1, 2)
     if rule == "asymmetric":
@@ -134,7 +134,7 @@ def _source(i: int, n: int, size: int, scale: float, rule: str) -> Fraction:
     if rule == "pytorch_half_pixel" and size <= 1:
         return Fraction(0)
     if rule == "half_pixel_symmetric":
-        # The output of a scale that does not divide evenly is centred in what it stands for.
+        # Where n · scale is no whole number, the output is centred in the extent n · scale.
         adjust = size / (ratio * n)
         centre = Fraction(n, 2)
         return centre * (1 - adjust) + (i + half) / ratio - half
@@ -142,7 +142,7 @@ def _source(i: int, n: int, size: int, scale: float, rule: str) -> Fraction:
 
 
 def _rounded(at: Array, below: int, rule: str) -> Array:
-    """The quotients `at` / `below` as whole numbers."""
+    """The quotients `at` / `below` rounded to whole numbers by the rule."""
     if rule in ("floor", "ceil"):
         return at // below if rule == "floor" else -(-at // below)
     half = 2 * below
@@ -150,7 +150,7 @@ def _rounded(at: Array, below: int, rule: str) -> Array:
 
 
 def _cubic(t: Array, a: float) -> tuple[Array, Array, Array, Array]:
-    """Keys' weights of the four neighbours of a place that lies t behind the second."""
+    """Keys' weights of the four neighbours of a position that lies t after the second of them."""
     return (
         ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a,
         ((a + 2) * t - (a + 3)) * t * t + 1,
@@ -192,7 +192,7 @@ _computed = computed(_first)(_resize)
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Each axis is a product with the matrix of its table; back goes the product with its transpose."""
+    """Resizing an axis is a product with the matrix of its table, so the gradient is one with the transposed matrix."""
     x, d = node.inputs[0], grads[0]
     if d is None or not d.dtype.is_float or d.size == 0:
         return (None,)
@@ -212,7 +212,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def _cost(node: Node) -> Cost:
-    """An element of two axes is read and written so often; tables of the axes come on top, and are kept."""
+    """The cost of a node: several accesses for each element, by the mode, and the tables of the resized axes."""
     rows = sum(node.attrs["sizes"])
     terms = 64 * node.outputs[0].size if node.inputs[0].shape else 0
     return Cost(_ACCESSES[node.attrs["mode"]] * written(node) + 256 * rows, tables=192 * rows, terms=terms)
@@ -232,17 +232,18 @@ def resize(
     cubic_a: float = -0.75,
     exclude_outside: bool = False,
 ) -> Tensor:
-    """The tensor with its last axes made longer or shorter.
+    """x with its last axes resized, by interpolation.
 
-    Shape: sizes or scales (exactly one) name the last axes, as many as they have entries; an axis scaled by s becomes
-    ⌊n·s⌋ long. mode: "nearest", "linear" or "cubic" (Keys, 1981, with coefficient cubic_a). coordinates: where an
-    output element lies in the input: "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
-    "asymmetric", "tf_half_pixel_for_nn". With "align_corners" the last element is the input's last whatever the scale,
-    as in torch and ONNX Runtime; in ONNX files a scale that gives a fraction of an element ends that much before it, as
-    in the ONNX reference. rounding ("nearest" only): "round_prefer_floor", "round_prefer_ceil", "floor", "ceil".
-    exclude_outside: neighbours beyond the edge weigh nothing and the others are scaled up, instead of repeating the
-    edge. Dtype: any for "nearest"; else float, integers become f32. Gradient: each element's weights back to what it
-    was made of. Numerics: places are found in exact arithmetic; weights in f32, in f64 for f64. Follows ONNX Resize.
+    Shape: exactly one of sizes and scales is given, with one entry for each of the last axes; an axis of length n
+    scaled by s becomes ⌊n·s⌋ long. mode: "nearest", "linear" or "cubic" (Keys, 1981, with coefficient cubic_a).
+    coordinates: the rule for the position of an output element in the input: "half_pixel", "half_pixel_symmetric",
+    "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn". With "align_corners" the last output
+    element is at the last input element whatever the scale, as in torch and ONNX Runtime; in ONNX files, where n·s is
+    not a whole number, it lies the missing fraction of an output element before that, as in the ONNX reference.
+    rounding ("nearest" only): "round_prefer_floor", "round_prefer_ceil", "floor", "ceil". exclude_outside: neighbours
+    beyond the edge get the weight 0 and the others are scaled up; else the edge is repeated. Dtype: any for "nearest";
+    else float, and integers become f32. Gradient: to each input element through its weights. Numerics: positions are
+    computed exactly; weights in f32, in f64 for f64. Follows ONNX Resize.
     """
     x = tensor("resize", x)
     if (sizes is None) == (scales is None):
@@ -275,7 +276,10 @@ def _kept(x: Tensor, named: int) -> int:
 
 
 def upsample2x(x: TensorLike) -> Tensor:
-    """Every element of the spatial axes twice: nearest, scale 2. Shape: (N, C, *S) gives (N, C, *2S)."""
+    """x with every element repeated twice along each spatial axis: `resize` with mode nearest and scale 2.
+
+    Shape: (N, C, *S) gives (N, C, *2S).
+    """
     x = tensor("upsample2x", x)
     if x.ndim < 3:
         raise ShapeError(

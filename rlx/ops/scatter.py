@@ -1,8 +1,8 @@
 """Writing by index: scatter, scatter_elements, scatter_nd, segment_sum.
 
-A negative index counts from the end. An update whose index is out of range then is dropped; constants out of range are
-refused when the graph is built. Several updates of one place are taken in the order of the indices, on every device:
-the last one stays with "none", and sums have the same bits every run.
+A negative index counts from the end. An update whose index is still out of range is dropped; constant indices out of
+range are refused when the graph is built. Every device applies several updates of one element in the order of the
+indices: with "none" the last one remains, and sums have the same bits in every run.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ def from_front(indices: Array, n: int) -> tuple[Array, Array]:
 
 def _apply_at(out: Array, key: Any, updates: Array, reduction: str) -> None:
     if reduction == "none":
-        out[key] = updates  # NumPy keeps the last of those that share a place
+        out[key] = updates  # of updates with one index, NumPy keeps the last
     else:
         _AT[reduction].at(out, key, updates)
 
 
 def _base(shape: tuple[int, ...], updates: Array, x: tuple[Array, ...], reduction: str) -> Array:
-    """What is scattered into, in the dtype of the arithmetic."""
+    """A new array to scatter into, x or zeros, in the dtype of the arithmetic."""
     dtype = updates.dtype if reduction == "none" else widened(updates[:0]).dtype
     return x[0].astype(dtype).reshape(shape) if x else np.zeros(shape, dtype)
 
@@ -113,7 +113,7 @@ def scatter_rows(indices: Array, updates: Array, *x: Array, axis: int, length: i
     out = _base((math.prod(head), length, math.prod(tail)), flat, x, reduction)
     wanted, valid = from_front(indices.reshape(-1), length)
     with np.errstate(all="ignore"):
-        # The axis first, so that the order of equal places is that of the indices.
+        # The scattered axis comes first, so that updates of one index are applied in the order of the indices.
         _apply_at(
             out.transpose(1, 0, 2), wanted[valid], flat.transpose(1, 0, 2)[valid].astype(out.dtype), reduction
         )
@@ -133,7 +133,7 @@ def scatter_each(indices: Array, updates: Array, *x: Array, axis: int, length: i
 
 
 def _read(node: Node, source: Tensor) -> Tensor:
-    """What stands at the places updated; an update that was dropped reads some other element."""
+    """The element of `source` at each update's index; for a dropped update it is some other element."""
     axis = node.attrs["axis"]
     if node.op.name == "scatter_elements":
         return apply("gather_elements", source, node.inputs[0], axis=axis)
@@ -166,7 +166,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     if reduction == "add":
         du, dx = _kept(node, _read(node, d)), d
     elif reduction == "none":
-        # The last update of a place is the one whose number stands there after scattering the numbers.
+        # Scattering the updates' numbers tells which update of an element is the last: its number remains there.
         shape = node.inputs[0].shape
         numbers: Any = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
         if node.op.name == "scatter":
@@ -180,7 +180,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         du, dx = _product_rule(node, d, x, u)
     else:
         assert x is not None
-        # Shared evenly by all that are the extremum, as torch.scatter_reduce does.
+        # The gradient is shared evenly by all values equal to the extremum, as in torch.scatter_reduce.
         wide = working_float(d)
         y = node.outputs[0]
         mine = cast_to(apply("equal", x, y), wide)
@@ -191,7 +191,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def _product_rule(node: Node, d: Tensor, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """d times the product of the others, with zeros counted apart."""
+    """The gradient of "mul": d times the product of the other factors; zeros are counted, not divided by."""
     wide = working_float(d)
     d, x32, u32 = (cast_to(t, wide) for t in (d, x, u))
     zero_x, zero_u = apply("equal", x32, 0), apply("equal", u32, 0)
@@ -232,19 +232,20 @@ def _given(op: str, x: TensorLike, indices: TensorLike, updates: TensorLike) -> 
 
 
 def _shaped(updates: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A scalar is repeated; anything else is left for infer to judge."""
+    """A scalar expanded to `shape`; other updates unchanged, since `infer` checks their shape."""
     return apply("expand", updates, shape=shape) if updates.ndim == 0 and shape else updates
 
 
 def scatter(
     x: TensorLike, indices: TensorLike, updates: TensorLike, axis: int = 0, reduction: str = "none"
 ) -> Tensor:
-    """x with the slices at the indices along an axis replaced by, or joined with, the updates: gather's reverse.
+    """x with the slices at the indices along an axis replaced by, or combined with, the updates.
 
     Shape: x's; updates x.shape with the axis replaced by indices.shape, or a scalar. `reduction`: "none" (the last
-    update of a place stays), "add", "mul", "min", "max". Dtype: x any, updates the same; bool with "none" only. Out of
-    range: ShapeError where the indices are constant; else the update is dropped. Gradient: to x and updates; extrema
-    share it evenly. Numerics: updates join in the order of the indices, in f32 for halves, sums with a correction.
+    update of a slice remains), "add", "mul", "min", "max". Dtype: x any, updates the same; bool with "none" only. Out
+    of range: ShapeError where the indices are constant; else the update is dropped. Gradient: to x and updates; equal
+    extrema share it evenly. Numerics: updates are applied in the order of the indices, in f32 for halves; sums are
+    compensated.
     """
     x, indices, updates = _given("scatter", x, indices, updates)
     axis = normalize_axis(axis, x.ndim, "scatter")
@@ -254,7 +255,7 @@ def scatter(
 
 
 def scatter_add(x: TensorLike, indices: TensorLike, updates: TensorLike, axis: int = 0) -> Tensor:
-    """x with the updates added to its slices at the indices: scatter with "add"; the same bits every run."""
+    """x with the updates added to its slices at the indices: rlx.scatter with "add"; the same bits in every run."""
     return scatter(x, indices, updates, axis, "add")
 
 
@@ -262,7 +263,7 @@ def segment_sum(updates: TensorLike, indices: TensorLike, length: int, axis: int
     """The updates added into `length` zero slices along an axis: slice i is the sum of those whose index is i.
 
     Shape: updates.shape with the indices' axes, from `axis` on, replaced by `length`. Dtype: updates any number. Out
-    of range: as scatter. Gradient: d at each index. Numerics: as scatter.
+    of range: as rlx.scatter. Gradient: to each update, d at its index. Numerics: as rlx.scatter.
     """
     updates, indices = tensors("segment_sum", updates, integers(indices))
     indices = index_tensor("segment_sum", indices)
@@ -276,10 +277,11 @@ def segment_sum(updates: TensorLike, indices: TensorLike, length: int, axis: int
 def scatter_elements(
     x: TensorLike, indices: TensorLike, updates: TensorLike, axis: int = 0, reduction: str = "none"
 ) -> Tensor:
-    """x with x[.., indices[.., j, ..], ..] replaced by, or joined with, updates[.., j, ..]: one index an update.
+    """x with x[.., indices[.., j, ..], ..] replaced by, or combined with, updates[.., j, ..]: one index per update.
 
-    Shape: x's; indices and updates of one shape and x's rank, their other axes at most x's. Reductions, dtypes, indices
-    out of range, gradient, numerics: as scatter. Follows ONNX ScatterElements and torch.scatter_reduce.
+    Shape: x's; indices and updates of one shape and of x's rank, their other axes at most as long as x's. Reductions,
+    dtypes, indices out of range, gradient, numerics: as rlx.scatter. Follows ONNX ScatterElements and
+    torch.scatter_reduce.
     """
     x, indices, updates = _given("scatter_elements", x, indices, updates)
     axis = normalize_axis(axis, x.ndim, "scatter_elements")
@@ -293,15 +295,16 @@ def scatter_elements(
 
 
 def put_along_axis(x: TensorLike, indices: TensorLike, values: TensorLike, axis: int = -1) -> Tensor:
-    """scatter_elements with "none", under NumPy's name; x itself stays as it is."""
+    """scatter_elements with "none", under NumPy's name; unlike NumPy's function it returns a new tensor."""
     return scatter_elements(x, indices, values, axis)
 
 
 def scatter_nd(x: TensorLike, indices: TensorLike, updates: TensorLike, reduction: str = "none") -> Tensor:
-    """x with x[indices[i.., 0], indices[i.., 1], …] replaced by, or joined with, updates[i..].
+    """x with x[indices[i.., 0], indices[i.., 1], …] replaced by, or combined with, updates[i..].
 
     Shape: x's; updates indices.shape[:-1] + x.shape[q:] for tuples of q = indices.shape[-1]. An update is dropped when
-    any number of its tuple is out of range. The rest: as scatter. Follows ONNX ScatterND.
+    any index of its tuple is out of range. Reductions, dtypes, gradient, numerics: as rlx.scatter. Follows ONNX
+    ScatterND.
     """
     x, indices, updates = _given("scatter_nd", x, indices, updates)
     q = tuple_length("scatter_nd", x.shape, indices)
@@ -314,7 +317,10 @@ def scatter_nd(x: TensorLike, indices: TensorLike, updates: TensorLike, reductio
 
 
 def _rows(indices: Tensor, dims: tuple[int, ...], count: int, shape: tuple[int, ...]) -> Tensor:
-    """The number of the row that each index tuple names; `count`, which is none, where a number is out of range."""
+    """The row-major number of the row that each index tuple names.
+
+    Where an index of the tuple is out of range it is `count`, one past the last row: `scatter` then drops the update.
+    """
     dtype: DType = i64 if indices.dtype == i64 or count >= 2**31 else indices.dtype
     rows = valid = None
     for k, n in enumerate(dims):

@@ -165,9 +165,9 @@ register(
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) divided by its sum along an axis.
 
-    Shape: keeps. Dtype: float; integers and bools become f32. Gradient: y·(d - Σ d·y). Numerics: the greatest element
-    is subtracted first, so nothing overflows; NaN where a row holds NaN, inf, or nothing but -inf. Along the last axis,
-    GPUs compute exponentials of halves to 2^-17, and take those below 2^-126 for 0.
+    Shape: x's. Dtype: float; integers and bools become f32. Gradient: y·(d - Σ d·y). Numerics: the greatest element
+    is subtracted first, so nothing overflows; NaN where a row holds NaN, inf, or only -inf. Along the last axis, GPUs
+    compute the exponentials of halves to within 2^-16, and flush those below 2^-126 to 0.
     """
     x = floating(tensor("softmax", x))
     return apply("softmax", x, axis=normalize_axis(axis, x.ndim, "softmax"))
@@ -176,8 +176,8 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(x)) along an axis.
 
-    Shape: keeps. Dtype: float; integers and bools become f32. Gradient: d - softmax(x)·Σ d. Numerics: x - max -
-    log(Σ exp(x - max)), finite where softmax is 0; NaN where a row holds NaN, inf, or nothing but -inf.
+    Shape: x's. Dtype: float; integers and bools become f32. Gradient: d - softmax(x)·Σ d. Numerics: computed as x - max
+    - log(Σ exp(x - max)), finite where softmax is 0; NaN where a row holds NaN, inf, or only -inf.
     """
     x = floating(tensor("log_softmax", x))
     return apply("log_softmax", x, axis=normalize_axis(axis, x.ndim, "log_softmax"))
@@ -186,15 +186,15 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
 def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """log(Σ exp(x)) over the axes (None: all).
 
-    Dtype: float; integers and bools become f32. Gradient: softmax(x)·d. Numerics: the greatest element is taken out
-    first; -inf for nothing but -inf and for nothing at all, inf where there is an inf, NaN where there is a NaN.
+    Dtype: float; integers and bools become f32. Gradient: softmax(x)·d. Numerics: the greatest element is subtracted
+    first and added to the result. An empty axis, or only -inf, gives -inf; a NaN gives NaN, else an inf gives inf.
     """
     x = floating(tensor("logsumexp", x))
     axes = normalize_axes(axis, x.ndim, "logsumexp")
     kept = tuple(i for i in range(x.ndim) if i not in axes)
     flat, place = x, axes[0] if axes else 0
     if len(axes) != 1:
-        # Several axes become one, in the place of the first; they are brought together where they lie apart.
+        # The op takes one axis: several become one, in the place of the first, or last where they are not adjacent.
         if axes != tuple(range(place, place + len(axes))):
             flat, place = apply("transpose", x, perm=(*kept, *axes)), len(kept)
         shape = (*flat.shape[:place], math.prod(x.shape[i] for i in axes), *flat.shape[place + len(axes) :])

@@ -1,7 +1,7 @@
-"""Where an output's bytes are there already: the `view` of the op records, named after the ops.
+"""Outputs that are views of their node's input: the `view` of the op records, named after the ops.
 
-Each rule gives the bytes from the start of the node's first input to those that are its output; None where the output
-is no single run of the input's bytes and has to be made.
+Each rule gives the offset in bytes of the output within the node's first input; None where the output's bytes are no
+contiguous part of the input's, so that the output must be computed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from rlx.ir import Node
 
 
 def whole(node: Node) -> int | None:
-    """All of the input."""
+    """The whole input: the output has the same bytes."""
     return 0
 
 
 def cast(node: Node) -> int | None:
-    """The input, where the conversion changes no bit."""
+    """The whole input, where the conversion changes no bit."""
     return 0 if same_bits(node.inputs[0].dtype, node.outputs[0].dtype) else None
 
 
@@ -30,25 +30,24 @@ def same_bits(source: DType, target: DType) -> bool:
 
 
 def expand(node: Node) -> int | None:
-    """The input, where no element is repeated."""
+    """The whole input, where no element is repeated."""
     return 0 if node.inputs[0].size == node.outputs[0].size else None
 
 
 def concat(node: Node) -> int | None:
-    """The only input."""
+    """The whole input, where there is only one."""
     return 0 if len(node.inputs) == 1 else None
 
 
 def transpose(node: Node) -> int | None:
-    """The input, where only axes of one element change places."""
+    """The whole input, where only axes of length 1 change places."""
     shape = node.inputs[0].shape
     moved = [axis for axis in node.attrs["perm"] if shape[axis] != 1]
     return 0 if moved == sorted(moved) else None
 
 
 def slice(node: Node) -> int | None:
-    """One contiguous run, wherever it begins: leading axes of extent 1, then one axis cut with step 1, then whole
-    axes."""
+    """A contiguous part of the input: leading axes of length 1, then one axis cut with step 1, then whole axes."""
     shape, out = node.inputs[0].shape, node.outputs[0].shape
     if 0 in out:
         return 0
@@ -57,7 +56,7 @@ def slice(node: Node) -> int | None:
     elements, stride, cut = 0, 1, False
     for axis in reversed(range(len(shape))):
         if out[axis] != 1 and (cut or steps[axis] != 1):
-            return None  # a further axis would jump over what was cut away, or elements are skipped or reversed
+            return None  # not contiguous: an inner axis is cut already, or a step skips or reverses elements
         elements += starts[axis] * stride
         cut = cut or out[axis] != shape[axis]
         stride *= shape[axis]

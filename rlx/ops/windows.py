@@ -1,4 +1,4 @@
-"""Windows that slide over the spatial axes of (N, C, …) tensors: what convolution and pooling share."""
+"""Windows that slide over the spatial axes of (N, C, …) tensors: code that convolution and pooling share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlx.ops.numeric import Array
 Ints = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
 MAX_SPATIAL = 3
-MOST_STEP = (1 << 31) - 1  # of windows: strides and dilations
+MOST_STEP = (1 << 31) - 1  # the largest stride or dilation
 
 
 def want_image(op: str, t: TensorType, what: str = "input") -> int:
@@ -29,7 +29,10 @@ def want_image(op: str, t: TensorType, what: str = "input") -> int:
 
 
 def want_counts(op: str, attrs: Attrs, names: Sequence[str], n: int, least: int = 1) -> None:
-    """Raises: ShapeError unless each attribute is a tuple of n ints ≥ `least`, and steps fit 32 bits."""
+    """Checks attributes with one int per axis.
+
+    Raises: ShapeError unless each is a tuple of n ints ≥ `least`, and strides and dilations fit 32 bits.
+    """
     for name in names:
         value = attrs[name]
         if (
@@ -43,7 +46,7 @@ def want_counts(op: str, attrs: Attrs, names: Sequence[str], n: int, least: int 
 
 
 def want_pads(op: str, attrs: Attrs, n: int) -> None:
-    """Raises: ShapeError unless `pads` holds n pairs (begin, end) of ints ≥ 0."""
+    """Checks the pads. Raises: ShapeError unless `pads` holds n pairs (begin, end) of ints ≥ 0."""
     pads = attrs["pads"]
     good = isinstance(pads, tuple) and len(pads) == n
     good = good and all(
@@ -61,7 +64,7 @@ def want_groups(op: str, groups: Any, channels: int, what: str) -> None:
 
 
 def per_axis(op: str, what: str, value: Any, n: int) -> Ints:
-    """An int for every axis, or one for each, as a tuple."""
+    """An argument that is an int for all axes, or a sequence of one for each, as a tuple of n ints."""
     values = (value,) * n if is_index(value) else as_items(value, f"{op}: {what}")
     if len(values) != n or not all(is_index(v) and not isinstance(v, bool) for v in values):
         raise ShapeError(f"{op}: {what} is {value!r}; expected an int or {n} ints, one for each spatial axis")
@@ -69,7 +72,7 @@ def per_axis(op: str, what: str, value: Any, n: int) -> Ints:
 
 
 def pads_of(op: str, pads: Any, n: int) -> Pads:
-    """An int, one int for each axis (both ends), or a (begin, end) for each axis, as pairs."""
+    """Pads as n pairs (begin, end), from an int, one int for each axis (both ends), or a pair for each axis."""
     values = (pads,) * n if is_index(pads) else as_items(pads, f"{op}: pads")
     pairs = [(v, v) if is_index(v) else as_items(v, f"{op}: pads") for v in values]
     if len(pairs) != n or not all(len(p) == 2 and all(map(is_index, p)) for p in pairs):
@@ -93,7 +96,7 @@ def window_counts(
     pads: Pads,
     ceil: bool = False,
 ) -> Ints:
-    """How many windows there are along each axis. With `ceil` a last window that only begins inside counts too.
+    """The number of windows along each axis. With `ceil` a last window that only begins inside counts too.
 
     Raises: ShapeError where not even one window fits.
     """
@@ -108,7 +111,7 @@ def window_counts(
                 f"{n} with pads ({before}, {after}); use a smaller kernel or larger pads"
             )
         count = (-(-room // s) if ceil else room // s) + 1
-        # A window that would begin beyond the input and its front padding holds nothing but back padding.
+        # A window that begins beyond the input and its front padding would hold only back padding.
         if ceil and (count - 1) * s >= n + before:
             count -= 1
         counts.append(count)
@@ -120,7 +123,7 @@ def windows(
 ) -> Array:
     """A read-only view (N, C, *kernel, *counts) of a padded copy of x: the elements under every window."""
     spatial = x.shape[2:]
-    # Room for windows that begin inside and end beyond the padding (ceil mode).
+    # In ceil mode the last window may begin inside and end beyond the padding: the copy is padded to its end.
     ends = [
         max(after, (c - 1) * s + d * (k - 1) + 1 - before - n)
         for n, k, s, d, (before, after), c in zip(
@@ -136,8 +139,7 @@ def windows(
 
 
 def window_terms(node: Node) -> int:
-    """About the bytes that the NumPy definition of an op reads and holds, which looks at each element under each window
-    by itself."""
+    """About the bytes that an op's NumPy definition reads and holds; it copies each window's elements."""
     return 8 * max(node.outputs[0].size, node.inputs[0].size) * math.prod(node.attrs["kernel"])
 
 

@@ -1,1 +1,1 @@
-"""The records of every op, one module a family: `OPS`, of `rlx.conformance.record.Conformance`."""
+"""The conformance records of every op, one module for each family; its `OPS` holds `Conformance` records."""

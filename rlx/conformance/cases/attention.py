@@ -68,7 +68,7 @@ def _case(
     lengths: str | None = None,
     tokens: str = "",
 ) -> Case:
-    """One case; `lengths` "" gives one length for all batches, "b" one each, some of them out of range."""
+    """One case. `lengths`: "" is one kv_len for all batches, "b" one for each; some of them are out of range."""
     b, h, kv, n_q, n_k, d = size
     shapes = {"q": (b, h, n_q, d), "k": (b, kv, n_k, d), "v": (b, kv, n_k, d)}
     given = [swapped(shape) if letter in tokens else shape for letter, shape in shapes.items()]
@@ -100,7 +100,7 @@ def _case(
 def _sizes_and_masks(
     sizes: tuple[Size, ...], size: Size, masks: tuple[tuple[int, ...], ...]
 ) -> Iterator[Case]:
-    """Every size, causal too; then at one size every mask, of bools and of numbers."""
+    """Every size, with and without `causal`; then, at one size, every mask, of bools and of floats."""
     for each in sizes:
         yield _case(each)
         yield _case(each, causal=True)
@@ -119,7 +119,7 @@ def _attention() -> Iterator[Case]:
         yield _case(size, dtype, mask=(9, 17), mask_dtype=dtype)
         yield _case(size, dtype, scale=0.5, causal=True, mask=(2, 1, 9, 17))
         yield _case(size, dtype, domain="large")
-    # Additive masks of -inf, rows of them too; sharp scores; NaN and infinity in the inputs.
+    # Additive masks with -inf, also in whole rows; scores of large differences; NaN and infinity in the inputs.
     yield _case(size, mask=(9, 17), mask_dtype=f32, mask_domain="masked")
     yield _case((1, 2, 2, 33, 2, 8), mask=(33, 2), mask_dtype=f32, mask_domain="masked")
     yield _case((1, 2, 2, 33, 2, 8), mask=(33, 2))
@@ -145,7 +145,7 @@ def _attention() -> Iterator[Case]:
         yield _case((1, 2, 1, 130, 140, 64), dtype, window=20, causal=True)
         yield _case((1, 2, 1, 70, 140, 96), dtype, window=20, softcap=3.0, lengths="")
         yield _case((1, 1, 1, 65, 66, 256), dtype, causal=True)
-        # Heads side by side in a token's row, as products leave them: all operands, or some.
+        # Operands, all or some, with the heads of a token side by side, the layout in which products write them.
         for tokens in ("qkvy", "kv", "qy", "v"):
             yield _case((2, 4, 2, 70, 75, 20), dtype, tokens=tokens, causal=True)
             yield _case((2, 6, 3, 3, 150, 32), dtype, tokens=tokens, lengths="b")
@@ -157,7 +157,7 @@ def _attention() -> Iterator[Case]:
 
 
 def _attention_grad() -> Iterator[Case]:
-    """The gradient at the inputs of forward cases."""
+    """The gradient, at the inputs of the forward cases."""
     for case in _forward_of_gradients():
         q = case.inputs[0]
         d = InputSpec(q.shape, q.dtype)
@@ -225,7 +225,7 @@ def _gradient(b: Builder) -> Made:
 
 
 def _largest_value(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """A weighted mean of values is at most the largest of them."""
+    """The largest value of v for each output element, since attention is a weighted mean of them."""
     tokens = attrs.get("tokens", "")
     q, _, v = heads_first(inputs, tokens)[:3]
     largest = np.max(np.abs(np.repeat(v, q.shape[1] // v.shape[1], axis=1)), axis=2, keepdims=True, initial=0)
@@ -234,13 +234,16 @@ def _largest_value(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def _terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """dS = P (dP - Σ P dP) takes two numbers of one size from each other, and the gradients of q and k add up what is
-    left: where little is, errors are those of P dP. One figure for all three results: their terms' mean square."""
+    """The size of the gradient's terms, one number for all three results: the root of their mean square.
+
+    dS = P (dP - Σ P dP) subtracts numbers of similar size, and the gradients of q and k sum the differences. Where
+    these nearly cancel, the errors are still those of P dP.
+    """
     d, q, k, v, *others = inputs
     if others and others[-1].shape in (
         (),
         q.shape[:1],
-    ):  # kv_len, which came as a float; no mask here is so small
+    ):  # kv_len, converted to float like all inputs; no mask here has this shape
         others[-1] = others[-1].astype(np.int32)
     if q.size == 0 or k.size == 0:
         return np.zeros(())

@@ -1,4 +1,4 @@
-"""Conformance of branches, loops and scans: what is carried, captured and stacked; from no step to many."""
+"""Conformance of branches, loops and scans: carries, captures and stacked outputs; from no step to many."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FEW = ((), (33,), (3, 4))
 def _case(
     op: str, name: str, specs: Sequence[InputSpec], tolerance: Tolerance, build: Callable[..., Any]
 ) -> Case:
-    """The node that `build` adds to a graph of these inputs, its predicate an input too."""
+    """The case of the node that `build` adds to a graph of these inputs; its predicate is an input of the case too."""
     graph = Graph(name)
     ins = [graph.input(f"x{i}", s.shape, s.dtype) for i, s in enumerate(specs)]
     build(*ins)
@@ -50,7 +50,7 @@ def _branches() -> Iterator[Case]:
     def moved(p: Tensor, a: Tensor, b: Tensor) -> Any:
         return ops.cond(p, lambda x, y: (y, ops.flip(x), x), lambda x, y: (x, y, y), a, b)
 
-    for seed in range(2):  # one way and the other
+    for seed in range(2):  # one seed for each value of the predicate
         pred = InputSpec((), bool_, seed=seed)
         for shape in _SHAPES:
             two = (InputSpec(shape, f32), InputSpec(shape, f32, seed=1))
@@ -75,7 +75,7 @@ def _branches() -> Iterator[Case]:
 
 
 def _until(n: int, step: Callable[..., Any]) -> Callable[..., Any]:
-    """A loop over a counter, from wherever it begins, and the carries; tensors after the carries are captured."""
+    """A builder of a loop that counts from its first input up to n, with `step` on the other carries."""
 
     def build(i: Tensor, *carry: Tensor) -> Any:
         return ops.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, *step(*c[1:])), (i, *carry))
@@ -160,14 +160,14 @@ def _scans() -> Iterator[Case]:
 
 
 def _flag(b: Builder) -> Tensor:
-    """A bool that is known only in the run."""
+    """An input of one bool, so that its value is known only in a run."""
     name = f"flag{len(b.made.feeds)}"
     b.made.feeds[name] = np.asarray(b.chance(0.5), np.bool_)
     return b.graph.input(name, (), bool_)
 
 
 def _mixed(b: Builder, x: Tensor, beside: Tensor) -> Tensor:
-    """Something of x's type that may read another tensor of it."""
+    """A tensor of x's type, computed from x or `beside`, a tensor of the same type, or from both."""
     way = b.below(5)
     if way == 0:
         return x
@@ -220,13 +220,13 @@ def _scan(b: Builder) -> Made:
 
 
 def _truth(x: Tensor) -> Tensor:
-    """A bool that depends on what a tensor holds."""
+    """A bool that depends on a tensor's values."""
     return ops.any(x) if not is_number(x) else ops.max(ops.cast(x, f32)) > 0 if x.size else ops.any(ops.isnan(x))
 
 
 @rule("nested_control")
 def _nested(b: Builder) -> Made:
-    """Control ops in control ops, their predicates from data, what they close over from two graphs further out."""
+    """Control ops within control ops, with predicates from data and captures from two graphs further out."""
     x = b.any()
     y = b.pick_or(lambda t: t.type == x.type, x.shape, x.dtype)
 
@@ -251,7 +251,10 @@ def _nested(b: Builder) -> Made:
 
 @rule("gradient", rough=True)
 def _gradient(b: Builder) -> Made:
-    """The gradient of the sum of some float by what came before it; nothing where an op on the way has none."""
+    """The gradient of the sum of a float tensor with respect to an earlier one.
+
+    Where an op between them has no gradient, gives the nodes added until then.
+    """
     y = b.floating()
     wrt = [t for t in b.pool if t.dtype.is_float and t is not y][-6:]
     if not wrt or len(b.graph.nodes) > 40:
@@ -264,7 +267,7 @@ def _gradient(b: Builder) -> Made:
         return tuple(t for n in b.graph.nodes[before:] for t in n.outputs)
 
 
-# Their bodies are graphs of f32, so that none is made in f64.
+# No f64 cases are made from these: their bodies are graphs with f32 tensors, which keep their dtype.
 OPS = (
     Conformance("cond", (_branches,), (_cond, _nested), none),
     Conformance("while_loop", (_loops,), (_while, _nested), none),

@@ -28,7 +28,7 @@ Pads = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Setting:
-    """One convolution: x (n, c, *sizes), o output channels, and how the kernel moves."""
+    """One convolution: x (n, c, *sizes), o output channels, and the kernel with its strides, dilations and pads."""
 
     n: int
     c: int
@@ -80,7 +80,7 @@ def _each(value: int | Shape, rank: int) -> Shape:
 
 
 _SETTINGS: tuple[Setting, ...] = (
-    # One spatial axis.
+    # One spatial axis
     Setting(1, 1, 1, (1,), (1,)),
     Setting(2, 3, 5, (17,), (3,), pads=1),
     Setting(1, 4, 6, (31,), (5,), 2, pads=((2, 1),)),
@@ -88,7 +88,7 @@ _SETTINGS: tuple[Setting, ...] = (
     Setting(1, 5, 5, (40,), (7,), pads=3, groups=5),
     Setting(1, 2, 3, (9,), (9,)),
     Setting(1, 3, 2, (5,), (4,), 4, 3, ((5, 7),)),
-    # Two.
+    # Two spatial axes
     Setting(1, 1, 1, (1, 1), (1, 1)),
     Setting(2, 3, 4, (7, 5), (3, 3), pads=1),
     Setting(1, 3, 8, (12, 11), (7, 7), 2, pads=3),
@@ -113,7 +113,7 @@ _SETTINGS: tuple[Setting, ...] = (
     Setting(1, 64, 10, (1, 1), (1, 1)),
     Setting(1, 2, 3, (70, 3), (3, 3), pads=1),
     Setting(2, 32, 34, (6, 7), (3, 3), 2, pads=1, groups=2),
-    # Three.
+    # Three spatial axes
     Setting(1, 1, 1, (1, 1, 1), (1, 1, 1)),
     Setting(1, 2, 3, (5, 4, 6), (3, 3, 3), pads=1),
     Setting(2, 4, 4, (4, 5, 6), (2, 1, 3), (2, 1, 2), (1, 1, 2), ((1, 0), (0, 0), (0, 3)), 2),
@@ -171,7 +171,7 @@ def _gradients() -> Iterator[Case]:
             name = f"{a}x{b}-{s.name}"
             yield Case("conv_grad_input", name, (InputSpec(s.y, a), InputSpec(s.w, b)), sized, NORM)
             yield Case("conv_grad_weight", name, (InputSpec(s.x, a), InputSpec(s.y, b)), kernel, NORM)
-    # Sums of many terms: parts that are added up in a second step.
+    # Long sums, which kernels divide into partial sums that a second kernel adds.
     many = Setting(3, 2, 3, (53, 41), (3, 3), pads=1)
     depthwise = Setting(2, 3, 3, (60, 47), (3, 3), pads=1, groups=3)
     for s in (many, depthwise):
@@ -184,7 +184,7 @@ def _gradients() -> Iterator[Case]:
 
 def _transposed() -> Iterator[Case]:
     def case(s: Setting, extra: Shape, pair: tuple[DType, DType], bias: bool) -> Case | None:
-        """x has s's output channels and spatial sizes `sizes`; the kernel and its moves are s's."""
+        """A transposed convolution of an x with s's output channels and `sizes`; kernel and geometry are s's."""
         attrs = {**s.attrs(), "output_padding": extra}
         if any(
             (n - 1) * st + d * (k - 1) + 1 + e - a - b < 1
@@ -212,8 +212,11 @@ def _transposed() -> Iterator[Case]:
 
 
 def _swept() -> Iterator[Case]:
-    """Small transposed convolutions and both gradients of convolution over dilation, stride, pads, output_padding and
-    groups: pads of a kernel and more, strides that leave a rest, output_paddings of a stride and more."""
+    """Small convolutions, their gradients and transposed convolutions, over all combinations of a few parameters.
+
+    Among dilation, stride, pads, output_padding and groups are pads of at least a kernel, strides that do not divide,
+    and output_paddings of at least a stride.
+    """
     moves = product((1, 2, 3), (1, 2, 4), ((0, 0), (2, 2), (1, 5), (5, 0)), (0, 1, 3), (1, 2))
     for number, (s, d, pads, e, groups) in enumerate(moves):
         rank = number % 3 + 1
@@ -247,7 +250,7 @@ def _im2col() -> Iterator[Case]:
 
 
 def _empty() -> Iterator[Case]:
-    """Nothing in, nothing out."""
+    """Empty inputs, which give empty results."""
     geometry = {"strides": (1, 1), "dilations": (1, 1), "pads": ((1, 1), (1, 1))}
     x = InputSpec((0, 3, 4, 4), f32)
     yield Case("im2col", "empty", (x,), {"kernel": (3, 3), **geometry}, BITS)

@@ -50,7 +50,7 @@ def _scan(op: str, domain: str) -> Iterator[Case]:
         yield case((5000, 3), 0, i32, "any", exclusive, reverse)
     for dtype in FLOATS:
         yield case((9, 65), 1, dtype, "zeros", False, False)
-    leaving = "swings" if get_op(op).joins == "add" else "reciprocals"  # the range, and come back
+    leaving = "swings" if get_op(op).joins == "add" else "reciprocals"  # partial results overflow, the whole does not
     for i, (shape, axis) in enumerate((((4,), 0), ((3, 130), 1), ((130, 9), 0), ((20_001,), 0), ((5000, 3), 0))):
         for dtype in FLOATS if i < 3 else (f32,):
             yield case(shape, axis, dtype, leaving, *_WAYS[(0, 1, 2, 1, 2)[i]])
@@ -75,7 +75,7 @@ def _either(b: Builder) -> Made:
 
 def _sums(inputs: Sequence[Array], attrs: Attrs) -> Any:
     x = inputs[0].astype(np.float64)
-    by = 2.0**-600 if x.size and np.nanmax(np.abs(x)) > 1e150 else 1.0  # f64 holds no squares of larger ones
+    by = 2.0**-600 if x.size and np.nanmax(np.abs(x)) > 1e150 else 1.0  # f64 cannot hold larger squares
     return np.sqrt(accumulated(np.add)((x * by) ** 2, **attrs)) / by
 
 

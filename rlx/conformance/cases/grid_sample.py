@@ -1,4 +1,4 @@
-"""Conformance of sampling at the places of a grid."""
+"""Conformance of sampling at the coordinates of a grid."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from rlx.ops.numeric import Array
 if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
 
-# (rows, experts, k, n). Sizes drawn as "positive" are 1 to 19, as "ties" -2 to 2, as "normal" -100 to 100: groups that
-# are empty, that are cut by the rows, and rows after the last group all occur.
+# (rows, experts, k, n). Group sizes are 1 to 19 in the domain "positive", -2 to 2 in "ties", -100 to 100 in "normal":
+# empty groups, groups cut at the last row, and rows after the last group all occur.
 _SIZES = (
     (1, 1, 1, 1), (7, 3, 5, 4), (40, 4, 16, 12), (64, 1, 32, 64), (65, 7, 33, 66), (128, 16, 8, 24), (0, 3, 4, 5),
     (5, 2, 0, 3), (6, 2, 3, 0), (150, 5, 40, 130), (33, 40, 7, 9), (64, 8, 64, 64),
@@ -141,7 +141,7 @@ def _lora(b: Builder) -> Made:
 
 
 def _squares(op: str) -> Callable[[Sequence[Array], Attrs], Any]:
-    """The op itself over the squares of its operands."""
+    """The size of the terms: the root of the op itself on the squares of its operands."""
 
     def rule(inputs: Sequence[Array], attrs: Attrs) -> Any:
         x, w, sizes = inputs

@@ -1,4 +1,4 @@
-"""Conformance of what takes elements by indices, of windows at places known only in the run, and of one_hot."""
+"""Conformance of gathers, of windows whose start is known only in a run, and of one_hot."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _gather() -> Iterator[Case]:
     for dtype in ALL:
         yield _gather_case((33, 9), (17,), 0, dtype, i32)
         yield _gather_case((9, 33), (5, 2), 1, dtype, i64)
-    # Numbers far beyond i32: clamping must not wrap first.
+    # Indices far beyond i32, which must be clamped before they are converted.
     far = InputSpec((64,), i64, "any")
     yield Case("gather", "f32-i64-17x5-64-axis0-far", (InputSpec((17, 5), f32), far), {"axis": 0}, BITS)
 

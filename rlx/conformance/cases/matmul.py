@@ -87,11 +87,11 @@ def _all() -> Iterator[Case]:
         yield _case(((), (), 9, 20, 17), (dtype, dtype), domain="zeros")
         yield _case(((), (), 9, 20, 17), (dtype, dtype), domain="ties", bias=dtype, activation="relu")
     for dtype in FLOATS:
-        # Partial sums leave the range: in which order is each device's choice, so these results are free.
+        # Partial sums overflow or not by the order of adding, which each device chooses, so these results are free.
         specs = (InputSpec((4, 37), dtype, "swings"), InputSpec((37, 5), dtype, "near_one"))
         attrs = {"transpose_a": False, "transpose_b": False, "activation": None}
         yield Case("matmul", f"{dtype}-{dtype}-4x37-37x5-swings", specs, attrs, NORM)
-    yield _case(((65601,), (65601,), 1, 2, 1))  # more workgroups than one axis of a grid need hold
+    yield _case(((65601,), (65601,), 1, 2, 1))  # more workgroups than the least limit for one axis of a grid
 
 
 @rule("matmul")
@@ -134,7 +134,7 @@ def _transposed(b: Builder) -> Made:
 
 @rule("half_weights")
 def _half_weights(b: Builder) -> Made:
-    """What set_param_dtypes makes of a model's weights: half precision, cast before their use."""
+    """A model after set_param_dtypes: its weights are half precision, cast before their use."""
     x = b.ranked(2, lambda t: t.dtype == f32)
     n = 1 + b.below(5)
     y = ops.matmul(x, _half(b, (x.shape[-1], n)))
@@ -151,7 +151,7 @@ def _half(b: Builder, shape: tuple[int, ...]) -> Tensor:
 
 @rule("products_of_one")
 def _products_of_one(b: Builder) -> Made:
-    """Of sizes whose slots leave no gaps, weights side by side: those that GPUs make as one batch."""
+    """Products of one input that GPUs compute as one batch, since their weights' slots are adjacent without gaps."""
     m, k, n = 16 * (1 + b.below(2)), 4 * (1 + b.below(5)), 32 * (1 + b.below(2))
     dtype, bias = b.choose((f32, f32, f16)), b.chance(0.5)
     x = b.leaf((m, k), dtype)
@@ -172,11 +172,11 @@ def _terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def _free(inputs: Sequence[Array], attrs: Attrs, top: float) -> npt.NDArray[np.bool_] | None:
-    """Where the terms of a sum exceed the largest number together."""
+    """The elements whose terms' absolute values add up to more than the largest number."""
     if not all(np.asarray(a).dtype.kind in "fV" for a in inputs):
         return None
     with np.errstate(all="ignore"):
-        by = 2.0**-300  # beyond the range of f64 too
+        by = 2.0**-300  # so that these sums are finite in f64
         wide = [np.abs(np.asarray(a).astype(np.float64)) * s for a, s in zip(inputs, (by, by, by * by), strict=False)]
         a = np.swapaxes(wide[0], -1, -2) if attrs["transpose_a"] else wide[0]
         b = np.swapaxes(wide[1], -1, -2) if attrs["transpose_b"] else wide[1]

@@ -1,4 +1,4 @@
-"""Conformance of what moves data: every byte must arrive."""
+"""Conformance of ops that move data: every byte must arrive."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _transpose() -> Iterator[Case]:
     for dtype in ALL:
         yield case((33, 65), (1, 0), dtype)
         yield case((4, 3, 5), (1, 2, 0), dtype)
-    for dtype in (f16, bf16):  # even sizes: moved in pairs
+    for dtype in (f16, bf16):  # even sizes, which kernels move in pairs of elements
         yield case((66, 98), (1, 0), dtype)
         yield case((3, 34, 20), (0, 2, 1), dtype)
 
@@ -135,7 +135,7 @@ def _concat() -> Iterator[Case]:
     yield case([(i % 5, 3) for i in range(20)], 0, f32)
     for dtype in ALL:
         yield case([(7, 5), (7, 3), (7, 9)], 1, dtype)
-    for dtype in (u8, bf16, i64):  # odd sizes: parts that begin off any alignment
+    for dtype in (u8, bf16, i64):  # odd sizes, whose parts begin at unaligned offsets
         yield case([(1,), (3,), (5,), (2,)], 0, dtype)
         yield case([(3, 1021), (3, 7)], 1, dtype)
 
@@ -193,7 +193,7 @@ def _rows(b: Builder) -> Made:
 
 @rule("own_row")
 def _own_row(b: Builder) -> Made:
-    """x beside a view of itself: not to be overwritten while the view is still read."""
+    """An op on x and a view of x, which must not overwrite x in place while the view is still read."""
     x = ops.abs(b.ranked(1, is_number))
     return (ops.sub(x, x[: 1 if b.chance(0.7) else x.shape[0]]),)
 
@@ -213,7 +213,7 @@ def _concatenated(b: Builder) -> Made:
 
 @rule("repeated")
 def _repeated(b: Builder) -> Made:
-    """What regions read in place: elements or all of a tensor several times, beside a tensor of the full size."""
+    """Repeated elements, or a repeated tensor, which a fusion group reads without storing the repetition."""
     x = b.ranked(1, lambda t: t.dtype.is_float and t.size <= MAX_ELEMENTS // 8)
     axis = b.below(x.ndim)
     times = 2 + b.below(2)

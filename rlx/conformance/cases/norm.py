@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
 
 Shape = tuple[int, ...]
-# Rows of one number and rows far from 0, in every way a row is held.
+# Lengths of rows of equal numbers and rows far from 0: one for each way in which kernels keep a row.
 _FAR_LENGTHS = (1, 2, 7, 64, 1000, 4096)
 _FAR = ("constant", "shifted")
 
 
-# (shape, groups): groups of one element aside, where the result is beta; odd places, whole quads, long rows, empty.
+# (shape, groups): two of groups with one element, which give beta; odd offsets, multiples of 4, long rows, empty.
 _GROUPED: tuple[tuple[Shape, int], ...] = (
     ((1, 1), 1), ((2, 4), 2), ((2, 6), 1), ((3, 6, 5), 3), ((2, 8, 4), 2), ((1, 12, 7, 5), 4), ((2, 4, 31), 1),
     ((2, 4, 32), 4), ((2, 2, 33), 2), ((1, 3, 129), 3), ((2, 32, 4, 4), 8), ((1, 8, 2, 3, 4), 2), ((3, 130, 2), 13),
@@ -46,7 +46,7 @@ _GRADIENT_GROUPED: tuple[tuple[Shape, int], ...] = (
 )  # fmt: skip
 
 
-# Around quads, lanes, and the end of what a row of registers holds.
+# Lengths around multiples of 4 and of a subgroup, and around the longest row that is kept in registers.
 _RESIDUAL_ROWS: tuple[Shape, ...] = (
     (1,), (7,), (1, 1), (3, 1), (5, 31), (5, 32), (5, 33), (3, 128), (3, 129), (2, 3, 384), (65, 64), (2, 1537),
     (2, 4099), (1, 8193), (1, 8196), (0, 5), (2, 0, 7), (2, 3, 4, 5), (257, 3),
@@ -70,7 +70,7 @@ def _norm(op: str, beta: bool) -> Iterator[Case]:
         return Case(op, name, tuple(specs), {"eps": eps}, NORM)
 
     for shape in ROWS:
-        # A row of one element is all mean: only eps keeps layer_norm from 0 / 0.
+        # A row of one element equals its mean: layer_norm is 0 / 0 but for eps.
         yield case(shape, f32)
     for dtype in FLOATS:
         for shape in ((9, 384), (5, 33), (2, 3, 128)):
@@ -169,7 +169,7 @@ def _residual(op: str, beta: bool) -> Iterator[Case]:
     def case(
         shape: Shape, dtype: DType, keep: bool, domain: str = "normal", eps: float = 1e-5, weights: DType | None = None
     ) -> Case:
-        # Far from 0 the sum is to be exact: what f32 rounds there is no part of the norm.
+        # For rows far from 0 the residual is chosen so that the sum is exact: its rounding is not the norm's error.
         added = {"constant": "zeros", "shifted": "halves"}.get(domain, "normal")
         specs = [InputSpec(shape, dtype, domain), InputSpec(shape, dtype, added)]
         specs += _affine(shape[-1], dtype, weights)[: 1 + beta]
@@ -209,7 +209,7 @@ def _gradient(op: str, grouped: bool = False) -> Iterator[Case]:
         return Case(op, name, specs, attrs, NORM)
 
     for shape, groups in _GRADIENT_GROUPED if grouped else [(s, 1) for s in GRADIENT_ROWS]:
-        # A row of one element cancels too, but for eps.
+        # The gradient of a row of one element cancels to 0, but for eps.
         yield case(shape, f32, groups, eps=1.0 if shape[-1] == 1 and not grouped else 1e-5)
     image = [((2, 6, 10), 3), ((2, 8, 5, 5), 2), ((3, 6, 9), 2)]
     for dtype in FLOATS:
@@ -291,7 +291,7 @@ def _add_rms_norm(b: Builder) -> Made:
 
 @rule("residual_norm")
 def _residual_norm(b: Builder) -> Made:
-    """What the fusion pass looks for."""
+    """A residual sum and its norm, which the fusion pass replaces by one op."""
     x = b.ranked(1, is_float)
     total = ops.add(x, b.leaf(x.shape, x.dtype))
     y = ops.rms_norm(total, _weights(b, x, x.shape[-1], 1)[0], eps=0.1)

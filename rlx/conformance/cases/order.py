@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
 
 Shape = tuple[int, ...]
-# Lines along the last axis, across memory, longer than a thread block's share, and none.
+# (shape, axis): lines contiguous in memory, strided lines, lines longer than one workgroup handles, and no lines.
 _PLACES: tuple[tuple[Shape, int], ...] = (
     ((1,), 0), ((7,), 0), ((1, 1), 1), ((3, 1), 1), ((5, 31), 1), ((5, 33), 1), ((3, 128), 1), ((3, 129), 1),
     ((2, 1021), 1), ((67, 3), 1), ((33, 65), 0), ((3, 5, 7), 1), ((2, 3, 4, 5), 2), ((129, 2), 0), ((0, 5), 1),
@@ -103,7 +103,7 @@ def _top_k() -> Iterator[Case]:
 
 
 def _last_bits(op: str, **attrs: Any) -> Callable[[Sequence[Case]], Iterator[Case]]:
-    """In f64 also numbers that only their last bits tell apart, which lie in the lower of two words."""
+    """In f64, also numbers that differ only in their last bits, which are in the lower of a number's two words."""
 
     def make(cases: Sequence[Case]) -> Iterator[Case]:
         yield from doubled(cases)

@@ -1,4 +1,4 @@
-"""Conformance of padding: every byte must arrive, and the value or the right neighbour beside it."""
+"""Conformance of padding: every byte must arrive, and the padding must be the constant or the right element."""
 
 from __future__ import annotations
 

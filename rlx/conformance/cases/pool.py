@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
-# Shape, kernel, strides, dilations, pads, ceil mode.
+# Shape, kernel, strides, dilations, pads, ceil mode
 Window = tuple[Shape, Shape, Shape, Shape, Pads, bool]
 
 

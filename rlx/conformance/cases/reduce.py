@@ -78,19 +78,19 @@ def _of(op: str) -> Iterator[Case]:
     for dtype in FLOATS:
         for shape, axes in (((9, 65), (1,)), ((65, 9), (0,)), ((5, 33, 3), (0, 2))):
             yield _case(op, shape, axes, dtype, plain)
-        for shape, axes in (((9, 72), (1,)), ((65, 34), (0,))):  # 16 bits: eight of a row, two columns at once
+        for shape, axes in (((9, 72), (1,)), ((65, 34), (0,))):  # 16 bits: 8 elements of a row or 2 columns at once
             yield _case(op, shape, axes, dtype, plain)
         yield _case(op, (257,), (0,), dtype, plain, keepdims=True)
         yield _case(op, (33, 129), (1,), dtype, "holes")
         yield _case(op, (33, 12), (1,), dtype, "ties")
     yield _case(op, (33, 12), (0,), f32, "zeros")
     if record.joins == "add":
-        # Everything positive: the partial sums grow, and adding one by one would show.
+        # With positive terms partial sums grow, so adding one term after another would show in the error.
         yield _case(op, (100_003,), (0,), f32, "positive")
         yield _case(op, (3, 20_011), (1,), f32, "offset")
         yield _case(op, (20_011, 3), (0,), f32, "offset")
     if not record.picks:
-        # What leaves the range on the way, and not in the end.
+        # Terms whose partial sums or products overflow although the result is finite.
         for domain in ("reciprocals",) if record.joins == "mul" else ("swings", "top"):
             for dtype in FLOATS:
                 for shape, axes in (((4,), (0,)), ((9, 72), (1,)), ((72, 10), (0,)), ((3, 65, 5), (0, 1))):
@@ -114,7 +114,7 @@ def _reduced(op: str, rough: bool = False) -> Rule:
 
 
 def _sum(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """Of numbers whose squares f64 does not hold, of scaled ones."""
+    """√(Σ x²), computed of scaled-down numbers where f64 cannot hold the squares."""
     x = inputs[0]
     by = 2.0**-600 if x.size and np.nanmax(np.abs(x)) > 1e150 else 1.0
     return np.asarray(np.sqrt(np.sum((x * by) ** 2, axis=attrs["axes"], keepdims=attrs["keepdims"])) / by)

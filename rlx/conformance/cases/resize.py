@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
 
 Shape = tuple[int, ...]
-# Shape and new shape; scales are their ratios.
+# Shape and new shape; the scales are their ratios.
 _SIZES: tuple[tuple[Shape, Shape], ...] = (
     ((1, 1, 1), (1, 1, 1)),
     ((1, 2, 5), (1, 2, 10)),
@@ -73,7 +73,7 @@ def _cases() -> Iterator[Case]:
             yield case(*_SIZES[number], "linear", coordinates=coordinates)
             if not (
                 number == 7 and coordinates == "pytorch_half_pixel"
-            ):  # the standard says 0, its reference -0.5
+            ):  # the ONNX standard says 0, its reference implementation -0.5
                 yield case(*_SIZES[number], "cubic", coordinates=coordinates)
         for rounding in ROUNDING:
             for number in (4, 6, 10):

@@ -84,7 +84,7 @@ def _turned(b: Builder) -> Made:
     if b.chance(0.5):
         shape = b.choose([(), (n,)] + ([(x.shape[0], n)] if axis else []))
         positions = b.leaf(shape, i32)
-        if positions.node.op.is_constant:  # may lie outside the tables, which is refused where it is known
+        if positions.node.op.is_constant:  # constants outside the tables are refused when the graph is built
             positions = None
     made = ops.rope(x, cos, sin, positions, axis=axis, offset=b.below(extra + 1), interleaved=b.chance(0.5),
                     sections=sections, inverse=b.chance(0.3))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Conformance of what puts elements where indices say."""
+"""Conformance of ops that write elements at indices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TOLERANCES = {"none": BITS, "min": EQUAL, "max": EQUAL, "add": NORM, "mul": NOR
 
 
 def _scatter(op: str, shared: bool) -> Iterator[Case]:
-    """`shared`: one list of indices for all lines."""
+    """The cases of one op; with `shared` one list of indices serves all lines, as in `scatter`."""
 
     def case(
         shape: Shape, m: int, axis: int, reduction: str, dtype: DType = f32, index: DType = i32,
@@ -66,7 +66,7 @@ def _scatter(op: str, shared: bool) -> Iterator[Case]:
         yield case((9, 4), 64, 0, "add", f32, index, "any")
         yield case((9, 4), 64, 0, "none", f32, index, "any")
     if shared:
-        # More indices than one group sorts, a few places each, and one place for all.
+        # More indices than one workgroup sorts: with few updates of each element, and with all updates of one.
         yield case((700, 2), 2500, 0, "add")
         yield case((700, 2), 2500, 0, "none", domain="wild", values="any")
         yield case((1, 2), 2100, 0, "add", values="large")
@@ -100,7 +100,7 @@ def _single(b: Builder) -> Made:
     x = b.ranked(1)
     axis, m = b.below(x.ndim), 1 + b.below(5)
     shape = (*x.shape[:axis], m, *x.shape[axis + 1 :])
-    # x as made by another node, so that it may be overwritten.
+    # Some x are the result of another node, so that the op may work in place.
     into = ops.concat([x[:1], x[1:]], 0) if b.chance(0.5) else x
     updates = b.leaf(shape, x.dtype)
     return (ops.scatter_elements(into, b.indices(shape, x.shape[axis]), updates, axis, _reduction(b, x)),)

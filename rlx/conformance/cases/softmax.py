@@ -104,7 +104,7 @@ def _softmax_grad(b: Builder) -> Made:
 
 
 def _both_terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """max + log Σ exp(x - max): the two may cancel."""
+    """|max|, since in max + log Σ exp(x - max) the two terms may cancel."""
     x = inputs[0].astype(np.float64)
     return np.abs(np.max(x, axis=attrs["axis"], keepdims=True, initial=-np.inf))
 

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention with grouped heads, masks, windows, soft caps and caches that are partly filled."""
+"""Scaled dot-product attention with grouped heads, masks, windows, soft caps and partly filled key-value caches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ from rlx.ops.numeric import F32_MAX, Array, computed
 
 
 def want_attention(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
-    """Checks q, k, v[, mask][, kv_len] and the attributes, for the op and its gradient."""
+    """Checks q, k, v[, mask][, kv_len] and the attributes, for the op and its gradient.
+
+    Raises: DTypeError, ShapeError.
+    """
     q, k, v = types[:3]
     if not q.rank == k.rank == v.rank == 4:
         raise ShapeError(
@@ -115,7 +118,7 @@ def _matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool =
 
 
 def _by_heads(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """The same with transpositions in place of `tokens`."""
+    """The same attention with explicit transpositions instead of the attribute `tokens`."""
     tokens: str = attrs["tokens"]
     named = zip(OPERANDS, inputs[:3], strict=False)
     given = [_transposed(t) if letter in tokens else t for letter, t in named]
@@ -155,7 +158,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def _mask_gradient(d: Tensor, mask: Tensor, node: Node) -> Tensor | None:
-    """The gradient of an additive mask: that of the scores, which here alone exists as a whole."""
+    """The gradient of an additive mask, which is that of the scores, which is computed as a whole only here."""
     q, k, v = node.inputs[:3]
     p, _ = tensor_probabilities(node.inputs, node.attrs)
     dp = _matmul(grouped(wide(d), k.shape[1]), seen_keys(v, node.inputs), transpose_b=True)
@@ -187,14 +190,15 @@ def attention(
     Shape: q (B, H, Sq, D); k and v (B, Hkv, Sk, D), each of the Hkv heads serving H / Hkv query heads; mask broadcasts
     to (B, H, Sq, Sk); kv_len () or (B,); gives q's shape.
     mask: bool (True keeps a key) or float (added to the scores; integers count as `!= 0`).
-    kv_len: how many keys of k and v there are, a whole number or a tensor of them, clamped into 0..Sk on the device
-    (a constant out of range is a ShapeError); what lies beyond is not seen, whatever it holds. L below is kv_len or Sk.
-    Query i stands at key i + L - Sq: the last query at the last key.
-    causal: a query sees no key after its own. window: it sees that many keys before its own and, unless causal, after
-    it (a "sliding window" that counts the query's own key is one more). softcap: c·tanh(score / c), before the mask.
-    Dtype: q, k, v promoted. Gradient: to q, k, v and a float mask.
-    Numerics: in f32 for halves; devices with matrix units round the weights, each at most 1, to the dtype before they
-    multiply v, which costs at most half an ULP of the largest value. A row in which no key is seen gives zeros.
+    kv_len: how many keys of k and v are valid, a whole number or an integer tensor, clamped to 0..Sk on the device (a
+    constant out of range is a ShapeError); keys from there on are ignored, whatever they hold. L below is kv_len or Sk.
+    Query i has the position of key i + L - Sq, so the last query has that of the last valid key.
+    causal: a query sees no key after its own position. window: it sees that many keys before its position and, unless
+    causal, after it (a "sliding window" that counts the query's own key is one more). softcap c: scores become
+    c·tanh(score / c) before the mask is applied. Dtype: q, k, v promoted. Gradient: to q, k, v and a float mask.
+    Numerics: in f32 for halves; devices with matrix instructions round the softmax weights, each at most 1, to the
+    dtype before they multiply v, which costs at most half an ULP of the largest value. A query that sees no key gives
+    zeros.
     Follows Vaswani et al., 2017; grouped heads Ainslie et al., 2023; windows Beltagy et al., 2020; soft caps Gemma 2.
     """
     q, k, v = tensors("attention", q, k, v)
@@ -213,7 +217,7 @@ def attention(
 
 
 def _lengths(kv_len: TensorLike, k: Tensor) -> Tensor:
-    """kv_len as an i32 tensor; a constant is held against the number of keys."""
+    """kv_len as an i32 tensor. Raises: DTypeError for no integer, ShapeError for a constant outside 0..Sk."""
     if isinstance(kv_len, Tensor):
         if not kv_len.dtype.is_int:
             raise DTypeError(f"attention: kv_len is {kv_len.dtype}; expected whole numbers, best i32")

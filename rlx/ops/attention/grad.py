@@ -1,4 +1,4 @@
-"""The backward pass of attention, which has kernels of its own."""
+"""The backward pass of attention, an op of its own because GPUs have kernels for it."""
 
 from __future__ import annotations
 

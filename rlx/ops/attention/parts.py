@@ -1,4 +1,4 @@
-"""What attention and its gradient share: who sees whom, and the probabilities, in NumPy and as a graph."""
+"""What attention and its gradient share: which keys a query sees, and the probabilities, in NumPy and as a graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Typed)
 
 
 def rest(op: str, others: Sequence[T]) -> tuple[T | None, T | None]:
-    """The mask and kv_len among what follows q, k and v: kv_len is i32 and the last, a mask is bool or a float.
+    """The mask and kv_len among the inputs after q, k and v: kv_len is i32 and comes last, a mask is bool or a float.
 
     Raises: DTypeError for anything else.
     """
@@ -47,18 +47,18 @@ OPERANDS = "qkvy"  # the letters of the attribute `tokens`
 
 
 def swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """(B, S, H, D) for (B, H, S, D), and back; shapes of another rank as they are."""
+    """The shape with its two middle axes exchanged, (B, S, H, D) for (B, H, S, D) and back; another rank unchanged."""
     return (shape[0], shape[2], shape[1], shape[3]) if len(shape) == 4 else shape
 
 
 def heads_first(inputs: Sequence[Array], tokens: str) -> list[Array]:
-    """q, k, v and what follows, those that `tokens` names seen as (B, H, S, D)."""
+    """All inputs, with those of q, k and v that `tokens` names as views of shape (B, H, S, D)."""
     named = zip(OPERANDS, inputs[:3], strict=False)
     return [*(np.swapaxes(x, 1, 2) if letter in tokens else x for letter, x in named), *inputs[3:]]
 
 
 def visible(n_q: int, n_k: int, length: Array, causal: bool, window: int | None) -> Array:
-    """Which keys each query sees, (…, n_q, n_k): `length` (…) keys are there, and the last query stands at the last."""
+    """Which keys each query sees, (…, n_q, n_k): `length` (…) keys are valid; the last query is at the last of them."""
     ends = length[..., None, None].astype(np.int64)
     at = np.arange(n_q)[:, None] + ends - n_q
     key = np.arange(n_k)
@@ -80,8 +80,10 @@ def softmax_rows(
     window: int | None = None,
     softcap: float | None = None,
 ) -> tuple[Array, Array | None, Array]:
-    """The probabilities (B, H, Sq, Sk); tanh(score / softcap), where there is a cap; which keys there are at all,
-    (B or 1, 1, Sk, 1). The NumPy definition, in q's dtype."""
+    """The probabilities (B, H, Sq, Sk) by NumPy, in q's dtype; and what the gradient needs besides.
+
+    That is tanh(score / softcap), or None without a cap; and which keys are valid, (B or 1, 1, Sk, 1).
+    """
     n_q, n_k = q.shape[2], k.shape[2]
     found = list(others)
     given = found.pop() if found and found[-1].dtype.kind == "i" else np.asarray(n_k)
@@ -106,12 +108,12 @@ def softmax_rows(
 
 
 def wide(x: Tensor) -> Tensor:
-    """x in the dtype that sums are made in."""
+    """x in the dtype that sums are computed in: f32 for halves."""
     return cast_to(x, working_float(x))
 
 
 def grouped(x: Tensor, kv_heads: int) -> Tensor:
-    """(B, H, S, D) as (B, Hkv, group, S, D): the heads that share one key head side by side."""
+    """x (B, H, S, D) as (B, Hkv, group, S, D), so that the query heads that share a key head form one axis."""
     b, h, s, d = x.shape
     return apply("reshape", x, shape=(b, kv_heads, h // kv_heads, s, d))
 
@@ -125,7 +127,7 @@ def grouped_mask(mask: Tensor, kv: int, group: int) -> Tensor:
 
 
 def seen_keys(x: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    """Keys or values as (B, Hkv, 1, Sk, D) in the working dtype, zero from kv_len on."""
+    """Keys or values as (B, Hkv, 1, Sk, D) in the working dtype, with zeros from kv_len on."""
     b, kv, n_k, d = x.shape
     made = apply("reshape", wide(x), shape=(b, kv, 1, n_k, d))
     _, lengths = rest("attention", inputs[3:])
@@ -164,7 +166,10 @@ def _keep(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor | None:
 
 
 def tensor_probabilities(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, Tensor | None]:
-    """softmax(scores), (B, Hkv, group, Sq, Sk), zero in rows without a key; tanh(score / softcap), where capped."""
+    """softmax(scores), (B, Hkv, group, Sq, Sk), zero in rows without a visible key.
+
+    The second result is tanh(score / softcap), or None without a cap.
+    """
     q, k = inputs[:2]
     kv, softcap = k.shape[1], attrs.get("softcap")
     keys = seen_keys(k, inputs)
@@ -190,6 +195,6 @@ def tensor_probabilities(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor
 
 
 def attention_cost(node: Node) -> Cost:
-    """Scores of all queries and keys are made beside the result."""
+    """The cost of the NumPy definition, which stores the scores of all queries and keys besides the result."""
     scores = math.prod(node.inputs[0].shape[:3]) * max(node.inputs[1].shape[1:3])
     return Cost(written(node) + 4 * scores, terms=16 * scores)

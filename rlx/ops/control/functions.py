@@ -14,15 +14,15 @@ from rlx.ir.graph import TRACING, traced_into
 from rlx.ir.types import is_index
 from rlx.ops.nest import flatten, is_number, unflatten
 
-Nest = Any  # a tensor, or nested tuples, lists and dicts of tensors
+Nest = Any  # a pytree: a tensor, or nested tuples, lists and dicts of tensors
 
 
 def cond(pred: Any, then_fn: Callable[..., Nest], else_fn: Callable[..., Nest], *operands: Nest) -> Nest:
-    """What `then_fn(*operands)` gives where `pred` holds, else what `else_fn(*operands)` gives; only that one runs.
+    """The result of `then_fn(*operands)` where `pred` is true, else of `else_fn(*operands)`; only that branch runs.
 
-    The functions may use any tensor of the graph around besides the operands, and give a tensor or nested containers of
-    tensors: of one structure, and of the same types. Shape, dtype: theirs; pred a bool of rank 0. A Python bool takes
-    its branch at once. Gradient: that of the branch taken. Numerics: those of the branch.
+    Besides the operands, the functions may use any tensor of the surrounding graph. Both must return pytrees of tensors
+    with one structure and the same types. Shape, dtype: those of the results; pred is a bool of rank 0. A Python bool
+    selects its branch while the graph is built. Gradient: that of the branch taken. Numerics: those of the branch.
     Raises: DTypeError, ShapeError, GraphError when the branches or pred do not fit.
     """
     _want_functions("cond", "rlx.where chooses between values", then_fn=then_fn, else_fn=else_fn)
@@ -60,12 +60,12 @@ def while_loop(
     *,
     max_steps: int | None = None,
 ) -> Nest:
-    """`carry = init; while cond_fn(carry): carry = body_fn(carry)`; gives the last carry.
+    """The last carry of `carry = init; while cond_fn(carry): carry = body_fn(carry)`.
 
-    init is a tensor or nested containers of tensors and numbers; the body must give the same structure and types.
-    The functions may use any tensor of the graph around. Shape, dtype: init's. Gradient: none, since the number of
-    steps is not known before; a scan has one. With `max_steps` a loop that is still going then stops the run with
-    StepLimitExceeded; by default it may go on for ever.
+    init is a pytree of tensors and numbers; the body must return the same structure and types. The functions may use
+    any tensor of the surrounding graph. Shape, dtype: init's. Gradient: none, since the number of steps is not known
+    in advance; a scan has one. A loop that would exceed `max_steps` stops the run with StepLimitExceeded; by default
+    there is no limit.
     Raises: DTypeError, ShapeError, GraphError when the functions' results do not fit.
     """
     _want_functions("while_loop", "each of the carry", cond_fn=cond_fn, body_fn=body_fn)
@@ -96,12 +96,12 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
 ) -> tuple[Nest, Nest]:
-    """`carry, y = f(carry, x)` for each x of xs along axis 0, from carry = init; gives the last carry and all ys.
+    """The last carry and all ys of `carry, y = f(carry, x)` for each x of xs along axis 0, starting with carry = init.
 
-    init, xs and y are tensors, nested containers of them, or None; xs of None goes `length` steps. With `reverse` the
-    last x comes first, and y[i] still belongs to x[i]. f may use any tensor of the graph around. Shape, dtype: the
-    carry keeps init's; ys have the y's shape behind the number of steps. Gradient: a scan in the other direction, over
-    the carries, which a second run of the steps gives.
+    init, xs and y are pytrees of tensors, or None; with xs None, `length` steps are made. With `reverse` the last x
+    comes first, and y[i] still belongs to x[i]. f may use any tensor of the surrounding graph. Shape, dtype: the carry
+    keeps init's; ys have the shape (number of steps, *y.shape). Gradient: a scan in the other direction over the
+    carries, which a second run of the steps computes.
     Raises: DTypeError, ShapeError, GraphError when lengths or the results of f do not fit.
     """
     _want_functions("scan", "of the carry and one x", f=f)
@@ -143,7 +143,7 @@ def _want_functions(op: str, advice: str, **functions: Any) -> None:
 
 
 def want_predicate(op: str, graph: Graph, pred: Any) -> Tensor:
-    """A bool of rank 0, given as such or as Python's. Raises: DTypeError, ShapeError."""
+    """The predicate as a bool tensor of rank 0; a Python bool becomes a constant. Raises: DTypeError, ShapeError."""
     if isinstance(pred, Tensor):
         t = traced_into(graph).reach(pred, op)
     elif isinstance(pred, bool | np.bool_):
@@ -160,7 +160,7 @@ def want_predicate(op: str, graph: Graph, pred: Any) -> Tensor:
 
 
 def same_type(what: str, a: TensorType, b: TensorType) -> None:
-    """Raises: DTypeError, ShapeError that show both types."""
+    """Checks that two types are equal. Raises: DTypeError, ShapeError, which show both types."""
     if a.dtype != b.dtype:
         raise DTypeError(f"{what}: {a} and {b}; expected one type; cast one of them")
     if a != b:
@@ -168,7 +168,7 @@ def same_type(what: str, a: TensorType, b: TensorType) -> None:
 
 
 def _home(op: str, leaves: Sequence[Any]) -> Graph:
-    """The graph that the op's node goes into: the first tensor's, or the body under trace."""
+    """The graph that the op's node goes into: that of the first tensor, or the body being traced."""
     for x in leaves:
         if isinstance(x, Tensor):
             return traced_into(x.graph)
@@ -184,7 +184,7 @@ def _tensor(graph: Graph, x: Any) -> Tensor:
 
 
 def _carried(op: str, body: Graph, result: Nest, skeleton: Any, before: Sequence[Tensor]) -> list[Tensor]:
-    """The new carry, held against the old one; numbers take the old one's dtype."""
+    """The new carry, checked against the structure and types of the old one; numbers take the old one's dtypes."""
     leaves: list[Any] = []
     found = flatten(result, leaves, leaf=is_number)
     if found != skeleton:
@@ -222,7 +222,7 @@ def _length(rows: Sequence[Tensor], length: int | None) -> int:
 
 
 def _text(skeleton: Any) -> str:
-    """A skeleton as people write it: * for a tensor."""
+    """A skeleton as text for messages, with * for a tensor."""
     kind = skeleton[0]
     if kind == "leaf":
         return "*"

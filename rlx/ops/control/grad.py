@@ -19,7 +19,7 @@ def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _spread(found: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor | None]:
-    """Gradients of the floats among the inputs, None for the rest."""
+    """One gradient for each input: the found ones, in order, for the floats; None for the others."""
     rest = iter(found)
     return [next(rest) if t.dtype.is_float else None for t in inputs]
 
@@ -29,7 +29,7 @@ def _or_zeros(d: Tensor | None, like: Tensor) -> Tensor:
 
 
 def cond_vjp(node: Node, grads: Grads) -> Grads:
-    """The pullback of the branch that was taken, its values computed again."""
+    """The pullback of the branch that was taken; its forward values are recomputed."""
     pred, *given = node.inputs
     known = {i: d for i, d in enumerate(grads) if d is not None and d.dtype.is_float}
 
@@ -49,7 +49,7 @@ def cond_vjp(node: Node, grads: Grads) -> Grads:
 
 
 def scan_vjp(node: Node, grads: Grads) -> Grads:
-    """The steps again, this time keeping the carry before each; then the pullbacks of the steps from last to first."""
+    """A second forward scan that stores the carry before each step, then the steps' pullbacks from last to first."""
     body, n, reverse = node.attrs["body"], node.attrs["carries"], node.attrs["reverse"]
     count, length = len(body.inputs), node.attrs["length"]
     start, xs, captured = node.inputs[:n], node.inputs[n:count], node.inputs[count:]

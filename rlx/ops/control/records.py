@@ -1,5 +1,8 @@
-"""The records of cond, while_loop and scan. A node's inputs are: a predicate (not of scan), what its bodies' inputs
-stand for, and the captures, which are the bodies' params. See rlx.ir.body."""
+"""The records of cond, while_loop and scan.
+
+A node's inputs are: a predicate (scan has none), the values for its bodies' inputs (a scan's body gets slices of xs),
+and the captures, which are the bodies' params. See rlx.ir.body.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ def _scan_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, 
 
 
 def _upcast(arrays: Sequence[Array], *parts: Graph) -> bool:
-    """Whether floats come in float64 although the bodies declare a smaller one: then they are computed in float64."""
+    """Whether an input is float64 although the bodies declare only smaller floats: then they compute in float64."""
     leaves = [t for body in parts for t in (*body.inputs.values(), *body.params.values())]
     declared = {t.dtype.name for t in leaves if t.dtype.is_float}
     return bool(declared) and "f64" not in declared and any(a.dtype == np.float64 for a in arrays)
@@ -111,7 +114,7 @@ def _while(
 
 
 def step_limit(name: str, max_steps: int) -> StepLimitExceeded:
-    """What a loop raises that is still going after its last allowed step."""
+    """The error of a loop that has not ended after `max_steps` steps."""
     return StepLimitExceeded(
         f"{name}: still going after max_steps = {max_steps} steps; raise the limit, or look at its condition"
     )
@@ -138,7 +141,7 @@ def _scan(
 
 
 def _cond_cost(node: Node) -> Cost:
-    """That of the branch that takes more."""
+    """The cost of the more expensive branch, in steps."""
     return Cost(0, steps=max(weight(body) for body in bodies(node).values()))
 
 

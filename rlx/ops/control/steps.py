@@ -1,4 +1,4 @@
-"""How many steps loops may make together, wherever they run: on a device, or in the interpreter."""
+"""A limit on the steps that loops make together, wherever they run: on a device, or in the interpreter."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rlx.errors import StepLimitExceeded
 from rlx.ir import Cost, Graph, Node
 from rlx.ops.base import written
 
-STEP_BYTES = 1 << 13  # what a node writes in about the time that it takes to call one
-STEP_PRODUCTS = 1 << 18  # what a matrix product multiplies in about that time
-_THREAD = threading.local()  # .budget: of the loops on this thread, where there is one
+STEP_BYTES = 1 << 13  # bytes that a node writes in about the time that one call of a node takes
+STEP_PRODUCTS = 1 << 18  # multiplications that a matrix product makes in about that time
+_THREAD = threading.local()  # .budget: the steps left to the loops of this thread; None or absent: no limit
 
 
 @dataclass(slots=True)
@@ -25,9 +25,11 @@ class _Budget:
 
 @contextlib.contextmanager
 def step_budget(steps: int | None, weighed: bool = False) -> Iterator[None]:
-    """Inside, loops on this thread make so many steps together, those of loops in loops counted one by one; the next
-    one raises StepLimitExceeded. With None they may make as many as they like. With `weighed` a step of a loop counts
-    as often as `weight` says of its body."""
+    """A context in which the loops of this thread may make at most `steps` steps together.
+
+    Every step of a loop within a loop counts too; one step more raises StepLimitExceeded. None sets no limit. With
+    `weighed`, a step of a loop counts as many times as `weight` says of its body.
+    """
     before = getattr(_THREAD, "budget", None)
     _THREAD.budget = None if steps is None else _Budget(steps, steps, weighed)
     try:
@@ -55,17 +57,22 @@ def spend(name: str, steps: int, weight: int = 1) -> None:
 
 
 def weight(graph: Graph) -> int:
-    """The steps that running the graph once counts as, the steps of its loops aside: one for each node, and one more
-    for every `STEP_BYTES` that it writes."""
+    """The steps that one run of the graph counts as, without the steps of its loops, at least 1.
+
+    It is the sum of `node_weight` over the nodes that compute something.
+    """
     return max(1, sum(node_weight(node) for node in graph.nodes if not node.op.leaf))
 
 
 def node_weight(node: Node) -> int:
-    """The steps that a node counts as."""
+    """The steps that a node counts as, by its cost.
+
+    It is one, the cost's own steps, and one more for every `STEP_BYTES` bytes and `STEP_PRODUCTS` multiplications.
+    """
     cost = cost_of(node)
     return 1 + cost.steps + cost.nbytes // STEP_BYTES + cost.multiplications // STEP_PRODUCTS
 
 
 def cost_of(node: Node) -> Cost:
-    """What a node takes: as its op says, else what its outputs take to write once."""
+    """The cost of a node: what its op's record says, else that of writing its outputs once."""
     return Cost(written(node)) if node.op.cost is None else node.op.cost(node)

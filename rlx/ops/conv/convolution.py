@@ -38,7 +38,7 @@ def _pair(dtypes: Sequence[DType]) -> DType:
 
 
 def _want_same(op: str, a: TensorType, b: TensorType, names: tuple[str, str]) -> int:
-    """Both with the same number of spatial axes, which is returned."""
+    """The number of spatial axes, which both must have in common. Raises: ShapeError."""
     n = want_image(op, a, names[0])
     if b.rank != a.rank:
         raise ShapeError(f"{op}: {names[0]} {a.shape} beside {names[1]} {b.shape}; expected equal ranks")
@@ -83,7 +83,7 @@ def _conv_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _columns(x: Array, kernel: Ints, attrs: Attrs, counts: Ints) -> Array:
-    """im2col in groups: (N, groups, C/groups·∏kernel, positions)."""
+    """im2col with the channels split into groups: (N, groups, C/groups·∏kernel, positions)."""
     groups = attrs["groups"]
     seen = windows(x, kernel, attrs["strides"], attrs["dilations"], attrs["pads"], counts)
     terms = x.shape[1] // groups * math.prod(kernel)
@@ -103,7 +103,7 @@ def _conv(x: Array, w: Array, *bias: Array, activation: str | None, **attrs: Any
 
 
 def _conv_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """The plain convolution, then bias, then activation. With halves between them they are rounded between them."""
+    """The convolution, bias and activation as separate ops; f16 and bf16 are rounded after each of them."""
     y = apply("conv", *inputs[:2], **{**attrs, "activation": None})
     if len(inputs) == 3:
         column = apply("reshape", inputs[2], shape=(y.shape[1], *(1,) * (y.ndim - 2)))
@@ -117,7 +117,7 @@ def _conv_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
         return (None,) * len(node.inputs)
     x, w = node.inputs[:2]
     if node.attrs["activation"] is not None:
-        # The value before the activation is computed again: nothing kept it.
+        # The forward pass does not store the value before the activation, so it is recomputed.
         before = apply("conv", *node.inputs, **{**node.attrs, "activation": None})
         act = activated(before, node.attrs["activation"]).node
         assert callable(act.op.vjp)
@@ -173,7 +173,10 @@ def _geometry(attrs: Attrs) -> tuple[Ints, Ints, Pads]:
 
 
 def _spread(d: Array, w: Array, *, sizes: Ints, **attrs: Any) -> Array:
-    """Every element of d times the kernel, added up where the kernel lands: (N, w.shape[1]·groups, *sizes)."""
+    """The transposed convolution of d, (N, w.shape[1]·groups, *sizes).
+
+    Each element of d, times the kernel, is added at the positions that the kernel covers.
+    """
     groups, kernel = attrs["groups"], w.shape[2:]
     n, inner, taps = d.shape[0], w.shape[1], math.prod(kernel)
     common = np.result_type(d, w)
@@ -288,7 +291,7 @@ def _transpose_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def transposed_sizes(sizes: Sequence[int], kernel: Sequence[int], attrs: Attrs) -> Ints:
-    """The spatial sizes a transposed convolution gives. Raises: ShapeError where one is below 1."""
+    """The spatial sizes of a transposed convolution's result. Raises: ShapeError where one is below 1."""
     found = []
     for n, k, s, d, (before, after), extra in zip(
         sizes, kernel, *_geometry(attrs), attrs["output_padding"], strict=True
@@ -310,13 +313,16 @@ def _conv_transpose(x: Array, w: Array, *bias: Array, output_padding: Ints, **at
 
 
 def _transpose_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """To the input a convolution of d, to the weight its gradient there, over exactly the positions the input has."""
+    """The gradient of the input is a convolution of d; that of the weight is `conv_grad_weight` with d as the image.
+
+    Both compute exactly the positions that the input has.
+    """
     d = grads[0]
     if d is None:
         return (None,) * len(node.inputs)
     x, w = node.inputs[:2]
     sizes, pads = _reached(d.shape[2:], x.shape[2:], w.shape[2:], node.attrs)
-    if min(sizes) < 1:  # nothing of the result comes from the input
+    if min(sizes) < 1:  # no element of the result depends on the input
         dx, dw = (apply("expand", t.graph.constant(0, t.dtype), shape=t.shape) for t in (x, w))
         return dx, dw, *_bias_gradient(node, d)
     geometry = {**{k: node.attrs[k] for k in _GEOMETRY}, "pads": pads}
@@ -328,12 +334,14 @@ def _transpose_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tenso
 
 
 def _reached(result: Ints, sizes: Ints, kernel: Ints, attrs: Attrs) -> tuple[Ints, Pads]:
-    """How much of a result's spatial axes to convolve, and with which pads, to get one position for each element of the
-    input. An output_padding of a stride or more, which dilations allow, takes the place of padding at the end first;
-    what is left of it no element of the input reaches, and it would give more positions than the input has."""
+    """The extent of the result's spatial axes to convolve, and the pads, that give one position for each input element.
+
+    An output_padding of a stride or more, which dilations allow, first replaces padding at the end. No element of the
+    input reaches the rest of it, and with that rest there would be more positions than the input has.
+    """
     kept, pads = [], []
     for m, n, k, s, dil, (before, _) in zip(result, sizes, kernel, *_geometry(attrs), strict=True):
-        end = (n - 1) * s + dil * (k - 1) + 1 - before  # behind the last element that is reached
+        end = (n - 1) * s + dil * (k - 1) + 1 - before  # one past the last element that the input reaches
         kept.append(min(m, end + s - 1))
         pads.append((before, max(0, end - kept[-1])))
     return tuple(kept), tuple(pads)
@@ -361,7 +369,7 @@ def conv(
     groups: int = 1,
     activation: str | None = None,
 ) -> Tensor:
-    """activation(convolution of x with w, plus bias), as neural networks mean it: the kernel is not flipped.
+    """activation(convolution of x with w, plus bias): a cross-correlation, that is, the kernel is not flipped.
 
     Shape: x (N, C, *S), w (O, C / groups, *K), bias (O,), one to three spatial axes; gives (N, O, *S') with
     S' = (S + begin + end - dilation·(K - 1) - 1) // stride + 1. strides, dilations: an int or one for each axis; pads:
@@ -388,7 +396,7 @@ def conv_transpose(
     dilations: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """The transposed convolution: every element of x, times the kernel, added up where the kernel lands; plus bias.
+    """The transposed convolution plus bias: each element of x times the kernel is added where the kernel covers.
 
     Shape: x (N, C, *S), w (C, O / groups, *K), bias (O,); gives (N, O, *S') with
     S' = (S - 1)·stride + dilation·(K - 1) + 1 + output_padding - begin - end. Arguments as in rlx.conv; output_padding

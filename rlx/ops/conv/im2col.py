@@ -49,7 +49,7 @@ def _im2col(x: Array, *, kernel: Ints, strides: Ints, dilations: Ints, pads: Pad
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Each column's element back to where it was read: a transposed convolution with a one for every tap."""
+    """Adds each column's elements where they were read: a transposed convolution whose kernel picks one tap each."""
     x, d, attrs = node.inputs[0], grads[0], node.attrs
     if d is None or not d.dtype.is_float or x.size == 0:
         return (None,)
@@ -77,11 +77,11 @@ register(Op("im2col", "conv", _infer, _im2col, "torch.nn.functional.unfold", _vj
 
 
 def im2col(x: TensorLike, kernel: Any, *, strides: Any = 1, dilations: Any = 1, pads: Any = 0) -> Tensor:
-    """The elements under every position of a sliding window, a column for each position.
+    """The elements under every position of a sliding window, one column for each position.
 
-    Shape: (N, C, *S) gives (N, C·∏kernel, number of positions), one to three spatial axes; the rows are ordered
-    channel, then place in the window. kernel, strides, dilations: an int or one for each axis; pads: an int, one for
-    each axis, or (begin, end) for each; padding reads as 0. Dtype: any. Gradient: added up where windows overlap.
+    Shape: (N, C, *S) gives (N, C·∏kernel, number of positions), one to three spatial axes; the rows are ordered by
+    channel, then by position in the window. kernel, strides, dilations: an int or one for each axis; pads: an int, one
+    for each axis, or (begin, end) for each; padding reads as 0. Dtype: any. Gradient: summed where windows overlap.
     Numerics: exact. Follows torch.nn.functional.unfold.
     """
     x = tensor("im2col", x)

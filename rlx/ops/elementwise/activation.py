@@ -1,4 +1,4 @@
-"""Activations beside those of `unary`: the ELU family, the hard ones, softplus and mish. Defaults are ONNX's."""
+"""More activations than `unary` has: the ELU family, the hard ones, softplus and mish. Defaults are those of ONNX."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlx.ops.base import TensorLike, infer_unary, tensor, tensors, want_float
 from rlx.ops.elementwise.prims import value_of
 from rlx.ops.elementwise.unary import float_call
 
-SELU_ALPHA = 1.6732632423543772848  # Klambauer et al., 2017; f32 rounds them to what ONNX has
+SELU_ALPHA = 1.6732632423543772848  # Klambauer et al., 2017; rounded to f32 both constants are those of ONNX
 SELU_GAMMA = 1.0507009873554804934
 
 # d: gradient of the output, x: input, attributes -> gradient of the input
@@ -36,7 +36,7 @@ def _infer(op: str, names: Sequence[str]) -> Infer:
 
 
 def _register(op: str, names: Sequence[str], expr: ExprRule, rule: Rule, judge: str) -> None:
-    """An op that is one expression, which is its NumPy definition too: float attributes, a gradient, a judge."""
+    """Registers an op with float attributes that one expression defines, for NumPy and for devices."""
 
     def vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         d = grads[0]
@@ -48,7 +48,7 @@ def _register(op: str, names: Sequence[str], expr: ExprRule, rule: Rule, judge: 
 
 
 def _below(x: Tensor) -> Tensor:
-    """exp(x) where x < 0, else 1: nothing overflows on the side that is not taken."""
+    """exp(x) where x < 0, else 1, so that the branch not taken by a `where` cannot overflow."""
     return apply("exp", apply("minimum", x, 0))
 
 
@@ -138,7 +138,7 @@ _register(
 
 
 def softplus(x: TensorLike) -> Tensor:
-    """log(1 + exp(x)), without overflow and exact in both tails.
+    """log(1 + exp(x)), without overflow and accurate in both tails.
 
     Dtype: float; integers and bools become f32. Gradient: d·sigmoid(x). Numerics: within 12 ULP.
     """
@@ -154,9 +154,9 @@ def mish(x: TensorLike) -> Tensor:
 
 
 def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
-    """x above 0, alpha·(exp(x) - 1) below (Clevert et al., 2015).
+    """x where x > 0, else alpha·(exp(x) - 1) (Clevert et al., 2015).
 
-    Dtype: float; integers and bools become f32. Gradient: d above 0, d·alpha·exp(x) else. Numerics: within 12 ULP.
+    Dtype: float; integers and bools become f32. Gradient: d where x > 0, else d·alpha·exp(x). Numerics: within 12 ULP.
     """
     return float_call("elu", x, alpha=float(alpha))
 
@@ -170,18 +170,18 @@ def selu(x: TensorLike, alpha: float = SELU_ALPHA, gamma: float = SELU_GAMMA) ->
 
 
 def leaky_relu(x: TensorLike, alpha: float = 0.01) -> Tensor:
-    """x from 0 on, alpha·x below.
+    """x where x ≥ 0, else alpha·x.
 
-    Dtype: float; integers and bools become f32. Gradient: d above 0, alpha·d else.
+    Dtype: float; integers and bools become f32. Gradient: d where x > 0, else alpha·d.
     """
     return float_call("leaky_relu", x, alpha=float(alpha))
 
 
 def hard_sigmoid(x: TensorLike, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
-    """alpha·x + beta held between 0 and 1; NaN stays NaN.
+    """alpha·x + beta clipped to 0..1; NaN stays NaN.
 
-    Dtype: float; integers and bools become f32. Gradient: alpha·d strictly between the ends, else 0. Numerics: within
-    12 ULP of alpha·x and beta.
+    Dtype: float; integers and bools become f32. Gradient: alpha·d where the result is strictly between 0 and 1, else 0.
+    Numerics: within 12 ULP of alpha·x and beta.
     """
     return float_call("hard_sigmoid", x, alpha=float(alpha), beta=float(beta))
 
@@ -189,26 +189,26 @@ def hard_sigmoid(x: TensorLike, alpha: float = 0.2, beta: float = 0.5) -> Tensor
 def hard_swish(x: TensorLike) -> Tensor:
     """x·hard_sigmoid(x, 1/6, 1/2) (Howard et al., 2019).
 
-    Dtype: float; integers and bools become f32. Gradient: 0 up to -3, d from 3 on, d·(x/3 + 1/2) between. Numerics:
+    Dtype: float; integers and bools become f32. Gradient: 0 where x ≤ -3, d where x ≥ 3, else d·(x/3 + 1/2). Numerics:
     within 12 ULP of x·(|x|/6 + 1/2).
     """
     return float_call("hard_swish", x)
 
 
 def prelu(x: TensorLike, slope: TensorLike) -> Tensor:
-    """x above 0, slope·x else, with a slope that is learned (He et al., 2015).
+    """x where x > 0, else slope·x, with a learned slope (He et al., 2015).
 
-    Shape: slope broadcasts to x. Dtype: promoted. Gradient: d where x > 0, else slope·d, to x; x·d where x ≤ 0 to the
-    slope.
+    Shape: slope broadcasts to x. Dtype: promoted. Gradient: to x, d where x > 0, else slope·d; to the slope, x·d where
+    x ≤ 0, else 0.
     """
     a, b = tensors("prelu", x, slope)
     above = apply("greater", a, 0)
-    # The product is masked before it is made too: 0 times an infinity would pass NaN back.
+    # The factors are masked as well as the product: else the gradient would multiply 0 by infinity, which is NaN.
     return apply("where", above, a, apply("where", above, 0, a) * apply("where", above, 0, b))
 
 
 def relu6(x: TensorLike) -> Tensor:
-    """x held between 0 and 6; NaN stays NaN. Dtype: any number. Gradient: 0 where x ≤ 0 or x ≥ 6, else d."""
+    """x clipped to 0..6; NaN stays NaN. Dtype: any number. Gradient: 0 where x ≤ 0 or x ≥ 6, else d."""
     x = apply("relu", tensor("relu6", x))
     return apply("where", apply("greater_equal", x, 6), 6, x)
 

@@ -59,7 +59,11 @@ def _arithmetic(
 
 
 def _extremum_rule(loses: str) -> Local:
-    """What loses gets nothing, equal inputs half each, and where either is NaN nobody loses, as in torch."""
+    """The gradient of maximum and minimum, as in torch.
+
+    d goes to the input that is the result, half of it to each of two equal inputs, and all of it to both where either
+    is NaN. `loses` is the comparison that is true for the input that gets 0.
+    """
 
     def rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         share = apply("where", apply("equal", a, b), d * 0.5, d)
@@ -69,8 +73,8 @@ def _extremum_rule(loses: str) -> Local:
 
 
 def _pow_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    # a⁰ = 1 has slope 0 for every a, and 0ᵇ slope 0 in b; powers that vanish do so faster than b or log(a) grow.
-    # Without the masks all of these give 0·inf.
+    # a⁰ = 1 has slope 0 for every a, and 0ᵇ has slope 0 in b. Where a power underflows to 0, so does its product with
+    # b or log(a). Without the masks all of these give 0·inf, which is NaN.
     a, b = cast_to(a, d.dtype), cast_to(b, d.dtype)
     less = apply("pow", a, b - 1)
     flat = apply("logical_or", apply("equal", b, 0), apply("equal", less, 0))
@@ -93,7 +97,7 @@ def _comparison(name: str, prim: str) -> None:
     def expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
         a, b = args
         if a.dtype.kind == b.dtype.kind == "b" and prim not in ("eq", "ne"):
-            a, b = ex.cast(a, i32), ex.cast(b, i32)  # bools have no order of their own on a device
+            a, b = ex.cast(a, i32), ex.cast(b, i32)  # devices compare numbers, not bools
         return ex.call(prim, a, b)
 
     register(
@@ -148,7 +152,7 @@ def _call(op: str, a: TensorLike, b: TensorLike) -> Tensor:
 def add(a: TensorLike, b: TensorLike) -> Tensor:
     """a + b.
 
-    Shape: broadcast. Dtype: promoted; bools beside bools are refused. Gradient: d to both. Numerics: integers wrap.
+    Shape: broadcast. Dtype: promoted; two bools are refused. Gradient: d to both. Numerics: integers wrap.
     """
     return _call("add", a, b)
 
@@ -156,7 +160,7 @@ def add(a: TensorLike, b: TensorLike) -> Tensor:
 def sub(a: TensorLike, b: TensorLike) -> Tensor:
     """a - b.
 
-    Shape: broadcast. Dtype: promoted; bools beside bools are refused. Gradient: d and -d. Numerics: integers wrap.
+    Shape: broadcast. Dtype: promoted; two bools are refused. Gradient: d and -d. Numerics: integers wrap.
     """
     return _call("sub", a, b)
 
@@ -164,7 +168,7 @@ def sub(a: TensorLike, b: TensorLike) -> Tensor:
 def mul(a: TensorLike, b: TensorLike) -> Tensor:
     """a · b.
 
-    Shape: broadcast. Dtype: promoted; bools beside bools are refused. Gradient: d·b and d·a. Numerics: integers wrap.
+    Shape: broadcast. Dtype: promoted; two bools are refused. Gradient: d·b and d·a. Numerics: integers wrap.
     """
     return _call("mul", a, b)
 
@@ -218,22 +222,22 @@ def not_equal(a: TensorLike, b: TensorLike) -> Tensor:
 
 
 def less(a: TensorLike, b: TensorLike) -> Tensor:
-    """a < b. Shape: broadcast. Dtype: any; gives bool. False beside NaN."""
+    """a < b. Shape: broadcast. Dtype: any; gives bool. False where either is NaN."""
     return _call("less", a, b)
 
 
 def less_equal(a: TensorLike, b: TensorLike) -> Tensor:
-    """a <= b. Shape: broadcast. Dtype: any; gives bool. False beside NaN."""
+    """a <= b. Shape: broadcast. Dtype: any; gives bool. False where either is NaN."""
     return _call("less_equal", a, b)
 
 
 def greater(a: TensorLike, b: TensorLike) -> Tensor:
-    """a > b. Shape: broadcast. Dtype: any; gives bool. False beside NaN."""
+    """a > b. Shape: broadcast. Dtype: any; gives bool. False where either is NaN."""
     return _call("greater", a, b)
 
 
 def greater_equal(a: TensorLike, b: TensorLike) -> Tensor:
-    """a >= b. Shape: broadcast. Dtype: any; gives bool. False beside NaN."""
+    """a >= b. Shape: broadcast. Dtype: any; gives bool. False where either is NaN."""
     return _call("greater_equal", a, b)
 
 
@@ -243,17 +247,17 @@ def _logical_call(op: str, a: Any, b: Any) -> Tensor:
 
 
 def logical_and(a: TensorLike, b: TensorLike) -> Tensor:
-    """True where both are. Shape: broadcast. Dtype: bool; other dtypes count as `!= 0`."""
+    """True where a and b both are. Shape: broadcast. Dtype: bool; other dtypes count as `!= 0`."""
     return _logical_call("logical_and", a, b)
 
 
 def logical_or(a: TensorLike, b: TensorLike) -> Tensor:
-    """True where either is. Shape: broadcast. Dtype: bool; other dtypes count as `!= 0`."""
+    """True where a, b or both are. Shape: broadcast. Dtype: bool; other dtypes count as `!= 0`."""
     return _logical_call("logical_or", a, b)
 
 
 def logical_xor(a: TensorLike, b: TensorLike) -> Tensor:
-    """True where exactly one is. Shape: broadcast. Dtype: bool; other dtypes count as `!= 0`."""
+    """True where exactly one of a and b is. Shape: broadcast. Dtype: bool; other dtypes count as `!= 0`."""
     return _logical_call("logical_xor", a, b)
 
 

@@ -52,27 +52,27 @@ register(
 
 
 def bitwise_and(a: TensorLike, b: TensorLike) -> Tensor:
-    """The bits that both have. Shape: broadcast. Dtype: integers or bools, promoted. Gradient: none."""
+    """The bits set in both a and b. Shape: broadcast. Dtype: integers or bools, promoted. Gradient: none."""
     return apply("bitwise_and", *tensors("bitwise_and", a, b))
 
 
 def bitwise_or(a: TensorLike, b: TensorLike) -> Tensor:
-    """The bits that either has. Shape: broadcast. Dtype: integers or bools, promoted. Gradient: none."""
+    """The bits set in a, in b or in both. Shape: broadcast. Dtype: integers or bools, promoted. Gradient: none."""
     return apply("bitwise_or", *tensors("bitwise_or", a, b))
 
 
 def bitwise_xor(a: TensorLike, b: TensorLike) -> Tensor:
-    """The bits that exactly one has. Shape: broadcast. Dtype: integers or bools, promoted. Gradient: none."""
+    """The bits set in exactly one of a and b. Shape: broadcast. Dtype: integers or bools, promoted. Gradient: none."""
     return apply("bitwise_xor", *tensors("bitwise_xor", a, b))
 
 
 def bitwise_not(x: TensorLike) -> Tensor:
-    """Every bit the other way. Dtype: an integer or bool. Gradient: none."""
+    """x with every bit inverted. Dtype: an integer or bool. Gradient: none."""
     return apply("bitwise_not", tensor("bitwise_not", x))
 
 
 def left_shift(a: TensorLike, b: TensorLike) -> Tensor:
-    """a with its bits moved up by b places, zeros behind them; bits past the end are lost.
+    """a with its bits shifted left by b places; zeros come in, and bits beyond the width are lost.
 
     Shape: broadcast. Dtype: integers, promoted. Gradient: none. Numerics: 0 where b is negative or at least the width.
     """
@@ -80,10 +80,10 @@ def left_shift(a: TensorLike, b: TensorLike) -> Tensor:
 
 
 def right_shift(a: TensorLike, b: TensorLike) -> Tensor:
-    """a with its bits moved down by b places: a / 2ᵇ rounded down.
+    """a with its bits shifted right by b places: a / 2ᵇ rounded down.
 
-    Shape: broadcast. Dtype: integers, promoted. Gradient: none. Numerics: where b is negative or at least the width, 0,
-    or -1 for a negative a.
+    Shape: broadcast. Dtype: integers, promoted. Gradient: none. Numerics: where b is negative or at least the width,
+    the result is 0, or -1 for a negative a.
     """
     return apply("right_shift", *tensors("right_shift", a, b))
 

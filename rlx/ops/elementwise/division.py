@@ -41,8 +41,8 @@ _register("floor_divide", "floordiv", _floor_rule)
 def mod(a: TensorLike, b: TensorLike) -> Tensor:
     """The remainder of a / b rounded down: it has the sign of b, as in Python and NumPy.
 
-    Shape: broadcast. Dtype: promoted; bools beside bools are refused. Gradient: d and -d·⌊a/b⌋. Numerics: the remainder
-    is exact, adding b to it rounds once; NaN for b = 0, for integers 0.
+    Shape: broadcast. Dtype: promoted; two bools are refused. Gradient: d and -d·⌊a/b⌋. Numerics: the remainder is
+    exact, and adding b to it rounds once; where b = 0 the result is NaN, or 0 for integers.
     """
     return apply("mod", *tensors("mod", a, b))
 
@@ -53,8 +53,8 @@ remainder = mod
 def fmod(a: TensorLike, b: TensorLike) -> Tensor:
     """The remainder of a / b rounded toward 0: it has the sign of a, as in C.
 
-    Shape: broadcast. Dtype: promoted; bools beside bools are refused. Gradient: d and -d·trunc(a/b). Numerics: exact;
-    NaN for b = 0, for integers 0.
+    Shape: broadcast. Dtype: promoted; two bools are refused. Gradient: d and -d·trunc(a/b). Numerics: exact; where
+    b = 0 the result is NaN, or 0 for integers.
     """
     return apply("fmod", *tensors("fmod", a, b))
 
@@ -62,8 +62,8 @@ def fmod(a: TensorLike, b: TensorLike) -> Tensor:
 def floor_divide(a: TensorLike, b: TensorLike) -> Tensor:
     """a / b rounded down, so that a = b·floor_divide(a, b) + mod(a, b).
 
-    Shape: broadcast. Dtype: promoted; bools beside bools are refused. Gradient: 0. Numerics: NumPy's floor_divide;
-    integers wrap, and give 0 for b = 0.
+    Shape: broadcast. Dtype: promoted; two bools are refused. Gradient: 0. Numerics: as numpy.floor_divide; integers
+    wrap, and give 0 where b = 0.
     """
     return apply("floor_divide", *tensors("floor_divide", a, b))
 

@@ -17,7 +17,7 @@ from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float, want_
 from rlx.ops.norm.channels import first_dtype
 from rlx.ops.numeric import Array, computed, working
 
-_EXACT = 1 << 24  # integers up to here are floats of 32 bits
+_EXACT = 1 << 24  # f32 represents every integer up to this one
 
 
 def _want_grid(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
@@ -41,7 +41,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _levels(x: Array, scale: Array, zero: Sequence[Array]) -> tuple[Array, Array | float]:
-    """The place on the grid before it is clipped, and the zero point."""
+    """The quantized level before it is clipped, and the zero point."""
     z = zero[0].astype(x.dtype) if zero else x.dtype.type(0)
     return np.rint(x / scale.astype(x.dtype)) + z, z
 
@@ -53,7 +53,7 @@ def _fake_quantize(x: Array, scale: Array, *zero: Array, low: int, high: int) ->
 
 
 def _tree(args: Sequence[Expr]) -> tuple[Expr, Expr, Expr | None]:
-    """The place on the grid, the scale and the zero point, in the working dtype."""
+    """The quantized level before it is clipped, the scale and the zero point, in the working dtype."""
     work = working(args[0].dtype)
     x, scale, *zero = (a if a.dtype == work else ex.cast(a, work) for a in args)
     q = ex.call("round", x / scale)
@@ -132,18 +132,18 @@ def fake_quantize(
     narrow: bool = False,
     axis: int | None = None,
 ) -> Tensor:
-    """(clip(round(x / scale) + zero_point, low, high) - zero_point) · scale: what x becomes when it is quantized.
+    """(clip(round(x / scale) + zero_point, low, high) - zero_point) · scale: x quantized and dequantized again.
 
-    low and high are the ends of `bits` bits, signed or not; `narrow` leaves out the lowest level, so that signed grids
-    are symmetric. Without `zero_point` the grid is symmetric about 0. Per tensor with a scale of one element, per
-    channel with a vector along `axis`. Rounds half to even. Dtype: x's; integers become f32; zero_point i32.
-    Gradient: straight through: d where the level before clipping lies within low..high, else 0; none to scale and
-    zero point, as in torch. Numerics: in f32 for halves. Follows Jacob et al., 2018; Bengio, Léonard and Courville,
-    2013. Raises: ShapeError, DTypeError.
+    low and high are the least and greatest integer of `bits` bits, signed or unsigned; `narrow` leaves out the least,
+    which makes signed ranges symmetric. Without `zero_point` it is 0. A scale of one element quantizes per tensor, a
+    vector along `axis` per channel. Rounds half to even. Dtype: x's; integers become f32; zero_point i32.
+    Gradient: straight-through: d where the level before clipping lies within low..high, else 0; none to scale and zero
+    point, as in torch. Numerics: in f32 for halves. Follows Jacob et al., 2018; Bengio, Léonard and Courville, 2013.
+    Raises: ShapeError, DTypeError.
     """
     if not isinstance(bits, int) or not 2 <= bits <= 24:
         raise DTypeError(f"fake_quantize: bits is {bits!r}; expected 2 to 24")
-    # A plain number is no weak scalar here: a scale must not be rounded to the half that it quantizes.
+    # A Python number is not weakly typed here: the scale must not be rounded to x's dtype where that is f16 or bf16.
     given: list[Any] = [x, _wide(scale, x)]
     if zero_point is not None:
         given.append(zero_point.concrete() if isinstance(zero_point, Tensor) else np.asarray(zero_point))
@@ -160,7 +160,7 @@ def fake_quantize(
 
 
 def _along(name: str, t: Tensor, x: Tensor, axis: int | None) -> Tensor:
-    """A value, or a vector along an axis, shaped to broadcast with x."""
+    """A tensor of one element, or a vector along an axis, reshaped to broadcast with x. Raises: ShapeError."""
     if t.size == 1 and axis is None:
         return t if t.ndim == 0 else apply("reshape", t, shape=())
     if axis is None:

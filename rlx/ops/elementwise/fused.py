@@ -1,4 +1,4 @@
-"""fused: several elementwise ops as one, made by the fusion pass."""
+"""fused: a fusion group, several elementwise ops as one node, which the fusion pass makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlx.ops.base import cast_to
 from rlx.ops.elementwise.prims import evaluate_trees, trees_cost
 from rlx.ops.numeric import Array
 
-# Primitives that are one op of the vocabulary. The others appear only in trees that no op here makes.
+# The op that computes each primitive alone; `_decompose` itself handles cast and isinf, whose ops have attributes.
 _PRIM_OPS = {
     "neg": "neg", "abs": "abs", "sign": "sign", "sqrt": "sqrt", "rsqrt": "rsqrt", "recip": "reciprocal",
     "exp": "exp", "log": "log", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf", "floor": "floor",

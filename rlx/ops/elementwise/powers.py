@@ -1,4 +1,4 @@
-"""Logarithms and powers to other bases than e, the forms that are exact near 0, the cube root, truncation."""
+"""Logarithms and powers to other bases than e, expm1 and log1p, the cube root, truncation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def exp2(x: TensorLike) -> Tensor:
 
 
 def expm1(x: TensorLike) -> Tensor:
-    """exp(x) - 1, exact near 0 too.
+    """exp(x) - 1, accurate near 0 too.
 
     Dtype: float; integers and bools become f32. Gradient: d·exp(x). Numerics: within 4 ULP.
     """
@@ -51,7 +51,7 @@ def log10(x: TensorLike) -> Tensor:
 
 
 def log1p(x: TensorLike) -> Tensor:
-    """log(1 + x), exact near 0 too; -inf at -1, NaN below.
+    """log(1 + x), accurate near 0 too; -inf at -1, NaN below.
 
     Dtype: float; integers and bools become f32. Gradient: d / (1 + x). Numerics: within 4 ULP.
     """
@@ -59,7 +59,7 @@ def log1p(x: TensorLike) -> Tensor:
 
 
 def cbrt(x: TensorLike) -> Tensor:
-    """The cube root, of negative numbers too.
+    """The cube root, for negative numbers too.
 
     Dtype: float; integers and bools become f32. Gradient: d / (3·y²). Numerics: within 4 ULP.
     """
@@ -67,7 +67,7 @@ def cbrt(x: TensorLike) -> Tensor:
 
 
 def trunc(x: TensorLike) -> Tensor:
-    """x without its fraction, toward 0.
+    """x rounded toward 0 to an integer.
 
     Dtype: any number; integers stay as they are. Gradient: 0.
     """

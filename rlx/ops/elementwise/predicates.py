@@ -1,4 +1,4 @@
-"""What kind of float a value is: isnan, isinf, isfinite."""
+"""Predicates of floats: isnan, isinf, isfinite."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def isnan(x: TensorLike) -> Tensor:
 
 
 def isinf(x: TensorLike, positive: bool = True, negative: bool = True) -> Tensor:
-    """Whether x is infinite; only of one sign where the other is off. Dtype: any; gives bool. Gradient: none."""
+    """Whether x is +inf (if `positive`) or -inf (if `negative`). Dtype: any; gives bool. Gradient: none."""
     x = tensor("isinf", x)
     if not x.dtype.is_float or not (positive or negative):
         return full_like(x, False, bool_)

@@ -1,4 +1,4 @@
-"""What each scalar primitive of `rlx.ir.expr` means, in NumPy, and the evaluation of whole trees with them."""
+"""The NumPy definition of each scalar primitive of `rlx.ir.expr`, and the evaluation of whole trees with them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _pow(a: Array, b: Array) -> Array:
 
 
 def _div(a: Array, b: Array) -> Array:
-    """Integers: toward zero, and 0 for a zero divisor."""
+    """a / b; integers are divided toward zero, and by zero to 0."""
     if a.dtype.kind not in "iu":
         return np.divide(a, b)
     safe = np.where(b == 0, np.ones_like(b), b)
@@ -61,8 +61,8 @@ PRIM_FUNCTIONS: dict[str, Callable[..., Any]] = {
 def evaluate_trees(trees: Sequence[Expr], arrays: Sequence[Array], upcast: bool = False) -> list[Array]:
     """The value of each tree on the input arrays, which broadcast.
 
-    f16 and bf16 are computed in f32 and rounded by casts and at the end. With `upcast` every float is a float64
-    instead, except that a cast to a half still rounds to it: the oracle's arithmetic.
+    f16 and bf16 are computed in f32 and rounded by casts and at the end. With `upcast`, for the oracle, every float is
+    a float64 instead, except that a cast to a half still rounds to it.
     """
 
     def work(dtype: DType) -> DType:
@@ -93,7 +93,7 @@ def evaluate_trees(trees: Sequence[Expr], arrays: Sequence[Array], upcast: bool 
 
 
 def value_of(expr: ExprRule) -> Reference:
-    """The NumPy definition that an expression is already: its value."""
+    """The NumPy reference of an op that an expression defines: it evaluates the expression."""
 
     def reference(*arrays: Array, **attrs: Any) -> Array:
         args = [arg(i, as_dtype(a.dtype)) for i, a in enumerate(map(np.asarray, arrays))]
@@ -102,7 +102,7 @@ def value_of(expr: ExprRule) -> Reference:
     return reference
 
 
-# Primitives that NumPy takes long for, in halves of what writing an element takes.
+# The cost of primitives that are slow in NumPy, in halves of the time that writing one element takes; others cost 1.
 _SLOW = dict.fromkeys(
     ("erf", "gelu", "pow", "mod", "fmod", "floordiv", "cbrt", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh")
     + ("asinh", "acosh", "atanh", "log1p", "expm1"), 8,
@@ -110,11 +110,11 @@ _SLOW = dict.fromkeys(
 
 
 def trees_cost(node: Node, trees: Sequence[Expr]) -> Cost:
-    """What a node takes that computes these expressions for each element."""
+    """The cost of a node that computes these expressions for each element."""
     halves = sum(_SLOW.get(e.prim, 1) for e in linearize(trees))
     return Cost(max(1, halves // 2) * written(node))
 
 
 def slow_cost(node: Node) -> Cost:
-    """What a node takes whose op is one slow primitive."""
+    """The cost of a node whose op is one slow primitive."""
     return Cost(4 * written(node))

@@ -158,14 +158,14 @@ register(
 def where(cond: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
     """a where cond is true, else b.
 
-    Shape: broadcast of the three. Dtype: cond bool (other dtypes count as `!= 0`), a and b promoted. Gradient: d to the
-    one that was taken.
+    Shape: broadcast of the three. Dtype: cond bool (other dtypes count as `!= 0`), a and b promoted. Gradient: each
+    element of d to the one of a and b that was chosen.
     """
     (condition,) = tensors("where", cond) if isinstance(cond, Tensor) else (None,)
     if condition is None:
         condition = graph_of("where", (a, b)).constant(np.asarray(cond))
     if not any(isinstance(v, Tensor) and v.weak is None for v in (a, b)):
-        # Scalars take f32, or bool or i32 when they are: cond's bool is no guide to their dtype.
+        # Two scalars become f32, i32 or bool by their own kind: cond's dtype must not decide it.
         a, b = (_scalar_like(condition, v) for v in (a, b))
     left, right = tensors("where", a, b)
     return apply("where", cast_to(condition, bool_), left, right)
@@ -182,18 +182,18 @@ def _scalar_like(beside: Tensor, value: Any) -> Tensor:
 def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     """x as `dtype`; x itself when it has that dtype.
 
-    Dtype: any to any. Gradient: d, between floats; none through integers and bools. Numerics: to a float, nearest even;
-    float to integer truncates toward zero, NaN gives 0, out of range gives the nearest end; integer to integer keeps
-    the low bits; to bool is `!= 0`.
+    Dtype: any to any. Gradient: d, between floats; none through integers and bools. Numerics: to a float rounds to
+    nearest even; float to integer truncates toward zero, saturates at the ends of the range, and gives 0 for NaN;
+    integer to integer keeps the low bits; to bool is `!= 0`.
     """
     return cast_to(tensor("cast", x), as_dtype(dtype))
 
 
 def clip(x: TensorLike, min: float | int | None = None, max: float | int | None = None) -> Tensor:
-    """x held between min and max; None leaves an end open; NaN stays NaN; max where min > max.
+    """x clipped to min..max; None sets no bound; NaN stays NaN; where min > max the result is max.
 
-    Dtype: keeps; integers with a float bound become f32. Gradient: d where min ≤ x ≤ max, else 0: d at
-    the bounds, 0 at NaN, as in torch.
+    Dtype: x's; integers with a float bound become f32. Gradient: d where min ≤ x ≤ max, else 0: d at the bounds, 0 at
+    NaN, as in torch.
     """
     x = tensor("clip", x)
     for what, bound in (("min", min), ("max", max)):
@@ -208,7 +208,7 @@ def clip(x: TensorLike, min: float | int | None = None, max: float | int | None 
             x = cast_to(x, f32)
         else:
             info = np.iinfo(x.dtype.np)
-            # A bound beyond the dtype says the same as its end.
+            # A bound beyond the dtype's range has the same effect as the end of the range, which fits the dtype.
             low = None if low is None else _within(low, info)
             high = None if high is None else _within(high, info)
     if x.dtype.is_float:

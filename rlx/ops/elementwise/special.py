@@ -24,7 +24,7 @@ _LARGE_P = (1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e
 _LARGE_Q = (1.0, 2.56852019228982242e0, 1.87295284992346725e0, 5.27905102951428412e-1, 6.05183413124413191e-2,
             2.33520497626869185e-3)  # fmt: skip
 _INV_SQRT_PI = 0.56418958354775628695
-_SWITCH = 0.46875  # below it erf is a rational function of x², above it erfc is the well-conditioned one
+_SWITCH = 0.46875  # below it erf is x times a rational function of x²; above it erfc is approximated, erf = 1 - erfc
 
 
 def _poly(coefficients: tuple[float, ...], x: Floats) -> Floats:
@@ -47,14 +47,17 @@ def _erfc_positive(y: Floats) -> Floats:
     inverse = 1.0 / (y * y)
     tail = inverse * _poly(_LARGE_P, inverse) / _poly(_LARGE_Q, inverse)
     ratio = np.where(far, (_INV_SQRT_PI - tail) / y, _poly(_MIDDLE_P, y) / _poly(_MIDDLE_Q, y))
-    # exp(-y²) with y² split, so that rounding y² does not cost digits for large y.
+    # exp(-y²) as two factors: y² rounded to one number would cost digits for large y.
     head = np.trunc(y * 16.0) / 16.0
     return np.exp(-head * head) * np.exp(-(y - head) * (y + head)) * ratio
 
 
 def _wide(x: npt.ArrayLike) -> tuple[Floats, Any]:
-    """x in a wider type than its own, so that the sums of the polynomials cost no digits, and the type to answer in:
-    float64, or x's own when it is f32. (Where the platform's long double is a float64 the last two bits are lost.)"""
+    """x in a wider type than its own, and the type of the result: float64, or f32 for f32.
+
+    The wider type keeps the rounding of the polynomials' sums out of the result. (On platforms whose long double is a
+    float64 the last two bits are lost.)
+    """
     array = np.asarray(x)
     if array.dtype == np.float32:
         return array.astype(np.float64), np.float32
@@ -72,7 +75,7 @@ def erf(x: npt.ArrayLike) -> Floats:
 
 
 def erfc(x: npt.ArrayLike) -> Floats:
-    """1 - erf(x), accurate in relative terms where it is tiny."""
+    """1 - erf(x), with a small relative error also where it is tiny."""
     x, answer = _wide(x)
     y = np.abs(x)
     with np.errstate(all="ignore"):

@@ -27,8 +27,10 @@ primitive("atanh", lambda d, x, y: d / ((1 - x) * (1 + x)), "numpy.arctanh", cos
 
 
 def _atan2_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """(b, -a) / (a² + b²), with both divided by the greater of them first: squares overflow and vanish. At the origin
-    and at infinity, where the angle is finite, it is 0."""
+    """d·(b, -a) / (a² + b²), and 0 at the origin and at infinity, where the angle is finite.
+
+    Both are divided by the greater of them first, since squares may overflow or underflow.
+    """
     a, b = cast_to(a, d.dtype), cast_to(b, d.dtype)
     most = apply("maximum", apply("abs", a), apply("abs", b))
     nowhere = apply("logical_or", apply("equal", most, 0), apply("isinf", most, positive=True, negative=True))

@@ -1,4 +1,4 @@
-"""Elementwise ops of one input: the same shape, one value from one value."""
+"""Elementwise ops of one input: functions, rounding, common activations, sign, logical not, copy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Local = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def local_vjp(rule: Local) -> Vjp:
-    """A reverse rule of one input from its local form."""
+    """The vjp of an op of one input, from a rule on tensors."""
 
     def vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         d = grads[0]
@@ -47,7 +47,7 @@ def local_vjp(rule: Local) -> Vjp:
 
 
 def zero_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """The rule of an op that is constant almost everywhere: its gradient is zero."""
+    """The vjp of an op that is constant almost everywhere: its gradient is zero."""
     return (None,) * len(node.inputs)
 
 
@@ -107,7 +107,7 @@ primitive("ceil", None, "numpy.ceil", identity=identities.idempotent)
 
 
 def _sigmoid(x: Array) -> Array:
-    # exp of a negative number only: exact in the tails in every dtype.
+    # exp is taken of negative numbers only, so that it cannot overflow and both tails are accurate in every dtype.
     small = np.exp(-np.abs(x))
     return np.asarray(np.where(x >= 0, x.dtype.type(1), small) / (1 + small))
 
@@ -126,7 +126,7 @@ def _gelu(x: Array, *, approximate: str) -> Array:
     return np.asarray(0.5 * x * erfc64(-SQRT_HALF * x)).astype(x.dtype)
 
 
-# What matmul's epilogue may apply.
+# The activations that an epilogue may apply, in NumPy.
 NUMPY_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": _relu,
     "gelu": lambda x: _gelu(x, approximate="none"),
@@ -173,7 +173,7 @@ def _gelu_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
         return (None,)
     if node.attrs["approximate"] == "tanh":
         t = apply("tanh", GELU_TANH_SCALE * (x + GELU_TANH_CUBE * (x * x * x)))
-        # Far out 1 - t² is 0, and x² infinite: their product would be NaN.
+        # For large |x|, 1 - t² is 0 and x² may be infinite; their product would be NaN.
         near = apply("maximum", apply("minimum", x, 64), -64)
         slope = GELU_TANH_SCALE * (1 + 3 * GELU_TANH_CUBE * (near * near))
         return (d * (0.5 * (1 + t) + 0.5 * near * (1 - t * t) * slope),)
@@ -226,7 +226,7 @@ def float_call(op: str, x: TensorLike, **attrs: Any) -> Tensor:
 def exp(x: Tensor) -> Tensor:
     """e to the power x.
 
-    Dtype: float; integers and bools become f32. Gradient: d·exp(x). Numerics: as tanh.
+    Dtype: float; integers and bools become f32. Gradient: d·exp(x). Numerics: as rlx.tanh.
     """
     return float_call("exp", x)
 
@@ -282,8 +282,8 @@ def cos(x: Tensor) -> Tensor:
 def tanh(x: Tensor) -> Tensor:
     """The hyperbolic tangent.
 
-    Dtype: float; integers and bools become f32. Gradient: d·(1 - y²). Numerics: within 4 ULP; on GPUs, where
-    everything read and stored has 16 bits, to 2^-17.
+    Dtype: float; integers and bools become f32. Gradient: d·(1 - y²). Numerics: within 4 ULP; on GPUs within 2^-17,
+    relative, in kernels whose floats read and stored all have 16 bits.
     """
     return float_call("tanh", x)
 
@@ -299,7 +299,7 @@ def erf(x: Tensor) -> Tensor:
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), the logistic function.
 
-    Dtype: float; integers and bools become f32. Gradient: d·y·(1 - y). Numerics: 0 and 1 in the tails, no NaN there.
+    Dtype: float; integers and bools become f32. Gradient: d·y·(1 - y). Numerics: the tails give 0 and 1, not NaN.
     """
     return float_call("sigmoid", x)
 
@@ -313,11 +313,11 @@ def silu(x: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
-    """x·Φ(x) with the normal distribution's Φ, exact ("none") or by Hendrycks' formula with tanh; NaN at -inf.
+    """x·Φ(x), Φ the normal distribution function, by erf ("none") or by Hendrycks' formula with tanh; NaN at -inf.
 
-    Dtype: float; integers and bools become f32. Gradient: d·(Φ(x) + x·φ(x)). Numerics: small in absolute error, not
-    in ULP, where x is far below 0; on GPUs, where everything read and stored has 16 bits, to 2^-16 there too, down to
-    x = -6. Follows Hendrycks and Gimpel, 2016.
+    Dtype: float; integers and bools become f32. Gradient: d·(Φ(x) + x·φ(x)). Numerics: where x is far below 0 the
+    absolute error is small, not that in ULP; on GPUs, in kernels whose floats read and stored all have 16 bits, within
+    2^-16 there too, down to x = -6. Follows Hendrycks and Gimpel, 2016.
     """
     return float_call("gelu", x, approximate=approximate)
 
@@ -331,9 +331,9 @@ def neg(x: Tensor) -> Tensor:
 
 
 def abs(x: Tensor) -> Tensor:
-    """The absolute value; the least integer gives itself.
+    """The absolute value; the least signed integer wraps to itself.
 
-    Dtype: any number. Gradient: d or -d, by the sign; 0 at 0.
+    Dtype: any number. Gradient: d where x > 0, -d where x < 0, 0 at 0.
     """
     return apply("abs", tensor("abs", x))
 
@@ -355,27 +355,27 @@ def relu(x: Tensor) -> Tensor:
 
 
 def round(x: Tensor) -> Tensor:
-    """The nearest integer, halves to the even one; integers and bools are themselves.
+    """The nearest integer, ties to the even one; integers and bools stay as they are.
 
-    Dtype: keeps. Gradient: zero.
+    Dtype: x's. Gradient: zero.
     """
     x = tensor("round", x)
     return apply("round", x) if x.dtype.is_float else x
 
 
 def floor(x: Tensor) -> Tensor:
-    """The greatest integer ≤ x; integers and bools are themselves.
+    """The greatest integer ≤ x; integers and bools stay as they are.
 
-    Dtype: keeps. Gradient: zero.
+    Dtype: x's. Gradient: zero.
     """
     x = tensor("floor", x)
     return apply("floor", x) if x.dtype.is_float else x
 
 
 def ceil(x: Tensor) -> Tensor:
-    """The least integer ≥ x; integers and bools are themselves.
+    """The least integer ≥ x; integers and bools stay as they are.
 
-    Dtype: keeps. Gradient: zero.
+    Dtype: x's. Gradient: zero.
     """
     x = tensor("ceil", x)
     return apply("ceil", x) if x.dtype.is_float else x
@@ -390,7 +390,7 @@ def logical_not(x: Tensor) -> Tensor:
 
 
 def copy(x: Tensor) -> Tensor:
-    """x again, in memory of its own.
+    """A copy of x, in memory of its own.
 
     Dtype: any. Gradient: d.
     """

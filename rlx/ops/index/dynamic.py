@@ -1,4 +1,4 @@
-"""Windows whose place is known only in a run: dynamic_slice, dynamic_update_slice."""
+"""Windows whose start is known only in a run: dynamic_slice, dynamic_update_slice."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _update_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def window(shape: Sequence[int], sizes: Sequence[int], starts: Array) -> tuple[slice, ...]:
-    """The window as slices, its start clamped so that all of it lies inside."""
+    """The window as slices, with its start clamped so that all of it lies inside."""
     found = []
     for n, size, start in zip(shape, sizes, starts.tolist(), strict=True):
         first = min(max(int(start), 0), n - size)
@@ -102,7 +102,7 @@ register(
 
 
 def _starts(op: str, like: Tensor, starts: Any) -> Tensor:
-    """The starts as one tensor of integers: given as one, or as a sequence of ints and scalar tensors."""
+    """The starts as one tensor of integers, from such a tensor or from a sequence of ints and scalar tensors."""
     if isinstance(starts, Tensor):
         return index_tensor(op, starts)
     items = as_items(starts, f"{op}: starts")
@@ -124,9 +124,9 @@ def _starts(op: str, like: Tensor, starts: Any) -> Tensor:
 def dynamic_slice(x: TensorLike, starts: Any, sizes: Sequence[int]) -> Tensor:
     """The window of the given sizes that begins at `starts`.
 
-    Shape: sizes. Dtype: x any; starts integers, a tensor of one number an axis or a sequence of ints and scalar
-    tensors. Starts are clamped so that the window lies inside x, as in XLA; negative ones are 0. Gradient: d in its
-    place among zeros. Numerics: exact.
+    Shape: sizes. Dtype: x any; starts integers, as a tensor of one number for each axis or a sequence of ints and
+    scalar tensors. Starts are clamped so that the window lies inside x, as in XLA; negative ones count as 0.
+    Gradient: d in the window, 0 elsewhere. Numerics: exact.
     """
     (x,) = tensors("dynamic_slice", x)
     return apply(
@@ -135,9 +135,10 @@ def dynamic_slice(x: TensorLike, starts: Any, sizes: Sequence[int]) -> Tensor:
 
 
 def dynamic_update_slice(x: TensorLike, update: TensorLike, starts: Any) -> Tensor:
-    """x with the window that begins at `starts` replaced by the update; in place where x is not needed afterwards.
+    """x with the window that begins at `starts` replaced by the update.
 
-    Shape, dtype: x's. Starts as in dynamic_slice. Gradient: d outside the window to x, inside it to the update.
+    Shape, dtype: x's. Starts as in rlx.dynamic_slice. Gradient: to x, d outside the window; to the update, d inside it.
+    The update is written in place where x is not needed afterwards.
     """
     graph_of("dynamic_update_slice", (x, update))
     x, update = tensors("dynamic_update_slice", x, update)

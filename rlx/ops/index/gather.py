@@ -1,7 +1,7 @@
 """Reading by index: gather, gather_elements, gather_nd, one_hot.
 
-One rule for indices that are known only in a run: a negative one counts from the end, and one that is out of range
-then is clamped into it. Constants out of range are refused when the graph is built.
+One rule holds for indices known only in a run: a negative index counts from the end, and one still out of range is
+clamped to it. Constant indices out of range are refused when the graph is built.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _reference(x: Array, indices: Array, *, axis: int) -> Array:
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Adds up what each slice was read for, in the order of the indices."""
+    """Adds the gradient of each slice where the slice was read, in the order of the indices."""
     x, indices = node.inputs
     d, axis = grads[0], node.attrs["axis"]
     if d is None or not d.dtype.is_float or d.size == 0 or x.size == 0:
@@ -64,8 +64,8 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def clamped(indices: Tensor, n: int) -> Tensor:
-    """The indices as gather understands them: 0..n-1."""
-    # Clamped before n is added, so that nothing wraps; then 0 or more whatever the sign.
+    """The indices by gather's rule: counted from the front and clamped to 0..n-1."""
+    # The indices are clamped to -n..n-1 before n is added to negative ones, so that the sum cannot wrap.
     held = apply("clip", indices, min=-n, max=n - 1)
     return apply("where", apply("less", held, 0), held + n, held)
 
@@ -77,8 +77,8 @@ def gather(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
     """The slices of x at the indices along an axis, as numpy.take.
 
     Shape: x.shape with the axis replaced by indices.shape. Dtype: x any; indices integers. Negative indices count from
-    the end. Out of range: ShapeError where the indices are constant; else they are clamped into the range, on every
-    device alike. Gradient: each slice back to where it was read, added up. Numerics: exact.
+    the end. Out of range: ShapeError where the indices are constant; else every device clamps them to the range.
+    Gradient: each slice's is added where the slice was read. Numerics: exact.
     """
     x, indices = tensors("gather", x, integers(indices))
     indices = index_tensor("gather", indices)
@@ -88,7 +88,7 @@ def gather(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
 
 
 def integers(indices: TensorLike) -> TensorLike:
-    """Python lists and scalars as integer arrays, so that a scalar does not take x's dtype."""
+    """Python lists and scalars as arrays, so that a scalar index does not take x's dtype."""
     return indices.concrete() if isinstance(indices, Tensor) else np.asarray(indices)
 
 
@@ -100,7 +100,7 @@ def index_tensor(op: str, indices: Tensor) -> Tensor:
 
 
 def want_constants_in_range(op: str, indices: Tensor, n: int, what: str) -> None:
-    """Raises: ShapeError for constant indices outside -n..n-1."""
+    """Checks constant indices. Raises: ShapeError where one is outside -n..n-1."""
     made = indices.node
     if made.op.name == "cast":
         made = made.inputs[0].node
@@ -160,9 +160,9 @@ register(
 def gather_elements(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
     """y[.., j, ..] = x[.., indices[.., j, ..], ..]: one index for each element, along an axis.
 
-    Shape: indices.shape, of x's rank; its other axes may be shorter than x's, whose rest is then not read. Dtype: x
-    any; indices integers; negative ones count from the end. Out of range: as gather. Gradient: each element's back to
-    where it was read, added up. Numerics: exact. Follows ONNX GatherElements and torch.gather.
+    Shape: indices.shape, of x's rank; its other axes may be shorter than x's, and x is then read only up to there.
+    Dtype: x any; indices integers; negative ones count from the end. Out of range: as rlx.gather. Gradient: each
+    element's is added where the element was read. Numerics: exact. Follows ONNX GatherElements and torch.gather.
     """
     x, indices = tensors("gather_elements", x, integers(indices))
     indices = index_tensor("gather_elements", indices)
@@ -173,7 +173,7 @@ def gather_elements(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor
 
 
 def corner(x: Tensor, indices: Tensor, axis: int, op: str) -> Tensor:
-    """The part of x that an index tensor of its rank reaches: cut where the other axes of the indices are shorter."""
+    """x cut to the part that an index tensor of its rank can read, where other axes of the indices are shorter."""
     fits = indices.ndim == x.ndim and all(
         a <= b or i == axis for i, (a, b) in enumerate(zip(indices.shape, x.shape, strict=True))
     )
@@ -188,7 +188,7 @@ def corner(x: Tensor, indices: Tensor, axis: int, op: str) -> Tensor:
 
 
 def take_along_axis(x: TensorLike, indices: TensorLike, axis: int = -1) -> Tensor:
-    """gather_elements with NumPy's broadcasting: axes of length 1, but the one read along, are repeated."""
+    """gather_elements with NumPy's broadcasting: axes of length 1, other than `axis`, are repeated."""
     x, indices = tensors("take_along_axis", x, integers(indices))
     axis = normalize_axis(axis, x.ndim, "take_along_axis")
     if x.ndim != indices.ndim:
@@ -231,7 +231,7 @@ def gather_nd(x: TensorLike, indices: TensorLike) -> Tensor:
 
 
 def tuple_length(op: str, shape: tuple[int, ...], indices: Tensor) -> int:
-    """How many axes of x an index tuple names. Raises: ShapeError."""
+    """The length of the index tuples: the number of x's axes that they index. Raises: ShapeError."""
     if indices.ndim == 0 or not 1 <= indices.shape[-1] <= len(shape):
         raise ShapeError(
             f"{op}: indices {indices.shape} for x {shape}; expected the last axis to hold 1 to {len(shape)} numbers"
@@ -245,7 +245,7 @@ def tuple_length(op: str, shape: tuple[int, ...], indices: Tensor) -> int:
 
 
 def component(indices: Tensor, k: int) -> Tensor:
-    """Number k of every index tuple."""
+    """The k-th index of every index tuple."""
     if indices.node.op.name == "constant":
         return indices.graph.constant(indices.node.attrs["value"][..., k])
     starts, stops = [0] * indices.ndim, list(indices.shape)
@@ -302,10 +302,10 @@ def one_hot(
     off: float | int | bool = 0,
     dtype: DTypeLike = f32,
 ) -> Tensor:
-    """`on` where the place along a new axis of length `depth` is the index, else `off`.
+    """`on` where the position along a new axis of length `depth` equals the index, else `off`.
 
-    Shape: indices.shape with the axis put in. Dtype: `dtype`; indices integers. Negative indices count from the end;
-    out of range nothing is `on`, constants too. Gradient: none. Follows ONNX OneHot.
+    Shape: indices.shape with the new axis inserted. Dtype: `dtype`; indices integers. Negative indices count from the
+    end; an index out of range, constant or not, gives `off` everywhere. Gradient: none. Follows ONNX OneHot.
     """
     (indices,) = tensors("one_hot", integers(indices))
     indices = index_tensor("one_hot", indices)

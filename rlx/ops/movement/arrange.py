@@ -1,4 +1,4 @@
-"""Functions that rearrange elements, made of slices, reshapes and broadcasts: each is one strided copy, or fuses."""
+"""Functions that rearrange elements, composed of slices, reshapes, broadcasts and elementwise ops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlx.ops.reduce import Axis
 
 
 def flip(x: TensorLike, axis: Axis = None) -> Tensor:
-    """x with its elements in the other order along the axes, all of them for None. Dtype: any. Gradient: flipped."""
+    """x with its elements reversed along the axes (None: all). Dtype: any. Gradient: d reversed in the same way."""
     x = tensor("flip", x)
     axes = normalize_axes(axis, x.ndim, "flip")
     key = tuple(builtins.slice(None, None, -1 if i in axes else None) for i in range(x.ndim))
@@ -26,9 +26,9 @@ def flip(x: TensorLike, axis: Axis = None) -> Tensor:
 
 
 def tile(x: TensorLike, repeats: int | Sequence[int]) -> Tensor:
-    """x side by side with itself, repeats[i] times along axis i. Follows numpy.tile.
+    """x repeated as a whole, repeats[i] times along axis i. Follows numpy.tile.
 
-    Shape: repeats counts from the last axis; the shorter of repeats and shape is filled up with ones in front.
+    Shape: x.shape[i] · repeats[i] along axis i; the shorter of x.shape and repeats is extended with ones in front.
     Dtype: any. Gradient: the sum over the copies.
     """
     x = tensor("tile", x)
@@ -42,7 +42,7 @@ def tile(x: TensorLike, repeats: int | Sequence[int]) -> Tensor:
 
 
 def repeat(x: TensorLike, repeats: int, axis: int) -> Tensor:
-    """Each element along the axis `repeats` times in a row. Dtype: any. Gradient: the sum over the copies."""
+    """x with each element repeated `repeats` times along the axis. Dtype: any. Gradient: the sum over the copies."""
     x = tensor("repeat", x)
     axis = normalize_axis(axis, x.ndim, "repeat")
     (count,) = as_shape((repeats,), "repeat: repeats")
@@ -52,10 +52,10 @@ def repeat(x: TensorLike, repeats: int, axis: int) -> Tensor:
 
 
 def roll(x: TensorLike, shift: int | Sequence[int], axis: Axis = None) -> Tensor:
-    """x with its elements moved on by `shift` along the axis; what leaves at one end comes in at the other.
+    """x with its elements moved by `shift` positions along the axis; those moved past one end come in at the other.
 
-    Shape: a shift for each axis, or one for all; axis None rolls the elements in row-major order. Dtype: any.
-    Gradient: rolled back. Follows numpy.roll.
+    Shape: x's. There is a shift for each axis, or one for all; axis None rolls the elements in row-major order. Dtype:
+    any. Gradient: d rolled back. Follows numpy.roll.
     """
     x = tensor("roll", x)
     if axis is None:
@@ -79,9 +79,9 @@ def roll(x: TensorLike, shift: int | Sequence[int], axis: Axis = None) -> Tensor
 
 
 def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """The elements whose place along axis2 is that along axis1 plus offset, along a new last axis.
+    """The elements whose index along axis2 is that along axis1 plus offset, along a new last axis.
 
-    Dtype: any. Gradient: back to the diagonal. Follows numpy.diagonal.
+    Dtype: any. Gradient: d on the diagonal, 0 elsewhere. Follows numpy.diagonal.
     """
     x = tensor("diagonal", x)
     if x.ndim < 2:
@@ -114,12 +114,12 @@ def _triangle(op: str, x: TensorLike, k: int, lower: bool) -> Tensor:
 
 
 def tril(x: TensorLike, k: int = 0) -> Tensor:
-    """x with zeros above the k-th diagonal of its last two axes. Dtype: any. Gradient: d where x was kept."""
+    """x with zeros above the k-th diagonal of its last two axes. Dtype: any. Gradient: d where x was kept, else 0."""
     return _triangle("tril", x, k, True)
 
 
 def triu(x: TensorLike, k: int = 0) -> Tensor:
-    """x with zeros below the k-th diagonal of its last two axes. Dtype: any. Gradient: d where x was kept."""
+    """x with zeros below the k-th diagonal of its last two axes. Dtype: any. Gradient: d where x was kept, else 0."""
     return _triangle("triu", x, k, False)
 
 

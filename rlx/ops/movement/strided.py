@@ -115,7 +115,10 @@ def _slice_reference(x: Array, *, starts: Sequence[int], stops: Sequence[int], s
 
 
 def _slice_vjp(node: Node, grads: Grads) -> Grads:
-    """The gradient goes back between zeros, axis by axis: steps by interleaving, ends by concatenation."""
+    """The gradient is d with zeros for the elements not read.
+
+    Axis by axis, zeros are interleaved for a step and concatenated at the ends.
+    """
     d, x = grads[0], node.inputs[0]
     if d is None or not d.dtype.is_float:
         return (None,)
@@ -138,7 +141,7 @@ def _reversed(d: Tensor, axis: int) -> Tensor:
 
 
 def _spread(d: Tensor, axis: int, step: int) -> Tensor:
-    """step - 1 zeros between neighbours."""
+    """d with step - 1 zeros inserted between neighbours along an axis."""
     head, count, tail = d.shape[:axis], d.shape[axis], d.shape[axis + 1 :]
     d = reshape(d, (*head, count, 1, *tail))
     d = _padded(d, axis + 1, 0, step - 1)
@@ -200,9 +203,9 @@ register(Op("concat", "movement", _concat_infer, _concat_reference, "numpy.conca
 
 
 def reshape(x: Tensor, shape: Sequence[int] | int) -> Tensor:
-    """x with the same elements, in row-major order, in another shape; one dimension may be -1 and is worked out.
+    """x's elements, in row-major order, in another shape; one dimension may be -1 and is inferred.
 
-    Dtype: any. Gradient: reshaped back. Numerics: no data moves on any device.
+    Dtype: any. Gradient: d in x's shape. Numerics: exact; no device moves data for it.
     """
     x = tensor("reshape", x)
     dims = list(as_items(shape, "reshape: shape"))
@@ -220,7 +223,7 @@ def reshape(x: Tensor, shape: Sequence[int] | int) -> Tensor:
 def transpose(x: Tensor, perm: Sequence[int] | None = None) -> Tensor:
     """x with its axes permuted: output axis i is input axis perm[i]; None reverses them.
 
-    Dtype: any. Gradient: permuted back.
+    Dtype: any. Gradient: d permuted back.
     """
     x = tensor("transpose", x)
     if perm is None:
@@ -231,9 +234,9 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None) -> Tensor:
 
 
 def expand(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """x broadcast to `shape` as NumPy does.
+    """x broadcast to `shape` as in NumPy.
 
-    Dtype: any. Gradient: summed over the repeated axes.
+    Dtype: any. Gradient: d summed over the repeated axes.
     """
     return apply("expand", tensor("expand", x), shape=as_shape(shape, "expand"))
 
@@ -242,7 +245,7 @@ broadcast_to = expand
 
 
 def _range_of(part: builtins.slice, n: int) -> tuple[int, int, int]:
-    """The normalized (start, stop, step) of a Python slice over n elements; one form for each set of elements."""
+    """The normalized (start, stop, step) of a Python slice over n elements: equal for slices of the same elements."""
     start, stop, step = part.indices(n)
     count = len(range(start, stop, step))
     if count == 0:
@@ -257,7 +260,7 @@ def slice(
 ) -> Tensor:
     """x[starts[0]:stops[0]:steps[0], ...], one entry for each axis, with Python's rules.
 
-    None as a stop means to the end. Dtype: any. Gradient: put back between zeros.
+    A stop of None is the end of the axis. Dtype: any. Gradient: d where x was read, 0 elsewhere.
     """
     x = tensor("slice", x)
     steps = [1] * x.ndim if steps is None else steps
@@ -270,7 +273,7 @@ def slice(
 
 
 def index(x: Tensor, key: Any) -> Tensor:
-    """x[key] for ints, slices, None (a new axis) and Ellipsis."""
+    """x[key], where key holds ints, slices, None (a new axis) and Ellipsis."""
     keys = list(key) if isinstance(key, tuple) else [key]
     for k in keys:
         if not (k is None or k is Ellipsis or isinstance(k, builtins.slice | int | np.integer)) or isinstance(
@@ -318,9 +321,9 @@ def _slice_part(part: builtins.slice, n: int, axis: int) -> tuple[int, int, int]
 
 
 def concat(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
-    """The tensors joined along an axis that they have.
+    """The tensors joined along an existing axis.
 
-    Shape: equal beside that axis. Dtype: promoted. Gradient: each its part.
+    Shape: equal except along that axis. Dtype: promoted. Gradient: to each tensor its part of d.
     """
     made = tensors("concat", *xs)
     dtype = promote(*(t.dtype for t in made))

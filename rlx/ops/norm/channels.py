@@ -20,24 +20,24 @@ from rlx.ops.reduce import less_mean, working_float
 
 
 def first_dtype(dtypes: Sequence[DType]) -> DType:
-    """The result of an op that keeps its first input's dtype."""
+    """The result dtype of an op that keeps its first input's dtype."""
     return dtypes[0]
 
 
 def want_eps(op: str, attrs: Attrs) -> None:
-    """Raises: DTypeError for an eps that is no float of 0 or more, or beyond f32."""
+    """Checks eps. Raises: DTypeError unless it is a float of at least 0 that f32 can hold."""
     if not isinstance(attrs["eps"], float) or not 0 <= attrs["eps"] <= F32_MAX:
         raise DTypeError(f"{op}: eps is {attrs['eps']!r}; expected a float ≥ 0 that f32 holds")
 
 
 def want_channels(op: str, x: TensorType) -> None:
-    """Raises: ShapeError for an input without a channel axis."""
+    """Checks for a channel axis. Raises: ShapeError for an input without one."""
     if x.rank < 2:
         raise ShapeError(f"{op}: the input is {x.shape}; expected (batch, channels, …)")
 
 
 def want_groups(op: str, x: TensorType, groups: Any) -> None:
-    """Raises: ShapeError where the channels do not fall into so many groups."""
+    """Checks the number of groups. Raises: ShapeError where the channels are not a multiple of it."""
     if not isinstance(groups, int) or groups < 1 or x.shape[1] % groups:
         raise ShapeError(
             f"{op}: {x.shape[1]} channels of {x.shape} do not fall into {groups!r} groups; "
@@ -46,7 +46,7 @@ def want_groups(op: str, x: TensorType, groups: Any) -> None:
 
 
 def _vectors(op: str, types: Sequence[TensorType], names: Sequence[str]) -> None:
-    """Floats all; what follows the input holds one value a channel."""
+    """Checks that all inputs are floats, and that those after the first hold one value for each channel."""
     x = types[0]
     want_float(op, x.dtype)
     want_channels(op, x)
@@ -65,12 +65,12 @@ def _group_norm_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def as_groups(x: Array, groups: int) -> Array:
-    """(batch, groups, elements of a group)."""
+    """x reshaped to (batch, groups, elements of a group)."""
     return x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups)
 
 
 def column(v: Array, x: Array) -> Array:
-    """One value a channel, shaped to broadcast with x, in x's dtype."""
+    """A vector of one value for each channel, reshaped to broadcast with x, in x's dtype."""
     return v.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 2))
 
 
@@ -90,7 +90,10 @@ def tensor_column(v: Tensor, like: Tensor) -> Tensor:
 
 
 def normalized(x: Tensor, axis: int, eps: float, centre: bool = True) -> tuple[Tensor, Tensor]:
-    """x normalized along an axis, and 1 / its deviation, in the working dtype."""
+    """x normalized along an axis, and 1 / its standard deviation (with eps), in the working dtype.
+
+    Without `centre`, as in RMS norm, no mean is subtracted.
+    """
     x = cast_to(x, working_float(x))
     if centre:
         x = less_mean(x, (axis,))
@@ -132,7 +135,7 @@ def _channels_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 def _channels(x: Array, gamma: Array, beta: Array, *, eps: float) -> Any:
     if x.size == 0:
         return x
-    # Moved to the end and laid out anew: NumPy adds in pairs only along memory.
+    # The channels become the last, contiguous axis: only along that does NumPy sum pairwise.
     c = centred(np.ascontiguousarray(np.moveaxis(x, 1, -1)))
     variance = np.mean(c * c, axis=-1, keepdims=True)
     y = c / np.sqrt(variance + x.dtype.type(eps)) * gamma.astype(x.dtype) + beta.astype(x.dtype)
@@ -221,10 +224,10 @@ register(
 
 
 def group_norm(x: TensorLike, groups: int, gamma: TensorLike, beta: TensorLike, eps: float = 1e-5) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) · gamma + beta, mean and variance taken over each group of channels.
+    """(x - mean) / sqrt(variance + eps) · gamma + beta, with mean and variance over each group of channels.
 
     Shape: x (N, C, …), gamma and beta (C,), C a multiple of `groups`. Dtype: x's; integers become f32. Gradient: to
-    x, gamma, beta. Numerics: as layer_norm. Follows Wu and He, 2018.
+    x, gamma, beta. Numerics: as rlx.layer_norm. Follows Wu and He, 2018.
     """
     if not is_index(groups):
         raise ShapeError(f"group_norm: groups is {groups!r}; expected a number of groups")
@@ -233,10 +236,10 @@ def group_norm(x: TensorLike, groups: int, gamma: TensorLike, beta: TensorLike, 
 
 
 def layer_norm_channels(x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float = 1e-6) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) · gamma + beta over the channels of (N, C, …), each place by itself.
+    """(x - mean) / sqrt(variance + eps) · gamma + beta over the channels of (N, C, …), at each position by itself.
 
     Shape: x (N, C, …), gamma and beta (C,). Dtype: x's; integers become f32. Gradient: to x, gamma, beta. Numerics: as
-    layer_norm. Follows Ba, Kiros and Hinton, 2016, as ConvNeXt (Liu et al., 2022) places it.
+    rlx.layer_norm. Follows Ba, Kiros and Hinton, 2016, as used in ConvNeXt (Liu et al., 2022).
     """
     given = floats(*tensors("layer_norm_channels", x, gamma, beta))
     return apply("layer_norm_channels", *given, eps=float(eps))
@@ -245,11 +248,11 @@ def layer_norm_channels(x: TensorLike, gamma: TensorLike, beta: TensorLike, eps:
 def batch_norm(
     x: TensorLike, gamma: TensorLike, beta: TensorLike, mean: TensorLike, var: TensorLike, eps: float = 1e-5
 ) -> Tensor:
-    """(x - mean) / sqrt(var + eps) · gamma + beta with given statistics, one value a channel: batch norm at inference.
+    """(x - mean) / sqrt(var + eps) · gamma + beta with given statistics for each channel: batch norm at inference.
 
-    Shape: x (N, C, …), the others (C,). Dtype: x's; integers become f32. Gradient: to all five, the statistics taken
-    as independent. Numerics: in f32 for halves; elementwise, so that it fuses with what stands beside it. Follows
-    Ioffe and Szegedy, 2015.
+    Shape: x (N, C, …), the others (C,). Dtype: x's; integers become f32. Gradient: to all five; the statistics count as
+    independent of x. Numerics: in f32 for halves. It is elementwise, so it fuses with neighbouring elementwise ops.
+    Follows Ioffe and Szegedy, 2015.
     """
     given = floats(*tensors("batch_norm", x, gamma, beta, mean, var))
     want_channels("batch_norm", given[0].type)

@@ -1,4 +1,4 @@
-"""Backward passes of the norms. Each reads the gradient of the forward result first, then what the forward op read."""
+"""Backward passes of the norms. Their inputs are the gradient of the forward result, then inputs of the forward op."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlx.ops.numeric import Array, centred, widened
 
 
 def _weight_types(op: str, types: Sequence[TensorType], attrs: Attrs, n: int) -> tuple[TensorType, ...]:
-    """The types of dx, dgamma and, where `beta` names its dtype, dbeta."""
+    """The types of dx, dgamma and, unless the attribute `beta` (dbeta's dtype) is None, dbeta."""
     want_inputs(op, types, 3)
     d, x, gamma = types
     want_like(op, d, x)
@@ -43,7 +43,7 @@ def _weight_types(op: str, types: Sequence[TensorType], attrs: Attrs, n: int) ->
 
 
 def _rounded(made: Sequence[Array], like: Sequence[Array], beta: DType | None) -> tuple[Array, ...]:
-    """dx, dgamma and dbeta in the dtypes of x, gamma and beta; in float64 all stay float64."""
+    """dx, dgamma and dbeta in the dtypes of x, gamma and beta; for the oracle, where x is float64, dbeta is too."""
     x, gamma = like
     dtypes = [x.dtype, gamma.dtype]
     if beta is not None:
@@ -52,7 +52,7 @@ def _rounded(made: Sequence[Array], like: Sequence[Array], beta: DType | None) -
 
 
 def _row_gradient(dy: Array, x: Array, eps: float, centre: bool) -> tuple[Array, Array]:
-    """Rows: the gradient of x from that of the normalized rows, and those rows."""
+    """The gradient of x, given `dy`, that of the normalized rows; and the normalized rows."""
     if x.size == 0:
         return x, x
     if centre:
@@ -66,7 +66,7 @@ def _row_gradient(dy: Array, x: Array, eps: float, centre: bool) -> tuple[Array,
 
 
 def _column_sums(x: Array) -> Array:
-    """The sum over all but the last axis, in pairs."""
+    """The pairwise sum over all but the last axis."""
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     return np.asarray(np.sum(np.ascontiguousarray(rows.T), axis=1))
 
@@ -110,7 +110,7 @@ def _norm_decompose(centre: bool) -> Decompose:
 def _with_weights(
     dx: Tensor, dgamma: Tensor, dbeta: Tensor, gamma: Tensor, beta: DType | None
 ) -> tuple[Tensor, ...]:
-    """The outputs, given the terms of the weights' gradients with the channels on the last axis."""
+    """The outputs of a norm's gradient: dx, and the sums of dgamma's and dbeta's terms over all but the last axis."""
     made = [dx]
     for terms, dtype in ((dgamma, gamma.dtype), (dbeta, beta)):
         if dtype is not None:

@@ -1,4 +1,4 @@
-"""The residual sum and its norm in one pass: add_layer_norm and add_rms_norm."""
+"""A residual sum and its norm in one pass: add_layer_norm and add_rms_norm."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def add_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     """x + residual, and its layer norm over the last axis, in one pass.
 
-    Shape: x and residual (..., d) alike, gamma and beta (d,); gives (sum, norm). Dtype: x's; integers become f32.
-    Gradient: to all four. Numerics: as layer_norm; for halves the norm is taken of the sum before it is rounded.
-    The optimizer makes the same of `layer_norm(x + residual, …)`.
+    Shape: x and residual both (..., d), gamma and beta (d,); gives (sum, norm). Dtype: x's; integers become f32.
+    Gradient: to all four. Numerics: as rlx.layer_norm; for halves the norm is taken of the sum before it is rounded.
+    The fusion pass turns `layer_norm(x + residual, …)` into this op.
     """
     given = floats(*tensors("add_layer_norm", x, residual, gamma, beta))
     total, y = apply_multi("add_layer_norm", *given, eps=float(eps), keep_sum=True)
@@ -99,8 +99,8 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """x + residual, and its RMS norm over the last axis, in one pass.
 
-    Shape: x and residual (..., d) alike, gamma and beta (d,); gives (sum, norm). Dtype: x's; integers become f32.
-    Gradient: to all. Numerics: as rms_norm; for halves the norm is taken of the sum before it is rounded.
+    Shape: x and residual both (..., d), gamma and beta (d,); gives (sum, norm). Dtype: x's; integers become f32.
+    Gradient: to all. Numerics: as rlx.rms_norm; for halves the norm is taken of the sum before it is rounded.
     """
     weights = (gamma,) if beta is None else (gamma, beta)
     given = floats(*tensors("add_rms_norm", x, residual, *weights))

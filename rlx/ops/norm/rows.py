@@ -44,7 +44,7 @@ def _norm_infer(op: str, low: int) -> Infer:
 
 
 def _layer_norm(x: Array, gamma: Array, beta: Array, *, eps: float) -> Any:
-    if x.size == 0:  # NumPy warns of the mean of nothing
+    if x.size == 0:  # NumPy warns about the mean of an empty array
         return x
     c = centred(x)
     y = c / np.sqrt(np.mean(c * c, axis=-1, keepdims=True) + x.dtype.type(eps))
@@ -101,8 +101,8 @@ def layer_norm(x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float = 
     """(x - mean) / sqrt(variance + eps) · gamma + beta over the last axis; the variance is the biased one.
 
     Shape: x (..., d), gamma and beta (d,). Dtype: x's; integers become f32. Gradient: to all three.
-    Numerics: in f32 for halves; the mean as two numbers, so that rows far from 0 keep their digits and rows of one
-    number give beta. Follows Ba, Kiros and Hinton, 2016.
+    Numerics: in f32 for halves; the mean is kept as two numbers, so that rows far from 0 keep their digits and rows of
+    equal numbers give beta. Follows Ba, Kiros and Hinton, 2016.
     """
     x, gamma, beta = floats(*tensors("layer_norm", x, gamma, beta))
     return apply("layer_norm", x, gamma, beta, eps=float(eps))

@@ -1,4 +1,4 @@
-"""rope: rotary position embedding by table; and on two axes."""
+"""Rotary position embedding: `rope`, by tables of cosines and sines, and `axial_rope`, for two axes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _want_positions(t: TensorType, x: TensorType, axis: int) -> None:
 
 
 def positions_of(shape: Sequence[int], axis: int, offset: int, rows: int, given: Sequence[Array]) -> Array:
-    """The row of the tables for each place, brought into range: (n,) or (batch, n)."""
+    """The row of the tables for each position of the sequence, clamped to the tables: (n,) or (batch, n)."""
     first = np.arange(shape[axis], dtype=np.int64) + offset
     if given:
         p = given[0].astype(np.int64)
@@ -129,11 +129,11 @@ def _cut(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
 
 
 def _rows(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor | None:
-    """The rows of the tables, in range; None where they are those from the static offset on."""
+    """The rows of the tables, clamped to them; None where they simply start at the attribute `offset`."""
     if len(inputs) == 3:
         return None
     x, cos, _, p = inputs
-    # Far positions are brought near first: the sum must not wrap.
+    # Positions are clamped before the offset is added, so that the sum cannot wrap.
     p = apply("clip", p, min=-MAX_POSITIONS, max=MAX_POSITIONS) + attrs["offset"]
     if p.ndim == 0:
         p = p + x.graph.constant(np.arange(x.shape[attrs["axis"]], dtype=np.int32))
@@ -141,7 +141,7 @@ def _rows(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor | None:
 
 
 def _table(table: Tensor, rows: Tensor | None, x: Tensor, attrs: Attrs) -> Tensor:
-    """The table's rows shaped to broadcast with the pairs, in the working dtype."""
+    """The table's rows, reshaped to broadcast with the pairs, in the working dtype."""
     axis, offset = attrs["axis"], attrs["offset"]
     n = x.shape[axis]
     taken = _cut(table, 0, offset, offset + n) if rows is None else apply("gather", table, rows, axis=0)
@@ -185,7 +185,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def _table_gradients(node: Node, d: Tensor) -> list[Tensor]:
-    """Each row of a table gathers from the places that read it."""
+    """The gradients of cos and sin: for each row the sum of the terms of all positions that read it."""
     x, cos, sin = node.inputs[:3]
     attrs, half, work = node.attrs, cos.shape[1], working_float(x)
     (a, b), (da, db) = (_pairs(cast_to(t, work), half, attrs) for t in (x, d))
@@ -230,17 +230,16 @@ def rope(
     sections: int = 1,
     inverse: bool = False,
 ) -> Tensor:
-    """Rotary position embedding: pairs of elements of the last axis turned by the angles of their position.
+    """Rotary position embedding: pairs of elements of the last axis, rotated by the angles of their position.
 
-    Shape: x (…, sequence, …, size) with the sequence on `axis`; cos and sin (positions, width / 2), width ≤ size; what
-    lies beyond `width` passes through. Pairs are (i, i + width / 2), or with `interleaved` (2i, 2i + 1). With
-    `sections` the width falls into that many parts, each split in halves by itself. The place i has position
-    offset + i; with `positions` of shape () positions + offset + i, of shape (sequence,) or (batch, sequence)
-    positions + offset.
-    `inverse` turns back: the gradient, as the tables are. Dtype: x's; positions i32 or i64. Gradient: to x and tables.
-    Numerics: in f32 for halves. Tables shorter than offset + sequence are refused; positions in a tensor are an error
-    where they are known to lie outside the tables, else brought into range. Follows Su et al., RoFormer, 2021.
-    Raises: ShapeError, DTypeError.
+    Shape: x (…, sequence, …, size) with the sequence on `axis`; cos and sin (positions, width / 2), width ≤ size;
+    elements beyond `width` are not rotated. Pairs are (i, i + width / 2), or with `interleaved` (2i, 2i + 1). With
+    `sections` the width is divided into that many parts, each split into halves by itself. Element i of the sequence
+    has position offset + i; with `positions` of shape () positions + offset + i; of shape (sequence,) or (batch,
+    sequence) positions + offset. `inverse` rotates by the negative angles. Dtype: x's; positions i32 or i64.
+    Gradient: to x and the tables. Numerics: in f32 for halves. Tables shorter than offset + sequence are refused;
+    positions outside the tables are an error where they are constant, else they are clamped to the tables.
+    Follows Su et al., RoFormer, 2021. Raises: ShapeError, DTypeError.
     """
     given = [t if isinstance(t, Tensor) else np.asarray(t) for t in (x, cos, sin)]
     if positions is not None:
@@ -255,7 +254,7 @@ def rope(
 
 
 def _narrowed(p: Tensor, offset: int, table: tuple[int, ...], shape: tuple[int, ...], axis: int) -> Tensor:
-    """Positions as i32, saturated; refused where they are known and lie outside the tables."""
+    """Positions as i32, saturated. Raises: DTypeError for no integers, ShapeError for constants outside the tables."""
     if p.dtype not in (i32, i64):
         raise DTypeError(f"rope: the positions are {p.dtype}; expected i32 or i64")
     if p.node.op.name == "constant" and p.size and len(table) == 2 and shape:
@@ -278,11 +277,12 @@ def axial_rope(
     order: Literal["xy", "yx"] = "xy",
     axis: int = -2,
 ) -> Tensor:
-    """Rotary position embedding on a grid: one half of the size turns with the column (x), the other with the row (y).
+    """Rotary position embedding on a grid: half of the size rotates with the column (x), half with the row (y).
 
-    Shape: x (…, rows · columns, …, size) row by row, the places on `axis`, size a multiple of 4. Pairs are (2i, 2i + 1)
-    or (i, i + size / 4) within each half when not `interleaved`. Dtype, Gradient, Numerics: as rope. Follows Heo et
-    al., Rotary Position Embedding for Vision Transformer, 2024. Raises: ShapeError, DTypeError.
+    Shape: x (…, rows · columns, …, size), with the grid's positions on `axis`, row by row; size a multiple of 4. Pairs
+    are (2i, 2i + 1), or without `interleaved` (i, i + size / 4) within each half. `order` says which half comes first.
+    Dtype, Gradient, Numerics: as rlx.rope. Follows Heo et al., Rotary Position Embedding for Vision Transformer, 2024.
+    Raises: ShapeError, DTypeError.
     """
     (x,) = tensors("axial_rope", x)
     axis = normalize_axis(axis, x.ndim, "axial_rope")

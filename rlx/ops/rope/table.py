@@ -26,7 +26,11 @@ class LinearScaling:
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Llama 3's: long waves divided by `factor`, short ones kept, those between mixed (Dubey et al., 2024)."""
+    """The scaling of Llama 3 (Dubey et al., 2024), by the turns that a frequency makes within the original length.
+
+    At most `low_freq_factor` turns: the frequency is divided by `factor`; at least `high_freq_factor`: it is kept;
+    between them it is interpolated.
+    """
 
     factor: float
     low_freq_factor: float
@@ -36,9 +40,12 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class YarnScaling:
-    """YaRN (Peng et al., 2023): frequencies that turn fewer than `beta_slow` times within the original length are
-    divided by `factor`, those that turn more than `beta_fast` times kept, those between mixed; and the table is scaled
-    by `attention_factor`, by default 0.1·ln(factor) + 1 (with `mscale` and `mscale_all_dim`: the ratio of these)."""
+    """The scaling of YaRN (Peng et al., 2023), by the turns that a frequency makes within the original length.
+
+    Fewer than `beta_slow` turns: the frequency is divided by `factor`; more than `beta_fast`: it is kept; between them
+    it is interpolated. The tables are multiplied by `attention_factor`: by default s(1), or s(mscale) /
+    s(mscale_all_dim) where both are given, with s(m) = 0.1·m·ln(factor) + 1, and 1 for a factor up to 1.
+    """
 
     factor: float
     original_length: int
@@ -54,7 +61,7 @@ Scaling = LinearScaling | Llama3Scaling | YarnScaling
 
 
 def rope_frequencies(width: int, base: float = 10000.0, scaling: Scaling | None = None) -> tuple[F64, float]:
-    """Radians a position for each of the width / 2 pairs, and what cos and sin are multiplied by.
+    """Radians per position for each of the width / 2 pairs, and the factor that cos and sin are multiplied by.
 
     Raises: ShapeError for an odd width, DTypeError for a base or a scaling outside its range.
     """
@@ -89,7 +96,7 @@ def _yarn(plain: F64, width: int, base: float, s: YarnScaling) -> F64:
         raise DTypeError(f"rope_frequencies: {s}: expected 0 < beta_slow < beta_fast")
 
     def pair(turns: float) -> float:
-        """The (fractional) number of the pair that turns so often within the original length."""
+        """The (fractional) index of the pair that makes so many turns within the original length."""
         return width * math.log(s.original_length / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     low, high = pair(s.beta_fast), pair(s.beta_slow)
@@ -116,8 +123,8 @@ def rope_table(
 ) -> Table:
     """cos and sin of every position below `length`, for `rlx.rope`.
 
-    Shape: two arrays (length, width / 2); `width` is how many elements of a head are rotated. Dtype: f32, or f64 for an
-    x of f64. Numerics: angles, cosines and sines in float64, rounded once. Follows Su et al., RoFormer, 2021.
+    Shape: two arrays (length, width / 2); `width` is the number of elements of a head that are rotated. Dtype: f32, or
+    f64 for an f64 x. Numerics: angles, cosines and sines in float64, rounded once. Follows Su et al., RoFormer, 2021.
     Raises: ShapeError, DTypeError.
     """
     if not isinstance(length, int) or not 0 <= length <= 1 << 30:
@@ -142,9 +149,9 @@ def axial_rope_table(
     order: Literal["xy", "yx"] = "xy",
     dtype: DTypeLike = f32,
 ) -> Table:
-    """cos and sin of every place of a grid, row by row, for `rlx.rope`.
+    """cos and sin of every position of a grid, row by row, for `rlx.rope`.
 
-    One half of the pairs turns with the column (x), the other with the row (y), in the `order` given.
+    Half of the pairs rotates with the column (x), the other half with the row (y); `order` says which half comes first.
     Shape: two arrays (rows · columns, width / 2), width a multiple of 4, of dtype f32 or f64. Follows Heo et al., 2024
     (axial frequencies).
     Raises: ShapeError, DTypeError.
@@ -162,10 +169,10 @@ def axial_rope_table(
 
 
 def rope_scaling(config: Mapping[str, Any] | None, length: int | None = None) -> Scaling | None:
-    """The scaling that a model's configuration asks for under `rope_scaling` (Hugging Face's words).
+    """The scaling that `config`, the `rope_scaling` of a Hugging Face model's configuration, describes.
 
-    `length` is the model's `max_position_embeddings`, for YaRN configurations that leave out the original length.
-    Raises: UnsupportedOp for a kind that is none of default, linear, llama3, yarn; DTypeError for a missing value.
+    `length` is the model's `max_position_embeddings`, for YaRN configurations without the original length.
+    Raises: UnsupportedOp for a kind other than default, linear, llama3 and yarn; DTypeError for a missing value.
     """
     if config is None:
         return None

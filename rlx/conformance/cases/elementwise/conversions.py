@@ -84,8 +84,11 @@ def _of_clip() -> Iterator[Case]:
 
 
 def _every_cast() -> Iterator[Case]:
-    """Every pair of dtypes that devices compute in: each rule of rounding, saturation and wrapping, and a bulk of a
-    size with a tail."""
+    """Casts between all dtypes that devices compute in.
+
+    Special values test each rule of rounding, saturation and wrapping; a larger array has a size that is no multiple of
+    a vector's.
+    """
     for source in ALL:
         for target in ALL:
             for shape, domain in (((27,), "special"), ((4099,), "any"), ((5, 3), "ties")):
@@ -94,7 +97,7 @@ def _every_cast() -> Iterator[Case]:
 
 
 def _casts_of_f64(cases: Sequence[Case]) -> Iterator[Case]:
-    """To f64 and from it; f16 and bf16 come from values just beside the ties of their rounding too."""
+    """Casts to and from f64; those to f16 and bf16 also of values just beside the ties of their rounding."""
     kinds: Sequence[DType] = (f32, f16, bf16, i32, i64, i8, u8, bool_)
     for kind in kinds:
         exact = BITS if kind.is_float else EQUAL

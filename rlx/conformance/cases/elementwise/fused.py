@@ -1,4 +1,4 @@
-"""Conformance of fused: trees composed of the ops' own expressions, as the fusion pass composes them."""
+"""Conformance of `fused`: trees composed of the ops' own expressions, as the fusion pass composes them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from rlx.ops.numeric import Array
 if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
 
-# exp(-x) overflows beyond 88.7, so the answer is 0 where it should be below 3e-39 (silu: times |x| ≤ 104).
+# exp(-x) overflows for x < -88.7, so the result is 0 where it should be below 3e-39 (silu: times |x| ≤ 104).
 _TAIL = Tolerance("ulp", ulp=COMPOSITE.ulp, floor=4e-37)
 _TAIL_REASON = "f32 exp overflows where the result is subnormal or nearly so"
 # softplus(x) below -87 is subnormal, and mish multiplies it by |x| up to 104.
@@ -41,7 +41,7 @@ def _of(
 def _of_floats(
     op: str, plain: str, domains: Sequence[str], tolerance: Tolerance, reason: str, attrs: Attrs
 ) -> Iterator[Case]:
-    """Every shape of the domain `plain`; every kind of float of `domains`, and of every magnitude there is."""
+    """Every shape in the domain `plain`; every float dtype in `domains`, in all magnitudes and with special values."""
     for shape in SHAPES:
         yield _of(op, shape, f32, plain, tolerance, reason, **attrs)
     for dtype in FLOATS:
@@ -85,7 +85,7 @@ def _random(op: str, pick: Callable[[Builder], Tensor], rough: bool) -> Rule:
 
 @rule("inside", rough=True)
 def _inside(b: Builder) -> Made:
-    """The inverse functions where they are defined."""
+    """The inverse functions, on inputs where they are defined."""
     x = ops.sin(b.floating())
     return (getattr(ops, b.choose(("asin", "acos", "atanh", "log1p")))(x * 0.9),)
 
@@ -108,8 +108,11 @@ def _function(
     beside: tuple[Rule, ...] = (),
     terms: Callable[[Sequence[Array], Attrs], Any] | None = None,
 ) -> Conformance:
-    """A function of floats. Shapes are tried in the domain `plain`, by default the first; `settings` are attributes,
-    with domains of their own where they are not `domains`. A `smooth` one makes no large error of a small one."""
+    """The record of a function of floats.
+
+    Shapes are tested in the domain `plain`, by default the first. `settings` are attributes, each with domains of its
+    own or, if there are none, `domains`. A `smooth` function never turns a small error into a large one.
+    """
     makers = []
     for attrs, own in settings:
         chosen = own or domains
@@ -118,12 +121,12 @@ def _function(
 
 
 def _size(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """x·Φ(x) for x far below 0 is computed as x·(1 + erf): small beside x, not beside itself."""
+    """|x|, since x·Φ(x) far below 0 is computed as x·(1 + erf): its error is small relative to x, not to itself."""
     return np.abs(inputs[0])
 
 
 def _line(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """alpha·x + beta cancels where the line meets 0."""
+    """|alpha·x| + |beta|, since alpha·x + beta cancels where it is near 0."""
     return np.abs(attrs["alpha"] * inputs[0]) + abs(attrs["beta"])
 
 
@@ -160,12 +163,12 @@ OPS = (
     _function("log10", ("near_one", "positive")),
     _function("log1p", ("positive", "small"), beside=(_inside,)),
     _function("cbrt", _BOTH),
-    # Rounding.
+    # Rounding
     _function("round", ("halves", "large"), EQUAL, plain="normal"),
     _function("floor", ("halves", "large"), EQUAL, plain="normal"),
     _function("ceil", ("halves", "large"), EQUAL, plain="normal"),
     _function("trunc", ("halves", "large"), EQUAL),
-    # Activations.
+    # Activations
     _function("sigmoid", _BOTH, _TAIL, _TAIL_REASON, plain="normal", smooth=True),
     _function("silu", _BOTH, _TAIL, _TAIL_REASON, plain="normal", smooth=True),
     _function(
@@ -187,19 +190,19 @@ OPS = (
         settings=(({"alpha": 0.2, "beta": 0.5}, ()), ({"alpha": -0.7, "beta": 0.25}, ("ties",))),
     ),
     _function("hard_swish", _BOTH, COMPOSITE, _HARD_REASON, smooth=True, terms=_swish),
-    # Predicates.
+    # Predicates
     _function("isnan", ("holes",), EQUAL),
     _function("isfinite", ("holes",), EQUAL),
     _function(
         "isinf", ("holes",), EQUAL,
         settings=[({"positive": p, "negative": n}, ()) for p, n in ((True, True), (True, False), (False, True))],
     ),
-    # Of integers too.
+    # Ops that take integers too
     Conformance("neg", (partial(_of_numbers, "neg", BITS),), (_random("neg", lambda b: b.number(), False),)),
     Conformance("abs", (partial(_of_numbers, "abs", BITS),), (_random("abs", lambda b: b.number(), False),)),
     Conformance("sign", (partial(_of_numbers, "sign", EQUAL),), (_random("sign", lambda b: b.number(), True),)),
     Conformance("relu", (partial(_of_numbers, "relu", EQUAL),), (_random("relu", lambda b: b.floating(), False),)),
-    # Of everything.
+    # Ops that take every dtype
     Conformance("copy", (partial(_of_all, "copy", BITS),), (_random("copy", lambda b: b.any(), False),)),
     Conformance(
         "logical_not", (partial(_of_all, "logical_not", EQUAL),), (_random("logical_not", lambda b: b.any(), True),)

@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 def _cases() -> Iterator[Case]:
-    """Bit for bit: one level more or less is a whole step, so the levels must agree."""
+    """Cases that must match bit for bit: a level that differs by one is an error of a whole quantization step."""
 
     def case(
         shape: Shape, scale: Shape, dtype: DType, low: int, high: int, zero: bool, domain: str = "large",

@@ -23,7 +23,7 @@ DTypes = tuple[DType, DType]
 
 _MIXED = ((f32, f16), (bf16, f32), (f16, bf16), (f32, i32), (u8, f32), (f16, i8), (bool_, f32), (i64, bf16))
 _MIXED_INTS = ((i32, i64), (u8, i8), (i8, i32), (u8, i64), (bool_, i32))
-# Of remainders and bits.
+# Pairs of dtypes for remainders and bits
 _FEW_MIXED = ((f32, f16), (bf16, f32), (f16, bf16), (f32, i32), (u8, f32), (i64, bf16))
 _FEW_MIXED_INTS = ((i32, i64), (u8, i8), (i8, i32), (u8, i64))
 
@@ -35,7 +35,7 @@ def _pair(op: str, shapes: Shapes, dtypes: DTypes, domains: tuple[str, str], wor
 
 
 def _alike(op: str, shapes: Shapes, dtypes: DTypes, domain: str, tolerance: Tolerance) -> Case:
-    """Two inputs of one domain; of a power the base and the exponent, so that it is often finite."""
+    """A case of two inputs of one domain; those of a power differ, so that many results are finite."""
     domains = _power_domains(dtypes, domain) if op == "pow" else (domain, domain)
     return _pair(op, shapes, dtypes, domains, domains[0], tolerance)
 
@@ -49,7 +49,7 @@ def _power_domains(dtypes: DTypes, domain: str) -> tuple[str, str]:
 
 
 def _apart(op: str, shapes: Shapes, dtypes: DTypes, domains: tuple[str, str], tolerance: Tolerance) -> Case:
-    """Two inputs of a domain each."""
+    """A case of two inputs, each with its own domain."""
     words = domains[0] if domains[0] == domains[1] else f"{domains[0]}-{domains[1]}"
     return _pair(op, shapes, dtypes, domains, words, tolerance)
 
@@ -73,7 +73,7 @@ def _of_arithmetic(op: str, tolerance: Tolerance, takes_integers: bool) -> Itera
 
 
 def _of_powers() -> Iterable[Case]:
-    """Names tell the bases only: of two cases with one name the later one is kept."""
+    """The cases of pow. Their names give the domain of the base only: of cases with one name the last is kept."""
     return {case.id: case for case in _of_arithmetic("pow", PRIMITIVE, True)}.values()
 
 
@@ -145,7 +145,7 @@ def _any(t: Tensor) -> bool:
 
 
 def _beside(op: str, fits: Callable[[Tensor], bool], rough: bool) -> Rule:
-    """The op on a tensor and one that broadcasts with it, in either order."""
+    """A rule that adds the op on a tensor and one that broadcasts with it, in either order."""
 
     def add(b: Builder) -> Made:
         x = b.number() if fits is is_number else b.any()
@@ -155,7 +155,7 @@ def _beside(op: str, fits: Callable[[Tensor], bool], rough: bool) -> Rule:
 
 
 def _where_there_is(op: str, fits: Callable[[Tensor], bool]) -> Rule:
-    """The same where there is a tensor that fits; none is made."""
+    """As `_beside`, where the graph has a tensor that fits; no new leaf is made for it."""
 
     def add(b: Builder) -> Made:
         x = b.pick(fits)
@@ -194,7 +194,7 @@ def _arithmetic(
     op: str, tolerance: Tolerance, *, integers: bool = True, rough: bool = False, logic: bool = False,
     beside: tuple[Rule, ...] = (),
 ) -> Conformance:
-    """`integers`: it takes them; `logic`: it takes bools as logical ops do."""
+    """The record of an arithmetic op. `integers`: it takes integers; `logic`: it takes bools, as logical ops do."""
     makers: list[Cases] = [partial(_of_arithmetic, op, tolerance, integers)]
     if logic:
         makers.append(partial(_of_logic, op))
