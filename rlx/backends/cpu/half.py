@@ -18,10 +18,10 @@ ALL_ONES = np.asarray(0x7F800000, np.int32)  # and in f32
 
 
 def widen(source: Array, target: Array, ctx: BindContext, thread: int) -> list[Step]:
-    """Calls that write f16 or bf16 `source` to f32 `target`: exact, the bits of NaN included.
+    """Calls that write f16 or bf16 `source` to f32 `target`: exactly, the bits of NaN included.
 
-    The f16 bits, shifted into place, are an f32 whose exponent is too small by 112: a product with 2¹¹² puts that
-    right, for subnormal numbers too; infinity and NaN get their exponent by an OR. Requires: a contiguous target.
+    The f16 bits, shifted into place, are an f32 whose exponent is too small by 112. Multiplying by 2¹¹² corrects that,
+    for subnormal numbers too; infinity and NaN get their exponent by an OR. Requires: a contiguous target.
     """
     if source.dtype != F16 or source.size < LEAST:
         return [partial(np.copyto, target, source)]

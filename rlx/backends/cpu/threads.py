@@ -25,7 +25,7 @@ def available_threads() -> int:
 
 
 class _Job:
-    """Tasks that any thread may take, and a queue that hears of each task done."""
+    """Tasks that any thread may take, and a queue that gets one entry for each finished task."""
 
     __slots__ = ("done", "errors", "tasks")
 
@@ -84,7 +84,7 @@ class WorkerPool:
 
     @staticmethod
     def _serve(queue: SimpleQueue[_Job]) -> None:
-        np.seterr(all="ignore")  # the setting is each thread's own; NaN and infinity are answers here
+        np.seterr(all="ignore")  # NumPy keeps this setting per thread; NaN and infinity are valid results here
         while True:
             queue.get().work()
 
