@@ -1,8 +1,8 @@
-"""Attention on the GPUs of this machine: prefill, decoding against long caches, the backward pass; each by all
-algorithms that can be forced.
+"""Attention on the GPUs of this machine: prefill, decoding against long caches, the backward pass.
 
     python benchmarks/bench_attention.py [--device cuda] [--only WORD …] [--torch] [--list]
 
+A problem's first row is the default choice; the rows after it force an algorithm, its sizes or other fields.
 Rates are in TFLOP/s: for each score that is not masked, 4 operations per element of a head; 10 in the backward pass.
 With at most 16 queries they are a share of the bandwidth of a large copy, where valid keys and values are read once.
 NMSE is measured against float64, on rows sampled from all heads. Times are the minimum over several runs after 50 ms of
@@ -36,8 +36,10 @@ SAMPLES = 24
 
 @dataclass
 class Row:
-    """A problem to measure: its shape (batch, query heads, key heads, queries, keys, head size) and dtype, and `force`,
-    the fields that a candidate must have."""
+    """A problem to measure, and in `force` the fields that its candidate must have.
+
+    `shape` is (batch, query heads, key heads, queries, keys, head size).
+    """
 
     name: str
     shape: tuple[int, int, int, int, int, int]

@@ -1,8 +1,8 @@
-"""MiniLM on the GPUs of this machine: milliseconds, number of steps and the slowest kernels, beside torch in the same
-run; and a sweep over the fields of candidates that are worth tuning.
+"""MiniLM on the GPUs of this machine, beside torch in the same run.
 
     python benchmarks/bench_minilm_gpu.py --model FOLDER [--no-torch] [--no-sweep] [--no-steps] [--device cuda …]
 
+Prints milliseconds, the number of steps, the slowest kernels, and a sweep over candidates that are worth tuning.
 Times are the smallest mean of five loops after a warm-up (see bench_gpu.per_run), with the inputs on the device. Steps
 are timed one by one, outside a CUDA graph, so that the time of each includes its launch.
 """

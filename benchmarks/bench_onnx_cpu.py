@@ -57,8 +57,10 @@ _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1)
 
 
 def mobilenet_model() -> tuple[Any, Feeds]:
-    """MobileNet's body at 224 × 224: depthwise 3 × 3 and plain 1 × 1 convolutions, each with BatchNormalization and
-    Relu, then the mean."""
+    """MobileNet's body at 224 × 224, and an input.
+
+    It has depthwise 3 × 3 and plain 1 × 1 convolutions, each with BatchNormalization and Relu, then the mean.
+    """
     from onnx import TensorProto, helper
 
     rng = np.random.default_rng(0)

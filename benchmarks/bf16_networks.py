@@ -130,8 +130,10 @@ def rounded_reference(node: Node, read: list[Array], rounding: Rounding) -> Arra
 
 
 def examine(exe: CompiledGraph, reference: Mapping[int, Array], every: bool) -> None:
-    """Prints the second table (see the top of this file) of a program that ran with planner="bump", under which every
-    tensor keeps its memory."""
+    """Prints the second table of a program that ran; see the top of this file.
+
+    Requires: compiled with planner="bump", under which every tensor keeps its memory.
+    """
     kinds: dict[tuple[str, ...], list[tuple[float, str, float]]] = {}
     wide: Callable[[Tensor], Array] = lambda t: np.asarray(exe.value(t), np.float64)  # noqa: E731
     for node in exe.program.nodes:
@@ -192,8 +194,7 @@ def _seconds(exe: CompiledGraph, feeds: Mapping[str, Array]) -> float:
 
 
 def emulate(name: str) -> None:
-    """Prints the error of a network in NumPy with the operands of its GEMMs rounded in each way, and those of attention
-    to bf16."""
+    """Prints a network's error in NumPy, with the operands of GEMMs rounded in each way, of attention to bf16."""
     graph, params, feeds = network(name)
     exact = evaluate(graph, {**params, **feeds})[graph.outputs["states"].id]
     for kind, rounding in ROUNDINGS.items():

@@ -1,4 +1,4 @@
-"""CUDA step by step, for gpu_smoke.py: compiler, kernels, captured graphs, cuBLAS, errors."""
+"""The CUDA steps of gpu_smoke.py: compiler, kernels, captured graphs, cuBLAS, errors."""
 
 from __future__ import annotations
 

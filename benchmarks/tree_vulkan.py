@@ -40,8 +40,7 @@ CHAINS = {
 
 
 def chain(names: list[str]) -> tuple[Expr, list[int]]:
-    """A tree in which each node reads the one before it (and, if binary, the input), and its code for the interpreter.
-    """
+    """A tree in which each node reads the one before (a binary one the input too), and its interpreter code."""
     x = expr.arg(0, f32)
     tree, words = x, []
     for k, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""CpuBuffer and CpuArena: host memory as device memory."""
+"""CpuBuffer and CpuArena: the Buffer and DeviceArena contracts over host memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Block:
 
 
 class CpuBuffer:
-    """Host memory behind the Buffer contract; returns to the pool when closed."""
+    """Host memory behind the Buffer contract; `close` returns it to the pool."""
 
     __slots__ = ("_bytes", "_pin", "_pool")
 

@@ -73,8 +73,7 @@ class BindContext:
         return team if team is not None and team.threads == self.threads else None
 
     def begin(self, alike: bool = False) -> None:
-        """Starts a node, whose scratch may overwrite every other node's. `alike`: all its rows are summed in one order.
-        """
+        """Starts a node, whose scratch may overwrite other nodes'. `alike`: all its rows are summed in one order."""
         self.alike = alike
         for scratch in self._scratch:
             scratch.reset()
@@ -131,7 +130,7 @@ def in_order(steps: Sequence[Step]) -> Step:
 
 
 class ArrayMemory:
-    """Scratch from NumPy, for nodes bound outside an executable."""
+    """Allocates scratch memory from NumPy, for nodes bound outside an executable."""
 
     def __call__(self, nbytes: int) -> Bytes:
         raw = np.zeros(nbytes + ALIGNMENT, np.uint8)

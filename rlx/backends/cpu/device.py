@@ -63,7 +63,7 @@ class CpuDevice:
         self.info = info
         self.limits = Limits()
         self._pool: BufferPool[Block] = BufferPool(_forget, budget=info.memory_bytes // _POOL_SHARE)
-        self._unasked = _UNASKED  # bytes acquired since the system was asked what is free
+        self._unasked = _UNASKED  # bytes acquired since the system was asked how much is free
 
     def acquire(self, nbytes: int) -> CpuBuffer:
         nbytes = want_nbytes(nbytes, self.info.id)
@@ -135,7 +135,7 @@ def _meminfo(key: str) -> int | None:
 
 
 def _cgroup() -> tuple[int, int] | None:
-    """(limit, bytes in use that cannot be dropped) of a container's memory, where there is a limit."""
+    """A container's memory: (limit, bytes in use that the system cannot reclaim); None where there is no limit."""
     base = Path("/sys/fs/cgroup")
     for folder, limit_name, used_name in (
         ("", "memory.max", "memory.current"),
@@ -151,7 +151,7 @@ def _cgroup() -> tuple[int, int] | None:
 
 
 def _file_cache(stat: Path) -> int:
-    """Bytes of cached files that the system gives up when asked for memory."""
+    """Bytes of cached files, which the system reclaims when memory is needed."""
     if stat.exists():
         for line in stat.read_text().splitlines():
             if line.startswith(("inactive_file ", "total_inactive_file ")):
@@ -160,7 +160,7 @@ def _file_cache(stat: Path) -> int:
 
 
 def total_memory() -> int:
-    """Bytes of memory this process may use: the machine's, or the container's where that is less."""
+    """Bytes of memory that this process may use: the machine's, or the container's limit where that is less."""
     machine = _meminfo("MemTotal")
     if machine is None and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -119,7 +119,7 @@ class CpuExecutable:
             step()
 
     def wait(self) -> None:
-        """Nothing to wait for: `launch` returns when the work is done."""
+        """Returns at once: `launch` returns when the work is done."""
 
     def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> None:
         """Declines to run a whole scan at once: on the CPU, that would gain nothing over one call a step."""

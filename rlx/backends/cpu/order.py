@@ -31,7 +31,7 @@ def bind_arg(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindC
     out = outs[0].reshape([1 if i == axis else n for i, n in enumerate(x.shape)])
     choose: Any = np.argmax if node.op.joins == "max" else np.argmin
     last = node.attrs["select_last_index"]
-    # NumPy takes the first of equal elements; the first from behind is the last.
+    # NumPy takes the first of equal elements; in the reversed axis that is the last.
     steps.append(partial(choose, np.flip(x, axis) if last else x, axis, out, keepdims=True))
     if last:
         steps.append(partial(np.subtract, np.asarray(x.shape[axis] - 1), out, out))

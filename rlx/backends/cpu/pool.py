@@ -1,5 +1,8 @@
-"""Pooling on the CPU. The forward pass reads the image once for each offset along each axis of the window; the gradient
-of max_pool once for each offset of the whole window."""
+"""Pooling on the CPU, as elementwise operations on strided views of the image.
+
+The forward pass reads the image once for each offset along each axis of the window; the gradient of max_pool once for
+each offset of the whole window.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +76,11 @@ def bind_pool(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
 def bind_max_pool_grad(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
 ) -> list[Step]:
-    """Finds the offset of each window's largest element, in the reference's order of offsets; then adds the gradient
-    offset by offset. At one offset no two windows read the same element, so a plain addition is correct."""
+    """Finds the offset of each window's largest element, then adds the gradient offset by offset.
+
+    Offsets are compared in the reference's order, which decides ties. At one offset no two windows read the same
+    element, so a plain addition is correct.
+    """
     attrs, x, d, out = node.attrs, ins[0], ins[1], outs[0]
     dtype = working(out.dtype)
     counts = d.shape[2:]

@@ -19,7 +19,7 @@ from rlx.ops.reduce import last
 # Keyed by the primitive that combines two elements.
 UFUNCS: dict[str | None, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 _NS = 0.25
-_PIECE = 1 << 16  # elements
+_PIECE = 1 << 16  # elements in one piece of a long row
 
 
 @cpu_kernel("sum", "mean", "prod", "max", "min")

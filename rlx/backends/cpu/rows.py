@@ -13,7 +13,7 @@ from rlx.backends.cpu.half import widen
 
 NpType = np.dtype[Any]
 F32 = np.dtype(np.float32)
-BLOCK = 1 << 17  # elements
+BLOCK = 1 << 17  # elements in one block of rows
 _GROUP = 16  # so many rows are added one after the other, then their sums likewise
 
 # (rows of each input, rows of the output, thread) -> calls; all in the working dtype

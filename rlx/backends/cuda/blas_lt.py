@@ -1,5 +1,4 @@
-"""GEMMs with the bias as an epilogue, before rounding, through cuBLASLt: bound once, then one call each time they run.
-"""
+"""GEMMs with a bias in the epilogue, before rounding, through cuBLASLt: bound once, then one call at each run."""
 
 from __future__ import annotations
 
@@ -50,8 +49,10 @@ def lt_gemm(
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """The bias, of the result's dtype: its address, the stride in elements from one batch member's bias to the next,
-    and whether relu follows."""
+    """A bias of the result's dtype, and whether relu follows.
+
+    `bias` is its address, `stride` the elements from one batch member's bias to the next's.
+    """
 
     bias: int
     stride: int
@@ -138,8 +139,7 @@ class LtGemm:
         return made
 
     def _way(self) -> _Found:
-        """The algorithm that cuBLASLt expects to be fastest among those that sum in f32, at these addresses' alignment.
-        """
+        """cuBLASLt's expected fastest algorithm among those that sum in f32, for the alignment of these addresses."""
         wish = self._new("MatmulPreference")
         self._set("MatmulPreference", wish, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE_BYTES))
         self._set("MatmulPreference", wish, _REDUCTIONS, ctypes.c_uint32(_SUMS_IN_F32))

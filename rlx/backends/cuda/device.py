@@ -101,7 +101,7 @@ def _describe(api: Api, index: int) -> DeviceInfo:
 
 
 class CudaDevice:
-    """One GPU: a stream on which everything runs in order, its memory pool, its kernels, its cuBLAS handle.
+    """One GPU: a stream on which all work runs in order, a memory pool, kernels and a cuBLAS handle.
 
     Any thread may call. In a forked child every call raises DeviceUnavailable; after a fatal error, DeviceLost.
     """
@@ -112,7 +112,7 @@ class CudaDevice:
         self.pid = os.getpid()
         self.closed = False
         self.lock = threading.RLock()
-        # Memory and graphs whose owners were collected; freed at the next `acquire` or `record`.
+        # Memory and graphs whose owners were garbage-collected; freed at the next `acquire` or `record`.
         self.orphans: deque[Memory | int] = deque()
         self._allocated: dict[int, Memory] = {}  # all allocations by address, free ones in the pool included
         self._graphs: set[int] = set()

@@ -1,4 +1,4 @@
-"""CudaBuffer: device memory from plain allocations; host copies go through pinned staging, in stream order."""
+"""CudaBuffer: device memory from plain allocations; host copies go through pinned staging memory, in stream order."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ class Memory:
 
 
 def memmove_pieces(source: int, target: int, nbytes: int, piece: int) -> Iterator[tuple[int, int]]:
-    """(offset, bytes) of pieces in the order in which overlapping ranges can be moved, each piece by way of a bounce
-    buffer of `piece` bytes: from the far end where the target has the higher address."""
+    """The pieces (offset, bytes) of a move between overlapping ranges, in a safe order.
+
+    Each piece goes through a bounce buffer of `piece` bytes. Where the target has the higher address, the last piece
+    comes first.
+    """
     starts = range(0, nbytes, piece)
     for at in reversed(starts) if target > source else starts:
         yield at, min(piece, nbytes - at)
@@ -100,7 +103,7 @@ class Staging:
                 self._take(out, *waiting)
 
     def close(self) -> None:
-        """Requires: nothing is under way. Idempotent."""
+        """Frees the buffers. Requires: nothing is under way. Idempotent."""
         with self._lock:
             self._views.clear()
             self._events.clear()

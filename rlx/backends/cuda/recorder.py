@@ -107,7 +107,7 @@ class Recorded:
                 return [runtime.eventElapsedTime(start, end) * 1e3 for start, end in pairwise(events)]
 
     def close(self) -> None:
-        """Destroys the graph; a run under way is completed first. Idempotent."""
+        """Waits for a run under way, then destroys the graph. Idempotent."""
         if self._exec and os.getpid() == self._device.pid:
             self._device.destroy_graph(self._exec)
         self._exec = 0  # set last: if an interrupt ends the call before, the next `close` destroys the graph

@@ -44,8 +44,10 @@ class Source:
         return SHARED_SYMBOL in self.text or any(SHARED_SYMBOL in text for _, text in self.headers)
 
     def arch(self, capability: int, supported: Sequence[int]) -> str:
-        """The architecture to compile for on a device of this compute capability (90 for 9.0): machine code, or, where
-        the compiler is older than the device, PTX of the newest capability it supports, which the driver translates.
+        """The architecture to compile for on a device of this compute capability (90 for 9.0).
+
+        It is the device's own machine code. Where the compiler is older than the device, it is PTX of the newest
+        capability that the compiler supports, which the driver translates.
 
         Raises: RlxError when the compiler supports no architecture that the device runs.
         """

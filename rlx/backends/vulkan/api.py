@@ -159,7 +159,7 @@ _live_lock = threading.Lock()
 
 
 def live_objects() -> dict[str, int]:
-    """Vulkan objects created and not yet destroyed, by kind; kinds without any are left out."""
+    """The number of Vulkan objects created and not yet destroyed, by kind; kinds without any are left out."""
     with _live_lock:
         return {kind: count for kind, count in _live.items() if count}
 
@@ -170,7 +170,7 @@ def _count(kind: str, by: int) -> None:
 
 
 def create(kind: str, parent: Handle, info: Handle, function: str | None = None) -> Handle:
-    """`vkCreate<kind>(parent, info)`, counted. Destroy it with `destroy`."""
+    """Creates an object by `vkCreate<kind>(parent, info)` and counts it. `destroy` destroys it."""
     ffi, lib = binding()
     name = function or f"vkCreate{kind}"
     return created(kind, parent, lambda out: getattr(lib, name)(parent, info, ffi.NULL, out), name)
@@ -274,7 +274,7 @@ class Instance:
         self._held.callback(end, self.handle, out[0], ffi.NULL)
 
     def function(self, name: str) -> Any:
-        """An extension's function."""
+        """A function of an extension. Raises: DeviceUnavailable where the loader does not have it."""
         ffi, lib = binding()
         found = lib.vkGetInstanceProcAddr(self.handle, ffi.new("char[]", name.encode()))
         if found == ffi.NULL:

@@ -224,7 +224,7 @@ class VulkanDevice:
         return buffer
 
     def release(self, buffer: VulkanBuffer) -> None:
-        """Takes a closed buffer's memory back."""
+        """Returns a closed buffer's memory to the pool, or leaves it to its views where there are any."""
         if self.usable:
             self._buffers.discard(buffer)
             pin, buffer.pinned = buffer.pinned, None

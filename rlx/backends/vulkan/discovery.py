@@ -225,8 +225,10 @@ class FeatureChain:
         return found
 
     def keep_known(self) -> Handle:
-        """Turns off all features of a filled chain that rlx does not use (robust access, for one, costs speed), and
-        returns the chain's head."""
+        """Turns off the features of a filled chain that rlx does not use, and returns the chain's head.
+
+        Robust buffer access, for one, costs speed.
+        """
         ffi, _ = api.binding()
         parts = ((self.core.features, _CORE), (self.v11, _V11), (self.v12, _V12), (self.v13, _V13))
         for part, table in parts:

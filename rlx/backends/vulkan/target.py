@@ -7,8 +7,7 @@ from rlx.driver import Limits
 
 
 def vulkan_target(features: frozenset[str], limits: Limits, software: bool) -> Target:
-    """The Target of a device with these features and limits. Its `units` are the default, as core Vulkan has no query
-    for them."""
+    """The Target of a device with these features and limits; `units` is the default, as Vulkan has no query for it."""
     return Target(
         features=features,
         limits=limits,

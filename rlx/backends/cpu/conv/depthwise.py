@@ -2,8 +2,8 @@
 
 An image is laid out so that a shift is an offset in memory and inner loops are as long as the image: rows follow one
 another, and elements one stride apart are neighbours (they form a phase). Where a row of the result is no shorter than
-the rows of the image, rows have no padding, and the elements that a shift brings in from the neighbouring row are
-cleared. Elsewhere rows are padded, and the results at the end of every row are not used.
+a phase's rows, these have no padding, and the elements that a shift brings in from the neighbouring row are cleared.
+Elsewhere rows are padded, and the results at the end of every row are not used.
 """
 
 from __future__ import annotations

@@ -81,8 +81,7 @@ def _finish(
 
 
 class _Columns:
-    """A convolution as GEMMs of weights (groups, rows, terms) with columns, each one output position's receptive field.
-    """
+    """A convolution as GEMMs of weights (groups, rows, terms) with columns: each is one output position's input."""
 
     def __init__(
         self, node: Node, x: Array, w: Array, ins: Sequence[Array], out: Array, ctx: BindContext

@@ -1,5 +1,4 @@
-"""Transposed convolution and the gradients of convolution on the CPU, as GEMMs; columns are scattered by shifted sums.
-"""
+"""Transposed convolution and the gradients of convolution on the CPU: GEMMs, and shifted sums for col2im."""
 
 from __future__ import annotations
 
@@ -23,8 +22,10 @@ _NS_A_FLOP = 1 / 100
 
 @cpu_kernel("conv_transpose", "conv_grad_input")
 def bind_spread(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """For each block of output channels, weightsᵀ · x gives every element times every tap of the kernel; then each tap
-    is added to the output at its offset (col2im)."""
+    """weightsᵀ · x by blocks of output channels, then col2im.
+
+    The product is every element of x times every tap of the kernel; each tap is added to the output at its offset.
+    """
     attrs, x, w, out = node.attrs, ins[0], ins[1], outs[0]
     dtype = working(out.dtype)
     if w.size == 0 or x.size == 0:

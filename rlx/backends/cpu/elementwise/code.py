@@ -124,7 +124,7 @@ class Code:
         return target
 
     def copy(self, source: Operand, dtype: NpType, into: Operand | None = None) -> Operand:
-        """A converting copy by NumPy's own cast."""
+        """Emits a converting copy by NumPy's own cast."""
         half = np.dtype(np.float16)
         cost = _HALF_COST if half in (source.dtype, dtype) and source.dtype != dtype else 0.1
         target = into if into is not None else self.register(dtype)
@@ -164,7 +164,7 @@ class Code:
         return self._as(self._loaded[index], target)
 
     def _widened(self, x: Operand) -> Operand:
-        """f16 to f32 by integer operations, as `half.widen` does."""
+        """Converts f16 to f32 by integer operations, as `half.widen` does."""
         i32, u16 = np.dtype(np.int32), np.dtype(np.uint16)
         bits = self.copy(self._reread(x, np.dtype(np.int16)), i32)
         self.emit(np.left_shift, bits, self.lit(half.SHIFT, i32), into=bits)

@@ -17,7 +17,7 @@ from rlx.backends.cpu.elementwise.code import Call, Code, Operand
 from rlx.backends.cpu.half import LEAST
 from rlx.ir.expr import Expr
 
-BLOCK = 1 << 17  # elements
+BLOCK = 1 << 17  # elements in one block
 _FEW = 8  # rows of at most so many repetitions are copied column by column: NumPy walks short rows slowly
 _BY_KEYWORD = (np.maximum, np.minimum)  # NumPy no longer takes the output of these by position
 _WORTH_A_CLIP = (
@@ -201,8 +201,7 @@ class _Grid:
         return n
 
     def blocks(self, limit: int) -> Iterator[_Slices]:
-        """Boxes of at most `limit` elements, or of one index of the cut axis, in order. They depend on the shape alone.
-        """
+        """Boxes of at most `limit` elements, cut along one axis, in order. They depend on the shape alone."""
         inner, axis = 1, len(self.shape)
         while axis > 0 and inner * self.shape[axis - 1] <= limit:
             axis -= 1

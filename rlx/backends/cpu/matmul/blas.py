@@ -1,4 +1,4 @@
-"""Single-precision matrix products by a single-threaded copy of NumPy's OpenBLAS.
+"""Single-precision GEMMs by a single-threaded copy of NumPy's OpenBLAS.
 
 Why a copy: OpenBLAS has one thread count for the whole process, which belongs to the user, and its results depend on
 it. Here GEMMs are cut into tiles by their shape alone, and our own threads run a tile's epilogue right behind its GEMM,
@@ -70,7 +70,7 @@ class Blas:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         prefix, suffix, integer = _naming(library)
-        self._library = library  # keeps it loaded
+        self._library = library  # keeps the library loaded
         core = getattr(library, f"{prefix}openblas_get_corename{suffix}")
         core.restype = ctypes.c_char_p
         self.core = str(core().decode())

@@ -30,7 +30,7 @@ _COLUMNS = 384
 _UNPACKED = (950_000, 400_000)
 _FEW_ROWS = 96
 _LEAST_COLUMNS = 96  # columns of a skinny GEMM in a batched call: at least
-_HALF_TILE = 1 << 19  # elements of a half-precision operand widened at once
+_HALF_TILE = 1 << 19  # elements of a 16-bit operand that are widened at once
 
 
 @cpu_kernel("matmul")

@@ -2,7 +2,7 @@
 
 A sum of products that stays below 2^53 is exact in f64, in any order. For the 8-bit integers of quantized models one
 GEMM always suffices; each run looks at the largest elements to decide. Larger numbers are split into parts of 16 bits,
-whose products are combined modulo the width of the result, as integer arithmetic wraps everywhere in rlx.
+whose products are combined with wrap-around in the result's dtype, as everywhere in rlx.
 """
 
 from __future__ import annotations

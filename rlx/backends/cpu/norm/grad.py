@@ -26,7 +26,7 @@ from rlx.ir import Node
 
 
 class _Rows:
-    """The calls that a block of rows needs, and its scratch."""
+    """Binds the calls for a block of rows, with scratch of its own."""
 
     def __init__(
         self, node: Node, shape: tuple[int, ...], dtype: NpType, ctx: BindContext, thread: int
