@@ -1,4 +1,4 @@
-"""cumsum and cumprod. Floats are accumulated in f64; products, and sums of f64, with a wider range of exponents."""
+"""cumsum and cumprod. Floats are accumulated in f64; `extended` handles partial results beyond its range."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ def bind_resize(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
 def _repeated(x: Array, out: Array, plan: Sequence[AxisTable]) -> tuple[Array, Array] | None:
     """x as a broadcast view with repeated elements, and the output in the same shape: one copy does it all.
 
-    None where an axis does not grow by a whole factor, or does not repeat its elements in order."""
+    None where an axis does not grow by a whole factor, or does not repeat its elements in order.
+    """
     grown: dict[int, int] = {}
     for t in plan:
         n = x.shape[t.axis]

@@ -67,7 +67,7 @@ class CudaBackend:
 
     def open(self, index: int) -> CudaDevice:
         """The device, opened once a process, and again once it was closed. Raises: DeviceUnavailable."""
-        api = load()  # before the lock, which a thread may have held that does not exist after a fork: `load` refuses
+        api = load()  # before the lock: it raises after a fork, where the lock may stay held by a lost thread
         with self._lock:
             found = self._opened.get(index)
             if found is None or found.closed:

@@ -314,9 +314,10 @@ def close_instance() -> None:
 
 
 def check_process() -> None:
-    """Checks that the process is no child of a fork, which drivers' threads and locks do not survive.
+    """Refuses to go on in the child of a fork, which drivers' threads and locks do not survive.
 
-    Raises: DeviceUnavailable where it is."""
+    Raises: DeviceUnavailable there.
+    """
     if _instance is not None and _instance.pid != os.getpid():
         raise DeviceUnavailable(FORKED)
 

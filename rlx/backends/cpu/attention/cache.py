@@ -29,9 +29,10 @@ def capped(scores: Array, softcap: float) -> list[Step]:
 
 
 def product(a: Array, b: Array, out: Array, ctx: BindContext, alpha: float = 1.0, onto: bool = False) -> None:
-    """Computes out = alpha · a @ b at once, or with `onto` adds it to out.
+    """Computes out = alpha · a @ b now, or with `onto` adds it to out.
 
-    Requires: operands that BLAS can read; contiguous ones for `onto`."""
+    Requires: operands that BLAS can read; contiguous ones for `onto`.
+    """
     if out.dtype == F32 and ctx.blas is not None:
         for step in multiply(a, b, out, ctx, 0, alpha, onto):
             step()

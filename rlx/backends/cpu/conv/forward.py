@@ -28,7 +28,7 @@ from rlx.ops.matmul import ACTIVATIONS
 _NS_A_FLOP = 1 / 100
 _COLUMNS = 1 << 18  # elements in one block of columns: it stays in the second-level cache
 _RESULT = 1 << 18  # elements of a result that stays there until its epilogue
-_LEAST_PART = 96  # rows, or output positions, of a GEMM in a batched call: at least
+_LEAST_PART = 96  # a GEMM of a batched call has at least so many rows, or output positions
 
 
 @cpu_kernel("conv")

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from rlx.ir import Graph
 
-# Within one call of this many rows OpenBLAS's kernels sum all rows in the same order, and all calls are of equal size.
-# Tried with its kernels for x86 of every age; calls of 12 and 16 rows do not have this. Such calls take up to twice the
-# time of one call for all rows.
+# Every call has so many rows, and within such a call OpenBLAS's kernels sum all rows in the same order: tried with those
+# for x86 of every age. With 12 and 16 rows they do not. The calls take up to twice the time of one call for all rows.
 _ROWS = 8
 
 
@@ -30,8 +29,10 @@ def last_convolutions(graph: Graph) -> frozenset[int]:
 
 
 def rows_alike(n: int) -> list[slice]:
-    """Blocks of a GEMM's n rows, one call each, for which all rows are summed in the same order. The last block may
-    overlap the one before."""
+    """Blocks of a GEMM's n rows, one call each, for which all rows are summed in the same order.
+
+    The last block may overlap the one before.
+    """
     if n < _ROWS:
         return [slice(i, i + 1) for i in range(n)]
     starts = [*range(0, n - _ROWS + 1, _ROWS), *([n - _ROWS] if n % _ROWS else [])]

@@ -1,6 +1,6 @@
 """Expression trees over arrays: in-place ufunc calls, block by block, bound once.
 
-Blocks are small enough that registers stay in cache, and large enough that two threads seldom want the interpreter lock
+Blocks are small enough that registers stay in cache, and large enough that two threads seldom need the interpreter lock
 at once (measured: two threads gain nothing on blocks of 16 k elements; on 128 k they are 1.8 times as fast as one).
 """
 
@@ -201,7 +201,7 @@ class _Grid:
         return n
 
     def blocks(self, limit: int) -> Iterator[_Slices]:
-        """Boxes of at most `limit` elements, cut along one axis, in order. They depend on the shape alone."""
+        """Boxes of about `limit` elements at most, cut along one axis, in order. They depend on the shape alone."""
         inner, axis = 1, len(self.shape)
         while axis > 0 and inner * self.shape[axis - 1] <= limit:
             axis -= 1

@@ -41,7 +41,7 @@ class _Rows:
         return [row_sums(x, self.column), partial(np.divide, self.column, self.count, self.column)]
 
     def normalize(self, x: Array) -> list[Step]:
-        """Computes `self.y`, the normalized rows, and `self.inverse`, one over their standard deviation."""
+        """Computes `self.y`, the normalized rows, and `self.inverse`, the factor that scaled each row."""
         source = x
         steps: list[Step] = []
         if self.centre:
