@@ -5,9 +5,9 @@
 A problem's first row is the default choice; the rows after it force an algorithm, its sizes or other fields.
 Rates are in TFLOP/s: for each score that is not masked, 4 operations per element of a head; 10 in the backward pass.
 With at most 16 queries they are a share of the bandwidth of a large copy, where valid keys and values are read once.
-NMSE is measured against float64, on rows sampled from all heads. Times are the minimum over several runs after 50 ms of
-warm-up, by the device's own timestamps. Rows run in a child process: a row that hangs or loses the device ends it, and
-the rows after it run in a new one.
+NMSE is measured against float64, on rows sampled from all heads. Times are the minimum over several runs after at least
+50 ms of warm-up, by the device's own timestamps. Rows run in a child process: a row that hangs or loses the device ends
+it, and the rows after it run in a new one.
 """
 
 from __future__ import annotations

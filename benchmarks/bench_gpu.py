@@ -3,9 +3,9 @@
     python benchmarks/bench_gpu.py [--model FOLDER] [--only WORD …]
 
 It measures the bandwidth of memory-bound ops, the rates of GEMMs and attention, and with --model MiniLM's latency.
-Times are the minimum over several repeats after 50 ms of warm-up: by the device's own timestamps for rlx's single ops,
-by loops of calls for torch and for MiniLM. Inputs are random, written once and left on the device; no result is copied
-out. Bytes count each input read once and each output written once.
+Times are the minimum over several repeats after at least 50 ms of warm-up: by the device's own timestamps for rlx's
+single ops, by loops of calls for torch and for MiniLM. Inputs are random, written once and left on the device; no
+result is copied out. Bytes count each input read once and each output written once.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from rlx.ir import Graph
 
-# Every call has so many rows, and within such a call OpenBLAS's kernels sum all rows in the same order: tried with those
-# for x86 of every age. With 12 and 16 rows they do not. The calls take up to twice the time of one call for all rows.
+# Every call has so many rows, and within such a call OpenBLAS's kernels sum all rows in the same order: tried with
+# those for x86 of every age. With 12 and 16 rows they do not. The calls take up to twice the time of one for all rows.
 _ROWS = 8
 
 
