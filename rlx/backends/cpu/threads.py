@@ -84,7 +84,7 @@ class WorkerPool:
 
     @staticmethod
     def _serve(queue: SimpleQueue[_Job]) -> None:
-        np.seterr(all="ignore")  # NumPy keeps this setting per thread; NaN and infinity are valid results here
+        np.seterr(all="ignore")  # the setting is per thread; NaN and infinity are valid results here
         while True:
             queue.get().work()
 

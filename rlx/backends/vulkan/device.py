@@ -188,7 +188,7 @@ class VulkanDevice:
     def drain(self, seconds: float | None = None) -> bool:
         """Waits for all earlier submissions, for at most `seconds` where given, and returns whether they have ended."""
         fence = Fence(self)
-        self._drains.append(fence)  # a fence that an interrupt leaves in the queue is destroyed with the device
+        self._drains.append(fence)  # if an interrupt leaves it in the queue, it is destroyed with the device
         fence.submit(self.ffi.NULL, 0)
         ended = fence.wait(seconds)
         if ended:

@@ -65,8 +65,10 @@ class Recorded(Closing):
         self._barriers = place_barriers(self._steps) if barriers is None else barriers
         self._lock = threading.Lock()
         self._retired: str | None = None
-        self._seconds: list[float] | None = []  # time of each command buffer in the first run; None once it is used
-        self._started: float | None = None  # when the pending command buffer was submitted; None once it is waited for
+        # The time of each command buffer in the first run; None once the steps are divided anew by these times.
+        self._seconds: list[float] | None = []
+        # When the pending command buffer was submitted; None once it is waited for.
+        self._started: float | None = None
         self._queries: Handle = None
         self._segments = _segments(device, self._steps, arena)
         self.buffers = frozenset(self._segments.values())

@@ -251,7 +251,7 @@ class Code:
         info, dtype = np.iinfo(target.np), held.np
         low, high = held.np.type(info.min), held.np.type(info.max)
         exact = int(high) == info.max
-        if not exact:  # the float nearest to the end is past it: clamp below it, and select the end itself beyond
+        if not exact:  # the nearest float is past the end: clamp below, and select the end itself beyond
             high = np.nextafter(high, held.np.type(0))
         number = self.emit(np.equal, x, x, dtype=bool_.np)
         safe = self._select(number, x, self.lit(0, dtype))

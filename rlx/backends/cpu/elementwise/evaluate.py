@@ -232,7 +232,7 @@ class _Grid:
                 return o.value
             if o.kind == "arg":
                 array = self.ins[o.index]
-                if not any(array.strides):  # one value broadcast to all: ufuncs read a scalar faster than stride 0
+                if not any(array.strides):  # a broadcast scalar: ufuncs read it faster than strides of 0
                     array = array[(slice(0, 1),) * array.ndim].reshape(())
                 else:
                     array = array[block]

@@ -96,7 +96,6 @@ def _by_numpy(
             steps.append(partial(np.copyto, wide, x, "unsafe"))
             x = wide
         operands.append(x)
-
     steps.append(partial(np.matmul, operands[0], operands[1], out))
     return steps + _finish(epilogue, out, out, bias, 0, ctx, None)
 
@@ -122,7 +121,7 @@ def _by_tiles(
     (m, n), k = out.shape[-2:], a.shape[-1]
     unpacked = ctx.blas is not None and ctx.blas.unpacked
     tiles = [(i, r, c) for i in np.ndindex(batch) for r, c in _tiles(m, n, k, b, unpacked)]
-    late = m <= _FEW_ROWS and out.dtype == F32  # tiles of few rows are too small: one epilogue follows them all
+    late = m <= _FEW_ROWS and out.dtype == F32  # one epilogue after all tiles, since skinny ones are small
     work = 2.0 * out.size * k * _NS_A_FLOP + 0.5 * out.size + b.nbytes * _NS_A_BYTE
 
     def bind(piece: int, thread: int) -> list[Step]:

@@ -44,7 +44,8 @@ def multiply(a: Array, b: Array, out: Array, ctx: BindContext, thread: int = 0) 
             return
         halves(0, 0)
         np.copyto(out, whole, "unsafe")
-        for shifts in ((0, _HALF), (_HALF, 0)):  # the product of both upper parts is a multiple of 2^32: out drops it
+        # The product of both upper parts is a multiple of 2^32, which out cannot hold.
+        for shifts in ((0, _HALF), (_HALF, 0)):
             halves(*shifts)
             np.left_shift(whole, _HALF, whole)
             np.add(out, whole.astype(out.dtype), out)

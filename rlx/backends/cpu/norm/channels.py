@@ -146,4 +146,5 @@ def bind_add_norm(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: 
     steps += by_rows([x, residual], total, ctx, 0.3, add)
     if total.dtype == working(total.dtype):
         return steps + by_rows([total], out, ctx, 1.0, of_sum)
-    return steps + by_rows([x, residual], out, ctx, 1.2, bind)  # added again: the norm takes the unrounded sum
+    # `total` is rounded, and the norm takes the unrounded sum: it is added once more.
+    return steps + by_rows([x, residual], out, ctx, 1.2, bind)
