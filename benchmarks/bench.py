@@ -1,7 +1,7 @@
-"""`make bench`: rlx beside ONNX Runtime and torch on this machine, in one run, so that the ratios mean something.
+"""`make bench`: rlx beside ONNX Runtime and torch, in one run on the same machine, so that times can be compared.
 
-Prints what was measured and how: sizes, precision, threads, warm-up, repetitions, the median and the best. Nothing here
-asserts a time.
+Prints the conditions (sizes, precision, threads, warm-up, repetitions) with the median and the best times. It asserts
+no time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROUND_S = 1.0
 
 
 def timed(call: Callable[[], Any], seconds: float) -> list[float]:
-    """Seconds of each of the calls that fit into `seconds` (three at least)."""
+    """The time of each call, in seconds: as many calls as fit into `seconds`, at least three."""
     found: list[float] = []
     end = time.perf_counter() + seconds
     while len(found) < 3 or time.perf_counter() < end:
@@ -52,7 +52,7 @@ def version(package: str) -> str:
 
 
 def encoders(weights: dict[str, Any], batch: int, length: int, threads: int) -> dict[str, minilm.Encode]:
-    """The networks to compare, by name; engines that are not installed are left out, and said so."""
+    """The network in each engine, by the engine's name; engines that are not installed are left out."""
     found = {"rlx cpu": minilm.rlx_encoder(weights, batch, length)}
     if version("onnxruntime") and version("onnx"):
         found[f"onnxruntime {version('onnxruntime')}"] = minilm.onnxruntime_encoder(weights, threads)
@@ -71,7 +71,7 @@ def compare_minilm(threads: int) -> None:
         engines = encoders(weights, batch, length, threads)
         answers = {name: encode(ids, mask) for name, encode in engines.items()}
         times: dict[str, list[float]] = {name: [] for name in engines}
-        # Engines take turns, so that a busy or a hot machine is so for all; each is warm when its turn is measured.
+        # Engines take turns, so that a busy or hot machine affects all; each is warmed up before its turn.
         for turn in range(ROUNDS + 1):
             for name, encode in engines.items():
                 call = partial(encode, ids, mask)
@@ -92,7 +92,7 @@ def compare_minilm(threads: int) -> None:
 
 
 def three_ops(device: str, optimize: bool) -> Callable[[], Any]:
-    """run() of relu(x · w + b) on 4 × 4 matrices."""
+    """A call of run() for relu(x · w + b) on 4 × 4 matrices."""
     graph = rlx.Graph("three")
     x, w, b = graph.input("x", (4, 4)), graph.param("w", (4, 4)), graph.param("b", (4,))
     graph.output("y", rlx.relu(x @ w + b))

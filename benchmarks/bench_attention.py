@@ -1,12 +1,13 @@
-"""Attention on the GPUs of this machine: prefill, decoding against long caches, the backward pass; every way of making
-it that can be forced, beside each other.
+"""Attention on the GPUs of this machine: prefill, decoding against long caches, the backward pass.
 
     python benchmarks/bench_attention.py [--device cuda] [--only WORD …] [--torch] [--list]
 
-Rates in TFLOP/s (4 operations for each score a query sees and column; 10 in the backward pass) or, for decoding, as a
-share of the bandwidth of a large copy, reading the keys and values that are there once. NMSE: against float64, on rows
-sampled from all heads. After 50 ms of warming up, the least of several runs by the device's own time stamps. Rows run
-in a process of their own, which a row that hangs or loses the device takes with it; the others go on in a new one.
+A problem's first row is the default choice; the rows after it force an algorithm, its sizes or other fields.
+Rates are in TFLOP/s: for each score that is not masked, 4 operations per element of a head; 10 in the backward pass.
+With at most 16 queries they are a share of the bandwidth of a large copy, where valid keys and values are read once.
+NMSE is measured against float64, on rows sampled from all heads. Times are the minimum over several runs after at least
+50 ms of warm-up, by the device's own timestamps. Rows run in a child process: a row that hangs or loses the device ends
+it, and the rows after it run in a new one.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 PEAK = 4.3e12  # bytes a second of a large device copy on an H200
-LIMIT_S = 120  # for a row
+LIMIT_S = 120  # seconds that a row may take
 SAMPLES = 24
 
 
 @dataclass
 class Row:
-    """What is measured: (batch, query heads, key heads, queries, keys, size), dtype, and what is forced."""
+    """A problem to measure, and in `force` the fields that its candidate must have.
+
+    `shape` is (batch, query heads, key heads, queries, keys, head size).
+    """
 
     name: str
     shape: tuple[int, int, int, int, int, int]
@@ -43,7 +47,7 @@ class Row:
     precision: str = "f32"
     attrs: dict[str, Any] = field(default_factory=dict)
     kv_len: int | None = None
-    mask: str = ""  # "bool": padding, (B, 1, 1, Sk); "f32": added, (Sq, Sk)
+    mask: str = ""  # "bool": a padding mask (B, 1, 1, Sk); "f32": one added to the scores (Sq, Sk)
     force: dict[str, Any] = field(default_factory=dict)
     grad: bool = False
     devices: tuple[str, ...] = ("cuda", "vulkan")
@@ -59,7 +63,7 @@ class Row:
 
 
 def rows() -> Iterator[Row]:
-    """Every row; each way of making one problem follows the one that the rules choose."""
+    """Every row; the forced candidates of a problem follow the row of the default choice."""
     big = (4, 16, 16, 2048, 2048, 128)
     only_cuda = ("cuda",)
     for dtype in ("bf16", "f16", "f32"):
@@ -147,7 +151,7 @@ def decode_rows() -> Iterator[Row]:
 
 
 def work(row: Row) -> tuple[float, float]:
-    """(operations, bytes) of a run."""
+    """(floating-point operations, bytes of keys and values read) of a run."""
     b, h, kv, n_q, n_k, d = row.shape
     length = n_k if row.kv_len is None else row.kv_len
     causal, window = row.attrs.get("causal", False), row.attrs.get("window")
@@ -163,7 +167,7 @@ def work(row: Row) -> tuple[float, float]:
 
 
 def arrays(row: Row) -> dict[str, np.ndarray]:
-    """The inputs, random, of a period that no head shares with another."""
+    """Random inputs. Large ones repeat with an odd period, so that no two heads are equal."""
     import rlx
 
     b, h, kv, n_q, n_k, d = row.shape
@@ -185,7 +189,7 @@ def arrays(row: Row) -> dict[str, np.ndarray]:
 
 
 def measure(row: Row, device: str) -> dict[str, Any]:
-    """Seconds, kernels, error of a row on a device."""
+    """The time in seconds, the time of each step, and the NMSE of a row on a device."""
     import rlx
     from benchmarks.bench_gpu import per_run, step_times
     from rlx.backends.gpu.attention.choice import forcing
@@ -249,7 +253,7 @@ def error(row: Row, feeds: dict[str, np.ndarray], attrs: dict[str, Any], got: np
 
 
 def torch_seconds(row: Row) -> float:
-    """torch's own attention on the same problem, where it has it."""
+    """Seconds of torch's attention on the same problem. Raises: LookupError where torch is not measured on it."""
     import torch
 
     from benchmarks.bench_gpu import per_run
@@ -285,7 +289,7 @@ def torch_seconds(row: Row) -> float:
 
 
 def worker() -> None:
-    """Reads rows as JSON lines, writes what was found of each."""
+    """Reads rows as JSON lines, and writes the measurements of each as one line."""
     for line in sys.stdin:
         job = json.loads(line)
         device = job.pop("device")
@@ -299,7 +303,7 @@ def worker() -> None:
 
 
 class Worker:
-    """The process that measures, replaced when it dies or takes too long."""
+    """The child process that measures; `main` replaces it when it dies or takes too long."""
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).resolve()), "--worker"]
@@ -314,7 +318,7 @@ class Worker:
         self.lines.put(None)
 
     def ask(self, row: Row, device: str) -> dict[str, Any] | None:
-        """What was found; None when the process is gone or had to be ended."""
+        """The row's measurements; None when the process died or had to be killed."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({**asdict(row), "device": device}) + "\n")
         self.process.stdin.flush()

@@ -1,11 +1,11 @@
-"""rlx on the GPUs of this machine beside torch, in one run: bandwidth of memory-bound ops, rates of products and of
-attention, MiniLM's latency.
+"""rlx on the GPUs of this machine beside torch, in one run.
 
     python benchmarks/bench_gpu.py [--model FOLDER] [--only WORD …]
 
-After 50 ms of warming up, the least of several repeats: of the device's own time stamps for rlx's single ops, of a loop
-of calls for torch and for MiniLM. Inputs are random, written once and left on the device; no result is copied out.
-Bytes: each input read once, each output written once.
+It measures the bandwidth of memory-bound ops, the rates of GEMMs and attention, and with --model MiniLM's latency.
+Times are the minimum over several repeats after at least 50 ms of warm-up: by the device's own timestamps for rlx's
+single ops, by loops of calls for torch and for MiniLM. Inputs are random, written once and left on the device; no
+result is copied out. Bytes count each input read once and each output written once.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ DTYPES = {"f32": rlx.f32, "bf16": rlx.bf16}
 
 
 def step_times(exe: rlx.CompiledGraph) -> list[tuple[str, float]]:
-    """Each step and its time in µs in one more run. Requires: compiled in a session with timings."""
+    """Runs once more and gives each step's time in µs. Requires: a graph compiled in a session with timings."""
     exe.executable.run()
     return exe.executable.timings()
 
 
 def per_run(run: Callable[[], object], sync: Callable[[], object], seconds: float = 0.15) -> float:
-    """Seconds a run: the least mean of 5 loops, after 50 ms of warming up."""
+    """Seconds a run: the smallest mean of 5 loops, after 50 ms of warm-up."""
     end = time.perf_counter() + 0.05
     count = 0
     while time.perf_counter() < end:
@@ -59,7 +59,7 @@ def per_run(run: Callable[[], object], sync: Callable[[], object], seconds: floa
 
 @dataclass
 class Row:
-    """One line of the table: what is measured, bytes or operations of a run, and the three programs."""
+    """One line of the table: its name, bytes or operations of a run, the graph, and torch's function and inputs."""
 
     name: str
     bytes: float
@@ -87,7 +87,7 @@ def torch_one(shape: tuple[int, ...], dtype: str, body: Callable[[Any, Any], Any
 
 
 def memory_rows(n: int = 1 << 28) -> list[Row]:
-    """Ops that memory bounds, over n f32 or 2 n bf16."""
+    """Memory-bound ops on n elements of f32 or 2 n of bf16."""
     rows = []
     for dtype, size in (("f32", 4), ("bf16", 2)):
         count = n * 4 // size
@@ -196,7 +196,7 @@ def rlx_seconds(session: Session, row: Row) -> float:
             else:
                 value = rng.integers(0, 50_000, t.shape).astype(t.dtype.np)
             exe.arena.write_bytes(exe.program.inputs[name].id, value)
-        per_run(exe.executable.run, lambda: None)  # clocks up
+        per_run(exe.executable.run, lambda: None)  # raises the GPU's clocks
         return min(sum(us for _, us in step_times(exe)) for _ in range(21)) / 1e6
 
 
@@ -234,7 +234,7 @@ def minilm_rows(model: Path) -> None:
 
 
 def profile(model: Path) -> None:
-    """Where MiniLM's time goes on each device: kernels by their share."""
+    """Prints MiniLM's time on each device by kernel, the largest share first."""
     from rlx.models import load
 
     for device, batch, length in (("cuda", 32, 128), ("vulkan", 32, 128), ("cuda", 1, 16), ("vulkan", 1, 16)):
@@ -286,7 +286,8 @@ def cell(seconds: float | None, row: Row) -> str:
 
 
 def cells(sessions: Iterable[Session], torch: Iterable[bool], row: Row) -> list[str]:
-    """A row measured on each session, then by torch, compiled or not; what fails says so and does not end the table."""
+    """A row measured in each session, then by torch, compiled or not. A failure becomes the cell "error" and does not
+    end the table."""
     tries: list[Callable[[], float]] = [lambda s=s: rlx_seconds(s, row) for s in sessions]  # type: ignore[misc]
     tries += [lambda c=c: torch_seconds(row, c) for c in torch]  # type: ignore[misc]
     made = []

@@ -1,10 +1,11 @@
-"""Matrix products on the GPUs of this machine: TFLOP/s and error of every way to make them.
+"""GEMMs on the GPUs of this machine: TFLOP/s and error of every algorithm.
 
     python benchmarks/bench_matmul.py [--device cuda --device vulkan] [--only WORD …] [--seconds 0.3] [--list]
 
-A row is a product at a precision; its first line is what rlx chooses, the others force a way, a tile, a depth, parts.
-Time: the least of several runs of the device's own time stamps, all steps added. Error: NMSE against float64 over 16
-rows. Rows run in a process of their own kind: one that dies or takes longer than a minute costs itself only.
+A row is a GEMM at a precision. Its first line is rlx's own choice; the others force an algorithm, a tile, a depth or a
+number of parts (split K). Time: the minimum over several runs by the device's own timestamps, all steps added. Error:
+NMSE against float64 over 16 rows. Rows run in a child process: one that dies or takes longer than a minute is lost
+alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Variant = dict[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """A product, a precision, and what to force for each of its lines."""
+    """A GEMM, its precision, and its lines: a label and the fields of a candidate to force for each."""
 
     m: int
     k: int
@@ -105,7 +106,7 @@ def inputs(m: int, k: int, n: int, a: str, b: str) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     part = rng.standard_normal(
         1 << 22, dtype=np.float32
-    )  # repeated: what matters is that it is random along k
+    )  # repeated to fill large matrices: it need be random along k only
 
     def made(shape: tuple[int, int], dtype: str, shift: int) -> Any:
         return np.resize(np.roll(part, shift)[: (1 << 22) - 5], shape).astype(DTYPES[dtype].np)
@@ -121,7 +122,7 @@ def expected(m: int, k: int, n: int, a: str, b: str) -> tuple[Any, Any]:
 
 
 def measure(session: Session, row: Row, variant: Variant, seconds: float) -> tuple[float, float, str]:
-    """Seconds, NMSE, and the steps it became."""
+    """Seconds, NMSE, and the names of the steps that run it."""
     x, w = inputs(row.m, row.k, row.n, row.a, row.b)
     g = rlx.Graph("bench")
     given = g.input("x", x.shape, DTYPES[row.a])
@@ -169,7 +170,7 @@ def child(device: str, first: int, chosen: list[Row], seconds: float) -> int:
 
 
 def parent(device: str, args: argparse.Namespace, count: int) -> None:
-    """Runs the rows in a child; after one that dies or hangs, the next rows in another."""
+    """Runs the rows in a child process; where a row kills it or hangs, the rows after it run in a new one."""
     first = 0
     while first < count:
         command = [sys.executable, __file__, "--child", device, "--first", str(first), *sys.argv[1:]]

@@ -1,9 +1,9 @@
-"""The memory-bound ops of bench_gpu.py alone, with some beside them, in about a minute: shares of 4.3 TB/s.
+"""The memory-bound ops of bench_gpu.py and some more, in about a minute: bandwidth as a share of 4.3 TB/s.
 
     python benchmarks/bench_memory_gpu.py [--only WORD …] [--log2 27] [--compiled] [--no-torch] [--device cuda]
 
-The least of seven runs by the device's own time stamps, after 150 ms of running; torch, if it is there, by a loop of
-calls. A row ends with what it should reach: 88 %, and half of that for top-k.
+Times are the minimum over 21 runs by the device's own timestamps, after 200 ms of warm-up; torch, where it is
+installed, is timed by loops of calls. A row ends with its goal: 88 %, or 50 % for top-k.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rlx.runtime import Session
 
 
 def beside(n: int) -> list[Row]:
-    """Beside the rows of bench_gpu.py: trees of little arithmetic and of other functions, the best of a row."""
+    """Rows beside those of bench_gpu.py: more elementwise ops, top-k with a larger k, and argmax."""
     rows = []
     for dtype, size in (("f32", 4), ("bf16", 2)):
         count = n * 4 // size

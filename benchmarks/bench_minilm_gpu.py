@@ -1,10 +1,10 @@
-"""MiniLM on the GPUs of this machine: milliseconds, launches, the slowest steps, beside torch in the same run; and the
-constants that want tuning, each value in turn.
+"""MiniLM on the GPUs of this machine, beside torch in the same run.
 
     python benchmarks/bench_minilm_gpu.py --model FOLDER [--no-torch] [--no-sweep] [--no-steps] [--device cuda …]
 
-Times are the least mean of five loops after warming up (see bench_gpu.per_run), the inputs on the device already. Steps
-are timed one after another outside a CUDA graph, so that each has its launch beside it.
+Prints milliseconds, the number of steps, the slowest kernels, and a sweep over candidates that are worth tuning.
+Times are the smallest mean of five loops after a warm-up (see bench_gpu.per_run), with the inputs on the device. Steps
+are timed one by one, outside a CUDA graph, so that the time of each includes its launch.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rlx.models import SentenceEncoder, load
 from rlx.runtime import CompiledGraph, Session
 
 SIZES = ((1, 16), (32, 128))
-# Precision, storage of the matrices, of the activations. torch's bf16 is the last.
+# (precision, dtype of the weights, dtype of the activations). The last corresponds to torch's bf16.
 KINDS = (("f32", None, None), ("tf32", None, None), ("bf16", "bf16", None), ("bf16", "bf16", "bf16"))
 SWEPT = (("f32", None), ("bf16", None), ("bf16", "bf16"))
 _TOP = 10
 
-# What is swept at 1 x 16 and at 32 x 128: name -> wishes for products, for attention.
+# The sweep of each size (batch, tokens): name -> fields to force of the candidates for GEMMs and for attention.
 Wish = tuple[dict[str, Any], dict[str, Any]]
 SWEEPS: dict[tuple[int, int], dict[str, Wish]] = {
     (1, 16): {
@@ -73,7 +73,7 @@ SWEEPS: dict[tuple[int, int], dict[str, Wish]] = {
 def executable(
     encoder: SentenceEncoder, size: tuple[int, int], session: Session | None = None
 ) -> CompiledGraph:
-    """The encoder of one size, as the rules or what is forced now make it, with its inputs written."""
+    """The encoder for one size, by the default or the forced candidates, with its inputs written."""
     exe = (session or encoder.session).compile(encoder.graph(*size), weights=encoder.weights)
     ids = np.random.default_rng(0).integers(1000, 20000, size).astype(np.int32)
     exe.run({"ids": ids, "mask": np.ones(size, np.bool_)})
@@ -81,7 +81,7 @@ def executable(
 
 
 def milliseconds(encoder: SentenceEncoder, size: tuple[int, int]) -> str:
-    """ms a run and how many steps it takes, or the name of what went wrong: one row must not end the table."""
+    """ms a run and the number of steps; or the error, since one row must not end the table."""
     try:
         with executable(encoder, size) as exe:
             steps = sum(len(d.steps) for d in exe.report())
@@ -91,7 +91,7 @@ def milliseconds(encoder: SentenceEncoder, size: tuple[int, int]) -> str:
 
 
 def slowest(encoder: SentenceEncoder, size: tuple[int, int], precision: str) -> None:
-    """The kernels that take the most time, added up over the run."""
+    """Prints the kernels that take the most time, summed over a run."""
     session = Session(encoder.session.info.id, precision=precision, timings=True)
     with executable(encoder, size, session) as exe:
         per_run(exe.executable.run, lambda: None)

@@ -4,10 +4,10 @@
 
 The models: ResNet-50 and ShuffleNet of onnx's light models, a MobileNet-like chain of depthwise blocks, and the network
 of MiniLM as an exporter writes it, at two sizes. Weights are random and seeded (normal with variance 2 / fan-in), so
-that every number is finite and none is constant. Engines take turns; each turn is warm. Nothing here asserts a time.
+that all values are finite and none is constant. Engines take turns, each after a warm-up. No time is asserted.
 
 Both engines run on the same cores, but not on the same kernels: OpenBLAS obeys OPENBLAS_CORETYPE, ONNX Runtime does
-not. The first lines say what was in force; `env -u OPENBLAS_CORETYPE python …` measures without it.
+not. The first lines print its value; `env -u OPENBLAS_CORETYPE python …` measures without it.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1)
 
 
 def mobilenet_model() -> tuple[Any, Feeds]:
-    """MobileNet's body at 224 × 224: depthwise 3 × 3 and plain 1 × 1 convolutions, each with BatchNormalization and
-    Relu, then the mean."""
+    """MobileNet's body at 224 × 224, and an input.
+
+    It has depthwise 3 × 3 and plain 1 × 1 convolutions, each with BatchNormalization and Relu, then the mean.
+    """
     from onnx import TensorProto, helper
 
     rng = np.random.default_rng(0)
@@ -114,7 +116,7 @@ def runtime_session(model: Any) -> Any:
 
 
 def spent(program: Any, runs: int = 10) -> list[tuple[str, float, int]]:
-    """(op, median µs of a run, nodes) of a program, most first."""
+    """(op, its median µs in a run, its number of nodes) for each op of a program, the slowest first."""
     found: dict[str, list[float]] = defaultdict(list)
     count: dict[str, int] = {}
     plain = program.graph

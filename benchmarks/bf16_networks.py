@@ -1,14 +1,14 @@
-"""How far networks in precision="bf16" are from float64 on each device, and what each product was rounded by.
+"""The error of networks in precision="bf16" against float64 on each device, and how each GEMM rounded its operands.
 
     python benchmarks/bf16_networks.py [--device cuda --device vulkan] [--only bert vit minilm] [--nodes] [--quick]
 
-Networks of the sizes of BERT-base (1 x 128), ViT-B/16 (1 x 197) and MiniLM (1 x 128), weights random. A first table has
-a line for each device and each way that products and attention can be made: NMSE of the last states against float64,
-and milliseconds a run. A second one has, for the program as the rules make it, each kind of product: how far its
-results are from float64 of what it read ("own"), and which rounding of its operands gives just these results: none
-("f32"), 11 bits to nearest ("tf32"), 8 bits to nearest ("bf16") or 8 bits cut off ("bf16 cut"), with the NMSE that
-remains, which is below 1e-10 where the model is right. `--nodes` prints every tensor instead, in order. `--emulate`
-prints what NumPy makes of the first networks with every product's operands rounded so.
+Networks have the sizes of BERT-base (1 x 128), ViT-B/16 (1 x 197) and MiniLM (1 x 128), with random weights. The first
+table has a line for each device and each forced algorithm of GEMMs and attention: the NMSE of the last states against
+float64, and milliseconds a run. The second has a line for each kind of node in the program of the default choice: the
+NMSE of its results against float64 on the same inputs ("own"), and the rounding of its operands that explains it: none
+("f32"), 11 bits to nearest ("tf32"), 8 bits to nearest ("bf16") or 8 bits truncated ("bf16 cut"), with the NMSE that
+remains, which is below 1e-10 where this is the rounding. `--nodes` prints every tensor instead, in order. `--emulate`
+first prints the NMSE of each network in NumPy with the operands of every GEMM rounded in each of these ways.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Rounding = Callable[[Array], Array]
 
 
 def _bits(kept: int, nearest: bool) -> Rounding:
-    """Rounds f32 to so many bits of significand: to nearest even, or by cutting off."""
+    """A function that rounds f32 to `kept` bits of significand: to nearest even, or by truncation."""
     drop = 24 - kept
 
     def rounded(x: Array) -> Array:
@@ -58,7 +58,7 @@ ROUNDINGS: dict[str, Rounding] = {
     "bf16": _bits(8, True),
     "bf16 cut": _bits(8, False),
 }
-# What is forced of products, of attention.
+# Each line of the first table: fields to force of the candidates for GEMMs and for attention.
 WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as the rules say": ({}, {}),
     "products by the library": ({"algorithm": "library"}, {}),
@@ -68,7 +68,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "products and attention in f32": ({"algorithm": "fma"}, {"algorithm": "tiles"}),
     "products of one part": ({"parts": 1}, {}),
 }
-# layers, tokens, width, width within; and whether the norms stand in front, as in ViT.
+# (layers, tokens, width, inner width of the MLP, whether norms come before attention and MLP as in ViT).
 SIZES = {
     "bert": (12, 128, 768, 3072, False),
     "vit": (12, 197, 768, 3072, True),
@@ -78,7 +78,7 @@ HEADS = 12
 
 
 def network(name: str) -> tuple[rlx.Graph, dict[str, Array], dict[str, Array]]:
-    """An encoder with its weights, normal numbers of deviation 0.02 as such networks begin with, and its input."""
+    """An encoder, its weights (normal with deviation 0.02, as such networks are initialized), and its input."""
     layers, n, d, wide, before = SIZES[name]
     rng = np.random.default_rng(0)
     g, weights = rlx.Graph(name), {}
@@ -122,15 +122,18 @@ def network(name: str) -> tuple[rlx.Graph, dict[str, Array], dict[str, Array]]:
 
 
 def rounded_reference(node: Node, read: list[Array], rounding: Rounding) -> Array:
-    """The reference of a product or an attention whose operands (not bias, mask or lengths) are rounded first. What an
-    attention rounds within, its weights, is not modelled."""
+    """The reference of a GEMM or an attention whose operands (not bias, mask or lengths) are rounded first. The
+    rounding of probabilities inside an attention is not modelled."""
     most = 2 if node.op.name == "matmul" else 3
     given = [rounding(a) if i < most else a for i, a in enumerate(read)]
     return apply_reference(node, given, upcast=True)[0]
 
 
 def examine(exe: CompiledGraph, reference: Mapping[int, Array], every: bool) -> None:
-    """Prints what each tensor of a program that ran with planner="bump" is made of; see the page's head."""
+    """Prints the second table of a program that ran; see the top of this file.
+
+    Requires: compiled with planner="bump", under which every tensor keeps its memory.
+    """
     kinds: dict[tuple[str, ...], list[tuple[float, str, float]]] = {}
     wide: Callable[[Tensor], Array] = lambda t: np.asarray(exe.value(t), np.float64)  # noqa: E731
     for node in exe.program.nodes:
@@ -162,7 +165,7 @@ def examine(exe: CompiledGraph, reference: Mapping[int, Array], every: bool) -> 
 
 
 def measure(device: str, name: str, every: bool, quick: bool) -> None:
-    """The tables of one network on one device."""
+    """Prints the tables of one network on one device."""
     graph, params, feeds = network(name)
     ways = {"as the rules say": WAYS["as the rules say"]} if quick else WAYS
     wanted = evaluate(graph, {**params, **feeds})[graph.outputs["states"].id]
@@ -191,7 +194,7 @@ def _seconds(exe: CompiledGraph, feeds: Mapping[str, Array]) -> float:
 
 
 def emulate(name: str) -> None:
-    """What NumPy makes of a network whose products, and whose attention's operands, are rounded in one of the ways."""
+    """Prints a network's error in NumPy, with the operands of GEMMs rounded in each way, of attention to bf16."""
     graph, params, feeds = network(name)
     exact = evaluate(graph, {**params, **feeds})[graph.outputs["states"].id]
     for kind, rounding in ROUNDINGS.items():

@@ -1,7 +1,8 @@
-"""What a step of a loop costs: `python benchmarks/control.py [device …]`, microseconds a step, the best of five runs.
+"""The cost of a step of a loop: `python benchmarks/control.py [device …]`, microseconds a step, the best of five runs.
 
-A while_loop whose end only its condition knows, a recurrent network as a scan (in one recording, and step by step), the
-same network unrolled, and a cond. Small tensors: what is measured is everything but the arithmetic.
+It measures a while_loop, whose number of steps is known only at run time, a recurrent network as a scan (in one
+recording, and step by step), the same network unrolled, and a cond. Tensors are small, so that arithmetic costs little
+beside the overhead.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HIDDEN = 64
 
 
 def best(session: rlx.Session, graph: rlx.Graph, feeds: dict[str, Any]) -> tuple[float, float]:
-    """Seconds of the fastest run, and of compiling and recording."""
+    """Seconds of the fastest run; and of compiling, recording and the first run."""
     start = time.perf_counter()
     with session.compile(graph) as exe:
         exe.set_params({n: np.eye(*t.shape, dtype=np.float32) for n, t in graph.params.items()})

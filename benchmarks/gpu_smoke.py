@@ -1,9 +1,9 @@
-"""What works on this machine's GPUs, step by step: every step prints what it found, and none stops the next.
+"""Tries the GPU backends step by step: every step prints its result, and a failure does not stop the next step.
 
     python benchmarks/gpu_smoke.py            both backends
     python benchmarks/gpu_smoke.py cuda       one of them
 
-Needs a GPU; where there is none each step says why. The exit status is the number of steps that failed.
+It needs a GPU; without one each step prints the reason and fails. The exit status is the number of failed steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks import smoke_cuda, smoke_vulkan
 from benchmarks.smoke_steps import STEPS
 from rlx.errors import DeviceUnavailable
 
-__all__ = ["main", "smoke_cuda", "smoke_vulkan"]  # importing the modules enters their steps
+__all__ = ["main", "smoke_cuda", "smoke_vulkan"]  # importing the modules registers their steps
 
 
 def main() -> int:
@@ -34,7 +34,7 @@ def main() -> int:
         except DeviceUnavailable as error:
             said, mark = str(error), "none"
             failed += 1
-        except Exception:  # noqa: BLE001 - every step is to be tried
+        except Exception:  # noqa: BLE001 - the steps after it are still to be tried
             said, mark = traceback.format_exc(limit=-6), "FAIL"
             failed += 1
         print(f"{mark} {name} ({time.perf_counter() - start:.2f} s): {said}", flush=True)

@@ -1,8 +1,8 @@
-"""What a step costs that writes one row of keys and values into resident caches and attends to the valid rows:
+"""The cost of a decoding step, which writes a row of keys and values into resident caches and attends to valid rows:
 `python benchmarks/kv_cache.py [device …]`, milliseconds a step, the best of ten runs.
 
 The caches are states of (1, 8, length, 128) in f32. The row is written by dynamic_update_slice, by scatter, or by
-slices joined with concat; each cache as large as the attention reads it, and where only a few of its rows are valid.
+concat of slices; each is timed with few valid rows (17) and with half of the rows valid.
 """
 
 from __future__ import annotations

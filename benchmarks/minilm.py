@@ -1,7 +1,7 @@
-"""MiniLM's network with random weights, three times over the same arrays: rlx, torch, and an ONNX file.
+"""MiniLM's network with random weights, written three times over the same arrays: in rlx, in torch and as ONNX file.
 
-Sizes are those of all-MiniLM-L6-v2: 6 layers, 384 wide, 12 heads, 1536 in between. Inputs are token ids and a mask of
-padding; the result is the mean over the tokens, of length 1. Float32 throughout.
+Sizes are those of all-MiniLM-L6-v2: 6 layers of width 384, 12 heads, inner width 1536. Inputs are token ids and a mask
+of padding; the result is the mean over the tokens, normalized to length 1. All is in float32.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONFIG = BertConfig(
 
 
 def random_weights(seed: int = 0) -> dict[str, Array]:
-    """Weights of a trained encoder's sizes: normal, 0.05 wide; norms near 1."""
+    """Random weights of the encoder's shapes: normal with deviation 0.05; those of norms around 1."""
     rng = np.random.default_rng(seed)
     made = {}
     for name, shape in CONFIG.weight_shapes().items():
@@ -43,7 +43,7 @@ def random_weights(seed: int = 0) -> dict[str, Array]:
 
 
 def inputs(batch: int, length: int, seed: int = 1) -> tuple[Array, Array]:
-    """Token ids and a mask with a few tokens of padding at the end of every second row."""
+    """Random token ids, and a mask with an eighth of every second row as padding at its end."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, CONFIG.vocab_size, (batch, length)).astype(np.int32)
     mask = np.ones((batch, length), bool)
@@ -109,7 +109,7 @@ def torch_encoder(weights: Mapping[str, Array], threads: int) -> Encode:
 
 
 def onnxruntime_encoder(weights: Mapping[str, Array], threads: int) -> Encode:
-    """The network as an exporter writes it, in ONNX Runtime with all its graph optimizations."""
+    """The network of `onnx_model` in ONNX Runtime, with all its graph optimizations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -158,7 +158,7 @@ class Writer:
 
 
 def onnx_model(weights: Mapping[str, Array]) -> Any:
-    """The ONNX graph: MatMul and Add, Softmax, Erf for gelu, LayerNormalization, opset 17."""
+    """The ONNX graph as an exporter writes it: MatMul and Add, Softmax, Erf for gelu, LayerNormalization, opset 17."""
     from onnx import TensorProto, helper
 
     w = Writer()

@@ -1,4 +1,4 @@
-"""CUDA step by step, for gpu_smoke.py: compiler, kernels, captured graphs, cuBLAS, errors."""
+"""The CUDA steps of gpu_smoke.py: compiler, kernels, captured graphs, cuBLAS, errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cuda() -> Any:
 
 @cache
 def scale_kernel() -> FileKernel:
-    """y = x * s, declared and loaded under its own name."""
+    """A kernel y = x * s, declared and loaded under its own name."""
     from rlx.backends.cuda.nvrtc import BASE_OPTIONS
     from rlx.backends.cuda.sources import Source
 
@@ -104,7 +104,7 @@ def cuda_disk_cache() -> str:
 
 @step("cuda")
 def cuda_every_kernel_loads() -> str:
-    """The first variant and trial of each kernel, as machine code for this device."""
+    """Compiles each kernel's first variant, with its first trial constants, to machine code for this device."""
     load_rules()  # declares the kernels
     compiler, loaded, failed = cuda().compiler, [], []
     for stem, decl in KERNELS.items():
@@ -142,7 +142,7 @@ def cuda_graph_of_kernels_and_copies() -> str:
 
 
 def product(precision: str, dtype: Any, batch: int, m: int, n: int, k: int, tb: bool) -> float:
-    """NMSE against float64 of one captured product whose shape cuBLAS has not seen before."""
+    """NMSE against float64 of one captured GEMM, whose shape cuBLAS has not seen before the capture."""
     rng = np.random.default_rng(m + n + k)
     a = rng.normal(size=(batch, m, k)).astype(dtype.np)
     b = rng.normal(size=(batch, n, k) if tb else (batch, k, n)).astype(dtype.np)

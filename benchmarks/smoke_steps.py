@@ -1,4 +1,4 @@
-"""The steps of gpu_smoke.py: their list, and what the steps of both backends share."""
+"""The list of gpu_smoke.py's steps, and functions that the steps of both backends share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def step(backend: str) -> Callable[[Step], Step]:
 
 
 def per_call(function: Callable[[], object], seconds: float = 0.3) -> float:
-    """Microseconds a call, after 50 ms of warming up (idle clocks are several times slower)."""
+    """Microseconds a call, after 50 ms of warm-up (idle clocks are several times slower)."""
     until = time.perf_counter() + 0.05
     while time.perf_counter() < until:
         function()
@@ -42,7 +42,7 @@ def arena_of(device: Any, nbytes: int) -> BufferArena:
 
 
 def exercise_buffers(device: Any) -> str:
-    """Zero fill, write, read, fill, overlapping copy; then the rates."""
+    """Checks zero fill, write, read, fill and overlapping copy; then measures rates."""
     total = 64 << 20
     one, two = device.acquire(total), device.acquire(total)
     out = np.empty(total, np.uint8)
@@ -78,7 +78,7 @@ def exercise_buffers(device: Any) -> str:
 
 
 def whole_way(name: str) -> str:
-    """A small network through the public face, against float64."""
+    """Runs a small network through the public API and compares it with float64."""
     import rlx
 
     rng = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""Vulkan step by step, for gpu_smoke.py: memory and recorded copies, then a whole program."""
+"""The Vulkan steps of gpu_smoke.py: memory and recorded copies, then a whole program."""
 
 from __future__ import annotations
 

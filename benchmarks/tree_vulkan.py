@@ -1,9 +1,9 @@
-"""Fused trees on a GPU: what making a kernel costs, and how fast it runs.
+"""Kernels of fusion groups (trees) on a GPU: the time to make one, and its speed.
 
     python benchmarks/tree_vulkan.py                  emitted SPIR-V beside an interpreter with specialization constants
     python benchmarks/tree_vulkan.py vulkan:0 speed   bandwidth by dtype and layout; cuda:0 too
 
-Times are the best of several; disk caches are off. The interpreter is compiled here, with glslangValidator.
+Run times are the best of several; disk caches are off. The interpreter is compiled here, with glslangValidator.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CHAINS = {
 
 
 def chain(names: list[str]) -> tuple[Expr, list[int]]:
-    """A tree in which each node works on the one before (and the input), and its code for the interpreter."""
+    """A tree in which each node reads the one before (a binary one the input too), and its interpreter code."""
     x = expr.arg(0, f32)
     tree, words = x, []
     for k, name in enumerate(names):
@@ -71,12 +71,12 @@ def best(recorded: Any, times: int = 20) -> float:
 
 
 def making(device: Any) -> None:
-    """Emitting, compiling, first run and steady run, for both ways."""
+    """Times emitting, making the pipeline, the first and later runs, for emitted SPIR-V and for the interpreter."""
     n = 1 << 20
     arena = arena_of(device, {"arena0": 8 * n})
     x, y = Ref("arena0", 0, 4 * n), Ref("arena0", 4 * n, 4 * n)
     template()
-    made = ROOT / "out" / "tree_interpreter.spv"  # kept, for machines without the compiler
+    made = ROOT / "out" / "tree_interpreter.spv"  # kept for use on machines without the compiler
     if shutil.which("glslangValidator"):
         made.parent.mkdir(exist_ok=True)
         command = ["glslangValidator", "-V", "--quiet", "--target-env", "vulkan1.2", "-o", str(made)]
@@ -115,7 +115,7 @@ def making(device: Any) -> None:
 
 
 def speed(device: Any) -> None:
-    """Gigabytes a second, read and written."""
+    """Measures gigabytes read and written a second, by op, dtype and layout."""
     n = 1 << (20 if device.info.kind == "software" else 28)
     side = 1 << (10 if device.info.kind == "software" else 14)
     arena = arena_of(device, {"arena0": 4 * n, "arena1": 4 * n, "arena2": 4 * n})

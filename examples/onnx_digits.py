@@ -1,7 +1,7 @@
-"""A picture in, a label out: a small ONNX network made here, run on every device.
+"""Image classification: a small ONNX network, made here and run on every device.
 
-Needs the `onnx` package: pip install 'rlx[onnx]'. The network compares a picture of 8 × 8 with ten templates, blurred a
-little by a convolution: no training, so that the file needs nothing else.
+Needs the `onnx` package: pip install 'rlx[onnx]'. The network blurs a picture of 8 × 8 by a convolution and compares it
+with ten blurred templates. It needs no training, and so no other files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def templates() -> np.ndarray:
 
 
 def network() -> bytes:
-    """Blur, flatten, compare with the blurred templates, softmax; any number of pictures at once."""
+    """The ONNX file: blur, flatten, compare with the blurred templates, softmax, for any number of pictures."""
     blur = np.array([[1, 2, 1], [2, 4, 2], [1, 2, 1]], np.float32).reshape(1, 1, 3, 3) / 16
     soft = rlx.onnx.load(
         model([node("Conv", "x w", "y", pads=[1, 1, 1, 1])], {"w": blur}, ["n", 1, 8, 8])

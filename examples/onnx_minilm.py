@@ -1,8 +1,8 @@
-"""MiniLM's encoder out of torch, through an ONNX file, on every device: the embeddings of `rlx embed` within 1e-6.
+"""MiniLM's encoder exported from torch to ONNX and run on every device: equal to `rlx embed` within 1e-6.
 
-Both exporters of torch write the encoder with any batch and any length; the file runs through `rlx.onnx`, the last
-hidden states are averaged over the tokens and normalized. Needs torch, transformers and onnxscript beside rlx[onnx,hf].
-Exit status 1 when a device differs. Without --model the files are fetched as by demo.py.
+Both exporters of torch write the encoder for any batch and any length; `rlx.onnx` runs the file, and the last hidden
+states are averaged over the tokens and normalized. Needs torch, transformers and onnxscript beside rlx[onnx,hf]. The
+exit status is 1 when a device differs. Without --model the model's files are fetched as demo.py does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TITLES = (
 
 
 def encoder_of_torch(folder: Path) -> Any:
-    """The encoder as a torch module: token ids, mask and types in, last hidden states out."""
+    """The encoder as a torch module, from token ids, mask and token types to the last hidden states."""
     import torch
     from transformers import AutoModel
     from transformers.utils import logging as transformers_logging
@@ -54,7 +54,7 @@ def encoder_of_torch(folder: Path) -> Any:
 
 
 def export(module: Any, exporter: str, file: Path) -> None:
-    """Writes the module as an ONNX file, batch and sequence of any length."""
+    """Writes the module as an ONNX file, with batch and sequence of any length."""
     import torch
 
     examples = tuple(torch.ones(2, 9, dtype=torch.int64) for _ in NAMES)
@@ -77,7 +77,7 @@ def export(module: Any, exporter: str, file: Path) -> None:
 
 
 def pooled(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The mean over the tokens that are there, at length one."""
+    """The mean over the unmasked tokens, normalized to length one."""
     weights = mask[..., None].astype(np.float32)
     mean = (hidden * weights).sum(1) / np.maximum(weights.sum(1), 1)
     return mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), np.float32(1e-12))

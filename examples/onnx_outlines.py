@@ -1,10 +1,10 @@
-"""A picture in, a picture out: an ONNX network made here draws the outlines of what it sees, on every device.
+"""Edge detection: an ONNX network, made here, draws the outlines in a picture, on every device.
 
     python examples/onnx_outlines.py [PICTURE.ppm [OUTLINES.pgm]]
 
 Needs the `onnx` package: pip install 'rlx[onnx]'. Pictures are binary Netpbm files, colour (P6) or grey (P5), of any
-size: `convert photo.jpg photo.ppm` makes one. Without one, a disc and a bar are drawn. The network turns colours to
-grey, blurs them, and takes the steepness of what is left by the two kernels of Sobel.
+size: `convert photo.jpg photo.ppm` makes one. Without one, the picture is a disc and a bar. The network turns colours
+to grey, blurs, and takes the size of the gradient by Sobel's two kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SOBEL = np.outer([1, 2, 1], [-1, 0, 1]) / 8
 
 
 def network() -> bytes:
-    """(1, 3, height, width) from 0 to 1, to (height, width) from 0 to 1, of any size."""
+    """The ONNX file: from (1, 3, height, width) to (height, width), of any size, values from 0 to 1."""
     weights = {
         "grey": np.array([0.299, 0.587, 0.114]).reshape(1, 3, 1, 1), "blur": BLUR.reshape(1, 1, 5, 5),
         "sobel": np.stack([SOBEL, SOBEL.T])[:, None], "least": np.array(1e-6),
@@ -54,7 +54,7 @@ def network() -> bytes:
 
 
 def read_picture(path: Path) -> np.ndarray:
-    """(1, 3, height, width) from 0 to 1, of a binary Netpbm file with a byte a value."""
+    """A binary Netpbm file with one byte a value, as (1, 3, height, width) with values from 0 to 1."""
     content = path.read_bytes()
     head = re.match(rb"P([56])\s(?:\s|#.*\n)*(\d+)\s(?:\s|#.*\n)*(\d+)\s(?:\s|#.*\n)*255\s", content)
     if head is None:

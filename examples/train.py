@@ -1,7 +1,8 @@
-"""A small network trained on every device: two spirals told apart by gradient descent with momentum.
+"""Training on every device: a small network learns to tell two spirals apart, by gradient descent with momentum.
 
-The weights are state of the graph: a run is a step, and the new weights stay on the device. For a function of arrays
-there is `rlx.grad`, used here to check the first step: its gradients must be those of finite differences in float64.
+The weights are states of the graph: each run is a training step, and the new weights stay on the device. `rlx.grad`
+differentiates functions of arrays; here it checks the gradient of the first weights against finite differences in
+float64.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ STEPS, RATE, MOMENTUM = 400, 0.2, 0.9
 
 
 def spirals(n: int = 128) -> tuple[np.ndarray, np.ndarray]:
-    """n points of each of two spirals, and which spiral each is of."""
+    """n points on each of two spirals, and the number of each point's spiral."""
     t = np.linspace(0.5, 3, n)
     one = np.stack([t * np.cos(2 * t), t * np.sin(2 * t)], 1) / 3
     return np.concatenate([one, -one]).astype(np.float32), np.repeat(np.array([0, 1], np.int32), n)
@@ -42,7 +43,7 @@ def loss(p, x, labels):
 
 
 def training(points: int) -> rlx.Graph:
-    """One step: reads the weights and their velocities, and leaves the next ones."""
+    """A training step: reads the weights and their velocities, and updates them."""
     g = rlx.Graph("step")
     x, labels = g.input("x", (points, 2)), g.input("labels", (points,), "i32")
     p = {name: g.state(name, shape) for name, shape in SHAPES.items()}
@@ -57,7 +58,7 @@ def training(points: int) -> rlx.Graph:
 
 
 def check_gradients(x: np.ndarray, labels: np.ndarray) -> float:
-    """How far the gradient of the first weights is from central differences, as a share of the greatest."""
+    """The largest error of the gradient of w1 against central differences, relative to its largest element."""
     p = {name: array.astype(np.float64) for name, array in start().items()}
     x = x.astype(np.float64)
     slope = rlx.grad(loss, device="cpu")(p, x, labels)["w1"]

@@ -1,7 +1,7 @@
-"""Says whether a Vulkan device answers on this machine, with nothing but the standard library.
+"""Tells by its exit status whether this machine has a Vulkan device, using only the standard library.
 
-Exit status: 0 a device answers, 3 there is no Vulkan loader, 4 there is a loader and no device. A driver
-manifest on disk proves little (images ship those of absent GPUs), so the loader is asked for its devices.
+Exit status: 0 the loader finds a device, 3 there is no Vulkan loader, 4 there is a loader but no device. A driver
+manifest on disk proves little (images contain those of absent GPUs), so the loader is asked for its devices.
 """
 
 from __future__ import annotations

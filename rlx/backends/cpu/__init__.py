@@ -1,4 +1,4 @@
-"""The CPU backend: NumPy, with a thread pool and a BLAS of its own. Also the GPUs' host fallback."""
+"""The CPU backend: NumPy, with its own thread pool and direct calls of BLAS. It also runs the GPUs' host steps."""
 
 from rlx.backends.cpu.arena import CpuArena as CpuArena
 from rlx.backends.cpu.device import CpuBackend

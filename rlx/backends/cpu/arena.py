@@ -1,4 +1,4 @@
-"""CpuBuffer and CpuArena: host memory as device memory."""
+"""CpuBuffer and CpuArena: the Buffer and DeviceArena contracts over host memory."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ALIGNMENT = 64  # a cache line, and the widest vector
 
 
 class Block:
-    """Aligned host memory of a true capacity; `used` says whether it may hold old bytes."""
+    """Aligned host memory of `nbytes`; `used` says whether it may hold old bytes."""
 
     __slots__ = ("bytes", "used")
 
     def __init__(self, nbytes: int) -> None:
         raw = np.zeros(
             nbytes + ALIGNMENT, np.uint8
-        )  # the system's zero pages: nothing is touched before it is used
+        )  # the system maps zero pages lazily: memory is committed only where it is used
         start = -raw.ctypes.data % ALIGNMENT
         self.bytes: Bytes = raw[start : start + nbytes]
         self.used = False
@@ -38,7 +38,7 @@ class Block:
 
 
 class CpuBuffer:
-    """Host memory behind the Buffer contract; returns to the pool when closed."""
+    """Host memory behind the Buffer contract; `close` returns it to the pool."""
 
     __slots__ = ("_bytes", "_pin", "_pool")
 
@@ -91,7 +91,7 @@ class CpuBuffer:
         if pin is not None:
             self._bytes = np.empty(0, np.uint8)
             pin.close()
-            del pin  # without a view that was the last: the block is left to the pool
+            del pin  # unless a view still holds the pin, this was its last reference, and the block goes to the pool
             self._pool.sweep()
 
     def _open(self) -> Bytes:
@@ -104,7 +104,7 @@ class CpuArena(BufferArena):
     """A DeviceArena over host memory: every slot is a NumPy view."""
 
     def input_writer(self, node: int, dtype: DType, shape: tuple[int, ...]) -> Accessor:
-        # Half the time of np.copyto.
+        # A bound __setitem__ takes half the time of np.copyto.
         return self._accessor(partial(self._memory(node, dtype, shape).__setitem__, ...))
 
     def output_reader(self, node: int, dtype: DType, shape: tuple[int, ...], wanted: DType) -> Accessor:
@@ -120,7 +120,7 @@ class CpuArena(BufferArena):
         return whole[slot.offset : slot.offset + count * dtype.itemsize].view(dtype.np).reshape(shape)
 
     def array(self, tensor: Tensor) -> npt.NDArray[Any]:
-        """The tensor's slot as an array of its shape and dtype: the memory itself."""
+        """The tensor's slot as an array of its shape and dtype: a view, not a copy."""
         slot = self.slot(tensor.id)
         raw = self.view(tensor.id)
         assert raw is not None

@@ -1,4 +1,4 @@
-"""BindContext: what a kernel gets when it is bound: threads, BLAS and scratch memory."""
+"""BindContext: the threads, BLAS and scratch memory that a kernel may use, given to it when it is bound."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Array = npt.NDArray[Any]
 Step = Callable[[], Any]
 
 _LEAST_CHUNK = 1 << 16
-# Below this much work a second thread costs more than it gives: waking one takes about 30 µs, and two threads that make
-# calls of a few µs wait as long for the interpreter lock.
+# For less work a second thread costs more than it saves: waking one takes about 30 µs, and two threads that make calls
+# of a few µs wait as long for the interpreter lock.
 _WORTH_A_THREAD_NS = 150_000.0
 
 
 class Scratch:
-    """A stack of scratch memory: `reset` makes all of it free again, and what was given out stays where it is."""
+    """A stack of scratch memory. `reset` frees all of it for use again; arrays handed out before stay valid."""
 
     def __init__(self, acquire: Callable[[int], Bytes]) -> None:
         self._acquire = acquire
@@ -36,7 +36,7 @@ class Scratch:
         self._at = self._used = 0
 
     def mark(self) -> tuple[int, int]:
-        """Where the stack stands; `back_to` frees what was taken since."""
+        """The stack's top, to which `back_to` returns: that frees all memory taken in between."""
         return self._at, self._used
 
     def back_to(self, mark: tuple[int, int]) -> None:
@@ -56,8 +56,8 @@ class Scratch:
 
 
 class BindContext:
-    """One executable's means. Kernels of one executable run one after another, so their scratch is the same memory;
-    each thread has its own."""
+    """Threads, BLAS and scratch memory of one executable. Its kernels run one after another, so they share the same
+    scratch; each thread has its own."""
 
     def __init__(self, acquire: Callable[[int], Bytes], threads: int | None = None) -> None:
         self.threads = max(1, threads if threads is not None else available_threads())
@@ -68,18 +68,18 @@ class BindContext:
 
     @property
     def team(self) -> blas_library.BlasTeam | None:
-        """The BLAS of several threads, where this executable may use as many."""
+        """The BLAS of several threads; None unless this executable uses exactly as many."""
         team = blas_library.load_team() if self.threads > 1 else None
         return team if team is not None and team.threads == self.threads else None
 
     def begin(self, alike: bool = False) -> None:
-        """A new node: its scratch may overwrite every other node's. `alike`: it sums all rows in one order."""
+        """Starts a node, whose scratch may overwrite other nodes'. `alike`: all its rows are summed in one order."""
         self.alike = alike
         for scratch in self._scratch:
             scratch.reset()
 
     def scratch(self, shape: Sequence[int], dtype: npt.DTypeLike, thread: int = 0) -> Array:
-        """Uninitialized scratch of a thread."""
+        """An uninitialized array in a thread's scratch."""
         while len(self._scratch) <= thread:
             self._scratch.append(Scratch(self._acquire))
         kind = np.dtype(dtype)
@@ -87,21 +87,21 @@ class BindContext:
         return self._scratch[thread].take(nbytes).view(kind).reshape(tuple(shape))
 
     def mark(self) -> list[tuple[int, int]]:
-        """Where every thread's scratch stands."""
+        """The top of every thread's scratch stack."""
         return [scratch.mark() for scratch in self._scratch]
 
     def back_to(self, mark: list[tuple[int, int]], thread: int) -> None:
-        """Frees what a thread has taken since."""
+        """Frees the scratch that a thread has taken since `mark`."""
         if thread < len(self._scratch):
             self._scratch[thread].back_to(mark[thread] if thread < len(mark) else (0, 0))
 
     def threads_for(self, work_ns: float, pieces: int) -> int:
-        """How many threads to use for this much work that falls into that many pieces."""
+        """How many threads to use for `work_ns` of work in `pieces` pieces."""
         return max(1, min(self.threads, pieces, int(work_ns / _WORTH_A_THREAD_NS)))
 
     def split(self, pieces: int, work_ns: float, bind: Callable[[int, int], Sequence[Step]]) -> list[Step]:
-        """Steps for `pieces` independent pieces of work: `bind(piece, thread)` gives the calls of one. The pieces are
-        dealt to threads in order; what they compute does not depend on how many threads there are."""
+        """Steps for `pieces` independent pieces of work: `bind(piece, thread)` gives the calls of one. Each thread gets
+        consecutive pieces; results do not depend on the number of threads."""
         threads = self.threads_for(work_ns, pieces)
         lanes: list[list[Step]] = [[] for _ in range(threads)]
         for piece in range(pieces):
@@ -111,14 +111,14 @@ class BindContext:
 
 
 def parallel(lanes: Sequence[Sequence[Step]]) -> list[Step]:
-    """The steps of one lane as they are; several lanes as one step that runs them side by side."""
+    """The steps of a single lane; several lanes become one step that runs them in parallel."""
     if len(lanes) == 1:
         return list(lanes[0])
     return [partial(POOL.run, [in_order(lane) for lane in lanes])]
 
 
 def in_order(steps: Sequence[Step]) -> Step:
-    """One call that makes all the calls."""
+    """One call that runs all steps in order."""
     if len(steps) == 1:
         return steps[0]
 
@@ -130,7 +130,7 @@ def in_order(steps: Sequence[Step]) -> Step:
 
 
 class ArrayMemory:
-    """Scratch from NumPy, for nodes bound outside an executable."""
+    """Allocates scratch memory from NumPy, for nodes bound outside an executable."""
 
     def __call__(self, nbytes: int) -> Bytes:
         raw = np.zeros(nbytes + ALIGNMENT, np.uint8)

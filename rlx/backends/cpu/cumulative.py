@@ -1,4 +1,4 @@
-"""cumsum and cumprod. Running sums and products of floats are carried in f64."""
+"""cumsum and cumprod. Floats are accumulated in f64; `extended` handles partial results beyond its range."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def bind_scan(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     return steps
 
 
-# By the primitive that joins elements, and whether f64 itself is asked for, which then is no wider than the result.
+# Keyed by the primitive that combines two elements, and by whether the result is f64: an accumulator of f64 is then no
+# wider than it.
 _RUNNING: dict[tuple[str | None, bool], Callable[[Array, int], Array]] = {
     ("add", False): np.add.accumulate, ("add", True): extended.running_total,
     ("mul", False): extended.narrow_running_product, ("mul", True): extended.running_product,

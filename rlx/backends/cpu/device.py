@@ -21,12 +21,12 @@ from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
 from rlx.ir import Graph, Node
 
 _FEATURES = frozenset({"f64", "f16", "bf16", "i64", "i8"})
-_UNASKED = 1 << 20  # bytes that are acquired before the system is asked again
-_POOL_SHARE = 8  # released memory kept for the next arena: at most an eighth of what there is
+_UNASKED = 1 << 20  # bytes to acquire before the system is asked again how much is free
+_POOL_SHARE = 8  # the pool keeps at most an eighth of all memory for the next arena
 
 
 class CpuBackend:
-    """The NumPy backend; one device, always there."""
+    """The NumPy backend: one device, which is always available."""
 
     name = "cpu"
 
@@ -63,14 +63,14 @@ class CpuDevice:
         self.info = info
         self.limits = Limits()
         self._pool: BufferPool[Block] = BufferPool(_forget, budget=info.memory_bytes // _POOL_SHARE)
-        self._unasked = _UNASKED  # bytes acquired since the system was asked what is free
+        self._unasked = _UNASKED  # bytes acquired since the system was asked how much is free
 
     def acquire(self, nbytes: int) -> CpuBuffer:
         nbytes = want_nbytes(nbytes, self.info.id)
         block = self._pool.take(nbytes)
         if block is None:
-            # The system promises memory it does not have and kills who uses it: refuse before that. Asking it takes
-            # as long as a hundred small tensors, which together are few bytes.
+            # The system overcommits memory and kills a process that uses too much: refuse before that. Asking how much
+            # is free takes as long as making a hundred small tensors, so small ones are added up before it is asked.
             self._unasked += nbytes
             free = 1 << 63
             if self._unasked > _UNASKED:
@@ -94,7 +94,7 @@ class CpuDevice:
         return CpuArena(plan, self, bound)
 
     def free_bytes(self) -> int:
-        """What the system has left, and what waits in the pool."""
+        """The system's free bytes and those that the pool keeps."""
         return free_memory() + self._pool.nbytes
 
     def support(self, node: Node) -> Support:
@@ -106,14 +106,14 @@ class CpuDevice:
         return CpuExecutable(self, graph, plan, arena, options)
 
     def synchronize(self) -> None:
-        """Nothing to wait for: calls return when their work is done."""
+        """Returns at once: calls return when their work is done."""
 
     def close(self) -> None:
         self._pool.close()
 
 
 def _forget(block: Block) -> None:
-    """A block's memory goes when the last view of it does."""
+    """Frees nothing itself: NumPy frees a block's memory with the last view of it."""
 
 
 def _cpu_name() -> str:
@@ -135,7 +135,7 @@ def _meminfo(key: str) -> int | None:
 
 
 def _cgroup() -> tuple[int, int] | None:
-    """(limit, bytes in use that cannot be dropped) of a container's memory, where there is a limit."""
+    """A container's memory: (limit, bytes in use that the system cannot reclaim); None where there is no limit."""
     base = Path("/sys/fs/cgroup")
     for folder, limit_name, used_name in (
         ("", "memory.max", "memory.current"),
@@ -151,7 +151,7 @@ def _cgroup() -> tuple[int, int] | None:
 
 
 def _file_cache(stat: Path) -> int:
-    """Bytes of cached files that the system gives up when asked for memory."""
+    """Bytes of cached files, which the system reclaims when memory is needed."""
     if stat.exists():
         for line in stat.read_text().splitlines():
             if line.startswith(("inactive_file ", "total_inactive_file ")):
@@ -160,7 +160,7 @@ def _file_cache(stat: Path) -> int:
 
 
 def total_memory() -> int:
-    """Bytes of memory this process may use: the machine's, or the container's where that is less."""
+    """Bytes of memory that this process may use: the machine's, or the container's limit where that is less."""
     machine = _meminfo("MemTotal")
     if machine is None and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -170,7 +170,7 @@ def total_memory() -> int:
 
 
 def free_memory() -> int:
-    """Bytes that can be had without swapping; all of it where the system does not tell."""
+    """Bytes that can be allocated without swapping; `total_memory` where the system does not say."""
     available = _meminfo("MemAvailable")
     known = [] if available is None else [available]
     group = _cgroup()

@@ -1,4 +1,4 @@
-"""CpuExecutable: a graph as a list of bound calls. And `bind_node`, one node alone: the GPUs' host fallback."""
+"""CpuExecutable: a graph as a list of bound calls. `bind_node` binds one node alone, for the GPUs' host steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Acquires(Protocol):
 
 
 class CpuExecutable:
-    """A program on the CPU: calls on views of the arena, all made when built; `run` only calls them."""
+    """A program on the CPU: calls on views of the arena. All are bound when it is built; `run` only calls them."""
 
     def __init__(
         self, device: Acquires, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
@@ -68,7 +68,7 @@ class CpuExecutable:
                 if node.op.leaf:
                     continue
                 self._add(node, array, plan, ctx, node.outputs[0].id in last)
-            # After every read of the old values.
+            # Updates come last, after every read of the old values.
             self._updates = [partial(np.copyto, array(s), array(t)) for t, s in update_copies(graph, plan)]
             self._steps += self._updates
         except BaseException:
@@ -114,15 +114,15 @@ class CpuExecutable:
         quietly(partial(self._times.measure, self._run_timed) if self._times.wanted else self.launch)
 
     def launch(self) -> None:
-        """Runs the calls, NumPy's warnings as they are set."""
+        """Runs the calls; unlike `run`, it leaves NumPy's warnings as the caller set them."""
         for step in self._steps:
             step()
 
     def wait(self) -> None:
-        """Nothing to wait for: `launch` returns when the work is done."""
+        """Returns at once: `launch` returns when the work is done."""
 
     def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> None:
-        """A scan goes step by step: there is nothing to gain."""
+        """Declines to run a whole scan at once: on the CPU, that would gain nothing over one call a step."""
 
     def arenas(self) -> Iterator[DeviceArena]:
         for owned in self._owned:
@@ -136,7 +136,7 @@ class CpuExecutable:
         return self._times.last()
 
     def _run_timed(self) -> Iterator[tuple[str, float]]:
-        """The run, and the time of each node of it."""
+        """Runs the steps, and yields each node's time in microseconds."""
         parts = [(f"{node.op.name} {node.name}", steps) for node, steps in self.node_steps]
         for name, steps in [*parts, *([("updates of states", self._updates)] if self._updates else [])]:
             start = time.perf_counter()
@@ -176,7 +176,7 @@ def _bind(
 
 
 def bind_node(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> Callable[[], None]:
-    """One node on given host arrays: a call that computes the outputs, as often as wanted, from what the inputs hold.
+    """One node on given host arrays: a function that computes the outputs from the inputs' contents at each call.
 
     Requires: arrays of the node's shapes and dtypes that outlive the call; outputs do not overlap inputs.
     """

@@ -1,4 +1,4 @@
-"""grid_sample on the CPU: the places and weights of all neighbours once an image, then a read for each neighbour."""
+"""grid_sample on the CPU: for each image, indices and weights of all neighbours, then one gather for each neighbour."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def bind_grid_sample(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
 def _corners(
     node: Node, sizes: tuple[int, ...], dtype: np.dtype[Any]
 ) -> list[tuple[Expr, Expr | None, Expr | None]]:
-    """Of each neighbour its flat place, weight, and whether it lies outside, of the grid's columns."""
+    """For each neighbour, expressions of the grid's columns: its flat index, its weight (None is 1), and whether it
+    lies outside the image (None is never)."""
     kind = as_dtype(dtype)
     last = len(sizes) - 1
     axes = [axis_taps(Exprs, ex.arg(last - i, kind), size, node.attrs) for i, size in enumerate(sizes)]

@@ -1,4 +1,4 @@
-"""Grouped and low-rank products: NumPy's products over the rows of each group, an epilogue over sums."""
+"""Grouped and low-rank (LoRA) GEMMs by `numpy.matmul`: one for each group of rows; for LoRA three and an epilogue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlx.ops.matmul import ACTIVATIONS
 
 
 def _wide(x: Array, dtype: np.dtype[Any], steps: list[Step], ctx: BindContext) -> Array:
-    """x in the dtype it is multiplied in."""
+    """x as `dtype`; appends the conversion to `steps` where it needs one."""
     if x.dtype == dtype:
         return x
     made = ctx.scratch(x.shape, dtype)
@@ -29,7 +29,7 @@ def _wide(x: Array, dtype: np.dtype[Any], steps: list[Step], ctx: BindContext) -
 
 
 def _result(out: Array, ctx: BindContext) -> tuple[Array, list[Step]]:
-    """Where products go, and how they come to the output from there."""
+    """An array in the working dtype for the GEMMs' results, and the calls that round it to the output."""
     dtype = working(out.dtype)
     if out.dtype == dtype:
         return out, []

@@ -1,4 +1,4 @@
-"""f16 to f32 by integer operations: NumPy's own conversion takes one element at a time."""
+"""Converts f16 to f32 by integer operations, since NumPy's own conversion takes one element at a time."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from rlx.backends.cpu.context import Array, BindContext, Step
 
 F16 = np.dtype(np.float16)
-LEAST = 4096  # elements; below, the calls cost more than they save
+LEAST = 4096  # elements; with fewer, the calls cost more than they save
 SHIFT = np.asarray(13, np.int32)  # from f16's ten fraction bits to f32's 23
 KEEP = np.asarray(0x8FFFE000, np.uint32).view(np.int32)  # sign, five exponent bits and the fraction
 REBIAS = np.asarray(2.0**112, np.float32)  # exponents count from 15 in f16, from 127 in f32
 TOP = np.asarray(0x7C00, np.uint16)  # the exponent of infinity and NaN, in f16
-ALL_ONES = np.asarray(0x7F800000, np.int32)  # and in f32
+ALL_ONES = np.asarray(0x7F800000, np.int32)  # the same exponent in f32
 
 
 def widen(source: Array, target: Array, ctx: BindContext, thread: int) -> list[Step]:
-    """Calls that write f16 or bf16 `source` to f32 `target`: exact, the bits of NaN included.
+    """Calls that write f16 or bf16 `source` to f32 `target`: exactly, the bits of NaN included.
 
-    The f16 bits, shifted into place, are an f32 whose exponent is too small by 112: a product with 2¹¹² puts that
-    right, for subnormal numbers too; infinity and NaN get their exponent by an OR. Requires: a contiguous target.
+    The f16 bits, shifted into place, are an f32 whose exponent is too small by 112. Multiplying by 2¹¹² corrects that,
+    for subnormal numbers too; infinity and NaN get their exponent by an OR. Requires: a contiguous target.
     """
     if source.dtype != F16 or source.size < LEAST:
         return [partial(np.copyto, target, source)]
@@ -30,7 +30,7 @@ def widen(source: Array, target: Array, ctx: BindContext, thread: int) -> list[S
     is_top = ctx.scratch(source.shape, np.bool_, thread)
     fix = ctx.scratch(source.shape, np.int32, thread)
     return [
-        partial(np.copyto, bits, source.view(np.int16)),  # the sign goes to the top by sign extension
+        partial(np.copyto, bits, source.view(np.int16)),  # sign extension moves the sign to the top bit
         partial(np.left_shift, bits, SHIFT, bits),
         partial(np.bitwise_and, bits, KEEP, bits),
         partial(np.multiply, target, REBIAS, target),

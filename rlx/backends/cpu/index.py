@@ -1,4 +1,4 @@
-"""gather and gather_elements (numpy.take with the indices brought into range first), dynamic windows, one_hot."""
+"""gather and gather_elements (numpy.take after the indices are clamped), dynamic slices and one_hot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bind_gather(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
     x, indices = ins
     axis = node.attrs["axis"]
     wanted, steps = in_range(indices, x.shape[axis], ctx)
-    # NumPy takes by a byte pattern whatever the dtype; "clip" writes to `out` without a buffer between.
+    # With mode "clip" NumPy writes to `out` directly; its default mode writes to a buffer first.
     return [*steps, partial(x.take, wanted, axis, outs[0], "clip")]
 
 
@@ -46,7 +46,7 @@ def bind_gather_elements(
     x, indices = ins
     axis, out = node.attrs["axis"], outs[0]
     wanted, steps = in_range(indices, x.shape[axis], ctx)
-    # The element's place in all of x, so that one flat `take` reads everything.
+    # Indices into the flattened x, so that one `take` reads everything.
     strides = np.cumprod([1, *reversed(x.shape[1:])])[::-1]
     scale = np.asarray(strides[axis], np.intp)
     steps.append(partial(np.multiply, wanted, scale, wanted))
@@ -99,7 +99,7 @@ def bind_one_hot(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: B
     hit = ctx.scratch(out.shape, np.bool_)
     return [
         partial(np.copyto, front, indices),
-        # A negative index counts from the end: the length is added where the sign is set.
+        # A negative index counts from the end: add the depth where it is below 0, without a branch.
         partial(np.right_shift, front, np.asarray(63), past),
         partial(np.bitwise_and, past, np.asarray(depth), past),
         partial(np.add, front, past, front),

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rlx import ops as ops  # whose families the kernels are found by
+from rlx import ops as ops  # registers the ops: `load_kernels` finds the kernels by their families
 from rlx.backends import cpu
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import REGISTRY, Node
 
-# (node, input arrays, output arrays, context) -> the calls that compute the outputs, made once and run many times.
+# (node, input arrays, output arrays, context) -> the calls that compute the outputs: bound once, run many times.
 Binder = Callable[[Node, Sequence[Array], Sequence[Array], BindContext], "list[Step]"]
 
 BINDERS: dict[str, Binder] = {}
@@ -34,8 +34,8 @@ def cpu_kernel(*names: str) -> Callable[[Binder], Binder]:
 
 
 def load_kernels() -> None:
-    """Imports the binders of every op family, which register themselves: the module of its name in this folder, or all
-    modules of the folder of its name."""
+    """Imports the binders of every op family, which register themselves. A family's binders are the module of its name
+    in this folder, or all modules of the subfolder of its name."""
     families = {op.family for op in REGISTRY.values()}
     for module in pkgutil.walk_packages(cpu.__path__, f"{cpu.__name__}."):
         if module.name.split(".")[len(cpu.__name__.split("."))] in families:
@@ -43,9 +43,9 @@ def load_kernels() -> None:
 
 
 def bind_reference(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """The op's NumPy definition, its result copied out. It allocates: only for ops without a kernel of their own.
+    """Runs the op's NumPy reference and copies its result. It allocates, so only ops without a kernel use it.
 
-    The step raises ShapeError or DTypeError where a function of the user's gives something else than its `infer` says.
+    The step raises ShapeError or DTypeError where a user's function returns something else than its `infer` declares.
     """
     reference, attrs = node.op.reference, dict(node.attrs)
 

@@ -1,4 +1,4 @@
-"""cross_entropy and its gradient: blocks of rows."""
+"""cross_entropy and its gradient, in blocks of rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bind_cross_entropy_grad(
 
 
 def _bind(node: Node, x: Array, labels: Array, d: Array | None, out: Array, ctx: BindContext) -> list[Step]:
-    """The losses, or with their gradient `d` the gradient of the logits."""
+    """Binds the losses or, where their gradient `d` is given, the gradient of the logits."""
     n = x.shape[-1]
     x, labels = x.reshape(-1, n), labels.reshape(-1)
     results = out.reshape(len(x), -1)

@@ -1,4 +1,4 @@
-"""Movement: strided copies."""
+"""Data movement by strided copies: reshape, transpose, expand, slice and concat."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.ir import Node
 
 _NS_A_BYTE = 0.08
-_PIECE = 1 << 18  # bytes; what one thread copies at least
+_PIECE = 1 << 18  # bytes that one piece of a large copy has at least
 
 
 def copies(source: Array, target: Array, ctx: BindContext) -> list[Step]:
-    """target = source, shapes equal, split along the first axis that is long enough where it is large.
+    """target = source, of equal shapes. A large copy is split along its first axis of four elements or more.
 
-    Where the two overlap otherwise than exactly, the source goes through scratch."""
+    No call where both are the same memory; where they overlap otherwise, the source is copied to scratch first."""
     if np.may_share_memory(source, target):
         if source.__array_interface__ == target.__array_interface__:
             return []

@@ -1,4 +1,4 @@
-"""argmax, argmin, sort, argsort and top_k by NumPy's own; NumPy sorts in memory of its own."""
+"""argmax, argmin, sort, argsort and top_k by NumPy's functions; those that sort allocate memory at each run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.rows import working
 from rlx.ir import Node
 
-_FEW = 8  # top_k of at most a line's length over this is taken out before it is sorted
+_FEW = 8  # top_k of at most 1/8 of an axis selects k elements first and sorts only these
 
 
 def _widened(x: Array, ctx: BindContext) -> tuple[Array, list[Step]]:
-    """x in its working dtype: NumPy compares halves one by one."""
+    """x in its working dtype, since NumPy compares f16 and bf16 element by element, without vector instructions."""
     if x.dtype.kind in "iub" or x.dtype == working(x.dtype):
         return x, []
     wide = ctx.scratch(x.shape, np.float32)
@@ -31,7 +31,7 @@ def bind_arg(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindC
     out = outs[0].reshape([1 if i == axis else n for i, n in enumerate(x.shape)])
     choose: Any = np.argmax if node.op.joins == "max" else np.argmin
     last = node.attrs["select_last_index"]
-    # NumPy takes the first of equal elements; the first from behind is the last.
+    # NumPy takes the first of equal elements; in the reversed axis that is the last.
     steps.append(partial(choose, np.flip(x, axis) if last else x, axis, out, keepdims=True))
     if last:
         steps.append(partial(np.subtract, np.asarray(x.shape[axis] - 1), out, out))
@@ -63,14 +63,15 @@ def _order(keys: Array, descending: bool) -> Array:
     """The stable order along the last axis."""
     if not descending:
         return np.argsort(keys, axis=-1, kind="stable")
-    # Sorted backwards and turned round, so that equal elements keep their order.
+    # The reversed axis is sorted and the result reversed, so that equal elements keep their order.
     back = np.argsort(keys[..., ::-1], axis=-1, kind="stable")
     np.subtract(keys.shape[-1] - 1, back, back)
     return back[..., ::-1]
 
 
 def _best(keys: Array, k: int, descending: bool) -> Array:
-    """The first k in the stable order: the k-th value by partition, all that come before it, then the first equals."""
+    """The first k of the stable order: a partition finds the k-th value, then come all elements better than it, then
+    the first of those equal to it."""
     found = np.empty((*keys.shape[:-1], k), np.intp)
     n = keys.shape[-1]
     for at in np.ndindex(keys.shape[:-1]):

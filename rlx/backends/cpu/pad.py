@@ -1,4 +1,4 @@
-"""pad on the CPU: the output is cut into boxes, each a strided copy of the input or filled with the value."""
+"""pad on the CPU: the output is cut into boxes, each a strided copy of the input or filled with the pad value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlx.backends.cpu.movement import copies
 from rlx.ir import Node
 from rlx.ops.pad import filling, sources
 
-_BOXES = 256  # at most; a short axis mirrored many times goes through reads by index
+_BOXES = 256  # at most; with more (a short axis mirrored many times) `pad` gathers by index instead
 
 
 @cpu_kernel("pad")
@@ -40,7 +40,7 @@ def bind_pad(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindC
 def _constant(
     x: Array, out: Array, pads: Sequence[tuple[int, int]], value: Array, ctx: BindContext
 ) -> list[Step]:
-    """The value in slabs, axis after axis, each within what the axes before it left; x in the middle."""
+    """Fills the border with the value, two slabs for each axis, and copies x into the box that is left."""
     steps: list[Step] = []
     rest = out
     for axis, ((before, _), n) in enumerate(zip(pads, x.shape, strict=True)):
@@ -54,7 +54,8 @@ def _constant(
 
 
 def _runs(table: npt.NDArray[np.int64]) -> list[tuple[int, int, int, int]]:
-    """The axis as runs of equal steps through the input: (place, length, first element, step -1, 0 or 1)."""
+    """An axis of the output as runs that step evenly through the input: (start, length, first element, step), where
+    step is -1, 0 or 1."""
     found: list[tuple[int, int, int, int]] = []
     at = 0
     while at < len(table):

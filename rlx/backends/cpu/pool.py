@@ -1,5 +1,8 @@
-"""Pooling on the CPU: one pass over the image for each place of the window along each axis; the gradient one for each
-place."""
+"""Pooling on the CPU, as elementwise operations on strided views of the image.
+
+The forward pass reads the image once for each offset along each axis of the window; the gradient of max_pool once for
+each offset of the whole window.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from rlx.backends.cpu.windows import at_tap, padded, room_for
 from rlx.ir import Attrs, Node
 from rlx.ops.pool import divisors
 
-_BLOCK = 1 << 15  # elements of the output worked on at once
+_BLOCK = 1 << 15  # output elements in one block of work
 _NS_A_TAP = 0.1
 
 
@@ -30,7 +33,7 @@ def _dilations(attrs: Attrs) -> tuple[int, ...]:
 
 @cpu_kernel("max_pool", "avg_pool")
 def bind_pool(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """Axis by axis, the first before the last: there memory is contiguous, and the last axis has less to do then."""
+    """Pools one axis at a time. The first goes first: slices along it are contiguous, and less is left for the last."""
     attrs, x, out = node.attrs, ins[0], outs[0]
     largest = node.op.joins == "max"
     dtype = working(out.dtype)
@@ -73,8 +76,11 @@ def bind_pool(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
 def bind_max_pool_grad(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
 ) -> list[Step]:
-    """The place of each window's largest element, found place by place as the definition does; then each place's share
-    of the gradient is added where it lies: within one place no two windows meet."""
+    """Finds the offset of each window's largest element, then adds the gradient offset by offset.
+
+    Offsets are compared in the reference's order, which decides ties. At one offset no two windows read the same
+    element, so a plain addition is correct.
+    """
     attrs, x, d, out = node.attrs, ins[0], ins[1], outs[0]
     dtype = working(out.dtype)
     counts = d.shape[2:]

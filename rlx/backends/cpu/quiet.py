@@ -1,4 +1,4 @@
-"""Calls without NumPy's floating-point warnings: NaN and infinity are answers here."""
+"""Calls without NumPy's floating-point warnings: NaN and infinity are valid results here."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextvars import Context, copy_context
 
 import numpy as np
 
-# NumPy 2 keeps the setting in a context variable: entering a context that has it costs a sixth of `np.errstate`,
-# which is most of what a small graph costs besides its ops.
+# NumPy 2 keeps the setting in a context variable. Entering a context in which it is set costs a sixth of `np.errstate`,
+# which would be most of a small graph's overhead.
 _IN_CONTEXT = int(np.__version__.partition(".")[0]) >= 2
 
 
 class _Thread(threading.local):
-    """A thread's context in which NumPy is quiet; `busy` while it is entered."""
+    """A thread's context in which NumPy gives no warnings; `busy` while the thread is in it."""
 
     def __init__(self) -> None:
         self.context: Context = copy_context()
@@ -28,7 +28,7 @@ def _by_errstate(work: Callable[[], None]) -> None:
 
 
 def _by_context(work: Callable[[], None]) -> None:
-    if _thread.busy:  # inside such a call already
+    if _thread.busy:  # a context cannot be entered twice, and is in force already
         work()
         return
     _thread.busy = True

@@ -1,4 +1,4 @@
-"""Reductions over any axes: in pairs along memory, by halves across it."""
+"""Reductions over any axes. Sums are pairwise along contiguous memory, and in groups of groups across it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rlx.ir import Node
 from rlx.ops import extended
 from rlx.ops.reduce import last
 
-# By the primitive that joins elements.
+# Keyed by the primitive that combines two elements.
 UFUNCS: dict[str | None, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 _NS = 0.25
-_PIECE = 1 << 16  # elements
+_PIECE = 1 << 16  # elements in one piece of a long row
 
 
 @cpu_kernel("sum", "mean", "prod", "max", "min")
@@ -59,14 +59,14 @@ def _product(x: Array, axes: Sequence[int], out: Array) -> None:
 
 
 def _rescue(summed: Callable[[Array], Array], x: Array, axes: Sequence[int], out: Array) -> None:
-    """What is no number where only partial sums left the range is made again."""
+    """Computes infinite and NaN sums again: a partial sum may have overflowed where the whole sum does not."""
     fine = np.isfinite(out)
     if not fine.all():
         np.copyto(out, summed(last(x, tuple(axes))).reshape(out.shape), where=~fine)
 
 
 def _reduced(ufunc: Any, x: Array, axes: Sequence[int], out: Array, ctx: BindContext) -> list[Step]:
-    """Runs of neighbouring axes one after the other, the last first; `out` has the reduced axes with extent 1."""
+    """Reduces runs of neighbouring axes one after the other, the last first; `out` keeps reduced axes with extent 1."""
     runs = _runs(x.shape, axes)
     if not runs:
         return [partial(np.copyto, out, x)]
@@ -81,13 +81,13 @@ def _reduced(ufunc: Any, x: Array, axes: Sequence[int], out: Array, ctx: BindCon
 
 
 def _runs(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:
-    """The reduced axes as runs [first, end) that lie side by side in memory, the last run first. Axes of extent 1
-    belong to any run and make none."""
+    """The reduced axes as runs [first, end) of neighbours in memory, the last run first. An axis of extent 1 does not
+    end a run, and alone makes none."""
     runs: list[tuple[int, int]] = []
     for axis in reversed(range(len(shape))):
         if axis not in axes:
             if shape[axis] != 1:
-                runs.append((-1, -1))  # a kept axis parts runs
+                runs.append((-1, -1))  # a kept axis separates runs
         elif runs and runs[-1][0] != -1:
             runs[-1] = (axis, runs[-1][1])
         else:
@@ -108,7 +108,8 @@ def _one_run(ufunc: Any, x: Array, out: Array, ctx: BindContext) -> list[Step]:
 def _along_memory(ufunc: Any, x: Array, out: Array, ctx: BindContext) -> list[Step]:
     rows, n = x.shape
     if rows == 1 and n >= 4 * _PIECE:
-        # One long row: parts of it, then the parts. The cuts depend on its length alone.
+        # One long row is cut into pieces, so that threads can share it. The cuts depend on its length alone, so that
+        # any number of threads gives the same bits.
         parts = n // _PIECE
         made = ctx.scratch((parts, 1), x.dtype)
         head = x[0, : parts * _PIECE].reshape(parts, _PIECE)

@@ -1,4 +1,4 @@
-"""resize on the CPU: reads by index along one axis after the other, weighted and added up."""
+"""resize on the CPU: one axis after the other, as a weighted sum of gathers by index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlx.ops.resize import AxisTable, tables
 
 @cpu_kernel("resize")
 def bind_resize(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """Axis after axis; the last one last, when it is longest."""
+    """Resizes axis after axis, in the order of `tables`."""
     x, out = ins[0], outs[0]
     plan = tables(x.shape, node.attrs)
     steps: list[Step] = []
@@ -42,7 +42,10 @@ def bind_resize(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
 
 
 def _repeated(x: Array, out: Array, plan: Sequence[AxisTable]) -> tuple[Array, Array] | None:
-    """x seen with its elements repeated, and the output split likewise, where every axis grows by a whole factor."""
+    """x as a broadcast view with repeated elements, and the output in the same shape: one copy does it all.
+
+    None where an axis does not grow by a whole factor, or does not repeat its elements in order.
+    """
     grown: dict[int, int] = {}
     for t in plan:
         n = x.shape[t.axis]

@@ -1,4 +1,4 @@
-"""rope: blocks of pairs, turned by products with the tables' rows."""
+"""rope on the CPU: pairs are rotated in blocks, by the cos and sin of their positions from the tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bind_rope(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     rows, results = (a.reshape(outer, n, inner, size) for a in (x, out))
     pair = (n, 1, sections, half // sections)
     step = max(1, min(members if per_batch else outer, BLOCK // max(n * inner * size, 1)))
-    whole = members if per_batch else outer  # what one set of the tables' rows serves
+    whole = members if per_batch else outer  # so many outer indices share the same rows of the tables
     blocks = [
         slice(first + i, first + min(i + step, whole))
         for first in range(0, outer, whole)
@@ -51,7 +51,7 @@ def bind_rope(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
         a, b = halves(given, half, interleaved, sections)
         first, second = halves(made, half, interleaved, sections)
         ac, bs, bc = (ctx.scratch(a.shape, dtype, thread) for _ in range(3))
-        # Both products of the first half before it is written: made may be given.
+        # The first half is written last, since `made` may be the same memory as `given`.
         calls += [
             partial(np.multiply, a, c, ac),
             partial(np.multiply, b, s, bs),
@@ -71,7 +71,7 @@ def bind_rope(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
 def _tables(
     node: Node, given: Sequence[Array], ctx: BindContext, dtype: np.dtype[np.generic]
 ) -> tuple[list[Step], list[Array]]:
-    """The rows of cos and sin for each place, (n, half) or (batch, n, half), in the working dtype."""
+    """The rows of cos and sin for each position, (n, half) or (batch, n, half), in the working dtype."""
     cos, sin, *positions = given
     axis, offset = node.attrs["axis"], node.attrs["offset"]
     n, last = node.inputs[0].shape[axis], max(cos.shape[0] - 1, 0)

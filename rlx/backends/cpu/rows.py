@@ -1,4 +1,4 @@
-"""Rows: arrays as matrices whose rows are worked on in blocks, in f32, with scratch of each thread."""
+"""Arrays as matrices, computed in blocks of rows: in f32 for f16 and bf16, with scratch memory for each thread."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from rlx.backends.cpu.half import widen
 
 NpType = np.dtype[Any]
 F32 = np.dtype(np.float32)
-BLOCK = 1 << 17  # elements
-_GROUP = 16  # rows added one after the other
+BLOCK = 1 << 17  # elements in one block of rows
+_GROUP = 16  # so many rows are added one after the other, then their sums likewise
 
 # (rows of each input, rows of the output, thread) -> calls; all in the working dtype
 BindRows = Callable[[list[Array], Array, int], "list[Step]"]
 
 
 def working(dtype: NpType) -> NpType:
-    """f32 for halves, else the dtype itself."""
+    """f32 for dtypes of 16 bits, else the dtype itself."""
     return F32 if dtype.itemsize == 2 else dtype
 
 
 def by_rows(
     ins: Sequence[Array], out: Array, ctx: BindContext, ns_an_element: float, bind: BindRows
 ) -> list[Step]:
-    """`bind` on blocks of rows of matrices with equally many rows. Halves are widened before and rounded after."""
+    """Calls `bind` on blocks of rows of matrices with equally many rows. f16 and bf16 are widened before it and rounded
+    after it."""
     rows, columns = out.shape
     step = max(1, BLOCK // max(columns, 1))
     pieces = -(-rows // step)
@@ -58,7 +59,7 @@ def by_rows(
 
 
 def row_vector(x: Array, dtype: NpType, ctx: BindContext) -> tuple[Array, list[Step]]:
-    """A vector such as gamma in the working dtype, and the calls that convert it, run once before the rows."""
+    """A vector such as gamma in the working dtype, and the calls that convert it once, before the blocks of rows."""
     if x.dtype == dtype:
         return x, []
     wide = ctx.scratch(x.shape, dtype)
@@ -66,8 +67,8 @@ def row_vector(x: Array, dtype: NpType, ctx: BindContext) -> tuple[Array, list[S
 
 
 def centre_rows(x: Array, made: Array, column: Array, ctx: BindContext, thread: int) -> list[Step]:
-    """made = each row less its mean, as `rlx.ops.numeric.centred`; made may be x. What is taken away first is only near
-    the mean, that of the first sixteenth of the row, so that one sweep over all of it finds the rest."""
+    """made = each row less its mean, as `rlx.ops.numeric.centred`; made may be x. It first subtracts an estimate, the
+    mean of the row's first sixteenth, then the mean of the differences: only this one needs a sweep over all of x."""
     n = x.shape[1]
     few = -(-n // 16)
     some = ctx.scratch((len(x), few), x.dtype, thread)
@@ -85,12 +86,12 @@ def centre_rows(x: Array, made: Array, column: Array, ctx: BindContext, thread: 
 
 
 def row_sums(x: Array, total: Array) -> Step:
-    """total[i, 0] = the sum of row i, in pairs."""
+    """total[i, 0] = the pairwise sum of row i."""
     return partial(np.add.reduce, x, 1, None, total, True)
 
 
 def sum_first_axis(x: Array, total: Array, ctx: BindContext, thread: int = 0) -> list[Step]:
-    """total[0] = the sum over the first axis, in groups of groups: NumPy would add row after row, and lose digits."""
+    """total[0] = the sum over the first axis, in groups of groups: NumPy would add row after row and lose precision."""
     steps: list[Step] = []
     while len(x) > _GROUP:
         groups, rest = divmod(len(x), _GROUP)
@@ -114,7 +115,7 @@ def wide_part(x: Array, ctx: BindContext, thread: int) -> tuple[Array, list[Step
 
 
 def target_part(out: Array, ctx: BindContext, thread: int) -> tuple[Array, list[Step]]:
-    """Where to compute what goes to out, and the calls that bring it there."""
+    """An array in the working dtype to compute `out` in, and the calls that round it to `out`."""
     dtype = working(out.dtype)
     if out.dtype == dtype:
         return out, []

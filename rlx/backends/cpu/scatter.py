@@ -1,4 +1,4 @@
-"""Scatters."""
+"""scatter and scatter_elements on the CPU, by NumPy's assignment and `ufunc.at`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bind_scatter(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: B
 def _joined(
     node: Node, indices: Array, updates: Array, made: Array, axis: int, n: int, reduction: str
 ) -> Step:
-    """The updates in the order of the indices: NumPy's `at` takes them one by one, and assignment keeps the last."""
+    """Applies the updates in the order of the indices: NumPy's `at` adds each, and an assignment keeps the last."""
     if node.op.name == "scatter":
         head = int(np.prod(updates.shape[:axis], dtype=np.int64))
         source = updates.reshape(head, indices.size, -1).transpose(1, 0, 2)

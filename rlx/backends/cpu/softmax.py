@@ -1,4 +1,4 @@
-"""softmax, its gradient, log_softmax and logsumexp: blocks of rows where the axis is the last, else whole arrays."""
+"""softmax, its gradient, log_softmax and logsumexp: in blocks of rows along the last axis, else on whole arrays."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _softmax_rows(ctx: BindContext) -> BindRows:
 
 
 def _softmax_columns(x: Array, out: Array, ctx: BindContext) -> list[Step]:
-    """Along the first axis, which lies across memory: whole arrays, sums by halves."""
+    """Softmax along the first axis, on whole arrays; sums are added in groups of groups."""
     dtype = working(x.dtype)
     steps: list[Step] = []
     if x.dtype != dtype:
@@ -84,7 +84,7 @@ def bind_log(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindC
         steps.append(partial(np.copyto, wide, given))
     steps.append(partial(np.maximum.reduce, wide, 0, None, top, True, -np.inf))
     if totals:
-        # An infinite largest element is not taken out: inf - inf would be NaN.
+        # An infinite maximum is not subtracted: inf - inf would be NaN.
         steps += [
             partial(np.isinf, top, infinite),
             partial(np.copyto, top, np.asarray(0, dtype), where=infinite),

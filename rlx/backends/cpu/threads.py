@@ -1,4 +1,4 @@
-"""The worker threads of the CPU backend: one set for the whole process, used by large steps only.
+"""The worker threads of the CPU backend: one pool for the whole process, used by large steps only.
 
 NumPy and BLAS release the interpreter lock inside a call, so threads help where calls are long. The work of a step is
 split by its shape alone, never by the number of threads: any number gives the same bits.
@@ -18,14 +18,14 @@ Task = Callable[[], Any]
 
 
 def available_threads() -> int:
-    """Processors this process may run on."""
+    """The number of processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class _Job:
-    """Tasks that any thread may take, and a queue that hears of each task done."""
+    """Tasks that any thread may take, and a queue that gets one entry for each finished task."""
 
     __slots__ = ("done", "errors", "tasks")
 
@@ -44,7 +44,7 @@ class _Job:
 
 
 class WorkerPool:
-    """Runs lists of tasks on the calling thread and up to n - 1 workers. Any number of threads may call `run`."""
+    """Runs lists of tasks on the calling thread and, for n tasks, n - 1 workers. Any thread may call `run`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,9 +58,9 @@ class WorkerPool:
         self._workers = 0
 
     def run(self, tasks: Sequence[Task]) -> None:
-        """Runs every task once and returns when all are done. Raises: what the first failed task raised.
+        """Runs every task once and returns when all are done. Raises: the exception of the first failed task.
 
-        The caller works too and needs no worker to finish: nested and concurrent calls cannot wait for each other.
+        The caller takes tasks too and could run all of them, so nested and concurrent calls cannot deadlock.
         """
         helpers = len(tasks) - 1
         if helpers > self._workers:
@@ -84,7 +84,7 @@ class WorkerPool:
 
     @staticmethod
     def _serve(queue: SimpleQueue[_Job]) -> None:
-        np.seterr(all="ignore")  # the setting is each thread's own; NaN and infinity are answers here
+        np.seterr(all="ignore")  # the setting is per thread; NaN and infinity are valid results here
         while True:
             queue.get().work()
 

@@ -1,4 +1,4 @@
-"""Sliding windows on the CPU: padded copies in scratch, and views of what every window sees."""
+"""Sliding windows on the CPU: padded copies in scratch, and views of the elements under every window."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pads = Sequence[tuple[int, int]]
 
 
 def room_for(sizes: Ints, kernel: Ints, strides: Ints, dilations: Ints, pads: Pads, counts: Ints) -> Pads:
-    """(begin, end) padding that every window fits into, also one that ends beyond the padding (ceil mode)."""
+    """(begin, end) padding large enough for every window, also for one that ends beyond `pads` (ceil mode)."""
     return [
         (before, max(after, (c - 1) * s + d * (k - 1) + 1 - before - n))
         for n, k, s, d, (before, after), c in zip(
@@ -28,7 +28,7 @@ def room_for(sizes: Ints, kernel: Ints, strides: Ints, dilations: Ints, pads: Pa
 def padded(
     x: Array, pads: Pads, dtype: np.dtype[Any], fill: Any, ctx: BindContext, steps: list[Step]
 ) -> Array:
-    """x with its last axes padded, as `dtype`; x itself where nothing is to do. The calls that fill it join `steps`."""
+    """x with its last axes padded, as `dtype`; x itself where neither changes it. Appends the calls to `steps`."""
     if x.dtype == dtype and not any(map(any, pads)):
         return x
     first = x.ndim - len(pads)
@@ -46,7 +46,7 @@ def padded(
 
 
 def view_windows(x: Array, kernel: Ints, strides: Ints, dilations: Ints, counts: Ints) -> Array:
-    """(leading axes, *kernel, *counts) of a padded array: the elements under every window, nothing copied."""
+    """A view (leading axes, *kernel, *counts) of a padded array: the elements under every window, without a copy."""
     first = x.ndim - len(kernel)
     own = x.strides[first:]
     taps = [st * d for st, d in zip(own, dilations, strict=True)]
@@ -55,7 +55,7 @@ def view_windows(x: Array, kernel: Ints, strides: Ints, dilations: Ints, counts:
 
 
 def at_tap(tap: Sequence[int], strides: Ints, dilations: Ints, counts: Ints) -> tuple[slice, ...]:
-    """The elements of the padded spatial axes that lie at one place of every window."""
+    """Slices of the padded spatial axes: the elements at offset `tap` of every window."""
     return tuple(
         slice(t * d, t * d + (c - 1) * s + 1, s)
         for t, s, d, c in zip(tap, strides, dilations, counts, strict=True)

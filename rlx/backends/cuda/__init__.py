@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: CuPy for memory and launches, NVRTC for the kernels, cuBLAS for products, one CUDA graph a run.
+"""The CUDA backend: CuPy for memory and launches, NVRTC for kernels, cuBLAS for GEMMs, and recorded CUDA graphs.
 
 Importing this loads no GPU library; probing or opening a device does.
 """

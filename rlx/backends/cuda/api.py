@@ -1,4 +1,4 @@
-"""CuPy's low-level runtime and driver calls, loaded on first use, and what their errors mean."""
+"""CuPy's low-level runtime and driver calls, loaded on first use, and rlx's typed errors for theirs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _EXTRA = "pip install 'rlx[cuda13x]' (driver 580 or newer) or 'rlx[cuda12x]' (dr
 
 @dataclass(frozen=True)
 class Api:
-    """`runtime` and `driver` are CuPy's modules of raw calls on integers: the same in CuPy 13 and 14."""
+    """CuPy's raw calls: its modules `runtime` and `driver` take integers, and are the same in CuPy 13 and 14."""
 
     runtime: Any
     driver: Any
     errors: tuple[type[Exception], ...]
-    major: int  # CUDA generation CuPy was built for: 12 or 13
+    major: int  # the major version of CUDA that CuPy was built for: 12 or 13
     pid: int  # the process that loaded it; CUDA does not survive a fork
 
 
@@ -69,7 +69,7 @@ def _load() -> Api:
 
 
 def device_count(api: Api) -> int:
-    """Devices there are. Raises: DeviceUnavailable with the reason when the driver cannot be used or has none."""
+    """The number of devices. Raises: DeviceUnavailable with the reason when the driver cannot be used or has none."""
     try:
         count = int(api.runtime.getDeviceCount())
     except api.errors as error:
@@ -105,12 +105,12 @@ def status_of(error: BaseException) -> int:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether no call of this process can use the device any more."""
+    """Whether the error is one after which no call of this process can use the device."""
     return status_of(error) in _FATAL
 
 
 def translate(error: BaseException, device: str, doing: str) -> RlxError:
-    """The typed error for what CuPy raised while `doing` something on `device`."""
+    """The typed error for one that CuPy raised while `doing` something on `device`."""
     said = _first_line(error)
     if status_of(error) == _OUT_OF_MEMORY:
         return OutOfDeviceMemory(f"{device}: out of memory while {doing}: {said}")
@@ -123,6 +123,6 @@ def translate(error: BaseException, device: str, doing: str) -> RlxError:
 
 
 def _first_line(error: BaseException) -> str:
-    """Of a message that may be a page framed in rules."""
+    """The first line of an error's message; some of CuPy's are a page framed by lines of "="."""
     lines = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip(" =")]
     return lines[0] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Gemm steps through cuBLAS: an own handle with its own workspace, which (unlike CuPy's) can be captured in a graph.
+"""Gemm steps through cuBLAS: its own handle and workspace, which (unlike CuPy's) can be captured in a graph.
 
 Called by ctypes: eight functions of a stable C interface, the same for CUDA 12 and 13.
 """
@@ -13,17 +13,18 @@ from rlx.backends.gpu.program.steps import Gemm
 from rlx.driver.closing import Held
 from rlx.errors import OutOfDeviceMemory, RlxError, ShapeError, UnsupportedOp
 
-# What NVIDIA recommends for Hopper. Fixed, and used by one stream only: results do not depend on what ran before.
+# NVIDIA's recommendation for Hopper. The workspace is fixed and used by one stream only, so that results do not depend
+# on what ran before.
 WORKSPACE_BYTES = 32 << 20
 
 # cudaDataType_t and cublasComputeType_t (cuBLAS reference, library_types.h and cublas_api.h).
 _TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}
 _COMPUTE_32F, _COMPUTE_64F = 68, 70
-# How two f32 operands are multiplied; plain COMPUTE_32F with the default math mode never uses TF32.
+# The compute type of f32 operands by precision; plain COMPUTE_32F with the default math mode never uses TF32.
 _F32_COMPUTE = {"f32": _COMPUTE_32F, "tf32": 77, "f16": 74, "bf16": 75}
 _OP_N, _OP_T = 0, 1
 _DEFAULT_ALGO = -1
-_NO_REDUCED_PRECISION_REDUCTION = 16  # f16 and bf16 products stay in f32 until the last rounding
+_NO_REDUCED_PRECISION_REDUCTION = 16  # sums of f16 and bf16 products stay in f32 until the last rounding
 _STATUS = {
     1: "not initialized", 3: "allocation failed", 7: "invalid value", 8: "architecture mismatch", 11: "mapping error",
     13: "execution failed", 14: "internal error", 15: "not supported",
@@ -34,7 +35,7 @@ _INT32 = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class GemmCall:
-    """A Gemm step as the column-major call it becomes: cuBLAS sees C^T = op(B)^T op(A)^T, so B comes first.
+    """A Gemm step as a column-major cuBLAS call: cuBLAS computes C^T = op(B)^T op(A)^T, so B comes first.
 
     `trans`, `types` and `lds` are for (B, A), leading dimensions and strides in elements; `m`, `n` are those of C^T.
     """
@@ -57,8 +58,8 @@ class GemmCall:
 def gemm_call(step: Gemm) -> GemmCall:
     """The cuBLAS call of a step.
 
-    Raises: UnsupportedOp for dtypes or a precision that it does not combine; ShapeError past 2^31 - 1 or where a
-    batch would overwrite itself.
+    Raises: UnsupportedOp for a combination of dtypes and precision that cuBLAS does not have; ShapeError for a size
+    above 2^31 - 1, or where members of a batch overlap in C.
     """
     a, b, c = step.a_dtype.name, step.b_dtype.name, step.c_dtype.name
     if a == b == c == "f32":
@@ -97,7 +98,7 @@ def gemm_call(step: Gemm) -> GemmCall:
 
 
 class Blas:
-    """A cuBLAS handle. Not for two threads at once: the device holds its lock around `stream` and `gemm`.
+    """A cuBLAS handle. Not for two threads at once: callers hold the device's lock around `use_stream` and `gemm`.
 
     Requires: the device is current in the calling thread; `workspace` is the address of WORKSPACE_BYTES bytes that
     outlive the handle.
@@ -119,13 +120,13 @@ class Blas:
 
     @property
     def version(self) -> int:
-        """As cuBLAS numbers itself, 130100 for 13.1."""
+        """cuBLAS's own version number, such as 130100 for 13.1."""
         found = ctypes.c_int()
         self._check(self._lib.cublasGetVersion_v2(self._handle, ctypes.byref(found)), "cublasGetVersion")
         return found.value
 
     def use_stream(self, stream: int) -> None:
-        """Sends what follows to a stream. Setting a stream resets the workspace, so both are set."""
+        """Sends all further calls to a stream. Setting a stream resets the workspace, so both are set."""
         self._check(self._lib.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)), "cublasSetStream")
         self._check(
             self._lib.cublasSetWorkspace_v2(
@@ -175,7 +176,7 @@ class Blas:
 
     @property
     def handle(self) -> ctypes.c_void_p:
-        """The handle, which cuBLASLt takes for one of its own."""
+        """The handle; cuBLASLt accepts it as one of its own."""
         return self._handle
 
     @property

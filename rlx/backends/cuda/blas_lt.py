@@ -1,4 +1,4 @@
-"""Products that add a bias before they are rounded and stored, through cuBLASLt: bound once, then one call a run."""
+"""GEMMs with a bias in the epilogue, before rounding, through cuBLASLt: bound once, then one call at each run."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from rlx.backends.gpu.program.steps import Gemm, Ref
 from rlx.driver.closing import Held
 from rlx.errors import OutOfDeviceMemory, RlxError, UnsupportedOp
 
-# Of cublasLt.h: attributes of descriptors, layouts and preferences, epilogues, reduction schemes.
+# Constants of cublasLt.h: attributes of descriptors, layouts and preferences; epilogues; reduction schemes.
 _TRANS = (3, 4)
 _EPILOGUE, _BIAS, _BIAS_STRIDE = 7, 8, 10
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6
 _MOST_WORKSPACE, _REDUCTIONS = 1, 3
 _ALIGNMENTS = (5, 6, 7, 8)
 _ADD_BIAS, _ADD_BIAS_RELU = 4, 6
-_SUMS_IN_F32 = 2  # parts of a sum are kept as they are computed, not as the result is stored
-_F32 = 0  # what alpha and beta are
-_MOST_ALIGNMENT = 256  # which segments begin on, wherever they lie
+_SUMS_IN_F32 = 2  # partial sums of a split K are stored in the compute type, not in the result's dtype
+_F32 = 0  # the type of alpha and beta
+_MOST_ALIGNMENT = 256  # bytes: every segment begins at a multiple of it
 _NOT_SUPPORTED = 15
 
 
 def adds_bias(lib: ctypes.CDLL, handle: ctypes.c_void_p, step: Gemm) -> bool:
-    """Whether cuBLASLt knows a way to make a product with its bias, at such places of segments.
+    """Whether cuBLASLt has an algorithm for a GEMM with its bias, given how the operands' offsets are aligned.
 
     Requires: `handle`, a cuBLAS handle of the current device. Raises: RlxError when the library fails.
     """
@@ -40,7 +40,7 @@ def adds_bias(lib: ctypes.CDLL, handle: ctypes.c_void_p, step: Gemm) -> bool:
 def lt_gemm(
     lib: ctypes.CDLL, handle: ctypes.c_void_p, workspace: int, step: Gemm, address: Callable[[Ref], int]
 ) -> LtGemm:
-    """A step with a bias, bound to the addresses of its refs. Raises: as LtGemm does."""
+    """A Gemm step with a bias, bound to the addresses of its refs. Raises: as LtGemm does."""
     assert step.bias is not None
     end = Epilogue(address(step.bias), step.stride_bias, step.relu)
     places = (address(step.a), address(step.b), address(step.c))
@@ -49,8 +49,10 @@ def lt_gemm(
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """A bias as the result is stored, its address, how many elements further the next of a batch has its own; and
-    whether relu follows."""
+    """A bias of the result's dtype, and whether relu follows.
+
+    `bias` is its address, `stride` the elements from one batch member's bias to the next's.
+    """
 
     bias: int
     stride: int
@@ -70,10 +72,10 @@ class _Found(ctypes.Structure):
 
 
 class LtGemm:
-    """One product on fixed addresses; calling it with a stream enqueues it, or captures it.
+    """One GEMM on fixed addresses; calling it with a stream enqueues it, or captures it.
 
     Requires: `handle`, a cuBLAS handle of the current device, and `workspace` outlive this.
-    Raises: UnsupportedOp where cuBLASLt knows no way to make it, which `adds_bias` tells before.
+    Raises: UnsupportedOp where cuBLASLt has no algorithm for it, which `adds_bias` tells in advance.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class LtGemm:
         return made
 
     def _way(self) -> _Found:
-        """The way that cuBLASLt thinks the fastest, of those that sum in f32 and take operands aligned like these."""
+        """cuBLASLt's expected fastest algorithm among those that sum in f32, for the alignment of these addresses."""
         wish = self._new("MatmulPreference")
         self._set("MatmulPreference", wish, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE_BYTES))
         self._set("MatmulPreference", wish, _REDUCTIONS, ctypes.c_uint32(_SUMS_IN_F32))

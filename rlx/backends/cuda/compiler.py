@@ -1,4 +1,4 @@
-"""Kernels of one device: compiled by NVRTC on first use, kept on disk, loaded once."""
+"""The kernels of one device: compiled by NVRTC on first use, cached on disk, and loaded once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ATTRIBUTE_MAX_DYNAMIC_SHARED = 8
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A kernel on the device: its function handle, threads a block, bytes of dynamic shared memory."""
+    """A kernel on the device: its function handle, the shape of its blocks, bytes of dynamic shared memory."""
 
     function: int
     block: tuple[int, int, int]
@@ -38,8 +38,11 @@ def kernel_cache() -> DiskCache:
 
 
 class Compiler:
-    """Requires: the device is current in the calling thread. Any thread may call, except during a capture of its own:
-    loading a module is not allowed there."""
+    """Compiles and loads the kernels of one device.
+
+    Requires: the device is current in the calling thread, which captures no graph, since a capture allows no loading
+    of modules. Any number of threads may call.
+    """
 
     def __init__(self, api: Api, capability: int, driver: str, cache: DiskCache | None = None) -> None:
         self._driver_api = api.driver
@@ -65,7 +68,7 @@ class Compiler:
             return found
 
     def provide(self, kernel: Kernel, source: Source) -> Loaded:
-        """Compiles and loads a source of the caller's own as that kernel."""
+        """Compiles and loads the given source in place of the kernel's own."""
         with self._lock:
             found = self._loaded[kernel] = self._load(source, self._code(source))
             return found
@@ -95,7 +98,7 @@ class Compiler:
             module = driver.moduleLoadData(code)
             made.callback(driver.moduleUnload, module)
             function = driver.moduleGetFunction(module, source.entry)
-            # Modules load lazily, which would otherwise happen at the first launch: inside a capture.
+            # Modules load lazily. This call loads it now; else its first launch would, inside a capture.
             driver.funcGetAttribute(_ATTRIBUTE_REGISTERS, function)
             shared = 0
             if source.dynamic_shared:

@@ -1,4 +1,4 @@
-"""The CUDA backend: discovery with reasons, and the device, opened once a process."""
+"""CudaBackend and CudaDevice: discovery, with the reason where there is no device, and the opened device."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class CudaBackend:
         self._opened: dict[int, CudaDevice] = {}
 
     def probe(self) -> list[DeviceInfo]:
-        """The devices there are. Raises: DeviceUnavailable with the reason when CUDA cannot be used."""
+        """All CUDA devices. Raises: DeviceUnavailable with the reason when CUDA cannot be used."""
         api = load()
         return [_describe(api, index) for index in range(device_count(api))]
 
     def open(self, index: int) -> CudaDevice:
-        """The device, opened once a process. Raises: DeviceUnavailable."""
-        api = load()  # before the lock: after a fork it may be held by a thread that is not there
+        """The device, opened once a process, and again once it was closed. Raises: DeviceUnavailable."""
+        api = load()  # before the lock: it raises after a fork, where the lock may stay held by a lost thread
         with self._lock:
             found = self._opened.get(index)
             if found is None or found.closed:
@@ -93,7 +93,7 @@ def _describe(api: Api, index: int) -> DeviceInfo:
         kind="integrated" if props.get("integrated") else "discrete",
         memory_bytes=int(props["totalGlobalMem"]),
         driver=f"CUDA {driver}",
-        # mma of f16 and bf16 and asynchronous copies came together, with 8.0.
+        # mma.sync of bf16 and asynchronous copies, which the kernels need beside that of f16, came with 8.0.
         features=_FEATURES
         | ({"coopmat", "bf16_coopmat"} if int(props["major"]) >= 8 else frozenset())
         | ({"wgmma"} if int(props["major"]) == 9 else frozenset()),
@@ -101,7 +101,7 @@ def _describe(api: Api, index: int) -> DeviceInfo:
 
 
 class CudaDevice:
-    """One GPU: a stream on which everything runs in order, its memory pool, its kernels, its cuBLAS handle.
+    """One GPU: a stream on which all work runs in order, a memory pool, kernels and a cuBLAS handle.
 
     Any thread may call. In a forked child every call raises DeviceUnavailable; after a fatal error, DeviceLost.
     """
@@ -112,9 +112,9 @@ class CudaDevice:
         self.pid = os.getpid()
         self.closed = False
         self.lock = threading.RLock()
-        # Memory and graphs whose owners were collected; freed at the next `acquire` or `record`.
+        # Memory and graphs whose owners were garbage-collected; freed at the next `acquire` or `record`.
         self.orphans: deque[Memory | int] = deque()
-        self._allocated: dict[int, Memory] = {}  # by address, what waits in the pool included
+        self._allocated: dict[int, Memory] = {}  # all allocations by address, free ones in the pool included
         self._graphs: set[int] = set()
         self._lost = ""
         self._errors = api.errors
@@ -142,10 +142,10 @@ class CudaDevice:
         )
         units = int(props.get("multiProcessorCount", UNITS))
         self.target = cuda_target(info.features, self.limits, units, self.adds_bias)
-        self._held = Held()  # given back by `close` in reverse order
+        self._held = Held()  # resources that `close` releases in reverse order
         with self._held.unwound(), self.doing("opening the device"):
             runtime = api.runtime
-            runtime.memGetInfo()  # makes the context
+            runtime.memGetInfo()  # the first call that creates the context
             self.stream = self._new_stream()
             self.capture_stream = self._new_stream()
             self.staging = Staging(api, self.stream)
@@ -161,7 +161,7 @@ class CudaDevice:
         self._held.callback(runtime.streamDestroy, stream)
         return stream
 
-    # -- what every call goes through
+    # -- checks and typed errors around every call
 
     def enter(self) -> None:
         """Makes the device current in this thread. Raises: DeviceUnavailable in a forked child, DeviceLost."""
@@ -176,11 +176,11 @@ class CudaDevice:
             raise self.failed(error, "making the device current") from error
 
     def doing(self, what: str) -> _Doing:
-        """A block of calls on the device; what CuPy raises becomes the typed error that says `what` failed."""
+        """A context for calls on the device: CuPy's exceptions become typed errors that say `what` failed."""
         return _Doing(self, what)
 
     def failed(self, error: BaseException, doing: str) -> RlxError:
-        """The typed error for one of CuPy's; a fatal one marks the device lost for every session on it."""
+        """The typed error for one of CuPy's; a fatal one marks the device as lost for every session on it."""
         typed = translate(error, self.info.id, doing)
         if is_fatal(error):
             self._lost = str(typed)
@@ -191,7 +191,7 @@ class CudaDevice:
     def acquire(self, nbytes: int) -> CudaBuffer:
         """Zero-filled memory from the pool. Raises: OutOfDeviceMemory."""
         self.enter()
-        # From here on the buffer alone gives its memory back: given back twice it would be two buffers' at once.
+        # From here on only the buffer returns its memory: memory returned twice would be given to two buffers.
         buffer = CudaBuffer(self, self.take(nbytes), nbytes)
         undo = Held()
         undo.callback(buffer.close)
@@ -200,7 +200,7 @@ class CudaDevice:
         return buffer
 
     def take(self, nbytes: int) -> Memory:
-        """Memory as it is, not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
+        """Memory that is not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
         self.enter()
         self.sweep()
         wanted = align(max(want_nbytes(nbytes, self.info.id), 1), GRANULE)
@@ -224,17 +224,17 @@ class CudaDevice:
         raise AssertionError("unreachable")
 
     def give(self, memory: Memory) -> None:
-        """Takes memory back. Work under way may still use it: what reuses it comes later on the same stream."""
+        """Returns memory to the pool. Work under way may still use it: its next user comes later on the same stream."""
         if not self.closed and not self._lost:
             self._pool.give(memory)
 
     def free_bytes(self) -> int:
-        """Memory that could still be acquired: free on the device, and waiting in the pool."""
+        """Bytes that could still be acquired: those free on the device and those in the pool."""
         with self.doing("asking for free memory"):
             return int(self.api.runtime.memGetInfo()[0]) + self._pool.nbytes
 
     def sweep(self) -> None:
-        """Frees what collected owners left behind."""
+        """Frees the memory and graphs of owners that were garbage-collected."""
         while self.orphans:
             try:
                 orphan = self.orphans.popleft()
@@ -286,11 +286,11 @@ class CudaDevice:
             return self._blas
 
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer] | None = None) -> CudaArena:
-        """An arena of the plan, zero-filled; `bound` are the segments of the stores it refers to."""
+        """An arena for the plan, zero-filled; `bound` are the segments that it takes from stores."""
         return CudaArena(plan, self, bound)
 
     def support(self, node: Node) -> Support:
-        """Whether the node runs natively here or goes to the host."""
+        """Whether the node runs natively here or as a host step."""
         from rlx.backends.gpu.program.executable import support
 
         return support(self, node)
@@ -303,29 +303,29 @@ class CudaDevice:
         return build(self, graph, plan, arena, options)
 
     def adds_bias(self, step: Gemm) -> bool:
-        """Whether the library makes this product with its bias; otherwise a kernel adds it afterwards."""
+        """Whether cuBLASLt can add the bias in the GEMM's epilogue; otherwise a kernel adds it afterwards."""
         with self.lock, self.doing("asking cuBLASLt for a way"):
             blas = self.blas
             return adds_bias(load_library("cublasLt", blas.major), blas.handle, step)
 
     def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded:
-        """Captures steps into one CUDA graph over an arena's memory. With `timings` they are not launched as a graph
-        but one by one, between events."""
+        """Captures steps into one CUDA graph over an arena's memory. With `timings` a run launches them one by one
+        between events, not as a graph."""
         return record(self, steps, arena, timings)
 
     def keep_graph(self, handle: int) -> None:
-        """Notes an instantiated graph, which goes with the device at the latest."""
+        """Registers an instantiated graph, which is destroyed with the device at the latest."""
         self._graphs.add(handle)
 
     def destroy_graph(self, handle: int) -> None:
-        """Destroys an instantiated graph after the runs of it that are under way."""
+        """Destroys an instantiated graph once its runs under way are complete."""
         if self.closed or self._lost or handle not in self._graphs:
             return
         with self.doing("freeing a recorded run"):
             self._graphs.discard(handle)
             try:
                 self.api.runtime.streamSynchronize(self.stream)
-            finally:  # the driver keeps what a run under way needs
+            finally:  # safe even if the wait failed: the driver keeps the resources of a run under way
                 self.api.runtime.graphExecDestroy(handle)
 
     def synchronize(self) -> None:
@@ -338,7 +338,7 @@ class CudaDevice:
         if self.closed or os.getpid() != self.pid:
             return
         with self.lock:
-            if not self._lost:  # of a dead context nothing can be given back, and nothing needs to be
+            if not self._lost:  # nothing of a dead context can be freed, and nothing needs to be
                 with Held() as rest:
                     rest.callback(self._end)
                     self.synchronize()
@@ -346,7 +346,7 @@ class CudaDevice:
             self.closed = True
 
     def _free_all(self) -> None:
-        """What is in the pool, and what the buffers and recordings that were not closed refer to."""
+        """Frees all allocations and graphs: the pool's, and those of buffers and recordings that were not closed."""
         graphs, self._graphs = self._graphs, set()
         close_each(
             *(partial(self.api.runtime.graphExecDestroy, handle) for handle in graphs),
@@ -354,7 +354,7 @@ class CudaDevice:
         )
 
     def _end(self) -> None:
-        """Gives everything back; one call that fails keeps none of the others from being made."""
+        """Releases all resources; each release is tried even where another fails."""
         try:
             self._held.close()
         except self._errors as error:
@@ -364,7 +364,8 @@ class CudaDevice:
 
 
 class _Doing:
-    """Makes the device current, and CuPy's errors typed. A class: entering one costs a third of a generator."""
+    """Makes the device current, and CuPy's errors typed. It is a class since entering it costs a third of what a
+    generator does."""
 
     __slots__ = ("_device", "_what")
 

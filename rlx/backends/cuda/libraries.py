@@ -1,4 +1,4 @@
-"""Where NVIDIA's libraries and headers are: pip wheels, CUDA_PATH, conda, the loader's own paths, /usr/local/cuda."""
+"""Finds NVIDIA's libraries and headers: pip wheels, CUDA_PATH, conda, the loader's own paths, /usr/local/cuda."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rlx.errors import DeviceUnavailable
 
-# Folder of a CUDA 12 wheel under site-packages/nvidia/; since CUDA 13 all of them share the folder cu13.
+# Folders of CUDA 12's wheels under site-packages/nvidia/; those of CUDA 13 share the folder cu13.
 _WHEELS = {"nvrtc": "cuda_nvrtc", "cublas": "cublas", "cublasLt": "cublas"}
 _CUDART_VERSION = re.compile(rb"#define\s+CUDART_VERSION\s+(\d+)")
 
@@ -25,7 +25,7 @@ def _wheel_roots() -> list[Path]:
 
 
 def _toolkit_roots() -> Iterator[Path]:
-    """Installed toolkits, the one named by the user first, then the environment's own (conda)."""
+    """Folders of installed toolkits: those that the user names first, then the Python environment's own (conda)."""
     for variable in ("CUDA_PATH", "CUDA_HOME"):
         if os.environ.get(variable):
             yield Path(os.environ[variable])
@@ -42,7 +42,7 @@ def _candidates(name: str, major: int) -> Iterator[Path]:
     for root in _toolkit_roots():
         yield root / "lib64" / soname
         yield root / "lib" / soname
-    yield Path(soname)  # the loader's search, which also finds what another package has loaded already
+    yield Path(soname)  # by the loader's search, which also finds a library that another package has loaded
     for system in (f"/usr/local/cuda-{major}", "/usr/local/cuda"):
         yield Path(system) / "lib64" / soname
 
@@ -69,7 +69,7 @@ def load_library(name: str, major: int) -> ctypes.CDLL:
 
 @cache
 def include_folder(major: int) -> Path | None:
-    """The folder with cuda_fp16.h and its like of a CUDA `major` toolkit, or None where there is none."""
+    """The folder of CUDA headers (cuda_fp16.h, …) of a toolkit of version `major`, or None where there is none."""
     places = [root / f"cu{major}" / "include" for root in _wheel_roots()]
     places += [root / "cuda_runtime" / "include" for root in _wheel_roots()]
     places += [root / "include" for root in _toolkit_roots()]
@@ -82,7 +82,7 @@ def include_folder(major: int) -> Path | None:
 
 @cache
 def toolkit_version(include: Path) -> int:
-    """The toolkit's version as its headers state it, 13000 for 13.0; 0 where they do not."""
+    """The toolkit's version by its headers, such as 13000 for 13.0; 0 where they do not state it."""
     try:
         text = (include / "cuda_runtime_api.h").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""CudaBuffer: device memory from plain allocations; host copies go through pinned staging, in stream order."""
+"""CudaBuffer: device memory from plain allocations; host copies go through pinned staging memory, in stream order."""
 
 from __future__ import annotations
 
@@ -20,32 +20,35 @@ if TYPE_CHECKING:
     from rlx.backends.cuda.api import Api
     from rlx.backends.cuda.device import CudaDevice
 
-GRANULE = 512  # bytes; allocations are multiples of it, so that buffers of nearly one size can be handed on
+GRANULE = 512  # bytes; allocations are multiples of it, so that the pool can reuse them for slightly different sizes
 STAGING_BYTES = 8 << 20
 _BOUNCE_BYTES = 32 << 20
 
 
 @dataclass(eq=False, slots=True)
 class Memory:
-    """One allocation: its address and true capacity. What the pool keeps."""
+    """One allocation, as the pool keeps it: its address and its full size in bytes."""
 
     address: int
     nbytes: int
 
 
 def memmove_pieces(source: int, target: int, nbytes: int, piece: int) -> Iterator[tuple[int, int]]:
-    """(offset, bytes) of the pieces in the order that moves overlapping ranges safely, each piece bounced through
-    memory of `piece` bytes: from the far end when the target lies above the source."""
+    """The pieces (offset, bytes) of a move between overlapping ranges, in a safe order.
+
+    Each piece goes through a bounce buffer of `piece` bytes. Where the target has the higher address, the last piece
+    comes first.
+    """
     starts = range(0, nbytes, piece)
     for at in reversed(starts) if target > source else starts:
         yield at, min(piece, nbytes - at)
 
 
 class Staging:
-    """Two pinned host buffers of a device, used in turn: while one is copied by the GPU, the other by the CPU.
+    """Two pinned host buffers of a device, used in turn: while the GPU copies one, the CPU copies the other.
 
-    Pageable memory would make each copy wait for the driver's own, smaller staging buffers. Calls are in stream order;
-    a write returns once the data is in pinned memory (everything that rlx does later on the device comes after it).
+    Pageable memory would make each copy wait for the driver's own, smaller staging buffers. Copies are in stream order,
+    so a write may return once the data is in pinned memory: all later work of rlx on the device comes after it.
     """
 
     def __init__(self, api: Api, stream: int) -> None:
@@ -76,7 +79,7 @@ class Staging:
         runtime = self._runtime
         with self._lock:
             self._open()
-            if out.nbytes <= STAGING_BYTES:  # one copy: an event would only cost time
+            if out.nbytes <= STAGING_BYTES:  # a single copy needs no event, which would only cost time
                 turn = self._next()
                 runtime.memcpyAsync(
                     self._addresses[turn], source, out.nbytes, runtime.memcpyDeviceToHost, self._stream
@@ -100,7 +103,7 @@ class Staging:
                 self._take(out, *waiting)
 
     def close(self) -> None:
-        """Requires: nothing is under way. Idempotent."""
+        """Frees the buffers. Requires: nothing is under way. Idempotent."""
         with self._lock:
             self._views.clear()
             self._events.clear()
@@ -132,8 +135,8 @@ class Staging:
 
 
 class CudaBuffer:
-    """Zero-filled device memory of `nbytes` bytes. Everything happens in the order of the device's one stream, so
-    that every call sees the results of the runs before it."""
+    """Device memory of `nbytes` bytes. All calls are in the order of the device's one stream, so that each sees the
+    results of earlier runs."""
 
     def __init__(self, device: CudaDevice, memory: Memory, nbytes: int) -> None:
         self._device = device
@@ -208,7 +211,7 @@ class CudaBuffer:
         return None
 
     def pin(self) -> None:
-        """There are no views."""
+        """Returns None: device memory has no views to pin. Raises: ArenaError when the buffer is closed."""
         self._live()
 
     def close(self) -> None:
@@ -217,7 +220,7 @@ class CudaBuffer:
             self._device.give(memory)
 
     def __del__(self) -> None:
-        # Not into the pool from here: the collector may run while this very thread holds the pool's lock.
+        # A finalizer must not call the pool: it may run while this very thread holds the pool's lock.
         memory, self._memory = getattr(self, "_memory", None), None
         if memory is not None:
             self._device.orphans.append(memory)
@@ -229,4 +232,4 @@ class CudaBuffer:
 
 
 class CudaArena(BufferArena):
-    """The DeviceArena on an NVIDIA GPU."""
+    """A BufferArena over CudaBuffers."""

@@ -1,4 +1,4 @@
-"""NVRTC by ctypes: CUDA source to cubin or PTX. Needs neither a GPU nor CuPy, so that tests compile every kernel."""
+"""NVRTC by ctypes: compiles CUDA source to cubin or PTX without a GPU and CuPy, so that tests compile every kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from rlx.backends.cuda.libraries import include_folder, load_library
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory, RlxError
 
-MAJORS = (13, 12)  # the CUDA generations supported, newest first
+MAJORS = (13, 12)  # the supported major versions of CUDA, newest first
 _SUCCESS, _OUT_OF_MEMORY, _COMPILATION = 0, 1, 6
 
 # Honest f32 (subnormals kept, IEEE division and square root, no contraction that the source does not ask for).
@@ -19,7 +19,7 @@ BASE_OPTIONS = ("--std=c++17", *NUMERIC_OPTIONS)
 
 
 class Nvrtc:
-    """The compiler library of one CUDA generation. Any thread may compile."""
+    """The NVRTC library of one major version of CUDA. Any thread may compile."""
 
     def __init__(self, major: int) -> None:
         self._lib = load_library("nvrtc", major)
@@ -32,11 +32,11 @@ class Nvrtc:
 
     @property
     def identity(self) -> str:
-        """The build, for cache keys: two builds of one version differ in size."""
+        """Identifies the build in cache keys: version and file size, in which builds of one version differ."""
         return f"nvrtc {self.version[0]}.{self.version[1]} {self._size}"
 
     def archs(self) -> list[int]:
-        """Compute capabilities it compiles for, 90 for 9.0, ascending."""
+        """The compute capabilities that it compiles for, 90 for 9.0, ascending."""
         count = ctypes.c_int()
         self._check(self._lib.nvrtcGetNumSupportedArchs(ctypes.byref(count)), "nvrtcGetNumSupportedArchs")
         found = (ctypes.c_int * count.value)()
@@ -46,9 +46,9 @@ class Nvrtc:
     def compile(
         self, text: str, name: str, options: Sequence[str], headers: Mapping[str, str], arch: str
     ) -> bytes:
-        """Compiles `text`: to a cubin for an `arch` such as "sm_90", to PTX for "compute_90".
+        """Compiles `text` to a cubin for an `arch` such as "sm_90", to PTX for one such as "compute_90".
 
-        `headers` are files by the name they are included under; `name` stands in messages.
+        `headers` are texts by the name they are included under; `name` is the file name in messages.
         Raises: RlxError with the compiler's log, which gives file and line.
         """
         flags = [*options, f"--gpu-architecture={arch}"]
@@ -103,12 +103,12 @@ def _strings(items: Iterable[str]) -> ctypes.Array[ctypes.c_char_p]:
 
 @cache
 def nvrtc(major: int) -> Nvrtc:
-    """The compiler of that CUDA generation, loaded once. Raises: DeviceUnavailable where it is not installed."""
+    """The compiler of that major version of CUDA, loaded once. Raises: DeviceUnavailable where it is not installed."""
     return Nvrtc(major)
 
 
 def available() -> list[int]:
-    """The CUDA generations whose compiler is installed here, newest first."""
+    """The major versions of CUDA whose compiler is installed here, newest first."""
     found = []
     for major in MAJORS:
         try:
@@ -130,7 +130,7 @@ def compile_ptx_only(
 ) -> bytes:
     """Compiles CUDA source without a GPU and without CuPy; `arch` "sm_90" gives a cubin instead of PTX.
 
-    `options` are added to the ones every kernel gets. `major` chooses the CUDA generation, else the newest installed.
+    `options` are added to those of every kernel. `major` is the major version of CUDA, by default the newest installed.
     Raises: RlxError with the log; DeviceUnavailable where no compiler is installed.
     """
     if major is None:

@@ -1,4 +1,4 @@
-"""The arguments of a launch as cuLaunchKernel takes them: an array of pointers to values."""
+"""Packs the arguments of a launch as cuLaunchKernel takes them: an array of pointers to values."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class PackedArgs:
 
 
 def pack_args(launch: Launch, address_of: Callable[[Ref], int]) -> PackedArgs:
-    """Packs a launch's arguments by the kernel's declaration; a tree kernel takes pointers, then u32 n.
+    """Packs a launch's arguments by the kernel's declaration; tree and source kernels have none, so by their types.
 
-    Raises: RlxError for a count, kind or range that is not the declared one.
+    Raises: RlxError for a count or kind that is not the declared one, or a value out of its kind's range.
     """
     kernel = launch.kernel
     if isinstance(kernel, FileKernel):

@@ -1,4 +1,4 @@
-"""A run of steps captured once into a CUDA graph and launched each time."""
+"""Recorded: steps captured once into a CUDA graph, which each run launches."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Enqueue = Callable[[int], None]  # puts one step on a stream
 
 
 class Recorded:
-    """One CUDA graph. Everything is bound at capture: `launch` is one call. Runs are in order on the device's stream.
+    """One CUDA graph. All arguments are bound at capture, so `launch` is one call; runs are in stream order.
 
-    Holds the buffers it refers to; when one is closed first, `launch` raises.
+    It refers to the buffers of its steps; when one of them is closed first, `launch` raises.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Recorded:
 
     @property
     def schedule(self) -> tuple[Sequence[Step], frozenset[int]]:
-        """The steps, and before which of them everything earlier is complete: one stream, so before each."""
+        """The steps, and the indices of those that wait for all earlier ones: every one, as there is one stream."""
         return self._steps, frozenset(range(len(self._steps)))
 
     def launch(self) -> None:
-        """Enqueues one run, or makes it where it is timed. Raises: DeviceUnavailable in a forked child, DeviceLost,
-        RlxError after `close`, ArenaError when memory it refers to was closed."""
+        """Enqueues one run; a timed one is complete when this returns. Raises: DeviceUnavailable in a forked child,
+        DeviceLost, RlxError after `close`, ArenaError when a buffer it uses was closed."""
         device = self._device
         device.enter()
         if not self._exec:
@@ -71,7 +71,7 @@ class Recorded:
             raise device.failed(error, "launching a recorded run") from error
 
     def wait(self) -> None:
-        """Returns when every run launched so far is done."""
+        """Returns when every run launched so far is complete."""
         device = self._device
         device.enter()
         try:
@@ -88,8 +88,8 @@ class Recorded:
         return self._times
 
     def _launch_timed(self) -> list[float]:
-        """Runs the steps on the stream, an event after each, in place of the graph: a graph does not tell its steps'
-        times, and running them once more would update state twice."""
+        """Runs the steps on the stream with an event after each, instead of the graph: a graph does not report the
+        times of its steps, and running both would update states twice."""
         device = self._device
         runtime = device.api.runtime
         with device.lock, device.doing("timing steps"):
@@ -107,10 +107,10 @@ class Recorded:
                 return [runtime.eventElapsedTime(start, end) * 1e3 for start, end in pairwise(events)]
 
     def close(self) -> None:
-        """Destroys the graph; a run under way is completed first. Idempotent."""
+        """Waits for a run under way, then destroys the graph. Idempotent."""
         if self._exec and os.getpid() == self._device.pid:
             self._device.destroy_graph(self._exec)
-        self._exec = 0  # only now: one that is interrupted before is destroyed by the next call
+        self._exec = 0  # set last: if an interrupt ends the call before, the next `close` destroys the graph
 
     def __del__(self) -> None:
         handle, self._exec = getattr(self, "_exec", 0), 0
@@ -119,9 +119,9 @@ class Recorded:
 
 
 def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded:
-    """Captures the steps, in order, into one graph. Kernels are compiled and loaded and cuBLAS is made before.
+    """Captures the steps, in order, into one graph. Kernels are loaded, and the cuBLAS handle is made, before that.
 
-    Raises: RlxError naming the step that cannot be captured; UnsupportedOp, ShapeError for a product cuBLAS cannot do.
+    Raises: RlxError naming the step that cannot be captured; UnsupportedOp, ShapeError for a GEMM cuBLAS cannot do.
     """
     device.enter()
     runtime = device.api.runtime
@@ -137,8 +137,8 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
             stream = device.capture_stream
             _aim_blas(device, steps, stream)
             try:
-                # Relaxed: as in the thread-local mode, no call of another thread disturbs the capture; this one also
-                # lets cuBLAS load a kernel on its first use, which is the call that is being captured.
+                # Relaxed mode: as in the thread-local mode, calls of other threads do not disturb the capture. It also
+                # lets cuBLAS load a kernel at its first use, in the very call that is captured.
                 runtime.streamBeginCapture(stream, runtime.streamCaptureModeRelaxed)
                 for step, enqueue in zip(steps, enqueues, strict=True):
                     label = step.label or type(step).__name__
@@ -164,13 +164,13 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
 
 
 def _aim_blas(device: CudaDevice, steps: Sequence[Step], stream: int) -> None:
-    """Sends the products among the steps to a stream. Requires: the device's lock held until they are enqueued."""
+    """Sends the GEMMs among the steps to a stream. Requires: the device's lock held until they are enqueued."""
     if any(isinstance(step, Gemm) for step in steps):
         device.blas.use_stream(stream)
 
 
 def _abandon(device: CudaDevice, stream: int) -> None:
-    """Ends a capture that failed; the stream is usable again afterwards, whatever ending it says."""
+    """Ends a capture that failed. The stream is usable again afterwards, even where ending the capture fails."""
     try:
         graph = device.api.runtime.streamEndCapture(stream)
     except device.api.errors:
@@ -180,7 +180,7 @@ def _abandon(device: CudaDevice, stream: int) -> None:
 
 
 def _enqueue(device: CudaDevice, step: Step, arena: DeviceArena) -> Enqueue:
-    """Binds a step to addresses: what remains is one call with a stream."""
+    """Binds a step to addresses; the result is called with a stream."""
 
     def address(ref: Ref) -> int:
         return arena.buffer(ref.segment).address + ref.offset
@@ -193,7 +193,7 @@ def _enqueue(device: CudaDevice, step: Step, arena: DeviceArena) -> Enqueue:
             return lt_gemm(load_library("cublasLt", blas.major), blas.handle, blas.workspace, step, address)
         call, label = gemm_call(step), step.label
         a, b, c = address(step.a), address(step.b), address(step.c)
-        # The handle is set to the stream by the caller: once for all steps.
+        # The caller sets the handle's stream, once for all steps.
         return lambda stream: blas.gemm(call, a, b, c, label)
     if isinstance(step, Copy):
         runtime = device.api.runtime

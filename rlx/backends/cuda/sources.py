@@ -1,4 +1,4 @@
-"""What NVRTC is given for a kernel: text, headers, options, entry point and block. Pure; needs no GPU and no CuPy."""
+"""The input of NVRTC for a kernel: text, headers, options, entry point and block. It needs no GPU and no CuPy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rlx.backends.gpu.program.kernel import KERNELS
 from rlx.backends.gpu.program.steps import FileKernel, Kernel, SourceKernel
 from rlx.errors import RlxError
 
-# Where `#include "name"` is looked up, in this order.
+# The folders in which `#include "name"` is looked up, in this order.
 HEADER_FOLDERS = (Path(__file__).parent, Path(__file__).parent.parent / "gpu" / "device_code")
 TREE_ENTRY = "tree"
 TREE_BLOCK = (256, 1, 1)
-# A kernel that wants dynamic shared memory says how much, in bytes, in a variable of this name:
+# A kernel that uses dynamic shared memory defines a variable of this name with its size in bytes:
 # extern "C" __device__ unsigned int rlx_dynamic_shared = sizeof(Tiles);
 SHARED_SYMBOL = "rlx_dynamic_shared"
 _QUOTED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
@@ -28,8 +28,8 @@ _ANGLED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A kernel ready to compile. `headers` are (name, text) of everything it includes with quotes, nested ones too;
-    `specific` says that it must be compiled for exactly one architecture."""
+    """A kernel ready to compile. `headers` are (name, text) of every file that it includes with quotes, directly or
+    not; `specific` says that it must be compiled for the device's exact architecture ("sm_90a")."""
 
     name: str
     text: str
@@ -44,10 +44,12 @@ class Source:
         return SHARED_SYMBOL in self.text or any(SHARED_SYMBOL in text for _, text in self.headers)
 
     def arch(self, capability: int, supported: Sequence[int]) -> str:
-        """What to compile for on a device of this compute capability (90 for 9.0): its own machine code, or, where the
-        compiler is older than the device, PTX of the newest capability it knows, which the driver translates.
+        """The architecture to compile for on a device of this compute capability (90 for 9.0).
 
-        Raises: RlxError when the compiler knows nothing that the device runs.
+        It is the device's own machine code. Where the compiler is older than the device, it is PTX of the newest
+        capability that the compiler supports, which the driver translates.
+
+        Raises: RlxError when the compiler supports no architecture that the device runs.
         """
         if capability in supported:
             return f"sm_{capability}{'a' if self.specific else ''}"
@@ -60,7 +62,7 @@ class Source:
         return f"compute_{max(older)}"
 
     def key(self, compiler: str, arch: str, include: Path | None) -> tuple[str, ...]:
-        """Everything the compiled code depends on, for the disk cache."""
+        """The key in the disk cache: everything that the compiled code depends on."""
         texts = [self.text, *(text for _, text in self.headers)]
         used = sorted({name for text in texts for name in _ANGLED.findall(text)})
         system = [f"{name} {_digest(include / name)}" for name in used] if include is not None else []
@@ -69,9 +71,9 @@ class Source:
 
 
 def kernel_source(kernel: Kernel) -> Source:
-    """The source of a file kernel (its variant as macro definitions) or of a tree kernel.
+    """The source of a file kernel (its variant as macro definitions), a source kernel or a tree kernel.
 
-    Raises: RlxError for a kernel without a declaration, or a value that is not declared.
+    Raises: RlxError for a file kernel without a declaration, or with variants or constants that are not declared.
     """
     if isinstance(kernel, SourceKernel):
         text = kernel.cuda or ""
@@ -102,9 +104,10 @@ def kernel_source(kernel: Kernel) -> Source:
 
 
 def headers_of(text: str, folders: Sequence[Path] = HEADER_FOLDERS) -> tuple[tuple[str, str], ...]:
-    """(name, text) of every file that `text` includes with quotes, and that those include, by the name they are
-    included under. A name is looked up beside the file that includes it, then in `folders`; one found nowhere is left
-    for the compiler to find or to report.
+    """(name, text) of every file that `text` includes with quotes, directly or not, by the name it is included under.
+
+    A name is looked up beside the file that includes it, then in `folders`. One that is in none of these is left to the
+    compiler to find or to report.
 
     Raises: RlxError when one name means two files, which a list of headers by name cannot express.
     """
@@ -127,7 +130,7 @@ def headers_of(text: str, folders: Sequence[Path] = HEADER_FOLDERS) -> tuple[tup
 
 @cache
 def _digest(path: Path) -> str:
-    """Of a system header: an updated toolkit must not find the old toolkit's kernels."""
+    """The hash of a system header, so that an updated toolkit does not find kernels cached for the old one."""
     digest = hashlib.sha256()
     for part in (path, path.with_suffix(".hpp")):
         if part.is_file():

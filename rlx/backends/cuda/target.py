@@ -21,13 +21,13 @@ def cuda_target(
     adds_bias: AddsBias = adds_any_bias,
     software: bool = False,
 ) -> Target:
-    """What a device of these features and limits has. `software`: tests run the kernels on the host."""
+    """The Target of a device with these features and limits. `software`: tests compile the kernels for the host."""
     return Target(
         features=features,
         limits=limits,
         units=units,
         library=GemmLibrary(adds_bias),
-        # mma.sync: the places of elements are documented, and loads overlap with it.
+        # mma.sync: which elements a thread holds is documented (not opaque), and loads overlap with it.
         matrices=MatrixUnits(matrix_types(features, limits), False, True, "wgmma" in features),
         software=software,
         packs=not software,

@@ -1,4 +1,4 @@
-"""The Vulkan backend. Importing it loads neither the binding nor a driver; `backend` does on first use."""
+"""The Vulkan backend. Importing it loads neither the binding nor a driver; the first use of `backend` does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class VulkanBackend:
-    """Vulkan devices, by the index that `probe` gives them."""
+    """Lists and opens Vulkan devices, by the index that `probe` gives them."""
 
     name = "vulkan"
 
@@ -26,14 +26,14 @@ class VulkanBackend:
         self._at_exit = False
 
     def probe(self) -> list[DeviceInfo]:
-        """The devices there are. Raises: DeviceUnavailable with the reason when there is none."""
+        """All usable Vulkan devices. Raises: DeviceUnavailable with the reason when there is none."""
         from rlx.backends.vulkan.discovery import physical_devices
 
         self._register()
         return [physical.info for physical in physical_devices()]
 
     def open(self, index: int) -> VulkanDevice:
-        """The device, opened once a process; anew after it was closed or lost. Raises: DeviceUnavailable."""
+        """The device, opened once a process, and again once it was closed or lost. Raises: DeviceUnavailable."""
         from rlx.backends.vulkan import api
         from rlx.backends.vulkan.device import VulkanDevice
         from rlx.backends.vulkan.discovery import physical_devices
@@ -61,10 +61,10 @@ class VulkanBackend:
 
 
 def _close() -> None:
-    """Before the interpreter goes: devices, then the instance. Drivers' threads do not survive a disordered exit."""
+    """Closes devices, then the instance, before the interpreter exits, since drivers' threads may crash otherwise."""
     from rlx.backends.vulkan import api
 
-    # Absent when devices were listed and none was opened.
+    # The module is not loaded when devices were listed and none was opened.
     opened = sys.modules.get("rlx.backends.vulkan.opened")
     if opened is None or opened.close_at_exit():
         api.close_instance()

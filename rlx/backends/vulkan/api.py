@@ -1,8 +1,8 @@
 """The Vulkan API as rlx uses it, and the only file that imports `vulkan`.
 
-The package's Python wrappers are not used: they let nested temporaries dangle, return wrong objects here and there
-and cost about 12 µs a call. Everything goes through its cffi library handle, with structures from `struct`, which
-keeps what a structure points to alive as long as the structure. Handles are cffi objects, typed `Handle`.
+The package's Python wrappers are not used: they let nested temporaries dangle, return wrong objects in places, and cost
+about 12 µs a call. All calls go through its cffi library handle, with structures made by `struct`, which keeps all data
+that a structure points to alive as long as the structure. Handles are cffi objects, typed `Handle`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ API_1_2, API_1_3 = 1 << 22 | 2 << 12, 1 << 22 | 3 << 12
 TIMEOUT = 2  # VK_TIMEOUT, a success code
 
 _DEVICE_LOST = -4
-# What ends when others close what they hold: no fault of the call.
+# Results that are no fault of the call: it may succeed once other objects are closed.
 _EXHAUSTED = {
     -1: "out of host memory",
     -2: "out of device memory",
@@ -46,11 +46,11 @@ _UNAVAILABLE = {
 
 
 class VkError(RlxError):
-    """A Vulkan call that failed in a way that has no error of its own: a bug in rlx or in the driver."""
+    """A Vulkan call failed with a result that has no typed error: a bug in rlx or in the driver."""
 
 
 class Binding(NamedTuple):
-    """The cffi pair: `ffi` makes and reads C data, `lib` holds the loader's functions and the constants."""
+    """The binding's cffi pair: `ffi` makes and reads C data, `lib` has the loader's functions and the constants."""
 
     ffi: Any
     lib: Any
@@ -159,7 +159,7 @@ _live_lock = threading.Lock()
 
 
 def live_objects() -> dict[str, int]:
-    """Vulkan objects created and not yet destroyed, by kind; kinds without any are left out."""
+    """The number of Vulkan objects created and not yet destroyed, by kind; kinds without any are left out."""
     with _live_lock:
         return {kind: count for kind, count in _live.items() if count}
 
@@ -170,14 +170,14 @@ def _count(kind: str, by: int) -> None:
 
 
 def create(kind: str, parent: Handle, info: Handle, function: str | None = None) -> Handle:
-    """`vkCreate<kind>(parent, info)`, counted. Destroy it with `destroy`."""
+    """Creates an object by `vkCreate<kind>(parent, info)` and counts it. `destroy` destroys it."""
     ffi, lib = binding()
     name = function or f"vkCreate{kind}"
     return created(kind, parent, lambda out: getattr(lib, name)(parent, info, ffi.NULL, out), name)
 
 
 def created(kind: str, parent: Handle, call: Callable[[Handle], int], what: str) -> Handle:
-    """The object that `call` writes where it is told to, counted; one that an interrupt finds made is destroyed."""
+    """The object that `call` writes to the pointer it is given, counted. One made before an interrupt is destroyed."""
     ffi, _ = binding()
     out = ffi.new(f"Vk{kind} *")
     _count(kind, 1)
@@ -196,7 +196,7 @@ def created(kind: str, parent: Handle, call: Callable[[Handle], int], what: str)
 
 
 def destroy(kind: str, parent: Handle, handle: Handle) -> None:
-    """Destroys (or frees, for DeviceMemory) what `create` made."""
+    """Destroys an object that `create` made; DeviceMemory is freed."""
     ffi, lib = binding()
     _count(kind, -1)
     if kind in ("Device", "Instance"):
@@ -210,7 +210,7 @@ def destroy(kind: str, parent: Handle, handle: Handle) -> None:
 
 
 class Instance:
-    """The process's Vulkan instance. `messages` collects what the validation layers say when they are on."""
+    """The process's Vulkan instance. `messages` collects the messages of the validation layers when they are on."""
 
     def __init__(self) -> None:
         ffi, lib = binding()
@@ -274,7 +274,7 @@ class Instance:
         self._held.callback(end, self.handle, out[0], ffi.NULL)
 
     def function(self, name: str) -> Any:
-        """An extension's function."""
+        """A function of an extension. Raises: DeviceUnavailable where the loader does not have it."""
         ffi, lib = binding()
         found = lib.vkGetInstanceProcAddr(self.handle, ffi.new("char[]", name.encode()))
         if found == ffi.NULL:
@@ -287,7 +287,7 @@ class Instance:
         return list(listed("VkPhysicalDevice", lib.vkEnumeratePhysicalDevices, self.handle))
 
     def close(self) -> None:
-        """Requires: nothing made from it is left."""
+        """Destroys the instance. Requires: every object made from it is destroyed."""
         self._held.close()
 
 
@@ -314,7 +314,10 @@ def close_instance() -> None:
 
 
 def check_process() -> None:
-    """Raises: DeviceUnavailable in the child of a fork: drivers' threads and locks do not survive one."""
+    """Refuses to go on in the child of a fork, which drivers' threads and locks do not survive.
+
+    Raises: DeviceUnavailable there.
+    """
     if _instance is not None and _instance.pid != os.getpid():
         raise DeviceUnavailable(FORKED)
 
@@ -329,7 +332,7 @@ FORKED = (
 
 
 def listed(kind: str, function: Any, *args: Any, item: Handle = None) -> Sequence[Handle]:
-    """What one of Vulkan's count-then-fill functions gives; `item` is a structure each element starts as."""
+    """The list from one of Vulkan's count-then-fill functions; `item` is the initial value of each element."""
     ffi, _ = binding()
     count = ffi.new("uint32_t *")
     while True:
@@ -344,7 +347,7 @@ def listed(kind: str, function: Any, *args: Any, item: Handle = None) -> Sequenc
 
 
 class _Listed(list[Any]):
-    """A list whose elements are views of `array`, which lives as long as the list."""
+    """A list whose elements are views of `array`; it keeps the array alive."""
 
     def __init__(self, items: Sequence[Any], array: Any) -> None:
         super().__init__(items)
@@ -379,7 +382,7 @@ def version_text(version: int) -> str:
 
 
 def buffer_address(device: Handle, buffer: Handle) -> int:
-    """The address by which kernels reach a buffer."""
+    """A buffer's device address, by which kernels access it."""
     _, lib = binding()
     info = struct("VkBufferDeviceAddressInfo", "BUFFER_DEVICE_ADDRESS_INFO", buffer=buffer)
     return int(lib.vkGetBufferDeviceAddress(device, info))

@@ -13,9 +13,9 @@ from rlx.errors import RlxError
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice
 
-SLICE_NS = 50_000_000  # of a wait: how long an interrupt from the keyboard may take to get through
+SLICE_NS = 50_000_000  # length of one wait: a keyboard interrupt is seen between two waits
 
-# Pipeline stages, and the accesses each makes.
+# Pipeline stages, and the access flags of each.
 COMPUTE, TRANSFER, HOST = 0x800, 0x1000, 0x4000
 _WRITES = {COMPUTE: 0x40, TRANSFER: 0x1000}
 _ACCESSES = {COMPUTE: 0x20 | 0x40, TRANSFER: 0x800 | 0x1000, HOST: 0x2000 | 0x4000}
@@ -68,7 +68,7 @@ class CommandBuffers:
             self._infos[i].pCommandBuffers = self._handles + i
 
     def begin(self, index: int, once: bool = False) -> Handle:
-        """Begins recording, and resets what was recorded before. Returns the command buffer."""
+        """Resets the command buffer, begins recording into it, and returns it."""
         info = api.struct("VkCommandBufferBeginInfo", "COMMAND_BUFFER_BEGIN_INFO", flags=1 if once else 0)
         device = self._device
         device.check(device.lib.vkBeginCommandBuffer(self._handles[index], info), "vkBeginCommandBuffer")
@@ -78,18 +78,18 @@ class CommandBuffers:
         self._device.check(self._device.lib.vkEndCommandBuffer(self._handles[index]), "vkEndCommandBuffer")
 
     def submit(self, index: int, fence: Fence) -> None:
-        """Submits one command buffer. Requires: what was submitted with the fence before has ended."""
+        """Submits one command buffer. Requires: the fence's earlier submission has ended."""
         fence.submit(self._infos + index, 1)
 
     def close(self) -> None:
-        """Requires: none of the command buffers is under way. Idempotent."""
+        """Destroys the command buffers. Requires: none of them is under way. Idempotent."""
         self._held.close()
 
 
 class Fence:
-    """A fence, and whether what was last submitted with it may be under way still: `pending`.
+    """A fence; `pending` says that its last submission may still be under way.
 
-    A submission that is interrupted stays pending, whatever became of it, and whoever needs its objects next waits.
+    An interrupted submission stays pending, whether or not it reached the queue: the next user of its objects waits.
     """
 
     def __init__(self, device: VulkanDevice) -> None:
@@ -122,10 +122,11 @@ class Fence:
         return not self.pending
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Returns whether what was submitted has ended, within the given time where there is one. Waits in slices, so
-        that an interrupt from the keyboard gets through."""
+        """Waits, for at most `seconds` where given, and returns whether the submission has ended. It waits in slices of
+        SLICE_NS, so that a keyboard interrupt can end it."""
         if self.pending and not self._taken:
-            # An interrupt came while it was submitted: the fence may never be signalled. The queue is in order.
+            # An interrupt came during the submission, so the fence may never be signalled. Since the queue runs in
+            # order, draining it is enough.
             if not self._device.drain(seconds):
                 return False
             self.pending = False
@@ -142,5 +143,5 @@ class Fence:
         return True
 
     def close(self) -> None:
-        """Requires: not pending. Idempotent."""
+        """Destroys the fence. Requires: not pending. Idempotent."""
         self._held.close()

@@ -52,8 +52,8 @@ T = TypeVar("T")
 class VulkanDevice:
     """An opened Vulkan device: one compute queue, any number of threads.
 
-    `memory` forces a memory kind ("host", "bar", "staging"); None takes what fits the device. Everything made from the
-    device is closed with it, recordings before memory. `dead` is the reason why it cannot be used any more.
+    `memory` forces a memory kind ("host", "bar", "staging"); None chooses one for the device. Closing the device closes
+    all objects made from it, recordings before memory. `dead` is the reason why it cannot be used any more.
     """
 
     def __init__(self, physical: Physical, memory: MemoryKind | None = None) -> None:
@@ -69,15 +69,15 @@ class VulkanDevice:
         self.ffi, self.lib = api.binding()
         self.dead: RlxError | None = None
         self.closed = False
-        self.forked = False  # whether a child of this process has inherited what is mapped
+        self.forked = False  # whether a child of this process has inherited mapped memory
         self.orphans: deque[VulkanBuffer | Recorded] = deque()
         self._forced = memory
         self.submitting = threading.RLock()
         self._count_lock = threading.Lock()
         self._in_use: Counter[int] = Counter()  # bytes allocated, by heap
         self._buffers: WeakSet[VulkanBuffer] = WeakSet()
-        self._pinned: set[Allocation] = set()  # memory that views may outlive the buffer with
-        self._emptied = False  # whether all but such memory and the device itself is destroyed
+        self._pinned: set[Allocation] = set()  # memory whose views may outlive its buffer
+        self._emptied = False  # whether everything but pinned memory and the device itself is destroyed
         self._pid = os.getpid()
         self._recordings: WeakSet[Recorded] = WeakSet()
         self._under_way: set[Recorded] = set()
@@ -116,44 +116,44 @@ class VulkanDevice:
 
     @property
     def forced(self) -> MemoryKind | None:
-        """The memory kind that was asked for."""
+        """The memory kind that the caller forced, if any."""
         return self._forced
 
     def overdrawn(self, heap: int) -> bool:
-        """Whether more is allocated from a heap than it holds."""
+        """Whether more bytes are allocated from a heap than it has."""
         return self._in_use[heap] > self.physical.heaps[heap].nbytes
 
     @property
     def usable(self) -> bool:
-        """Whether its objects may be destroyed: not once they are, and not in the child of a fork."""
+        """Whether its objects may be destroyed: not after `close`, and not in the child of a fork."""
         return not self.closed and not isinstance(self.dead, DeviceUnavailable)
 
     def alive(self) -> None:
-        """Raises: the reason why the device cannot be used any more."""
+        """Checks that the device can be used. Raises: the reason where it cannot."""
         if self.dead is not None:
             raise type(self.dead)(*self.dead.args)
 
     def told(self) -> None:
-        """Raises: DeviceLost where a call of another thread was answered so, for one that waits."""
+        """Lets a waiting thread learn that another's call lost the device. Raises: DeviceLost where one did."""
         if isinstance(self.dead, DeviceLost):
             self.alive()
 
     def check(self, result: int, what: str) -> int:
-        """Passes success codes on; remembers that the device was lost."""
+        """Passes success codes on; a result that says the device is lost marks it as dead. Raises: as `api.check`."""
         if result >= 0:
             return result
         return self._noted(lambda: api.check(result, what))
 
     def create(self, kind: str, info: Handle, function: str | None = None) -> Handle:
-        """An object of the device, as `api.create` makes it."""
+        """Creates an object of the device, as `api.create` does."""
         return self._noted(lambda: api.create(kind, self.handle, info, function))
 
     def created(self, kind: str, call: Callable[[Handle], int], what: str) -> Handle:
-        """The object of the device that `call` makes."""
+        """Creates an object of the device by `call`, as `api.created` does."""
         return self._noted(lambda: api.created(kind, self.handle, call, what))
 
     def destroy(self, kind: str, handle: Handle) -> None:
-        """Destroys what `create` made."""
+        """Destroys an object that `create` made."""
         api.destroy(kind, self.handle, handle)
 
     def _noted(self, call: Callable[[], T]) -> T:
@@ -163,13 +163,13 @@ class VulkanDevice:
             if self.dead is None:
                 self.dead = DeviceLost(
                     *error.args
-                )  # its own: a traceback would keep what the frames refer to
+                )  # a new exception: the caught one's traceback would keep its frames' objects alive
             raise
 
     # -- the queue
 
     def submit(self, infos: Handle, count: int, fence: Handle) -> None:
-        """Submits batches; one thread at a time is in the driver's queue."""
+        """Submits batches. A lock lets one thread at a time use the queue, as Vulkan requires."""
         with self.submitting:
             self.alive()
             result = self.lib.vkQueueSubmit(self._queue, count, infos, fence)
@@ -186,9 +186,9 @@ class VulkanDevice:
         self._under_way.discard(recorded)
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Returns whether all that was submitted before has ended, within the given time where there is one."""
+        """Waits for all earlier submissions, for at most `seconds` where given, and returns whether they have ended."""
         fence = Fence(self)
-        self._drains.append(fence)  # one that an interrupt leaves in the queue goes with the device
+        self._drains.append(fence)  # if an interrupt leaves it in the queue, it is destroyed with the device
         fence.submit(self.ffi.NULL, 0)
         ended = fence.wait(seconds)
         if ended:
@@ -197,7 +197,7 @@ class VulkanDevice:
         return ended
 
     def queue_wait(self) -> None:
-        """Returns when the queue has nothing left to do."""
+        """Returns when all submitted work has ended."""
         self.alive()
         for recorded in self.under_way():
             recorded.wait()
@@ -214,7 +214,7 @@ class VulkanDevice:
         nbytes = want_nbytes(nbytes, self.info.id)
         if nbytes < 1:
             raise ArenaError(f"{self.info.id}: a buffer of {nbytes} bytes; it has at least one byte, ask for 1")
-        # From here on the buffer alone gives its memory back: given back twice it would be two buffers' at once.
+        # From here on only the buffer returns its memory: memory returned twice would be given to two buffers.
         buffer = VulkanBuffer(self, self.pool.take(nbytes) or allocate(self, nbytes), nbytes)
         undo = Held()
         undo.callback(buffer.close)
@@ -224,7 +224,7 @@ class VulkanDevice:
         return buffer
 
     def release(self, buffer: VulkanBuffer) -> None:
-        """Takes a closed buffer's memory back."""
+        """Returns a closed buffer's memory to the pool, or leaves it to its views where there are any."""
         if self.usable:
             self._buffers.discard(buffer)
             pin, buffer.pinned = buffer.pinned, None
@@ -232,17 +232,17 @@ class VulkanDevice:
                 self.pool.give(buffer.memory)
             else:
                 pin.close()
-                del pin  # without a view that was the last: the memory is left to the pool
+                del pin  # unless a view still holds the pin, this was its last reference: the memory goes to the pool
                 self.pool.sweep()
             self.leave()
 
     def pin(self, memory: Allocation) -> Pin[Allocation]:
-        """What keeps mapped memory for the views of it."""
+        """A pin that keeps mapped memory from being reused while views of it live."""
         self._pinned.add(memory)
         return Pin(memory, self._unpinned)
 
     def _unpinned(self, memory: Allocation) -> None:
-        """Takes memory back of which the last view has gone; runs in finalizers."""
+        """Takes back memory whose last view is gone. It runs in finalizers."""
         self._pinned.discard(memory)
         if self.usable:
             self.pool.leave(memory)
@@ -252,8 +252,8 @@ class VulkanDevice:
                 self._destroy_handle()
 
     def _destroy_handle(self) -> None:
-        """Destroys the device itself, the last of its objects. Where views of its memory live still, the last of them
-        does it."""
+        """Destroys the device itself, the last of its objects. Where views of its memory still live, it is destroyed
+        with the last of them instead."""
         self._emptied = True
         if not self._pinned and self.handle is not None:
             OPENED.discard(self)
@@ -261,13 +261,13 @@ class VulkanDevice:
             api.destroy("Device", self.physical.handle, handle)
 
     def forget(self, recorded: Recorded) -> None:
-        """A recording that was closed."""
+        """Removes a closed recording from the device's lists."""
         self._under_way.discard(recorded)
         self._recordings.discard(recorded)
         self.leave()
 
     def leave(self) -> None:
-        """Closes a lost device once the last that was made from it is closed."""
+        """Closes a lost device once the last object made from it is closed."""
         if isinstance(self.dead, DeviceLost) and not (self._buffers or self._recordings or self.orphans):
             self.close()
 
@@ -275,20 +275,20 @@ class VulkanDevice:
         return staging_allocation(self, nbytes)
 
     def memory_kind(self, nbytes: int) -> MemoryKind:
-        """The kind of memory a request of this size gets."""
+        """The kind of memory for an allocation of this size."""
         if self._forced is not None:
             return self._forced
         heap = bar_heap(self.physical)
         return kind_for(self.physical, nbytes, 0 if heap is None else self._free(heap))
 
     def free_bytes(self) -> int:
-        """What is left in the largest device-local heap, and what waits in the pool."""
+        """Bytes that are free in the largest device-local heap, and those in the pool."""
         heaps = self.physical.heaps
         local = [i for i, heap in enumerate(heaps) if heap.device_local] or list(range(len(heaps)))
         return self._free(max(local, key=lambda i: heaps[i].nbytes)) + self.pool.nbytes
 
     def count_memory(self, heap: int, nbytes: int) -> None:
-        """Keeps account of what is allocated from a heap."""
+        """Adds to the bytes allocated from a heap."""
         with self._count_lock:
             self._in_use[heap] += nbytes
 
@@ -306,7 +306,7 @@ class VulkanDevice:
     # -- programs
 
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer] | None = None) -> VulkanArena:
-        """An arena of the plan's own segments on this device."""
+        """An arena for the plan; `bound` are the segments that it takes from stores."""
         from rlx.backends.vulkan.arena import VulkanArena
 
         return VulkanArena(plan, self, bound)
@@ -318,11 +318,11 @@ class VulkanDevice:
 
     @property
     def messages(self) -> list[str]:
-        """What the validation layers have said so far, when RLX_VULKAN_VALIDATION turns them on."""
+        """The messages of the validation layers so far, when RLX_VULKAN_VALIDATION turns them on."""
         return list(api.instance().messages)
 
     def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded:
-        """Records launches and copies over the arena's memory as it lies now."""
+        """Records launches and copies over the arena's current memory."""
         from rlx.backends.vulkan.recorder import Recorded
 
         self.alive()
@@ -345,13 +345,13 @@ class VulkanDevice:
     # -- the end
 
     def bury(self) -> None:
-        """Closes what was dropped without being closed: recordings once their last run has ended, and their memory."""
+        """Closes buffers and recordings that were collected without being closed, once their runs have ended."""
         for recorded in self.under_way():
             recorded.ended()
             del recorded
         busy: list[VulkanBuffer | Recorded] = []
         try:
-            while self.orphans:  # closing one may leave others
+            while self.orphans:  # closing one may add others
                 with contextlib.suppress(IndexError):  # another thread took it
                     busy.append(self.orphans.popleft())
                     if self.dead is not None or not busy[-1].under_way:
@@ -364,7 +364,7 @@ class VulkanDevice:
     def close(self) -> None:
         """Waits, then destroys recordings, memory, pipelines and the device. Idempotent; live buffers become closed.
 
-        Interrupted while it waits it is as it was before.
+        An interrupt while it waits leaves the device as it was.
         """
         if not self.usable:
             return
@@ -372,15 +372,15 @@ class VulkanDevice:
             try:
                 self.drain()
             except RlxError:
-                # A lost device says so, and may be destroyed all the same.
+                # The device is lost. It may be destroyed all the same.
                 self.lib.vkDeviceWaitIdle(self.handle)
             self.destroy_all()
 
     def destroy_all(self) -> None:
-        """Requires: nothing is under way, or the device is lost."""
+        """Destroys all objects and the device. Requires: nothing is under way, or the device is lost."""
         self.closed = True
         self.dead = self.dead or DeviceUnavailable(f"{self.info.id} was closed; open it again")
-        for item in (*self.orphans, *self._buffers, *self._recordings):  # the last goes first
+        for item in (*self.orphans, *self._buffers, *self._recordings):  # freed in reverse: recordings first
             self._held.callback(item.free)
         for fence in self._drains:
             self._held.callback(fence.close)

@@ -1,4 +1,4 @@
-"""Which Vulkan devices there are, and what each can do."""
+"""Finds the Vulkan devices of this machine and their features, limits and memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMPUTE_QUEUE = 2
 # Memory property flags.
 DEVICE_LOCAL, HOST_VISIBLE, HOST_COHERENT, HOST_CACHED = 1, 2, 4, 8
 
-# Features enabled wherever they are there: (structure, field) -> the word in DeviceInfo.features, "" for none.
+# Features that are enabled wherever a device has them: field -> the word in DeviceInfo.features, "" for none.
 _CORE = {"shaderInt64": "i64", "shaderFloat64": "f64", "shaderInt16": "i16"}
 _V11 = {
     "storageBuffer16BitAccess": "16bit_storage",
@@ -41,7 +41,7 @@ _EXTENSIONS = {
 _PLAIN_EXTENSIONS = ("VK_EXT_memory_budget", "VK_KHR_portability_subset")
 # VkComponentTypeKHR and VkScopeKHR
 _FLOAT16, _FLOAT32, _SCOPE_SUBGROUP = 0, 1, 3
-# Drivers (VkDriverId) whose fma() rounds once, which no query tells: NVIDIA's.
+# Drivers (VkDriverId) whose fma() rounds once, for which there is no query: NVIDIA's.
 _FUSED_DRIVERS = (4,)
 # basic, vote, arithmetic, ballot, shuffle
 _SUBGROUP_OPERATIONS = 0x1F
@@ -49,7 +49,7 @@ _SUBGROUP_OPERATIONS = 0x1F
 
 @dataclass(frozen=True, slots=True)
 class Heap:
-    """A memory heap: its bytes and whether it is the device's own."""
+    """A memory heap: its size and whether it is device-local."""
 
     nbytes: int
     device_local: bool
@@ -81,9 +81,9 @@ class Physical:
 
 
 def physical_devices() -> list[Physical]:
-    """The devices rlx can use, in the loader's order; `info.index` counts these only.
+    """The devices that rlx can use, in the loader's order; `info.index` counts only these.
 
-    Raises: DeviceUnavailable with the reason of each device refused, when none is left.
+    Raises: DeviceUnavailable with the reason of each refused device, when none is left.
     """
     found: list[Physical] = []
     refused: list[str] = []
@@ -101,7 +101,7 @@ def physical_devices() -> list[Physical]:
 
 
 def describe(handle: Handle, index: int) -> Physical:
-    """Reads everything rlx asks of a device. Raises: DeviceUnavailable with the reason it cannot be used."""
+    """Reads all properties that rlx needs of a device. Raises: DeviceUnavailable with the reason it cannot be used."""
     ffi, lib = api.binding()
     v11 = api.struct("VkPhysicalDeviceVulkan11Properties", "PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES")
     v12 = api.struct("VkPhysicalDeviceVulkan12Properties", "PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES")
@@ -146,7 +146,7 @@ def describe(handle: Handle, index: int) -> Physical:
         memory_bytes=max((h.nbytes for h in heaps if h.device_local), default=largest),
         driver=f"{driver}, Vulkan {api.version_text(version)}",
         features=frozenset(words),
-        # The software driver says it preserves them and does so only in part: measured.
+        # Software drivers claim to preserve subnormal numbers, but tests show that they do so only in part.
         preserves_subnormals="denorm_preserve" in words and kind != "software",
         packed="16bit_storage" not in words,
     )
@@ -177,7 +177,7 @@ def describe(handle: Handle, index: int) -> Physical:
 
 
 class FeatureChain:
-    """The feature structures rlx knows, linked: filled in by a query, then `enable`d at device creation."""
+    """The linked feature structures that rlx knows: filled in by a query, then passed on at device creation."""
 
     def __init__(self, version: int, extensions: set[str] | tuple[str, ...]) -> None:
         self.core = api.struct("VkPhysicalDeviceFeatures2", "PHYSICAL_DEVICE_FEATURES_2")
@@ -191,7 +191,7 @@ class FeatureChain:
         self.extra = {
             name: api.FlagsStruct(*_EXTENSIONS[name])
             for name in _EXTENSIONS
-            # 1.3 has integer dot products in its own structure, and forbids both in one chain.
+            # Vulkan 1.3 has integer dot products in its own structure, and forbids both structures in one chain.
             if name in extensions and not (self.v13 is not None and "integer_dot" in name)
         }
         self.head = api.chain(self.core, *links, *(item.pointer for item in self.extra.values()))
@@ -208,7 +208,7 @@ class FeatureChain:
                     yield part, field, word
 
     def words(self) -> set[str]:
-        """Feature words of what the filled chain says is there."""
+        """The feature words of the features that are on in the filled chain."""
         found = {word for part, field, word in self._fields() if word and getattr(part, field)}
         extra = {name: item.values for name, item in self.extra.items()}
         if any(extra.get("VK_KHR_shader_integer_dot_product", ())):
@@ -225,7 +225,10 @@ class FeatureChain:
         return found
 
     def keep_known(self) -> Handle:
-        """Leaves on what rlx uses of a filled chain (robust access, for one, costs speed). Returns the head."""
+        """Turns off the features of a filled chain that rlx does not use, and returns the chain's head.
+
+        Robust buffer access, for one, costs speed.
+        """
         ffi, _ = api.binding()
         parts = ((self.core.features, _CORE), (self.v11, _V11), (self.v12, _V12), (self.v13, _V13))
         for part, table in parts:
@@ -264,7 +267,8 @@ def _property_words(v11: Handle, v12: Handle) -> set[str]:
 
 
 def _unusable_matrices(handle: Handle, words: set[str]) -> set[str]:
-    """The cooperative matrix words whose shapes are not those the kernels are written for."""
+    """The feature words of cooperative matrices to remove: all, where the device lacks them in the kernels' shape,
+    16 x 16 x 16 from f16 to f32."""
     if "coopmat" not in words:
         return {"coopmat2", "bf16_coopmat"}
     function = api.instance().function("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
@@ -281,7 +285,7 @@ def _unusable_matrices(handle: Handle, words: set[str]) -> set[str]:
 
 
 def _queue(handle: Handle) -> tuple[int | None, int]:
-    """The first family with compute, and the bits of its timestamps."""
+    """The first queue family that can compute, None where there is none; and the valid bits of its timestamps."""
     ffi, lib = api.binding()
     count = ffi.new("uint32_t *")
     lib.vkGetPhysicalDeviceQueueFamilyProperties(handle, count, ffi.NULL)

@@ -1,9 +1,9 @@
 """Vulkan memory: allocations of three kinds, and VulkanBuffer over them.
 
-"host"     mapped, cached and coherent: the host uses the memory itself. Integrated GPUs and software drivers.
-"bar"      device-local and mapped: writes go through the map; reads, which would cross the bus a cache line at a time,
-           are copied by the device into cached staging memory.
-"staging"  device-local: both directions go through staging memory.
+"host"     mapped, cached and coherent: the host accesses it directly. For integrated GPUs and software drivers.
+"bar"      device-local and mapped: the host writes to it directly. Reads would cross the bus a cache line at a time, so
+           the device copies the bytes into cached staging memory.
+"staging"  device-local, not mapped: reads and writes go through staging memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KINDS: tuple[MemoryKind, ...] = ("host", "bar", "staging")
 MEMORY_ENV = "RLX_VULKAN_MEMORY"
 _MAPPED = HOST_VISIBLE | HOST_COHERENT
 _CACHED = _MAPPED | HOST_CACHED
-# For each kind, what the memory type must have, best first.
+# For each kind, the flags that a memory type must have: alternatives, best first.
 _WANTED: dict[MemoryKind, tuple[int, ...]] = {
     "host": (DEVICE_LOCAL | _CACHED, _CACHED),
     "bar": (DEVICE_LOCAL | _MAPPED,),
@@ -47,11 +47,11 @@ _WANTED: dict[MemoryKind, tuple[int, ...]] = {
 }
 _STAGING_WANTED = (_CACHED, _MAPPED)
 _USAGE = 0x20000 | 0x20 | 0x1 | 0x2  # shader device address, storage, transfer source and target
-_SMALL_READ = 1024  # below this, reading through the map is faster than a submission
+_SMALL_READ = 1024  # bytes; up to so many, reading mapped memory is faster than a submission
 
 
 class Allocation:
-    """A VkBuffer with its memory, what the pool holds. `nbytes` is the true capacity; `host` the map, if any."""
+    """A VkBuffer with its memory, as the pool keeps it. `nbytes` is its full size; `host` the mapped bytes, if any."""
 
     def __init__(
         self,
@@ -101,13 +101,13 @@ class Allocation:
                 self.address = api.buffer_address(device.handle, self.buffer)
 
     def free(self) -> None:
-        """Gives the memory back to the driver. Idempotent."""
+        """Returns the memory to the driver. Idempotent."""
         self.host = None
         self._held.close()
 
 
 def memory_type(physical: Physical, wanted: Iterable[int], allowed: int = -1) -> int | None:
-    """The first memory type with all flags of the first entry of `wanted` that any has."""
+    """The first memory type that has all flags of an entry of `wanted`; earlier entries are preferred."""
     for flags in wanted:
         for index, kind in enumerate(physical.memory_types):
             if allowed >> index & 1 and kind.flags & flags == flags:
@@ -116,7 +116,7 @@ def memory_type(physical: Physical, wanted: Iterable[int], allowed: int = -1) ->
 
 
 def forced_memory() -> MemoryKind | None:
-    """What RLX_VULKAN_MEMORY asks for. Raises: DeviceUnavailable for a word that is no memory kind."""
+    """The memory kind that RLX_VULKAN_MEMORY forces. Raises: DeviceUnavailable for a word that is no memory kind."""
     word = os.environ.get(MEMORY_ENV, "")
     if not word:
         return None
@@ -127,7 +127,7 @@ def forced_memory() -> MemoryKind | None:
 
 
 def allocate(device: VulkanDevice, nbytes: int) -> Allocation:
-    """New memory of the kind that fits. Raises: OutOfDeviceMemory, once the pool has given up what waits in it."""
+    """New memory of the kind that fits. Raises: OutOfDeviceMemory where it fails even after the pool was emptied."""
 
     def refuse(reason: str) -> OutOfDeviceMemory:
         return OutOfDeviceMemory(
@@ -139,7 +139,7 @@ def allocate(device: VulkanDevice, nbytes: int) -> Allocation:
     if nbytes > device.limits.max_alloc_bytes:
         raise refuse("more than the device allocates at once")
     kind = device.memory_kind(nbytes)
-    # A full window of mapped memory is no reason to fail where unmapped memory is left.
+    # Where the window of mapped device memory (BAR) is full, unmapped memory may be left.
     kinds: list[MemoryKind] = [kind, "staging"] if kind == "bar" and device.forced is None else [kind]
     reason = ""
     for attempt in kinds:
@@ -151,7 +151,7 @@ def allocate(device: VulkanDevice, nbytes: int) -> Allocation:
             else:
                 if not device.overdrawn(memory.heap):
                     return memory
-                # Some drivers promise more than the heap holds and fail, or are killed, when it is touched.
+                # Some drivers allocate more than the heap has, and then fail or are killed when it is used.
                 memory.free()
                 reason = "the heap is full"
             if device.pool.trim() == 0:
@@ -170,14 +170,15 @@ def has_kind(physical: Physical, kind: MemoryKind) -> bool:
 
 
 def kind_for(physical: Physical, nbytes: int, free: int) -> MemoryKind:
-    """The kind an allocation of this size gets; `free` is what is left in the heap of kind "bar"."""
+    """The kind of memory for an allocation of this size; `free` is the bytes left in the heap of kind "bar"."""
     if physical.info.kind in ("integrated", "software") and has_kind(physical, "host"):
         return "host"
     bar = memory_type(physical, _WANTED["bar"])
     if bar is None:
         return "staging"
     window = physical.heaps[physical.memory_types[bar].heap].nbytes
-    # A window that covers the device's memory serves everything; a small one serves what leaves most of it free.
+    # A window over nearly all of the device's memory serves every allocation; a small one only those that are at most
+    # an eighth of it and still fit.
     whole = max(heap.nbytes for heap in physical.heaps if heap.device_local)
     if window >= whole * 9 // 10 or nbytes <= min(window // 8, free):
         return "bar"
@@ -185,15 +186,15 @@ def kind_for(physical: Physical, nbytes: int, free: int) -> MemoryKind:
 
 
 def bar_heap(physical: Physical) -> int | None:
-    """The heap behind kind "bar"."""
+    """The heap of kind "bar", None where the device has no such memory."""
     bar = memory_type(physical, _WANTED["bar"])
     return None if bar is None else physical.memory_types[bar].heap
 
 
 class VulkanBuffer:
-    """Buffer over an allocation from the pool. `nbytes` is what was asked for."""
+    """A Buffer over an allocation from the pool. `nbytes` is the requested size."""
 
-    closed = True  # until it is made
+    closed = True  # until the constructor is done, so that `__del__` ignores a buffer that was never made
 
     def __init__(self, device: VulkanDevice, memory: Allocation, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -229,7 +230,7 @@ class VulkanBuffer:
         if host is not None and self.kind == "host":
             host[offset : offset + nbytes] = byte
             return
-        # The device fills whole words; the ends are written.
+        # The device fills whole words only; bytes at the ends are written by the host.
         first, last = min(align(offset, 4), offset + nbytes), max((offset + nbytes) & ~3, offset)
         if first < last:
             self.device.transfer.fill(self.memory.buffer, first, last - first, byte)
@@ -255,7 +256,7 @@ class VulkanBuffer:
             self.device.transfer.copy(source.memory.buffer, source_offset, self.memory.buffer, offset, nbytes)
 
     def view(self) -> Bytes | None:
-        """The memory itself where it is of kind "host"."""
+        """The mapped memory where it is of kind "host", else None."""
         if self.closed:
             raise ArenaError("this memory was closed and handed back to the pool")
         self.device.alive()
@@ -263,23 +264,23 @@ class VulkanBuffer:
         return host[: self.nbytes] if host is not None and self.kind == "host" else None
 
     def pin(self) -> Pin[Allocation] | None:
-        pinned = self.pinned  # before the check: a close in another thread takes it
+        pinned = self.pinned  # read before the check, since another thread may close the buffer after it
         return pinned if self.view() is not None else None
 
     def close(self) -> None:
-        """Waits for what uses the memory, and hands it to the pool. Recordings over it refuse to run from here on."""
+        """Waits for the memory's users, then returns it to the pool. Recordings over it refuse to run from here on."""
         if self.closed:
             return
         if self.device.dead is None:
             for recorded in tuple(self.users):
                 recorded.retire("memory it was recorded over was closed")
             self.device.transfer.settle()
-        self.closed = True  # only now: one that is interrupted while it waits is closed by the next call
+        self.closed = True  # set after the waits: if an interrupt ends one, the next call closes the buffer
         self.device.release(self)
 
     def free(self) -> None:
-        """Gives the memory back to the driver; where views of it live, the last of them does. Requires: the device
-        uses it no more, and is closed. Idempotent."""
+        """Returns the memory to the driver; where views of it live, that happens with the last of them. Requires: the
+        device is closed and no longer uses it. Idempotent."""
         self.closed = True
         pin, self.pinned = self.pinned, None
         if pin is not None:
@@ -293,7 +294,8 @@ class VulkanBuffer:
         return any(recorded.under_way for recorded in tuple(self.users))
 
     def _ready(self) -> None:
-        """Waits for runs under way over this memory, and for a transfer that was interrupted."""
+        """Waits for runs under way that use this memory, and for an interrupted transfer. Raises: ArenaError when the
+        buffer is closed, or why the device cannot be used."""
         if self.closed:
             raise ArenaError("this memory was closed and handed back to the pool")
         self.device.alive()
@@ -303,6 +305,6 @@ class VulkanBuffer:
                 recorded.wait()
 
     def __del__(self) -> None:
-        # A finalizer runs at any point, also inside a lock of ours: it only leaves the work for later.
+        # A finalizer may run at any point, even while this thread holds one of our locks: it leaves the work for later.
         if not self.closed:
             self.device.orphans.append(self)

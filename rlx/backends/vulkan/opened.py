@@ -1,4 +1,4 @@
-"""The Vulkan devices this process has opened, and what becomes of them when they are lost, at a fork, at the end."""
+"""The Vulkan devices that this process has opened, and how they end: when lost, after a fork, and at exit."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from rlx.errors import DeviceUnavailable, RlxError
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice
 
-EXIT_SECONDS = 1.0  # how long the end of the process waits for the work of a device
+EXIT_SECONDS = 1.0  # how long the process waits for a device's work when it exits
 
-# Until they are destroyed, which is when they are closed or, where views of their memory live still, after the last
-# of these. Those that were lost and that nobody refers to any more are among them.
+# All devices that are not destroyed yet. A device is destroyed when it is closed or, where views of its memory still
+# live, with the last of these. Lost devices that nothing refers to any more are in this set too.
 OPENED: set[VulkanDevice] = set()
 
 
 def bury_lost() -> None:
-    """Closes lost devices that nobody uses any more."""
+    """Closes lost devices whose objects are all closed or garbage-collected."""
     for device in tuple(OPENED):
         if device.dead is not None:
             device.bury()
 
 
 def close_at_exit() -> bool:
-    """Closes every device before the interpreter goes. Returns whether it did.
+    """Closes every device before the interpreter exits. Returns whether all are closed.
 
-    What may be in use is left to the system, which takes everything back: work that does not end within EXIT_SECONDS,
-    devices that other threads, which live on for a moment, may be calling, and those whose memory is still viewed. So
-    is a device that was open at a fork, whose memory has been mapped in two processes: no wait for it has a bound.
+    Devices that may be in use are left to the system, which reclaims everything: those whose work does not end within
+    EXIT_SECONDS, those that other threads, which still run for a moment, may be calling, and those whose memory is
+    viewed. So is a device that was open at a fork: its memory is mapped in two processes, and a wait might never end.
     """
     left = False
     for device in tuple(OPENED):
         if device.usable and not device.forked:
             with contextlib.suppress(RlxError, KeyboardInterrupt):
-                # For good: other threads submit nothing from here on.
+                # The lock is never released: other threads submit nothing from here on.
                 free = device.submitting.acquire(timeout=EXIT_SECONDS)
                 ended = free and (device.dead is not None or device.drain(EXIT_SECONDS))
                 if ended and len(sys._current_frames()) == 1:

@@ -1,4 +1,4 @@
-"""Pipelines: SPIR-V becomes compute pipelines, once a kernel and device; the disk cache keeps what they compile to."""
+"""Compute pipelines from SPIR-V, one for each kernel and device; compiled code is kept in the disk cache."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from rlx.errors import UnsupportedOp
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice
 
-PUSH_BYTES = 128  # what every device grants
-HEADER_BYTES = 32  # a pipeline cache of this size holds nothing: some software drivers keep none
+PUSH_BYTES = 128  # bytes of push constants that every device supports
+HEADER_BYTES = 32  # a pipeline cache of this size is only a header: some software drivers cache no code
 _COMPUTE_STAGE = 0x20
 _FULL_SUBGROUPS = 2  # a flag of a pipeline's stage
-# The constants by which body.glsl is told the size of a subgroup, and whether fma() rounds once.
+# Ids of the specialization constants that tell body.glsl the size of a subgroup, and whether fma() rounds once.
 _SUBGROUP_ID, _FUSED_ID = 31, 30
 _MAGIC = 0x07230203
 _OP_CAPABILITY = 17
-# SPIR-V capability -> the feature word a device must have for it. Others need nothing beyond Vulkan 1.2.
+# SPIR-V capability -> the feature word that a device must have for it. Other capabilities need only Vulkan 1.2.
 _CAPABILITIES = {
     9: "f16", 10: "f64", 11: "i64", 22: "i16", 39: "i8", 4433: "16bit_storage", 4434: "16bit_storage",
     4448: "8bit_storage", 4449: "8bit_storage", 5345: "memory_model", 6019: "intdot", 6018: "intdot",
@@ -79,11 +79,11 @@ class Pipelines:
                 kept = self._made.setdefault(kernel, made)
                 if kept is made:
                     spare.pop_all()
-        spare.close()  # where another thread was faster
+        spare.close()  # destroys this thread's pipeline where another thread was faster
         return kept
 
     def get_all(self, kernels: Iterable[Kernel]) -> dict[Kernel, Pipeline]:
-        """Pipelines of several kernels, compiled side by side."""
+        """The pipelines of several kernels, compiled in parallel."""
         distinct = list(dict.fromkeys(kernels))
         missing = [kernel for kernel in distinct if kernel not in self._made]
         if len(missing) > 1:
@@ -92,12 +92,12 @@ class Pipelines:
                     for made, _ in enumerate(threads.map(self.get, missing), start=1):
                         report("kernels", made, len(missing))
                 except BaseException:
-                    threads.shutdown(cancel_futures=True)  # what has not begun is not waited for
+                    threads.shutdown(cancel_futures=True)  # kernels that no thread has begun are not compiled
                     raise
         return {kernel: self.get(kernel) for kernel in distinct}
 
     def _make(self, kernel: Kernel, spare: Held) -> Pipeline:
-        """Compiles the kernel; `spare` destroys what is returned."""
+        """Compiles the kernel; closing `spare` destroys the pipeline."""
         device, subgroup = self._device, 0
         if isinstance(kernel, FileKernel):
             name = "-".join([kernel.stem, *(value for _, value in kernel.defines)])
@@ -178,7 +178,7 @@ class Pipelines:
             self._disk.put(key, bytes(ffi.buffer(data, size[0])))
 
     def close(self) -> None:
-        """Requires: nothing recorded with the pipelines is left."""
+        """Destroys all pipelines. Requires: every recording that uses them is destroyed."""
         with self._lock:
             held, made = Held(), tuple(self._made.values())
             self._made.clear()
@@ -189,7 +189,7 @@ class Pipelines:
 
 
 def shuffles(features: frozenset[str], subgroup: int) -> bool:
-    """Whether threads may exchange values by registers: full subgroups of 4 to 128 neighbours."""
+    """Whether kernels may use subgroup shuffles: the device has full subgroups of 4 to 128 threads."""
     return {"subgroup", "full_subgroups"} <= features and subgroup in (4, 8, 16, 32, 64, 128)
 
 
@@ -210,9 +210,9 @@ def load_spirv(name: str) -> bytes:
 
 
 def check_capabilities(name: str, code: bytes, features: frozenset[str]) -> None:
-    """Raises: UnsupportedOp unless `code` is SPIR-V that asks for nothing the device lacks.
+    """Checks that `code` is SPIR-V whose capabilities the device has, since a driver may crash on others.
 
-    A driver may crash on a capability it does not have instead of refusing it.
+    Raises: UnsupportedOp where it is not.
     """
     if len(code) < 20 or len(code) % 4 or struct.unpack_from("<I", code)[0] != _MAGIC:
         raise UnsupportedOp(

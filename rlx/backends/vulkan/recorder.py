@@ -1,4 +1,4 @@
-"""Recorded: steps in command buffers, recorded once and submitted each run."""
+"""Recorded: steps recorded once into command buffers, which each run submits."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Steps a command buffer until a run has been timed; of a long program this part.
+# Steps in a command buffer until a run has been timed: at least FIRST_STEPS, or 1/FIRST_PART of a long program.
 FIRST_STEPS, FIRST_PART = 4, 256
-# The work submitted at once from then on: after a run that is broken off nobody waits longer for what is under way,
-# and no watchdog ends it. One step cannot be divided.
+# The work in a command buffer from then on. It bounds the wait after an interrupted run, and keeps watchdogs of the
+# system from ending the work. A single step cannot be divided.
 SUBMIT_SECONDS = 0.25
 _BOTTOM = 0x2000  # the pipeline stage at which timestamps are taken
 _COMPUTE_STAGE = 0x20
 
 
 class Recorded(Closing):
-    """Launches and copies recorded over an arena's memory as it lies.
+    """Launches and copies recorded over an arena's current memory.
 
-    `schedule` is the steps and the indices before which a full barrier stands; besides these, every command buffer
-    begins with a full barrier, so that runs are ordered in the order of their launches, and the last ends with one
-    towards the host. `barriers` overrides the placement, for tests of the checker. Requires: the arena's buffers
-    outlive the recording; when one is closed first, the recording is retired and `launch` raises.
+    `schedule` is the steps and the indices of those with a full barrier before them. Besides, every command buffer
+    begins with a full barrier, so that runs are ordered as they are launched, and the last ends with one towards the
+    host. `barriers` overrides the placement, for tests of the hazard checker. Requires: the arena's buffers outlive the
+    recording; when one is closed first, the recording is retired and `launch` raises.
 
-    Command buffers are submitted one by one, each once the one before has ended; in the first run they hold `max_steps`
-    steps each and are timed, and the recording that follows has as few as SUBMIT_SECONDS allows: mostly one.
+    Command buffers are submitted one by one, each once the one before has ended. In the first run they have `max_steps`
+    steps each and are timed; then the steps are recorded again in as few as SUBMIT_SECONDS allows: mostly one.
     """
 
-    _closed = True  # until it is made
+    _closed = True  # until the constructor is done, so that `__del__` ignores a recording that was never made
 
     def __init__(
         self,
@@ -65,8 +65,10 @@ class Recorded(Closing):
         self._barriers = place_barriers(self._steps) if barriers is None else barriers
         self._lock = threading.Lock()
         self._retired: str | None = None
-        self._seconds: list[float] | None = []  # of each command buffer in the first run, until that is done
-        self._started: float | None = None  # when what is pending was submitted; None once waiting for it began
+        # The time of each command buffer in the first run; None once the steps are divided anew by these times.
+        self._seconds: list[float] | None = []
+        # When the pending command buffer was submitted; None once it is waited for.
+        self._started: float | None = None
         self._queries: Handle = None
         self._segments = _segments(device, self._steps, arena)
         self.buffers = frozenset(self._segments.values())
@@ -78,7 +80,7 @@ class Recorded(Closing):
             self._fence = Fence(device)
             self._held.callback(self._fence.close)
             if timings and self._steps and device.physical.timestamp_ns:
-                # One for each step, when it ends, and one for each command buffer, when it begins.
+                # One timestamp at the end of each step, and one at the beginning of each command buffer.
                 info = api.struct(
                     "VkQueryPoolCreateInfo", "QUERY_POOL_CREATE_INFO", queryType=2, queryCount=2 * len(self._steps)
                 )  # fmt: skip
@@ -87,7 +89,7 @@ class Recorded(Closing):
             each = max_steps or max(FIRST_STEPS, len(self._steps) // FIRST_PART)
             count = len(self._steps)
             self._record([range(at, min(at + each, count)) for at in range(0, count, each)])
-            self._ran = self._batches  # as the last run was divided, for its times
+            self._ran = self._batches  # the division into command buffers of the last run, for `timings`
             self._closed = False
         for buffer in self.buffers:
             buffer.users.add(self)
@@ -142,8 +144,8 @@ class Recorded(Closing):
         return bytes(packed)
 
     def _record(self, batches: Sequence[range]) -> None:
-        """Records these ranges of steps, a command buffer each, in the place of what was recorded before, which is kept
-        where this fails."""
+        """Records these ranges of steps, a command buffer each, and replaces the earlier command buffers, which are
+        kept where this fails."""
         fresh = CommandBuffers(self._device, len(batches)) if batches else None
         old = fresh
         try:
@@ -156,10 +158,10 @@ class Recorded(Closing):
                 old.close()
 
     def _record_batch(self, commands: CommandBuffers, index: int, batch: range) -> None:
-        """Steps into command buffer `index`: the loop over steps calls the library directly."""
+        """Records a range of steps into command buffer `index`. For speed, its loop calls the library directly."""
         first, last = batch.start, batch.stop
         ffi, lib, layout = self._device.ffi, self._lib, self._device.pipelines.layout
-        # Copies widen the barriers of the whole recording; without them only shader accesses are ordered inside it.
+        # In a recording with copies all barriers order transfers too; in others only accesses by shaders.
         stages = COMPUTE | TRANSFER if any(isinstance(step, Copy) for step in self._steps) else COMPUTE
         between = Barrier(self._device, stages, stages)
         cb = commands.begin(index)
@@ -167,7 +169,7 @@ class Recorded(Closing):
         if queries is not None:
             lib.vkCmdResetQueryPool(cb, queries, first, last - first)
             lib.vkCmdResetQueryPool(cb, queries, start, 1)
-        # Before anything else: other recordings, transfers, and the batches before this one.
+        # Orders this command buffer after other recordings, transfers, and the command buffers before it.
         Barrier(self._device, COMPUTE | TRANSFER, COMPUTE | TRANSFER).record(cb)
         if queries is not None:
             lib.vkCmdWriteTimestamp(cb, _BOTTOM, queries, start)
@@ -199,17 +201,17 @@ class Recorded(Closing):
 
     @property
     def schedule(self) -> tuple[Sequence[Step], frozenset[int]]:
-        """The steps and the positions of the barriers between them."""
+        """The steps and the indices of those with a barrier before them."""
         return self._steps, self._barriers
 
     @property
     def batches(self) -> int:
-        """Command buffers submitted a run."""
+        """The number of command buffers that a run submits."""
         return len(self._batches)
 
     def launch(self) -> None:
-        """Submits the recording; waits first where its last run is still under way, and of a long one for all but the
-        last command buffer."""
+        """Submits the recording, after waiting for its last run where that is still under way. Of several command
+        buffers it waits for all but the last."""
         device = self._device
         if device.dead is not None:
             device.alive()
@@ -229,7 +231,7 @@ class Recorded(Closing):
                     self._finish()
                 now = time.perf_counter()
                 commands.submit(index, self._fence)
-                self._started = now  # only now: what is broken off is not timed
+                self._started = now  # set after the submission: an interrupted one is not timed
 
     def wait(self) -> None:
         """Returns when the last launch has finished and the host sees what it wrote."""
@@ -252,7 +254,8 @@ class Recorded(Closing):
             self._lock.release()
 
     def _settle(self) -> None:
-        """Waits for the last launch; after the first that was not broken off, its times are known."""
+        """Waits for the last launch. After the first run without an interrupt, whose times are then known, it divides
+        the steps anew."""
         self._finish()
         self._device.finished(self)
         if self._seconds and len(self._seconds) == len(self._batches):
@@ -266,7 +269,7 @@ class Recorded(Closing):
                 self._seconds.append(time.perf_counter() - started)
 
     def _divide(self) -> None:
-        """Records anew in command buffers of SUBMIT_SECONDS, by the time that each took in the first run."""
+        """Records anew in command buffers of up to SUBMIT_SECONDS, by the times of the first run."""
         assert self._seconds is not None
         batches = divided(self._batches, self._seconds)
         self._seconds = None
@@ -274,12 +277,12 @@ class Recorded(Closing):
             try:
                 self._record(batches)
             except OutOfDeviceMemory as error:
-                # What was recorded first serves as well, a little slower; the run that it ended has succeeded.
+                # No failure: the run has succeeded, and the first command buffers stay usable, a little slower.
                 _log.warning("%s: keeps its first command buffers: %s", self._device.info.id, error)
 
     def timings(self) -> list[float]:
-        """µs of each step in the last run, from timestamps; steps without a barrier between them overlap, and a step's
-        time is then what it added. Requires: recorded with timings, launched and waited for."""
+        """µs of each step in the last run, from timestamps. Steps without a barrier between them overlap; the time of
+        such a step is then what it added. Requires: recorded with timings, launched and waited for."""
         if self._queries is None:
             raise UnsupportedOp(
                 "this recording has no timestamps; record it with timings=True, on a queue that has a clock"
@@ -313,7 +316,7 @@ class Recorded(Closing):
         """Waits for a run under way and destroys the recording. Idempotent."""
         if self._closed or not self._device.usable:
             return
-        # Whoever runs it next is told; its objects are destroyed all the same.
+        # The next launch reports a lost device; the recording's objects are destroyed all the same.
         with contextlib.suppress(DeviceLost):
             self.retire("it was closed")
         self.free()
@@ -321,7 +324,7 @@ class Recorded(Closing):
 
     def free(self) -> None:
         """Destroys the recording. Requires: no run is under way, or the device is lost. Idempotent."""
-        self._closed = True  # only now: one that is interrupted while it waits is closed by the next call
+        self._closed = True  # set after the wait in `close`: if an interrupt ends that, the next call closes
         self._retired = self._retired or "it was closed"
         for buffer in self.buffers:
             buffer.users.discard(self)
@@ -331,13 +334,13 @@ class Recorded(Closing):
         self._held.close()
 
     def __del__(self) -> None:
-        # A finalizer runs at any point, also inside a lock of ours: it only leaves the work for later.
+        # A finalizer may run at any point, even while this thread holds one of our locks: it leaves the work for later.
         if not self._closed:
             self._device.orphans.append(self)
 
 
 def divided(batches: Sequence[range], seconds: Sequence[float]) -> list[range]:
-    """Ranges of steps that take up to SUBMIT_SECONDS each, where the given ranges took these times."""
+    """Ranges of steps that take up to SUBMIT_SECONDS each, given the times of earlier ranges."""
     made: list[range] = []
     first, spent = 0, 0.0
     for batch, took in zip(batches, seconds, strict=True):
@@ -366,7 +369,7 @@ def _refs(step: Step) -> Iterable[Ref]:
 
 
 def _segments(device: VulkanDevice, steps: Sequence[Step], arena: DeviceArena) -> dict[str, VulkanBuffer]:
-    """The buffer behind each segment that the steps name, every range checked."""
+    """The buffer behind each segment that the steps refer to. Raises: ArenaError for a range outside its segment."""
     found: dict[str, VulkanBuffer] = {}
     for step in steps:
         for ref in _refs(step):

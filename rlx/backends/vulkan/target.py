@@ -7,12 +7,12 @@ from rlx.driver import Limits
 
 
 def vulkan_target(features: frozenset[str], limits: Limits, software: bool) -> Target:
-    """What a device of these features and limits has; no query of Vulkan's own tells how many units."""
+    """The Target of a device with these features and limits; `units` is the default, as Vulkan has no query for it."""
     return Target(
         features=features,
         limits=limits,
         matrices=MatrixUnits(matrix_types(features, limits)),
         software=software,
-        packs=not software,  # they make pipelines slower to compile, and runs no faster
+        packs=not software,  # on a software driver packs make pipelines slower to compile, and runs no faster
         long_prologue=True,
     )

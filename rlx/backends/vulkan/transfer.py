@@ -1,4 +1,4 @@
-"""Transfer: one-off copies between host and device and within the device, submitted and waited for."""
+"""Transfer: single copies between host and device and within the device, each submitted and waited for."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rlx.driver.device import Bytes
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice
 
-CHUNK = 16 << 20  # bytes of the staging memory; longer transfers go in pieces
+CHUNK = 16 << 20  # bytes of the staging memory; longer transfers are cut into pieces
 
 
 class Transfer:
     """A command buffer, a fence and cached staging memory, used by one thread at a time.
 
-    The caller has made sure that no run under way uses the ranges. Every call returns when the data is there.
+    Requires: no run under way uses the ranges. After: every call returns when its copy is complete.
     """
 
     def __init__(self, device: VulkanDevice) -> None:
@@ -40,7 +40,7 @@ class Transfer:
         self._staging: tuple[Handle, Bytes] | None = None
 
     def settle(self) -> None:
-        """Waits for a transfer that was interrupted and is still under way."""
+        """Waits for an interrupted transfer that is still under way."""
         if self._fence.pending:
             with self._lock:
                 self._fence.wait()
@@ -48,7 +48,7 @@ class Transfer:
     def upload(self, target: Handle, offset: int, data: Bytes) -> None:
         """Writes host bytes into a buffer."""
         with self._lock:
-            self._fence.wait()  # for one that was interrupted: it uses the staging memory and the command buffer
+            self._fence.wait()  # an interrupted transfer still uses the staging memory and the command buffer
             staging, view = self._stage()
             for start in range(0, data.nbytes, CHUNK):
                 piece = data[start : start + CHUNK]
@@ -58,7 +58,7 @@ class Transfer:
     def download(self, source: Handle, offset: int, out: Bytes) -> None:
         """Reads a buffer into host bytes."""
         with self._lock:
-            self._fence.wait()  # for one that was interrupted: it uses the staging memory and the command buffer
+            self._fence.wait()  # an interrupted transfer still uses the staging memory and the command buffer
             staging, view = self._stage()
             for start in range(0, out.nbytes, CHUNK):
                 piece = out[start : start + CHUNK]
@@ -73,7 +73,7 @@ class Transfer:
             if source != target or apart >= nbytes:
                 self._run(partial(self._copy, source, source_offset, target, offset, nbytes))
                 return
-            # Through the staging memory, in the order that reads every byte before it is overwritten.
+            # The pieces go through staging memory, in the order in which each is read before it is overwritten.
             staging, _ = self._stage()
             starts = range(0, nbytes, CHUNK)
             for start in starts if offset < source_offset else reversed(starts):
@@ -117,7 +117,7 @@ class Transfer:
         return self._staging
 
     def close(self) -> None:
-        """Requires: nothing is under way. Idempotent."""
+        """Destroys the command buffer, fence and staging memory. Requires: nothing is under way. Idempotent."""
         self._held.close()
 
 

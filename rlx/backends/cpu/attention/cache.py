@@ -1,5 +1,5 @@
-"""Attention against a cache of which `kv_len` keys are there: how many is known only when it runs, so the calls take
-their slices then. Work and memory traffic are those of the keys that are there."""
+"""Attention over a KV cache with `kv_len` valid keys. That number is known only at run time, so the calls take their
+slices then, and neither compute nor read anything beyond the valid keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlx.backends.cpu.rows import F32, working
 from rlx.ir import Node
 from rlx.ops.attention.parts import rest
 
-_BLOCK = 1 << 17  # scores
+_BLOCK = 1 << 17  # scores in one block
 
 
 def capped(scores: Array, softcap: float) -> list[Step]:
@@ -29,7 +29,10 @@ def capped(scores: Array, softcap: float) -> list[Step]:
 
 
 def product(a: Array, b: Array, out: Array, ctx: BindContext, alpha: float = 1.0, onto: bool = False) -> None:
-    """out = alpha · a @ b, or out += that, now. Requires: operands that BLAS can read; for `onto` contiguous ones."""
+    """Computes out = alpha · a @ b now, or with `onto` adds it to out.
+
+    Requires: operands that BLAS can read; contiguous ones for `onto`.
+    """
     if out.dtype == F32 and ctx.blas is not None:
         for step in multiply(a, b, out, ctx, 0, alpha, onto):
             step()
@@ -43,7 +46,7 @@ def product(a: Array, b: Array, out: Array, ctx: BindContext, alpha: float = 1.0
 
 
 def bind_cached(node: Node, ins: Sequence[Array], out: Array, ctx: BindContext) -> list[Step]:
-    """Calls for blocks of queries of the heads that share a key head."""
+    """One call for each block of queries, over all query heads that share a key head."""
     mask, _ = rest("attention", node.inputs[3:])
     q, k = ins[:2]
     (batch, heads, n_q, d), n_k = q.shape, k.shape[2]
@@ -70,7 +73,7 @@ def bind_cached(node: Node, ins: Sequence[Array], out: Array, ctx: BindContext) 
 
 
 class _Piece:
-    """softmax(q kᵀ) v of one key head for (group, rows) queries, the first of which stands at key `first` + length."""
+    """softmax(q kᵀ) v of one key head for (group, rows) queries. The first query's position is key `first` + length."""
 
     def __init__(
         self,
@@ -127,7 +130,7 @@ class _Piece:
                 step()
         self._hide(scores, low, high, end)
         np.maximum.reduce(scores, axis=2, out=self.column, keepdims=True)
-        # A row without a key has the maximum -inf, and -inf - -inf is no number.
+        # A row whose keys are all masked has the maximum -inf, and -inf - -inf would be NaN.
         np.maximum(self.column, np.finfo(self.dtype).min, out=self.column)
         np.subtract(scores, self.column, scores)
         np.exp(flat, flat)
@@ -139,7 +142,7 @@ class _Piece:
             np.copyto(self.out, self.made, "unsafe")
 
     def _range(self, end: int) -> tuple[int, int]:
-        """The keys that some query sees."""
+        """The range of keys that at least one query sees."""
         low, high = 0, end
         if self.causal:
             high = min(high, int(self.at[-1, 0]) + end + 1)
@@ -155,7 +158,7 @@ class _Piece:
         return self.wide[: len(x)]
 
     def _hide(self, scores: Array, low: int, high: int, end: int) -> None:
-        """Masks; then -inf for the keys that causal and window keep from a query."""
+        """Applies the mask, then writes -inf for keys that `causal` and `window` hide from a query."""
         if self.mask is not None and self.added is not None:
             mask = self.mask[..., low:high]
             if mask.dtype == np.bool_:

@@ -1,4 +1,5 @@
-"""Attention: blocks of heads and queries, scores in scratch that stays in cache, softmax without a division a score."""
+"""Attention in blocks of heads and queries, so that scores stay in the processor's cache. The softmax divides the
+result's elements, not each score."""
 
 from __future__ import annotations
 
@@ -17,9 +18,10 @@ from rlx.backends.cpu.rows import F32, sum_first_axis, working
 from rlx.ir import Node
 from rlx.ops.attention.parts import heads_first, rest
 
-_BLOCK = 1 << 17  # scores
+_BLOCK = 1 << 17  # scores in one block
 _LEAST_QUERIES = 16
-# Multiplications of a head's product up to which all heads are one call: NumPy's BLAS uses no threads for so few.
+# All heads go in one batched call where a head's GEMM has at most so many multiplications: NumPy's BLAS starts no
+# threads for so few.
 _SMALL = 100_000
 
 
@@ -45,7 +47,7 @@ class _Attention:
         self.softcap: float | None = node.attrs.get("softcap")
         self.dtype = working(out.dtype)
         self.before: list[Step] = []
-        self.added: Array | None = None  # to be added to the scores
+        self.added: Array | None = None  # a float mask, added to the scores
         self.bounds: Array | None = None  # -inf where a key is masked, NaN where it is kept
         self.diagonal: Array | None = None
 
@@ -75,7 +77,7 @@ class _Attention:
         return self.before + self.ctx.split(len(pieces), work, bind)
 
     def _prepare_mask(self, shape: tuple[int, ...]) -> None:
-        """The mask in the form the scores take, made once a run in the mask's own shape."""
+        """Converts the mask to what the scores are combined with: once a run, before it is broadcast."""
         if self.mask is None:
             return
         mask, ctx = self.mask, self.ctx
@@ -104,7 +106,7 @@ class _Attention:
         if seen <= 0:
             return [partial(np.copyto, out, 0, "unsafe")]
         count, rows = heads.stop - heads.start, queries.stop - queries.start
-        # Keys along the first axis: maxima and sums then run across memory, over whole rows of queries at once.
+        # With keys along the first axis, maxima and sums over keys work on whole contiguous rows of queries.
         across = rows >= _LEAST_QUERIES
         held = ctx.scratch((count, seen, rows) if across else (count, rows, seen), self.dtype, thread)
         scores = held.swapaxes(1, 2) if across else held
@@ -149,7 +151,7 @@ class _Attention:
         info = np.finfo(self.dtype)
         steps += [
             partial(np.maximum.reduce, held, along, None, best, True),
-            # A row without a key has the maximum -inf, and -inf - -inf is no number.
+            # A row whose keys are all masked has the maximum -inf, and -inf - -inf would be NaN.
             partial(np.maximum, best, np.asarray(info.min, self.dtype), out=best),
             partial(np.subtract, held, best, held),
             partial(np.exp, flat, flat),
@@ -158,7 +160,7 @@ class _Attention:
             steps += sum_first_axis(held.swapaxes(0, 1), total.swapaxes(0, 1), ctx, thread)
         else:
             steps.append(partial(np.add.reduce, held, 2, None, total, True))
-        # The sum is at least 1 where there is a key, and 0 where there is none: then the row is zero.
+        # The sum is at least 1 where a query sees a key. Otherwise it is 0, and the row becomes 0, not NaN.
         steps.append(partial(np.maximum, total, np.asarray(info.tiny, self.dtype), out=total))
         if small:
             steps.append(partial(np.matmul, scores, value, made))
@@ -186,15 +188,15 @@ class _Attention:
 
 
 def _bound(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], Any, Any]:
-    """Bounds for scores by the bits of a keep-or-not: (integer dtype, shift, bits to add). `fmin` with NaN leaves a
-    score as it is, and with -inf makes it -inf whatever it was, NaN too: masking in one pass without a choice."""
+    """How to turn a boolean mask into bounds of the scores: (integer dtype, shift, bits to add). True becomes NaN, with
+    which `fmin` keeps a score; False becomes -inf, which replaces any score, also NaN. So one `fmin` masks all."""
     bits = np.dtype(np.uint32 if dtype.itemsize == 4 else np.uint64)
     quiet = 22 if dtype.itemsize == 4 else 51  # the bit that tells NaN from infinity
     return bits, np.asarray(quiet, bits), np.asarray(-np.inf, dtype).view(bits)
 
 
 def _seen(queries: slice, n_q: int, n_k: int, causal: bool, window: int | None) -> slice:
-    """The keys that some of these queries see; of negative length where there is none."""
+    """The range of keys that at least one of these queries sees; its length is not positive where there is none."""
     shift = n_k - n_q
     low, high = 0, n_k
     if causal:
@@ -206,7 +208,7 @@ def _seen(queries: slice, n_q: int, n_k: int, causal: bool, window: int | None) 
 
 
 def _diagonal(n_q: int, n_k: int, dtype: np.dtype[Any], causal: bool, window: int | None) -> Array:
-    """The bounds of causal and window, (n_q, n_k): a view of one vector, as they depend on j - i alone."""
+    """The bounds of `causal` and `window`, (n_q, n_k). They depend on j - i alone, so they are a view of one vector."""
     ahead = np.arange(-(n_q - 1), n_k) - (n_k - n_q)
     keep = ahead <= 0 if causal else np.ones(ahead.shape, bool)
     if window is not None:

@@ -1,4 +1,4 @@
-"""Attention's backward pass: per key head, blocks of queries in order; probabilities are computed anew."""
+"""Attention's backward pass: for each key head, blocks of queries in order. Probabilities are recomputed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlx.backends.cpu.rows import working
 from rlx.ir import Node
 from rlx.ops.attention.parts import rest
 
-_BLOCK = 1 << 17  # scores
+_BLOCK = 1 << 17  # scores in one block
 
 
 @cpu_kernel("attention_grad")
@@ -37,7 +37,7 @@ def bind_attention_grad(
 
 
 class _KeyHead:
-    """dk and dv of one key head, and dq of the query heads that it serves, added up in their order."""
+    """dk and dv of one key head, summed over its query heads in their order, and dq of these query heads."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class _KeyHead:
         end = n_k if self.length is None else min(max(int(self.length[0]), 0), n_k)
         for source, target in ((self.k, self.wide_k), (self.v, self.wide_v)):
             np.copyto(target, source)
-            target[end:] = 0  # what is not seen may be anything
+            target[end:] = 0  # keys beyond `kv_len` may hold NaN, which a probability of 0 would not cancel
         self.made_k[...] = 0
         self.made_v[...] = 0
         for head in range(len(self.q)):
@@ -140,7 +140,7 @@ class _KeyHead:
             np.add(scores, added, scores)
 
     def _hide(self, scores: Array, rows: slice, end: int) -> None:
-        """-inf for the keys that length, causal and window keep from a query."""
+        """Writes -inf for the keys that the length, `causal` and `window` hide from a query."""
         scores[:, end:] = -np.inf
         hidden, edge, at = self.hidden[: len(scores)], self.edge[: len(scores)], self.at[rows]
         if self.causal:

@@ -1,8 +1,9 @@
-"""Depthwise convolution on the CPU: sums of shifted images, taken by einsum over all places of a column of the kernel.
+"""Depthwise convolution on the CPU: sums of shifted images, one einsum for all taps in a column of the kernel.
 
-An image is laid out so that a shift is an offset and loops are as long as the image: rows follow one another, and with
-strides the elements a stride apart lie together. Where the result is as wide as the image the rows have no borders:
-what a shift carries over from the next row is cleared. Elsewhere they have, and the end of every row is not used.
+An image is laid out so that a shift is an offset in memory and inner loops are as long as the image: rows follow one
+another, and elements one stride apart are neighbours (they form a phase). Where a row of the result is no shorter than
+a phase's rows, these have no padding, and the elements that a shift brings in from the neighbouring row are cleared.
+Elsewhere rows are padded, and the results at the end of every row are not used.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from numpy.lib.stride_tricks import as_strided
 
 from rlx.backends.cpu.context import Array, BindContext, Step
 
-_BLOCK = 1 << 17  # elements of a block of channels
+_BLOCK = 1 << 17  # elements in one block of channels
 _NS_A_TAP = 0.16
 _AXES = "ij"
 
-# (the sums of some channels, where they go, the output channels, thread) -> calls
+# (sums of some channels, result, these output channels, thread) -> calls of the epilogue
 Finish = Callable[[Array, Array, slice, int], "list[Step]"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Taps along an axis that read one phase, `step` places apart, from the shift `first` on."""
+    """Taps along an axis that read one phase: their shifts start at `first` and are `step` apart."""
 
     phase: int
     first: int
@@ -38,8 +39,8 @@ class _Run:
 
 
 class _Axis:
-    """A spatial axis laid out by phase: place i of phase p holds element i · stride + p of the padded image, or of the
-    image itself when `tight`."""
+    """A spatial axis laid out by phase: position i of phase p holds element i · stride + p of the padded image, or,
+    when `tight`, of the image itself."""
 
     def __init__(
         self, n: int, count: int, kernel: int, stride: int, dilation: int, before: int, last: bool
@@ -54,18 +55,18 @@ class _Axis:
         self.size = count if self.tight else count + max(shift for shift, _ in self._taps)
 
     def held(self, phase: int) -> tuple[slice, slice]:
-        """(where among the places of a phase the image lies, which of its elements do)."""
+        """(positions of a phase that hold elements of the image, these elements); the other positions are padding."""
         first = max(0, -(-(self._before - phase) // self._stride))
         start = first * self._stride + phase - self._before
         length = min(max(self.size - first, 0), len(range(start, self._n, self._stride)))
         return slice(first, first + length), slice(start, start + length * self._stride, self._stride)
 
     def runs(self) -> list[_Run]:
-        """The taps of each phase, which lie evenly apart."""
+        """The taps of each phase as one run: their shifts are evenly spaced."""
         return [self._run([k for k, (_, p) in enumerate(self._taps) if p == phase]) for phase in self.phases]
 
     def singles(self) -> list[_Run]:
-        """Every tap by itself; one that needs no clearing first, where there is one."""
+        """Every tap as a run of its own. A tap of shift 0, which needs no clearing, comes first where there is one."""
         return sorted((self._run([k]) for k in range(len(self._taps))), key=lambda r: abs(r.first))
 
     def _run(self, taps: list[int]) -> _Run:
@@ -74,7 +75,7 @@ class _Axis:
         return _Run(phase, first, others[0][0] - first if others else 1, slice(taps[0], taps[-1] + 1, every))
 
     def foreign(self, shift: int) -> slice | None:
-        """The places for which a shifted image shows another row, where rows have no borders."""
+        """The positions that a shift fills from a neighbouring row; None where it fills none, or rows are padded."""
         if not self.tight or shift == 0:
             return None
         return slice(0, min(-shift, self.count)) if shift < 0 else slice(max(0, self.count - shift), None)
@@ -83,7 +84,7 @@ class _Axis:
 def bind_depthwise(
     attrs: Any, x: Array, w: Array, out: Array, ctx: BindContext, finish: Finish
 ) -> list[Step]:
-    """x (N, C, *S) without padding and w (C·each, 1, *K) in the working dtype; `finish` brings sums to `out`."""
+    """x (N, C, *S) without padding and w (C·each, 1, *K) in the working dtype; `finish` writes the sums to `out`."""
     kernel, counts = w.shape[2:], out.shape[2:]
     channels, each, rank = x.shape[1], w.shape[0] // x.shape[1], len(kernel)
     axes = [
@@ -137,8 +138,8 @@ def bind_depthwise(
 def _laid_out(
     x: Array, axes: Sequence[_Axis], ctx: BindContext, thread: int
 ) -> tuple[dict[tuple[int, ...], Array], list[Step]]:
-    """The memory of each combination of phases: planes (channels, *sizes) between margins as long as the longest shift
-    along the last axis; and the calls that fill the planes."""
+    """For each combination of phases, planes (channels, *sizes) in scratch, with a margin before and after them as long
+    as the longest shift along the last axis; and the calls that fill the planes."""
     sizes = tuple(a.size for a in axes)
     margin, numel = axes[-1].reach, len(x) * math.prod(sizes)
     planes: dict[tuple[int, ...], Array] = {}

@@ -1,4 +1,4 @@
-"""Convolution on the CPU: products with columns made block by block, 1x1 kernels as plain products; im2col."""
+"""Convolution on the CPU: GEMMs with columns (im2col) made block by block; 1x1 kernels need no columns. Also im2col."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from rlx.ir import expr as ex
 from rlx.ops.matmul import ACTIVATIONS
 
 _NS_A_FLOP = 1 / 100
-_COLUMNS = 1 << 18  # elements of a block of columns: stays in the second-level cache
+_COLUMNS = 1 << 18  # elements in one block of columns: it stays in the second-level cache
 _RESULT = 1 << 18  # elements of a result that stays there until its epilogue
-_LEAST_PART = 96  # rows or places of a product that is one of a list
+_LEAST_PART = 96  # a GEMM of a batched call has at least so many rows, or output positions
 
 
 @cpu_kernel("conv")
@@ -52,8 +52,8 @@ def bind_conv(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
 
 
 def _epilogue(node: Node, bias: bool = True) -> Expr | None:
-    """What becomes of a sum: argument 0 is the sum (f32 for halves), argument 1 the bias, if it is not in the sum
-    already."""
+    """The epilogue as an expression, None where there is none: argument 0 is the sum (f32 for f16 and bf16), argument 1
+    the bias unless the sum contains it."""
     kept = node.output.dtype
     held = f32 if kept.is_half else kept
     tree = ex.arg(0, held)
@@ -72,7 +72,7 @@ def _finish(
     node: Node, made: Array, ins: Sequence[Array], out: Array, channels: slice, ctx: BindContext, thread: int | None,
     axis: int = 1,
 ) -> list[Step]:  # fmt: skip
-    """Bias, activation and rounding of some channels, which lie along `axis`: made → out."""
+    """The epilogue of some channels, which lie along `axis`: bias, activation and rounding, from `made` to `out`."""
     tree = _epilogue(node)
     if tree is None:
         return [] if made is out else [partial(np.copyto, out, made)]
@@ -81,7 +81,7 @@ def _finish(
 
 
 class _Columns:
-    """A convolution as products of weights (groups, rows, terms) with columns: what each place of the output sees."""
+    """A convolution as GEMMs of weights (groups, rows, terms) with columns: each is one output position's input."""
 
     def __init__(
         self, node: Node, x: Array, w: Array, ins: Sequence[Array], out: Array, ctx: BindContext
@@ -97,21 +97,21 @@ class _Columns:
             math.prod(self.kernel) == 1 and set(attrs["strides"]) == {1} and x.shape[2:] == self.counts
         )
         self.seen = view_windows(x, self.kernel, attrs["strides"], attrs["dilations"], self.counts)
-        # The products are added to the bias: a pass less than adding the bias to the products. Rows that are computed
-        # twice must not be.
+        # The GEMM adds to a result filled with the bias, which saves the pass that would add it. With `alike` some rows
+        # are computed twice, so nothing may be added to what they hold.
         self.onto = len(ins) == 3 and out.dtype == x.dtype == F32 and ctx.blas is not None and not ctx.alike
         self.work = 2.0 * out.size * self.terms * _NS_A_FLOP
 
     def steps(self) -> list[Step]:
-        # Columns are the lesser part where there are more rows than places.
+        # Making the columns costs little beside the GEMM where there are more rows than output positions.
         quick = self.plain or self.rows * self.groups > self.places
         small = len(self.out) == 1 and self.out.size <= _RESULT and quick
         in_turn = small and self.out.dtype == self.x.dtype == F32 and not self.ctx.alike
         return self._in_turn() if in_turn and load_team() is not None else self._by_threads()
 
     def _in_turn(self) -> list[Step]:
-        """All columns of the one image, all products in one call, the epilogue: threads of ours would be woken for too
-        little each time."""
+        """All columns of the single image, then all GEMMs in one batched call, then the epilogue. Each is too little
+        work to wake our own threads for."""
         columns, steps = self._columns(0, slice(0, self.groups * self.inner), slice(0, self.counts[0]), 0)
         columns = columns.reshape(self.groups, self.terms, self.places)
         products = [
@@ -134,8 +134,8 @@ class _Columns:
         return self.ctx.split(len(products), self.work, bind)
 
     def _cut(self) -> list[tuple[slice, slice]]:
-        """Blocks of rows or of places, whichever are more, one a thread of the library where they are large enough. Not
-        by the threads of this executable: any number of them gives the same bits."""
+        """Blocks of the longer axis, rows or output positions: one for each thread of the library where they are large
+        enough. The executable's own number of threads has no influence, so that any gives the same bits."""
         team = load_team()
         assert team is not None
         longest = max(self.rows, self.places)
@@ -148,7 +148,7 @@ class _Columns:
         return [(s, whole) if self.rows >= self.places else (whole, s) for s in cut]
 
     def _columns(self, n: int, channels: slice, block: slice, thread: int) -> tuple[Array, list[Step]]:
-        """What rows of the output see of some channels, (terms, places); and the copy that lays it out."""
+        """The columns (terms, positions) of some channels for a block of output rows, and the copy that makes them."""
         line = self.places // self.counts[0]
         count = channels.stop - channels.start
         if self.plain:
@@ -161,7 +161,7 @@ class _Columns:
         return columns, [partial(np.copyto, columns.reshape(source.shape), source)]
 
     def _begun(self, made: Array, channels: slice, axis: int) -> list[Step]:
-        """The bias of some channels, which lie along `axis`, where the products go."""
+        """With `onto`, fills the result of some channels, which lie along `axis`, with the bias."""
         if not self.onto:
             return []
         return [partial(np.copyto, made, self.ins[2][channels].reshape(-1, *(1,) * (made.ndim - 1 - axis)))]
@@ -175,8 +175,8 @@ class _Columns:
         return _finish(self.node, made, self.ins, result, channels, self.ctx, thread, axis)
 
     def _by_threads(self) -> list[Step]:
-        """Groups, images and blocks of rows of the output, each one product with its columns before and its epilogue
-        behind it, while they are in the cache."""
+        """One piece of work for each image, group and block of output rows: columns, GEMM and epilogue follow one
+        another while the data are in the cache."""
         blocks = self._blocks()
         pieces = [(n, g, block) for n in range(len(self.out)) for g in range(self.groups) for block in blocks]
         line = self.places // self.counts[0]
@@ -196,7 +196,7 @@ class _Columns:
         return ctx.split(len(pieces), self.work + 0.3 * self.terms * self.places * len(self.out), bind)
 
     def _blocks(self) -> list[slice]:
-        """Rows of the output in an even number of even blocks; by the shape alone too."""
+        """Rows of the output in blocks of equal height, an even number of them. They too depend on the shape alone."""
         height, line = self.counts[0], self.places // self.counts[0]
         most = max(1, min(_COLUMNS // max(1, self.terms * line), _RESULT // max(1, self.rows * line)))
         parts = -(-height // most)
@@ -207,7 +207,8 @@ class _Columns:
 
 
 def product(a: Array, b: Array, out: Array, ctx: BindContext, thread: int, onto: bool = False) -> list[Step]:
-    """out = a @ b, in f32 by BLAS (out += that with `onto`), else by NumPy; every row in one order where asked."""
+    """out = a @ b, or out += that with `onto`: f32 by BLAS, other dtypes by NumPy. With `ctx.alike` every row is summed
+    in the same order."""
     if integers.by_floats(a, b, out):
         return [integers.multiply(a, b, out, ctx, thread)]
     steps: list[Step] = []

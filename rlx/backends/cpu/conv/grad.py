@@ -1,4 +1,4 @@
-"""Transposed convolution and the gradients of convolution on the CPU: products, then shifted sums."""
+"""Transposed convolution and the gradients of convolution on the CPU: GEMMs, and shifted sums for col2im."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from rlx.backends.cpu.rows import working
 from rlx.backends.cpu.windows import at_tap, padded, room_for, view_windows
 from rlx.ir import Node
 
-_COLUMNS = 1 << 18  # elements of a block of columns
+_COLUMNS = 1 << 18  # elements in one block of columns
 _NS_A_FLOP = 1 / 100
 
 
 @cpu_kernel("conv_transpose", "conv_grad_input")
 def bind_spread(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """Blocks of output channels: weightsᵀ · x is every element times the kernel; each tap is added where it lands."""
+    """weightsᵀ · x by blocks of output channels, then col2im.
+
+    The product is every element of x times every tap of the kernel; each tap is added to the output at its offset.
+    """
     attrs, x, w, out = node.attrs, ins[0], ins[1], outs[0]
     dtype = working(out.dtype)
     if w.size == 0 or x.size == 0:
@@ -71,7 +74,7 @@ def bind_spread(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
 
 @cpu_kernel("conv_grad_weight")
 def bind_grad_weight(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """gradient · columnsᵀ, image by image and block of rows by block, added up group by group."""
+    """gradient · columnsᵀ for each group, summed over images and blocks of output rows."""
     attrs, x, d, out = node.attrs, ins[0], ins[1], outs[0]
     dtype = working(out.dtype)
     steps: list[Step] = []

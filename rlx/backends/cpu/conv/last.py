@@ -1,23 +1,23 @@
-"""The convolutions at the end of a graph, whose channels are compared with each other, are summed in one order.
+"""Convolutions at the end of a graph sum all channels in the same order, since their channels are compared.
 
-Classes come out of such a convolution, and what follows asks which is the largest: softmax, argmax, top-k. A BLAS sums
-the rows of a product in orders that depend on where a row falls in its blocks (OpenBLAS's AVX2 kernels, by twelves), so
-two equal filters may differ in the last bit, and with large numbers a softmax makes a one and a zero of that. Inside a
-network the next product adds such differences up with everything else; there the fastest call is taken.
+Their results are class scores, of which softmax, argmax or top-k finds the largest. A BLAS sums the rows of a GEMM in
+an order that depends on where a row falls in its blocks (OpenBLAS's AVX2 kernels take twelve rows). So the results of
+two equal filters may differ in the last bit, and with large numbers a softmax turns that into a one and a zero. Inside
+a network such differences are lost in the sums of the next layer, so there the fastest call is taken.
 """
 
 from __future__ import annotations
 
 from rlx.ir import Graph
 
-# Calls of this many rows are the same call each, and OpenBLAS's kernels sum the rows of one alike: for x86 of every
-# age this was tried; at 12 and 16 rows it is not so. They take up to twice the time of one call for all rows.
+# Every call has so many rows, and within such a call OpenBLAS's kernels sum all rows in the same order: tried with
+# those for x86 of every age. With 12 and 16 rows they do not. The calls take up to twice the time of one for all rows.
 _ROWS = 8
 
 
 def last_convolutions(graph: Graph) -> frozenset[int]:
-    """The outputs (ids) of convolutions whose results no product takes up, directly or through other ops."""
-    taken: set[int] = set()  # tensors that a product takes up
+    """Ids of the outputs of convolutions that no contraction reads, neither directly nor through other ops."""
+    taken: set[int] = set()  # tensors that a contraction reads
     last: set[int] = set()
     for node in reversed(graph.nodes):
         summing = node.op.contracts
@@ -29,7 +29,10 @@ def last_convolutions(graph: Graph) -> frozenset[int]:
 
 
 def rows_alike(n: int) -> list[slice]:
-    """Calls for the n rows of a product that sum every row in the same order. The last may overlap the one before."""
+    """Blocks of a GEMM's n rows, one call each, for which all rows are summed in the same order.
+
+    The last block may overlap the one before.
+    """
     if n < _ROWS:
         return [slice(i, i + 1) for i in range(n)]
     starts = [*range(0, n - _ROWS + 1, _ROWS), *([n - _ROWS] if n % _ROWS else [])]

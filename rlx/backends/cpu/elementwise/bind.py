@@ -1,4 +1,4 @@
-"""Elementwise ops and fused regions: their trees, evaluated by ufuncs."""
+"""Elementwise ops and fusion groups: their expression trees, evaluated by ufuncs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlx.ir import expr as ex
 
 
 def trees_of(node: Node) -> tuple[Expr, ...]:
-    """What each element of each output is, converted to the output's dtype."""
+    """The expression of each output, converted to the output's dtype."""
     if "trees" in node.attrs:
         made: tuple[Expr, ...] = tuple(node.attrs["trees"])
     else:

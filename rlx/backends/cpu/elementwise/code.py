@@ -1,7 +1,7 @@
 """Scalar expressions as NumPy calls: trees become a list of ufunc calls on registers.
 
-A register is a row of scratch elements. Most primitives are one ufunc; the rest are written out here: erf as a
-polynomial, choices as bit operations (NumPy's masked copies take fifty times longer), conversions to integers.
+A register is a row of scratch elements. Most primitives are one ufunc; the rest are written out here: erf by a
+polynomial, `select` as bit operations (NumPy's masked copies take fifty times longer), conversions to integers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ NpType = np.dtype[Any]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Where an instruction reads or writes: argument or result number, register, or a constant.
+    """What a call reads or writes: the argument, output or register of number `index`, or a constant.
 
-    `dtype` may differ from the register's own: the same bits read as integers.
+    `dtype` may differ from the register's own: the same bits are then read as integers, for example.
     """
 
     kind: Literal["arg", "out", "reg", "lit"]
@@ -36,8 +36,8 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: `fn(*sources, target)`, or a converting copy where `fn` is None. `cost` in ns an element; the
-    target of a call that does not `share` must not lie on a source."""
+    """One call: `fn(*sources, target)`, or a converting copy where `fn` is None. `cost` is in ns an element; unless
+    `shares`, the target must not be in the memory of a source."""
 
     fn: Callable[..., Any] | None
     sources: tuple[Operand, ...]
@@ -57,8 +57,8 @@ _HALF_COST = 1.3
 
 
 def _power(a: Any, b: Any, out: Any) -> None:
-    """np.power, an exponent of one element always as a scalar. NumPy squares where the exponent is the scalar 2, and
-    whether a row of one counts as a scalar depends on where the output lies: the bits must not."""
+    """np.power, with an exponent of one element always as a scalar. NumPy squares where the exponent is the scalar 2,
+    and whether it takes an array of one for a scalar depends on the output's memory; the bits must not."""
     np.power(a, b.reshape(()) if b.size == 1 else b, out)
 
 
@@ -82,8 +82,9 @@ _BITS: dict[int, NpType] = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
 class Code:
     """The calls that compute `trees` from arguments of the given dtypes.
 
-    `large` says that calls cost little beside the elements. `spread` are the arguments to copy before they are used.
-    `results` are where the values of the trees stand after the last call: a register, an argument or a constant.
+    `large` says that arrays are large enough for more calls to pay off. `spread` numbers the broadcast arguments to
+    copy before they are used. After the last call `results` hold the values of the trees: each a register, an argument
+    or a constant.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Code:
         self._spread = spread
         self._loaded: dict[int, Operand] = {}
         self._values: dict[Expr, Operand] = {}
-        # A last cast to a half is the copy to the output, which rounds.
+        # A final cast to f16 or bf16 is dropped: the copy to the output rounds.
         trees = [t.args[0] if t.prim == "cast" and t.dtype.is_half else t for t in trees]
         for e in linearize(_scaled_erf(trees)):
             self._values[e] = self._lower(e)
@@ -110,7 +111,7 @@ class Code:
         return Operand("reg", len(self.registers) - 1, dtype)
 
     def lit(self, value: Any, dtype: NpType) -> Operand:
-        # By its bits: -0.0 and 0.0 are different constants.
+        # The index of a constant is its bits, so that -0.0 and 0.0 are different constants.
         array = np.asarray(value, dtype)
         return Operand("lit", int.from_bytes(array.tobytes(), "little"), dtype, array)
 
@@ -123,11 +124,11 @@ class Code:
         return target
 
     def copy(self, source: Operand, dtype: NpType, into: Operand | None = None) -> Operand:
-        """A converting copy by NumPy's own cast."""
+        """Emits a converting copy by NumPy's own cast."""
         half = np.dtype(np.float16)
         cost = _HALF_COST if half in (source.dtype, dtype) and source.dtype != dtype else 0.1
         target = into if into is not None else self.register(dtype)
-        # Elements of different sizes in one place would overwrite each other.
+        # In the same memory, elements of different sizes would overwrite sources not yet read.
         self.calls.append(Call(None, (source,), target, cost, source.dtype.itemsize == dtype.itemsize))
         return target
 
@@ -163,7 +164,7 @@ class Code:
         return self._as(self._loaded[index], target)
 
     def _widened(self, x: Operand) -> Operand:
-        """f16 to f32 by integer operations, as `half.widen` does."""
+        """Converts f16 to f32 by integer operations, as `half.widen` does."""
         i32, u16 = np.dtype(np.int32), np.dtype(np.uint16)
         bits = self.copy(self._reread(x, np.dtype(np.int16)), i32)
         self.emit(np.left_shift, bits, self.lit(half.SHIFT, i32), into=bits)
@@ -202,7 +203,7 @@ class Code:
         return self.emit(fn, *args, dtype=gives, cost=_COSTS.get(prim, 0.07))
 
     def _erf(self, x: Operand, scale: float) -> Operand:
-        """erf(scale · x): the scale is in the coefficients."""
+        """erf(scale · x), with the scale multiplied into the coefficients."""
         d, end = x.dtype, abs(_ERF_END / scale)
         coefficients = [c * scale ** (2 * k + 1) for k, c in enumerate(_ERF)]
         held = self.emit(np.clip, x, self.lit(-end, d), self.lit(end, d))
@@ -216,7 +217,7 @@ class Code:
         return self.emit(np.tanh, total, into=total, cost=0.2)
 
     def _select(self, cond: Operand, a: Operand, b: Operand) -> Operand:
-        """b ^ ((a ^ b) & mask), on the bits: every value comes through untouched, NaN payloads included."""
+        """b ^ ((a ^ b) & mask) on the bits, which keeps every value as it is, NaN payloads included."""
         cond = self._as(cond, bool_.np)
         dtype: NpType = a.dtype
         bits: NpType = _BITS[a.dtype.itemsize]
@@ -236,7 +237,7 @@ class Code:
     def _cast(self, x: Operand, source: DType, target: DType) -> Operand:
         if x.kind == "lit":
             x = self.copy(x, x.dtype)
-        held = as_dtype(x.dtype)  # halves are held as f32
+        held = as_dtype(x.dtype)  # values of f16 and bf16 are in f32 registers
         if target.kind == "b":
             return self.emit(np.not_equal, x, self.lit(0, x.dtype), dtype=bool_.np)
         if held.is_float and target.is_int:
@@ -246,11 +247,11 @@ class Code:
         return self._as(x, target.np)
 
     def _to_integer(self, x: Operand, held: DType, target: DType) -> Operand:
-        """Toward zero; NaN gives 0; beyond the ends gives the end."""
+        """Rounds toward zero and saturates at the ends of the range; NaN gives 0."""
         info, dtype = np.iinfo(target.np), held.np
         low, high = held.np.type(info.min), held.np.type(info.max)
         exact = int(high) == info.max
-        if not exact:  # rounded up, past the end: hold below it, and put the end in where it was reached
+        if not exact:  # the nearest float is past the end: clamp below, and select the end itself beyond
             high = np.nextafter(high, held.np.type(0))
         number = self.emit(np.equal, x, x, dtype=bool_.np)
         safe = self._select(number, x, self.lit(0, dtype))
@@ -263,7 +264,7 @@ class Code:
 
 
 def _scaled_erf(trees: Sequence[Expr]) -> list[Expr]:
-    """The trees with erf(x · c) as one node that carries c, which saves a pass over the elements."""
+    """The trees with each erf(x · c) as one node that carries c, which saves a pass over the elements."""
     done: dict[Expr, Expr] = {}
     for e in linearize(trees):
         args = tuple(done[a] for a in e.args)
@@ -278,8 +279,8 @@ def _scaled_erf(trees: Sequence[Expr]) -> list[Expr]:
 
 
 def _stored(fn: Callable[..., Any]) -> Callable[..., None]:
-    """A function without `out`, its result copied: it allocates. Only for integer power, integer division and erf of
-    f64."""
+    """Wraps a function without `out`: copies its result, which it allocates. Used only for primitives that are no ufunc
+    and not written out here, such as integer power, integer division and erf of f64."""
 
     def call(*args: Any) -> None:
         *sources, target = args

@@ -1,7 +1,7 @@
 """Expression trees over arrays: in-place ufunc calls, block by block, bound once.
 
-Blocks keep the registers in cache, and are large enough that two threads seldom ask for the interpreter lock at once
-(measured: two threads gain nothing on blocks of 16 k elements, 1.8 times on 128 k).
+Blocks are small enough that registers stay in cache, and large enough that two threads seldom need the interpreter lock
+at once (measured: two threads gain nothing on blocks of 16 k elements; on 128 k they are 1.8 times as fast as one).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rlx.backends.cpu.elementwise.code import Call, Code, Operand
 from rlx.backends.cpu.half import LEAST
 from rlx.ir.expr import Expr
 
-BLOCK = 1 << 17  # elements
-_FEW = 8  # repetitions in a row that are copied one after the other: NumPy walks short rows slowly
-_BY_KEYWORD = (np.maximum, np.minimum)  # NumPy takes their output by position no longer
+BLOCK = 1 << 17  # elements in one block
+_FEW = 8  # rows of at most so many repetitions are copied column by column: NumPy walks short rows slowly
+_BY_KEYWORD = (np.maximum, np.minimum)  # NumPy no longer takes the output of these by position
 _WORTH_A_CLIP = (
     4096  # elements; NumPy clips four times faster than it compares with a scalar, after a slower start
 )
@@ -35,8 +35,9 @@ def bind_trees(
 ) -> list[Step]:
     """Calls that write the value of trees[i] to outs[i]. Inputs broadcast to the outputs' common shape.
 
-    An output may lie exactly on an input of its shape and element size; any other overlap is read first, whole.
-    `thread` says that the calls will run on that thread of a split; else large work is split over threads here.
+    An output may be the very memory of an input of its shape and element size; an input that overlaps an output
+    otherwise is copied first. `thread`: the calls will run on that thread of a split; where it is None, large work is
+    split over threads here.
     """  # fmt: skip
     shape = outs[0].shape
     if 0 in shape:
@@ -81,7 +82,8 @@ def bind_trees(
 
 
 def _apart(ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> tuple[list[Array], list[Step]]:
-    """Inputs that an output overlaps otherwise than exactly, copied to scratch before anything is written."""
+    """The inputs, of which those that overlap an output other than exactly are replaced by copies in scratch; and the
+    calls that copy these before anything is written."""
     kept: list[Array] = []
     before: list[Step] = []
     for a in ins:
@@ -103,14 +105,14 @@ def _same_place(a: Array, o: Array) -> bool:
 
 
 def _finish(code: Code, ins: Sequence[Array], outs: Sequence[Array]) -> tuple[list[Call], dict[int, int]]:
-    """All calls, with the copies that bring results to where they belong at the end; and the registers that are an
-    output's own memory, by output, so that no copy is needed."""
+    """All calls, with the final copies of results to outputs; and a map from register to output for the registers that
+    live in an output's own memory, so that it needs no copy."""
     calls = list(code.calls)
     results = list(code.results)
     for i, result in enumerate(results):
         others = (o for j, o in enumerate(outs) if j != i)
         if result.kind == "arg" and any(_same_place(ins[result.index], o) for o in others):
-            # Another result takes this argument's place: read it before anything is written.
+            # Another result overwrites this argument in place: read it before anything is written.
             results[i] = code.register(result.dtype)
             calls.insert(0, Call(None, (result,), results[i]))
     last_read: dict[int, int] = {}  # argument -> the last call that reads it
@@ -131,7 +133,7 @@ def _finish(code: Code, ins: Sequence[Array], outs: Sequence[Array]) -> tuple[li
 
 
 class _Registers:
-    """Which row each register has; `sizes` are the rows' bytes an element."""
+    """The row of scratch that each register has; `sizes` are the rows' bytes an element."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -139,7 +141,7 @@ class _Registers:
 
 
 def _allocate(calls: Sequence[Call], dtypes: Sequence[np.dtype[Any]], homes: dict[int, int]) -> _Registers:
-    """Rows by liveness: a register takes over the row of one that is read for the last time as it is written."""
+    """Allocates rows by live ranges: a register may reuse the row of one whose last use is the call that writes it."""
     last: dict[int, int] = {}
     for n, call in enumerate(calls):
         for o in (*call.sources, call.target):
@@ -175,7 +177,7 @@ def _release(registers: set[int], found: _Registers, free: dict[int, list[int]])
 
 
 class _Grid:
-    """The iteration space: the outputs' shape with axes merged where every array allows it."""
+    """The iteration space: the outputs' shape, with axes merged where the strides of every array allow it."""
 
     def __init__(self, shape: tuple[int, ...], ins: Sequence[Array], outs: Sequence[Array]) -> None:
         arrays = [np.broadcast_to(a, shape) if a.shape != shape else a for a in (*ins, *outs)]
@@ -186,7 +188,7 @@ class _Grid:
         self.whole: _Slices = tuple(slice(0, n) for n in self.shape)
 
     def spread(self) -> frozenset[int]:
-        """The inputs of which each element stands a few times in a row."""
+        """The inputs that are broadcast along a short last axis: each element is repeated a few times in a row."""
         few = len(self.shape) > 1 and self.shape[-1] <= _FEW
         found = (i for i, a in enumerate(self.ins) if few and any(a.strides) and not a.strides[-1])
         return frozenset(found)
@@ -199,8 +201,7 @@ class _Grid:
         return n
 
     def blocks(self, limit: int) -> Iterator[_Slices]:
-        """Boxes of at most `limit` elements where rows allow, cut along one axis, in order. They depend on the shape
-        alone."""
+        """Boxes of about `limit` elements at most, cut along one axis, in order. They depend on the shape alone."""
         inner, axis = 1, len(self.shape)
         while axis > 0 and inner * self.shape[axis - 1] <= limit:
             axis -= 1
@@ -231,7 +232,7 @@ class _Grid:
                 return o.value
             if o.kind == "arg":
                 array = self.ins[o.index]
-                if not any(array.strides):  # one value for all: a scalar is read faster than a stride of zero
+                if not any(array.strides):  # a broadcast scalar: ufuncs read it faster than strides of 0
                     array = array[(slice(0, 1),) * array.ndim].reshape(())
                 else:
                     array = array[block]
@@ -253,7 +254,7 @@ class _Grid:
                 and any(source.strides)
                 and not source.strides[-1]
             ):
-                # Rows as long as may be instead of rows of a few.
+                # A copy for each column has long inner loops; one copy of all would loop over the few columns.
                 columns = range(source.shape[-1])
                 return in_order(
                     [partial(np.copyto, target[..., k], source[..., k], "unsafe") for k in columns]
@@ -269,7 +270,7 @@ class _Grid:
 
 
 def _interval(fn: Any, bound: Any) -> tuple[Any, Any]:
-    """The ends between which clipping is fn(x, bound)."""
+    """The (low, high) for which np.clip(x, low, high) is fn(x, bound)."""
     dtype = bound.dtype
     if dtype.kind == "f":
         low, high = -np.inf, np.inf
@@ -298,7 +299,7 @@ def _merged(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> tuple
 
 
 def _laid(array: Array, shape: tuple[int, ...], merged: tuple[int, ...]) -> Array:
-    """The array with its axes merged: reshape gives a view, because the strides allow it."""
+    """A view of the array with the axes merged to the shape `merged`, which its strides allow."""
     if array.shape == merged:
         return array
     if array.size == 1:

@@ -1,14 +1,14 @@
-"""Single-precision matrix products by a single-threaded copy of NumPy's OpenBLAS.
+"""Single-precision GEMMs by a single-threaded copy of NumPy's OpenBLAS.
 
-Why a copy. OpenBLAS has one thread count for the whole process, which is the user's, and its results depend on it.
-Here products are cut into tiles by their shape alone, and our own threads run the epilogue of a tile right behind its
-product, on the same core; that takes a BLAS of one thread. A second copy of the library that NumPy ships gives it and
+Why a copy: OpenBLAS has one thread count for the whole process, which belongs to the user, and its results depend on
+it. Here GEMMs are cut into tiles by their shape alone, and our own threads run a tile's epilogue right behind its GEMM,
+on the same core. That takes a single-threaded BLAS. A second copy of the library that NumPy ships provides it and
 leaves the user's NumPy as it was. OpenBLAS's environment variables, such as OPENBLAS_CORETYPE, hold for the copies too.
-Where there is no copy (no OpenBLAS, no memfd), `load` says why and products go through `numpy.matmul`.
+Where there is no copy (no OpenBLAS, no memfd), `load` says why and GEMMs go through `numpy.matmul`.
 
-`load_team` loads a third copy, with a thread for every processor, for one thing: a list of products in one call, each
-by one thread of the library. Those threads wait without sleeping and without the interpreter lock; waking one of ours
-takes longer than a small product. A product gives the same bits there as in the copy of one thread.
+`load_team` loads a third copy, with a thread for every processor, for batched GEMMs alone: one call computes a list of
+products, each on one thread of the library. Those threads wait without sleeping and without the interpreter lock;
+waking one of ours takes longer than a small GEMM. A GEMM gives the same bits there as in the single-threaded copy.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from rlx.backends.cpu.threads import available_threads
 
 _ROW_MAJOR = 101
 _PLAIN, _TRANSPOSED = 111, 112
-# (prefix, suffix, integer type) of the names in the builds there are: NumPy's and SciPy's wheels, distributions.
+# (prefix, suffix, integer type) of the function names in known builds: NumPy's and SciPy's wheels, Linux distributions.
 _NAMES = (
     ("scipy_", "64_", ctypes.c_int64),
     ("", "64_", ctypes.c_int64),
     ("scipy_", "", ctypes.c_int32),
     ("", "", ctypes.c_int32),
 )
-# Kernels that multiply small matrices without packing them first.
+# Processor families for which OpenBLAS multiplies small matrices without packing them first.
 _UNPACKED_CORES = {"skylakex", "cooperlake", "sapphirerapids"}
 _environment = threading.Lock()
-# Below this many multiplications a call for a list of products takes kernels that fail on some processors.
+# With fewer multiplications OpenBLAS's batched call uses kernels that fail on some processors.
 LEAST_IN_LIST = 1_000_001
-# How long the team's threads wait awake: 2^22 cycles of the clock, one or two milliseconds. OpenBLAS's own is sixteen
-# times as long.
+# OPENBLAS_THREAD_TIMEOUT: how long the team's threads spin before they sleep, here one or two milliseconds (2^22 clock
+# cycles). OpenBLAS's default is sixteen times as long.
 _AWAKE = "18"
 
 Step = Callable[[], Any]
@@ -70,7 +70,7 @@ class Blas:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         prefix, suffix, integer = _naming(library)
-        self._library = library  # keeps it loaded
+        self._library = library  # keeps the library loaded
         core = getattr(library, f"{prefix}openblas_get_corename{suffix}")
         core.restype = ctypes.c_char_p
         self.core = str(core().decode())
@@ -85,9 +85,9 @@ class Blas:
         self._sgemv.argtypes = [i, i, n, n, f, p, n, p, n, f, p, n]
 
     def sgemm(self, p: Product) -> Step:
-        """The call that makes a product.
+        """The call that computes a GEMM.
 
-        After: with beta 0, c is overwritten, whatever it held. Requires: the memory outlives the call; m, n, k ≥ 1.
+        Requires: the memory outlives the call; m, n, k ≥ 1. After: with beta 0, c is overwritten, whatever it held.
         """
         ta, tb = (_TRANSPOSED if t else _PLAIN for t in (p.transpose_a, p.transpose_b))
         return self._bound(
@@ -123,12 +123,12 @@ class Blas:
 
     @staticmethod
     def _bound(function: Any, *args: Any) -> Step:
-        # Converted once, here: a call with ready ctypes values costs half of one with Python numbers.
+        # Arguments are converted once, here: a call with ctypes values costs half of one with Python numbers.
         return partial(function, *(kind(value) for kind, value in zip(function.argtypes, args, strict=True)))
 
 
 class BlasTeam:
-    """A loaded BLAS library with several threads, which work off a list of products in one call."""
+    """A loaded BLAS library with several threads, which computes a list of GEMMs in one batched call."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         prefix, suffix, integer = _naming(library)
@@ -139,9 +139,9 @@ class BlasTeam:
         self.threads = int(getattr(library, f"{prefix}openblas_get_num_threads{suffix}")())
 
     def sgemms(self, products: Sequence[Product]) -> Step:
-        """The call that makes the products, in any order.
+        """The call that computes the products, in any order.
 
-        Requires: as `Blas.sgemm`; each of LEAST_IN_LIST multiplications or more, none writes what another reads.
+        Requires: as `Blas.sgemm`; each has LEAST_IN_LIST multiplications or more; none writes what another reads.
         """
         assert all(p.m * p.n * p.k >= LEAST_IN_LIST for p in products)
         count, n, f, at = len(products), self._integer, ctypes.c_float, ctypes.c_void_p
@@ -165,7 +165,7 @@ class BlasTeam:
 
 @cache
 def load() -> tuple[Blas | None, str]:
-    """The private BLAS and its description, or None and the reason why there is none."""
+    """The single-threaded BLAS and its description, or None and the reason why there is none."""
     source = _numpys_library()
     if source is None:
         return None, "NumPy is not built on OpenBLAS"
@@ -182,14 +182,14 @@ def load() -> tuple[Blas | None, str]:
 
 @cache
 def load_team() -> BlasTeam | None:
-    """The BLAS of several threads, None where there is one processor or no such library."""
+    """The BLAS of several threads; None where there is only one processor, or no library that can do this."""
     source, threads = _numpys_library(), available_threads()
     if load()[0] is None or source is None or threads == 1:
         return None
     wanted = {"OPENBLAS_NUM_THREADS": str(threads), "OPENBLAS_THREAD_TIMEOUT": _AWAKE}
     try:
         team = BlasTeam(_load_copy(source, wanted))
-    except (OSError, AttributeError):  # an older library has no call for lists
+    except (OSError, AttributeError):  # an older library has no batched call
         return None
     return team if team.threads == threads and _works_in_lists(team) else None
 
@@ -207,9 +207,10 @@ def _numpys_library() -> Path | None:
 
 
 def _load_copy(source: Path, environment: Mapping[str, str]) -> ctypes.CDLL:
-    """The library loaded once more from an anonymous file, so that the loader takes it for another one; it reads the
-    environment then, and not again."""
-    # Stays open: the loader knows libraries by their paths, and a number given out again would name the copy before.
+    """Loads the library once more, from an anonymous file, so that the loader takes it for another one. The library
+    reads its environment variables only while it is loaded."""
+    # The file stays open: the loader knows libraries by their paths, and a descriptor number that is used again would
+    # be the path of the earlier copy.
     fd = os.memfd_create("rlx-blas")
     with open(fd, "wb", closefd=False) as copy:
         copy.write(source.read_bytes())
@@ -234,7 +235,7 @@ def _naming(library: ctypes.CDLL) -> tuple[str, str, Any]:
 
 
 def _works(blas: Blas) -> bool:
-    """One product with every argument different, against NumPy."""
+    """Compares one GEMM, whose arguments all differ, with NumPy's."""
     a = np.arange(15, dtype=np.float32).reshape(3, 5)
     b = np.arange(35, dtype=np.float32).reshape(7, 5)
     c = np.full((3, 7), np.nan, np.float32)
@@ -243,7 +244,7 @@ def _works(blas: Blas) -> bool:
 
 
 def _works_in_lists(team: BlasTeam) -> bool:
-    """Three products with every argument different, the last onto what is there, against NumPy."""
+    """Compares a batched call of three GEMMs, the last with beta 1, with NumPy's."""
     made = []
     for k in (120, 130, 140):
         a, b = ((np.arange(n * k) % m).astype(np.float32) for n, m in ((90, 7), (110, 5)))

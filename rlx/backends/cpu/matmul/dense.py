@@ -1,4 +1,4 @@
-"""Matrix products: tiles of BLAS calls with the epilogue right behind each, halves widened tile by tile."""
+"""Dense GEMMs: one BLAS call for each tile with its epilogue right behind it; f16 and bf16 are widened by tiles too."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ _NS_A_BYTE = 1 / 20
 # 1,024 × 192 runs at 228 GFLOP/s, 256 × 768 at 198).
 _ROWS = 1024
 _COLUMNS = 384
-# Up to these many multiplications OpenBLAS's AVX-512 kernels multiply without packing the operands first, which is what
-# a product of few rows spends most of its time on: measured 180 against 66 GFLOP/s for 16 rows. Second operand plain,
-# transposed.
+# Packing the operands takes most of the time of a skinny GEMM. Up to so many multiplications OpenBLAS's AVX-512 kernels
+# do not pack: measured 180 against 66 GFLOP/s for 16 rows. (Second operand as it is, second operand transposed.)
 _UNPACKED = (950_000, 400_000)
 _FEW_ROWS = 96
-_LEAST_COLUMNS = 96  # of a product of a few rows that is one of a list
-_HALF_TILE = 1 << 19  # elements of a half-precision operand widened at once
+_LEAST_COLUMNS = 96  # a skinny GEMM of a batched call has at least so many columns
+_HALF_TILE = 1 << 19  # elements of a 16-bit operand that are widened at once
 
 
 @cpu_kernel("matmul")
@@ -44,7 +43,7 @@ def bind_matmul(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
         zero = partial(np.copyto, out, 0, "unsafe")
         return [zero, *_finish(_epilogue(node), out, out, bias, 0, ctx, None)]
     if working(out.dtype) == F32 and ctx.blas is not None:
-        # The product is added to the bias: one pass less than adding the bias to the product.
+        # The GEMM adds to a result filled with the bias, which saves the pass that would add it.
         return _by_tiles(a, b, bias, None, out, _epilogue(node, bias=False), ctx)
     if working(out.dtype) == F32 and _has_half(a, b, out):
         return _by_tiles(a, b, None, bias, out, _epilogue(node), ctx)
@@ -56,8 +55,8 @@ def _has_half(*arrays: Array) -> bool:
 
 
 def _epilogue(node: Node, bias: bool = True) -> Expr | None:
-    """What becomes of a product: argument 0 is the product (f32 for halves), argument 1 the bias, if it is not in the
-    product already."""
+    """The epilogue as an expression, None where there is none: argument 0 is the product (f32 for f16 and bf16),
+    argument 1 the bias unless the product contains it."""
     kept = node.output.dtype
     held = f32 if kept.is_half else kept
     tree = ex.arg(0, held)
@@ -76,7 +75,7 @@ def _finish(
     epilogue: Expr | None, product: Array, out: Array, bias: Array | None, column: int, ctx: BindContext,
     thread: int | None,
 ) -> list[Step]:  # fmt: skip
-    """The epilogue of the columns from `column` on: product → out."""
+    """The epilogue of the columns from `column` on, from `product` to `out`."""
     if epilogue is None:
         return []
     ins = [product] if bias is None else [product, bias[column : column + out.shape[-1]]]
@@ -86,7 +85,7 @@ def _finish(
 def _by_numpy(
     a: Array, b: Array, bias: Array | None, out: Array, epilogue: Expr | None, ctx: BindContext
 ) -> list[Step]:
-    """numpy.matmul over the whole: f64, integers, and f32 without a BLAS of our own."""
+    """One numpy.matmul for the whole product: f64, integers, and f32 where there is no BLAS of our own."""
     if integers.by_floats(a, b, out):
         return [integers.multiply(a, b, out, ctx), *_finish(epilogue, out, out, bias, 0, ctx, None)]
     steps: list[Step] = []
@@ -97,7 +96,6 @@ def _by_numpy(
             steps.append(partial(np.copyto, wide, x, "unsafe"))
             x = wide
         operands.append(x)
-    # NumPy's loop over integers needs them as they are; floats go by strides.
     steps.append(partial(np.matmul, operands[0], operands[1], out))
     return steps + _finish(epilogue, out, out, bias, 0, ctx, None)
 
@@ -111,7 +109,7 @@ def _by_tiles(
     epilogue: Expr | None,
     ctx: BindContext,
 ) -> list[Step]:
-    """Tile by tile: `start` is what each row of the product begins with, `bias` what the epilogue adds."""
+    """A GEMM tile by tile. `start` initializes each row of the product; `bias` is added by the epilogue."""
     if b.ndim == 2 or all(n == 1 for n in b.shape[:-2]):
         b = b.reshape(b.shape[-2:])
         if a.ndim > 2 and _rows_merge(a):
@@ -123,7 +121,7 @@ def _by_tiles(
     (m, n), k = out.shape[-2:], a.shape[-1]
     unpacked = ctx.blas is not None and ctx.blas.unpacked
     tiles = [(i, r, c) for i in np.ndindex(batch) for r, c in _tiles(m, n, k, b, unpacked)]
-    late = m <= _FEW_ROWS and out.dtype == F32  # a tile of a few rows is too small for calls of its own
+    late = m <= _FEW_ROWS and out.dtype == F32  # one epilogue after all tiles, since skinny ones are small
     work = 2.0 * out.size * k * _NS_A_FLOP + 0.5 * out.size + b.nbytes * _NS_A_BYTE
 
     def bind(piece: int, thread: int) -> list[Step]:
@@ -147,7 +145,7 @@ def _by_tiles(
     marks = ctx.mark()
 
     def bind_over(piece: int, thread: int) -> list[Step]:
-        ctx.back_to(marks, thread)  # tiles of one thread run in turn: they share their scratch
+        ctx.back_to(marks, thread)  # tiles of one thread run one after another, so they share scratch
         return bind(piece, thread)
 
     steps = ctx.split(len(tiles), work, bind_over)
@@ -155,7 +153,7 @@ def _by_tiles(
 
 
 def _rows_merge(a: Array) -> bool:
-    """Whether the leading axes are one axis of rows in memory."""
+    """Whether the strides let all axes but the last be merged into one axis of rows."""
     stride = a.strides[-2] * a.shape[-2]
     for n, s in zip(reversed(a.shape[:-2]), reversed(a.strides[:-2]), strict=True):
         if n != 1 and s != stride:
@@ -165,7 +163,7 @@ def _rows_merge(a: Array) -> bool:
 
 
 def _tiles(m: int, n: int, k: int, b: Array, unpacked: bool) -> list[tuple[slice, slice]]:
-    """Tiles of the result, row by row of tiles. They depend on the shapes and layouts alone."""
+    """The tiles of the result as (rows, columns). They depend on shapes and layouts alone, not on threads."""
     if m == 1:
         return [(slice(0, 1), s) for s in _cut(n, 4096)]
     rows = [slice(0, m)] if m < 2 * _FEW_ROWS else _cut(m, _ROWS)
@@ -173,7 +171,7 @@ def _tiles(m: int, n: int, k: int, b: Array, unpacked: bool) -> list[tuple[slice
         width = max(64, _HALF_TILE // max(k, 1) // 64 * 64)
         return [(r, c) for c in _cut(n, min(width, _COLUMNS)) for r in rows]
     if m <= _FEW_ROWS and m * n * k >= 2 * LEAST_IN_LIST and load_team() is not None:
-        # Two, four, … tiles: as many at a time as there are threads.
+        # A power of two of tiles divides evenly among the usual numbers of threads.
         parts = min(m * n * k // LEAST_IN_LIST, n // _LEAST_COLUMNS)
         if parts > 1:
             return [(rows[0], c) for c in _cut(n, n // (1 << parts.bit_length() - 1))]
@@ -187,7 +185,7 @@ def _tiles(m: int, n: int, k: int, b: Array, unpacked: bool) -> list[tuple[slice
 
 
 def _cut(n: int, most: int, even: bool = True) -> list[slice]:
-    """Slices of at most `most`; even ones where wanted."""
+    """Slices of at most `most`; with `even`, of about equal length and multiples of 16."""
     parts = -(-n // most)
     if even:
         most = (n + parts - 1) // parts
@@ -204,8 +202,8 @@ def multiply(
     alpha: float = 1.0,
     onto: bool = False,
 ) -> list[Step]:
-    """out = alpha · a @ b, or out += that with `onto`; f32 out, operands of any strides; halves are widened into
-    scratch first. Requires: a BLAS of our own for `onto`."""
+    """out = alpha · a @ b, or out += that with `onto`. `out` is f32; operands have any strides, and f16 and bf16 are
+    widened into scratch first. Requires: a BLAS of our own for `onto`."""
     steps: list[Step] = []
     a = _prepared(a, steps, ctx, thread)
     b = _prepared(b, steps, ctx, thread)
@@ -217,10 +215,10 @@ def multiply(
             steps.append(partial(np.multiply, out, np.asarray(alpha, F32), out))
         return steps
     p = _product(a, b, out, alpha, onto)
-    if p.m > 1 and (p.n > 1 or ctx.alike):  # sgemv does not sum all rows alike
+    if p.m > 1 and (p.n > 1 or ctx.alike):  # sgemv does not sum all rows in the same order
         return [*steps, blas.sgemm(p)]
     if not onto:
-        # Some versions of sgemv read what they overwrite: 0 · NaN is NaN.
+        # Some versions of sgemv multiply the old y by beta 0 instead of overwriting it, and 0 · NaN is NaN.
         steps.append(partial(np.copyto, out, 0))
     if p.m == 1:  # the row is the vector: outᵀ = bᵀ · aᵀ
         step_a = max(a.strides[1] // 4, 1)
@@ -242,8 +240,8 @@ def _product(a: Array, b: Array, out: Array, alpha: float = 1.0, onto: bool = Fa
 def in_one_call(
     products: Sequence[tuple[Array, Array, Array]], ctx: BindContext, onto: bool = False
 ) -> Step | None:
-    """All of out = a @ b (or out += that) by the library's own threads; None where it has none for this executable, or
-    where a product has to be prepared or is not for lists."""
+    """One batched call for all out = a @ b (or out += that), on the library's own threads. None where this executable
+    may not use them, or where a product needs a converted operand or is too small for batched calls."""
     if ctx.team is None or not all(_listable(*p) for p in products):
         return None
     return ctx.team.sgemms([_product(a, b, out, 1.0, onto) for a, b, out in products])
@@ -255,7 +253,7 @@ def _listable(a: Array, b: Array, out: Array) -> bool:
 
 
 def _prepared(x: Array, steps: list[Step], ctx: BindContext, thread: int) -> Array:
-    """x as f32 with one axis contiguous, so that BLAS can read it; converted or copied to scratch where it is not."""
+    """x as BLAS can read it, f32 with one axis contiguous: x itself, or else a copy in scratch."""
     if x.dtype == F32 and _readable(x):
         return x
     transposed = abs(x.strides[0]) < abs(x.strides[1])
@@ -271,7 +269,7 @@ def _readable(x: Array) -> bool:
 
 
 def _fits(n: int, stride: int, others: int, across: int) -> bool:
-    """Whether lines of n elements are contiguous and the others follow at a whole distance."""
+    """Whether lines of n elements are contiguous, without overlap, and a whole number of elements apart."""
     return (n == 1 or stride == 4) and (others == 1 or (across >= 4 * n and across % 4 == 0))
 
 

@@ -1,8 +1,8 @@
-"""Products of integers by BLAS: exact in f64, which NumPy multiplies fifty times as fast as integers.
+"""Integer GEMMs by BLAS in f64: exact, and fifty times as fast as NumPy's loops over integers.
 
-A sum of products below 2^53 is exact in f64, whatever the order. That holds for 8 bits at once, as quantized models
-have them, and is looked up at each run. Larger numbers are cut into halves of 16 bits, whose products are put together
-modulo 2^64; so is what 32 bits hold of them, as everywhere.
+A sum of products that stays below 2^53 is exact in f64, in any order. For the 8-bit integers of quantized models one
+GEMM always suffices; each run looks at the largest elements to decide. Larger numbers are split into parts of 16 bits,
+whose products are combined with wrap-around in the result's dtype, as everywhere in rlx.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from rlx.backends.cpu.context import Array, BindContext, Step
 
 _EXACT = 1 << 53
 _HALF = 16
-_LONGEST = 1 << 20  # terms of a sum of products of halves that stays exact
-_LEAST = 1 << 15  # multiplications from which it pays
+_LONGEST = 1 << 20  # at most so many products of 16-bit parts add up exactly
+_LEAST = 1 << 15  # multiplications: with fewer, conversion costs more than BLAS saves
 
 
 def by_floats(a: Array, b: Array, out: Array) -> bool:
-    """Whether a @ b of integers of at most 32 bits is worth computing so."""
+    """Whether a @ b is a product of integers of at most 32 bits that `multiply` computes exactly and faster."""
     small = all(x.dtype.kind in "iu" and x.dtype.itemsize <= 4 for x in (a, b, out))
     return small and out.size * a.shape[-1] >= _LEAST and a.shape[-1] <= _LONGEST
 
 
 def multiply(a: Array, b: Array, out: Array, ctx: BindContext, thread: int = 0) -> Step:
-    """out = a @ b modulo what `out` holds. Requires: `by_floats`."""
+    """out = a @ b, wrapped to the dtype of `out`. Requires: `by_floats`."""
     left, right = ctx.scratch(a.shape, np.float64, thread), ctx.scratch(b.shape, np.float64, thread)
     product, whole = ctx.scratch(out.shape, np.float64, thread), ctx.scratch(out.shape, np.int64, thread)
 
@@ -44,7 +44,8 @@ def multiply(a: Array, b: Array, out: Array, ctx: BindContext, thread: int = 0) 
             return
         halves(0, 0)
         np.copyto(out, whole, "unsafe")
-        for shifts in ((0, _HALF), (_HALF, 0)):  # the upper halves' product is a multiple of 2^32
+        # The product of both upper parts is a multiple of 2^32, which out cannot hold.
+        for shifts in ((0, _HALF), (_HALF, 0)):
             halves(*shifts)
             np.left_shift(whole, _HALF, whole)
             np.add(out, whole.astype(out.dtype), out)
@@ -57,6 +58,6 @@ def _largest(x: Array) -> int:
 
 
 def _half(x: Array, shift: int) -> Array:
-    """The upper bits with their sign, or the lower 16 without."""
+    """With a shift, the upper bits with their sign; without, the lower 16 bits as an unsigned number."""
     wide = x.astype(np.int64)
     return wide >> shift if shift else wide & 0xFFFF

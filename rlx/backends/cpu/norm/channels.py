@@ -100,7 +100,7 @@ def bind_layer_norm_channels(
         some = ctx.scratch((few, given.shape[1]), dtype, thread)
         return [
             *calls,
-            # As centre_rows, along the first axis.
+            # The same computation as centre_rows, along the first axis.
             partial(np.subtract, given[:few], given[:1], some),
             *sum_first_axis(some, row, ctx, thread),
             partial(np.divide, row, near, row),
@@ -125,7 +125,7 @@ def bind_layer_norm_channels(
 
 @cpu_kernel("add_layer_norm", "add_rms_norm")
 def bind_add_norm(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """The sum is made in the result's rows and normalized there; where it is kept, it is made for itself first."""
+    """Adds into the result's rows and normalizes them in place; a sum that is an output too is computed first."""
     d = ins[0].shape[-1]
     x, residual = (a.reshape(-1, d) for a in ins[:2])
     norm, steps = row_norm(node, x, ins[2:], node.op.centres, ctx)
@@ -146,4 +146,5 @@ def bind_add_norm(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: 
     steps += by_rows([x, residual], total, ctx, 0.3, add)
     if total.dtype == working(total.dtype):
         return steps + by_rows([total], out, ctx, 1.0, of_sum)
-    return steps + by_rows([x, residual], out, ctx, 1.2, bind)  # of the sum before it was rounded
+    # `total` is rounded, and the norm takes the unrounded sum: it is added once more.
+    return steps + by_rows([x, residual], out, ctx, 1.2, bind)

@@ -1,4 +1,4 @@
-"""Backward passes of the norms: blocks of rows; sums over rows in a fixed order."""
+"""Backward passes of the norms, in blocks of rows; sums over rows are added in a fixed order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlx.ir import Node
 
 
 class _Rows:
-    """The calls that a block of rows needs, and its scratch."""
+    """Binds the calls for a block of rows, with scratch of its own."""
 
     def __init__(
         self, node: Node, shape: tuple[int, ...], dtype: NpType, ctx: BindContext, thread: int
@@ -41,7 +41,7 @@ class _Rows:
         return [row_sums(x, self.column), partial(np.divide, self.column, self.count, self.column)]
 
     def normalize(self, x: Array) -> list[Step]:
-        """y: the normalized rows."""
+        """Computes `self.y`, the normalized rows, and `self.inverse`, the factor that scaled each row."""
         source = x
         steps: list[Step] = []
         if self.centre:
@@ -58,7 +58,8 @@ class _Rows:
         ]
 
     def gradient(self, dy: Array, made: Array) -> list[Step]:
-        """made: the gradient of the rows from that of y, whose values are spent. dy may be made."""
+        """made = the gradient of the rows, from `dy`, that of the normalized rows. It overwrites `self.y`; `dy` and
+        `made` may be the same array."""
         steps: list[Step] = [
             partial(np.multiply, dy, self.y, self.term),
             *self._mean(self.term),

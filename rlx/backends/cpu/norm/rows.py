@@ -1,4 +1,4 @@
-"""layer_norm and rms_norm: blocks of rows, sums in pairs."""
+"""layer_norm and rms_norm in blocks of rows, with pairwise sums."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def bind_norm(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     return steps + by_rows([x.reshape(-1, d)], out.reshape(-1, d), ctx, 1.0, bind)
 
 
-# (rows, where the result goes, which may be the rows themselves, thread) -> calls
+# (rows, result, thread) -> calls; the result may be the rows themselves
 NormRows = Callable[[Array, Array, int], "list[Step]"]
 
 
 def row_norm(
     node: Node, x: Array, weights: Sequence[Array], centre: bool, ctx: BindContext
 ) -> tuple[NormRows, list[Step]]:
-    """The norm of rows like those of x, in the working dtype; and the calls that prepare its weights."""
+    """A function that binds the norm of rows like x's, in the working dtype; and the calls that convert its weights."""
     dtype = working(x.dtype)
     steps: list[Step] = []
     vectors = []
