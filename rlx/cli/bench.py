@@ -26,7 +26,7 @@ from rlx.driver.progress import drawn, report
 from rlx.errors import RlxError
 from rlx.formats.files import plain
 
-ROUNDS = 5  # in which the contenders take turns, so that a busy or a hot machine is so for all
+ROUNDS = 5  # the contenders take turns in each, so that other load and heat affect all alike
 
 
 def bench(
@@ -79,7 +79,7 @@ def bench(
 
 
 def measure(found: Sequence[Contender], runs: int, warmup: int) -> None:
-    """Times `runs` calls of each, in rounds; a call that is not measured begins each turn."""
+    """Times `runs` calls of each contender, in rounds; each turn begins with a call that is not measured."""
     for contender in found:
         for _ in range(warmup):
             contender.call()
@@ -172,7 +172,7 @@ def _figures(found: Sequence[Contender]) -> list[dict[str, Any]]:
         if beside is not None:
             row["of_onnxruntime"] = row["p50_ms"] / (beside.percentiles()["p50_ms"])
             apart = contenders.difference(c.results, beside.results)
-            row["difference"] = apart if apart is None or math.isfinite(apart) else str(apart)  # as JSON has it
+            row["difference"] = apart if apart is None or math.isfinite(apart) else str(apart)  # JSON has no infinity
         rows.append(row)
     return rows
 

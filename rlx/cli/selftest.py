@@ -1,4 +1,4 @@
-"""`rlx selftest`: the conformance cases on this very device and driver."""
+"""`rlx selftest`: the conformance cases on this machine's device and driver."""
 
 from __future__ import annotations
 

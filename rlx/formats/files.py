@@ -13,12 +13,12 @@ from rlx.errors import ModelFormatError
 
 MAX_NAME = 255  # characters
 MAX_JSON = 16_000_000  # bytes; a config is a few thousand
-OBJECT_BYTES = 64 << 20  # what the objects of a JSON text may take, unless its reader grants more
+OBJECT_BYTES = 64 << 20  # memory that the objects of a JSON text may take, unless the caller grants more
 MAX_DIGITS = 100  # of a JSON integer; 64 bits take 20
 
 
 def shown(value: object, most: int = 80) -> str:
-    """The repr of a value from a file, shortened: an error message stays one readable line whatever the file says."""
+    """The repr of a value from a file, shortened: an error message stays one readable line whatever the file holds."""
     if isinstance(value, str | list | dict):
         value = value[: most + 1] if isinstance(value, str | list) else dict(list(value.items())[:most])
     try:
@@ -29,7 +29,7 @@ def shown(value: object, most: int = 80) -> str:
 
 
 def plain(name: str, most: int = 80) -> str:
-    """A name from a file as it is where a terminal shows it so, else as `shown` without the quotes."""
+    """A name from a file, unchanged where all of it is printable, else as `shown` without the quotes."""
     return name if name.isprintable() and len(name) <= most else shown(name, most)[1:-1]
 
 
@@ -87,7 +87,7 @@ def json_bytes(text: bytes) -> int:
     two bytes of text and seventy of memory."""
     lists, objects = text.count(b"["), text.count(b"{")
     values = text.count(b",") + lists + objects - text.count(b"[]") - text.count(b"{}")
-    # Every character of a string takes four bytes if one of them does; the decoded text is beside the strings.
+    # Every character of a string takes four bytes if one of them does; the decoded text exists beside the strings.
     letters = len(text) * (2 if text.isascii() and b"\\u" not in text else 8)
     return 10_000 + letters + 80 * values + 120 * lists + 300 * objects + 260 * text.count(b":")
 

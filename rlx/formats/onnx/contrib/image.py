@@ -1,4 +1,4 @@
-"""What ONNX Runtime's optimizer makes of diffusion models: group norms and convolutions with the channels last."""
+"""Operators that ONNX Runtime's optimizer writes into diffusion models: group norms and convolutions, channels last."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def converted(c: Call, v: Value, to: ElementType) -> Value:
 
 
 def _u64_to_float(c: Call, t: Tensor) -> Tensor:
-    """The number whose bits an i64 holds, in f64, where the one rounding is that of the last sum."""
+    """The number whose bits an i64 holds, in f64, where only the last sum rounds."""
     high = o.cast(shift_right_u64(t, c.tensor(32, np.dtype(np.int64))), "f64")
     low = o.cast(o.bitwise_and(t, 0xFFFFFFFF), "f64")
     return o.add(o.mul(high, 4294967296.0), low)
