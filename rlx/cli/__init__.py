@@ -39,7 +39,8 @@ def root(
 ) -> None:
     """One tensor program, any device, the same answer.
 
-    `rlx devices` says what is here; `rlx run model.onnx` runs a model on the best of it, `rlx check` compares them all.
+    `rlx devices` lists the devices; `rlx run model.onnx` runs a model on the best one, `rlx check` compares all of
+    them.
     """
 
 

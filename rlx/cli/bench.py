@@ -1,4 +1,4 @@
-"""`rlx bench`: how long a model takes on every device, with ONNX Runtime beside them in the same run."""
+"""`rlx bench`: the latency of a model on every device, and of ONNX Runtime in the same run."""
 
 from __future__ import annotations
 

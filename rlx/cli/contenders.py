@@ -1,4 +1,4 @@
-"""What `rlx bench` measures: a model on a device, a sentence encoder on a device, ONNX Runtime beside them."""
+"""The contenders of `rlx bench`: a model on a device, a sentence encoder on a device, and ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def want_object(value: Any, path: Path) -> dict[str, Any]:
 
 
 def json_bytes(text: bytes) -> int:
-    """A bound on the memory that reading a JSON text takes, by counting what could begin a value: an empty list takes
-    two bytes of text and seventy of memory."""
+    """A bound on the memory that reading a JSON text takes, from the number of characters that could begin a value: an
+    empty list takes two bytes of text and seventy of memory."""
     lists, objects = text.count(b"["), text.count(b"{")
     values = text.count(b",") + lists + objects - text.count(b"[]") - text.count(b"{}")
     # Every character of a string takes four bytes if one of them does; the decoded text exists beside the strings.

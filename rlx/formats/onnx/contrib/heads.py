@@ -1,4 +1,4 @@
-"""What the attention operators of com.microsoft share: heads, masks of integers, the product itself."""
+"""Code that the attention operators of com.microsoft share: heads, integer masks, the attention itself."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def grown(c: Call, past: Tensor | None, x: Tensor, what: str) -> Tensor:
 def filtered(c: Call, mask: Tensor, batch: int, n_q: int, n_k: int, causal: bool) -> tuple[Tensor, bool]:
     """0 and `mask_filter_value`, to be added to the scores, and whether the caller must still apply causality.
 
-    The mask is (batch, keys) or (batch, queries, keys) of zeros and ones; or (batch,), how many keys there are; or
-    (2 · batch,), these and then the first key of each; or (3 · batch + 2,), these and where each begins in a packed
+    The mask is (batch, keys) or (batch, queries, keys) of zeros and ones; or (batch,), the number of keys of each row;
+    or (2 · batch,), these and then each row's first key; or (3 · batch + 2,), these and the row offsets of a packed
     form. A finite filter value leaves a fully masked row its own scores.
     """
     if mask.shape == (batch, n_k) or mask.shape == (batch, n_q, n_k):
@@ -64,7 +64,7 @@ def filtered(c: Call, mask: Tensor, batch: int, n_q: int, n_k: int, causal: bool
     added = o.reshape(o.where(seen, np.float32(0), np.float32(value)), (batch, 1, rows, n_k))
     if not causal or value > _LOWEST / 2:
         return added, causal
-    # Later keys get the same filter: in a row where every key is masked, all have the same weight.
+    # Later keys get the lowest score too: in a row whose other keys are all masked, all keys have the same weight.
     past = np.arange(n_k) <= n_k - n_q + np.arange(n_q)[:, None]
     return o.where(past, added, np.float32(_LOWEST)), False
 

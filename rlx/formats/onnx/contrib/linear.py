@@ -77,7 +77,7 @@ def _batch_first(c: Call, name: str, x: Tensor) -> Tensor:
 def fused_matmul(c: Call) -> Tensor:
     a, b = _batch_first(c, "transBatchA", c.x(0)), _batch_first(c, "transBatchB", c.x(1))
     alpha = c.float("alpha", 1.0)
-    early = a.dtype.is_half and abs(alpha) < 1  # a product of halves may be too large before it is scaled
+    early = a.dtype.is_half and abs(alpha) < 1  # a product in f16 may overflow before it is scaled
     y = o.matmul(
         o.mul(a, alpha) if early else a,
         b,

@@ -56,7 +56,7 @@ def transformed(c: Call, scores: Tensor, name: str) -> Tensor:
         return o.softmax(scores, -1)
     if name != "SOFTMAX_ZERO":
         raise c.unsupported(f"post_transform {name!r} is not supported")
-    # A score of zero stays out of the softmax.
+    # SOFTMAX_ZERO leaves scores of zero out of the softmax.
     top = o.max(scores, -1, keepdims=True)
     kept = o.where(
         o.greater(o.abs(scores), 1e-7), o.exp(o.sub(scores, top)), o.mul(scores, o.exp(o.neg(top)))

@@ -72,7 +72,7 @@ def cast_like(c: Call) -> Value:
 
 @op("BitCast")
 def bit_cast(c: Call) -> Value:
-    """Bits kept, read as another type of the same size; between integers only, whose carriers hold them."""
+    """The same bits read as another type of that size; between integers only, since their carriers hold the bits."""
     to, old = ELEMENTS.get(c.int("to")), c.dtype()
     if to is None or STRING in (to, old):
         raise c.unsupported("the element type is not supported")
@@ -87,5 +87,5 @@ def bit_cast(c: Call) -> Value:
         return Value(wrapped(t, to) if carried(to) else t, to)
     if old.kind == "b" and to.kind in "iu":
         return Value(o.cast(c.x(), carrier(to)), to)
-    # No device op reads a float's bits: the value must be known.
+    # No device op reads a float's bits, so the value must be known.
     return c.constant(np.array(c.known(0), order="C").view(to))

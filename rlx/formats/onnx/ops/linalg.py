@@ -123,7 +123,7 @@ def _product(
         )
     )  # fmt: skip
     columns, rows = o.reshape(left, (n, m, k)), o.reshape(right, (n, k, p))
-    # Without a summed label this is elementwise; as a matmul each batch element would be a product of one number.
+    # Without a summed label this is an elementwise product: a matmul would run a tiny product for each batch element.
     made = o.matmul(columns, rows) if summed else o.mul(columns, rows)
     shape = (*left.shape[: len(batch) + len(only_a)], *right.shape[len(batch) + len(summed) :])
     return batch + only_a + only_b, o.reshape(made, shape)

@@ -37,8 +37,8 @@ def _results(c: Call, made: list[tuple[Tensor, ...]]) -> list[Value]:
 
 @op("Gradient", domain=TRAINING)
 def gradient(c: Call) -> list[Value]:
-    """The derivative of y, of all its elements added up, by each of xs. The inputs must be the tensors of those names:
-    rlx does not compute y again for others."""
+    """The derivative of the sum of y's elements with respect to each of xs. The inputs must be the tensors of those
+    names: rlx does not compute y again for others."""
     names, target = [*c.ints("xs", []), *c.ints("zs", [])], c.str("y")
     found = [c.scope.get(name) for name in (*names, target)]
     values = [v for v in found if isinstance(v, Value) and v.tensor.dtype.is_float]

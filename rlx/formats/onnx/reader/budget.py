@@ -166,6 +166,6 @@ def too_large(what: str, why: str, most: int) -> ByteLimitExceeded:
 
 
 def reference_bytes(node: Node) -> int:
-    """About what the NumPy definition of a node reads, writes and holds; of a product, a byte for each term."""
-    made = sum(t.size * max(t.dtype.itemsize, 4) for t in node.outputs)  # halves are computed in f32
+    """About how many bytes a node's NumPy reference reads, writes and holds; a product counts a byte for each term."""
+    made = sum(t.size * max(t.dtype.itemsize, 4) for t in node.outputs)  # f16 and bf16 are computed in f32
     return sum(t.type.nbytes for t in node.inputs) + made + cost_of(node).terms
