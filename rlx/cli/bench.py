@@ -50,8 +50,8 @@ def bench(
 ) -> None:
     """Measure a model's latency on every device, and in ONNX Runtime where that is installed: NumPy arrays in and out.
 
-    The contenders take turns in one run, after a first call that compiles ("first ms"). Only such ratios mean
-    something; other work on the machine disturbs them.
+    The contenders take turns in one run, after a first call that compiles ("first ms"). Only ratios
+    within one run are meaningful; other work on the machine disturbs them.
     """
     from rlx.backends.cpu.threads import available_threads
 

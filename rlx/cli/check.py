@@ -49,7 +49,7 @@ def check(
 ) -> None:
     """Run a model on every device and compare each node's result with the float64 reference of the same program.
 
-    Exit status 1 when a node strays; the first one is named, with how far it is. 2 when a device could not run it.
+    Exit status 1 when a node strays; the first one is named, with its error. 2 when a device could not run the model.
     """
     rows: list[tuple[str, ...]] = []
     strays: list[tuple[str, NodeDistance]] = []

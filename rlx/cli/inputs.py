@@ -17,7 +17,7 @@ from rlx.formats.files import plain, shown
 if TYPE_CHECKING:
     from rlx.formats.onnx.model import Model, TensorInfo
 
-MAX_BYTES = 1 << 32  # of a random input, whose shape the file and the command line name
+MAX_BYTES = 1 << 32  # of a random input, whose shape comes from the file and the command line
 Array = npt.NDArray[Any]
 _WORDS = ("one", "two", "Three", "a sentence of words")
 
@@ -85,7 +85,7 @@ def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict
 
 
 def said(value: Any) -> str:
-    """An array in short: type, shape, range; for a list each item."""
+    """A summary of an array: type, shape, range; for a list of each item."""
     if value is None:
         return "nothing"
     if isinstance(value, list):

@@ -23,7 +23,7 @@ def shown(value: object, most: int = 80) -> str:
         value = value[: most + 1] if isinstance(value, str | list) else dict(list(value.items())[:most])
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # nested beyond the limit; an integer of thousands of digits
+    except (RecursionError, ValueError):  # RecursionError: nested too deeply; ValueError: an integer of thousands of digits
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= most else f"{text[:most]}…"
 
@@ -57,7 +57,7 @@ def read_bytes(path: Path, most: int) -> bytes:
         if size > most:
             raise ModelFormatError(f"{path}: larger than {most:,} bytes, which no such file should be")
         try:
-            content = file.read(size + 1)  # a read of `most` would allocate as much
+            content = file.read(size + 1)  # a read of `most` would allocate that many bytes
         except OSError as error:
             raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
     if len(content) != size:
@@ -93,7 +93,7 @@ def json_bytes(text: bytes) -> int:
 
 
 def parse_json(text: bytes, path: Path, most: int = OBJECT_BYTES) -> Any:
-    """A JSON value in UTF-8 whose objects name nothing twice; NaN and Infinity are not JSON. A text whose values could
+    """A JSON value in UTF-8 whose objects have no key twice; NaN and Infinity are not JSON. A text whose values could
     take more than `most` bytes of memory is refused before any of them is made.
 
     Raises: ModelFormatError.
