@@ -23,7 +23,7 @@ def shown(value: object, most: int = 80) -> str:
         value = value[: most + 1] if isinstance(value, str | list) else dict(list(value.items())[:most])
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # RecursionError: nested too deeply; ValueError: an integer of thousands of digits
+    except (RecursionError, ValueError):  # nested too deeply; an integer of thousands of digits
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= most else f"{text[:most]}…"
 

@@ -18,14 +18,14 @@ from rlx.ir import Graph, Leaf, Node, bodies
 from rlx.ops.control.steps import STEP_BYTES, STEP_PRODUCTS, cost_of, spend, step_budget, weight
 from rlx.runtime import CompiledGraph
 
-MAX_BYTES = 1 << 30  # the default; to it is added this multiple of the bytes of inputs and weights
+MAX_BYTES = 1 << 30  # the default, plus TIMES_HELD times the bytes of inputs and weights
 TIMES_HELD = 64
 # A step is a node that is run, or STEP_BYTES that it writes.
 MAX_STEPS = 1 << 18
-STEPS_HELD = 1024  # the bytes of inputs and weights may be written this many times besides
+STEPS_HELD = 1024  # by default the bytes of inputs and weights may also be written this many times
 BUILT = 8  # building may take 1 / BUILT of the steps: it runs the slower NumPy references
 STEPS_NODE = 64  # for each node that a file itself lists
-NODE_STEPS = 96  # the time of optimizing and planning a node
+NODE_STEPS = 96  # the steps that optimizing and planning a node count for
 TIMES_LISTED = 16  # functions and loops may make this many times a file's nodes: a few nested calls could make millions
 _THREAD = threading.local()
 
@@ -133,7 +133,7 @@ class _Account:
 
 @contextlib.contextmanager
 def building(budget: Budget) -> Iterator[None]:
-    """Inside, `take` and loops on this thread take from the budget."""
+    """A context in which `take` and loops on this thread take from the budget."""
     before = getattr(_THREAD, "account", None)
     _THREAD.account = _Account(budget.nbytes, budget.nbytes)
     try:

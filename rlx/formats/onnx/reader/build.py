@@ -1,5 +1,4 @@
-"""From a checked ONNX model and concrete inputs to an rlx graph: functions inlined, types checked against the
-schemas."""
+"""From a checked ONNX model and concrete inputs to an rlx graph: inlines functions, checks types against schemas."""
 
 from __future__ import annotations
 
@@ -56,8 +55,8 @@ class Counted(Graph):
 
 
 class GraphBuilder:
-    """Builds the rlx graph of a model that lists `own` nodes; at most `most`, including those of functions and loops.
-    Afterwards `outputs` holds the structure of each output, `output_types` the element types of its tensors."""
+    """Builds the rlx graph of a model that lists `own` nodes, of at most `most` nodes with those of functions and
+    loops. Afterwards `outputs` holds the structure of each output, `output_types` the element types of its tensors."""
 
     def __init__(
         self, model: Any, initializers: Mapping[str, Array], folder: Path | None, own: int, most: int

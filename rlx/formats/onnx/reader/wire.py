@@ -13,8 +13,8 @@ SMALL = 1 << 18  # bytes; a smaller file cannot become large
 MAX_NODES = 100_000
 # Bytes of memory for a message, a string and a packed number in protobuf, including the copy that is kept.
 MESSAGE, TEXT, NUMBER = 300, 40, 8
-MAX_PARSED = 48 << 20  # bytes of such objects, besides TIMES_FILE
-TIMES_FILE = 8  # times the bytes of the file
+MAX_PARSED = 48 << 20  # bytes of such objects, plus TIMES_FILE times the file
+TIMES_FILE = 8
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 

@@ -23,8 +23,8 @@ MAX_STRINGS = 1 << 20  # of a tensor whose characters are read
 class Words:
     """A table of strings. Number 0 is the empty string, so that ops which fill with zeros fill with it.
 
-    `base` is a table that is only read: a program's, to which each run adds the strings of its inputs in a table of its
-    own.
+    `base` is a table that is only read. A run puts the strings of its inputs into a table of its own, based on the
+    program's.
     """
 
     def __init__(self, base: Words | None = None) -> None:
