@@ -88,7 +88,7 @@ def _fit(info: TensorInfo, what: str, around: tuple[Around, ...], value: Any, sy
     if len(value) > MAX_ITEMS:
         raise ShapeError(f"{what}: has {len(value)} items; at most {MAX_ITEMS} are supported")
     # Named dimensions may differ between the items of a sequence.
-    apart = [None if symbols is None else dict(symbols) for _ in value]  # each item has lengths of its own
+    apart = [None if symbols is None else dict(symbols) for _ in value]
     return [_fit(info, f"{what}[{k}]", around[1:], v, apart[k]) for k, v in enumerate(value)]
 
 
