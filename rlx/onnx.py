@@ -1,4 +1,4 @@
-"""ONNX models: `rlx.formats.onnx` under the name that programs write, so that `from rlx.onnx import load` works."""
+"""`rlx.formats.onnx` under its public name, so that `from rlx.onnx import load` works."""
 
 from rlx.formats.onnx import *  # noqa: F403
 from rlx.formats.onnx import __all__ as __all__

@@ -39,16 +39,17 @@ def root(
 ) -> None:
     """One tensor program, any device, the same answer.
 
-    `rlx devices` says what is here; `rlx run model.onnx` runs a model on the best of it, `rlx check` compares them all.
+    `rlx devices` lists the devices; `rlx run model.onnx` runs a model on the best one, `rlx check` compares all of
+    them.
     """
 
 
 def main() -> None:
-    """Runs the command line. An rlx error is one line on stderr and exit status 2; RLX_DEBUG=1 shows where from."""
-    if hasattr(signal, "SIGPIPE"):  # end quietly when the reader of a pipe has gone, as other tools do
+    """Runs the command line. An rlx error is one line on stderr and exit status 2; RLX_DEBUG=1 adds the traceback."""
+    if hasattr(signal, "SIGPIPE"):  # end quietly when the reader of a pipe has exited, as other tools do
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character is no reason to stop
+        if hasattr(stream, "reconfigure"):  # a character that the terminal cannot show must not end the command
             stream.reconfigure(errors="backslashreplace")
     try:
         app()

@@ -1,4 +1,4 @@
-"""`python -m rlx.cli`, for where the `rlx` script is not on the PATH."""
+"""`python -m rlx.cli`, for environments in which the `rlx` script is not on the PATH."""
 
 from rlx.cli import main
 

@@ -1,4 +1,4 @@
-"""`rlx bench`: how long a model takes on every device, with ONNX Runtime beside them in the same run."""
+"""`rlx bench`: the latency of a model on every device, and of ONNX Runtime in the same run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlx.driver.progress import drawn, report
 from rlx.errors import RlxError
 from rlx.formats.files import plain
 
-ROUNDS = 5  # in which the contenders take turns, so that a busy or a hot machine is so for all
+ROUNDS = 5  # the contenders take turns in each, so that other load and heat affect all alike
 
 
 def bench(
@@ -50,8 +50,8 @@ def bench(
 ) -> None:
     """Measure a model's latency on every device, and in ONNX Runtime where that is installed: NumPy arrays in and out.
 
-    The contenders take turns in one run, after a first call that compiles ("first ms"). Only such ratios mean
-    something; other work on the machine disturbs them.
+    The contenders take turns in one run, after a first call that compiles ("first ms"). Only ratios
+    within one run are meaningful; other work on the machine disturbs them.
     """
     from rlx.backends.cpu.threads import available_threads
 
@@ -79,7 +79,7 @@ def bench(
 
 
 def measure(found: Sequence[Contender], runs: int, warmup: int) -> None:
-    """Times `runs` calls of each, in rounds; a call that is not measured begins each turn."""
+    """Times `runs` calls of each contender, in rounds; each turn begins with a call that is not measured."""
     for contender in found:
         for _ in range(warmup):
             contender.call()
@@ -172,7 +172,7 @@ def _figures(found: Sequence[Contender]) -> list[dict[str, Any]]:
         if beside is not None:
             row["of_onnxruntime"] = row["p50_ms"] / (beside.percentiles()["p50_ms"])
             apart = contenders.difference(c.results, beside.results)
-            row["difference"] = apart if apart is None or math.isfinite(apart) else str(apart)  # as JSON has it
+            row["difference"] = apart if apart is None or math.isfinite(apart) else str(apart)  # JSON has no infinity
         rows.append(row)
     return rows
 

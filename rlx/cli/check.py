@@ -28,7 +28,7 @@ _SENTENCES = [
     "A second sentence, a little longer than the first one, so that there is padding to be masked.",
     "Short.",
 ]
-# What a device did: what it is, every node's distance, how many nodes the host ran.
+# The result of one device: its info, every node's distance, how many nodes the host ran.
 Checked = tuple["DeviceInfo", "list[NodeDistance]", int]
 Show = Callable[["NodeDistance"], None]
 
@@ -49,7 +49,7 @@ def check(
 ) -> None:
     """Run a model on every device and compare each node's result with the float64 reference of the same program.
 
-    Exit status 1 when a node strays; the first one is named, with how far it is. 2 when a device could not run it.
+    Exit status 1 when a node strays; the first one is named, with its error. 2 when a device could not run the model.
     """
     rows: list[tuple[str, ...]] = []
     strays: list[tuple[str, NodeDistance]] = []
@@ -76,7 +76,7 @@ def _checker(
     path: Path, input: Sequence[str] | None, dim: Sequence[str] | None, seed: int, limits: dict[str, Any],
     dtype: str | None,
 ) -> Iterator[Callable[[str, Show], Checked]]:  # fmt: skip
-    """What runs the model at `path` on a device and compares it."""
+    """Gives a function that runs the model at `path` on a device and compares its nodes."""
     if path.is_dir():
         if input or dim:
             raise RlxError(f"{path} is a folder of a sentence encoder: --input and --dim are for ONNX files")
@@ -123,9 +123,9 @@ def _check_encoder(folder: Path, name: str, dtype: str | None, show: Show) -> Ch
 def _row(info: DeviceInfo, found: Sequence[NodeDistance], host: int) -> tuple[str, ...]:
     strays = sum(not d.ok for d in found)
     verdict = f"FAIL: {strays} stray" if strays else "ok"
-    if not found:  # all of it follows from values that are part of the program
+    if not found:  # every result was computed at build time
         return (info.id, info.name, "0", "0", "-", "-", "-", verdict)
-    # Integers that fell on the other side of a rounding have a distance, and are right all the same.
+    # Integers that fell on the other side of a rounding have a distance, but are right.
     judged = [d for d in found if not d.ok or d.own is None] or list(found)
     worst = max(judged, key=lambda d: (not d.ok, d.distance.nmse))
     d = worst.distance

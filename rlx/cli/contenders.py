@@ -1,4 +1,4 @@
-"""What `rlx bench` measures: a model on a device, a sentence encoder on a device, ONNX Runtime beside them."""
+"""The contenders of `rlx bench`: a model on a device, a sentence encoder on a device, and ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from rlx.formats.onnx.model import Model
     from rlx.models import SentenceEncoder
 
-_SIZES = {"batch": 1, "sequence": 16}  # of an encoder, where --dim does not say
+_SIZES = {"batch": 1, "sequence": 16}  # an encoder's defaults for --dim
 
 
 @dataclass(slots=True)
 class Contender:
-    """One that runs the same inputs as the others: `call` once, `first_ms` what the first call took, compiling and
-    writing the weights included, `times` seconds of the calls measured."""
+    """One way to run the inputs that all contenders share. `call` runs them once; `first_ms` is the time of the first
+    call, compiling and writing the weights included; `times` are the seconds of the measured calls."""
 
     name: str
     says: str
@@ -63,7 +63,7 @@ def of_encoder(encoder: SentenceEncoder, feeds: Mapping[str, Any]) -> Contender:
 
 
 def encoder_feeds(encoder: SentenceEncoder, dims: Mapping[str, int], seed: int) -> dict[str, Any]:
-    """Random tokens of the asked batch and sequence, none of them padding. Raises: RlxError for another dimension."""
+    """Random tokens of this batch and sequence, none of them padding. Raises: RlxError for another dimension."""
     unknown = sorted(set(dims) - set(_SIZES))
     if unknown:
         raise RlxError(f"--dim: a sentence encoder has no dimensions {unknown}; it has {sorted(_SIZES)}")
@@ -79,7 +79,7 @@ def encoder_feeds(encoder: SentenceEncoder, dims: Mapping[str, int], seed: int) 
 
 
 def of_onnxruntime(file: Path, feeds: Mapping[str, Any], names: Sequence[str], threads: int) -> Contender:
-    """ONNX Runtime's CPU provider with as many threads. Raises: RlxError with its words where it refuses the model."""
+    """ONNX Runtime's CPU provider, with `threads`. Raises: RlxError with its message where it refuses the model."""
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
@@ -110,13 +110,13 @@ def has_onnxruntime() -> bool:
 
 
 def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
-    """The largest difference of two results, of each output's largest value; infinite where shapes differ, or only one
-    of two numbers is NaN or infinite; None where nothing can be compared."""
+    """The largest difference of two results, relative to each output's largest value; infinite where shapes differ, or
+    only one of two numbers is NaN or infinite; None where nothing can be compared."""
     found: list[float] = []
     for name, value in a.items():
         if isinstance(value, np.ndarray) and value.dtype.kind in "biufV" and value.size:
             x, y = value.astype(np.float64), np.asarray(b[name]).astype(np.float64)
-            if x.shape != y.shape:  # how many elements there are may hang on the last bit, as in NonMaxSuppression
+            if x.shape != y.shape:  # rounding may decide the number of elements, as in NonMaxSuppression
                 return math.inf
             with np.errstate(all="ignore"):
                 same = (x == y) | (np.isnan(x) & np.isnan(y))

@@ -1,4 +1,4 @@
-"""`rlx devices`: what there is, and why something is missing."""
+"""`rlx devices`: the devices of this machine, and why others are missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def devices() -> None:
     found, reasons = probe_all()
     try:
         auto, note = choose_auto().id, '* is what device="auto" uses'
-    except DeviceUnavailable as error:  # RLX_DEVICE names one that is not there
+    except DeviceUnavailable as error:  # RLX_DEVICE names a device that is missing
         auto, note = "", f'device="auto" finds none: {error}'
     rows = [
         (
@@ -34,6 +34,6 @@ def devices() -> None:
 
 
 def short_reason(backend: str, reason: str) -> str:
-    """The reason without the backend's name before it, which the line has already."""
+    """The reason without the backend's name before it, which the line already shows."""
     name, colon, rest = reason.partition(": ")
     return rest if colon and name.lower().removeprefix("backend ") == backend else reason

@@ -1,4 +1,4 @@
-"""One command over several devices: what one cannot do is said, and the others go on."""
+"""One command over several devices: the error of one is printed, and the others continue."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rlx.errors import RlxError
 
 
 def each_device(chosen: Sequence[str] | None, work: Callable[[str], None]) -> bool:
-    """Calls `work` with every device, or with the chosen ones; whether all of them could.
+    """Calls `work` with every device, or with the chosen ones. Returns: whether it succeeded on all of them.
 
-    Raises: RlxError where the only device that was asked for could not.
+    Raises: RlxError where it failed on the only device that was asked for.
     """
     able = True
     for name in chosen or [info.id for info in probe_all()[0]]:

@@ -31,7 +31,7 @@ def embed(
     from rlx.models import load
 
     sentences = _read_lines(file)
-    listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line is no answer
+    listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line cannot be an answer
     if query is not None and not listed:
         raise RlxError(f"{'standard input' if file == '-' else file}: no sentences to search in")
     with load(folder, device, dtype=dtype) as encoder:
@@ -46,7 +46,7 @@ def embed(
                 print(f"{scores[i]:.4f}  {sentences[i]}")
         elif out is None:
             for row in vectors:
-                print(" ".join(f"{value:.9g}" for value in row))  # nine digits bring back the very f32
+                print(" ".join(f"{value:.9g}" for value in row))  # nine digits identify every f32
 
 
 def _read_lines(file: str) -> list[str]:
@@ -61,7 +61,7 @@ def _read_lines(file: str) -> list[str]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise RlxError(f"{name}: line {line} is not UTF-8 text: {error.reason}") from error
-    lines = text.split("\n")  # and nothing else: a row must stay the line that other tools count
+    lines = text.split("\n")  # not splitlines, which splits at more: row i must be line i of other tools
     if lines[-1] == "":
         del lines[-1]
     return [line.removesuffix("\r") for line in lines]

@@ -1,4 +1,4 @@
-"""What the commands that run an ONNX model feed it: files, else seeded random numbers of the declared shapes."""
+"""The inputs that commands give an ONNX model: files, else seeded random numbers of the declared shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlx.formats.files import plain, shown
 if TYPE_CHECKING:
     from rlx.formats.onnx.model import Model, TensorInfo
 
-MAX_BYTES = 1 << 32  # of a random input, whose shape the file and the command line name
+MAX_BYTES = 1 << 32  # of a random input, whose shape comes from the file and the command line
 Array = npt.NDArray[Any]
 _WORDS = ("one", "two", "Three", "a sentence of words")
 
@@ -51,9 +51,10 @@ def dims_of(texts: Sequence[str] | None) -> dict[str, int]:
 
 
 def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """The inputs by name, those of --input from files (of a sequence one for each item), and the names of the others,
-    which are random: normal floats, integers 0 and 1, words. Dimensions are as long as files and --dim say; those that
-    nothing binds are 1, which is said on standard error. Raises: RlxError; as rlx.onnx.Model.run of what files hold.
+    """The inputs by name, those of --input from files (for a sequence one file for each item), and the names of the
+    others, which are random: normal floats, integers 0 and 1, words. Files and --dim set the lengths of dimensions; a
+    dimension that nothing binds is 1, with a message on standard error. Raises: RlxError; as rlx.onnx.Model.run for the
+    contents of files.
     """
     from rlx.formats.onnx.reader.dims import bound, lengths_in, symbols_of
 
@@ -84,7 +85,7 @@ def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict
 
 
 def said(value: Any) -> str:
-    """An array in a few words: type, shape, range; for a list each item."""
+    """A summary of an array: type, shape, range; for a list of each item."""
     if value is None:
         return "nothing"
     if isinstance(value, list):
@@ -101,7 +102,7 @@ def said(value: Any) -> str:
     if value.dtype.kind not in "biufV":
         return f"{head}, first {value.reshape(-1)[0]!r:.60}"
     wide = value.astype(np.float64)
-    with np.errstate(invalid="ignore"):  # the mean of both infinities
+    with np.errstate(invalid="ignore"):  # the mean of inf and -inf is NaN
         return f"{head}, {wide.min():.6g} to {wide.max():.6g}, mean {wide.mean():.6g}"
 
 
@@ -119,7 +120,7 @@ def _random(info: TensorInfo, rng: np.random.Generator) -> Any:
     elif info.dtype.kind == "b":
         made = rng.integers(0, 2, shape).astype(bool)
     elif info.dtype.kind in "iu":
-        made = rng.integers(0, 2, shape).astype(info.dtype)  # as indices, inside the smallest tables
+        made = rng.integers(0, 2, shape).astype(info.dtype)  # valid indices even into the smallest tables
     else:
         made = rng.standard_normal(shape).astype(info.dtype)
     for word in reversed(info.around):

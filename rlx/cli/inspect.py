@@ -1,4 +1,4 @@
-"""`rlx inspect`: what an ONNX model takes, gives and holds, and how each device would run it."""
+"""`rlx inspect`: an ONNX model's inputs, outputs and weights, and how each device would run it."""
 
 from __future__ import annotations
 

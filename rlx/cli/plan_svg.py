@@ -1,4 +1,4 @@
-"""A memory plan as a picture: time across, bytes up, one box a tensor, the bound as a line."""
+"""A memory plan as a picture: time across, bytes up, one box for each tensor, the lower bound as a line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#
 _LETTER, _LINE = (
     6.5,
     14,
-)  # about the size of a letter of a name; a box that has no room for its name bears none
+)  # about the size of a letter of a name; a box too small for its name shows none
 
 
 def plan_svg(plan: MemoryPlan, title: str, program: Graph) -> str:
-    """The arena of a plan of `program` as SVG; segments stand on each other. What lies on the bytes of another tensor
-    (a view, a result made in place) is drawn over it; a body within the step of its control op, branches side by side.
-    Steps in which no tensor begins or ends are left out. The pointer shows what a box is."""
+    """The arena of a plan of `program` as SVG, one segment above the other. A tensor on the bytes of another (a view, a
+    result made in place) is drawn over it, a body within the step of its control op, branches side by side. Steps in
+    which no live range begins or ends are left out. The tooltip of a box describes its tensor."""
     bases, top = {}, 0
     for name, nbytes in sorted(plan.segments.items()):
         if name.startswith("arena"):
@@ -77,14 +77,14 @@ class _Box:
 def _boxes(
     plan: MemoryPlan, program: Graph, bases: Mapping[str, int], left: float, width: float, where: str
 ) -> tuple[int, list[_Box]]:
-    """How many steps there are between `left` and `left + width`, and the boxes; `bases` are where segments begin."""
+    """The number of steps between `left` and `left + width`, and the boxes; `bases` are the offsets of the segments."""
     drawn = {
         t.id: t
         for t in program.tensors()
         if t.id in plan.slots
         and plan.slots[t.id].segment in bases
         and plan.slots[t.id].nbytes
-        and not (where and t.node.op.leaf)  # of a body these are tensors around it, drawn there
+        and not (where and t.node.op.leaf)  # a body's leaves are tensors of the graph around it, drawn there
     }
     lives = _lives(plan)
     controls = [(plan.lifetimes[node.outputs[0].id].first, node) for node in program.nodes if bodies(node)]
@@ -115,7 +115,7 @@ def _boxes(
 
 
 def _lives(plan: MemoryPlan) -> dict[int, Lifetime]:
-    """When each tensor's bytes are taken: as long as any that lies on them is alive."""
+    """Each tensor's live range: its bytes are needed as long as any tensor on them is alive."""
     found = dict(plan.lifetimes)
     for tensor, source in sorted(plan.alias_of.items(), reverse=True):
         found[source] = replace(found[source], last=max(found[source].last, found[tensor].last))

@@ -1,4 +1,4 @@
-"""`rlx selftest`: the conformance cases on this very device and driver."""
+"""`rlx selftest`: the conformance cases on this machine's device and driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def selftest(
 ) -> None:
     """Run the conformance cases on a device and compare with the float64 reference.
 
-    Passes, failures and unsupported cases are counted apart, and passes that needed the host too.
+    Passes, failures, unsupported cases, and passes that needed the host are counted separately.
     Exit status 1 when a case fails.
     """
     from rlx.conformance.case import all_cases

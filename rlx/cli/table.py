@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 def format_table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()
 ) -> list[str]:
-    """A line for the titles and one for each row, columns two spaces apart; those titled in `right` end flush."""
+    """A line of titles and one for each row, columns two spaces apart; those named in `right` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     sides = [">" if title in right else "<" for title in titles]
     return [

@@ -13,23 +13,23 @@ from rlx.errors import ModelFormatError
 
 MAX_NAME = 255  # characters
 MAX_JSON = 16_000_000  # bytes; a config is a few thousand
-OBJECT_BYTES = 64 << 20  # what the objects of a JSON text may take, unless its reader grants more
+OBJECT_BYTES = 64 << 20  # memory that the objects of a JSON text may take, unless the caller grants more
 MAX_DIGITS = 100  # of a JSON integer; 64 bits take 20
 
 
 def shown(value: object, most: int = 80) -> str:
-    """The repr of a value from a file, shortened: an error message stays one readable line whatever the file says."""
+    """The repr of a value from a file, shortened: an error message stays one readable line whatever the file holds."""
     if isinstance(value, str | list | dict):
         value = value[: most + 1] if isinstance(value, str | list) else dict(list(value.items())[:most])
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # nested beyond the limit; an integer of thousands of digits
+    except (RecursionError, ValueError):  # nested too deeply; an integer of thousands of digits
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def plain(name: str, most: int = 80) -> str:
-    """A name from a file as it is where a terminal shows it so, else as `shown` without the quotes."""
+    """A name from a file, unchanged where all of it is printable, else as `shown` without the quotes."""
     return name if name.isprintable() and len(name) <= most else shown(name, most)[1:-1]
 
 
@@ -57,7 +57,7 @@ def read_bytes(path: Path, most: int) -> bytes:
         if size > most:
             raise ModelFormatError(f"{path}: larger than {most:,} bytes, which no such file should be")
         try:
-            content = file.read(size + 1)  # a read of `most` would allocate as much
+            content = file.read(size + 1)  # a read of `most` would allocate that many bytes
         except OSError as error:
             raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
     if len(content) != size:
@@ -83,17 +83,17 @@ def want_object(value: Any, path: Path) -> dict[str, Any]:
 
 
 def json_bytes(text: bytes) -> int:
-    """A bound on the memory that reading a JSON text takes, by counting what could begin a value: an empty list takes
-    two bytes of text and seventy of memory."""
+    """A bound on the memory that reading a JSON text takes, from the number of characters that could begin a value: an
+    empty list takes two bytes of text and seventy of memory."""
     lists, objects = text.count(b"["), text.count(b"{")
     values = text.count(b",") + lists + objects - text.count(b"[]") - text.count(b"{}")
-    # Every character of a string takes four bytes if one of them does; the decoded text is beside the strings.
+    # Every character of a string takes four bytes if one of them does; the decoded text exists beside the strings.
     letters = len(text) * (2 if text.isascii() and b"\\u" not in text else 8)
     return 10_000 + letters + 80 * values + 120 * lists + 300 * objects + 260 * text.count(b":")
 
 
 def parse_json(text: bytes, path: Path, most: int = OBJECT_BYTES) -> Any:
-    """A JSON value in UTF-8 whose objects name nothing twice; NaN and Infinity are not JSON. A text whose values could
+    """A JSON value in UTF-8 whose objects have no key twice; NaN and Infinity are not JSON. A text whose values could
     take more than `most` bytes of memory is refused before any of them is made.
 
     Raises: ModelFormatError.

@@ -21,8 +21,8 @@ Pooling = Literal["mean", "cls"]
 
 @dataclass(frozen=True, slots=True)
 class SentenceModules:
-    """What the sentence-transformers files say: how token vectors become one, the longest input in tokens, and
-    whether text is lowercased before the tokenizer sees it."""
+    """The settings of the sentence-transformers files: how token vectors are pooled, the longest input in tokens, and
+    whether text is lowercased before it is tokenized."""
 
     pooling: Pooling = "mean"
     normalize: bool = False
@@ -31,14 +31,14 @@ class SentenceModules:
 
 
 class ModelFolder:
-    """A folder as Hugging Face publishes models; parts are read when asked for.
+    """A folder as Hugging Face publishes models; its parts are read on first use.
 
     Raises: ModelFormatError when the folder or its config.json is missing or damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        if not os.path.isdir(self.path):  # os.path answers where pathlib raises: no permission, odd names
+        if not os.path.isdir(self.path):  # os.path gives False where pathlib raises: no permission, invalid names
             what = "is not a folder" if os.path.exists(self.path) else "does not exist"
             raise ModelFormatError(
                 f"{self.path} {what}; give the folder that holds config.json and the weights"

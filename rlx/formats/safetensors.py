@@ -1,4 +1,4 @@
-"""Reading and writing safetensors files, as the format's own description has it, with every claim checked.
+"""Reading and writing safetensors files, as the format's own description specifies, with every claim checked.
 
 A file is: 8 bytes, the header's length (little endian); a JSON header, name → dtype, shape, data_offsets; the data.
 Files are untrusted: sizes are compared with the file in exact integers before anything is read, and tensors must cover
@@ -33,10 +33,10 @@ from rlx.formats.files import (
 )
 
 MAX_HEADER = 100_000_000  # bytes, the limit the format itself sets
-MAX_GRANTED = 1 << 30  # bytes of memory for a header's values, beside a file that is as large
+MAX_GRANTED = 1 << 30  # bytes of memory for a header's values, in a file that is at least as large
 INDEX_PER_BYTE = 8  # bytes of memory for a byte of an index: its keys and values are long
 MAX_RANK = 32
-MAX_BYTES = (1 << 63) - 1  # of one array; NumPy holds shapes to it even where a dimension is zero
+MAX_BYTES = (1 << 63) - 1  # of one array; NumPy applies this limit even where a dimension is zero
 INDEX_NAME = "model.safetensors.index.json"
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16),
@@ -62,7 +62,7 @@ class TensorInfo:
 
 class SafetensorsFile(Mapping[str, Array]):
     """A safetensors file as a mapping from name to array; `metadata` is the header's own. Arrays are read-only views
-    of the mapped file: nothing but the header is read before it is used.
+    of the mapped file: only the header is read before an array is used.
 
     Raises: ModelFormatError naming the file and the tensor.
     """
@@ -74,7 +74,7 @@ class SafetensorsFile(Mapping[str, Array]):
                 size = os.fstat(file.fileno()).st_size
                 start, header = _read_header(file, size, self.path)
                 self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:  # ValueError: cut short between the two calls
+            except (OSError, ValueError) as error:  # ValueError: the file was truncated between the two calls
                 raise ModelFormatError(f"{self.path}: cannot be read: {error}") from error
         self.metadata: dict[str, str] = _metadata(header.pop("__metadata__", {}), self.path)
         self.infos = _check_infos(header, start, size, self.path)
@@ -173,7 +173,7 @@ def save(
             raise ModelFormatError(f"{path}: a tensor cannot be named {shown(name)}")
         if array.dtype not in _NAMES:
             raise DTypeError(f"{path}: tensor {shown(name)}: safetensors has no dtype {array.dtype}")
-    # Wide elements first, so that every tensor is aligned to its element size.
+    # Tensors of wide elements come first, so that every tensor is aligned to its element size.
     parts = sorted(given.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     offset = 0
     for name, array in parts:

@@ -1,4 +1,5 @@
-"""The BERT encoder (Devlin et al. 2018) as an rlx graph, with the pooling that makes a sentence embedding of it."""
+"""The BERT encoder (Devlin et al. 2018) as an rlx graph, with the pooling that makes a sentence embedding of its
+output."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _ACTIVATIONS = {
 }
 
 
-# The sizes of config.json and what they may be: a small file must not make the encoder plan a huge model.
+# Upper limits of the sizes in config.json: a small file must not make the encoder plan a huge model.
 _MOST = {
     "vocab_size": 1 << 24,
     "hidden_size": 1 << 16,
@@ -36,7 +37,7 @@ _MOST = {
 
 @dataclass(frozen=True, slots=True)
 class BertConfig:
-    """The numbers of config.json that shape the encoder."""
+    """The settings of config.json that determine the encoder."""
 
     vocab_size: int
     hidden_size: int
@@ -114,12 +115,12 @@ def encoder_graph(
     normalize: bool = True,
     activations: DType = f32,
 ) -> Graph:
-    """The encoder for one padded size; what its layers pass on is stored as `activations`, and pooled in f32.
+    """The encoder for one padded size; tensors between its layers are stored as `activations`, and pooled in f32.
 
-    Inputs: `ids`, i32 (batch, length); `mask`, bool (batch, length), true where a token stands. Output: `embedding`,
-    f32 (batch, hidden_size): the mean over the tokens or the first token's vector, of length 1 when `normalize`.
-    With mean pooling a sentence without tokens gives zeros. Params carry the names and shapes of the files.
-    Raises: ShapeError for a batch or length below 1, or a length beyond the model's positions.
+    Inputs: `ids`, i32 (batch, length); `mask`, bool (batch, length), true for a token, false for padding. Output:
+    `embedding`, f32 (batch, hidden_size): the mean over the tokens or the first token's vector, of length 1 when
+    `normalize`. With mean pooling a sentence without tokens gives zeros. Params carry the names and shapes of the
+    files. Raises: ShapeError for a batch or length below 1, or a length beyond the model's positions.
     """
     if batch < 1 or not 1 <= length <= config.max_position_embeddings:
         raise ShapeError(

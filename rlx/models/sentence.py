@@ -1,4 +1,4 @@
-"""SentenceEncoder: sentences in, embeddings out; few compiled sizes that share one copy of the weights."""
+"""SentenceEncoder: sentences to embeddings, by a few compiled sizes that share one copy of the weights."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from rlx.runtime import CompiledGraph, Session, Weights
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
 BATCHES = (1, 8, 32)
-# Weights that published BERT folders carry and the encoder does not use.
+# Prefixes of weights that published BERT folders contain and the encoder does not use.
 _UNUSED = ("embeddings.position_ids", "pooler.", "cls.")
 
 
 class Tokenizes(Protocol):
-    """What an encoder needs of a tokenizer."""
+    """The interface that an encoder needs of a tokenizer."""
 
     def ids(self, texts: Sequence[str]) -> list[TokenIds]: ...
 
 
 class SentenceEncoder(Closing):
-    """A BERT sentence encoder on one device. `encode` is the whole of it; `load` makes one from a folder.
+    """A BERT sentence encoder on one device. `encode` computes embeddings; `load` makes an encoder from a folder.
 
     Sizes are padded up to a few lengths and batch sizes; each is compiled when first needed, and all share `weights`.
     Any thread may call `encode`. A `with` block closes it.
@@ -74,7 +74,7 @@ class SentenceEncoder(Closing):
         try:
             self.weights.declare({name: t.type for name, t in self.graph(1, 1).params.items()})
             kept = {} if half is None else {n: half for n, array in arrays.items() if array.ndim == 2}
-            if self.activations == half:  # then biases too, as products add them to what they store
+            if self.activations == half:  # products that store halves add biases in the same dtype
                 kept |= {n: half for n in arrays if n.endswith(".bias") and "LayerNorm" not in n}
             self.weights.expect(kept)
             for name, array in arrays.items():
@@ -93,7 +93,7 @@ class SentenceEncoder(Closing):
 
         Sentences longer than `max_length` tokens are cut there, as the model's authors do. A progress bar is shown on
         a terminal for more than one batch of work, or as `show_progress` says.
-        Raises: DTypeError for what is not a sequence of str, ShapeError for a batch_size below 1.
+        Raises: DTypeError for anything but a sequence of str, ShapeError for a batch_size below 1.
         """
         listed = check_sentences(sentences)
         size = check_batch_size(batch_size)
@@ -111,7 +111,8 @@ class SentenceEncoder(Closing):
     def batches(
         self, sentences: Sequence[str], batch_size: int = 32
     ) -> Iterator[tuple[list[int], dict[str, npt.NDArray[Any]], tuple[int, int]]]:
-        """The padded batches, shortest sentences first: which sentences, the graph's inputs, and (batch, length)."""
+        """The padded batches, shortest sentences first: the sentences' indices, the graph's inputs, and (batch,
+        length)."""
         tokens = self._tokenizer.ids(sentences)
         top = self.config.vocab_size
         for i, numbers in enumerate(tokens):
@@ -157,7 +158,7 @@ class SentenceEncoder(Closing):
         return list(self._compiled.values())
 
     def file_weights(self) -> dict[str, Floats]:
-        """The weights as the files have them, in f32, whatever the device keeps: what a reference is computed from.
+        """The weights of the files in f32, whatever dtype the device keeps; references are computed from them.
 
         Raises: ModelFormatError naming every weight that does not fit the config.
         """
@@ -184,10 +185,10 @@ def load(
 ) -> SentenceEncoder:
     """The sentence encoder of a Hugging Face folder (BERT, with or without sentence-transformers files).
 
-    `dtype="bf16"` or "f16" keeps the matrices in half precision, `activations` what the layers pass on (and, where no
-    dtype is given, the matrices): faster on devices with matrix units, and as far from f32 as its eight or eleven bits.
-    `threads` limits the CPU's.
-    Raises: ModelFormatError for a damaged or unsupported folder, DTypeError, DeviceUnavailable, OutOfDeviceMemory.
+    `dtype="bf16"` or "f16" keeps the matrices in half precision, `activations` the tensors between layers (and, where
+    no dtype is given, the matrices). This is faster on devices with matrix units, with the precision of 8 bits (bf16)
+    or 11 bits (f16). `threads` limits the CPU's. Raises: ModelFormatError for a damaged or unsupported folder,
+    DTypeError, DeviceUnavailable, OutOfDeviceMemory.
     """
     for given in (dtype, activations):
         check_half(given)

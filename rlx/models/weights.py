@@ -1,4 +1,5 @@
-"""The arrays of a model folder held against what a model wants, every difference named at once."""
+"""The arrays of a model folder checked against the weights that a model expects, with every difference named at
+once."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
 
 Floats = npt.NDArray[np.float32]
-_MOST_NAMED = 200  # differences in one message; beyond it the rest is counted
+_MOST_NAMED = 200  # differences named in one message; the others are counted
 
 
 def match_weights(
@@ -22,10 +23,10 @@ def match_weights(
     prefix: str = "",
     unused: tuple[str, ...] = (),
 ) -> dict[str, Floats]:
-    """The wanted arrays as f32, their names with or without `prefix` in the files; names that begin with one of
-    `unused` may stand there too.
+    """The wanted arrays as f32, whose names in the files may begin with `prefix`. The files may also hold names that
+    begin with one of `unused`.
 
-    Raises: ModelFormatError naming every weight that is missing, extra, there twice, wrongly sized or not a float.
+    Raises: ModelFormatError naming every weight that is missing, extra, present twice, of a wrong shape or not a float.
     """
     found: dict[str, str] = {}
     problems = []

@@ -41,17 +41,18 @@ def load(
     """Reads an ONNX model: a path, bytes, or an onnx.ModelProto. External data is read from the path's folder.
 
     `dims` binds symbolic dimensions to lengths by name, `threads` limits the CPU's. `progress(stage, done, total)`
-    hears how far reading and every later compilation is; a total of 0 is one that nobody knows. With `strict=False`
-    outputs may come out in other shapes than the file declares, and dimensions of one name have several lengths.
+    is called during reading and every later compilation; a total of 0 means that it is unknown. With `strict=False`
+    outputs may have other shapes than the file declares, and dimensions of one name several lengths.
 
-    `max_bytes` bounds what a program makes beyond its inputs and weights: what is worked out while it is built, and the
-    memory of its tensors; by default 1 GiB and 64 times the bytes of inputs and weights. `max_steps` bounds its time: a
-    node run in a loop, 8 KiB written, or 2^18 multiplications of a product is a step; by default 262,144 and an eighth
-    of these bytes. While building, an eighth as many. More is ByteLimitExceeded, an OutOfDeviceMemory, or
-    StepLimitExceeded, before it is made.
+    `max_bytes` bounds the memory of a program beyond its inputs and weights: values computed while it is built, and its
+    tensors; by default 1 GiB and 64 times the bytes of inputs and weights. `max_steps` bounds its time: a node run in a
+    loop, 8 KiB written, or 2^18 multiplications of a product is a step; by default 262,144 and an eighth of these
+    bytes. Building may take an eighth as many. A program that needs more raises ByteLimitExceeded, an
+    OutOfDeviceMemory, or StepLimitExceeded, before the memory or time is spent.
 
     Raises: ModelFormatError naming the node for a file that is damaged or contradicts itself; UnsupportedOp naming
-    every operator that rlx lacks, with domain, version and node; GraphError naming the dimensions there are.
+    every operator that rlx lacks, with domain, version and node; GraphError naming the model's dimensions, for a name
+    in `dims` that is none of them.
     """
     return Model(
         source, dims=dims, threads=threads, progress=progress, strict=strict, max_bytes=max_bytes,

@@ -1,4 +1,4 @@
-"""The interface of onnx.backend: what `onnx.backend.test` and other tools of ONNX drive."""
+"""The interface of onnx.backend, which `onnx.backend.test` and other tools of ONNX call."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ class Backend(base.Backend):  # type: ignore[misc,unused-ignore]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether such a device is here."""
+        """Whether this machine has such a device."""
         wanted = device.lower().split(":")[0]
         return wanted == "cpu" or any(d.id.split(":")[0] == wanted for d in devices())

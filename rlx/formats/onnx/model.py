@@ -1,4 +1,4 @@
-"""Model: a loaded ONNX model, compiled for the shapes that come and run on any device."""
+"""Model: a loaded ONNX model, compiled for the shapes of each run's inputs, and run on any device."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from rlx.formats.onnx.reader.words import Words
 from rlx.ir import Graph
 from rlx.runtime import Session, Weights
 
-CACHE = 16  # compiled graphs that a model keeps, the least recently used goes first
+CACHE = 16  # programs that a model keeps; the least recently used is closed first
 
 
 class Model(Closing):
     """An ONNX model, made by `load`.
 
-    `inputs` and `outputs` say what it takes and gives. `run` compiles for the shapes that come, once for each, and
-    keeps the latest programs; weights are on a device once. `dims` are the lengths that symbolic dimensions are bound
-    to; `max_bytes` and `max_steps` are the most that a program may make and take, as rlx.onnx.load says. Any thread may
-    call. A `with` block closes it.
+    `inputs` and `outputs` describe its ports. `run` compiles once for each set of input shapes and keeps the latest
+    programs; weights are on a device once. `dims` are the lengths that symbolic dimensions are bound to; `max_bytes`
+    and `max_steps` limit the memory and the time of a program, as rlx.onnx.load says. Any thread may call. A `with`
+    block closes it.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Model(Closing):
         self._fixed: set[str] = set()
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._sessions: dict[tuple[str, str], tuple[Session, Weights]] = {}
-        self._running: Counter[int] = Counter()  # how many runs are under way, by the program's identity
+        self._running: Counter[int] = Counter()  # the number of active runs, by the program's identity
         self._lock = renewed(self, "_lock", threading.RLock)
 
     def _read(self, source: Any) -> None:
@@ -100,9 +100,9 @@ class Model(Closing):
         self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32"
     ) -> dict[str, Any]:
         """Outputs by name for arrays by name; NumPy scalars and lists are arrays too. A sequence is a list of arrays,
-        an optional that is empty None.
+        an empty optional None.
 
-        Raises: GraphError for names, DTypeError and ShapeError for what does not fit the declaration,
+        Raises: GraphError for names, DTypeError and ShapeError for arrays that do not fit the declaration,
         ModelFormatError for a model that contradicts itself, UnsupportedOp.
         """
         arrays = self.accept({} if inputs is None else inputs)
@@ -121,8 +121,8 @@ class Model(Closing):
         dims: Mapping[str, int] | None = None, device: str = "auto", precision: str = "f32",
     ) -> Program:  # fmt: skip
         """The model compiled ahead, and recorded on the device. `shapes` are those of its inputs: a list of shapes for
-        a sequence, None for an optional that is empty; inputs left out are as declared, symbols as long as `dims` says.
-        `values` are those of the inputs on whose values shapes depend.
+        a sequence, None for an empty optional. Inputs left out have their declared shapes, with the symbols' lengths
+        from `dims`. `values` are the values of inputs on which shapes depend.
 
         Raises: as run; GraphError naming the dimension whose length, or the inputs whose values, are needed.
         """
@@ -145,7 +145,7 @@ class Model(Closing):
 
     @property
     def operators(self) -> Counter[str]:
-        """How often each operator occurs in the graph itself, functions not looked into."""
+        """How often each operator occurs in the graph itself, without the nodes of functions."""
         nodes = self._proto.graph.node
         return Counter(f"{n.domain}::{n.op_type}" if n.domain else str(n.op_type) for n in nodes)
 
@@ -221,7 +221,7 @@ class Model(Closing):
             return program
 
     def _fix(self, need: NeedsValues) -> None:
-        """Makes the values of inputs part of every program from now on."""
+        """Makes the values of these inputs part of every program from now on."""
         if need.names <= self._fixed:
             raise UnsupportedOp(
                 f"{need.what} is unknown before a run: it depends on random numbers, or on a loop's step"
@@ -244,7 +244,7 @@ class Model(Closing):
                 return Built(graph, weights, given | drawn, fixed, builder, self.budget(arrays))
 
     def _drop(self, program: Program) -> None:
-        """Frees a program that the cache does not hold any more, once nobody runs it."""
+        """Closes a program that the cache no longer holds, once no run of it is active."""
         if not self._running[id(program)]:
             del self._running[id(program)]
             if all(p is not program for p in self._programs.values()):
@@ -252,7 +252,7 @@ class Model(Closing):
 
     def close(self) -> None:
         """Frees the programs and the weights on every device; the model can be run again, and is then compiled anew.
-        Programs made by `compile` must be closed before, and no run be under way."""
+        Programs made by `compile` must be closed before, and no run may be active."""
         with self._lock:
             for program in self._programs.values():
                 program.close()
@@ -265,7 +265,7 @@ class Model(Closing):
         self, arrays: Mapping[str, Array], fixed: Mapping[str, Array], nests: Mapping[str, Nest] | None = None
     ) -> tuple[Graph, GraphBuilder]:
         """The rlx graph for tensors of these shapes, those in `fixed` as constants, and its builder, which knows the
-        outputs. `nests` are the inputs they make up; without it, each is one.
+        outputs. `nests` says which tensors each input consists of; without it, each tensor is an input.
 
         Raises: NeedsValues, ModelFormatError, UnsupportedOp.
         """
@@ -308,7 +308,7 @@ class Model(Closing):
         return Program(compiled, nests, fixed, builder, budget.steps, self._progress)
 
     def budget(self, arrays: Mapping[str, Array]) -> Budget:
-        """What a program for these inputs may make and take."""
+        """The limits of memory and time for a program with these inputs."""
         inputs = sum(a.nbytes for a in arrays.values())
         return budget_of(self.max_bytes, self.max_steps, inputs, self._held, self._own)
 

@@ -1,4 +1,4 @@
-"""Program: a model compiled for given inputs on one device; Built: what is compiled."""
+"""Program: a model compiled for given inputs on one device; Built: the graph that is compiled."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from rlx.runtime.report import Report
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A model as the graph of rlx that is compiled for given inputs, whatever the device: its large constants are
-    parameters, in `weights` by name, and `feeds` are the graph's inputs; the values of the inputs in `fixed` are part
-    of it. `builder` knows the outputs; `budget` is what a program may make and take."""
+    """A model as the rlx graph that is compiled for given inputs, whatever the device. Its large constants are
+    parameters, in `weights` by name; `feeds` are the graph's inputs; the values of the inputs in `fixed` are part of
+    the graph. `builder` knows the outputs; `budget` limits the memory and time of a program."""
 
     graph: Graph
     weights: dict[str, Array]
@@ -53,7 +53,7 @@ class Program(Closing):
     ) -> None:
         self.graph = graph
         self._progress = progress
-        self._steps = steps  # that a run may take: models are untrusted
+        self._steps = steps  # the limit of a run: models are untrusted
         self._started = False
         self._inputs = dict(inputs)
         self._fixed = dict(fixed)
@@ -101,7 +101,7 @@ class Program(Closing):
                 raise ShapeError(
                     f"input {name!r}: the program was compiled for its value {shown(value.tolist())}"
                 )
-        # Strings that come with a run are known to it alone.
+        # The strings of a run's inputs enter a table of this run alone.
         words = Words(self._words) if any(v.dtype == STRING for v in given.values()) else self._words
         with refused_memory("running the model"):
             made = self._run({n: words.to_carrier(v) for n, v in given.items()} | self._draw())

@@ -15,10 +15,10 @@ PROVIDERS = {"CUDAExecutionProvider": "cuda", "VulkanExecutionProvider": "vulkan
 
 class InferenceSession:
     """A model and the device it runs on. `source`: a path, bytes or a ModelProto; `dims`, `threads`, `progress`,
-    `max_bytes` and `max_steps` as of rlx.onnx.load. As in ONNX Runtime, outputs may come out in other shapes than the
-    file declares, unless `strict`, and `providers` may name the device: the first of them that is here.
+    `max_bytes` and `max_steps` as of rlx.onnx.load. As in ONNX Runtime, outputs may have other shapes than the
+    file declares, unless `strict`, and `providers` may name the device: the first that this machine has.
 
-    Raises: as rlx.onnx.load; GraphError for providers that rlx has none for, DeviceUnavailable where none is here.
+    Raises: as rlx.onnx.load; GraphError for providers without a backend of rlx, DeviceUnavailable where none is here.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class InferenceSession:
         self.precision = precision
 
     def get_inputs(self) -> list[TensorInfo]:
-        """What the model takes: `name`, `type`, `shape`."""
+        """The model's inputs: `name`, `type`, `shape` of each."""
         return list(self.model.inputs)
 
     def get_outputs(self) -> list[TensorInfo]:
-        """What the model gives: `name`, `type`, `shape`."""
+        """The model's outputs: `name`, `type`, `shape` of each."""
         return list(self.model.outputs)
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
@@ -68,7 +68,7 @@ class InferenceSession:
 
 
 def _device_of(providers: Sequence[str | tuple[str, Mapping[str, Any]]]) -> str:
-    """The device of the first provider that is here; options beside the names are ONNX Runtime's alone."""
+    """The device of the first provider that this machine has; the options given with a name are ignored."""
     names = [p if isinstance(p, str) else p[0] for p in providers]
     unknown = [n for n in names if n not in PROVIDERS]
     if unknown:

@@ -94,7 +94,7 @@ def _counting(info: Any) -> Any:
 
 
 def compare(expected: list[Any], made: tuple[Any, ...], rtol: float, atol: float) -> str | None:
-    """What differs, None where nothing does: dtypes, shapes, and values as onnx's own runner compares them."""
+    """The first difference, or None: dtypes, shapes, and values as onnx's own runner compares them."""
     if len(expected) != len(made):
         return f"{len(made)} outputs, expected {len(expected)}"
     for i, (want, got) in enumerate(zip(expected, made, strict=True)):
@@ -131,7 +131,7 @@ def _difference(want: Any, got: Any, rtol: float, atol: float) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a case: "pass", "fail" or "unsupported", why, and how the device ran it: "device", "host" (some
+    """The outcome of a case: "pass", "fail" or "unsupported", why, and how the device ran it: "device", "host" (some
     node ran with NumPy) or "compiled" (nothing was left to run: the results follow from values compiled in)."""
 
     status: str
@@ -140,7 +140,7 @@ class Outcome:
 
 
 def run_case(case: Any, device: str) -> Outcome:
-    """Runs a case of onnx's suite and compares what comes out."""
+    """Runs a case of onnx's suite and compares its outputs."""
     try:
         with np.errstate(all="ignore"):
             model, sets = data_of(case)
@@ -156,7 +156,7 @@ def run_case(case: Any, device: str) -> Outcome:
         return Outcome("unsupported", str(error))
     except RlxError as error:
         return Outcome("fail", f"{type(error).__name__}: {error}")
-    except Exception as error:  # noqa: BLE001  (a crash is a result that the table must show)
+    except Exception as error:  # noqa: BLE001  (a crash is an outcome that the table must show)
         return Outcome("fail", f"crash: {type(error).__name__}: {error}")
     return Outcome("pass", "", _how(prepared.model.programs))
 
@@ -191,7 +191,7 @@ def counts(results: dict[str, Outcome], names: Iterable[str]) -> Counter[str]:
 
 
 def differences(results: dict[str, Outcome], expected: dict[str, str]) -> list[str]:
-    """Where results are not as expected: `expected` has the status of every case that does not pass."""
+    """The results that are not as expected: `expected` has the status of every case that does not pass."""
     found = []
     for name, made in results.items():
         want = expected.get(name, "pass")

@@ -1,4 +1,5 @@
-"""Text to token numbers, by a folder's tokenizer.json, of which every part is checked before the package reads it."""
+"""Text to token ids by a folder's tokenizer.json, whose parts are all checked before the package `tokenizers` reads
+it."""
 
 from rlx.formats.tokenizer.text import TextTokenizer as TextTokenizer
 from rlx.formats.tokenizer.text import TokenIds as TokenIds

@@ -1,8 +1,8 @@
-"""The character map of SentencePiece in a tokenizer.json (`precompiled_charsmap`): checked, since the code that reads
-it trusts it, and how much longer it can make a text.
+"""The character map of SentencePiece in a tokenizer.json (`precompiled_charsmap`): checks of it, since the code
+that reads it trusts it, and a bound on how much longer it can make a text.
 
-It is a size, a trie of that many bytes in 32-bit units (a double array, as Darts-clone lays it), and the replacements,
-each ended by a NUL. A unit holds its label, whether a key ends there, and the distance to its children.
+It is a size, a trie of that many bytes in 32-bit units (a double array in the layout of Darts-clone), and the
+replacements, each ended by a NUL. A unit holds its label, whether a key ends there, and the distance to its children.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import numpy.typing as npt
 
 MAX_MAP = 1_000_000  # bytes; SentencePiece's own are a quarter of it
 _KEY = 5  # bytes of the longest key that is ever looked up
-_CHUNK = 4096  # units whose children are looked for at a time
+_CHUNK = 4096  # units whose children are searched at a time
 
 Units = npt.NDArray[Any]
 
 
 def growth(content: bytes, decomposed: bool) -> Fraction:
-    """The most bytes that the map makes of one; `decomposed`: of text in the form NFKD, which it composes anew.
+    """The largest ratio of output to input bytes of the map; `decomposed`: for text in the form NFKD, which it composes
+    again.
 
     Raises: ValueError that says what is wrong with the map.
     """
@@ -55,7 +56,7 @@ def growth(content: bytes, decomposed: bool) -> Fraction:
 
 
 def _leaves(units: Units) -> list[tuple[npt.NDArray[np.uint8], Units]]:
-    """The keys of each length and where their replacements begin."""
+    """The keys of each length, and the offsets of their replacements."""
     bases = np.array([_offset(units[:1])[0]])
     keys = np.zeros((1, 0), np.uint8)
     found, seen = [], 1
@@ -70,7 +71,7 @@ def _leaves(units: Units) -> list[tuple[npt.NDArray[np.uint8], Units]]:
             children.append(places[row, letter])
             grown.append(np.c_[keys[start + row], letters[letter].astype(np.uint8)])
             seen += len(row)
-            if seen > len(units):  # which children shared by several parents would make without bound
+            if seen > len(units):  # children shared by several parents would make keys without bound
                 raise ValueError("its trie is no tree")
         at, keys = np.concatenate(children), np.concatenate(grown)
         bases = at ^ _offset(units[at])

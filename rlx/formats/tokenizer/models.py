@@ -1,4 +1,4 @@
-"""What the model and the added tokens of a tokenizer.json may hold: as `parts` has it of the other parts."""
+"""What the model and the added tokens of a tokenizer.json may hold; `parts` checks the other parts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rlx.formats.tokenizer.parts import (
 )
 
 MAX_TOKENS = 1 << 20  # published vocabularies have up to 500,000
-MAX_ADDED_BYTES = 400_000  # of all added tokens: what looks for them takes a microsecond for each byte to make
+MAX_ADDED_BYTES = 400_000  # of all added tokens: building their search automaton takes a microsecond for each byte
 MAX_WORD = (
     200  # characters of a word that WordPiece takes apart, in time that grows with the cube; published: 100
 )
-MAX_LOOK = 1 << 13  # growth times the longest piece (Unigram): steps for a byte of text
+MAX_LOOK = 1 << 13  # growth times the longest piece (Unigram): the steps for a byte of text
 MAX_LOOK_WORD = 40 * 100**2  # growth times the square of the longest word (WordPiece): BERT's takes a fifth
 MAX_SCORE = 1e6
-NODE_BYTES = 280  # of Unigram's trie, which has a node for every byte of a piece that no other shares
+NODE_BYTES = 280  # memory of a node of Unigram's trie, which has one for every byte of a piece not shared with another
 
 MODELS: Mapping[str, Mapping[str, Check]] = {
     "BPE": {
@@ -63,12 +63,12 @@ _ADDED: Mapping[str, Mapping[str, Check]] = {
 
 
 def check_model(walk: Walk, part: Any, room: int) -> None:
-    """After: the model is one that `tokenizers` runs without a panic, in time linear in the text, and that takes at
-    most about `room` bytes of memory. Requires: the walk has counted the growth.
+    """After: `tokenizers` runs the model without a panic, in time linear in the text and in at most about `room` bytes
+    of memory. Requires: the walk has counted the growth.
 
     Raises: ModelFormatError.
     """
-    older = None  # files of the first versions have no type; the fields tell
+    older = None  # files of the first versions have no type; their fields identify it
     if isinstance(part, dict) and "type" not in part:
         older = (
             "BPE" if "merges" in part else "Unigram" if isinstance(part.get("vocab"), list) else "WordPiece"
@@ -98,7 +98,7 @@ def check_model(walk: Walk, part: Any, room: int) -> None:
 
 
 def check_added(walk: Walk, added: Any) -> None:
-    """After: the added tokens are short and few enough to be looked for in time. Raises: ModelFormatError."""
+    """After: the added tokens are short and few enough to be searched quickly. Raises: ModelFormatError."""
     if not isinstance(added, list) or len(added) > MAX_TOKENS:
         walk.refuse("added_tokens", added, f"a list of at most {MAX_TOKENS:,} tokens")
     for i, token in enumerate(added):
@@ -136,7 +136,8 @@ def _unigram(walk: Walk, part: dict[str, Any], vocab: Any, room: int) -> None:
 
 
 def _nodes(pieces: list[bytes], longest: int) -> int:
-    """The nodes of a trie of the pieces: their bytes, less what each shares with the one before it in order."""
+    """The number of nodes of a trie of the pieces: their bytes, minus the prefix that each shares with the one before
+    it."""
     rows = np.sort(np.array(pieces, f"S{longest}"))
     letters = rows.view(np.uint8).reshape(len(rows), longest)
     nodes = int((letters[0] != 0).sum())

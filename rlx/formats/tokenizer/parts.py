@@ -1,7 +1,7 @@
-"""What a tokenizer.json may hold. The package that runs it believes the file: it would grow text without end, panic or
-overflow its stack. So every part is of a known kind, its parameters are those of that kind within their bounds, and the
-time and memory a text takes are bounded by its length times two numbers of the file: how much longer the text may
-become, and how far its model looks ahead.
+"""What a tokenizer.json may hold. The package `tokenizers` trusts the file: a bad one makes it grow text without
+end, panic or overflow its stack. So every part must be of a known kind with the parameters of that kind, within bounds.
+The time and memory a text takes are then bounded by its length times two numbers of the file: how much longer the text
+may become, and how far its model looks ahead.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rlx.formats.tokenizer import charsmap
 from rlx.formats.tokenizer.regex import least_match
 
 MAX_GROWTH = 128  # bytes that one byte of text may become; published tokenizers stay below 70
-MAX_STEPS = 16  # of a normalizer or a pre-tokenizer
+MAX_STEPS = 16  # in a normalizer or a pre-tokenizer
 MAX_SPECIAL = 64  # special tokens added to a text
-MAX_TEXT = 256  # bytes of a short text: a suffix, a name, an added token, what a replacement puts in
+MAX_TEXT = 256  # bytes of a short text: a suffix, a name, an added token, the text of a replacement
 MAX_ID = (1 << 31) - 1
 
-Check = Callable[[Any], str | None]  # what is wrong with a value, in words of what was expected
+Check = Callable[[Any], str | None]  # for a wrong value a text that says what was expected, else None
 
 
 def is_flag(value: Any) -> str | None:
@@ -118,7 +118,7 @@ PROCESSORS: Mapping[str, Mapping[str, Check]] = {
     "TemplateProcessing": {"single": anything, "pair": anything, "special_tokens": anything},
     "Sequence": {"processors": anything},
 }
-# The forms of Unicode: by what a byte of UTF-8 grows at most (Unicode Annex 15, "maximum expansion factors").
+# Unicode normalization forms: the largest growth of a byte of UTF-8 (Unicode Annex 15, "maximum expansion factors").
 _FORMS = {"NFC": 3, "NFD": 3, "NFKC": 11, "NFKD": 11}
 
 
@@ -133,7 +133,7 @@ class Walk:
     growth: Fraction = Fraction(1)
     steps: int = 0
     special: int = 0
-    _form: int = 1  # the growth that the forms of Unicode have been counted with
+    _form: int = 1  # the part of the growth that is counted for Unicode normalization forms
     _decomposed: bool = False
     _byte_level: set[str] = field(default_factory=set)
 
@@ -143,7 +143,7 @@ class Walk:
     def fields(
         self, part: Any, place: str, known: Mapping[str, Mapping[str, Check]], kind: str | None = None
     ) -> str:
-        """The kind of a part, once its fields are known to be those of that kind."""
+        """The kind of a part, after a check that its fields are those of that kind."""
         if not isinstance(part, dict):
             self.refuse(place, part, "an object with a type")
         found = part.get("type", kind)
@@ -165,14 +165,14 @@ class Walk:
         return found
 
     def normalizer(self, part: Any, place: str = "normalizer") -> None:
-        """After: `growth` counts what the normalizer does."""
+        """After: `growth` includes the normalizer."""
         kind = self.fields(part, place, NORMALIZERS)
         for i, step in enumerate(self._members(part, place, kind, "normalizers")):
             self.normalizer(step, f"{place}.normalizers[{i}]")
         before = self._decomposed
         self._decomposed = kind == "NFKD" or (before and kind in ("Lowercase", "StripAccents", "Strip"))
         if kind in _FORMS:
-            # A form applied to text that is in one already grows it no more than the longer one would have at once.
+            # A second form grows normalized text no more than the longer form alone would have grown the original.
             self._grow(Fraction(max(self._form, _FORMS[kind]), self._form))
             self._form = max(self._form, _FORMS[kind])
             return
@@ -198,14 +198,14 @@ class Walk:
                 )
             self._grow(factor)
         if kind not in ("Lowercase", "StripAccents", "Strip", "Nmt", "Sequence"):
-            self._form = 1  # what it puts in is in no form yet
+            self._form = 1  # the text that this step inserts is not normalized yet
 
     def pre_tokenizer(self, part: Any, place: str = "pre_tokenizer") -> None:
-        """After: `growth` counts what the pre-tokenizer does."""
+        """After: `growth` includes the pre-tokenizer."""
         kind = self.fields(part, place, PRE_TOKENIZERS)
         for i, step in enumerate(self._members(part, place, kind, "pretokenizers")):
             self.pre_tokenizer(step, f"{place}.pretokenizers[{i}]")
-        if kind == "Metaspace":  # it may stand for a space, and before every piece
+        if kind == "Metaspace":  # the replacement may stand for a space, and before every piece
             sign = len(part.get("replacement", "▁").encode(errors="replace"))
             self._grow(1 + sign)
         elif kind == "ByteLevel":
@@ -215,7 +215,7 @@ class Walk:
             self._pattern(part, place)
 
     def post_processor(self, part: Any, place: str = "post_processor") -> None:
-        """After: the sequence goes once into what is made of it, with few tokens around it."""
+        """After: the post-processor holds the sequence once, with few tokens around it."""
         kind = self.fields(part, place, PROCESSORS)
         for i, step in enumerate(self._members(part, place, kind, "processors")):
             self.post_processor(step, f"{place}.processors[{i}]")
@@ -272,7 +272,7 @@ class Walk:
             self.refuse(place, pieces, "the sequence A among its pieces")
 
     def _members(self, part: dict[str, Any], place: str, kind: str, name: str) -> list[Any]:
-        """The steps of a Sequence; of another kind none."""
+        """The steps of a Sequence; an empty list for other kinds."""
         self.steps += 1
         if self.steps > MAX_STEPS:
             self.refuse(place, kind, f"at most {MAX_STEPS} steps in all")
@@ -282,7 +282,8 @@ class Walk:
         return members
 
     def _byte_levels(self, place: str) -> None:
-        """Each byte becomes one or two: a second ByteLevel would double the text again, and no tokenizer has one."""
+        """Counts a ByteLevel, which makes one or two bytes of each. A second would double the text again; no published
+        tokenizer has one."""
         stage = place.partition(".")[0]
         if stage in self._byte_level:
             self.refuse(place, "ByteLevel", "one ByteLevel at most: each doubles the text")
@@ -290,7 +291,7 @@ class Walk:
         self._grow(2)
 
     def _pattern(self, part: dict[str, Any], place: str) -> int:
-        """The fewest bytes that the pattern of a Split or Replace takes."""
+        """The fewest bytes that the pattern of a Split or Replace matches."""
         pattern = part.get("pattern")
         kind, text = next(iter(pattern.items())) if isinstance(pattern, dict) and len(pattern) == 1 else ("", "")
         if kind == "String" and is_text(1)(text) is None:

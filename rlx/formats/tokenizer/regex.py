@@ -1,9 +1,9 @@
 """Which regular expressions of a tokenizer.json are run: those for which the time is known to be linear in the text.
 
 The package `tokenizers` matches by backtracking, so `(a+)+$` takes time exponential in the text, `a+b` quadratic. An
-alternative is linear when nothing that can fail follows a repeat without end: whatever the repeat has read is then part
-of the match and never read again. All that stands before such a repeat has a bounded length, and the ways to match it
-are counted. Published expressions that are linear for a reason of their own are known as they are written.
+alternative is linear when nothing that can fail follows an unbounded repeat: the characters that the repeat has read
+are then part of the match and never read again. Everything before such a repeat has a bounded length, and the ways to
+match it are counted. Published expressions that are linear for other reasons are recognized by their text.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from math import inf
 
 MAX_PATTERN = 2000  # characters
-MAX_STEPS = 512  # that one place of a text may take
+MAX_STEPS = 512  # at one place of a text
 _MAX_DEPTH = 8
 _MAX_REPEAT = 64
 
-# White space, as GPT-2 and all after it split it off last. An alternative may read a run to its end in vain; the next
-# then takes all of it but one character.
+# White space as the last alternatives of GPT-2 and its successors. One alternative may read a run to its end and fail;
+# the next then matches all of the run but one character.
 _TAILS = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"|\s*[\r\n]|\s+(?!\S)|\s+",
     r"|\s+(?!\S)|\s+",
     r"|\s+(?!\S)",
 )
-# Words by their case (GPT-4o, Mistral): where one alternative reads a run of capitals in vain, the next takes it.
+# Words by their case (GPT-4o, Mistral): where one alternative reads a run of capitals and fails, the next matches it.
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _HEADS = tuple(
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{ending}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{ending}|"
@@ -38,8 +38,8 @@ _QUANTIFIER = re.compile(r"([?*+])|\{(\d{1,3})(,?)(\d{0,3})\}")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of an expression: the fewest characters it matches, the most (infinite where it ends in a repeat without end),
-    and in how many ways it may be tried at one place."""
+    """The cost of an expression: the least and the largest number of characters it matches (infinite where it ends in
+    an unbounded repeat), and the number of ways in which it may be tried at one place."""
 
     least: int
     most: float
@@ -47,7 +47,7 @@ class Cost:
 
 
 def least_match(pattern: str) -> int:
-    """The fewest characters that a match of the expression has.
+    """The least number of characters that the expression matches.
 
     Raises: ValueError that says why the expression is not one that is known to take linear time.
     """
@@ -95,7 +95,7 @@ class _Reader:
             most += item.most
             ways = min(ways * item.ways, 1 << 40)
             bounded += item.least if item.most == inf else int(item.most)
-        return Cost(least, most, ways * bounded)  # each way reads what is bounded anew
+        return Cost(least, most, ways * bounded)  # each way reads the bounded part again
 
     def _item(self, depth: int) -> Cost:
         atom = self._atom(depth)
@@ -143,7 +143,7 @@ class _Reader:
         return Cost(1, 1, 1)
 
     def _set(self) -> None:
-        """Goes past a set in brackets, which matches one character whatever it holds."""
+        """Skips a set in brackets, which matches one character whatever it holds."""
         depth, first = 0, False
         while self.at < len(self.text):
             letter = self.text[self.at]

@@ -1,4 +1,4 @@
-"""Text to token numbers, through the package `tokenizers` and a folder's tokenizer.json."""
+"""Text to token ids, through the package `tokenizers` and a folder's tokenizer.json."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rlx.formats.tokenizer.models import check_added, check_model
 from rlx.formats.tokenizer.parts import Walk
 
 MAX_TOKENIZER = 64_000_000  # bytes; the largest published ones are half of it
-# Bytes of memory that a byte of the file may take, beside OBJECT_BYTES: as JSON, then as what the package makes of it.
+# Bytes of memory that a byte of the file may take, besides OBJECT_BYTES: as JSON, then as the package's objects.
 JSON_PER_BYTE, PER_BYTE = 40, 64
 _MAX_ID = np.iinfo(np.int32).max
-# Texts encoded at a time, and their characters: what the package returns for a text is far larger than its numbers.
+# Limits of the texts encoded at a time, and of their characters: the package's results are far larger than the ids.
 _CHUNK, _CHUNK_CHARACTERS = 1024, 1 << 20
 _PARTS = (
     "version",
@@ -41,7 +41,7 @@ class TextTokenizer:
     own truncation, padding and decoder are not used.
 
     Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError for a damaged file, for one whose
-    parts are not known to be safe to run, or for a `max_length` that the special tokens alone take up.
+    parts are not known to be safe to run, or for a `max_length` that the special tokens alone fill.
     """
 
     def __init__(self, file: Path, max_length: int, lower: bool = False) -> None:
@@ -62,15 +62,15 @@ class TextTokenizer:
             if _is_fault(error):
                 raise self._damaged(error) from error
             raise
-        if special >= max_length:  # the package would then not cut at all
+        if special >= max_length:  # the package would then not truncate at all
             raise ModelFormatError(
                 f"{file}: adds {special} special tokens, which leave no room in the model's {max_length} tokens"
             )
         self.ids(["a", ""])  # some faults show only here
 
     def _check_added(self) -> None:
-        """Raises: ModelFormatError for an added token that the normalizer makes nothing of, which would be found
-        everywhere, and for one of white space that takes the white space beside it: each would read all of it again."""
+        """Raises: ModelFormatError for an added token that normalization makes empty, which would match everywhere, and
+        for one of white space that strips the white space beside it: each match would read all of that again."""
         normalizer = self._made.normalizer
         for token in self._made.get_added_tokens_decoder().values():
             text = token.content
@@ -83,7 +83,7 @@ class TextTokenizer:
                 )
 
     def ids(self, texts: Sequence[str]) -> list[TokenIds]:
-        """The token numbers of each text.
+        """The token ids of each text.
 
         Raises: DTypeError for text that has no UTF-8 form, ModelFormatError when the tokenizer fails.
         """
@@ -114,7 +114,7 @@ class TextTokenizer:
 
 
 def _checked(file: Path) -> bytes:
-    """The parts of the file that are used, written anew once they are known to be safe to run.
+    """The parts of the file that are used, written anew after they were checked to be safe to run.
 
     Raises: ModelFormatError.
     """
@@ -146,8 +146,8 @@ def _checked(file: Path) -> bytes:
 
 
 def _is_fault(error: BaseException) -> bool:
-    """Whether it is the file's fault: the package raises ValueError or bare Exception for a damaged one, and for some
-    its Rust code panics, which reaches Python as an exception that is no Exception."""
+    """Whether the error is the file's fault. The package raises ValueError or bare Exception for a damaged file, and
+    for some files its Rust code panics, which reaches Python as a BaseException that is no Exception."""
     return type(error) in (Exception, ValueError) or type(error).__name__ == "PanicException"
 
 

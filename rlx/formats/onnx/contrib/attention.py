@@ -1,4 +1,4 @@
-"""Attention and MultiHeadAttention of com.microsoft, which keep keys and values of earlier runs, and their rotation."""
+"""Attention and MultiHeadAttention of com.microsoft, with caches of earlier keys and values; rotary embeddings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HALVES = "float float16 bfloat16"
 
 
 def want_nothing(c: Call, inputs: dict[int, str], *attributes: str) -> None:
-    """Raises: UnsupportedOp where an input is given, or an attribute is not 0, that nothing is done with."""
+    """Raises: UnsupportedOp where an input is given, or an attribute is not 0, that rlx does not support."""
     for i, name in inputs.items():
         if c.has(i):
             raise c.unsupported(f"the input {name} is not supported")
@@ -26,8 +26,8 @@ def want_nothing(c: Call, inputs: dict[int, str], *attributes: str) -> None:
 def _answer(
     c: Call, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, past: int
 ) -> Tensor:
-    """The queries' answers, heads side by side. With `unidirectional` the last query sees all, each before it one key
-    less."""
+    """The attention of the queries, heads side by side. With `unidirectional` the last query attends to all keys, each
+    query before it to one key less."""
     batch, count, n_q, _ = q.shape
     n_k = k.shape[2]
     causal = flag(c, "unidirectional") and n_q > 1
@@ -83,7 +83,7 @@ def attention(c: Call) -> tuple[Result, ...]:
 def answered(
     c: Call, made: Tensor, sizes: Sequence[int], mask: Tensor | None, past: Tensor | None, bias: Tensor | None
 ) -> tuple[Result, ...]:
-    """Attention of queries, keys and values of these sizes, side by side in `made`; and keys and values for later."""
+    """Attention of queries, keys and values of these sizes, side by side in `made`; and the new cache."""
     count = c.int("num_heads")
     ends = (0, sizes[0], 2 * sizes[0], sum(sizes))
     names = ("queries", "keys", "values")
@@ -119,7 +119,7 @@ def _unpacked(c: Call, count: int) -> tuple[Tensor, Tensor, Tensor]:
         if bias.shape != (sum(sizes),):
             raise c.bad(f"the bias is {bias.shape}; expected one for each of {sizes}")
         ends = (0, sizes[0], sizes[0] + sizes[1], sum(sizes))
-        # Keys and values that are by heads already have theirs in them.
+        # Keys and values that are given by heads already include their biases.
         parts = [o.add(t, bias[ends[i] : ends[i + 1]]) if t.ndim == 3 else t for i, t in enumerate(parts)]
     named = zip(parts, ("query", "key", "value"), strict=True)
     q, k, v = (t if t.ndim == 4 and name != "query" else heads(c, t, count, name) for t, name in named)

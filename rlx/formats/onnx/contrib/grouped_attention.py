@@ -1,4 +1,4 @@
-"""GroupQueryAttention of com.microsoft: heads that share keys, and a cache that grows or has room for more."""
+"""GroupQueryAttention of com.microsoft: heads that share keys, and a cache that grows or has a fixed capacity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_DONE = {12: "k_scale", 13: "v_scale"}
 
 
 def _want_done(c: Call) -> None:
-    """Raises: UnsupportedOp for what is asked for and not done."""
+    """Raises: UnsupportedOp for a feature that rlx does not support."""
     for i, name in _NOT_DONE.items():
         if c.has(i):
             raise c.unsupported(f"the input {name} is not supported")
@@ -55,7 +55,7 @@ def _three(c: Call, count: int, kv_count: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _rotated(c: Call, x: Tensor, start: Tensor | None) -> Tensor:
-    """Turned by the angles of the positions given, or of those from `start` of each row on."""
+    """x rotated by the angles of the given positions, or of those from `start` of each row on."""
     cos, sin = c.x(7), c.x(8)
     batch, length = x.shape[0], x.shape[2]
     if c.has(9):
@@ -70,16 +70,16 @@ def _rotated(c: Call, x: Tensor, start: Tensor | None) -> Tensor:
 
 
 def _kept(c: Call, past: Tensor | None, x: Tensor, start: Tensor | None, room: int) -> Tensor:
-    """(batch, heads, room, size): of each row the past up to `start`, then what is new; zeros follow."""
+    """(batch, heads, room, size): of each row the past up to `start`, then the new elements; zeros follow."""
     batch, count, length, size = x.shape
     if past is None or start is None:
         return _filled(x, room)
     before = past.shape[2]
     if batch == 1:
-        if before + length == room:  # the length says how much is there
+        if before + length == room:  # the whole past is valid
             return o.concat([past, x], 2) if before else x
         return o.dynamic_update_slice(_filled(past, room), x, [0, 0, o.reshape(start, ()), 0])
-    # Rows of one table: all that is past, what is new, and one of zeros.
+    # Rows of one table: the past, the new elements, and one row of zeros.
     rows = o.concat([past, x, c.tensor(np.zeros((batch, count, 1, size), x.dtype.np))], 2)
     place = np.arange(room, dtype=np.int32)
     first = o.reshape(start, (batch, 1))
@@ -94,7 +94,7 @@ def _filled(x: Tensor, room: int) -> Tensor:
 
 
 def _sink(c: Call, count: int) -> Tensor | None:
-    """What is added to each head's sum of weights, as a score; None where nothing is."""
+    """A score added to each head's sum of weights; None where nothing is added."""
     if c.has(11):
         if c.x(11).shape != (count,):
             raise c.bad(f"head_sink is {c.x(11).shape}; expected one for each of {count} heads")
@@ -109,7 +109,7 @@ def _sunk(
     c: Call, sink: Tensor, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, start: Tensor | None,
     lengths: Tensor, causal: bool, window: int,
 ) -> Tensor:  # fmt: skip
-    """Attention with one key more, in front of all, that has the sink's score and nothing to give."""
+    """Attention with one more key in front of all, which has the sink's score and a value of zeros."""
     batch, count, n_q, size = q.shape
     n_k = k.shape[2]
     none = c.tensor(np.zeros((batch, k.shape[1], 1, size), k.dtype.np))
@@ -161,8 +161,8 @@ def _sunk(
     required="num_heads kv_num_heads",
 )
 def group_query_attention(c: Call) -> tuple[Result, ...]:
-    """Row b has seqlens_k[b] + 1 keys once the new ones stand behind its past, in a cache as long as the past given, or
-    as the total where that is more. The first prompt, which is as long as the total, has no past."""
+    """Row b has seqlens_k[b] + 1 keys, the new ones after its past, in a cache as long as the given past, or as the
+    total where that is longer. The first prompt, which is as long as the total, has no past."""
     _want_done(c)
     q, k, v = _three(c, c.int("num_heads"), c.int("kv_num_heads"))
     batch, _, length, _ = q.shape

@@ -1,4 +1,4 @@
-"""What the attention operators of com.microsoft share: heads, masks of integers, the product itself."""
+"""Code that the attention operators of com.microsoft share: heads, integer masks, the attention itself."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def joined(x: Tensor) -> Tensor:
 
 
 def grown(c: Call, past: Tensor | None, x: Tensor, what: str) -> Tensor:
-    """What came before and what comes now, one after the other, both (batch, heads, length, size)."""
+    """The past and then the new elements, both (batch, heads, length, size)."""
     if past is None:
         return x
     if past.ndim != 4 or (*past.shape[:2], past.shape[3]) != (*x.shape[:2], x.shape[3]):
@@ -42,11 +42,11 @@ def grown(c: Call, past: Tensor | None, x: Tensor, what: str) -> Tensor:
 
 
 def filtered(c: Call, mask: Tensor, batch: int, n_q: int, n_k: int, causal: bool) -> tuple[Tensor, bool]:
-    """0 and `mask_filter_value`, to be added to the scores, and whether causality is still to be seen to.
+    """0 and `mask_filter_value`, to be added to the scores, and whether the caller must still apply causality.
 
-    The mask is (batch, keys) or (batch, queries, keys) of zeros and ones; or (batch,), how many keys there are; or
-    (2 · batch,), these and then the first key of each; or (3 · batch + 2,), these and where each begins in a packed
-    form. A filter that is finite leaves a row of which nothing is to be seen its own scores.
+    The mask is (batch, keys) or (batch, queries, keys) of zeros and ones; or (batch,), the number of keys of each row;
+    or (2 · batch,), these and then each row's first key; or (3 · batch + 2,), these and the row offsets of a packed
+    form. A finite filter value leaves a fully masked row its own scores.
     """
     if mask.shape == (batch, n_k) or mask.shape == (batch, n_q, n_k):
         seen = o.greater(mask, 0)
@@ -64,13 +64,13 @@ def filtered(c: Call, mask: Tensor, batch: int, n_q: int, n_k: int, causal: bool
     added = o.reshape(o.where(seen, np.float32(0), np.float32(value)), (batch, 1, rows, n_k))
     if not causal or value > _LOWEST / 2:
         return added, causal
-    # As far down as keys to come are: where nothing else is to be seen, all weigh the same.
+    # Later keys get the lowest score too: in a row whose other keys are all masked, all keys have the same weight.
     past = np.arange(n_k) <= n_k - n_q + np.arange(n_q)[:, None]
     return o.where(past, added, np.float32(_LOWEST)), False
 
 
 def scored(c: Call, bias: Tensor | None, mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """The bias of the scores, (batch or 1, heads or 1, queries, keys), and what a mask adds to it."""
+    """The bias of the scores, (batch or 1, heads or 1, queries, keys), plus the mask."""
     if bias is None:
         return mask
     fits = bias.ndim == 4 and all(n in (1, m) for n, m in zip(bias.shape[:2], shape[:2], strict=True))
@@ -97,6 +97,6 @@ def attend(
 
 
 def _padded(x: Tensor, size: int) -> Tensor:
-    """Zeros behind the last axis: they add nothing to a score, and what they give is cut off."""
+    """Zeros after the last axis: they add nothing to a score, and the caller cuts their results off."""
     more = size - x.shape[-1]
     return o.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)]) if more else x

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's optimizer makes of diffusion models: group norms and convolutions with the channels last."""
+"""Operators that ONNX Runtime's optimizer writes into diffusion models: group norms and convolutions, channels last."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def group_norm(c: Call) -> Result:
 @declared("SkipGroupNorm", inputs="X:T gamma:M beta:M skip:T bias:T?", outputs="Y:T S:T?", types=_TYPES,
           attributes=_GROUPS, required="groups activation")  # fmt: skip
 def skip_group_norm(c: Call) -> tuple[Result, ...]:
-    """The norm of the sum with `skip`, one for each place or for each channel, and a bias; and the sum."""
+    """The norm of the sum of the input, `skip` (given for each element or for each channel) and a bias; and the sum."""
     x, last = _image(c)
     batch, channels = x.shape[0], x.shape[3 if last else 1]
     row = (batch, 1, 1, channels) if last else (batch, channels, 1, 1)

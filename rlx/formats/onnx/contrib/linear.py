@@ -1,4 +1,4 @@
-"""Products and convolutions of com.microsoft with what ONNX Runtime's optimizer fuses into them."""
+"""Products and convolutions of com.microsoft with the operators that ONNX Runtime's optimizer fuses into them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "Relu": o.relu, "Tanh": o.tanh, "Sigmoid": o.sigmoid, "Silu": o.silu, "Softplus": o.softplus,
     "HardSwish": o.hard_swish, "Softsign": lambda x: o.div(x, o.add(o.abs(x), 1)),
 }  # fmt: skip
-# The numbers that an activation takes, with onnx's defaults.
+# Parameters of the activations, with onnx's defaults.
 _PARAMETERS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
     "LeakyRelu": (o.leaky_relu, (0.01,)),
     "Elu": (o.elu, (1.0,)),
@@ -27,7 +27,7 @@ _PARAMETERS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
 
 
 def _activated(c: Call, x: Tensor, numbers: Sequence[float | None]) -> Tensor:
-    """The activation that the node names; None in `numbers` is one that is left out."""
+    """The activation that the node names; None in `numbers` is a parameter that is left out."""
     name = c.str("activation", "")
     if not name:
         return x
@@ -77,7 +77,7 @@ def _batch_first(c: Call, name: str, x: Tensor) -> Tensor:
 def fused_matmul(c: Call) -> Tensor:
     a, b = _batch_first(c, "transBatchA", c.x(0)), _batch_first(c, "transBatchB", c.x(1))
     alpha = c.float("alpha", 1.0)
-    early = a.dtype.is_half and abs(alpha) < 1  # a product of halves may be too large before it is scaled
+    early = a.dtype.is_half and abs(alpha) < 1  # a product in f16 may overflow before it is scaled
     y = o.matmul(
         o.mul(a, alpha) if early else a,
         b,
@@ -123,7 +123,7 @@ def gemm_fast_gelu(c: Call) -> Result:
     attributes={**WINDOWS, "activation": str, "activation_params": list[float]},
 )
 def fused_conv(c: Call) -> Result:
-    """The activation of the convolution, to which Z is added first."""
+    """The activation of the convolution plus Z."""
     y, z = conv(c), c.opt(3)
     if z is not None:
         if z.shape != y.shape:

@@ -15,7 +15,7 @@ from rlx.ir import Tensor
 
 _NORM = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
 _ROOTS = {"T": FLOATS, "V": FLOATS, "U": "float double"}
-# What is written into models of opsets before 17, where onnx has no such operator yet; built as that of 17 is.
+# Models of opsets before 17 contain this operator, which onnx has since 17; it is built as that one is.
 declared(
     "LayerNormalization", inputs="X:T Scale:V B:V?", outputs="Y:V Mean:U? InvStdDev:U?",
     types=_ROOTS, attributes=_NORM, domain="",
@@ -23,7 +23,7 @@ declared(
 
 
 def _spread(x: Tensor, axis: int, eps: float, centred: bool) -> tuple[Tensor, Tensor]:
-    """The mean over the axes from `axis` on, and 1 / sqrt(variance + eps), or of the squares; both with length 1."""
+    """The mean over the axes from `axis` on, and 1 / sqrt(v + eps), v the variance or mean square; axes are kept."""
     wide = o.cast(x, f32) if x.dtype.is_half else x
     axes = tuple(range(axis, x.ndim))
     mean = o.mean(wide, axes, keepdims=True)
@@ -92,7 +92,7 @@ def skip_simplified_layer_norm(c: Call) -> tuple[Result, ...]:
     attributes={"epsilon": 1e-12, "mask_index_type": int},
 )
 def embed_layer_norm(c: Call) -> tuple[Result, ...]:
-    """The norm of the sum of what words, places and segments stand for; and how many ones each row of the mask has."""
+    """The norm of the sum of word, position and segment embeddings; and the number of ones in each row of the mask."""
     ids, places, gamma, beta = c.x(0), c.x(3), c.x(5), c.x(6)
     tables = [c.x(i) for i in (2, 3, 4) if c.has(i)]
     if ids.ndim != 2 or any(t.ndim != 2 or t.shape[1:] != gamma.shape for t in tables):

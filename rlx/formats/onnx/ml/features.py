@@ -28,14 +28,14 @@ def features(c: Call) -> Tensor:
 
 
 def numbers_of(c: Call, name: str, like: Tensor) -> Array | None:
-    """The numbers of an attribute, or of the one named *_as_tensor, in a tensor's dtype; None where there are none."""
+    """The numbers of an attribute, or of its form *_as_tensor, in a tensor's dtype; None where both are absent."""
     tensor = f"{name}_as_tensor"
     given = c.floats(name, []) if c.attrs.get(tensor) is None else numeric(c, tensor)
     return np.asarray(given, like.dtype.np).reshape(-1) if len(given) else None
 
 
 def numeric(c: Call, name: str) -> Array:
-    """The numbers of an attribute that is a tensor, in a row; none where it is left out."""
+    """The numbers of a tensor attribute as a vector, which is empty where the attribute is left out."""
     found: Array = np.asarray(c.attrs.get(name, np.zeros(0))).reshape(-1)
     if found.dtype == STRING:
         raise c.bad(f"{name} holds strings; expected numbers")
@@ -56,7 +56,7 @@ def transformed(c: Call, scores: Tensor, name: str) -> Tensor:
         return o.softmax(scores, -1)
     if name != "SOFTMAX_ZERO":
         raise c.unsupported(f"post_transform {name!r} is not supported")
-    # A score of zero stays out of the softmax.
+    # SOFTMAX_ZERO leaves scores of zero out of the softmax.
     top = o.max(scores, -1, keepdims=True)
     kept = o.where(
         o.greater(o.abs(scores), 1e-7), o.exp(o.sub(scores, top)), o.mul(scores, o.exp(o.neg(top)))
@@ -74,7 +74,7 @@ def labels_of(c: Call, ints: str, texts: str) -> Array:
 
 
 def labelled(c: Call, scores: Tensor, labels: Array) -> Value:
-    """The name of the class with the greatest score, the first of those that are equal."""
+    """The name of the class with the greatest score, the first of equal ones."""
     names = c.constant(labels)
     return Value(o.gather(names.tensor, o.argmax(scores, -1), 0), names.dtype)
 
@@ -129,7 +129,7 @@ def imputer(c: Call) -> Result:
 
 @op("FeatureVectorizer", domain=ML)
 def feature_vectorizer(c: Call) -> Result:
-    """Inputs beside each other, each cut or filled with zeros to its own number of columns."""
+    """Inputs side by side, each cut or filled with zeros to its own number of columns."""
     widths, parts = c.ints("inputdimensions", []), []
     if len(widths) != len(c.inputs) or any(w < 0 or w > 1 << 24 for w in widths):
         raise c.bad(f"inputdimensions {widths[:9]} for {len(c.inputs)} inputs")
@@ -178,7 +178,7 @@ def linear_classifier(c: Call) -> tuple[Result, ...]:
 
 @op("SVMRegressor", domain=ML)
 def svm_regressor(c: Call) -> Result:
-    """Σ coefficient · kernel(x, support vector) + rho; of a one-class machine the sign."""
+    """Σ coefficient · kernel(x, support vector) + rho; for a one-class machine the sign of that."""
     x, count = features(c), c.int("n_supports", 0)
     weights, rho = numbers_of(c, "coefficients", x), numbers_of(c, "rho", x)
     vectors = numbers_of(c, "support_vectors", x)
@@ -200,7 +200,7 @@ def svm_regressor(c: Call) -> Result:
 def _kernel(c: Call, x: Tensor, vectors: Array, kind: str, given: Sequence[Any]) -> Tensor:
     gamma, shift, degree = [*given, 0.0, 0.0, 0.0][:3]
     if kind == "RBF":
-        # |x - v|² as it stands: the product form would lose near vectors to cancellation.
+        # |x - v|² is computed directly: expanded into products, cancellation would lose near vectors.
         if x.shape[0] * vectors.size > 1 << 26:
             raise c.unsupported(f"{x.shape[0]} rows by {vectors.shape} support vectors is too large")
         apart = o.sub(o.expand_dims(x, (1,)), c.tensor(vectors[None]))

@@ -18,12 +18,12 @@ from rlx.formats.onnx.reader.table import ML, op
 from rlx.formats.onnx.reader.words import as_array, strings
 from rlx.ir import Tensor
 
-MAX_SPAN = 1 << 20  # of integers that are looked up in a table over all of them
+MAX_SPAN = 1 << 20  # integer keys within this range are looked up in a table over the range
 MAX_COMPARISONS = 1 << 24
 
 
 def _places(c: Call, v: Value, keys: Array) -> Tensor:
-    """Where each element is among the keys, from 1; 0 where it is not. Of equal keys the last one counts."""
+    """The position of each element among the keys, from 1; 0 where it is none. Of equal keys the last one counts."""
     if keys.dtype != v.dtype:
         raise c.bad(f"the keys are {keys.dtype}, the input is {v.dtype}")
     codes = c.words.to_carrier(keys)
@@ -54,7 +54,7 @@ def _looked_up(c: Call, v: Value, keys: Array, values: Array, default: Any) -> V
 
 
 def _given(c: Call, names: dict[str, Any], what: str) -> tuple[str, Array]:
-    """The one attribute of several that is there, its array."""
+    """The one of several attributes that is present: its name, and its value as an array."""
     found = [(n, d) for n, d in names.items() if c.attrs.get(n) is not None]
     if len(found) != 1:
         raise c.bad(f"{what} are given as {sorted(n for n, _ in found)}; expected one of {sorted(names)}")
@@ -104,7 +104,7 @@ def category_mapper(c: Call) -> Result:
 
 @op("ZipMap", domain=ML)
 def zip_map(c: Call) -> Result:
-    """A map for each row, of the classes' names to its numbers."""
+    """A map for each row, from the classes' names to its numbers."""
     v, keys = c.value(0), labels_of(c, "classlabels_int64s", "classlabels_strings")
     if v.tensor.ndim not in (1, 2) or v.tensor.shape[-1] != len(keys):
         raise c.bad(f"has {len(keys)} keys for {v.tensor.shape}")

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees: every tree of every row walked at once, one step down for all at a time."""
+"""Ensembles of decision trees: all trees are walked for all rows at once, one level down at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlx.formats.onnx.reader.table import ML, op
 from rlx.ir import Tensor
 
 MAX_TREE_NODES = 1 << 21
-MAX_DEPTH = 256  # steps, which are written out
+MAX_DEPTH = 256  # levels; each becomes nodes of the graph
 MAX_TABLE = 1 << 26  # numbers: weights of nodes by targets, and rows by trees by targets
 _MODES = {
     "BRANCH_LEQ": 0,
@@ -42,7 +42,7 @@ _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """Nodes as columns; a leaf leads to itself. `weights` are by node and target, `scored` where there is one."""
+    """Nodes as columns; a leaf is its own child. `weights` are by node and target; `scored` says where one is given."""
 
     roots: Array
     mode: Array
@@ -66,7 +66,7 @@ def _column(c: Call, name: str, n: int, low: int, high: int) -> Array:
 
 
 def _depth(c: Call, t: Trees) -> int:
-    """Steps from the roots to the last leaf."""
+    """The number of levels from the roots to the deepest leaf."""
     front = np.unique(t.roots)
     for depth in range(MAX_DEPTH + 1):
         inner = front[t.mode[front] != _LEAF]
@@ -104,7 +104,7 @@ def _small(a: Array) -> Array:
 
 
 def _scores(c: Call, t: Trees, x: Tensor, aggregate: str) -> Tensor:
-    """The weights of the leaves reached, put together by target."""
+    """The weights of the leaves reached, aggregated by target."""
     targets = t.weights.shape[1]
     if x.shape[0] * len(t.roots) * targets > MAX_TABLE:
         raise c.unsupported(
@@ -123,7 +123,7 @@ def _scores(c: Call, t: Trees, x: Tensor, aggregate: str) -> Tensor:
 
 
 def _weights(c: Call, nodes: int, targets: int, entries: Any, dtype: Any) -> tuple[Array, Array]:
-    """A table of weights by node and target from (node, target, weight), and where it has any."""
+    """A table of weights by node and target from (node, target, weight), and where one is given."""
     if nodes * targets > MAX_TABLE:
         raise c.unsupported(f"{nodes} nodes by {targets} targets is too large")
     weights, scored = np.zeros((nodes, targets), dtype), np.zeros((nodes, targets), np.bool_)
@@ -136,7 +136,7 @@ def _weights(c: Call, nodes: int, targets: int, entries: Any, dtype: Any) -> tup
 
 
 def _named_nodes(c: Call, x: Tensor, what: str, targets: int) -> Trees:
-    """The trees of the classifier and the regressor, whose nodes have names: the tree's and their own."""
+    """The trees of the classifier and the regressor, whose nodes are identified by tree id and node id."""
     modes = c.ints("nodes_modes", [])
     n, wide = len(modes), 1 << 62
     unknown = set(modes) - set(_MODES)
@@ -212,7 +212,7 @@ def classifier(c: Call) -> tuple[Result, ...]:
 
 @op("TreeEnsemble", domain=ML)
 def ensemble(c: Call) -> Result:
-    """The form of version 5: inner nodes and leaves apart. A test of membership is a chain of tests of equality."""
+    """The form of version 5: inner nodes and leaves are separate. A test of membership becomes tests of equality."""
     x, targets = c.x(), c.int("n_targets", 1)
     if x.ndim != 2:
         raise c.bad(f"the input is {x.shape}; expected rows of features")
@@ -239,7 +239,7 @@ def ensemble(c: Call) -> Result:
         raise c.bad(
             f"has {n} nodes, {missing.size} words on missing values and the roots {roots[:9].tolist()}"
         )
-    # A tree of a leaf alone is a node both of whose ends are that leaf.
+    # A tree of one leaf is written as a node with that leaf as both children.
     ends = np.arange(n, n + leaves)
     nothing = np.zeros(leaves, np.int64)
     t = Trees(
@@ -263,7 +263,7 @@ def ensemble(c: Call) -> Result:
 
 
 def _without_members(c: Call, t: Trees, n: int) -> Trees:
-    """Nodes that ask for membership of a set as chains of nodes, at the end of the table, that ask for equality."""
+    """Nodes that test membership of a set, as chains of nodes at the end of the table that test equality."""
     members = np.flatnonzero(t.mode[:n] == _MEMBER)
     if not members.size:
         return t

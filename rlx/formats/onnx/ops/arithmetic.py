@@ -19,12 +19,12 @@ Binary = Callable[[Any, Any], Tensor]
 
 
 def ordered(c: Call, i: int) -> Tensor:
-    """Input i so that signed comparison orders it as its element type does."""
+    """Input i changed so that signed comparison orders it as its element type does."""
     return o.bitwise_xor(c.x(i), _LEAST) if c.dtype(i) == U64 else c.x(i)
 
 
 def unordered(t: Tensor, dtype: np.dtype[Any]) -> Tensor:
-    """Back from what `ordered` gave."""
+    """The inverse of `ordered`."""
     return o.bitwise_xor(t, _LEAST) if dtype == U64 else t
 
 
@@ -37,7 +37,7 @@ for _name, _function in {"Add": o.add, "Sub": o.sub, "Mul": o.mul}.items():
 
 
 def shift_right_u64(x: Tensor, places: Tensor) -> Tensor:
-    """The bits of x moved down, zeros before them."""
+    """The bits of x shifted right, zeros shifted in."""
     halved = o.bitwise_and(o.right_shift(x, 1), (1 << 63) - 1)
     return o.where(o.equal(places, 0), x, o.right_shift(halved, o.sub(places, 1)))
 

@@ -1,4 +1,4 @@
-"""Rotary embeddings, and attention where the fused op says what onnx's definition says; elsewhere that is built."""
+"""Rotary embeddings, and attention where the fused op means the same as onnx's definition; else that is built."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlx.ir import Tensor
 
 @op("RotaryEmbedding")
 def rotary_embedding(c: Call) -> Result:
-    """Pairs turned by the angles of their position; three dimensions are heads side by side."""
+    """Pairs rotated by the angles of their position; an input of three dimensions has heads side by side."""
     x, cos, sin, positions = c.x(0), c.x(1), c.x(2), c.opt(3)
     heads, shape = c.int("num_heads", 0), c.x().shape
     if x.ndim == 3:
@@ -25,7 +25,7 @@ def rotary_embedding(c: Call) -> Result:
     else:
         raise c.bad(f"the input is {x.shape}; expected three or four dimensions")
     interleaved = bool(c.int("interleaved", 0))
-    if positions is None:  # the tables are rows for each batch and place already
+    if positions is None:  # the tables already have a row for each batch and position
         if cos.ndim != 3 or cos.shape[:2] != (x.shape[0], x.shape[sequence]):
             raise c.bad(f"the tables are {cos.shape} without positions; expected a row for each of {x.shape}")
         half = cos.shape[2]
@@ -61,7 +61,7 @@ def _heads(c: Call, t: Tensor, name: str) -> Tensor:
 
 @op("Attention", since=23)
 def attention(c: Call) -> Result:
-    """The fused op where there is no cache and no other output, and causality means the same: onnx aligns the first
+    """The fused op, where there is no cache and no other output, and causality means the same: onnx aligns the first
     query with the first key, rlx the last with the last."""
     windows = c.int("left_window_size", -1), c.int("right_window_size", -1)
     if (

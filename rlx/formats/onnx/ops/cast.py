@@ -54,7 +54,7 @@ def converted(c: Call, v: Value, to: ElementType) -> Value:
 
 
 def _u64_to_float(c: Call, t: Tensor) -> Tensor:
-    """The number whose bits an i64 holds, in f64, where the one rounding is that of the last sum."""
+    """The number whose bits an i64 holds, in f64, where only the last sum rounds."""
     high = o.cast(shift_right_u64(t, c.tensor(32, np.dtype(np.int64))), "f64")
     low = o.cast(o.bitwise_and(t, 0xFFFFFFFF), "f64")
     return o.add(o.mul(high, 4294967296.0), low)
@@ -72,7 +72,7 @@ def cast_like(c: Call) -> Value:
 
 @op("BitCast")
 def bit_cast(c: Call) -> Value:
-    """Bits kept, read as another type of the same size; between integers only, whose carriers hold them."""
+    """The same bits read as another type of that size; between integers only, since their carriers hold the bits."""
     to, old = ELEMENTS.get(c.int("to")), c.dtype()
     if to is None or STRING in (to, old):
         raise c.unsupported("the element type is not supported")
@@ -87,5 +87,5 @@ def bit_cast(c: Call) -> Value:
         return Value(wrapped(t, to) if carried(to) else t, to)
     if old.kind == "b" and to.kind in "iu":
         return Value(o.cast(c.x(), carrier(to)), to)
-    # No device op reads a float's bits: the value must be known.
+    # No device op reads a float's bits, so the value must be known.
     return c.constant(np.array(c.known(0), order="C").view(to))

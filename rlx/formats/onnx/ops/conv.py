@@ -66,7 +66,7 @@ def conv_transpose(c: Call) -> Result:
             total = (
                 strides[i] * (x.shape[2 + i] - 1) + extra[i] + (kernel[i] - 1) * dilations[i] + 1 - wanted[i]
             )
-            if total < 0:  # what is asked for beyond the last element is zeros at the end
+            if total < 0:  # a larger requested size means zeros at the end
                 extra[i], total = extra[i] - total, 0
             small = total // 2
             pads[i], pads[n + i] = (small, total - small) if auto == "SAME_UPPER" else (total - small, small)
@@ -79,7 +79,7 @@ def conv_transpose(c: Call) -> Result:
 
 
 def integer_conv(c: Call, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A convolution of i32 in exact arithmetic: columns, then a product."""
+    """A convolution of i32 in exact arithmetic: im2col, then a product."""
     s = conv_windows(c, x, w)
     groups = c.int("group", 1)
     columns = o.im2col(x, s.kernel, strides=s.strides, dilations=s.dilations, pads=s.pads)
@@ -105,7 +105,7 @@ def conv_integer(c: Call) -> Result:
 
 @op("Col2Im")
 def col2im(c: Call) -> Result:
-    """Every column added back where its window lies: im2col's reverse."""
+    """Every column added back at the place of its window: the reverse of im2col."""
     x, image, block = c.x(), c.known_ints(1), c.known_ints(2)
     s = windows_of(c, checked_shape(c, image), block)
     taps = math.prod(s.kernel)
@@ -124,7 +124,7 @@ def col2im(c: Call) -> Result:
 
 @op("MaxUnpool")
 def max_unpool(c: Call) -> Result:
-    """Values put back at the places that MaxPool says they came from; zeros elsewhere."""
+    """Values at the places that the indices of MaxPool give; zeros elsewhere."""
     x, places = c.x(0), c.x(1)
     kernel, n = c.ints("kernel_shape"), x.ndim - 2
     strides, pads = c.ints("strides", [1] * n), c.ints("pads", [0] * 2 * n)
@@ -140,7 +140,7 @@ def max_unpool(c: Call) -> Result:
     shape = checked_shape(c, c.known_ints(2) if c.has(2) else natural)
     index = o.reshape(places, (-1,))
     if c.has(2):
-        # The indices count in the natural shape; the wanted one is larger.
+        # The indices count in the natural shape; the requested one is larger.
         index = _moved(c, index, natural, list(shape))
     made = o.segment_sum(o.reshape(x, (-1,)), index, math.prod(shape))
     return o.reshape(made, shape)

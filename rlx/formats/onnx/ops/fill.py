@@ -1,4 +1,4 @@
-"""Constants and tensors made of nothing but their shape: Constant, ConstantOfShape, Range, Shape, EyeLike, Trilu …"""
+"""Constants, and tensors made from a shape alone: Constant, ConstantOfShape, Range, Shape, EyeLike, Trilu …"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def constant(c: Call) -> Value:
 
 
 def checked_shape(c: Call, dims: list[int]) -> tuple[int, ...]:
-    """A shape a model asks for. Raises: ModelFormatError when it is negative or absurd."""
+    """A shape a model asks for. Raises: ModelFormatError when it is negative or too large."""
     if any(d < 0 for d in dims) or math.prod(dims) > MAX_ELEMENTS:
         raise c.bad(
             f"asks for shape {dims}; expected no negative dimension and at most {MAX_ELEMENTS} elements"
@@ -105,7 +105,7 @@ def trilu(c: Call) -> Result:
 
 @op("OneHot", since=9)
 def one_hot(c: Call) -> Result:
-    """Indices count from the end where negative; out of range, nothing is on."""
+    """A negative index counts from the end; one out of range gives only off values."""
     depth = c.known_int(1)
     checked_shape(c, [depth])
     indices, values = c.x(0), c.x(2)

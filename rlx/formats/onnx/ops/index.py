@@ -1,4 +1,4 @@
-"""Reading and writing by index, and the operators whose result is as long as the data says."""
+"""Reading and writing by index, and the operators whose result's length depends on the data."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rlx.formats.onnx.reader.table import op
 from rlx.ops.control import steps
 
 _I64 = np.dtype(np.int64)
-MAX_COUNTS = 1 << 22  # of n-grams, whose table is made while building
-MAX_LOOKED = 1 << 22  # words, each as often as it is in a gram that is looked for in the pool
+MAX_COUNTS = 1 << 22  # n-grams, whose table is made while building
+MAX_LOOKED = 1 << 22  # words, each counted once for every gram that is looked up in the pool
 
 
 @op("Gather")
@@ -36,7 +36,7 @@ def gather_nd(c: Call) -> Result:
     if not 0 <= batch < min(x.ndim, indices.ndim) or x.shape[:batch] != indices.shape[:batch]:
         raise c.bad(f"batch_dims {batch} for data {x.shape} and indices {indices.shape}")
     if batch:
-        # The batch axes as one; each tuple starts with its own batch's number.
+        # The batch axes become one, and each index tuple starts with the number of its batch.
         n, head = math.prod(x.shape[:batch]), x.shape[:batch]
         x = o.reshape(x, (n, *x.shape[batch:]))
         rest = indices.shape[batch:]
@@ -61,7 +61,7 @@ def scatter_nd(c: Call) -> Result:
 
 @op("TensorScatter")
 def tensor_scatter(c: Call) -> Result:
-    """A cache with an update written at each batch's own place along an axis; "circular" goes on at the front."""
+    """A cache with an update written at each batch's own place along an axis; in mode "circular" it wraps around."""
     past, update = c.x(0), c.x(1)
     axis = axis_of(c, c.int("axis", -2), past.ndim)
     if update.ndim != past.ndim:
@@ -80,7 +80,7 @@ def tensor_scatter(c: Call) -> Result:
     return o.scatter_elements(past, o.expand(places, update.shape), update, axis)
 
 
-# -- results whose shape is in the data: worked out where the data is known, so inputs they depend on become constants
+# -- results whose shape depends on the data: computed at build time, so the inputs they depend on become constants
 
 
 @op("NonZero")
@@ -107,7 +107,7 @@ def unique(c: Call) -> tuple[Result, ...]:
     axis = None if axis is None else axis_of(c, axis, x.ndim)
     c.table(6, x.size)
     words = None
-    if x.dtype == STRING:  # NumPy orders strings along no axis: their places in order instead
+    if x.dtype == STRING:  # NumPy sorts no strings along an axis: sort their ranks instead
         words, places = np.unique(x.reshape(-1), return_inverse=True)
         x = places.reshape(x.shape)
     values, first, inverse, counts = np.unique(x, True, True, True, axis)
@@ -124,7 +124,7 @@ def unique(c: Call) -> tuple[Result, ...]:
 
 @op("NonMaxSuppression")
 def non_max_suppression(c: Call) -> Value:
-    """The boxes of each class that overlap no better one too much, best first. Its length is in the data."""
+    """The boxes of each class that overlap no better one too much, best first. Their number depends on the data."""
     boxes, scores = c.known(0), c.known(1)
     most = c.known_int(2) if c.has(2) else 0
     overlap = float(c.known_scalar(3)) if c.has(3) else 0.0
@@ -165,7 +165,7 @@ def _suppressed(corners: Array, scores: Array, most: int, overlap: float, least:
 
 @op("TfIdfVectorizer")
 def tf_idf(c: Call) -> Result:
-    """Counts of a pool's n-grams, words between theirs skipped or not. Values must be known: no device op counts so."""
+    """Counts of a pool's n-grams, with or without skipped words. Values must be known: no device op counts them."""
     x = c.known(0)
     pool = c.ints("pool_strings" if x.dtype == STRING else "pool_int64s")
     if pool is None or x.size > MAX_COUNTS:
@@ -214,7 +214,7 @@ def _slots(
     words: list[Any], low: int, high: int, skips: int, pool: dict[tuple[Any, ...], int],
     spend: Callable[[int], None],
 ) -> Iterator[int]:  # fmt: skip
-    """The slots of the pool's grams that are there, each as often as it is; `spend` is told what will be looked at."""
+    """The slots of the pool's grams that occur, once for each occurrence; `spend` is called with the work before it."""
     for n in sorted({len(gram) for gram in pool}):
         if not low <= n <= high:
             continue

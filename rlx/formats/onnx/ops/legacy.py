@@ -18,7 +18,7 @@ _BINARY: dict[str, Callable[[Any, Any], Tensor]] = {
 
 
 def _aligned(c: Call) -> Tensor:
-    """The second input so that it broadcasts: its axes put at `axis`, or at the end."""
+    """The second input reshaped so that it broadcasts: its axes stand at `axis`, or at the end."""
     a, b, axis = c.x(0), c.x(1), c.int("axis")
     if not c.int("broadcast", 0):
         if a.shape != b.shape:

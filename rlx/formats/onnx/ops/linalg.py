@@ -44,7 +44,7 @@ def gemm(c: Call) -> Tensor:
 
 @op("Einsum")
 def einsum(c: Call) -> Result:
-    """Pairwise products from left to right: each a matmul over batch, kept and summed labels."""
+    """Pairwise products from left to right, each a matmul over batch, kept and summed labels."""
     operands = c.xs()
     terms, result = _labels(c, operands)
     widths: dict[str, int] = {}
@@ -99,7 +99,7 @@ def _diagonal(labels: list[str], t: Tensor) -> tuple[list[str], Tensor]:
         while labels.count(label) > 1:
             i, j = [k for k, v in enumerate(labels) if v == label][:2]
             n = t.shape[i]
-            t = o.moveaxis(o.moveaxis(t, j, 0), i + 1, 1)  # j moved first pushes i back by one
+            t = o.moveaxis(o.moveaxis(t, j, 0), i + 1, 1)  # moving j to the front shifts i by one
             t = o.reshape(t, (n * n, *t.shape[2:]))
             t = o.gather(t, t.graph.constant(np.arange(n, dtype=np.int32) * (n + 1)), 0)
             labels = [label] + [v for k, v in enumerate(labels) if k not in (i, j)]
@@ -123,7 +123,7 @@ def _product(
         )
     )  # fmt: skip
     columns, rows = o.reshape(left, (n, m, k)), o.reshape(right, (n, k, p))
-    # Without anything to sum these are products of elements: as matrices, each place of the batch would be one.
+    # Without a summed label this is an elementwise product: a matmul would run a tiny product for each batch element.
     made = o.matmul(columns, rows) if summed else o.mul(columns, rows)
     shape = (*left.shape[: len(batch) + len(only_a)], *right.shape[len(batch) + len(summed) :])
     return batch + only_a + only_b, o.reshape(made, shape)
@@ -131,7 +131,7 @@ def _product(
 
 @op("Det")
 def det(c: Call) -> Result:
-    """By elimination, the pivot of each column the largest below the diagonal: n steps for n × n, in the graph."""
+    """Gaussian elimination with partial pivoting, unrolled in the graph: n steps for n × n."""
     x = c.x()
     if x.ndim < 2 or x.shape[-1] != x.shape[-2] or x.shape[-1] > MAX_DET:
         raise c.unsupported(f"of {x.shape}; expected square matrices of at most {MAX_DET} rows")

@@ -143,7 +143,7 @@ def _slice(c: Call, starts: list[int], ends: list[int], axes: list[int], steps: 
         end = end + n if end < 0 else end
         if step > 0:
             key[axis] = slice(min(max(start, 0), n), min(max(end, 0), n), step)
-        else:  # unlike NumPy's, a start before the first element is held at it
+        else:  # unlike NumPy, ONNX clamps a start before the first element to it
             start, end = min(max(start, 0), n - 1), min(max(end, -1), n - 1)
             key[axis] = slice(0, 0) if n == 0 else slice(start, None if end < 0 else end, step)
     return x[tuple(key)]
@@ -246,7 +246,7 @@ def space_to_depth(c: Call) -> Result:
 
 @op("ReverseSequence")
 def reverse_sequence(c: Call) -> Result:
-    """The first `length` elements of each sequence in reverse, the others where they are: by index."""
+    """The first `length` elements of each sequence in reverse, the others unchanged: a gather by index."""
     x, lengths = c.x(0), c.x(1)
     time, batch = c.int("time_axis", 0), c.int("batch_axis", 1)
     if x.ndim < 2 or {time, batch} != {0, 1} or lengths.shape != (x.shape[batch],):

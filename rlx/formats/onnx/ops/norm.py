@@ -45,7 +45,7 @@ def batch_norm(c: Call) -> tuple[Result, ...]:
 
 @op("MeanVarianceNormalization", since=9)
 def mean_variance_norm(c: Call) -> Result:
-    """(x - mean) / (deviation + 1e-9). The standard's function takes E[x²] - E[x]², which far from 0 is noise."""
+    """(x - mean) / (deviation + 1e-9). ONNX's function uses E[x²] - E[x]², which is inaccurate far from 0."""
     x = c.x(0)
     axes = normalize_axes(c.ints("axes", (0, 2, 3)), x.ndim, "MeanVarianceNormalization")
     wide = o.cast(x, f32) if x.dtype.is_half else x
@@ -106,7 +106,7 @@ def rms_norm(c: Call) -> Result:
 
 @op("LRN")
 def lrn(c: Call) -> Result:
-    """x / (bias + alpha / size · Σ of squares over the channels near)^beta."""
+    """x / (bias + alpha / size · Σ of squares over the neighbouring channels)^beta."""
     x, size = c.x(), c.int("size")
     if x.ndim < 2 or size < 1:
         raise c.bad(f"the input is {x.shape}, size {size}; expected (N, C, …) and at least 1")

@@ -39,7 +39,7 @@ def max_pool(c: Call) -> tuple[Result, ...]:
     shape = (*x.shape[:2], *w.counts)
     best = o.argmax(found, 2)
     values = o.reshape(o.max(found, 2), shape)
-    # The place a tap stands for, by its number in the table; then the line it is on.
+    # The spatial index of each tap from its number in the table; then the offset of the channel.
     rows = c.tensor(np.arange(len(index), dtype=np.int64)[None] * index.shape[1])
     flat = index if not c.int("storage_order", 0) else _column_major(index, w)
     place = o.gather(c.tensor(flat.reshape(-1).astype(np.int64)), o.add(best, rows))

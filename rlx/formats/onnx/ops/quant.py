@@ -24,7 +24,7 @@ from rlx.ir import Tensor
 
 
 def _along(c: Call, v: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
-    """A scale or zero point as it lies over x: one for all, one along an axis, or one a block along it."""
+    """A scale or zero point broadcast over x: one in all, one for each index of an axis, or for each block of it."""
     if v.size == 1 and not block:
         return o.reshape(v, ())
     axis = axis_of(c, axis, x.ndim)
@@ -44,7 +44,7 @@ def _along(c: Call, v: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
 
 
 def saturated(c: Call, real: Tensor, zero: Tensor | None, to: ElementType) -> Value:
-    """round(real) + zero held within the integer type `to`."""
+    """round(real) + zero, clamped to the range of the integer type `to`."""
     least, greatest = integer_range(to) or (0, 0)
     q = o.round(real)
     q = q if zero is None else o.add(q, o.cast(zero, q.dtype))
@@ -96,7 +96,7 @@ def dynamic_quantize(c: Call) -> tuple[Result, ...]:
 
 
 def shifted(c: Call, i: int, zero: int, rows: bool) -> Tensor:
-    """Input i in i32 less its zero point: one for all, or one a row of the left or a column of the right operand."""
+    """Input i in i32 minus its zero point: one in all, one for each left row, or one for each right column."""
     x = o.cast(c.x(i), i32)
     if not c.has(zero):
         return x
@@ -109,7 +109,7 @@ def shifted(c: Call, i: int, zero: int, rows: bool) -> Tensor:
 
 
 def same_shape(c: Call, made: Tensor, x: Tensor) -> Tensor:
-    """What x became. Raises: ModelFormatError where it has another shape, by a scale or zero point that is too long."""
+    """`made`, if it has x's shape. Raises: ModelFormatError where a scale or zero point that is too long changed it."""
     if made.shape != x.shape:
         raise c.bad(
             f"with its scales and zero points {x.shape} would become {made.shape}; one has too many elements"

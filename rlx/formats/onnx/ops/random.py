@@ -44,14 +44,14 @@ def random_like(c: Call) -> Value:
 
 @op("Bernoulli")
 def bernoulli(c: Call) -> Value:
-    """1 with the probability that each element is."""
+    """1 with the probability that each element gives."""
     to = _asked(c, c.dtype())
     return Value(o.cast(o.less(c.draw(c.x().shape, c.dtype()), c.x()), carrier(to)), to)
 
 
 @op("Multinomial")
 def multinomial(c: Call) -> Value:
-    """Classes by their log-probabilities: the greatest when each has a number of Gumbel's distribution added."""
+    """Classes drawn by their log-probabilities: the argmax after adding Gumbel noise to each."""
     x, count = c.x(), c.int("sample_size", 1)
     if x.ndim != 2 or not x.shape[1] or count < 0:
         raise c.bad(f"draws {count} classes of {x.shape}; expected rows of log-probabilities")

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: short sequences are unrolled, their length being known; long ones are a scan."""
+"""RNN, GRU and LSTM: short sequences are unrolled, since their length is known; long ones are a scan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _activation(c: Call, name: str, alpha: float | None, beta: float | None) -> 
 
 
 Product = Callable[[Tensor], Tensor]
-# What multiplies by one direction's weights, of the input and of the state, given its number.
+# For the number of a direction: the functions that multiply by its weights of the input and of the state.
 Products = Callable[[int], tuple[Product, Product]]
 
 
@@ -54,7 +54,7 @@ class _Direction:
     rb: Tensor | None
     peepholes: Tensor | None  # (3·hidden,), of an LSTM
     activations: list[Activation]
-    mixes: bool  # whether a product looks at all rows, so that those of ended sequences must be 0
+    mixes: bool  # whether a product depends on all rows, so that those of ended sequences must be 0
 
 
 Step = Callable[[Call, Tensor, _Direction, list[Tensor]], list[Tensor]]
@@ -196,7 +196,7 @@ def _run(
     step: Step,
 ) -> tuple[Tensor, list[Tensor]]:
     """The results of every step, and the last states."""
-    if lengths is not None and backwards and d.mixes:  # then all sequences start at once, each at its own end
+    if lengths is not None and backwards and d.mixes:  # reversed first: each starts at its own end
         ys, ends = _run(c, _turned(c, x, lengths), d, state, lengths, False, step)
         return _turned(c, ys, lengths), ends
     steps = x.shape[0]
@@ -228,7 +228,7 @@ def _run(
 
 
 def _turned(c: Call, x: Tensor, lengths: Tensor) -> Tensor:
-    """(steps, batch, …) with each sequence backwards; what lies behind it stays there."""
+    """(steps, batch, …) with each sequence reversed; the padding after it stays in place."""
     t = c.tensor(np.arange(x.shape[0], dtype=lengths.dtype.np)[:, None])
     places = o.where(o.less(t, lengths), o.sub(o.sub(lengths, 1), t), t)
     index = o.expand(o.reshape(places, (*places.shape, *(1,) * (x.ndim - 2))), x.shape)

@@ -20,7 +20,7 @@ Axes = tuple[int, ...]
 
 
 def _wide(x: Tensor) -> Tensor:
-    """Halves in f32, so that a composite rounds once."""
+    """f16 and bf16 in f32, so that a composite rounds once."""
     return o.cast(x, f32) if x.dtype.is_half else x
 
 
@@ -42,7 +42,7 @@ _REDUCE: dict[str, tuple[int, Callable[[Tensor, Axes, bool], Tensor]]] = {
 
 
 def _axes(c: Call, since: int) -> Axes | None:
-    """The axes to reduce; None where the operator is to do nothing."""
+    """The axes to reduce; None where the operator is the identity."""
     x = c.x()
     found = axes_given(c, 1, since, x.ndim)
     if found:
@@ -63,7 +63,7 @@ for _name, (_since, _function) in _REDUCE.items():
 
 
 def _lowest(dtype: ElementType, largest: bool) -> int | float | bool:
-    """What the greatest (or least) of nothing is, as ONNX has it: the other end of the type."""
+    """The greatest (or least) element of an empty set, as ONNX defines it: the other end of the type's range."""
     if dtype.kind == "b":
         return largest
     if dtype.kind not in "iu":

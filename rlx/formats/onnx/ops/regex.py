@@ -1,7 +1,7 @@
-"""Regular expressions of RE2's syntax, matched in time that grows with the text alone: no pattern makes it explode.
+"""Regular expressions of RE2's syntax, matched in time linear in the text, whatever the pattern.
 
-A pattern becomes a nondeterministic automaton (Thompson, Regular Expression Search Algorithm, 1968), of which all
-states are followed at once; what a set of states does on a character is remembered.
+A pattern becomes a nondeterministic automaton (Thompson, Regular Expression Search Algorithm, 1968), which is
+simulated with sets of states; the transition of a set on a character is cached.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from rlx.errors import UnsupportedOp
 from rlx.formats.onnx.ops.regex_parse import Alternatives, Assertion, Characters, Node, Parts, Repeat, parse
 
 MAX_STATES = 4096
-MAX_WORK = 1 << 21  # characters read, and states followed, which take longer, by all matches of one pattern
+MAX_WORK = 1 << 21  # characters read plus states visited, by all matches of one pattern
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 
 @dataclass(slots=True)
 class _State:
-    """What a state reads (nothing where None), under which assertion it is passed, and where it leads."""
+    """A state: the characters it reads (nothing where None), the assertion it requires, and the states it leads to."""
 
     reads: Characters | None = None
     holds: str = ""
@@ -28,7 +28,7 @@ class _State:
 class Regex:
     """A pattern. `where` is what errors name.
 
-    Raises: ModelFormatError for a pattern that is none; UnsupportedOp for one that is too large.
+    Raises: ModelFormatError for a malformed pattern; UnsupportedOp for one that is too large.
     """
 
     def __init__(self, pattern: str, where: str) -> None:
@@ -81,7 +81,7 @@ class Regex:
             found = self._next.get(key)
             if found is None:
                 reached = [self._states[s] for s in self._reached(now, before, character)]
-                # What is repeated is read by many states, and looked at once.
+                # A repeated part is read by many states, and tested once.
                 reads = {id(s.reads): s.reads for s in reached if s.reads is not None}
                 taken = {k for k, characters in reads.items() if characters.has(character)}
                 found = frozenset(t for s in reached if id(s.reads) in taken for t in s.to)
@@ -94,7 +94,7 @@ class Regex:
         return self._end in self._reached(now, before, "")
 
     def _reached(self, states: frozenset[int], before: str, after: str) -> set[int]:
-        """The states that these lead to without reading, between two characters."""
+        """The states that these reach between two characters, without reading one."""
         found, stack = set(states), list(states)
         while stack:
             state = self._states[stack.pop()]

@@ -1,4 +1,4 @@
-"""The syntax of regular expressions as RE2 writes them; what it leaves out for the sake of time is refused."""
+"""The syntax of regular expressions as RE2 writes them; constructs that RE2 omits for linear time are refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Characters:
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """Something that holds between characters: A and z the ends of the text, ^ and $ of lines, b and B of words."""
+    """A condition between two characters: A and z are the ends of the text, ^ and $ of lines, b and B of words."""
 
     kind: str
 
@@ -186,7 +186,7 @@ class _Parser:
         while (bounds := self._bounds()) is not None:
             if repeated:
                 self._bad("repeats a repetition")
-            self._takes("?")  # the lazy form matches the same whole texts
+            self._takes("?")  # a lazy repeat matches the same whole texts
             atom, repeated = Repeat(atom, *bounds), True
         return [*before, atom]
 
@@ -200,7 +200,7 @@ class _Parser:
         low, comma, high = self._text[self._at + 1 : stop].partition(",")
         numbers = [n for n in (low, high) if n]
         if not low or not all(n.isascii() and n.isdecimal() for n in numbers):
-            return None  # the brace stands for itself
+            return None  # the brace is a literal
         self._at = stop + 1
         least, most = int(low[:9]), (int(high[:9]) if high else None) if comma else int(low[:9])
         if least > MAX_REPEAT or (most is not None and not least <= most <= MAX_REPEAT):
@@ -240,7 +240,7 @@ class _Parser:
                 self._bad(f"has a group named {name[:40]!r}, or looks behind, which is not supported")
         elif self._takes("?"):
             closed = self._options()
-            if closed:  # (?i) is for the rest of the group that it stands in
+            if closed:  # (?i) holds for the rest of its group
                 self._depth -= 1
                 return None
         made = self._alternatives()

@@ -1,5 +1,5 @@
-"""Resize, Upsample, AffineGrid and GridSample. What rlx.resize does not do (antialiasing, cropping) becomes a product
-an axis."""
+"""Resize, Upsample, AffineGrid and GridSample. Modes that rlx.resize lacks (antialiasing, cropping) become a
+product along each axis."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _upsample(c: Call, scales: list[float]) -> Tensor:
     _want_scales(c, scales, x.ndim)
     if (
         c.kind == "Resize" and c.str("mode", "nearest") == "nearest"
-    ):  # axes that shrink round up, in opset 10 alone
+    ):  # opset 10 alone rounds sizes up where an axis shrinks
         shrinking = [min(s, 1.0) for s in scales]
         x = _resized(c, x, _scaled(c, x, shrinking), shrinking, "asymmetric", "ceil")
         scales = [max(s, 1.0) for s in scales]
@@ -137,7 +137,7 @@ class _Axis:
     rule: str
 
     def source(self, i: Array) -> Array:
-        """The places in the input that elements i stand for."""
+        """The input coordinates of output elements i."""
         length = self.scale * self.n
         if self.rule == "tf_crop_and_resize":
             start, end = self.roi
@@ -184,8 +184,8 @@ def _by_products(
 
 
 def _weights(c: Call, places: Array, n: int, scale: float, mode: str | None) -> tuple[Array, Array]:
-    """(places, taps): neighbours and their weights; a scale below 1 widens the kernel, so that every element has its
-    part."""
+    """(places, taps): neighbours and their weights; a scale below 1 widens the kernel, so that every element
+    contributes."""
     if mode == "nearest":
         rule = c.str("nearest_mode", "round_prefer_floor")
         up = {
@@ -203,7 +203,7 @@ def _weights(c: Call, places: Array, n: int, scale: float, mode: str | None) -> 
     weight = _kernel(np.abs((index - places[:, None]) * shrink), mode, c.float("cubic_coeff_a", -0.75))
     if c.int("exclude_outside", 0):
         weight = np.where((index >= 0) & (index < n), weight, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):  # nothing inside to weigh: NaN
+    with np.errstate(divide="ignore", invalid="ignore"):  # no weight lies inside the image: NaN
         weight = weight / np.sum(weight, 1, keepdims=True)
     return np.clip(index, 0, n - 1).astype(np.int64), weight
 
@@ -217,7 +217,7 @@ def _kernel(t: Array, mode: str | None, a: float) -> Array:
 
 @op("AffineGrid")
 def affine_grid(c: Call) -> Result:
-    """Where each place of an image of `size` reads, as theta maps it; places go from -1 to 1 along each axis."""
+    """The sampling coordinates of an image of `size` under theta; coordinates go from -1 to 1 along each axis."""
     theta, dims = c.x(0), c.known_ints(1)
     count = len(dims) - 2
     if count not in (2, 3) or theta.shape != (dims[0], count, count + 1):

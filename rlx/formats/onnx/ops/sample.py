@@ -1,4 +1,4 @@
-"""Operators that read between elements at places given by data: RoiAlign, MaxRoiPool, DeformConv."""
+"""Operators that interpolate at coordinates given by data: RoiAlign, MaxRoiPool, DeformConv."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_BINS = 64  # of a MaxRoiPool, along an axis
 
 
 def _corner(rows: Tensor, base: Tensor, y: Tensor, x: Tensor, size: tuple[int, int]) -> Tensor:
-    """The rows at whole places (y, x), held inside; `base` is the row at which each image starts."""
+    """The rows at integer coordinates (y, x), clamped to the image; `base` is the row at which each image starts."""
     h, w = size
     place = o.add(o.mul(o.clip(y, 0.0, float(h - 1)), float(w)), o.clip(x, 0.0, float(w - 1)))
     return o.gather(rows, o.add(base, o.cast(place, i64)), 0)
@@ -92,7 +92,7 @@ def roi_align(c: Call) -> Result:
     down, across = (np.arange(n) < t[:, None] for n, t in zip(shape[2:5:2], taken, strict=True))
     here = (down[:, :, None] & across[:, None, :])[
         :, None, :, None, :, None
-    ]  # what each region takes of these
+    ]  # the samples that belong to each region
     if mode == "avg":
         total = o.reshape(o.add(o.add(parts[0], parts[1]), o.add(parts[2], parts[3])), shape)
         if here.all():
@@ -101,7 +101,7 @@ def roi_align(c: Call) -> Result:
             share = (1 / np.maximum(taken[0] * taken[1], 1)).reshape(-1, 1, 1, 1)
             total = o.sum(o.where(c.tensor(here), total, 0.0), (2, 4))
             made = o.mul(total, c.tensor(share.astype(total.dtype.np)))
-    else:  # the largest weighted corner, as the operator is defined
+    else:  # ONNX defines the maximum over the weighted corners
         largest = o.reshape(o.maximum(o.maximum(parts[0], parts[1]), o.maximum(parts[2], parts[3])), shape)
         largest = largest if here.all() else o.where(c.tensor(here), largest, -math.inf)
         made = o.max(largest, (2, 4))
@@ -111,7 +111,7 @@ def roi_align(c: Call) -> Result:
 
 
 def _reach(corners: Tensor, half: bool) -> Iterator[tuple[Tensor, Tensor]]:
-    """Where each region starts and how long it is, down and across: columns."""
+    """The start and the length of each region, along y and along x, as columns."""
     for low in (1, 0):
         start = corners[:, low : low + 1]
         length = o.sub(corners[:, low + 2 : low + 3], start)
@@ -119,7 +119,7 @@ def _reach(corners: Tensor, half: bool) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _sample_counts(c: Call, length: Tensor, out: int) -> npt.NDArray[np.int64]:
-    """How many samples a bin of each region takes along an axis: one for each element that it reaches over."""
+    """How many samples a bin of each region takes along an axis: one for each element that it covers."""
     found = np.ceil(c.known_tensor(length)[:, 0] / np.float32(out))
     if not (found <= MAX_SAMPLES).all():
         raise c.unsupported(f"a region takes more than {MAX_SAMPLES} samples; give sampling_ratio")

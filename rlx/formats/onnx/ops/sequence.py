@@ -1,4 +1,4 @@
-"""Sequences and optionals: lists of the builder. Their structure is part of the program, as shapes are."""
+"""Sequences and optionals, which the builder keeps as lists. Their structure is part of the program, as shapes are."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _series(c: Call, items: Sequence[Held], kind: str) -> Series:
 
 
 def _count(c: Call, parts: int) -> None:
-    """Holds the parts that splitting makes in all against a limit: each is a node of the graph."""
+    """Raises: UnsupportedOp where splitting makes too many parts in all: each is a node of the graph."""
     c.known_values.parts += parts
     if c.known_values.parts > MAX_PARTS:
         raise c.unsupported(f"splits into {parts} parts; at most {MAX_PARTS} in all are supported")
 
 
 def _position(c: Call, i: int, count: int, default: int, last: int) -> int:
-    """A place in a sequence of `count` items, counted from the front; up to `last`."""
+    """A position in a sequence of `count` items, counted from the front; at most `last`."""
     at = c.known_int(i) if c.has(i) else default
     if not -count <= at <= last:
         raise c.bad(f"position {at} is out of range for a sequence of {count} items")
@@ -117,7 +117,7 @@ def concat_from_sequence(c: Call) -> Result:
 
 
 def sequence_map(c: Call, body: Any, run: Callable[[Any, Sequence[Held | None]], list[Held]]) -> list[Held]:
-    """`body` on every item, beside the items of further sequences and tensors that are the same for all."""
+    """`body` applied to every item, with the items of further sequences, and tensors that are the same for all."""
     counts = {len(v.items) for v in c.inputs if isinstance(v, Series)}
     if len(counts) != 1:
         raise c.bad(f"the sequences have {sorted(counts)} items; expected one length")

@@ -17,7 +17,7 @@ from rlx.formats.onnx.reader.table import op
 from rlx.ir import Tensor
 
 Wave = Callable[[Any], Any]
-MAX_LENGTH = 1 << 13  # of a transform as a product, whose table has its square
+MAX_LENGTH = 1 << 13  # of a transform as a product, whose table has MAX_LENGTH² elements
 
 
 def transformed(c: Call, x: Tensor, length: int, inverse: bool, onesided: bool) -> Tensor:
@@ -29,7 +29,7 @@ def transformed(c: Call, x: Tensor, length: int, inverse: bool, onesided: bool) 
     n = min(x.shape[-2], length)
     parts = x[..., :n, :]
     parts = o.cast(parts, f32) if x.dtype.is_half else parts
-    both = onesided and inverse  # what comes is one half of a conjugate-symmetric whole
+    both = onesided and inverse  # the input is one half of a conjugate-symmetric spectrum
     count = length // 2 + 1 if onesided and not inverse else length
     real, imaginary = parts[..., 0], parts[..., 1] if x.shape[-1] == 2 else None
     if both:
@@ -47,8 +47,8 @@ def transformed(c: Call, x: Tensor, length: int, inverse: bool, onesided: bool) 
 
 
 def _folded(x: Tensor, length: int, sign: int) -> tuple[Tensor, Tensor | None]:
-    """Elements 0 … ⌊length/2⌋, those that have a mirror image joined with it: x[j] ± x[length - j]. The symmetric part
-    of a signal then cancels to the bit in a transform that it has no part in, and the product is half as long."""
+    """Elements 0 … ⌊length/2⌋, joined with their mirror images where they have one: x[j] ± x[length - j]. The symmetric
+    part of a signal then cancels exactly in the antisymmetric transform, and the product is half as long."""
     n = x.shape[-1]
     if n < length:
         x = o.concat([x, o.expand(x.graph.constant(0.0, x.dtype), (*x.shape[:-1], length - n))], x.ndim - 1)
@@ -78,7 +78,7 @@ def _even(c: Call, x: Tensor, length: int, count: int) -> Tensor:
 
 
 def _odd(c: Call, x: Tensor, length: int, count: int, sign: int) -> Tensor:
-    """sign · Σ x[j] sin(2πjk / length); elements without a mirror image have no part in it."""
+    """sign · Σ x[j] sin(2πjk / length); elements without a mirror image contribute 0."""
     _, joined = _folded(x, length, -1)
     if joined is None:
         return o.expand(x.graph.constant(0.0, x.dtype), (*x.shape[:-1], count))

@@ -26,12 +26,12 @@ def _format(dtype: ElementType) -> tuple[int, int, float, bool]:
 def rounded(x: Tensor, to: ElementType, saturate: bool) -> Tensor:
     """x, of f32 or f64, as the nearest number of a small float, ties to even, in its carrier.
 
-    What is too large becomes the greatest number where `saturate` holds, else an infinity, or NaN where the type has
-    none. The float of 4 bits has neither: it always saturates, and its NaN is 0.
+    A number that is too large becomes the greatest one with `saturate`, else an infinity, or NaN where the type has no
+    infinity. The float of 4 bits has neither: it always saturates, and its NaN is 0.
     """
     mantissa, least, greatest, has_inf = _format(to)
     zero_signed = to not in FLOATS_OF_8_BITS or not to.name.endswith("uz")
-    # The exponent by comparison with powers of two, which no logarithm's rounding can miss.
+    # The exponent is found by comparison with powers of two: a logarithm could round to the wrong one.
     rest, unit = o.mul(o.abs(x), 2.0**-least), o.full_like(x, 2.0 ** (least - mantissa))
     span = math.frexp(greatest)[1] - 1 - least
     for k in reversed(range(span.bit_length())):
@@ -51,7 +51,7 @@ def rounded(x: Tensor, to: ElementType, saturate: bool) -> Tensor:
 
 
 def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:
-    """The sizes of numbers as e8m0, which has nothing but powers of two: the next one up, down, or the nearest."""
+    """The magnitudes as e8m0, which has powers of two only: the next one up, down, or the nearest."""
     bits = np.asarray(x, np.float32).view(np.uint32)
     exponent = (bits >> 23 & 0xFF).astype(np.int64)
     fraction = bits & 0x7FFFFF

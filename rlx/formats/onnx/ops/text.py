@@ -1,4 +1,4 @@
-"""Operators that look into strings, worked out while building: what they depend on becomes part of the program."""
+"""Operators that read the characters of strings, computed at build time: their inputs become part of the program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlx.ops.control.steps import spend
 _I64 = np.dtype(np.int64)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _OTHERS = ("nan", "inf", "+inf", "-inf")
-_TURKIC = ("tr", "az", "lt")  # whose letters change case in ways of their own
+_TURKIC = ("tr", "az", "lt")  # languages whose letters change case by rules of their own
 
 
 def _codes(c: Call, v: Value, what: str) -> Array:
@@ -38,7 +38,7 @@ def _value(c: Call, codes: Array) -> Value:
 
 
 def _each(c: Call, function: Callable[[str], Any], dtype: Any = object) -> Array:
-    """What a function makes of each string of the first input."""
+    """The results of a function on each string of the first input."""
     codes = _codes(c, c.value(0), "the input")
     made = np.empty(codes.size, dtype)
     made[:] = c.words.mapped(codes, function)
@@ -85,7 +85,7 @@ def split(c: Call) -> tuple[Result, ...]:
 
 @op("StringNormalizer")
 def normalize(c: Call) -> Result:
-    """Stop words left out, the others in the case that is asked for."""
+    """The strings without stop words, in the requested case."""
     change, shape = c.str("case_change_action", "NONE"), c.x().shape
     if (
         change not in ("NONE", "LOWER", "UPPER")
@@ -118,7 +118,7 @@ def full_match(c: Call) -> Result:
 
 
 def text(c: Call, v: Value) -> Value:
-    """Numbers as strings: the shortest decimal that gives the number back, without an exponent."""
+    """Numbers as strings: the shortest decimal that reads back as the same number, without an exponent."""
     held = c.words.from_carrier(_codes(c, v, "the input"), v.dtype)
     spend(c.where, held.size // STRINGS_A_STEP)
     whole = integer_range(held.dtype) is not None or held.dtype.kind == "b"

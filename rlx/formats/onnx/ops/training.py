@@ -1,4 +1,4 @@
-"""Gradients of what the graph has computed so far, and one step of an optimizer: Adagrad, Adam, Momentum."""
+"""Gradients of tensors computed so far in the graph, and one step of an optimizer: Adagrad, Adam, Momentum."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ TRAINING = "ai.onnx.preview.training"
 
 
 def _groups(c: Call, count: int) -> tuple[Tensor, Tensor, list[tuple[Tensor, ...]]]:
-    """The rate, the number of steps so far in the rate's dtype, and of each tensor its `count` inputs: itself, its
-    gradient and what the optimizer keeps."""
+    """The rate, the number of steps so far in the rate's dtype, and for each tensor its `count` inputs: itself, its
+    gradient and the optimizer's state."""
     rate, steps = o.reshape(c.x(0), ()), o.reshape(c.x(1), ())
     n, rest = divmod(len(c.inputs) - 2, count)
     if rest or n == 0:
@@ -25,20 +25,20 @@ def _groups(c: Call, count: int) -> tuple[Tensor, Tensor, list[tuple[Tensor, ...
 
 
 def _regular(c: Call, x: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient with that of half the squared norm."""
+    """The gradient plus that of the regularization, half the squared norm."""
     return o.add(o.mul(x, c.float("norm_coefficient", 0.0)), gradient)
 
 
 def _results(c: Call, made: list[tuple[Tensor, ...]]) -> list[Value]:
-    """The new tensors, then what is kept of each."""
+    """The new tensors, then the optimizer's state of each."""
     n = len(made)
     return [Value(made[k][i], c.dtype(2 + k)) for i in range(len(made[0])) for k in range(n)]
 
 
 @op("Gradient", domain=TRAINING)
 def gradient(c: Call) -> list[Value]:
-    """The derivative of y, of all its elements added up, by each of xs. The inputs must be the tensors of those names:
-    rlx does not compute y again for others."""
+    """The derivative of the sum of y's elements with respect to each of xs. The inputs must be the tensors of those
+    names: rlx does not compute y again for others."""
     names, target = [*c.ints("xs", []), *c.ints("zs", [])], c.str("y")
     found = [c.scope.get(name) for name in (*names, target)]
     values = [v for v in found if isinstance(v, Value) and v.tensor.dtype.is_float]
@@ -70,7 +70,7 @@ def adagrad(c: Call) -> list[Value]:
 def adam(c: Call) -> list[Value]:
     rate, steps, groups = _groups(c, 4)
     alpha, beta = c.float("alpha", 0.9), c.float("beta", 0.999)
-    # Both averages start at zero; this makes up for it.
+    # Both averages start at zero; this corrects the bias.
     short = o.div(o.sqrt(o.sub(1.0, o.pow(beta, steps))), o.sub(1.0, o.pow(alpha, steps)))
     rate = o.where(o.greater(steps, 0.0), o.mul(rate, short), rate)
     made: list[tuple[Tensor, ...]] = []

@@ -14,13 +14,13 @@ from rlx import ops as o
 from rlx.formats.onnx.reader.call import Call
 from rlx.ir import Tensor
 
-MAX_WINDOW = 1 << 24  # of elements under one window, which a model may only claim
+MAX_WINDOW = 1 << 24  # of elements under one window: a model may state any kernel size
 MAX_TABLE = 1 << 22  # of elements under all windows, where a table lists them
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How windows lie over the spatial axes of an input: one entry of each an axis."""
+    """The placement of windows over the spatial axes of an input; each field has one entry for each axis."""
 
     sizes: tuple[int, ...]
     kernel: tuple[int, ...]
@@ -46,7 +46,7 @@ class Windows:
         return tuple(found)
 
     def places(self) -> npt.NDArray[Any]:
-        """(windows, taps, axes): where each tap of each window lies, in padding too."""
+        """(windows, taps, axes): the coordinates of each tap of each window, also in the padding."""
         lines = [
             np.arange(c)[:, None] * s - a + np.arange(k)[None, :] * d
             for c, s, (a, _), k, d in zip(
@@ -102,7 +102,7 @@ def windows_of(c: Call, sizes: Sequence[int], kernel: Sequence[int] | None) -> W
 
 
 def want_table(c: Call, w: Windows) -> None:
-    """Raises: UnsupportedOp when a table of every tap of every window would be absurdly large."""
+    """Raises: UnsupportedOp when a table of every tap of every window would be too large."""
     entries = math.prod(w.counts) * math.prod(w.kernel)
     if entries > MAX_TABLE:
         raise c.unsupported(
@@ -112,7 +112,7 @@ def want_table(c: Call, w: Windows) -> None:
 
 
 def seen(c: Call, x: Tensor, w: Windows, fill: float) -> tuple[Tensor, npt.NDArray[Any], npt.NDArray[Any]]:
-    """(lines, windows, taps): what each window of each channel sees, `fill` outside; and the table of places."""
+    """(lines, windows, taps): the elements under each window of each channel, `fill` outside; and the table."""
     want_table(c, w)
     index, inside = w.table()
     lines = x.shape[0] * x.shape[1]

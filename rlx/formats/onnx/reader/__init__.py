@@ -1,1 +1,1 @@
-"""From an ONNX file to an rlx graph: what is checked, in which order, and what every operator is built with."""
+"""From an ONNX file to an rlx graph: reading, checks, and what the builders of all operators use."""

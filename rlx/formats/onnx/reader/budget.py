@@ -1,7 +1,7 @@
-"""What an ONNX file may make beyond its inputs: bytes and steps, counted in exact integers before anything is made.
+"""The budget of an ONNX file beyond its inputs: bytes and steps, counted in exact integers before they are spent.
 
-While a program is built, everything that is worked out is taken from the budget of this thread: constants, values that
-shapes depend on, tables, steps of loops. Afterwards the program itself is held against it, before it has any memory.
+While a program is built, everything that is computed is taken from the budget of this thread: constants, values that
+shapes depend on, tables, steps of loops. Afterwards the program itself is checked, before it has any memory.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from rlx.ir import Graph, Leaf, Node, bodies
 from rlx.ops.control.steps import STEP_BYTES, STEP_PRODUCTS, cost_of, spend, step_budget, weight
 from rlx.runtime import CompiledGraph
 
-MAX_BYTES = 1 << 30  # unless a caller says otherwise, and so many times the bytes of inputs and weights
+MAX_BYTES = 1 << 30  # the default, plus TIMES_HELD times the bytes of inputs and weights
 TIMES_HELD = 64
-# A step is a node that is run, or STEP_BYTES that it writes; a program's large tensors are written by many nodes.
+# A step is a node that is run, or STEP_BYTES that it writes.
 MAX_STEPS = 1 << 18
-STEPS_HELD = 1024  # times the bytes of inputs and weights may be written, beside
-BUILT = 8  # the share of the steps that may be taken while building, where NumPy's definitions run
+STEPS_HELD = 1024  # by default the bytes of inputs and weights may also be written this many times
+BUILT = 8  # building may take 1 / BUILT of the steps: it runs the slower NumPy references
 STEPS_NODE = 64  # for each node that a file itself lists
-NODE_STEPS = 96  # what it takes to optimize and plan a node
-TIMES_LISTED = 16  # what functions and loops may make of a file's nodes: a few that call each other could be millions
+NODE_STEPS = 96  # the steps that optimizing and planning a node count for
+TIMES_LISTED = 16  # functions and loops may make this many times a file's nodes: a few nested calls could make millions
 _THREAD = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that a program may make: bytes, steps of a run, steps while it is built. `layers`: steps beside, of a
-    program without its loops."""
+    """The limits of a program: bytes, steps of a run, steps while it is built. `layers`: further steps of a run,
+    outside of loops."""
 
     nbytes: int
     steps: int
@@ -41,11 +41,11 @@ class Budget:
     layers: int = 0
 
     def written_out(self, own: int) -> int:
-        """The nodes that functions and loops may make, beside those that a file lists."""
+        """The number of nodes that functions and loops may make, besides those that a file lists."""
         return self.steps // NODE_STEPS + TIMES_LISTED * own
 
     def want_few(self, graph: Graph, own: int) -> None:
-        """Raises: StepLimitExceeded for more nodes than a file that lists so many may make."""
+        """Raises: StepLimitExceeded for more nodes than a file that lists `own` may make."""
         found, most = _nodes(graph), self.written_out(own)
         if found > most:
             raise StepLimitExceeded(
@@ -54,11 +54,12 @@ class Budget:
             )
 
     def hold(self, compiled: CompiledGraph) -> None:
-        """Holds a compiled program against it, before that has memory. Raises: ByteLimitExceeded, StepLimitExceeded."""
+        """Checks a compiled program against the budget, before it has memory. Raises: ByteLimitExceeded,
+        StepLimitExceeded."""
         graph = compiled.program
         made = compiled.plan.total_bytes - sum(t.type.nbytes for t in graph.inputs.values())
-        made += sum(t.type.nbytes for t in graph.outputs.values())  # each run gives arrays of its own
-        made += max((_moved(node) for node in graph.nodes), default=0)  # what a kernel may need beside
+        made += sum(t.type.nbytes for t in graph.outputs.values())  # each run allocates new result arrays
+        made += max((_moved(node) for node in graph.nodes), default=0)  # a kernel's temporary memory
         if made > self.nbytes:
             tensors = sorted(graph.tensors(), key=lambda t: -t.type.nbytes)[:3]
             largest = "; ".join(f"{t.node.name} {t.type} {t.type.nbytes:,}" for t in tensors)
@@ -66,7 +67,7 @@ class Budget:
                 "the program", f"it needs {made:,} bytes; the largest tensors are {largest}", self.nbytes
             )
         steps = weight(graph)
-        most = self.steps + self.layers + len(graph.nodes)  # what the file itself lists is no more than it is
+        most = self.steps + self.layers + len(graph.nodes)  # the nodes that the file lists are always allowed
         if steps > most:
             raise StepLimitExceeded(
                 f"the program: one run takes {steps:,} steps, {STEP_BYTES:,} bytes written or {STEP_PRODUCTS:,} "
@@ -76,8 +77,8 @@ class Budget:
 
 
 def _moved(node: Node) -> int:
-    """What a kernel reads and writes, and the tables that it is built with: of an axis that is resized up to 192 bytes
-    an element."""
+    """The bytes that a kernel reads and writes, and those of its tables: for a resized axis up to 192 bytes an
+    element."""
     tensors = (*node.inputs, *node.outputs)
     made = sum(t.type.nbytes for t in tensors if t.node.op.leaf not in (Leaf.PARAM, Leaf.CONSTANT))
     return cost_of(node).tables + made
@@ -88,8 +89,8 @@ def _nodes(graph: Graph) -> int:
 
 
 def budget_of(max_bytes: int | None, max_steps: int | None, inputs: int, weights: int, nodes: int) -> Budget:
-    """The budget that a caller gives; by default it grows with the bytes of inputs and weights, and layers may multiply
-    every number of the ones with every number of the others. `nodes` are those that the file lists."""
+    """The budget that a caller gives. By default it grows with the bytes of inputs and weights, and `layers` allows
+    every number of the inputs to be multiplied with every number of the weights. `nodes` is how many the file lists."""
     held = inputs + weights
     steps = MAX_STEPS + held * STEPS_HELD // STEP_BYTES if max_steps is None else max_steps
     layers = inputs * weights // (4 * 4 * STEP_PRODUCTS) if max_steps is None else 0
@@ -98,7 +99,7 @@ def budget_of(max_bytes: int | None, max_steps: int | None, inputs: int, weights
 
 
 def want_limit(what: str, given: Any) -> int | None:
-    """A limit as an int. Raises: ShapeError for what is no number of 0 or more."""
+    """A limit as an int. Raises: ShapeError for anything but a whole number of 0 or more."""
     if given is None:
         return None
     try:
@@ -112,7 +113,7 @@ def want_limit(what: str, given: Any) -> int | None:
 
 @contextlib.contextmanager
 def refused_memory(what: str) -> Iterator[None]:
-    """What the system's allocator refuses inside is OutOfDeviceMemory, with the sizes that NumPy names."""
+    """Turns a MemoryError inside into OutOfDeviceMemory, with the sizes that NumPy names."""
     try:
         yield
     except OutOfDeviceMemory:
@@ -132,7 +133,7 @@ class _Account:
 
 @contextlib.contextmanager
 def building(budget: Budget) -> Iterator[None]:
-    """Inside, `take` and loops on this thread take from the budget."""
+    """A context in which `take` and loops on this thread take from the budget."""
     before = getattr(_THREAD, "account", None)
     _THREAD.account = _Account(budget.nbytes, budget.nbytes)
     try:
@@ -143,7 +144,7 @@ def building(budget: Budget) -> Iterator[None]:
 
 
 def take(nbytes: int, what: str) -> None:
-    """To be called before so many bytes are made while building, which also take time.
+    """To be called before this many bytes are made while building; they also count as steps.
 
     Raises: ByteLimitExceeded, StepLimitExceeded.
     """
@@ -157,7 +158,7 @@ def take(nbytes: int, what: str) -> None:
 
 
 def too_large(what: str, why: str, most: int) -> ByteLimitExceeded:
-    """What is raised where a budget is too small."""
+    """The error for a budget that is too small."""
     return ByteLimitExceeded(
         f"{what}: {why}; a model may make {most:,} bytes beyond its inputs here, which max_bytes= sets (--max-bytes on "
         "the command line)"
@@ -165,6 +166,6 @@ def too_large(what: str, why: str, most: int) -> ByteLimitExceeded:
 
 
 def reference_bytes(node: Node) -> int:
-    """About what the NumPy definition of a node reads, writes and holds; of a product, a byte for each term."""
-    made = sum(t.size * max(t.dtype.itemsize, 4) for t in node.outputs)  # halves are computed in f32
+    """About how many bytes a node's NumPy reference reads, writes and holds; a product counts a byte for each term."""
+    made = sum(t.size * max(t.dtype.itemsize, 4) for t in node.outputs)  # f16 and bf16 are computed in f32
     return sum(t.type.nbytes for t in node.inputs) + made + cost_of(node).terms

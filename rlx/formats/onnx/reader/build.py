@@ -1,4 +1,4 @@
-"""From a checked ONNX model and concrete inputs to an rlx graph: functions inlined, types held against the schemas."""
+"""From a checked ONNX model and concrete inputs to an rlx graph: inlines functions, checks types against schemas."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ Attribute = onnx.AttributeProto
 Scope = dict[str, "Held | None"]
 
 UNCHECKED = "holds numbers that cannot be computed with"
-ADDED_STEPS = 4  # what adding a node of the graph takes
+ADDED_STEPS = 4  # the steps that adding a node of the graph takes
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where nodes stand: the values that have names there, the opsets, the protos that a function's references to
-    attributes stand for, and the number of functions and graphs around."""
+    """The scope of nodes: the named values, the opsets, the protos that a function's references to attributes stand
+    for, and the number of functions and graphs around."""
 
     scope: Scope
     imports: Mapping[str, int]
@@ -55,8 +55,8 @@ class Counted(Graph):
 
 
 class GraphBuilder:
-    """Builds the rlx graph of a model that lists `own` nodes; at most `most`, those of functions and loops counted in.
-    Afterwards `outputs` says what each output is made of, `output_types` which element type its tensors stand for."""
+    """Builds the rlx graph of a model that lists `own` nodes, of at most `most` nodes with those of functions and
+    loops. Afterwards `outputs` holds the structure of each output, `output_types` the element types of its tensors."""
 
     def __init__(
         self, model: Any, initializers: Mapping[str, Array], folder: Path | None, own: int, most: int
@@ -81,8 +81,8 @@ class GraphBuilder:
         dtypes: Mapping[str, ElementType],
         nests: Mapping[str, Nest],
     ) -> Graph:
-        """`fed` are the tensors that a run gives: arrays for those that become constants, types for the others;
-        `nests` are the inputs that they make up. Raises: NeedsValues, ModelFormatError, UnsupportedOp."""
+        """`fed` are the tensors that a run is given: arrays for those that become constants, types for the others;
+        `nests` says which of them each input consists of. Raises: NeedsValues, ModelFormatError, UnsupportedOp."""
         leaves: dict[str, Value] = {}
         for name, given in fed.items():
             if isinstance(given, TensorType):
@@ -100,7 +100,7 @@ class GraphBuilder:
         return self.graph
 
     def _constant(self, array: Array, label: str = "") -> Value:
-        # Strings have other numbers in each program, so that none is the weight of a name.
+        # String numbers differ between programs, so a constant of strings cannot be shared as a weight by name.
         name = "" if array.dtype == STRING else label
         return Value(constant(self.graph, self.known.words.to_carrier(array), name), array.dtype)
 
@@ -128,7 +128,7 @@ class GraphBuilder:
     # -- nodes
 
     def nodes(self, nodes: Any, frame: Frame) -> None:
-        """Builds nodes in order; what they make gets its name in the frame's scope."""
+        """Builds nodes in order; their results are entered into the frame's scope by name."""
         if frame.depth > MAX_DEPTH:
             raise ModelFormatError(f"functions are nested more than {MAX_DEPTH} deep")
         for index, node in enumerate(nodes):
@@ -143,7 +143,7 @@ class GraphBuilder:
                 )
             if self._built > self.own:
                 spend(where, 1)
-            made = traced_into(self.graph).nodes  # a body's, while the graph of a compiled loop is built
+            made = traced_into(self.graph).nodes  # the nodes of the body, while that of a compiled loop is built
             start = len(made)
             try:
                 self._node(node, where, frame)
@@ -155,8 +155,8 @@ class GraphBuilder:
             except RlxError as error:
                 raise ModelFormatError(f"{where}: {error}") from error
             except (ValueError, OverflowError) as error:
-                # A number that a check let through and NumPy does not take: the file is refused all the same. The long
-                # runs count it as a finding, by these words.
+                # A number passed every check but NumPy does not take it: the file is refused all the same. The long
+                # runs recognize this message and count it as a finding.
                 raise ModelFormatError(f"{where}: {UNCHECKED}: {error}") from error
             _label(made[start:], label_of(node, frame.depth))
 
@@ -164,7 +164,7 @@ class GraphBuilder:
         scope = frame.scope
         domain = "" if node.domain == "ai.onnx" else node.domain
         unknown = [n for n in node.input if n and n not in scope]
-        if unknown:  # of a definition of onnx's that does not know the node's attributes
+        if unknown:  # onnx's function for the operator does not know these attributes
             raise ModelFormatError(f"{where}: reads {shown(unknown[0])}, which nothing makes")
         inputs = [scope[n] if n else None for n in node.input]
         protos = self._attributes(node, frame.attributes)
@@ -210,7 +210,7 @@ class GraphBuilder:
                 scope[name] = self._finished(result, schema, i, bound)
 
     def _finished(self, made: Tensor | Held, schema: Any, i: int, bound: dict[str, str]) -> Held:
-        """The result in the type that the schema gives this output."""
+        """The result converted to the type that the schema gives this output."""
         if not isinstance(made, Tensor):
             return made
         formal = schema.outputs[min(i, len(schema.outputs) - 1)]
@@ -223,7 +223,7 @@ class GraphBuilder:
     def _call(
         self, node: Any, where: str, schema: Any, inputs: Sequence[Held | None], protos: dict[str, Any]
     ) -> Call:
-        """What the builder sees, attributes that are left out at the schema's defaults."""
+        """The node as its builder sees it; attributes that are left out have the schema's defaults."""
         values = {n: self._attribute(a, where) for n, a in protos.items()}
         for name, attribute in schema.attributes.items():
             if name not in values and attribute.default_value.type != Attribute.UNDEFINED:
@@ -291,7 +291,8 @@ class GraphBuilder:
         opset: int,
         domain: str,
     ) -> Any | None:
-        """The operator written with others, as onnx defines it for these inputs and attributes; None if not."""
+        """The function body by which onnx defines the operator for these inputs and attributes; None where it has
+        none."""
         plain = onnx.NodeProto()
         plain.CopyFrom(node)
         del plain.attribute[:]
@@ -333,7 +334,7 @@ class GraphBuilder:
         return found
 
     def _attribute(self, proto: Any, where: str) -> Any:
-        """An attribute as Python's: int, float, str, list, array; graphs as they are."""
+        """An attribute as a Python value: int, float, str, list, array; graphs unchanged."""
         kind = proto.type
         if kind in (Attribute.INT, Attribute.FLOAT):
             return int(proto.i) if kind == Attribute.INT else float(proto.f)
@@ -355,7 +356,8 @@ class GraphBuilder:
 
 
 def _label(made: Sequence[Node], label: str) -> None:
-    """Labels the nodes that one ONNX node became; those of functions and graphs within have theirs behind a slash."""
+    """Labels the nodes that one ONNX node became; nodes of functions and graphs inside add their own label after a
+    slash."""
     for node in made if label else ():
         if not node.op.leaf:
             node.label = f"{label}/{node.label}" if node.label else label

@@ -1,4 +1,4 @@
-"""What a builder sees of one node: its inputs as tensors, its attributes checked, values where they are known."""
+"""A node as its builder sees it: inputs as tensors, checked attributes, and values that are known at build time."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from rlx.ops.elementwise.select import cast
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor of the graph and the ONNX element type it stands for, which its carrier may be wider than."""
+    """A tensor of the graph and the ONNX element type it stands for. The tensor's dtype, the carrier, may be wider."""
 
     tensor: Tensor
     dtype: ElementType
 
     @property
     def kind(self) -> str:
-        """ONNX's word for the type."""
+        """The type as ONNX writes it."""
         return NAMES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A sequence. Which items it has is known while building; `element` is the kind of each."""
+    """A sequence. Its items are known while building; `element` is the type of each."""
 
     items: tuple[Held, ...]
     element: str
@@ -47,7 +47,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """An optional: what it holds, None where it is empty, which is known while building."""
+    """An optional: its content, or None where it is empty; whether it is empty is known while building."""
 
     item: Held | None
     element: str
@@ -59,7 +59,7 @@ class Maybe:
 
 @dataclass(frozen=True, slots=True)
 class Maps:
-    """A sequence of maps with the same keys, strings or integers: a row of numbers for each."""
+    """A sequence of maps with the same keys, strings or integers: each map is a row of numbers."""
 
     keys: Array
     rows: Value
@@ -73,10 +73,10 @@ Held = Value | Series | Maybe | Maps
 
 
 class NeedsValues(Exception):
-    """The shape of something depends on the values of these graph inputs: a request, answered by building again.
+    """A shape depends on the values of these graph inputs. The caller builds again with the values as constants.
 
-    With `local` it depends on what only a step of a compiled loop knows, or on random numbers, which no building again
-    can answer.
+    With `local` the shape depends on values that only a step of a compiled loop knows, or on random numbers: building
+    again does not help.
     """
 
     def __init__(self, names: frozenset[str], what: str, local: bool = False) -> None:
@@ -87,13 +87,13 @@ class NeedsValues(Exception):
 
 
 class WriteOut(Exception):
-    """A builder's word that this node is better built as onnx's definition of the operator."""
+    """Raised by a builder whose node is better built by onnx's function for the operator."""
 
 
 class Known:
-    """The values of tensors that depend on constants alone, worked out by the ops' own definitions; strings are numbers
-    in the table `words`. `steps` counts those of compiled loops in what is built now, `bodies` the graphs of control
-    ops that were built or tried, `parts` those that sequences were split into."""
+    """The constant evaluator: values of tensors that depend on constants alone, computed by the ops' references;
+    strings are numbers in the string table `words`. `steps` counts the steps of compiled loops in the body being built,
+    `bodies` the graphs of control ops that were built or tried, `parts` the parts that sequences were split into."""
 
     def __init__(self) -> None:
         self.words = Words()
@@ -155,7 +155,7 @@ class Known:
 
 
 def _behind(tensor: Tensor) -> Sequence[Tensor]:
-    """What a tensor's value follows from; of a body's capture, the tensor around that is captured."""
+    """The tensors from which a tensor's value follows; for a body's capture, the tensor that is captured."""
     if tensor.node.op.leaf is Leaf.PARAM and isinstance(tensor.graph, TracedBody):
         return [tensor.graph.around(tensor)]
     return tensor.node.inputs
@@ -186,7 +186,7 @@ class Call:
         self.n_outputs = n_outputs
         self.known_values = known
         self.words = known.words
-        self.scope: Mapping[builtins.str, Held | None] = {}  # what has a name where the node stands
+        self.scope: Mapping[builtins.str, Held | None] = {}  # the named values visible to the node
 
     # -- inputs
 
@@ -204,7 +204,7 @@ class Call:
         return self.as_value(self.held(i), f"input {i}")
 
     def as_value(self, held: Held, what: builtins.str) -> Value:
-        """What must be a tensor. Raises: ModelFormatError."""
+        """An input that must be a tensor. Raises: ModelFormatError."""
         if not isinstance(held, Value):
             raise ModelFormatError(f"{self.where}: {what} is {held.kind}; expected a tensor")
         return held
@@ -254,14 +254,14 @@ class Call:
         return [int(v) for v in array.reshape(-1)]
 
     def known_scalar(self, i: builtins.int) -> Any:
-        """The one number in an input, as Python's. Raises: NeedsValues."""
+        """The one number in an input, as a Python number. Raises: NeedsValues."""
         array = self.known(i)
         if array.size != 1:
             raise ModelFormatError(f"{self.where}: input {i} has {array.size} elements; expected one")
         return array.reshape(-1)[0].item()
 
     def known_int(self, i: builtins.int) -> builtins.int:
-        """The one number in an input, as a whole one. Raises: NeedsValues."""
+        """The one number in an input, as an int. Raises: NeedsValues."""
         found = self.known_scalar(i)
         if not math.isfinite(found):
             raise ModelFormatError(f"{self.where}: input {i} is {found}; expected a whole number")
@@ -269,7 +269,7 @@ class Call:
 
     def draw(self, shape: Sequence[builtins.int], dtype: ElementType, normal: bool = False) -> Tensor:
         """Random numbers, new in every run: normal ones, or uniform ones from 0 up to 1; f64 for `dtype` double, else
-        f32. The attribute `seed` starts them."""
+        f32. The attribute `seed` seeds their generator."""
         wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
         seed = self.attrs.get("seed")
         return self.known_values.draws.add(self.graph, Draw(tuple(shape), wide, normal, seed), self.where)
@@ -315,7 +315,7 @@ class Call:
         return cast(t, carrier(dtype))
 
     def table(self, *lengths: builtins.int) -> None:
-        """To be called before an array of these lengths is worked out for a constant. Raises: ByteLimitExceeded."""
+        """To be called before an array of these lengths is computed for a constant. Raises: ByteLimitExceeded."""
         take(8 * math.prod(max(n, 1) for n in lengths), self.where)
 
     def bad(self, what: builtins.str) -> ModelFormatError:

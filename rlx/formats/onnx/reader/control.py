@@ -1,7 +1,8 @@
-"""Control flow: branches taken and short loops unrolled where their course is known while the graph is built; the rest
-compiled, as rlx.cond, rlx.while_loop and rlx.scan, where both branches, or all steps, give equal types.
+"""Control flow. A branch with a known predicate is built in place, and a short loop with a known number of steps is
+unrolled. The others are compiled, as rlx.cond, rlx.while_loop and rlx.scan, where both branches, or all steps, give
+equal types.
 
-What can be neither: the values that decide become part of the compiled program.
+Where neither is possible, the values that decide become part of the compiled program.
 """
 
 from __future__ import annotations
@@ -24,22 +25,23 @@ from rlx.ir import Tensor
 
 CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 MAX_ITERATIONS = 1 << 11  # of a loop that is unrolled
-# Up to so many steps, and nodes in all of them, a loop whose course is known is unrolled: steps then fuse.
+# A loop of a known number of steps is unrolled up to these limits of steps and of nodes in all: the steps then fuse.
 FEW_STEPS = 16
 FEW_NODES = 512
-MAX_STEPS = 1 << 17  # of compiled loops in one another, where they are counted before: models are untrusted
+MAX_STEPS = 1 << 17  # of nested compiled loops whose steps are counted before: models are untrusted
 # Graphs that become bodies of compiled control ops: each is a program of its own, which costs a hundred nodes' time.
 MAX_BODIES = 128
-ENDLESS = 1 << 18  # steps after which the run is ended of a loop that only its condition ends
+ENDLESS = 1 << 18  # steps after which the run of a loop that only its condition ends is stopped
 Body = Callable[[Any, Sequence[Held | None]], list[Held]]
 
 
 class _Unfit(Exception):
-    """What cannot be compiled: steps of different types, sequences, a result that depends on when a loop ends."""
+    """Control flow that cannot be compiled: steps of different types, sequences, results that depend on when a loop
+    ends."""
 
 
 class TooManySteps(UnsupportedOp):
-    """Loops in one another whose steps, counted before, are more than `MAX_STEPS`."""
+    """Nested loops whose steps, counted before, are more than `MAX_STEPS`."""
 
 
 def build_control(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
@@ -52,10 +54,10 @@ def build_control(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
 
 
 def _compiled(c: Call, build: Callable[[], list[Held]], bodies: int = 1) -> list[Held] | None:
-    """What `build` gives, which makes so many bodies; None where it does not fit, a part of it is refused that may
-    never run, or the model has many bodies already.
+    """The outputs of `build`, which makes `bodies` bodies. None where it cannot be compiled, where a part of it that
+    may never run is refused, or where the model has too many bodies already.
 
-    Raises: NeedsValues of inputs of the model, which it will be built with; TooManySteps.
+    Raises: NeedsValues of inputs of the model, with which it is then built again; TooManySteps.
     """
     if c.known_values.bodies >= MAX_BODIES:
         return None
@@ -101,7 +103,7 @@ def _branches(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
 
 
 def _tensors(held: Sequence[Held | None]) -> tuple[tuple[Tensor, ...], list[ElementType]]:
-    """Tensors and their element types. Raises: _Unfit for sequences, optionals and what is left out."""
+    """Tensors and their element types. Raises: _Unfit for sequences, optionals and omitted inputs."""
     values = [v for v in held if isinstance(v, Value)]
     if len(values) != len(held):
         raise _Unfit
@@ -120,8 +122,8 @@ def _one(t: Tensor) -> Tensor:
 
 
 def _few(steps: int, body: Any, outs: Sequence[Any]) -> bool:
-    """Whether so few steps are unrolled. Without any step, the types of the scan outputs `outs` are what the body
-    declares; where it does not say all of them, it is built as a scan, which knows."""
+    """Whether a loop of this number of steps is unrolled. A loop of no steps takes the types of its scan outputs `outs`
+    from the body's declarations; where one is missing, the loop is built as a scan, which infers them."""
     if steps == 0:
         types = [info.type.tensor_type for info in outs]
         return all(
@@ -147,7 +149,7 @@ def _loop(c: Call, body: Any, run: Body) -> list[Held]:
     if limit is not None and _few(limit, body, body.output[len(c.inputs) - 1 :]):
         try:
             return _unrolled(c, body, run, limit, going)
-        except NeedsValues:  # whether it goes on is known in the run only
+        except NeedsValues:  # only the run knows whether the loop continues
             made = _compiled(c, lambda: _while(c, body, run))
             if made is None:
                 raise
@@ -159,14 +161,15 @@ def _loop(c: Call, body: Any, run: Body) -> list[Held]:
 
 
 def _step(c: Call, run: Body, body: Any, i: Tensor, state: Sequence[Held | None]) -> tuple[Value, list[Held]]:
-    """One step of a loop: whether it goes on, then state and scan outputs."""
+    """One step of a loop: whether the loop continues, then state and scan outputs."""
     results = run(body, [Value(i, np.dtype(np.int64)), c.constant(True), *state])
     return c.as_value(results[0], "the condition"), results[1:]
 
 
 @contextmanager
 def _repeated(c: Call, steps: int) -> Iterator[None]:
-    """While a body is built that runs so many times. Raises: TooManySteps, those of the loops inside counted in."""
+    """The context in which a body that runs `steps` times is built. Raises: TooManySteps, steps of inner loops
+    included."""
     known = c.known_values
     around, known.steps = known.steps, 1
     try:
@@ -202,7 +205,7 @@ def _counted(c: Call, body: Any, run: Body, limit: int) -> list[Held]:
 
 
 def _always(c: Call, going: Value) -> bool | None:
-    """What the condition is, None where only a run knows."""
+    """The value of the condition, None where only a run knows it."""
     try:
         return bool(c.known_tensor(going.tensor).reshape(-1)[0])
     except NeedsValues:
@@ -210,8 +213,8 @@ def _always(c: Call, going: Value) -> bool | None:
 
 
 def _while(c: Call, body: Any, run: Body, known: bool = False) -> list[Held]:
-    """A loop without scan outputs: their number would have to be known. With `known` limit and first condition, it is
-    one that its condition ends, or raises _Unfit."""
+    """A loop without scan outputs: their number would have to be known. With `known` limit and first condition, the
+    loop must be one that its condition ends. Raises: _Unfit where it is not."""
     start, dtypes = _tensors(c.inputs[2:])
     if len(body.output) != 1 + len(start):
         raise _Unfit
@@ -304,7 +307,8 @@ def _scan(c: Call, body: Any, run: Body) -> list[Held]:
 
 
 def _scan_of_batch(c: Call, body: Any, run: Body) -> list[Held]:
-    """The form of opset 8, whose inputs and outputs have a batch in front: each of it is scanned for itself."""
+    """The form of opset 8, whose inputs and outputs have a batch axis in front: each element of the batch is scanned
+    alone."""
     if c.has(0):
         raise c.unsupported("sequence_lens is not supported")
     rest = [c.value(k) for k in range(1, len(c.inputs))]

@@ -1,4 +1,4 @@
-"""Operators that onnx has no schema for, Microsoft's above all: declared in a line or two, held as schemas of onnx."""
+"""Schemas for operators that onnx has none for, mostly Microsoft's: declared in a line or two, kept as onnx schemas."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def declared(
 ) -> Callable[[Built], Built]:
     """Declares operators of a domain; as a decorator it registers their builder.
 
-    inputs, outputs: "name:type", blanks between; `?` behind for one that may be left out, `*` for any number of the
-    last, `~` where these may differ in type. A type is a parameter of `types`, which says what it stands for, or
-    onnx's name of an element type. attributes: the default of each, or where there is none int, float, str or a list
-    of one of them; those that `required` names must be there.
+    inputs, outputs: "name:type", separated by blanks. A suffix `?` marks an optional one, `*` any number of the last,
+    `~` any number that may differ in type. A type is a parameter of `types`, which lists what it stands for, or onnx's
+    name of an element type. attributes: the default of each, or where there is none int, float, str or a list of one
+    of them; those that `required` names must be given.
     """
     constraints = [(name, [f"tensor({t})" for t in allowed.split()], "") for name, allowed in types.items()]
     must = required.split()

@@ -20,7 +20,7 @@ def symbols_of(infos: Iterable[TensorInfo]) -> list[str]:
 
 
 def check_dims(dims: Mapping[str, Any], infos: Iterable[TensorInfo]) -> dict[str, int]:
-    """The lengths by symbol. Raises: GraphError for a name that no input has, ShapeError for what is no length."""
+    """The lengths by symbol. Raises: GraphError for a name that no input has, ShapeError for anything but a length."""
     if not isinstance(dims, Mapping):
         raise GraphError(f'dims: came as a {type(dims).__name__}; expected a dict, such as {{"batch": 8}}')
     known = symbols_of(infos)
@@ -41,14 +41,14 @@ def check_dims(dims: Mapping[str, Any], infos: Iterable[TensorInfo]) -> dict[str
 
 
 def bound(info: TensorInfo, dims: Mapping[str, int]) -> TensorInfo:
-    """The same with the symbols that are bound as numbers."""
+    """The same with bound symbols replaced by their lengths."""
     if info.shape is None or not dims:
         return info
     return replace(info, shape=tuple(dims.get(d, d) if isinstance(d, str) else d for d in info.shape))
 
 
 def want_bound(info: TensorInfo, value: Any, dims: Mapping[str, int]) -> None:
-    """Raises: ShapeError for a value whose shape has another length than a dimension is bound to."""
+    """Raises: ShapeError for a value with another length than `dims` binds a dimension to."""
     if info.shape is None:
         return
     for array in value if isinstance(value, list) else [value]:
@@ -61,7 +61,7 @@ def want_bound(info: TensorInfo, value: Any, dims: Mapping[str, int]) -> None:
 
 
 def shape_of(info: TensorInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of an input as far as its declaration and `dims` say it. Raises: GraphError saying what to give."""
+    """The shape of an input from its declaration and `dims`. Raises: GraphError that names what is missing."""
     shape = bound(info, dims).shape
     if shape is None or any(d is None for d in shape):
         said = "does not say its shape" if shape is None else f"says only {list(shape)} of its shape"
@@ -76,7 +76,7 @@ def shape_of(info: TensorInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def given_shape(info: TensorInfo, shape: Any) -> tuple[int, ...]:
-    """A shape that a caller gives. Raises: ShapeError for what is none."""
+    """A shape that a caller gives. Raises: ShapeError for anything but a shape."""
     try:
         dims = tuple(operator.index(d) for d in shape)
     except TypeError:
@@ -89,7 +89,7 @@ def given_shape(info: TensorInfo, shape: Any) -> tuple[int, ...]:
 
 
 def lengths_in(info: TensorInfo, shape: Any) -> dict[str, int]:
-    """The lengths that the symbols of an input have in a shape of it."""
+    """The lengths of an input's symbols under this shape."""
     if info.around or info.shape is None or not isinstance(shape, Sequence):
         return {}
     return {

@@ -15,12 +15,13 @@ from rlx.formats.onnx.reader.elements import Array, ElementType
 from rlx.ir import Graph, Tensor
 from rlx.ir.graph import traced_into
 
-MAX_DRAWN = 1 << 26  # numbers that a run draws
+MAX_DRAWN = 1 << 26  # numbers drawn in a run
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What is drawn: the shape and the type, normal or uniform numbers from 0 up to 1, from a seed if there is one."""
+    """One random tensor: shape and type, normal numbers or uniform ones from 0 up to 1, and the seed if there is
+    one."""
 
     shape: tuple[int, ...]
     dtype: ElementType
@@ -29,14 +30,15 @@ class Draw:
 
 
 class Draws:
-    """What a graph wants drawn, by the name of its input."""
+    """The random tensors of a graph, by the name of the input."""
 
     def __init__(self) -> None:
         self.wanted: dict[str, Draw] = {}
         self._numbers = 0
 
     def add(self, graph: Graph, draw: Draw, where: str) -> Tensor:
-        """The input with the numbers. Raises: UnsupportedOp where one graph is run many times, or for too many."""
+        """The input with the numbers. Raises: UnsupportedOp in a compiled loop or branch, or for too many
+        numbers."""
         if traced_into(graph) is not graph:
             raise UnsupportedOp(f"{where}: random numbers in a compiled loop or branch are not supported")
         self._numbers += math.prod(draw.shape)
@@ -50,7 +52,7 @@ class Draws:
 
 
 class Sampler:
-    """The generators of a program: seeded ones start with it and go on with every run."""
+    """The generators of a program: seeded ones start with the program, and every run continues them."""
 
     def __init__(self, wanted: Mapping[str, Draw]) -> None:
         self._wanted = dict(wanted)

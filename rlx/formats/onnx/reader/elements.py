@@ -1,10 +1,10 @@
-"""ONNX element types: which rlx dtype holds each, and how values are put into it and taken out.
+"""ONNX element types: which rlx dtype carries each, and conversions to and from it.
 
-16-bit integers, unsigned 32- and 64-bit ones and those of 2 and 4 bits have no rlx dtype. They travel in the next wider
-integer (u64 as the bits of an i64) and are wrapped after every op, so results are those of the narrow type, bit for
-bit. The floats of 4 and 8 bits travel in bf16, of which every one of their numbers is a normal one; scales of powers of
-two (e8m0), which reach further down than that, as their bits. Strings are NumPy's objects and travel as numbers of a
-table (words.py).
+16-bit integers, unsigned 32- and 64-bit ones and those of 2 and 4 bits have no rlx dtype. They are carried by the next
+wider integer (u64 as the bits of an i64) and wrapped after every op, so results are those of the narrow type, bit for
+bit. The floats of 4 and 8 bits are carried by bf16, in which each of their numbers is a normal number; scales of powers
+of two (e8m0) have smaller exponents and are carried as their bits. Strings are NumPy objects, carried as numbers of a
+string table (words.py).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def element_name(code: int) -> str:
 
 
 def key_name(code: int) -> str:
-    """The name of a map's type of keys."""
+    """The name of the type of a map's keys."""
     return element_name(code).lower()
 
 
@@ -90,7 +90,7 @@ def bits_of(dtype: ElementType) -> int:
 
 
 def integer_range(dtype: ElementType) -> tuple[int, int] | None:
-    """The least and greatest integer of a type; None for one that is not of integers."""
+    """The least and greatest integer of a type; None for a type that has no integers."""
     signed = dtype.name.startswith("int")
     if not signed and not dtype.name.startswith("uint"):
         return None
@@ -127,7 +127,7 @@ def to_carrier(array: Array) -> Array:
 
 
 def from_carrier(array: Array, dtype: ElementType) -> Array:
-    """The array in `dtype`, of which it holds the values."""
+    """The values of a carrier array, as an array of `dtype`."""
     if dtype == U64 and array.dtype == np.int64:
         return array.view(np.uint64)
     if dtype == E8M0:

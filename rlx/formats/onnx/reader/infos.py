@@ -1,4 +1,4 @@
-"""What a model says of its inputs and outputs, and values held against it: tensors, lists of them, None."""
+"""A model's declarations of inputs and outputs, and checks of values against them: tensors, lists of them, None."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MAX_NESTING = 8
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """An input or output: its name, element type and dims, each an int, a symbol, or None where nothing is known.
+    """An input or output: its name, element type and dims, each an int, a symbol, or None where it is unknown.
 
-    `shape` is None when the model says nothing; `type` is ONNX's word for the whole type. `around` is what is around
-    the tensor, the outermost first: ("seq",) takes and gives a list of arrays, ("optional",) an array or
-    None. With `keys` it is a dict instead of an array, which only outputs can be.
+    `shape` is None when the model declares none; `type` is the whole type as ONNX writes it. `around` lists the
+    containers around the tensor, the outermost first: ("seq",) takes and gives a list of arrays, ("optional",) an array
+    or None. With `keys` it is a dict instead of an array, which only outputs can be.
     """
 
     name: str
@@ -45,7 +45,7 @@ class TensorInfo:
 
 
 def info_of(info: Any, fed: bool = False) -> TensorInfo:
-    """What a ValueInfoProto declares; `fed` means an input. Raises: ModelFormatError, UnsupportedOp."""
+    """The declaration in a ValueInfoProto; `fed` means an input. Raises: ModelFormatError, UnsupportedOp."""
     proto, around = info.type, []
     while (kind := proto.WhichOneof("value")) in ("sequence_type", "optional_type"):
         around.append(kind)
@@ -69,7 +69,7 @@ def fits(shape: Sequence[int], declared: Sequence[Dim]) -> bool:
 
 
 def fit(info: TensorInfo, value: Any, symbols: dict[str, int] | None) -> Any:
-    """The value as arrays, in lists where the model takes sequences, None for an optional that is empty; `symbols` are
+    """The value as arrays, in lists where the model takes sequences, None for an empty optional; `symbols` are
     the lengths of named dimensions so far, None where these may differ. Raises: DTypeError, ShapeError."""
     return _fit(info, f"input {info.name!r}", info.around, value, symbols)
 
@@ -88,7 +88,7 @@ def _fit(info: TensorInfo, what: str, around: tuple[Around, ...], value: Any, sy
     if len(value) > MAX_ITEMS:
         raise ShapeError(f"{what}: has {len(value)} items; at most {MAX_ITEMS} are supported")
     # Named dimensions may differ between the items of a sequence.
-    apart = [None if symbols is None else dict(symbols) for _ in value]  # items may be of different lengths
+    apart = [None if symbols is None else dict(symbols) for _ in value]
     return [_fit(info, f"{what}[{k}]", around[1:], v, apart[k]) for k, v in enumerate(value)]
 
 

@@ -1,4 +1,4 @@
-"""The operators of a model that rlx has nothing for: all of them at once, before anything is built."""
+"""The operators of a model that rlx cannot build: all of them at once, before anything is built."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlx.formats.onnx.reader.table import find
 
 
 def missing_operators(model: Any) -> list[str]:
-    """Every operator of the model that has neither a builder nor a definition: domain, name, version, node."""
+    """Every operator of the model that has neither a builder nor a function of onnx's: domain, name, version, node."""
     functions = {called(f) for f in model.functions}
     found: dict[tuple[str, str, int | None], str] = {}
     parts = [(model.graph.node, opsets(model.opset_import, "the model"))]

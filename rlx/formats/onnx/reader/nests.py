@@ -1,8 +1,8 @@
 """Sequences and optionals: lists and None on the caller's side, named tensors on the program's.
 
-A nest is what an input or output is made of: the name of a tensor, a list of nests, None, or, of outputs, rows of a
-tensor with a name for each column, which become a list of dicts. ONNX's words for types,
-`optional(seq(tensor(float)))` for example, say which of them a model means.
+A nest is the structure of an input or output: the name of a tensor, a list of nests, None, or, for outputs, a tensor
+with a key for each column, whose rows become a list of dicts. The model's type, `optional(seq(tensor(float)))` for
+example, says which of them it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlx.formats.onnx.reader.words import as_array
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A tensor of which each row is a map with these keys."""
+    """A tensor whose rows are maps with these keys."""
 
     name: str
     keys: tuple[Any, ...]
@@ -31,13 +31,13 @@ BY_NAME: dict[str, ElementType] = {name: dtype for dtype, name in NAMES.items()}
 
 
 def inner(kind: str) -> str:
-    """The type inside one: tensor(float) of seq(tensor(float))."""
+    """The type inside a container type: tensor(float) of seq(tensor(float))."""
     return kind[kind.index("(") + 1 : -1]
 
 
 def flattened(given: Mapping[str, Any], taken: Container[str]) -> tuple[dict[str, Array], dict[str, Nest]]:
-    """The tensors of inputs by name, and each input's nest. The items of `xs` are `xs[0]`, `xs[1]` …, with a mark
-    where an input in `taken` has that name."""
+    """The tensors of inputs by name, and each input's nest. The items of `xs` are `xs[0]`, `xs[1]` …, with a
+    mark where an input in `taken` has that name."""
     leaves: dict[str, Array] = {}
 
     def walk(name: str, value: Any, top: bool) -> Nest:
@@ -54,14 +54,14 @@ def flattened(given: Mapping[str, Any], taken: Container[str]) -> tuple[dict[str
 
 
 def arrays_in(value: Any, nested: bool) -> Any:
-    """What a caller gives as arrays: of a nested input its items."""
+    """A caller's value as arrays: for a nested input its items."""
     if nested and (value is None or isinstance(value, list | tuple)):
         return None if value is None else [arrays_in(v, True) for v in value]
     return as_array(value)
 
 
 def assembled(nest: Nest, leaf: Callable[[str], Any]) -> Any:
-    """What the caller gets: arrays, lists of them, None."""
+    """The caller's result: arrays, lists of them, None."""
     if nest is None:
         return None
     if isinstance(nest, Columns):
@@ -70,7 +70,7 @@ def assembled(nest: Nest, leaf: Callable[[str], Any]) -> Any:
 
 
 def held(nest: Nest, leaves: Mapping[str, Value], kind: str) -> Held:
-    """An input as the builder holds it."""
+    """An input in the builder's form."""
     if kind.startswith("seq("):
         return Series(tuple(held(n, leaves, inner(kind)) for n in nest), inner(kind))
     if kind.startswith("optional("):
@@ -79,14 +79,14 @@ def held(nest: Nest, leaves: Mapping[str, Value], kind: str) -> Held:
 
 
 def accepted(found: Held, declared: Any) -> Held:
-    """What a graph is given as its input of that TypeProto: something that is there may stand for an optional."""
+    """The value for a graph's input of that TypeProto: a plain value becomes an optional where one is declared."""
     if declared.WhichOneof("value") == "optional_type" and not isinstance(found, Maybe):
         return Maybe(found, found.kind)
     return found
 
 
 def nest_of(name: str, found: Held, leaf: Callable[[str, Value], None]) -> Nest:
-    """The nest of an output; `leaf` is told each tensor's name."""
+    """The nest of an output; `leaf` is called with each tensor's name."""
     if isinstance(found, Series):
         return [nest_of(f"{name}[{k}]", item, leaf) for k, item in enumerate(found.items)]
     if isinstance(found, Maps):
@@ -99,7 +99,7 @@ def nest_of(name: str, found: Held, leaf: Callable[[str, Value], None]) -> Nest:
 
 
 def kind_of(proto: Any) -> str | None:
-    """ONNX's word for a TypeProto; None where it does not say all of the type."""
+    """A TypeProto as ONNX writes it; None where it leaves part of the type open."""
     word = proto.WhichOneof("value")
     if word in ("sequence_type", "optional_type"):
         element = kind_of(getattr(proto, word).elem_type)
@@ -113,7 +113,7 @@ def kind_of(proto: Any) -> str | None:
 
 
 def proto_of(found: Held | str) -> Any:
-    """The TypeProto of what the builder holds, or of ONNX's word for a type."""
+    """The TypeProto of a value in the builder's form, or of a type as ONNX writes it."""
     proto = onnx.TypeProto()
     kind = found if isinstance(found, str) else found.kind
     for word, field in (("seq(", "sequence_type"), ("optional(", "optional_type")):

@@ -1,8 +1,8 @@
-"""What exporters write out in small operators, put together again: a product's bias and activation, a convolution's
-normalization, and what `rlx.passes.recognize` knows.
+"""Recognizes ops that exporters write as several small operators: a product's bias and activation, a convolution's
+normalization, and the patterns of `rlx.passes.recognize`.
 
-Each rule gives what the operators gave, rounded less often. Rules look at the graph built so far, node by node; what
-they leave unused is dropped with everything else that no result needs.
+Each rule gives the operators' result, rounded less often. Rules look at the graph built so far, node by node; nodes
+that become unused are dropped with everything else that no result needs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlx.passes.patterns import constant
 
 
 def put_together(graph: Graph) -> Graph:
-    """The graph with every pattern that a rule knows as one op, in the bodies of control ops too."""
+    """The graph with every matched pattern as one op, in the bodies of control ops too."""
     graph = recognize(change_bodies(graph, lambda name, body: put_together(body)))
     return rebuild(graph, _Rules(graph).rewrite)
 
@@ -45,7 +45,7 @@ class _Rules:
         return None if made is None else (made,)
 
     def _once(self, t: Tensor, axis: int) -> bool:
-        """Whether t is a product whose bias lies along this axis, and read by what is at hand alone."""
+        """Whether t is a product whose bias lies along this axis, and which only the node at hand reads."""
         return t.node.op.epilogue == axis and self._uses.get(t.id, 1) == 1
 
     def _bias(self, new: Rewriter, inputs: Sequence[Tensor]) -> Tensor | None:
@@ -60,7 +60,7 @@ class _Rules:
         return None
 
     def _activation(self, new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
-        """A product with a bias, and what is done to it."""
+        """A product with a bias, and its activation."""
         (x,) = inputs
         if not self._once(x, -1) or x.node.attrs["activation"] is not None or not x.dtype.is_float:
             return None
@@ -71,7 +71,7 @@ class _Rules:
 
     def _normalized(self, new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Tensor | None:
         """A convolution and the batch norm of its result, all weights known: with s = gamma / sqrt(var + eps) the
-        convolution by w · s plus (bias - mean) · s + beta. Worked out in f64 and rounded once."""
+        convolution by w · s plus (bias - mean) · s + beta. Computed in f64 and rounded once."""
         x = inputs[0]
         if not self._once(x, 1) or x.node.attrs["activation"] is not None or x.dtype.is_half:
             return None
@@ -87,7 +87,7 @@ class _Rules:
         if not all(np.isfinite(v).all() for v in made):
             return None
         folded = []
-        for value in made:  # without a name: they are other values than the initializer's
+        for value in made:  # without a name, since the values are not the initializer's
             value.flags.writeable = False
             folded.append(new.add("constant", (), {"value": value})[0])
         return new.add("conv", (image, *folded), x.node.attrs)[0]

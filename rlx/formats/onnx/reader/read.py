@@ -14,7 +14,7 @@ from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import plain, read_bytes, shown
 from rlx.formats.onnx.reader.wire import MAX_NODES, want_parsable
 
-MAX_BYTES = (1 << 31) - 1  # what a protobuf file can hold; larger models keep their weights beside it
+MAX_BYTES = (1 << 31) - 1  # the largest protobuf file; larger models keep their weights in files beside it
 MAX_DEPTH = 32
 OLDEST = 1
 
@@ -52,20 +52,20 @@ def parse(source: Any) -> tuple[Any, Path | None]:
 
 
 def without_initializers(model: Any) -> Any:
-    """A copy that holds what programs are built from, and not the largest part of a file: the tensors are arrays by
-    then. What a caller later does to its own ModelProto changes nothing."""
+    """A copy with the parts that programs are built from, without the initializers, which are arrays by then. As a copy
+    it is safe from later changes to the caller's ModelProto."""
     made = onnx.ModelProto()
     for field in ("opset_import", "functions"):
         getattr(made, field).extend(getattr(model, field))
     name = model.graph.name
-    made.graph.name = name if isinstance(name, str) else ""  # bytes where it is no UTF-8
+    made.graph.name = name if isinstance(name, str) else ""  # protobuf gives bytes where the name is no UTF-8
     for field in ("input", "output", "node"):
         getattr(made.graph, field).extend(getattr(model.graph, field))
     return made
 
 
 def _other_kind(content: bytes) -> str | None:
-    """What a file that is taken for an ONNX model often is, and what to do."""
+    """The kind of file that this is instead of an ONNX model, and what to do."""
     if not content:
         return "it is empty"
     if content.startswith(b"version https://git-lfs"):
@@ -100,7 +100,7 @@ def opsets(imports: Any, what: str) -> dict[str, int]:
 
 
 def want_text(what: str, *values: Any) -> None:
-    """Raises: ModelFormatError for a string that is no UTF-8: protobuf hands such a one out as bytes."""
+    """Raises: ModelFormatError for a string that is no UTF-8, which protobuf returns as bytes."""
     for value in values:
         if not isinstance(value, str):
             raise ModelFormatError(f"{what}: {shown(value)} is not valid UTF-8 text")
@@ -115,7 +115,7 @@ def subgraphs(node: Any) -> Iterator[Any]:
 
 
 def node_name(node: Any, index: int | None = None) -> str:
-    """What errors call a node."""
+    """The name of a node in errors."""
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
     place = f" number {index}" if index is not None and not node.name else ""
     return (
@@ -126,8 +126,8 @@ def node_name(node: Any, index: int | None = None) -> str:
 
 
 def label_of(node: Any, depth: int) -> str:
-    """What reports call what a node became: its name in the file. One without is called by what it makes, except in
-    functions, where the node that calls is known by more people."""
+    """The name of a node in reports: its name in the file. A node without one is called by its outputs, except in
+    functions, where readers of the file know the calling node better."""
     name = node.name or ("" if depth else f"{node.op_type} making {_first(node)}")
     return plain(name)
 
@@ -137,7 +137,7 @@ def _first(node: Any) -> str:
 
 
 def check_model(model: Any) -> None:
-    """Raises: ModelFormatError for what is not a well-formed model, naming the node."""
+    """Raises: ModelFormatError naming the node, for a model that is not well-formed."""
     if not model.HasField("graph"):
         raise ModelFormatError("the model has no graph")
     if not model.opset_import:
@@ -178,7 +178,7 @@ def _check_graph(graph: Any, outer: tuple[set[str], ...], what: str, budget: lis
     known |= _distinct([i.name for i in graph.initializer], f"{what}: initializer")
     results = [o.name for o in graph.output]
     _check_nodes(graph.node, known, results, what, budget, depth, outer)
-    _distinct(set(results), f"{what}: output")  # one value may be several results
+    _distinct(set(results), f"{what}: output")  # one value may be listed as several results
 
 
 def _check_nodes(
@@ -219,7 +219,7 @@ Called = tuple[str, str, str]
 
 
 def called(proto: Any) -> Called:
-    """What functions are told apart by: of a function what it is, of a node which one it calls, if it is one."""
+    """The key of a function: of a FunctionProto its own, of a node that of the function it calls, if it calls one."""
     return (
         proto.domain,
         proto.name if isinstance(proto, onnx.FunctionProto) else proto.op_type,
@@ -245,7 +245,7 @@ def _check_functions(model: Any) -> None:
 
 
 def all_nodes(nodes: Any) -> Iterator[Any]:
-    """Every node, those of graphs in attributes too."""
+    """Every node, including those of graphs in attributes."""
     for node in nodes:
         yield node
         for inner in subgraphs(node):

@@ -1,4 +1,4 @@
-"""onnx's operator schemas: nodes held against them, declared types of inputs and outputs."""
+"""onnx's operator schemas: checks of nodes against them, and the declared types of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from rlx.ir import TensorType
 
 
 def schema_of(domain: str, name: str, opset: int) -> Any | None:
-    """The schema of an operator at an opset: onnx's, or what is declared here; None where there is neither."""
+    """The schema of an operator at an opset: onnx's, or the one declared with `declared`; None where there is
+    neither."""
     try:
         return defs.get_schema(name, opset, domain)
     except defs.SchemaError:
@@ -29,7 +30,7 @@ def schema_of(domain: str, name: str, opset: int) -> Any | None:
 def check_call(
     schema: Any, node: Any, inputs: Sequence[Held | None], protos: dict[str, Any], where: str
 ) -> dict[str, str]:
-    """Holds a node against its operator's schema: counts, attributes, types. Returns the type parameters, as ONNX
+    """Checks a node against its operator's schema: counts, attributes, types. Returns: the type parameters, as ONNX
     writes types.
 
     Raises: ModelFormatError.
@@ -79,7 +80,7 @@ def _bind_types(schema: Any, inputs: Sequence[Held | None], where: str) -> dict[
     return bound
 
 
-# What moves, picks and compares strings, whose numbers stand for them, and what reads them.
+# Operators that move, select or compare strings, for which the numbers suffice, and those that read their characters.
 _ON_STRINGS = frozenset(
     "Cast CastLike Compress Concat ConcatFromSequence Constant DepthToSpace Equal Expand Flatten Gather GatherElements "
     "GatherND Identity NonZero OneHot Optional OptionalGetElement OptionalHasElement Pad RegexFullMatch Reshape "
@@ -90,19 +91,19 @@ _ON_STRINGS = frozenset(
 
 
 def check_strings(call: Call, domain: str) -> None:
-    """Raises: UnsupportedOp for strings in an operator that computes with what stands for them."""
+    """Raises: UnsupportedOp for strings in an operator that would compute with their numbers."""
     if any(isinstance(v, Value) and v.dtype == STRING for v in call.inputs) and (
         (domain == "" and call.kind not in _ON_STRINGS) or call.attrs.get("reduction", "none") != "none"
     ):
         raise call.unsupported("is not supported on strings")
 
 
-# Not in ONNX, but what Paddle's exporters write for a length that is open, and ONNX Runtime takes for one.
+# Unknown lengths as Paddle's exporters write them; ONNX lacks this form, but ONNX Runtime accepts it.
 UNKNOWN = (-1, "", "?")
 
 
 def declared_type(proto: Any, what: str) -> tuple[np.dtype[Any] | None, list[int | str | None] | None]:
-    """The element type and dims a tensor's TypeProto declares; None where it does not."""
+    """The element type and dims a tensor's TypeProto declares; None where it declares none."""
     if proto.WhichOneof("value") not in ("tensor_type", None):
         kind = proto.WhichOneof("value").removesuffix("_type")
         raise UnsupportedOp(

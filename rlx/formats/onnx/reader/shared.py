@@ -12,13 +12,13 @@ from rlx.formats.onnx.reader.elements import Array
 from rlx.ir import Graph, Node, Rewriter, Tensor, bodies, rebuild
 
 SMALL = 4096  # bytes; a constant up to this size stays in the graph, where the optimizer can read it
-_FOLD = 1 << 20  # a result may be this large, or as large as what it is made of
+_FOLD = 1 << 20  # a folded result may be this large, or as large as its inputs
 
 
 def share_weights(graph: Graph) -> tuple[Graph, dict[str, Array]]:
     """The graph with every large constant as a parameter, and the parameters' values by name.
 
-    A constant that is an initializer keeps its name; one worked out from others is named by its content, so that the
+    A constant that is an initializer keeps its name; a computed one is named by its content, so that the
     graphs of all input shapes share it.
     """
     used = _used(graph)

@@ -1,4 +1,4 @@
-"""The table of operators: (domain, name) → builder, with the opsets it is for. Families register with `op`."""
+"""The table of operators: (domain, name) → builder, with its range of opsets. Families register with `op`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MICROSOFT = "com.microsoft"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A builder and the operator versions it understands: since ≤ version, and version < until where there is one."""
+    """A builder and the operator versions it handles: since ≤ version, and version < until where `until` is given."""
 
     build: Builder
     since: int

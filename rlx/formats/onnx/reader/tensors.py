@@ -1,4 +1,4 @@
-"""TensorProto to array: sizes are checked against what the tensor claims before anything is allocated."""
+"""TensorProto to array: the length of the data is checked against the dims before anything is allocated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data
 
 
 def dims_of(proto: Any, what: str) -> tuple[int, ...]:
-    """A tensor's shape. Raises: ModelFormatError for negative dimensions and absurd ranks."""
+    """A tensor's shape. Raises: ModelFormatError for negative dimensions and ranks that are too large."""
     dims = tuple(int(d) for d in proto.dims)
     if len(dims) > MAX_RANK or any(d < 0 for d in dims) or math.prod(d for d in dims if d) > MAX_NUMEL:
         raise ModelFormatError(
@@ -150,7 +150,7 @@ def _inside(folder: Path, location: str, what: str) -> Path:
         path = path / part
         try:
             link = path.is_symlink()
-        except OSError as error:  # a name longer than names can be
+        except OSError as error:  # a name longer than the file system allows
             raise ModelFormatError(
                 f"{what}: the external data {shown(location)}: {error.strerror}"
             ) from error

@@ -1,4 +1,4 @@
-"""What parsing a file would make, counted in its bytes before protobuf parses it: two of them may be an object."""
+"""The memory that parsing a file takes, counted in its bytes before protobuf parses it: two bytes may be an object."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from rlx.errors import ModelFormatError
 
 SMALL = 1 << 18  # bytes; a smaller file cannot become large
 MAX_NODES = 100_000
-# What an object takes that protobuf makes, with the copy that is kept of it: of a message, a text, a packed number.
+# Bytes of memory for a message, a string and a packed number in protobuf, including the copy that is kept.
 MESSAGE, TEXT, NUMBER = 300, 40, 8
-MAX_PARSED = 48 << 20  # bytes of such objects, beside
-TIMES_FILE = 8  # the bytes of the file
+MAX_PARSED = 48 << 20  # bytes of such objects, plus TIMES_FILE times the file
+TIMES_FILE = 8
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
 @cache
 def _fields(kind: str) -> dict[int, str]:
-    """The fields of a message that hold messages, by number, and "number" or "text" for those that repeat others."""
+    """By number the fields that hold more than integers: the type of a message field, "text" for a string, "plain" for
+    a float."""
     found = {}
     for field in _descriptor(kind).fields:
         if field.message_type is not None:
@@ -44,7 +45,7 @@ def _nested(kind: str) -> Any:
 
 def want_parsable(content: bytes, what: str) -> None:
     """Raises: ModelFormatError for a file of too many nodes, or one that would become many times as large in memory.
-    What is no protobuf is left to the parser."""
+    Errors in the encoding are left to the parser."""
     if len(content) <= SMALL:
         return
     most = MAX_PARSED + TIMES_FILE * len(content)
@@ -86,7 +87,7 @@ def want_parsable(content: bytes, what: str) -> None:
 
 
 def _varint(content: bytes, at: int, end: int) -> tuple[int, int]:
-    """A number and what is behind it; behind the end where it is cut off."""
+    """A number and the position after it, which is beyond `end` where the number is cut off."""
     made = shift = 0
     while at < end:
         byte = content[at]

@@ -1,6 +1,6 @@
-"""Strings as numbers: equal numbers for equal strings, so that what moves, picks or compares strings runs on devices.
+"""The string table: equal strings have equal numbers, so that ops that move, select or compare strings run on devices.
 
-What looks into strings (StringConcat, Cast, RegexFullMatch …) is worked out while building, as for shapes.
+Operators that read characters (StringConcat, Cast, RegexFullMatch …) are computed at build time, as shapes are.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from rlx.formats.onnx.reader.elements import STRING, Array, ElementType, from_ca
 from rlx.ops.control.steps import spend
 
 MAX_CHARACTERS = 1 << 24  # of all the strings that a model makes
-STRINGS_A_STEP = 4  # that are looked into while building
-MAX_STRINGS = 1 << 20  # of a tensor whose strings are looked into
+STRINGS_A_STEP = 4  # strings that are read for one step of building
+MAX_STRINGS = 1 << 20  # of a tensor whose characters are read
 
 
 class Words:
-    """A table of strings. Number 0 is the empty string, so that a zero stands for it wherever ops fill.
+    """A table of strings. Number 0 is the empty string, so that ops which fill with zeros fill with it.
 
-    `base` is a table that is only read: a program's, on which each run puts the strings that come with it.
+    `base` is a table that is only read. A run puts the strings of its inputs into a table of its own, based on the
+    program's.
     """
 
     def __init__(self, base: Words | None = None) -> None:
@@ -64,7 +65,7 @@ class Words:
         return self.code(word)
 
     def encode(self, array: Array) -> Array:
-        """The numbers of an array of strings. Raises: DTypeError for what is no string."""
+        """The numbers of an array of strings. Raises: DTypeError for an element that is no string."""
         check_strings(array)
         return np.fromiter(map(self.code, array.reshape(-1)), np.int64, array.size).reshape(array.shape)
 
@@ -83,7 +84,7 @@ class Words:
         return self.decode(array) if dtype == STRING else from_carrier(array, dtype)
 
     def mapped(self, codes: Array, function: Callable[[str], Any]) -> list[Any]:
-        """What a function makes of each string, each different one looked at once."""
+        """The results of a function on each string; it is called once for each distinct one."""
         different, places = np.unique(codes, return_inverse=True)
         spend("strings", len(different) // STRINGS_A_STEP)
         made = [function(self.word(int(k))) for k in different]
@@ -98,7 +99,7 @@ def check_strings(array: Array, what: str = "an array of strings") -> None:
 
 
 def as_array(value: Any, dtype: ElementType | None = None) -> Array:
-    """An array as NumPy makes it, of objects where it is of strings."""
+    """The value as a NumPy array; strings become an array of objects."""
     array = np.asarray(value, dtype)
     return array.astype(object) if array.dtype.kind in "UT" else array
 

@@ -1,4 +1,4 @@
-"""Attention as exporters write it, so that those who know the form can put it together again."""
+"""Attention in the form that exporters write, which other runtimes recognize and fuse."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rlx.ops.attention.parts import rest, visible, wide
 
 @composes("attention")
 def attention(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """softmax(q · kᵀ · scale) · v in the working dtype, what is not seen at -inf; zeros for a row that sees nothing,
-    where softmax gives NaN. Lengths that only a run knows, and other orders of axes, by the op's decomposition."""
+    """softmax(q · kᵀ · scale) · v in the working dtype, masked scores at -inf; zeros for a fully masked row, where
+    softmax gives NaN. Lengths that only a run knows, and other orders of axes, use the op's decomposition."""
     q, k, v = inputs[:3]
     mask, lengths = rest("attention", inputs[3:])
     if attrs.get("tokens") or lengths is not None or not q.size or not k.size:
@@ -52,7 +52,7 @@ def _by_parts(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:
-    """Each key head as often as query heads share it."""
+    """Each key head repeated for the query heads that share it."""
     b, kv, s, d = x.shape
     if kv == heads:
         return x

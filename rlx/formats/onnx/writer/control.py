@@ -19,8 +19,8 @@ _BOOL, _COUNT = TensorType((), bool_), TensorType((), i64)
 def _graph(
     d: Draft, body: Graph, given: Sequence[Value], own: int = 0, before: Sequence[TensorType] = ()
 ) -> GraphProto:
-    """A body as ONNX has it. The first `own` of its inputs are given anew each step, behind inputs that it does not
-    read, of the types `before`; `given` are the values of the others and of its captures."""
+    """A body as an ONNX graph. The first `own` of its inputs are its own inputs, given anew each step, after inputs of
+    the types `before`, which it does not read; `given` are the values of the others and of its captures."""
     inner = d.inner()
     leaves = [*body.inputs.values(), *body.params.values()]
     unread = [info(inner.name(f"{body.name}.unread"), t) for t in before]
@@ -42,7 +42,8 @@ def cond(d: Draft, node: Node, inputs: list[Value]) -> Sequence[Value]:
 
 @writes("while_loop")
 def while_loop(d: Draft, node: Node, inputs: list[Value]) -> Sequence[Value]:
-    """Without the limit of steps: ONNX's ends a loop there as if it were done, where rlx stops the run."""
+    """A Loop without the limit of steps: at its limit ONNX ends the loop as if it were done, while rlx stops the
+    run."""
     n, dtypes = len(node.outputs), [t.dtype for t in node.outputs]
     body = _graph(d, node.attrs["body"], inputs[1 + n :], n, (_COUNT, _BOOL))
     return d.ops("Loop", [None, *inputs[: 1 + n]], dtypes, body=body)
@@ -58,7 +59,7 @@ def scan(d: Draft, node: Node, inputs: list[Value]) -> Sequence[Value]:
         return [*inputs[:n], *empty]
     made = _graph(d, body, inputs[count:], count)
     rows = inputs[n:count]
-    if not rows:  # Scan wants something to go along
+    if not rows:  # Scan needs at least one sequence to iterate over
         rows = [d.const(np.arange(length))]
         made.input.append(info(d.name(f"{body.name}.unread"), _COUNT))
     back = int(a["reverse"])

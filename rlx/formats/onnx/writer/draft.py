@@ -18,20 +18,20 @@ CODES: dict[str, int] = {
     "i64": TensorProto.INT64, "i32": TensorProto.INT32, "i8": TensorProto.INT8, "u8": TensorProto.UINT8,
     "bool": TensorProto.BOOL, "u32": TensorProto.UINT32, "u64": TensorProto.UINT64,
 }  # fmt: skip
-# ONNX shifts unsigned integers only, so these two exist while shifts are written.
+# ONNX shifts unsigned integers only, so values have these two dtypes around shifts.
 u32 = DType("u32", 4, "u", np.dtype(np.uint32))
 u64 = DType("u64", 8, "u", np.dtype(np.uint64))
 
 
 class Value(NamedTuple):
-    """What a name of the graph holds."""
+    """A named tensor of the graph."""
 
     name: str
     dtype: DType
 
 
 class Draft:
-    """The nodes written so far, in order, and the constants they read; `label` names the rlx node at work."""
+    """The nodes written so far, in order, and the constants they read; `label` names the rlx node being written."""
 
     def __init__(self, opset: int, reserved: Iterable[str]) -> None:
         self.opset = opset
@@ -44,14 +44,14 @@ class Draft:
         self._casts: dict[tuple[str, str], Value] = {}
 
     def inner(self) -> Draft:
-        """A draft for a graph inside a node: it may read every name of this one, and has its constants here."""
+        """A draft for a graph inside a node: it may read every name of this one, and stores its constants here."""
         made = Draft(self.opset, ())
         made.constants, made.label, made._names = self.constants, self.label, self._names
         made._numbers, made._held = self._numbers, self._held
         return made
 
     def name(self, hint: str) -> str:
-        """A name that nothing has yet."""
+        """A name that is not used yet."""
         found = hint
         while found in self._names:
             self._numbers[hint] = self._numbers.get(hint, 0) + 1
@@ -92,7 +92,7 @@ class Draft:
         return self.const(np.asarray(list(values), np.int64))
 
     def cast(self, v: Value, dtype: DType) -> Value:
-        """The value converted by ONNX's own rules: only for conversions on which they agree with rlx's."""
+        """The value converted by ONNX's own rules: only for conversions whose results are the same in rlx."""
         if v.dtype == dtype:
             return v
         key = (v.name, dtype.name)
@@ -101,13 +101,13 @@ class Draft:
         return self._casts[key]
 
     def wide(self, v: Value) -> Value:
-        """Halves as f32, u8, i8 and bool as i32: the dtypes that values are computed in."""
+        """f16 and bf16 as f32, u8, i8 and bool as i32: the dtypes that values are computed in."""
         if v.dtype.is_half:
             return self.cast(v, f32)
         return self.cast(v, i32) if not v.dtype.is_float and v.dtype not in (i32, i64) else v
 
     def narrow(self, v: Value, dtype: DType) -> Value:
-        """A value that was computed wide, as `dtype`: floats are rounded, integers keep their low bits."""
+        """A value that was computed in a wider dtype, as `dtype`: floats are rounded, integers keep their low bits."""
         return self.cast(v, dtype)
 
     def reshape(self, v: Value, shape: Sequence[int]) -> Value:
@@ -117,7 +117,7 @@ class Draft:
         return v if list(perm) == list(range(len(perm))) else self.op("Transpose", v, perm=list(perm))
 
     def where(self, condition: Value, a: Value, b: Value) -> Value:
-        """a where the condition holds, else b. Of bools by logic: ONNX Runtime selects none."""
+        """a where the condition holds, else b. Bools are selected by logic: ONNX Runtime has no Where for them."""
         if a.dtype != bool_:
             return self.op("Where", condition, a, b, dtype=a.dtype)
         return self.op("Or", self.op("And", condition, a), self.op("And", self.op("Not", condition), b))
@@ -130,7 +130,7 @@ class Draft:
         return self.const(number, v.dtype)
 
     def finish(self, results: dict[str, Value]) -> None:
-        """Gives results their names: what a node makes is renamed, what is given or named already is copied."""
+        """Gives results their names: the result of a node is renamed; an input, or a value named already, is copied."""
         made = {o for n in self.nodes for o in n.output}
         renamed: dict[str, str] = {}
         for name, v in results.items():
@@ -150,5 +150,5 @@ def _rename(nodes: Iterable[NodeProto], renamed: dict[str, str]) -> None:
 
 
 def info(name: str, t: TensorType) -> Any:
-    """What a graph says of an input or output."""
+    """The ValueInfoProto of an input or output."""
     return helper.make_tensor_value_info(name, CODES[t.dtype.name], t.shape)

@@ -15,14 +15,14 @@ from rlx.ir.types import broadcast_shapes
 from rlx.ops.matmul import ACTIVATIONS
 from rlx.passes.trees import explicit, node_trees
 
-# Results that never leave the range of u8 and i8 when their arguments are in it.
+# Primitives whose results stay in the range of u8 and i8 when their arguments do.
 _STAYS = frozenset({"max", "min", "select", "mod", "fmod", "and", "or", "xor", "sign", "shr"})
 
 Direct = Callable[[Draft, Value, Attrs], "Value | None"]
 
 
 def _plain(kind: str, since: int = 1, **names: str) -> Direct:
-    """An operator whose attributes have the names given for ours."""
+    """A writer of one operator; `names` maps rlx's attributes to its own."""
 
     def write(d: Draft, x: Value, attrs: Attrs) -> Value | None:
         return (
@@ -47,7 +47,7 @@ def _isinf(d: Draft, x: Value, attrs: Attrs) -> Value:
     return d.op("IsInf", x, dtype=bool_, **signs)
 
 
-# Of f32 only: their attributes are f32, and values in f64 would be computed with others than were given.
+# For f32 only: their attributes are f32, which would round the attributes of values in f64.
 DIRECT: dict[str, Direct] = {
     "relu": _plain("Relu"),
     "sigmoid": _plain("Sigmoid"),
@@ -71,7 +71,7 @@ def _direct(d: Draft, x: Value, op: str, attrs: Attrs) -> Value | None:
 
 
 def activated(d: Draft, x: Value, name: str | None) -> Value:
-    """What matmul and conv do to their result; x itself for None."""
+    """The epilogue activation of matmul and conv; x itself for None."""
     if name is None:
         return x
     op, attrs = ACTIVATIONS[name]
@@ -92,7 +92,7 @@ def elementwise(d: Draft, node: Node, inputs: list[Value]) -> Sequence[Value]:
 
 
 def trees(d: Draft, roots: Sequence[Expr], inputs: list[Value]) -> list[Value]:
-    """The roots' values, as small as their inputs broadcast; equal parts are written once."""
+    """The roots' values, in the shapes to which their inputs broadcast; equal parts are written once."""
     values: dict[Expr, Value] = {}
     for e in linearize(roots):
         values[e] = _value(d, e, [values[a] for a in e.args], inputs)
@@ -100,7 +100,7 @@ def trees(d: Draft, roots: Sequence[Expr], inputs: list[Value]) -> list[Value]:
 
 
 def _value(d: Draft, e: Expr, args: list[Value], inputs: list[Value]) -> Value:
-    """The value of a part, in the dtype it is computed in: halves stay what they are, they are only cast."""
+    """The value of a part, in the dtype it is computed in: a part of a half dtype is only cast and keeps it."""
     if e.prim == "arg":
         v = inputs[int(e.value or 0)]
         return v if v.dtype.is_half else _worked(d, v)

@@ -49,7 +49,7 @@ def conv_transpose(d: Draft, node: Node, inputs: list[Value]) -> Value:
     a = node.attrs
     x, w, *bias = _working(d, node, inputs)
     if any(extra >= s for extra, s in zip(a["output_padding"], a["strides"], strict=True)):
-        # Allowed under dilation, but ONNX Runtime refuses it.
+        # ONNX allows such pads under dilation, but ONNX Runtime refuses them.
         made = _spread(d, x, w, node, node.outputs[0].shape[2:])
         column = (-1,) + (1,) * len(a["strides"])
         made = d.op("Add", made, d.reshape(bias[0], column)) if bias else made
@@ -88,7 +88,8 @@ def _spread(d: Draft, x: Value, w: Value, node: Node, sizes: Sequence[int]) -> V
 
 @writes("conv_grad_weight")
 def conv_grad_weight(d: Draft, node: Node, inputs: list[Value]) -> Value:
-    """A convolution of the input with the gradient: samples are channels, strides dilations, and the other way."""
+    """A convolution of the input with the gradient, in which samples and channels change places, strides and dilations
+    too."""
     a, out = node.attrs, node.outputs[0]
     x, given = node.inputs
     groups, n, spatial = a["groups"], len(a["kernel"]), x.shape[2:]
@@ -112,7 +113,7 @@ def conv_grad_weight(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 
 def _reach(node: Node) -> tuple[list[tuple[int, int]], list[int]]:
-    """Pads by which the windows are those of the op, rounded down; dilations."""
+    """The pads for which ONNX, rounding down, has the op's windows; and the dilations."""
     a, spatial = node.attrs, node.inputs[0].shape[2:]
     dilations = list(a.get("dilations", (1,) * len(spatial)))
     counts = pool_counts(node.op.name, node.inputs[0].shape, a)
@@ -147,7 +148,7 @@ def max_pool(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 @composes("max_pool_grad")
 def max_pool_grad(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """The gradient added where each window's largest element stands: the first of equals, the first NaN."""
+    """The gradient added at each window's largest element: the first of equals, the first NaN."""
     x, given = inputs
     graph, n, size = x.graph, len(attrs["kernel"]), math.prod(x.shape[2:])
     lines, taps, positions = x.shape[0] * x.shape[1], math.prod(attrs["kernel"]), math.prod(given.shape[2:])
@@ -172,7 +173,7 @@ def max_pool_grad(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     tap = apply("argmax", hit, axis=1, keepdims=False, select_last_index=False)
     at = tap * positions + graph.constant(np.arange(positions))
     chosen = apply("gather", graph.constant(places.reshape(-1)), at, axis=0)
-    # A window of nothing but padding gives its gradient to nobody: what is out of range is dropped.
+    # The gradient of a window of padding alone goes to an index out of range, which the scatter drops.
     found = apply("max", hit, axes=(1,), keepdims=False)
     chosen = apply("where", apply("equal", found, 1), chosen, graph.constant(size, chosen.dtype))
     updates = apply("reshape", given, shape=(lines, positions))
@@ -182,7 +183,7 @@ def max_pool_grad(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 @writes("avg_pool")
 def avg_pool(d: Draft, node: Node, inputs: list[Value]) -> Value:
-    """The mean with all padding counted, and where that is not what the op divides by, times what is."""
+    """The mean with all padding counted; where the op divides by another number, times the ratio of the two."""
     pads, dilations = _reach(node)
     x, out = d.wide(inputs[0]), node.outputs[0]
     windows = _windows(node, pads, dilations)
@@ -200,14 +201,14 @@ def avg_pool(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 
 def _by_operator(t: Tensor, a: Attrs) -> bool:
-    """Whether Resize is sure to look at the same elements: it works out places in f32."""
+    """Whether Resize surely reads the same elements, although it computes coordinates in f32."""
     if t.ndim != 4 or a["sizes"][:2] != t.shape[:2] or not t.dtype.is_float or t.dtype == f64:
         return False
     if not all(s == size / n for n, size, s in zip(t.shape, a["sizes"], a["scales"], strict=True)):
         return False
     if a["exclude_outside"] and a["mode"] != "cubic":
         return False
-    # Whole multiples have no ties that rounding could turn.
+    # Whole multiples have no ties that rounding could change.
     return a["mode"] != "nearest" or all(size % n == 0 for n, size in zip(t.shape, a["sizes"], strict=True))
 
 
@@ -240,7 +241,7 @@ def resize(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 @writes("grid_sample", when=lambda node: node.inputs[0].ndim == 4 and node.inputs[0].dtype != f64)
 def grid_sample(d: Draft, node: Node, inputs: list[Value]) -> Value:
-    """Volumes, and f64, by the decomposition: ONNX has no cubic sampling of volumes."""
+    """GridSample for images; volumes, and f64, use the decomposition: ONNX has no cubic sampling of volumes."""
     a = node.attrs
     mode = (
         a["mode"] if d.opset >= 20 else {"linear": "bilinear", "cubic": "bicubic"}.get(a["mode"], a["mode"])

@@ -18,7 +18,7 @@ from rlx.ops.numeric import working
 
 @writes("matmul")
 def matmul(d: Draft, node: Node, inputs: list[Value]) -> Value:
-    """Halves are multiplied as f32 and rounded once, after bias and activation."""
+    """f16 and bf16 are multiplied as f32 and rounded once, after bias and activation."""
     a, out = node.attrs, node.outputs[0]
     work = working(promote(*(t.dtype for t in node.inputs[:2])))
     left, right, *bias = (d.cast(v, work) for v in inputs)
@@ -39,7 +39,7 @@ def _swapped(d: Draft, v: Value, rank: int, swap: bool) -> Value:
 
 
 def _member(sizes: Tensor, rows: int) -> Tensor:
-    """(experts, rows): whether a row is of the expert's group. Sizes below 0 count as 0."""
+    """(experts, rows): whether a row belongs to the expert's group. Sizes below 0 count as 0."""
     held = cast_to(apply("maximum", sizes, sizes.graph.constant(0, i32)), i64)
     stops = apply("cumsum", held, axis=0, exclusive=False, reverse=False)
     column = (sizes.size, 1)
@@ -57,7 +57,7 @@ def _result(a: Tensor, b: Tensor) -> tuple[DType, DType]:
 
 @composes("grouped_matmul")
 def grouped_matmul(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """Every row times every expert's weight, and of these its own."""
+    """Every row times every expert's weight; the result for its own expert is selected."""
     x, w, sizes = inputs
     made, work = _result(x, w)
     rows = apply("reshape", cast_to(x, work), shape=(1, *x.shape))
@@ -70,7 +70,7 @@ def grouped_matmul(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 @composes("grouped_matmul_grad")
 def grouped_matmul_grad(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """Of every expert the product over all rows, those of others as zeros."""
+    """For every expert the product over all rows, with the rows of other experts set to 0."""
     x, d, sizes = inputs
     made, work = _result(x, d)
     mine = apply("reshape", _member(sizes, x.shape[0]), shape=(sizes.size, x.shape[0], 1))
@@ -83,7 +83,7 @@ def grouped_matmul_grad(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 @composes("lora_matmul")
 def lora_matmul(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """Its parts in the dtype it is computed in, so that halves are rounded once."""
+    """Its products and sum in the dtype it is computed in, so that f16 and bf16 are rounded once."""
     made, work = _result(*inputs[:2])
     rule = get_op("lora_matmul").decompose
     assert rule is not None

@@ -27,7 +27,7 @@ from rlx.runtime.jit import Jitted
 OLDEST = 18  # reductions take their axes as an input from here on
 DEFAULT = 21
 MOST_INSIDE = (1 << 31) - (1 << 26)  # bytes of weights that fit a protobuf file beside the nodes
-SMALL = 1024  # bytes of a tensor that stays inside always: shapes and axes are read before external data
+SMALL = 1024  # bytes; a smaller tensor always stays inside: shapes and axes are read before external data
 ALIGNMENT = 64  # of a tensor in the file of external data
 Source = Graph | CompiledGraph | Callable[..., Any]
 PAST, PRESENT = "past.", "present."
@@ -48,19 +48,19 @@ def save(
     (a store, or arrays by name; a compiled graph has its own); one kept in f16 or bf16 stays so and is cast where it
     is used. A state NAME becomes an input "past.NAME" and, where it is updated, an output "present.NAME". With
     `external_data`, and always where the weights do not fit a protobuf file, they go to one file beside the model,
-    named after it with ".data". Both files are written under other names and put in place whole.
+    named after it with ".data". Both files are written under temporary names and then renamed.
     Opsets: 18 to the newest of the installed onnx.
 
     Raises: UnsupportedOp naming every node that cannot be written; GraphError naming every weight that has no value;
-    ShapeError or DTypeError for one that does not fit; ModelFormatError when a file cannot be written. Nothing is
-    written then.
+    ShapeError or DTypeError for one that does not fit; ModelFormatError when a file cannot be written. After an error
+    nothing is written.
     """
     target = Path(os.fspath(path))
     data = target.with_name(f"{target.name}.data")
     model, tensors = _written(source, weights, args, opset)
     outside = external_data or sum(a.nbytes for a in tensors.values()) > MOST_INSIDE
     for place in (target, data) if outside else (target,):
-        if place.is_dir():  # found out now, while the old model is still there
+        if place.is_dir():  # found here, while the old model still exists
             raise ModelFormatError(f"{place}: cannot be written: a folder has this name")
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
@@ -86,7 +86,7 @@ def to_model(
     args: Sequence[Any] = (),
     opset: int = DEFAULT,
 ) -> onnx.ModelProto:
-    """What `save` writes, as an onnx.ModelProto that holds its weights. Raises: as `save`."""
+    """The model that `save` writes, as an onnx.ModelProto that holds its weights. Raises: as `save`."""
     model, tensors = _written(source, weights, args, opset)
     model.graph.initializer.extend(_tensor(n, a) for n, a in tensors.items())
     return model
@@ -112,7 +112,7 @@ def _traced(source: Source, args: Sequence[Any]) -> Graph:
 def _written(
     source: Source, weights: Store | Mapping[str, Any] | None, args: Sequence[Any], opset: int
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The model without its tensors, and these."""
+    """The model without its tensors, and the tensors."""
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST <= opset <= newest:
         raise UnsupportedOp(
@@ -194,7 +194,7 @@ def _little(array: Array) -> Array:
 
 
 def _write_outside(model: onnx.ModelProto, tensors: Mapping[str, Array], location: str, path: Path) -> None:
-    """Writes all tensors into one file, and into the model where each lies."""
+    """Writes all tensors into one file, and their places in it into the model."""
     with open(path, "wb") as file:
         for name, array in tensors.items():
             file.write(b"\0" * (-file.tell() % ALIGNMENT))
@@ -205,7 +205,7 @@ def _write_outside(model: onnx.ModelProto, tensors: Mapping[str, Array], locatio
             entries = {"location": location, "offset": str(file.tell()), "length": str(array.nbytes)}
             for key, value in entries.items():
                 made.external_data.add(key=key, value=value)
-            file.write(_little(array).reshape(-1).view(np.uint8).data)  # bf16 is no type of Python's buffers
+            file.write(_little(array).reshape(-1).view(np.uint8).data)  # Python's buffer protocol has no bf16
         _settle(file)
 
 

@@ -1,4 +1,4 @@
-"""Movement: reshape, transpose, expand, slice, concat, pad; and windows of a start known when run."""
+"""Movement: reshape, transpose, expand, slice, concat, pad; and windows whose start only a run knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlx.ir import Attrs, Node, Tensor, apply
 from rlx.ops.pad import filling, sources
 from rlx.ops.windows import window_counts
 
-BEFORE_ALL = -(1 << 63)  # a stop in front of the first element, for slices that go backwards
+BEFORE_ALL = -(1 << 63)  # the stop before the first element, for backward slices
 
 
 @writes("reshape")
@@ -51,7 +51,7 @@ def concat(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 @writes("pad")
 def pad(d: Draft, node: Node, inputs: list[Value]) -> Value:
-    """Constants by Pad; the other modes by the elements that stand at each place, which may repeat without end."""
+    """Constant padding by Pad; the other modes by a gather, since their elements may repeat any number of times."""
     x, pads, mode = inputs[0], node.attrs["pads"], node.attrs["mode"]
     if not any(map(any, pads)):
         return x
@@ -69,7 +69,7 @@ def pad(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 
 def _first(d: Draft, starts: Value, shape: Any, sizes: Any) -> Value:
-    """The first elements of a window, moved so that all of it lies inside."""
+    """The start of a window, clamped so that all of the window lies inside."""
     room = d.ints(n - size for n, size in zip(shape, sizes, strict=True))
     return d.op("Max", d.op("Min", d.cast(starts, i64), room), d.const(0, i64))
 
@@ -81,12 +81,12 @@ def dynamic_slice(d: Draft, node: Node, inputs: list[Value]) -> Value:
         return inputs[0]
     first = _first(d, inputs[1], node.inputs[0].shape, sizes)
     found = d.op("Slice", inputs[0], first, d.op("Add", first, d.ints(sizes)))
-    return d.reshape(found, sizes)  # says the shape, which no inference knows
+    return d.reshape(found, sizes)  # gives the shape, which shape inference cannot know
 
 
 @writes("dynamic_update_slice")
 def dynamic_update_slice(d: Draft, node: Node, inputs: list[Value]) -> Value:
-    """The update between nothing, and where it stands."""
+    """The update padded to the full shape, and a mask of its place."""
     x, update, starts = inputs
     shape, sizes = node.inputs[0].shape, node.inputs[1].shape
     if not node.inputs[1].size or not shape:
@@ -96,7 +96,7 @@ def dynamic_update_slice(d: Draft, node: Node, inputs: list[Value]) -> Value:
     pads = d.op("Concat", first, rest, axis=0)
     wide = d.wide(update)
     placed = d.op("Pad", wide, pads, d.like(0, wide))
-    # Pad of a constant: where the update stands.
+    # A padded constant is the mask of the update's place.
     ones = d.const(np.ones(sizes, np.int32))
     here = d.cast(d.op("Pad", ones, pads, d.like(0, ones)), bool_)
     return d.reshape(d.where(here, d.narrow(placed, x.dtype), x), shape)
@@ -104,7 +104,7 @@ def dynamic_update_slice(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 @composes("im2col")
 def im2col(inputs: Any, attrs: Attrs) -> Tensor:
-    """Axis by axis the elements that each tap sees at each position: (taps, positions) in the axis's place."""
+    """Axis by axis the elements under each tap at each position: the axis becomes (taps, positions)."""
     (x,) = inputs
     kernel, spatial = attrs["kernel"], x.shape[2:]
     n = len(kernel)

@@ -1,4 +1,4 @@
-"""Along axes: reductions, running sums, softmax and its kin, layer norms, the largest and the order of elements."""
+"""Ops along axes: reductions, running sums, softmax and its relatives, layer norms, argmax, top-k and sorting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reduce(d: Draft, node: Node, inputs: list[Value]) -> Value:
     axes, out = node.attrs["axes"], node.outputs[0]
     x = d.wide(inputs[0])
     if x.dtype == i32 and not node.op.picks:
-        x = d.cast(x, i64)  # so that the low 32 bits are right whatever a runtime makes of overflow
+        x = d.cast(x, i64)  # i64, so that the low 32 bits are right whatever a runtime does on overflow
     if axes:
         x = d.op(_REDUCE[node.op.name], x, d.ints(axes), keepdims=int(node.attrs["keepdims"]))
     return d.narrow(x, out.dtype)
@@ -46,8 +46,8 @@ def cumsum(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 @composes("cumprod")
 def cumprod(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """In log₂ n steps, each by what stands 1, 2, 4, … places before: another order than one by one. Floats in f64,
-    where products of parts neither overflow nor vanish before the whole does."""
+    """A scan in log₂ n steps, each multiplying by the element 1, 2, 4, … places before: another order than one by one.
+    Floats are in f64, where partial products neither overflow nor vanish before the whole does."""
     (x,) = inputs
     axis, back = attrs["axis"], attrs["reverse"]
     result = sum_dtype(x.dtype)
@@ -63,7 +63,7 @@ def cumprod(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 
 def _moved(x: Tensor, axis: int, by: int, back: bool) -> Tensor:
-    """x moved along an axis (against it with `back`), ones in front."""
+    """x shifted along an axis (against it with `back`), filled with ones."""
     n = x.shape[axis]
     kept = [slice(None)] * x.ndim
     kept[axis] = slice(by, n) if back else slice(0, n - by)
@@ -80,7 +80,7 @@ def softmax(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 @writes("logsumexp")
 def logsumexp(d: Draft, node: Node, inputs: list[Value]) -> Value:
-    """The largest taken out before the exponential; an infinite one stays, since inf - inf is NaN."""
+    """The maximum is subtracted before the exponential, unless it is infinite, since inf - inf is NaN."""
     out, (x,) = node.outputs[0], node.inputs
     if not x.size:
         return d.const(np.full(out.shape, -math.inf), out.dtype)
@@ -92,7 +92,7 @@ def logsumexp(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 
 def _not_f64(node: Node) -> bool:
-    """Attributes and statistics of ONNX's norms are f32; f64 is composed."""
+    """Whether the node is not in f64: attributes and statistics of ONNX's norms are f32, so f64 is composed."""
     return node.inputs[0].dtype != f64
 
 
@@ -116,7 +116,7 @@ def rms_norm(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 
 def _same(d: Draft, inputs: list[Value]) -> list[Value]:
-    """Halves as f32, and all in the first one's dtype."""
+    """f16 and bf16 as f32, and all inputs in the dtype of the first."""
     first = d.wide(inputs[0])
     return [first, *(d.cast(v, first.dtype) for v in inputs[1:])]
 

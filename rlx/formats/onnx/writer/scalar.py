@@ -1,4 +1,4 @@
-"""The scalar primitives of `rlx.ir.expr` in ONNX operators: one function a primitive, exact in what it means."""
+"""The scalar primitives of `rlx.ir.expr` in ONNX operators: one function for each primitive, with its exact meaning."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _LOGIC = {
 
 
 def scalar(d: Draft, prim: str, args: list[Value], dtype: DType) -> Value:
-    """One primitive of values in f32, f64, i32, i64 or bool, in which is computed; `dtype` is the result's."""
+    """One primitive of values in f32, f64, i32, i64 or bool, which are the dtypes of computation; `dtype` is the
+    result's."""
     first = args[0]
     if prim == "select":
         return d.where(*args)
@@ -61,14 +62,14 @@ def scalar(d: Draft, prim: str, args: list[Value], dtype: DType) -> Value:
 
 
 def convert(d: Draft, v: Value, dtype: DType) -> Value:
-    """v as `dtype` by rlx's rules. ONNX agrees but where a float becomes an integer: there NaN must give 0, and what
-    is out of range its nearest end."""
+    """v as `dtype` by rlx's rules. ONNX's Cast does the same except from floats to integers, where rlx makes NaN 0 and
+    a number out of range the nearest end."""
     if not (v.dtype.is_float and dtype.is_int):
         return d.cast(v, dtype)
     if dtype == i64:
         return _to_i64(d, v)
     info = np.iinfo(dtype.np)
-    # f32 has no 2**31 - 1, f64 has.
+    # 2**31 - 1 is a number of f64, but not of f32.
     wide = d.cast(v, f64 if dtype == i32 else f32) if v.dtype != f64 else v
     inside = d.op("Clip", _without_nan(d, wide), d.like(float(info.min), wide), d.like(float(info.max), wide))
     return d.cast(inside, dtype)
@@ -91,7 +92,7 @@ def _to_i64(d: Draft, v: Value) -> Value:
 
 
 def _in_f64(make: Callable[[Draft, Value], Value]) -> Prim:
-    """Computed in f64 and rounded once: where ONNX has no operator, compositions in f32 would lose digits."""
+    """A primitive without an ONNX operator, computed in f64 and rounded once: compositions in f32 would lose digits."""
 
     def write(d: Draft, x: Value) -> Value:
         return d.cast(make(d, d.cast(x, f64)), x.dtype)
@@ -108,7 +109,7 @@ def _trunc(d: Draft, x: Value) -> Value:
 
 
 def _expm1(d: Draft, x: Value) -> Value:
-    """(e - 1)·(x / log e) for e = exp(x) (Kahan): what rounding did to e cancels."""
+    """(e - 1)·(x / log e) for e = exp(x) (Kahan): the rounding error of e cancels."""
     e = d.op("Exp", x)
     less = d.op("Sub", e, d.like(1.0, x))
     y = d.op("Mul", less, d.op("Div", x, d.op("Log", e)))
@@ -128,7 +129,7 @@ def _log1p(d: Draft, x: Value) -> Value:
 
 
 def _cbrt(d: Draft, x: Value) -> Value:
-    """|x| to the power 1/3, and a step of Newton's: the f64 nearest to 1/3 is not near enough for large powers."""
+    """|x| to the power 1/3, then a Newton step: the f64 nearest to 1/3 is not accurate enough for large |x|."""
     size = d.op("Abs", x)
     root = d.op("Pow", size, d.like(1 / 3, x))
     away = d.op("Sub", root, d.op("Div", size, d.op("Mul", root, root)))
@@ -159,7 +160,7 @@ def _mod(d: Draft, a: Value, b: Value) -> Value:
 
 
 def _floordiv(d: Draft, a: Value, b: Value) -> Value:
-    """As NumPy's: by way of the remainder, so that the quotient is never one too many."""
+    """NumPy's floor_divide: by way of the remainder, so that the quotient is never one too large."""
     r = _fmod(d, a, b)
     q = d.op("Div", d.op("Sub", a, r), b)
     q = d.where(_turned(d, r, b), d.op("Sub", q, d.like(1.0, q)), q)
@@ -176,7 +177,7 @@ def _signbit(d: Draft, x: Value) -> Value:
 
 
 def _atan2(d: Draft, y: Value, x: Value) -> Value:
-    """The arc tangent of the smaller magnitude over the larger, turned into its octant."""
+    """The arc tangent of the smaller magnitude over the larger, moved to the octant of (x, y)."""
     zero, one = d.like(0.0, x), d.like(1.0, x)
     a, b = d.op("Abs", y), d.op("Abs", x)
     steep = d.compare("Greater", a, b)
@@ -215,7 +216,7 @@ _FLOAT: dict[str, Prim] = {
 
 
 def _quotient(d: Draft, a: Value, b: Value) -> Value:
-    """Toward zero; 0 for a divisor of 0. The divisors 0 and -1 stay away from Div: it may trap on both."""
+    """The quotient rounded toward zero; 0 for a divisor of 0. Div is given neither 0 nor -1: it may trap on both."""
     zero, minus = d.compare("Equal", b, d.like(0, b)), d.compare("Equal", b, d.like(-1, b))
     safe = d.where(d.op("Or", zero, minus), d.like(1, b), b)
     found = d.where(minus, d.op("Neg", a), d.op("Div", a, safe))
@@ -223,7 +224,7 @@ def _quotient(d: Draft, a: Value, b: Value) -> Value:
 
 
 def _remainder(d: Draft, a: Value, b: Value) -> Value:
-    """With the sign of a; 0 for a divisor of 0."""
+    """The remainder with the sign of a; 0 for a divisor of 0."""
     r = d.op("Sub", a, d.op("Mul", _quotient(d, a, b), b))
     return d.where(d.compare("Equal", b, d.like(0, b)), d.like(0, a), r)
 
@@ -239,7 +240,7 @@ def _whole_floordiv(d: Draft, a: Value, b: Value) -> Value:
 
 
 def _shift(d: Draft, a: Value, b: Value, direction: str) -> Value:
-    """The bits of a moved by b places, zeros behind them; 0 where b is negative or at least the width."""
+    """The bits of a shifted by b places, zeros shifted in; 0 where b is negative or at least the width."""
     bits, unsigned = (64, u64) if a.dtype == i64 else (32, u32)
     good = d.op(
         "And",
@@ -252,14 +253,14 @@ def _shift(d: Draft, a: Value, b: Value, direction: str) -> Value:
 
 
 def _shr(d: Draft, a: Value, b: Value) -> Value:
-    """Arithmetic: a negative number is moved as its complement."""
+    """The arithmetic right shift: a negative number is shifted as its complement."""
     negative = d.compare("Less", a, d.like(0, a))
     moved = _shift(d, d.where(negative, d.op("BitwiseNot", a), a), b, "RIGHT")
     return d.where(negative, d.op("BitwiseNot", moved), moved)
 
 
 def _power(d: Draft, a: Value, b: Value) -> Value:
-    """By squaring, wrapping; a negative exponent gives the truncated real value."""
+    """An integer power by repeated squaring, which wraps; a negative exponent gives the truncated real value."""
     one, zero = d.like(1, a), d.like(0, a)
     negative = d.compare("Less", b, zero)
     left = d.where(negative, zero, b)

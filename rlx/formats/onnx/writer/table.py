@@ -12,15 +12,15 @@ from rlx.ir import Graph, Node, Rewriter, Tensor, inline
 from rlx.ir.body import bodies, map_bodies
 from rlx.ir.op import Decompose
 
-# Writes a node from the values of its inputs; gives those of its outputs, in the outputs' dtypes.
+# Writes a node from the values of its inputs. Returns: the values of its outputs, in the outputs' dtypes.
 Writer = Callable[[Draft, Node, "list[Value]"], "Value | Sequence[Value]"]
 
 WRITERS: dict[str, tuple[Writer, Callable[[Node], bool]]] = {}
-COMPOSITIONS: dict[str, Decompose] = {}  # beside the ops' own `decompose`, and before it
+COMPOSITIONS: dict[str, Decompose] = {}  # takes precedence over the ops' own `decompose`
 
 
 def writes(*ops: str, when: Callable[[Node], bool] = lambda node: True) -> Callable[[Writer], Writer]:
-    """Registers the writer of these ops, for the nodes that `when` takes; the others are composed."""
+    """Registers the writer of these ops, for nodes on which `when` is true; the others are composed."""
 
     def register(writer: Writer) -> Writer:
         for op in ops:
@@ -41,7 +41,7 @@ def composes(op: str) -> Callable[[Decompose], Decompose]:
 
 
 def writer_of(node: Node) -> Writer | None:
-    """What writes the node as it is; None where it is composed, or cannot be written."""
+    """The writer of the node itself; None where the node is composed, or cannot be written."""
     writer, when = WRITERS.get(node.op.name, (None, None))
     if writer is not None and when is not None and when(node):
         return writer
@@ -54,9 +54,9 @@ def writable(node: Node) -> bool:
 
 
 def composed(graph: Graph) -> Graph:
-    """The graph with every node that has no writer written with nodes that have one, in bodies too.
+    """The graph in which nodes without a writer are replaced by nodes that have one, in bodies too.
 
-    Raises: UnsupportedOp naming all that cannot be.
+    Raises: UnsupportedOp naming all nodes for which that is impossible.
     """
     refused = _refused(graph)
     if refused:
@@ -88,7 +88,7 @@ def _put_in(graph: Graph) -> Graph:
 
 
 def _body(node: Node) -> Graph | None:
-    """A graph with inputs x0, x1, … that does the same with nodes that have writers; None when there is none."""
+    """A graph of inputs x0, x1, … that computes the node with nodes that have writers; None where there is none."""
     rule = COMPOSITIONS.get(node.op.name) or node.op.decompose
     if rule is None:
         return None
@@ -101,7 +101,8 @@ def _body(node: Node) -> Graph | None:
 
 
 def write_nodes(draft: Draft, graph: Graph, values: dict[int, Value]) -> None:
-    """Writes the nodes of a composed graph; `values` holds its inputs, params and states, and then all tensors."""
+    """Writes the nodes of a composed graph; `values` holds its inputs, params and states before, and all tensors
+    after."""
     for node in graph.nodes:
         if node.op.is_constant:
             values[node.output.id] = draft.const(node.attrs["value"], node.output.dtype)
@@ -117,7 +118,7 @@ def _outputs(draft: Draft, node: Node, inputs: list[Value]) -> list[Value]:
     if all(t.size == 0 for t in node.outputs):
         return [draft.const(np.zeros(t.shape, t.dtype.np), t.dtype) for t in node.outputs]
     if node.inputs and all(t.size == 0 for t in node.inputs) and not bodies(node):
-        # What an op makes of nothing at all is known: zeros, ones, NaN. Runtimes differ there.
+        # Results of empty inputs (zeros, ones, NaN) are written as constants, since runtimes differ there.
         found = node.op.reference(*(np.zeros(t.shape, t.dtype.np) for t in node.inputs), **node.attrs)
         arrays = found if isinstance(found, tuple) else (found,)
         return [draft.const(np.asarray(a), t.dtype) for a, t in zip(arrays, node.outputs, strict=True)]

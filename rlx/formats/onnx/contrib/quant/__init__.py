@@ -1,4 +1,4 @@
-"""The operators of com.microsoft on numbers of few bits."""
+"""The quantized operators of com.microsoft."""
 
 from rlx.formats.onnx.contrib.quant import attention as attention
 from rlx.formats.onnx.contrib.quant import blocks as blocks

@@ -1,4 +1,4 @@
-"""QAttention: com.microsoft's Attention of 8-bit inputs and weights; only its first product is of integers."""
+"""QAttention: com.microsoft's Attention of 8-bit inputs and weights; only its first product is in integers."""
 
 from __future__ import annotations
 

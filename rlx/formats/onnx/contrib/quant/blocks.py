@@ -1,4 +1,4 @@
-"""Weights of com.microsoft in blocks of few bits, each block with its own scale: products with them, rows of them.
+"""Block-quantized weights of com.microsoft, each block with its own scale: products with them, gathers of rows.
 
 The matrix of a product is dequantized while the model is built, and is a weight of the program as others are, shared by
 the programs of all shapes. A table from which rows are taken stays packed on the device; only its rows are dequantized.
@@ -22,7 +22,7 @@ _FLOATS = "float16 float bfloat16"
 
 
 def _codes(packed: Array, bits: int, count: int) -> Array:
-    """The first `count` numbers of each row of bytes, the first of a byte in its lowest bits."""
+    """The first `count` numbers of each row of bytes, a byte's first number in its lowest bits."""
     places = np.arange(0, 8, bits, dtype=np.uint8)
     codes = (packed[..., None] >> places) & np.uint8((1 << bits) - 1)
     return codes.reshape(*packed.shape[:-1], -1)[..., :count]
@@ -49,7 +49,7 @@ def _zeros(c: Call, bits: int, n: int, blocks: int) -> Array:
     required="K N block_size",
 )
 def matmul_nbits(c: Call) -> Result:
-    """A · Wᵀ + bias. `accuracy_level` allows ONNX Runtime to round A to 8 bits first; here it is not rounded."""
+    """A · Wᵀ + bias. `accuracy_level` allows ONNX Runtime to round A to 8 bits first; rlx does not round it."""
     a, bits, size, n, k = c.x(0), c.int("bits"), c.int("block_size"), c.int("N"), c.int("K")
     if bits not in (2, 4, 8):
         raise c.unsupported(f"of {bits} bits is not supported; of 2, 4 and 8 it is")
@@ -155,7 +155,7 @@ def gather_block_quantized(c: Call) -> Result:
 
 
 def _unpacked(t: Tensor, bits: int) -> Tensor:
-    """The numbers of `bits` that bytes hold, along their last axis; of whole bytes nothing changes."""
+    """The numbers of `bits` bits packed in bytes along the last axis; numbers of 8 bits are not packed."""
     if bits == 8:
         return t
     parts = [

@@ -1,8 +1,8 @@
 """Operators of com.microsoft on 8-bit numbers, element by element: each a lookup or a sum in ONNX Runtime, in f32 here.
 
-Numbers round to the nearest, halves to even, and saturate. Where ONNX Runtime adds the zero point before it rounds, so
-does this: what lies in the middle would fall on the other side. f32 rounds differently where a backend fuses a product
-and a sum; then a number within its last bit of a middle may be the next one.
+Numbers round to nearest, ties to even, and saturate. Where ONNX Runtime adds the zero point before it rounds, so does
+rlx: otherwise ties would round to the other side. f32 rounds differently where a backend fuses a product and a sum;
+then a number within its last bit of a tie may round to the other step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FLOATS = "float16 float"
 
 
 def one(c: Call, i: int) -> Tensor:
-    """A scale or zero point that is one for the whole tensor. Raises: ModelFormatError for more."""
+    """A scale or zero point for the whole tensor. Raises: ModelFormatError for one of several elements."""
     if c.x(i).size != 1:
         raise c.bad(
             f"input {i} is {c.x(i).shape}; expected one number, a scale or zero point for the whole tensor"
@@ -37,23 +37,23 @@ def zero_of(c: Call, i: int) -> Tensor:
 
 
 def offset(c: Call, x: int, zero: int) -> Tensor:
-    """Input x less its zero point, whole numbers in f32."""
+    """Input x minus its zero point, integers in f32."""
     return o.sub(o.cast(c.x(x), f32), zero_of(c, zero))
 
 
 def real(c: Call, x: int) -> Tensor:
-    """What input x stands for, its scale and its zero point being the inputs behind it."""
+    """Input x dequantized; its scale and its zero point are the next two inputs."""
     return o.mul(offset(c, x, x + 2), one(c, x + 1))
 
 
 def rounded_to(c: Call, shifted: Tensor, to: ElementType) -> Value:
-    """round(shifted), which has its zero point in it, held within the integers of `to`."""
+    """round(shifted), which includes the zero point, clamped to the range of `to`."""
     least, greatest = integer_range(to) or (0, 0)
     return Value(o.cast(o.clip(o.round(shifted), float(least), float(greatest)), carrier(to)), to)
 
 
 def requantized(c: Call, y: Tensor, scale: int, to: ElementType) -> Value:
-    """y in steps of input `scale`, moved by the zero point behind it, as QuantizeLinear does."""
+    """y quantized by input `scale` and the zero point, the input after it, as QuantizeLinear does."""
     zero = one(c, scale + 1) if c.has(scale + 1) else None
     return saturated(c, o.div(y, one(c, scale)), zero, to)
 
@@ -64,7 +64,7 @@ _ONE = "X:T X_scale:float X_zero_point:T? Y_scale:float Y_zero_point:T?"
 
 @declared("QLinearAdd", inputs=_TWO, outputs="C:T", types=BYTES)
 def qlinear_add(c: Call) -> Value:
-    """Both in steps of the result, its zero point and what those of the inputs come to in one number."""
+    """Both inputs in steps of the result; its zero point and the inputs' are combined in one constant."""
     ra, rb = o.div(one(c, 1), one(c, 6)), o.div(one(c, 4), one(c, 6))
     base = o.sub(zero_of(c, 7), o.add(o.mul(ra, zero_of(c, 2)), o.mul(rb, zero_of(c, 5))))
     left = o.add(base, o.mul(o.cast(c.x(0), f32), ra))
@@ -98,7 +98,7 @@ def qlinear_leaky_relu(c: Call) -> Value:
     required="opset",
 )
 def qlinear_softmax(c: Call) -> Value:
-    """The zero point of X cancels. The steps of Y are as many as go into 1 wholly."""
+    """The zero point of X cancels. A probability of 1 is floor(1 / scale of Y) steps, as in ONNX Runtime."""
     x = c.x()
     axis = axis_of(c, c.int("axis"), x.ndim)
     wide = o.cast(x, i32)

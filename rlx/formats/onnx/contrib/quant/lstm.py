@@ -1,4 +1,4 @@
-"""DynamicQuantizeLSTM: an LSTM of 8-bit weights, before whose products the input and each state are quantized."""
+"""DynamicQuantizeLSTM: an LSTM of 8-bit weights, which quantizes the input and each state before their products."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from rlx.ir import Tensor
     },
 )  # fmt: skip
 def dynamic_quantize_lstm(c: Call) -> list[Result]:
-    """The whole input has one scale, and so has a step's state, of all rows. ONNX Runtime takes a state's scale from
-    the rows that one of its threads works on: with several threads and rows its results depend on their number."""
+    """The whole input has one scale, and each step's state has one for all its rows. ONNX Runtime takes a state's scale
+    from the rows that one of its threads works on: with several threads and rows its results depend on their number."""
     if c.x(1).ndim != 3 or c.x(2).ndim != 3 or c.x(0).ndim != 3:
         raise c.bad(f"X {c.x(0).shape}, W {c.x(1).shape}, R {c.x(2).shape}; expected three dimensions each")
     weights = {i: _weights(c, i, 6 + 2 * i) for i in (1, 2)}
@@ -36,7 +36,7 @@ def dynamic_quantize_lstm(c: Call) -> list[Result]:
     lengths = c.opt(4)
 
     def looked_at(x: Tensor) -> Tensor:
-        """The input less the steps behind the end of the longest sequence."""
+        """The input without the steps after the end of the longest sequence."""
         if lengths is None or x.size == 0:
             return x
         t = c.tensor(np.arange(x.shape[0], dtype=np.int32).reshape(-1, 1, 1))
@@ -49,7 +49,7 @@ def dynamic_quantize_lstm(c: Call) -> list[Result]:
 
 
 def _weights(c: Call, i: int, scale: int) -> tuple[Tensor, Tensor]:
-    """(directions, rows, 4·hidden) in i32 less the zero points, and (directions, 1 or 4·hidden) scales."""
+    """(directions, rows, 4·hidden) in i32 minus the zero points, and (directions, 1 or 4·hidden) scales."""
     whole = o.cast(c.x(i), i32)
     count, _, columns = whole.shape
     for j in (scale, scale + 1):

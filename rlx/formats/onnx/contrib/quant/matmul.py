@@ -1,4 +1,4 @@
-"""Products of com.microsoft of 8-bit numbers, exact in i32, then scaled in f32; some quantize what they read first."""
+"""Products of 8-bit numbers of com.microsoft, exact in i32, then scaled in f32; some quantize their inputs first."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _BYTES = "uint8 int8"
 
 
 def quantized(c: Call, x: Tensor, looked_at: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """x in 255 equal steps from its least to its greatest number and 0: how many steps from 0, in i32, and the step.
+    """x in 255 equal steps over the range of its elements and 0: the number of steps from 0, in i32, and the step.
 
-    `looked_at` is what the least and the greatest are of, where that is not all of x.
+    `looked_at` are the elements that the range is of, where these are not all of x.
     """
     if x.size == 0:
         return o.cast(x, i32), c.tensor(1.0, f32.np)
@@ -83,7 +83,7 @@ def matmul_integer16(c: Call) -> Value:
     attributes={"alpha": 1.0, "transA": 0, "transB": 0},
 )
 def qgemm(c: Call) -> Value:
-    """alpha scales the product and C alike, as ONNX Runtime has it. Without y_scale the result is a float."""
+    """alpha scales both the product and C, as in ONNX Runtime. Without y_scale the result is a float."""
     if c.x(0).ndim != 2 or c.x(3).ndim != 2:
         raise c.bad(f"A is {c.x(0).shape}, B {c.x(3).shape}; expected matrices")
     a = o.sub(o.cast(c.x(0), i32), o.cast(one(c, 2), i32))

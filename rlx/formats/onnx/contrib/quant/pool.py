@@ -42,7 +42,7 @@ def channels_last(x: Tensor) -> Tensor:
     required="kernel_shape",
 )  # fmt: skip
 def qlinear_average_pool(c: Call) -> Value:
-    """A window counts its elements inside, or with count_include_pad all of the kernel's."""
+    """A window divides by its elements inside the input, or with count_include_pad by the size of the kernel."""
     x, last = real(c, 0), bool(c.int("channels_last"))
     if x.ndim < 3:
         raise c.bad(f"the input is {x.shape}; expected (N, C, …)")
@@ -57,8 +57,8 @@ def qlinear_average_pool(c: Call) -> Value:
 
 
 def _in_order(found: Tensor) -> Tensor:
-    """The sums over the last axis. Those of few numbers add them one by one as ONNX Runtime does: in another order a
-    mean within f32's last bit of a middle may be the next integer."""
+    """The sums over the last axis. Short sums add one by one as ONNX Runtime does: in another order a mean within f32's
+    last bit of a tie may round to the other integer."""
     taps = found.shape[2]
     if not 0 < taps <= FEW_TAPS:
         return o.sum(found, 2)
