@@ -1,7 +1,7 @@
 """The entry points of a declared kernel, in CUDA C++ and in GLSL, written from its declaration.
 
-Each is the prelude of its language, the constants, `bodies/<stem>.h`, and a function that hands the arguments to the
-body. CUDA has the constants as macros with their values; GLSL as specialization constants 0, 1, … with defaults.
+Each text is the prelude of its language, the constants, `bodies/<stem>.h`, and a function that hands the arguments to
+the body. In CUDA constants are macros with their values; in GLSL specialization constants 0, 1, … with defaults.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _type(arg: ArgDecl) -> str:
 
 
 def _value(default: int, value: int) -> str:
-    """A constant as both languages write it: a switch where its default is one, else an unsigned integer."""
+    """A constant as both languages write it: a bool where its default is one, else an unsigned integer."""
     return str(bool(value)).lower() if isinstance(default, bool) else f"{value}u"
 
 
