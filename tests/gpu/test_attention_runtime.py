@@ -119,7 +119,7 @@ def test_the_f32_uniform_layout(device: str, dtype: str) -> None:
 
 
 def _far() -> list[Case]:
-    """Cases of attention and its gradient with key lengths, which the test sets far out of range."""
+    """Cases of attention and its gradient with key lengths, some of them far out of range."""
     found = [c for op in ("attention", "attention_grad") for c in cases_of(op) if "kv_len" in c.name]
     return found[::5]
 
