@@ -31,7 +31,7 @@ _PANELS = (*range(49, 65), *range(97, 129))
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What the candidates for an attention depend on: its sizes, how it is stored, the session's precision."""
+    """The properties on which the candidates for an attention depend: sizes, storage, the session's precision."""
 
     batch: int
     heads: int

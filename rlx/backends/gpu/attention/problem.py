@@ -20,7 +20,7 @@ BY_TOKEN = {"q": 16, "k": 32, "v": 64, "y": 128}  # more of FLAGS, by the letter
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What the arguments of every attention kernel are made from: sizes, constants, and where mask and lengths lie."""
+    """The values behind every attention kernel's arguments: sizes, constants, and where mask and lengths lie."""
 
     batch: int
     heads: int
@@ -45,7 +45,7 @@ class Attention:
         return self.batch * self.heads
 
     def problem(self, stored: DType, precision: str) -> choice.Problem:
-        """What the choice of an algorithm depends on."""
+        """The record on which the choice of an algorithm depends."""
         heads = (self.batch, self.heads, self.kv_heads)
         return choice.Problem(*heads, self.sq, self.sk, self.d, stored, precision)
 

@@ -36,7 +36,7 @@ class Op:
 
 
 NO_CONTRACTION = 42
-# Feature word -> capability and execution mode.
+# Name of a feature -> capability and execution mode.
 _FLOAT_MODES = {"float_controls": (4466, 4461), "denorm_preserve": (4464, 4459), "rte": (4467, 4462)}
 _FLOAT64 = 10
 CAPABILITIES = {

@@ -51,7 +51,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What the candidates for a product depend on: its sizes, how A, B and C are stored, the session's precision.
+    """The properties on which the candidates for a product depend: sizes, the storage of A, B, C, the precision.
     `grouped`: each expert has its own rows of A, and m (or k, in a sum over rows) is their mean number."""
 
     product: Product
@@ -230,7 +230,7 @@ def _with_terms(split: Split | None, a: DType, b: DType) -> Split | None:
 
 
 def tiles_across(p: Product, sides: tuple[int, int, float]) -> int:
-    """How many tiles of these sides a matrix of the result has."""
+    """The number of tiles of these sides in a matrix of the result."""
     return math.ceil(p.m / sides[0]) * math.ceil(p.n / sides[1])
 
 

@@ -65,7 +65,7 @@ class ProductCall:
     label: str = ""
 
     def problem(self, precision: str) -> Problem:
-        """What the choice of an algorithm depends on."""
+        """The record on which the choice of an algorithm depends."""
         return Problem(self.product, self.a.dtype, self.b.dtype, self.c.dtype, precision)
 
 

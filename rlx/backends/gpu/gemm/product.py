@@ -28,7 +28,7 @@ class Product:
 
     @property
     def pitches(self) -> tuple[int, int]:
-        """How many elements a row of A and one of B hold, as they lie in memory."""
+        """The number of elements in a row of A and in a row of B, as they lie in memory."""
         return (self.m if self.transpose_a else self.k), (self.k if self.transpose_b else self.n)
 
 

@@ -117,5 +117,5 @@ def _continues(ctx: Lowering, run: list[Node], node: Node) -> bool:
 
 
 def _apart(ctx: Lowering, a: Node, b: Node) -> list[int]:
-    """How many bytes lie between the beginnings of two nodes' second operands, and of their biases."""
+    """The bytes between the beginnings of two nodes' second operands, and between those of their biases."""
     return [ctx.ref(y).offset - ctx.ref(x).offset for x, y in zip(a.inputs[1:], b.inputs[1:], strict=True)]

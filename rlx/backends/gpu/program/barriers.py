@@ -1,4 +1,4 @@
-"""Where barriers go between recorded steps: pure data in, pure data out."""
+"""The placement of barriers between recorded steps, computed from their byte ranges alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from rlx.backends.gpu.program.steps import Ref, Step
 
 
 class ByteRanges:
-    """A set of byte ranges by segment, kept sorted and merged. Adding and asking cost a binary search."""
+    """A set of byte ranges by segment, kept sorted and merged. Adding a range and asking for one cost a binary
+    search."""
 
     def __init__(self) -> None:
         self._starts: dict[str, list[int]] = {}

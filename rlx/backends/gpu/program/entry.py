@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rlx.backends.gpu.program.kernel import ArgDecl, KernelDecl
 
-# What a word of `KernelDecl.headers` includes, in CUDA C++ and in GLSL.
+# The header that each name in `KernelDecl.headers` includes, in CUDA C++ and in GLSL.
 HEADERS: dict[str, tuple[str | None, str | None]] = {
     "prims": ("prims.h", "prims.h"),
     "body64": ("bodies/body64.h", "body64.glsl"),
@@ -22,7 +22,7 @@ _SCALARS = {"u32": "uint", "i32": "int", "f32": "float"}
 
 
 def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
-    """What NVRTC compiles; variants are macros on its command line."""
+    """The CUDA C++ text for NVRTC; variants are macros on its command line."""
     values = zip(decl.constants.items(), constants, strict=True)
     return "\n".join(
         (
@@ -42,7 +42,7 @@ def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
 
 
 def glsl_text(decl: KernelDecl) -> str:
-    """What glslang compiles; variants are macros on its command line."""
+    """The GLSL text for glslang; variants are macros on its command line."""
     return "\n".join(
         (
             "#version 460",

@@ -66,7 +66,7 @@ class Recorded(Protocol):
 
 
 class Records(Protocol):
-    """What a GPU device must do beyond Device for the shared executable."""
+    """The methods of a GPU device that the shared executable needs beyond those of `Device`."""
 
     target: Target
 

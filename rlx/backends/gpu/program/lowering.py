@@ -105,9 +105,9 @@ def rule_for(node: Node, target: Target) -> Rule | None:
 
 
 class Lowering:
-    """What a rule works with: refs of tensors, argument blocks, workspace, grids; it collects the steps.
+    """The context of lowering rules: it gives refs of tensors, argument blocks, workspace, grids, and collects steps.
 
-    `target` says what the device has, `precision` is the session's.
+    `target` describes the device; `precision` is the session's.
     """
 
     def __init__(self, graph: Graph, plan: MemoryPlan, target: Target, precision: str) -> None:

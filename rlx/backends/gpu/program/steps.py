@@ -11,7 +11,7 @@ from rlx.ir import Expr, Node
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A byte range of a segment: what a pointer argument points to, and the range the hazard rules look at.
+    """A byte range of a segment: the target of a pointer argument, and the range that decides about hazards.
 
     The pointer's value is the segment's address + `offset`; the step touches no byte outside offset..offset+nbytes.
     """
@@ -75,7 +75,7 @@ class TreeKernel:
     trees: tuple[Expr, ...]
     inputs: tuple[TreeOperand, ...]
     outputs: tuple[TreeOperand, ...]
-    rank: int  # 0 when nothing is strided
+    rank: int  # 0 when no operand is strided
     packed: bool = False
     short: bool = False
 

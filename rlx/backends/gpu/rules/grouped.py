@@ -1,4 +1,4 @@
-"""Lowering of grouped_matmul and its gradient, one launch each; and of lora_matmul: three products and their sum."""
+"""Lowering of grouped_matmul and its gradient, one launch each, and of lora_matmul, three products and a sum."""
 
 from __future__ import annotations
 
