@@ -1,6 +1,6 @@
 """Compiles the kernels to the SPIR-V that the wheel ships, and checks that the modules shipped match their sources.
 
-    shaders/build.py [STEM …]    compile what changed (or the named kernels) with glslangValidator or glslang
+    shaders/build.py [STEM …]    compile changed modules (or the named kernels) with glslangValidator or glslang
     shaders/build.py --check     compare the hashes in manifest.json with the files; needs no compiler
     shaders/build.py --text STEM print the GLSL of a declared kernel
 
@@ -9,7 +9,7 @@ a module for each combination, stem-f32-f32.spv, … (-DT=f32 -DT_f32=1 …), an
 <name>.subgroup.spv (-DRLX_SUBGROUPS). Kernels of cooperative matrices of bfloat16 need glslang 16 or newer: $GLSLANG or
 .tools/bin/glslang. Templates of elementwise trees are shaders/*.comp; a comment `// flags: …` gives compiler flags.
 
-`#include` looks in shaders/include and rlx/backends/gpu. Float additions and multiplications are decorated
+`#include` looks in shaders/include and rlx/backends/gpu/device_code. Float additions and multiplications are decorated
 NoContraction afterwards, so that no driver fuses them: only fma() fuses, as with NVRTC's -fmad=false.
 """
 
