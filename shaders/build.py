@@ -1,15 +1,15 @@
-"""Compiles the kernels to the SPIR-V that the wheel ships, and checks that what is shipped is what the sources say.
+"""Compiles the kernels to the SPIR-V that the wheel ships, and checks that the modules shipped match their sources.
 
-    shaders/build.py [STEM …]    compile what changed (or the named kernels) with glslangValidator or glslang
+    shaders/build.py [STEM …]    compile changed modules (or the named kernels) with glslangValidator or glslang
     shaders/build.py --check     compare the hashes in manifest.json with the files; needs no compiler
     shaders/build.py --text STEM print the GLSL of a declared kernel
 
 A declared kernel's GLSL is written from its declaration (rlx/backends/gpu/program/kernel.py), which names its variants:
 a module for each combination, stem-f32-f32.spv, … (-DT=f32 -DT_f32=1 …), and with `subgroups` a second one,
-<name>.subgroup.spv (-DRLX_SUBGROUPS). Kernels of cooperative matrices of bfloat16 take glslang 16 or newer: $GLSLANG or
+<name>.subgroup.spv (-DRLX_SUBGROUPS). Kernels of cooperative matrices of bfloat16 need glslang 16 or newer: $GLSLANG or
 .tools/bin/glslang. Templates of elementwise trees are shaders/*.comp; a comment `// flags: …` gives compiler flags.
 
-`#include` looks in shaders/include and rlx/backends/gpu. Float additions and multiplications are decorated
+`#include` looks in shaders/include and rlx/backends/gpu/device_code. Float additions and multiplications are decorated
 NoContraction afterwards, so that no driver fuses them: only fma() fuses, as with NVRTC's -fmad=false.
 """
 
@@ -48,16 +48,18 @@ INCLUDE = (SHADERS / "include", ROOT / "rlx" / "backends" / "gpu" / "device_code
 SPIRV = ROOT / "rlx" / "backends" / "vulkan" / "spirv"
 MANIFEST = SPIRV / "manifest.json"
 TARGET = "vulkan1.2"
-RECIPE, UNROLLED = 1, 2  # raise when this file makes other words from the same source, of modules that it unrolls
+# Versions of this file's output. Raise the one, or for modules that are unrolled the other, when this file compiles the
+# same source to other words.
+RECIPE, UNROLLED = 1, 2
 
-# What the second module of a shader with subgroups is compiled with.
+# Macros of the second module of a shader with subgroups.
 _SUBGROUPS = {f"RLX_{word}": "1" for word in ("SUBGROUPS",)}
 
 _FLAGS = re.compile(r"^// flags: (.+)$", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
 
 
-# What `unroll` asks of spirv-opt. Twice: an outer loop unrolls once its inner loops have.
+# The passes of spirv-opt for `unroll`. _UNROLL stands there twice: an outer loop unrolls once its inner loops have.
 _SPLIT = ("--scalar-replacement=0", "--ssa-rewrite", "--ccp")
 _UNROLL = (*_SPLIT, "--loop-unroll", "--simplify-instructions", "--merge-blocks")
 _PASSES = (
@@ -72,7 +74,7 @@ def sha256(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Shader:
-    """A text to compile: of a declared kernel, or of a template in `shaders/`."""
+    """A GLSL text to compile: of a declared kernel, or of a template in `shaders/`."""
 
     stem: str
     text: str
@@ -90,7 +92,7 @@ class Shader:
         return made
 
     def includes(self) -> list[Path]:
-        """Every file it includes, each once."""
+        """Every file that the text includes, directly or not, each once."""
         found: list[Path] = []
         texts = [(SHADERS, self.text)]
         for beside, text in texts:  # grows while it is walked
@@ -105,14 +107,14 @@ class Shader:
         return found
 
     def key(self) -> str:
-        """One hash over the text, its includes and this recipe: what a module was made from."""
+        """One hash over all that a module is made from: the text, its includes and this recipe."""
         recipe = UNROLLED if self.decl and self.decl.unroll else RECIPE
         parts = [f"{recipe} {TARGET}", f"{self.stem} {sha256(self.text.encode())}"]
         parts += sorted(f"{p.relative_to(ROOT)} {sha256(p.read_bytes())}" for p in self.includes())
         return sha256("\n".join(parts).encode())
 
     def compiler(self) -> str:
-        """The compiler it takes."""
+        """The path of the compiler that this shader needs."""
         if self.decl and self.decl.new_compiler:
             for name in (os.environ.get("GLSLANG", ""), str(ROOT / ".tools/bin/glslang"), "glslang"):
                 if name and shutil.which(name):
@@ -126,7 +128,7 @@ class Shader:
 
 @functools.cache
 def shaders() -> tuple[Shader, ...]:
-    """Everything that is compiled."""
+    """Every shader that is compiled."""
     load_rules()  # declares the kernels
     found = [Shader(stem, glsl_text(decl), decl) for stem, decl in KERNELS.items()]
     found += [Shader(p.stem, p.read_text(encoding="utf-8")) for p in SHADERS.glob("*.comp")]
@@ -134,16 +136,16 @@ def shaders() -> tuple[Shader, ...]:
 
 
 def spirv_tool(name: str) -> str | None:
-    """One of the SPIR-V tools: beside the new compiler where that is, since it knows more; None when there is none."""
+    """The path of a SPIR-V tool, first of the one beside the new compiler; None when there is none."""
     return shutil.which(str(ROOT / ".tools/bin" / name)) or shutil.which(name)
 
 
 def unrolled(raw: Path) -> str | None:
-    """Rewrites a module with its marked loops unrolled; the optimizer's words when it refuses."""
+    """Rewrites a module with its marked loops unrolled. Returns: the optimizer's message when it fails, else None."""
     tool = spirv_tool("spirv-opt")
     if tool is None:
         raise SystemExit("no spirv-opt here; Debian, Ubuntu: apt install spirv-tools")
-    # Decorated first: what may not be contracted may not be folded either.
+    # Decorated first: the optimizer must not fold arithmetic that may not be contracted.
     module = no_contraction(Module.parse(raw.read_bytes()))
     brain = as_f16(module)
     raw.write_bytes(module.encode())
@@ -159,8 +161,8 @@ def unrolled(raw: Path) -> str | None:
 
 
 def casts_through_words(module: Module) -> Module:
-    """The module with every cast of an address from one pointer type to another made by way of two words, as the
-    sources write it: the optimizer folds the words away, and SwiftShader crashes on what is left."""
+    """The module with every cast of an address from one pointer type to another by way of two words, as the sources
+    write it. The optimizer removes the words, and SwiftShader crashes on the direct cast."""
     pointers = {i.words[0] for i in module.insts if i.op == Op.TypePointer}
     other = (Op.TypePointer, Op.TypeForwardPointer, Op.Name, Op.Decorate)
     typed = {i.words[1] for i in module.insts if i.words and i.words[0] in pointers and i.op not in other}
@@ -179,14 +181,14 @@ def casts_through_words(module: Module) -> Module:
     return module
 
 
-# bfloat16 in SPIR-V (SPV_KHR_bfloat16): its capabilities, what stands after the width of the type, its extension.
+# bfloat16 in SPIR-V (SPV_KHR_bfloat16): its capabilities, the word after the type's width, its extension.
 _BF16_CAPABILITIES, _BF16, _BF16_EXTENSION = (5116, 5117, 5118), 0, "SPV_KHR_bfloat16"
 _F16_CAPABILITY = 9
 
 
 def as_f16(module: Module) -> list[Inst]:
-    """Calls bfloat16 f16, for an optimizer that leaves modules with extensions it does not know as they are. Returns
-    the capabilities and extensions taken out; none where there is no bfloat16, which has no f16 beside it."""
+    """Replaces bfloat16 by f16 for the optimizer, which leaves modules with unknown extensions unchanged. Returns: the
+    capabilities and extensions taken out, none where there is no bfloat16. A module with bfloat16 has no f16."""
     taken = [
         i
         for i in module.insts
@@ -220,7 +222,7 @@ def version(tool: str) -> str:
 
 
 def compile_one(shader: Shader, defines: dict[str, str], target: Path) -> str | None:
-    """Writes one module; the compiler's words when it refuses."""
+    """Writes one module. Returns: the compiler's or the validator's message when it fails, else None."""
     with tempfile.TemporaryDirectory() as folder:
         raw, source = Path(folder) / "raw.spv", Path(folder) / f"{shader.stem}.comp"
         source.write_text(shader.text, encoding="utf-8")
@@ -251,7 +253,7 @@ def compile_one(shader: Shader, defines: dict[str, str], target: Path) -> str | 
 
 
 def read_manifest() -> dict[str, Any]:
-    """What the last build recorded; empty when there is none."""
+    """The manifest of the last build; empty when there is none."""
     if not MANIFEST.is_file():
         return {"modules": {}, "sources": {}}
     loaded: dict[str, Any] = json.loads(MANIFEST.read_text(encoding="utf-8"))
@@ -259,19 +261,19 @@ def read_manifest() -> dict[str, Any]:
 
 
 def expected() -> dict[str, tuple[Shader, dict[str, str]]]:
-    """Every module there should be: file name -> (shader, macros)."""
+    """Every module that the sources declare: file name -> (shader, macros)."""
     return {name: (shader, defines) for shader in shaders() for name, defines in shader.modules().items()}
 
 
 def all_sources() -> dict[str, str]:
-    """Hash of everything that some module is made from: of files by their path, of written texts by their stem."""
+    """The hash of every source of a module: of files by path, of texts written from declarations by stem."""
     made = {f"{s.stem}.comp": sha256(s.text.encode()) for s in shaders()}
     files = {p for shader in shaders() for p in shader.includes()}
     return made | {str(p.relative_to(ROOT)): sha256(p.read_bytes()) for p in sorted(files)}
 
 
 def build(stems: list[str]) -> int:
-    """Compiles what changed; the number of modules that failed."""
+    """Compiles the modules whose sources changed. Returns: the number of modules that failed."""
     SPIRV.mkdir(parents=True, exist_ok=True)
     wanted = expected()
     before = read_manifest()["modules"]
@@ -311,7 +313,7 @@ def build(stems: list[str]) -> int:
 
 
 def check() -> list[str]:
-    """What differs between the sources, the manifest and the modules; empty when nothing does."""
+    """The differences between the sources, the manifest and the modules, one a line; empty when there are none."""
     manifest, wanted = read_manifest(), expected()
     problems = []
     for path in sorted(set(manifest["sources"]) ^ set(all_sources())):

@@ -1,4 +1,4 @@
-"""The hazard checker: silent over sound recordings, and it finds every barrier that is taken away."""
+"""The hazard checker reports nothing in correct recordings, and reports every barrier that is removed."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_every_removed_barrier_is_found(device):
 
 @pytest.mark.parametrize("device", ["vulkan"])
 def test_no_barrier_of_random_graphs_is_idle_and_none_is_missing(device):
-    """Control flow's bodies too, whose recordings run again and again."""
+    """The recordings include those of control ops' bodies, which run repeatedly."""
     session = session_here(device)
     removed = 0
     for seed in range(40):

@@ -1,4 +1,5 @@
-"""Indices known only in a run, negative and as far away as their dtype goes: the documented rule holds, no byte astray.
+"""Indices that are inputs, negative and as large as their dtype allows: results follow the documented rule, and no byte
+outside a slot changes.
 
 Reads clamp after counting from the end, writes out of range are dropped, windows are moved inside. The judge is plain
 Python over each index; slots lie 4 KiB apart in memory filled with NaN, whose bytes must stay.
@@ -27,7 +28,7 @@ Index = type[np.signedinteger[Any]]
 
 
 def guarded(device: Any, graph: rlx.Graph, feeds: dict[str, Array]) -> dict[str, Array]:
-    """The outputs of a graph between guard bytes, none of which changed, the same in both runs."""
+    """The outputs of a graph run twice between guard bytes; checks that no guard byte changed and both runs agree."""
     prepared, _ = optimize(graph, support=device.support)
     (first, second), stray = run(
         prepared, RandomGraph(0, prepared, feeds), device, Way("bump", inplace=False, guard=GUARD)
@@ -41,18 +42,18 @@ def guarded(device: Any, graph: rlx.Graph, feeds: dict[str, Array]) -> dict[str,
 
 
 def read_place(i: int, n: int) -> int:
-    """The rule of reads: negative counts from the end, then into range."""
+    """The rule of reads: a negative index counts from the end, then the index is clamped into range."""
     return min(max(i + n if i < 0 else i, 0), n - 1)
 
 
 def write_place(i: int, n: int) -> int | None:
-    """The rule of writes: negative counts from the end; what is out of range is dropped."""
+    """The rule of writes: a negative index counts from the end; None where it is out of range, and dropped."""
     return i % n if -n <= i < n else None
 
 
 @st.composite
 def places(draw: st.DrawFn) -> tuple[int, int, int, Index]:
-    """Places along the axis, indices, elements beside each, and the dtype of the indices."""
+    """The length of the axis, the number of indices, the elements of each slice, and the dtype of the indices."""
     n, m, wide = (draw(st.sampled_from(sides)) for sides in ((1, 2, 7, 33), (1, 5, 40, 257), (1, 3, 4, 16)))
     return n, m, wide, draw(st.sampled_from((np.int32, np.int64)))
 

@@ -1,4 +1,4 @@
-"""docs/ops.md: lists every op, says how it is made, and its figures come from outcome files as they should."""
+"""docs/ops.md lists every op and says how each runs; its figures are those of the outcome files."""
 
 from __future__ import annotations
 

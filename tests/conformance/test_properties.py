@@ -1,4 +1,4 @@
-"""Properties that hold for any shape and any values, special ones always among them, on the CPU and on Vulkan.
+"""Properties that hold for any shape and any values, always with special values among them, on the CPU and on Vulkan.
 
 The judge is NumPy in float64; each example compiles a graph of its own.
 """
@@ -50,10 +50,11 @@ def compute(session: rlx.Session, build: Callable[..., rlx.Tensor], *arrays: Arr
 
 
 def close(got: Array, want: Array, ulp: float, info: DeviceInfo, size: Array | None = None) -> None:
-    """`want` is float64; `size`, what an error of `ulp` ULP is measured against where that is not the result."""
+    """Checks results against `want`, which is float64. `size` is the number whose ULP measures the error, where it is
+    not the result."""
     with np.errstate(over="ignore"):
         stored = want.astype(np.float32).astype(np.float64)
-    want = np.where(np.isinf(stored), stored, want)  # what f32 cannot hold is infinite
+    want = np.where(np.isinf(stored), stored, want)  # values beyond the range of f32 are infinite
     value = got.astype(np.float64)
     assert got.shape == want.shape
     np.testing.assert_array_equal(np.isnan(value), np.isnan(want))
@@ -127,7 +128,7 @@ def test_reductions_over_any_axes(sessions: dict[str, rlx.Session], device: str,
 def test_what_is_moved_away_comes_back(
     sessions: dict[str, rlx.Session], device: str, data: st.DataObject
 ) -> None:
-    """Transposed, flattened, cut in two, reversed, and all of it undone: the same bits."""
+    """Data transposed, flattened, cut in two, reversed, and all of that undone, has the same bits."""
     session = opened(sessions, device)
     x = data.draw(special_arrays(data.draw(shapes(1))))
     perm = data.draw(st.permutations(range(x.ndim)))
@@ -157,7 +158,7 @@ def test_matrix_products(sessions: dict[str, rlx.Session], device: str, data: st
     batch = data.draw(st.sampled_from(((), (1,), (3,), (2, 3))))
     a = data.draw(plain_arrays((*batch, m, k)))
     b = data.draw(plain_arrays((k, n) if data.draw(st.booleans()) else (*batch, k, n)))
-    if data.draw(st.booleans()):  # a row and a column of no numbers and of infinities reach what they should, no more
+    if data.draw(st.booleans()):  # NaN and infinities in a row and a column reach only the results that depend on them
         a.reshape(-1)[data.draw(st.integers(0, a.size - 1))] = data.draw(st.sampled_from((np.nan, np.inf)))
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(invalid="ignore"):

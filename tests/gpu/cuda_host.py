@@ -1,7 +1,7 @@
-"""Runs the CUDA sources on the CPU: what no test without a GPU could say of them otherwise.
+"""Runs the CUDA sources on the CPU, so that they are tested without a GPU.
 
-The very text that NVRTC is given, compiled by the host's C++ compiler with the words of CUDA in `cuda_host.h`. Each
-launch runs twice, its threads in opposite orders, and must give the same bits: a missing barrier does not.
+The host's C++ compiler compiles the text that NVRTC is given, with CUDA's keywords defined in `cuda_host.h`. Each
+launch runs twice, its threads in opposite orders, and must give the same bits; where a barrier is missing it does not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlx.backends.gpu.program.steps import FileKernel, Gemm, Launch, Ref
 
 Array = npt.NDArray[Any]
 HERE = Path(__file__).parent
-# NVRTC without most of its optimizations: whether a kernel compiles is known in a third of the time.
+# NVRTC without most of its optimizations: it tells in a third of the time whether a kernel compiles.
 UNOPTIMIZED = "--Ofast-compile=max"
 _C = {"u32": ctypes.c_uint32, "i32": ctypes.c_int32, "f32": ctypes.c_float}
 
@@ -40,7 +40,8 @@ _STANDARD = ("cmath", "cstdint", "cstring", "csetjmp", "cstdlib", "ucontext.h")
 
 @cache
 def _folder() -> Path:
-    """Where libraries are made. Its standard.h is compiled once for all of them: reading it is a third of the time."""
+    """The folder of the libraries. Its standard.h is precompiled for all of them: reading it takes a third of the
+    time."""
     made = Path(tempfile.mkdtemp(prefix="rlx-cuda-host-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     header = made / "standard.h"
@@ -76,12 +77,12 @@ def _library(kernel: FileKernel, headers: Path | None) -> ctypes.CDLL:
     return library
 
 
-# A folder whose headers stand in for those of the same name: how a test plants a mistake.
+# A folder whose headers replace those of the same name: by it a test plants a fault.
 planted: Path | None = None
 
 
 def launch(step: Launch, segments: dict[str, Array]) -> None:
-    """One launch of a file kernel over the segments, in both orders."""
+    """One launch of a file kernel over the segments, with its threads in both orders."""
     assert isinstance(step.kernel, FileKernel)
     library = _library(step.kernel, planted)
     before = {name: segments[name].copy() for name in {w.segment for w in step.writes}}
@@ -100,7 +101,7 @@ def launch(step: Launch, segments: dict[str, Array]) -> None:
 
 
 def gemm(step: Gemm, segments: dict[str, Array]) -> None:
-    """What cuBLAS would do, in float64."""
+    """The result of cuBLAS for a step, computed in float64."""
     a_shape = (step.k, step.m) if step.transpose_a else (step.m, step.k)
     b_shape = (step.n, step.k) if step.transpose_b else (step.k, step.n)
 

@@ -1,7 +1,7 @@
 """A bare Vulkan host for kernel tests: runs one .spv over NumPy arrays by address, outside the runtime under test.
 
-One device a process, host-visible memory, push constants only. What the kernels are judged on must not depend on
-the backend that later records them.
+One device a process, host-visible memory, push constants only. The judge of the kernels must not depend on the backend
+that later records them.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class VulkanHost:
         args: list[npt.NDArray[Any] | tuple[npt.NDArray[Any], int] | int | float],
         constants: tuple[int, ...] = (),
     ) -> None:
-        """Runs a kernel: arrays (or (array, byte offset)) go as addresses and come back changed in place; ints as
-        32-bit words; floats as f32. Raises AssertionError when a byte around an array changed."""
+        """Runs a kernel. Arrays (or (array, byte offset)) are passed as addresses and changed in place, ints as 32-bit
+        words, floats as f32. Raises AssertionError when a byte around an array changed."""
         vk, keep = self.vk, self._bound
         mark = len(self._keep)
         words, made = b"", {}

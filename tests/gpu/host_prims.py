@@ -95,8 +95,8 @@ def _source(repo: Path, exact: bool, flush: bool, fused: bool) -> str:
 def build(
     repo: Path, folder: Path, exact: bool, flush: bool = False, fused: bool = False
 ) -> Callable[..., npt.NDArray[Any]]:
-    """Compiles the header: `exact` as CUDA has it, with IEEE division and a fused multiply-add, else as GLSL has it,
-    `fused` with a fused multiply-add there too; `flush` for a processor that takes subnormals for zeros (x86 only).
+    """Compiles the header: `exact` as for CUDA, with IEEE division and a fused multiply-add, else as for GLSL, there
+    with `fused` with a fused multiply-add too; `flush` makes the CPU treat subnormals as zeros (x86 only).
     The result is called as prims("exp_f", x) or prims("pow_f", x, y, out=np.float32)."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     assert compiler is not None

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 F64 = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
-# primitive -> what C++ computes in long double
+# primitive -> the C++ expression of it in long double
 ORACLES = {
     "neg": "-x", "abs": "std::fabs(x)", "sqrt": "std::sqrt(x)", "rsqrt": "1 / std::sqrt(x)", "recip": "1 / x",
     "exp": "std::exp(x)", "expm1": "std::expm1(x)", "log": "std::log(x)", "log1p": "std::log1p(x)",
@@ -40,7 +40,7 @@ def compiler() -> str | None:
 def _source(repo: Path, exact: bool, flush: bool) -> str:
     lines = ["#include <immintrin.h>"] if flush else []
     lines += [f'#include "{repo}/tests/gpu/prelude_host.h"', "using std::sqrt;"]
-    if exact:  # as CUDA compiles it
+    if exact:  # the macros of the CUDA build
         lines += ["#define RLX_EXACT_DIV 1", "#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
         lines += ["#define RLX_EXACT_FMA64(a, b, c) std::fma(a, b, c)", "#undef RLX_MAD64"]
         lines += ["#define RLX_MAD64(a, b, c) std::fma(a, b, c)"]
@@ -67,7 +67,7 @@ def _source(repo: Path, exact: bool, flush: bool) -> str:
 
 
 class Prims:
-    """`prims("exp", x)` gives the function's results, `prims.error("exp", x)` also how far they are off."""
+    """`prims("exp", x)` gives the function's results, `prims.error("exp", x)` also their distances from the truth."""
 
     def __init__(self, repo: Path, folder: Path, exact: bool, flush: bool = False) -> None:
         found = compiler()

@@ -1,6 +1,7 @@
-"""Runs one op as the lowering lowers it for Vulkan, launch by launch on the bare host, over NumPy segments.
+"""Runs the steps that one op is lowered to, launch by launch, over NumPy segments: for Vulkan on the bare host of
+`harness`, for CUDA by the sources on the CPU.
 
-After each launch, no byte outside the ranges it declares as written may have changed.
+After each step, no byte outside the ranges that it declares as written may have changed.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from tests.gpu.harness import VulkanHost
 
 SPIRV = Path(rlx.backends.vulkan.__file__).parent / "spirv"
 FEATURES = frozenset({"16bit_storage", "8bit_storage", "i64", "i16", "f64"})
-SOFTWARE = True  # what is lowered for is a software driver
+SOFTWARE = True  # the target is a software driver
 Array = npt.NDArray[Any]
 CarryOut = Callable[[Step, dict[str, Array], str], None]
-# How near results are stored in 16 bits: one rounding to 11 or 8 bits.
+# The errors allowed of results that are stored in 16 bits: one rounding to 11 or 8 bits.
 ROUNDED: dict[Any, dict[str, float]] = {
     np.float16: {"nmse": 2.5e-7, "worst": 5e-4},
     ml_dtypes.bfloat16: {"nmse": 1.6e-5, "worst": 4e-3},
@@ -48,7 +49,7 @@ def host() -> VulkanHost:
 def target(
     backend: str = "vulkan", limits: Limits | None = None, adds_bias: AddsBias = adds_any_bias
 ) -> Target:
-    """What a device of these limits and FEATURES has."""
+    """The target of a device with these limits and FEATURES."""
     if backend == "cuda":
         return cuda_target(FEATURES, limits or Limits(), adds_bias=adds_bias, software=SOFTWARE)
     return vulkan_target(FEATURES, limits or Limits(), SOFTWARE)
@@ -83,7 +84,7 @@ def run(
     precision: str = "f32",
     **attrs: Any,
 ) -> Array:
-    """The op's first output through its Vulkan kernels, or through its CUDA kernels run by the host."""
+    """The op's first output, by its Vulkan kernels or by its CUDA kernels run on the CPU."""
     return outputs(op, list(inputs), attrs, backend, limits, precision)["y0"]
 
 
@@ -116,7 +117,7 @@ def carried_out(
     backend: str,
     carry_out: CarryOut | None = None,
 ) -> dict[str, Array]:
-    """The outputs of lowered steps by name; `carry_out` instead of `execute` does each step."""
+    """The outputs of lowered steps by name; `carry_out`, where given, runs each step instead of `execute`."""
     segments = memory(planned, lowering)
     for tensor, value in zip(graph.inputs.values(), inputs, strict=True):
         slot = planned.slots[tensor.id]
@@ -133,7 +134,7 @@ def carried_out(
 
 
 def execute(step: Step, segments: dict[str, Array], backend: str) -> None:
-    """One step; checks that only what it declares as written changes."""
+    """Runs one step, and checks that it changes only the ranges that it declares as written."""
     before = {name: data.copy() for name, data in segments.items()}
     if isinstance(step, Copy):
         source, target = step.source, step.target
@@ -169,7 +170,7 @@ def tree_module(kernel: TreeKernel) -> bytes:
 def close(
     got: Array, want: Array, *, scale: Array | float = 0.0, nmse: float = 1e-11, worst: float = 1e-5
 ) -> None:
-    """The design's measure: normalized mean square and greatest error, NaN and infinity in the same places.
+    """The project's measure of errors: normalized mean square and greatest error, NaN and infinity in the same places.
 
     `want` is float64. `scale`, for sums, is the root of the sum of the terms' squares.
     """

@@ -1,4 +1,4 @@
-"""Each barrier of a kernel's body taken out in turn, which the runs on the host must notice."""
+"""Removes each barrier of a kernel's body in turn: the runs on the CPU must notice each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BODIES = Path(rlx.backends.gpu.__file__).parent / "device_code/bodies"
 
 
 def every_barrier_is_missed(header: str, run: Callable[[], object], folder: Path) -> None:
-    """`run` needs a kernel that includes `header`; `folder` takes the changed copies."""
+    """`run` launches a kernel that includes `header`; the changed copies of the header are written into `folder`."""
     text = (BODIES / header).read_text(encoding="utf-8")
     places = [m.span() for m in re.finditer("BARRIER;", text)]
     assert places

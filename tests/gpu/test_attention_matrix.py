@@ -1,5 +1,5 @@
-"""Attention by matrix instructions: the three ways of the CUDA source run by the host; the one through shared memory is
-the very text that Vulkan's module is made of. Against the op's definition in float64, at every device's tolerance."""
+"""Attention by matrix instructions: the three variants of the CUDA source run on the CPU, against the op's definition
+in float64, at every device's tolerance. The variant with scores in shared memory is the text of Vulkan's module too."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WARPGROUP: dict[str, Any] = {"algorithm": "matrix", "scores": "warpgroup"}
 HELD = pytest.mark.parametrize(
     "held", [REGISTERS, SHARED, WARPGROUP], ids=("registers", "shared", "warpgroup")
 )
-# (where scores are held, deep, keys)
+# (the algorithm and the place of its scores, deep, keys)
 WAYS = [
     (REGISTERS, 1, 64), (REGISTERS, 2, 64), (REGISTERS, 2, 32), (SHARED, 1, 64), (SHARED, 1, 32), (SHARED, 2, 32),
     (WARPGROUP, 1, 64), (WARPGROUP, 2, 64),
@@ -162,7 +162,7 @@ def test_f32_in_a_session_of_lower_precision(
 
 
 def _rounding(dtype: Any, step: Step, segments: dict[str, Array], backend: str) -> None:
-    """A step; trees here are casts of an operand."""
+    """Runs a step; the only trees here are casts of an operand, done by NumPy."""
     if not isinstance(step, Launch) or not isinstance(step.kernel, TreeKernel):
         lowered.execute(step, segments, backend)
         return
@@ -174,7 +174,7 @@ def _rounding(dtype: Any, step: Step, segments: dict[str, Array], backend: str) 
 def shape(
     heads: int, sq: int, d: int, *, precision: str = "f32", room: int = 227 << 10, **units: bool
 ) -> tuple[str, int, int]:
-    """What is chosen for so many heads on a device of 132 units and so much shared memory."""
+    """The candidate chosen for this many heads on a device of 132 units and `room` bytes of shared memory."""
     matrices = MatrixUnits(frozenset({bf16}), **{"opaque": False, **units})
     target = Target(frozenset({"subgroup"}), Limits(shared_bytes=room), matrices=matrices)
     stored = bf16 if precision == "f32" else f32

@@ -1,5 +1,5 @@
-"""Attention in programs: a cache that fills while the program stays, gradients natively and through the host, the
-f32-uniform layout, the same bits each run, guard bytes."""
+"""Attention in programs: a cache that fills while the program stays the same, gradients natively and through the host,
+the f32-uniform layout, the same bits in each run, guard bytes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_gradients_through_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     with session.compile(graph) as exe:
         (entry,) = [d for d in exe.report() if d.op == "attention_grad"]
         assert (entry.how, entry.steps) == ("native", ("attention_dq-f32-f32", "attention_dkv-f32-f32"))
-    # Neither kernel nor parts: nothing but the host is left.
+    # Without a rule and without a decomposition only the host is left.
     monkeypatch.delitem(LOWERINGS, "attention_grad")
     monkeypatch.setitem(REGISTRY, "attention_grad", replace(REGISTRY["attention_grad"], decompose=None))
     graph, feeds = _gradient_graph()
@@ -119,7 +119,7 @@ def test_the_f32_uniform_layout(device: str, dtype: str) -> None:
 
 
 def _far() -> list[Case]:
-    """Cases whose lengths are far out of range, of each kernel."""
+    """Cases of attention and its gradient with key lengths, some of them far out of range."""
     found = [c for op in ("attention", "attention_grad") for c in cases_of(op) if "kv_len" in c.name]
     return found[::5]
 

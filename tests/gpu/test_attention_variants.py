@@ -1,5 +1,5 @@
-"""Attention's windows, caps and lengths, the kernels for few queries, and the backward pass: as lowered, on a Vulkan
-device and by the CUDA sources run on the host, against the ops' definitions in float64."""
+"""Attention's windows, caps and lengths, the kernels for few queries, and the backward pass: the lowered steps on a
+Vulkan device and by the CUDA sources run on the CPU, against the ops' definitions in float64."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _PLAIN: dict[str, Any] = {"scale": 0.3, "causal": False, "window": None, "softca
 
 
 def launches(op: str, inputs: list[Array], backend: str = "vulkan", **attrs: Any) -> list[str]:
-    """The kernels that the op becomes."""
+    """The stems of the kernels that the op is lowered to."""
     _, _, lowering = lower(op, inputs, {**_PLAIN, **attrs}, backend)
     assert all(isinstance(step, Launch) for step in lowering.steps)
     return [step.kernel.stem for step in lowering.steps if isinstance(step, Launch)]  # type: ignore[union-attr]
 
 
 def outputs(op: str, inputs: list[Array], backend: str, **attrs: Any) -> list[Array]:
-    """Every output, through the kernels; scratch and outputs hold NaN before."""
+    """Every output, by the kernels; workspace and outputs hold NaN before the run."""
     graph, planned, lowering = lower(op, inputs, {**_PLAIN, **attrs}, backend)
     return list(carried_out(graph, planned, lowering, inputs, backend).values())
 

@@ -1,4 +1,4 @@
-"""Barriers stand where byte ranges conflict, and nowhere else."""
+"""Barriers are placed where byte ranges of steps conflict, and nowhere else."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_one_barrier_serves_all_steps_after_it() -> None:
 
 
 def test_reuse_of_a_slot_that_the_graph_does_not_show() -> None:
-    # c = f(a), then d overwrites the bytes of a, which c's step may still be reading.
+    # The second step overwrites the bytes of A, which the first may still be reading.
     assert place_barriers([step([A], [C]), step([B], [A])]) == {1}
 
 
@@ -66,7 +66,7 @@ lists = st.lists(refs, max_size=3)
 
 
 def conflict(first: Step, second: Step) -> bool:
-    """Byte by byte."""
+    """Whether two steps conflict, compared byte by byte."""
 
     def touched(some: tuple[Ref, ...]) -> set[tuple[str, int]]:
         return {(r.segment, i) for r in some for i in range(r.offset, r.end)}
@@ -83,7 +83,7 @@ def test_every_conflict_is_ordered_and_no_barrier_is_idle(data: list[tuple[list[
     for j in range(len(steps)):
         conflicts = [i for i in range(j) if epoch[i] == epoch[j] and conflict(steps[i], steps[j])]
         assert not conflicts
-    for b in placed:  # each is needed: something since the barrier before it conflicts with its step
+    for b in placed:  # each is needed: a step since the barrier before it conflicts with the one behind it
         assert any(conflict(steps[i], steps[b]) for i in range(b) if epoch[i] == epoch[b] - 1)
 
 

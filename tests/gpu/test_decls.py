@@ -1,4 +1,4 @@
-"""The table of kernels: arguments that fit, bodies that are there, modules that are shipped."""
+"""The table of kernels: their arguments fit, their bodies exist, and their modules are shipped."""
 
 from __future__ import annotations
 

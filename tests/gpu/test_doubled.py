@@ -1,4 +1,4 @@
-"""Inputs that have each element twice in a row, read in packs: as lowered, on a Vulkan device, and as CUDA text."""
+"""Inputs that repeat each element twice in a row, read in packs: as lowered, on a Vulkan device, and as CUDA text."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16, np.int32, np.int64, np.int
 
 @pytest.fixture(autouse=True)
 def hardware(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowering as for a device that is no software driver: four neighbours at a time where they lie so."""
+    """Lowering as for hardware, not a software driver: packs of four neighbouring elements where layouts allow it."""
     monkeypatch.setattr(lowered, "SOFTWARE", False)
 
 
 def region(x: Array, z: Array, b: Array, shape: tuple[int, ...]) -> tuple[list[Array], dict[str, Any]]:
-    """max(x, z) + b over a split shape: x (…, H, 1, W, 1), z whole, b one a channel."""
+    """max(x, z) + b over a split shape: x is (…, H, 1, W, 1), z has the whole shape, b one element a channel."""
     kinds = [as_dtype(a.dtype) for a in (x, z, b)]
     tree = ex.call("add", ex.call("max", ex.arg(0, kinds[0]), ex.arg(1, kinds[1])), ex.arg(2, kinds[2]))
     return [x, z, b], {"trees": (tree,), "shape": shape}
@@ -52,7 +52,7 @@ def test_doubled_rows_and_columns(dtype: Any, h: int, w: int) -> None:
     inputs, attrs = region(data(dtype, c, h, 1, w, 1), data(dtype, *shape), data(dtype, c, 1, 1, 1, 1), shape)
     want = np.maximum(inputs[0], inputs[1]) + inputs[2]
     kernel = kernel_of(inputs, attrs)
-    if w > 1:  # one element in every place of a line is no pair
+    if w > 1:  # with one element a line there are no pairs
         assert kernel.packed == (w % 2 == 0)
     if w % 2 == 0:
         assert [o.access for o in (*kernel.inputs, *kernel.outputs)] == ["doubled", "flat", "repeated", "flat"]
@@ -62,7 +62,7 @@ def test_doubled_rows_and_columns(dtype: Any, h: int, w: int) -> None:
 
 @pytest.mark.vulkan
 def test_rows_beside_doubled_rows() -> None:
-    """A row that every other line shares lies in packs of its own."""
+    """An input that is broadcast over lines is read in packs of four, beside a doubled one."""
     shape = (4, 6, 2)
     x, z, b = data(np.float32, 4, 6, 1), data(np.float32, 6, 2), data(np.float32, 1, 1, 1)
     inputs, attrs = region(x, z, b, shape)

@@ -1,4 +1,4 @@
-"""Programs in f64 on the devices that have it, and on devices that have not."""
+"""Programs in f64 on devices that have it, and on devices that lack it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_small_picture_network(session: rlx.Session) -> None:
 
 
 def test_mixed_dtypes_meet_in_f64(session: rlx.Session) -> None:
-    """What is promoted to f64 is computed in it, with nothing lost on the way."""
+    """Operands promoted to f64 are computed in f64, and their promotion loses no bit."""
     g = Graph("mixed")
     x, n = g.input("x", (40, 30), "f32"), g.input("n", (30,), "i64")
     d = g.input("d", (30, 6), "f64")
@@ -111,7 +111,7 @@ def _program() -> tuple[Graph, dict[str, F64]]:
 def test_a_device_without_f64_leaves_it_to_the_host_and_says_so(
     session: rlx.Session, lacking: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """64-bit integers are wanted too: f64 is taken apart with them. Moving and ordering elements need neither."""
+    """f64 needs 64-bit integers too, as which its bits are taken apart. Moving and ordering elements needs neither."""
     info, target = session.device.info, session.device.target
     monkeypatch.setattr(session.device, "info", replace(info, features=info.features - {lacking}))
     monkeypatch.setattr(session.device, "target", replace(target, features=target.features - {lacking}))

@@ -1,4 +1,4 @@
-"""The rest of the elementwise table, pad, and what fusion makes one launch of, on the GPU backends."""
+"""The rest of the elementwise table, pad, and fusion groups that become one launch, on the GPU backends."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def compiled(session: Session, fn: Callable[..., Tensor], arrays: Mapping[str, A
 
 
 def launches(exe: CompiledGraph) -> list[str]:
-    """What runs on the device; nothing may run elsewhere."""
+    """The kernels of a program; no node may run on the host."""
     report = list(exe.report())
     assert {d.how for d in report} <= {"native", "alias"}, str(exe.report())
     return [step for d in report for step in d.steps]
 
 
 def check(session: Session, fn: Callable[..., Tensor], arrays: Mapping[str, Array], want: Array) -> None:
-    """One launch, and the answer."""
+    """Checks that a function is one launch and gives `want`."""
     exe = compiled(session, fn, arrays)
     assert len(launches(exe)) == 1, str(exe.report())
     np.testing.assert_allclose(exe.run(dict(arrays))["y"], want, rtol=2e-6, atol=1e-6)
@@ -59,7 +59,7 @@ def normal(*shape: int) -> Array:
 def test_every_op_is_one_launch(session: Session, op: str) -> None:
     for case in cases_of(op)[::9]:
         if case.attrs.get("dtype") in {s.dtype for s in case.inputs}:
-            continue  # a cast to the same dtype is none
+            continue  # a cast to the same dtype is no node
         exe = session.compile(case.graph())
         steps = launches(exe)
         empty = all(0 in t.shape for t in case.graph().outputs.values())
@@ -96,7 +96,7 @@ def test_binary_then_unary_is_one_launch(session: Session, unary: str) -> None:
 
 
 def test_many_small_problems_are_one_launch(session: Session) -> None:
-    """The same region over (B, n), with inputs that each problem has one of, and one that all share."""
+    """The same fusion group over (B, n), with inputs that each problem has its own of, and one that all share."""
     x, scale, shift, w = normal(300, 7), normal(300, 1), normal(300, 1), normal(7)
     check(
         session,

@@ -1,4 +1,4 @@
-"""The shader build: variants, includes, hashes; shipped modules are what the sources say."""
+"""The shader build: variants, includes, hashes; the modules shipped match their sources."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DECLARED = {"scale": KernelDecl("scale", args=(), variants={"T": ("f32", "f16"),
 
 @pytest.fixture
 def build(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """build.py over a tree of its own with one shader."""
+    """build.py over a temporary tree with one shader."""
     shutil.copytree(repo / "shaders" / "include", tmp_path / "shaders" / "include")
     (tmp_path / "rlx/backends/gpu/device_code").mkdir(parents=True)
     for header in (repo / "rlx/backends/gpu/device_code").glob("*.h"):

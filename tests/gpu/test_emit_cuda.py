@@ -20,7 +20,7 @@ STORED = (f32, f64, f16, bf16, i32, i64, i8, u8, bool_)
 
 
 def compile_tree(kernel: TreeKernel) -> str:
-    """The source, once NVRTC has taken it."""
+    """The source of a kernel, after NVRTC has compiled it."""
     source = kernel_source(kernel)
     assert nvrtc(12).compile(source.text, source.name, (*source.options, UNOPTIMIZED), dict(source.headers), "sm_90")
     return source.text

@@ -1,4 +1,5 @@
-"""Tree kernels through the backends that record them: float functions to the last place, casts, lengths, layouts."""
+"""Tree kernels on real devices, as the backends record them: float functions to the last place, casts, lengths,
+layouts."""
 
 from __future__ import annotations
 

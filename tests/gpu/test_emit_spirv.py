@@ -1,4 +1,5 @@
-"""Tree kernels as SPIR-V: valid modules that ask for no more than they use, and the right numbers on a device."""
+"""Tree kernels as SPIR-V: the modules are valid, declare only capabilities that they use, and compute the right
+numbers on a device."""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def test_float_behaviour_is_declared_where_the_device_has_it() -> None:
         "RoundingModeRTE",
     }
     assert capabilities(emit_spirv(made, frozenset({"i64", "f16"}))) == set()
-    # Each width is declared by itself.
+    # The modes of each width are declared separately.
     words = frozenset({"float_controls", "float_controls_f64", "rte"})
     for dtype, widths in ((f32, [(4461, 32), (4462, 32)]), (f64, [(4461, 32), (4462, 32), (4461, 64)])):
         module = Module.parse(emit_spirv(kernel(expr.arg(0, dtype) + 1.0, [dtype]), words))
@@ -337,7 +338,7 @@ def test_sixteen_bits_move_unchanged(packs: bool) -> None:
     made = TreeKernel((expr.arg(0, RAW16),), (TreeOperand(RAW16, "flat"),), (TreeOperand(RAW16, "flat"),), 0)
     host().run(emit_spirv(made, PLAIN, packs), (8, 1, 1), [x, out, x.size])
     np.testing.assert_array_equal(out, x)
-    for dtype in (f16, bf16):  # as numbers they keep all but the payload of NaN
+    for dtype in (f16, bf16):  # as floats they keep all bits except the payload of NaN
         half = evaluate(expr.arg(0, dtype), x.view(dtype.np), packs=packs)
         number = ~np.isnan(x.view(dtype.np).astype(np.float32))
         np.testing.assert_array_equal(half.view(np.uint16)[number], x[number])

@@ -1,4 +1,4 @@
-"""Backward passes and their like through the host step: the device refuses the op, NumPy runs it in its place.
+"""Gradient ops and similar ones as host steps: the device refuses the op, and NumPy runs it instead.
 
 The slots the op reads go over, those it writes come back, no others; the native kernel and the host step both give
 the float64 reference's numbers, and each other's.
@@ -24,8 +24,8 @@ from rlx.conformance.tolerances import Tolerance
 from rlx.ir import REGISTRY, Graph, Tensor
 from tests.devices import session_here
 
-# Ops that are gradients of others, beside those whose names say so: rope turned back, running sums backward, the
-# scatters of gathers, and gathers of scatters.
+# Ops that occur in gradients, besides those whose names say so: rope inverted, running sums backward, the scatters of
+# gathers, and the gathers of scatters.
 BACKWARD = (
     *sorted(name for name in REGISTRY if name.endswith("_grad") or "_grad_" in name),
     *("rope", "cumsum", "gather", "gather_elements", "scatter", "scatter_elements"),
@@ -38,7 +38,8 @@ Place = tuple[int, int, int]  # buffer, offset, bytes
 
 
 def _shows(case: Case) -> set[Any]:
-    """What a case is the example of: each dtype in its place, its rank, its words, and its flags together."""
+    """The features of a case: the dtype of each input, its rank, its attributes that are words, and all its flags as
+    one."""
     attrs = case.attrs.items()
     flags = tuple((k, v) for k, v in attrs if isinstance(v, bool))
     words = {(k, v) for k, v in attrs if v is None or isinstance(v, str)}
@@ -47,7 +48,7 @@ def _shows(case: Case) -> set[Any]:
 
 
 def _has_bytes(case: Case) -> bool:
-    """Whether every tensor has elements; no transfer could show an empty one."""
+    """Whether every tensor has elements; an empty one has no transfer to observe."""
     if not all(math.prod(s.shape) for s in case.inputs):
         return False
     (node,) = [n for n in case.graph().nodes if n.op.name == case.op]
@@ -55,10 +56,11 @@ def _has_bytes(case: Case) -> bool:
 
 
 def chosen(op: str) -> list[Case]:
-    """Few cases that together show all that the cases of an op do, the smaller of those that show as much."""
+    """A few cases that together have all features of an op's cases; of cases with equally many features, the
+    smaller."""
     found = [c for c in cases_of(op) if _has_bytes(c)]
     found.sort(key=lambda c: (sum(int(np.prod(s.shape)) for s in c.inputs), c.id))
-    # The smallest of all are too small to tell one element from another.
+    # Cases of fewer than twelve elements come last: in them a wrong element may go unnoticed.
     found.sort(key=lambda c: max(int(np.prod(s.shape)) for s in c.inputs) < 12)
     picked: list[Case] = []
     shows = {c.id: _shows(c) for c in found}
@@ -76,7 +78,7 @@ def session(request: pytest.FixtureRequest) -> rlx.Session:
 
 
 class Transfers:
-    """What goes between a device's memory and the host."""
+    """The transfers between a device's memory and the host."""
 
     def __init__(self) -> None:
         self.read: list[Place] = []
@@ -85,7 +87,7 @@ class Transfers:
 
 @pytest.fixture
 def transfers(session: rlx.Session, monkeypatch: pytest.MonkeyPatch) -> Transfers:
-    """Records transfers; memory that the host could see as it is counts as out of its sight."""
+    """Records transfers; memory that the host could address is treated as if it could not."""
     made = Transfers()
     kind: Any = VulkanBuffer if session.info.backend == "vulkan" else _cuda_buffer()
     read, write = kind.read, kind.write
@@ -112,7 +114,7 @@ def _cuda_buffer() -> Any:
 
 @pytest.fixture
 def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes the device refuse an op, which then is not written with simpler ones either."""
+    """Makes the device refuse an op, which then is not decomposed into simpler ones either."""
 
     def refused(op: str) -> None:
         load_rules()
@@ -125,7 +127,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 def _surrounded(case: Case) -> Graph:
-    """The case's op with native work before and after it, whose tensors have no business on the host."""
+    """The case's op with native ops before and after it, whose tensors must not be copied to the host."""
     graph = Graph(case.id)
     ins: list[Tensor] = []
     for i, s in enumerate(case.inputs):
@@ -137,7 +139,7 @@ def _surrounded(case: Case) -> Graph:
 
 
 def _twice(x: Tensor) -> Tensor:
-    """The same values by two steps of which the second undoes the first, bit for bit."""
+    """The same values by two ops, of which the second undoes the first bit for bit."""
     return rlx.neg(rlx.neg(x)) if x.dtype.is_float else rlx.transpose(rlx.transpose(x))
 
 

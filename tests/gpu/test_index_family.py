@@ -1,4 +1,4 @@
-"""Select, scan and index: native on a GPU, right through the CUDA sources too, and never outside a slot."""
+"""The families select, scan and index: native on a GPU, right by the CUDA sources too, and never outside a slot."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_native(session: rlx.Session, op: str) -> None:
     """Every op runs as launches of its own, whatever the shape, dtype and attributes of its cases."""
     for case in cases_of(op):
         if case.doubles and op in ("log_softmax", "logsumexp"):
-            continue  # written with other ops
-        # A result that is no larger than nothing needs no launch.
+            continue  # decomposed into other ops
+        # An empty result needs no launch.
         (node,) = [n for n in case.graph().nodes if not n.op.leaf]
         with session.compile(case.graph()) as compiled:
             (entry,) = [d for d in compiled.report() if d.op == op]
@@ -48,11 +48,11 @@ def test_native(session: rlx.Session, op: str) -> None:
 
 
 def through_cuda(case: Case) -> dict[str, np.ndarray]:
-    """The outputs of a case through the CUDA kernels, which the host's compiler runs."""
+    """The outputs of a case by the CUDA kernels, which run on the CPU."""
     return outputs(case.op, case.arrays(), dict(case.attrs), "cuda")
 
 
-# What each op's kernels do differently: short, long, across memory, wide elements.
+# Cases for the branches of each op's kernels: short and long lines, lines across memory, wide elements.
 _CUDA = (
     "argmax-f32-20011-axis0-normal", "argmin-i64-9x130-axis1-any", "argmax-f16-130x9-axis0-special-last",
     "sort-f32-5003-axis0-holes", "sort-i64-2x4097x2-axis1-any-down", "argsort-bf16-9x130-axis1-special",
@@ -83,7 +83,7 @@ _FAR = np.array(
 
 
 def _reads_and_writes(graph: Graph, index: str) -> None:
-    """Every op that takes indices, with indices that are known only in the run."""
+    """Adds every op that takes indices, with indices that are inputs."""
     x, u = graph.input("x", (6, 5)), graph.input("u", (14, 5))
     i, starts = graph.input("i", (14,), index), graph.input("starts", (2,), index)
     each = graph.input("each", (14, 5), index)
@@ -164,7 +164,7 @@ def test_gathers_gradient_adds_up_without_a_product(session: rlx.Session) -> Non
 
 
 def test_a_cache_is_updated_where_it_lies(session: rlx.Session) -> None:
-    """A new row goes into a cache of rows at a place known only in the run; what it held elsewhere stays."""
+    """A row is written into a cache of rows, in place, at an index that is an input; the other rows stay."""
     graph = Graph("cache")
     cache, row, at = graph.state("cache", (16, 4)), graph.input("row", (1, 4)), graph.input("at", (), "i32")
     graph.update("cache", rlx.dynamic_update_slice(cache, row, (at, 0)))

@@ -1,4 +1,4 @@
-"""Attention, as lowered, on a Vulkan device, against NumPy in float64."""
+"""Attention: the lowered steps on a Vulkan device, against NumPy in float64."""
 
 from __future__ import annotations
 

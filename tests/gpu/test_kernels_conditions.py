@@ -1,4 +1,4 @@
-"""What a device lacks decides what goes to the host: never a kernel that it could not run."""
+"""A node is a host step exactly where the device lacks a feature of its kernel: no kernel is chosen that cannot run."""
 
 from __future__ import annotations
 

@@ -34,17 +34,17 @@ def _sorted_and_equal() -> Array:
 
 
 def _few_rows() -> Array:
-    """Both ways of the kernel for few rows."""
+    """The kernel for few rows, with B transposed and not."""
     with forcing(algorithm="rows"):
         cuda("matmul", _normal(16, 100), _normal(20, 100), **_attrs(tb=True))
     return cuda("matmul", _normal(8, 40), _normal(40, 66, dtype=np.float16), **_attrs())
 
 
 def _sums() -> Array:
-    """Plain ones, and long and short ones that leave the range of f32 midway and are taken again."""
+    """Plain sums, and long and short ones that leave the range of f32 midway and are added up again."""
     cuda("sum", _normal(3, 1000), axes=(1,), keepdims=False)
     short = np.tile(np.float32([3e38, 3e38, -3e38, -3e38]), (300, 1))
-    short[0] = 1.0  # the thread that says so is not the one that clears what says so
+    short[0] = 1.0  # so that not the thread which clears the flag of an overflow sets it
     cuda("sum", short, axes=(1,), keepdims=False)
     return cuda("sum", np.repeat(np.float32([[3e38, -3e38]]), 500, axis=1), axes=(1,), keepdims=False)
 
@@ -166,12 +166,12 @@ def test_attention(d: int, causal: bool, dtype: Any) -> None:
         close(got, attention(q, k, v, mask, 0.2, causal), **limit)
 
 
-# -- f64: the kernels that have it
+# -- f64: the kernels that have a variant of it
 
 
 @pytest.mark.parametrize("dims", [(3, 4, 5), (33, 40, 65), (1, 7, 1)])
 def test_products_of_f64(dims: tuple[int, int, int]) -> None:
-    """Through the library on CUDA, by tiles through Vulkan's text and where there is nothing to add up."""
+    """By the library, and by a kernel of rlx where there is nothing to add up (k = 0)."""
     m, k, n = dims
     a, b = _normal(2, m, k, dtype=np.float64), _normal(2, k, n, dtype=np.float64)
     scale = np.sqrt((a * a) @ (b * b))
@@ -235,7 +235,7 @@ def test_order_of_f64() -> None:
     ],
 )
 def test_conformance_cases_of_f64(op: str) -> None:
-    """The CUDA text of what has no test of its own above."""
+    """The CUDA text of ops that have no test of their own above."""
     for case in [c for c in cases_of(op) if c.doubles][:3]:
         verdict = case.check({"y0": cuda(op, *case.arrays(), **case.attrs)}, subnormals=False)
         assert verdict.ok, f"{case.id}: {verdict.message}"

@@ -1,4 +1,4 @@
-"""Matrix products, as lowered, on a Vulkan device, against NumPy in float64; and the steps CUDA gets."""
+"""Matrix products: the lowered steps on a Vulkan device, against NumPy in float64; and the steps lowered for CUDA."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_sizes(m: int, k: int, n: int, ta: bool, tb: bool) -> None:
 @pytest.mark.parametrize("k, n", [(1, 1), (5, 7), (64, 64), (259, 130), (1000, 17000)])
 def test_few_rows(m: int, k: int, n: int, tb: bool) -> None:
     a, b = _pair(m, k, n, False, tb)
-    a /= np.float32(np.sqrt(k))  # the error of the sum, not of tanh's argument, is what is measured
+    a /= np.float32(np.sqrt(k))  # keeps tanh's argument small: the test measures the error of the sum
     bias = np.random.default_rng(0).standard_normal(n).astype(np.float32)
     got = run("matmul", a, b, bias, **_attrs(tb=tb, activation="tanh"))
     close(got, _want(a, b, bias, **_attrs(tb=tb, activation="tanh")))

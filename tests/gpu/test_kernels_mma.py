@@ -1,5 +1,5 @@
-"""Products by matrix instructions, their parts and terms: the CUDA source run by the host, whose twin for Vulkan is the
-same body; and which way a product takes."""
+"""Products by matrix instructions, their parts and terms: the CUDA source run on the CPU, whose body Vulkan's module
+shares; and the choice of an algorithm."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_precisions_give_what_their_names_say_and_no_more(precision: str, worst:
 def test_what_is_not_finite_stays_where_it_is(precision: str) -> None:
     a, b = _pair(40, 33, 24, False, False, np.float32, ml_dtypes.bfloat16)
     a[3, 5], a[20, 7], a[21, 8], b[4, 9] = np.nan, np.inf, -np.inf, np.inf
-    a[30, 0] = 3.4e38  # rounds to infinity as bf16, and is beyond f16
+    a[30, 0] = 3.4e38  # rounds to infinity in bf16, and is beyond the range of f16
     b[:, 10] = 0
     b[0, 11] = 2.0**-60
     with np.errstate(invalid="ignore"):
@@ -157,7 +157,7 @@ def _stems(a: Any, b: Any, backend: str, precision: str = "f32", m: int = 64, **
 def test_the_way_a_product_takes() -> None:
     half = ml_dtypes.bfloat16
     assert _stems(np.float32, np.float32, "vulkan") == ["matmul"]
-    assert _stems(np.float32, np.float32, "vulkan", "tf32") == ["matmul"]  # several terms an element
+    assert _stems(np.float32, np.float32, "vulkan", "tf32") == ["matmul"]  # operands of several terms
     assert _stems(np.float32, np.float32, "vulkan", "bf16") == ["matmul_mma"]
     assert _stems(np.float32, half, "vulkan") == ["matmul"]
     assert _stems(half, half, "vulkan") == ["matmul_mma"]
@@ -171,8 +171,8 @@ def test_the_way_a_product_takes() -> None:
 
 
 def test_products_in_bf16_round_alike_on_both_gpus() -> None:
-    """At every size the operands of both become bf16 by rlx's own rounding, or stay f32 where rows are few; cuBLAS,
-    which may multiply f32 as tf32 when it is asked for bf16, is given none."""
+    """At every size rlx itself rounds the operands to bf16 on both GPUs, or leaves them f32 where rows are few. cuBLAS,
+    which may multiply f32 as tf32 when it is asked for bf16, is never given f32 operands."""
     for m in (1, 8, 9, 16, 17, 64, 128, 512, 4096):
         on_cuda, on_vulkan = (_stems(np.float32, np.float32, name, "bf16", m) for name in ("cuda", "vulkan"))
         assert "gemm f32 bf16" not in on_cuda
@@ -230,7 +230,7 @@ def test_every_barrier_is_needed_and_missed(
 
 
 def _by(header: str, a: Array, b: Array) -> None:
-    """A product of several slices by the kernel of that header."""
+    """A product of several slices of k, by the kernel that includes this header."""
     if header == "mma_tile.h":
         mma(a, b, tile="s", depth=16, sides=1, **_attrs())
         return

@@ -20,7 +20,7 @@ def _softmax(x: Array, axis: int) -> Array:
         return e / e.sum(axis=axis, keepdims=True)
 
 
-# Row lengths around the quads, the lanes and the register path's end (8192), aligned and not.
+# Row lengths around quads, lanes and the longest row held in registers (8192), aligned and not.
 _LENGTHS = [1, 2, 3, 4, 5, 8, 31, 32, 33, 127, 128, 129, 384, 1021, 1024, 1025, 8188, 8192, 8193, 9001, 16384]
 
 

@@ -1,4 +1,4 @@
-"""A tensor above 4 GiB: byte offsets that no longer fit 32 bits, on GPUs whose memory holds it."""
+"""A tensor above 4 GiB, whose byte offsets do not fit 32 bits, on GPUs with enough memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Elementwise ops and data movement as lowered, on a Vulkan device: NumPy's answer, bit for bit where data moves."""
+"""Elementwise ops and data movement: the lowered steps on a Vulkan device give NumPy's result, bit for bit where data
+only moves."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ DTYPES = [
 
 
 def bits(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Any bit patterns at all, NaN with payloads too."""
+    """Random bit patterns, NaN with payloads among them."""
     dtype = np.dtype(dtype)
     raw = np.random.default_rng(math.prod(shape)).integers(
         0, 256, math.prod(shape) * dtype.itemsize, dtype=np.uint8
@@ -120,7 +121,7 @@ def test_any_slice(data: st.DataObject) -> None:
 
 @pytest.fixture
 def hardware(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowering as for a device that is no software driver: four neighbours at a time where they lie so."""
+    """Lowering as for hardware, not a software driver: packs of four neighbouring elements where layouts allow it."""
     monkeypatch.setattr(lowered, "SOFTWARE", False)
 
 
@@ -178,7 +179,7 @@ def test_where_packs_are_used() -> None:
     assert row.packed and [o.access for o in (*row.inputs, *row.outputs)] == ["flat", "strided", "flat"]
     column = kernel("add", [x, x[:, :1].copy()])
     assert column.packed and column.inputs[1].access == "repeated"
-    assert not kernel("add", [x, x]).packed  # all flat: packs are found when it runs
+    assert not kernel("add", [x, x]).packed  # all flat: the kernel itself finds packs
     assert not kernel("add", [x[:, :7].copy(), x[0, :7].copy()]).packed
     assert not kernel("transpose", [x], perm=(1, 0)).packed
     assert not kernel("slice", [x], starts=(0, 1), stops=(6, 5), steps=(1, 1)).packed

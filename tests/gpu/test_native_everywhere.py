@@ -1,4 +1,4 @@
-"""Every op is launches of its own on CUDA and Vulkan: all conformance cases, lowered for devices that are not here.
+"""Every op is native on CUDA and Vulkan: all conformance cases are lowered, which needs no device.
 
 What devices of a kind offer is listed in `ops_page.KINDS`; tests on devices show that the launches also compute.
 """
@@ -29,24 +29,24 @@ from rlx.passes.legalize import decomposition
 from rlx.runtime.custom import FAMILY as CUSTOM
 
 OPS = [op.name for op in REGISTRY.values() if not op.leaf and op.family != CUSTOM]
-# With matrix units and without: other kernels.
+# Devices with matrix instructions and without have different kernels.
 FEATURES = {**KINDS, "cuda (matrices)": KINDS["cuda"] | {"coopmat", "bf16_coopmat"}}
 TARGETS = {
     kind: cuda_target(words, Limits()) if kind.startswith("cuda") else vulkan_target(words, Limits(), False)
     for kind, words in FEATURES.items()
 }
-# Of the ops that take f64 these move elements as they are, or order them by their bits: no f64 is needed for them.
+# Of the ops that take f64 these only move elements, or order them by their bits: they need no f64 on the device.
 F64_MOVED = {
     "argmax", "argmin", "argsort", "concat", "dynamic_slice", "dynamic_update_slice", "expand", "gather",
     "gather_elements", "im2col", "pad", "reshape", "resize", "slice", "sort", "top_k", "transpose",
 }  # fmt: skip
-# Ops that may give bytes that are there already a new name: nothing to launch.
+# Ops that may be an alias of their input: nothing to launch.
 SAME_BYTES = {"cast", "concat", "copy", "expand", "reshape", "slice", "transpose"}
 TYPES = [t for t in vars(dtypes).values() if isinstance(t, DType) and t != dtypes.f64]
 
 
 def _dispatches(graph: Graph) -> Iterator[tuple[str, Dispatch]]:
-    """How the graph's one op runs on a device of each kind, as the report has it, held against the steps."""
+    """The report's entry for the graph's one op on a device of each kind, checked against the steps."""
     planned = plan(graph, planner="bump")
     for kind, target in TARGETS.items():
         lowering, (entry, *inside) = lower_graph(graph, planned, target, "f32")
@@ -63,7 +63,7 @@ def test_every_case_is_launches(op: str) -> None:
     assert cases
     for case in cases:
         if case.doubles:
-            continue  # some of these are written with other ops: see below
+            continue  # some of these are decomposed into other ops: see below
         graph = case.graph()
         nothing = all(t.size == 0 for t in graph.outputs.values())
         for kind, entry in _dispatches(graph):
@@ -73,7 +73,8 @@ def test_every_case_is_launches(op: str) -> None:
 
 
 def _retyped(op: str, to: DType) -> Iterator[Graph]:
-    """The op on inputs of another dtype, where it takes them: for each dtype of its first case, all inputs of it."""
+    """Graphs of the op on other dtypes, where it takes them: for each dtype of its first case, all inputs of that dtype
+    become `to`."""
     case = cases_of(op)[0]
     for old in {s.dtype for s in case.inputs}:
         graph = Graph(op)
@@ -90,7 +91,7 @@ def _retyped(op: str, to: DType) -> Iterator[Graph]:
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_dtype_an_op_takes_is_native(op: str) -> None:
-    """No dtype is taken when the graph is built and then silently left to the host."""
+    """No dtype that an op accepts when the graph is built is silently left to the host."""
     for to in TYPES:
         for graph in _retyped(op, to):
             for kind, entry in _dispatches(graph):
@@ -98,7 +99,7 @@ def test_every_dtype_an_op_takes_is_native(op: str) -> None:
 
 
 def _how(graph: Graph, features: frozenset[str]) -> str:
-    """How the graph's op runs once it has been legalized."""
+    """How the graph's op runs after legalization: "native" or "host"."""
     target = Target(features)
 
     def support(node: Node) -> Support:
@@ -111,7 +112,7 @@ def _how(graph: Graph, features: frozenset[str]) -> str:
 
 
 def test_f64_is_computed_on_the_device() -> None:
-    """By kernels of its own or in pieces that have them: nothing is left to the host."""
+    """By a kernel of its own, or by ops of its decomposition that have kernels: nothing is left to the host."""
     for op in OPS:
         for graph in [*_retyped(op, dtypes.f64), *(c.graph() for c in cases_of(op) if c.doubles)]:
             for kind, words in FEATURES.items():

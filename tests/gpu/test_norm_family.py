@@ -1,4 +1,4 @@
-"""Norms, rope, losses and backward passes: native on a GPU, and through the CUDA sources on the host."""
+"""Norms, rope, losses and backward passes: native on a GPU, and by the CUDA sources run on the CPU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def test_native(session: rlx.Session, op: str) -> None:
             assert entry.steps or nothing, case.id
 
 
-# What the kernels do differently: quads and single elements, registers and long rows, shared and single channels.
+# Cases for the branches of the kernels: quads and single elements, rows in registers and longer ones, channels of a
+# group or single.
 _CUDA = (
     "group_norm-f32-2x8x4-g2-normal-eps1e-05", "group_norm-f32-1x3x129-g3-normal-eps1e-05",
     "group_norm-f32-1x2x4500-g1-normal-eps1e-05", "group_norm-f16-3x6x9-g3-holes-eps1e-05",

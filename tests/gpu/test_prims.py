@@ -1,7 +1,7 @@
 """The scalar functions of both GPUs, compiled by the host's C++ compiler, against float64 NumPy and SciPy.
 
-Three builds: as CUDA has it (IEEE division, exact fused multiply-add), as GLSL has it (corrected division, no fusing),
-and as GLSL has it on devices known to fuse.
+There are three builds: that of CUDA (IEEE division, exact fused multiply-add), that of GLSL (corrected division, no
+fused multiply-add), and that of GLSL for devices known to fuse.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The f64 functions of both GPUs, compiled by the host's C++ compiler, against long double; and on the devices.
 
-Two builds: as CUDA has it (IEEE division, exact fused multiply-add) and as GLSL has it (corrected division, no fusing).
+There are two builds: that of CUDA (IEEE division, exact fused multiply-add) and that of GLSL (corrected division, no
+fused multiply-add).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from rlx.dtypes import as_dtype, bf16, f16, f64
 from rlx.ir import expr
 from tests.gpu.host_prims64 import BINARY, F64, Prims, compiler
-from tests.gpu.test_emit_device import device as device  # the devices there are
+from tests.gpu.test_emit_device import device as device  # a fixture: the devices available
 from tests.gpu.test_emit_device import evaluate
 
 pytestmark = pytest.mark.skipif(
@@ -96,7 +97,7 @@ def test_normal_results_survive_devices_that_flush_subnormals(repo: Path, tmp_pa
             away = np.abs(got - want) / np.spacing(np.abs(np.where(finite, want, 1.0)))
         same = (got == want) | (np.isnan(got) & np.isnan(want)) | small
         assert (same | finite).all(), name
-        # The nearest f64 stands for the truth here.
+        # The truth is only known as the nearest f64 here.
         assert away[finite].max() <= np.ceil(limit + 0.5), name
 
 
@@ -175,7 +176,7 @@ def test_functions_on_devices(device: Any, prims: Prims, name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32], ids=["f16", "bf16", "f32"])
 def test_f64_is_narrowed_as_numpy_narrows_it(device: Any, dtype: Any) -> None:
-    """Values just beside ties too, which two roundings would take to the wrong side."""
+    """Among them values next to ties, which two roundings would take to the wrong side."""
     if "f64" not in device.info.features:
         pytest.skip("the device has no f64")
     to = as_dtype(np.dtype(dtype))

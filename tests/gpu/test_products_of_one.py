@@ -1,5 +1,5 @@
-"""Products of one A that stand behind one another and lie evenly are one batch: as lowered, through the kernels of both
-backends, against NumPy in float64."""
+"""Consecutive products of one A whose weights lie at equal distances become one batch: the lowered steps, by the
+kernels of both backends, against NumPy in float64."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _run(
     planner: Literal["reuse", "bump"] = "reuse",
     adds_bias: AddsBias = adds_any_bias,
 ) -> list[Step]:
-    """Three products of one input with weights in a store, `gaps` bytes further apart than they need be; checks the
-    results and gives the steps."""
+    """Lowers and runs three products of one input. Their weights lie in a store, each `gaps` bytes further on than
+    necessary. Checks the results and returns the steps."""
     rng = np.random.default_rng(m + k + n)
     g = Graph("siblings")
     x = g.input("x", (m, k), as_dtype(np.dtype(x_dtype)))
@@ -149,7 +149,7 @@ def test_a_kernel_adds_the_biases_that_the_library_has_no_way_to_add(
     gemm, launch = _run("cuda", 70, 32, 64, **given, adds_bias=never)
     assert asked == [inside] and asked[0].relu == (activation == "relu")
     assert isinstance(gemm, Gemm) and (gemm.bias, gemm.relu, gemm.batch) == (None, False, 3)
-    assert gemm.c_dtype == f32 and isinstance(launch, Launch)  # halves are rounded once, behind the bias
+    assert gemm.c_dtype == f32 and isinstance(launch, Launch)  # 16-bit results are rounded once, after the bias
     assert isinstance(launch.kernel, TreeKernel) and ends_short(launch.kernel) == (kind == np.float16)
 
 
@@ -184,8 +184,8 @@ def test_an_even_distance_may_be_any(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", _BACKENDS)
 def test_whether_they_are_one_does_not_depend_on_the_plan(backend: str) -> None:
-    """Where the plan has steps between them each makes the batch and takes its part out: three batches, three parts,
-    and the three copies that stand between."""
+    """Where the plan has steps between the products, each computes the batch and copies its own part: three batches,
+    three copies of parts, and the three copies that the plan has between them."""
     with forcing(algorithm="rows"):
         assert _stems(_run(backend, 16, 40, 64, reshaped=True)) == ["matmul_rows"]
         steps = _run(backend, 16, 40, 64, reshaped=True, planner="bump")

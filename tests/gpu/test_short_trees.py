@@ -1,4 +1,5 @@
-"""Trees that read and store 16 bits: shorter functions, good to 2^-17, and eight neighbours at a time."""
+"""Trees that read and store 16 bits: they call shorter functions, good to 2^-17, and take eight neighbouring elements
+at a time."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def gelu(dtype: DType) -> Expr:
 
 
 def every(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Every value of a 16-bit dtype but the subnormal ones, one NaN for all of them."""
+    """Every value of a 16-bit dtype except subnormal ones, with one NaN for all NaN."""
     x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     wide = x.astype(np.float32)
     kept = ~np.isnan(wide) & ((np.abs(wide) >= 2.0**-126) | (wide == 0))
@@ -47,7 +48,7 @@ def every(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def between() -> npt.NDArray[np.float32]:
-    """f32 values of every size, which no 16 bits hold: sums of a product come so."""
+    """f32 values of every size that 16 bits cannot hold, as an epilogue gets the sums of a product."""
     bits = np.random.default_rng(0).integers(0, 1 << 32, 1 << 19, np.uint32)
     x = bits.view(np.float32)
     near = np.random.default_rng(1).uniform(-20, 20, 1 << 19).astype(np.float32)
@@ -134,7 +135,7 @@ def test_cuda_reads_eight_neighbours_in_one_access(storage: DType) -> None:
 @pytest.mark.parametrize("storage", [f16, bf16, RAW16], ids=str)
 def test_vulkan_moves_eight_neighbours_and_what_is_left(storage: DType, offset: int) -> None:
     x = np.arange(1 << 12, dtype=np.uint16)[: 4096 - 3 - offset] * np.uint16(13)
-    if storage is f16 or storage is bf16:  # NaN may change their payload on the way
+    if storage is f16 or storage is bf16:  # NaN may change their payload
         x = np.where(np.isnan(x.view(storage.np).astype(np.float32)), 0, x).astype(np.uint16)
     source = np.zeros(4096, np.uint16)
     source[offset : offset + x.size] = x
@@ -207,7 +208,8 @@ def test_what_doubles_overflows_as_its_dtype_does(dtype: np.dtype[Any], packs: b
 @pytest.mark.parametrize("factor", [1.0, 1.5, 1.01171875, 1.2345678, 0.0123456, 3.0e-5, 2.0**-120, 2.0**125])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_eight_at_a_time_are_rounded_to_nearest_even(dtype: np.dtype[Any], factor: float) -> None:
-    """Every value times a factor, rounded in the tree and by the store: ties, carries, subnormals, overflow."""
+    """Every value times a factor, rounded in the tree and by the store: there are ties, carries, subnormals,
+    overflow."""
     storage = f16 if dtype == np.float16 else bf16
     x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     once = expr.cast(expr.cast(expr.arg(0, storage), f32) * factor, storage)

@@ -1,5 +1,5 @@
-"""What lowering asks of a device is its Target alone: a made-up one is lowered for, a tuner chooses among candidates, a
-plug-in's rule stands before the built-in one."""
+"""Lowering needs nothing of a device but its Target: it works for an invented one; a tuner chooses among candidates; a
+plug-in's rule is taken before the built-in one."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from rlx.passes import optimize
 from tests.gpu import lowered
 from tests.gpu.lowered import carried_out, close
 
-# A compiled engine on a processor of eight cores, say.
+# A target such as a CPU of eight cores that runs compiled kernels.
 EIGHT = Target(limits=Limits(shared_bytes=16 << 10, subgroup=1), units=8, software=True, packs=False)
 
 
 def _layer() -> Graph:
-    """A product with bias and activation, a norm, an attention, a sum."""
+    """A graph of a product with bias and activation, a norm, an attention and a sum."""
     g = Graph("layer")
     x = g.input("x", (20, 32))
     w, b = g.constant(np.eye(32, dtype=np.float32) * 2), g.constant(np.ones(32, np.float32))
@@ -79,7 +79,7 @@ def test_a_tuner_chooses_among_the_candidates() -> None:
     asked: list[Hashable] = []
 
     def tuner(problem: Hashable, found: Sequence[C], /) -> C:
-        """Always the costliest, products in two parts."""
+        """Always chooses the costliest candidate, with products in two parts."""
         asked.append(problem)
         assert len(found) > 1 and cheapest(problem, found) in found
         chosen: Any = max(found, key=lambda c: c.cost)
@@ -90,7 +90,7 @@ def test_a_tuner_chooses_among_the_candidates() -> None:
     assert names != _names(_lowered(_layer(), EIGHT).steps)
     assert "matmul_rows" in names or names.count("tree") > 1
     assert {type(p) for p in asked} == {gemm_choice.Problem, attention_choice.Problem}
-    assert len({hash(p) for p in asked}) == len(set(asked))  # what a table of measured times is kept by
+    assert len({hash(p) for p in asked}) == len(set(asked))  # problems are keys of a table of measured times
 
 
 def test_candidates_are_those_that_the_target_can_run() -> None:
@@ -110,7 +110,7 @@ def test_candidates_are_those_that_the_target_can_run() -> None:
 
 @pytest.fixture
 def taken_back() -> Iterator[list[Any]]:
-    """What is registered in a test, taken back after it."""
+    """The rules that a test registers, withdrawn after it."""
     withdraw: list[Any] = []
     yield withdraw
     for each in withdraw:

@@ -22,7 +22,7 @@ on_both = pytest.mark.parametrize(
 
 
 def order(x: Array, k: int, largest: bool) -> Array:
-    """Places of the first k: NaN above every number, equal elements by place."""
+    """The indices of the first k: NaN ranks above every number, equal elements rank by index."""
     wide = x.astype(np.float64)
     sign = -1.0 if largest else 1.0
     key = np.where(np.isnan(wide), sign * np.inf, sign * wide)

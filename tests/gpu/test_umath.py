@@ -1,6 +1,6 @@
 """NumPy's own accuracy set on every backend: f32 rows within NumPy's limit in units of the last place.
 
-Rows with subnormal arguments or results count apart: there a device that flushes them may answer as for zero.
+Rows with subnormal arguments or results are treated apart: a device that flushes these may give the result for zero.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def rows_of(file: str) -> tuple[Floats, Floats, npt.NDArray[Any]]:
 
 
 def steps_apart(a: Floats, b: Floats) -> npt.NDArray[np.int64]:
-    """How many floats lie between; zeros of either sign are one."""
+    """The number of floats from a to b; zeros of either sign are one float."""
     places = []
     for x in (a, b):
         bits = x.view(np.int32).astype(np.int64)
@@ -68,7 +68,7 @@ def test_within_numpys_limit(session: Session, file: str) -> None:
     small = subnormal(x) | subnormal(want)
     wrong = np.flatnonzero(~ok & ~small)
     assert not wrong.size, [(x[i], got[i], want[i], limit[i]) for i in wrong[:5]]
-    # Flushed: the argument to zero, or the result.
+    # A device that flushes sets the argument or the result to zero.
     with np.errstate(all="ignore"):
         at_zero = np.asarray(getattr(np, file)(np.copysign(np.float32(0), x)))
     flushed = (got == 0) & subnormal(want)

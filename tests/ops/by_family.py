@@ -1,4 +1,4 @@
-"""The judges and gradient cases of every op, which stand in `tests.ops.families.<family>`."""
+"""The judges and gradient cases of every op, from `tests.ops.families.<family>`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def judge_of(op: str) -> Judge:
 GRADIENTS: dict[str, list[GradientCase]] = {
     op: [GradientCase(*row) for row in rows] for name in FAMILIES for op, rows in family(name).GRADIENTS.items()
 }
-# Where a maximum or a bend is met: the graph, and the same in torch.
+# Gradients at ties and kinks: the graph, and the same function in torch.
 TIES: Ties = {key: pair for name in FAMILIES for key, pair in getattr(family(name), "TIES", {}).items()}
-# Ops, or cases, of f64 that their judges do not settle.
+# Ops, or cases, of f64 that their judges cannot decide.
 UNJUDGED = frozenset(key for name in FAMILIES for key in getattr(family(name), "UNJUDGED", ()))

@@ -1,5 +1,5 @@
-"""What gradient cases share. A case is (function, shapes, what to do to the normal numbers first), and where a bend is
-near a fourth: the step of the difference."""
+"""Code that gradient cases share. A case is (function, shapes, a function applied to the normal random inputs), and
+near a kink, fourth, the step of the finite difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Prepare = Callable[[np.ndarray], np.ndarray]
 Gradients = dict[str, list[Any]]
 Ties = dict[str, tuple[Build, Callable[..., Any]]]
 
-KINK = 1e-5  # a step that stays on one side of a bend
+KINK = 1e-5  # a step that stays on one side of a kink
 
 
 class GradientCase(NamedTuple):
@@ -37,7 +37,7 @@ def positive(x: np.ndarray) -> np.ndarray:
 
 
 def apart(x: np.ndarray) -> np.ndarray:
-    """No two closer than the step of the difference, none near 0 or a whole number."""
+    """Numbers of which no two are closer than the step of the difference, and none is near 0 or an integer."""
     return np.round(x * 7) / 7 + 1 / 14 + np.arange(x.size).reshape(x.shape) * 1e-3
 
 
@@ -53,12 +53,12 @@ def constant_indices(x: Tensor, values: Any) -> Tensor:
 
 
 def varying_indices(x: Tensor, values: Any) -> Tensor:
-    """Indices that are no constant, so that they may be out of range."""
+    """Indices that are not constant, so that they may be out of range."""
     return constant_indices(x, values) + ops.cast(ops.sum(x) * 0.0, "i64")
 
 
 def whole(outs: tuple[Tensor, ...]) -> Tensor:
-    """One tensor that depends on every output."""
+    """A tensor that depends on every output."""
     total = outs[0]
     for i, t in enumerate(outs[1:]):
         total = total * 1.5 + ops.sum(ops.sin(t)) * (0.5 + i)

@@ -1,5 +1,5 @@
-"""What judges share: a judge takes a case's inputs (floats as float64, unless the op moves or compares bits) and its
-attributes, and gives the outputs, one or a list.
+"""Code that judges share. A judge takes a case's inputs (floats as float64, unless the op moves or compares bits) and
+its attributes, and returns the outputs, one or a list.
 
 torch is imported by the judges that need it; where it is missing they skip.
 """
@@ -21,7 +21,7 @@ Judge = Callable[..., Any]
 
 
 def common(*arrays: Array) -> list[Array]:
-    """The arrays in the dtype that an op of two inputs computes in."""
+    """The arrays in the dtype in which an op of these inputs computes."""
     dtype = promote(*(as_dtype(a.dtype) for a in arrays)).np
     return [a.astype(dtype) for a in arrays]
 
@@ -31,7 +31,7 @@ def ufunc(fn: Callable[..., Any]) -> Judge:
 
 
 def with_torch(run: Callable[..., Any]) -> Judge:
-    """`run` gets torch and the arrays as its tensors."""
+    """A judge that calls `run` with torch, and with the arrays as torch's tensors."""
 
     def judge(*arrays: Array, **attrs: Any) -> Any:
         torch = outside("torch")
@@ -52,7 +52,7 @@ def back(forward: Callable[..., Any], d: Array, *inputs: Array) -> list[Array]:
 
 
 def one_by_one(fn: Callable[..., Any], dtype: Any) -> Callable[..., Array]:
-    """`fn` of Python's own numbers, element by element."""
+    """Applies `fn` to Python numbers, element by element."""
 
     def run(*arrays: Array) -> Array:
         wide = np.broadcast_arrays(*arrays)
@@ -63,7 +63,7 @@ def one_by_one(fn: Callable[..., Any], dtype: Any) -> Callable[..., Array]:
 
 
 def wrapped(value: int, dtype: DType) -> int:
-    """A whole number as integers of the dtype hold it."""
+    """An integer wrapped to the range of the dtype."""
     bits = 8 * dtype.itemsize
     value %= 1 << bits
     return value - (1 << bits) if dtype.kind == "i" and value >> (bits - 1) else value
@@ -79,7 +79,7 @@ def lanes(x: Array, axis: int) -> Iterator[tuple[tuple[Any, ...], list[Any]]]:
 
 
 def place(index: int, n: int) -> int | None:
-    """Where an index, from the end where negative, points; None where it is out of range."""
+    """An index counted from the front, where a negative one counts from the end; None where it is out of range."""
     index = index + n if index < 0 else index
     return index if 0 <= index < n else None
 
@@ -94,17 +94,17 @@ def activated(torch: Any, name: str | None, x: Any) -> Any:
 
 
 def padded(torch: Any, x: Any, pads: Any, value: float = 0.0) -> Any:
-    """Any (begin, end) for each axis, which torch's own functions do not take."""
+    """x padded by any (begin, end) for each axis, which torch's own functions do not accept."""
     width = [v for pair in reversed(pads) for v in pair]
     return torch.nn.functional.pad(x, width, value=value) if any(width) else x
 
 
 def by_rank(torch: Any, name: str, x: Any) -> Any:
-    """torch's function of images of x's rank."""
+    """torch's function `name` for images of x's rank, such as conv2d."""
     return getattr(torch.nn.functional, f"{name}{x.dim() - 2}d")
 
 
 def near_zero(x: Any) -> Any:
-    """Each row less its first element, which a norm that takes the mean off does not see: in float64 torch loses to
-    rounding what rows of large means leave. Gradients are those of x."""
+    """Each row less its first element, which changes no norm that subtracts the mean. Without this, torch loses the
+    digits of rows with large means to rounding, even in float64. Gradients are those of x."""
     return x - x[..., :1].detach()

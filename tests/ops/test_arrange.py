@@ -1,4 +1,4 @@
-"""flip, tile, repeat, roll, diagonal, tril, triu, pad as functions: NumPy's answers, and errors that say what to do."""
+"""flip, tile, repeat, roll, diagonal, tril, triu, pad as functions: NumPy's results, and errors that say what to do."""
 
 from __future__ import annotations
 

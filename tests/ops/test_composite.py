@@ -96,9 +96,9 @@ def test_split() -> None:
 def test_error_function_within_two_ulp(mine: Callable[..., Any], theirs: Callable[[float], float]) -> None:
     x = np.concatenate([np.linspace(-6, 6, 20001), np.logspace(-300, 0.7, 2000), -np.logspace(-20, 0.7, 500)])
     want = np.array([theirs(v) for v in x])
-    # Without an 80-bit long double the polynomials' own rounding shows.
+    # Without an 80-bit long double, rounding within the polynomials shows.
     limit = 2 if np.finfo(np.longdouble).nmant > 52 else 8
-    limit += theirs is math.erfc  # whose tail the C library itself rounds
+    limit += theirs is math.erfc  # the C library itself rounds its tail
     assert np.max(np.abs(mine(x) - want) / np.spacing(np.abs(want))) <= limit
 
 

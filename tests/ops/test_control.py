@@ -1,4 +1,4 @@
-"""cond, while_loop and scan while a graph is built: what is traced, what is lifted out, and what is refused."""
+"""cond, while_loop and scan while a graph is built: tracing, captures, and the errors of bad use."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_known_predicate_leaves_no_branch() -> None:
 
 
 def test_equal_loops_share_nothing_by_accident() -> None:
-    """Bodies are compared by identity: two loops over one input stay two, one loop used twice stays one."""
+    """Bodies are compared by identity: two loops over one input stay two nodes, one loop used twice stays one."""
     g, x, _ = graph()
 
     def once(k: float) -> rlx.Tensor:
@@ -210,7 +210,7 @@ def test_what_does_not_fit_is_refused_with_both_types(name: str) -> None:
     with pytest.raises(error, match=text):
         build(x)
     verify(g)
-    assert rlx.sum(x).graph is g  # nothing is traced any more
+    assert rlx.sum(x).graph is g  # tracing has ended
 
 
 def test_a_while_loop_has_no_gradient_and_says_so() -> None:

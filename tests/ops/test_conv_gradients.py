@@ -1,4 +1,4 @@
-"""Gradients of convolutions and pools over every way their windows can move, against sums written out from the
+"""Gradients of convolutions and pools over all kinds of strides, dilations and pads, against sums written out from the
 definition in float64."""
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Ints = tuple[int, ...]
 
 
 def _meets(short: int, kernel: int, long: int, stride: int, dilation: int, before: int) -> Array:
-    """(short, kernel, long): 1 where place i of the short side, through a tap, meets that place of the long side."""
+    """(short, kernel, long): 1 where position i of the short side, through a tap, meets that position of the long
+    side."""
     found = np.zeros((short, kernel, long))
     for i, t in product(range(short), range(kernel)):
         at = i * stride + t * dilation - before
@@ -31,7 +32,7 @@ def _meets(short: int, kernel: int, long: int, stride: int, dilation: int, befor
 
 
 def _moves(rank: int) -> Iterator[tuple[Ints, Ints, tuple[tuple[int, int], ...], Ints]]:
-    """(stride, dilation, pads, output_padding) of each axis: all of one axis, mixed ones of more."""
+    """(stride, dilation, pads, output_padding) of each axis: all combinations for one axis, mixed ones for more."""
     one = [
         (s, d, (a, b), e)
         for s, d, a, b, e in product((1, 2, 3), (1, 2, 4), (0, 1, 5), (0, 2, 6), (0, 1, 2, 3))
@@ -60,8 +61,8 @@ def _check(
     shapes: Sequence[Ints],
     what: Any,
 ) -> None:
-    """`names` are einsum subscripts, within a group, of x, w and y = Σ x·w over the paths; all gradients of a weighted
-    sum of y are contractions of the other two."""
+    """Checks y and its gradients. `names` are the einsum subscripts, within a group, of x, w and y = Σ x·w over the
+    paths; each gradient of a weighted sum of y is a contraction of the other two."""
     rng = np.random.default_rng(0)
     x, w, seed = (rng.standard_normal(s) for s in shapes)
     g = Graph()
@@ -82,7 +83,7 @@ def _check(
 
 
 def _grouped(a: Array, name: str, groups: int) -> Array:
-    """a with its groups as an axis of their own, where its name has the g."""
+    """The array `a` with its groups as a separate axis, at the position of g in `name`."""
     axis = name.index("g")
     return a.reshape(*a.shape[:axis], groups, a.shape[axis] // groups, *a.shape[axis + 1 :])
 
@@ -123,7 +124,8 @@ def test_conv_transpose(rank: int, groups: int) -> None:
 
 @pytest.mark.parametrize("rank, groups", [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)])
 def test_conv(rank: int, groups: int) -> None:
-    """Pads of a kernel and more, strides that leave a rest, pads that differ at the two ends."""
+    """Among them are pads as large as the kernel and larger, strides that do not divide, and pads that differ at the
+    two ends."""
     tried = 0
     inner = "opq"[:rank], "tuv"[:rank], "ijk"[:rank]
     names = f"ngc{inner[0]}", f"gdc{inner[1]}", f"ngd{inner[2]}"
@@ -151,7 +153,7 @@ def test_conv(rank: int, groups: int) -> None:
 @pytest.mark.parametrize("ceil", [False, True])
 @pytest.mark.parametrize("counted", [False, True])
 def test_avg_pool(ceil: bool, counted: bool) -> None:
-    """A linear function: its gradient is the transpose of the matrix that unit vectors show."""
+    """The pool is linear: its gradient is the transpose of its matrix, which unit vectors give."""
     tried = 0
     for n, k, s, a, b in product((3, 5, 6), (1, 2, 4), (1, 2, 3, 5), (0, 1, 3), (0, 1, 3)):
         g = Graph()

@@ -1,4 +1,4 @@
-"""f64 is f64 throughout: no value, constant or literal of f32 in what is computed in it; results to its last digits."""
+"""f64 is computed in f64 throughout: no value, constant or literal is of f32; results are right to the last digits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Wide = np.longdouble
 
 
 def _rounded(value: Any) -> bool:
-    """Whether a number was rounded to f32: it is one of f32, and no short one such as 0.375 or 4096."""
+    """Whether a number was rounded to f32: f32 holds it exactly, and it is no short one such as 0.375 or 4096."""
     numbers = np.asarray(value, np.float64).ravel()
     numbers = numbers[np.isfinite(numbers)]
     with np.errstate(over="ignore"):
@@ -33,7 +33,7 @@ def _rounded(value: Any) -> bool:
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """The floats in an attribute: of tuples and of expression trees too."""
+    """The floats in an attribute, also those within tuples and expression trees."""
     if isinstance(value, ex.Expr):
         for e in ex.linearize([value]):
             assert not e.dtype.is_float or e.dtype == f64, f"{e.prim} of {e.dtype}"
@@ -53,7 +53,7 @@ def _want_f64(node: Node) -> None:
         assert node.output.dtype != f64 or not _rounded(node.attrs["value"]), f"{node} holds numbers of f32"
         return
     trees = []
-    if node.op.expr is not None and node.op.name != "fused":  # whose trees are an attribute
+    if node.op.expr is not None and node.op.name != "fused":  # its trees are an attribute
         trees.append(node.op.expr([ex.arg(i, t.dtype) for i, t in enumerate(node.inputs)], node.attrs))
     for number in _numbers([*node.attrs.values(), *trees]):
         assert not _rounded(number), f"{node}: {number} is rounded to f32"
@@ -118,7 +118,7 @@ def _elu(x: Any, alpha: Any) -> Any:
     return np.where(x > 0, x, alpha * np.expm1(x))
 
 
-# In long double, from the definitions.
+# Functions, and their definitions computed in long double.
 VALUES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Any], Any]]] = {
     "selu": (ops.selu, lambda x: Wide("1.05070098735548049342") * _elu(x, Wide("1.67326324235437728482"))),
     "elu": (lambda x: ops.elu(x, 0.7), lambda x: _elu(x, Wide(0.7))),
@@ -144,7 +144,7 @@ VALUES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Any], Any]]] = {
 
 
 def _matrix(n: int, size: int) -> Any:
-    """Linear resizing by half pixels, (size, n)."""
+    """The matrix (size, n) of linear resizing by half pixels."""
     made = np.zeros((size, n), Wide)
     for i in range(size):
         at = (Wide(2 * i + 1) * n) / (2 * size) - Wide(0.5)
@@ -167,7 +167,7 @@ def _resized_back(n: int, size: int) -> Any:
 
 
 def _turned(x: Any) -> Any:
-    """Pairs of a head of four on a grid of 3 by 4: the first turns with the column, the second with the row."""
+    """Rope of heads of four on a grid of 3 by 4: the first pair is rotated by the column, the second by the row."""
     rows = x.reshape(12, 2, 2)
     angle = np.stack([np.arange(12) % 4, np.arange(12) // 4], axis=1).astype(Wide)
     cos, sin = np.cos(angle), np.sin(angle)

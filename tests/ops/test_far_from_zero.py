@@ -1,4 +1,4 @@
-"""Norms, variances and their gradients of rows of one number and of rows far from 0, beside exact fractions."""
+"""Norms, variances and their gradients of constant rows and of rows far from 0, against exact fractions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlx.ir import Graph, Tensor
 from tests.devices import session_here
 
 EPS = 1e-5
-NMSE = 1e-11  # of what is right
+NMSE = 1e-11  # relative to the exact result
 LEVELS = (1000000.125, -1e3 - 1 / 3, 1e7, 0.1)
 Array = np.ndarray[Any, Any]
 Build = Callable[[Tensor], Tensor]
@@ -81,7 +81,7 @@ NORMS: dict[str, tuple[Callable[[Array], Array], Callable[[int], Build]]] = {
 @pytest.mark.parametrize("n", [1, 7, 64, 1000, 9001])
 @pytest.mark.parametrize("op", NORMS)
 def test_norms(session: rlx.Session, op: str, n: int) -> None:
-    """Of one number exactly 0, else within the tolerance of f32; rows of both kinds side by side."""
+    """Constant rows give exactly 0, others are within the tolerance of f32; rows of both kinds lie side by side."""
     place, build = NORMS[op]
     rng = np.random.default_rng(n)
     for level in LEVELS if n < 1000 else LEVELS[:1]:
@@ -106,7 +106,7 @@ def test_rows_of_one_number_vanish_at_every_length_and_size(session: rlx.Session
 
 
 def test_a_row_that_begins_far_from_its_mean(session: rlx.Session) -> None:
-    """The shift of the sums is no element of the row alone: the small ones keep their digits beside a large first."""
+    """The sums are not shifted by the first element alone: small elements keep their digits after a large first one."""
     rng = np.random.default_rng(3)
     for n in (64, 1024, 9001):
         x = rng.standard_normal((3, n)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Where a value is finite its gradient is no NaN: at zeros, in rows of equal elements, beside infinities and far out.
+"""Where a value is finite its gradient is not NaN: at zeros, in rows of equal elements, beside infinities, far from 0.
 
 Every exported function is tried here or is named as one without a gradient, so that a new one joins.
 """
@@ -30,7 +30,7 @@ def _index(x: Tensor, values: Any) -> Tensor:
 
 
 def _masked(mask: Tensor) -> Tensor:
-    """Attention whose mask hides keys by -inf, whole rows too."""
+    """Attention whose mask hides keys by -inf, and in some rows all keys."""
     q, k, v = (mask.graph.constant(np.random.default_rng(i).standard_normal((1, 1, 3, 4))) for i in range(3))
     return ops.attention(q, k, v, mask)
 
@@ -80,8 +80,8 @@ NONE = frozenset({
     "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "not_equal", "one_hot", "ones_like",
     "right_shift", "rope_scaling", "rope_table", "while_loop", "zeros_like",
 })  # fmt: skip
-# Sums of products, whose gradient multiplies the 0 that something passed back by the infinity that stood beside it, as
-# in torch and JAX; what gradient cases build of such products for fused and scan; exp of the variance in batch_norm's.
+# Sums of products: their gradient multiplies a gradient of 0 by the infinite other factor, as in torch and JAX. The
+# gradient cases of fused and scan contain such products, that of batch_norm the exp of the variance.
 WITH_INFINITY = frozenset({"attention", "batch_norm", "conv_transpose", "fused", "lora_matmul", "matmul", "scan"})
 
 TRIED: dict[str, list[tuple[Build, list[Shape]]]] = {
@@ -97,14 +97,15 @@ def test_every_differentiable_function_is_tried() -> None:
 
 
 def _fills(op: str, shapes: list[Shape]) -> Iterator[list[Array]]:
-    """Whole tensors and single elements of each kind: in all inputs, and in each beside ordinary others."""
+    """Inputs filled with each special value, wholly or in one element: all inputs at once, and each beside ordinary
+    others."""
     rng = np.random.default_rng(len(op))
 
     def filled(shape: Shape, value: float, whole: bool) -> Array:
         a = np.full(shape, value) if whole else rng.standard_normal(shape)
         if a.size and not whole:
             a.flat[rng.integers(a.size)] = value
-        return np.asarray(np.abs(a)) if op == "pow" else a  # no real power lies beside that of a negative base
+        return np.asarray(np.abs(a)) if op == "pow" else a  # real powers need a base ≥ 0
 
     for name, value in FILLS.items():
         if np.isinf(value) and op in WITH_INFINITY:
@@ -141,7 +142,7 @@ ALONE = sorted(op for op, found in TRIED.items() if op in ops.__all__ and found[
 @pytest.mark.parametrize("op", ALONE)
 @pytest.mark.parametrize("dtype, far", [("f32", 1e30), ("f64", 1e200)])
 def test_far_out_too(op: str, dtype: str, far: float) -> None:
-    """Squares and cubes overflow there. Elements of their own, so that no sum of infinities is made."""
+    """Squares and cubes overflow far from 0. Only single elements are far out, so that no infinities are added."""
     x = np.zeros(S)
     x[1, 1:3] = far, -far
     for build, shapes in TRIED[op]:
@@ -169,7 +170,7 @@ def test_rows_of_padding_pass_back_numbers(session: rlx.Session, dtype: Any) -> 
     with session.compile(g) as compiled:
         got = compiled.run({"x": x})
     near = 1e-5 if dtype is np.float32 else 1e-12
-    ones = np.full(3, 1e12)  # the gradient of Σ x / eps
+    ones = np.full(3, 1e12)  # the gradient is that of Σ x / eps
     unit = (np.full(3, 5.0) - 7 * x[1] / 5) / 25
     np.testing.assert_allclose(got["normalize"], [ones, unit, ones, np.zeros(3)], rtol=near, atol=near)
     deviations = (x[1] - x[1].mean()) / (3 * x[1].std())

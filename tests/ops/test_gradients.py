@@ -39,7 +39,7 @@ def _analytic(build: Build, arrays: list[np.ndarray], weights: np.ndarray) -> li
 def _numeric(
     build: Build, arrays: list[np.ndarray], weights: np.ndarray, h: float = 1e-3
 ) -> list[np.ndarray]:
-    """Central differences of fourth order."""
+    """The gradients by central differences of fourth order."""
     found = []
     for i, a in enumerate(arrays):
         d = np.zeros_like(a)
@@ -70,7 +70,7 @@ def test_gradient_is_the_finite_difference(op: str, number: int) -> None:
     weights = rng.standard_normal(_value(build, arrays, None)[1].shape)
     for got, want in zip(_analytic(build, arrays, weights), _numeric(build, arrays, weights, case.step), strict=True):
         error, power = float(np.sum((got - want) ** 2)), float(np.sum(want**2))
-        assert error <= 1e-17 * power + 1e-17, (op, got, want)  # numbers rounded to f32 give 1e-16
+        assert error <= 1e-17 * power + 1e-17, (op, got, want)  # a number rounded to f32 would give 1e-16
 
 
 def test_second_derivatives() -> None:

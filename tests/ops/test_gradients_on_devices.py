@@ -1,4 +1,4 @@
-"""Gradient graphs run on each device in f32 and in f64 and are held against the same graph in float64."""
+"""Gradient graphs run on each device in f32 and in f64, and are compared with the same graph in float64."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def session(request: pytest.FixtureRequest) -> rlx.Session:
 @pytest.mark.parametrize("session", ["cpu", "vulkan", "cuda"], indirect=True)
 @pytest.mark.parametrize(
     "op", [op for op in sorted(GRADIENTS) if op not in ("fused", "cast")]
-)  # their cases are of f64
+)  # their cases are in f64
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", "f64"])
 def test_gradient(session: rlx.Session, op: str, dtype: Any) -> None:
-    finer = 1.0 if dtype is np.float32 else 4e-18  # the square of f64's last place beside that of f32's
+    finer = 1.0 if dtype is np.float32 else 4e-18  # the square of f64's last place over that of f32's
     for number, case in enumerate(GRADIENTS[op]):
         rng = np.random.default_rng(number)
         feeds = {f"x{i}": a.astype(dtype) for i, a in enumerate(case.arrays(rng))}
@@ -44,5 +44,5 @@ def test_gradient(session: rlx.Session, op: str, dtype: Any) -> None:
         for name, t in g.outputs.items():
             want = values[t.id]
             error, power = float(np.sum((outputs[name] - want) ** 2)), float(np.sum(want**2))
-            # Gradients that cancel to zero are sums of terms of size 1: a few of their ULP remain.
+            # Gradients that cancel to zero are sums of terms of size 1, so that a few ULP of 1 remain.
             assert error <= finer * (1e-10 * power + 1e-13 * want.size), (number, name, outputs[name], want)

@@ -1,4 +1,4 @@
-"""Arguments of the image family: what shapes come out, and what bad ones are told."""
+"""Arguments of the image family: the shapes of the results, and the errors of bad arguments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHAPES: list[tuple[Callable[..., Tensor], list[tuple[int, ...]], tuple[int, ...]
      (1, 6, 14, 14)),
     (lambda x: ops.max_pool(x, 3, strides=2, pads=1), [(1, 64, 112, 112)], (1, 64, 56, 56)),
     (lambda x: ops.max_pool(x, 2, ceil_mode=True), [(1, 1, 5)], (1, 1, 3)),
-    # The last window would begin in the padding at the end: it is none.
+    # The last window would begin in the padding at the end, so that it does not count.
     (lambda x: ops.avg_pool(x, 2, strides=3, pads=1, ceil_mode=True), [(1, 1, 3)], (1, 1, 2)),
     (lambda x: ops.avg_pool(x, (2, 3)), [(1, 2, 4, 6)], (1, 2, 2, 2)),
     (lambda x: ops.global_avg_pool(x), [(2, 5, 7, 7)], (2, 5, 1, 1)),
@@ -146,7 +146,7 @@ def test_nan_wins_and_nowhere_is_minus_one() -> None:
     assert values[z.id].item() == 1.0
 
 
-# What torch.nn.functional.interpolate(…, align_corners=True) gives in float64, of [0, 1, 2, 3] and of an image.
+# Results of torch.nn.functional.interpolate(…, align_corners=True) in float64, for [0, 1, 2, 3] and for an image.
 ENDS: list[tuple[float, list[float]]] = [
     (1.7, [0.0, 0.6, 1.2, 1.8, 2.4, 3.0]),
     (2.5, [i / 3 for i in range(10)]),

@@ -1,4 +1,4 @@
-"""Losses and fake quantization as users call them, beside torch; and what the norms and their kin refuse."""
+"""Losses and fake quantization as users call them, against torch; and the errors of the norm family."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.judged
 
 
 def _both(build: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The value and its gradient."""
+    """The value of a function and its gradient."""
     g = Graph()
     t = g.input("x", x.shape, f64)
     y = build(t)

@@ -1,4 +1,4 @@
-"""Every op with sizes at their ends: none, more than memory holds, more than 64 bits count; ranks that do not fit.
+"""Every op with extreme sizes: 0, more than memory holds, more than 64 bits count; and with ranks that do not fit.
 
 Each graph is refused in words of rlx's own, or found too large when compiled, or it runs and is right.
 """
@@ -20,19 +20,19 @@ from tests.devices import session_here
 
 SIZES = (0, 1 << 40, (1 << 32) + 1, 1 << 63)
 SMALL = 1 << 16  # bytes of a graph that is run
-LARGE = 1 << 32  # bytes of one that is not compiled where there is room for it: that takes minutes
+LARGE = 1 << 32  # bytes of a graph that is not compiled where memory holds it: that would take minutes
 
 Specs = tuple[InputSpec, ...]
 
 
 def small_cases(op: str, count: int) -> list[Case]:
-    """Some cases of an op that are quickly run, always the same."""
+    """Some cases of an op that run quickly; always the same ones."""
     found = [c for c in all_cases() if c.op == op and sum(t.type.nbytes for t in c.graph().tensors()) < SMALL]
     return random.Random(op).sample(found, min(count, len(found)))
 
 
 def odd(case: Case) -> Iterator[Specs]:
-    """The inputs with one size everywhere another, one dimension another, and axes too many or too few."""
+    """The inputs with one size replaced everywhere, with one dimension replaced, and with axes too many or too few."""
     specs = case.inputs
     for old in sorted({d for s in specs for d in s.shape}):
         for new in SIZES:
@@ -62,7 +62,7 @@ def outcome(session: rlx.Session, case: Case) -> str:
             return "compiled"
         with np.errstate(all="ignore"):
             outputs = exe.run(case.feeds())
-            if not any(t.size for t in g.outputs.values()):  # references would count along the other dimensions
+            if not any(t.size for t in g.outputs.values()):  # the references would iterate over the other dimensions
                 assert {n: a.shape for n, a in outputs.items()} == {n: t.shape for n, t in g.outputs.items()}
                 return "ran"
             verdict = case.check(outputs, session.device.info.preserves_subnormals)
@@ -118,7 +118,7 @@ def test_shapes_that_no_array_has(shape: tuple[int, ...], text: str) -> None:
 @pytest.mark.parametrize("groups", [1, 8])
 @pytest.mark.parametrize("stride", [1 << 20, (1 << 31) - 1])
 def test_strides_beyond_the_image(stride: int, groups: int, device: str) -> None:
-    """One window: nothing may count along the strides."""
+    """There is one window: no loop may run along the strides."""
     rng = np.random.default_rng(stride % 97)
     x, w = rng.standard_normal((1, 8, 9, 10), np.float32), rng.standard_normal((8, 8 // groups, 3, 3), np.float32)
     g = rlx.Graph("strides")

@@ -1,4 +1,4 @@
-"""What a user writes with Tensors means what it means with NumPy arrays, and bad use says so."""
+"""Python's operators on Tensors mean what they mean on NumPy arrays, and bad use raises errors that say so."""
 
 from __future__ import annotations
 

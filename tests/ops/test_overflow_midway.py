@@ -1,4 +1,4 @@
-"""Sums and products that leave the range of floats on the way and come back, beside exact fractions; long products."""
+"""Sums and products that leave the range of floats midway and come back, against exact fractions; long products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlx.ir import Graph, Tensor
 from tests.devices import session_here
 
 Array = np.ndarray[Any, Any]
-# Of two bits, so that every sum of some of them is exact.
+# Numbers with a mantissa of two bits, so that every sum of a few of them is exact.
 TOP = {"f32": 3 * 2.0**126, "f64": 3 * 2.0**1022, "bf16": 3 * 2.0**126}
 
 
@@ -76,7 +76,7 @@ def test_products(session: rlx.Session, dtype: str, down: bool) -> None:
 
 
 def test_a_product_that_was_denormal_on_its_way(session: rlx.Session) -> None:
-    """In f64 too, of whose digits it keeps few there: its rows stand beside some that stay in range, and zeros."""
+    """In f64 too, which keeps few digits of denormal numbers. Beside such rows there are rows in range, and zeros."""
     row = np.array([1e-38] * 8 + [1e-18] + [1e38] * 8, np.float32)
     x = np.stack([row, row[::-1], np.ones_like(row), np.where(np.arange(17) == 16, np.float32(0), row)])
     want = [float(np.prod([Fraction(float(v)) for v in r])) for r in x]
@@ -86,7 +86,7 @@ def test_a_product_that_was_denormal_on_its_way(session: rlx.Session) -> None:
 
 @pytest.mark.parametrize("dtype, n", [("f32", 100_000), ("f64", 30_000)])
 def test_long_products_stay_within_an_ulp(session: rlx.Session, dtype: str, n: int) -> None:
-    """Whatever the count: one number many times too, where all roundings of a plain product go the same way."""
+    """For any number of factors, and for one number many times, where all roundings of a plain product add up."""
     rng = np.random.default_rng(n)
     for x in (rng.uniform(0.7, 1.4, n), np.full(n, 1.0001)):
         factors = (x if x[0] == x[1] else x / np.exp(np.mean(np.log(x)))).astype(as_dtype(dtype).np)
@@ -99,7 +99,7 @@ def test_long_products_stay_within_an_ulp(session: rlx.Session, dtype: str, n: i
 
 
 def whole_product(numbers: list[int]) -> int:
-    """In halves: one after the other takes the square of the time."""
+    """The product, by halves: multiplying one after the other would take quadratic time."""
     half = len(numbers) // 2
     return whole_product(numbers[:half]) * whole_product(numbers[half:]) if half else numbers[0]
 

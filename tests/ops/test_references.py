@@ -17,7 +17,7 @@ from rlx.ops.numeric import convert
 from tests.ops.by_family import UNJUDGED, judge_of
 
 OPS = sorted(name for name, op in REGISTRY.items() if not op.leaf)
-# What the references and the judges may differ by in float64: rounding of each, in sums of a few thousand terms.
+# The difference allowed between references and judges in float64: both round, in sums of a few thousand terms.
 LIMIT = 1e-12
 # Constants of a decomposition (eps, scale, √½) are rounded to f32.
 CONSTANTS = 1e-6
@@ -56,15 +56,15 @@ def test_reference_agrees_with_its_judge(op: str) -> None:
         if case.doubles and not UNJUDGED.isdisjoint({op, case.id}):
             continue
         if op == "fused" and any(s.dtype.is_half for s in case.inputs):
-            continue  # separate ops round between them; the same trees are judged in f32
+            continue  # separate ops round their results in between; the same trees are judged in f32
         inputs = _widened(case)
         with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing
+            warnings.simplefilter("ignore", RuntimeWarning)  # the mean of no elements
             made = judge(*inputs, **case.attrs)
         wanted = made if isinstance(made, list) else [made]
         scale, choice = case.scale(), case.free()
         if choice is not None and choice.any():
-            continue  # the order of adding decides whether a result is finite
+            continue  # the order of additions decides whether a result is finite
         for got, want in zip(case.expected().values(), wanted, strict=True):
             want = np.asarray(want)
             if case.op == "rsqrt":
@@ -85,7 +85,7 @@ def test_reference_agrees_with_its_judge(op: str) -> None:
                 else np.maximum(np.abs(want), np.where(np.isfinite(scale), scale, 0))
             )
             error = np.abs(got[finite] - want[finite])
-            # Norms and attention mix a row: their error is relative to the row's largest result.
+            # Norms and attention combine a whole row: their error is relative to the row's largest result.
             if case.tolerance.kind == "norm" and finite.any():
                 size = np.full_like(size, np.max(size[finite]))
             limit = CONSTANTS if op == "fused" else LIMIT
@@ -129,6 +129,6 @@ def test_decomposition_says_what_the_op_says(op: str) -> None:
             assert new.type == old.type, case.id
             a, b = values[old.id], values[new.id]
             if any(s.dtype.is_half for s in case.inputs):
-                continue  # rounded between its steps, on purpose
+                continue  # a decomposition rounds between its ops, on purpose
             size = np.max(np.abs(a[np.isfinite(a)]), initial=0)
             np.testing.assert_allclose(b, a, rtol=CONSTANTS, atol=CONSTANTS * size, err_msg=case.id)

@@ -1,4 +1,4 @@
-"""Rope tables against the papers' formulas place by place, rope on a grid, and what rope refuses."""
+"""Rope tables against the papers' formulas at each position, rope on a grid, and the errors of rope."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _llama3(f: float) -> float:
 
 
 def _yarn(i: int, width: int, base: float) -> float:
-    """YaRN's rule by turns within the old length (the paper's r), ends rounded outwards as its code does."""
+    """YaRN's rule by the turns within the old length (the paper's r), its ends rounded outwards as in its code."""
 
     def pair_with(turns: float) -> float:
         return width * math.log(4096 / (turns * 2 * math.pi)) / (2 * math.log(base))
@@ -61,7 +61,7 @@ def _yarn(i: int, width: int, base: float) -> float:
     ids=["plain", "linear", "llama3", "yarn"],
 )
 def test_tables(scaling: Scaling | None, rule: Any, magnitude: float) -> None:
-    """Far positions too: an angle taken in f32 would be wrong by whole turns' parts there."""
+    """Large positions too, where an angle computed in f32 would be wrong by large parts of a turn."""
     rows, width, base = 131072, 128, 500000.0
     cos, sin = rlx.rope_table(rows, width, base=base, scaling=scaling)
     assert cos.shape == sin.shape == (rows, width // 2)
@@ -101,7 +101,7 @@ def test_configurations_of_models() -> None:
 
 @pytest.mark.judged
 def test_transformers_agree() -> None:
-    """The rules of the models' own code, where it is installed."""
+    """The rules of the package transformers, where it is installed."""
     utils = outside("transformers.modeling_rope_utils")
     configuration = outside("transformers").LlamaConfig
     scaling = {
@@ -127,7 +127,8 @@ def _run(build: Any, x: np.ndarray) -> np.ndarray:
 
 
 def test_the_grid_turns_as_complex_numbers() -> None:
-    """One complex number a pair: e^(i x f) in the first half of the size, e^(i y f) in the second."""
+    """Each pair is a complex number, multiplied by e^(i x f) in the first half of the size, by e^(i y f) in the
+    second."""
     rows, columns, size = 3, 5, 16
     x = np.random.default_rng(0).standard_normal((2, 3, rows * columns, size))
     got = _run(lambda t: rlx.axial_rope(t, rows, columns, base=100.0), x)
@@ -140,7 +141,7 @@ def test_the_grid_turns_as_complex_numbers() -> None:
 
 
 def test_the_grid_in_halves() -> None:
-    """Each half of the size is a rope of its own, one by the row and one by the column."""
+    """Rope is applied to each half of the size alone, by the row to one and by the column to the other."""
     rows, columns, size = 4, 3, 12
     x = np.random.default_rng(1).standard_normal((2, rows * columns, 5, size))
     got = _run(lambda t: rlx.axial_rope(t, rows, columns, interleaved=False, order="yx", axis=1), x)
@@ -208,7 +209,7 @@ def test_what_is_refused() -> None:
 
 
 def test_positions_of_64_bits_saturate() -> None:
-    """What does not fit 32 bits is far outside, not somewhere inside."""
+    """A position that does not fit 32 bits is far out of range, and does not wrap into it."""
     g = Graph()
     cos, sin = rlx.rope_table(9, 4)
     x, p = g.input("x", (3, 4), f64), g.input("p", (3,), i64)

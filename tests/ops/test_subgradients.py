@@ -58,7 +58,7 @@ ROW_BUILDS: dict[str, Build] = {
     "cross_entropy": lambda x: ops.cross_entropy(x, np.arange(x.shape[0]) % 3, reduction="none"),
 }  # fmt: skip
 
-# What torch 2.13 gives in float64 on a CPU. First of one input, at POINTS.
+# Results of torch 2.13 in float64 on a CPU. First the gradients of functions of one input, at POINTS.
 ONE: dict[str, list[float]] = {
     "abs": [-1, -1, -1, -1, -1, -1, 0, 0, 1, 1, 1, 1, 1, 1, 0],
     "sign": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
@@ -116,7 +116,7 @@ ONE: dict[str, list[float]] = {
     "reciprocal": [0, -0.02777777777778, -0.1111111111111, -0.25, -1, -4, -INF, -INF, -4, -1, -0.25, -0.1111111111111,
         -0.02777777777778, 0, NAN],
 }  # fmt: skip
-# The gradients to both inputs, over every pair of VALUES.
+# The gradients with respect to both inputs, over every pair of VALUES.
 TWO: dict[str, list[float]] = {
     "maximum": [0.5, 1, 1, 1, 1, 1, 0, 0.5, 0.5, 1, 1, 1, 0, 0.5, 0.5, 1, 1, 1, 0, 0, 0, 0.5, 1, 1, 0, 0, 0, 0, 0.5,
         1, 1, 1, 1, 1, 1, 1, 0.5, 0, 0, 0, 0, 1, 1, 0.5, 0.5, 0, 0, 1, 1, 0.5, 0.5, 0, 0, 1, 1, 1, 1, 0.5, 0, 1, 1, 1,
@@ -191,7 +191,8 @@ CASES = {name: (build, arrays, np.array(want, np.float64)) for name, build, arra
 
 
 def _graph(names: list[str], dtype: str) -> tuple[Graph, dict[str, Array]]:
-    """Values and gradients of cases as outputs: of Σ (1, 2, 3, 1, …)·y where y is of rows, else of Σ y."""
+    """A graph whose outputs are the values of cases and gradients: of Σ (1, 2, 3, 1, …)·y where y has rows, else of
+    Σ y."""
     g, feeds = Graph(), {}
     for name in names:
         build, arrays, _ = CASES[name]

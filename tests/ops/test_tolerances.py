@@ -1,4 +1,4 @@
-"""The comparison accepts honest results and refuses what it is there to find."""
+"""The comparison accepts correct results and refuses the faults that it must find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs deeper than Python's stack: every stage goes along nodes, none calls itself for each."""
+"""Graphs deeper than Python's stack: every stage iterates over nodes, none recurses for each."""
 
 from __future__ import annotations
 

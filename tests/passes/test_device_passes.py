@@ -1,4 +1,4 @@
-"""Passes that fit a graph to a device: weights in half precision, legalization, f32-uniform storage, results."""
+"""Passes that fit a graph to a device: weights in half precision, legalization, f32-uniform storage, state results."""
 
 from __future__ import annotations
 

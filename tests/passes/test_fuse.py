@@ -1,4 +1,4 @@
-"""Regions and epilogues: what fuses, what must not, and that halves round where they did."""
+"""Fusion groups and epilogues: which nodes fuse, which must not, and that 16-bit values round where they did before."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fused(graph: Graph) -> list[Node]:
 
 
 def check(graph: Graph, feeds: dict[str, Any]) -> Graph:
-    """The fused graph; its results are those of the given one."""
+    """The fused graph, after checking that its results are those of the given one."""
     after = fuse_regions(graph)
     verify(after)
     assert differences(graph, results(graph, feeds), results(after, feeds)) == []
@@ -73,7 +73,7 @@ def test_a_region_does_not_leave_and_return() -> None:
 
 
 def test_two_regions_do_not_wait_for_each_other() -> None:
-    """a1 → b1 and b2 → a2: fused as {a1, a2} and {b1, b2} neither could run first."""
+    """a1 → b1 and b2 → a2: of the groups {a1, a2} and {b1, b2} neither could run first."""
     g = Graph("cross")
     x, y = g.input("x", (4,)), g.input("y", (4,))
     a1, b2 = ops.exp(x), ops.sin(y)
@@ -86,7 +86,7 @@ def test_two_regions_do_not_wait_for_each_other() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_many_regions_in_a_tangle(seed: int) -> None:
-    """Hundreds of small regions between row sums that tie them together: none may wait for itself."""
+    """Hundreds of small fusion groups that depend on each other through row sums: none may depend on itself."""
     rng = np.random.default_rng(seed)
     g = Graph("tangle")
     pool = [g.input("x", (2, 4))]

@@ -1,4 +1,4 @@
-"""Transpositions of heads become part of attention where nothing else wants them."""
+"""Transpositions of heads become part of attention where nothing else reads them."""
 
 from __future__ import annotations
 

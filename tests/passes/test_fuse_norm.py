@@ -1,4 +1,4 @@
-"""Residual sums and their norms become one node where that is right, and only there."""
+"""Residual sums and their norms become one node where that keeps the results, and only there."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_device_without_the_kernel() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_half_weights_stay_half(dtype: str) -> None:
-    """A layer as models write it: product with bias, residual, norm, and the weights kept in half precision."""
+    """A layer as models have it: product with bias, residual, norm, with weights in half precision."""
     g = Graph("layer")
     x = g.input("x", (3, 8))
     a, b, w, v = g.param("a", (8, 8)), g.param("b", (8,)), g.param("w", (8,)), g.param("v", (8,))

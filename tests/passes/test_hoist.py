@@ -1,4 +1,4 @@
-"""hoist: loops compute once what does not change, and give what they gave."""
+"""The pass hoist: values that do not change are computed once before the loop, with the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions written out in small ops become the one op that has a kernel, with the same values; lookalikes stay."""
+"""Functions written out in small ops become the one op that has a kernel, with the same values; similar ones stay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ B, H, S, D = 2, 3, 5, 8
 
 
 def made(build: Callable[..., Tensor], *shapes: tuple[int, ...], dtype: str = "f32") -> tuple[Graph, Counter[str]]:
-    """The graph of a function, and what ops the optimizer makes of it."""
+    """The graph of a function, and how many ops of each kind the optimizer leaves."""
     g = Graph("written")
     g.output("y", build(*(g.input(f"x{i}", shape, dtype) for i, shape in enumerate(shapes))))
     return g, Counter(n.op.name for n in optimize(g, verify=True)[0].nodes if not n.op.leaf)
@@ -183,7 +183,7 @@ def test_attention(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["bool", "float"])
 def test_attention_with_a_mask(kind: str) -> None:
-    """Rows that see no key are NaN, as the small ops have it."""
+    """Rows without any visible key are NaN, as in the small ops."""
 
     def build(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         scores = ops.matmul(q, _turned(k)) * D**-0.5
@@ -262,7 +262,7 @@ GRADIENTS: dict[str, tuple[Callable[..., Tensor], Callable[..., Array], tuple[tu
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_are_those_of_the_function(name: str) -> None:
-    """By central differences in f64 of what the function is, along a direction for each input."""
+    """The gradients against central differences of the function in f64, along a direction for each input."""
     build, want, shapes = GRADIENTS[name]
     arrays = [normal(*shape) for shape in shapes]
     outside = normal(*want(*arrays).shape)

@@ -1,4 +1,4 @@
-"""Regions that read an enlarged or repeated tensor in place: one node, the same bits."""
+"""Fusion groups that read an enlarged or repeated tensor without a copy: one node, the same bits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def names(graph: Graph) -> list[str]:
 
 
 def check(build: Callable[[Graph], dict[str, Tensor]]) -> list[str]:
-    """The ops after fusion, reshapes left out; the results are those of the graph as it was."""
+    """The ops after fusion except reshapes, after checking that the results are those of the graph before."""
     g = Graph("repeats")
     for name, t in build(g).items():
         g.output(name, t)

@@ -15,14 +15,14 @@ from tests.passes.values import differences, results
 
 
 def poor(node: Node) -> Support:
-    """A device that runs nothing that can be written with other ops, but for plain products and sums."""
+    """The `support` of a device that runs no op with a decomposition, except plain products and sums."""
     if node.op.name == "matmul":
         return "native" if len(node.inputs) == 2 and node.attrs["activation"] is None else "host"
     return "native" if node.op.decompose is None or node.op.name == "sum" else "host"
 
 
 def lame(node: Node) -> Support:
-    """A device without half precision and without fused kernels."""
+    """The `support` of a device without half precision and without fused kernels."""
     return "host" if node.op.name == "fused" or any(t.dtype.is_half for t in node.inputs) else "native"
 
 
@@ -69,9 +69,9 @@ def test_float_graphs_in_float64(name: str) -> None:
     for seed in range(100):
         made = random_graph(seed, smooth=True, dtypes=(f32, f32, f64))
         if any(t.dtype.is_half for t in made.graph.tensors()):
-            continue  # where halves are rounded is not fixed to the last bit, as an epilogue rounds once for twice
+            continue  # 16-bit values may differ in their last bit, since an epilogue rounds once instead of twice
         want, got = results(made.graph, made.feeds, True), results(PASSES[name](made.graph), made.feeds, True)
-        # Folding stores what it computes, rounded to the dtype; nothing else may lose a bit of a float64.
+        # Constant folding rounds its results to the dtype; no other pass may lose a bit of a float64.
         folds = name == "simplify" or ("optimize" in name and "as written" not in name)
         found = differences(made.graph, want, got, {"f32": 1e-5 if folds else 1e-10, "f64": 1e-10})
         assert not found, f"seed {seed}: {found[0]}\n{made.graph}"

@@ -1,4 +1,4 @@
-"""The rewriter of graphs: what is kept, what is made anew, and that nothing is copied where nothing differs."""
+"""The rewriter of graphs: what it keeps, what it makes anew, and that nothing is copied where nothing differs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _kept(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> None:
 
 
 def _turned(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-    """Every sum the other way round."""
+    """A rewriting rule that swaps the operands of every sum."""
     return new.add(node.op, inputs[::-1], node.attrs) if node.op.adds else None
 
 
@@ -40,7 +40,7 @@ def test_a_graph_in_which_nothing_differs_is_not_copied() -> None:
 
 
 def test_a_program_is_never_the_users_graph() -> None:
-    """Who compiled a graph may go on building it."""
+    """After compiling a graph, the user may go on building it."""
     g, (*_, z) = _graph()
     made, _ = optimize(g)
     before = len(made.nodes)
@@ -89,7 +89,7 @@ def test_labels_of_what_is_added() -> None:
         return new.add("exp", (twice,), label="mine")
 
     labels = [n.label for n in rebuild(g, rewrite).nodes][-4:]
-    assert labels == ["", "", "root", "mine"]  # the sum, the constant, which is nobody's, and the two nodes
+    assert labels == ["", "", "root", "mine"]  # the sum, the constant, which belongs to no old node, and the two others
 
 
 def test_nodes_may_change_places_and_be_left_out() -> None:

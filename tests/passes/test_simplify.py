@@ -1,4 +1,4 @@
-"""What simplify removes, and what it must leave because a bit would change."""
+"""The nodes that simplify removes, and those that it must leave because a bit would change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.passes.values import results
 
 
 def names(graph: Graph) -> list[str]:
-    """The ops of a graph, leaves left out."""
+    """The names of a graph's ops, without leaves."""
     return [n.op.name for n in graph.nodes if not n.op.leaf]
 
 

@@ -11,7 +11,7 @@ from rlx.conformance.oracle import evaluate
 from rlx.ir import Graph
 
 Values = dict[tuple[str, str], Any]
-# What a result may differ by, relative to 1 + |value|: a rounding more or less, carried through a few nodes.
+# The difference allowed of a result, relative to 1 + |value|: one rounding more or less, carried through a few nodes.
 TOLERANCE = {"f64": 1e-9, "f32": 2e-4, "f16": 2e-2, "bf16": 1e-1}
 
 
@@ -26,7 +26,7 @@ def results(graph: Graph, feeds: Mapping[str, Any], upcast: bool = False) -> Val
 def differences(
     graph: Graph, want: Values, got: Values, tolerance: Mapping[str, float] = TOLERANCE
 ) -> list[str]:
-    """How `got` differs from `want`; the graph has the dtypes. NaN and infinities must stand in the same places."""
+    """How `got` differs from `want`; the graph gives the dtypes. NaN and infinities must be in the same places."""
     found = [] if want.keys() == got.keys() else [f"results {sorted(got)} instead of {sorted(want)}"]
     for kind, name in want:
         dtype = (graph.outputs if kind == "output" else graph.updates)[name].dtype
@@ -46,12 +46,12 @@ def differences(
 
 
 def names(graph: Graph) -> list[str]:
-    """The ops of a graph, leaves left out."""
+    """The names of a graph's ops, without leaves."""
     return [n.op.name for n in graph.nodes if not n.op.leaf]
 
 
 def same(before: Graph, after: Graph) -> None:
-    """That both graphs give the same outputs, of the same types, for inputs and weights drawn at random."""
+    """Asserts that both graphs have the same outputs, of the same types, for random inputs and weights."""
     rng = np.random.default_rng(0)
     leaves = {**before.inputs, **before.params}
     feeds = {name: rng.standard_normal(t.shape).astype(t.dtype.np) for name, t in leaves.items()}

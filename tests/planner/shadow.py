@@ -1,9 +1,9 @@
-"""An independent judge of memory plans: runs a graph on shadow bytes that remember whose they are.
+"""An independent judge of memory plans: it runs a graph on shadow memory whose bytes record which tensor wrote them.
 
 It shares no code with the planner and knows no lifetimes. Every byte of every segment carries a tag, the element of
 the tensor that was written there last. Before a node reads an input, the input's bytes must still carry its tags;
-after the last node the results' bytes must too. A node that may end the run must find and leave every state as it was.
-What moves elements unchanged (MOVES) passes its tags on.
+after the last node the results' bytes must too. At a node that may end the run every state must still be the old one.
+An op that moves elements unchanged (MOVES) passes their tags on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tags = npt.NDArray[np.int64]
 
 
 def faults(graph: Graph, plan: MemoryPlan, *, failsafe: bool = True) -> list[str]:
-    """What is wrong with the plan; empty when nothing is."""
+    """The faults of the plan, one a line; empty when there are none."""
     return Shadow(graph, plan, failsafe).run()
 
 
@@ -29,7 +29,7 @@ class Shadow:
         self.graph, self.plan, self.failsafe = graph, plan, failsafe
         self.found: list[str] = []
         self.memory: dict[str, Tags] = {name: np.empty(0, np.int64) for name in plan.segments}
-        self.tags: dict[int, Tags] = {}  # by tensor: one tag an element
+        self.tags: dict[int, Tags] = {}  # tensor id -> one tag for each element
         for t in graph.tensors():
             slot = plan.slots[t.id]
             size = plan.segments.get(slot.segment)
@@ -69,7 +69,7 @@ class Shadow:
         return self.found
 
     def _finish(self) -> None:
-        """The new values that lie elsewhere are copied into the states; then the outputs are read."""
+        """Copies new values that do not lie in their state's slot into the states; then reads the outputs."""
         for name, t in self.graph.updates.items():
             new, state = (self.plan.slots[x.id] for x in (t, self.graph.states[name]))
             if (new.segment, new.offset) != (state.segment, state.offset):
@@ -116,7 +116,7 @@ class Shadow:
         slots = self.plan.slots
         for t in node.outputs:
             if t.type.nbytes and np.array_equal(self._bytes(slots[t.id]), self._as_bytes(t)):
-                continue  # a view: the bytes are there already
+                continue  # an alias: its bytes are written already
             for k, x in enumerate(node.inputs):
                 if _overlap(slots[x.id], slots[t.id]) and not self._in_place(node, t, k):
                     self.found.append(f"{node}: output {t.index} overlaps input {k} and may not")

@@ -1,4 +1,4 @@
-"""Bodies of control ops in a plan: they share free memory, and lie apart from all that is alive while they run."""
+"""Bodies of control ops in a plan share free memory, and overlap no slot that is alive while they run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def program() -> rlx.Graph:
 
 
 def touched(made: MemoryPlan, prefix: str = "") -> Iterator[tuple[str, int, int]]:
-    """(segment as the whole plan names it, first byte, end) of the bodies' slots."""
+    """The bodies' slots as (segment by its name in the outer plan, first byte, end)."""
     for body in made.bodies.values():
         inner = prefix + OUTER
         for slot in body.plan.slots.values():
@@ -40,7 +40,7 @@ def test_branches_share_what_is_free_meanwhile() -> None:
     made = plan(program())
     assert (
         made.total_bytes <= 6.1 * MEGABYTE
-    )  # x, what is held, the result, and the three that the loop needs
+    )  # x, `held`, the result, and the three tensors of the loop
     assert made.overhead == pytest.approx(1.0, abs=0.05)
     assert made.total_bytes * 2 < plan(program(), planner="bump").total_bytes
 

@@ -85,7 +85,7 @@ blocks = st.lists(
 
 
 def overlaps(problem: Sequence[Block], places: Sequence[tuple[int, int]]) -> bool:
-    """Compares all pairs, one step and one byte range at a time."""
+    """Whether two blocks that are alive at one step share bytes; compares all pairs."""
     for i, (a, (arena_a, at_a)) in enumerate(zip(problem, places, strict=True)):
         for b, (arena_b, at_b) in zip(problem[:i], places[:i], strict=True):
             together = any(b.first <= step <= b.last for step in range(a.first, a.last + 1))
@@ -114,11 +114,11 @@ def test_every_order_gives_a_sound_packing(problem: list[Block]) -> None:
         assert not overlaps(problem, planner_pack.first_fit(problem, order, 1 << 62).places)
 
 
-# -- planted faults: each must be found within 500 examples
+# -- planted faults: each must be found within 5000 examples
 
 
 def _early(graph: Graph) -> dict[int, int]:
-    """The planner's last uses, one node too soon wherever the tensor is used at all."""
+    """A planted fault: last uses one node too early, wherever a tensor is used at all."""
     last = {t.id: i for i, node in enumerate(graph.nodes) for t in (*node.inputs, *node.outputs)}
     made = {t.id: i for i, node in enumerate(graph.nodes) for t in node.outputs}
     return {t: max(i - 1, made[t]) for t, i in last.items()}
@@ -132,13 +132,13 @@ def _inputs_die(graph: Graph) -> dict[int, Lifetime]:
 
 
 def _outputs_overlap_inputs(graph: Graph) -> dict[int, Lifetime]:
-    """Outputs that seem to begin after their node."""
+    """A planted fault: outputs whose live range begins after their node."""
     lives = planner_storage.tensor_lifetimes(graph)
     return {t: Lifetime(min(v.first + (v.first > 0), v.last), v.last) for t, v in lives.items()}
 
 
 def _whole_way(graph: Graph) -> dict[int, Tensor]:
-    """Donations that do not spare results."""
+    """A planted fault: donations that overwrite results."""
     found: dict[int, Tensor] = {}
     for name, t in graph.updates.items():
         if t is not graph.states[name] and not t.node.op.leaf:
@@ -166,7 +166,7 @@ FAULTS: dict[str, tuple[str, Any]] = {
 
 
 class _Found(Exception):
-    """Ends a search."""
+    """Raised where a fault is found, which ends the search."""
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -178,7 +178,7 @@ def test_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         max_examples=5000,
         derandomize=True,
         database=None,
-        phases=[Phase.generate],  # the first is enough: nothing is shrunk
+        phases=[Phase.generate],  # the first example that shows the fault is enough: it is not shrunk
         suppress_health_check=list(HealthCheck),
         deadline=None,
     )
@@ -346,7 +346,7 @@ def made_slot(t: Tensor, nbytes: int) -> Any:
 
 
 def transformer(layers: int, batch: int, length: int, width: int, heads: int) -> Graph:
-    """The shapes of a BERT-like encoder: what its planner has to pack, without its arithmetic."""
+    """A graph with the shapes and live ranges of a BERT-like encoder, without its arithmetic."""
     g = Graph("transformer")
     flat, wide = (batch, length, width), (batch, length, 4 * width)
 

@@ -1,6 +1,6 @@
-"""Toy ops and a strategy of random graphs over them: what planning depends on, and nothing else.
+"""Toy ops with only the traits that planning depends on, and a strategy of random graphs over them.
 
-The movement toys have the attributes and the `view` of the real ops, by which the planner knows views.
+The movement toys have the attributes and the `view` of the real ops, by which the planner recognizes views.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _broadcast(types: Sequence[TensorType], attrs: Any) -> TensorType:
 
 
 def _like(rule: Any) -> Any:
-    """The type a movement op gives, found by moving an array of indices."""
+    """The `infer` of a movement op: its output's type, found by moving an array of that shape."""
     return lambda types, attrs: TensorType(
         rule(np.zeros(types[0].shape, np.int8), **attrs).shape, types[0].dtype
     )
@@ -48,8 +48,8 @@ def _moving(name: str, rule: Any, view: Any) -> Op:
 
 
 ADD = _toy("add", _broadcast, expr=lambda xs, a: xs[0], inplace=(0, 1))
-MIX = _toy("mix", _broadcast)  # reads all of its inputs for every element: never in place
-NORM = _toy("norm", _first, inplace=(0,))  # may overwrite input 0 and reads the others while it does
+MIX = _toy("mix", _broadcast)  # reads all elements of its inputs for each result: never in place
+NORM = _toy("norm", _first, inplace=(0,))  # may overwrite input 0, and reads the others meanwhile
 TWO = _toy("two", lambda types, attrs: (types[0], TensorType((2, *types[0].shape), f32)))
 FAIL = _toy("fail", _first, fallible=True)
 PAIR = _toy("fused", lambda types, attrs: (types[0], types[1]), expr=lambda xs, a: xs[0], inplace=(0, 1))
@@ -78,7 +78,7 @@ def graphs(draw: st.DrawFn, max_nodes: int = 14) -> Graph:
         pool += _node(draw, g, pool)
     for state in list(
         g.states.values()
-    ):  # what a state was before the run, under another name, is a likely result
+    ):  # so that a state's old value, under another name, is a frequent result
         pool += g.add(COPY, (state,)) + g.add(ADD, (state, state))
     for k, t in enumerate(draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3))):
         if t.node.op.name != "state":
@@ -87,7 +87,7 @@ def graphs(draw: st.DrawFn, max_nodes: int = 14) -> Graph:
         fitting = [t for t in pool if t.type == state.type and t.node.op.name != "state"]
         if fitting and draw(st.booleans()):
             new = draw(st.sampled_from(fitting))
-            for _ in range(draw(st.sampled_from((0, 0, 1, 2)))):  # behind every other read, step by step
+            for _ in range(draw(st.sampled_from((0, 0, 1, 2)))):  # after every other read, one by one
                 new = g.add(draw(st.sampled_from((ADD, NORM))), (new,))[0]
             g.update(name, new)
             if draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""Each test of the runtime runs on every device that is here."""
+"""Each test of the runtime runs on every available device."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def layer(graph: rlx.Graph) -> None:
 
 @contextmanager
 def run(session: rlx.Session) -> Iterator[Run]:
-    """run() of one program."""
+    """Repeated `run()` of one program."""
     g = rlx.Graph("layer")
     layer(g)
     with session.compile(g) as exe:
@@ -65,7 +65,7 @@ def control(session: rlx.Session) -> Iterator[Run]:
 
 @contextmanager
 def state(session: rlx.Session) -> Iterator[Run]:
-    """A state written by the caller, replaced by the run, read back."""
+    """A state that the caller writes, the run replaces, and the caller reads back."""
     g = rlx.Graph("state")
     s = g.state("s", (8, 32))
     g.update("s", s * 0.5 + g.input("x", (8, 32)))
@@ -82,10 +82,10 @@ def state(session: rlx.Session) -> Iterator[Run]:
 
 @contextmanager
 def weights(session: rlx.Session) -> Iterator[Run]:
-    """A weight that is set anew before each run, in another dtype every hundredth."""
+    """A weight that is set before each run, and before every hundredth in another dtype."""
     g = rlx.Graph("weights")
     layer(g)
-    values = np.round(W * 64) / 64  # which bf16 holds
+    values = np.round(W * 64) / 64  # bf16 holds these exactly
     with session.compile(g) as exe:
         count = 0
 
@@ -101,14 +101,14 @@ def weights(session: rlx.Session) -> Iterator[Run]:
 
 @contextmanager
 def jitted(session: rlx.Session) -> Iterator[Run]:
-    """A traced function, from its cache."""
+    """A traced function, whose program comes from the cache."""
     function = rlx.jit(lambda x, w: rlx.relu(x @ w), device=session.device.info.id)
     yield lambda: function(X, W)
 
 
 @contextmanager
 def threads(session: rlx.Session) -> Iterator[Run]:
-    """Four threads a time on one program and its twin."""
+    """Four threads at a time on one program and its clone."""
     g = rlx.Graph("threads")
     layer(g)
     with session.compile(g) as exe, exe.clone() as twin:
@@ -132,7 +132,7 @@ def threads(session: rlx.Session) -> Iterator[Run]:
 
 @contextmanager
 def compiled(session: rlx.Session) -> Iterator[Run]:
-    """A program compiled, run and closed each time, on weights that stay."""
+    """A program that is compiled, run and closed each time, on weights that stay."""
     store = Weights(session.device)
 
     def once() -> Any:
@@ -148,7 +148,7 @@ def compiled(session: rlx.Session) -> Iterator[Run]:
 
 @contextmanager
 def refused(session: rlx.Session) -> Iterator[Run]:
-    """What raises: inputs that do not fit, graphs too large."""
+    """Calls that raise: inputs that do not fit, graphs too large."""
     g = rlx.Graph("refused")
     layer(g)
     large = rlx.Graph("large")
@@ -168,7 +168,7 @@ def refused(session: rlx.Session) -> Iterator[Run]:
         yield once
 
 
-# Each kind with the part of `--runs` that it makes: what compiles takes milliseconds.
+# Each kind with the divisor of `--runs` for it: a run that compiles takes milliseconds.
 KINDS: dict[Kind, int] = {
     run: 1,
     control: 10,
@@ -182,12 +182,13 @@ KINDS: dict[Kind, int] = {
 
 
 def resident() -> int:
-    """Bytes of the process in memory."""
+    """The resident memory of the process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def soak(once: Run, runs: int, warm: int) -> tuple[int, int, int]:
-    """Bytes that the process and Python gained in `runs` runs after `warm` others, and how many hashes there were."""
+    """Bytes that the process and Python gained in `runs` runs after `warm` others, and the number of different hashes
+    of results."""
     hashes = set()
     held = python = 0
     for i in range(warm + runs):

@@ -1,4 +1,5 @@
-"""The runtime stands on the arena's contract: typed access, half look-ups, lengths and copies of compiled programs."""
+"""The runtime uses the arena's contract: typed access, look-ups of half-precision weights, lengths and copies of
+compiled programs."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def test_registering_a_half_weight_changes_what_the_program_computes(
             assert program.arena.is_half(node(program, "w"))
     assert exe.weights.dtypes()["w"] == dtype
     with pytest.raises(ArenaError, match="closed"):
-        arena.is_half(w)  # the old program's, closed by the run
+        arena.is_half(w)  # the old program's arena, which the run closed
     again = exe.arena
     again.register_half_param(node(exe, "w"), dtype, W)  # in place, where the program reads it
     assert exe.arena is again
@@ -129,7 +130,7 @@ def test_what_goes_through_a_port_comes_back_bit_by_bit(
                 np.signbit(got["same"].astype("f8")), np.signbit(values.astype("f8"))
             )
         stored = compiled.program.inputs["x"].dtype
-        if stored in (f32, f16, bf16):  # the typed helpers see what the ports wrote
+        if stored in (f32, f16, bf16):  # the typed helpers read the values that the ports wrote
             held = compiled.arena.read_output_f32(node(compiled, "x"), stored, 15)
             np.testing.assert_array_equal(held.reshape(3, 5), values.astype(np.float32))
 
@@ -178,7 +179,7 @@ def test_rows_of_a_run_are_fed_into_a_resident_cache(session: rlx.Session, dtype
             with pytest.raises(GraphError):
                 exe.feed_rows(*names)
         np.testing.assert_array_equal(exe.get_state("held"), before)
-        assert exe.feed_rows("held", "new", 1) == 6  # over rows that are there
+        assert exe.feed_rows("held", "new", 1) == 6  # over existing rows
         want[1:3] = want[4:6]
         np.testing.assert_array_equal(exe.get_state("held").astype("f8"), want)
 
@@ -210,8 +211,8 @@ def test_lengths_of_a_state_are_those_of_its_store(session: rlx.Session) -> None
 
 
 def test_rows_of_a_scan_go_through_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU, whose scans go step by step: rows in and out, and what is carried, are copied by the contract's
-    calls, within the slots."""
+    """On the CPU, which runs scans step by step: the contract's calls copy rows in and out, and carries, within the
+    slots."""
     made: list[tuple[int, int]] = []
     shipped = BufferArena.range_copier
 

@@ -1,4 +1,4 @@
-"""`with` blocks: whatever has `close` is closed at the end of one, however that comes."""
+"""`with` blocks: every object with `close` is closed at the end of its block, also where that is an exception."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_error_inside_closes_and_goes_on(session: rlx.Session) -> None:
     with pytest.raises(KeyError, match="mine"):
         fails()
     assert weights.nbytes == 0
-    weights.close()  # once more does nothing
+    weights.close()  # a second call does nothing
 
 
 def test_a_custom_op_is_known_inside_its_block() -> None:

@@ -1,4 +1,4 @@
-"""Compiled graphs: weights, state, clones, threads, repeated runs, and what wrong calls are told."""
+"""Compiled graphs: weights, state, clones, threads, repeated runs, and the errors of wrong calls."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_graph_too_large_says_need_free_and_largest_tensors(session):
     g.output("y", rlx.exp(x))
     with pytest.raises(OutOfDeviceMemory, match=r"needs [\d,]+ bytes .* are free|bytes"):
         session.compile(g)
-    with session.compile(layer()) as exe:  # a smaller one still works
+    with session.compile(layer()) as exe:  # a smaller graph still works
         x, w, b = arrays()
         exe.set_params({"w": w, "b": b})
         exe.run({"x": x})

@@ -1,4 +1,4 @@
-"""cond, while_loop and scan on each device: beside plain NumPy loops in float64, nested, empty, on many threads."""
+"""cond, while_loop and scan on each device, against plain NumPy loops in float64: nested, empty, on many threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Feeds = dict[str, np.ndarray]
 
 
 def run(session: rlx.Session, build: Callable[..., Any], feeds: Feeds, **options: Any) -> list[np.ndarray]:
-    """What `build` makes of inputs of these names."""
+    """The results of `build`, called with inputs of these names and values."""
     g = rlx.Graph("control")
     made = build(*(g.input(n, a.shape, a.dtype) for n, a in feeds.items()))
     for i, t in enumerate(made if isinstance(made, tuple) else (made,)):
@@ -97,7 +97,7 @@ def test_a_recurrent_network_is_the_loop_over_its_cells(session: rlx.Session, re
 
 @pytest.mark.parametrize("truth", [True, False])
 def test_only_the_branch_taken_runs(session: rlx.Session, truth: bool) -> None:
-    """The other one would not end."""
+    """The branch not taken would never end."""
 
     def build(p: rlx.Tensor, x: rlx.Tensor) -> Any:
         for_ever = lambda t: rlx.while_loop(lambda c: rlx.all(c > -1e30), lambda c: rlx.abs(c), t)  # noqa: E731
@@ -123,7 +123,7 @@ def test_what_swaps_and_what_stays_is_not_mixed_up(session: rlx.Session) -> None
 
 
 def test_nested_loops_and_branches(session: rlx.Session) -> None:
-    """For each row: halve while even, then triple; captures reach through three levels."""
+    """Each row is halved while it is even, then tripled; captures reach through three levels."""
 
     def build(xs: rlx.Tensor, limit: rlx.Tensor) -> Any:
         def row(total: rlx.Tensor, x: rlx.Tensor) -> Any:

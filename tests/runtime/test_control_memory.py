@@ -1,4 +1,4 @@
-"""Bodies in a compiled graph: captures lie where they are, everything is freed, reports and refusals look inside."""
+"""Bodies in a compiled graph: captures are not copied, all memory is freed, reports and refusals include the bodies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlx.errors import ArenaError, OutOfDeviceMemory, UnsupportedOp
 
 
 def looped(n: int, steps: int = 3) -> rlx.Graph:
-    """x → tanh(W x + x) some times over, W captured."""
+    """x → tanh(W x + x), repeated; W is captured."""
     g = rlx.Graph("looped")
     w, x = g.param("w", (n, n)), g.input("x", (n,))
     step = lambda c: (c[0] + 1, rlx.tanh(w @ c[1] + x))  # noqa: E731
@@ -43,13 +43,13 @@ def test_a_captured_weight_takes_no_further_memory(session: rlx.Session, kept: s
         exe.set_param("w", w, dtype=kept)
         rounded = w.astype(rlx.bf16.np).astype(np.float32) if kept == "bf16" else w
         np.testing.assert_allclose(exe.run({"x": x})["y"], expected(rounded, x), rtol=1e-4, atol=1e-5)
-        assert exe.plan.total_bytes < n * n  # the weight is four times that, half of it in bf16
+        assert exe.plan.total_bytes < n * n  # the weight takes four times that in f32, twice in bf16
         exe.set_param("w", 2 * w, dtype=kept)
         np.testing.assert_allclose(exe.run({"x": x})["y"], expected(2 * rounded, x), rtol=1e-3, atol=1e-4)
 
 
 def test_captured_values_are_read_where_they_lie(session: rlx.Session) -> None:
-    """A value of the graph, a state and a large constant, in a body inside a body."""
+    """A body inside a body captures a value of the graph, a state and a large constant."""
     g = rlx.Graph("around")
     x, s = g.input("x", (4096,)), g.state("s", (4096,))
     big = g.constant(np.arange(4096, dtype=np.float32))
@@ -67,7 +67,7 @@ def test_captured_values_are_read_where_they_lie(session: rlx.Session) -> None:
         inside = exe.plan.total_bytes - sum(exe.plan.segments.values())
         assert (
             inside <= 4 * 4 * 4096
-        )  # what the bodies compute, of which there are two, and the carry of the inner one
+        )  # the values that the two bodies compute, and the carry of the inner one
 
 
 def test_close_frees_the_bodies(session: rlx.Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,8 @@ def test_a_scan_in_one_recording_gives_the_bits_of_its_steps(
 
 
 def test_a_carry_is_updated_where_it_lies(session: rlx.Session) -> None:
-    """One row a step, in a table of a megabyte: no step copies it. What is still read is not written over."""
+    """Each step writes one row of a table of a megabyte, and none copies the table. Values still to be read are not
+    overwritten."""
     n = 256
     g = rlx.Graph("table")
     x = g.input("x", (n, 1024))
@@ -251,7 +252,7 @@ def test_a_carry_is_updated_where_it_lies(session: rlx.Session) -> None:
 
 
 def test_bodies_in_several_allocations(session: rlx.Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no one allocation holds what a body needs, it has several of its own; the answer is the same."""
+    """Where no single allocation is large enough for a body, it has several of its own; the result is the same."""
     g = rlx.Graph("allocations")
     x = g.input("x", (1 << 14,))
 

@@ -1,4 +1,4 @@
-"""Custom ops: NumPy alone, native kernels, gradients, and what wrong ones are told."""
+"""Custom ops: NumPy alone, native kernels, gradients, and the errors of wrong ones."""
 
 from __future__ import annotations
 

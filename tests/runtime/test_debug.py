@@ -1,4 +1,5 @@
-"""RLX_DEBUG shows what runs and changes nothing: results, state and how often anything is computed stay the same."""
+"""RLX_DEBUG shows the nodes that run and changes nothing: results, states and the number of evaluations stay the
+same."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def counter(g: rlx.Graph) -> None:
 
 
 def cache(g: rlx.Graph) -> None:
-    """A cache that takes a row each run, in place, at the place that a counter says."""
+    """A graph with a cache into which each run writes a row, in place, at the index in a counter."""
     n, rows = g.state("n", (), "i32"), g.state("rows", (8, 4))
     made = rlx.dynamic_update_slice(rows, g.input("x", (3, 4))[:1] + rlx.cast(n, "f32"), (n, 0))
     g.output("sum", rlx.sum(made))
@@ -55,7 +56,7 @@ def cache(g: rlx.Graph) -> None:
 
 
 def moments(g: rlx.Graph) -> None:
-    """States that read each other's old values, and a weight that is trained."""
+    """A graph of states that read each other's old values, and of a weight that is trained."""
     x, m, v = g.input("x", (3, 4)), g.state("m", (3, 4)), g.state("v", (3, 4))
     g.update("m", m * 0.9 + x + v)
     g.update("v", rlx.tanh(v * 0.5 + m))
@@ -123,7 +124,7 @@ def test_a_counter_counts_runs(device: str, level: str) -> None:
 
 @pytest.mark.parametrize("start", range(0, 60, 20))
 def test_random_programs_give_the_same_bits(device: str, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs of every kind of op, states among them, some runs each, at no level and at each."""
+    """Graphs of every kind of op, with states, run several times: without a debug level and at each."""
     count = 20 if device != "vulkan" else 4
     for seed in range(start, start + count):
         outcomes = []
@@ -148,7 +149,7 @@ def test_random_programs_give_the_same_bits(device: str, start: int, monkeypatch
 
 @pytest.fixture
 def drawn() -> Iterator[tuple[Any, list[int]]]:
-    """An op that gives another number each time it is computed, and the list of those it has given."""
+    """An op that returns another number each time it is computed, and the list of the numbers so far."""
     given: list[int] = []
     numbers = itertools.count(1)
 
@@ -191,7 +192,7 @@ def test_steps_of_loops_are_counted_once(device: str, level: str) -> None:
 
 
 def test_a_loop_that_ends_only_in_its_own_dtype(device: str, level: str) -> None:
-    """In float64 this one goes on for ever: looking at it must not."""
+    """In float64 this loop never ends; showing its values must end all the same."""
     g = rlx.Graph("absorbed")
     x = g.input("x", ())
     step = 0.75 * 2.0**-24  # in f32 the sum is rounded to 1, in float64 it steps over it
@@ -231,7 +232,7 @@ def test_what_is_shown_never_fails_a_run(device: str, level: str, monkeypatch: p
 def test_each_node_is_shown_on_the_inputs_it_had(
     device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A node that reads a state had what the state was before the run."""
+    """A node that reads a state is shown with the state's value before the run."""
     monkeypatch.setenv("RLX_DEBUG", "4")
     g = rlx.Graph("old")
     s, x = g.state("s", (3, 4)), g.input("x", (3, 4))

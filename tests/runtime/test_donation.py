@@ -1,4 +1,4 @@
-"""States updated where they lie: no copy is made where nothing still reads the old value, and none is missing."""
+"""States updated in place: no copy is made where nothing still reads the old value, and none is missing elsewhere."""
 
 from __future__ import annotations
 

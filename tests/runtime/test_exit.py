@@ -1,4 +1,4 @@
-"""A process ends quietly and well, whatever its devices are doing: no traceback, no crash, no wait for long work."""
+"""A process ends cleanly, whatever its devices are doing: no traceback, no crash, no wait for long work."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ except rlx.errors.DeviceLost:
 session = rlx.Session(sys.argv[1])
 chain(16, 3).run({"x": eye})
 """
-# A device whose work does not end: nothing may be freed under its hands.
+# A device whose work does not end: nothing that it uses may be freed.
 STUCK = """
 class Stuck:
     def __init__(self, real):

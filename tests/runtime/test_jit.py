@@ -1,4 +1,4 @@
-"""jit and grad: tracing, caching, containers, and errors that teach."""
+"""jit and grad: tracing, caching, pytrees, and errors that say what to do."""
 
 from __future__ import annotations
 

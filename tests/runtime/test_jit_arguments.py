@@ -1,4 +1,4 @@
-"""What jit takes as arguments: arrays of any library, Python's numbers, what is static, and what is refused."""
+"""Arguments of jit: arrays of any library, Python's numbers, static arguments, and those that it refuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def jit(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def outcome(run: Callable[[], Any]) -> Any:
-    """The dtype and bits of what it gives, or the class of the error."""
+    """The dtype and bits of the result, or the class of the error."""
     try:
         with np.errstate(all="ignore"):
             made = run()
@@ -64,7 +64,7 @@ class WithDLPack(Wrapped):
 
 
 class OnDevice(Wrapped):
-    """As an array of a GPU library: its memory is a device's, and NumPy is refused."""
+    """An array like those of a GPU library: its memory is a device's, and it refuses to become a NumPy array."""
 
     def __dlpack__(self, **options: Any) -> Any:
         raise BufferError("not the host's memory")
@@ -386,7 +386,7 @@ def test_the_cache_is_bounded() -> None:
 
 
 def test_a_program_that_leaves_the_cache_before_it_runs_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where other threads fill the cache between a call's look-up and its run."""
+    """This happens where other threads fill the cache between a call's look-up and its run."""
     f = jit(lambda x, n: x + n, static_argnames="n")
     shipped, evict = rlx.CompiledGraph.run, [True]
 

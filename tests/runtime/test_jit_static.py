@@ -1,4 +1,4 @@
-"""What jit builds into a program, what it refuses to, and the names of what is static."""
+"""Static arguments of jit: values built into a program, values that it refuses, and static arguments by name."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Module:
 
 
 class WithItsId(Module):
-    """As many classes of models are: a hash of its own, which is the object's."""
+    """A class like many of models: its hash and equality are those of the object's identity."""
 
     def __eq__(self, other: object) -> bool:
         return self is other

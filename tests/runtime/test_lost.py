@@ -54,5 +54,5 @@ def test_every_session_is_told_and_a_new_one_runs(call: str) -> None:
                 assert [exe.run({"x": one})["y"][0] for _ in range(2)] == [0, np.tanh(np.float32(1))]
         finally:
             device.lib = real
-            real.vkDeviceWaitIdle(device.handle)  # a device that is really gone has nothing under way
+            real.vkDeviceWaitIdle(device.handle)  # a device that is really lost has no work left
     device.close()

@@ -1,4 +1,4 @@
-"""Memory that is not there: refused by name before anything is taken, and what is smaller works afterwards."""
+"""Programs that need more memory than there is are refused before anything is acquired; smaller ones still work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def of_result(g: rlx.Graph) -> rlx.Tensor:
 
 
 def of_what_passes_rewrite(g: rlx.Graph) -> rlx.Tensor:
-    """Devices without these in f64 write them with constants as long as the rows."""
+    """An op that devices without an f64 kernel of it decompose, with constants as long as the rows."""
     logits, labels = g.input("big", (2, 1 << 44), "f64"), g.input("labels", (2,), "i32")
     return rlx.cross_entropy(logits, labels)
 
@@ -112,7 +112,7 @@ def test_weights_that_others_leave_no_room_for(
 def test_stores_stay_within_the_largest_allocation(
     session: rlx.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights and states of several times what the device allocates at once, kept in f32 and in bf16."""
+    """Weights and states several times as large as the device's largest allocation, kept in f32 and in bf16."""
     limit = 1 << 18
     monkeypatch.setattr(session.device, "limits", replace(session.device.limits, max_alloc_bytes=limit))
     taken: list[int] = []
@@ -156,7 +156,7 @@ def test_a_region_takes_few_chunks_and_none_too_large() -> None:
         region.reserve(i, f32, 300_000)
     assert made == [1 << 20] * 4
     region.reserve("larger than the device allows", f32, 3 << 20)
-    assert made[-1] == 3 << 20  # which the device refuses in its own words
+    assert made[-1] == 3 << 20  # a device would refuse this with its own error
 
 
 def test_a_store_refuses_another_type_and_stays_as_it_was(session: rlx.Session) -> None:

@@ -1,4 +1,4 @@
-"""What the likeliest mistakes are told: a typed error that says what came, what was expected and what to do."""
+"""The likeliest mistakes raise a typed error that says what came, what was expected and what to do."""
 
 from __future__ import annotations
 

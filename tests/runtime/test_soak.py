@@ -1,4 +1,4 @@
-"""Hundreds of runs of each kind take no memory; `python -m tests.runtime.soak` makes a hundred thousand."""
+"""Hundreds of runs of each kind gain no memory; `python -m tests.runtime.soak` makes a hundred thousand."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def test_memory_is_flat_and_results_are_the_same(session: rlx.Session, kind: soa
     few = soak.KINDS[kind] >= 100
     with kind(session) as once:
         once()
-        counted = session.device.info.kind == "software"  # others use the memory of a real one
+        counted = session.device.info.kind == "software"  # on hardware other processes use the same memory
         free = session.device.free_bytes()
         _, python, hashes = soak.soak(once, *((30, 20) if few else (300, 220)))
         left = session.device.free_bytes()
     assert python < soak.PYTHON_LIMIT
     assert hashes == 1
-    assert not counted or free - left <= 1 << 20  # what a weight in its other dtype takes
+    assert not counted or free - left <= 1 << 20  # the size of a weight in its other dtype

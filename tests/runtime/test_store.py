@@ -1,4 +1,4 @@
-"""One kind of store: what is trained as states is served as weights, and the other way round, over the same bytes."""
+"""One kind of store: tensors trained as states are served as weights, and the other way round, over the same bytes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_weights_that_were_set_are_trained_where_they_lie(session: rlx.Session) 
             assert store.slot("w") == place
             served = serve.run({"x": X})["y"]
             assert np.abs(served - before).max() > 0.01
-            twin.run({"x": X})  # it trains states of its own
+            twin.run({"x": X})  # the clone trains states of its own
             np.testing.assert_array_equal(twin.get_state("w"), store.get("w"))
             np.testing.assert_array_equal(serve.run({"x": X})["y"], served)
 

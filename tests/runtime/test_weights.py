@@ -1,4 +1,4 @@
-"""Weights that change dtype: what they hold, when old places become free, and that no run reads another's bytes."""
+"""Weights that change dtype: their values, when their old slots become free, and that no run reads another's bytes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_weight_set_in_turn_as_bf16_and_f16_holds_one_of_them(session: rlx.Ses
 
 
 def test_f32_goes_when_all_is_kept_in_half(session: rlx.Session) -> None:
-    """Two programs, one of which never runs again; in the end the store holds the 16-bit weights alone."""
+    """Of two programs one never runs again; in the end the store holds only the 16-bit weights."""
     count = 6
     weights = rlx.Weights(session.device)
     first, idle = (session.compile(product(256, b, count), weights=weights) for b in (1, 3))
@@ -108,7 +108,7 @@ def test_programs_that_share_a_store_never_read_what_is_not_theirs(session: rlx.
     assert set().union(*results) <= set(values.values())
     for exe in made:
         exe.run(ones(n, 1 + made.index(exe)))
-    assert weights.nbytes <= 2 * 65536  # no place of an older dtype is kept
+    assert weights.nbytes <= 2 * 65536  # no slot of an older dtype is kept
     for exe in made:
         exe.close()
     weights.close()
@@ -175,7 +175,8 @@ def test_a_clone_of_a_program_whose_weights_changed(session: rlx.Session) -> Non
 def test_a_clone_while_another_thread_changes_a_weight(
     session: rlx.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The weight changes, where that is not waited for, after the clone has looked at it and before its twin does."""
+    """Unless the store's lock prevents it, the weight changes after `clone` has looked at it and before the twin
+    does."""
     with session.compile(product(32)) as exe:
         exe.set_param("w0", eye(32, 3))
         exe.run(ones(32))
@@ -200,7 +201,7 @@ def test_a_clone_while_another_thread_changes_a_weight(
 
 @pytest.mark.parametrize("timed", [False, True])
 def test_a_dropped_program_is_gone_without_pythons_collector(session: rlx.Session, timed: bool) -> None:
-    """Its memory is free for the next, however seldom the collector comes by."""
+    """Its memory is free for the next program at once, without a run of the garbage collector."""
     g = product(16)
     y = rlx.cond(rlx.sum(g.inputs["x"]) > 0, lambda: g.outputs["y"] + 1, lambda: g.outputs["y"])
     y = rlx.while_loop(lambda y: rlx.sum(y) < 100, lambda y: y + 1, y)
@@ -255,7 +256,7 @@ def test_a_state_store_that_finds_no_memory_is_as_it_was(
 
 
 class Memory:
-    """A buffer that knows its bytes."""
+    """A buffer in host memory."""
 
     def __init__(self, nbytes: int) -> None:
         self.held = np.zeros(nbytes, np.uint8)
@@ -279,8 +280,8 @@ class Memory:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_region_keeps_every_byte_and_gives_back_what_is_free(seed: int) -> None:
-    """Random stores, changes of size and drops against a dict: no slot moves or overlaps, and what is dropped is
-    used again, so that the region holds at most a few times what is in it."""
+    """Random stores, changes of size and drops, compared with a dict: no slot moves or overlaps, and dropped slots are
+    used again, so that the chunks hold at most a few times the bytes in use."""
     rng = np.random.default_rng(seed)
     made: list[Memory] = []
 

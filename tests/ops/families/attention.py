@@ -18,7 +18,7 @@ _Q, _KV = (2, 4, 3, 3), (2, 2, 5, 3)
 
 
 def _bias(torch: Any, q: Any, n_k: int, mask: Any, length: Any, causal: bool, window: int | None) -> Any:
-    """What is added to the scores, (B, H, Sq, Sk): -inf where a key is not seen. Query by query, key by key."""
+    """The bias of the scores, (B, H, Sq, Sk): -inf where a query does not see a key, computed for each pair alone."""
     b, h, n_q, _ = q.shape
     bias = torch.zeros((b, h, n_q, n_k), dtype=torch.float64)
     if mask is not None:
@@ -47,7 +47,7 @@ def _forward(torch: Any, q: Any, k: Any, v: Any, others: tuple[Array, ...], attr
     bias = _bias(torch, q, n_k, mask, length, attrs["causal"], attrs.get("window"))
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     nothing = (bias == -math.inf).all(-1, keepdim=True)
-    bias = torch.where(nothing, 0.0, bias)  # the row's result is dropped: torch's own would be NaN
+    bias = torch.where(nothing, 0.0, bias)  # the result of such a row is replaced: torch's would be NaN
     cap = attrs.get("softcap")
     if cap is None:
         out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=attrs["scale"])
@@ -77,7 +77,7 @@ def _lengths(x: Tensor, *values: int) -> Tensor:
 
 
 def _all_three(d: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Tensor, **attrs: Any) -> Tensor:
-    """One tensor that depends on dq, dk and dv."""
+    """A tensor that depends on dq, dk and dv."""
     attrs = {"scale": 0.7, "causal": False, "window": None, "softcap": None, **attrs}
     dq, dk, dv = apply_multi("attention_grad", d, q, k, v, *others, **attrs)
     return dq * 1.5 + ops.sum(ops.sin(dk)) * 0.5 + ops.sum(ops.cos(dv)) * 0.25

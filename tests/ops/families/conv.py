@@ -44,7 +44,7 @@ def _conv_transpose(
     groups: int,
     output_padding: Any,
 ) -> Any:
-    """The whole result by torch, then cut (or, for output padding beyond it, widened) as the pads say."""
+    """torch's result without pads, then cut by the pads (or widened, where the output padding reaches beyond it)."""
     full = by_rank(torch, "conv_transpose", x)(x, w, None, strides, 0, 0, groups, dilations)
     for axis, ((before, after), extra) in enumerate(zip(pads, output_padding, strict=True), start=2):
         size = full.shape[axis] - before - after + extra
@@ -80,7 +80,7 @@ def _grad_weight(torch: Any, x: Any, d: Any, *, kernel: Any, groups: int, **attr
 
 
 def _im2col(x: Array, *, kernel: Any, strides: Any, dilations: Any, pads: Any) -> Array:
-    """torch.nn.functional.unfold in two dimensions; in one and three by a loop over the window's places."""
+    """torch.nn.functional.unfold in two dimensions; in one and three a loop over the positions of the window."""
     torch = outside("torch")
     if x.ndim == 4 and x.dtype.kind == "f":
         wide = padded(torch, torch.from_numpy(x.astype(np.float64)), pads)
@@ -150,7 +150,7 @@ GRADIENTS: Gradients = {
          [(1, 4, 2, 3), (4, 1, 3, 2), (2,)], None),
         (lambda x, w: ops.conv_transpose(x, w, strides=2, dilations=3, output_padding=2), [(1, 1, 3), (1, 2, 2)], None),
         (lambda x, w: ops.conv_transpose(x, w, strides=2), [(1, 1, 2, 2, 2), (1, 2, 2, 2, 2)], None),
-        # An output_padding of a stride and more, beside pads that take it up, that do not, and that leave nothing.
+        # An output_padding of a stride and more, with pads that absorb it, that do not, and that leave nothing.
         (lambda x, w: ops.conv_transpose(x, w, pads=2, dilations=2, output_padding=1), [(1, 1, 4), (1, 1, 3)], None),
         (lambda x, w: ops.conv_transpose(x, w, pads=((0, 1),), dilations=4, output_padding=3, groups=2),
          [(1, 2, 3), (2, 2, 2)], None),

@@ -26,7 +26,7 @@ def _running(join: Callable[[Any, Any], Any], first: int) -> Any:
             for v in reversed(line) if reverse else line:
                 before = total
                 total = join(total, np.longdouble(v)) if is_float else wrapped(join(total, int(v)), dtype)
-                if is_float and first == 1:  # products: a mantissa and a power of two, so that no part overflows
+                if is_float and first == 1:  # products: mantissa and power of two, so that no part overflows
                     made.append(np.ldexp(before if exclusive else total, np.clip(power, -30_000, 30_000)))
                     total, more = np.frexp(total)
                     power += int(more)

@@ -51,7 +51,7 @@ def _pow(a: Array, b: Array) -> Array:
 
 
 def _cast(x: Array, *, dtype: DType) -> Array:
-    """float to integer in exact Python integers; to a half by torch; to bool and the rest by the definition."""
+    """Casts float to integer by exact Python integers, to a 16-bit float by torch, all others by their definition."""
     source = as_dtype(x.dtype)
     if dtype.kind == "b":
         return np.asarray(~(x == 0))
@@ -88,7 +88,7 @@ def _isinf(x: Array, *, positive: bool, negative: bool) -> Array:
 
 
 def _loop(fn: Callable[[int, int], int]) -> Judge:
-    """Integers one by one, wrapped to the width of the dtype."""
+    """Applies `fn` to Python integers one by one, and wraps the results to the width of the dtype."""
 
     def judge(a: Array, b: Array) -> Array:
         a, b = common(a, b)
@@ -144,8 +144,8 @@ def _args(tree: Any) -> list[Any]:
 
 
 def _fake_quantize(x: Array, scale: Array, *zero: Array, low: int, high: int) -> tuple[Any, Any]:
-    """The input as a leaf, and what torch makes of it. torch converts to integers first, where NaN has no meaning and
-    what is far outside may wrap: neither is asked of it."""
+    """The input as a leaf, and torch's result for it. torch converts to integers first, where NaN has no meaning and
+    values far outside may wrap, so that it is given neither."""
     torch = outside("torch")
     step = scale.astype(np.float32)
     reach = float(np.max(step, initial=1.0)) * 2.0 * (high - low + 100)
@@ -190,7 +190,7 @@ def _mask(x: Tensor) -> Tensor:
 
 
 def _inside(x: np.ndarray) -> np.ndarray:
-    """Within (-1, 1)."""
+    """Numbers within (-1, 1)."""
     return np.tanh(x) * 0.9
 
 
@@ -199,7 +199,7 @@ def _above_one(x: np.ndarray) -> np.ndarray:
 
 
 def _off(x: np.ndarray) -> np.ndarray:
-    """Away from the bends of every function here: 0, ±3, whole numbers and their ratios."""
+    """Numbers away from the kinks of every function here: 0, ±3, integers and their ratios."""
     return np.round(x * 5) / 5 + 0.0713 + np.arange(x.size).reshape(x.shape) * 1.7e-2
 
 
@@ -208,12 +208,12 @@ def _sized(x: np.ndarray) -> np.ndarray:
 
 
 def _near(x: np.ndarray) -> np.ndarray:
-    """Of either sign, about 2.5: the ratio of 3.4 times one to another is never whole."""
+    """Numbers of either sign, of size about 2.5: the ratio of 3.4 times one to another is never an integer."""
     return np.copysign(2.5 + 0.1 * np.tanh(x), x)
 
 
 def _outside(x: np.ndarray) -> np.ndarray:
-    """Beyond the ends of the grid, where the straight-through gradient and the difference are both 0."""
+    """Numbers beyond the ends of the grid, where the straight-through gradient and the difference are both 0."""
     return np.sign(x) * (np.abs(x) + 40.0)
 
 
@@ -296,7 +296,7 @@ GRADIENTS: Gradients = {
 }  # fmt: skip
 
 
-# torch's grid is f32, its hard_swish overflows before it divides.
+# torch computes the grid of fake_quantize in f32, and its hard_swish overflows before it divides.
 UNJUDGED = frozenset({"fake_quantize", "hard_swish"})
 TIES: Ties = {
     "maximum": (lambda x, y: ops.maximum(x, y), lambda torch, x, y: torch.maximum(x, y)),

@@ -18,7 +18,7 @@ def _grid_sample(torch: Any, x: Any, grid: Any, *, mode: str, padding: str, alig
 
 
 def _places(x: np.ndarray) -> np.ndarray:
-    """Grid places that stay between two elements while the difference is taken."""
+    """Grid positions that stay between the same two elements at every step of the difference."""
     return np.clip(np.round(x * 5) / 5 + 0.07, -0.87, 0.87)
 
 

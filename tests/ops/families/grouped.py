@@ -59,7 +59,7 @@ def _lora(
 
 
 def _sizes(x: Tensor, *values: int) -> Tensor:
-    """Sizes that are no constant, so that they need not fit."""
+    """Sizes that are not constant, so that they need not match the rows."""
     made = x.graph.constant(np.array(values, np.int64)) + ops.cast(ops.sum(x) * 0.0, "i64")
     return ops.cast(made, "i32")
 
@@ -97,5 +97,5 @@ GRADIENTS: Gradients = {
 }  # fmt: skip
 
 
-# einsum adds up products of three factors, with infinities elsewhere.
+# einsum adds up products of three factors, which are infinite in other places.
 UNJUDGED = frozenset({"lora_matmul-f64-f64-9x20-17-rank3-bias-None-0.5-holes"})

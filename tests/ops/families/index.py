@@ -12,7 +12,7 @@ from tests.ops.judging import Array, Judge, place
 
 
 def _take(x: Array, indices: Array, *, axis: int) -> Array:
-    """Index by index, with Python's own integers."""
+    """gather, index by index, with Python integers."""
     n = x.shape[axis]
     out = np.empty((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
     for at in np.ndindex(indices.shape):

@@ -14,7 +14,8 @@ from tests.ops.judging import Array, Judge, back, with_torch
 
 
 def _losses(torch: Any, x: Any, labels: Array, ignored: int) -> Any:
-    """torch refuses labels out of range: they are brought to the nearest class first, as documented."""
+    """torch's losses. torch refuses labels out of range, so they are clamped to the nearest class first, as
+    documented."""
     n = x.shape[-1]
     inside = torch.from_numpy(np.where(labels == ignored, -100, np.clip(labels, 0, max(n - 1, 0))).astype(np.int64))
     if x.numel() == 0:

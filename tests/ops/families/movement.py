@@ -1,4 +1,4 @@
-"""Judges (NumPy) and gradient cases of what moves data."""
+"""Judges (NumPy) and gradient cases of ops that move data."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _group_back(d: Array, x: Array, gamma: Array, *, groups: int, eps: float, be
 
 
 def _norm_grad(op: str, **attrs: Any) -> Callable[..., Tensor]:
-    """With a gradient of beta, in the dtype of the rest."""
+    """The gradient op with a gradient of beta too, in the dtype of x."""
     return lambda *inputs: whole(apply_multi(op, *inputs, eps=0.1, beta=inputs[1].dtype, **attrs))
 
 

@@ -51,7 +51,7 @@ def _sorted(
 
 
 def _apart(x: np.ndarray) -> np.ndarray:
-    """No two elements alike."""
+    """Numbers of which no two are equal."""
     return np.argsort(np.argsort(x, axis=None)).reshape(x.shape) * 0.37 - 2.0
 
 

@@ -16,7 +16,7 @@ _PADS = ((1, 2), (3, 5))
 def _pad(x: np.ndarray, *, pads: Any, mode: str, value: Any) -> np.ndarray:
     if x.ndim == 0:
         return x
-    raw = x.view(np.uint16) if x.dtype.itemsize == 2 else x  # NumPy pads ml_dtypes' type by its bits
+    raw = x.view(np.uint16) if x.dtype.itemsize == 2 else x  # NumPy pads the dtypes of ml_dtypes as their bits
     if mode != "constant":
         return np.pad(raw, pads, mode=mode).view(x.dtype)
     with np.errstate(all="ignore"):

@@ -14,7 +14,7 @@ from tests.ops.judging import Judge, by_rank, padded, with_torch
 
 
 def _pool_input(torch: Any, x: Any, attrs: Any, value: float) -> tuple[Any, Any]:
-    """Padded where torch takes no such padding; then the padding that torch is to be told of."""
+    """(x, the padding for torch's function): x is padded here where torch does not accept the padding."""
     if all(a == b and 2 * a <= k for (a, b), k in zip(attrs["pads"], attrs["kernel"], strict=True)):
         return x, [a for a, _ in attrs["pads"]]
     return padded(torch, x, attrs["pads"], value), 0
@@ -37,7 +37,7 @@ def _max_pool_grad(torch: Any, x: Any, d: Any, **attrs: Any) -> Any:
 
 
 def _avg_pool(torch: Any, x: Any, **attrs: Any) -> Any:
-    """torch's own; uneven padding by torch too: sums of the padded input over sums of what counts."""
+    """torch's avg_pool. Uneven padding also by torch: sums of the padded input over sums of the elements counted."""
     function = by_rank(torch, "avg_pool", x)
     include = attrs["count_include_pad"]
     if all(a == b and 2 * a <= k for (a, b), k in zip(attrs["pads"], attrs["kernel"], strict=True)):
@@ -51,7 +51,7 @@ def _avg_pool(torch: Any, x: Any, **attrs: Any) -> Any:
 
 
 def _distinct(x: np.ndarray) -> np.ndarray:
-    """No two elements closer than the step of the difference."""
+    """Numbers of which no two are closer than the step of the difference."""
     return np.argsort(np.argsort(x, axis=None)).reshape(x.shape) * 0.1
 
 

@@ -15,7 +15,7 @@ from tests.ops.judging import Array, Judge, one_by_one, wrapped
 
 
 def _exact(fn: Callable[..., Any]) -> Judge:
-    """Sums and products: integers in exact Python ones, floats in the widest float there is."""
+    """Sums and products: of integers by exact Python integers, of floats in the widest float of the machine."""
 
     def judge(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
         if x.dtype.kind == "f":
@@ -28,7 +28,8 @@ def _exact(fn: Callable[..., Any]) -> Judge:
 
 
 def _product(x: Array, *, axis: tuple[int, ...], keepdims: bool) -> Array:
-    """numpy.prod of mantissas, some at a time, and the sum of their exponents: of floats no part leaves the range."""
+    """numpy.prod of mantissas, a few at a time, and the sum of exponents, so that no partial product of floats leaves
+    the range."""
     if x.dtype.kind != "f":
         return np.asarray(np.prod(x, axis=axis, keepdims=keepdims))
     shape = np.sum(x, axis=axis, keepdims=keepdims).shape

@@ -14,7 +14,7 @@ from tests.ops.judging import Array, Judge
 
 
 def _resize(x: Array, **attrs: Any) -> Array:
-    """What onnx.reference runs for Resize, with its coefficients in float64 (its evaluator hands them over in float32);
+    """The function that onnx.reference runs for Resize, with coefficients in float64 (its evaluator passes float32);
     "tf_half_pixel_for_nn", which later versions of the standard dropped, by its definition."""
     module = importlib.import_module("onnx.reference.ops.op_resize")
     sizes, scales, mode = attrs["sizes"], attrs["scales"], attrs["mode"]
@@ -25,7 +25,7 @@ def _resize(x: Array, **attrs: Any) -> Array:
                 x = np.take(x, [min(max(math.floor((i + 0.5) / scale), 0), n - 1) for i in range(size)], axis)
         return x
     if mode == "nearest":
-        # Positions instead of values: the reference computes with what it moves.
+        # Positions are resized instead of values, since the reference computes with the values that it moves.
         x, values = np.arange(x.size, dtype=np.float64).reshape(x.shape), x
     weights = {
         "nearest": lambda part, scale: module._nearest_coeffs(part, mode=attrs["rounding"]),

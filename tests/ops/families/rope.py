@@ -18,7 +18,7 @@ def _rope(
     x: Array, cos: Array, sin: Array, *positions: Array,
     axis: int, offset: int, interleaved: bool, sections: int, inverse: bool,
 ) -> Array:  # fmt: skip
-    """Each pair as a complex number, times cos ± i sin of its place."""
+    """Multiplies each pair as a complex number by cos ± i sin of its position."""
     half = cos.shape[1]
     per = half // sections if sections else 0
     out = x.astype(np.float64)
@@ -37,7 +37,7 @@ def _rope(
             if math.isfinite(a) and math.isfinite(b):
                 z = complex(a, b) * turn
                 out[at][first], out[at][second] = z.real, z.imag
-            else:  # a product of complex numbers has rules of its own for infinities
+            else:  # written out, since a product of complex numbers treats infinities by other rules
                 with np.errstate(invalid="ignore"):
                     u, v, c, s = (np.float64(t) for t in (a, b, turn.real, turn.imag))
                     out[at][first], out[at][second] = u * c - v * s, v * c + u * s
@@ -45,7 +45,7 @@ def _rope(
 
 
 def _positions(x: Tensor, values: Any) -> Tensor:
-    """Positions that are no constant, so that they may lie outside the tables."""
+    """Positions that are not constant, so that they may lie outside the tables."""
     return x.graph.constant(np.asarray(values, np.int32)) + ops.cast(ops.sum(x) * 0.0, "i32")
 
 

@@ -1,4 +1,4 @@
-"""Judges (loops over the updates) and gradient cases of putting elements where indices say."""
+"""Judges (loops over the updates) and gradient cases of scatters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which kernels make an attention: the candidates with their costs, and how tests and benchmarks overrule the choice.
+"""The candidates for an attention, their costs, and how tests and benchmarks overrule the choice among them.
 
-"tiles": 64 queries a group, in honest f32. "decode": few queries, the keys cut into parts. "matrix": tiles by matrix
-instructions, for halves.
+"tiles": 64 queries a workgroup, in honest f32. "decode": few queries, with the keys cut into parts. "matrix": tiles by
+matrix instructions, for f16 and bf16, and for f32 in sessions of a lower precision.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
 Algorithm = Literal["tiles", "decode", "matrix"]
-# Where the matrix kernel has its scores, in the order of its constant SCORES: in registers, in shared memory, or in
-# registers of instructions of 64 queries and 64 keys.
+# Where the matrix kernel keeps its scores, in the order of its constant SCORES: in registers, in shared memory, or in
+# the registers of wgmma, which multiplies 64 queries by 64 keys.
 Scores = Literal["registers", "shared", "warpgroup"]
 _SCORES: tuple[Scores, ...] = ("registers", "shared", "warpgroup")
 
-FEW_QUERIES = 16  # up to so many queries of a head, reading the keys is what takes the time
-_LEAST_KEYS = 128  # in a part: fewer, and adding up the parts costs more than it saves
+FEW_QUERIES = 16  # up to this many queries of a head, reading the keys takes most of the time
+_LEAST_KEYS = 128  # the fewest keys of a part: with fewer, adding up the parts costs more than it saves
 _MOST_SPLITS = 64
-_LONG = 512  # queries
+_LONG = 512  # queries from which f32 operands are cast to 16 bits by launches of their own
 # Widths of heads that fill most of one or two panels of 64 columns.
 _PANELS = (*range(49, 65), *range(97, 129))
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What the candidates for an attention depend on: its sizes, how it is stored, the session's precision."""
+    """The properties on which the candidates for an attention depend: sizes, storage, the session's precision."""
 
     batch: int
     heads: int
@@ -49,21 +49,21 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """What the matrix kernel makes of operands: their storage, the matrices' type, and of how many numbers of that type
-    an operand is the sum. `first`: operands become halves in steps of their own."""
+    """How operands become matrices of 16-bit floats: the matrices' type, and the number of terms of that type whose
+    sum is one element of an operand. `first`: operands are cast by launches of their own, before the kernel."""
 
     type: DType
     terms: int
     first: bool
 
     def word(self, stored: DType) -> str:
-        """The kernel's variant."""
+        """The kernel's variant SMO: the dtypes of its operands in memory, of its matrices and of its result."""
         return f"{self.type if self.first else stored}_{self.type}_{stored}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Tiles of f32."""
+    """The kernel of tiles in f32."""
 
     algorithm: ClassVar[Algorithm] = "tiles"
     cost: Cost
@@ -71,7 +71,8 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """The kernel for few queries: a group has `rows` query rows of a key head, and the keys are cut into `splits`."""
+    """The kernel for few queries: a workgroup has `rows` query rows of a key head; the keys are cut into `splits`
+    parts."""
 
     algorithm: ClassVar[Algorithm] = "decode"
     cost: Cost
@@ -81,7 +82,7 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """The matrix kernel: `deep` matrices of 16 queries a warp, tiles of `keys` keys."""
+    """The matrix kernel: a warp has `deep` matrices of 16 queries, and a tile has `keys` keys."""
 
     algorithm: ClassVar[Algorithm] = "matrix"
     cost: Cost
@@ -101,7 +102,7 @@ Candidate = Tiles | Decode | Matrix
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What is overruled, in the words of the candidates; None leaves the choice to the rules."""
+    """Fields of the candidates that tests and benchmarks fix; None leaves a field to the rules."""
 
     algorithm: Algorithm | None = None
     splits: int | None = None
@@ -117,15 +118,15 @@ _NOTHING = Forced()
 
 
 def choose(target: Target, problem: Problem) -> Candidate:
-    """The candidate that an attention is made by."""
+    """The candidate that computes an attention."""
     return target.choose(problem, _overruled(candidates(target, problem)))
 
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
-    """Every kernel that can make an attention here, with each of its sizes.
+    """Every kernel that can compute an attention on the target, with each of its sizes.
 
-    Few queries are for the kernel of few queries. Matrices come first elsewhere, but operands of several terms whose
-    scores go through shared memory: three products for one take longer there than one in f32.
+    For few queries the decode kernel ranks first. Elsewhere the matrix kernel does, except for operands of several
+    terms whose scores go through shared memory: three products take longer there than one in f32.
     """
     found: list[Candidate] = [Tiles((2,))]
     if not problem.sk:
@@ -139,8 +140,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
 
 
 def matrices_for(stored: DType, precision: str, sq: int) -> Matrices | None:
-    """How operands stored so are multiplied at a precision; None where f32 is meant to stay f32. "tf32" keeps 11 bits
-    of each factor: two terms of bf16 keep 16."""
+    """How the matrix kernel multiplies operands of this dtype at a precision; None where it does not, as where f32 must
+    stay f32. "tf32" keeps 11 bits of each factor; two terms of bf16 keep 16."""
     if stored.is_half:
         return Matrices(stored, 1, False)
     if stored != f32:
@@ -148,17 +149,17 @@ def matrices_for(stored: DType, precision: str, sq: int) -> Matrices | None:
     if precision == "tf32":
         return Matrices(bf16, 2, False)
     half = {"f16": f16, "bf16": bf16}.get(precision)
-    # Keys and values are read again for every 128 queries: halves are half as much, and need no rounding then.
+    # Keys and values are read again for every 128 queries: in 16 bits that is half the traffic, without rounding.
     return None if half is None else Matrices(half, 1, sq >= _LONG)
 
 
 def multiplies(target: Target, half: DType) -> bool:
-    """Whether the device multiplies matrices of that type, in subgroups that shuffle."""
+    """Whether the device has matrix instructions for this type, and shuffles within subgroups."""
     return half in target.matrices.types and "subgroup" in target.features
 
 
 def shared_bytes(d: int, scores: Scores, deep: int, keys: int, terms: int) -> int:
-    """What the matrix kernel needs of shared memory for heads of d elements."""
+    """The bytes of shared memory that the matrix kernel needs for heads of d elements."""
     if scores == "warpgroup":
         return 128 * math.ceil(d / 64) * (64 * deep + 4 * keys)
     row = 2 * max(1, math.ceil(d / 16)) + 1
@@ -171,9 +172,9 @@ def shared_bytes(d: int, scores: Scores, deep: int, keys: int, terms: int) -> in
 
 
 def _matrix(target: Target, problem: Problem, made: Matrices, rank: int) -> list[Candidate]:
-    """The shapes of the matrix kernel that shared memory holds, ranked before plain tiles where registers hold them
-    too, and they are of the kind that suits the device: the larger, the better. Instructions for warpgroups read whole
-    panels of 64 columns."""
+    """The sizes of the matrix kernel that fit into shared memory. Those that registers hold too, with the scores where
+    it suits the device best, get `rank`, the largest the least cost; all others rank behind the tiles in f32.
+    Instructions for warpgroups read whole panels of 64 columns."""
     d, terms, units = problem.d, made.terms, target.matrices
     kinds: list[Scores] = ["shared"]
     if not units.opaque:
@@ -195,10 +196,10 @@ def _matrix(target: Target, problem: Problem, made: Matrices, rank: int) -> list
 def _suited(
     target: Target, problem: Problem, scores: Scores, terms: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How deep and how many keys the matrix kernel had better be: two matrices a warp read keys and values half as
-    often, and want enough queries to fill the device, and registers. With one panel, five groups of single matrices do
-    as well as three of two, and better where groups differ in length. Of rows of scores in shared memory two groups fit
-    where they are few."""
+    """The values of `deep` and `keys` that suit the matrix kernel. Two matrices a warp read keys and values half as
+    often, but need registers, and enough queries to fill the device. With one panel, five workgroups of single matrices
+    do as well as three of two, and better where workgroups differ in length. With scores in shared memory two
+    workgroups fit at once only where their rows are few."""
     d, sq = problem.d, problem.sq
     few = sq <= 64 or problem.count * math.ceil(sq / 128) < target.units
     narrow = (terms > 1 and d > 32) or (scores == "warpgroup" and d <= 64)
@@ -207,8 +208,8 @@ def _suited(
 
 
 def _decode(target: Target, problem: Problem, rank: int) -> list[Candidate]:
-    """Rows as many as shared memory holds, and no more than there are; fewer where so few keys, which are not cut into
-    parts, leave most of the device idle. The keys are cut so that enough groups keep the memory busy."""
+    """As many rows as shared memory holds, and no more than there are; fewer where the keys are too few to be cut into
+    parts and most of the device would be idle. The keys are cut so that enough workgroups keep the memory busy."""
     heads = problem.batch * problem.kv_heads
     mine = problem.heads // problem.kv_heads * problem.sq
     most = 8 if problem.d <= 128 else 4
@@ -227,7 +228,7 @@ def _decode(target: Target, problem: Problem, rank: int) -> list[Candidate]:
 
 
 def _overruled(found: Sequence[Candidate]) -> Sequence[Candidate]:
-    """The candidates that a test or benchmark wishes for, with the sizes that it wishes."""
+    """The candidates that a test or benchmark asks for, with the number of splits that it asks for."""
     wish = forced()
     if wish == _NOTHING:
         return found

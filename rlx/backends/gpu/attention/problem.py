@@ -1,4 +1,4 @@
-"""An attention node as its kernels see it: sizes, strides, mask and lengths, where they lie."""
+"""An attention node as its kernels see it: sizes, strides, and where mask and lengths lie in memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rlx.ir import Node, Tensor
 from rlx.ops.attention.parts import rest, swapped
 
 CAUSAL, WINDOW, CAPPED, COUNTED = 1, 2, 4, 8  # flags of the kernels' constant FLAGS
-BY_TOKEN = {"q": 16, "k": 32, "v": 64, "y": 128}  # too, by the letters of the attribute `tokens`
+BY_TOKEN = {"q": 16, "k": 32, "v": 64, "y": 128}  # more of FLAGS, by the letters of the attribute `tokens`
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What every attention kernel is told: sizes, constants, and where mask and lengths are."""
+    """The values behind every attention kernel's arguments: sizes, constants, and where mask and lengths lie."""
 
     batch: int
     heads: int
@@ -45,7 +45,7 @@ class Attention:
         return self.batch * self.heads
 
     def problem(self, stored: DType, precision: str) -> choice.Problem:
-        """What the choice of an algorithm depends on."""
+        """The record on which the choice of an algorithm depends."""
         heads = (self.batch, self.heads, self.kv_heads)
         return choice.Problem(*heads, self.sq, self.sk, self.d, stored, precision)
 
@@ -55,7 +55,7 @@ class Attention:
         return {"WIDE": wide, "FLAGS": self.flags, "MASK": self.mask_kind, "ALIGNED": aligned}
 
     def pointers(self, refs: Sequence[Ref]) -> list[Ref]:
-        """The operands, then mask and lengths; the first operand stands for what is not there."""
+        """The operands, then mask and lengths; the first operand takes the place of one that is absent."""
         return [*refs, self.mask or refs[0], self.lengths or refs[0]]
 
     def sizes(self) -> list[int | float]:
@@ -64,7 +64,8 @@ class Attention:
         return [*whole, self.window, self.scale, self.cap]
 
     def sizes_and_rows(self, *more: int) -> list[int | float]:
-        """The scalar arguments of the others: how far apart the rows of q, k and v lie too, and `more`."""
+        """The scalar arguments of the forward kernels: those of `sizes`, the distances between the rows of q, of k and
+        of v, and `more`."""
         *whole, scale, cap = self.sizes()
         named = zip("qkv", (self.heads, self.kv_heads, self.kv_heads), strict=True)
         rows = [heads * self.d if letter in self.tokens else self.d for letter, heads in named]
@@ -72,7 +73,7 @@ class Attention:
 
 
 def attention_of(ctx: Lowering, node: Node, q: Tensor, k: Tensor, others: Sequence[Tensor]) -> Attention:
-    """A node's attention; a mask stored in a half is cast to f32 here."""
+    """The `Attention` of a node; a mask that is stored neither as bool nor as f32 is cast to f32 here."""
     tokens: str = node.attrs.get("tokens", "")
     batch, heads, sq, d = swapped(q.shape) if "q" in tokens else q.shape
     kv_heads, sk = (swapped(k.shape) if "k" in tokens else k.shape)[1:3]
@@ -96,7 +97,7 @@ def attention_of(ctx: Lowering, node: Node, q: Tensor, k: Tensor, others: Sequen
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Element strides over (batch, head, query, key); 0 where the mask is repeated."""
+    """Element strides over (batch, head, query, key); 0 where the mask is broadcast."""
     full = (1,) * (4 - len(shape)) + shape
     strides, step = [], 1
     for n in reversed(full):

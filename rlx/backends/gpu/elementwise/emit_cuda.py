@@ -81,7 +81,7 @@ class _Writer:
         lines += [f"    b{s.operand} = r_{s.storage}(t{s.value});" for s in self.program.stores]
         return [*lines, "}"]
 
-    # -- flat operands: packs of neighbours
+    # -- flat operands: packs of neighbouring elements
 
     def packs(self) -> list[str]:
         flat = [name for name, o in self.operands if o.access == "flat"]
@@ -111,7 +111,7 @@ class _Writer:
             lines.append(f"            store_pack<{self.lanes}>(y{i}, uint({where}), py{i});")
         return [*lines, "        }"]
 
-    # -- any operands: some elements in flight
+    # -- any operands: several elements in flight
 
     def singles(self) -> list[str]:
         start = "first" if self.strided else "done + first"
@@ -150,7 +150,8 @@ class _Writer:
         return ", ".join([*names, *(f"py{s.operand}{element}" for s in self.program.stores)])
 
     def offsets(self) -> list[str]:
-        """The meta block in registers, and the element that each strided operand has at a linear index."""
+        """Device code that reads the meta block into registers, and finds each strided operand's element at a linear
+        index."""
         rank, lines = self.kernel.rank, ["struct Meta {", f"    uint dims[{self.kernel.rank}];"]
         lines += [f"    int {name}[{rank + 1}];" for name, _ in self.strided]
         lines += ["};", "struct Offsets {", *(f"    int {name};" for name, _ in self.strided), "};"]
@@ -173,7 +174,7 @@ class _Writer:
 
 
 def literal(const: Const) -> str:
-    """A constant with every bit given."""
+    """A constant by its bits, so that the compiler rounds nothing."""
     if const.cls == "f":
         return f"RLX_FLOAT({literal_bits(float(const.value)):#010x}u)"
     if const.cls == "d":

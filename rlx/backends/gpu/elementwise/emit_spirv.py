@@ -1,7 +1,7 @@
-"""Tree kernels as SPIR-V: the template `tree.spv` keeps what the tree calls, and main becomes the tree.
+"""Tree kernels as SPIR-V: a new main calls functions of the template `tree.spv`; functions not called are dropped.
 
 The template holds every function of prims.h (`tree64.spv`, for trees that compute in f64, those of prims64.h too) and
-the loads and stores of types.glsl, compiled ahead by glslang. What is made here is main: a loop over the elements,
+the loads and stores of types.glsl, compiled ahead by glslang. This module writes only main: a loop over the elements,
 nearly all of it OpFunctionCall. No compiler is needed at run time.
 """
 
@@ -29,13 +29,14 @@ from rlx.backends.gpu.elementwise.tree import (
 )
 from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 
-# Functions of the template that do to four lanes what these do to one, in fewer instructions.
+# Functions of one lane, and those of the template that do the same for four lanes in fewer instructions.
 _BY_FOURS = {"p_round_bf16": "round4_bf16", "p_round_f16": "round4_f16"}
 
 
 @cache
 def template(wide: bool = False, fused: bool = False) -> Template:
-    """The shipped template, or that of f64, or that of devices with the word "fused_fma", read once."""
+    """The shipped template: that of f64 (`wide`), that of devices with the feature "fused_fma" (`fused`), or the common
+    one. Each is read once."""
     name = "tree64" if wide else "tree_fused" if fused else "tree"
     file = resources.files("rlx.backends.vulkan").joinpath("spirv", f"{name}.spv")
     return Template(Module.parse(file.read_bytes()))
@@ -44,9 +45,9 @@ def template(wide: bool = False, fused: bool = False) -> Template:
 def emit_spirv(kernel: TreeKernel, features: frozenset[str], packs: bool = True) -> bytes:
     """The SPIR-V module of a tree kernel, entry point `main`, 256 threads a workgroup, for Vulkan 1.2.
 
-    The arguments stand in the push constants, in the kernel's order: addresses of 8 bytes, then u32 n. What the
-    features offer of IEEE behaviour is declared. `packs` adds a loop over four neighbours at a time, for memory's
-    sake: a software device gains nothing by it and compiles it for long.
+    The push constants hold the arguments, in the kernel's order: addresses of 8 bytes, then u32 n. The module declares
+    the IEEE behaviour that the features offer. `packs` adds a loop over packs of 4 or 8 neighbouring elements, for
+    wider memory accesses: a software device gains nothing by it and takes long to compile it.
     """
     made = program(kernel)
     main = _Main(kernel, made, template(made.wide, "fused_fma" in features).start())
@@ -142,7 +143,7 @@ class _Main:
         return i
 
     def packs(self, n: int) -> int:
-        """How many packs of neighbours there are: none where a pointer is not aligned to them."""
+        """The number of packs of neighbouring elements: 0 where a pointer is not aligned to packs."""
         b = self.b
         low = b.uint(0)
         for pointer, o in zip(self.pointers, self.operands, strict=True):
@@ -156,7 +157,7 @@ class _Main:
         return b.make(Op.Select, self.uint_t, aligned, whole, b.uint(0))
 
     def pack(self, q: int, n_in: int) -> None:
-        """Pack q: every operand is read and written at once."""
+        """Pack q: loads of all its elements, the tree for each, and stores of all."""
         b = self.b
         at = self.places(q)
         wide = self.lanes == WIDE_PACK
@@ -210,7 +211,8 @@ class _Main:
             self.b.call(f"store_{s.storage}", self.pointers[target], at[target], loaded[s.value])
 
     def compute(self, lanes: list[dict[int, int]]) -> None:
-        """Adds all values of the program to those loaded: lane by lane, but for what takes four lanes at a time."""
+        """Adds all values of the program to those loaded: lane by lane, except functions that take four lanes at a
+        time."""
         start = 0
         for k, v in enumerate(self.program.values):
             if len(lanes) > 1 and isinstance(v, Call) and v.name in _BY_FOURS:

@@ -1,7 +1,7 @@
 """SPIR-V modules as lists of instructions: read, change, write. Follows the Khronos SPIR-V specification, version 1.5.
 
-Only what rlx needs: decorating float arithmetic so that no driver fuses it, and declaring how floats behave;
-`spirv_template` builds new modules from a compiled one.
+The module does only what rlx needs: it decorates float arithmetic so that no driver fuses it, and declares how floats
+behave; `spirv_template` builds new modules from a compiled one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Op:
 
 
 NO_CONTRACTION = 42
-# Feature word -> capability and execution mode.
+# Name of a feature -> capability and execution mode.
 _FLOAT_MODES = {"float_controls": (4466, 4461), "denorm_preserve": (4464, 4459), "rte": (4467, 4462)}
 _FLOAT64 = 10
 CAPABILITIES = {
@@ -83,7 +83,7 @@ class Module:
 
     @staticmethod
     def parse(data: bytes) -> Module:
-        """Reads a module. Raises: UnsupportedOp for bytes that are no SPIR-V of this machine's byte order."""
+        """Reads a module. Raises: UnsupportedOp for bytes that are no little-endian SPIR-V."""
         if len(data) < 20 or len(data) % 4:
             raise UnsupportedOp(f"SPIR-V module: {len(data)} bytes; expected a multiple of 4, at least 20")
         words = np.frombuffer(data, dtype="<u4").tolist()
@@ -140,8 +140,8 @@ def no_contraction(module: Module) -> Module:
 
 def float_modes(data: bytes, features: frozenset[str]) -> bytes:
     """The module with the arithmetic of 32-bit floats pinned down as far as the device offers it: NaN, infinity and -0
-    count ("float_controls"), subnormals stay ("denorm_preserve"), results round to nearest even ("rte"). That of f64,
-    where a module has it, too, by the words with "_f64" behind them."""
+    count ("float_controls"), subnormals stay ("denorm_preserve"), results round to nearest even ("rte"). The same for
+    f64, where the module has it, by the features with "_f64" behind these names."""
     module = Module.parse(data)
     declared = {i.words[0] for i in module.insts if i.op == Op.Capability}
     wanted = [pair for word, pair in _FLOAT_MODES.items() if word in features and pair[0] not in declared]

@@ -12,7 +12,8 @@ PHYSICAL_STORAGE_BUFFER = 5349
 PUSH_CONSTANT = 9
 _BLOCK, _OFFSET = 2, 35  # decorations
 
-# Which operands are ids, after the result type and the result: "i" an id, "l" a literal, "*" the last one repeated.
+# The kinds of an opcode's operands after its result type and result: "i" is an id, "l" a literal, "*" repeats the one
+# before.
 _NO_RESULT = {
     Op.Name: "il*", Op.MemberName: "il*", Op.Decorate: "il*", Op.MemberDecorate: "il*", Op.ExecutionMode: "il*",
     Op.Store: "iil*", Op.Branch: "i", Op.BranchConditional: "iiil*", Op.LoopMerge: "iil*", Op.SelectionMerge: "il",
@@ -105,7 +106,7 @@ class Template:
 
 
 def content(inst: Inst) -> tuple[int, ...]:
-    """An instruction but for its result: equal types and constants have equal contents."""
+    """An instruction without its result id: equal types and constants have equal contents."""
     if inst.op in _RESULT_ONLY:
         return (inst.op, *inst.words[1:])
     return (inst.op, inst.words[0], *inst.words[2:])
@@ -113,7 +114,7 @@ def content(inst: Inst) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Builder:
-    """A new main in the making. Methods return the id of what they made."""
+    """A new main under construction. Methods return the id of the instruction that they add."""
 
     template: Template
     bound: int
@@ -129,7 +130,7 @@ class Builder:
     # -- types and constants
 
     def declare(self, inst_op: int, *words: int, typed: bool = False) -> int:
-        """A type (or, `typed`, a constant whose first word is its type), made once."""
+        """A type (or, `typed`, a constant whose first word is its type). Equal ones are declared once."""
         key = (inst_op, *words)
         found = self.template.by_content.get(key) or self.known.get(key)
         if found is None:
@@ -141,7 +142,7 @@ class Builder:
         return self.declare(Op.Constant, self.declare(Op.TypeInt, 32, 0), value & 0xFFFFFFFF, typed=True)
 
     def named_pointer(self, name: str) -> int:
-        """The type of a buffer reference, by the name it has in the source."""
+        """The pointer type of a buffer reference, by the reference's name in the source."""
         return self.declare(Op.TypePointer, PHYSICAL_STORAGE_BUFFER, self.template.names[name])
 
     def push_constants(self, members: Sequence[int], offsets: Sequence[int]) -> int:
@@ -176,7 +177,7 @@ class Builder:
     # -- the module
 
     def module(self) -> Module:
-        """The finished module: main is `code`, and what it does not reach is dropped."""
+        """The finished module: main is `code`; functions, types and constants that main does not reach are dropped."""
         t = self.template
         void = self.declare(Op.TypeVoid)
         kind = self.declare(Op.TypeFunction, void)
@@ -223,7 +224,7 @@ def _keeps(inst: Inst, alive: set[int]) -> bool:
 
 
 def _capabilities(order: Sequence[Inst]) -> list[int]:
-    """What the types left ask for: f64, 64-bit integers, storage of 16 and of 8 bits."""
+    """The capabilities that the types left need: f64, 64-bit integers, storage of 16 and of 8 bits."""
     widths = {i.words[1] for i in order if i.op == Op.TypeInt}
     wanted = [1, 5347]  # Shader, PhysicalStorageBufferAddresses
     wanted += [10] if any(i.words[1] == 64 for i in order if i.op == Op.TypeFloat) else []

@@ -1,4 +1,4 @@
-"""Strided iteration: which elements an operand touches, dimensions merged, and the launch of a tree over them."""
+"""Strided iteration: the elements that an operand touches, the merging of dimensions, and the launch of a tree."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def launch_tree(
     ctx: Lowering, trees: Sequence[Expr], shape: Sequence[int], inputs: Sequence[View], outputs: Sequence[View],
     short: bool = False,
 ) -> None:  # fmt: skip
-    """Evaluates trees for every element of `shape`. Nothing for no elements; several launches where 31 bits are too
+    """Evaluates trees for every element of `shape`: by no launch where that is empty, by several where 31 bits are too
     few to count the elements. `short`: see TreeKernel."""
     if 0 in shape:
         return
@@ -120,16 +120,17 @@ def launch_tree(
 
 
 def _in_turn(ctx: Lowering, kernel: TreeKernel, n: int) -> int:
-    """The packs a thread takes one after another. A tree with functions has nearly as many instructions as memory
-    allows, and with a long prologue many more stand before a thread's first pack; a million threads are left."""
+    """The number of packs that a thread takes one after another. A tree with functions has nearly as many instructions
+    as memory bandwidth allows; a long prologue adds many more for each thread, so that several packs share it. At least
+    about a million threads are left."""
     if not ctx.target.long_prologue or heavy(kernel.trees) or not has_functions(kernel.trees):
         return 1
     return max(1, min(lanes(kernel), n // lanes(kernel) >> 20))
 
 
 def _packs(dims: Sequence[int], flat: tuple[int, ...], views: Sequence[View], scalar: Sequence[bool]) -> bool:
-    """Whether the innermost dimension falls into packs that every operand reads at once or not at all, with something
-    strided among them (what is all flat finds its packs by itself)."""
+    """Whether the innermost dimension divides into packs, of which every operand has four adjacent aligned elements or
+    one repeated element, and some operand is strided (a kernel of flat operands alone finds its packs by itself)."""
     if not dims or dims[-1] % PACK or all(v.strides == flat or c for v, c in zip(views, scalar, strict=True)):
         return False
     for v, constant in zip(views, scalar, strict=True):
@@ -145,8 +146,8 @@ def _packs(dims: Sequence[int], flat: tuple[int, ...], views: Sequence[View], sc
 
 
 def _doubles(dims: Sequence[int], views: Sequence[View], scalar: Sequence[bool], n_in: int) -> bool:
-    """Whether some inputs have each element twice in a row, and the two innermost dimensions fall into packs: of four
-    elements of what lies in a row, of two that are doubled, of one that is the same throughout."""
+    """Whether some inputs repeat each element twice in a row, and the two innermost dimensions divide into packs: four
+    elements of a contiguous operand, two of a doubled one, one of an operand that is constant there."""
     if len(dims) < 2 or dims[-1] != 2 or dims[-2] % 2:
         return False
     if not any(v.strides[-2:] == (1, 0) for v in views[:n_in]):
@@ -169,7 +170,7 @@ def _doubles(dims: Sequence[int], views: Sequence[View], scalar: Sequence[bool],
 def _launch_doubled(
     ctx: Lowering, trees: Sequence[Expr], dims: tuple[int, ...], views: Sequence[View], n_in: int, short: bool
 ) -> None:
-    """One thread a pack: the two innermost dimensions are one."""
+    """One thread a pack: the two innermost dimensions become one, which counts packs."""
     shape = (*dims[:-2], dims[-2] * 2 // PACK)
     flat = contiguous(dims)
     operands, block = [], list(shape)

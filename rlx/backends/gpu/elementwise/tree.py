@@ -1,4 +1,4 @@
-"""A TreeKernel as a straight line of loads, function calls and stores: what both emitters print.
+"""A TreeKernel as a linear list of loads, function calls and stores, which both emitters print.
 
 Functions are those of `prims.h`, of `prims64.h` for f64, and, for memory, `load_<dtype>` and `store_<dtype>`. A value
 belongs to class `f`, `d`, `i`, `l` or `b` (see `rlx.ir.expr`).
@@ -20,21 +20,22 @@ from rlx.ir.expr import PREDICATES, PRIMS, Expr, linearize
 
 Class = Literal["f", "d", "i", "l", "b"]
 
-PACK = 4  # neighbours that a thread takes at once
-WIDE_PACK = 8  # of 16 bits each
+PACK = 4  # neighbouring elements that a thread takes at once
+WIDE_PACK = 8  # the same where all elements have 16 bits
 THROUGH_META = ("strided", "repeated", "doubled")
 
-# Primitives of many instructions. A tree with more of them than this waits for arithmetic, not for memory: it is
-# compiled once, not four times side by side.
+# Primitives of many instructions. A tree with more than MAX_HEAVY of them is bound by arithmetic, not by memory: on
+# Vulkan, and where operands are strided, it takes elements one by one, not in packs.
 _HEAVY = frozenset({"exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
                     "erf", "pow", "atan2", "fmod", "mod", "floordiv", "exp2", "log2", "log10", "cbrt", "asinh", "acosh",
                     "atanh"})  # fmt: skip
 MAX_HEAVY = 4
 
-# Functions of class h: of f32 values on their way into 16 bits, cheaper than memory.
+# Primitives with a variant of suffix h, for f32 values whose results are rounded to 16 bits: less exact, and cheaper
+# than memory accesses.
 _SHORT = frozenset({"exp", "tanh", "one_plus_erf", "gelu", "logistic", "div", "recip"})
 
-# Sixteen bits moved as they are: data movement must not touch the payload of a NaN.
+# Sixteen bits moved without conversion: data movement must not touch the payload of a NaN.
 RAW16 = DType("u16", 2, "u", np.dtype(np.uint16))
 
 _LOGIC = frozenset({"not", "isnan", "isinf", "add", "mul", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "select"})
@@ -73,7 +74,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`name` of prims.h on earlier values."""
+    """A call of the function `name` of prims.h or prims64.h with earlier values."""
 
     cls: Class
     name: str
@@ -82,7 +83,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Value `value` into output `operand`, stored as `storage`."""
+    """Stores value `value` in output `operand`, as `storage`."""
 
     operand: int
     value: int
@@ -94,7 +95,7 @@ Instr = Const | Load | Call
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`values[i]` makes value i from earlier ones; then the stores, one an output."""
+    """`values[i]` computes value i from earlier ones; the stores follow, one for each output."""
 
     values: tuple[Instr, ...]
     stores: tuple[Store, ...]
@@ -126,7 +127,7 @@ def computable(trees: Sequence[Expr], features: frozenset[str]) -> bool:
 
 
 def eight_bytes(dtype: DType) -> frozenset[str]:
-    """What a device must have to compute in a dtype of eight bytes: prims64.h takes f64 apart as 64-bit integers."""
+    """The features needed to compute in a dtype of eight bytes: prims64.h takes f64 apart as 64-bit integers."""
     return frozenset({"f64", "i64"}) if dtype.is_float else frozenset({"i64"})
 
 
@@ -136,26 +137,26 @@ def heavy(trees: Sequence[Expr]) -> bool:
 
 
 def has_functions(trees: Sequence[Expr]) -> bool:
-    """Whether there is more in the trees than arithmetic and choices."""
+    """Whether the trees have a primitive of `_HEAVY` or `_SHORT`, beyond simple arithmetic and selects."""
     return any(e.prim in _HEAVY | _SHORT for e in linearize(trees))
 
 
 def lanes(kernel: TreeKernel) -> int:
-    """The neighbours that a thread of a kernel without strided operands takes at once: sixteen bytes of each."""
+    """The elements of a pack: 8 where no operand is strided and all flat ones have 16 bits, else 4."""
     flat = [o.storage.itemsize for o in (*kernel.inputs, *kernel.outputs) if o.access == "flat"]
     return WIDE_PACK if kernel.rank == 0 and set(flat) == {2} else PACK
 
 
 def ends_short(kernel: TreeKernel) -> bool:
-    """Whether every float that is read or stored has 16 bits, so that no result shows more; `kernel.short` says so of
-    what is read."""
+    """Whether every float that is read or stored has 16 bits, so that no result shows more precision; `kernel.short`
+    says so of the inputs."""
     given = () if kernel.short else kernel.inputs
     floats = [o.storage for o in (*given, *kernel.outputs) if o.storage.is_float]
     return bool(floats) and all(s.is_half for s in floats) and any(o.storage.is_half for o in kernel.outputs)
 
 
 def _joined(trees: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The trees with gelu, a / (1 + exp(-x)) and what is left of 1 + erf(x) as one primitive each."""
+    """The trees with gelu, a / (1 + exp(-x)) and any other 1 + erf(x) as one primitive each."""
     done: dict[Expr, Expr] = {}
     for e in linearize(trees):
         args = tuple(done[a] for a in e.args)
@@ -187,7 +188,7 @@ def _logistic(e: Expr) -> Expr:
 
 
 def _other_factor(e: Expr, factor: float) -> Expr | None:
-    """The y of e = factor y."""
+    """y where e is factor · y, else None."""
     if e.prim == "mul":
         for lit, other in (e.args, e.args[::-1]):
             if lit.prim == "lit" and lit.value == factor:
@@ -196,8 +197,8 @@ def _other_factor(e: Expr, factor: float) -> Expr | None:
 
 
 def _doubles(e: Expr, dtype: DType) -> bool:
-    """Whether e is an f32 that is a number of this 16-bit dtype times a power of two, at least 1: one too, if it is
-    not too large, which a bf16 is no sooner than an f32."""
+    """Whether e is an f32 product of a number of this 16-bit dtype and a power of two that is at least 1. The product
+    then is a number of the dtype too unless it overflows, which in bf16 happens no sooner than in f32."""
     if e.prim != "mul" or e.dtype.name != "f32":
         return False
     lits = [a.args[0] if a.prim == "cast" else a for a in e.args]
@@ -224,7 +225,7 @@ def program(kernel: TreeKernel) -> Program:
 
 
 def _reached(values: Sequence[Instr], stores: Sequence[Store]) -> Program:
-    """The program without the values that no store needs, such as a rounding that the store does."""
+    """The program without the values that no store needs, such as a rounding that the store repeats."""
     alive = {s.value for s in stores}
     for k in reversed(range(len(values))):
         v = values[k]
@@ -299,7 +300,7 @@ class _Builder:
         if source == target:
             return value
         if b == "f":
-            # f64 becomes f16 as NumPy has it, in one rounding, and bf16, as ml_dtypes has it, by way of f32.
+            # f64 is rounded to f16 once, as NumPy does it, and to bf16 by way of f32, as ml_dtypes does it.
             name = "p_odd_d_f" if a == "d" and target.name == "f16" else f"p_cast_{a}_f"
             value = value if a == "f" else self.call("f", name, value)
             return self.call("f", f"p_round_{target.name}", value) if target.is_half else value
@@ -314,7 +315,7 @@ class _Builder:
         return self.wrap(value, target) if narrows else value
 
     def stored(self, value: int, dtype: DType, storage: DType) -> int:
-        """The value as it goes to memory: rounded to its own dtype first where that is stored wider."""
+        """The value that is stored: rounded to its own dtype first where the storage is wider."""
         if dtype.is_half and storage.is_float and storage.itemsize > 2:
             return self.call("f", f"p_round_{dtype.name}", value)
         if dtype.is_float and class_of(dtype) == class_of(storage):  # the store rounds

@@ -1,7 +1,7 @@
-"""Which kernel makes a product: the candidates with their costs, and how tests and benchmarks overrule the choice.
+"""The candidates for a GEMM, their costs, and how tests and benchmarks overrule the choice among them.
 
-A product is made by the vendor's library, by matrix instructions ("mma"), by tiles of fused multiply-adds ("fma"), or,
-where it has few rows, by the kernel that reads B once ("rows").
+A product is computed by the vendor's library, by matrix instructions ("mma"), by tiles of fused multiply-adds ("fma"),
+or, where it is skinny, by the kernel that reads B once ("rows").
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from rlx.dtypes import DType, bf16, f16, f32
 Algorithm = Literal["library", "mma", "fma", "rows"]
 Pair = tuple[DType, DType]  # the storage of A and of B
 
-LONG_SUM = 8192  # longer sums are made of parts, so that rounding stays below the tolerance
+LONG_SUM = 8192  # longer sums are added up in parts, so that rounding stays below the tolerance
 MAX_AXES = 3  # batch axes of one launch
-# Sides of a tile and the share of its best rate that it reaches: a larger tile reads less for each product.
+# Sides of a tile, and its rate as a share of the largest tile's: a larger tile reads less for each multiply-add.
 FMA_TILES = {"s": (64, 64, 0.78), "t": (128, 64, 0.8), "w": (64, 128, 0.84), "l": (128, 128, 1.0)}
 MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
-_MMA_SHARED = 48 << 10  # bytes of shared memory that the tiles of matrices need
-_FEW_ROWS = 8  # the few-rows kernel is the fastest up to so many rows,
-_ROWS = 16  # where B is small up to so many,
-_MOST_ROWS = 64  # and a candidate up to so many
+_MMA_SHARED = 48 << 10  # bytes of shared memory that the mma tiles need
+_FEW_ROWS = 8  # the few-rows kernel is the fastest up to this many rows,
+_ROWS = 16  # where B is small up to this many,
+_MOST_ROWS = 64  # and a candidate up to this many
 _SMALL = 1 << 20  # elements of B
-_LARGE = 1 << 30  # multiply-adds from which rounding the operands first pays
+_LARGE = 1 << 30  # multiply-adds from which it pays to round the operands before, by launches of their own
 _THREADS = 256
-_FEW_TILES = 1 << 14  # with fewer columns than this, a group of the few-rows kernel makes fewer of them
+_FEW_TILES = 1 << 14  # with fewer columns than this, a workgroup of the few-rows kernel has fewer of them
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How operands become matrices of halves: the matrices' type, and of how many halves each operand's elements are
-    the sum. Products of terms i and j count where i + j is below the larger number."""
+    """How operands become matrices of 16-bit floats: the matrices' type, and the number of terms of that type whose sum
+    is an element of A and of B. Terms i and j are multiplied where i + j is below the larger of the two numbers."""
 
     type: DType
     terms_a: int
@@ -45,14 +45,14 @@ class Split:
 
     @property
     def exact(self) -> bool:
-        """Whether every product of terms counts as in f32, so that the sums must be kept as carefully as there."""
+        """Whether operands have several terms, for results near f32: sums must then be kept as carefully as in f32."""
         return max(self.terms_a, self.terms_b) > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What the candidates for a product depend on: its sizes, how A, B and C are stored, the session's precision.
-    `grouped`: rows of A have each their expert's B, and m is the mean of an expert's rows."""
+    """The properties on which the candidates for a product depend: sizes, the storage of A, B, C, the precision.
+    `grouped`: each expert has its own rows of A, and m (or k, in a sum over rows) is their mean number."""
 
     product: Product
     a: DType
@@ -64,7 +64,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """By the vendor's library, of operands stored as `stored`; `fused_bias`: it adds biases itself where it can."""
+    """The vendor's library, for operands stored as `stored`; `fused_bias`: it adds biases itself where it can."""
 
     algorithm: ClassVar[Algorithm] = "library"
     cost: Cost
@@ -74,7 +74,7 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class FmaTiles:
-    """Tiles of fused multiply-adds, the sum over k in `parts` that one more launch adds up."""
+    """Tiles of fused multiply-adds; the sum over k is cut into `parts`, which one more launch adds up."""
 
     algorithm: ClassVar[Algorithm] = "fma"
     cost: Cost
@@ -85,7 +85,7 @@ class FmaTiles:
 
 @dataclass(frozen=True, slots=True)
 class MmaTiles:
-    """Tiles of matrix instructions: slices of k are `depth` deep, and `sides` of them in shared memory at once."""
+    """Tiles of matrix instructions: slices of k are `depth` deep, and shared memory holds `sides` of them at once."""
 
     algorithm: ClassVar[Algorithm] = "mma"
     cost: Cost
@@ -99,8 +99,8 @@ class MmaTiles:
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """The kernel that reads B once for `rows` rows: `across` threads share a column's sum, in `cuts` parts of k where B
-    is transposed."""
+    """The kernel that reads B once for `rows` rows. Where B is transposed, `across` threads share a column's sum, in
+    `cuts` parts of k; else a workgroup has four times `across` columns."""
 
     algorithm: ClassVar[Algorithm] = "rows"
     cost: Cost
@@ -115,8 +115,8 @@ Candidate = Library | FmaTiles | MmaTiles | FewRows
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What is overruled, in the words of the candidates; None leaves the choice to the rules. `terms`: of how many
-    halves f32 operands are the sum, wherever there are matrix instructions."""
+    """Fields of the candidates that tests and benchmarks fix; None leaves a field to the rules. `terms`: the numbers of
+    terms of f32 A and of its B, wherever there are matrix instructions."""
 
     algorithm: Algorithm | None = None
     tile: str | None = None
@@ -135,15 +135,15 @@ _NOTHING = Forced()
 
 
 def choose(target: Target, problem: Problem) -> Candidate:
-    """The candidate that a product is made by."""
+    """The candidate that computes a product."""
     return target.choose(problem, _overruled(candidates(target, problem), problem.product))
 
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
-    """Every algorithm that can make a product here, with the sizes that suit it.
+    """Every algorithm that can compute a product on the target, with the sizes that suit it.
 
-    The rank between algorithms is measured on an H200. Several terms an element are worth it where loads overlap with
-    matrix instructions (82 TFLOP/s beside 34 of plain f32), and else not (37 beside 40).
+    The rank between algorithms was measured on an H200. Operands of several terms are worth it where loads overlap with
+    matrix instructions (82 TFLOP/s against 34 of plain f32), and elsewhere not (37 against 40).
     """
     p, pair = problem.product, kernel_pair(problem)
     split = _with_terms(split_for(*pair, problem.precision), *pair)
@@ -153,7 +153,7 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     mma_first = mma and split is not None and (problem.grouped or units.overlapped or not split.exact)
     if mma and split is not None:
         large = p.count * p.m * p.n * p.k >= _LARGE and not problem.grouped
-        # Tiles would round on every read, at less than half the rate of halves (79 and 197 TFLOP/s).
+        # Tiles that round f32 on every read run at less than half the rate of 16-bit operands (79 and 197 TFLOP/s).
         stored = (split.type, split.type) if large and not split.exact else pair
         found += _mma_tiles(target, problem, 2 if mma_first else 4, stored, split)
     found += _fma_tiles(target, problem, 3, pair)
@@ -161,13 +161,13 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
         return found
     if p.m <= _MOST_ROWS and (p.m == 1 or not p.transpose_a):
         first = p.m <= _ROWS and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL)
-        # The kernel stores C as A is; tiles may store it as f32.
+        # This kernel stores C in A's dtype; tiles may store it in f32.
         found.append(_few_rows(target, p, 1 if first else 5, pair if problem.c == pair[0] else (f32, f32)))
     library = target.library
     if library is None or p.k == 0:
         return found
-    # f32 operands that the library would round otherwise than every device does are rounded before, and so are pairs
-    # of which one half is rounded to.
+    # f32 operands that the library would round otherwise than the other devices do are rounded to bf16 before, and so
+    # are pairs of different dtypes that are multiplied in bf16.
     apart = mma and split == Split(bf16, 1, 1) and pair == (f32, f32)
     if (apart and problem.precision not in library.precisions) or (pair[0] != pair[1] and split == Split(bf16, 1, 1)):
         found.append(Library((0 if p.m > _FEW_ROWS else 6,), (bf16, bf16)))
@@ -177,7 +177,7 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
 
 
 def kernel_pair(problem: Problem) -> Pair:
-    """The storage the kernels take A and B in: as they are where a variant exists, else cast to the result's."""
+    """The dtypes in which the kernels read A and B: unchanged where a variant exists, else cast to the result's."""
     a, b, c = problem.a, problem.b, problem.c
     if a == b and a.is_half and c == f32 and not problem.grouped:
         return a, b
@@ -185,22 +185,23 @@ def kernel_pair(problem: Problem) -> Pair:
 
 
 def stored_pair(a: DType, b: DType, out: DType) -> Pair:
-    """The same of the kernels that store C as A is."""
+    """The same for kernels that store C in A's dtype."""
     if a == out and (b == out or (out == f32 and b.is_half)):
         return a, b
     return (out, b) if out == f32 and b.is_half else (out, out)
 
 
 def multiplies(target: Target, half: DType) -> bool:
-    """Whether the device multiplies matrices of that type, with room for the tiles."""
+    """Whether the device has matrix instructions for this type, and enough shared memory for the tiles."""
     return half in target.matrices.types and target.limits.shared_bytes >= _MMA_SHARED
 
 
 def split_for(a: DType, b: DType, precision: str) -> Split | None:
-    """How the matrix instructions multiply operands stored so at a precision; None where f32 is meant to stay f32.
+    """How the matrix instructions multiply operands of these dtypes at a precision; None where f32 must stay f32.
 
-    Three bf16 terms hold all 24 bits of an f32, two hold those of an f16: at "f32" a half weight costs three products
-    of halves. "tf32" (11 bits) takes two terms of 8. Two f16 or two bf16 operands multiply exactly at every precision.
+    Three bf16 terms hold all 24 bits of an f32, two hold those of an f16: at "f32" a bf16 weight costs three products
+    of bf16, an f16 weight five. "tf32" (11 bits) takes two terms of 8. Two f16 or two bf16 operands multiply exactly at
+    every precision.
     """
     if a == b and a.is_half:
         return Split(a, 1, 1)
@@ -229,7 +230,7 @@ def _with_terms(split: Split | None, a: DType, b: DType) -> Split | None:
 
 
 def tiles_across(p: Product, sides: tuple[int, int, float]) -> int:
-    """How many tiles of these sides a matrix of the result has."""
+    """The number of tiles of these sides in a matrix of the result."""
     return math.ceil(p.m / sides[0]) * math.ceil(p.n / sides[1])
 
 
@@ -242,7 +243,7 @@ def _fma_tiles(target: Target, problem: Problem, rank: int, stored: Pair) -> lis
 
 
 def _mma_tiles(target: Target, problem: Problem, rank: int, stored: Pair, split: Split) -> list[Candidate]:
-    # The largest has no registers to spare for sums of sums.
+    # The largest tile has no registers left for a second level of sums.
     tiles = {n: t for n, t in MMA_TILES.items() if n != "l" or not (split.exact or problem.grouped)}
     return [
         MmaTiles(
@@ -254,13 +255,13 @@ def _mma_tiles(target: Target, problem: Problem, rank: int, stored: Pair, split:
 
 
 def _cost(target: Target, problem: Problem, rank: int, name: str, sides: tuple[int, int, float]) -> Cost:
-    """What the busiest unit has to do; a processor takes the smallest tile."""
+    """The work of the busiest unit, after the rank; a software device takes the smallest tile."""
     each = math.ceil(tiles_across(problem.product, sides) * problem.product.count / target.units)
     return rank, float(target.software and name != "s"), each * sides[0] * sides[1] / sides[2]
 
 
 def _parts(target: Target, problem: Problem, sides: tuple[int, int, float]) -> int:
-    """Into how many parts the sum over k is cut, so that every unit has a group: 1 where there are enough."""
+    """The number of parts of the sum over k that gives every unit a workgroup: 1 where there are enough tiles."""
     p = problem.product
     if problem.grouped or target.software or len(p.batch) > MAX_AXES:
         return 1
@@ -270,7 +271,7 @@ def _parts(target: Target, problem: Problem, sides: tuple[int, int, float]) -> i
 
 
 def _slices(split: Split, tile: str) -> tuple[int, int]:
-    """Depth and number of slices; as much as 48 KiB of shared memory hold."""
+    """The depth of a slice of k and the number of slices held at once: as much as fits into 48 KiB of shared memory."""
     depth = 16 if split.exact and tile == "m" else 32
     return depth, _sides(split, tile, depth)
 
@@ -281,9 +282,9 @@ def _sides(split: Split, tile: str, depth: int) -> int:
 
 
 def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
-    """Where B is transposed: with many rows a group reads B little for what it reads of A, so that several columns
-    share a read of A; the sums are cut where there are few columns. On a processor what threads pass to one another
-    costs the most."""
+    """The sizes of the few-rows kernel. Where B is transposed: with many rows a workgroup reads more of A than of B, so
+    that several columns share a read of A; the sums are cut where there are few columns. On a software device
+    exchange between threads costs the most."""
     rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
     if not p.transpose_b:
         columns = p.n * p.count
@@ -303,7 +304,7 @@ def _most_cuts(across: int) -> int:
 
 
 def _overruled(found: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
-    """The candidates that a test or benchmark wishes for, with the sizes that it wishes."""
+    """The candidates that a test or benchmark asks for, with the sizes that it asks for."""
     wish = forced()
     if wish == _NOTHING:
         return found

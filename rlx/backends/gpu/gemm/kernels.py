@@ -1,10 +1,10 @@
-"""Declarations of the product kernels, and what those of grouped products share with them."""
+"""Declarations of the GEMM kernels, and the words and constants that grouped products share with them."""
 
 from __future__ import annotations
 
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 
-# Two inner axes of the batch, and strides of A and B along all three, in elements.
+# The lengths of the two inner batch axes, and the strides of A and B along all three, in elements.
 PLACES = ("d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2")
 PAIRS = ("f32_f32", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16")
 # Storage of A and of B, and the matrices' type.
@@ -24,7 +24,7 @@ _ABOUT = (
 )
 _GRID = "a group of 256 for each tile of each matrix, for each of `parts` parts of the sum"
 _POINTERS = (*reads(a="TA", b="TB", bias="f32"), *writes(c="TA"))
-# c: its parts one after the other; bias_step: in words of 4 bytes.
+# c: where k is cut, its parts lie one after the other; bias_step: in words of 4 bytes.
 _TILE_ARGS = (*_POINTERS, *uints("m", "n", "k", "batch", "parts", *PLACES, "bias_step"))
 
 MATMUL = declare(

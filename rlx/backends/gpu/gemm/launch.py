@@ -1,4 +1,4 @@
-"""Steps of products: those of the chosen candidate, a launch for three batch axes, parts and their sum."""
+"""The steps of a GEMM: those of the chosen candidate, one launch for up to three batch axes, partial sums added up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _THREADS = 256
 
 
 def product(ctx: Lowering, call: ProductCall) -> None:
-    """Steps that make one product, by the candidate that is chosen for it."""
+    """Appends the steps of one product, by the candidate that is chosen for it."""
     chosen = choose(ctx.target, call.problem(ctx.precision))
     a, b = (o.stored(ctx, dtype) for o, dtype in zip((call.a, call.b), chosen.stored, strict=True))
     call = replace(call, a=a, b=b)
@@ -50,14 +50,14 @@ def product(ctx: Lowering, call: ProductCall) -> None:
 
 
 def by_library(ctx: Lowering, call: ProductCall, fused_bias: bool = True) -> None:
-    """The library's steps, then what it has not, in place."""
+    """The library's steps, then the part of the epilogue that it cannot apply."""
     left = library_steps(ctx, call, fused_bias)
     if left is not None:
         finish(ctx, replace(left, c=call.c), left.c, 1)
 
 
 def in_doubles(ctx: Lowering, call: ProductCall) -> None:
-    """A product of f64 by a kernel, bias and activation behind it."""
+    """A product of f64 by a kernel of rlx, then bias and activation by another."""
     p, c = call.product, call.c
     made = c if call.end.plain else Operand(ctx.scratch(p.count * p.m * p.n * c.dtype.itemsize), c.dtype)
     of_type(ctx, replace(call, c=made), None)
@@ -92,7 +92,7 @@ def _fma_tiles(ctx: Lowering, call: ProductCall, chosen: FmaTiles) -> None:
 
 
 def _mma_tiles(ctx: Lowering, call: ProductCall, chosen: MmaTiles) -> None:
-    """Tiles of matrix instructions. Sums of products that count as f32 are added up in f32 after every slice of k."""
+    """Tiles of matrix instructions. For operands of several terms, sums are added up in f32 after every slice of k."""
     p, a, b = call.product, call.a, call.b
     pitch_a, pitch_b = p.pitches
     _tiles(
@@ -107,7 +107,7 @@ def _mma_tiles(ctx: Lowering, call: ProductCall, chosen: MmaTiles) -> None:
 
 
 def slice_constants(chosen: MmaTiles) -> dict[str, int]:
-    """The constants that say how tiles of matrices slice k and split operands."""
+    """The constants that say how mma tiles slice k and split operands."""
     split = chosen.split
     return {
         "BK": chosen.depth, "SIDES": chosen.sides, "TERMS_A": split.terms_a, "TERMS_B": split.terms_b,
@@ -117,7 +117,8 @@ def slice_constants(chosen: MmaTiles) -> dict[str, int]:
 def _tiles(
     ctx: Lowering, call: ProductCall, decl: KernelDecl, words: dict[str, str | int], groups: int, parts: int
 ) -> None:
-    """Tiles over the whole sum with the epilogue; where they are few, over parts of it that one more launch adds."""
+    """Tiles over the whole sum, with the epilogue; with `parts`, tiles over parts of the sum, which one more launch
+    adds up."""
     p, a, end = call.product, call.a, call.end
     alone = parts == 1
     made = call.c if alone else Operand(ctx.scratch(parts * p.count * p.m * p.n * f32.itemsize), f32)
@@ -137,7 +138,7 @@ def _tiles(
 
 
 def _few_rows(ctx: Lowering, call: ProductCall, chosen: FewRows) -> None:
-    """The kernel for few rows, which reads B once for each 16 of them. C is stored as A is."""
+    """The kernel for few rows, which reads B once for each `chosen.rows` of them. C has A's dtype."""
     p, a, b, end = call.product, call.a, call.b, call.end
     pitch_a, pitch_b = p.pitches
     bias, kind, apart = biases(ctx, end, p.count, a.dtype)
@@ -166,8 +167,9 @@ def _launch(
     parts: int | None = None,
     more: tuple[int, ...] = (),
 ) -> None:
-    """`groups` for each matrix (and part); one launch for three batch axes, more axes, more launches. `parts`: where
-    the kernel takes a number of them. `more`: arguments after the strides."""
+    """Launches `groups` workgroups for each matrix (and part). One launch covers three batch axes; there is one for
+    each index of further axes. `parts`: None where the kernel has no such argument. `more`: arguments after the
+    strides."""
     p, a, b, c = call.product, call.a, call.b, call.c
     members, inner = outer(p, MAX_AXES)
     if parts is not None and parts > 1 and len(members) > 1:
@@ -190,7 +192,7 @@ def _launch(
 def epilogue_tree(
     dtype: DType, bias: DType | None, activation: str | None, out: DType, scales: Sequence[float] = (1.0,)
 ) -> expr.Expr:
-    """activation(sum of scales[i] · input i + the bias), the inputs added in order, as the ops themselves write it."""
+    """activation(sum of scales[i] · input i + the bias), the inputs added in order, each op by its own expression."""
     wide = promote(dtype, f32)
     x: expr.Expr | None = None
     for i, scale in enumerate(scales):
@@ -216,7 +218,7 @@ def finish(ctx: Lowering, call: ProductCall, made: Operand, parts: int) -> None:
 
 
 def add_up(ctx: Lowering, call: ProductCall, planes: Sequence[Operand], scales: Sequence[float]) -> None:
-    """C = activation(sum of scales[i] · planes[i] + bias) of matrices like C."""
+    """C = activation(sum of scales[i] · planes[i] + bias), where the planes have C's shape."""
     p, c, end = call.product, call.c, call.end
     shape = (p.count, p.m, p.n)
     kind = ctx.storage(end.bias) if end.bias is not None else None

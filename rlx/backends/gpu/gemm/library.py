@@ -13,10 +13,10 @@ from rlx.dtypes import f32
 
 
 def library_steps(ctx: Lowering, call: ProductCall, fused_bias: bool) -> ProductCall | None:
-    """Emits the steps, with the bias inside where that is wanted and can be. What the library has not is left: a call
-    whose C is what it made, and whose epilogue is still to do; None where nothing is left.
+    """Emits the library's steps, with the bias inside where `fused_bias` asks for it and the library can add it.
+    Returns what remains: a call whose C is the library's result and whose epilogue is still to apply; None for nothing.
 
-    Halves with something behind them go through f32 workspace, so that the result is rounded once.
+    16-bit operands with a separate epilogue go through f32 workspace, so that the result is rounded once.
     """
     p, c, end = call.product, call.c, call.end
     library = ctx.target.library
@@ -41,7 +41,7 @@ def library_steps(ctx: Lowering, call: ProductCall, fused_bias: bool) -> Product
 
 
 def _gemms(ctx: Lowering, call: ProductCall) -> list[Gemm]:
-    """A step for each place of the batch axes beyond the first that the library strides over."""
+    """A step for each index of the batch axes outside the innermost, over which the library itself strides."""
     p, a, b, c = call.product, call.a, call.b, call.c
     dtype, kind = a.dtype, c.dtype
     precision = ctx.precision if dtype == f32 else dtype.name
@@ -60,8 +60,8 @@ def _gemms(ctx: Lowering, call: ProductCall) -> list[Gemm]:
 
 
 def _with_bias(ctx: Lowering, call: ProductCall, steps: Sequence[Gemm]) -> list[Gemm] | None:
-    """The steps with bias (and relu), where the library adds them itself: the bias stored as C, in rows and at places
-    of whole sixteen bytes."""
+    """The steps with bias (and relu), None where the library cannot add them: the bias must have C's dtype, and all
+    rows and addresses must be multiples of sixteen bytes."""
     p, a, b, c, end = call.product, call.a, call.b, call.c, call.end
     library = ctx.target.library
     if end.bias is None or library is None:

@@ -1,4 +1,4 @@
-"""A product where it lies in memory: operands, what follows the sum, biases as the kernels read them."""
+"""A GEMM in memory: its operands, its epilogue, and biases as the kernels read them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ class Operand:
         return Operand(ctx.ref(tensor), ctx.storage(tensor))
 
     def vectors(self, pitch: int, count: int) -> int:
-        """1 when `count` neighbours may be read at once: rows and start are multiples of them (at most 16 bytes)."""
+        """1 when `count` neighbouring elements may be read at once: rows and start are multiples of them (at most 16
+        bytes), else 0."""
         return int(pitch % count == 0) and quads(self.ref, itemsize=min(self.dtype.itemsize * count // 4, 4))
 
     def stored(self, ctx: Lowering, dtype: DType) -> Operand:
-        """The same elements, cast into workspace where they are stored otherwise."""
+        """The same elements as `dtype`, cast into workspace where they are stored as another."""
         n = self.ref.nbytes // self.dtype.itemsize
         return Operand(cast_ref(ctx, self.ref, self.dtype, dtype, n), dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What a result goes through: a bias of n elements, an activation. `step`: how many elements further the next
-    matrix of a batch has its bias; 0 where all share one."""
+    """A bias of n elements and an activation, applied to a result. `step`: the elements from the bias of one matrix of
+    a batch to that of the next; 0 where all share one."""
 
     bias: Tensor | None = None
     activation: str | None = None
@@ -54,7 +55,7 @@ class Epilogue:
 
 @dataclass(frozen=True, slots=True)
 class ProductCall:
-    """C = activation(op(A) op(B) + bias), where all of them lie. C holds no fewer bits than A and B."""
+    """C = activation(op(A) op(B) + bias), and where each of them lies. C's dtype has no fewer bits than A's and B's."""
 
     product: Product
     a: Operand
@@ -64,12 +65,12 @@ class ProductCall:
     label: str = ""
 
     def problem(self, precision: str) -> Problem:
-        """What the choice of an algorithm depends on."""
+        """The record on which the choice of an algorithm depends."""
         return Problem(self.product, self.a.dtype, self.b.dtype, self.c.dtype, precision)
 
 
 def from_(ref: Ref, offset: int) -> Ref:
-    """The rest of a range."""
+    """A range from `offset` to its end."""
     return Ref(ref.segment, ref.offset + offset, ref.nbytes - offset)
 
 
@@ -79,8 +80,9 @@ def bias_ref(ctx: Lowering, bias: Tensor | None, dtype: DType = f32) -> Ref | No
 
 
 def biases(ctx: Lowering, end: Epilogue, count: int, a: DType) -> tuple[Ref | None, int, int]:
-    """What the kernels read of biases, their constant (1 for f32, 2 for the storage of A), and how many words of four
-    bytes apart they lie. Those that lie apart are stored in one of these, and at places of whole words."""
+    """The biases' bytes as the kernels read them, the kernels' constant BIAS (0 for none, 1 for f32, 2 for A's dtype),
+    and the words of four bytes from one matrix's bias to the next. Biases that lie apart have one of these dtypes, and
+    start at whole words."""
     if end.bias is None:
         return None, 0, 0
     first, kind = ctx.ref(end.bias), ctx.storage(end.bias)

@@ -13,7 +13,7 @@ from rlx.ir import Node
 @dataclass(frozen=True, slots=True)
 class Product:
     """A batch of products: sizes, and per batch axis (outermost first) its length and the strides of A and B in
-    elements, 0 where an operand is repeated."""
+    elements, 0 where an operand is broadcast."""
 
     m: int
     n: int
@@ -28,12 +28,13 @@ class Product:
 
     @property
     def pitches(self) -> tuple[int, int]:
-        """How many elements a row of A and one of B hold, as they lie in memory."""
+        """The number of elements in a row of A and in a row of B, as they lie in memory."""
         return (self.m if self.transpose_a else self.k), (self.k if self.transpose_b else self.n)
 
 
 def product_of(node: Node) -> Product:
-    """The node's product with its batch axes merged where they can be, and a batch of rows that share B made one."""
+    """The node's product, its batch axes merged where that is possible; a batch that shares B becomes one product of
+    more rows."""
     a, b = (t.shape for t in node.inputs[:2])
     ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
     m, k = (a[-1], a[-2]) if ta else (a[-2], a[-1])
@@ -53,7 +54,7 @@ def product_of(node: Node) -> Product:
 
 
 def _strides(shape: Sequence[int], rank: int) -> list[int]:
-    """Element strides of the batch axes, aligned to `rank` axes; 0 where the operand is repeated."""
+    """Element strides of the batch axes, aligned to `rank` axes; 0 where the operand is broadcast."""
     strides, step = [], shape[-1] * shape[-2]
     for d in reversed(shape[:-2]):
         strides.append(step if d > 1 else 0)
@@ -63,8 +64,8 @@ def _strides(shape: Sequence[int], rank: int) -> list[int]:
 
 
 def outer(product: Product, most: int) -> tuple[list[tuple[int, int, int]], tuple[tuple[int, int, int], ...]]:
-    """The batch axes beyond the innermost `most`, as (number, offset in A, offset in B) of each of their members, and
-    the `most` axes left."""
+    """The batch axes outside the innermost `most`, as (number, offset in A, offset in B) of each of their indices, and
+    the inner axes."""
     beyond, inner = product.batch[: max(0, len(product.batch) - most)], product.batch[-most:]
     members = []
     for number, at in enumerate(itertools.product(*(range(d) for d, _, _ in beyond))):

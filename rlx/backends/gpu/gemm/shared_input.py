@@ -1,6 +1,6 @@
-"""Products of one A right behind one another, as queries, keys and values of a layer are: one batch, which repeats A.
+"""Consecutive products of one A, such as a layer's queries, keys and values, as one batch, which repeats A.
 
-Which products these are is read off the graph and the places of weights, never off where the plan puts results: a
+The graph and the places of weights decide which products form a batch, never the places of results in the plan: a
 library's batch may differ from its single products in the last bits, and a program's bits must not depend on a plan.
 """
 
@@ -17,19 +17,20 @@ from rlx.driver.memory.planner_views import is_alias, view_offset
 from rlx.dtypes import f32
 from rlx.ir import Leaf, Node
 
-_GAPLESS = 256  # results of a multiple of so many bytes may lie side by side
+_GAPLESS = 256  # results whose size is a multiple of this many bytes may lie side by side
 
 
 def batch_of(ctx: Lowering, node: Node) -> tuple[Node, ...]:
-    """The products made with a node's, itself among them; none where it is made alone."""
+    """The nodes of the batch that a node belongs to, itself among them; none where its product stands alone."""
     if ctx.together is None:
         ctx.together = _batches(ctx)
     return ctx.together.get(node.output.id, ())
 
 
 def make_batch(ctx: Lowering, node: Node, group: tuple[Node, ...]) -> None:
-    """The results of the group at the place of its first node, at once where they lie side by side. Where the plan has
-    other steps between its nodes, which may still read what lies there, each node makes the batch for its own part."""
+    """Computes the whole batch at its first node, straight into the results where they lie side by side. Where the plan
+    has other steps between the nodes, which may still read the results' bytes, each node computes the batch again and
+    copies its own result."""
     if node.output.id in ctx.made:
         return
     places = [ctx.ref(n.output) for n in group]
@@ -83,7 +84,8 @@ def _batches(ctx: Lowering) -> dict[int, tuple[Node, ...]]:
 
 
 def _begins(ctx: Lowering, node: Node) -> bool:
-    """A product of floats by one matrix, which with its bias is in a store; its result leaves no gap behind it."""
+    """Whether a node may be in a batch: a product of floats by one matrix, which like its bias is a parameter or a
+    constant, and whose result leaves no gap behind it."""
     if node.op.name != "matmul" or any(t.node.op.leaf not in (Leaf.PARAM, Leaf.CONSTANT) for t in node.inputs[1:]):
         return False
     stored, place = ctx.storage(node.output), ctx.ref(node.output)
@@ -93,7 +95,8 @@ def _begins(ctx: Lowering, node: Node) -> bool:
 
 
 def _continues(ctx: Lowering, run: list[Node], node: Node) -> bool:
-    """Whether a node is like those before it but for what lies as far from theirs as theirs do from one another."""
+    """Whether a node continues a batch: it has the same A, attributes and dtypes, and its weight and bias lie as far
+    from those of the node before as these lie from one another."""
     first = run[0]
     if (
         not _begins(ctx, node)
@@ -114,5 +117,5 @@ def _continues(ctx: Lowering, run: list[Node], node: Node) -> bool:
 
 
 def _apart(ctx: Lowering, a: Node, b: Node) -> list[int]:
-    """How many bytes lie between the beginnings of two nodes' second operands, and of their biases."""
+    """The bytes between the beginnings of two nodes' second operands, and between those of their biases."""
     return [ctx.ref(y).offset - ctx.ref(x).offset for x, y in zip(a.inputs[1:], b.inputs[1:], strict=True)]

@@ -1,4 +1,4 @@
-"""Where barriers go between recorded steps: pure data in, pure data out."""
+"""The placement of barriers between recorded steps, computed from their byte ranges alone."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from rlx.backends.gpu.program.steps import Ref, Step
 
 
 class ByteRanges:
-    """A set of byte ranges by segment, kept sorted and merged. Adding and asking cost a binary search."""
+    """A set of byte ranges by segment, kept sorted and merged. Adding a range and asking for one cost a binary
+    search."""
 
     def __init__(self) -> None:
         self._starts: dict[str, list[int]] = {}
         self._ends: dict[str, list[int]] = {}
 
     def add(self, ref: Ref) -> None:
-        """Adds the bytes of `ref`; no bytes, nothing added."""
+        """Adds the bytes of `ref`; an empty range changes nothing."""
         if ref.nbytes <= 0:
             return
         starts = self._starts.setdefault(ref.segment, [])
         ends = self._ends.setdefault(ref.segment, [])
-        # Everything that touches or overlaps the new range melts into it.
+        # Every range that touches or overlaps the new one is merged with it.
         first = bisect_left(ends, ref.offset)
         last = bisect_right(starts, ref.end)
         start = min(ref.offset, starts[first]) if first < last else ref.offset
@@ -43,11 +44,11 @@ class ByteRanges:
 
 
 def place_barriers(steps: Sequence[Step]) -> frozenset[int]:
-    """The indices of the steps before which a full barrier goes.
+    """The indices of the steps before which a full barrier is recorded.
 
     A step needs one where it reads what a step since the last barrier wrote, or writes what one read or wrote. Taking
-    each barrier as late as possible gives the fewest for this order of steps. The boundaries of a run are not counted:
-    a recording begins with a barrier and ends with a fence, which order it against all other runs and the host.
+    each barrier as late as possible gives the fewest for this order of steps. The boundaries of a run are not among
+    them: a recording begins with a barrier and ends with a fence, which order it against all other runs and the host.
     """
     written, touched = ByteRanges(), ByteRanges()
     placed: set[int] = set()

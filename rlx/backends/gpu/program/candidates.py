@@ -20,7 +20,7 @@ Cost = tuple[float, ...]
 
 
 class Candidate(Protocol):
-    """One way to carry out an operation: an algorithm and its sizes."""
+    """One entry of the list of algorithms for an operation: an algorithm and its sizes."""
 
     @property
     def cost(self) -> Cost: ...
@@ -30,7 +30,7 @@ C = TypeVar("C", bound=Candidate)
 
 
 class Choose(Protocol):
-    """Takes one of the candidates for a problem, a record of all that they depend on besides the target. A tuner may
+    """Chooses one of the candidates for a problem, a record of all that they depend on besides the target. A tuner may
     also return one of them with other sizes (`dataclasses.replace`)."""
 
     def __call__(self, problem: Hashable, found: Sequence[C], /) -> C: ...
@@ -42,7 +42,8 @@ def cheapest(problem: Hashable, found: Sequence[C], /) -> C:
 
 
 def narrowed(found: Sequence[C], **wanted: object) -> Sequence[C]:
-    """The candidates that have these fields, or lack them; of a field with a value that none has, or None, all."""
+    """The candidates whose fields have these values, and those without such a field. A value that is None, or that no
+    candidate has, excludes nothing."""
     for name, value in wanted.items():
         if value is not None and any(getattr(c, name, None) == value for c in found):
             found = [c for c in found if getattr(c, name, None) in (None, value)]
@@ -50,7 +51,7 @@ def narrowed(found: Sequence[C], **wanted: object) -> Sequence[C]:
 
 
 class Overruled(Generic[T]):
-    """A record of what tests and benchmarks wish for; `nothing` leaves every choice to the rules."""
+    """The record of the fields that tests and benchmarks fix; `nothing` leaves every choice to the rules."""
 
     def __init__(self, nothing: T) -> None:
         self._held = ContextVar(type(nothing).__module__, default=nothing)
@@ -62,7 +63,7 @@ class Overruled(Generic[T]):
 
     @contextmanager
     def forcing(self, **wishes: Any) -> Iterator[None]:
-        """Programs lowered inside are made so wherever the device and the operands allow it; `wishes` are fields."""
+        """Inside, programs are lowered with these fields of the record wherever device and operands allow it."""
         token = self._held.set(replace(self._nothing, **wishes))
         try:
             yield

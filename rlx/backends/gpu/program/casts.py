@@ -1,4 +1,4 @@
-"""Small things that several families' lowering rules share: casts into workspace, feature words, alignment."""
+"""Functions that the lowering rules of several families share: casts into workspace, features, alignment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlx.dtypes import DType
 from rlx.ir import Node, expr
 from rlx.ir.types import TensorType
 
-THREADS = 256  # a workgroup of every file kernel here
+THREADS = 256  # of a workgroup, in the kernels whose rules use this
 MAX_ELEMENTS = 1 << 31  # kernels index the elements of one matrix, row or slab with 31 bits
 
 
@@ -22,7 +22,7 @@ def groups_for(ctx: Lowering, n: int) -> tuple[int, int, int]:
 
 
 def cast_ref(ctx: Lowering, ref: Ref, source: DType, target: DType, n: int) -> Ref:
-    """n elements stored as `source`, as `target`: the same bytes where they are so already, else workspace."""
+    """n elements of dtype `source` as `target`: the same bytes where the dtypes are equal, else workspace."""
     if source == target:
         return ref
     made = ctx.scratch(n * target.itemsize)
@@ -31,14 +31,14 @@ def cast_ref(ctx: Lowering, ref: Ref, source: DType, target: DType, n: int) -> R
 
 
 def convert(ctx: Lowering, source: Ref, from_: DType, target: Ref, to: DType, n: int) -> None:
-    """n elements of one dtype into n of another, elsewhere."""
+    """Converts n elements at `source` into n of another dtype at `target`."""
     tree = expr.cast(expr.arg(0, from_), to)
     launch_tree(ctx, [tree], (n,), [View(source, from_, (1,))], [View(target, to, (1,))])
 
 
 def stores(dtype: DType, features: frozenset[str], doubles: bool = False) -> bool:
-    """Whether kernels on a device with these features read and write this dtype; f64 only those that say `doubles`:
-    trees and the few file kernels that other ops are written with."""
+    """Whether kernels on a device with these features read and write this dtype; f64 only where `doubles` is given: by
+    trees and the few file kernels into which other ops are decomposed."""
     if dtype.name == "f64":
         return doubles and eight_bytes(dtype) <= features
     need = {8: "i64", 2: "16bit_storage", 1: "8bit_storage"}.get(dtype.itemsize)

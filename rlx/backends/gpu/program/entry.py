@@ -1,7 +1,7 @@
 """The entry points of a declared kernel, in CUDA C++ and in GLSL, written from its declaration.
 
-Each is the prelude of its language, the constants, `bodies/<stem>.h`, and a function that hands the arguments to the
-body. CUDA has the constants as macros with their values; GLSL as specialization constants 0, 1, … with defaults.
+Each text is the prelude of its language, the constants, `bodies/<stem>.h`, and a function that hands the arguments to
+the body. In CUDA constants are macros with their values; in GLSL specialization constants 0, 1, … with defaults.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rlx.backends.gpu.program.kernel import ArgDecl, KernelDecl
 
-# What a word of `KernelDecl.headers` includes, in CUDA C++ and in GLSL.
+# The header that each name in `KernelDecl.headers` includes, in CUDA C++ and in GLSL.
 HEADERS: dict[str, tuple[str | None, str | None]] = {
     "prims": ("prims.h", "prims.h"),
     "body64": ("bodies/body64.h", "body64.glsl"),
@@ -22,7 +22,7 @@ _SCALARS = {"u32": "uint", "i32": "int", "f32": "float"}
 
 
 def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
-    """What NVRTC compiles; variants are macros on its command line."""
+    """The CUDA C++ text for NVRTC; variants are macros on its command line."""
     values = zip(decl.constants.items(), constants, strict=True)
     return "\n".join(
         (
@@ -42,7 +42,7 @@ def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
 
 
 def glsl_text(decl: KernelDecl) -> str:
-    """What glslang compiles; variants are macros on its command line."""
+    """The GLSL text for glslang; variants are macros on its command line."""
     return "\n".join(
         (
             "#version 460",
@@ -82,7 +82,7 @@ def _type(arg: ArgDecl) -> str:
 
 
 def _value(default: int, value: int) -> str:
-    """A constant as both languages write it: a switch where its default is one, else an unsigned integer."""
+    """A constant as both languages write it: a bool where its default is one, else an unsigned integer."""
     return str(bool(value)).lower() if isinstance(default, bool) else f"{value}u"
 
 

@@ -45,7 +45,7 @@ from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.ir.text import expr_text
 from rlx.passes.bodies import body_name
 
-MOST_STEPS = 8192  # of a scan in one recording: recording a step takes some 12 µs, once
+MOST_STEPS = 8192  # at most so many steps of a scan in one recording: recording a step takes some 12 µs, once
 
 
 class Recorded(Protocol):
@@ -53,20 +53,20 @@ class Recorded(Protocol):
 
     @property
     def schedule(self) -> tuple[Sequence[Step], frozenset[int]]:
-        """The steps, and before which of them a full barrier stands (in stream order: before each)."""
+        """The steps, and the indices of those with a full barrier before them (of all, where a stream orders them)."""
         ...
 
     def launch(self) -> None: ...
     def wait(self) -> None: ...
     def timings(self) -> list[float]:
-        """µs of each step in the last run. Raises: UnsupportedOp where there are none."""
+        """µs of each step in the last run. Raises: UnsupportedOp where the device has no clock for them."""
         ...
 
     def close(self) -> None: ...
 
 
 class Records(Protocol):
-    """What a GPU device must do beyond Device for the shared executable."""
+    """The methods of a GPU device that the shared executable needs beyond those of `Device`."""
 
     target: Target
 
@@ -91,8 +91,8 @@ def support(device: Records, node: Node) -> Literal["native", "host"]:
 def lower_graph(
     graph: Graph, plan: MemoryPlan, target: Target, precision: str
 ) -> tuple[Lowering, list[Dispatch]]:
-    """Lowers every node in order, then the state updates, and the bodies of control ops into `Lowering.bodies`. Needs
-    no device: only what is known of it."""
+    """Lowers every node in order, then the state updates, and the bodies of control ops into `Lowering.bodies`. This
+    needs no device, only its target."""
     load_rules()
     lowering = Lowering(graph, plan, target, precision)
     dispatch: list[Dispatch] = []
@@ -209,7 +209,8 @@ class GpuExecutable:
         return [(r, self._arena) for r in own] + [x for e in self._bodies() for x in e.recordings]
 
     def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> Recorded | None:
-        """The steps over and over in one recording, the copies of rows between them, where that is not too long."""
+        """One recording of the steps for each index of `order`, with the copies of rows before and after them. None
+        where it would be too long, or host calls or control ops cut the steps."""
         each = len(self.steps) + len(before) + len(after)
         if not 0 < len(order) * each <= MOST_STEPS or len(self.recorded) != len(self._pieces):
             return None
@@ -242,27 +243,27 @@ class GpuExecutable:
             self.wait()
 
     def launch(self) -> None:
-        """Begins a run. It may still be under way when this returns; `wait`, or the next launch, comes after it."""
+        """Begins a run. The device may still be at work when this returns; `wait`, or the next launch, follows it."""
         for piece in self._pieces:
             if isinstance(piece, _HostPiece | ControlRun):
                 self.wait()
                 piece.launch()
             else:
-                self._pending = piece  # also where launching is broken off: it may have begun
+                self._pending = piece  # set before: a launch that is interrupted may have begun
                 piece.launch()
 
     def wait(self) -> None:
         """Returns when every run launched so far is done."""
         if self._pending is not None:
             self._pending.wait()
-            self._pending = None  # only now: what an interrupt leaves under way, the next run waits for
+            self._pending = None  # cleared after: where an interrupt ends the wait, the next run waits for this piece
 
     def listing(self) -> list[str]:
         lines = [f"{step_text(step):64} {step.label}" for step in self.steps]
         return lines + [f"  {line}" for body in self._bodies() for line in body.listing()]
 
     def _run_timed(self) -> Iterator[tuple[str, float]]:
-        """The run, piece by piece, and the time of each step of it."""
+        """Runs piece by piece, and yields the time of each step."""
         for piece in self._pieces:
             start = time.perf_counter()
             piece.launch()
@@ -332,7 +333,8 @@ def _cut(steps: Sequence[Step]) -> list[Sequence[Step] | HostCall | ControlCall]
 
 
 class _HostPiece:
-    """One node on the host: the slots it reads come over, the slots it writes go back, no others."""
+    """One node run on the host: only the slots that it reads are copied there, and only those that it writes back.
+    Where the host can address the memory, nothing is copied."""
 
     def __init__(self, call: HostCall, arena: DeviceArena, plan: MemoryPlan) -> None:
         self.call = call
@@ -364,7 +366,7 @@ class _HostPiece:
 
     def launch(self) -> None:
         for view in self._views:
-            view()  # refuses where the memory was closed, which is not to be touched then
+            view()  # raises where the memory was closed: it must not be touched any more
         for load in self._loads:
             load()
         self._work()

@@ -1,4 +1,5 @@
-"""Declarations of the kernels that come as files: arguments, constants, variants. Entry points are written from them.
+"""Declarations of the kernels whose bodies are files: arguments, constants, variants. Entry points are written from
+them.
 
 A kernel's arithmetic is `bodies/<stem>.h`, one function `<stem>_body` over the declared arguments, read as CUDA C++ and
 as GLSL. Everything around it (the entry points of both languages, the numbers of specialization constants, what tests
@@ -14,7 +15,7 @@ from typing import Literal
 from rlx.backends.gpu.program.steps import FileKernel
 
 FLOATS = ("f32", "f16", "bf16")
-# Units of kernels that move bits without looking at them: b1 is a byte, b16 sixteen.
+# Units of kernels that move bits without interpreting them: b1 is a byte, b16 sixteen.
 UNITS = ("b1", "b2", "b4", "b8", "b16")
 INDICES = ("i32", "i64")
 
@@ -68,13 +69,13 @@ class KernelDecl:
     bytes. `threads`: the size of a workgroup, along x. `variants`: the words fixed when SPIR-V is compiled, each with
     its allowed values, in the order of the module's file name. `constants`: the numbers and switches fixed when a
     pipeline is created, with their defaults. `trials`: values of the constants that tests compile the kernel with.
-    `headers`: what the body uses of the shared device code. `function`: the body's name, where several kernels share
-    one. `specific`: the constant, and its value, with which the CUDA text uses instructions of one architecture only
-    and is compiled for sm_90a, not sm_90.
+    `headers`: the parts of the shared device code that the body uses. `function`: the body's name, where several
+    kernels share one. `specific`: the constant, and its value, with which the CUDA text uses instructions of one
+    architecture only and is compiled for sm_90a, not sm_90.
 
     About the SPIR-V: `unroll`: spirv-opt unrolls the loops marked so and splits local arrays, since a driver that does
     not would keep them in memory. `subgroups`: each module exists twice, and the second exchanges values within
-    subgroups. `new_compiler`: it takes a glslang that knows cooperative matrices of bfloat16.
+    subgroups. `new_compiler`: the kernel needs a glslang that knows cooperative matrices of bfloat16.
     """
 
     stem: str

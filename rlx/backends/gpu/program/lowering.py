@@ -55,7 +55,7 @@ class Lowered:
 
 
 LOWERINGS: dict[str, Lowered] = {}
-OVERRIDES: dict[str, list[Lowered]] = {}  # by op, the one that is asked first at the end
+OVERRIDES: dict[str, list[Lowered]] = {}  # by op; the last rule of a list is asked first
 
 
 def _always(node: Node, features: frozenset[str]) -> bool:
@@ -105,9 +105,9 @@ def rule_for(node: Node, target: Target) -> Rule | None:
 
 
 class Lowering:
-    """What a rule works with: refs of tensors, argument blocks, workspace, grids; it collects the steps.
+    """The context of lowering rules: it gives refs of tensors, argument blocks, workspace, grids, and collects steps.
 
-    `target` says what the device has, `precision` is the session's.
+    `target` describes the device; `precision` is the session's.
     """
 
     def __init__(self, graph: Graph, plan: MemoryPlan, target: Target, precision: str) -> None:
@@ -119,8 +119,8 @@ class Lowering:
         self.args = bytearray()
         self.scratch_bytes = 0
         self.bodies: dict[tuple[int, str], Lowering] = {}  # of control ops, by first output and attribute
-        self.together: dict[int, tuple[Node, ...]] | None = None  # by a node's result: the nodes made with it
-        self.made: set[int] = set()  # results that a node before theirs has made
+        self.together: dict[int, tuple[Node, ...]] | None = None  # id of a node's result -> the nodes of its batch
+        self.made: set[int] = set()  # ids of results that an earlier node of their batch has computed
         self._blocks: dict[bytes, Ref] = {}
         self._scratch_used = 0
         self._label = ""
@@ -180,8 +180,8 @@ class Lowering:
     def launch(
         self, kernel: Kernel, groups: tuple[int, int, int], args: Sequence[Arg], outputs: int = 1
     ) -> None:
-        """Appends a launch. For a file kernel the access of each pointer comes from its declaration; for others all
-        pointers are read but the last, the outputs' (a source kernel has as many as `outputs` says)."""
+        """Appends a launch. For a file kernel the access of each pointer comes from its declaration. Other kernels
+        write their last pointers, one for each output (of a source kernel, `outputs` of them), and read the others."""
         args = [_in_f32(a) if isinstance(a, float) else a for a in args]
         pointers = [a for a in args if isinstance(a, Ref)]
         if isinstance(kernel, FileKernel):
@@ -208,7 +208,7 @@ class Lowering:
         self.steps.append(step)
 
     def copy(self, source: Ref, target: Ref) -> None:
-        """Appends a device-side copy of equal sizes; nothing for no bytes."""
+        """Appends a device-side copy between ranges of equal sizes; nothing where they are empty or the same."""
         if source.nbytes != target.nbytes:
             raise ValueError(f"copy of {source.nbytes} bytes into {target.nbytes}")
         if source.nbytes and source != target:
@@ -247,7 +247,7 @@ def runs_natively(node: Node, target: Target) -> bool:
 
 
 def kernel_name(step: Step) -> str:
-    """What reports and timings call a step."""
+    """The name of a step in reports and timings."""
     if isinstance(step, Launch):
         if isinstance(step.kernel, TreeKernel):
             return "tree"
@@ -261,6 +261,6 @@ def kernel_name(step: Step) -> str:
 
 
 def _in_f32(value: float) -> float:
-    """What an argument is as an f32: infinite beyond the largest, as NumPy has it."""
+    """The value of an argument as an f32: infinite beyond the largest, as in NumPy."""
     with np.errstate(over="ignore"):
         return float(np.float32(value))

@@ -11,7 +11,7 @@ from rlx.ir import Expr, Node
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A byte range of a segment: what a pointer argument points to, and the range the hazard rules look at.
+    """A byte range of a segment: the target of a pointer argument, and the range that decides about hazards.
 
     The pointer's value is the segment's address + `offset`; the step touches no byte outside offset..offset+nbytes.
     """
@@ -47,10 +47,10 @@ Access = Literal["flat", "scalar", "strided", "repeated", "doubled"]
 
 @dataclass(frozen=True, slots=True)
 class TreeOperand:
-    """How a tree kernel reaches one of its tensors: `storage` dtype; `access` "flat" (element i of the output's
-    row-major order), "scalar" (always element 0), "strided" (through the meta block) or, in packed kernels, through
-    the meta block too, "repeated" (one element for a whole pack) and "doubled" (two elements for a pack, each for two
-    neighbours)."""
+    """How a tree kernel accesses one of its tensors. `storage` is its dtype. `access` is "flat" (element i of the
+    output's row-major order), "scalar" (always element 0) or "strided" (through the meta block). In packed kernels it
+    may also be, through the meta block too, "repeated" (one element for a whole pack) or "doubled" (two elements for a
+    pack, each for two neighbours)."""
 
     storage: DType
     access: Access
@@ -69,13 +69,13 @@ class TreeKernel:
     and so do the indices and strides of strided operands; those of repeated operands count elements, those of
     doubled ones pairs. Every address is aligned to a pack or pair (16 bytes at most).
 
-    `short`: what is read in f32 is on its way into 16 bits here, and no result shows more.
+    `short`: inputs of f32 are intermediate values of a result that is rounded to 16 bits and shows no more precision.
     """
 
     trees: tuple[Expr, ...]
     inputs: tuple[TreeOperand, ...]
     outputs: tuple[TreeOperand, ...]
-    rank: int  # 0 when nothing is strided
+    rank: int  # 0 when no operand is strided
     packed: bool = False
     short: bool = False
 
@@ -113,7 +113,7 @@ class Gemm:
     """Row-major C[m,n] = op(A) op(B), `batch` times, through the vendor's library (CUDA only; Vulkan launches).
 
     Strides between batch members are in elements; 0 repeats an operand. `precision` is "f32", "tf32", "f16" or "bf16".
-    `bias`, n elements stored as C, is added before C is rounded; `relu` follows it.
+    `bias`, n elements of C's dtype, is added before C is rounded; `relu` follows it.
     """
 
     a: Ref
@@ -165,7 +165,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """Runs a node with the CPU backend's kernel: reads come over, writes go back, nothing else."""
+    """Runs a node with the CPU backend's kernel: only `reads` are copied to the host, and only `writes` back."""
 
     node: Node
     reads: tuple[Ref, ...]

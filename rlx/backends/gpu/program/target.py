@@ -1,5 +1,5 @@
-"""Target: what a device has, as far as lowering asks. A backend makes one for each device that it opens; the rules see
-nothing else of the device, so that another backend enters with a Target of its own."""
+"""Target: what lowering needs to know of a device. A backend makes one for each device that it opens; the rules see
+nothing else of the device, so that a new backend has to bring only its Target."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rlx.backends.gpu.program.steps import Gemm
 from rlx.driver import Limits
 from rlx.dtypes import DType, bf16, f16
 
-UNITS = 132  # multiprocessors of the device on which costs were measured: taken where a driver tells no number
+UNITS = 132  # multiprocessors of the device on which costs were measured: assumed where a driver reports no number
 AddsBias = Callable[[Gemm], bool]
 
 
 def adds_any_bias(step: Gemm) -> bool:
-    """The answer where no library is asked."""
+    """`adds_bias` of a library that is not asked: it can add any bias."""
     return True
 
 
@@ -24,9 +24,9 @@ def adds_any_bias(step: Gemm) -> bool:
 class GemmLibrary:
     """The vendor's library of products, which runs `Gemm` steps.
 
-    `adds_bias` says of a step with a bias whether the library makes both at once; `activations` are those it applies
-    behind a bias. `precisions` are those of a session at which it may be given f32 operands: at the others it rounds
-    otherwise than the kernels do.
+    `adds_bias` says whether the library can add the bias of a step itself; `activations` are those that it applies
+    after a bias. `precisions` are those of a session at which it may be given f32 operands: at the others it rounds
+    them otherwise than the kernels do.
     """
 
     adds_bias: AddsBias = adds_any_bias
@@ -36,11 +36,12 @@ class GemmLibrary:
 
 @dataclass(frozen=True, slots=True)
 class MatrixUnits:
-    """Instructions by which a subgroup of 32 threads multiplies 16 x 16 matrices of halves into one of f32.
+    """Instructions by which a subgroup of 32 threads multiplies 16 x 16 matrices of 16-bit floats into one of f32.
 
-    `types`: the halves, none where there are no such instructions. `opaque`: which elements a thread holds is not
-    known, so that what stands between two products goes through shared memory. `overlapped`: loads go on meanwhile.
-    `warpgroups`: there are also instructions of four subgroups, which read shared memory themselves (wgmma).
+    `types`: the 16-bit types, none where there are no such instructions. `opaque`: which elements a thread holds is
+    unspecified, so that values between two products go through shared memory. `overlapped`: loads proceed during the
+    instructions. `warpgroups`: there are also instructions of four subgroups, which read shared memory themselves
+    (wgmma).
     """
 
     types: frozenset[DType] = frozenset()
@@ -50,7 +51,7 @@ class MatrixUnits:
 
 
 def matrix_types(features: frozenset[str], limits: Limits) -> frozenset[DType]:
-    """The halves that a device with these features multiplies in the shape that the kernels are written for."""
+    """The 16-bit types for which a device with these features has matrices of the shape that the kernels use."""
     if "coopmat" not in features or limits.subgroup != 32:
         return frozenset()
     return frozenset({f16, bf16} if "bf16_coopmat" in features else {f16})
@@ -58,14 +59,14 @@ def matrix_types(features: frozenset[str], limits: Limits) -> frozenset[DType]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a device has. The defaults are those of a device without anything special.
+    """The properties of a device. The defaults are those of a device without anything special.
 
-    `features`: the words of `DeviceInfo`: what kernels may store and compute. `units`: the multiprocessors among which
-    workgroups are dealt. `library`: None where every product is a kernel. `software`: a processor runs the kernels,
-    for which what threads pass to one another is dear, and large tiles gain nothing. `packs`: reading four
-    neighbours at once is faster than one by one. `long_prologue`: so much stands before the first pack of an
-    elementwise kernel that a thread had better take several. `choose` takes one of the candidates for a product or an
-    attention; a tuner has its own.
+    `features`: the names of `DeviceInfo` for what kernels may store and compute. `units`: the multiprocessors over
+    which workgroups are distributed. `library`: None where every product is a kernel of rlx. `software`: a CPU runs the
+    kernels; exchange between threads is expensive there, and large tiles gain nothing. `packs`: reading four
+    neighbouring elements at once is faster than one by one. `long_prologue`: an elementwise kernel has so many
+    instructions before its first pack that a thread should take several packs. `choose` takes one of the candidates for
+    a product or an attention; a tuner replaces it.
     """
 
     features: frozenset[str] = frozenset()
@@ -80,5 +81,5 @@ class Target:
 
     @property
     def shared_bytes(self) -> int:
-        """The most shared memory that a workgroup may ask for."""
+        """The bytes of shared memory that a workgroup may have at most."""
         return max(self.limits.shared_bytes, self.limits.dynamic_shared_bytes)

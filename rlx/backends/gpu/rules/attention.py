@@ -1,4 +1,4 @@
-"""Lowering of attention and of its backward pass; see attention/choice.py for which kernel makes it."""
+"""Lowering of attention and of its backward pass; attention/choice.py lists the candidates for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rlx.backends.gpu.program.steps import FileKernel, Ref
 from rlx.dtypes import DType
 from rlx.ir import Node, expr
 
-# Batch times heads, heads, lengths, width; strides of the mask, whether each batch has its length, the window.
+# Batch times heads, both numbers of heads, lengths, width; strides of the mask, whether each batch has a length of its
+# own, the window.
 _SIZES = ("count", "heads", "kv_heads", "sq", "sk", "d", "mb", "mh", "mq", "mk", "each", "window")
 _ROWS = ("q_row", "k_row", "v_row")  # elements from one row to the next
 _READS = reads(q="T", k="T", v="T", mask="M", lengths="i32")
@@ -141,8 +142,8 @@ ATTENTION_DKV = declare(
     )
 )
 
-MAX_HEAD = 256  # what the registers hold of a head's width
-TILE = 64  # queries or keys a group
+MAX_HEAD = 256  # the widest head that fits into registers
+TILE = 64  # queries or keys of a workgroup
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -152,14 +153,14 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 
 def kernel(decl: KernelDecl, stored: DType, of: Attention, aligned: int) -> FileKernel:
-    """The variant of a kernel for f32 arithmetic."""
+    """The variant of a kernel with f32 arithmetic, for operands stored as `stored`."""
     return decl(T=stored.name, M=of.mask_word, **of.constants(aligned))
 
 
 @lowers("attention", when=_native)
 def lower_attention(ctx: Lowering, node: Node) -> None:
-    """Tiles, of f32 or of matrix instructions: one launch, a group for each 64 or 128 queries of a head. Few queries: a
-    group for each part of the keys of a key head, and a launch that adds up the parts."""
+    """Tiles, of f32 or of matrix instructions: one launch, a workgroup for each 64 or 128 queries of a head. Few
+    queries: a workgroup for each part of the keys of a key head, and a launch that adds up the parts."""
     q, k, v = node.inputs[:3]
     y = node.output
     if y.size == 0:
@@ -211,7 +212,7 @@ def _decode(
 def _matrix(
     ctx: Lowering, of: Attention, refs: Sequence[Ref], target: Ref, stored: DType, chosen: Matrix
 ) -> None:
-    """Tiles of matrix instructions, for halves, and for f32 in sessions of a lower precision."""
+    """Tiles of matrix instructions, for 16-bit operands, and for f32 in sessions of a lower precision."""
     sizes = [of.sq * of.count, *[of.sk * of.batch * of.kv_heads] * 2]
     held = chosen.operands.type if chosen.operands.first else stored
     given = [cast_ref(ctx, r, stored, held, n * of.d) for r, n in zip(refs, sizes, strict=True)]
@@ -228,8 +229,8 @@ def _matrix(
 
 @lowers("attention_grad", when=_native)
 def lower_attention_grad(ctx: Lowering, node: Node) -> None:
-    """Two launches: a group for each 64 queries of a head makes dq and leaves three numbers a row, with which a group
-    for each 64 keys of a key head makes dk and dv."""
+    """Two launches: a workgroup for each 64 queries of a head computes dq and leaves three numbers a row, with which a
+    workgroup for each 64 keys of a key head computes dk and dv."""
     dy, q, k, v = node.inputs[:4]
     made = node.outputs
     stored = ctx.storage(made[0])

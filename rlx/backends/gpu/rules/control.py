@@ -1,4 +1,4 @@
-"""Lowering of control ops: the carries are copied to the outputs, which the bodies then update, and the call."""
+"""Lowering of control ops: the carries are copied to the outputs, which the bodies then update; a call runs these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlx.ir import Node
 
 @lowers("cond", "while_loop", "scan")
 def lower_control(ctx: Lowering, node: Node) -> None:
-    """Copies of the carries, and the call."""
+    """Copies the carries to the outputs and appends the call."""
     for start, out in carried_copies(node, ctx.plan):
         ctx.copy(ctx.ref(start), ctx.ref(out))
     ctx.emit(ctx.call(ControlCall, node))

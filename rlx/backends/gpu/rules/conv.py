@@ -1,7 +1,7 @@
 """Lowering of convolution, transposed convolution and both gradients of convolution, and of im2col.
 
-A transposed convolution is a convolution once for each phase of its output: the elements that a stride apart share the
-taps that reach them. All phases are one launch.
+A transposed convolution is one convolution for each phase of its output: output elements that lie a stride apart are
+reached by the same taps and form a phase. One launch computes all phases.
 """
 
 from __future__ import annotations
@@ -116,18 +116,18 @@ IM2COL = declare(
 )
 
 _CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
-_FEW_ROWS = 8  # up to so many output channels a group, each element is summed by a thread of its own
+_FEW_ROWS = 8  # up to this many output channels of a convolution group, one thread sums each element
 _TILE_N = 64  # columns of a tile
-# Products a microsecond that a unit makes with one, two, … groups at once, by the rows of a tile.
+# Multiply-adds a microsecond of a unit that runs one, two, … workgroups at once, by the rows of a tile.
 _RATES = {64: (40e3, 60e3, 72e3, 78e3), 128: (55e3, 85e3, 104e3)}
-_JOIN = 4.0  # microseconds that adding parts up costs at least
+_JOIN = 4.0  # microseconds that adding up parts takes at least
 _WORDS = 7e5  # elements that memory moves in a microsecond
-_MANY_GROUPS = 512  # tiles that a gradient of weights is split into at least
-_LONG_SUM = 8192  # longer sums are made of parts
+_MANY_GROUPS = 512  # workgroups that a gradient of weights is split into at most, unless its sums are long
+_LONG_SUM = 8192  # longer sums are added up in parts
 _MOST_SPLITS = 10  # parts that one tree adds up
 _LEAST_CHUNK = 128
 _WEIGHT_CHUNK = 4096
-_SMALL_GROUP = 1024  # weights of a group, up to which each weight's gradient is a group of threads of its own
+_SMALL_GROUP = 1024  # up to this many weights of a convolution group, a workgroup computes each weight's gradient
 _FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
 Table = npt.NDArray[np.int32]
 
@@ -138,13 +138,14 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 
 def three(values: Sequence[int], fill: int) -> list[int]:
-    """One to three values of spatial axes as three, the missing ones in front."""
+    """One to three values of spatial axes as three, with `fill` in front."""
     return [fill] * (3 - len(values)) + list(values)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a convolution reads x and w: see bodies/conv.h. `meta` lacks the phases, which stand in `phases`."""
+    """How a convolution reads x and w: see bodies/conv.h. `meta` is the kernel's block without the phases, which are in
+    `phases`."""
 
     rows: int
     groups: int
@@ -233,7 +234,8 @@ def backward_reading(x: Sequence[int], w: Sequence[int], y: Sequence[int], node:
 
 @lowers("conv", when=_native)
 def lower_conv(ctx: Lowering, node: Node) -> None:
-    """Weights times columns that are read where they lie; a kernel of one element is the library's product."""
+    """The product of the weights and columns that are read out of x directly; with a window of one element it is a GEMM
+    of the vendor's library."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
     if y.size == 0:
         return
@@ -253,7 +255,7 @@ def _pointwise(node: Node) -> bool:
 
 
 def _library(ctx: Lowering, node: Node, dtype: DType) -> None:
-    """w (O, C) times each image (C, P); images of one element as one product of (N, C) and wᵀ. Then the epilogue."""
+    """w (O, C) times each image (C, P); for images of one element, one product of (N, C) and wᵀ. Then the epilogue."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
     a, b = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), dtype, t.size) for t in (w, x))
     target, stored = ctx.ref(y), ctx.storage(y)
@@ -276,7 +278,7 @@ def _library(ctx: Lowering, node: Node, dtype: DType) -> None:
 
 @lowers("conv_transpose", "conv_grad_input", when=_native)
 def lower_conv_transpose(ctx: Lowering, node: Node) -> None:
-    """The same kernel, phase by phase of the output."""
+    """The kernel of convolution, for each phase of the output."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
     if y.size:
         _convolve(ctx, node, backward_reading(x.shape, w.shape, y.shape, node))
@@ -298,7 +300,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
     places = ctx.block(reading.places) if reading.places is not None else taps
     meta = ctx.block([*reading.meta, *(v for p in reading.phases for v in p)])
     rows, groups, phases, columns = reading.rows, reading.groups, len(reading.phases), reading.columns(batch)
-    if stored.name == "f64":  # bias and activation by a tree, which has them in f64
+    if stored.name == "f64":  # a tree applies bias and activation, since trees compute in f64
         later = bias is not None or activation != 0
         made = ctx.scratch(y.size * stored.itemsize) if later else target
         kernel = CONV_DIRECT(AB=pairs, SPARSE=sparse, HAS_BIAS=False, ACTIVATION=0)
@@ -348,7 +350,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
 
 
 def _bias(ctx: Lowering, node: Node, stored: DType) -> Ref | None:
-    """The bias in what results stored so are computed in."""
+    """The bias in the dtype in which results of dtype `stored` are computed."""
     if len(node.inputs) < 3:
         return None
     bias = node.inputs[2]
@@ -358,8 +360,8 @@ def _bias(ctx: Lowering, node: Node, stored: DType) -> Ref | None:
 def _shape(
     units: int, rows: int, columns: int, terms: int, others: int, size: int, most: int
 ) -> tuple[int, int, int]:
-    """(rows of a tile, terms of a part, parts) that should take the least time: groups are dealt to the units in whole
-    ones, and a unit that has several of them at once works faster. Rates measured on an H200."""
+    """The (rows of a tile, terms of a part, parts) that should take the least time: each unit gets a whole number of
+    workgroups, and a unit that runs several at once works faster. The rates were measured on an H200."""
     best = (float("inf"), 64, terms, 1)
     for tile_m in (64, 128) if rows > 64 else (64,):
         tiles = math.ceil(rows / tile_m) * math.ceil(columns / _TILE_N) * others
@@ -389,7 +391,7 @@ def _join(
     target: Ref,
     stored: DType,
 ) -> None:
-    """The parts added up in order, with bias and activation, in one pass."""
+    """Adds up the parts in order, with bias and activation, in one pass."""
     y, wide = node.output, promote(stored, f32)
     shape = (y.shape[0], y.shape[1], math.prod(y.shape[2:]))
     nbytes = y.size * kept.itemsize
@@ -410,7 +412,7 @@ def _join(
 
 
 def window_meta(x: Tensor, counts: Sequence[int], kernel: Sequence[int], node: Node) -> list[int]:
-    """Sizes, positions, steps, dilations, padding before and kernel, three of each."""
+    """Sizes, positions, strides, dilations, padding before and kernel of a window, three of each."""
     attrs = node.attrs
     return [
         *three(x.shape[2:], 1), *three(counts, 1), *three(attrs["strides"], 1),
@@ -421,7 +423,7 @@ def window_meta(x: Tensor, counts: Sequence[int], kernel: Sequence[int], node: N
 
 @lowers("conv_grad_weight", when=_native)
 def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
-    """Tiles over output channels and weights, the terms in parts that are added up in a fixed order."""
+    """Tiles over output channels and weights; the terms are cut into parts, which are added up in a fixed order."""
     (x, d), y = node.inputs, node.output
     if y.size == 0:
         return
@@ -465,7 +467,7 @@ def _movable(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("im2col", when=_movable)
 def lower_im2col(ctx: Lowering, node: Node) -> None:
-    """Bits moved by a thread for each unit of the result."""
+    """One thread copies each unit of the result, without conversion."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return

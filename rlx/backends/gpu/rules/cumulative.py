@@ -32,8 +32,8 @@ SCAN = declare(
 )
 
 _TILES = 4  # rounds of four elements a thread, before a line is split
-_MANY = 1024  # groups that fill a device
-_LONG = 1 << 16  # the longest part one group takes when there are lines enough to fill the device
+_MANY = 1024  # workgroups that fill a device
+_LONG = 1 << 16  # the longest part of one workgroup when there are enough lines to fill the device
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -42,7 +42,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("cumsum", "cumprod", when=_native)
 def lower_scan(ctx: Lowering, node: Node) -> None:
-    """One launch for short lines; for long ones the totals of parts, their scan, and each part begun with it."""
+    """One launch for short lines. For long ones: the totals of parts, their scan, and a scan of each part that begins
+    with the total of the parts before it."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
@@ -77,7 +78,7 @@ def _scan(
         )
         groups = ctx.groups(math.ceil(outer * splits / items) * blocks)
         ctx.launch(kernel, groups, [x, totals, outer, n, inner, chunk, splits, 1.0])
-        # What comes before a part: the scan of the totals without its own.
+        # The total of all before a part: an exclusive scan of the totals.
         _scan(ctx, product, flags | 1, totals, part, offsets, (outer, splits, inner), 1)
     kernel = SCAN(
         IO=f"{dtype}_{dtype}",

@@ -1,5 +1,5 @@
-"""Lowering of elementwise ops, fused ones and casts: one tree, one launch. What the device does not store in its own
-width (16 or 8 bits) lies in words: kernels convert it to f32 in workspace before the tree, and from it after."""
+"""Lowering of elementwise ops, fusion groups and casts: one launch for each. Where the device has no storage of 16 or 8
+bits, such elements lie in words: kernels convert them to f32 in workspace before the launch, and back after it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ F32_TO_WORDS = declare(
 
 
 def _packed(dtype: DType, features: frozenset[str]) -> bool:
-    """Whether the dtype is read and written in words."""
+    """Whether the device has to read and write the dtype in words of 32 bits."""
     return dtype.itemsize < 4 and not stores(dtype, features)
 
 

@@ -1,4 +1,4 @@
-"""Lowering of grouped_matmul and its gradient, one launch each; and of lora_matmul: three products and their sum."""
+"""Lowering of grouped_matmul and its gradient, one launch each, and of lora_matmul, three products and a sum."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _native(node: Node, features: frozenset[str], doubles: bool = True) -> bool:
 
 @lowers("grouped_matmul", "grouped_matmul_grad", when=_native)
 def lower_grouped(ctx: Lowering, node: Node) -> None:
-    """Tiles whose groups find their rows by adding up the sizes: how many are full is known only in the run."""
+    """Tiles whose workgroups find their rows by adding up `sizes`: only the run tells how many rows an expert has."""
     y = node.output
     if y.size == 0:
         return
@@ -132,8 +132,8 @@ def lower_grouped(ctx: Lowering, node: Node) -> None:
 
 
 def _tiles(by_sum: bool, sizes: tuple[int, int, int], experts: int, sides: tuple[int, int]) -> int:
-    """How many tiles there may be. A group that is not full has one more than its share of the rows, and so have the
-    rows after the last."""
+    """The largest number of tiles there may be. Each expert may have one more than its share of the rows, for a tile
+    that is not full, and so may the rows after the last expert's."""
     rows, k, n = sizes
     slots = experts * math.ceil(k / sides[0]) if by_sum else math.ceil(rows / sides[0]) + experts + 1
     return slots * math.ceil(n / sides[1])
@@ -141,7 +141,7 @@ def _tiles(by_sum: bool, sizes: tuple[int, int, int], experts: int, sides: tuple
 
 @lowers("lora_matmul", when=partial(_native, doubles=False))
 def lower_lora(ctx: Lowering, node: Node) -> None:
-    """x @ w and (x @ a) @ b, each as matmul makes it, in f32 workspace; their sum goes through the epilogue."""
+    """x @ w and (x @ a) @ b, each computed as a matmul into f32 workspace; their sum goes through the epilogue."""
     y = node.output
     if y.size == 0:
         return

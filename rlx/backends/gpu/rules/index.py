@@ -65,8 +65,8 @@ _FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
 
 
 def moves_bits(node: Node, features: frozenset[str]) -> bool:
-    """Whether elements of the result's dtype can be copied, and 31 bits count everything. The elements' own size is the
-    least unit there can be, and the one that a row of odd length asks for."""
+    """Whether elements of the result's dtype can be copied, and 31 bits count all elements. The elements' own size is
+    the smallest unit of a copy, which rows of odd length need."""
     need = _FEATURE.get(node.output.dtype.itemsize)
     return (need is None or need in features) and fits(*(t.type for t in (*node.inputs, *node.outputs)))
 
@@ -90,14 +90,14 @@ def lower_gather(ctx: Lowering, node: Node) -> None:
 
 
 def index_word(dtype: DType) -> str:
-    """What kernels call the dtype of indices."""
+    """The kernels' variant I for indices of a dtype."""
     if dtype not in (i32, i64):
         raise DTypeError(f"gather: the indices are stored as {dtype}; expected i32 or i64")
     return dtype.name
 
 
 def one_dtype(ctx: Lowering, node: Node, *tensors: Tensor) -> DType:
-    """The dtype all of them are stored as."""
+    """The dtype in which all the tensors are stored. Raises: DTypeError where they differ."""
     kinds = {ctx.storage(t) for t in tensors}
     if len(kinds) != 1:
         raise DTypeError(f"{node.op.name}: stored as {', '.join(map(str, kinds))}; expected one dtype")
@@ -105,13 +105,13 @@ def one_dtype(ctx: Lowering, node: Node, *tensors: Tensor) -> DType:
 
 
 def unit_of(nbytes: int, *refs: Ref) -> int:
-    """The most bytes, up to 16, that divide a run of `nbytes` and every address."""
+    """The largest number of bytes, up to 16, that divides `nbytes` and every address."""
     return next(u for u in _UNITS if not nbytes % u and not any(ref.offset % u for ref in refs))
 
 
 @lowers("gather_elements", when=moves_bits)
 def lower_gather_elements(ctx: Lowering, node: Node) -> None:
-    """A thread an element."""
+    """One thread for each element."""
     x, index = node.inputs
     y, axis = node.output, node.attrs["axis"]
     if y.size == 0:
@@ -126,7 +126,8 @@ def lower_gather_elements(ctx: Lowering, node: Node) -> None:
 def _window(
     ctx: Lowering, shape: Sequence[int], sizes: Sequence[int], stored: DType, around: Ref, window: Ref
 ) -> tuple[int, Ref, int]:
-    """The unit, the block that describes the window, and how many axes it has: whole axes at the end lie in a row."""
+    """The unit, the block that describes the window, and the number of its axes. The last axes, as far as the window
+    has them whole, are contiguous and copied as one row."""
     axes = len(shape)
     trailing = 1
     whole = axes
@@ -138,7 +139,7 @@ def _window(
     strides = contiguous(shape)
     meta = [row]
     for k in reversed(range(axes)):
-        # The whole axes are part of the row: their start is 0.
+        # Whole axes belong to the row: their start is 0.
         size, stride = (sizes[k], strides[k] * stored.itemsize // unit) if k < whole else (1, 0)
         meta += [size, stride, shape[k] - sizes[k]]
     return unit, ctx.block(meta), axes
@@ -146,7 +147,7 @@ def _window(
 
 @lowers("dynamic_slice", when=moves_bits)
 def lower_dynamic_slice(ctx: Lowering, node: Node) -> None:
-    """A thread a unit of the window."""
+    """One thread for each unit of the window."""
     x, starts = node.inputs
     y = node.output
     if y.size == 0:
@@ -164,7 +165,7 @@ def lower_dynamic_slice(ctx: Lowering, node: Node) -> None:
 
 @lowers("dynamic_update_slice", when=moves_bits)
 def lower_dynamic_update(ctx: Lowering, node: Node) -> None:
-    """x, unless y lies where x did; then the window."""
+    """Copies x to y, unless they share a slot; then writes the window."""
     x, update, starts = node.inputs
     y = node.output
     if y.ndim == 0:
@@ -183,7 +184,7 @@ def lower_dynamic_update(ctx: Lowering, node: Node) -> None:
 
 @lowers("one_hot", when=native)
 def lower_one_hot(ctx: Lowering, node: Node) -> None:
-    """A tree over the indices and the numbers 0, 1, …"""
+    """An elementwise tree over the indices and the numbers 0, 1, …"""
     indices, y = node.inputs[0], node.output
     depth, axis = node.attrs["depth"], node.attrs["axis"]
     if y.size == 0:

@@ -41,7 +41,7 @@ CROSS_ENTROPY_GRAD = declare(
 
 @lowers("cross_entropy", "cross_entropy_grad", when=native)
 def lower_cross_entropy(ctx: Lowering, node: Node) -> None:
-    """Rows of logits."""
+    """One launch over the rows of logits; the gradient's node has the losses' gradient as its first input."""
     *d, x, labels = node.inputs
     rows = labels.size
     if rows == 0:

@@ -1,4 +1,4 @@
-"""Lowering of matmul: see gemm/choice.py for which kernel makes a product."""
+"""Lowering of matmul: gemm/choice.py lists the candidates for a product."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("matmul", when=_native)
 def lower_matmul(ctx: Lowering, node: Node) -> None:
-    """A product of floats as `product` makes it; of integers, and of f64 where no library is, by its own kernel."""
+    """A product of floats by the candidate chosen for it; of integers, and of f64 without a library, by a kernel of its
+    own."""
     y = node.output
     if y.size == 0:
         return

@@ -1,4 +1,4 @@
-"""Lowering of data movement: copies where the bytes lie in a row, else strided trees that change no bit.
+"""Lowering of data movement: copies where the bytes are contiguous, else strided trees that change no bit.
 
 Elements move as integers of their width, so that a NaN keeps its payload and dtypes of one width share a kernel. Eight
 bytes on a device without 64-bit integers move as pairs of four.
@@ -58,8 +58,8 @@ TRANSPOSE_WIDE = declare(
 )
 
 _TILE = 32
-_WIDE_LEAST = 48  # rows and columns from which the tiles of sixteen-byte accesses are filled well
-_LAUNCHES = 16  # of the transposition kernel at most, for dimensions outside its matrices
+_WIDE_LEAST = 48  # rows and columns from which matrices fill the tiles of sixteen-byte accesses well
+_LAUNCHES = 16  # the most launches of the transposition kernel, for dimensions outside its matrices
 _NEEDS = {1: "8bit_storage", 2: "16bit_storage"}
 
 
@@ -90,8 +90,8 @@ def move(ctx: Lowering, shape: Sequence[int], source: View, target: View) -> Non
 
 
 def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) -> bool:
-    """Whether the two innermost dimensions trade places, and then does it by tiles: reading down the columns of a large
-    matrix wastes most of every memory access."""
+    """Transposes by tiles where the two innermost dimensions change places, and says whether it did: reading down the
+    columns of a large matrix wastes most of every memory access."""
     if len(dims) < 2 or target.strides != contiguous(dims) or min(dims[-2:]) < _TILE // 2:
         return False
     *outer, step, pitch = source.strides
@@ -107,7 +107,7 @@ def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) 
     kernel = TRANSPOSE(U=f"b{size}")
 
     def aligned(unit: int) -> bool:
-        """Whether rows, columns and matrices of both begin at multiples of `unit` bytes."""
+        """Whether rows, columns and matrices of source and target begin at multiples of `unit` bytes."""
         starts = all((v.slot.offset + size * v.start) % unit == 0 for v in (source, target))
         return starts and all(n * size % unit == 0 for n in (rows, cols, pitch, *outer))
 
@@ -142,7 +142,7 @@ def lower_reshape(ctx: Lowering, node: Node) -> None:
 
 @lowers("transpose", when=_native)
 def lower_transpose(ctx: Lowering, node: Node) -> None:
-    """Output axis i walks input axis perm[i]."""
+    """Output axis i has the stride of input axis perm[i]."""
     x, y = node.inputs[0], node.output
     own = contiguous(x.shape)
     strides = [own[p] for p in node.attrs["perm"]]
@@ -168,7 +168,7 @@ def lower_slice(ctx: Lowering, node: Node) -> None:
 
 @lowers("concat", when=_native)
 def lower_concat(ctx: Lowering, node: Node) -> None:
-    """Each input into its part of the output."""
+    """Copies each input into its part of the output."""
     y, axis = node.output, node.attrs["axis"]
     strides, done = contiguous(y.shape), 0
     for x in node.inputs:

@@ -1,4 +1,4 @@
-"""Lowering of argmax, argmin, sort, argsort and top_k: all by pairs (key, index), as bodies/order.h has them."""
+"""Lowering of argmax, argmin, sort, argsort and top_k. All order pairs (key, index), which bodies/order.h defines."""
 
 from __future__ import annotations
 
@@ -107,13 +107,13 @@ TOP_K_ROWS = declare(
     )
 )
 
-SPAN = 2048  # pairs a group sorts in shared memory: 16 KiB; half as many where a key has two words
-_SERIAL = 64  # elements a thread looks at, where the work is split
-_MANY = 1024  # groups that fill a device
-_PART = 1 << 12  # the least part of a line that a group reads for top_k
+SPAN = 2048  # pairs that a workgroup sorts in shared memory: 16 KiB; half as many where a key has two words
+_SERIAL = 64  # elements that a thread compares, where the work is split
+_MANY = 1024  # workgroups that fill a device
+_PART = 1 << 12  # the smallest part of a line that a workgroup reads for top_k
 _KINDS = {"bool": 0, "u8": 0, "i8": 1, "i32": 1, "i64": 1, "f16": 2, "bf16": 3, "f32": 4, "f64": 5}
-_MOST_VECTORS = 8  # sixteen bytes each, that a thread holds of its row
-_MOST_RANKED = 64  # the largest k for which what is ranked stays far below what is read
+_MOST_VECTORS = 8  # the most vectors of sixteen bytes that a thread holds of its row
+_MOST_RANKED = 64  # the largest k for which far fewer elements are ranked than read
 _FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
 
 
@@ -130,7 +130,7 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 
 def key_words(dtype: DType, op: str) -> tuple[str, int, int, int]:
-    """The unit of an element, its kind of key, bytes of a pair, and pairs that a group sorts."""
+    """The unit of an element, its kind of key, the bytes of a pair, and the pairs that a workgroup sorts."""
     if dtype.name not in _KINDS:
         raise DTypeError(f"{op}: x is stored as {dtype}; expected one of {', '.join(_KINDS)}")
     wide = dtype.itemsize == 8
@@ -142,7 +142,7 @@ def key_words(dtype: DType, op: str) -> tuple[str, int, int, int]:
 
 @lowers("argmax", "argmin", when=_native)
 def lower_arg(ctx: Lowering, node: Node) -> None:
-    """A tree over the pairs of a line; long lines in parts first."""
+    """A tree of comparisons over the pairs of a line; long lines are first reduced in parts."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
@@ -153,7 +153,7 @@ def lower_arg(ctx: Lowering, node: Node) -> None:
     last = 2 * int(node.attrs["select_last_index"])
     if inner == 1 and not last and _rows(ctx, x, flip, 1, target, target, 2):
         return
-    parts = ref  # of the first launch, which reads none
+    parts = ref  # a placeholder: the first launch reads no pairs
     stage = 0
     while True:
         across = min(power(inner), 32)
@@ -169,7 +169,7 @@ def lower_arg(ctx: Lowering, node: Node) -> None:
         flags = int(stage > 0) | last
         kernel = ARG_REDUCE(U=unit, ACROSS=across, ALONG=along, KEY_KIND=kind, KEY_FLIP=flip, FLAGS=flags)
         groups = ctx.groups(math.ceil(outer * splits / items) * math.ceil(inner / across))
-        # A stage reads elements or pairs and gives pairs or places: what it does not touch stands for itself.
+        # A stage reads elements or pairs and writes pairs or places; the kernel does not touch the other two pointers.
         ctx.launch(kernel, groups, [ref, parts, made, target, outer, n, inner, chunk, splits])
         if splits == 1:
             return
@@ -181,7 +181,7 @@ def lower_arg(ctx: Lowering, node: Node) -> None:
 
 @lowers("sort", "argsort", when=_native)
 def lower_sort(ctx: Lowering, node: Node) -> None:
-    """The whole line in order."""
+    """Sorts whole lines along the axis."""
     x, axis, index = node.inputs[0], node.attrs["axis"], ctx.ref(node.outputs[-1])
     values = ctx.ref(node.outputs[0]) if len(node.outputs) == 2 else None
     _sort(ctx, node.op.name, x, axis, int(node.attrs["descending"]), x.shape[axis], values, index)
@@ -220,8 +220,8 @@ def sort_lines(
     pair: int,
     final: tuple[Ref, Ref, int, int] | None,
 ) -> Ref:
-    """Sorts blocks of `span` pairs. Where a line is one block, straight into `final` (elements, places, what it gives,
-    how many), if given; else into pairs, whose workspace is the result."""
+    """Sorts blocks of `span` pairs. Where a line is one block and `final` is given (elements, places, which of the two
+    are written, how many), the results go there; else pairs go into workspace, which is returned."""
     outer, n, inner = dims
     width = min(power(n), span)
     blocks = math.ceil(n / width)
@@ -257,10 +257,10 @@ def lower_top_k(ctx: Lowering, node: Node) -> None:
     if inner == 1 and _rows(ctx, x, flip, k, values, index, 3):
         return
     source, lines, count = ctx.ref(x), outer * inner, n
-    places = source  # of the first launch, which reads none
+    places = source  # a placeholder: the first launch reads no places
     stage = 0
     while True:
-        # Parts enough to fill the device, each far longer than what it gives.
+        # Enough parts to fill the device, each far longer than the k elements that it leaves.
         part = max(_PART, 8 * k, -(-lines * count // _MANY))
         splits = max(1, -(-count // part))
         part = -(-count // splits)
@@ -275,7 +275,8 @@ def lower_top_k(ctx: Lowering, node: Node) -> None:
 
 
 def _rows(ctx: Lowering, x: Tensor, flip: int, k: int, values: Ref, index: Ref, gives: int) -> bool:
-    """Whether the rows of x are floats that a group holds in its registers, and then their first k: values, places."""
+    """Finds the first k of each row, values and places, where rows are floats that a workgroup holds in its registers.
+    Returns: whether they are."""
     stored, source, n = ctx.storage(x), ctx.ref(x), x.shape[-1]
     if stored.name not in FLOATS or k > _MOST_RANKED or source.offset % 16:
         return False

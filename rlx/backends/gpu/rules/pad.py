@@ -1,4 +1,4 @@
-"""Lowering of pad: one kernel that finds where each unit of the result comes from."""
+"""Lowering of pad: one kernel, which finds the source of each unit of the result."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 
 def merged(shape: Sequence[int], pads: Pads, mode: str) -> list[tuple[int, int, int]]:
-    """The axes as (size, before, after), as few as say the same: unpadded neighbours are one axis; so is a padded axis
-    and the unpadded one behind it, where what is put on is one value throughout."""
+    """The axes as (size, before, after), merged where possible: adjacent unpadded axes become one; so do a padded axis
+    and the unpadded one behind it, where the padding is one constant."""
     axes: list[tuple[int, int, int]] = []
     for n, (before, after) in zip(shape, pads, strict=True):
         plain = before == after == 0
@@ -53,7 +53,7 @@ def merged(shape: Sequence[int], pads: Pads, mode: str) -> list[tuple[int, int, 
 
 @lowers("pad", when=_native)
 def lower_pad(ctx: Lowering, node: Node) -> None:
-    """Each unit of the output from its place in the input."""
+    """Copies each unit of the output from its place in the input, or from the padding value."""
     x, y = node.inputs[0], node.output
     pads, mode = node.attrs["pads"], node.attrs["mode"]
     if y.size == 0:
@@ -77,8 +77,8 @@ def lower_pad(ctx: Lowering, node: Node) -> None:
 
 
 def _unit(axis: tuple[int, int, int], mode: str, itemsize: int, *refs: Ref) -> int:
-    """The most bytes, up to 16, that the innermost axis and its pads are made of: an element alone where what is put on
-    are elements in another order."""
+    """The largest number of bytes, up to 16, that divides the innermost axis, its pads and every address; one element
+    where the padding consists of elements in another order."""
     if mode != "constant" and any(axis[1:]):
         return itemsize
     whole = (u for u in _UNITS if not any(n * itemsize % u for n in axis))

@@ -48,9 +48,9 @@ REDUCE = declare(
 )
 
 _KIND: dict[str | None, int] = {"add": 0, "mul": 1, "max": 2, "min": 3}  # by the primitive that joins elements
-_SERIAL = 64  # a thread's longest run of terms before a tree takes over, where the work is split
-_LONG = 1 << 16  # the longest row one group takes when there are rows enough to fill the device
-_MANY = 1024  # groups that fill a device
+_SERIAL = 64  # the most terms that a thread joins one by one before a tree joins the threads, where the work is split
+_LONG = 1 << 16  # the longest row of one workgroup when there are enough rows to fill the device
+_MANY = 1024  # workgroups that fill a device
 PLANES = 3  # of a Part of a float sum or product (bodies/extended.h)
 
 
@@ -62,7 +62,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("sum", "mean", "prod", "max", "min", when=_native)
 def lower_reduction(ctx: Lowering, node: Node) -> None:
-    """Reduces one run of neighbouring axes after the other, the last run first; the tree never changes."""
+    """Reduces one run of neighbouring axes after the other, the last run first. Lowering fixes the order of additions:
+    it is the same in each run."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
@@ -71,7 +72,7 @@ def lower_reduction(ctx: Lowering, node: Node) -> None:
     work = stored if stored.is_float or stored.name == "i64" else i32
     ref = cast_ref(ctx, ctx.ref(x), stored, work, x.size)
     planes = PLANES if work.is_float and kind < 2 else 1
-    parts = 0  # whether what is read are Parts
+    parts = 0  # 1 where the elements read are Parts (bodies/extended.h)
     runs = axis_runs(x.shape, node.attrs["axes"])
     target = ctx.ref(y)
     final = out if out == work or (out.is_float and work.is_float) else work
@@ -113,7 +114,7 @@ def axis_runs(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, 
 
 
 def partial_type(dtype: DType) -> DType:
-    """What sums of parts are kept in."""
+    """The dtype in which partial results are kept."""
     return promote(dtype, f32) if dtype.is_float else dtype
 
 
@@ -121,8 +122,8 @@ def _reduce(
     ctx: Lowering, kind: int, x: Ref, source: DType, y: Ref, target: DType, dims: tuple[int, int, int], divisor: float,
     parts: int,
 ) -> None:  # fmt: skip
-    """One reduction over the middle of (outer, n, inner), in as many stages as its length asks for. `parts` is PARTS of
-    the kernel: whether Parts are read and written."""
+    """One reduction over the middle of (outer, n, inner), in as many stages as its length needs. `parts` is PARTS of
+    the kernel: 1 where Parts are read, plus 2 where they are written."""
     outer, n, inner = dims
     at_once = _at_once(x, source, n, inner)
     terms = n // 8 if at_once == 1 else n
@@ -135,7 +136,7 @@ def _reduce(
     if groups >= _MANY:
         chunk = max(chunk, min(n, _LONG))
     splits = max(1, -(-n // chunk))
-    chunk = max(1, -(-n // splits))  # parts of even length
+    chunk = max(1, -(-n // splits))  # parts of equal length
     if at_once == 1:
         chunk = -(-chunk // 8) * 8
         splits = max(1, -(-n // chunk))
@@ -171,7 +172,7 @@ def _launch(
 
 
 def _at_once(x: Ref, source: DType, n: int, inner: int) -> int:
-    """READS of the kernel: of 16-bit floats, 1 to read eight terms of a row at once, 2 to read two columns."""
+    """READS of the kernel: for 16-bit floats, 1 to read eight terms of a row at once, 2 to read two columns; else 0."""
     if not source.is_float or source.itemsize != 2:
         return 0
     if inner == 1:

@@ -34,7 +34,7 @@ RESIZE = declare(
     )
 )
 
-_MOST_AXES = 3  # of one launch
+_MOST_AXES = 3  # the most axes of one launch
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -45,8 +45,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("resize", when=_native)
 def lower_resize(ctx: Lowering, node: Node) -> None:
-    """Nearest moves bits: repeated elements as a strided copy, anything else a gather for each axis. The others are
-    weighted sums over up to three axes a launch."""
+    """The mode "nearest" moves bits: by one strided copy where elements repeat, else by a gather for each axis. The
+    other modes are weighted sums, over up to three axes a launch."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
@@ -64,7 +64,7 @@ def lower_resize(ctx: Lowering, node: Node) -> None:
 def _repeat(
     ctx: Lowering, source: Ref, target: Ref, stored: DType, shape: Sequence[int], plan: Sequence[AxisTable]
 ) -> bool:
-    """One strided copy, where every axis grows by a whole factor (or none changes)."""
+    """One strided copy, where every axis grows by a whole factor (or none changes). Returns: whether that is so."""
     grown: dict[int, int] = {}
     for t in plan:
         n = shape[t.axis]
@@ -84,7 +84,7 @@ def _repeat(
 def _gather(
     ctx: Lowering, source: Ref, target: Ref, stored: DType, shape: Sequence[int], plan: Sequence[AxisTable]
 ) -> None:
-    """Axis after axis, those that shrink first."""
+    """One gather after the other, those of axes that shrink most first."""
     now = list(shape)
     ordered = sorted(plan, key=lambda t: len(t.index) / now[t.axis])
     for number, t in enumerate(ordered):
@@ -111,8 +111,8 @@ def _weigh(
     shape: Sequence[int],
     plan: Sequence[AxisTable],
 ) -> None:
-    """The last three axes between the first that changes and the last first; between launches in f32 (f64
-    in f64)."""
+    """Weighted sums. Each launch takes up to three neighbouring axes, of which the last is the last that still has to
+    change. Between launches elements are f32 (f64 for f64)."""
     if not plan:
         move(ctx, shape, View(cast_ref(ctx, source, kept, stored, math.prod(shape)), stored, contiguous(shape)),
              View(target, stored, contiguous(shape)))  # fmt: skip

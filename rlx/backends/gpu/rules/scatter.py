@@ -62,8 +62,8 @@ def _scatters(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("scatter", "scatter_elements", when=_scatters)
 def lower_scatter(ctx: Lowering, node: Node) -> None:
-    """Indices are sorted with their numbers, stably; then the thread at the first (or last) of an index has the rest of
-    them beside it. y holds x, or zeros, before."""
+    """Indices are sorted stably, together with their numbers; then the thread at the first (or last) of equal indices
+    finds the others beside it. Before, y is set to x or zeros."""
     indices, updates = node.inputs[:2]
     y, axis, n = node.output, node.attrs["axis"], node.attrs["length"]
     if y.size == 0:
@@ -84,7 +84,7 @@ def lower_scatter(ctx: Lowering, node: Node) -> None:
         pairs = _pairs(ctx, indices, n, (1, m, 1) if shared else (outer, m, trail))
         source = cast_ref(ctx, ctx.ref(updates), stored, work, updates.size)
         if reduction == "none":
-            # A list that all share allows for units larger than an element.
+            # One list of indices for all allows units larger than an element.
             unit = unit_of(trail * stored.itemsize, source, target) if shared else stored.itemsize
             run = trail * stored.itemsize // unit
             kernel = SCATTER_SET(U=f"b{unit}", ONE_LIST=shared)
@@ -98,7 +98,7 @@ def lower_scatter(ctx: Lowering, node: Node) -> None:
 
 
 def _begin(ctx: Lowering, y: Tensor, x: Ref | None, stored: DType, target: Ref, work: DType) -> None:
-    """target = x, or zeros, as `work`."""
+    """Sets `target` to x or to zeros, as dtype `work`."""
     if x is None:
         launch_tree(ctx, [ex.lit(0, work)], (y.size,), [], [View(target, work, (1,))])
     elif work == stored:
@@ -108,7 +108,8 @@ def _begin(ctx: Lowering, y: Tensor, x: Ref | None, stored: DType, target: Ref, 
 
 
 def _pairs(ctx: Lowering, indices: Tensor, n: int, dims: tuple[int, int, int]) -> Ref:
-    """(index counted from the front, number) of each line of indices, sorted; n and more for those out of range."""
+    """The pairs (index counted from the front, number) of each line of indices, sorted; the index is n where it is out
+    of range."""
     stored = ctx.storage(indices)
     index_word(stored)
     index = ex.arg(0, stored)
@@ -118,7 +119,7 @@ def _pairs(ctx: Lowering, indices: Tensor, n: int, dims: tuple[int, int, int]) -
     keys = ctx.scratch(indices.size * 4)
     launch_tree(ctx, [key], (indices.size,), [View(ctx.ref(indices), stored, (1,))], [View(keys, i32, (1,))])
     outer, m, inner = dims
-    # Keys are ≥ 0, so their bits are in order as they are: kind 0.
+    # Keys are ≥ 0, so that their bits compare as unsigned numbers: kind 0.
     pairs = sort_lines(ctx, keys, "b4", 0, 0, dims, SPAN, 8, None)
     run, spare = SPAN, ctx.scratch(pairs.nbytes) if m > SPAN else pairs
     while run < m:

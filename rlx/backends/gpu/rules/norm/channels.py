@@ -93,7 +93,7 @@ def weight_refs(ctx: Lowering, weights: Sequence[Tensor]) -> tuple[DType, list[R
 
 @lowers("group_norm", when=native)
 def lower_group_norm(ctx: Lowering, node: Node) -> None:
-    """A row is a group of channels."""
+    """The row kernel, where a row is a group of channels of one image."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
@@ -110,7 +110,7 @@ def lower_group_norm(ctx: Lowering, node: Node) -> None:
 
 @lowers("layer_norm_channels", when=native)
 def lower_layer_norm_channels(ctx: Lowering, node: Node) -> None:
-    """Columns of (batch, channels, places)."""
+    """Normalizes the columns of (batch, channels, places)."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
@@ -133,7 +133,7 @@ def lower_add_norm(ctx: Lowering, node: Node) -> None:
     rows, stored = x.size // n, ctx.storage(y)
     sources = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs[:2]]
     kept, weights = weight_refs(ctx, node.inputs[2:])
-    target, total = ctx.ref(y), ctx.ref(node.outputs[0])  # one and the same where only the norm is given
+    target, total = ctx.ref(y), ctx.ref(node.outputs[0])  # the same output where the sum is none
     aligned = int(n % 4 == 0) and quads(*sources, total, target, itemsize=stored.itemsize)
     aligned = aligned and quads(*weights, itemsize=kept.itemsize)
     shape = row_shape(n, rows, aligned)

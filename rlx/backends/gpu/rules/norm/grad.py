@@ -54,13 +54,13 @@ NORM_COLUMNS = declare(
     )
 )
 
-_SERIAL = 64  # a thread's longest run of terms before a tree takes over
+_SERIAL = 64  # the most terms that a thread adds up one by one before a tree joins the threads
 
 
 @lowers("layer_norm_grad", "rms_norm_grad", "group_norm_grad", when=native)
 def lower_norm_grad(ctx: Lowering, node: Node) -> None:
-    """dx row by row, which leaves each row's mean and deviation; with these the sums over rows, chunk by chunk; then
-    the sums of the chunks."""
+    """Three stages: dx row by row, which also leaves each row's mean and deviation; with these dgamma and dbeta as sums
+    over the rows of a chunk; then the sums over the chunks."""
     d, x, gamma = node.inputs
     weights = node.outputs[1:]
     if x.size == 0:
@@ -118,7 +118,7 @@ def _weights(
 
 
 def _sum_rows(ctx: Lowering, parts: Ref, rows: int, out: Tensor) -> None:
-    """out = the sum of the rows of parts, f32 (rows, out.size); zeros for no rows."""
+    """out = the sum of the rows of `parts`, which is f32 (rows, out.size); zeros where there are no rows."""
     if out.size == 0:
         return
     across = min(power(out.size), 32)

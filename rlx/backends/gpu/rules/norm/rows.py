@@ -29,7 +29,8 @@ ROW_NORM = declare(
 
 @lowers("layer_norm", "rms_norm", when=native)
 def lower_norm(ctx: Lowering, node: Node) -> None:
-    """One kernel for both: rows over the last axis. Weights stored in two dtypes are brought to f32, never narrowed."""
+    """One kernel declaration for each op: rows over the last axis. Weights of different dtypes are cast to f32, never
+    narrowed."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
