@@ -69,7 +69,7 @@ def branch() -> tuple[rlx.Graph, dict[str, Any]]:
 
 
 def main() -> None:
-    most = executable.MOST_STEPS
+    most = executable.MAX_STEPS
     print(f"{'device':10} {'what':22} {'µs a step':>10} {'ms to make':>11}")
     for name in sys.argv[1:] or ["cpu"]:
         session = rlx.Session(name)
@@ -79,10 +79,10 @@ def main() -> None:
             ("cond", branch, 1, most),
         ]  # fmt: skip
         for what, build, steps, limit in rows:
-            executable.MOST_STEPS = limit
+            executable.MAX_STEPS = limit
             seconds, made = best(session, *build())
             print(f"{session.info.id:10} {what:22} {1e6 * seconds / steps:10.2f} {1e3 * made:11.0f}")
-        executable.MOST_STEPS = most
+        executable.MAX_STEPS = most
 
 
 if __name__ == "__main__":

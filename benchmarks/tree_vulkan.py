@@ -25,7 +25,7 @@ from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import FileKernel, Launch, Ref, TreeKernel, TreeOperand
 from rlx.backends.gpu.rules.movement import move
 from rlx.driver import BuildOptions, MemoryPlan, Slot
-from rlx.driver.closing import Held
+from rlx.driver.closing import Resources
 from rlx.driver.registry import open_device
 from rlx.dtypes import DType, bf16, bool_, f16, f32, i32, u8
 from rlx.ir import Expr, Graph, expr
@@ -100,7 +100,7 @@ def making(device: Any) -> None:
                 kernel = FileKernel("tree_interpreter", (), tuple(words))
                 code, constants = interpreter, tuple(words)
             emitted = time.perf_counter()
-            handle = device.pipelines._compile(way, code, constants, 0, Held())
+            handle = device.pipelines._compile(way, code, constants, 0, Resources())
             compiled = time.perf_counter()
             device.pipelines._made[kernel] = Pipeline(handle, way)
             launch = Launch(kernel, (n // 1024, 1, 1), (x, y, n), (x,), (y,))

@@ -34,7 +34,7 @@ FILL = 0xFF  # four such bytes are a NaN in f32, two in f16 and bf16
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class PlanVariant:
     """One configuration of the planner for a graph."""
 
     planner: str
@@ -50,13 +50,13 @@ class Way:
         )
 
 
-def ways(optimize: bool, storage: str) -> tuple[Way, ...]:
+def ways(optimize: bool, storage: str) -> tuple[PlanVariant, ...]:
     """The configurations that must give the same bits; the first, without sharing, is the one to compare with."""
     return (
-        Way("bump", False, 256, optimize, storage),
-        Way("reuse", False, 0, optimize, storage),
-        Way("reuse", True, 256, optimize, storage),
-        Way("reuse", True, 0, optimize, storage),
+        PlanVariant("bump", False, 256, optimize, storage),
+        PlanVariant("reuse", False, 0, optimize, storage),
+        PlanVariant("reuse", True, 256, optimize, storage),
+        PlanVariant("reuse", True, 0, optimize, storage),
     )
 
 
@@ -85,7 +85,7 @@ def _prepared(graph: Graph, device: Device, optimize_: bool, storage: str) -> Gr
 
 
 def run(
-    graph: Graph, made: RandomGraph, device: Device, way: Way
+    graph: Graph, made: RandomGraph, device: Device, way: PlanVariant
 ) -> tuple[list[dict[str, Bytes]], list[str]]:
     """Runs a prepared graph twice; gives the bytes of outputs and states after each run, and messages of faults.
 

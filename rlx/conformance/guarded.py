@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlx.conformance.case import Case
-from rlx.conformance.fuzz import Way, run
+from rlx.conformance.fuzz import PlanVariant, run
 from rlx.conformance.random_graphs import RandomGraph
 from rlx.driver import Device
 from rlx.passes import optimize
@@ -20,7 +20,7 @@ GUARD_BYTES = 256
 def guarded_faults(device: Device, case: Case) -> str:
     """Runs a case twice between guard bytes; gives the first fault as a message, empty if there is none."""
     graph, _ = optimize(case.graph(), support=device.support)
-    way = Way("bump", inplace=False, guard=GUARD_BYTES)
+    way = PlanVariant("bump", inplace=False, guard=GUARD_BYTES)
     runs, stray = run(graph, RandomGraph(0, graph, case.feeds()), device, way)
     if stray:
         return stray[0]

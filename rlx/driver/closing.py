@@ -25,7 +25,7 @@ class Closing(ABC):
         self.close()
 
 
-class Held(ExitStack):
+class Resources(ExitStack):
     """The resources that an object has acquired.
 
     After each acquisition, `callback` registers the call that releases it. `close` makes these calls in reverse

@@ -13,7 +13,7 @@ from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
 
 Floats = npt.NDArray[np.float32]
-_MOST_NAMED = 200  # differences named in one message; the others are counted
+_MAX_NAMED = 200  # differences named in one message; the others are counted
 
 
 def match_weights(
@@ -51,7 +51,7 @@ def match_weights(
         else:
             made[name] = array.astype(np.float32, copy=False)
     if problems:
-        rest = len(problems) - _MOST_NAMED
-        listed = problems[:_MOST_NAMED] + ([f"and {rest} more"] if rest > 0 else [])
+        rest = len(problems) - _MAX_NAMED
+        listed = problems[:_MAX_NAMED] + ([f"and {rest} more"] if rest > 0 else [])
         raise ModelFormatError(f"{where}: the weights do not fit config.json: {'; '.join(listed)}")
     return made

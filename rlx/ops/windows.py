@@ -17,7 +17,7 @@ from rlx.ops.numeric import Array
 Ints = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
 MAX_SPATIAL = 3
-MOST_STEP = (1 << 31) - 1  # the largest stride or dilation
+MAX_STEP = (1 << 31) - 1  # the largest stride or dilation
 
 
 def want_image(op: str, t: TensorType, what: str = "input") -> int:
@@ -41,8 +41,8 @@ def want_counts(op: str, attrs: Attrs, names: Sequence[str], n: int, least: int 
             or not all(type(v) is int and v >= least for v in value)
         ):
             raise ShapeError(f"{op}: {name} is {value!r}; expected a tuple of {n} ints ≥ {least}")
-        if name in ("strides", "dilations") and max(value, default=0) > MOST_STEP:
-            raise ShapeError(f"{op}: {name} is {value!r}; expected {MOST_STEP} at most, kernels count in 32 bits")
+        if name in ("strides", "dilations") and max(value, default=0) > MAX_STEP:
+            raise ShapeError(f"{op}: {name} is {value!r}; expected {MAX_STEP} at most, kernels count in 32 bits")
 
 
 def want_pads(op: str, attrs: Attrs, n: int) -> None:

@@ -12,7 +12,7 @@ from rlx.ir.rewrite import copied
 from rlx.passes.bodies import body_programs as body_programs
 from rlx.passes.bodies import change_bodies as change_bodies
 from rlx.passes.fuse import fuse_epilogues as fuse_epilogues
-from rlx.passes.fuse import fuse_regions as fuse_regions
+from rlx.passes.fuse import fuse_groups as fuse_groups
 from rlx.passes.fuse_heads import fuse_heads as fuse_heads
 from rlx.passes.fuse_norm import fuse_norms as fuse_norms
 from rlx.passes.hoist import hoist as hoist
@@ -72,7 +72,7 @@ def optimize(
         stage("fuse_heads", lambda g: fuse_heads(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
-        stage("fuse_regions", lambda g: fuse_regions(g, support))
+        stage("fuse_groups", lambda g: fuse_groups(g, support))
     stage("isolate_results", isolate_results)
     report.nodes = counts
 

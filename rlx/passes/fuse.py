@@ -12,7 +12,7 @@ from rlx.ir import Expr, Graph, Node, Rewriter, Tensor, TensorType, node_of, reb
 from rlx.ir import expr as ex
 from rlx.ir.expr import substitute
 from rlx.ops.matmul import activation_of
-from rlx.passes.regions import Finder, Region, port_key, source
+from rlx.passes.fusion_groups import FusionGroup, FusionGroupFinder, port_key, source
 from rlx.passes.repeats import seen, splits
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts
 from rlx.passes.trees import explicit, literal, node_trees
@@ -59,15 +59,15 @@ def _bias(new: Rewriter, t: Tensor, product: Tensor, axis: int) -> Tensor | None
     return t if t.shape == (n,) else new.add("reshape", (t,), {"shape": (n,)}, t.node.label)[0]
 
 
-def fuse_regions(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
+def fuse_groups(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     """Replaces each fusion group by one `fused` node.
 
     A group has two elementwise nodes or more, or one that reads a broadcast or a repetition. With a repetition (see
     `repeats`) the node's axes are split, between reshapes that move no data."""
     graph = remove_dead(graph)
-    finder = Finder(graph, support)
+    finder = FusionGroupFinder(graph, support)
     bodies: dict[int, _Body] = {}
-    chosen: dict[int, Region] = {}
+    chosen: dict[int, FusionGroup] = {}
     for region in finder.find():
         broadcasts = any(finder.read(t)[0] is not t for i in region.members for t in graph.nodes[i].inputs)
         if len(region.members) > 1 or broadcasts:
@@ -91,7 +91,7 @@ def fuse_regions(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
 class _Body:
     """A fusion group as the `fused` node it becomes: its inputs with their shapes, its outputs, and its trees."""
 
-    def __init__(self, graph: Graph, finder: Finder, region: Region) -> None:
+    def __init__(self, graph: Graph, finder: FusionGroupFinder, region: FusionGroup) -> None:
         ports, self.outputs = finder.ports(region)
         self.inputs = [x for x, _ in ports]
         self.shape = region.shape

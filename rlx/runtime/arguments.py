@@ -27,7 +27,7 @@ import numpy as np
 from rlx.errors import GraphError
 from rlx.ir import Tensor
 from rlx.ir.values import as_array, is_foreign, is_foreign_type
-from rlx.ops.nest import Static, flatten, is_array
+from rlx.ops.pytree import Static, flatten, is_array
 
 StaticNums = int | Sequence[int]
 StaticNames = str | Sequence[str]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
-from rlx.driver.closing import Closing, Held
+from rlx.driver.closing import Closing, Resources
 from rlx.driver.locks import renewed
 from rlx.driver.memory.typed import whole
 from rlx.driver.progress import report
@@ -193,7 +193,7 @@ class CompiledGraph(Closing):
         with self._lock:
             self._open()
             self._unchanged()
-            made = Held()
+            made = Resources()
             with made.unwound():
                 state = State(self.device)
                 made.callback(state.close)
@@ -378,7 +378,7 @@ class _Program:
         device, declared, graph = owner.device, owner.graph, prepared.graph
         bound = owner.weights.segments() | owner.state.segments()
         self.broken_off = False  # set while a run is under way, and left so by a run that fails or is interrupted
-        self._held = Held()
+        self._held = Resources()
         with self._held.unwound():
             self._held.callback(owner.weights.end, owner.weights.lease(owner._let_go))
             self.arena = device.arena(plan, bound)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph
 
 PLAN, LAUNCHES, TIMINGS, VALUES = 1, 2, 3, 4
-MOST_STEPS = 4096  # limit on the steps of loops in a reference
+MAX_STEPS = 4096  # limit on the steps of loops in a reference
 Values = dict[int, npt.NDArray[Any]]
 
 
@@ -73,7 +73,7 @@ def _beside_reference(compiled: CompiledGraph, node: Node, before: Values) -> st
     ins = [before[t.id] if t.id in before else compiled.value(t) for t in node.inputs]
     wide = [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in ins]
     # A loop may never end in float64, and its steps here must not count as the run's.
-    with np.errstate(all="ignore"), warnings.catch_warnings(), step_budget(MOST_STEPS):
+    with np.errstate(all="ignore"), warnings.catch_warnings(), step_budget(MAX_STEPS):
         warnings.simplefilter("ignore")
         try:
             made = apply_reference(node, wide, True)

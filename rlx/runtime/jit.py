@@ -16,7 +16,7 @@ from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
 from rlx.ir import Graph, Tensor
 from rlx.ir.number import NumberTape, TracedNumber
-from rlx.ops.nest import flatten, unflatten
+from rlx.ops.pytree import flatten, unflatten
 from rlx.runtime.arguments import Call, Parameters, StaticNames, StaticNums, is_any_array, is_python_number
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.session import Session

@@ -16,7 +16,7 @@ from rlx.driver import Buffer, Device, Slot, align
 from rlx.driver.closing import Closing
 from rlx.driver.device import Bytes
 from rlx.driver.locks import renewed
-from rlx.driver.memory.region import Region
+from rlx.driver.memory.chunked_buffer import ChunkedBuffer
 from rlx.driver.memory.typed import write_typed_from_f32
 from rlx.dtypes import DType, DTypeLike, as_dtype
 from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, ShapeError
@@ -46,7 +46,7 @@ class Lease:
 class _Left:
     """A slot that a weight has left. Programs recorded at version `first` or later, and before `end`, read it."""
 
-    region: Region
+    region: ChunkedBuffer
     slot: Slot
     first: int
     end: int
@@ -81,8 +81,8 @@ class Store(Closing):
         self.version = 0
         self.lock = renewed(self, "lock", threading.RLock)
         most, number = device.limits.max_alloc_bytes, next(Store._numbers)  # since a program may bind two stores
-        self.full = Region(f"store{number}.", device.acquire, most)
-        self.half = Region(f"half{number}.", device.acquire, most)
+        self.full = ChunkedBuffer(f"store{number}.", device.acquire, most)
+        self.half = ChunkedBuffer(f"half{number}.", device.acquire, most)
         self._leases: WeakSet[Lease] = WeakSet()
         self._left: list[_Left] = []
         self._since: dict[str, int] = {}  # the version at which a tensor got its current slot
@@ -296,7 +296,7 @@ class Store(Closing):
             slot = self.slot(name)
             return self._region(slot).offset(slot)
 
-    def _region(self, slot: Slot) -> Region:
+    def _region(self, slot: Slot) -> ChunkedBuffer:
         return self.half if slot.segment.startswith(self.half.prefix) else self.full
 
     def segments(self) -> dict[str, Buffer]:

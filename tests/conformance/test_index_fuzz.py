@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlx
-from rlx.conformance.fuzz import Way, run
+from rlx.conformance.fuzz import PlanVariant, run
 from rlx.conformance.random_graphs import RandomGraph
 from rlx.passes import optimize
 from tests.devices import device_here
@@ -31,7 +31,7 @@ def guarded(device: Any, graph: rlx.Graph, feeds: dict[str, Array]) -> dict[str,
     """The outputs of a graph run twice between guard bytes; checks that no guard byte changed and both runs agree."""
     prepared, _ = optimize(graph, support=device.support)
     (first, second), stray = run(
-        prepared, RandomGraph(0, prepared, feeds), device, Way("bump", inplace=False, guard=GUARD)
+        prepared, RandomGraph(0, prepared, feeds), device, PlanVariant("bump", inplace=False, guard=GUARD)
     )
     assert stray == []
     results = {}

@@ -60,7 +60,7 @@ def _early(graph: Graph) -> dict[int, int]:
 FAULTS = {
     "freed output": ("kept_to_the_end", lambda graph: []),
     "freed one node early": ("last_uses", _early),
-    "overwritten while still needed": ("_dies_here", lambda layout, x, step: True),
+    "overwritten while still needed": ("_is_last_use", lambda layout, x, step: True),
 }
 
 

@@ -16,7 +16,7 @@ from rlx.errors import RlxError
 from rlx.formats.onnx.reader.control import CONTROL
 from rlx.formats.onnx.reader.declared import DECLARED
 from rlx.formats.onnx.reader.elements import CODES
-from rlx.formats.onnx.reader.nests import BY_NAME
+from rlx.formats.onnx.reader.structure import BY_NAME
 
 SCHEMAS = [
     *(s for s in onnx.defs.get_all_schemas_with_history()

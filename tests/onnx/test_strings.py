@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 import rlx
 from rlx.errors import DTypeError, ModelFormatError, RlxError, ShapeError, UnsupportedOp
-from rlx.formats.onnx.reader.words import Words
+from rlx.formats.onnx.reader.string_table import StringTable
 from tests.onnx.models import I64, info, model, node
 
 TEXT, F32, BOOL = TensorProto.STRING, TensorProto.FLOAT, TensorProto.BOOL
@@ -191,8 +191,8 @@ def test_runs_do_not_fill_the_table_of_strings() -> None:
     (program,) = loaded.programs
     assert len(program._words) == 1  # not even the strings that came when it was compiled
     assert loaded.built({"x": texts("a word")}).feeds["x"].tolist() == [1]
-    table = Words()
-    over = Words(table)
+    table = StringTable()
+    over = StringTable(table)
     assert over.decode(over.encode(texts("x", "", "x"))).tolist() == ["x", "", "x"] and len(table) == 1
 
 

@@ -171,7 +171,7 @@ def test_optimize_reports_and_counts() -> None:
     assert [name for name, _ in report.nodes] == [
         "given", "simplify", "recognize", "sink_casts", "legalize", "simplify", "fuse_epilogues", "fuse_heads",
         "fuse_norms", "sink_casts",
-        "fuse_regions", "isolate_results",
+        "fuse_groups", "isolate_results",
     ]  # fmt: skip
     after, _ = optimize(attention(), fuse=False)
     assert names(after) == ["attention", "exp"]

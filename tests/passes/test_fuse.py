@@ -13,8 +13,8 @@ from rlx import ops
 from rlx.dtypes import bf16, f16, f32, i8
 from rlx.ir import Graph, Node, Tensor, expr, verify
 from rlx.ir.expr import linearize
-from rlx.passes import fuse_epilogues, fuse_regions, optimize
-from rlx.passes.regions import MAX_COST, MAX_INPUTS, MAX_SPREAD, MAX_TENSORS
+from rlx.passes import fuse_epilogues, fuse_groups, optimize
+from rlx.passes.fusion_groups import MAX_COST, MAX_INPUTS, MAX_SPREAD, MAX_TENSORS
 from rlx.passes.trees import explicit, spread
 from tests.passes.values import differences, results
 
@@ -29,7 +29,7 @@ def fused(graph: Graph) -> list[Node]:
 
 def check(graph: Graph, feeds: dict[str, Any]) -> Graph:
     """The fused graph, after checking that its results are those of the given one."""
-    after = fuse_regions(graph)
+    after = fuse_groups(graph)
     verify(after)
     assert differences(graph, results(graph, feeds), results(after, feeds)) == []
     return after
@@ -175,7 +175,7 @@ def test_trees_that_share_a_lot_stay_small_when_written_out() -> None:
     for _ in range(60):
         y = y * y
     g.output("y", y)
-    after = fuse_regions(g)
+    after = fuse_groups(g)
     verify(after)
     assert len(after.nodes) < 10
     for node in fused(after):
@@ -189,7 +189,7 @@ def test_halves_round_where_they_were_stored(dtype: Any) -> None:
     x, y = g.input("x", (64, 64), dtype), g.input("y", (64, 64), dtype)
     g.output("z", (x + y) * x - ops.cast(ops.cast(y, f32) * 3, dtype))
     feeds = data(g)
-    after = fuse_regions(g)
+    after = fuse_groups(g)
     assert names(after) == ["fused"]
     want, got = results(g, feeds)["output", "z"], results(after, feeds)["output", "z"]
     assert want.tobytes() == got.tobytes()
@@ -200,7 +200,7 @@ def test_small_integers_wrap() -> None:
     x = g.input("x", (256,), i8)
     g.output("y", (x + x) * 3 - x)
     feeds = {"x": np.arange(-128, 128, dtype=np.int8)}
-    after = fuse_regions(g)
+    after = fuse_groups(g)
     assert names(after) == ["fused"]
     assert results(g, feeds)["output", "y"].tobytes() == results(after, feeds)["output", "y"].tobytes()
 
@@ -210,7 +210,7 @@ def test_zeros_of_both_signs_are_two_literals() -> None:
     x = g.input("x", (3,))
     g.output("y", (x + 0.0) * g.constant(-0.0, f32))
     feeds = {"x": np.array([1.0, -1.0, -0.0], np.float32)}
-    after = fuse_regions(g)
+    after = fuse_groups(g)
     assert names(after) == ["fused"]
     assert results(g, feeds)["output", "y"].tobytes() == results(after, feeds)["output", "y"].tobytes()
     assert expr.lit(-0.0, f32) != expr.lit(0.0, f32)
@@ -235,8 +235,8 @@ def test_what_the_device_lacks_is_not_fused() -> None:
     g = Graph("host")
     x = g.input("x", (3,))
     g.output("y", ops.exp(ops.sin(x)))
-    assert names(fuse_regions(g, lambda n: "host" if n.op.name == "fused" else "native")) == ["sin", "exp"]
-    assert names(fuse_regions(g, lambda n: "host" if n.op.name == "sin" else "native")) == ["sin", "exp"]
+    assert names(fuse_groups(g, lambda n: "host" if n.op.name == "fused" else "native")) == ["sin", "exp"]
+    assert names(fuse_groups(g, lambda n: "host" if n.op.name == "sin" else "native")) == ["sin", "exp"]
 
 
 # -- epilogues
@@ -333,7 +333,7 @@ def test_labels_are_kept() -> None:
     x = g.input("x", (4,))
     a = g.add("exp", (x,), {}, "first")[0]
     g.output("y", g.add("sin", (a,), {}, "second")[0])
-    assert fused(fuse_regions(g))[0].label == "first+second"
+    assert fused(fuse_groups(g))[0].label == "first+second"
 
 
 def test_bfloat16_weights_are_read_as_they_are() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rlx import ops
 from rlx.dtypes import f32
 from rlx.ir import Graph, Tensor, verify
-from rlx.passes import fuse_regions
+from rlx.passes import fuse_groups
 from tests.passes.values import differences, results
 
 SHAPE = (2, 3, 4, 5)
@@ -29,7 +29,7 @@ def check(build: Callable[[Graph], dict[str, Tensor]]) -> list[str]:
         g.output(name, t)
     rng = np.random.default_rng(0)
     feeds: dict[str, Any] = {n: rng.standard_normal(t.shape).astype(t.dtype.np) for n, t in g.inputs.items()}
-    after = fuse_regions(g)
+    after = fuse_groups(g)
     verify(after)
     assert differences(g, results(g, feeds), results(after, feeds)) == []
     return [n for n in names(after) if n != "reshape"]

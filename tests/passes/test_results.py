@@ -31,7 +31,7 @@ PASSES: dict[str, Callable[[Graph], Graph]] = {
     "simplify": passes.simplify,
     "sink_casts": passes.sink_casts,
     "fuse_epilogues": passes.fuse_epilogues,
-    "fuse_regions": passes.fuse_regions,
+    "fuse_groups": passes.fuse_groups,
     "isolate_results": passes.isolate_results,
     "widen": passes.widen,
     "optimize": lambda g: passes.optimize(g, verify=True)[0],
@@ -97,7 +97,7 @@ def test_passes_find_something_to_do() -> None:
     for seed in range(100):
         graph = random_graph(seed, smooth=True).graph
         total += len(graph.nodes)
-        for name in ("simplify", "fuse_regions", "optimize"):
+        for name in ("simplify", "fuse_groups", "optimize"):
             counts[name] += len(PASSES[name](graph).nodes)
     assert counts["optimize"] < counts["simplify"] < total
-    assert counts["optimize"] < counts["fuse_regions"] < total
+    assert counts["optimize"] < counts["fuse_groups"] < total

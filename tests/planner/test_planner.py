@@ -142,15 +142,15 @@ def _whole_way(graph: Graph) -> dict[int, Tensor]:
     found: dict[int, Tensor] = {}
     for name, t in graph.updates.items():
         if t is not graph.states[name] and not t.node.op.leaf:
-            found.update(dict.fromkeys(planner_storage._way_back(t, graph.states[name]), graph.states[name]))
+            found.update(dict.fromkeys(planner_storage._donation_path(t, graph.states[name]), graph.states[name]))
     return found
 
 
 FAULTS: dict[str, tuple[str, Any]] = {
     "freed one node early": ("planner_storage.last_uses", _early),
     "freed output": ("planner_storage.kept_to_the_end", lambda graph: []),
-    "overwritten while still needed": ("planner_storage._dies_here", lambda layout, x, step: True),
-    "in place over an operand read meanwhile": ("planner_storage._alone", lambda layout, node, x: True),
+    "overwritten while still needed": ("planner_storage._is_last_use", lambda layout, x, step: True),
+    "in place over an operand read meanwhile": ("planner_storage._is_sole_reader", lambda layout, node, x: True),
     "in place over another size": ("planner_storage.may_take_over", lambda node, position, t: True),
     "view at the wrong place": (
         "planner_storage.view_offset",

@@ -209,8 +209,8 @@ def test_a_scan_in_one_recording_gives_the_bits_of_its_steps(
     rng = np.random.default_rng(2)
     feed, value = {"xs": rng.standard_normal((37, 5)).astype(np.float32)}, rng.standard_normal((5, 5))
     found = []
-    for most in (executable.MOST_STEPS, 36):
-        monkeypatch.setattr(executable, "MOST_STEPS", most)
+    for most in (executable.MAX_STEPS, 36):
+        monkeypatch.setattr(executable, "MAX_STEPS", most)
         with session.compile(g) as exe:
             exe.set_param("w", value.astype(np.float32))
             found.append(exe.run(feed))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.driver.memory.region import Region
+from rlx.driver.memory.chunked_buffer import ChunkedBuffer
 from rlx.dtypes import f32
 from rlx.errors import OutOfDeviceMemory, ShapeError
 from rlx.runtime.store import State, Weights
@@ -150,7 +150,7 @@ def test_a_region_takes_few_chunks_and_none_too_large() -> None:
         made.append(nbytes)
         return Memory(nbytes)
 
-    region = Region("r", acquire, 1 << 20)  # type: ignore[arg-type]
+    region = ChunkedBuffer("r", acquire, 1 << 20)  # type: ignore[arg-type]
     region.expect(10 * 300_032)
     for i in range(10):
         region.reserve(i, f32, 300_000)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.driver.memory.region import Region
+from rlx.driver.memory.chunked_buffer import ChunkedBuffer
 from rlx.dtypes import bf16, f16, f32, i8
 from rlx.errors import OutOfDeviceMemory
 from tests.threads import at_once
@@ -289,7 +289,7 @@ def test_a_region_keeps_every_byte_and_gives_back_what_is_free(seed: int) -> Non
         made.append(Memory(nbytes))
         return made[-1]
 
-    region = Region("r", acquire, 1 << 20)  # type: ignore[arg-type]
+    region = ChunkedBuffer("r", acquire, 1 << 20)  # type: ignore[arg-type]
     held: dict[int, np.ndarray] = {}
     offsets: dict[int, int] = {}
     for _ in range(400):

@@ -17,7 +17,7 @@ from rlx.driver.device import Bytes
 Array = npt.NDArray[Any]
 Step = Callable[[], Any]
 
-_LEAST_CHUNK = 1 << 16
+_MIN_CHUNK = 1 << 16
 # For less work a second thread costs more than it saves: waking one takes about 30 µs, and two threads that make calls
 # of a few µs wait as long for the interpreter lock.
 _WORTH_A_THREAD_NS = 150_000.0
@@ -51,7 +51,7 @@ class Scratch:
                 return found
             self._at += 1
             self._used = 0
-        self._chunks.append(self._acquire(max(nbytes, _LEAST_CHUNK)))
+        self._chunks.append(self._acquire(max(nbytes, _MIN_CHUNK)))
         return self.take(nbytes)
 
 

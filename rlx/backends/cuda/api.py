@@ -8,7 +8,7 @@ from typing import Any
 
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 
-LEAST_CUDA = 12000
+MIN_CUDA = 12000
 _OUT_OF_MEMORY = 2
 _INSUFFICIENT_DRIVER = 35
 _NO_DEVICE = 100
@@ -60,7 +60,7 @@ def _load() -> Api:
     if runtime.is_hip:
         raise DeviceUnavailable("CUDA: this CuPy is built for ROCm; use the Vulkan backend on AMD devices")
     version = runtime.runtimeGetVersion()
-    if version < LEAST_CUDA:
+    if version < MIN_CUDA:
         raise DeviceUnavailable(
             f"CUDA: CuPy {cupy.__version__} is built for CUDA {version_text(version)}; rlx needs 12 or 13: {_EXTRA}"
         )

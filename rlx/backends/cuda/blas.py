@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.gpu.program.steps import Gemm
-from rlx.driver.closing import Held
+from rlx.driver.closing import Resources
 from rlx.errors import OutOfDeviceMemory, RlxError, ShapeError, UnsupportedOp
 
 # NVIDIA's recommendation for Hopper. The workspace is fixed and used by one stream only, so that results do not depend
@@ -113,7 +113,7 @@ class Blas:
         self._zero = (ctypes.c_float(0), ctypes.c_double(0))
         self._check(self._lib.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
         mode = ctypes.c_int(_NO_REDUCED_PRECISION_REDUCTION)
-        made = Held()
+        made = Resources()
         made.callback(self.close)
         with made.unwound():
             self._check(self._lib.cublasSetMathMode(self._handle, mode), "cublasSetMathMode")

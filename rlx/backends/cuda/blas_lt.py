@@ -9,19 +9,19 @@ from typing import Any
 
 from rlx.backends.cuda.blas import ALLOCATION_FAILED, WORKSPACE_BYTES, GemmCall, gemm_call
 from rlx.backends.gpu.program.steps import Gemm, Ref
-from rlx.driver.closing import Held
+from rlx.driver.closing import Resources
 from rlx.errors import OutOfDeviceMemory, RlxError, UnsupportedOp
 
 # Constants of cublasLt.h: attributes of descriptors, layouts and preferences; epilogues; reduction schemes.
 _TRANS = (3, 4)
 _EPILOGUE, _BIAS, _BIAS_STRIDE = 7, 8, 10
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6
-_MOST_WORKSPACE, _REDUCTIONS = 1, 3
+_MAX_WORKSPACE, _REDUCTIONS = 1, 3
 _ALIGNMENTS = (5, 6, 7, 8)
 _ADD_BIAS, _ADD_BIAS_RELU = 4, 6
 _SUMS_IN_F32 = 2  # partial sums of a split K are stored in the compute type, not in the result's dtype
 _F32 = 0  # the type of alpha and beta
-_MOST_ALIGNMENT = 256  # bytes: every segment begins at a multiple of it
+_MAX_ALIGNMENT = 256  # bytes: every segment begins at a multiple of it
 _NOT_SUPPORTED = 15
 
 
@@ -31,7 +31,7 @@ def adds_bias(lib: ctypes.CDLL, handle: ctypes.c_void_p, step: Gemm) -> bool:
     Requires: `handle`, a cuBLAS handle of the current device. Raises: RlxError when the library fails.
     """
     try:
-        lt_gemm(lib, handle, 0, step, lambda ref: _MOST_ALIGNMENT + ref.offset)
+        lt_gemm(lib, handle, 0, step, lambda ref: _MAX_ALIGNMENT + ref.offset)
     except UnsupportedOp:
         return False
     return True
@@ -90,7 +90,7 @@ class LtGemm:
     ) -> None:
         self._lib, self._handle, self._workspace, self._label = lib, handle, workspace, label
         self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
-        self._held = Held()
+        self._held = Resources()
         a, b, c = places
         self._places = (b, a, c)  # cuBLAS sees the transposed product
         with self._held.unwound():
@@ -141,11 +141,11 @@ class LtGemm:
     def _way(self) -> _Found:
         """cuBLASLt's expected fastest algorithm among those that sum in f32, for the alignment of these addresses."""
         wish = self._new("MatmulPreference")
-        self._set("MatmulPreference", wish, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE_BYTES))
+        self._set("MatmulPreference", wish, _MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE_BYTES))
         self._set("MatmulPreference", wish, _REDUCTIONS, ctypes.c_uint32(_SUMS_IN_F32))
         first, second, result = self._places
         for attribute, place in zip(_ALIGNMENTS, (first, second, result, result), strict=True):
-            aligned = min(place & -place, _MOST_ALIGNMENT)
+            aligned = min(place & -place, _MAX_ALIGNMENT)
             self._set("MatmulPreference", wish, attribute, ctypes.c_uint32(aligned))
         found, count = _Found(), ctypes.c_int()
         left, right, made = self._layouts

@@ -12,7 +12,7 @@ from rlx.backends.cuda.api import Api
 from rlx.backends.cuda.nvrtc import nvrtc
 from rlx.backends.cuda.sources import SHARED_SYMBOL, Source, kernel_source
 from rlx.backends.gpu.program.steps import Kernel
-from rlx.driver.closing import Held
+from rlx.driver.closing import Resources
 from rlx.driver.diskcache import DiskCache
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Compiler:
         self._cache = kernel_cache() if cache is None else cache
         self._lock = threading.Lock()
         self._loaded: dict[Kernel, Loaded] = {}
-        self._held = Held()
+        self._held = Resources()
         self.compiled = 0
         self.from_disk = 0
 
@@ -93,7 +93,7 @@ class Compiler:
 
     def _load(self, source: Source, code: bytes) -> Loaded:
         driver = self._driver_api
-        made = Held()
+        made = Resources()
         with made.unwound():
             module = driver.moduleLoadData(code)
             made.callback(driver.moduleUnload, module)

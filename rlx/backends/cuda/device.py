@@ -38,14 +38,14 @@ from rlx.driver import (
     MemoryPlan,
     align,
 )
-from rlx.driver.closing import Held, close_each
+from rlx.driver.closing import Resources, close_each
 from rlx.driver.device import Support
 from rlx.driver.memory.check_plan import want_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 from rlx.ir import Graph, Node
 
-LEAST_CAPABILITY = 70  # Volta: independent thread scheduling, and the first with tensor cores
+MIN_CAPABILITY = 70  # Volta: independent thread scheduling, and the first with tensor cores
 _FEATURES = frozenset(
     {"cuda", "16bit_storage", "8bit_storage", "f16", "bf16", "i8", "i64", "f64", "subgroup", "tensorcore"}
 )
@@ -127,10 +127,10 @@ class CudaDevice:
         except api.errors as error:
             raise self.failed(error, "asking what the device is") from error
         self.capability = int(props["major"]) * 10 + int(props["minor"])
-        if self.capability < LEAST_CAPABILITY:
+        if self.capability < MIN_CAPABILITY:
             raise DeviceUnavailable(
                 f"{info.id}: {info.name} has compute capability {self.capability / 10}, rlx needs "
-                f"{LEAST_CAPABILITY / 10}"
+                f"{MIN_CAPABILITY / 10}"
             )
         self.limits = Limits(
             max_alloc_bytes=info.memory_bytes,
@@ -142,7 +142,7 @@ class CudaDevice:
         )
         units = int(props.get("multiProcessorCount", UNITS))
         self.target = cuda_target(info.features, self.limits, units, self.adds_bias)
-        self._held = Held()  # resources that `close` releases in reverse order
+        self._held = Resources()  # resources that `close` releases in reverse order
         with self._held.unwound(), self.doing("opening the device"):
             runtime = api.runtime
             runtime.memGetInfo()  # the first call that creates the context
@@ -193,7 +193,7 @@ class CudaDevice:
         self.enter()
         # From here on only the buffer returns its memory: memory returned twice would be given to two buffers.
         buffer = CudaBuffer(self, self.take(nbytes), nbytes)
-        undo = Held()
+        undo = Resources()
         undo.callback(buffer.close)
         with undo.unwound(), self.doing("clearing memory"):
             self.api.runtime.memsetAsync(buffer.address, 0, max(nbytes, 1), self.stream)
@@ -339,7 +339,7 @@ class CudaDevice:
             return
         with self.lock:
             if not self._lost:  # nothing of a dead context can be freed, and nothing needs to be
-                with Held() as rest:
+                with Resources() as rest:
                     rest.callback(self._end)
                     self.synchronize()
                     self.sweep()

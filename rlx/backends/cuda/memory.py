@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx.driver import Buffer, BufferArena
-from rlx.driver.closing import Held
+from rlx.driver.closing import Resources
 from rlx.driver.device import Bytes
 from rlx.errors import ArenaError
 
@@ -55,7 +55,7 @@ class Staging:
         self._runtime = api.runtime
         self._stream = stream
         self._lock = threading.Lock()
-        self._held = Held()
+        self._held = Resources()
         self._addresses: list[int] = []
         self._views: list[Bytes] = []
         self._events: list[int] = []
@@ -121,7 +121,7 @@ class Staging:
     def _open(self) -> None:
         runtime = self._runtime
         while len(self._events) < 2:
-            made = Held()
+            made = Resources()
             with made.unwound():
                 address = runtime.hostAlloc(STAGING_BYTES, runtime.hostAllocPortable)
                 made.callback(runtime.freeHost, address)

@@ -13,7 +13,7 @@ from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.packing import pack_args
 from rlx.backends.gpu.program.steps import ControlCall, Copy, Gemm, HostCall, Launch, Ref, Step
 from rlx.driver import Buffer, DeviceArena
-from rlx.driver.closing import Held
+from rlx.driver.closing import Resources
 from rlx.driver.progress import report
 from rlx.errors import ArenaError, RlxError, UnsupportedOp
 
@@ -94,7 +94,7 @@ class Recorded:
         runtime = device.api.runtime
         with device.lock, device.doing("timing steps"):
             _aim_blas(device, self._steps, device.stream)
-            with Held() as held:
+            with Resources() as held:
                 events = []
                 for _ in range(len(self._steps) + 1):
                     events.append(runtime.eventCreateWithFlags(runtime.eventDefault))
@@ -150,9 +150,9 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
                 if isinstance(error, device.api.errors):
                     raise device.failed(error, f"capturing step {label}") from error
                 raise
-            made = Held()
+            made = Resources()
             with made.unwound():
-                with Held() as captured:
+                with Resources() as captured:
                     captured.callback(runtime.graphDestroy, graph)
                     handle = runtime.graphInstantiate(graph)
                     device.keep_graph(handle)

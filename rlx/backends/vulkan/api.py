@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from rlx.driver.closing import Held
+from rlx.driver.closing import Resources
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 
 Handle = Any  # a cffi pointer to an opaque Vulkan object, or to a structure
@@ -246,7 +246,7 @@ class Instance:
             enabledLayerCount=len(layers), ppEnabledLayerNames=layers,
             enabledExtensionCount=len(extensions), ppEnabledExtensionNames=extensions,
         )  # fmt: skip
-        self._held = Held()
+        self._held = Resources()
         with self._held.unwound():
             call = partial(lib.vkCreateInstance, info, ffi.NULL)
             self.handle = created("Instance", ffi.NULL, call, "vkCreateInstance")

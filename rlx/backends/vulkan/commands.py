@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
-from rlx.driver.closing import Held
+from rlx.driver.closing import Resources
 from rlx.errors import RlxError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class CommandBuffers:
 
     def __init__(self, device: VulkanDevice, count: int) -> None:
         self._device = device
-        self._held = Held()
+        self._held = Resources()
         ffi, lib = device.ffi, device.lib
         info = api.struct(
             "VkCommandPoolCreateInfo", "COMMAND_POOL_CREATE_INFO",
@@ -94,7 +94,7 @@ class Fence:
 
     def __init__(self, device: VulkanDevice) -> None:
         self._device = device
-        self._held = Held()
+        self._held = Resources()
         self.pending = False
         self._taken = False  # whether the submission is known to have reached the queue
         with self._held.unwound():

@@ -31,7 +31,7 @@ from rlx.backends.vulkan.opened import OPENED
 from rlx.backends.vulkan.pipelines import Pipeline, Pipelines
 from rlx.backends.vulkan.target import vulkan_target
 from rlx.backends.vulkan.transfer import Transfer
-from rlx.driver.closing import Held
+from rlx.driver.closing import Resources
 from rlx.driver.device import BuildOptions, Executable, Support
 from rlx.driver.memory.check_plan import want_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool, Pin
@@ -82,7 +82,7 @@ class VulkanDevice:
         self._recordings: WeakSet[Recorded] = WeakSet()
         self._under_way: set[Recorded] = set()
         self._drains: list[Fence] = []
-        self._held = Held()
+        self._held = Resources()
         with self._held.unwound():
             self.handle = api.create("Device", physical.handle, self._description())
             self._held.callback(self._destroy_handle)
@@ -216,7 +216,7 @@ class VulkanDevice:
             raise ArenaError(f"{self.info.id}: a buffer of {nbytes} bytes; it has at least one byte, ask for 1")
         # From here on only the buffer returns its memory: memory returned twice would be given to two buffers.
         buffer = VulkanBuffer(self, self.pool.take(nbytes) or allocate(self, nbytes), nbytes)
-        undo = Held()
+        undo = Resources()
         undo.callback(buffer.close)
         with undo.unwound():
             self._buffers.add(buffer)

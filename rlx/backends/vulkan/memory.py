@@ -24,7 +24,7 @@ from rlx.backends.vulkan.discovery import (
     Physical,
 )
 from rlx.backends.vulkan.transfer import as_bytes
-from rlx.driver.closing import Held
+from rlx.driver.closing import Resources
 from rlx.driver.device import Buffer, Bytes
 from rlx.driver.memory.plan import align
 from rlx.driver.memory.pool import Pin
@@ -65,7 +65,7 @@ class Allocation:
         self.kind = kind
         self.host: Bytes | None = None
         self.address = 0
-        self._held = Held()
+        self._held = Resources()
         ffi, lib = device.ffi, device.lib
         usage = _USAGE if addressed else 0x1 | 0x2
         info = api.struct("VkBufferCreateInfo", "BUFFER_CREATE_INFO", size=self.nbytes, usage=usage)

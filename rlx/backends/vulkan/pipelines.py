@@ -16,7 +16,7 @@ from rlx.backends.gpu.elementwise.spirv import float_modes
 from rlx.backends.gpu.program.steps import FileKernel, Kernel, SourceKernel
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
-from rlx.driver.closing import Held
+from rlx.driver.closing import Resources
 from rlx.driver.diskcache import DiskCache
 from rlx.driver.progress import report
 from rlx.errors import UnsupportedOp
@@ -72,7 +72,7 @@ class Pipelines:
             found = self._made.get(kernel)
         if found is not None:
             return found
-        spare = Held()
+        spare = Resources()
         with spare.unwound():
             made = self._make(kernel, spare)
             with self._lock:
@@ -96,7 +96,7 @@ class Pipelines:
                     raise
         return {kernel: self.get(kernel) for kernel in distinct}
 
-    def _make(self, kernel: Kernel, spare: Held) -> Pipeline:
+    def _make(self, kernel: Kernel, spare: Resources) -> Pipeline:
         """Compiles the kernel; closing `spare` destroys the pipeline."""
         device, subgroup = self._device, 0
         if isinstance(kernel, FileKernel):
@@ -115,7 +115,7 @@ class Pipelines:
         return Pipeline(self._compile(name, code, constants, subgroup, spare), name)
 
     def _compile(
-        self, name: str, code: bytes, constants: tuple[int, ...], subgroup: int, spare: Held
+        self, name: str, code: bytes, constants: tuple[int, ...], subgroup: int, spare: Resources
     ) -> Handle:
         device, ffi, lib = self._device, self._device.ffi, self._device.lib
         ids = [*range(len(constants)), *([_SUBGROUP_ID, _FUSED_ID] if subgroup else [])]
@@ -180,7 +180,7 @@ class Pipelines:
     def close(self) -> None:
         """Destroys all pipelines. Requires: every recording that uses them is destroyed."""
         with self._lock:
-            held, made = Held(), tuple(self._made.values())
+            held, made = Resources(), tuple(self._made.values())
             self._made.clear()
         held.callback(self._device.destroy, "PipelineLayout", self.layout)
         for pipeline in made:

@@ -18,7 +18,7 @@ from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import COMPUTE, HOST, TRANSFER, Barrier, CommandBuffers, Fence
 from rlx.backends.vulkan.memory import VulkanBuffer
 from rlx.backends.vulkan.pipelines import PUSH_BYTES
-from rlx.driver.closing import Closing, Held
+from rlx.driver.closing import Closing, Resources
 from rlx.errors import ArenaError, DeviceLost, OutOfDeviceMemory, UnsupportedOp
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Recorded(Closing):
         self._work = [self._prepare(step) for step in self._steps]
         self._pipelines = device.pipelines.get_all(s.kernel for s in self._steps if isinstance(s, Launch))
         self._commands: CommandBuffers | None = None
-        self._held = Held()
+        self._held = Resources()
         with self._held.unwound():
             self._fence = Fence(device)
             self._held.callback(self._fence.close)

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import COMPUTE, HOST, TRANSFER, Barrier, CommandBuffers, Fence
-from rlx.driver.closing import Held
+from rlx.driver.closing import Resources
 from rlx.driver.device import Bytes
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Transfer:
     def __init__(self, device: VulkanDevice) -> None:
         self._device = device
         self._lock = threading.Lock()
-        self._held = Held()
+        self._held = Resources()
         with self._held.unwound():
             self._commands = CommandBuffers(device, 1)
             self._held.callback(self._commands.close)

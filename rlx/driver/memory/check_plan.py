@@ -10,7 +10,7 @@ from rlx.driver.memory.typed import whole
 from rlx.dtypes import DType
 from rlx.errors import ArenaError, OutOfDeviceMemory
 
-MOST_BYTES = (1 << 63) - 1  # the limit of a signed 64-bit offset
+MAX_BYTES = (1 << 63) - 1  # the limit of a signed 64-bit offset
 
 
 def check_plan(plan: MemoryPlan) -> dict[str, tuple[int, int]]:
@@ -33,7 +33,7 @@ def check_plan(plan: MemoryPlan) -> dict[str, tuple[int, int]]:
         if node in plan.slots:
             _check_alias(node, plan.slots[node], target, plan.slots)
     for name, nbytes in sizes.items():
-        if nbytes > MOST_BYTES:
+        if nbytes > MAX_BYTES:
             raise OutOfDeviceMemory(
                 f"segment {name!r} has {nbytes:,} bytes, more than 64 bits count; use smaller shapes or a "
                 "half-precision dtype"
@@ -44,11 +44,11 @@ def check_plan(plan: MemoryPlan) -> dict[str, tuple[int, int]]:
 def want_nbytes(nbytes: object, device: str) -> int:
     """A requested size in bytes, checked.
 
-    Raises: ArenaError for a fraction or a negative number, OutOfDeviceMemory for a size beyond `MOST_BYTES`."""
+    Raises: ArenaError for a fraction or a negative number, OutOfDeviceMemory for a size beyond `MAX_BYTES`."""
     wanted = whole(nbytes, f"{device}: bytes of a buffer")
     if wanted < 0:
         raise ArenaError(f"{device}: a buffer of {wanted} bytes; a size is not negative")
-    if wanted > MOST_BYTES:
+    if wanted > MAX_BYTES:
         raise OutOfDeviceMemory(f"{device}: {wanted:,} bytes are asked for, more than 64 bits count")
     return wanted
 

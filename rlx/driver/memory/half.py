@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.device import UNLIMITED, Buffer
+from rlx.driver.memory.chunked_buffer import ChunkedBuffer
 from rlx.driver.memory.plan import Slot
-from rlx.driver.memory.region import Region
 from rlx.driver.memory.typed import read_typed_to_f32, write_typed_from_f32
 from rlx.dtypes import DType
 from rlx.errors import ArenaError, DTypeError
@@ -21,7 +21,7 @@ class HalfRegion:
     Nothing is allocated before the first copy."""
 
     def __init__(self, acquire: Callable[[int], Buffer], most: int = UNLIMITED) -> None:
-        self.region = Region("half", acquire, most)
+        self.region = ChunkedBuffer("half", acquire, most)
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self.region

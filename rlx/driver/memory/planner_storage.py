@@ -108,10 +108,10 @@ def lay_out(
                 _join(layout, state, t, 0, lifetimes)
                 _note_renewed(graph, t, layout)
                 continue
-            heir = _heir(node, i, t, layout, taken) if inplace else None
-            if heir is not None:
-                taken.add(heir.id)
-                _join(layout, heir, t, 0, lifetimes)
+            donor = _in_place_input(node, i, t, layout, taken) if inplace else None
+            if donor is not None:
+                taken.add(donor.id)
+                _join(layout, donor, t, 0, lifetimes)
             else:
                 layout.home[t.id] = (len(layout.storages), 0)
                 layout.storages.append(_new_storage(t, lifetimes[t.id], param_slots, state_slots))
@@ -129,12 +129,12 @@ def donations(graph: Graph) -> dict[int, Tensor]:
     for name, t in graph.updates.items():
         state = graph.states[name]
         if t is not state and t.id not in found and not t.node.op.leaf:
-            path = [i for i in _way_back(t, state) if i == t.id or i not in results]
+            path = [i for i in _donation_path(t, state) if i == t.id or i not in results]
             found.update(dict.fromkeys(path, state))
     return found
 
 
-def _way_back(t: Tensor, state: Tensor) -> list[int]:
+def _donation_path(t: Tensor, state: Tensor) -> list[int]:
     """The path from the state to t, each tensor made in place from the one before; t alone if there is none."""
     before: dict[int, int] = {t.id: t.id}  # tensor -> the tensor that is made from it
     stack = [t]
@@ -245,12 +245,12 @@ def _may_view(
     return life.last <= storage.last or t.type.nbytes * 4 >= storage.nbytes
 
 
-def _heir(node: Node, step: int, t: Tensor, layout: Layout, taken: set[int]) -> Tensor | None:
+def _in_place_input(node: Node, step: int, t: Tensor, layout: Layout, taken: set[int]) -> Tensor | None:
     """The input whose bytes output t may be written over, or None."""
     for position in node.op.inplace:
         if position < len(node.inputs) and node.inputs[position].id not in taken:
             x = node.inputs[position]
-            if may_take_over(node, position, t) and _dies_here(layout, x, step) and _alone(layout, node, x):
+            if may_take_over(node, position, t) and _is_last_use(layout, x, step) and _is_sole_reader(layout, node, x):
                 return x
     return None
 
@@ -284,18 +284,18 @@ def may_overwrite(
         position < len(node.inputs)
         and layout.home[node.inputs[position].id] == (number, 0)
         and may_take_over(node, position, t)
-        and _alone(layout, node, node.inputs[position])
+        and _is_sole_reader(layout, node, node.inputs[position])
         for position in node.op.inplace
     )
 
 
-def _dies_here(layout: Layout, x: Tensor, step: int) -> bool:
+def _is_last_use(layout: Layout, x: Tensor, step: int) -> bool:
     """Whether nothing reads the storage of x, through any of its tensors, after this step."""
     storage = layout.storages[layout.home[x.id][0]]
     return not storage.kept and storage.last <= step
 
 
-def _alone(layout: Layout, node: Node, x: Tensor) -> bool:
+def _is_sole_reader(layout: Layout, node: Node, x: Tensor) -> bool:
     """Whether no other input of the node lies in the storage of x. The same tensor may be read twice by an
     elementwise op, whose output element i needs element i only."""
     number = layout.home[x.id][0]

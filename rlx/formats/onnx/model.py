@@ -26,13 +26,13 @@ from rlx.formats.onnx.reader.elements import STRING, Array
 from rlx.formats.onnx.reader.infos import TensorInfo as TensorInfo
 from rlx.formats.onnx.reader.infos import fit, fits, info_of
 from rlx.formats.onnx.reader.missing import missing_operators
-from rlx.formats.onnx.reader.nests import Nest, flattened
 from rlx.formats.onnx.reader.patterns import put_together
 from rlx.formats.onnx.reader.read import all_nodes, check_model, parse, without_initializers
 from rlx.formats.onnx.reader.schemas import type_of
 from rlx.formats.onnx.reader.shared import share_weights
+from rlx.formats.onnx.reader.string_table import StringTable
+from rlx.formats.onnx.reader.structure import Structure, flattened
 from rlx.formats.onnx.reader.tensors import to_array
-from rlx.formats.onnx.reader.words import Words
 from rlx.ir import Graph
 from rlx.runtime import Session, Weights
 
@@ -199,7 +199,7 @@ class Model(Closing):
     # -- programs
 
     def _program(
-        self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], device: str, precision: str
+        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], device: str, precision: str
     ) -> Program:
         """The program for these inputs, compiled when there is none; inputs become constants while one is needed."""
         while True:
@@ -239,7 +239,7 @@ class Model(Closing):
                 except NeedsValues as need:
                     self._fix(need)
                     continue
-                words, drawn = Words(builder.known.words), Sampler(builder.known.draws.wanted)()
+                words, drawn = StringTable(builder.known.words), Sampler(builder.known.draws.wanted)()
                 given = {n: words.to_carrier(arrays[n]) for n in graph.inputs if n not in drawn}
                 return Built(graph, weights, given | drawn, fixed, builder, self.budget(arrays))
 
@@ -262,7 +262,7 @@ class Model(Closing):
             self._sessions.clear()
 
     def build(
-        self, arrays: Mapping[str, Array], fixed: Mapping[str, Array], nests: Mapping[str, Nest] | None = None
+        self, arrays: Mapping[str, Array], fixed: Mapping[str, Array], nests: Mapping[str, Structure] | None = None
     ) -> tuple[Graph, GraphBuilder]:
         """The rlx graph for tensors of these shapes, those in `fixed` as constants, and its builder, which knows the
         outputs. `nests` says which tensors each input consists of; without it, each tensor is an input.
@@ -288,7 +288,7 @@ class Model(Closing):
         return graph, builder
 
     def _compile(
-        self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array], device: str,
+        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array], device: str,
         precision: str,
     ) -> Program:  # fmt: skip
         with listening(self._progress), refused_memory("compiling the model"):
@@ -313,7 +313,7 @@ class Model(Closing):
         return budget_of(self.max_bytes, self.max_steps, inputs, self._held, self._own)
 
     def _build(
-        self, arrays: Mapping[str, Array], nests: Mapping[str, Nest], fixed: Mapping[str, Array]
+        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array]
     ) -> tuple[Graph, dict[str, Array], GraphBuilder]:
         """The graph that is compiled, its large constants as parameters, and their values."""
         budget = self.budget(arrays)

@@ -16,8 +16,8 @@ from rlx.formats.onnx.reader.budget import Budget, refused_memory
 from rlx.formats.onnx.reader.build import GraphBuilder
 from rlx.formats.onnx.reader.draws import Sampler
 from rlx.formats.onnx.reader.elements import STRING, Array
-from rlx.formats.onnx.reader.nests import Nest, arrays_in, assembled, flattened
-from rlx.formats.onnx.reader.words import Words, as_array
+from rlx.formats.onnx.reader.string_table import StringTable, as_array
+from rlx.formats.onnx.reader.structure import Structure, arrays_in, assembled, flattened
 from rlx.ir import Graph
 from rlx.ops.control.steps import step_budget
 from rlx.runtime import CompiledGraph
@@ -45,7 +45,7 @@ class Program(Closing):
     def __init__(
         self,
         graph: CompiledGraph,
-        inputs: Mapping[str, Nest],
+        inputs: Mapping[str, Structure],
         fixed: Mapping[str, Array],
         builder: GraphBuilder,
         steps: int,
@@ -102,7 +102,7 @@ class Program(Closing):
                     f"input {name!r}: the program was compiled for its value {shown(value.tolist())}"
                 )
         # The strings of a run's inputs enter a table of this run alone.
-        words = Words(self._words) if any(v.dtype == STRING for v in given.values()) else self._words
+        words = StringTable(self._words) if any(v.dtype == STRING for v in given.values()) else self._words
         with refused_memory("running the model"):
             made = self._run({n: words.to_carrier(v) for n, v in given.items()} | self._draw())
             arrays = {n: words.from_carrier(made[n], dtype) for n, dtype in self._types.items()}

@@ -12,12 +12,12 @@ from rlx.ir import Graph, Tensor, TensorType
 from rlx.ir.body import TracedBody
 from rlx.ir.graph import TRACING, traced_into
 from rlx.ir.types import is_index
-from rlx.ops.nest import flatten, is_number, unflatten
+from rlx.ops.pytree import flatten, is_number, unflatten
 
-Nest = Any  # a pytree: a tensor, or nested tuples, lists and dicts of tensors
+PyTree = Any  # a pytree: a tensor, or nested tuples, lists and dicts of tensors
 
 
-def cond(pred: Any, then_fn: Callable[..., Nest], else_fn: Callable[..., Nest], *operands: Nest) -> Nest:
+def cond(pred: Any, then_fn: Callable[..., PyTree], else_fn: Callable[..., PyTree], *operands: PyTree) -> PyTree:
     """The result of `then_fn(*operands)` where `pred` is true, else of `else_fn(*operands)`; only that branch runs.
 
     Besides the operands, the functions may use any tensor of the surrounding graph. Both must return pytrees of tensors
@@ -54,12 +54,12 @@ def cond(pred: Any, then_fn: Callable[..., Nest], else_fn: Callable[..., Nest], 
 
 
 def while_loop(
-    cond_fn: Callable[[Nest], Any],
-    body_fn: Callable[[Nest], Nest],
-    init: Nest,
+    cond_fn: Callable[[PyTree], Any],
+    body_fn: Callable[[PyTree], PyTree],
+    init: PyTree,
     *,
     max_steps: int | None = None,
-) -> Nest:
+) -> PyTree:
     """The last carry of `carry = init; while cond_fn(carry): carry = body_fn(carry)`.
 
     init is a pytree of tensors and numbers; the body must return the same structure and types. The functions may use
@@ -90,12 +90,12 @@ def while_loop(
 
 
 def scan(
-    f: Callable[[Nest, Nest], tuple[Nest, Nest]],
-    init: Nest,
-    xs: Nest = None,
+    f: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
+    init: PyTree,
+    xs: PyTree = None,
     length: int | None = None,
     reverse: bool = False,
-) -> tuple[Nest, Nest]:
+) -> tuple[PyTree, PyTree]:
     """The last carry and all ys of `carry, y = f(carry, x)` for each x of xs along axis 0, starting with carry = init.
 
     init, xs and y are pytrees of tensors, or None; with xs None, `length` steps are made. With `reverse` the last x
@@ -183,7 +183,7 @@ def _tensor(graph: Graph, x: Any) -> Tensor:
     return graph.reach(x, "a control op") if isinstance(x, Tensor) else graph.constant(x)
 
 
-def _carried(op: str, body: Graph, result: Nest, skeleton: Any, before: Sequence[Tensor]) -> list[Tensor]:
+def _carried(op: str, body: Graph, result: PyTree, skeleton: Any, before: Sequence[Tensor]) -> list[Tensor]:
     """The new carry, checked against the structure and types of the old one; numbers take the old one's dtypes."""
     leaves: list[Any] = []
     found = flatten(result, leaves, leaf=is_number)

@@ -19,7 +19,7 @@ from rlx.ir import Node
 from rlx.ops.attention.parts import heads_first, rest
 
 _BLOCK = 1 << 17  # scores in one block
-_LEAST_QUERIES = 16
+_MIN_QUERIES = 16
 # All heads go in one batched call where a head's GEMM has at most so many multiplications: NumPy's BLAS starts no
 # threads for so few.
 _SMALL = 100_000
@@ -58,7 +58,7 @@ class _Attention:
         self._prepare_mask((batch, heads, n_q, n_k))
         if self.causal or self.window is not None:
             self.diagonal = _diagonal(n_q, n_k, self.dtype, self.causal, self.window)
-        queries = min(n_q, max(_LEAST_QUERIES, _BLOCK // n_k))
+        queries = min(n_q, max(_MIN_QUERIES, _BLOCK // n_k))
         group = max(1, _BLOCK // (queries * n_k)) if queries == n_q else 1
         parts = -(-heads // group)
         pieces = [
@@ -107,7 +107,7 @@ class _Attention:
             return [partial(np.copyto, out, 0, "unsafe")]
         count, rows = heads.stop - heads.start, queries.stop - queries.start
         # With keys along the first axis, maxima and sums over keys work on whole contiguous rows of queries.
-        across = rows >= _LEAST_QUERIES
+        across = rows >= _MIN_QUERIES
         held = ctx.scratch((count, seen, rows) if across else (count, rows, seen), self.dtype, thread)
         scores = held.swapaxes(1, 2) if across else held
         reduced = (count, 1, rows) if across else (count, rows, 1)

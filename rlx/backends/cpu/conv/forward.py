@@ -15,7 +15,7 @@ from rlx.backends.cpu.conv.last import rows_alike
 from rlx.backends.cpu.elementwise.evaluate import bind_trees
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.matmul import integers
-from rlx.backends.cpu.matmul.blas import LEAST_IN_LIST, load_team
+from rlx.backends.cpu.matmul.blas import MIN_IN_LIST, load_team
 from rlx.backends.cpu.matmul.dense import in_one_call, multiply
 from rlx.backends.cpu.movement import copies
 from rlx.backends.cpu.rows import F32, working
@@ -28,7 +28,7 @@ from rlx.ops.matmul import ACTIVATIONS
 _NS_A_FLOP = 1 / 100
 _COLUMNS = 1 << 18  # elements in one block of columns: it stays in the second-level cache
 _RESULT = 1 << 18  # elements of a result that stays there until its epilogue
-_LEAST_PART = 96  # a GEMM of a batched call has at least so many rows, or output positions
+_MIN_PART = 96  # a GEMM of a batched call has at least so many rows, or output positions
 
 
 @cpu_kernel("conv")
@@ -139,8 +139,8 @@ class _Columns:
         team = load_team()
         assert team is not None
         longest = max(self.rows, self.places)
-        most = self.rows * self.places * self.terms // LEAST_IN_LIST
-        parts = max(1, min(-(-team.threads // self.groups), most, longest // _LEAST_PART))
+        most = self.rows * self.places * self.terms // MIN_IN_LIST
+        parts = max(1, min(-(-team.threads // self.groups), most, longest // _MIN_PART))
         step = -(-longest // parts)
         step += -step % 16
         cut = [slice(i, min(longest, i + step)) for i in range(0, longest, step)]

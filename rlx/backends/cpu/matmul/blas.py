@@ -38,7 +38,7 @@ _NAMES = (
 _UNPACKED_CORES = {"skylakex", "cooperlake", "sapphirerapids"}
 _environment = threading.Lock()
 # With fewer multiplications OpenBLAS's batched call uses kernels that fail on some processors.
-LEAST_IN_LIST = 1_000_001
+MIN_IN_LIST = 1_000_001
 # OPENBLAS_THREAD_TIMEOUT: how long the team's threads spin before they sleep, here one or two milliseconds (2^22 clock
 # cycles). OpenBLAS's default is sixteen times as long.
 _AWAKE = "18"
@@ -141,9 +141,9 @@ class BlasTeam:
     def sgemms(self, products: Sequence[Product]) -> Step:
         """The call that computes the products, in any order.
 
-        Requires: as `Blas.sgemm`; each has LEAST_IN_LIST multiplications or more; none writes what another reads.
+        Requires: as `Blas.sgemm`; each has MIN_IN_LIST multiplications or more; none writes what another reads.
         """
-        assert all(p.m * p.n * p.k >= LEAST_IN_LIST for p in products)
+        assert all(p.m * p.n * p.k >= MIN_IN_LIST for p in products)
         count, n, f, at = len(products), self._integer, ctypes.c_float, ctypes.c_void_p
 
         def row(kind: Any, values: Iterable[Any]) -> Any:

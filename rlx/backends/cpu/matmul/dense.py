@@ -12,7 +12,7 @@ from rlx.backends.cpu.elementwise.evaluate import bind_trees
 from rlx.backends.cpu.half import widen
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.matmul import integers
-from rlx.backends.cpu.matmul.blas import LEAST_IN_LIST, Product, load_team
+from rlx.backends.cpu.matmul.blas import MIN_IN_LIST, Product, load_team
 from rlx.backends.cpu.rows import F32, working
 from rlx.dtypes import f32
 from rlx.ir import Expr, Node, get_op
@@ -29,7 +29,7 @@ _COLUMNS = 384
 # do not pack: measured 180 against 66 GFLOP/s for 16 rows. (Second operand as it is, second operand transposed.)
 _UNPACKED = (950_000, 400_000)
 _FEW_ROWS = 96
-_LEAST_COLUMNS = 96  # a skinny GEMM of a batched call has at least so many columns
+_MIN_COLUMNS = 96  # a skinny GEMM of a batched call has at least so many columns
 _HALF_TILE = 1 << 19  # elements of a 16-bit operand that are widened at once
 
 
@@ -170,9 +170,9 @@ def _tiles(m: int, n: int, k: int, b: Array, unpacked: bool) -> list[tuple[slice
     if b.dtype != F32:
         width = max(64, _HALF_TILE // max(k, 1) // 64 * 64)
         return [(r, c) for c in _cut(n, min(width, _COLUMNS)) for r in rows]
-    if m <= _FEW_ROWS and m * n * k >= 2 * LEAST_IN_LIST and load_team() is not None:
+    if m <= _FEW_ROWS and m * n * k >= 2 * MIN_IN_LIST and load_team() is not None:
         # A power of two of tiles divides evenly among the usual numbers of threads.
-        parts = min(m * n * k // LEAST_IN_LIST, n // _LEAST_COLUMNS)
+        parts = min(m * n * k // MIN_IN_LIST, n // _MIN_COLUMNS)
         if parts > 1:
             return [(rows[0], c) for c in _cut(n, n // (1 << parts.bit_length() - 1))]
     if unpacked and m <= _FEW_ROWS:
@@ -249,7 +249,7 @@ def in_one_call(
 
 def _listable(a: Array, b: Array, out: Array) -> bool:
     plain = all(x.dtype == F32 and _readable(x) for x in (a, b)) and min(out.shape) > 1
-    return plain and out.size * a.shape[1] >= LEAST_IN_LIST
+    return plain and out.size * a.shape[1] >= MIN_IN_LIST
 
 
 def _prepared(x: Array, steps: list[Step], ctx: BindContext, thread: int) -> Array:

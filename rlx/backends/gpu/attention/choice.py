@@ -22,8 +22,8 @@ Scores = Literal["registers", "shared", "warpgroup"]
 _SCORES: tuple[Scores, ...] = ("registers", "shared", "warpgroup")
 
 FEW_QUERIES = 16  # up to this many queries of a head, reading the keys takes most of the time
-_LEAST_KEYS = 128  # the fewest keys of a part: with fewer, adding up the parts costs more than it saves
-_MOST_SPLITS = 64
+_MIN_KEYS = 128  # the fewest keys of a part: with fewer, adding up the parts costs more than it saves
+_MAX_SPLITS = 64
 _LONG = 512  # queries from which f32 operands are cast to 16 bits by launches of their own
 # Widths of heads that fill most of one or two panels of 64 columns.
 _PANELS = (*range(49, 65), *range(97, 129))
@@ -215,14 +215,14 @@ def _decode(target: Target, problem: Problem, rank: int) -> list[Candidate]:
     most = 8 if problem.d <= 128 else 4
     suited = min(most, 1 << max(0, mine - 1).bit_length())
     while (
-        suited > 1 and problem.sk <= _LEAST_KEYS and heads * math.ceil(mine / suited) < target.units // 2
+        suited > 1 and problem.sk <= _MIN_KEYS and heads * math.ceil(mine / suited) < target.units // 2
     ):
         suited //= 2
     found: list[Candidate] = []
     for rows in (n for n in (1, 2, 4, 8) if n <= most):
         blocks = heads * math.ceil(mine / rows)
         wanted = math.ceil(4 * target.units / max(blocks, 1))
-        splits = max(1, min(wanted, math.ceil(problem.sk / _LEAST_KEYS), _MOST_SPLITS))
+        splits = max(1, min(wanted, math.ceil(problem.sk / _MIN_KEYS), _MAX_SPLITS))
         found.append(Decode((rank, float(rows != suited)), rows, splits))
     return found
 

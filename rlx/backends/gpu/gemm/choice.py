@@ -27,7 +27,7 @@ MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
 _MMA_SHARED = 48 << 10  # bytes of shared memory that the mma tiles need
 _FEW_ROWS = 8  # the few-rows kernel is the fastest up to this many rows,
 _ROWS = 16  # where B is small up to this many,
-_MOST_ROWS = 64  # and a candidate up to this many
+_MAX_ROWS = 64  # and a candidate up to this many
 _SMALL = 1 << 20  # elements of B
 _LARGE = 1 << 30  # multiply-adds from which it pays to round the operands before, by launches of their own
 _THREADS = 256
@@ -159,7 +159,7 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     found += _fma_tiles(target, problem, 3, pair)
     if problem.grouped:
         return found
-    if p.m <= _MOST_ROWS and (p.m == 1 or not p.transpose_a):
+    if p.m <= _MAX_ROWS and (p.m == 1 or not p.transpose_a):
         first = p.m <= _ROWS and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL)
         # This kernel stores C in A's dtype; tiles may store it in f32.
         found.append(_few_rows(target, p, 1 if first else 5, pair if problem.c == pair[0] else (f32, f32)))

@@ -35,7 +35,7 @@ from rlx.backends.gpu.program.steps import (
 )
 from rlx.backends.gpu.program.target import Target
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
-from rlx.driver.closing import Held
+from rlx.driver.closing import Resources
 from rlx.driver.control import ControlRun, Row, body_plans
 from rlx.driver.memory.plan import BodyPlan
 from rlx.driver.memory.planner_views import is_alias
@@ -45,7 +45,7 @@ from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.ir.text import expr_text
 from rlx.passes.bodies import body_name
 
-MOST_STEPS = 8192  # at most so many steps of a scan in one recording: recording a step takes some 12 µs, once
+MAX_STEPS = 8192  # at most so many steps of a scan in one recording: recording a step takes some 12 µs, once
 
 
 class Recorded(Protocol):
@@ -143,7 +143,7 @@ def _assemble(
 
         return ControlRun(node, plan, arena, device.arena, inner)
 
-    owned = Held()
+    owned = Resources()
     with owned.unwound():
         for segment, size in ((ARGS, len(lowering.args)), (SCRATCH, lowering.scratch_bytes)):
             if size:
@@ -172,7 +172,7 @@ class GpuExecutable:
         arena: DeviceArena,
         plan: MemoryPlan,
         dispatch: Sequence[Dispatch],
-        owned: Held | None = None,
+        owned: Resources | None = None,
         timed: bool = False,
         control: Callable[[Node], ControlRun] = _no_control,
     ) -> None:
@@ -182,7 +182,7 @@ class GpuExecutable:
         self._arena = arena
         self._along: Recorded | None = None
         self._times = Times(timed)
-        self._held = owned or Held()  # the memory, then the recordings that refer to it
+        self._held = owned or Resources()  # the memory, then the recordings that refer to it
         self._pieces: list[Recorded | _HostPiece | ControlRun] = []
         self._pending: Recorded | None = None
         with self._held.unwound():
@@ -212,7 +212,7 @@ class GpuExecutable:
         """One recording of the steps for each index of `order`, with the copies of rows before and after them. None
         where it would be too long, or host calls or control ops cut the steps."""
         each = len(self.steps) + len(before) + len(after)
-        if not 0 < len(order) * each <= MOST_STEPS or len(self.recorded) != len(self._pieces):
+        if not 0 < len(order) * each <= MAX_STEPS or len(self.recorded) != len(self._pieces):
             return None
         steps: list[Step] = []
         for i in order:

@@ -124,8 +124,8 @@ _JOIN = 4.0  # microseconds that adding up parts takes at least
 _WORDS = 7e5  # elements that memory moves in a microsecond
 _MANY_GROUPS = 512  # workgroups that a gradient of weights is split into at most, unless its sums are long
 _LONG_SUM = 8192  # longer sums are added up in parts
-_MOST_SPLITS = 10  # parts that one tree adds up
-_LEAST_CHUNK = 128
+_MAX_SPLITS = 10  # parts that one tree adds up
+_MIN_CHUNK = 128
 _WEIGHT_CHUNK = 4096
 _SMALL_GROUP = 1024  # up to this many weights of a convolution group, a workgroup computes each weight's gradient
 _FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
@@ -328,7 +328,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading) -> None:
         ]
         ctx.launch(kernel, groups_for(ctx, columns * rows * groups * phases), args)
         return
-    most = _MOST_SPLITS if pair[0] == f32 else 1
+    most = _MAX_SPLITS if pair[0] == f32 else 1
     tile_m, chunk, splits = _shape(ctx.target.units, rows, columns, reading.terms, groups * phases, y.size, most)
     tiles = math.ceil(rows / tile_m) * math.ceil(columns / _TILE_N) * groups * phases
     whole = splits == 1
@@ -366,7 +366,7 @@ def _shape(
     for tile_m in (64, 128) if rows > 64 else (64,):
         tiles = math.ceil(rows / tile_m) * math.ceil(columns / _TILE_N) * others
         for wanted in range(1, most + 1):
-            if wanted > 1 and terms < wanted * _LEAST_CHUNK:
+            if wanted > 1 and terms < wanted * _MIN_CHUNK:
                 break
             chunk = max(8, math.ceil(terms / wanted / 8) * 8)
             splits = max(1, -(-terms // chunk))
@@ -443,7 +443,7 @@ def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
         return
     tile_m, tile_n = (128 if rows > 64 else 64), (128 if columns > 64 else 64)
     tiles = math.ceil(rows / tile_m) * math.ceil(columns / tile_n) * groups
-    splits = max(1, min(_MANY_GROUPS // tiles, terms // _LEAST_CHUNK), -(-terms // _WEIGHT_CHUNK))
+    splits = max(1, min(_MANY_GROUPS // tiles, terms // _MIN_CHUNK), -(-terms // _WEIGHT_CHUNK))
     chunk = max(8, math.ceil(terms / splits / 8) * 8)
     splits = max(1, -(-terms // chunk))
     end = stored if splits == 1 else f32

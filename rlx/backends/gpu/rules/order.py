@@ -112,8 +112,8 @@ _SERIAL = 64  # elements that a thread compares, where the work is split
 _MANY = 1024  # workgroups that fill a device
 _PART = 1 << 12  # the smallest part of a line that a workgroup reads for top_k
 _KINDS = {"bool": 0, "u8": 0, "i8": 1, "i32": 1, "i64": 1, "f16": 2, "bf16": 3, "f32": 4, "f64": 5}
-_MOST_VECTORS = 8  # the most vectors of sixteen bytes that a thread holds of its row
-_MOST_RANKED = 64  # the largest k for which far fewer elements are ranked than read
+_MAX_VECTORS = 8  # the most vectors of sixteen bytes that a thread holds of its row
+_MAX_RANKED = 64  # the largest k for which far fewer elements are ranked than read
 _FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
 
 
@@ -278,11 +278,11 @@ def _rows(ctx: Lowering, x: Tensor, flip: int, k: int, values: Ref, index: Ref, 
     """Finds the first k of each row, values and places, where rows are floats that a workgroup holds in its registers.
     Returns: whether they are."""
     stored, source, n = ctx.storage(x), ctx.ref(x), x.shape[-1]
-    if stored.name not in FLOATS or k > _MOST_RANKED or source.offset % 16:
+    if stored.name not in FLOATS or k > _MAX_RANKED or source.offset % 16:
         return False
     each = 16 // stored.itemsize
     vectors = math.ceil(n / (each * THREADS))
-    if n % each or n < each * THREADS or vectors > _MOST_VECTORS:
+    if n % each or n < each * THREADS or vectors > _MAX_VECTORS:
         return False
     kind, rounds = _KINDS[stored.name], 0 if k == 1 else -(-k // 8)
     kernel = TOP_K_ROWS(

@@ -34,7 +34,7 @@ RESIZE = declare(
     )
 )
 
-_MOST_AXES = 3  # the most axes of one launch
+_MAX_AXES = 3  # the most axes of one launch
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -121,7 +121,7 @@ def _weigh(
     todo = {t.axis: t for t in plan}
     while todo:
         end = max(todo) + 1
-        begin = max(min(todo), end - _MOST_AXES)
+        begin = max(min(todo), end - _MAX_AXES)
         here = {axis: todo.pop(axis) for axis in list(todo) if axis >= begin}
         before = list(now)
         for axis, t in here.items():
@@ -143,7 +143,7 @@ def _launch(
 ) -> None:
     if x[1].is_half and y[1].is_half and x[1] != y[1]:
         x = cast_ref(ctx, x[0], x[1], f32, math.prod(before)), f32
-    fill = _MOST_AXES - len(axes)
+    fill = _MAX_AXES - len(axes)
     kind = np.float64 if y[1].name == "f64" else np.float32
     index, weight, starts, taps = [np.zeros(1, np.int32)], [np.ones(1, kind)], [0] * fill, [1] * fill
     for axis in axes:

@@ -12,7 +12,7 @@ from rlx.backends.gpu.program.steps import Ref
 from rlx.dtypes import DType
 from rlx.ir import Tensor
 
-_MOST_QUADS = 8  # the most quads that a thread holds in registers: 32 elements of its row
+_MAX_QUADS = 8  # the most quads that a thread holds in registers: 32 elements of its row
 _WARP = 32
 _MANY_ROWS = 2048  # with so many rows, one warp a row fills a device
 
@@ -40,20 +40,20 @@ def row_shape(n: int, rows: int, aligned: int) -> RowShape:
     """How threads share rows of n elements."""
     pieces = max(1, -(-n // 4))
     lanes = min(THREADS, 1 << max(0, -(-pieces // 2) - 1).bit_length())  # about two quads a thread
-    if rows >= _MANY_ROWS and pieces <= _WARP * _MOST_QUADS:
+    if rows >= _MANY_ROWS and pieces <= _WARP * _MAX_QUADS:
         lanes = min(lanes, _WARP)  # rows within a warp need no barrier on CUDA
     held = -(-pieces // lanes)
-    return RowShape(LANES=lanes, QUADS_HELD=held if held <= _MOST_QUADS else 0, VECTORS=aligned)
+    return RowShape(LANES=lanes, QUADS_HELD=held if held <= _MAX_QUADS else 0, VECTORS=aligned)
 
 
 def eights(shape: RowShape, n: int, rows: int, places: Sequence[tuple[Ref, DType]]) -> RowShape:
     """The shape for rows read sixteen bytes at a time, where they are of a 16-bit dtype, aligned to sixteen bytes and
     short enough for registers; else the given shape."""
     wide = all(ref.offset % 16 == 0 for ref, _ in places) and places[0][1].itemsize == 2
-    if not wide or n % 8 or n > THREADS * 4 * _MOST_QUADS:
+    if not wide or n % 8 or n > THREADS * 4 * _MAX_QUADS:
         return shape
     pieces = n // 8
-    each = _MOST_QUADS // 2 if rows >= _MANY_ROWS else 1  # a thread's loads, all in flight at once
+    each = _MAX_QUADS // 2 if rows >= _MANY_ROWS else 1  # a thread's loads, all in flight at once
     lanes = min(THREADS, 1 << max(0, -(-pieces // each) - 1).bit_length())
     return RowShape(LANES=lanes, QUADS_HELD=2 * -(-pieces // lanes), VECTORS=2)
 

@@ -13,8 +13,8 @@ from rlx.dtypes import f32, f64
 from rlx.formats.onnx.ops.movement import axis_of
 from rlx.formats.onnx.reader.call import Call, Result, Value
 from rlx.formats.onnx.reader.elements import STRING, Array
+from rlx.formats.onnx.reader.string_table import strings
 from rlx.formats.onnx.reader.table import ML, op
-from rlx.formats.onnx.reader.words import strings
 from rlx.ir import Tensor
 
 

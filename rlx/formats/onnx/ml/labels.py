@@ -14,8 +14,8 @@ from rlx.formats.onnx.ml.features import labels_of
 from rlx.formats.onnx.ops.fill import checked_shape
 from rlx.formats.onnx.reader.call import Call, Maps, Result, Value
 from rlx.formats.onnx.reader.elements import STRING, Array
+from rlx.formats.onnx.reader.string_table import as_array, strings
 from rlx.formats.onnx.reader.table import ML, op
-from rlx.formats.onnx.reader.words import as_array, strings
 from rlx.ir import Tensor
 
 MAX_SPAN = 1 << 20  # integer keys within this range are looked up in a table over the range

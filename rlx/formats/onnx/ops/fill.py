@@ -9,8 +9,8 @@ import numpy as np
 from rlx import ops as o
 from rlx.formats.onnx.reader.call import Call, Result, Value
 from rlx.formats.onnx.reader.elements import carrier, element
+from rlx.formats.onnx.reader.string_table import strings
 from rlx.formats.onnx.reader.table import op
-from rlx.formats.onnx.reader.words import strings
 
 MAX_ELEMENTS = 1 << 28  # of a tensor that a model claims without giving its data
 MAX_RANGE = 1 << 22  # of a Range, which is made while building

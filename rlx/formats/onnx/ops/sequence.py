@@ -9,16 +9,16 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.formats.onnx.ops.movement import axis_of
-from rlx.formats.onnx.reader.call import Call, Held, Maybe, Result, Series, Value
+from rlx.formats.onnx.reader.call import AnyValue, Call, Maybe, Result, Series, Value
 from rlx.formats.onnx.reader.elements import NAMES, element
 from rlx.formats.onnx.reader.infos import MAX_ITEMS
-from rlx.formats.onnx.reader.nests import kind_of
+from rlx.formats.onnx.reader.structure import kind_of
 from rlx.formats.onnx.reader.table import op
 
 MAX_PARTS = 1 << 12
 
 
-def _series(c: Call, items: Sequence[Held], kind: str) -> Series:
+def _series(c: Call, items: Sequence[AnyValue], kind: str) -> Series:
     if len(items) > MAX_ITEMS:
         raise c.unsupported(f"makes a sequence of {len(items)} items; at most {MAX_ITEMS} are supported")
     return Series(tuple(items), kind)
@@ -116,12 +116,12 @@ def concat_from_sequence(c: Call) -> Result:
     return Value(o.stack(tensors, axis) if new else o.concat(tensors, axis), items[0].dtype)
 
 
-def sequence_map(c: Call, body: Any, run: Callable[[Any, Sequence[Held | None]], list[Held]]) -> list[Held]:
+def sequence_map(c: Call, body: Any, run: Callable[[Any, Sequence[AnyValue | None]], list[AnyValue]]) -> list[AnyValue]:
     """`body` applied to every item, with the items of further sequences, and tensors that are the same for all."""
     counts = {len(v.items) for v in c.inputs if isinstance(v, Series)}
     if len(counts) != 1:
         raise c.bad(f"the sequences have {sorted(counts)} items; expected one length")
-    made: list[list[Held]] = [[] for _ in body.output]
+    made: list[list[AnyValue]] = [[] for _ in body.output]
     for k in range(len(c.series(0).items)):
         results = run(body, [v.items[k] if isinstance(v, Series) else v for v in c.inputs])
         for kept, result in zip(made, results, strict=True):

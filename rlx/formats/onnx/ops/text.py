@@ -12,8 +12,8 @@ import numpy as np
 from rlx.formats.onnx.ops.regex import Regex
 from rlx.formats.onnx.reader.call import Call, Result, Value
 from rlx.formats.onnx.reader.elements import STRING, Array, ElementType, integer_range
+from rlx.formats.onnx.reader.string_table import MAX_STRINGS, STRINGS_A_STEP
 from rlx.formats.onnx.reader.table import op
-from rlx.formats.onnx.reader.words import MAX_STRINGS, STRINGS_A_STEP
 from rlx.ir.types import broadcast_shapes
 from rlx.ops.control.steps import spend
 

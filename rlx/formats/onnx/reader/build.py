@@ -12,13 +12,21 @@ import onnx
 from rlx.driver.progress import report
 from rlx.errors import ByteLimitExceeded, ModelFormatError, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.formats.onnx.reader.call import Call, Held, Known, Result, Value, WriteOut, constant
+from rlx.formats.onnx.reader.call import AnyValue, Call, ConstantEvaluator, Result, Value, WriteOut, constant
 from rlx.formats.onnx.reader.control import CONTROL, build_control
 from rlx.formats.onnx.reader.elements import STRING, Array, ElementType, carried, carrier, wrapped
 from rlx.formats.onnx.reader.infos import info_of
-from rlx.formats.onnx.reader.nests import BY_NAME, Nest, accepted, held, kind_of, nest_of, proto_of
 from rlx.formats.onnx.reader.read import MAX_DEPTH, called, label_of, node_name, opsets
 from rlx.formats.onnx.reader.schemas import check_call, check_strings, schema_of
+from rlx.formats.onnx.reader.structure import (
+    BY_NAME,
+    Structure,
+    accepted,
+    held,
+    kind_of,
+    proto_of,
+    structure_of,
+)
 from rlx.formats.onnx.reader.table import find
 from rlx.formats.onnx.reader.tensors import to_array
 from rlx.formats.onnx.reader.wire import MAX_NODES
@@ -28,7 +36,7 @@ from rlx.ops.control.steps import spend
 from rlx.ops.elementwise.select import cast
 
 Attribute = onnx.AttributeProto
-Scope = dict[str, "Held | None"]
+Scope = dict[str, "AnyValue | None"]
 
 UNCHECKED = "holds numbers that cannot be computed with"
 ADDED_STEPS = 4  # the steps that adding a node of the graph takes
@@ -67,19 +75,19 @@ class GraphBuilder:
         self.functions = {called(f): f for f in model.functions}
         self.imports = opsets(model.opset_import, "the model")
         self.graph = Counted(model.graph.name or "onnx")
-        self.known = Known()
+        self.known = ConstantEvaluator()
         self._built = 0
         self._given: set[int] = set()  # the tensors that are outputs
         self.own = own
         self._most = min(MAX_NODES, most)
-        self.outputs: dict[str, Nest] = {}
+        self.outputs: dict[str, Structure] = {}
         self.output_types: dict[str, ElementType] = {}
 
     def build(
         self,
         fed: Mapping[str, TensorType | Array],
         dtypes: Mapping[str, ElementType],
-        nests: Mapping[str, Nest],
+        nests: Mapping[str, Structure],
     ) -> Graph:
         """`fed` are the tensors that a run is given: arrays for those that become constants, types for the others;
         `nests` says which of them each input consists of. Raises: NeedsValues, ModelFormatError, UnsupportedOp."""
@@ -114,7 +122,7 @@ class GraphBuilder:
             raise ModelFormatError(f"output {shown(info.name)}: is declared {declared}, but is {found.kind}")
         if info.name in self.outputs:  # listed twice
             return
-        self.outputs[info.name] = nest_of(info.name, found, self._leaf)
+        self.outputs[info.name] = structure_of(info.name, found, self._leaf)
 
     def _leaf(self, name: str, value: Value) -> None:
         if name in self.output_types:
@@ -200,7 +208,7 @@ class GraphBuilder:
             imports = {**frame.imports, **opsets(body.opset_import, where)}
             self._inline(body, node, inputs, protos, frame, imports)
             return
-        single = made is None or isinstance(made, Tensor | Held)
+        single = made is None or isinstance(made, Tensor | AnyValue)
         results: Sequence[Any] = [made] if single else list(made)  # type: ignore[arg-type]
         for i, name in enumerate(node.output):
             if name:
@@ -209,7 +217,7 @@ class GraphBuilder:
                     raise UnsupportedOp(f"{where}: its output {i} ({shown(name)}) is not supported")
                 scope[name] = self._finished(result, schema, i, bound)
 
-    def _finished(self, made: Tensor | Held, schema: Any, i: int, bound: dict[str, str]) -> Held:
+    def _finished(self, made: Tensor | AnyValue, schema: Any, i: int, bound: dict[str, str]) -> AnyValue:
         """The result converted to the type that the schema gives this output."""
         if not isinstance(made, Tensor):
             return made
@@ -221,7 +229,7 @@ class GraphBuilder:
         return Value(wrapped(held, dtype) if carried(dtype) else held, dtype)
 
     def _call(
-        self, node: Any, where: str, schema: Any, inputs: Sequence[Held | None], protos: dict[str, Any]
+        self, node: Any, where: str, schema: Any, inputs: Sequence[AnyValue | None], protos: dict[str, Any]
     ) -> Call:
         """The node as its builder sees it; attributes that are left out have the schema's defaults."""
         values = {n: self._attribute(a, where) for n, a in protos.items()}
@@ -236,7 +244,7 @@ class GraphBuilder:
     def _control(self, node: Any, call: Call, graphs: dict[str, Any], frame: Frame) -> None:
         where, scope = call.where, frame.scope
 
-        def run(graph: Any, given: Sequence[Held | None]) -> list[Held]:
+        def run(graph: Any, given: Sequence[AnyValue | None]) -> list[AnyValue]:
             if len(given) != len(graph.input):
                 raise ModelFormatError(
                     f"{where}: its graph takes {len(graph.input)} inputs, {len(given)} come"
@@ -264,7 +272,7 @@ class GraphBuilder:
     # -- functions
 
     def _inline(
-        self, function: Any, node: Any, inputs: Sequence[Held | None], protos: dict[str, Any], frame: Frame,
+        self, function: Any, node: Any, inputs: Sequence[AnyValue | None], protos: dict[str, Any], frame: Frame,
         imports: Mapping[str, int],
     ) -> None:  # fmt: skip
         where = node_name(node)
@@ -286,7 +294,7 @@ class GraphBuilder:
         self,
         schema: Any,
         node: Any,
-        inputs: Sequence[Held | None],
+        inputs: Sequence[AnyValue | None],
         protos: dict[str, Any],
         opset: int,
         domain: str,

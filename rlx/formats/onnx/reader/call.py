@@ -14,7 +14,7 @@ from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.onnx.reader.budget import reference_bytes, take
 from rlx.formats.onnx.reader.draws import Draw, Draws
 from rlx.formats.onnx.reader.elements import NAMES, STRING, Array, ElementType, carrier
-from rlx.formats.onnx.reader.words import MAX_STRINGS, Words, as_array
+from rlx.formats.onnx.reader.string_table import MAX_STRINGS, StringTable, as_array
 from rlx.ir import Graph, Leaf, Tensor
 from rlx.ir.body import TracedBody
 from rlx.ops.elementwise.select import cast
@@ -37,7 +37,7 @@ class Value:
 class Series:
     """A sequence. Its items are known while building; `element` is the type of each."""
 
-    items: tuple[Held, ...]
+    items: tuple[AnyValue, ...]
     element: str
 
     @property
@@ -49,7 +49,7 @@ class Series:
 class Maybe:
     """An optional: its content, or None where it is empty; whether it is empty is known while building."""
 
-    item: Held | None
+    item: AnyValue | None
     element: str
 
     @property
@@ -69,7 +69,7 @@ class Maps:
         return f"seq(map({'string' if self.keys.dtype == STRING else 'int64'},{self.rows.kind}))"
 
 
-Held = Value | Series | Maybe | Maps
+AnyValue = Value | Series | Maybe | Maps
 
 
 class NeedsValues(Exception):
@@ -90,13 +90,13 @@ class WriteOut(Exception):
     """Raised by a builder whose node is better built by onnx's function for the operator."""
 
 
-class Known:
+class ConstantEvaluator:
     """The constant evaluator: values of tensors that depend on constants alone, computed by the ops' references;
     strings are numbers in the string table `words`. `steps` counts the steps of compiled loops in the body being built,
     `bodies` the graphs of control ops that were built or tried, `parts` the parts that sequences were split into."""
 
     def __init__(self) -> None:
-        self.words = Words()
+        self.words = StringTable()
         self.draws = Draws()
         self.steps = 1
         self.bodies = 0
@@ -161,7 +161,7 @@ def _behind(tensor: Tensor) -> Sequence[Tensor]:
     return tensor.node.inputs
 
 
-Result = Tensor | Held | None
+Result = Tensor | AnyValue | None
 Builder = Callable[["Call"], "Result | Sequence[Result]"]
 
 
@@ -174,8 +174,8 @@ class Call:
 
     def __init__(
         self, where: builtins.str, kind: builtins.str, version: builtins.int, graph: Graph,
-        inputs: Sequence[Held | None], attrs: dict[builtins.str, Any],
-        n_outputs: builtins.int, known: Known,
+        inputs: Sequence[AnyValue | None], attrs: dict[builtins.str, Any],
+        n_outputs: builtins.int, known: ConstantEvaluator,
     ) -> None:  # fmt: skip
         self.where = where
         self.kind = kind
@@ -186,14 +186,14 @@ class Call:
         self.n_outputs = n_outputs
         self.known_values = known
         self.words = known.words
-        self.scope: Mapping[builtins.str, Held | None] = {}  # the named values visible to the node
+        self.scope: Mapping[builtins.str, AnyValue | None] = {}  # the named values visible to the node
 
     # -- inputs
 
     def has(self, i: builtins.int) -> bool:
         return i < len(self.inputs) and self.inputs[i] is not None
 
-    def held(self, i: builtins.int) -> Held:
+    def held(self, i: builtins.int) -> AnyValue:
         """An input of any kind."""
         found = self.inputs[i] if i < len(self.inputs) else None
         if found is None:
@@ -203,7 +203,7 @@ class Call:
     def value(self, i: builtins.int) -> Value:
         return self.as_value(self.held(i), f"input {i}")
 
-    def as_value(self, held: Held, what: builtins.str) -> Value:
+    def as_value(self, held: AnyValue, what: builtins.str) -> Value:
         """An input that must be a tensor. Raises: ModelFormatError."""
         if not isinstance(held, Value):
             raise ModelFormatError(f"{self.where}: {what} is {held.kind}; expected a tensor")

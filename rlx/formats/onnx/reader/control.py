@@ -18,7 +18,7 @@ from rlx import ops as o
 from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.onnx.ops.movement import axis_of
 from rlx.formats.onnx.ops.sequence import sequence_map
-from rlx.formats.onnx.reader.call import Call, Held, NeedsValues, Value
+from rlx.formats.onnx.reader.call import AnyValue, Call, NeedsValues, Value
 from rlx.formats.onnx.reader.elements import ElementType, carrier, element
 from rlx.formats.onnx.reader.read import all_nodes
 from rlx.ir import Tensor
@@ -32,7 +32,7 @@ MAX_STEPS = 1 << 17  # of nested compiled loops whose steps are counted before: 
 # Graphs that become bodies of compiled control ops: each is a program of its own, which costs a hundred nodes' time.
 MAX_BODIES = 128
 ENDLESS = 1 << 18  # steps after which the run of a loop that only its condition ends is stopped
-Body = Callable[[Any, Sequence[Held | None]], list[Held]]
+Body = Callable[[Any, Sequence[AnyValue | None]], list[AnyValue]]
 
 
 class _Unfit(Exception):
@@ -44,7 +44,7 @@ class TooManySteps(UnsupportedOp):
     """Nested loops whose steps, counted before, are more than `MAX_STEPS`."""
 
 
-def build_control(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
+def build_control(c: Call, graphs: Mapping[str, Any], run: Body) -> list[AnyValue]:
     """The outputs of an If, Loop, Scan or SequenceMap; `run` builds one of its graphs on given inputs."""
     if c.kind == "If":
         return _if(c, graphs, run)
@@ -53,7 +53,7 @@ def build_control(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
     return _loop(c, graphs["body"], run) if c.kind == "Loop" else _scan(c, graphs["body"], run)
 
 
-def _compiled(c: Call, build: Callable[[], list[Held]], bodies: int = 1) -> list[Held] | None:
+def _compiled(c: Call, build: Callable[[], list[AnyValue]], bodies: int = 1) -> list[AnyValue] | None:
     """The outputs of `build`, which makes `bodies` bodies. None where it cannot be compiled, where a part of it that
     may never run is refused, or where the model has too many bodies already.
 
@@ -74,7 +74,7 @@ def _compiled(c: Call, build: Callable[[], list[Held]], bodies: int = 1) -> list
     return None
 
 
-def _if(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
+def _if(c: Call, graphs: Mapping[str, Any], run: Body) -> list[AnyValue]:
     try:
         taken = bool(c.known_scalar(0))
     except NeedsValues:
@@ -85,7 +85,7 @@ def _if(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
     return run(graphs["then_branch" if taken else "else_branch"], [])
 
 
-def _branches(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
+def _branches(c: Call, graphs: Mapping[str, Any], run: Body) -> list[AnyValue]:
     kinds: list[list[ElementType]] = []
 
     def branch(name: str) -> Callable[[], tuple[Tensor, ...]]:
@@ -102,7 +102,7 @@ def _branches(c: Call, graphs: Mapping[str, Any], run: Body) -> list[Held]:
     return _values(made, kinds[0])
 
 
-def _tensors(held: Sequence[Held | None]) -> tuple[tuple[Tensor, ...], list[ElementType]]:
+def _tensors(held: Sequence[AnyValue | None]) -> tuple[tuple[Tensor, ...], list[ElementType]]:
     """Tensors and their element types. Raises: _Unfit for sequences, optionals and omitted inputs."""
     values = [v for v in held if isinstance(v, Value)]
     if len(values) != len(held):
@@ -110,7 +110,7 @@ def _tensors(held: Sequence[Held | None]) -> tuple[tuple[Tensor, ...], list[Elem
     return tuple(v.tensor for v in values), [v.dtype for v in values]
 
 
-def _values(tensors: Sequence[Tensor], dtypes: Sequence[ElementType]) -> list[Held]:
+def _values(tensors: Sequence[Tensor], dtypes: Sequence[ElementType]) -> list[AnyValue]:
     return [Value(t, dtype) for t, dtype in zip(tensors, dtypes, strict=True)]
 
 
@@ -136,7 +136,7 @@ def _few(steps: int, body: Any, outs: Sequence[Any]) -> bool:
 # -- Loop
 
 
-def _loop(c: Call, body: Any, run: Body) -> list[Held]:
+def _loop(c: Call, body: Any, run: Body) -> list[AnyValue]:
     try:
         limit = c.known_int(0) if c.has(0) else None
         going = bool(c.known_scalar(1)) if c.has(1) else True
@@ -160,7 +160,7 @@ def _loop(c: Call, body: Any, run: Body) -> list[Held]:
     return _unrolled(c, body, run, limit, going) if made is None else made
 
 
-def _step(c: Call, run: Body, body: Any, i: Tensor, state: Sequence[Held | None]) -> tuple[Value, list[Held]]:
+def _step(c: Call, run: Body, body: Any, i: Tensor, state: Sequence[AnyValue | None]) -> tuple[Value, list[AnyValue]]:
     """One step of a loop: whether the loop continues, then state and scan outputs."""
     results = run(body, [Value(i, np.dtype(np.int64)), c.constant(True), *state])
     return c.as_value(results[0], "the condition"), results[1:]
@@ -184,7 +184,7 @@ def _repeated(c: Call, steps: int) -> Iterator[None]:
     known.steps = around + total
 
 
-def _counted(c: Call, body: Any, run: Body, limit: int) -> list[Held]:
+def _counted(c: Call, body: Any, run: Body, limit: int) -> list[AnyValue]:
     """A loop that never ends early, as a scan. Raises: _Unfit for one that may."""
     start, dtypes = _tensors(c.inputs[2:])
     kept: list[ElementType] = []
@@ -212,7 +212,7 @@ def _always(c: Call, going: Value) -> bool | None:
         return None
 
 
-def _while(c: Call, body: Any, run: Body, known: bool = False) -> list[Held]:
+def _while(c: Call, body: Any, run: Body, known: bool = False) -> list[AnyValue]:
     """A loop without scan outputs: their number would have to be known. With `known` limit and first condition, the
     loop must be one that its condition ends. Raises: _Unfit where it is not."""
     start, dtypes = _tensors(c.inputs[2:])
@@ -238,8 +238,8 @@ def _while(c: Call, body: Any, run: Body, known: bool = False) -> list[Held]:
     return _values(made[2], dtypes)
 
 
-def _unrolled(c: Call, body: Any, run: Body, limit: int | None, going: bool) -> list[Held]:
-    state: list[Held | None] = list(c.inputs[2:])
+def _unrolled(c: Call, body: Any, run: Body, limit: int | None, going: bool) -> list[AnyValue]:
+    state: list[AnyValue | None] = list(c.inputs[2:])
     outs = body.output[1 + len(state) :]
     made: list[list[Value]] = [[] for _ in outs]
     step = 0
@@ -271,7 +271,7 @@ def _collected(c: Call, kept: list[Value], info: Any, axis: int) -> Value:
 # -- Scan
 
 
-def _scan(c: Call, body: Any, run: Body) -> list[Held]:
+def _scan(c: Call, body: Any, run: Body) -> list[AnyValue]:
     if c.version < 9:
         return _scan_of_batch(c, body, run)
     count = c.int("num_scan_inputs")
@@ -306,7 +306,7 @@ def _scan(c: Call, body: Any, run: Body) -> list[Held]:
     return made
 
 
-def _scan_of_batch(c: Call, body: Any, run: Body) -> list[Held]:
+def _scan_of_batch(c: Call, body: Any, run: Body) -> list[AnyValue]:
     """The form of opset 8, whose inputs and outputs have a batch axis in front: each element of the batch is scanned
     alone."""
     if c.has(0):
@@ -326,7 +326,7 @@ def _scan_of_batch(c: Call, body: Any, run: Body) -> list[Held]:
     return [Value(o.stack([v.tensor for v in parts]), parts[0].dtype) for parts in zip(*made, strict=True)]
 
 
-def _scanned(c: Call, body: Any, run: Body, xs: Sequence[Value], steps: int) -> list[Held]:
+def _scanned(c: Call, body: Any, run: Body, xs: Sequence[Value], steps: int) -> list[AnyValue]:
     start, dtypes = _tensors(c.inputs[: len(c.inputs) - len(xs)])
     kept: list[ElementType] = []
 
@@ -342,13 +342,13 @@ def _scanned(c: Call, body: Any, run: Body, xs: Sequence[Value], steps: int) -> 
     return _values((*last, *ys), [*dtypes, *kept])
 
 
-def _scan_unrolled(c: Call, body: Any, run: Body, xs: Sequence[Value], steps: int) -> list[Held]:
+def _scan_unrolled(c: Call, body: Any, run: Body, xs: Sequence[Value], steps: int) -> list[AnyValue]:
     if steps > MAX_ITERATIONS:
         raise c.bad(
             f"the scanned axes are {steps} long and cannot be compiled; expected up to {MAX_ITERATIONS}"
         )
     n = len(c.inputs) - len(xs)
-    state: list[Held] = [c.value(k) for k in range(n)]
+    state: list[AnyValue] = [c.value(k) for k in range(n)]
     made: list[list[Value]] = [[] for _ in body.output[n:]]
     for step in range(steps):
         results = run(body, [*state, *(Value(x.tensor[step], x.dtype) for x in xs)])

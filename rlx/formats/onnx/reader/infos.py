@@ -12,7 +12,7 @@ from rlx.errors import DTypeError, ModelFormatError, ShapeError
 from rlx.formats.files import shown
 from rlx.formats.onnx.reader.elements import NAMES, STRING, Array, ElementType, key_name
 from rlx.formats.onnx.reader.schemas import declared_type
-from rlx.formats.onnx.reader.words import as_array, check_strings
+from rlx.formats.onnx.reader.string_table import as_array, check_strings
 
 Dim = int | str | None
 Around = Literal["seq", "optional"]

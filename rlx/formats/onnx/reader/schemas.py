@@ -11,7 +11,7 @@ from onnx import defs
 from rlx.dtypes import as_dtype
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.formats.onnx.reader.call import Call, Held, Value
+from rlx.formats.onnx.reader.call import AnyValue, Call, Value
 from rlx.formats.onnx.reader.declared import DECLARED
 from rlx.formats.onnx.reader.elements import ELEMENTS, STRING, Array, carrier, element_name
 from rlx.formats.onnx.reader.read import want_text
@@ -28,7 +28,7 @@ def schema_of(domain: str, name: str, opset: int) -> Any | None:
 
 
 def check_call(
-    schema: Any, node: Any, inputs: Sequence[Held | None], protos: dict[str, Any], where: str
+    schema: Any, node: Any, inputs: Sequence[AnyValue | None], protos: dict[str, Any], where: str
 ) -> dict[str, str]:
     """Checks a node against its operator's schema: counts, attributes, types. Returns: the type parameters, as ONNX
     writes types.
@@ -59,7 +59,7 @@ def check_call(
     return _bind_types(schema, inputs, where)
 
 
-def _bind_types(schema: Any, inputs: Sequence[Held | None], where: str) -> dict[str, str]:
+def _bind_types(schema: Any, inputs: Sequence[AnyValue | None], where: str) -> dict[str, str]:
     allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
     bound: dict[str, str] = {}
     for i, value in enumerate(inputs):

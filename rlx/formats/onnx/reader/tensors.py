@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from rlx.errors import ModelFormatError
 from rlx.formats.files import open_regular, shown
 from rlx.formats.onnx.reader.elements import STRING, Array, ElementType, bits_of, element, unpacked
-from rlx.formats.onnx.reader.words import strings
+from rlx.formats.onnx.reader.string_table import strings
 from rlx.ir.types import MAX_NUMEL, MAX_RANK
 
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")

@@ -26,7 +26,7 @@ from rlx.runtime.jit import Jitted
 
 OLDEST = 18  # reductions take their axes as an input from here on
 DEFAULT = 21
-MOST_INSIDE = (1 << 31) - (1 << 26)  # bytes of weights that fit a protobuf file beside the nodes
+MAX_INSIDE = (1 << 31) - (1 << 26)  # bytes of weights that fit a protobuf file beside the nodes
 SMALL = 1024  # bytes; a smaller tensor always stays inside: shapes and axes are read before external data
 ALIGNMENT = 64  # of a tensor in the file of external data
 Source = Graph | CompiledGraph | Callable[..., Any]
@@ -58,7 +58,7 @@ def save(
     target = Path(os.fspath(path))
     data = target.with_name(f"{target.name}.data")
     model, tensors = _written(source, weights, args, opset)
-    outside = external_data or sum(a.nbytes for a in tensors.values()) > MOST_INSIDE
+    outside = external_data or sum(a.nbytes for a in tensors.values()) > MAX_INSIDE
     for place in (target, data) if outside else (target,):
         if place.is_dir():  # found here, while the old model still exists
             raise ModelFormatError(f"{place}: cannot be written: a folder has this name")

@@ -20,14 +20,14 @@ STRINGS_A_STEP = 4  # strings that are read for one step of building
 MAX_STRINGS = 1 << 20  # of a tensor whose characters are read
 
 
-class Words:
+class StringTable:
     """A table of strings. Number 0 is the empty string, so that ops which fill with zeros fill with it.
 
     `base` is a table that is only read. A run puts the strings of its inputs into a table of its own, based on the
     program's.
     """
 
-    def __init__(self, base: Words | None = None) -> None:
+    def __init__(self, base: StringTable | None = None) -> None:
         self._base = base
         self._start = len(base) if base is not None else 0
         self._codes: dict[str, int] = {}

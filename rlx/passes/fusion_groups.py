@@ -20,7 +20,7 @@ MAX_SPREAD = 4096  # limit on one tree's nodes, shared parts counted at each use
 
 
 @dataclass(slots=True, eq=False)
-class Region:
+class FusionGroup:
     """A fusion group: indices of nodes that run as one over `shape`.
 
     Members of a smaller shape are computed again for each element. `place` is its rank in a topological order of all
@@ -32,7 +32,7 @@ class Region:
     place: int = 0
 
 
-class Finder:
+class FusionGroupFinder:
     """Grows fusion groups along the edges of a graph: a consumer's group takes in the groups of its producers."""
 
     def __init__(self, graph: Graph, support: SupportOf) -> None:
@@ -44,15 +44,15 @@ class Finder:
                 self.users[t.id].append(i)
         self.results = {t.id for t in graph.results()}
         self._repeats: dict[int, Repeat | None] = {}
-        self.region: dict[int, Region] = {}
+        self.region: dict[int, FusionGroup] = {}
         self._spread: dict[int, tuple[int, dict[int, int]]] = {}
         for i, node in enumerate(graph.nodes):
             if fusible(node) and support(node) == "native":
                 trees = node_trees(node)
-                self.region[i] = Region(node.outputs[0].shape, [i], cost=cost(trees))
+                self.region[i] = FusionGroup(node.outputs[0].shape, [i], cost=cost(trees))
                 self._spread.update({t.id: spread(tree) for t, tree in zip(node.outputs, trees, strict=True)})
         # Each node's unit: its fusion group, or a group of itself alone.
-        self._unit = [self.region.get(i, Region((), [i])) for i in range(len(graph.nodes))]
+        self._unit = [self.region.get(i, FusionGroup((), [i])) for i in range(len(graph.nodes))]
         self._needs = [self._before([i]) for i in range(len(graph.nodes))]
         self._feeds: list[list[int]] = [[] for _ in graph.nodes]
         for i, unit in enumerate(self._unit):
@@ -60,7 +60,7 @@ class Finder:
             for j in self._needs[i]:
                 self._feeds[j].append(i)
 
-    def find(self) -> list[Region]:
+    def find(self) -> list[FusionGroup]:
         """The fusion groups, those of one node included."""
         for i, node in enumerate(self.nodes):
             if i in self.region:
@@ -71,13 +71,13 @@ class Finder:
                         self._try(self.region[producer], self.region[i])
         return list({id(r): r for r in self.region.values()}.values())
 
-    def _try(self, producer: Region, consumer: Region) -> None:
+    def _try(self, producer: FusionGroup, consumer: FusionGroup) -> None:
         if producer is consumer or not self._fits(producer, consumer):
             return
         members = sorted((*producer.members, *consumer.members))
         if self._repeats_itself(members):
             return
-        merged = Region(consumer.shape, members, producer.cost + consumer.cost)
+        merged = FusionGroup(consumer.shape, members, producer.cost + consumer.cost)
         inputs, outputs = self.ports(merged)
         if len(inputs) > MAX_INPUTS or len(inputs) + len(outputs) > MAX_TENSORS or merged.cost > MAX_COST:
             return
@@ -88,7 +88,7 @@ class Finder:
             for i in merged.members:
                 self.region[i] = self._unit[i] = merged
 
-    def _fits(self, producer: Region, consumer: Region) -> bool:
+    def _fits(self, producer: FusionGroup, consumer: FusionGroup) -> bool:
         if producer.shape == consumer.shape:
             return True
         if np.broadcast_shapes(producer.shape, consumer.shape) != consumer.shape:
@@ -114,7 +114,7 @@ class Finder:
         repeat = self._repeats[x.id]
         return (x, None) if repeat is None else (repeat.base, repeat)
 
-    def ports(self, region: Region) -> tuple[list[tuple[Tensor, Repeat | None]], list[Tensor]]:
+    def ports(self, region: FusionGroup) -> tuple[list[tuple[Tensor, Repeat | None]], list[Tensor]]:
         """The tensors that a group reads, and those that it must write.
 
         Among the former are no literals; broadcasts and repetitions are replaced by their sources."""
@@ -131,7 +131,7 @@ class Finder:
                     outputs.append(t)
         return list(inputs.values()), outputs
 
-    def _spread_of(self, region: Region) -> int:
+    def _spread_of(self, region: FusionGroup) -> int:
         sizes: dict[int, int] = {}
         for i in region.members:
             inputs = self.nodes[i].inputs
@@ -153,7 +153,7 @@ class Finder:
                 found.append(i)
         return found
 
-    def _join(self, producer: Region, consumer: Region, merged: Region) -> bool:
+    def _join(self, producer: FusionGroup, consumer: FusionGroup, merged: FusionGroup) -> bool:
         """Puts the merged group into the order of units; False when another unit lies on a path between the two.
 
         Only units between the two in the order can lie on such a path. Of these, units that the consumer needs move
@@ -170,7 +170,9 @@ class Finder:
             unit.place = place
         return True
 
-    def _between(self, start: Region, end: Region, edges: Sequence[Sequence[int]]) -> list[Region] | None:
+    def _between(
+        self, start: FusionGroup, end: FusionGroup, edges: Sequence[Sequence[int]]
+    ) -> list[FusionGroup] | None:
         """The units that can be reached from `start` along the edges and whose places are between `start` and `end`,
         in order; None if one of them leads to `end`."""
         low, high = sorted((start.place, end.place))
@@ -195,7 +197,7 @@ class Finder:
                 found.append(self.position[(self.read(t)[0] if i in self.region else t).id])
         return found
 
-    def order(self, chosen: Mapping[int, Region]) -> list[list[int]]:
+    def order(self, chosen: Mapping[int, FusionGroup]) -> list[list[int]]:
         """An order of nodes, as lists of their indices, in which each chosen group's members are adjacent.
 
         They come after all their inputs. The order is as close to the given one as the groups allow."""

@@ -1,4 +1,4 @@
-"""Region: a chunked buffer, which grows and never moves what it holds. Stores are made of regions."""
+"""ChunkedBuffer: a chunked buffer, which grows and never moves what it holds. Stores are made of regions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rlx.driver.memory.plan import Slot, align
 from rlx.dtypes import DType
 from rlx.errors import ArenaError
 
-_LEAST_CHUNK = 1 << 16
-_MOST_GROWTH = 1 << 26  # limit on the bytes a chunk takes beyond what is asked for
+_MIN_CHUNK = 1 << 16
+_MAX_GROWTH = 1 << 26  # limit on the bytes a chunk takes beyond what is asked for
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _Chunk:
         self.free = joined
 
 
-class Region:
+class ChunkedBuffer:
     """A growing set of slots by key, in segments `<prefix>0`, `<prefix>1`, …, each of which is one allocation.
 
     Nothing is allocated before the first slot. A new chunk adds at most 64 MiB beyond need; `expect` announces bytes
@@ -236,8 +236,8 @@ class Region:
         return -number, start
 
     def _grow(self, need: int, ahead: Callable[[], int] | None) -> int:
-        growth = min(self.nbytes, _MOST_GROWTH, UNLIMITED if ahead is None else ahead())
-        wanted = max(need, self._expected, growth, _LEAST_CHUNK)
+        growth = min(self.nbytes, _MAX_GROWTH, UNLIMITED if ahead is None else ahead())
+        wanted = max(need, self._expected, growth, _MIN_CHUNK)
         buffer = self._acquire(max(need, min(wanted, self._most)))
         base = max((c.base + c.buffer.nbytes for c in self._chunks.values()), default=0)
         number = max(self._chunks, default=-1) + 1

@@ -13,9 +13,9 @@ from typing import Any
 
 import onnx
 
-from rlx.formats.onnx.reader.call import Held, Maps, Maybe, Series, Value
+from rlx.formats.onnx.reader.call import AnyValue, Maps, Maybe, Series, Value
 from rlx.formats.onnx.reader.elements import CODES, ELEMENTS, NAMES, Array, ElementType, key_name
-from rlx.formats.onnx.reader.words import as_array
+from rlx.formats.onnx.reader.string_table import as_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Columns:
     keys: tuple[Any, ...]
 
 
-Nest = Any  # str | list[Nest] | None | Columns
+Structure = Any  # str | list[Structure] | None | Columns
 BY_NAME: dict[str, ElementType] = {name: dtype for dtype, name in NAMES.items()}
 
 
@@ -35,12 +35,12 @@ def inner(kind: str) -> str:
     return kind[kind.index("(") + 1 : -1]
 
 
-def flattened(given: Mapping[str, Any], taken: Container[str]) -> tuple[dict[str, Array], dict[str, Nest]]:
+def flattened(given: Mapping[str, Any], taken: Container[str]) -> tuple[dict[str, Array], dict[str, Structure]]:
     """The tensors of inputs by name, and each input's nest. The items of `xs` are `xs[0]`, `xs[1]` …, with a
     mark where an input in `taken` has that name."""
     leaves: dict[str, Array] = {}
 
-    def walk(name: str, value: Any, top: bool) -> Nest:
+    def walk(name: str, value: Any, top: bool) -> Structure:
         if value is None:
             return None
         if isinstance(value, list):
@@ -60,7 +60,7 @@ def arrays_in(value: Any, nested: bool) -> Any:
     return as_array(value)
 
 
-def assembled(nest: Nest, leaf: Callable[[str], Any]) -> Any:
+def assembled(nest: Structure, leaf: Callable[[str], Any]) -> Any:
     """The caller's result: arrays, lists of them, None."""
     if nest is None:
         return None
@@ -69,7 +69,7 @@ def assembled(nest: Nest, leaf: Callable[[str], Any]) -> Any:
     return [assembled(n, leaf) for n in nest] if isinstance(nest, list) else leaf(nest)
 
 
-def held(nest: Nest, leaves: Mapping[str, Value], kind: str) -> Held:
+def held(nest: Structure, leaves: Mapping[str, Value], kind: str) -> AnyValue:
     """An input in the builder's form."""
     if kind.startswith("seq("):
         return Series(tuple(held(n, leaves, inner(kind)) for n in nest), inner(kind))
@@ -78,22 +78,22 @@ def held(nest: Nest, leaves: Mapping[str, Value], kind: str) -> Held:
     return leaves[nest]
 
 
-def accepted(found: Held, declared: Any) -> Held:
+def accepted(found: AnyValue, declared: Any) -> AnyValue:
     """The value for a graph's input of that TypeProto: a plain value becomes an optional where one is declared."""
     if declared.WhichOneof("value") == "optional_type" and not isinstance(found, Maybe):
         return Maybe(found, found.kind)
     return found
 
 
-def nest_of(name: str, found: Held, leaf: Callable[[str, Value], None]) -> Nest:
+def structure_of(name: str, found: AnyValue, leaf: Callable[[str, Value], None]) -> Structure:
     """The nest of an output; `leaf` is called with each tensor's name."""
     if isinstance(found, Series):
-        return [nest_of(f"{name}[{k}]", item, leaf) for k, item in enumerate(found.items)]
+        return [structure_of(f"{name}[{k}]", item, leaf) for k, item in enumerate(found.items)]
     if isinstance(found, Maps):
         leaf(name, found.rows)
         return Columns(name, tuple(found.keys.tolist()))
     if isinstance(found, Maybe):
-        return None if found.item is None else nest_of(name, found.item, leaf)
+        return None if found.item is None else structure_of(name, found.item, leaf)
     leaf(name, found)
     return name
 
@@ -112,7 +112,7 @@ def kind_of(proto: Any) -> str | None:
     return NAMES[ELEMENTS[proto.tensor_type.elem_type]]
 
 
-def proto_of(found: Held | str) -> Any:
+def proto_of(found: AnyValue | str) -> Any:
     """The TypeProto of a value in the builder's form, or of a type as ONNX writes it."""
     proto = onnx.TypeProto()
     kind = found if isinstance(found, str) else found.kind
