@@ -13,7 +13,7 @@ from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import runs_natively
 from rlx.backends.gpu.program.target import Target
 from rlx.conformance.case import Case, cases_of
-from rlx.conformance.fuzz import Way, run
+from rlx.conformance.fuzz import PlanVariant, run
 from rlx.conformance.oracle import evaluate
 from rlx.conformance.random_graphs import RandomGraph
 from rlx.errors import DTypeError, ShapeError
@@ -119,7 +119,7 @@ def test_far_indices_stay_inside_their_slots(device: str, index: str) -> None:
             "starts": rng.choice(far, 2),
             "each": rng.choice(far, (14, 5)),
         }
-        results, stray = run(graph, RandomGraph(round_, graph, feeds), opened, Way("bump", guard=4096))
+        results, stray = run(graph, RandomGraph(round_, graph, feeds), opened, PlanVariant("bump", guard=4096))
         assert stray == []
         expected = evaluate(graph, feeds)
         for name, t in graph.outputs.items():

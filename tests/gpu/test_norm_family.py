@@ -14,7 +14,7 @@ import rlx
 import rlx.backends.gpu
 from rlx.autodiff import gradients
 from rlx.conformance.case import Case, cases_of
-from rlx.conformance.fuzz import Way, run
+from rlx.conformance.fuzz import PlanVariant, run
 from rlx.conformance.oracle import evaluate
 from rlx.conformance.random_graphs import RandomGraph
 from rlx.conformance.runner import sample
@@ -155,7 +155,7 @@ def test_far_positions_and_labels_stay_inside_their_slots(device: str) -> None:
         feeds["each"] = rng.choice(_FAR, (2, 10))
         feeds["one"] = rng.choice(_FAR)[None].reshape(())
         made = RandomGraph(round_, graph, feeds)
-        runs, stray = run(graph, made, opened, Way("bump", False, 256))
+        runs, stray = run(graph, made, opened, PlanVariant("bump", False, 256))
         assert stray == []
         values = evaluate(graph, feeds)
         for name, t in graph.outputs.items():
