@@ -24,7 +24,7 @@ from rlx.dtypes import u8 as u8
 from rlx.errors import RlxError as RlxError
 from rlx.ir import Graph as Graph
 from rlx.ir import Tensor as Tensor
-from rlx.ops import *  # noqa: F403
+from rlx.ops import *
 from rlx.runtime import CompiledGraph as CompiledGraph
 from rlx.runtime import Session as Session
 from rlx.runtime import State as State
@@ -40,14 +40,15 @@ if TYPE_CHECKING:
     from rlx import onnx as onnx
 
 __version__ = "0.1.0"
-__all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
-    "CompiledGraph", "Graph", "RlxError", "Session", "State", "Tensor", "Weights", "bf16", "bool_", "custom_op",
-    "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit", "u8",
-]  # fmt: skip
-__all__ += ops.__all__
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
 }  # fmt: skip
+if not TYPE_CHECKING:  # type checkers read the imports above
+    __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
+        "CompiledGraph", "Graph", "RlxError", "Session", "State", "Tensor", "Weights", "bf16", "bool_", "custom_op",
+        "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit", "u8",
+        *ops.__all__,
+    ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

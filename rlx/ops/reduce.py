@@ -267,3 +267,6 @@ def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     Raises: ShapeError for an empty axis.
     """
     return _call("min", x, axis, keepdims)
+
+
+__all__ = ["max", "mean", "min", "prod", "sum"]

@@ -228,3 +228,6 @@ def _lengths(kv_len: TensorLike, k: Tensor) -> Tensor:
     if k.ndim == 4 and value.size and not 0 <= value.min() <= value.max() <= k.shape[2]:
         raise ShapeError(f"attention: kv_len {kv_len!r} is outside 0..{k.shape[2]}, the keys there are")
     return k.graph.constant(value.astype(np.int32))
+
+
+__all__ = ["attention"]

@@ -322,3 +322,6 @@ def one_hot(
     if isinstance(depth, bool) or not is_index(depth):
         raise ShapeError(f"one_hot: depth is {depth!r}; expected an int ≥ 0")
     return apply("one_hot", indices, depth=int(depth), axis=axis, dtype=kind, **numbers)
+
+
+__all__ = ["gather", "gather_elements", "gather_nd", "one_hot", "take_along_axis"]
