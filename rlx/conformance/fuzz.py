@@ -21,7 +21,7 @@ import numpy.typing as npt
 from rlx.conformance.hazards import HasSchedule, check_recording
 from rlx.conformance.random_graphs import RandomGraph, random_graph
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
-from rlx.driver.memory.plan import OUTER
+from rlx.driver.memory.plan import OuterSegment
 from rlx.driver.memory.planner import plan as make_plan
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
@@ -168,7 +168,7 @@ def _slots_in(plan: MemoryPlan, segment: str) -> Iterator[Slot]:
     """The slots of a segment, those of control ops' bodies too."""
     yield from (slot for slot in plan.slots.values() if slot.segment == segment)
     for body in plan.bodies.values():
-        yield from _slots_in(body.plan, OUTER + segment)
+        yield from _slots_in(body.plan, OuterSegment(segment))
 
 
 def _raw(array: npt.NDArray[np.generic]) -> Bytes:

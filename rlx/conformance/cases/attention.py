@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +19,13 @@ from rlx.conformance.tolerances import NORM
 from rlx.dtypes import DType, bool_, f16, f32, i32
 from rlx.ir import Attrs, Tensor
 from rlx.ir.graph import apply_multi
-from rlx.ops.attention.parts import OPERANDS, heads_first, softmax_rows, swapped
+from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, softmax_rows, swapped
 from rlx.ops.numeric import Array
 
 if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
 
+_ALL = ByToken.Q | ByToken.K | ByToken.V | ByToken.Y
 # (batch, query heads, key heads, queries, keys, head size)
 Size = tuple[int, int, int, int, int, int]
 _SIZES: tuple[Size, ...] = (
@@ -66,12 +69,12 @@ def _case(
     window: int | None = None,
     softcap: float | None = None,
     lengths: str | None = None,
-    tokens: str = "",
+    tokens: ByToken = NO_TOKENS,
 ) -> Case:
     """One case. `lengths`: "" is one kv_len for all batches, "b" one for each; some of them are out of range."""
     b, h, kv, n_q, n_k, d = size
-    shapes = {"q": (b, h, n_q, d), "k": (b, kv, n_k, d), "v": (b, kv, n_k, d)}
-    given = [swapped(shape) if letter in tokens else shape for letter, shape in shapes.items()]
+    shapes = {ByToken.Q: (b, h, n_q, d), ByToken.K: (b, kv, n_k, d), ByToken.V: (b, kv, n_k, d)}
+    given = [swapped(shape) if one in tokens else shape for one, shape in shapes.items()]
     specs = [InputSpec(shape, dtype, domain) for shape in given]
     name = f"{dtype}-{label(size)}"
     if mask is not None:
@@ -89,7 +92,7 @@ def _case(
     if scale is not None:
         name += f"-scale{scale:g}"
     name += f"-{domain}" if domain != "normal" else ""
-    name += f"-tokens_{tokens}" if tokens else ""
+    name += "-tokens_" * bool(tokens) + "".join(str(one.name).lower() for one in tokens)
     scale = 1 / math.sqrt(d) if scale is None else scale
     attrs: dict[str, Any] = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
     if tokens:
@@ -146,14 +149,14 @@ def _attention() -> Iterator[Case]:
         yield _case((1, 2, 1, 70, 140, 96), dtype, window=20, softcap=3.0, lengths="")
         yield _case((1, 1, 1, 65, 66, 256), dtype, causal=True)
         # Operands, all or some, with the heads of a token side by side, the layout in which products write them.
-        for tokens in ("qkvy", "kv", "qy", "v"):
+        for tokens in (_ALL, ByToken.K | ByToken.V, ByToken.Q | ByToken.Y, ByToken.V):
             yield _case((2, 4, 2, 70, 75, 20), dtype, tokens=tokens, causal=True)
             yield _case((2, 6, 3, 3, 150, 32), dtype, tokens=tokens, lengths="b")
-        yield _case((2, 4, 4, 130, 130, 64), dtype, tokens="qkvy", mask=(2, 1, 1, 130))
-        yield _case((2, 12, 12, 16, 16, 32), dtype, tokens="qkvy", mask=(2, 1, 1, 16))
-    yield _case((1, 2, 2, 0, 4, 8), tokens="qkvy")
-    yield _case((1, 2, 2, 3, 0, 8), tokens="qkvy")
-    yield _case((2, 1, 1, 5, 6, 3), tokens="qkvy")
+        yield _case((2, 4, 4, 130, 130, 64), dtype, tokens=_ALL, mask=(2, 1, 1, 130))
+        yield _case((2, 12, 12, 16, 16, 32), dtype, tokens=_ALL, mask=(2, 1, 1, 16))
+    yield _case((1, 2, 2, 0, 4, 8), tokens=_ALL)
+    yield _case((1, 2, 2, 3, 0, 8), tokens=_ALL)
+    yield _case((2, 1, 1, 5, 6, 3), tokens=_ALL)
 
 
 def _attention_grad() -> Iterator[Case]:
@@ -211,9 +214,9 @@ def _operands(b: Builder) -> tuple[list[Tensor], dict[str, Any]]:
 @rule("attention_variants")
 def _variants(b: Builder) -> Made:
     given, attrs = _operands(b)
-    tokens = "".join(letter for letter in OPERANDS if b.chance(0.3))
-    given = [ops.transpose(t, (0, 2, 1, 3)) if letter in tokens else t
-             for letter, t in zip(OPERANDS, given[:3], strict=False)] + given[3:]  # fmt: skip
+    tokens = functools.reduce(operator.or_, [one for one in ByToken if b.chance(0.3)], NO_TOKENS)
+    given = [ops.transpose(t, (0, 2, 1, 3)) if one in tokens else t
+             for one, t in zip(ByToken, given[:3], strict=False)] + given[3:]  # fmt: skip
     return apply_multi("attention", *given, **attrs, tokens=tokens)
 
 
@@ -226,11 +229,11 @@ def _gradient(b: Builder) -> Made:
 
 def _largest_value(inputs: Sequence[Array], attrs: Attrs) -> Any:
     """The largest value of v for each output element, since attention is a weighted mean of them."""
-    tokens = attrs.get("tokens", "")
+    tokens = attrs.get("tokens", NO_TOKENS)
     q, _, v = heads_first(inputs, tokens)[:3]
     largest = np.max(np.abs(np.repeat(v, q.shape[1] // v.shape[1], axis=1)), axis=2, keepdims=True, initial=0)
     whole = np.broadcast_to(largest, q.shape)
-    return np.asarray(np.swapaxes(whole, 1, 2) if "y" in tokens else whole)
+    return np.asarray(np.swapaxes(whole, 1, 2) if ByToken.Y in tokens else whole)
 
 
 def _terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
