@@ -25,6 +25,7 @@ from rlx.errors import RlxError as RlxError
 from rlx.ir import Graph as Graph
 from rlx.ir import Tensor as Tensor
 from rlx.ops import *
+from rlx.packed import PackedArray as PackedArray
 from rlx.runtime import CompiledGraph as CompiledGraph
 from rlx.runtime import Session as Session
 from rlx.runtime import State as State
@@ -45,8 +46,8 @@ _LAZY = {
 }  # fmt: skip
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
-        "CompiledGraph", "Graph", "RlxError", "Session", "State", "Tensor", "Weights", "bf16", "bool_", "custom_op",
-        "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit", "u8",
+        "CompiledGraph", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights", "bf16", "bool_",
+        "custom_op", "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit", "u8",
         *ops.__all__,
     ]  # fmt: skip
 

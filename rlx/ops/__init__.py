@@ -42,6 +42,7 @@ from rlx.ops.norm.rows import *
 from rlx.ops.order import *
 from rlx.ops.pad import *
 from rlx.ops.pool import *
+from rlx.ops.quantized import *
 from rlx.ops.reduce import *
 from rlx.ops.resize import *
 from rlx.ops.rope.rotate import *
