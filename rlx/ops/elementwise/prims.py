@@ -104,7 +104,7 @@ def value_of(expr: ExprRule) -> Reference:
 
 # The cost of primitives that are slow in NumPy, in halves of the time that writing one element takes; others cost 1.
 _SLOW = dict.fromkeys(
-    ("erf", "gelu", "pow", "mod", "fmod", "floordiv", "cbrt", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh")
+    ("erf", "pow", "mod", "fmod", "floordiv", "cbrt", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh")
     + ("asinh", "acosh", "atanh", "log1p", "expm1"), 8,
 )  # fmt: skip
 

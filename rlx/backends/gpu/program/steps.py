@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 from rlx.dtypes import DType
@@ -78,6 +79,13 @@ class TreeKernel:
     rank: int  # 0 when no operand is strided
     packed: bool = False
     short: bool = False
+
+
+class Language(Enum):
+    """The language of a user's kernel that a device takes."""
+
+    CUDA = "CUDA C++"
+    SPIRV = "SPIR-V"
 
 
 @dataclass(frozen=True, slots=True)
