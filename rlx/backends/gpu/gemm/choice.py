@@ -1,4 +1,4 @@
-"""The candidates for a GEMM, their costs, and how tests and benchmarks overrule the choice among them.
+"""The candidates for a GEMM, their costs, and how tests and benchmarks override the choice among them.
 
 A product is computed by the vendor's library, by matrix instructions ("mma"), by tiles of fused multiply-adds ("fma"),
 or, where it is skinny, by the kernel that reads B once ("rows").
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from rlx.backends.gpu.gemm.product import Product
-from rlx.backends.gpu.program.candidates import Cost, Overruled, narrowed
+from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
@@ -129,14 +129,14 @@ class Forced:
     fused_bias: bool | None = None
 
 
-forced = Overruled(Forced())
+forced = Overrides(Forced())
 forcing = forced.forcing
 _NOTHING = Forced()
 
 
 def choose(target: Target, problem: Problem) -> Candidate:
     """The candidate that computes a product."""
-    return target.choose(problem, _overruled(candidates(target, problem), problem.product))
+    return target.choose(problem, _with_overrides(candidates(target, problem), problem.product))
 
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
@@ -303,7 +303,7 @@ def _most_cuts(across: int) -> int:
     return min(_THREADS // across, 8)
 
 
-def _overruled(found: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
+def _with_overrides(found: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
     """The candidates that a test or benchmark asks for, with the sizes that it asks for."""
     wish = forced()
     if wish == _NOTHING:
