@@ -60,9 +60,7 @@ _VARIANTS: tuple[dict[str, Any], ...] = (
 def _case(
     size: Size,
     dtype: DType = f32,
-    mask: tuple[int, ...] | None = None,
-    mask_dtype: DType = bool_,
-    mask_domain: str = "normal",
+    mask: InputSpec | None = None,
     scale: float | None = None,
     causal: bool = False,
     domain: str = "normal",
@@ -78,8 +76,8 @@ def _case(
     specs = [InputSpec(shape, dtype, domain) for shape in given]
     name = f"{dtype}-{label(size)}"
     if mask is not None:
-        specs.append(InputSpec(mask, mask_dtype, mask_domain))
-        name += f"-mask_{mask_dtype}_{label(mask)}_{mask_domain}"
+        specs.append(mask)
+        name += f"-mask_{mask.dtype}_{label(mask.shape)}_{mask.domain}"
     if lengths is not None:
         specs.append(InputSpec((b,) if lengths else (), i32, f"wild:{max(n_k, 1)}"))
         name += f"-kv_len{lengths}"
@@ -108,8 +106,8 @@ def _sizes_and_masks(
         yield _case(each)
         yield _case(each, causal=True)
     for mask in masks:
-        yield _case(size, mask=mask)
-        yield _case(size, mask=mask, mask_dtype=f32)
+        yield _case(size, mask=InputSpec(mask, bool_))
+        yield _case(size, mask=InputSpec(mask, f32))
 
 
 def _attention() -> Iterator[Case]:
@@ -118,15 +116,15 @@ def _attention() -> Iterator[Case]:
     for dtype in FLOATS:
         yield _case((1, 4, 4, 33, 40, 64), dtype)
         yield _case((2, 4, 1, 9, 9, 32), dtype, causal=True)
-        yield _case(size, dtype, mask=(2, 1, 1, 17))
-        yield _case(size, dtype, mask=(9, 17), mask_dtype=dtype)
-        yield _case(size, dtype, scale=0.5, causal=True, mask=(2, 1, 9, 17))
+        yield _case(size, dtype, mask=InputSpec((2, 1, 1, 17), bool_))
+        yield _case(size, dtype, mask=InputSpec((9, 17), dtype))
+        yield _case(size, dtype, scale=0.5, causal=True, mask=InputSpec((2, 1, 9, 17), bool_))
         yield _case(size, dtype, domain="large")
     # Additive masks with -inf, also in whole rows; scores of large differences; NaN and infinity in the inputs.
-    yield _case(size, mask=(9, 17), mask_dtype=f32, mask_domain="masked")
-    yield _case((1, 2, 2, 33, 2, 8), mask=(33, 2), mask_dtype=f32, mask_domain="masked")
-    yield _case((1, 2, 2, 33, 2, 8), mask=(33, 2))
-    yield _case(size, f16, mask=(9, 17), mask_dtype=f32)
+    yield _case(size, mask=InputSpec((9, 17), f32, "masked"))
+    yield _case((1, 2, 2, 33, 2, 8), mask=InputSpec((33, 2), f32, "masked"))
+    yield _case((1, 2, 2, 33, 2, 8), mask=InputSpec((33, 2), bool_))
+    yield _case(size, f16, mask=InputSpec((9, 17), f32))
     yield _case(size, scale=-1.0)
     yield _case(size, scale=0.0)
     # More queries than keys: the first rows see no key at all.
@@ -135,10 +133,10 @@ def _attention() -> Iterator[Case]:
     for variant in _VARIANTS:
         yield _case(size, **variant)
         yield _case((2, 2, 1, 70, 75, 20), **variant)
-        yield _case(size, mask=(9, 17), **variant)
+        yield _case(size, mask=InputSpec((9, 17), bool_), **variant)
         # Decoding: few queries, many keys.
         yield _case((2, 8, 2, 1, 150, 32), **variant)
-        yield _case((2, 3, 3, 3, 150, 36), mask=(2, 1, 3, 150), mask_dtype=f32, **variant)
+        yield _case((2, 3, 3, 3, 150, 36), mask=InputSpec((2, 1, 3, 150), f32), **variant)
     for dtype in FLOATS:
         for lengths in ("", "b"):
             yield _case((2, 8, 2, 1, 300, 64), dtype, lengths=lengths)
@@ -152,8 +150,8 @@ def _attention() -> Iterator[Case]:
         for tokens in (_ALL, ByToken.K | ByToken.V, ByToken.Q | ByToken.Y, ByToken.V):
             yield _case((2, 4, 2, 70, 75, 20), dtype, tokens=tokens, causal=True)
             yield _case((2, 6, 3, 3, 150, 32), dtype, tokens=tokens, lengths="b")
-        yield _case((2, 4, 4, 130, 130, 64), dtype, tokens=_ALL, mask=(2, 1, 1, 130))
-        yield _case((2, 12, 12, 16, 16, 32), dtype, tokens=_ALL, mask=(2, 1, 1, 16))
+        yield _case((2, 4, 4, 130, 130, 64), dtype, tokens=_ALL, mask=InputSpec((2, 1, 1, 130), bool_))
+        yield _case((2, 12, 12, 16, 16, 32), dtype, tokens=_ALL, mask=InputSpec((2, 1, 1, 16), bool_))
     yield _case((1, 2, 2, 0, 4, 8), tokens=_ALL)
     yield _case((1, 2, 2, 3, 0, 8), tokens=_ALL)
     yield _case((2, 1, 1, 5, 6, 3), tokens=_ALL)
@@ -176,10 +174,10 @@ def _forward_of_gradients() -> Iterator[Case]:
     for dtype in FLOATS:
         yield _case((1, 4, 4, 33, 40, 64), dtype)
         yield _case((2, 4, 1, 9, 9, 32), dtype, causal=True)
-        yield _case(size, dtype, mask=(9, 17), mask_dtype=dtype)
+        yield _case(size, dtype, mask=InputSpec((9, 17), dtype))
         yield _case(size, dtype, softcap=2.0, window=5, causal=True, lengths="b")
-    yield _case(size, mask=(9, 17), mask_dtype=f32, mask_domain="masked")
-    yield _case((1, 2, 2, 33, 2, 8), mask=(33, 2), mask_dtype=bool_)
+    yield _case(size, mask=InputSpec((9, 17), f32, "masked"))
+    yield _case((1, 2, 2, 33, 2, 8), mask=InputSpec((33, 2), bool_))
     yield _case(size, scale=-1.0)
     yield _case(size, scale=0.0)
     yield _case((1, 2, 2, 70, 65, 16), causal=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Flag
 
 from rlx.driver.memory.plan import Lifetime, Slot
 from rlx.driver.memory.planner_views import VIEW_ALIGNMENT, view_offset
@@ -74,29 +75,33 @@ def kept_to_the_end(graph: Graph) -> list[Tensor]:
     return graph.results()
 
 
+class Sharing(Flag):
+    """Which tensors share a storage: views that of their input; results one that they overwrite once nothing reads the
+    old value any more, an input's, or that of the state whose new value they are."""
+
+    NONE = 0
+    VIEWS = 1
+    IN_PLACE = 2
+
+
 def lay_out(
     graph: Graph,
     lifetimes: Mapping[int, Lifetime],
     param_slots: Mapping[str, Slot],
     state_slots: Mapping[str, Slot],
-    *,
-    views: bool,
-    inplace: bool,
+    sharing: Sharing,
     failsafe: bool,
 ) -> Layout:
-    """Gives every tensor a storage.
-
-    It is the tensor's own, its input's if it is a view, or, with `inplace`, one that it overwrites once nothing reads
-    the old value any more: an input's, or that of the state whose new value it is. `failsafe` keeps states intact up
-    to the last node that may end the run with an error."""
+    """Gives every tensor a storage: its own, or one that `sharing` lets it share. `failsafe` keeps states intact up to
+    the last node that may end the run with an error."""
     layout = Layout()
-    donated = donations(graph) if inplace else {}
+    donated = donations(graph) if Sharing.IN_PLACE in sharing else {}
     safe_from = after_last_failure(graph) if failsafe else 0
     uses = last_uses(graph)
     updated = {name for name, t in graph.updates.items() if t is not graph.states[name]}
     _check_results(graph, updated)
     for i, node in enumerate(graph.nodes):
-        offset = view_offset(node) if views else None
+        offset = view_offset(node) if Sharing.VIEWS in sharing else None
         if offset is not None and _may_view(graph, node, offset, layout, lifetimes, updated, donated):
             _join(layout, node.inputs[0], node.outputs[0], offset, lifetimes)
             _note_renewed(graph, node.outputs[0], layout)
@@ -108,7 +113,7 @@ def lay_out(
                 _join(layout, state, t, 0, lifetimes)
                 _note_renewed(graph, t, layout)
                 continue
-            donor = _in_place_input(node, i, t, layout, taken) if inplace else None
+            donor = _in_place_input(node, i, t, layout, taken) if Sharing.IN_PLACE in sharing else None
             if donor is not None:
                 taken.add(donor.id)
                 _join(layout, donor, t, 0, lifetimes)
