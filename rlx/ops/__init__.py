@@ -172,6 +172,9 @@ from rlx.ops.rope.rotate import rope as rope
 from rlx.ops.rope.table import axial_rope_table as axial_rope_table
 from rlx.ops.rope.table import rope_scaling as rope_scaling
 from rlx.ops.rope.table import rope_table as rope_table
+from rlx.ops.scans.conv import causal_conv as causal_conv
+from rlx.ops.scans.delta import gated_delta_rule as gated_delta_rule
+from rlx.ops.scans.selective import selective_scan as selective_scan
 from rlx.ops.scatter import put_along_axis as put_along_axis
 from rlx.ops.scatter import scatter as scatter
 from rlx.ops.scatter import scatter_add as scatter_add
@@ -210,6 +213,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would import t
     "bitwise_xor",
     "broadcast_to",
     "cast",
+    "causal_conv",
     "cbrt",
     "ceil",
     "clip",
@@ -243,6 +247,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would import t
     "floor_divide",
     "fmod",
     "full_like",
+    "gated_delta_rule",
     "gather",
     "gather_elements",
     "gather_nd",
@@ -322,6 +327,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would import t
     "scatter_elements",
     "scatter_nd",
     "segment_sum",
+    "selective_scan",
     "selu",
     "sigmoid",
     "sign",
