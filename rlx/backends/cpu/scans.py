@@ -82,7 +82,7 @@ def bind_selective_scan(
                     np.negative(low[:k], low[:k])
                     np.exp(low[:k], low[:k])
                     np.log1p(low[:k], low[:k])
-                    np.maximum(dt[:k], dtype.type(0), dt[:k])
+                    np.maximum(dt[:k], dtype.type(0), out=dt[:k])
                     np.add(dt[:k], low[:k], dt[:k])
                 np.multiply(dt[:k, :, :, None], rows, decay[:k])
                 np.exp(decay[:k], decay[:k])
