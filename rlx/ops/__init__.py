@@ -47,6 +47,9 @@ from rlx.ops.reduce import *
 from rlx.ops.resize import *
 from rlx.ops.rope.rotate import *
 from rlx.ops.rope.table import *
+from rlx.ops.scans.conv import *
+from rlx.ops.scans.delta import *
+from rlx.ops.scans.selective import *
 from rlx.ops.scatter import *
 from rlx.ops.softmax import *
 

@@ -79,8 +79,11 @@ NONE = frozenset({
     "rope_table", "while_loop", "zeros_like",
 }) | {name for name, op in REGISTRY.items() if op.vjp is NOT_DIFFERENTIABLE}  # fmt: skip
 # Sums of products: their gradient multiplies a gradient of 0 by the infinite other factor, as in torch and JAX. The
-# gradient cases of fused and scan contain such products, that of batch_norm the exp of the variance.
-WITH_INFINITY = frozenset({"attention", "batch_norm", "conv_transpose", "fused", "lora_matmul", "matmul", "scan"})
+# gradient cases of fused and scan contain such products, that of batch_norm the exp of the variance, and that of
+# selective_scan the exp of the decay.
+WITH_INFINITY = frozenset({
+    "attention", "batch_norm", "conv_transpose", "fused", "lora_matmul", "matmul", "scan", "selective_scan",
+})  # fmt: skip
 
 TRIED: dict[str, list[tuple[Build, list[Shape]]]] = {
     **{op: [(case.build, case.shapes) for case in found] for op, found in GRADIENTS.items() if op != "cast"},
