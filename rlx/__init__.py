@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rlx import formats as formats
     from rlx import models as models
     from rlx import onnx as onnx
+    from rlx import random as random
 
 __version__ = "0.1.0"
 __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
@@ -47,6 +48,7 @@ __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx
 __all__ += ops.__all__
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
+    "random": "rlx.random",
 }  # fmt: skip
 
 

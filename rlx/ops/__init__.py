@@ -160,6 +160,7 @@ from rlx.ops.pool import global_avg_pool as global_avg_pool
 from rlx.ops.pool import global_max_pool as global_max_pool
 from rlx.ops.pool import max_pool as max_pool
 from rlx.ops.pool import max_pool_grad as max_pool_grad
+from rlx.ops.random import bits as _random_bits  # noqa: F401  (registers the ops)
 from rlx.ops.reduce import max as max
 from rlx.ops.reduce import mean as mean
 from rlx.ops.reduce import min as min
