@@ -42,7 +42,7 @@ def test_every_primitive(cls: str) -> None:
         if name == "select":
             trees.append(expr.call(name, expr.call("eq", *args), *args))
         else:
-            trees.append(expr.call(name, *args[: expr.PRIMS[name]]))
+            trees.append(expr.call(name, *(args * 2)[: expr.PRIMS[name]]))
     kernel = TreeKernel(tuple(trees), operands(dtype, dtype), operands(*(t.dtype for t in trees)), 0)
     text = compile_tree(kernel)
     assert all(f"p_{name}_{cls}(" in text for name in DEFINED[cls])  # type: ignore[index]

@@ -19,6 +19,7 @@ from rlx.backends.gpu.elementwise.tree import (
     Call,
     Class,
     Const,
+    Index,
     Load,
     Program,
     double_bits,
@@ -70,6 +71,7 @@ class _Main:
         self.dims: list[int] = []
         self.strides: dict[int, list[int]] = {}  # operand -> first element, then strides
         self.consts: dict[int, int] = {}
+        self.counts = [k for k, v in enumerate(made.values) if isinstance(v, Index)]
 
     def write(self, packs: bool) -> None:
         b, n_in = self.b, len(self.kernel.inputs)
@@ -180,6 +182,9 @@ class _Main:
         made: list[dict[int, int]] = []
         for lane in range(self.lanes):
             values = {k: few[lane * len(few) // self.lanes] for k, few in narrow.items()}
+            for k in self.counts:
+                place = b.make(Op.IMul, self.uint_t, q, b.uint(self.lanes))
+                values[k] = self.signed(b.make(Op.IAdd, self.uint_t, place, b.uint(lane)))
             for k, fours in loaded.items():
                 kind = self.type_of(self.program.values[k].cls)
                 values[k] = b.make(Op.CompositeExtract, kind, fours[lane // 4], lane % 4)
@@ -205,6 +210,7 @@ class _Main:
             for k, v in enumerate(self.program.values)
             if isinstance(v, Load) and v.operand not in self.scalars
         }
+        loaded.update((k, self.signed(i)) for k in self.counts)
         self.compute([loaded])
         for s in self.program.stores:
             target = n_in + s.operand
@@ -229,10 +235,13 @@ class _Main:
             for k, v in enumerate(self.program.values[start:end], start):
                 if isinstance(v, Const):
                     values[k] = self.consts[k]
-                elif isinstance(v, Load):
-                    values.setdefault(k, self.scalars.get(v.operand, 0))
+                elif isinstance(v, Load | Index):
+                    values.setdefault(k, self.scalars.get(v.operand, 0) if isinstance(v, Load) else 0)
                 else:
                     values[k] = self.b.call(v.name, *(values[a] for a in v.args))
+
+    def signed(self, value: int) -> int:
+        return self.b.make(Op.Bitcast, self.type_of("i"), value)
 
     def type_of(self, cls: Class) -> int:
         if cls == "b":

@@ -11,6 +11,7 @@ from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Access, Ref, TreeKernel, TreeOperand
 from rlx.dtypes import DType
 from rlx.ir import Expr
+from rlx.ir import expr as ex
 
 MAX_INDEX = 1 << 31  # element indices in a kernel are 31 bits
 MAX_OPERANDS = 14  # their addresses, that of the meta block and n are 124 bytes
@@ -192,10 +193,20 @@ def _launch_doubled(
     ctx.launch(kernel, ctx.groups(math.ceil(count / _THREADS)), [ctx.block(block), *refs, count])
 
 
+def counting_from(tree: Expr, start: int) -> Expr:
+    """The tree for a part of the elements, the first of which is number `start`."""
+    done: dict[Expr, Expr] = {}
+    for e in ex.linearize([tree]):
+        made = Expr(e.prim, tuple(done[a] for a in e.args), e.dtype, e.value)
+        done[e] = ex.call("add", e, start) if e.prim == "index" and start else made
+    return done[tree]
+
+
 def _halves(
     ctx: Lowering, trees: Sequence[Expr], dims: tuple[int, ...], views: Sequence[View], n_in: int, short: bool
 ) -> None:
     first = dims[0] // 2
     for start, n in ((0, first), (first, dims[0] - first)):
         moved = [replace(v, start=v.start + start * v.strides[0]) for v in views]
+        trees = [counting_from(tree, start * math.prod(dims[1:])) for tree in trees]
         launch_tree(ctx, trees, (n, *dims[1:]), moved[:n_in], moved[n_in:], short)
