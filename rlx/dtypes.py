@@ -1,11 +1,16 @@
-"""The element types, and the one table of their promotion.
+"""The element types, how each is stored, and the one table of their promotion.
 
 Integers never promote floats to f64; f16 with bf16 gives f32; Python scalars are weak: they take the tensor's dtype
 unless its kind cannot hold them (a float beside an integer tensor gives f32).
+
+Packed dtypes hold weights of a few bits in blocks that share scales: GGUF's types, and int8, int4 and fp8 blocks with
+scales in f32. They take no part in promotion; `rlx.packed` reads and makes them.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,22 +18,60 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from rlx.errors import DTypeError
+from rlx.errors import DTypeError, ShapeError
 
-Kind = Literal["f", "i", "u", "b"]
+Kind = Literal["f", "i", "u", "b", "q"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """A field of packed blocks: its `nbytes` in each block, and the offset `at` which it has in a block of the file."""
+
+    name: str
+    nbytes: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How elements lie in memory: each `elements` of a tensor's last axis take `nbytes` together.
+
+    A plain dtype has blocks of one element. A row of packed blocks lies in planes: the first field of all its blocks,
+    then the next field of all, in the order of `planes`, the largest first, so that kernels load 16 bytes at once.
+    Rows follow each other without a gap and take as many bytes as they do in a file.
+    """
+
+    elements: int
+    nbytes: int
+    planes: tuple[Plane, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """An element type: its name, bytes per element, kind (float, signed, unsigned, bool) and NumPy dtype."""
+    """An element type: its name, storage, kind (float, signed, unsigned, bool, packed) and NumPy dtype.
+
+    NumPy holds the blocks of a packed dtype as bytes (u8).
+    """
 
     name: str
-    itemsize: int
+    storage: Storage
     kind: Kind
     np: np.dtype[Any]
 
     def __repr__(self) -> str:
         return self.name
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element. Raises: DTypeError for a packed dtype, whose elements have no bytes of their own."""
+        if self.is_packed:
+            elements, nbytes = self.storage.elements, self.storage.nbytes
+            raise DTypeError(f"{self} has no bytes per element: a block of {elements} has {nbytes}")
+        return self.storage.nbytes
+
+    @property
+    def is_packed(self) -> bool:
+        return self.kind == "q"
 
     @property
     def is_float(self) -> bool:
@@ -41,18 +84,37 @@ class DType:
     @property
     def is_half(self) -> bool:
         """True for the 16-bit floats, whose values are computed in f32 and rounded when stored."""
-        return self.kind == "f" and self.itemsize == 2
+        return self.kind == "f" and self.storage.nbytes == 2
+
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        """The bytes of a tensor of this shape. Raises: ShapeError as `array_shape`."""
+        return math.prod(self.array_shape(shape)) * self.np.itemsize
+
+    def array_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the NumPy array that holds such a tensor: the bytes of a packed row are its last axis.
+
+        Raises: ShapeError where the last axis is no whole number of packed blocks."""
+        if not self.is_packed:
+            return shape
+        size = self.storage.elements
+        if not shape or shape[-1] % size:
+            last = f"the last axis of {shape} has {shape[-1]}" if shape else "a scalar has no axis for them"
+            raise ShapeError(
+                f"{self} stores blocks of {size} elements along the last axis; {last}: expected a multiple of {size} "
+                "(pad the rows with zeros, or take a dtype of smaller blocks)"
+            )
+        return (*shape[:-1], shape[-1] // size * self.storage.nbytes)
 
 
-f64 = DType("f64", 8, "f", np.dtype(np.float64))
-f32 = DType("f32", 4, "f", np.dtype(np.float32))
-f16 = DType("f16", 2, "f", np.dtype(np.float16))
-bf16 = DType("bf16", 2, "f", np.dtype(ml_dtypes.bfloat16))
-i64 = DType("i64", 8, "i", np.dtype(np.int64))
-i32 = DType("i32", 4, "i", np.dtype(np.int32))
-i8 = DType("i8", 1, "i", np.dtype(np.int8))
-u8 = DType("u8", 1, "u", np.dtype(np.uint8))
-bool_ = DType("bool", 1, "b", np.dtype(np.bool_))
+f64 = DType("f64", Storage(1, 8), "f", np.dtype(np.float64))
+f32 = DType("f32", Storage(1, 4), "f", np.dtype(np.float32))
+f16 = DType("f16", Storage(1, 2), "f", np.dtype(np.float16))
+bf16 = DType("bf16", Storage(1, 2), "f", np.dtype(ml_dtypes.bfloat16))
+i64 = DType("i64", Storage(1, 8), "i", np.dtype(np.int64))
+i32 = DType("i32", Storage(1, 4), "i", np.dtype(np.int32))
+i8 = DType("i8", Storage(1, 1), "i", np.dtype(np.int8))
+u8 = DType("u8", Storage(1, 1), "u", np.dtype(np.uint8))
+bool_ = DType("bool", Storage(1, 1), "b", np.dtype(np.bool_))
 
 ALL = (f64, f32, f16, bf16, i64, i32, i8, u8, bool_)
 FLOATS = (f64, f32, f16, bf16)
@@ -60,11 +122,65 @@ INTS = (i64, i32, i8, u8)
 _BY_NAME = {d.name: d for d in ALL}
 _BY_NP = {d.np: d for d in ALL}
 
+# A packed dtype a line: its name, the elements of a block, and its fields in the order of their planes, each as
+# name:bytes@offset in the block of a file. Field d is a scale in f16, dm a scale and a minimum in f16, e an exponent,
+# s a scale in f32, z a zero point; qs, ql and qh are the bits of the elements. `rlx.packed.decode` says what each
+# means. The first 23 are GGUF's; the others are rlx's own.
+_PACKED_TEXT = """
+q4_0            32  qs:16@2 d:2@0
+q4_1            32  qs:16@4 dm:4@0
+q5_0            32  qs:16@6 qh:4@2 d:2@0
+q5_1            32  qs:16@8 qh:4@4 dm:4@0
+q8_0            32  qs:32@2 d:2@0
+q2_k           256  qs:64@16 scales:16@0 dm:4@80
+q3_k           256  qs:64@32 qh:32@0 scales:12@96 d:2@108
+q4_k           256  qs:128@16 scales:12@4 dm:4@0
+q5_k           256  qs:128@48 qh:32@16 scales:12@4 dm:4@0
+q6_k           256  ql:128@0 qh:64@128 scales:16@192 d:2@208
+tq1_0          256  qs:48@0 qh:4@48 d:2@52
+tq2_0          256  qs:64@0 d:2@64
+mxfp4           32  qs:16@1 e:1@0
+nvfp4           64  qs:32@4 d:4@0
+iq2_xxs        256  qs:64@2 d:2@0
+iq2_xs         256  qs:64@2 scales:8@66 d:2@0
+iq2_s          256  qs:32@2 signs:32@34 qh:8@66 scales:8@74 d:2@0
+iq3_xxs        256  qs:64@2 signs:32@66 d:2@0
+iq3_s          256  qs:64@2 signs:32@74 qh:8@66 scales:4@106 d:2@0
+iq1_s          256  qs:32@2 qh:16@34 d:2@0
+iq1_m          256  qs:32@0 qh:16@32 scales:8@48
+iq4_nl          32  qs:16@2 d:2@0
+iq4_xs         256  qs:128@8 scales_l:4@4 scales_h:2@2 d:2@0
+int8            32  qs:32@0 s:4@32
+int8_zp         32  qs:32@0 s:4@32 z:1@36
+int4            32  qs:16@0 s:4@16
+int4_zp         32  qs:16@0 s:4@16 z:1@20
+fp8_e4m3        32  qs:32@0 s:4@32
+fp8_e5m2        32  qs:32@0 s:4@32
+int8_128       128  qs:128@0 s:4@128
+int8_zp_128    128  qs:128@0 s:4@128 z:1@132
+int4_128       128  qs:64@0 s:4@64
+int4_zp_128    128  qs:64@0 s:4@64 z:1@68
+fp8_e4m3_128   128  qs:128@0 s:4@128
+fp8_e5m2_128   128  qs:128@0 s:4@128
+"""
+
+
+def _packed() -> Iterator[DType]:
+    for line in _PACKED_TEXT.strip().splitlines():
+        name, elements, *fields = line.split()
+        cut = [field.replace("@", ":").split(":") for field in fields]
+        planes = tuple(Plane(f, int(nbytes), int(at)) for f, nbytes, at in cut)
+        yield DType(name, Storage(int(elements), sum(p.nbytes for p in planes), planes), "q", np.dtype(np.uint8))
+
+
+PACKED = {d.name: d for d in _packed()}
+GGUF = tuple(PACKED)[:23]  # the names of GGUF's own types
+
 DTypeLike = DType | str | npt.DTypeLike
 
 
 def as_dtype(dtype: DTypeLike) -> DType:
-    """The DType that a name ("f32"), a NumPy dtype or a DType stands for.
+    """The DType that a name ("f32", or "q4_k" in letters of either case), a NumPy dtype or a DType stands for.
 
     Raises: DTypeError for a type that has no rlx dtype.
     """
@@ -72,12 +188,16 @@ def as_dtype(dtype: DTypeLike) -> DType:
         return dtype
     if isinstance(dtype, str) and dtype in _BY_NAME:
         return _BY_NAME[dtype]
+    if isinstance(dtype, str) and dtype.lower() in PACKED:
+        return PACKED[dtype.lower()]
     try:
         found = None if dtype is None else _BY_NP.get(np.dtype(dtype))  # np.dtype(None) would be float64
     except (TypeError, ValueError):
         found = None
     if found is None:
-        raise DTypeError(f"{dtype!r} is not an rlx dtype; the dtypes are {', '.join(_BY_NAME)}")
+        raise DTypeError(
+            f"{dtype!r} is not an rlx dtype; the dtypes are {', '.join(_BY_NAME)}, and packed {', '.join(PACKED)}"
+        )
     return found
 
 
@@ -102,11 +222,24 @@ _PROMOTE = {
 
 
 def promote(*dtypes: DType) -> DType:
-    """The dtype in which an op on these dtypes computes and gives its result, by the table above."""
+    """The dtype in which an op on these dtypes computes and gives its result, by the table above.
+
+    Raises: DTypeError for a packed dtype."""
+    for dtype in dtypes:
+        if dtype.is_packed:
+            raise packed_refused("promotion", dtype)
     result = dtypes[0]
     for dtype in dtypes[1:]:
         result = _PROMOTE[result, dtype]
     return result
+
+
+def packed_refused(what: str, dtype: DType) -> DTypeError:
+    """The error of an op that does not take packed weights."""
+    return DTypeError(
+        f"{what}: takes no packed weights, got {dtype}; rlx.dequantize(q) gives floats, and rlx.packed_matmul(x, q) or "
+        "rlx.linear(x, q) multiplies by them as they are"
+    )
 
 
 def weak_dtype(scalar: bool | int | float, beside: DType) -> DType:

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, weak_dtype
-from rlx.errors import GraphError, ShapeError, TracedValueError
+from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
 from rlx.ir.op import Attrs, Leaf, Op, get_op
 from rlx.ir.types import TensorType, as_shape
 from rlx.ir.values import as_array, exactly
+from rlx.packed import PackedArray
 
 if TYPE_CHECKING:
     from rlx.ir.methods import TensorMethods
@@ -152,12 +153,18 @@ class Graph:
         """Declares state that persists between runs and is zero at first; `update` sets its value after a run."""
         return self._leaf("state", self.states, name, shape, dtype)
 
-    def constant(self, value: npt.ArrayLike, dtype: DTypeLike | None = None) -> Tensor:
+    def constant(self, value: npt.ArrayLike | PackedArray, dtype: DTypeLike | None = None) -> Tensor:
         """A tensor whose value is known now. The value is copied, so the caller may go on writing to its array.
 
         Dtype: `dtype`; else an array's own, f32 for Python floats and lists of them, i64 for ints. Raises: DTypeError
         for a value that the dtype cannot hold, ShapeError for lists whose rows differ in length.
         """
+        if isinstance(value, PackedArray):
+            if dtype is not None and as_dtype(dtype) != value.dtype:
+                raise DTypeError(f"constant: {value!r} is not {dtype}; dequantize it, or quantize the floats anew")
+            data = value.data.copy()
+            data.flags.writeable = False
+            return self.add("constant", (), {"value": data, "packed": value.dtype})[0]
         array = as_array(value, "constant")
         if dtype is None:
             dtype = (
@@ -248,9 +255,7 @@ class Graph:
 
     def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
         node = Node(record, ins, dict(attrs), label)
-        types = record.infer([t.type for t in ins], node.attrs)
-        if isinstance(types, TensorType):
-            types = (types,)
+        types = record.types([t.type for t in ins], node.attrs)
         node.outputs = tuple(Tensor(self, self._next_id + i, t, node, i) for i, t in enumerate(types))
         self._next_id += len(types)
         self.nodes.append(node)
@@ -321,8 +326,7 @@ def node_of(op: Op | str, types: Iterable[TensorType], attrs: Attrs) -> Node:
     leaf = Node(get_op("input"), (), {})
     inputs = tuple(Tensor(_NOWHERE, -1, t, leaf, 0) for t in types)
     node = Node(record, inputs, attrs)
-    made = record.infer([t.type for t in inputs], attrs)
-    outputs = (made,) if isinstance(made, TensorType) else made
+    outputs = record.types([t.type for t in inputs], attrs)
     node.outputs = tuple(Tensor(_NOWHERE, -1, t, node, i) for i, t in enumerate(outputs))
     return node
 
@@ -363,10 +367,11 @@ def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
     from rlx.dtypes import promote
 
     items = list(inputs)
-    dtypes = [x.dtype for x in items if isinstance(x, Tensor) and x.weak is None]
-    if not dtypes and any(isinstance(x, Tensor) for x in items):
-        arrays = [x for x in items if isinstance(x, np.ndarray | np.generic) and not isinstance(x, float)]
-        dtypes = [as_dtype(x.dtype) for x in arrays or items if isinstance(x, np.ndarray | np.generic | Tensor)]
+    plain = [x for x in items if not (isinstance(x, Tensor) and x.dtype.is_packed)]
+    dtypes = [x.dtype for x in plain if isinstance(x, Tensor) and x.weak is None]
+    if not dtypes and any(isinstance(x, Tensor) for x in plain):
+        arrays = [x for x in plain if isinstance(x, np.ndarray | np.generic) and not isinstance(x, float)]
+        dtypes = [as_dtype(x.dtype) for x in arrays or plain if isinstance(x, np.ndarray | np.generic | Tensor)]
     beside = promote(*dtypes) if dtypes else f32
     made = []
     for x in items:

@@ -15,15 +15,18 @@ def _declared(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _constant(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    value = attrs["value"]
-    return TensorType(value.shape, as_dtype(value.dtype))
+    value, packed = attrs["value"], attrs.get("packed")
+    if packed is None:
+        return TensorType(value.shape, as_dtype(value.dtype))
+    blocks = value.shape[-1] // packed.storage.nbytes
+    return TensorType((*value.shape[:-1], blocks * packed.storage.elements), packed)
 
 
 def _no_reference(*arrays: Any, **attrs: Any) -> Any:
     raise AssertionError("a leaf is given, not computed")
 
 
-def _constant_reference(*, value: Any) -> Any:
+def _constant_reference(*, value: Any, packed: Any = None) -> Any:
     return value
 
 

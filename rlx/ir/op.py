@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from rlx.errors import UnsupportedOp
+from rlx.dtypes import packed_refused
+from rlx.errors import DTypeError, UnsupportedOp
 from rlx.ir.types import TensorType
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ class Op:
       subtracts the mean.
     - `contracts`: the op sums products of elements of two inputs. `epilogue`: it takes a bias as a third input, and
       the attribute `activation`; the bias lies along this axis of the output.
-    - `mixed`: inputs that may be f16 or bf16 where the others are f32. `rounds_once`: for f16 and bf16 the op
+    - `packed`: inputs that may be packed weights; other ops refuse them, except leaves and control ops, which pass
+      them on. `mixed`: inputs that may be f16 or bf16 where the others are f32. `rounds_once`: for f16 and bf16 the op
       computes what it would for f32, and rounds the result.
     - `heads`: inputs of (batch, heads, length, size) that the attribute `tokens` can name, and which are then
       (batch, length, heads, size). `mask`: which input hides scores where it is false, or is added to them.
@@ -148,6 +150,7 @@ class Op:
     centres: bool = False
     contracts: bool = False
     epilogue: int | None = None
+    packed: tuple[int, ...] = ()
     mixed: tuple[int, ...] = ()
     rounds_once: bool = False
     heads: tuple[int, ...] = ()
@@ -155,6 +158,20 @@ class Op:
     summed: str | None = None
     identity: Identity | None = None
     cost: Callable[[Node], Cost] | None = None
+
+    def types(self, inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+        """The output types: what `infer` says. Raises: what `infer` raises, DTypeError for packed weights that the op
+        does not take or make."""
+        passes_on = self.leaf is not None or self.control is not None
+        for position, t in enumerate(inputs):
+            if t.dtype.is_packed and position not in self.packed and not passes_on:
+                raise packed_refused(self.name, t.dtype)
+        found = self.infer(inputs, attrs)
+        made = (found,) if isinstance(found, TensorType) else tuple(found)
+        for t in made:
+            if t.dtype.is_packed and not passes_on and not (self.packed and self.moves_data):
+                raise DTypeError(f"{self.name}: no graph makes {t.dtype}; rlx.quantize packs arrays on the host")
+        return made
 
     @property
     def elementwise(self) -> bool:

@@ -23,7 +23,7 @@ class TensorType:
     """The static type of a tensor: `shape`, a tuple of ints ≥ 0 (rank 0 is a scalar), and `dtype`.
 
     Raises: ShapeError for more axes than `MAX_RANK`, or lengths whose product, leaving out those of 0, is beyond
-    `MAX_NUMEL`: NumPy has no array of such a shape.
+    `MAX_NUMEL`: NumPy has no array of such a shape; or for a last axis that is no whole number of packed blocks.
     """
 
     shape: tuple[int, ...]
@@ -40,6 +40,7 @@ class TensorType:
                 f"a tensor has shape {self.shape}, which no array can have even without elements: the product of its "
                 f"lengths, those of 0 left out, is beyond {MAX_NUMEL}"
             )
+        self.dtype.array_shape(self.shape)
 
     @property
     def rank(self) -> int:
@@ -51,7 +52,12 @@ class TensorType:
 
     @property
     def nbytes(self) -> int:
-        return self.numel * self.dtype.itemsize
+        return self.dtype.nbytes(self.shape)
+
+    @property
+    def array_shape(self) -> tuple[int, ...]:
+        """The shape of the NumPy array that holds the tensor: for packed dtypes its last axis counts bytes."""
+        return self.dtype.array_shape(self.shape)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"

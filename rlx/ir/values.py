@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rlx.dtypes import DType, bf16
 from rlx.errors import DTypeError, RlxError, ShapeError
+from rlx.packed import PackedArray
 
 LISTED = (bool, int, float, list, tuple)  # these have no dtype of their own and take the one asked for
 
@@ -36,6 +37,8 @@ def as_array(value: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
 
     Raises: ShapeError for lists whose rows differ in length, DTypeError for a value without numbers and for an array
     that NumPy cannot read."""
+    if isinstance(value, PackedArray):
+        raise DTypeError(f"{what}: expected numbers, got {value!r}; declare it {value.dtype}, or give .dequantize()")
     try:
         array = _read(value, what) if is_foreign(value) else np.asarray(value)
     except ValueError:

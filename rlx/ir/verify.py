@@ -7,7 +7,6 @@ from rlx.ir.body import bodies
 from rlx.ir.graph import Graph
 from rlx.ir.op import REGISTRY, Leaf
 from rlx.ir.text import node_text
-from rlx.ir.types import TensorType
 
 
 def verify(graph: Graph) -> None:
@@ -27,8 +26,7 @@ def verify(graph: Graph) -> None:
                 raise GraphError(
                     f"{where}: input %{t.id} is used before it is made (a cycle, or nodes out of order)"
                 )
-        types = node.op.infer([t.type for t in node.inputs], node.attrs)
-        expected = (types,) if isinstance(types, TensorType) else tuple(types)
+        expected = node.op.types([t.type for t in node.inputs], node.attrs)
         if expected != tuple(t.type for t in node.outputs):
             raise GraphError(f"{where}: outputs should be {', '.join(map(str, expected))}")
         for body in bodies(node).values():

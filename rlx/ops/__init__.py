@@ -160,6 +160,9 @@ from rlx.ops.pool import global_avg_pool as global_avg_pool
 from rlx.ops.pool import global_max_pool as global_max_pool
 from rlx.ops.pool import max_pool as max_pool
 from rlx.ops.pool import max_pool_grad as max_pool_grad
+from rlx.ops.quantized import dequantize as dequantize
+from rlx.ops.quantized import grouped_packed_matmul as grouped_packed_matmul
+from rlx.ops.quantized import packed_matmul as packed_matmul
 from rlx.ops.reduce import max as max
 from rlx.ops.reduce import mean as mean
 from rlx.ops.reduce import min as min
@@ -224,6 +227,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would import t
     "cross_entropy",
     "cumprod",
     "cumsum",
+    "dequantize",
     "diagonal",
     "div",
     "dynamic_slice",
@@ -254,6 +258,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would import t
     "grid_sample",
     "group_norm",
     "grouped_matmul",
+    "grouped_packed_matmul",
     "hard_sigmoid",
     "hard_swish",
     "im2col",
@@ -295,6 +300,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would import t
     "not_equal",
     "one_hot",
     "ones_like",
+    "packed_matmul",
     "pad",
     "permute_dims",
     "pow",

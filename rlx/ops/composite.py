@@ -13,7 +13,7 @@ from rlx.errors import ShapeError
 from rlx.ir import Tensor, apply
 from rlx.ir.types import as_items, as_shape, normalize_axes, normalize_axis
 from rlx.ops import matmul as linalg
-from rlx.ops import reduce
+from rlx.ops import quantized, reduce
 from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors
 from rlx.ops.elementwise import binary, select, unary
 from rlx.ops.movement import strided as movement
@@ -206,8 +206,14 @@ def linear(
 ) -> Tensor:
     """activation(x @ weightᵀ + bias).
 
-    Shape: x (..., k), weight (n, k), bias (n,); gives (..., n). Activation, dtype, gradient, numerics: as rlx.matmul.
+    Shape: x (..., k), weight (n, k), bias (n,); gives (..., n). Activation, dtype, gradient, numerics: as rlx.matmul,
+    or for a packed weight as rlx.packed_matmul, and the sum with the bias is rounded once more.
     """
+    if getattr(getattr(weight, "dtype", None), "is_packed", False):
+        made = quantized.packed_matmul(x, weight)
+        if bias is not None:
+            made = cast_to(made + bias, made.dtype)
+        return linalg.activated(made, activation)
     return linalg.matmul(x, weight, bias, transpose_b=True, activation=activation)
 
 

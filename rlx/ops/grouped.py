@@ -35,13 +35,22 @@ def _pair(dtypes: Sequence[DType]) -> DType:
 def _want(op: str, types: Sequence[TensorType], second: str, rank: int) -> None:
     want_inputs(op, types, 3)
     x, w, sizes = types
-    for what, t, expected in (("x", x, 2), (second, w, rank), ("group_sizes", sizes, 1)):
+    for what, t, expected in (("x", x, 2), (second, w, rank)):
         if t.rank != expected:
             raise ShapeError(f"{op}: {what} is {t}; expected rank {expected}")
     want_float(op, x.dtype, "x")
     want_float(op, w.dtype, second)
+    want_group_sizes(op, sizes)
+
+
+def want_group_sizes(op: str, sizes: TensorType, experts: int | None = None) -> None:
+    """Raises: ShapeError, DTypeError unless sizes are a vector of i32, one for each of `experts`."""
+    if sizes.rank != 1:
+        raise ShapeError(f"{op}: group_sizes is {sizes}; expected rank 1")
     if sizes.dtype != i32:
         raise DTypeError(f"{op}: group_sizes is {sizes.dtype}; expected i32 (rlx.{op} casts)")
+    if experts is not None and sizes.shape[0] != experts:
+        raise ShapeError(f"{op}: {sizes.shape[0]} group sizes for {experts} experts; expected one each")
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -55,12 +64,12 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         raise ShapeError(
             f"{op}: x is {x.shape} and w {w.shape}; the inner dimensions {x.shape[1]} and {k} differ"
         )
-    if sizes.shape[0] != w.shape[0]:
-        raise ShapeError(f"{op}: {sizes.shape[0]} group sizes for {w.shape[0]} experts; expected one each")
+    want_group_sizes(op, sizes, w.shape[0])
     return TensorType((x.shape[0], n), promote(x.dtype, w.dtype))
 
 
-def _grouped(x: Array, w: Array, sizes: Array, *, transpose_w: bool) -> Array:
+def grouped_product(x: Array, w: Array, sizes: Array, *, transpose_w: bool) -> Array:
+    """The NumPy definition: a product for each group."""
     common = np.result_type(x, w)
     w = np.swapaxes(w, 1, 2) if transpose_w else w
     out = np.zeros((x.shape[0], w.shape[2]), common)
@@ -80,7 +89,7 @@ def _grouped_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
 
 
 register(
-    Op("grouped_matmul", "grouped", _infer, computed(_pair)(_grouped), "the loop over rows and their experts",
+    Op("grouped_matmul", "grouped", _infer, computed(_pair)(grouped_product), "the loop over rows and their experts",
        _grouped_vjp, kernel="matmul_grouped", contracts=True, cost=product_cost)
 )  # fmt: skip
 
@@ -129,24 +138,27 @@ def grouped_matmul(
     weights, to each weight from the rows of its group. Numerics: sums in f32, rounded once. Follows Gale et al.,
     MegaBlocks, 2022.
     """
-    x, w, sizes = tensors("grouped_matmul", x, w, _sizes(group_sizes))
+    x, w = tensors("grouped_matmul", x, w)
+    sizes = group_sizes_of("grouped_matmul", x, group_sizes)
+    return apply("grouped_matmul", *floats(x, w), sizes, transpose_w=transpose_w)
+
+
+def group_sizes_of(op: str, x: Tensor, given: TensorLike) -> Tensor:
+    """The sizes of groups of x's rows, in i32. Raises: DTypeError, ShapeError as `grouped_matmul` says."""
+    sizes = tensors(op, x, given if isinstance(given, Tensor) else np.asarray(given))[1]
     if not sizes.dtype.is_int:
-        raise DTypeError(f"grouped_matmul: group_sizes is {sizes.dtype}; expected integers")
+        raise DTypeError(f"{op}: group_sizes is {sizes.dtype}; expected integers")
     if sizes.node.op.name == "constant" and x.ndim > 0:
-        given = np.asarray(sizes.node.attrs["value"], np.int64)
-        if given.size and (given.min() < 0 or given.sum() > x.shape[0]):
+        known = np.asarray(sizes.node.attrs["value"], np.int64)
+        if known.size and (known.min() < 0 or known.sum() > x.shape[0]):
             raise ShapeError(
-                f"grouped_matmul: group_sizes {given.ravel()[:8].tolist()} for {x.shape[0]} rows; expected sizes of 0 "
-                "or more that together are at most the rows"
+                f"{op}: group_sizes {known.ravel()[:8].tolist()} for {x.shape[0]} rows; expected sizes of 0 or more "
+                "that together are at most the rows"
             )
     if sizes.dtype == i64:
         # Clamped before the cast to i32, in which a larger size would wrap.
         sizes = apply("clip", sizes, min=0, max=2**31 - 1)
-    return apply("grouped_matmul", *floats(x, w), cast_to(sizes, i32), transpose_w=transpose_w)
-
-
-def _sizes(given: TensorLike) -> TensorLike:
-    return given if isinstance(given, Tensor) else np.asarray(given)
+    return cast_to(sizes, i32)
 
 
 # -- lora_matmul

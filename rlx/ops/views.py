@@ -60,4 +60,5 @@ def slice(node: Node) -> int | None:
         elements += starts[axis] * stride
         cut = cut or out[axis] != shape[axis]
         stride *= shape[axis]
-    return elements * node.inputs[0].dtype.itemsize
+    storage = node.inputs[0].dtype.storage
+    return elements // storage.elements * storage.nbytes

@@ -19,7 +19,7 @@ from rlx.passes.trees import explicit, node_trees
 
 def small(dtype: DType) -> bool:
     """Whether the layout holds the dtype as f32."""
-    return dtype.itemsize < 4
+    return not dtype.is_packed and dtype.itemsize < 4
 
 
 def widen(graph: Graph, computed: bool = False) -> Graph:
@@ -97,10 +97,10 @@ def _computed(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[T
     wanted = [t.dtype if not small(t.dtype) else f32 if t.dtype.is_float else i32 for t in node.outputs]
     types = [TensorType(t.shape, dtype) for t, dtype in zip(node.inputs, given, strict=True)]
     try:
-        inferred = node.op.infer(types, node.attrs)
+        inferred = node.op.types(types, node.attrs)
     except RlxError:
         return None
-    if [t.dtype for t in (inferred if isinstance(inferred, tuple) else (inferred,))] != wanted:
+    if [t.dtype for t in inferred] != wanted:
         return None
     wide = [
         _additive(new, x, node.label) if k == mask and old.dtype == bool_

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 from weakref import WeakMethod
 
-import numpy as np
 import numpy.typing as npt
 
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
@@ -25,7 +24,7 @@ from rlx.runtime.ports import Array, InputPort, OutputPort, accept_inputs
 from rlx.runtime.prepare import Prepared, prepare
 from rlx.runtime.report import Report
 from rlx.runtime.rows import feed_rows, rows_of
-from rlx.runtime.store import State, Store
+from rlx.runtime.store import State, Store, on_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class CompiledGraph(Closing):
         for name, data in arrays.items():
             self.set_param(name, data, dtype)
 
-    def get_state(self, name: str) -> npt.NDArray[np.generic]:
+    def get_state(self, name: str) -> Any:
         """A copy of a state."""
         with self._lock:
             return self.state.get(name)
@@ -173,7 +172,7 @@ class CompiledGraph(Closing):
                 before = debug.before_run(self)
                 program.executable.run()
                 self.state.replaced(self._replaced)
-                results = {port.name: port.take.call() for port in program.outputs}
+                results = {port.name: port.take() for port in program.outputs}
                 program.broken_off = False
                 debug.show_run(self, before)
                 return results
@@ -235,12 +234,12 @@ class CompiledGraph(Closing):
         with self._lock:
             return self._ready().executable
 
-    def value(self, tensor: Tensor) -> Array:
+    def value(self, tensor: Tensor) -> Any:
         """The value of a tensor of `program` after the last run; complete only with `planner="bump"`."""
         if tensor.graph is not self.program:
             raise GraphError(f"value: {tensor} is of graph {tensor.graph!r}; expected a tensor of `program`")
         raw = self.arena.read_bytes(tensor.id, tensor.type.nbytes)
-        return raw.view(tensor.dtype.np).reshape(tensor.shape)
+        return on_host(tensor.type, raw)
 
     def report(self) -> Report:
         """How each node runs: native, decomposed, host; and the memory plan."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rlx.driver import Slot
 from rlx.driver.device import Bytes
-from rlx.driver.memory.typed import TYPED, read_typed_to_f32, write_typed_from_f32
+from rlx.driver.memory.typed import TYPED, raw_bytes, read_typed_to_f32, write_typed_from_f32
 from rlx.dtypes import DType, DTypeLike, f32
 from rlx.errors import ArenaError, DTypeError, ShapeError
 from rlx.runtime.store import Store
@@ -54,7 +54,7 @@ class Entry:
             raise ArenaError(f"set_actual_len: weight {self.name!r} is always whole: {self.slot.nbytes} bytes")
 
     def read(self) -> Bytes:
-        return self.store.get(self.name).reshape(-1).view(np.uint8)
+        return raw_bytes(self.store.get(self.name), f"weight {self.name!r}")
 
     def keep_half(self, dtype: DType, data: npt.ArrayLike) -> None:
         if self.keep is None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rlx.driver import DeviceArena
 from rlx.errors import GraphError
 from rlx.ir import Tensor, TensorType
-from rlx.runtime.store import check_array
+from rlx.runtime.store import check_array, on_host
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +27,8 @@ class InputPort:
     def __init__(self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena) -> None:
         self.name = name
         self.declared = declared
-        self.shape = declared.shape
+        # A packed weight is given as a PackedArray, never as an array of its bytes.
+        self.shape = None if declared.dtype.is_packed else declared.shape
         self.np_dtype = declared.dtype.np
         self.put = arena.input_writer(tensor.id, tensor.dtype, tensor.shape)
 
@@ -39,13 +40,18 @@ class InputPort:
 
 
 class OutputPort:
-    """One output: `take.call` returns a new array of the declared type, like the arena's typed reads."""
+    """One output: `take` returns a new array of the declared type, like the arena's typed reads."""
 
-    __slots__ = ("name", "take")
+    __slots__ = ("_read", "_type", "name")
 
     def __init__(self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena) -> None:
         self.name = name
-        self.take = arena.output_reader(tensor.id, tensor.dtype, tensor.shape, declared.dtype)
+        self._type = declared
+        self._read = arena.output_reader(tensor.id, tensor.dtype, tensor.shape, declared.dtype)
+
+    def take(self) -> Any:
+        data = self._read.call()
+        return on_host(self._type, data) if self._type.dtype.is_packed else data
 
 
 def accept_inputs(ports: list[InputPort], given: Mapping[str, Any]) -> list[Array]:

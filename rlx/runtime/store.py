@@ -22,6 +22,7 @@ from rlx.dtypes import DType, DTypeLike, as_dtype
 from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, ShapeError
 from rlx.ir import TensorType
 from rlx.ir.values import LISTED, as_array, exactly
+from rlx.packed import PackedArray
 
 
 class Lease:
@@ -152,7 +153,7 @@ class Store(Closing):
     def need(self, types: Mapping[str, TensorType]) -> int:
         """Bytes that tensors of these types will take, without those that are stored already."""
         kept = {name: self._kept.get(name, t.dtype) for name, t in types.items() if name not in self._where}
-        return sum(align(types[name].numel * dtype.itemsize) for name, dtype in kept.items())
+        return sum(align(dtype.nbytes(types[name].shape)) for name, dtype in kept.items())
 
     def expect(self, dtypes: Mapping[str, DTypeLike]) -> None:
         """Announces which weights will be stored in another dtype than the declared one.
@@ -169,7 +170,7 @@ class Store(Closing):
             if name not in self._where and kept == t.dtype:
                 full += align(t.nbytes)
             elif name not in self._where:
-                half += align(t.numel * kept.itemsize)
+                half += align(kept.nbytes(t.shape))
         self.full.expect(full)
         self.half.expect(half)
 
@@ -218,14 +219,14 @@ class Store(Closing):
             """The bytes that weights which are not in the region yet would take there."""
             held = {n for n, s in self._where.items() if self._region(s) is region}
             others = [t for n, t in self._types.items() if n not in held and t.dtype == declared.dtype]
-            return sum(align(t.numel * kept.itemsize) for t in others)
+            return sum(align(kept.nbytes(t.shape)) for t in others)
 
         slot = region.put(kept, raw, ahead)
         if old is None:
             expected = self._kept.get(name, declared.dtype)
             if expected != kept:  # memory was expected for it in another region or dtype
                 of = self.full if expected == declared.dtype else self.half
-                of.expect_less(align(declared.numel * expected.itemsize))
+                of.expect_less(align(expected.nbytes(declared.shape)))
         self._where[name] = slot
         self.version += 1
         if old is not None:
@@ -278,11 +279,11 @@ class Store(Closing):
         """The dtype in which each tensor is stored."""
         return {name: slot.dtype for name, slot in self._where.items()}
 
-    def get(self, name: str) -> npt.NDArray[np.generic]:
-        """A copy of a tensor as it is stored."""
+    def get(self, name: str) -> Any:
+        """A copy of a tensor as it is stored: an array, or for packed weights a PackedArray."""
         with self.lock:
             slot = self.slot(name)
-            return self._region(slot).read_from(slot).view(slot.dtype.np).reshape(self._types[name].shape)
+            return on_host(TensorType(self._types[name].shape, slot.dtype), self._region(slot).read_from(slot))
 
     def type_of(self, name: str) -> TensorType:
         """The type a tensor was declared with. Raises: GraphError for an unknown name."""
@@ -362,14 +363,24 @@ class State(Store):
     kind = "state"
 
 
-def check_array(what: str, data: npt.ArrayLike, expected: TensorType) -> npt.NDArray[np.generic]:
-    """`data` as an array of exactly the expected shape and dtype.
+def check_array(what: str, data: Any, expected: TensorType) -> npt.NDArray[np.generic]:
+    """`data` as an array of exactly the expected shape and dtype; of packed weights the bytes.
 
     Python numbers and lists are converted; an array of another dtype is an error, since converting it might lose
     something.
 
     Raises: ShapeError, DTypeError naming what came and what was expected.
     """
+    if expected.dtype.is_packed:
+        if not isinstance(data, PackedArray):
+            raise DTypeError(
+                f"{what}: expected a PackedArray of {expected}, got {type(data).__name__}; rlx.quantize makes one of "
+                "floats, PackedArray.from_gguf of the blocks of a file"
+            )
+        if (data.dtype, data.shape) != (expected.dtype, expected.shape):
+            error = ShapeError if data.dtype == expected.dtype else DTypeError
+            raise error(f"{what}: expected {expected}, got {data!r}")
+        return data.data
     array = as_array(data, what)
     if isinstance(data, LISTED):
         array = exactly(array, expected.dtype, what)
@@ -381,6 +392,12 @@ def check_array(what: str, data: npt.ArrayLike, expected: TensorType) -> npt.NDA
     if array.shape != expected.shape:
         raise ShapeError(f"{what}: expected shape {expected.shape}, got {array.shape}")
     return array
+
+
+def on_host(t: TensorType, raw: npt.NDArray[Any]) -> Any:
+    """The bytes of a tensor as its array, or for packed weights as a PackedArray."""
+    data = raw.view(t.dtype.np).reshape(t.array_shape)
+    return PackedArray(t.dtype, t.shape, data) if t.dtype.is_packed else data
 
 
 def _opened(device: Device, what: str) -> Device:

@@ -12,6 +12,7 @@ import pytest
 LAYERS = (
     "errors",
     "dtypes",
+    "packed",
     "ir",
     "autodiff",
     "ops",

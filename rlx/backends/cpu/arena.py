@@ -114,14 +114,15 @@ class CpuArena(BufferArena):
         return self._accessor(memory.copy if dtype == wanted else partial(memory.astype, wanted.np))
 
     def _memory(self, node: int, dtype: DType, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        count, slot = self._fits(node, dtype, shape), self.slot(node)
+        nbytes, slot = self._fits(node, dtype, shape), self.slot(node)
         whole = self.buffer(slot.segment).view()
         assert whole is not None
-        return whole[slot.offset : slot.offset + count * dtype.itemsize].view(dtype.np).reshape(shape)
+        return whole[slot.offset : slot.offset + nbytes].view(dtype.np).reshape(dtype.array_shape(shape))
 
     def array(self, tensor: Tensor) -> npt.NDArray[Any]:
-        """The tensor's slot as an array of its shape and dtype: a view, not a copy."""
+        """The tensor's slot as an array of its shape and dtype (of packed weights the bytes): a view, not a copy."""
         slot = self.slot(tensor.id)
         raw = self.view(tensor.id)
         assert raw is not None
-        return raw[: tensor.size * slot.dtype.itemsize].view(slot.dtype.np).reshape(tensor.shape)
+        shape = slot.dtype.array_shape(tensor.shape)
+        return raw[: slot.dtype.nbytes(tensor.shape)].view(slot.dtype.np).reshape(shape)

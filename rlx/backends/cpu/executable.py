@@ -156,7 +156,7 @@ def _array(t: Tensor, plan: MemoryPlan, arena: DeviceArena) -> Array:
     slot = plan.slots[t.id]
     whole = arena.buffer(slot.segment).view()  # an executable does not outlive its arena, so it needs no pin
     assert whole is not None
-    return whole[slot.offset :][: t.type.nbytes].view(slot.dtype.np).reshape(t.shape)
+    return whole[slot.offset :][: t.type.nbytes].view(slot.dtype.np).reshape(t.type.array_shape)
 
 
 def _has_kernel(node: Node) -> bool:

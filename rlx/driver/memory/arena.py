@@ -74,7 +74,7 @@ class DeviceArena(Protocol):
         ...
 
     def elem_offset(self, node: int) -> int:
-        """`byte_offset` in elements of the slot's dtype."""
+        """`byte_offset` in elements of the slot's dtype. Raises: DTypeError for packed weights."""
         ...
 
     def slot_elems(self, node: int) -> int:
@@ -113,7 +113,8 @@ class DeviceArena(Protocol):
         ...
 
     def output_reader(self, node: int, dtype: DType, shape: tuple[int, ...], wanted: DType) -> Accessor:
-        """A reader bound to the node: `call()` returns a new array of that shape and of dtype `wanted`.
+        """A reader bound to the node: `call()` returns a new array of that shape and of dtype `wanted`, of packed
+        weights the bytes.
 
         It is `read_output_f32` for a slot of f32, f16 or bf16, and `read_bytes` where the slot's dtype is
         `wanted`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -127,7 +126,8 @@ class BufferArena(Closing):
 
     def slot_elems(self, node: int) -> int:
         slot = self.slot(node)
-        return slot.nbytes // slot.dtype.itemsize
+        storage = slot.dtype.storage
+        return slot.nbytes // storage.nbytes * storage.elements
 
     def len_of(self, node: int) -> int:
         slot = self.slot(node)
@@ -175,14 +175,15 @@ class BufferArena(Closing):
         return self._accessor(partial(self.write_bytes, node))
 
     def output_reader(self, node: int, dtype: DType, shape: tuple[int, ...], wanted: DType) -> Accessor:
-        count, as_is = self._fits(node, dtype, shape), dtype == wanted and dtype != f32
+        nbytes, as_is = self._fits(node, dtype, shape), dtype == wanted and dtype != f32
         if dtype not in TYPED and not as_is:
             raise DTypeError(f"output_reader: node {node} is stored as {dtype}, which is read as {dtype} only")
 
         def read() -> npt.NDArray[Any]:
             if as_is:  # f32 holds the values exactly, so widening and rounding again would give the same bits
-                return self.read_bytes(node, count * dtype.itemsize).view(dtype.np).reshape(shape)
-            return self.read_output_f32(node, dtype, count).reshape(shape).astype(wanted.np, copy=False)
+                return self.read_bytes(node, nbytes).view(dtype.np).reshape(dtype.array_shape(shape))
+            read = self.read_output_f32(node, dtype, nbytes // dtype.itemsize)
+            return read.reshape(shape).astype(wanted.np, copy=False)
 
         return self._accessor(read)
 
@@ -306,8 +307,9 @@ class BufferArena(Closing):
         places = {s.segment: None for s in self.plan.slots.values()} if segment is None else {segment: None}
         for place in sorted(places, key=lambda name: name != "arena0"):
             for node, slot in self.plan.slots.items():
-                at_it = slot.segment == place and slot.offset == wanted * slot.dtype.itemsize
-                if at_it and self._half_slot(node) is not None:
+                if slot.segment != place or slot.dtype.is_packed:
+                    continue
+                if slot.offset == wanted * slot.dtype.itemsize and self._half_slot(node) is not None:
                     return node
         return None
 
@@ -365,14 +367,16 @@ class BufferArena(Closing):
         return made
 
     def _fits(self, node: int, dtype: DType, shape: tuple[int, ...]) -> int:
-        """The number of elements of this shape, which must fit the node's slot. Raises: ArenaError, DTypeError."""
+        """The bytes of a tensor of this shape, which must fit the node's slot.
+
+        Raises: ArenaError, DTypeError, ShapeError."""
         slot = self.slot(node)
         if slot.dtype != dtype:
             raise DTypeError(f"node {node} is stored as {slot.dtype}, not {dtype}")
-        count = math.prod(_count(n, "shape") for n in shape)
-        if count * dtype.itemsize > slot.nbytes:
+        nbytes = dtype.nbytes(tuple(_count(n, "shape") for n in shape))
+        if nbytes > slot.nbytes:
             raise ArenaError(f"node {node}: an array of shape {shape} leaves its slot of {slot.nbytes} bytes")
-        return count
+        return nbytes
 
     def _typed(self, node: int, dtype: DType, what: str) -> None:
         check_typed(dtype, what)

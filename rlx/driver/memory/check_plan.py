@@ -74,8 +74,9 @@ def _check_slot(node: int, slot: Slot, sizes: Mapping[str, int], alias: bool) ->
     offset, nbytes = whole(slot.offset, f"{where}: offset"), whole(slot.nbytes, f"{where}: bytes")
     if offset < 0 or nbytes < 0:
         raise ArenaError(f"{where}: {slot}: an offset and a size are not negative")
-    if nbytes % slot.dtype.itemsize:
-        raise ArenaError(f"{where}: {slot}: {nbytes} bytes are no whole number of {slot.dtype} elements")
+    if nbytes % slot.dtype.storage.nbytes:
+        unit = "blocks" if slot.dtype.is_packed else "elements"
+        raise ArenaError(f"{where}: {slot}: {nbytes} bytes are no whole number of {slot.dtype} {unit}")
     own = slot.segment in sizes
     to = ALIGNMENT if own and not alias else VIEW_ALIGNMENT
     if nbytes and offset % to:

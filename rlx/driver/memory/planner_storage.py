@@ -261,7 +261,7 @@ def may_take_over(node: Node, position: int, t: Tensor) -> bool:
     Element size and count must be equal. A node with several outputs must be elementwise: then each element of all
     outputs is computed before the first is written, so the others may still read that input."""
     x = node.inputs[position]
-    if x.dtype.itemsize != t.dtype.itemsize or x.size != t.size or t.size == 0:
+    if x.type.nbytes != t.type.nbytes or x.size != t.size or t.size == 0:
         return False
     return len(node.outputs) == 1 or node.op.elementwise
 

@@ -12,6 +12,7 @@ from rlx.driver.device import Bytes
 from rlx.dtypes import DType, as_dtype, bf16, f16, f32
 from rlx.errors import ArenaError, DTypeError
 from rlx.ir.values import as_array
+from rlx.packed import PackedArray
 
 FloatArray = npt.NDArray[np.float32]
 TYPED = (f32, f16, bf16)
@@ -58,9 +59,11 @@ def read_typed_to_f32(raw: npt.NDArray[np.uint8] | bytes, dtype: DType) -> Float
 
 
 def raw_bytes(data: Any, what: str) -> Bytes:
-    """The bytes of an array, or of any object with the buffer protocol.
+    """The bytes of an array, of a packed weight in planes, or of any object with the buffer protocol.
 
     Raises: DTypeError for objects without bytes of their own (None, text, lists, arrays of objects)."""
+    if isinstance(data, PackedArray):
+        data = data.data
     try:
         if not isinstance(data, np.ndarray):
             return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)

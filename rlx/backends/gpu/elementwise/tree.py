@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from rlx.backends.gpu.program.steps import TreeKernel
-from rlx.dtypes import DType, as_dtype
+from rlx.dtypes import DType, Storage, as_dtype
 from rlx.ir.expr import PREDICATES, PRIMS, Expr, linearize
 
 Class = Literal["f", "d", "i", "l", "b"]
@@ -36,7 +36,7 @@ MAX_HEAVY = 4
 _SHORT = frozenset({"exp", "tanh", "one_plus_erf", "gelu", "logistic", "div", "recip"})
 
 # Sixteen bits moved without conversion: data movement must not touch the payload of a NaN.
-RAW16 = DType("u16", 2, "u", np.dtype(np.uint16))
+RAW16 = DType("u16", Storage(1, 2), "u", np.dtype(np.uint16))
 
 _LOGIC = frozenset({"not", "isnan", "isinf", "add", "mul", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "select"})
 _BITS = frozenset({"and", "or", "xor", "shl", "shr"})

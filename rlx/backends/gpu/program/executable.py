@@ -358,7 +358,7 @@ class _HostPiece:
                     self._stores.append(lambda: buffer.write(ref.offset, raw))
                 elif fresh and slot.nbytes:
                     self._loads.append(lambda: buffer.read(ref.offset, raw))
-            return raw[: slot.nbytes].view(slot.dtype.np)[: tensor.size].reshape(tensor.shape)
+            return raw[: tensor.type.nbytes].view(slot.dtype.np).reshape(tensor.type.array_shape)
 
         ins = [host(t, write=False) for t in call.node.inputs]
         outs = [host(t, write=True) for t in call.node.outputs]

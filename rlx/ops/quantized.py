@@ -1,0 +1,179 @@
+"""Packed weights in graphs: dequantize, and products with a packed weight that never write the dequantized one.
+
+A packed tensor is a param, a constant or an input of a packed dtype; `rlx.packed.decode` says what its bits mean. The
+attribute `format` repeats that dtype for the NumPy definitions, which get its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ops.base import TensorLike, floating, tensor, tensors, want_float, want_inputs
+from rlx.ops.grouped import group_sizes_of, grouped_product, want_group_sizes
+from rlx.ops.matmul import product_cost
+from rlx.ops.numeric import Array, computed
+from rlx.packed import PackedArray
+
+
+def _want_packed(op: str, q: TensorType, attrs: Attrs, rank: int | None = None) -> None:
+    if not q.dtype.is_packed:
+        raise DTypeError(f"{op}: q is {q}; expected a packed dtype (rlx.quantize makes packed weights)")
+    if attrs["format"] != q.dtype:
+        raise DTypeError(f"{op}: format is {attrs['format']!r}, but q is {q}")
+    if rank is not None and q.rank != rank:
+        raise ShapeError(f"{op}: q is {q}; expected rank {rank}")
+
+
+def _elements(q: Array, format: DType) -> Array:
+    """The elements of packed bytes, in f32."""
+    blocks = q.shape[-1] // format.storage.nbytes
+    return PackedArray(format, (*q.shape[:-1], blocks * format.storage.elements), np.asarray(q)).dequantize()
+
+
+# -- dequantize
+
+
+def _dequantize_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    want_inputs("dequantize", types, 1)
+    _want_packed("dequantize", types[0], attrs)
+    want_float("dequantize", attrs["dtype"], "result")
+    return TensorType(types[0].shape, attrs["dtype"])
+
+
+def _dequantize(q: Array, *, format: DType, dtype: DType) -> Array:
+    with np.errstate(all="ignore"):
+        return _elements(q, format).astype(dtype.np, copy=False)
+
+
+register(
+    Op("dequantize", "quantized", _dequantize_infer, _dequantize, "gguf.quants.dequantize", NOT_DIFFERENTIABLE,
+       kernel="dequantize", packed=(0,))
+)  # fmt: skip
+
+
+def dequantize(q: TensorLike, dtype: DTypeLike = f32) -> Tensor:
+    """The elements of a packed weight as floats; the same bits on every device.
+
+    Shape: as q. Dtype: `dtype`, a float; elements are made in f32 and rounded to it once. Gradient: none. A scale that
+    is infinite or NaN gives infinities and NaN. Numerics: `rlx.packed.decode`. Raises: DTypeError for a q that is not
+    packed. Follows ggml's `dequantize_row_*`.
+    """
+    q = tensor("dequantize", q)
+    return apply("dequantize", q, format=q.dtype, dtype=as_dtype(dtype))
+
+
+# -- packed_matmul
+
+
+def _first(dtypes: Sequence[DType]) -> DType:
+    return dtypes[0]
+
+
+def _product_infer(op: str, x: TensorType, q: TensorType, attrs: Attrs) -> TensorType:
+    want_float(op, x.dtype, "x")
+    if x.dtype == f64:
+        raise DTypeError(
+            f"{op}: x is f64; expected f32, f16 or bf16 (rlx.matmul(x, rlx.dequantize(q, 'f64')) computes in f64)"
+        )
+    if not isinstance(attrs["transpose_q"], bool):
+        raise DTypeError(f"{op}: transpose_q is {attrs['transpose_q']!r}; expected a bool")
+    n, k = q.shape[-2:] if attrs["transpose_q"] else q.shape[:-3:-1]
+    if x.shape[-1] != k:
+        raise ShapeError(
+            f"{op}: x is {x.shape} and q {q.shape}; the inner dimensions {x.shape[-1]} and {k} differ"
+        )
+    return TensorType((*x.shape[:-1], n), x.dtype)
+
+
+def _matmul_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    op = "packed_matmul"
+    want_inputs(op, types, 2)
+    x, q = types
+    _want_packed(op, q, attrs, 2)
+    if x.rank < 2:
+        raise ShapeError(f"{op}: x is {x}; the op wants rank 2 or more (rlx.{op} reshapes vectors)")
+    return _product_infer(op, x, q, attrs)
+
+
+def _matmul(x: Array, q: Array, *, format: DType, transpose_q: bool) -> Any:
+    w = _elements(q, format).astype(x.dtype, copy=False)
+    return np.matmul(x, w.T if transpose_q else w)
+
+
+def _transposed_product(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """The gradient to x is the product with the weight the other way round; packed weights have none."""
+    d = grads[0]
+    if d is None:
+        return (None,) * len(node.inputs)
+    attrs = {**node.attrs, "transpose_q": not node.attrs["transpose_q"]}
+    return (apply(node.op.name, d, *node.inputs[1:], **attrs), *(None,) * (len(node.inputs) - 1))
+
+
+register(
+    Op("packed_matmul", "quantized", _matmul_infer, computed(_first)(_matmul), "numpy.matmul of gguf.quants.dequantize",
+       _transposed_product, kernel="packed_matmul", contracts=True, packed=(1,), cost=product_cost)
+)  # fmt: skip
+
+
+def packed_matmul(x: TensorLike, q: TensorLike, *, transpose_q: bool = True) -> Tensor:
+    """x times a packed weight, which is decoded piece by piece and never written as a whole.
+
+    Shape: x (..., k), q (n, k) in blocks along k; gives (..., n), the product with qᵀ. With transpose_q=False x is
+    (..., n) and the result x @ q, (..., k). Dtype: x's, f32, f16 or bf16; integers become f32. Gradient: to x, through
+    the same weight the other way round; none to q. Numerics: elements of q in f32 as `dequantize` gives them, sums in
+    f32, rounded once. Raises: DTypeError for f64 and for a q that is not packed, ShapeError.
+    """
+    x, q = tensors("packed_matmul", x, q)
+    x = floating(x)
+    flat = x.ndim == 1
+    if flat:
+        x = apply("reshape", x, shape=(1, *x.shape))
+    out = apply("packed_matmul", x, q, format=q.dtype, transpose_q=transpose_q)
+    return apply("reshape", out, shape=out.shape[1:]) if flat else out
+
+
+# -- grouped_packed_matmul
+
+
+def _grouped_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    op = "grouped_packed_matmul"
+    want_inputs(op, types, 3)
+    x, q, sizes = types
+    _want_packed(op, q, attrs, 3)
+    if x.rank != 2:
+        raise ShapeError(f"{op}: x is {x}; expected rank 2")
+    want_group_sizes(op, sizes, q.shape[0])
+    return _product_infer(op, x, q, attrs)
+
+
+def _grouped(x: Array, q: Array, sizes: Array, *, format: DType, transpose_q: bool) -> Any:
+    return grouped_product(x, _elements(q, format), sizes, transpose_w=transpose_q)
+
+
+register(
+    Op("grouped_packed_matmul", "quantized", _grouped_infer, computed(_first)(_grouped),
+       "the loop over rows and their experts", _transposed_product, kernel="grouped_packed_matmul", contracts=True,
+       packed=(1,), cost=product_cost)
+)  # fmt: skip
+
+
+def grouped_packed_matmul(
+    x: TensorLike, q: TensorLike, group_sizes: TensorLike, *, transpose_q: bool = True
+) -> Tensor:
+    """Each group of x's rows times a packed weight of its own: the first group_sizes[0] rows times q[0]ᵀ, and so on.
+
+    Shape: x (rows, k), q (experts, n, k), group_sizes (experts,); gives (rows, n). With transpose_q=False x is
+    (rows, n) and the result (rows, k). Groups, sizes: as rlx.grouped_matmul takes them. Dtype, gradient, numerics: as
+    rlx.packed_matmul. Follows Gale et al., MegaBlocks, 2022.
+    """
+    op = "grouped_packed_matmul"
+    x, q = tensors(op, x, q)
+    return apply(
+        op, floating(x), q, group_sizes_of(op, x, group_sizes), format=q.dtype, transpose_q=transpose_q
+    )

@@ -1,0 +1,111 @@
+"""PackedArray: a packed weight on the host, in the layout of the devices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.dtypes import GGUF, DType, DTypeLike, as_dtype, f32
+from rlx.errors import DTypeError, ShapeError
+from rlx.packed.decode import Bytes, decode_rows, split_planes
+
+
+class PackedArray:
+    """A weight in packed blocks along its last axis.
+
+    `dtype` is a packed dtype, `shape` counts elements, and `data` holds the bytes as the devices do: an array of u8
+    of `dtype.array_shape(shape)`, each row in the planes of `dtype.storage`.
+    Raises: DTypeError for a dtype that is not packed and for data other than u8, ShapeError for a last axis that is no
+    whole number of blocks and for another number of bytes.
+    """
+
+    __slots__ = ("data", "dtype", "shape")
+
+    def __init__(self, dtype: DTypeLike, shape: tuple[int, ...], data: Bytes) -> None:
+        self.dtype = want_packed("PackedArray", dtype)
+        self.shape = tuple(int(n) for n in shape)
+        expected = self.dtype.array_shape(self.shape)
+        if data.dtype != np.uint8:
+            raise DTypeError(f"PackedArray: data is {data.dtype}; expected u8, the bytes of the blocks")
+        if data.shape != expected:
+            raise ShapeError(
+                f"PackedArray: data is {data.shape}; {self.dtype}{list(self.shape)} takes {expected} bytes"
+            )
+        self.data = np.ascontiguousarray(data)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    def __repr__(self) -> str:
+        return f"PackedArray({self.dtype}[{','.join(map(str, self.shape))}], {self.nbytes:,} bytes)"
+
+    @staticmethod
+    def from_gguf(data: bytes | npt.NDArray[Any], dtype: DTypeLike, shape: tuple[int, ...]) -> PackedArray:
+        """The blocks of a GGUF file, one after the other, moved into planes.
+
+        `shape` is the array's, its last axis the one that blocks lie along (GGUF lists axes in the opposite order).
+        Blocks of rlx's own dtypes are taken in the order of `Plane.at`.
+        Raises: DTypeError, ShapeError where the bytes are too many or too few for the shape."""
+        kind = want_packed("from_gguf", dtype)
+        expected = kind.array_shape(tuple(shape))
+        raw = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else _bytes(data)
+        if raw.size != math.prod(expected):
+            raise ShapeError(
+                f"from_gguf: {raw.size} bytes; {kind}{list(shape)} takes {math.prod(expected)}, in blocks of "
+                f"{kind.storage.nbytes} bytes for {kind.storage.elements} elements"
+            )
+        made = np.empty(expected, np.uint8)
+        _move(kind, made.reshape(-1, expected[-1]), raw.reshape(-1, expected[-1]), into_planes=True)
+        return PackedArray(kind, shape, made)
+
+    def to_gguf(self) -> npt.NDArray[np.uint8]:
+        """The blocks in the order of a file: u8, of the shape that the `gguf` package gives them."""
+        made = np.empty_like(self.data)
+        rows = self.data.shape[-1]
+        _move(self.dtype, self.data.reshape(-1, rows), made.reshape(-1, rows), into_planes=False)
+        return made
+
+    def dequantize(self, dtype: DTypeLike = f32) -> npt.NDArray[Any]:
+        """The elements as floats: in f32 as `rlx.packed.decode` says, then rounded to `dtype` (f32, f16, bf16, f64)."""
+        kind = as_dtype(dtype)
+        if not kind.is_float:
+            raise DTypeError(f"dequantize: dtype is {kind}; expected f32, f16, bf16 or f64")
+        made = np.empty(self.shape, np.float32)
+        if made.size:
+            decode_rows(
+                self.dtype, self.data.reshape(-1, self.data.shape[-1]), made.reshape(-1, self.shape[-1])
+            )
+        with np.errstate(all="ignore"):
+            return made.astype(kind.np, copy=False)
+
+
+def want_packed(what: str, dtype: DTypeLike) -> DType:
+    """The packed dtype. Raises: DTypeError for one that is unknown or not packed."""
+    kind = as_dtype(dtype)
+    if not kind.is_packed:
+        raise DTypeError(
+            f"{what}: {kind} is no packed dtype; rlx.dtypes.PACKED lists them, GGUF's are {', '.join(GGUF)}"
+        )
+    return kind
+
+
+def _bytes(data: npt.NDArray[Any]) -> Bytes:
+    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+
+def _move(dtype: DType, planes: Bytes, file: Bytes, *, into_planes: bool) -> None:
+    """Copies each field between rows in planes and rows of whole blocks, without temporaries."""
+    if not file.size:
+        return
+    blocks = file.reshape(len(file), -1, dtype.storage.nbytes)
+    for plane, rows in zip(dtype.storage.planes, split_planes(dtype, planes).values(), strict=True):
+        fields = blocks[:, :, plane.at : plane.at + plane.nbytes]
+        np.copyto(*((rows, fields) if into_planes else (fields, rows)))
