@@ -52,7 +52,9 @@
 #define IS_TWO_BITS (FORMAT == Q2_K || FORMAT == Q3_K || FORMAT == TQ2_0)
 // Whether elements have a minimum beside their scale.
 #define HAS_LOW (FORMAT == Q4_1 || FORMAT == Q5_1 || FORMAT == Q2_K || FORMAT == Q4_K || FORMAT == Q5_K)
-#define CHUNKS (SIZE0 / 16u)
+#define IN_CHUNKS (RUNS > 0u)
+// What a thread decodes at a time, in a block: a chunk, or eight elements.
+#define UNITS (IN_CHUNKS ? SIZE0 / 16u : BLOCK / 8u)
 
 // A row: the address of its first whole word, and how many bytes of that word lie before it.
 struct Row {
