@@ -1,0 +1,241 @@
+"""Lowering of packed weights: dequantize, and products that read the packed blocks themselves.
+
+Products of few rows never write a dequantized weight. Wider ones, and those with the weight the other way round, decode
+it tile by tile into workspace of bounded size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
+from rlx.backends.gpu.gemm.launch import product
+from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall, from_
+from rlx.backends.gpu.gemm.product import Product
+from rlx.backends.gpu.program.casts import THREADS, convert, fits, quads, stores
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.steps import Ref
+from rlx.dtypes import PACKED, DType, f32
+from rlx.ir import Node, Tensor, expr
+from rlx.packed.codebooks import codebook
+
+# What the kernels know of a packed dtype, in the order of their constants: see packed.h.
+_LAYOUT = ("FORMAT", "BLOCK", "SIZE0", "AT1", "AT2", "AT3", "RUNS", "BOOK_WORDS", "ALIGN")
+# The numbers of the formats; blocks of another length are not another format.
+FORMATS = tuple(name for name in PACKED if not name.endswith("_128"))
+# Bytes of the quants of a chunk make so many runs of 16 elements; none in formats without chunks.
+_ONE_RUN = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
+_FOUR_RUNS = frozenset({"q2_k", "q3_k", "tq2_0"})
+_BOOKED = ("iq1", "iq2", "iq3")  # how the names of formats with a codebook begin
+_NO_RUNS = frozenset({"tq1_0", "nvfp4", *(n for n in PACKED if n.startswith(_BOOKED))})
+_ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
+_TILE_BYTES = 64 << 20  # of a weight that is decoded into workspace
+
+
+def layout(dtype: DType, align: int) -> dict[str, int]:
+    """The constants of the kernels for a packed dtype whose rows begin at multiples of `align` bytes."""
+    name, storage = dtype.name.removesuffix("_128"), dtype.storage
+    ends = np.cumsum([plane.nbytes for plane in storage.planes]).tolist()
+    at = (*ends, *ends[-1:] * 3)[:3]
+    runs = 1 if name in _ONE_RUN else 4 if name in _FOUR_RUNS else 0 if name in _NO_RUNS else 2
+    words = _book(name).shape[1] // 4 if runs == 0 else 0
+    values = (FORMATS.index(name), storage.elements, storage.planes[0].nbytes, *at, runs, words, align)
+    return dict(zip(_LAYOUT, values, strict=True))
+
+
+@cache
+def _book(name: str) -> npt.NDArray[np.int8]:
+    """The codebook of a format, one entry of zeros where it has none."""
+    if not name.startswith(_BOOKED):
+        return np.zeros((1, 4), np.int8)
+    return codebook("iq1" if name.startswith("iq1") else name)
+
+
+def _trial(name: str, align: int) -> tuple[int, ...]:
+    return tuple(layout(PACKED[name], align).values())
+
+
+_CONSTANTS = dict.fromkeys(_LAYOUT, 0) | layout(PACKED["q4_0"], 1)
+DEQUANTIZE = declare(
+    KernelDecl(
+        "dequantize",
+        about="y (rows, blocks * BLOCK) = the elements of packed rows q, `pitch` bytes apart; book: the codebook.",
+        grid="a thread for each 16 bytes of quants, or each 8 elements",
+        args=(*reads(q="u32", book="u32"), *writes(y="T"), *uints("rows", "blocks", "pitch")),
+        variants={"T": FLOATS},
+        constants={**_CONSTANTS, "Y_QUADS": False},
+        trials=tuple((*_trial(name, align), quads) for name, align, quads in (
+            ("q4_0", 1, False), ("q4_k", 16, True), ("iq2_s", 4, True), ("iq1_m", 4, True))),
+    )
+)  # fmt: skip
+PACKED_ROWS = declare(
+    KernelDecl(
+        "packed_rows",
+        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for few rows of x.",
+        grid="a group of 256 for each 256 / ACROSS rows of q, for each ROWS rows of x (of an expert)",
+        args=(
+            *reads(x="T", q="u32", book="u32", sizes="i32"), *writes(y="T"),
+            *uints("m", "n", "blocks", "pitch", "experts"),
+        ),
+        variants={"T": FLOATS, "ROWS": tuple(map(str, _ROWS))},
+        constants={**_CONSTANTS, "ACROSS": 32, "X_QUADS": False, "GROUPED": False},
+        trials=tuple((*_trial(name, align), across, quads, grouped) for name, align, across, quads, grouped in (
+            ("q4_0", 1, 32, False, True), ("q4_k", 16, 32, True, False), ("q6_k", 16, 8, True, False),
+            ("iq3_s", 4, 8, True, True), ("fp8_e4m3", 16, 32, True, False))),
+        unroll=True,
+    )
+)  # fmt: skip
+
+
+class _Weight:
+    """A packed tensor as the kernels take it: its bytes, those of a row, the blocks of a row, and its codebook."""
+
+    def __init__(self, ctx: Lowering, q: Tensor) -> None:
+        self.dtype = q.dtype
+        self.ref = ctx.ref(q)
+        self.rows, self.columns = math.prod(q.shape[:-1]), q.shape[-1]
+        self.blocks = self.columns // q.dtype.storage.elements
+        self.pitch = self.blocks * q.dtype.storage.nbytes
+        align = next(n for n in (16, 4, 1) if self.ref.offset % n == 0 and self.pitch % n == 0)
+        self.constants = layout(q.dtype, align)
+        self.book = ctx.block(_book(q.dtype.name.removesuffix("_128")))
+
+    @property
+    def units(self) -> int:
+        """What a thread decodes at a time, in a block."""
+        size, runs = self.constants["SIZE0"], self.constants["RUNS"]
+        return size // 16 if runs else self.dtype.storage.elements // 8
+
+    def decoded(self, ctx: Lowering, first: int, rows: int, out: Ref, dtype: DType) -> None:
+        """Appends the launch that decodes some of the rows."""
+        kernel = DEQUANTIZE(T=dtype.name, **self.constants, Y_QUADS=quads(out, itemsize=dtype.itemsize))
+        threads = rows * self.blocks * self.units
+        part = from_(self.ref, first * self.pitch)
+        if part.offset % self.constants["ALIGN"]:
+            raise ValueError("a row of packed weights begins where its alignment does not allow")
+        ctx.launch(
+            kernel,
+            ctx.groups(math.ceil(threads / THREADS)),
+            [part, self.book, out, rows, self.blocks, self.pitch],
+        )
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    plain = [t for t in (*node.inputs, *node.outputs) if not t.dtype.is_packed]
+    return all(stores(t.dtype, features) for t in plain) and fits(*(t.type for t in plain))
+
+
+def _native_grouped(node: Node, features: frozenset[str]) -> bool:
+    return _native(node, features) and node.attrs["transpose_q"]
+
+
+@lowers("dequantize", when=_native)
+def lower_dequantize(ctx: Lowering, node: Node) -> None:
+    """Every element from its block, in one launch."""
+    y = node.output
+    if y.size:
+        w = _Weight(ctx, node.inputs[0])
+        w.decoded(ctx, 0, w.rows, ctx.ref(y), ctx.storage(y))
+
+
+@lowers("packed_matmul", when=_native)
+def lower_packed_matmul(ctx: Lowering, node: Node) -> None:
+    """Few rows: one launch that reads the packed weight. Many: the weight tile by tile, in f32, and products of it."""
+    y = node.output
+    if y.size == 0:
+        return
+    x, q = node.inputs
+    w = _Weight(ctx, q)
+    m = y.size // y.shape[-1]
+    if not node.attrs["transpose_q"]:
+        _the_other_way(ctx, node, w, m)
+    elif m <= _ROWS[-1]:
+        _few_rows(ctx, node, w, m, m, w.rows, 0)
+    else:
+        _wide(ctx, node, w, m)
+
+
+@lowers("grouped_packed_matmul", when=_native_grouped)
+def lower_grouped(ctx: Lowering, node: Node) -> None:
+    """One launch, whose workgroups find their rows by adding up the sizes."""
+    y, experts = node.output, node.inputs[1].shape[0]
+    if y.size:
+        w = _Weight(ctx, node.inputs[1])
+        _few_rows(ctx, node, w, y.shape[0], math.ceil(y.shape[0] / max(experts, 1)), y.shape[1], experts)
+
+
+def _few_rows(ctx: Lowering, node: Node, w: _Weight, m: int, each: int, n: int, experts: int) -> None:
+    """The launch of packed_rows for m rows, `each` of them for an expert."""
+    y, grouped = node.output, len(node.inputs) == 3
+    x = ctx.ref(node.inputs[0])
+    rows = next((r for r in _ROWS if each <= r), _ROWS[-1])
+    across = next((a for a in (4, 8, 16) if w.blocks * w.units <= a), 32)
+    stored = ctx.storage(y)
+    kernel = PACKED_ROWS(
+        T=stored.name, ROWS=str(rows), **w.constants, ACROSS=across, X_QUADS=quads(x, itemsize=stored.itemsize),
+        GROUPED=grouped,
+    )  # fmt: skip
+    # Each expert may have one share that is not full, and so may the rows after the last expert's.
+    shares = math.ceil(m / rows) + (experts + 1 if grouped else 0)
+    groups = ctx.groups(math.ceil(n / (THREADS // across)) * shares)
+    sizes = ctx.ref(node.inputs[2]) if grouped else x
+    ctx.launch(kernel, groups, [x, w.ref, w.book, sizes, ctx.ref(y), m, n, w.blocks, w.pitch, experts])
+
+
+def _tiles(w: _Weight) -> list[tuple[int, int]]:
+    """The first row and the number of rows of each tile, all but the last of equal size."""
+    rows = max(1, _TILE_BYTES // max(w.columns * f32.itemsize, 1))
+    return [(first, min(rows, w.rows - first)) for first in range(0, w.rows, rows)]
+
+
+def _wide(ctx: Lowering, node: Node, w: _Weight, m: int) -> None:
+    """Tiles of the weight's rows, which are columns of the result."""
+    y, n = node.output, w.rows
+    stored, out = ctx.storage(y), ctx.ref(y)
+    x = Operand.of(ctx, node.inputs[0]).stored(ctx, f32)
+    tiles = _tiles(w)
+    tile = ctx.scratch(tiles[0][1] * w.columns * f32.itemsize)
+    alone = len(tiles) == 1 and stored == f32
+    made = out if alone else ctx.scratch(m * tiles[0][1] * f32.itemsize)
+    for first, rows in tiles:
+        part = Ref(tile.segment, tile.offset, rows * w.columns * f32.itemsize)
+        w.decoded(ctx, first, rows, part, f32)
+        c = Operand(Ref(made.segment, made.offset, m * rows * f32.itemsize), f32)
+        p = Product(m, rows, w.columns, (), False, True)
+        product(ctx, ProductCall(p, x, Operand(part, f32), c, Epilogue(), node.label or node.op.name))
+        if not alone:
+            launch_tree(ctx, [expr.cast(expr.arg(0, f32), stored)], (m, rows), [View(c.ref, f32, (rows, 1))],
+                        [View(out, stored, (n, 1), first)])  # fmt: skip
+
+
+def _the_other_way(ctx: Lowering, node: Node, w: _Weight, m: int) -> None:
+    """x @ q: tiles of the weight's rows are parts of the sum, which are added up in f32."""
+    y = node.output
+    x, stored = Operand.of(ctx, node.inputs[0]), ctx.storage(y)
+    tiles = _tiles(w)
+    tile = ctx.scratch(tiles[0][1] * w.columns * f32.itemsize)
+    given = ctx.scratch(m * tiles[0][1] * f32.itemsize)
+    shape = (m, w.columns)
+    total = ctx.ref(y) if stored == f32 else ctx.scratch(math.prod(shape) * f32.itemsize)
+    part = ctx.scratch(math.prod(shape) * f32.itemsize) if len(tiles) > 1 else total
+    for first, rows in tiles:
+        weight = Ref(tile.segment, tile.offset, rows * w.columns * f32.itemsize)
+        w.decoded(ctx, first, rows, weight, f32)
+        a = Ref(given.segment, given.offset, m * rows * f32.itemsize)
+        launch_tree(ctx, [expr.cast(expr.arg(0, x.dtype), f32)], (m, rows),
+                    [View(x.ref, x.dtype, (w.rows, 1), first)], [View(a, f32, (rows, 1))])  # fmt: skip
+        c = total if first == 0 else part
+        p = Product(m, w.columns, rows, (), False, False)
+        call = ProductCall(p, Operand(a, f32), Operand(weight, f32), Operand(c, f32), Epilogue())
+        product(ctx, replace(call, label=node.label or node.op.name))
+        if first:
+            views = [View(r, f32, contiguous(shape)) for r in (total, part)]
+            launch_tree(ctx, [expr.arg(0, f32) + expr.arg(1, f32)], shape, views, views[:1])
+    if stored != f32:
+        convert(ctx, total, f32, ctx.ref(y), stored, y.size)
