@@ -18,6 +18,7 @@ from rlx.conformance.terms import free, term_scale
 from rlx.conformance.tolerances import Tolerance, Verdict, compare, largest
 from rlx.dtypes import DType, f32, f64
 from rlx.ir import Attrs, Graph
+from rlx.packed import PackedArray
 
 Array = npt.NDArray[Any]
 
@@ -56,16 +57,19 @@ class Case:
         return any(s.dtype == f64 for s in self.inputs)
 
     def arrays(self) -> list[Array]:
-        """The input arrays, in the inputs' dtypes."""
+        """The input arrays, in the inputs' dtypes; of packed weights the bytes."""
         base = zlib.crc32(self.id.encode())
         return [
             domains.make(s.shape, s.dtype, s.domain, base + 7919 * i + s.seed)
             for i, s in enumerate(self.inputs)
         ]
 
-    def feeds(self) -> dict[str, Array]:
-        """The input arrays under the names of `graph`'s inputs."""
-        return {f"x{i}": a for i, a in enumerate(self.arrays())}
+    def feeds(self) -> dict[str, Any]:
+        """The inputs under the names of `graph`'s inputs."""
+        given = zip(self.arrays(), self.inputs, strict=True)
+        return {
+            f"x{i}": PackedArray(s.dtype, s.shape, a) if s.dtype.is_packed else a for i, (a, s) in enumerate(given)
+        }
 
     def graph(self) -> Graph:
         """A graph with the op as its only node, inputs x0, x1, … and outputs y0, y1, …"""

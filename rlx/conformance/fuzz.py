@@ -116,7 +116,8 @@ def run(
                 for held, name in _filled(arenas):
                     held.buffer(name).fill(0, held.plan.segments[name], FILL)
                 for name, t in graph.inputs.items():
-                    arena.write_bytes(t.id, made.feeds[name].astype(t.dtype.np))
+                    given = made.feeds[name]
+                    arena.write_bytes(t.id, given if t.dtype.is_packed else given.astype(t.dtype.np))
                 results: list[dict[str, Bytes]] = []
                 stray: list[str] = []
                 for _ in range(2):

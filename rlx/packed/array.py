@@ -44,6 +44,10 @@ class PackedArray:
     def nbytes(self) -> int:
         return self.data.nbytes
 
+    def tobytes(self) -> bytes:
+        """The bytes in the layout of the devices."""
+        return self.data.tobytes()
+
     def __repr__(self) -> str:
         return f"PackedArray({self.dtype}[{','.join(map(str, self.shape))}], {self.nbytes:,} bytes)"
 
