@@ -117,7 +117,7 @@ def run(
                     held.buffer(name).fill(0, held.plan.segments[name], FILL)
                 for name, t in graph.inputs.items():
                     given = made.feeds[name]
-                    arena.write_bytes(t.id, given if t.dtype.is_packed else given.astype(t.dtype.np))
+                    arena.write_bytes(t.id, given if t.dtype.is_packed else np.asarray(given, t.dtype.np))
                 results: list[dict[str, Bytes]] = []
                 stray: list[str] = []
                 for _ in range(2):
