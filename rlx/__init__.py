@@ -26,6 +26,7 @@ from rlx.ir import Graph as Graph
 from rlx.ir import Tensor as Tensor
 from rlx.ops import *
 from rlx.packed import PackedArray as PackedArray
+from rlx.packed import quantize as quantize
 from rlx.runtime import CompiledGraph as CompiledGraph
 from rlx.runtime import Session as Session
 from rlx.runtime import State as State
@@ -49,8 +50,8 @@ _LAZY = {
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "CompiledGraph", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights", "bf16", "bool_",
-        "custom_op", "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit", "u8",
-        *ops.__all__,
+        "custom_op", "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit", "quantize",
+        "u8", *ops.__all__,
     ]  # fmt: skip
 
 
