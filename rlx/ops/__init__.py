@@ -161,6 +161,7 @@ from rlx.ops.pool import global_max_pool as global_max_pool
 from rlx.ops.pool import max_pool as max_pool
 from rlx.ops.pool import max_pool_grad as max_pool_grad
 from rlx.ops.random import bits as _random_bits  # noqa: F401  (registers the ops)
+from rlx.ops.random.sample import sample as sample
 from rlx.ops.reduce import max as max
 from rlx.ops.reduce import mean as mean
 from rlx.ops.reduce import min as min
@@ -317,6 +318,7 @@ __all__ = [  # without the modules, which `from rlx.ops import *` would import t
     "rope_table",
     "round",
     "rsqrt",
+    "sample",
     "scan",
     "scatter",
     "scatter_add",
