@@ -44,6 +44,7 @@ from rlx.ops.pad import *
 from rlx.ops.pool import *
 from rlx.ops.quantized import *
 from rlx.ops.random import bits as _random_bits  # noqa: F401  (registers the ops)
+from rlx.ops.random.sample import *
 from rlx.ops.reduce import *
 from rlx.ops.resize import *
 from rlx.ops.rope.rotate import *
