@@ -20,6 +20,7 @@ from rlx.ops.numeric import Array, working
 from rlx.ops.scans.operands import (
     given_tensors,
     optional,
+    renews_state,
     reshaped,
     rounded,
     transposed,
@@ -202,7 +203,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 register(
     Op(_OP, "scans", _infer, rounded(_reference), "torch: the recurrence of Mamba in a loop",
-       _vjp, kernel="selective_scan", decompose=_decompose)
+       _vjp, kernel="selective_scan", decompose=_decompose, renews=renews_state(_REQUIRED))
 )  # fmt: skip
 
 
