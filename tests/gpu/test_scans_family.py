@@ -18,6 +18,7 @@ from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_index_family import through_cuda
 
 OPS = ("selective_scan", "gated_delta_rule", "causal_conv")
+GRADIENTS = ("selective_scan_grad",)
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -41,12 +42,20 @@ def test_one_launch(gpu: rlx.Session, op: str) -> None:
             assert (entry.how, len(entry.steps)) == ("native", 0 if nothing else 1), case.id
 
 
+def test_gradients_are_native(gpu: rlx.Session) -> None:
+    """The gradient of a selective scan is a launch and a few sums, none of them on the host or by a scan."""
+    for case in (c for c in cases_of("selective_scan_grad") if not c.doubles):
+        with gpu.compile(case.graph()) as compiled:
+            (entry,) = [d for d in compiled.report() if d.op == "selective_scan_grad"]
+            assert entry.how == "native", case.id
+
+
 def _some(op: str) -> list[Case]:
-    return sample([c for c in cases_of(op) if not c.doubles and c.inputs[0].shape[1] < 40], 16)
+    return sample([c for c in cases_of(op) if not c.doubles and c.inputs[0].shape[1] < 40], 8)
 
 
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
-@pytest.mark.parametrize("case", [c for op in OPS for c in _some(op)], ids=lambda c: c.id)
+@pytest.mark.parametrize("case", [c for op in (*OPS, *GRADIENTS) for c in _some(op)], ids=lambda c: c.id)
 def test_cuda_sources(case: Case) -> None:
     verdict = case.check(through_cuda(case))
     assert verdict.ok, verdict.message
@@ -54,6 +63,7 @@ def test_cuda_sources(case: Case) -> None:
 
 _NEEDS = {
     "selective_scan.h": ("selective_scan", "f32-2x17x40-g2-n16-channels-D-z-state-bias-normal-unit"),
+    "selective_scan_grad.h": ("selective_scan_grad", "f32-2x17x40-g2-n16-channels-state-normal-unit"),
     "delta_rule.h": ("gated_delta_rule", "f32-1x17x1x40-k1x128-g-state-normal-small-scale0.5"),
 }
 

@@ -6,6 +6,7 @@ a block of steps at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -201,3 +202,74 @@ def bind_causal_conv(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
 
     marks = ctx.mark()
     return steps + ctx.split(batch, 2.0 * width * x.size, piece)
+
+
+@cpu_kernel("selective_scan_grad")
+def bind_selective_scan_grad(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
+) -> list[Step]:
+    """Blocks of steps from the last to the first: the states of a block are computed again from the one before it."""
+    dy, dlast, x, delta, a, b, c, *state = ins
+    s = selective.sizes_of(x, a, b)
+    dtype = x.dtype
+    steps: list[Step] = [
+        partial(np.copyto, out, dtype.type(0)) for out in (outs[2], *([] if s.channels else outs[3:5]))
+    ]
+    if 0 in (s.batch, s.channels):
+        return steps
+    per = (s.groups, s.heads // s.groups, s.width)
+    block = max(1, math.isqrt(s.length))  # as many blocks are kept as a block has steps
+    wide = (*per, s.states)
+    starts = ctx.scratch((max(1, -(-s.length // block)), *wide), dtype)
+    held = ctx.scratch((block + 1, *wide), dtype)
+    back, part = (ctx.scratch((block, *wide), dtype) for _ in range(2))
+    decay = ctx.scratch((block, *per[:2], 1, 1 if s.scalar else s.states), dtype)
+    into, added = (ctx.scratch((block, *per), dtype) for _ in range(2))
+    g = ctx.scratch(wide, dtype)
+    rows = a.reshape(*per[:2], 1, 1 if s.scalar else s.states)
+    u, d, du = (t.reshape(s.batch, s.length, *per) for t in (x, dy, outs[0]))
+    dt, ddt = (t.reshape(s.batch, s.length, *per[:2]) for t in (delta, outs[1]))
+    da = outs[2].reshape(rows.shape)
+
+    def states(i: int, at: slice) -> int:
+        """Computes the decays of a block, and its states after the first in `held`. Returns: its number of steps."""
+        k: int = at.stop - at.start
+        np.multiply(dt[i, at, :, :, None, None], rows, decay[:k])
+        np.exp(decay[:k], decay[:k])
+        np.multiply(dt[i, at, :, :, None], u[i, at], added[:k])
+        np.multiply(added[:k, ..., None], b[i, at, :, None, None], part[:k])
+        for t in range(k):
+            np.multiply(held[t], decay[t], held[t + 1])
+            np.add(held[t + 1], part[t], held[t + 1])
+        return k
+
+    def run() -> None:
+        for i in range(s.batch):
+            blocks = [slice(t, min(s.length, t + block)) for t in range(0, s.length, block)]
+            np.copyto(held[0], state[0][i].reshape(wide) if state else 0)
+            for number, at in enumerate(blocks):
+                np.copyto(starts[number], held[0])
+                np.copyto(held[0], held[states(i, at)])
+            np.copyto(g, dlast[i].reshape(wide))
+            for number, at in reversed(list(enumerate(blocks))):
+                np.copyto(held[0], starts[number])
+                k = states(i, at)
+                np.einsum("tghw,tghwn->tgn", d[i, at], held[1 : k + 1], out=outs[4][i, at])
+                np.multiply(d[i, at, ..., None], c[i, at, :, None, None], back[:k])
+                for t in reversed(range(k)):
+                    np.add(g, back[t], back[t])
+                    np.multiply(back[t], decay[t], g)
+                np.einsum("tghwn,tghw->tgn", back[:k], added[:k], out=outs[3][i, at])
+                np.einsum("tghwn,tgn->tghw", back[:k], b[i, at], out=into[:k])
+                np.multiply(back[:k], decay[:k], part[:k])
+                np.multiply(part[:k], held[:k], part[:k])
+                np.multiply(into[:k], dt[i, at, :, :, None], du[i, at])
+                np.multiply(into[:k], u[i, at], into[:k])
+                np.einsum("tghw->tgh", into[:k], out=ddt[i, at])
+                np.multiply(part[:k], dt[i, at, :, :, None, None], back[:k])
+                np.add(da, np.add.reduce(back[:k], (0, 3, 4) if s.scalar else (0, 3)).reshape(da.shape), da)
+                np.multiply(part[:k], rows, part[:k])
+                np.add(ddt[i, at], np.add.reduce(part[:k], (3, 4)), ddt[i, at])
+            np.copyto(outs[5][i], g.reshape(outs[5][i].shape))
+
+    return [*steps, run]

@@ -12,6 +12,7 @@ from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import FLOATS, label
 from rlx.conformance.tolerances import NORM
 from rlx.dtypes import DType, bf16, f16, f32
+from rlx.ir.graph import apply_multi
 from rlx.ops.numeric import working
 
 if TYPE_CHECKING:
@@ -81,6 +82,25 @@ def _scans() -> Iterator[Case]:
     for size in ((1, 40, 4, 1, 1, 16, False), (1, 12, 2, 4, 1, 5, True)):
         for domain in ("large", "halves", "offset"):
             yield _scan_case(size, operands=_ALL, domain=domain)
+
+
+def _grads() -> Iterator[Case]:
+    """The gradients of the recurrence: the inputs of scans with and without a state, and gradients of both results."""
+    many = [size for size in _SCANS if size[2:4] != (1, 33)]  # where the only gradient of A cancels
+    sizes = [*many, (2, 21, 6, 1, 2, 16, False), (1, 18, 2, 8, 1, 16, True), (1, 40, 4, 2, 2, 12, True)]
+    for size in sizes:
+        for operands in ((), ("state",)):
+            for domain in ("normal",) if size[1] > 20 else ("normal", "zeros"):
+                yield _grad_of(_scan_case(size, operands=operands, domain=domain))
+    for domain in ("holes", "large", "halves"):
+        yield _grad_of(_scan_case((1, 12, 4, 1, 2, 6, False), operands=("state",), domain=domain))
+
+
+def _grad_of(case: Case) -> Case:
+    x, _, _, rows = case.inputs[:4]
+    state = (*x.shape[:1], *x.shape[2:], rows.shape[-1])
+    inputs = (InputSpec(x.shape, f32), InputSpec(state, f32), *case.inputs)
+    return Case("selective_scan_grad", case.name, inputs, {"operands": case.attrs["operands"]}, NORM)
 
 
 _RULES = (
@@ -199,8 +219,22 @@ def _any(b: Builder) -> Made:
     return ops.causal_conv(x, w, state=state, activation=b.choose((None, "silu")))
 
 
+@rule("recurrence_gradients")
+def _scan_gradients(b: Builder) -> Made:
+    batch, length, heads, n = (1 + b.below(k) for k in (2, 6, 5, 6))
+    dy, x, step = (b.leaf((batch, length, heads), f32) for _ in range(3))
+    gain, reading = (b.leaf((batch, length, 1, n), f32) for _ in range(2))
+    d, state = (b.leaf((batch, heads, n), f32) for _ in range(2))
+    decay = -ops.abs(b.leaf((heads, n), f32))
+    given = (dy, d, x, ops.tanh(step), decay, gain, reading)
+    if b.chance(0.5):
+        return apply_multi("selective_scan_grad", *given, state, operands=("state",))
+    return apply_multi("selective_scan_grad", *given, operands=())
+
+
 OPS = (
     Conformance("selective_scan", (_scans,), (_any,)),
+    Conformance("selective_scan_grad", (_grads,), (_scan_gradients,)),
     Conformance("gated_delta_rule", (_rules,), (_any,)),
     Conformance("causal_conv", (_convs,), (_any,)),
 )

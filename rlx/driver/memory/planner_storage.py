@@ -148,7 +148,7 @@ def _donation_path(t: Tensor, state: Tensor) -> list[int]:
         node = made.node
         sources = [node.inputs[0]] if view_offset(node) == 0 else []
         sources += [
-            node.inputs[p] for p in node.op.inplace if p < len(node.inputs) and may_take_over(node, p, made)
+            node.inputs[p] for p in _overwritten(node) if p < len(node.inputs) and may_take_over(node, p, made)
         ]
         for x in sources:
             if x is state:
@@ -252,7 +252,7 @@ def _may_view(
 
 def _in_place_input(node: Node, step: int, t: Tensor, layout: Layout, taken: set[int]) -> Tensor | None:
     """The input whose bytes output t may be written over, or None."""
-    for position in node.op.inplace:
+    for position in _overwritten(node):
         if position < len(node.inputs) and node.inputs[position].id not in taken:
             x = node.inputs[position]
             if may_take_over(node, position, t) and _is_last_use(layout, x, step) and _is_sole_reader(layout, node, x):
@@ -260,14 +260,23 @@ def _in_place_input(node: Node, step: int, t: Tensor, layout: Layout, taken: set
     return None
 
 
+def _overwritten(node: Node) -> tuple[int, ...]:
+    """The positions of the inputs that outputs may be written over."""
+    renewed = node.op.renews(node.attrs) if node.op.renews is not None else None
+    return node.op.inplace if renewed is None else renewed[:1]
+
+
 def may_take_over(node: Node, position: int, t: Tensor) -> bool:
     """Whether the op may write output t over its input `position`, which its record lists as in place.
 
-    Element size and count must be equal. A node with several outputs must be elementwise: then each element of all
-    outputs is computed before the first is written, so the others may still read that input."""
+    Element size and count must be equal. A node with several outputs must be elementwise, since then each element of
+    all outputs is computed before the first is written, and the others may still read that input; or its record names
+    the input and the output (`renews`)."""
     x = node.inputs[position]
     if x.type.nbytes != t.type.nbytes or x.size != t.size or t.size == 0:
         return False
+    if node.op.renews is not None:
+        return node.op.renews(node.attrs) == (position, t.index)
     return len(node.outputs) == 1 or node.op.elementwise
 
 
@@ -290,7 +299,7 @@ def may_overwrite(
         and layout.home[node.inputs[position].id] == (number, 0)
         and may_take_over(node, position, t)
         and _is_sole_reader(layout, node, node.inputs[position])
-        for position in node.op.inplace
+        for position in _overwritten(node)
     )
 
 

@@ -20,6 +20,7 @@ from rlx.ops.numeric import Array, working
 from rlx.ops.scans.operands import (
     given_tensors,
     optional,
+    renews_state,
     reshaped,
     rounded,
     transposed,
@@ -127,7 +128,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
 
 register(
     Op("gated_delta_rule", "scans", _infer, rounded(_reference), "torch: the gated delta rule in a loop",
-       vjp_by_parts(_decompose), kernel="delta_rule", decompose=_decompose)
+       vjp_by_parts(_decompose), kernel="delta_rule", decompose=_decompose, renews=renews_state(_REQUIRED))
 )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Tensor, TensorType, apply
+from rlx.ir import Attrs, Tensor, TensorType, apply
+from rlx.ir.op import Renews
 from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float
 from rlx.ops.numeric import Array, widened, working
 from rlx.ops.reduce import working_float
@@ -32,6 +33,16 @@ def optional(op: str, given: Sequence[T], required: int, names: Sequence[str], o
             f"{op}: takes {required} inputs and {len(operands)} named {operands}, got {len(given)}"
         )
     return dict(zip(operands, given[required:], strict=True))
+
+
+def renews_state(required: int) -> Renews:
+    """The trait of an op whose second output, the last state, may be written over its operand `state`."""
+
+    def renews(attrs: Attrs) -> tuple[int, int] | None:
+        operands = attrs["operands"]
+        return (required + operands.index("state"), 1) if "state" in operands else None
+
+    return renews
 
 
 def want_types(

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rlx.autodiff.pullback import vjp_by_parts
+from rlx.autodiff.pullback import pullback, vjp_by_parts
 from rlx.dtypes import promote
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Op, Tensor, TensorType, apply, register
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
-from rlx.ops.base import TensorLike, cast_to
+from rlx.ops.base import TensorLike, cast_to, want_like
 from rlx.ops.control.functions import scan
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.numeric import Array, working
 from rlx.ops.scans.operands import (
     given_tensors,
     optional,
+    renews_state,
     reshaped,
     rounded,
     transposed,
@@ -30,6 +31,7 @@ from rlx.ops.scans.operands import (
 
 NAMES = ("D", "z", "state", "bias")
 _REQUIRED = 5
+_OP = "selective_scan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ def sizes_of(x: Any, a: Any, b: Any) -> Sizes:
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, TensorType]:
-    op = "selective_scan"
+    op = _OP
     if len(types) < _REQUIRED:
         raise ShapeError(f"{op}: takes x, delta, A, B, C and optional inputs, got {len(types)}")
     x, delta, a, b, c = types[:_REQUIRED]
@@ -128,7 +130,7 @@ def _reference(
     b, c = (np.repeat(m, s.heads // s.groups, axis=2)[:, :, :, None] for m in (b, c))
     shape = (s.batch, s.heads, s.width, s.states)
     h: Any = given["state"].reshape(shape) if "state" in given else np.zeros(shape, x.dtype)
-    y = np.zeros_like(u)
+    y: Any = np.zeros_like(u)
     for t in range(s.length):
         step = dt[:, t, :, None, None]
         h = np.exp(step * rows) * h + (dt[:, t, :, None] * u[:, t])[..., None] * b[:, t]
@@ -141,23 +143,31 @@ def _reference(
     return y, h.reshape(_state_shape(s))
 
 
-def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
-    """The op as a scan over the sequence, whose carry is the state."""
-    x, a, b = inputs[0], wide(inputs[2]), inputs[3]
-    given = optional("selective_scan", inputs, _REQUIRED, NAMES, attrs["operands"])
+Core = Callable[[Sequence[Tensor], Tensor | None], tuple[Tensor, ...]]
+
+
+def _around(inputs: Sequence[Tensor], attrs: Attrs, core: Core) -> tuple[Tensor, ...]:
+    """The op around its recurrence: `core` gets x, Δ, A, B and C in the working dtype, and the state."""
+    x, delta, *rest = (wide(t) for t in inputs[:_REQUIRED])
+    given = {n: wide(t) for n, t in optional(_OP, inputs, _REQUIRED, NAMES, attrs["operands"]).items()}
+    delta = delta + given["bias"] if "bias" in given else delta
+    delta = apply("softplus", delta) if attrs["softplus"] else delta
+    y, last = core((x, delta, *rest), given.get("state"))
+    y = y + given["D"] * x if "D" in given else y
+    y = y * apply("silu", given["z"]) if "z" in given else y
+    return cast_to(y, inputs[0].dtype), last
+
+
+def _by_scan(inputs: Sequence[Tensor], state: Tensor | None) -> tuple[Tensor, ...]:
+    """The recurrence as a scan over the sequence, whose carry is the state."""
+    x, delta, a, b, c = inputs
     s = sizes_of(x, a, b)
-    u = reshaped(wide(x), s.batch, s.length, s.heads, s.width)
-    dt = wide(inputs[1])
-    dt = dt + wide(given["bias"]) if "bias" in given else dt
-    dt = apply("softplus", dt) if attrs["softplus"] else dt
+    u = reshaped(x, s.batch, s.length, s.heads, s.width)
     rows = reshaped(a, 1, s.heads, 1, 1 if s.scalar else s.states)
-    b, c = (
-        reshaped(transposed(wide(m), 1, 0, 2, 3), s.length, s.batch, s.groups, 1, 1, s.states)
-        for m in inputs[3:5]
-    )
+    b, c = (reshaped(transposed(m, 1, 0, 2, 3), s.length, s.batch, s.groups, 1, 1, s.states) for m in (b, c))
     per = (s.batch, s.groups, s.heads // s.groups, s.width)
     shape = (s.batch, s.heads, s.width, s.states)
-    start = reshaped(wide(given["state"]), *shape) if "state" in given else zeros(x, shape, u.dtype)
+    start = zeros(x, shape, x.dtype) if state is None else reshaped(state, *shape)
 
     def step(h: Tensor, at: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         dt, u, b, c = at
@@ -167,18 +177,98 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
         y = apply("sum", reshaped(h, *per, s.states) * c, axes=(4,), keepdims=False)
         return h, reshaped(y, s.batch, s.heads, s.width)
 
-    h, y = scan(step, start, (transposed(dt, 1, 0, 2), transposed(u, 1, 0, 2, 3), b, c))
-    y = reshaped(transposed(y, 1, 0, 2, 3), *x.shape)
-    if "D" in given:
-        y = y + wide(given["D"]) * wide(x)
-    if "z" in given:
-        y = y * apply("silu", wide(given["z"]))
-    return cast_to(y, x.dtype), reshaped(h, *_state_shape(s))
+    h, y = scan(step, start, (transposed(delta, 1, 0, 2), transposed(u, 1, 0, 2, 3), b, c))
+    return reshaped(transposed(y, 1, 0, 2, 3), *x.shape), reshaped(h, *_state_shape(s))
+
+
+def _by_node(inputs: Sequence[Tensor], state: Tensor | None) -> tuple[Tensor, ...]:
+    """The recurrence as a node of this op, without what stands around it."""
+    more, operands = ((), ()) if state is None else ((state,), ("state",))
+    return apply_multi(_OP, *inputs, *more, operands=operands, softplus=False)
+
+
+def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
+    return _around(inputs, attrs, _by_scan)
+
+
+def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """The gradient of the recurrence alone is an op of its own; what stands around it has its own gradients."""
+    operands = node.attrs["operands"]
+    if node.inputs[0].dtype.is_half or node.attrs["softplus"] or not set(operands) <= {"state"}:
+        return pullback(_around(node.inputs, node.attrs, _by_node), grads, node.inputs, stop=True)
+    d = [zeros(t, t.shape, t.dtype) if g is None else g for t, g in zip(node.outputs, grads, strict=True)]
+    found = apply_multi("selective_scan_grad", *d, *node.inputs, operands=operands)
+    return found[: len(node.inputs)]
 
 
 register(
-    Op("selective_scan", "scans", _infer, rounded(_reference), "torch: the recurrence of Mamba in a loop",
-       vjp_by_parts(_decompose), kernel="selective_scan", decompose=_decompose)
+    Op(_OP, "scans", _infer, rounded(_reference), "torch: the recurrence of Mamba in a loop",
+       _vjp, kernel="selective_scan", decompose=_decompose, renews=renews_state(_REQUIRED))
+)  # fmt: skip
+
+
+def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    op = "selective_scan_grad"
+    if len(types) < 2 + _REQUIRED:
+        raise ShapeError(
+            f"{op}: takes the gradients of y and the last state, x, delta, A, B, C, got {len(types)}"
+        )
+    optional(op, types, 2 + _REQUIRED, ("state",), attrs["operands"])
+    if types[2].dtype.is_half:
+        raise DTypeError(f"{op}: x is {types[2]}; expected f32 or f64")
+    made = _infer(types[2:], {**attrs, "softplus": False})
+    for d, t, what in zip(types[:2], made, ("y", "the last state"), strict=True):
+        want_like(op, d, t, what)
+    return (*types[2 : 2 + _REQUIRED], made[1])
+
+
+def _grad_reference(
+    dy: Array, dlast: Array, x: Array, delta: Array, a: Array, b: Array, c: Array, *state: Array,
+    operands: tuple[str, ...],
+) -> tuple[Any, ...]:  # fmt: skip
+    """The derivative of the recurrence, step by step from the end, with all states kept."""
+    s = sizes_of(x, a, b)
+    per = (s.batch, s.groups, s.heads // s.groups, s.width)
+    u, dy = (t.reshape(s.batch, s.length, *per[1:]) for t in (x, dy))
+    dt = delta.reshape(s.batch, s.length, *per[1:3], 1)
+    rows = a.reshape(*per[1:3], 1, 1 if s.scalar else s.states)
+    b, c = (t[:, :, :, None, None] for t in (b, c))
+    start = state[0] if state else np.zeros_like(dlast)
+    with np.errstate(all="ignore"):
+        held = [start.reshape(*per, s.states)]
+        for t in range(s.length):
+            held.append(
+                np.exp(dt[:, t, ..., None] * rows) * held[t] + (dt[:, t] * u[:, t])[..., None] * b[:, t]
+            )
+        g = dlast.reshape(held[0].shape)
+        du, ddt, da = np.zeros_like(u), np.zeros_like(dt), np.zeros_like(rows)
+        db, dc = np.zeros_like(b), np.zeros_like(c)
+        for t in reversed(range(s.length)):
+            g = g + dy[:, t, ..., None] * c[:, t]
+            dc[:, t, :, 0, 0] = np.sum(dy[:, t, ..., None] * held[t + 1], axis=(2, 3))
+            db[:, t, :, 0, 0] = np.sum(g * (dt[:, t] * u[:, t])[..., None], axis=(2, 3))
+            into = np.sum(g * b[:, t], axis=-1)
+            du[:, t] = dt[:, t] * into
+            g = g * np.exp(dt[:, t, ..., None] * rows)
+            back = g * held[t]
+            ddt[:, t, ..., 0] = np.sum(back * rows, axis=(3, 4)) + np.sum(into * u[:, t], axis=3)
+            da += np.sum(back * dt[:, t, ..., None], axis=(0, 3, 4) if s.scalar else (0, 3)).reshape(da.shape)
+    shapes = (x.shape, delta.shape, a.shape, (*b.shape[:3], s.states), (*b.shape[:3], s.states), dlast.shape)
+    return tuple(t.reshape(shape) for t, shape in zip((du, ddt, da, db, dc, g), shapes, strict=True))
+
+
+def _grad_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
+    """The gradient of the recurrence as a scan, which keeps all states."""
+    d, given = inputs[:2], inputs[2 : 2 + _REQUIRED]
+    start = inputs[-1] if attrs["operands"] else zeros(d[1], d[1].shape, d[1].dtype)
+    wrt = (*given, start)
+    found = pullback(_by_scan(given, start), d, wrt, stop=True)
+    return tuple(zeros(t, t.shape, t.dtype) if g is None else g for t, g in zip(wrt, found, strict=True))
+
+
+register(
+    Op("selective_scan_grad", "scans", _grad_infer, _grad_reference, "torch.autograd of the recurrence of Mamba",
+       vjp_by_parts(_grad_decompose), kernel="selective_scan_grad", decompose=_grad_decompose)
 )  # fmt: skip
 
 
@@ -204,12 +294,12 @@ def selective_scan(
     (channels,) or (heads,). Gives y, as x, and the last state, with which the next part of a sequence goes on: a
     sequence may be cut anywhere, and a decoding step is a length of 1. Without a state the first one is zero.
     Dtype: x, delta, B, C and z are promoted to one, which is y's; A, D, delta_bias and the states are f32, or f64 where
-    that is. Gradient: to every input, by a scan in the other direction. Numerics: state and sums in f32; inf and NaN go
+    that is. Gradient: to every input. Numerics: state and sums in f32; inf and NaN go
     through the recurrence, and stay in their channel. delta_softplus: delta + delta_bias goes through log(1 + exp).
     Raises: ShapeError, DTypeError. Follows Gu & Dao, "Mamba", 2023, eq. 2 with exp(Δ A) and Δ B as in the authors'
     kernel (whose arrays are (batch, channels, length)); Dao & Gu, "Transformers are SSMs", 2024.
     """
-    op = "selective_scan"
+    op = _OP
     more: dict[str, Tensor]
     (x, delta, A, B, C), more = given_tensors(
         op, (x, delta, A, B, C), {"D": D, "z": z, "state": state, "bias": delta_bias}

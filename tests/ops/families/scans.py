@@ -9,6 +9,7 @@ import numpy as np
 
 from rlx import ops
 from rlx.ir import Tensor
+from rlx.ir.graph import apply_multi
 from tests.ops.gradient_cases import Gradients, whole
 from tests.ops.judging import Array, Judge
 from tests.outside import outside
@@ -52,6 +53,18 @@ def _selective(
     y = y + more["D"] * x if "D" in more else y
     y = y * F.silu(more["z"]) if "z" in more else y
     return y, h.reshape(x.shape[0], *x.shape[2:], b.shape[3])
+
+
+def _selective_back(dy: Array, dlast: Array, *inputs: Array, operands: tuple[str, ...]) -> list[Array]:
+    """torch.autograd's gradients of all inputs, and of the zero state where none is given."""
+    torch = outside("torch")
+    leaves = [torch.tensor(np.array(a), requires_grad=True) for a in inputs]
+    state = leaves[-1] if operands else torch.zeros(dlast.shape, dtype=torch.float64, requires_grad=True)
+    made = _selective(torch, *leaves[:5], {"state": state}, False)
+    wrt = [*leaves[:5], state]
+    d = [torch.from_numpy(np.array(t)) for t in (dy, dlast)]
+    found = torch.autograd.grad(made, wrt, d, allow_unused=True)
+    return [np.zeros(t.shape) if g is None else g.numpy() for t, g in zip(wrt, found, strict=True)]
 
 
 def _rule(
@@ -101,6 +114,11 @@ def _scan(operands: str = "", **attrs: Any) -> Callable[..., Tensor]:
     return build
 
 
+def _scan_back(*given: Tensor) -> Tensor:
+    operands = ("state",) if len(given) == 8 else ()
+    return whole(apply_multi("selective_scan_grad", *given, operands=operands))
+
+
 def _delta(*inputs: Tensor) -> Tensor:
     q, k, v, g, beta, *state = inputs
     return whole(ops.gated_delta_rule(q, ops.tanh(k) * 0.5, v, g, beta, *state))
@@ -116,6 +134,7 @@ def _convolved(*inputs: Tensor) -> Tensor:
 
 JUDGES: dict[str, Judge] = {
     "torch: the recurrence of Mamba in a loop": _pair(_selective),
+    "torch.autograd of the recurrence of Mamba": _selective_back,
     "torch: the gated delta rule in a loop": _pair(_rule),
     "torch.nn.functional.conv1d": _pair(_conv),
 }
@@ -126,6 +145,12 @@ GRADIENTS: Gradients = {
          [(2, 3, 2), (2, 3, 2), (2, 3), (2, 3, 2, 3), (2, 3, 2, 3), (2,), (2, 3, 2), (2, 2, 3), (2,)], None, 2e-4),
         (_scan("D z state"),
          [(1, 3, 2, 2), (1, 3, 2), (2,), (1, 3, 1, 2), (1, 3, 1, 2), (2,), (1, 3, 2, 2), (1, 2, 2, 2)], None),
+    ],
+    "selective_scan_grad": [
+        (_scan_back,
+         [(1, 2, 2), (1, 2, 2), (1, 2, 2), (1, 2, 2), (2, 2), (1, 2, 1, 2), (1, 2, 1, 2), (1, 2, 2)], None, 2e-4),
+        (_scan_back,
+         [(1, 2, 2, 1), (1, 2, 1, 1), (1, 2, 2, 1), (1, 2, 2), (2,), (1, 2, 1, 1), (1, 2, 1, 1)], None, 2e-4),
     ],
     "gated_delta_rule": [
         (_delta, [(1, 3, 1, 2), (1, 3, 1, 2), (1, 3, 2, 3), (1, 3, 2), (1, 3, 2), (1, 2, 3, 2)], None),

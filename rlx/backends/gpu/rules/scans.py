@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
+from rlx.backends.gpu.elementwise.strided import View, launch_tree
 from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
-from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
+from rlx.backends.gpu.rules.reduce import reduce_middle
 from rlx.backends.gpu.rules.rows import power
 from rlx.dtypes import DType, f32
-from rlx.ir import Node, Tensor
+from rlx.ir import Node, Tensor, expr
 from rlx.ops.scans import conv, delta, selective
 from rlx.ops.scans.operands import optional
 
@@ -38,6 +40,32 @@ SELECTIVE_SCAN = declare(
         variants={"T": FLOATS},
         constants={"LANES": 4, "STATES": 16, "STEPS": 16, "GIVEN": 0, "SCALAR": False},
         trials=((4, 16, 16, 31, False), (1, 5, 8, 0, False), (8, 128, 4, 20, True)),
+        threads=128,
+    )
+)
+SELECTIVE_SCAN_GRAD = declare(
+    KernelDecl(
+        "selective_scan_grad",
+        about="The gradient of the selective scan of x (batch, length, channels), with `width` channels a head.",
+        grid="a group of 128 for each 128 / LANES channels of each group of heads and batch: `items`",
+        args=(
+            *reads(
+                dy="f32",
+                dlast="f32",
+                x="f32",
+                delta="f32",
+                decay="f32",
+                gain="f32",
+                reading="f32",
+                state="f32",
+            ),
+            *updates(work="f32"),
+            *writes(dx="f32", ddelta="f32", da="f32", dstate="f32"),
+            *uints("items", "length", "channels", "width", "groups", "blocks"),
+        ),
+        headers=("prims",),
+        constants={"LANES": 4, "STATES": 16, "STEPS": 16, "SCALAR": False, "STATE": False},
+        trials=((4, 16, 16, False, True), (1, 3, 8, True, False), (64, 250, 4, False, False)),
         threads=128,
     )
 )
@@ -83,6 +111,8 @@ _SHARED = (
 )  # bytes of shared memory that every device has, and with which several workgroups are resident
 _QUADS = 4  # of a state that a thread holds at most, as long as there are more threads to take
 _MANY = 1 << 15  # threads that fill a device
+_KEPT = 16  # steps of which a gradient keeps one state
+_MOST = 1 << 28  # floats of workspace that a gradient takes at most
 
 
 def _lanes(quads: int, rows: int) -> int:
@@ -143,6 +173,67 @@ def lower_selective_scan(ctx: Lowering, node: Node) -> None:
     args: list[Arg] = [*refs, ctx.ref(y), ctx.ref(last)]
     args += [items, s.length, s.channels, s.width, s.groups, blocks]
     ctx.launch(kernel, ctx.groups(items), args)
+
+
+def _grad_sizes(node: Node) -> tuple[selective.Sizes, int, int]:
+    """The sizes of a gradient, the threads of a channel, and the workgroups of a group of heads and batch."""
+    s = selective.sizes_of(node.inputs[2], node.inputs[4], node.inputs[5])
+    lanes = power(-(-s.states // 4))
+    return s, lanes, math.ceil(s.channels // s.groups * lanes / _THREADS)
+
+
+def _grad_scratch(s: selective.Sizes, blocks: int) -> tuple[int, int]:
+    """The floats that the gradient keeps: states, and the sums of each workgroup for B (for C there are as many)."""
+    kept = s.batch * math.ceil(s.length / _KEPT) * s.channels * s.states
+    return kept, s.batch * s.length * s.groups * blocks * s.states
+
+
+def _grad_native(node: Node, features: frozenset[str]) -> bool:
+    s, lanes, blocks = _grad_sizes(node)
+    kept, sums = _grad_scratch(s, blocks)
+    return native(node, features) and lanes <= _THREADS // 2 and kept + 2 * sums <= _MOST
+
+
+@lowers("selective_scan_grad", when=_grad_native)
+def lower_selective_scan_grad(ctx: Lowering, node: Node) -> None:
+    """One launch for a whole sequence, and sums of what its workgroups leave for B, C, and where needed delta and A."""
+    dx, ddelta, da, db, dc, dstate = (ctx.ref(t) for t in node.outputs)
+    s, lanes, blocks = _grad_sizes(node)
+    if dstate.nbytes == 0:
+        for t in node.outputs:
+            if t.size:
+                launch_tree(ctx, [expr.lit(0.0, f32)], (t.size,), [], [View(ctx.ref(t), f32, (1,))])
+        return
+    refs = [_cast(ctx, t, f32) for t in node.inputs]
+    kept, sums = _grad_scratch(s, blocks)
+    work = ctx.scratch(4 * (kept + 2 * sums))
+    each = ctx.scratch(4 * s.batch * s.length * s.channels) if s.width > 1 else ddelta
+    slots = lanes if s.scalar else s.states
+    of_a = da if s.batch == 1 and not s.scalar else ctx.scratch(4 * s.batch * s.channels * slots)
+    kernel = SELECTIVE_SCAN_GRAD(
+        LANES=lanes, STATES=s.states, STEPS=_KEPT, SCALAR=s.scalar, STATE=bool(node.attrs["operands"])
+    )
+    items = s.batch * s.groups * blocks
+    state = refs[7] if node.attrs["operands"] else refs[1]  # never read where none is given
+    args: list[Arg] = [*refs[:7], state, work, dx, each, of_a, dstate]
+    args += [items, s.length, s.channels, s.width, s.groups, blocks]
+    ctx.launch(kernel, ctx.groups(items), args)
+
+    def total(x: Ref, y: Ref, outer: int, n: int, inner: int) -> None:
+        if y.nbytes:
+            reduce_middle(ctx, 0, x, f32, y, f32, (outer, n, inner), 1.0, 0)
+
+    for i, made in enumerate((db, dc)):
+        parts = Ref(work.segment, work.offset + 4 * (kept + i * sums), 4 * sums)
+        total(parts, made, s.batch * s.length * s.groups, blocks, s.states)
+    if s.width > 1:
+        total(each, ddelta, s.batch * s.length * s.heads, s.width, 1)
+    if s.scalar:
+        rows = ctx.scratch(4 * s.batch * s.heads) if s.batch > 1 else da
+        total(of_a, rows, s.batch * s.heads, s.width * lanes, 1)
+        of_a = rows
+    if s.batch > 1:
+        total(of_a, da, 1, s.batch, da.nbytes // 4)
 
 
 @lowers("gated_delta_rule", when=native)
