@@ -21,7 +21,7 @@ from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.gpu.program.casts import THREADS, convert, fits, quads, stores
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.backends.gpu.program.steps import Ref
+from rlx.backends.gpu.program.steps import Arg, Ref
 from rlx.dtypes import PACKED, DType, f16, f32
 from rlx.ir import Node, Tensor, expr
 from rlx.packed.codebooks import codebook
@@ -224,7 +224,7 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
             T=stored.name, ROWS=str(rows), **w.constants, ACROSS=chosen.across,
             X_QUADS=quads(x, itemsize=stored.itemsize), GROUPED=grouped,
         )  # fmt: skip
-        args = [x, w.ref, w.book, sizes, ctx.ref(y), *sides]
+        args: list[Arg] = [x, w.ref, w.book, sizes, ctx.ref(y), *sides]
     else:
         rows, columns = chosen.columns // chosen.terms, 128 // chosen.parts
         scales = x

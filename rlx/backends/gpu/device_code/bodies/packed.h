@@ -221,12 +221,9 @@ RLX_FN Scale scale_of(const Row row, const Planes at, const uint b, const uint u
         const uint dm = bytes_at(row, (FORMAT == Q4_K ? at.at2 : at.at3) + b * 4u, 4u);
         const uint shift = (u / 2u * 2u + run) % 4u * 8u;
         const uint d = bytes_at(row, scales, 4u) >> shift, m = bytes_at(row, scales + 4u, 4u) >> shift;
-        uint sc = d & 63u, low = m & 63u;
-        if (u >= 4u) {
-            const uint both = bytes_at(row, scales + 8u, 4u) >> shift;
-            sc = both & 15u | d >> 2 & 48u;
-            low = both >> 4 & 15u | m >> 2 & 48u;
-        }
+        const uint both = bytes_at(row, scales + 8u, 4u) >> shift;
+        const uint sc = u < 4u ? d & 63u : both & 15u | d >> 2 & 48u;
+        const uint low = u < 4u ? m & 63u : both >> 4 & 15u | m >> 2 & 48u;
         made.s = half_of(dm) * float(sc);
         made.m = -(half_of(dm >> 16) * float(low));
     } else if (FORMAT == Q6_K) {

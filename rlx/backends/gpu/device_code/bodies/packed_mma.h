@@ -101,22 +101,33 @@ RLX_FN uint lesser(const uint a, const uint b) { return a < b ? a : b; }
 #define LANE_ROW (LANE / 4u)
 #define LANE_QUAD (LANE % 4u)
 
-// The numbers q - zero of four bytes as pairs of halves: the first with the third, the second with the fourth.
+// The numbers q - zero of four bytes as pairs of halves: neighbours in CUDA, which has an instruction that moves bytes, else
+// the first with the third and the second with the fourth.
+#ifdef RLX_GLSL
+#define LOW_BYTES(q, high) (q & 0x00ff00ffu | high)
+#define HIGH_BYTES(q, high) (q >> 8 & 0x00ff00ffu | high)
+#elif defined(RLX_ON_HOST)
+#define LOW_BYTES(q, high) (q & 0xffu | q << 8 & 0xff0000u | high)
+#define HIGH_BYTES(q, high) (q >> 16 & 0xffu | q >> 8 & 0xff0000u | high)
+#else
+#define LOW_BYTES(q, high) __byte_perm(q, high, 0x7150)
+#define HIGH_BYTES(q, high) __byte_perm(q, high, 0x7352)
+#endif
 RLX_FN uvec2 pairs_f16(const uint q, const float zero) {
     uvec2 made;
+    const uint a = LOW_BYTES(q, 0u), b = HIGH_BYTES(q, 0u);
     if (FORMAT == FP8_E5M2) {
-        made.x = (q & 0x00ff00ffu) << 8;
-        made.y = q & 0xff00ff00u;
+        made.x = a << 8;
+        made.y = b << 8;
     } else if (FORMAT == FP8_E4M3) {
         // Exponents are 8 less than those of halves; a sum finds NaN, whose bits are all ones.
-        const uint a = q & 0x007f007fu, b = q >> 8 & 0x007f007fu;
-        const uint na = a + 0x00010001u & 0x00800080u, nb = b + 0x00010001u & 0x00800080u;
-        made.x = times_256(a << 7 | (q & 0x00800080u) << 8) | na * 0xffu;
-        made.y = times_256(b << 7 | q & 0x80008000u) | nb * 0xffu;
+        const uint na = (a & 0x007f007fu) + 0x00010001u & 0x00800080u, nb = (b & 0x007f007fu) + 0x00010001u & 0x00800080u;
+        made.x = times_256((a & 0x007f007fu) << 7 | (a & 0x00800080u) << 8) | na * 0xffu;
+        made.y = times_256((b & 0x007f007fu) << 7 | (b & 0x00800080u) << 8) | nb * 0xffu;
     } else {
         const uint less = 0x64006400u + uint(zero) * 0x00010001u;
-        made.x = PAIR_SUB_f16(q & 0x00ff00ffu | 0x64006400u, less);
-        made.y = PAIR_SUB_f16(q >> 8 & 0x00ff00ffu | 0x64006400u, less);
+        made.x = PAIR_SUB_f16(LOW_BYTES(q, 0x64006400u), less);
+        made.y = PAIR_SUB_f16(HIGH_BYTES(q, 0x64006400u), less);
     }
     return made;
 }
@@ -125,14 +136,19 @@ RLX_FN uvec2 pairs_bf16(const uint q, const float zero) {
 #ifndef RLX_GLSL
     if (!PACKED_BYTES && FORMAT != IQ4_NL && FORMAT != IQ4_XS && FORMAT != INT4_ZP) {
         const uint less = 0x43004300u + uint(zero) * 0x00010001u;
-        made.x = pair_sub_bf16(q & 0x00ff00ffu | 0x43004300u, less);
-        made.y = pair_sub_bf16(q >> 8 & 0x00ff00ffu | 0x43004300u, less);
+        made.x = pair_sub_bf16(LOW_BYTES(q, 0x43004300u), less);
+        made.y = pair_sub_bf16(HIGH_BYTES(q, 0x43004300u), less);
         return made;
     }
 #endif
     const vec4 v = values_of(q, zero);
+#ifdef RLX_GLSL
     made.x = RLX_BITS(v.x) >> 16 | RLX_BITS(v.z) & 0xffff0000u;
     made.y = RLX_BITS(v.y) >> 16 | RLX_BITS(v.w) & 0xffff0000u;
+#else
+    made.x = RLX_BITS(v.x) >> 16 | RLX_BITS(v.y) & 0xffff0000u;
+    made.y = RLX_BITS(v.z) >> 16 | RLX_BITS(v.w) & 0xffff0000u;
+#endif
     return made;
 }
 #define PAIRS_OF(q, zero) RLX_JOIN(pairs_, T)(q, zero)
@@ -236,15 +252,14 @@ RLX_FN float dot_of(PTR(T) x, const Row row, const Planes at, const uint chunks,
         }                                                                                                     \
     }
 
-// The words of column `column` of x, four elements from `at` on, in the order of pairs_of; zero beyond the columns.
-RLX_FN uvec2 x_pairs(PTR(T) x, const uint column, const uint columns, const uint k, const uint at) {
-    uvec2 w, made;
-    w.x = 0u;
-    w.y = 0u;
-    if (column < columns) w = EIGHT_BYTES(x, (column * k + at) / 4u);
-    made.x = w.x & 0xffffu | w.y << 16;
-    made.y = w.x >> 16 | w.y & 0xffff0000u;
-    return made;
+// Four elements of x in the order of pairs_of.
+RLX_FN uvec2 x_pairs(PTR(T) x, const uint at) {
+    const uvec2 w = EIGHT_BYTES(x, at / 4u);
+#ifdef RLX_GLSL
+    return uvec2(w.x & 0xffffu | w.y << 16, w.x >> 16 | w.y & 0xffff0000u);
+#else
+    return w;
+#endif
 }
 
 RLX_FN void packed_mma_body(PTR(T) x, PTR(u32) q, PTR(i32) sizes, PTR(f32) scales, PTR(T) y, const uint m, const uint n,
@@ -257,7 +272,7 @@ RLX_FN void packed_mma_body(PTR(T) x, PTR(u32) q, PTR(i32) sizes, PTR(f32) scale
     const bool summed = share.expert < max_experts(experts);
     PTR(T) px = SKIP(T, x, share.first * TERMS, k);
     const Planes at = planes_of(blocks);
-    // A row that is not there is read as the last one, and not stored.
+    // A row or column that is not there is read as the last one, and not stored.
     const uint low_row = lesser(first_row + LANE_ROW, n - 1u), high_row = lesser(first_row + LANE_ROW + 8u, n - 1u);
     const uint matrix = summed ? share.expert * n : 0u;
     Row row0 = row_of(q, matrix + low_row, pitch), row8 = row_of(q, matrix + high_row, pitch);
@@ -289,6 +304,13 @@ RLX_FN void packed_mma_body(PTR(T) x, PTR(u32) q, PTR(i32) sizes, PTR(f32) scale
         WARP_SYNC
         SUMS sums[4u * MATRICES];
         SUMS ones[4u * MATRICES];
+        // From here on four elements of each column lie at places known at compile time.
+        const uint begin = element_of(first / UNITS, first % UNITS, 0u) + 4u * LANE_QUAD;
+        PTR(T) here[2u * MATRICES];
+        UNROLL for (uint c = 0u; c < 2u * MATRICES; c++) {
+            const uint column = lesser(c * 8u + LANE_ROW, columns - 1u);
+            here[c] = SKIP(T, px, 1u, column * k + begin);
+        }
         UNROLL for (uint j = 0u; j < 4u; j++) {
             if (first + j >= chunks) continue;
             const uint jb = (first + j) / UNITS, ju = (first + j) % UNITS;
@@ -315,11 +337,11 @@ RLX_FN void packed_mma_body(PTR(T) x, PTR(u32) q, PTR(i32) sizes, PTR(f32) scale
                 MATRIX_A ma, mo;
                 SET_A(ma, order, a0.x, a8.x, a0.y, a8.y)
                 if (HAS_LOW) SET_A(mo, order, ONES, ONES, ONES, ONES)
-                const uint e = element_of(jb, ju, run) + 4u * LANE_QUAD;
+                const uint e = element_of(0u, j, run);
                 UNROLL for (uint c = 0u; c < MATRICES; c++) {
-                    const uvec2 b0 = x_pairs(px, c * 16u + LANE_ROW, columns, k, e);
+                    const uvec2 b0 = x_pairs(here[2u * c], e);
                     uvec2 b8 = b0;
-                    if (COUNT > 8u) b8 = x_pairs(px, c * 16u + LANE_ROW + 8u, columns, k, e);
+                    if (COUNT > 8u) b8 = x_pairs(here[2u * c + 1u], e);
                     MATRIX_B mb;
                     SET_B(mb, order, b0.x, b0.y, b8.x, b8.y)
                     MULTIPLY_COUNT(sums[scale * MATRICES + c], ma, mb)
