@@ -16,12 +16,13 @@ import numpy.typing as npt
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.launch import product
 from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall, from_
+from rlx.backends.gpu.gemm.packed import COLUMNS, ROWS, DecodedTiles, PackedProblem, PackedRows, choose_packed
 from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.gpu.program.casts import THREADS, convert, fits, quads, stores
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.backends.gpu.program.steps import Ref
-from rlx.dtypes import PACKED, DType, f32
+from rlx.backends.gpu.program.steps import Arg, Ref
+from rlx.dtypes import PACKED, DType, f16, f32
 from rlx.ir import Node, Tensor, expr
 from rlx.packed.codebooks import codebook
 
@@ -34,7 +35,6 @@ _ONE_RUN = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _FOUR_RUNS = frozenset({"q2_k", "q3_k", "tq2_0"})
 _BOOKED = ("iq1", "iq2", "iq3")  # how the names of formats with a codebook begin
 _NO_RUNS = frozenset({"tq1_0", "nvfp4", *(n for n in PACKED if n.startswith(_BOOKED))})
-_ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
 _TILE_BYTES = 64 << 20  # of a weight that is decoded into workspace
 
 
@@ -55,6 +55,14 @@ def _book(name: str) -> npt.NDArray[np.int8]:
     if not name.startswith(_BOOKED):
         return np.zeros((1, 4), np.int8)
     return codebook("iq1" if name.startswith("iq1") else name)
+
+
+def _scales(dtype: DType) -> dict[str, int]:
+    """The constants of packed_mma for a packed dtype: which runs share scales."""
+    name = dtype.name.removesuffix("_128")
+    own = name in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+    runs = layout(dtype, 1)["RUNS"]
+    return {"SCALES": runs if own else 1, "IN_PAIRS": runs == 1 or name in ("q4_k", "q5_k", "tq2_0")}
 
 
 def _trial(name: str, align: int) -> tuple[int, ...]:
@@ -83,7 +91,7 @@ PACKED_ROWS = declare(
             *reads(x="T", q="u32", book="u32", sizes="i32"), *writes(y="T"),
             *uints("m", "n", "blocks", "pitch", "experts"),
         ),
-        variants={"T": FLOATS, "ROWS": tuple(map(str, _ROWS))},
+        variants={"T": FLOATS, "ROWS": tuple(map(str, ROWS))},
         constants={**_CONSTANTS, "ACROSS": 32, "X_QUADS": False, "GROUPED": False},
         trials=tuple((*_trial(name, align), across, quads, grouped) for name, align, across, quads, grouped in (
             ("q4_0", 1, 32, False, True), ("q4_k", 16, 32, True, False), ("q6_k", 16, 8, True, False),
@@ -91,6 +99,35 @@ PACKED_ROWS = declare(
         unroll=True,
     )
 )  # fmt: skip
+
+PACKED_MMA = declare(
+    KernelDecl(
+        "packed_mma",
+        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, by matrix instructions.",
+        grid="a group of 256 for each 128 / PARTS rows of q, for each COLS / TERMS rows of x (of an expert)",
+        args=(
+            *reads(x="T", q="u32", sizes="i32", scales="f32"), *writes(y="T"),
+            *uints("m", "n", "blocks", "pitch", "experts"),
+        ),
+        variants={"T": ("f16", "bf16"), "COLS": tuple(map(str, COLUMNS))},
+        constants={**_CONSTANTS, "SCALES": 1, "IN_PAIRS": False, "PARTS": 8, "TERMS": 1, "GROUPED": False},
+        trials=tuple(
+            (*_trial(name, 16), *_scales(PACKED[name]).values(), parts, terms, grouped)
+            for name, parts, terms, grouped in (
+                ("q4_0", 8, 1, False), ("q4_k", 4, 2, True), ("q6_k", 8, 1, False), ("fp8_e4m3", 2, 1, False))
+        ),
+        headers=("mma",),
+        new_compiler=True,
+    )
+)  # fmt: skip
+HALF_TERMS = declare(
+    KernelDecl(
+        "half_terms",
+        about="y (2 rows, k) = two halves for each element of x (rows, k); `scales` take their power of two back.",
+        grid="a group of 256 for each row",
+        args=(*reads(x="f32"), *writes(y="f16", scales="f32"), *uints("rows", "k")),
+    )
+)
 
 
 class _Weight:
@@ -150,42 +187,59 @@ def lower_packed_matmul(ctx: Lowering, node: Node) -> None:
     y = node.output
     if y.size == 0:
         return
-    x, q = node.inputs
-    w = _Weight(ctx, q)
+    w = _Weight(ctx, node.inputs[1])
     m = y.size // y.shape[-1]
-    if not node.attrs["transpose_q"]:
-        _the_other_way(ctx, node, w, m)
-    elif m <= _ROWS[-1]:
-        _few_rows(ctx, node, w, m, m, w.rows, 0)
+    if node.attrs["transpose_q"]:
+        _product(ctx, node, w, m, m)
     else:
-        _wide(ctx, node, w, m)
+        _the_other_way(ctx, node, w, m)
 
 
 @lowers("grouped_packed_matmul", when=_native_grouped)
 def lower_grouped(ctx: Lowering, node: Node) -> None:
     """One launch, whose workgroups find their rows by adding up the sizes."""
-    y, experts = node.output, node.inputs[1].shape[0]
+    y = node.output
     if y.size:
-        w = _Weight(ctx, node.inputs[1])
-        _few_rows(ctx, node, w, y.shape[0], math.ceil(y.shape[0] / max(experts, 1)), y.shape[1], experts)
+        m = y.shape[0]
+        _product(ctx, node, _Weight(ctx, node.inputs[1]), m, math.ceil(m / max(node.inputs[1].shape[0], 1)))
 
 
-def _few_rows(ctx: Lowering, node: Node, w: _Weight, m: int, each: int, n: int, experts: int) -> None:
-    """The launch of packed_rows for m rows, `each` of them for an expert."""
+def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
+    """The chosen product for m rows of x, `each` of them for an expert."""
     y, grouped = node.output, len(node.inputs) == 3
-    x = ctx.ref(node.inputs[0])
-    rows = next((r for r in _ROWS if each <= r), _ROWS[-1])
-    across = next((a for a in (4, 8, 16) if w.blocks * w.units <= a), 32)
+    wide = w.constants["ALIGN"] == 16 and w.constants["RUNS"] > 0 and ctx.ref(node.inputs[0]).offset % 8 == 0
     stored = ctx.storage(y)
-    kernel = PACKED_ROWS(
-        T=stored.name, ROWS=str(rows), **w.constants, ACROSS=across, X_QUADS=quads(x, itemsize=stored.itemsize),
-        GROUPED=grouped,
-    )  # fmt: skip
+    chosen = choose_packed(
+        ctx.target, PackedProblem(each, y.shape[-1], w.columns, stored, w.dtype, wide, grouped)
+    )
+    if isinstance(chosen, DecodedTiles):
+        _wide(ctx, node, w, m)
+        return
+    x, n, experts = ctx.ref(node.inputs[0]), y.shape[-1], node.inputs[1].shape[0] if grouped else 0
+    sizes = ctx.ref(node.inputs[2]) if grouped else x
+    sides = (m, n, w.blocks, w.pitch, experts)
+    if isinstance(chosen, PackedRows):
+        rows, columns = chosen.rows, THREADS // chosen.across
+        kernel = PACKED_ROWS(
+            T=stored.name, ROWS=str(rows), **w.constants, ACROSS=chosen.across,
+            X_QUADS=quads(x, itemsize=stored.itemsize), GROUPED=grouped,
+        )  # fmt: skip
+        args: list[Arg] = [x, w.ref, w.book, sizes, ctx.ref(y), *sides]
+    else:
+        rows, columns = chosen.columns // chosen.terms, 128 // chosen.parts
+        scales = x
+        if chosen.terms == 2:
+            given, k = x, w.columns
+            x, scales = ctx.scratch(m * k * 2 * f16.itemsize), ctx.scratch(m * f32.itemsize)
+            ctx.launch(HALF_TERMS(), ctx.groups(m), [given, x, scales, m, k])
+        kernel = PACKED_MMA(
+            T=chosen.type.name, COLS=str(chosen.columns), **w.constants, **_scales(w.dtype), PARTS=chosen.parts,
+            TERMS=chosen.terms, GROUPED=grouped,
+        )  # fmt: skip
+        args = [x, w.ref, sizes, scales, ctx.ref(y), *sides]
     # Each expert may have one share that is not full, and so may the rows after the last expert's.
     shares = math.ceil(m / rows) + (experts + 1 if grouped else 0)
-    groups = ctx.groups(math.ceil(n / (THREADS // across)) * shares)
-    sizes = ctx.ref(node.inputs[2]) if grouped else x
-    ctx.launch(kernel, groups, [x, w.ref, w.book, sizes, ctx.ref(y), m, n, w.blocks, w.pitch, experts])
+    ctx.launch(kernel, ctx.groups(math.ceil(n / columns) * shares), args)
 
 
 def _tiles(w: _Weight) -> list[tuple[int, int]]:

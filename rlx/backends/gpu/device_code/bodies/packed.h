@@ -133,13 +133,20 @@ RLX_FN uint element_of(const uint b, const uint u, const uint run) {
     return b * BLOCK + u * 32u + run * 16u;
 }
 
+// Where the words of higher bits of a chunk lie: four, or the one of q5_0 and q5_1.
+#define HIGH_WORDS (FORMAT == Q5_K || FORMAT == Q3_K || FORMAT == Q6_K)
+#define HIGH_WORD (FORMAT == Q5_0 || FORMAT == Q5_1)
+RLX_FN uint high_at(const Planes at, const uint b, const uint u) {
+    if (HIGH_WORD) return at.at1 + b * 4u;
+    return at.at1 + (FORMAT == Q6_K ? b * 64u + u / 4u * 32u : b * 32u) + u % 2u * 16u;
+}
+
 RLX_FN Chunk chunk_of(const Row row, const Planes at, const uint b, const uint u) {
     Chunk c;
     c.q = sixteen_at(row, b * SIZE0 + u * 16u);
     c.h = PACKED4(0u, 0u, 0u, 0u);
-    if (FORMAT == Q5_0 || FORMAT == Q5_1) c.h.x = bytes_at(row, at.at1 + b * 4u, 4u);
-    if (FORMAT == Q5_K || FORMAT == Q3_K) c.h = sixteen_at(row, at.at1 + b * 32u + u % 2u * 16u);
-    if (FORMAT == Q6_K) c.h = sixteen_at(row, at.at1 + b * 64u + u / 4u * 32u + u % 2u * 16u);
+    if (HIGH_WORD) c.h.x = bytes_at(row, high_at(at, b, u), 4u);
+    if (HIGH_WORDS) c.h = sixteen_at(row, high_at(at, b, u));
     return c;
 }
 
@@ -149,45 +156,52 @@ RLX_FN Chunk chunk_of(const Row row, const Planes at, const uint b, const uint u
     (LOOK_UP(t0, t1, t2, t3, n) | LOOK_UP(t0, t1, t2, t3, (n) >> 8) << 8 | LOOK_UP(t0, t1, t2, t3, (n) >> 16) << 16 | \
      LOOK_UP(t0, t1, t2, t3, (n) >> 24) << 24)
 
-// Four elements of a run as bytes q: those from 4 w on.
-RLX_FN uint quad_of(const Chunk c, const uint u, const uint run, const uint w) {
-    const uint q = WORD_OF(c.q, IS_INT4 ? 2u * run + w / 2u : w);
+// Four elements of a run as bytes, those from 4 w on: q and h are the words of the chunk that hold them.
+RLX_FN uint bytes_of(const uint q, const uint h, const uint u, const uint run, const uint w) {
     if (FORMAT == Q8_0 || FORMAT == INT8) return q ^ 0x80808080u;
     if (PACKED_BYTES) return q;
     if (FORMAT == Q2_K || FORMAT == TQ2_0) return q >> (2u * run) & 0x03030303u;
-    if (FORMAT == Q3_K)
-        return q >> (2u * run) & 0x03030303u | (WORD_OF(c.h, w) >> (u / 2u * 4u + run) & 0x01010101u) << 2;
+    if (FORMAT == Q3_K) return q >> (2u * run) & 0x03030303u | (h >> (u / 2u * 4u + run) & 0x01010101u) << 2;
     if (IS_INT4) {
         const uint n = q >> (w % 2u * 16u);
         return n & 0xfu | (n & 0xf0u) << 4 | (n & 0xf00u) << 8 | (n & 0xf000u) << 12;
     }
     const uint n = q >> (4u * run) & 0x0f0f0f0fu;
     // Four bits spread over four bytes: each copy lies 7 bits further, and one of its bits counts.
-    if (FORMAT == Q5_0 || FORMAT == Q5_1) return n | (c.h.x >> (16u * run + 4u * w) & 15u) * 0x02040810u & 0x10101010u;
-    if (FORMAT == Q5_K) return n | (WORD_OF(c.h, w) >> (u / 2u * 2u + run) & 0x01010101u) << 4;
-    if (FORMAT == Q6_K) return n | (WORD_OF(c.h, w) >> (u % 4u / 2u * 2u + 4u * run) & 0x03030303u) << 4;
+    if (FORMAT == Q5_0 || FORMAT == Q5_1) return n | (h >> (16u * run + 4u * w) & 15u) * 0x02040810u & 0x10101010u;
+    if (FORMAT == Q5_K) return n | (h >> (u / 2u * 2u + run) & 0x01010101u) << 4;
+    if (FORMAT == Q6_K) return n | (h >> (u % 4u / 2u * 2u + 4u * run) & 0x03030303u) << 4;
     // The values of iq4 plus 127, twice those of e2m1 plus 12.
     if (FORMAT == IQ4_NL || FORMAT == IQ4_XS) return LOOK_UP4(0x3e2c1700u, 0x75695c4eu, 0xa5988c80u, 0xf0d8c4b4u, n);
     if (FORMAT == MXFP4) return LOOK_UP4(0x0f0e0d0cu, 0x18141210u, 0x090a0b0cu, 0x00040608u, n);
     return n;
+}
+RLX_FN uint word_of(const uint run, const uint w) { return IS_INT4 ? 2u * run + w / 2u : w; }
+RLX_FN uint quad_of(const Chunk c, const uint u, const uint run, const uint w) {
+    const uint q = WORD_OF(c.q, word_of(run, w));
+    return bytes_of(q, FORMAT == Q5_0 || FORMAT == Q5_1 ? c.h.x : WORD_OF(c.h, w), u, run, w);
 }
 
 struct Scale {
     float s, m, zero;
 };
 
+// The zero of formats whose blocks have none of their own.
+RLX_FN float zero_of() {
+    if (FORMAT == Q8_0 || FORMAT == INT8) return 128.0f;
+    if (FORMAT == Q4_0 || FORMAT == INT4) return 8.0f;
+    if (FORMAT == Q5_0) return 16.0f;
+    if (FORMAT == Q6_K) return 32.0f;
+    if (FORMAT == Q3_K) return 4.0f;
+    if (FORMAT == TQ2_0) return 1.0f;
+    if (FORMAT == IQ4_NL || FORMAT == IQ4_XS) return 127.0f;
+    return FORMAT == MXFP4 ? 12.0f : 0.0f;
+}
+
 RLX_FN Scale scale_of(const Row row, const Planes at, const uint b, const uint u, const uint run) {
     Scale made;
     made.m = 0.0f;
-    made.zero = FORMAT == Q8_0 || FORMAT == INT8                  ? 128.0f
-                : FORMAT == Q4_0 || FORMAT == INT4                ? 8.0f
-                : FORMAT == Q5_0                                  ? 16.0f
-                : FORMAT == Q6_K                                  ? 32.0f
-                : FORMAT == Q3_K                                  ? 4.0f
-                : FORMAT == TQ2_0                                 ? 1.0f
-                : FORMAT == IQ4_NL || FORMAT == IQ4_XS            ? 127.0f
-                : FORMAT == MXFP4                                 ? 12.0f
-                                                                  : 0.0f;
+    made.zero = zero_of();
     if (FORMAT == Q4_1 || FORMAT == Q5_1) {
         const uint dm = bytes_at(row, (FORMAT == Q4_1 ? at.at1 : at.at2) + b * 4u, 4u);
         made.s = half_of(dm);
@@ -207,12 +221,9 @@ RLX_FN Scale scale_of(const Row row, const Planes at, const uint b, const uint u
         const uint dm = bytes_at(row, (FORMAT == Q4_K ? at.at2 : at.at3) + b * 4u, 4u);
         const uint shift = (u / 2u * 2u + run) % 4u * 8u;
         const uint d = bytes_at(row, scales, 4u) >> shift, m = bytes_at(row, scales + 4u, 4u) >> shift;
-        uint sc = d & 63u, low = m & 63u;
-        if (u >= 4u) {
-            const uint both = bytes_at(row, scales + 8u, 4u) >> shift;
-            sc = both & 15u | d >> 2 & 48u;
-            low = both >> 4 & 15u | m >> 2 & 48u;
-        }
+        const uint both = bytes_at(row, scales + 8u, 4u) >> shift;
+        const uint sc = u < 4u ? d & 63u : both & 15u | d >> 2 & 48u;
+        const uint low = u < 4u ? m & 63u : both >> 4 & 15u | m >> 2 & 48u;
         made.s = half_of(dm) * float(sc);
         made.m = -(half_of(dm >> 16) * float(low));
     } else if (FORMAT == Q6_K) {

@@ -1,0 +1,121 @@
+"""The candidates for a product with a packed weight, their costs, and how tests and benchmarks overrule the choice.
+
+A product of few rows is computed from the packed bytes, by fused multiply-adds ("rows") or by matrix instructions
+("mma"). The others decode the weight tile by tile into workspace ("tiles").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from rlx.backends.gpu.program.candidates import Cost, Overruled, narrowed
+from rlx.backends.gpu.program.target import Target
+from rlx.dtypes import DType, f16, f32
+
+Algorithm = Literal["rows", "mma", "tiles"]
+ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
+COLUMNS = (8, 16, 32)  # those of packed_mma, or half of them where x is split into two halves
+_FEW = 16  # rows up to which the kernels for few rows are taken where the weight could be decoded instead
+_SHARED = 44 << 10  # bytes of shared memory that packed_mma needs
+
+
+@dataclass(frozen=True, slots=True)
+class PackedProblem:
+    """m rows of x stored as `x`, for each expert on average, times n packed rows of k elements stored as `q`.
+    `wide_rows`: packed rows begin at multiples of 16 bytes and have chunks; `grouped`: rows of x have experts."""
+
+    m: int
+    n: int
+    k: int
+    x: DType
+    q: DType
+    wide_rows: bool
+    grouped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """Fused multiply-adds: `across` threads share a packed row and multiply it by `rows` rows of x."""
+
+    algorithm: ClassVar[Algorithm] = "rows"
+    cost: Cost
+    rows: int
+    across: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMma:
+    """Matrix instructions of type `type`: `parts` subgroups share 16 packed rows and multiply them by `columns` rows of
+    x, or by half as many that are each the sum of two `terms`."""
+
+    algorithm: ClassVar[Algorithm] = "mma"
+    cost: Cost
+    type: DType
+    columns: int
+    terms: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedTiles:
+    """The weight in f32, in tiles, and products with these."""
+
+    algorithm: ClassVar[Algorithm] = "tiles"
+    cost: Cost
+
+
+PackedCandidate = PackedRows | PackedMma | DecodedTiles
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """Fields of the candidates that tests and benchmarks fix; None leaves a field to the rules."""
+
+    algorithm: Algorithm | None = None
+    parts: int | None = None
+    across: int | None = None
+
+
+forced = Overruled(Forced())
+forcing = forced.forcing
+
+
+def choose_packed(target: Target, problem: PackedProblem) -> PackedCandidate:
+    """The candidate that computes a product with a packed weight."""
+    found, wish = candidates(target, problem), forced()
+    found = [_resized(c, wish) for c in narrowed(found, algorithm=wish.algorithm)]
+    return target.choose(problem, found)
+
+
+def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
+    """Every algorithm that can compute the product on the target."""
+    p = problem
+    few = p.grouped or p.m <= _FEW
+    rows = next((r for r in ROWS if p.m <= r), ROWS[-1])
+    chunks = math.ceil(p.k / 32)
+    across = next((a for a in (4, 8, 16) if chunks <= a), 32)
+    found: list[PackedCandidate] = [PackedRows((2 if few else 5,), rows, across)]
+    if not p.grouped:
+        found.append(DecodedTiles((3,)))
+    terms, kind = (2, f16) if p.x == f32 else (1, p.x)
+    if p.wide_rows and kind in target.matrices.types and target.limits.shared_bytes >= _SHARED:
+        columns = next((c for c in COLUMNS if p.m * terms <= c), COLUMNS[-1])
+        found.append(PackedMma((1 if few else 4,), kind, columns, terms, _parts(target, p)))
+    return found
+
+
+def _parts(target: Target, p: PackedProblem) -> int:
+    """The parts of k that give every unit two workgroups, each part at least four steps long."""
+    tiles = math.ceil(p.n / 16)
+    fits = [n for n in (1, 2, 4, 8) if n == 1 or p.k >= n * 512]
+    return next((n for n in fits if tiles * n >= 16 * target.units), fits[-1])
+
+
+def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
+    if isinstance(c, PackedRows) and wish.across is not None:
+        return replace(c, across=wish.across)
+    if isinstance(c, PackedMma) and wish.parts is not None:
+        return replace(c, parts=wish.parts)
+    return c
