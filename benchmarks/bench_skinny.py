@@ -4,9 +4,9 @@
 
 A program has many independent launches over at least 128 MB of weights, more than twice what the L2 cache holds,
 and reads about 5 GB in a run. The time is that of whole runs with warm clocks, less that of a run of one small kernel;
-the bytes are those of the weights alone. Weights are stored [K, N] (x @ W) or [N, K] (x @ W.T), named T. One result of every
-program is compared with float64. --variants forces candidates for the sizes and rows that decide between them. The
-table comes last.
+the bytes are those of the weights alone. Weights are stored [K, N] (x @ W) or [N, K] (x @ W.T), named T. One result of
+every program is compared with float64. --variants forces candidates for the sizes and rows that decide between them.
+The table comes last.
 """
 
 from __future__ import annotations
@@ -184,16 +184,21 @@ def torch_share(case: Case) -> float:
     return case.nbytes * case.weights * case.times / seconds / PEAK
 
 
-SKINNY = tuple(
-    {"algorithm": "skinny", "columns": c, "beside": b, "ahead": a, "parts": p}
-    for c, b, a, p in (
-        (16, 1, 4, 1), (16, 1, 3, 1), (16, 1, 2, 1), (16, 2, 4, 1), (16, 4, 3, 1), (32, 1, 4, 1), (32, 1, 3, 1),
-        (32, 2, 4, 1), (64, 1, 4, 1), (64, 1, 3, 1), (64, 1, 4, 4), (16, 4, 4, 4), (32, 2, 4, 2),
+def _skinny(*sizes: tuple[int, int, int, int]) -> tuple[Forced, ...]:
+    return tuple(
+        {"algorithm": "skinny", "columns": c, "beside": b, "ahead": a, "parts": p} for c, b, a, p in sizes
     )
-)  # fmt: skip
-FEW = tuple(
-    {"algorithm": "rows", "across": a, "sites": s} for a, s in ((32, 2), (32, 4), (32, 8), (8, 8), (8, 16))
-)
+
+
+# Of weights as they are stored, transposed or not.
+SKINNY = {
+    True: _skinny((16, 1, 4, 1), (16, 1, 2, 1), (16, 2, 4, 1), (16, 4, 4, 1), (32, 1, 4, 1), (16, 4, 4, 4)),
+    False: _skinny((32, 1, 4, 1), (64, 1, 4, 1), (64, 1, 2, 1), (32, 2, 4, 1), (16, 1, 4, 1), (64, 1, 4, 4)),
+}
+FEW = {
+    True: tuple({"algorithm": "rows", "across": a, "sites": s} for a, s in ((32, 2), (32, 4), (32, 8), (8, 16))),
+    False: tuple({"algorithm": "rows", "sites": s} for s in (2, 4, 8)),
+}
 
 
 def variants() -> Iterator[tuple[Case, Forced]]:
@@ -202,11 +207,10 @@ def variants() -> Iterator[tuple[Case, Forced]]:
         for transposed in (True, False):
             for rows in (1, 16):
                 case = Case("bf16", shape, transposed, rows)
-                yield from ((case, v) for v in SKINNY)
-            yield replace(case, rows=4), {"algorithm": "rows"}
-            for rows in (1, 4, 16):
+                yield from ((case, v) for v in SKINNY[transposed])
+            for rows in (1, 4, 8, 16):
                 case = Case("f32", shape, transposed, rows)
-                some = FEW if rows != 4 else FEW[1:3]
+                some = FEW[transposed] if rows in (1, 16) else FEW[transposed][1:3]
                 yield from ((case, v) for v in (*some, {"algorithm": "library"}))
             yield case, {"algorithm": "fma", "tile": "s"}
 

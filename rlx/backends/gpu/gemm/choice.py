@@ -98,14 +98,14 @@ class MmaTiles:
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """The kernel that reads B once for `rows` rows. A thread sums four columns where B is transposed, else the columns
-    of 16 bytes of B; a workgroup has `sites` times as many. Where B is transposed, `across` threads read side by side.
-    """
+    """The kernel that reads B once for `rows` rows. A workgroup has `sites` groups of `each` columns, which a thread
+    sums. Where B is transposed, `across` threads read side by side."""
 
     algorithm: ClassVar[Algorithm] = "rows"
     cost: Cost
     stored: Pair
     rows: int
+    each: int
     across: int
     sites: int
 
@@ -312,10 +312,12 @@ def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
     """The sizes of the few-rows kernel: 128 bytes of a row of B side by side, or 32 columns of a transposed B that
     share what is read of A, and fewer where that leaves units without two workgroups."""
     rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
-    each = 4 if p.transpose_b else 16 // stored[1].itemsize
+    half = stored[1].is_half
+    each = 8 if (half and not p.transpose_b) or (rows == 16 and not half) else 4
     groups = math.ceil(p.n / each) * math.ceil(p.m / rows) * p.count
-    sites = next((s for s in (8, 4) if groups >= 2 * s * target.units or target.software), 2)
-    return FewRows((rank,), stored, rows, 32, sites)
+    enough = target.units * (1 if rows == 16 else 2)  # threads of 16 rows need all registers
+    sites = next((s for s in (8, 4) if groups >= 0.9 * s * enough or target.software), 2)
+    return FewRows((rank,), stored, rows, each, 32, sites)
 
 
 def _skinny(target: Target, p: Product, stored: Pair) -> SkinnyTiles:

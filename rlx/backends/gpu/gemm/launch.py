@@ -157,7 +157,6 @@ def _few_rows(ctx: Lowering, call: ProductCall, chosen: FewRows) -> None:
     """The kernel for few rows, which reads B once for each `chosen.rows` of them. C has A's dtype."""
     p, a, b, end = call.product, call.a, call.b, call.end
     pitch_a, pitch_b = p.pitches
-    each = 16 // b.dtype.itemsize
     bias, kind, apart = biases(ctx, end, p.count, a.dtype)
     kernel = MATMUL_ROWS(
         AB=f"{a.dtype}_{b.dtype}",
@@ -166,12 +165,11 @@ def _few_rows(ctx: Lowering, call: ProductCall, chosen: FewRows) -> None:
         ACTIVATION=CODE[end.activation],
         BIAS=kind,
         A_QUADS=a.vectors(pitch_a, 4),
-        B_UNITS=b.vectors(pitch_b, each),
+        B_UNITS=b.vectors(pitch_b, 16 // b.dtype.itemsize),
         ACROSS=chosen.across,
         SITES=chosen.sites,
     )
-    columns = chosen.sites * (4 if p.transpose_b else each)
-    groups = math.ceil(p.n / columns) * math.ceil(p.m / chosen.rows)
+    groups = math.ceil(p.n / (chosen.sites * chosen.each)) * math.ceil(p.m / chosen.rows)
     _launch(ctx, kernel, call, bias, groups, more=(apart,))
 
 

@@ -1,10 +1,10 @@
 // C = act(A op(B) + bias) for few rows, ROWS of them a group: as many groups share what they read of B as A has blocks
 // of ROWS. B_TRANSPOSED: as B is stored; ACTIVATION: see activation.h; BIAS: see bias.h; A_QUADS: A may be read four at a
-// time; B_UNITS: B may be read sixteen bytes at a time, by units. A site is the columns of C whose sums a thread holds:
-// four where B is transposed, else those of a unit. SITES sites side by side make a group's columns, and 256 / SITES
-// threads share a site's sums: where B is transposed each adds up every so many units of k, else every so many quads. The
-// threads that share a site are joined in two rounds of sums. Eight units a thread are under way at once: four of the
-// sums in work, and the next four.
+// time; B_UNITS: B may be read sixteen bytes at a time, by units. A site is the columns of C whose sums a thread holds,
+// QUADS quads of them: eight columns where there are 16 rows, so that A is not most of what is read, and where a unit of B
+// has eight. SITES sites side by side make a group's columns, and 256 / SITES threads share a site's sums: where B is
+// transposed each adds up every so many units of k, else every so many quads. The threads that share a site are joined in
+// two rounds of sums. Two steps' units are under way at once.
 #include "pair.h"
 #define MANY_1 1u
 #define MANY_4 4u
@@ -15,7 +15,9 @@
 #define PER_f16 8u
 #define PER_bf16 8u
 #define PER RLX_JOIN(PER_, TB)  // elements of a unit of B
-#define QUADS (B_TRANSPOSED ? 1u : PER / 4u)  // of a site
+#define MOST_QUADS (PER == 8u || MANY == 16u ? 2u : 1u)
+#define QUADS (B_TRANSPOSED && PER == 8u ? 1u : MOST_QUADS)  // of a site
+#define LOADS (MANY == 16u && PER == 4u ? 8u : 4u)  // units of a step
 #define COLUMNS (4u * QUADS * SITES)
 #define SHARERS (256u / SITES)
 #define TOGETHER (MANY < 4u ? MANY : 4u)
@@ -50,6 +52,13 @@ RLX_QUAD(quad_a, TA, A_QUADS)
     sum = FMA((p).z, (q).z, sum); \
     sum = FMA((p).w, (q).w, sum);
 
+#define FMA_HALF(sum, x, q, j)                                                              \
+    if (q == 0u) {                                                                         \
+        FMA_ROW(sum, x, lower[j])                                                          \
+    } else {                                                                               \
+        FMA_ROW(sum, x, upper[j])                                                          \
+    }
+
 // Where thread `sharer` of a site puts its sums: threads that are neighbours write, or read, side by side.
 RLX_FN uint place(const uint site, const uint sharer) {
     return B_TRANSPOSED ? site * SHARERS + sharer : sharer * SITES + site;
@@ -80,23 +89,29 @@ RLX_FN void finish(PTR(f32) bias, PTR(TA) c, const uint row, const uint column, 
     STORE(TA, c, row * n + column, activated(v));
 }
 
-// Four units of B from term t of k on: a unit of each of four columns, or of four rows. What is not there is what is there
-// last: such columns are not stored, and such terms are made zero before they are multiplied.
+// The column where quad q of a site's sums begins. Neighbouring sites read neighbouring units of a row of B.
+RLX_FN uint quad_column(const uint site, const uint q) {
+    return !B_TRANSPOSED && PER == 8u ? (site * QUADS + q) * 4u : (q * SITES + site) * 4u;
+}
+
+// The units of B from term t of k on, of each column of a site or of four rows: unit j is of quad j / 4. What is not there
+// is what is there last: such columns are not stored, and such terms are made zero before they are multiplied.
 #define FETCH(held, t)                                                                                       \
-    UNROLL for (uint j = 0u; j < 4u; j++) {                                                                  \
+    UNROLL for (uint j = 0u; j < LOADS; j++) {                                                               \
+        const uint begins = tile * COLUMNS + quad_column(site, j / 4u);                                      \
         if (B_TRANSPOSED) {                                                                                  \
-            const uint r = least(column + j, n - 1u);                                                        \
+            const uint r = least(begins + j % 4u, n - 1u);                                                   \
             if (B_UNITS) {                                                                                   \
                 w[(held) + j] = LOAD_ONCE(pb, (r * k + (t)) / PER);                                          \
             } else {                                                                                         \
                 w[(held) + j] = UNIT_AT(pb, r, t, k, k);                                                     \
             }                                                                                                \
         } else {                                                                                             \
-            const uint r = least((t) + j, k - 1u);                                                           \
+            const uint r = least((t) + j % 4u, k - 1u);                                                      \
             if (B_UNITS) {                                                                                   \
-                w[(held) + j] = LOAD_ONCE(pb, (r * n + least(column, n - PER)) / PER);                       \
+                w[(held) + j] = LOAD_ONCE(pb, (r * n + least(begins, n - PER)) / PER);                       \
             } else {                                                                                         \
-                w[(held) + j] = UNIT_AT(pb, r, column, n, n);                                                \
+                w[(held) + j] = UNIT_AT(pb, r, begins, n, n);                                                \
             }                                                                                                \
         }                                                                                                    \
     }
@@ -117,29 +132,28 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
     // Threads that read side by side: along k where B is transposed, else along the columns.
     const uint site = B_TRANSPOSED ? THREAD / ACROSS % SITES : THREAD % SITES;
     const uint sharer = B_TRANSPOSED ? THREAD / (ACROSS * SITES) * ACROSS + THREAD % ACROSS : THREAD / SITES;
-    const uint column = tile * COLUMNS + site * 4u * QUADS;
-    const uint length = B_TRANSPOSED ? PER : 4u, step = SHARERS * length, end = column < n ? k : 0u;
-    const uint begin = sharer * length;
+    const uint length = B_TRANSPOSED ? PER : 4u, step = SHARERS * length;
+    const uint end = tile * COLUMNS + quad_column(site, 0u) < n ? k : 0u, begin = sharer * length;
     const vec4 zero = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
-    vec4 acc[MANY * PER / 4u];
-    uvec4 w[8];
-    UNROLL for (uint e = 0u; e < MANY * PER / 4u; e++) acc[e] = zero;
+    vec4 acc[MANY * MOST_QUADS];
+    uvec4 w[2u * LOADS];
+    UNROLL for (uint e = 0u; e < MANY * MOST_QUADS; e++) acc[e] = zero;
     if (begin < end) FETCH(0u, begin)
-    if (begin + step < end) FETCH(4u, begin + step)
+    if (begin + step < end) FETCH(LOADS, begin + step)
     for (uint t = begin; t < end; t += 2u * step) {
         UNROLL for (uint h = 0u; h < 2u; h++) {
             const uint here = t + h * step;
             if (here < end) {
-                vec4 lower[4], upper[4];
-                UNROLL for (uint j = 0u; j < 4u; j++) {
-                    lower[j] = LOWER(w[h * 4u + j]);
-                    upper[j] = UPPER(w[h * 4u + j]);
-                    if (!B_TRANSPOSED && here + j >= k) {
+                vec4 lower[LOADS], upper[LOADS];
+                UNROLL for (uint j = 0u; j < LOADS; j++) {
+                    lower[j] = LOWER(w[h * LOADS + j]);
+                    upper[j] = UPPER(w[h * LOADS + j]);
+                    if (!B_TRANSPOSED && here + j % 4u >= k) {
                         lower[j] = zero;
                         upper[j] = zero;
                     }
                 }
-                if (here + 2u * step < end) FETCH(h * 4u, here + 2u * step)
+                if (here + 2u * step < end) FETCH(h * LOADS, here + 2u * step)
                 UNROLL for (uint r = 0u; r < MANY; r++) {
                     // What a row that is not there adds up is not stored: so no branch stands between the reads of A.
                     const uint row = least(r, rows - 1u);
@@ -151,38 +165,41 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
                         va = quad_a(pa, row, here, rows, k, k);
                         if (B_TRANSPOSED && PER == 8u) more = quad_a(pa, row, here + 4u, rows, k, k);
                     }
-                    if (B_TRANSPOSED) {
-                        DOT(acc[r].x, va, lower[0])
-                        DOT(acc[r].y, va, lower[1])
-                        DOT(acc[r].z, va, lower[2])
-                        DOT(acc[r].w, va, lower[3])
-                        if (PER == 8u) {
-                            DOT(acc[r].x, more, upper[0])
-                            DOT(acc[r].y, more, upper[1])
-                            DOT(acc[r].z, more, upper[2])
-                            DOT(acc[r].w, more, upper[3])
-                        }
-                    } else {
-                        const uint e = r * (PER / 4u);
-                        FMA_ROW(acc[e], va.x, lower[0])
-                        FMA_ROW(acc[e], va.y, lower[1])
-                        FMA_ROW(acc[e], va.z, lower[2])
-                        FMA_ROW(acc[e], va.w, lower[3])
-                        if (PER == 8u) {
-                            FMA_ROW(acc[e + PER / 4u - 1u], va.x, upper[0])
-                            FMA_ROW(acc[e + PER / 4u - 1u], va.y, upper[1])
-                            FMA_ROW(acc[e + PER / 4u - 1u], va.z, upper[2])
-                            FMA_ROW(acc[e + PER / 4u - 1u], va.w, upper[3])
+                    UNROLL for (uint q = 0u; q < MOST_QUADS; q++) {
+                        const uint e = r * MOST_QUADS + q, j = LOADS == 8u ? q * 4u : 0u;
+                        if (B_TRANSPOSED && q < QUADS) {
+                            DOT(acc[e].x, va, lower[j])
+                            DOT(acc[e].y, va, lower[j + 1u])
+                            DOT(acc[e].z, va, lower[j + 2u])
+                            DOT(acc[e].w, va, lower[j + 3u])
+                            if (PER == 8u) {
+                                DOT(acc[e].x, more, upper[j])
+                                DOT(acc[e].y, more, upper[j + 1u])
+                                DOT(acc[e].z, more, upper[j + 2u])
+                                DOT(acc[e].w, more, upper[j + 3u])
+                            }
+                        } else if (!B_TRANSPOSED && PER == 4u) {
+                            FMA_ROW(acc[e], va.x, lower[j])
+                            FMA_ROW(acc[e], va.y, lower[j + 1u])
+                            FMA_ROW(acc[e], va.z, lower[j + 2u])
+                            FMA_ROW(acc[e], va.w, lower[j + 3u])
+                        } else if (!B_TRANSPOSED) {
+                            FMA_HALF(acc[e], va.x, q, 0u)
+                            FMA_HALF(acc[e], va.y, q, 1u)
+                            FMA_HALF(acc[e], va.z, q, 2u)
+                            FMA_HALF(acc[e], va.w, q, 3u)
                         }
                     }
                 }
             }
         }
     }
-    UNROLL for (uint e = 0u; e < MANY * PER / 4u; e += TOGETHER) {
+    UNROLL for (uint e = 0u; e < MANY * MOST_QUADS; e += TOGETHER) {
         if (e < MANY * QUADS) {
             BARRIER;
-            UNROLL for (uint g = 0u; g < TOGETHER; g++) part[g * 256u + place(site, sharer)] = acc[e + g];
+            // Where a site has fewer quads than it may have, their sums are not neighbours.
+            UNROLL for (uint g = 0u; g < TOGETHER; g++)
+                part[g * 256u + place(site, sharer)] = acc[QUADS == MOST_QUADS ? e + g : (e + g) % MANY * MOST_QUADS];
             BARRIER;
             join(e);
         }
@@ -190,8 +207,9 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
     BARRIER;
     for (uint i = THREAD; i < rows * COLUMNS; i += 256u) {
         const uint row = i / COLUMNS, at = i % COLUMNS, out_column = tile * COLUMNS + at;
-        const uint quad = row * QUADS + at / 4u % QUADS;
-        const vec4 sum = sums[quad * SITES + at / (4u * QUADS)];
+        const bool pairs = !B_TRANSPOSED && PER == 8u;
+        const uint q = pairs ? at / 4u % QUADS : at / 4u / SITES, of = pairs ? at / 4u / QUADS : at / 4u % SITES;
+        const vec4 sum = sums[(row * QUADS + q) * SITES + of];
         const float v = at % 4u == 0u ? sum.x : (at % 4u == 1u ? sum.y : (at % 4u == 2u ? sum.z : sum.w));
         if (out_column < n) finish(add, pc, row, out_column, n, v);
     }
