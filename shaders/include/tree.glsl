@@ -14,6 +14,9 @@ uint first_index() {
 }
 uint index_step() { return gl_NumWorkGroups.x * gl_NumWorkGroups.y * 256u; }
 uint word(const ptr_u32 meta, const uint i) { return meta.at[i]; }
+// Of batched kernels: the set of operands that a workgroup takes, and address i of the table.
+uint set_index() { return gl_WorkGroupID.z; }
+uvec2 address(const ptr_u32 table, const uint i) { return uvec2(table.at[2u * i], table.at[2u * i + 1u]); }
 
 // Four neighbours at once, read and written in words, where the pointer is aligned to them.
 layout(buffer_reference, scalar, buffer_reference_align = 16) buffer ptr_ivec4 { ivec4 at[]; };

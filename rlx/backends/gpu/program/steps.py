@@ -70,6 +70,10 @@ class TreeKernel:
     doubled ones pairs. Every address is aligned to a pack or pair (16 bytes at most).
 
     `short`: inputs of f32 are intermediate values of a result that is rounded to 16 bits and shows no more precision.
+
+    A `batched` kernel computes the same trees for several sets of operands of one layout, workgroups (x, y, z) for set
+    z. In place of the operands' pointers it takes one pointer to a table of their addresses, of 8 bytes each: the
+    inputs and outputs of set 0, those of set 1, and so on.
     """
 
     trees: tuple[Expr, ...]
@@ -78,6 +82,7 @@ class TreeKernel:
     rank: int  # 0 when no operand is strided
     packed: bool = False
     short: bool = False
+    batched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

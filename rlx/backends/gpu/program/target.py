@@ -65,7 +65,8 @@ class Target:
     which workgroups are distributed. `library`: None where every product is a kernel of rlx. `software`: a CPU runs the
     kernels; exchange between threads is expensive there, and large tiles gain nothing. `packs`: reading four
     neighbouring elements at once is faster than one by one. `long_prologue`: an elementwise kernel has so many
-    instructions before its first pack that a thread should take several packs. `choose` takes one of the candidates for
+    instructions before its first pack that a thread should take several packs. `batches`: equal elementwise launches
+    become one (see `batches.py`). `choose` takes one of the candidates for
     a product or an attention; a tuner replaces it.
     """
 
@@ -77,6 +78,7 @@ class Target:
     software: bool = False
     packs: bool = True
     long_prologue: bool = False
+    batches: bool = True
     choose: Choose = cheapest
 
     @property
