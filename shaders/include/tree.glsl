@@ -14,14 +14,15 @@ uint first_index() {
 }
 uint index_step() { return gl_NumWorkGroups.x * gl_NumWorkGroups.y * 256u; }
 uint word(const ptr_u32 meta, const uint i) { return meta.at[i]; }
-// Of batched kernels: the set of operands that a workgroup takes, and address i of the table.
-uint set_index() { return gl_WorkGroupID.z; }
-uvec2 address(const ptr_u32 table, const uint i) { return uvec2(table.at[2u * i], table.at[2u * i + 1u]); }
 
 // Four neighbours at once, read and written in words, where the pointer is aligned to them.
 layout(buffer_reference, scalar, buffer_reference_align = 16) buffer ptr_ivec4 { ivec4 at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) buffer ptr_i64vec2 { i64vec2 at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer ptr_uvec2 { uvec2 at[]; };
+
+// Of batched kernels: the set of operands that a workgroup takes, and address i of the table.
+uint set_index() { return gl_WorkGroupID.z; }
+uvec2 address(const ptr_u32 table, const uint i) { return ptr_uvec2(uvec2(table)).at[i]; }
 
 uvec4 bytes_of(const uint w) { return uvec4(w, w >> 8, w >> 16, w >> 24) & 0xffu; }
 uint word_of(const uvec4 b) {

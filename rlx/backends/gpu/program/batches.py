@@ -9,12 +9,14 @@ where it is.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from rlx.backends.gpu.elementwise.strided import grid
+from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import ControlCall, HostCall, Launch, Ref, Step, TreeKernel
 
 # Elements up to which a launch may join a batch. A larger one takes longer than several launches do, and its input may
@@ -57,17 +59,17 @@ def find_batches(steps: Sequence[Step], most: int) -> list[tuple[int, ...]]:
     return found
 
 
-def batched(launches: Sequence[Launch], table: Callable[[Sequence[Ref]], Ref]) -> Launch:
-    """One launch for those of a batch; `table` gives the place of a table of addresses."""
+def batched(ctx: Lowering, launches: Sequence[Launch]) -> Launch:
+    """One launch for those of a batch."""
     first = launches[0]
-    kernel = first.kernel
-    assert isinstance(kernel, TreeKernel)
-    place = table([ref for launch in launches for ref in _operands(launch)])
+    kernel, count = first.kernel, first.args[-1]
+    assert isinstance(kernel, TreeKernel) and isinstance(count, int)
+    place = ctx.table([ref for launch in launches for ref in _operands(launch)])
     names = ", ".join(dict.fromkeys(launch.label for launch in launches))
     return Launch(
         replace(kernel, batched=True),
-        (*first.groups[:2], len(launches)),
-        (*_meta(first), place, first.args[-1]),
+        grid(ctx, kernel, count, len(launches)),
+        (*_meta(first), place, count),
         tuple(dict.fromkeys((place, *(r for launch in launches for r in launch.reads)))),
         tuple(w for launch in launches for w in launch.writes),
         names if len(names) <= _LABEL else f"{names[: _LABEL - 1]}…",
@@ -82,7 +84,7 @@ def _key(step: Step) -> Hashable:
     each = 4 if step.kernel.packed else 1
     if not isinstance(count, int) or count * each > MAX_ELEMENTS:
         return None
-    return (step.kernel, step.groups, count, _meta(step))
+    return (step.kernel, count, _meta(step))
 
 
 def _meta(launch: Launch) -> tuple[Ref, ...]:

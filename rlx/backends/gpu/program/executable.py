@@ -135,7 +135,7 @@ def _batch(lowering: Lowering, dispatch: list[Dispatch], own: Mapping[int, range
     lowering.steps = []
     for batch in batches:
         launches = [s for i in batch if isinstance(s := steps[i], Launch)]
-        lowering.steps.append(batched(launches, lowering.table) if len(batch) > 1 else steps[batch[0]])
+        lowering.steps.append(batched(lowering, launches) if len(batch) > 1 else steps[batch[0]])
 
 
 def build(
