@@ -127,14 +127,19 @@ def test_what_depends_on_another_stays_behind_it() -> None:
     found = [s.kernel for s in steps(chain) if isinstance(s, Launch)]
     assert len(found) >= 4 and not any(isinstance(k, TreeKernel) and k.batched for k in found)
 
-    # The second sine reads what the first run's update writes only in the next run: old values are read, and both run
-    # as one; a state's old value that a launch still reads must not be written before.
-    moved = Graph("moved")
-    a, b = moved.state("a", (8,)), moved.state("b", (8,))
-    moved.update("a", rlx.sin(b))
-    moved.update("b", rlx.sin(a))
-    order = steps(moved)
-    assert trees(order) in ([2], [1, 1]) and not _overlapping(order)
+    # The new value is made in the state's memory, once the old one is read.
+    renewed = Graph("renewed")
+    state = renewed.state("s", (8,))
+    renewed.output("y", rlx.sin(state))
+    renewed.update("s", rlx.sin(renewed.input("x", (8,))))
+    assert trees(steps(renewed)) == [1, 1]
+
+    # Each state's new value is made of the other's old one, and the second in its own memory, which the first reads.
+    crossed = Graph("crossed")
+    a, b = crossed.state("a", (8,)), crossed.state("b", (8,))
+    crossed.update("a", rlx.sin(b))
+    crossed.update("b", rlx.sin(a))
+    assert trees(steps(crossed)) == [1, 1]
 
 
 def test_launches_of_many_elements_stay_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,17 +190,6 @@ def host_step(reads: list[Ref], writes: list[Ref]) -> HostCall:
 def _conflict(a: Step, b: Step) -> bool:
     pairs = [(x, y) for x in a.writes for y in (*b.reads, *b.writes)] + [(x, y) for x in a.reads for y in b.writes]
     return any(x.overlaps(y) for x, y in pairs)
-
-
-def _overlapping(found: Sequence[Step]) -> bool:
-    """Whether a step writes one byte for two of the launches that it stands for, or one that another of them reads."""
-    for s in found:
-        if isinstance(s, Launch) and s.groups[2] > 1:
-            each = len(s.writes) // s.groups[2]
-            parts = [s.writes[k : k + each] for k in range(0, len(s.writes), each)]
-            if any(x.overlaps(y) for k, a in enumerate(parts) for b in parts[k + 1 :] for x in a for y in b):
-                return True
-    return False
 
 
 places = st.builds(

@@ -70,7 +70,7 @@ def batched(ctx: Lowering, launches: Sequence[Launch]) -> Launch:
         replace(kernel, batched=True),
         grid(ctx, kernel, count, len(launches)),
         (*_meta(first), place, count),
-        tuple(dict.fromkeys((place, *(r for launch in launches for r in launch.reads)))),
+        (place, *(r for launch in launches for r in launch.reads)),
         tuple(w for launch in launches for w in launch.writes),
         names if len(names) <= _LABEL else f"{names[: _LABEL - 1]}…",
     )
