@@ -2,7 +2,8 @@
 
 The checker shares no code with the placement of barriers: it resolves every range that a step declares to device
 addresses and replays the recording. Two steps are ordered if a barrier is between them; two unordered steps must not
-access a byte that either writes, and neither must two sets of operands of one batched launch. Consecutive runs and host accesses are ordered by the wait at the end of a recording.
+access a byte that either writes, and neither must two sets of operands of one batched launch. Consecutive runs and
+host accesses are ordered by the wait at the end of a recording.
 """
 
 from __future__ import annotations

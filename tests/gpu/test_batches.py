@@ -161,12 +161,15 @@ def test_a_batch_takes_no_memory_but_a_table_of_addresses() -> None:
         assert len(on.addresses) <= operands
 
 
-def test_the_report_names_the_launch_that_computes_a_node() -> None:
-    g = Graph("named")
-    for k in range(3):
-        g.output(f"y{k}", rlx.gelu(g.input(f"x{k}", (5,))))
+def named(count: int) -> Graph:
+    g = six([(5,)] * count)
+    for k in range(count):
         g.outputs[f"y{k}"].node.label = f"layer {k}"
-    lowering, dispatch = lower(g, lowered.target())
+    return g
+
+
+def test_the_report_names_the_launch_that_computes_a_node() -> None:
+    lowering, dispatch = lower(named(3), lowered.target())
     assert [(d.node, d.steps, d.within) for d in dispatch] == [
         ("layer 0", ("tree",), ""),
         ("layer 1", (), "layer 0"),
@@ -399,6 +402,14 @@ def test_weights_that_move_are_found(device: str) -> None:
                 exe.set_param(f"w{k}", np.full(30, 2**k, np.float32), dtype)
             for k in range(4):
                 np.testing.assert_array_equal(exe.run(feeds)[f"y{k}"], np.full(30, 2.0**k * (k + 1)))
+
+
+def test_a_program_shows_what_runs_as_one(device: str) -> None:
+    with rlx.Session(device).compile(named(3)) as exe:
+        lines = str(exe.report()).splitlines()
+        assert [line.split("with ")[-1] for line in lines[-2:]] == ["layer 0", "layer 0"]
+        (line,) = exe.executable.listing()
+        assert "x3 " in line and line.endswith("layer 0, layer 1, layer 2")
 
 
 # -- kernels
