@@ -47,12 +47,15 @@ class _Writer:
         if self.strided:
             lines += [*self.offsets(), ""]
         params = ["const int* meta"] if self.strided else []
-        params += [f"const raw_{o.storage}* x{i}" for i, o in enumerate(self.kernel.inputs)]
-        params += [f"raw_{o.storage}* y{i}" for i, o in enumerate(self.kernel.outputs)]
+        pointers = [f"const raw_{o.storage}* x{i}" for i, o in enumerate(self.kernel.inputs)]
+        pointers += [f"raw_{o.storage}* y{i}" for i, o in enumerate(self.kernel.outputs)]
+        params += ["const rlx_u64* table"] if self.kernel.batched else pointers
         lines.append('extern "C" __global__ void __launch_bounds__(256)')
         lines.append(f"tree({', '.join([*params, 'const uint n'])}) {{")
         lines.append("    const uint first = (blockIdx.x + blockIdx.y * gridDim.x) * 256u + threadIdx.x;")
         lines.append("    const uint step = gridDim.x * gridDim.y * 256u;")
+        if self.kernel.batched:
+            lines += self.look_up(pointers)
         for i, o in enumerate(self.kernel.inputs):
             if o.access == "scalar":
                 lines.append(f"    const raw_{o.storage} s{i} = x{i}[0];")
@@ -65,6 +68,17 @@ class _Writer:
             lines += self.packs() if not self.strided else []
             lines += self.singles()
         return "\n".join([*lines, "}", ""])
+
+    @staticmethod
+    def look_up(pointers: list[str]) -> list[str]:
+        """The operands' pointers from the block's row of the table. The compiler knows of a parameter that it points to
+        global memory; of an address that was read it has to be told."""
+        lines = [f"    const rlx_u64* row = table + blockIdx.z * {len(pointers)}u;"]
+        for k, pointer in enumerate(pointers):
+            kind, name = pointer.rsplit(" ", 1)
+            lines.append(f"    {kind} {name} = reinterpret_cast<{kind}>(row[{k}]);")
+            lines.append(f"    __builtin_assume(__isGlobal({name}));")
+        return lines
 
     # -- the tree: raw values in, raw values out
 

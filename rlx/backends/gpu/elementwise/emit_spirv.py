@@ -46,7 +46,8 @@ def template(wide: bool = False, fused: bool = False) -> Template:
 def emit_spirv(kernel: TreeKernel, features: frozenset[str], packs: bool = True) -> bytes:
     """The SPIR-V module of a tree kernel, entry point `main`, 256 threads a workgroup, for Vulkan 1.2.
 
-    The push constants hold the arguments, in the kernel's order: addresses of 8 bytes, then u32 n. The module declares
+    The push constants hold the arguments, in the kernel's order: addresses of 8 bytes, then u32 n. A batched kernel
+    reads the addresses of its operands from the table that stands in their place. The module declares
     the IEEE behaviour that the features offer. `packs` adds a loop over packs of 4 or 8 neighbouring elements, for
     wider memory accesses: a software device gains nothing by it and takes long to compile it.
     """
@@ -103,8 +104,10 @@ class _Main:
     def arguments(self) -> int:
         """Reads the push constants (and the meta block). Returns n."""
         b = self.b
-        kinds = [b.named_pointer("ptr_u32")] if self.strided else []
-        kinds += [b.named_pointer(f"ptr_{o.storage}") for o in self.operands]
+        words_t = b.named_pointer("ptr_u32")
+        of_operands = [b.named_pointer(f"ptr_{o.storage}") for o in self.operands]
+        kinds = [words_t] if self.strided else []
+        kinds += [words_t] if self.kernel.batched else of_operands
         block = b.push_constants([*kinds, self.uint_t], [8 * k for k in range(len(kinds) + 1)])
         values = []
         for k, kind in enumerate([*kinds, self.uint_t]):
@@ -119,8 +122,16 @@ class _Main:
             for k, operand in enumerate(self.strided):
                 at = rank + k * (rank + 1)
                 self.strides[operand] = words[at : at + rank + 1]
-        self.pointers = values[:-1]
-        return values[-1]
+        n = values.pop()
+        self.pointers = self.looked_up(values[0], of_operands) if self.kernel.batched else values
+        return n
+
+    def looked_up(self, table: int, kinds: list[int]) -> list[int]:
+        """The operands' pointers, of these types, from the workgroup's row of the table."""
+        b = self.b
+        first = b.make(Op.IMul, self.uint_t, b.call("set_index"), b.uint(len(kinds)))
+        at = [b.make(Op.IAdd, self.uint_t, first, b.uint(k)) for k in range(len(kinds))]
+        return [b.make(Op.Bitcast, kind, b.call("address", table, i)) for kind, i in zip(kinds, at, strict=True)]
 
     def loop(self, start: int, end: int, step: int, body: Callable[[int], None]) -> int:
         """for (i = start; i < end; i += step) body(i). Returns the last i, which the body did not see."""

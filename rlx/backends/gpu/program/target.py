@@ -66,8 +66,9 @@ class Target:
     product is a kernel of rlx. `software`: a CPU runs the kernels; exchange between threads is expensive there, and
     large tiles gain nothing. `packs`: reading four neighbouring elements at once is faster than one by one.
     `long_prologue`: an elementwise kernel has so many instructions before its first pack that a thread should take
-    several packs. `language`: that of the users' kernels which the device takes. `choose` takes one of the candidates
-    for a product or an attention; a tuner replaces it.
+    several packs. `batches`: equal elementwise launches become one (`batches.py`). `language`: that of the users'
+    kernels which the device takes. `choose` takes one of the candidates for a product or an attention; a tuner
+    replaces it.
     """
 
     features: frozenset[str] = frozenset()
@@ -79,6 +80,7 @@ class Target:
     packs: bool = True
     long_prologue: bool = False
     language: Language = Language.SPIRV
+    batches: bool = True
     choose: Choose = cheapest
 
     @property
