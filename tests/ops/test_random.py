@@ -254,6 +254,54 @@ def test_draws_fuse_with_what_uses_them(session: rlx.Session) -> None:
     assert (made != other).mean() > 0.4
 
 
+@every_device
+def test_keys_pass_through_loops(session: rlx.Session) -> None:
+    x = np.ones((3, 8), np.float32)
+
+    def step(k: Any, row: Any) -> tuple[Any, Any]:
+        keys = random.split(k)
+        return keys[0], random.dropout(row, 0.5, keys[1])
+
+    last, rows = run(session, lambda k, x: rlx.scan(step, k, x), KEY, x)
+    key = KEY
+    for row in rows:
+        key, drawn = (np.array(pair, np.uint32).view(np.int32) for pair in zip(*words(key, range(2)), strict=True))
+        first, second = words(drawn, range(8))
+        np.testing.assert_array_equal(row, np.where((first ^ second) >> np.uint64(31), np.float32(2), 0))
+    np.testing.assert_array_equal(last, key)
+
+
+@every_device
+def test_keys_may_be_constants(session: rlx.Session) -> None:
+    x = np.ones(9, np.float32)
+    made = run(session, lambda x: (random.dropout(x, 0.5, KEY), random.bits(x.graph.constant(KEY), 3)), x)
+    first, second = words(KEY, range(9))
+    np.testing.assert_array_equal(made[0], np.where((first ^ second) >> np.uint64(31), np.float32(2), 0))
+    np.testing.assert_array_equal(made[1].view(np.uint32), (first ^ second)[:3])
+
+
+def test_numbers_of_a_traced_call_are_values() -> None:
+    """Seeds, bounds, rates and offsets as Python numbers of a call: another number gives what a constant would."""
+
+    def draws(x: Any, seed: Any, low: Any, high: Any, rate: Any, start: Any) -> tuple[Any, ...]:
+        k = random.key(seed)
+        return (
+            random.uniform(k, 4, low, high, "f64"), random.randint(k, 4, seed, 90), random.bernoulli(k, rate, 4),
+            random.dropout(x, rate, k), random.bits(random.fold_in(k, start), 4, offset=start),
+        )  # fmt: skip
+
+    x = np.ones(30, np.float32)
+    traced = rlx.jit(draws, device="cpu")
+    for numbers in ((3, 0.1, 2, 0.3, 5), (4, -1, 2.5, 0.75, 1)):
+        wanted = rlx.jit(lambda x, numbers=numbers: draws(x + 0, *_constants(x, numbers)), device="cpu")(x)
+        for got, want in zip(traced(x, *numbers), wanted, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def _constants(x: Any, numbers: tuple[Any, ...]) -> list[Any]:
+    return [x.graph.constant(np.int32(numbers[0])), *numbers[1:]]
+
+
 # -- distributions, on the CPU: other devices give the same numbers
 
 DISTRIBUTIONS: dict[str, tuple[Callable[[Any], Any], Any]] = {

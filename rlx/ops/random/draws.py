@@ -295,11 +295,9 @@ def dropout(x: Tensor, rate: TensorLike, key: TensorLike) -> Tensor:
 
 
 def tensors_beside(op: str, key: TensorLike, *others: TensorLike) -> list[Any]:
-    """The key as a tensor; of the others, Python's numbers as they are, the rest as tensors of its graph."""
-    given = [v for v in others if not _is_number(v)]
-    made = iter(tensors(op, key, *given))
-    found: list[Any] = [_key(op, next(made))]
-    return found + [v if _is_number(v) else next(made) for v in others]
+    """The key as a tensor, and the others: arrays as tensors of its graph, numbers and tensors as they are."""
+    key = _key(op, tensors(op, key, *(v for v in others if isinstance(v, Tensor)))[0])
+    return [key, *(v if isinstance(v, Tensor) or _is_number(v) else tensors(op, key, v)[1] for v in others)]
 
 
 def _is_number(value: Any) -> bool:
@@ -324,6 +322,8 @@ def _words(op: str, what: str, value: TensorLike, beside: Tensor | None = None) 
             raise ShapeError(f"{op}: {what} {value}; expected an int of 32 bits")
         assert beside is not None
         return (_integer(beside, value, i32),)
+    if isinstance(value, Tensor) and value.weak is int:
+        value = value.as_dtype(i32)
     made = tensors(op, value) if beside is None else tensors(op, beside, value)[1:]
     for t in made:
         if t.dtype != i32:
