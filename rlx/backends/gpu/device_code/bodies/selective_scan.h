@@ -4,6 +4,7 @@
 // STEPS steps at a time: their inputs, loaded while the steps before were computed, go through shared memory, and so do
 // the lanes' parts of y, which are added in the order of the lanes.
 // GIVEN: bit 0 D, 1 z, 2 state, 3 bias; bit 4: delta goes through log(1 + exp). SCALAR: A is one number a head.
+#include "near_exp.h"
 #include "silu.h"
 
 #define CHANNELS (128u / LANES)
@@ -25,11 +26,23 @@ SHARED float parts[STEPS * PITCH];
 RLX_FN float softplus(const float x) { return p_max_f(x, 0.0f) + p_log1p_f(p_exp_f(-p_abs_f(x))); }
 
 // One state of a quad; beyond STATES nothing is computed, as infinities times zeros would be NaN.
-#define STATE(e, k)                                                                                \
-    if (STATES % 4u == 0u || n + k < STATES) {                                                     \
-        h[q].e = FMA(SCALAR ? step : p_exp_f(step * a[q].e), h[q].e, dx * b.e);                    \
-        total = FMA(c.e, h[q].e, total);                                                           \
+#define NEXT(e, k, DECAY)                                              \
+    if (STATES % 4u == 0u || n + k < STATES) {                         \
+        h[q].e = FMA(DECAY(step * a[q].e), h[q].e, dx * b.e);          \
+        total = FMA(c.e, h[q].e, total);                               \
     }
+#define NEXT_STATES(DECAY)                                                                 \
+    UNROLL for (uint q = 0u; q < HELD; q++) {                                              \
+        const uint quad = lane * HELD + q, n = quad * 4u;                                  \
+        if (QUADS % LANES == 0u || quad < QUADS) {                                         \
+            const vec4 b = rows_b[t * QUADS + quad], c = rows_c[t * QUADS + quad];         \
+            NEXT(x, 0u, DECAY)                                                             \
+            NEXT(y, 1u, DECAY)                                                             \
+            NEXT(z, 2u, DECAY)                                                             \
+            NEXT(w, 3u, DECAY)                                                             \
+        }                                                                                  \
+    }
+#define AS_GIVEN(x) (x)
 
 RLX_FN void selective_scan_body(PTR(T) x, PTR(T) delta, PTR(f32) decay, PTR(T) gain, PTR(T) reading, PTR(f32) skip,
                                 PTR(T) gate, PTR(f32) state, PTR(f32) bias, PTR(T) y, PTR(f32) last, const uint items,
@@ -43,13 +56,15 @@ RLX_FN void selective_scan_body(PTR(T) x, PTR(T) delta, PTR(f32) decay, PTR(T) g
     const bool live = own < end;
 
     vec4 h[HELD], a[HELD];
+    float reach = 0.0f;
     UNROLL for (uint q = 0u; q < HELD; q++) {
         UNROLL for (uint k = 0u; k < 4u; k++) {
             const uint n = (lane * HELD + q) * 4u + k;
             const bool held = live && n < STATES;
             SET4(h[q], k, held && (GIVEN & 4u) != 0u ? LOAD(f32, state, (batch * channels + own) * STATES + n) : 0.0f);
-            SET4(a[q], k, held && !SCALAR ? LOAD(f32, decay, own * STATES + n) : 0.0f);
+            SET4(a[q], k, SCALAR ? 1.0f : (held ? LOAD(f32, decay, own * STATES + n) : 0.0f));
         }
+        reach = farthest(reach, a[q]);
     }
     float next_x[FETCH_X], next_dt[FETCH_X], next_b[FETCH_B], next_c[FETCH_B];
     for (uint start = 0u; start < length + STEPS; start += STEPS) {
@@ -96,15 +111,12 @@ RLX_FN void selective_scan_body(PTR(T) x, PTR(T) delta, PTR(f32) decay, PTR(T) g
                     const float step = decays[t * CHANNELS + THREAD % CHANNELS];
                     const float dx = added[t * CHANNELS + THREAD % CHANNELS];
                     float total = 0.0f;
-                    UNROLL for (uint q = 0u; q < HELD; q++) {
-                        const uint quad = lane * HELD + q, n = quad * 4u;
-                        if (QUADS % LANES == 0u || quad < QUADS) {
-                            const vec4 b = rows_b[t * QUADS + quad], c = rows_c[t * QUADS + quad];
-                            STATE(x, 0u)
-                            STATE(y, 1u)
-                            STATE(z, 2u)
-                            STATE(w, 3u)
-                        }
+                    if (SCALAR) {  // `step` is the decay, and a is 1
+                        NEXT_STATES(AS_GIVEN)
+                    } else if (p_abs_f(step) * reach < 87.0f) {
+                        NEXT_STATES(near_exp)
+                    } else {
+                        NEXT_STATES(p_exp_f)
                     }
                     parts[t * PITCH + THREAD] = total;
                 }

@@ -6,6 +6,8 @@
 // `work` holds the states (batch, parts of STEPS, channels, STATES), then the sums over a workgroup's channels for B and
 // for C, (batch, length, groups, blocks, STATES). da is (batch, channels, STATES), or where SCALAR (batch, channels,
 // LANES), ddelta of each channel. STATE: there is a first state.
+#include "near_exp.h"
+
 #define CHANNELS (128u / LANES)
 #define SLOTS (LANES * 4u)
 #define PART(v, k) ((k) == 0u ? (v).x : ((k) == 1u ? (v).y : ((k) == 2u ? (v).z : (v).w)))
@@ -34,12 +36,14 @@ RLX_FN vec4 within(const vec4 v, const uint from) {
                 from + 3u < STATES ? v.w : 0.0f);
 }
 
-RLX_FN vec4 decay_of(const vec4 a, const float dt) {
+RLX_FN vec4 decay_of(const vec4 a, const float dt, const float reach) {
     if (SCALAR) {
         const float e = p_exp_f(dt * a.x);
         return VEC4(e, e, e, e);
     }
-    return VEC4(p_exp_f(dt * a.x), p_exp_f(dt * a.y), p_exp_f(dt * a.z), p_exp_f(dt * a.w));
+    const vec4 x = VEC4(dt * a.x, dt * a.y, dt * a.z, dt * a.w);
+    if (p_abs_f(dt) * reach < 87.0f) return VEC4(near_exp(x.x), near_exp(x.y), near_exp(x.z), near_exp(x.w));
+    return VEC4(p_exp_f(x.x), p_exp_f(x.y), p_exp_f(x.z), p_exp_f(x.w));
 }
 
 RLX_FN vec4 next_state(const vec4 e, const vec4 h, const float dx, const vec4 b, const uint from) {
@@ -76,6 +80,7 @@ RLX_FN void selective_scan_grad_body(PTR(f32) dy, PTR(f32) dlast, PTR(f32) x, PT
     } else {
         a = four(decay, mine * STATES + from, from, live);
     }
+    const float reach = farthest(0.0f, a);
     vec4 h = four(state, at_state, from, live && STATE);
     vec4 hist[STEPS];
     for (uint tile = 0u; tile < tiles; tile++) {
@@ -90,7 +95,7 @@ RLX_FN void selective_scan_grad_body(PTR(f32) dy, PTR(f32) dlast, PTR(f32) x, PT
             const uint row = batch * length + t;
             const float dt = LOAD(f32, delta, row * heads + head);
             const float dx = dt * LOAD(f32, x, row * channels + mine);
-            h = next_state(decay_of(a, dt), h, dx, four(gain, (row * groups + group) * STATES + from, from, live), from);
+            h = next_state(decay_of(a, dt, reach), h, dx, four(gain, (row * groups + group) * STATES + from, from, live), from);
         }
     }
     vec4 g = four(dlast, at_state, from, live), sum_a = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -103,7 +108,7 @@ RLX_FN void selective_scan_grad_body(PTR(f32) dy, PTR(f32) dlast, PTR(f32) x, PT
             const float dt = LOAD(f32, delta, row * heads + head);
             const float dx = dt * LOAD(f32, x, row * channels + mine);
             hist[i] = h;
-            h = next_state(decay_of(a, dt), h, dx, four(gain, (row * groups + group) * STATES + from, from, live), from);
+            h = next_state(decay_of(a, dt, reach), h, dx, four(gain, (row * groups + group) * STATES + from, from, live), from);
         }
         for (uint down = 0u; down < steps; down++) {
             const uint i = steps - 1u - down, t = start + i, row = batch * length + t, turn = t % 2u;
@@ -119,7 +124,7 @@ RLX_FN void selective_scan_grad_body(PTR(f32) dy, PTR(f32) dlast, PTR(f32) x, PT
                 rows_c[slot] = live ? PART(h, k) * d : 0.0f;
             }
             sums_b[turn * 128u + THREAD] = dot4(g, b);
-            const vec4 e = decay_of(a, dt);
+            const vec4 e = decay_of(a, dt, reach);
             g = within(VEC4(e.x * g.x, e.y * g.y, e.z * g.z, e.w * g.w), from);
             const vec4 into = within(VEC4(g.x * before.x, g.y * before.y, g.z * before.z, g.w * before.w), from);
             sums_a[turn * 128u + THREAD] = dot4(into, a);
