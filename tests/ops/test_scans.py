@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.autodiff import gradients
 from rlx.conformance.oracle import evaluate
 from rlx.errors import DTypeError, RlxError, ShapeError
 from rlx.ir import Graph, Tensor
+from tests.outside import outside
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,6 +58,70 @@ def test_states_are_f32_beside_halves(half: str) -> None:
     assert (y.dtype.name, state.dtype.name) == (half, "f32")
     y, state = rlx.causal_conv(x, x.graph.input("w", (3, 4), half))
     assert (y.dtype.name, state.dtype.name) == (half, half)
+
+
+def _mamba(torch: Any, x: Any, delta: Any, a: Any, b: Any, c: Any, d: Any, z: Any) -> Any:
+    F = torch.nn.functional
+    h, rows, step = 0.0, [], F.softplus(delta)
+    for t in range(x.shape[1]):
+        dt = step[:, t, :, None]
+        h = torch.exp(dt * a) * h + dt * x[:, t, :, None] * b[:, t, None]
+        rows.append((h * c[:, t, None]).sum(-1))
+    return (torch.stack(rows, 1) + d * x) * F.silu(z)
+
+
+def _delta_rule(torch: Any, q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
+    S, rows, one = 0.0, [], torch.eye(k.shape[-1], dtype=k.dtype)
+    for t in range(q.shape[1]):
+        key, b = k[:, t, :, None, :], beta[:, t, :, None, None]
+        erase = one - b * key.transpose(-1, -2) @ key
+        S = torch.exp(g[:, t, :, None, None]) * S @ erase if t else 0.0
+        S = S + b * v[:, t, :, :, None] @ key
+        rows.append((S @ q[:, t, :, :, None])[..., 0])
+    return torch.stack(rows, 1) / q.shape[-1] ** 0.5
+
+
+def _conv(torch: Any, x: Any, w: Any, bias: Any) -> Any:
+    F = torch.nn.functional
+    rows = F.pad(x.transpose(1, 2), (w.shape[1] - 1, 0))
+    return F.silu(F.conv1d(rows, w[:, None], bias, groups=len(w))).transpose(1, 2)
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize(
+    "judge, build, shapes",
+    [
+        (
+            _mamba,
+            lambda *t: rlx.selective_scan(*t, delta_softplus=True)[0],
+            ((2, 9, 4), (2, 9, 4), (4, 3), (2, 9, 3), (2, 9, 3), (4,), (2, 9, 4)),
+        ),
+        (
+            _delta_rule,
+            lambda *t: rlx.gated_delta_rule(*t)[0],
+            ((2, 6, 2, 4), (2, 6, 2, 4), (2, 6, 2, 3), (2, 6, 2), (2, 6, 2)),
+        ),
+        (_conv, lambda *t: rlx.causal_conv(*t, activation="silu")[0], ((2, 9, 4), (4, 4), (4,))),
+    ],
+    ids=["selective_scan", "gated_delta_rule", "causal_conv"],
+)
+def test_values_and_gradients_are_those_of_a_loop_of_torch(judge: Any, build: Any, shapes: Any) -> None:
+    """Written as the papers write them; the factors are so small that states do not grow."""
+    torch = outside("torch")
+    rng = np.random.default_rng(2)
+    arrays = [rng.uniform(-0.5, 0.5, s) for s in shapes]
+    graph = Graph("loops")
+    xs = [graph.input(f"x{i}", s, "f64") for i, s in enumerate(shapes)]
+    y = build(*xs)
+    d = rng.standard_normal(y.shape)
+    found = gradients(y, xs, graph.constant(d))
+    values = evaluate(graph, {f"x{i}": a for i, a in enumerate(arrays)})
+    leaves = [torch.tensor(a, requires_grad=True) for a in arrays]
+    made = judge(torch, *leaves)
+    np.testing.assert_allclose(values[y.id], made.detach().numpy(), rtol=1e-11, atol=1e-12)
+    wanted = torch.autograd.grad(made, leaves, torch.from_numpy(d))
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(values[got.id], want.numpy(), rtol=1e-10, atol=1e-11)
 
 
 _SCAN = ((1, 2, 6), (1, 2, 6), (6, 4), (1, 2, 4), (1, 2, 4))
