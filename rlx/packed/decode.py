@@ -43,6 +43,8 @@ def split_planes(dtype: DType, rows: Bytes) -> dict[str, Bytes]:
 
 def decode_rows(dtype: DType, rows: Bytes, out: npt.NDArray[np.float32]) -> None:
     """Writes the elements of packed rows (rows, row bytes) into `out` (rows, elements), in pieces of bounded size."""
+    if not out.size:
+        return
     step = max(1, _PIECE // max(out.shape[1], 1))
     blocks = max(1, _PIECE // dtype.storage.elements)
     decode = FORMATS[dtype.name]

@@ -55,7 +55,7 @@ def _folded(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[T
     if (
         not inputs
         or node.op.broadcasts
-        or node.op.packed
+        or any(t.dtype.is_packed for t in inputs)
         or bodies(node)
         or not all(t.node.op.is_constant for t in inputs)
     ):

@@ -20,6 +20,8 @@ def unpacked(graph: Graph) -> Graph:
         elif bodies(node):
             attrs = map_bodies(node.attrs, unpacked)
             new.put(node.outputs, new.add(node.op, inputs, attrs, node.label))
+        elif node.op.moves_data:  # it moves the numbers as it moved their blocks
+            new.put(node.outputs, new.add(node.op, inputs, node.attrs, node.label))
         elif node.op.packed:
             new.put(node.outputs, (_computed(new, node, inputs),))
         else:
