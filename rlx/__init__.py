@@ -50,8 +50,8 @@ _LAZY = {
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "CompiledGraph", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights", "bf16", "bool_",
-        "custom_op", "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit", "quantize",
-        "u8", *ops.__all__,
+        "custom_op", "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit",
+        "quantize", "u8", *ops.__all__,
     ]  # fmt: skip
 
 

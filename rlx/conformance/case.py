@@ -97,13 +97,14 @@ class Case:
         top = largest(f64 if self.doubles else f32) * (1 - 2.0**-6)
         return free(self.op, self.arrays(), self.attrs, top)
 
-    def check(self, outputs: Mapping[str, Array], subnormals: bool = True) -> Verdict:
+    def check(self, outputs: Mapping[str, Any], subnormals: bool = True) -> Verdict:
         """Compares the outputs of a run with the reference: gives the first verdict that fails, else the worst one."""
         scale, choice = self.scale(), self.free()
         worst = Verdict(True)
         types = {name: t.dtype for name, t in self.graph().outputs.items()}
         for name, reference in self.expected().items():
-            got = np.asarray(outputs[name])
+            given = outputs[name]
+            got = given.data if isinstance(given, PackedArray) else np.asarray(given)
             if got.dtype != types[name].np:
                 return Verdict(False, message=f"{name}: dtype {got.dtype}, expected {types[name]}")
             verdict = compare(got, reference, self.tolerance, scale, subnormals, choice)

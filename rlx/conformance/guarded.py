@@ -31,7 +31,7 @@ def guarded_faults(device: Device, case: Case) -> str:
     for number, raw in enumerate(runs, 1):
         with np.errstate(all="ignore"):
             outputs = {
-                n: raw[f"output {n}"].view(t.dtype.np).reshape(t.shape).astype(given.outputs[n].dtype.np)
+                n: raw[f"output {n}"].view(t.dtype.np).reshape(t.type.array_shape).astype(given.outputs[n].dtype.np)
                 for n, t in graph.outputs.items()
             }
             verdict = case.check(outputs, device.info.preserves_subnormals)

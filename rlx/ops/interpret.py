@@ -41,8 +41,8 @@ def evaluate_node(
         return (_widen(_leaf(node, feeds, upcast), upcast),)
     made = apply_reference(node, [values[t.id] for t in node.inputs], upcast)
     for t, value in zip(node.outputs, made, strict=True):
-        if value.shape != t.shape:
-            raise ShapeError(f"{node}: the reference gives {value.shape}; infer says {t.shape}")
+        if value.shape != t.type.array_shape:
+            raise ShapeError(f"{node}: the reference gives {value.shape}; infer says {t.type.array_shape}")
     return made
 
 

@@ -97,6 +97,21 @@ def test_a_packed_weight_in_a_loop_stays_packed() -> None:
     np.testing.assert_allclose(got, x, rtol=1e-3, atol=1e-5)
 
 
+def test_rows_of_a_packed_table_are_taken_packed(session: rlx.Session) -> None:
+    """As embeddings are: of the table only the rows that are read are dequantized."""
+    table = rlx.quantize(normal(50, 256), "q6_k")
+    g = Graph()
+    rows = rlx.gather(g.param("table", (50, 256), "q6_k"), g.input("ids", (2, 3), "i32"))
+    g.output("rows", rows)
+    g.output("y", rlx.dequantize(rows))
+    ids = np.array([[3, 49, -1], [0, 3, 7]], np.int32)
+    with session.compile(g) as exe:
+        exe.set_param("table", table)
+        made = exe.run({"ids": ids})
+    np.testing.assert_array_equal(made["y"], table.dequantize()[ids])
+    assert isinstance(made["rows"], PackedArray) and made["rows"].shape == (2, 3, 256)
+
+
 WRITTEN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "transpose_b": lambda x, w: rlx.matmul(x, w, transpose_b=True),
     "transposed": lambda x, w: x @ w.T,
@@ -148,6 +163,7 @@ MISTAKES: dict[str, tuple[Callable[[Tensor], object], type[RlxError], str]] = {
     "cast": (lambda q: rlx.cast(q, "f32"), DTypeError, "cast: takes no packed"),
     "made": (lambda q: rlx.cast(q.graph.constant(np.ones(32, np.float32)), "q8_0"), DTypeError, "rlx.quantize"),
     "reshape": (lambda q: rlx.reshape(q, (2, 2, 32)), DTypeError, "reshape"),
+    "within blocks": (lambda q: rlx.gather(q, np.array([0]), 1), ShapeError, "expected an axis before the last"),
     "plain q": (lambda q: rlx.dequantize(q.graph.constant(1.0)), DTypeError, "expected a packed dtype"),
     "inner": (lambda q: rlx.packed_matmul(q.graph.constant(np.ones((2, 64), np.float32)), q), ShapeError, "64 and 32"),
     "rank": (

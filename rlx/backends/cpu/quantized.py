@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -19,7 +20,7 @@ _TILE = 1 << 18  # elements of a weight that are held in f32 at once: a megabyte
 
 @cpu_kernel("dequantize")
 def bind_dequantize(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    q, out = (t.reshape(-1, t.shape[-1]) for t in (ins[0], outs[0]))
+    q, out = _rows(ins[0]), _rows(outs[0])
     tiles = _tiles(node.inputs[0].dtype, q, out.shape[1], ctx)
 
     def run() -> None:
@@ -34,7 +35,7 @@ def bind_packed_matmul(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
 ) -> list[Step]:
     (x, out), steps, after = _widened(ins[0], outs[0], ctx)
-    run = _product(node, ins[1], x.reshape(-1, x.shape[-1]), out.reshape(-1, out.shape[-1]), ctx)
+    run = _product(node, ins[1], _rows(x), _rows(out), ctx)
     return [*steps, partial(run, slice(None)), *after]
 
 
@@ -55,6 +56,10 @@ def bind_grouped(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: B
         out[stop:] = 0
 
     return [*steps, run, *after]
+
+
+def _rows(t: Array) -> Array:
+    return t.reshape(math.prod(t.shape[:-1]), t.shape[-1])
 
 
 def _widened(x: Array, out: Array, ctx: BindContext) -> tuple[tuple[Array, Array], list[Step], list[Step]]:
