@@ -45,7 +45,7 @@ def renews_state(required: int) -> Renews:
     return renews
 
 
-def want_types(
+def check_types(
     op: str, dtype: DType, expected: Mapping[str, tuple[TensorType, tuple[int, ...], bool]]
 ) -> None:
     """Checks inputs by name against shapes, and against `dtype` or (where the bool is true) its working dtype.

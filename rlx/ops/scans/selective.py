@@ -18,13 +18,13 @@ from rlx.ops.control.functions import scan
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.numeric import Array, working
 from rlx.ops.scans.operands import (
+    check_types,
     given_tensors,
     optional,
     renews_state,
     reshaped,
     rounded,
     transposed,
-    want_types,
     wide,
     zeros,
 )
@@ -98,7 +98,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, Tenso
         "state": (state.shape, True),
         "bias": ((s.heads,), True),
     }
-    want_types(op, x.dtype, expected | {name: (t, *of_more[name]) for name, t in more.items()})
+    check_types(op, x.dtype, expected | {name: (t, *of_more[name]) for name, t in more.items()})
     return x, state
 
 
