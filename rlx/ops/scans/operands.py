@@ -11,7 +11,7 @@ from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Tensor, TensorType, apply
 from rlx.ir.op import Renews
-from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float
+from rlx.ops.base import TensorLike, cast_to, check_float, floats, tensors
 from rlx.ops.numeric import Array, widened, working
 from rlx.ops.reduce import working_float
 
@@ -52,7 +52,7 @@ def check_types(
 
     Raises: ShapeError, DTypeError.
     """
-    want_float(op, dtype)
+    check_float(op, dtype)
     for name, (t, shape, wide) in expected.items():
         if t.shape != shape:
             raise ShapeError(f"{op}: {name} is {t}; expected the shape {shape}")
