@@ -295,10 +295,13 @@ RLX_FN uvec2 x_pairs(PTR(T) x, const uint at) {
 RLX_FN void packed_mma_body(PTR(T) x, PTR(u32) q, PTR(i32) sizes, PTR(f32) scales, PTR(T) y, const uint m, const uint n,
                             const uint blocks, const uint pitch, const uint experts) {
     const uint k = blocks * BLOCK, tiles = (n + ROWS_HELD - 1u) / ROWS_HELD, chunks = blocks * UNITS;
-    const Share share = share_of(sizes, GROUP / tiles, m, COUNT / TERMS, experts);
+    // Neighbouring groups read the same rows of q.
+    const uint slots = shares_of(m, COUNT / TERMS, experts), tile = GROUP / slots;
+    if (tile >= tiles) return;
+    const Share share = share_of(sizes, GROUP % slots, m, COUNT / TERMS, experts);
     if (share.rows == 0u) return;
     const uint columns = share.rows * TERMS, part = WARP % PARTS;
-    const uint first_row = GROUP % tiles * ROWS_HELD + WARP / PARTS * 16u;
+    const uint first_row = tile * ROWS_HELD + WARP / PARTS * 16u;
     const bool summed = share.expert < max_experts(experts);
     PTR(T) px = SKIP(T, x, share.first * TERMS, k);
     const Planes at = planes_of(blocks);
@@ -426,7 +429,7 @@ RLX_FN void packed_mma_body(PTR(T) x, PTR(u32) q, PTR(i32) sizes, PTR(f32) scale
     }
     BARRIER;
     for (uint i = THREAD; i < ROWS_HELD * share.rows; i += 256u) {
-        const uint row = i % ROWS_HELD, column = i / ROWS_HELD, to = GROUP % tiles * ROWS_HELD + row;
+        const uint row = i % ROWS_HELD, column = i / ROWS_HELD, to = tile * ROWS_HELD + row;
         if (to >= n) continue;
         float sum = 0.0f;
         if (KNOWN_ORDER(order)) {
