@@ -190,9 +190,9 @@ def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name, m, dtype, parts",
     [
-        ("q4_0", 1, "f16", 8), ("q4_k", 9, "bf16", 4), ("q6_k", 3, "f32", 2), ("q5_1", 12, "f32", 8), ("q8_0", 2, "bf16", 1),
-        ("int8_zp", 4, "bf16", 8), ("int4_zp_128", 3, "f16", 4), ("fp8_e4m3", 17, "f16", 4), ("fp8_e5m2", 2, "bf16", 2),
-        ("q2_k", 5, "f16", 4), ("q3_k", 2, "f32", 1), ("iq4_xs", 1, "bf16", 2),
+        ("q4_0", 1, "f16", 8), ("q4_k", 9, "bf16", 4), ("q6_k", 3, "f32", 2), ("q5_1", 12, "f32", 8),
+        ("q8_0", 2, "bf16", 1), ("int8_zp", 4, "bf16", 8), ("int4_zp_128", 3, "f16", 4), ("fp8_e4m3", 17, "f16", 4),
+        ("fp8_e5m2", 2, "bf16", 2), ("q2_k", 5, "f16", 4), ("q3_k", 2, "f32", 1), ("iq4_xs", 1, "bf16", 2),
     ],
 )  # fmt: skip
 def test_matrix_instructions(name: str, m: int, dtype: str, parts: int) -> None:
