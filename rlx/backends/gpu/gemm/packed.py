@@ -17,7 +17,11 @@ from rlx.dtypes import DType, f16, f32
 Algorithm = Literal["rows", "mma", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
 COLUMNS = (8, 16, 32)  # those of packed_mma, or half of them where x is split into two halves
-_FEW = 16  # rows up to which the kernels for few rows are taken where the weight could be decoded instead
+_FEW = 16  # rows up to which packed_rows is taken where the weight could be decoded instead
+_MANY = {
+    1: 512,
+    2: 256,
+}  # those of packed_mma, which reads the weight once for each of its blocks of rows, by terms
 _SHARED = 44 << 10  # bytes of shared memory that packed_mma needs
 
 
@@ -93,7 +97,9 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
     """Every algorithm that can compute the product on the target."""
     p = problem
     few = p.grouped or p.m <= _FEW
+    # The kernel for the most rows is unrolled so far that a software driver takes seconds to compile it.
     rows = next((r for r in ROWS if p.m <= r), ROWS[-1])
+    rows = min(rows, 4) if target.software else rows
     chunks = math.ceil(p.k / 32)
     across = next((a for a in (4, 8, 16) if chunks <= a), 32)
     found: list[PackedCandidate] = [PackedRows((2 if few else 5,), rows, across)]
@@ -102,7 +108,11 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
     terms, kind = (2, f16) if p.x == f32 else (1, p.x)
     if p.wide_rows and kind in target.matrices.types and target.limits.shared_bytes >= _SHARED:
         columns = next((c for c in COLUMNS if p.m * terms <= c), COLUMNS[-1])
-        found.append(PackedMma((1 if few else 4,), kind, columns, terms, _parts(target, p)))
+        found.append(
+            PackedMma(
+                (1 if p.grouped or p.m <= _MANY[terms] else 4,), kind, columns, terms, _parts(target, p)
+            )
+        )
     return found
 
 

@@ -58,11 +58,20 @@ def _book(name: str) -> npt.NDArray[np.int8]:
 
 
 def _scales(dtype: DType) -> dict[str, int]:
-    """The constants of packed_mma for a packed dtype: which runs share scales."""
+    """The constants of packed_mma for a packed dtype: which runs share scales, and the length of a step."""
     name = dtype.name.removesuffix("_128")
     own = name in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
     runs = layout(dtype, 1)["RUNS"]
-    return {"SCALES": runs if own else 1, "IN_PAIRS": runs == 1 or name in ("q4_k", "q5_k", "tq2_0")}
+    scales = runs if own else 1
+    # A step of eight chunks with four scales each would need too much shared memory.
+    span = 1 if scales == 4 else 2
+    lows = int(name.endswith("_zp") or name in ("q4_1", "q5_1", "q2_k", "q4_k", "q5_k"))
+    return {
+        "SCALES": scales,
+        "IN_PAIRS": runs == 1 or name in ("q4_k", "q5_k", "tq2_0"),
+        "SPAN": span,
+        "LOWS": lows,
+    }
 
 
 def _trial(name: str, align: int) -> tuple[int, ...]:
@@ -94,8 +103,7 @@ PACKED_ROWS = declare(
         variants={"T": FLOATS, "ROWS": tuple(map(str, ROWS))},
         constants={**_CONSTANTS, "ACROSS": 32, "X_QUADS": False, "GROUPED": False},
         trials=tuple((*_trial(name, align), across, quads, grouped) for name, align, across, quads, grouped in (
-            ("q4_0", 1, 32, False, True), ("q4_k", 16, 32, True, False), ("q6_k", 16, 8, True, False),
-            ("iq3_s", 4, 8, True, True), ("fp8_e4m3", 16, 32, True, False))),
+            ("q4_0", 1, 32, False, True), ("q6_k", 16, 8, True, False), ("iq3_s", 4, 8, True, True))),
         unroll=True,
     )
 )  # fmt: skip
@@ -110,11 +118,14 @@ PACKED_MMA = declare(
             *uints("m", "n", "blocks", "pitch", "experts"),
         ),
         variants={"T": ("f16", "bf16"), "COLS": tuple(map(str, COLUMNS))},
-        constants={**_CONSTANTS, "SCALES": 1, "IN_PAIRS": False, "PARTS": 8, "TERMS": 1, "GROUPED": False},
+        constants={
+            **_CONSTANTS, "SCALES": 1, "IN_PAIRS": False, "SPAN": 2, "LOWS": 0, "WHOLE": False, "PARTS": 8, "TERMS": 1,
+            "GROUPED": False,
+        },
         trials=tuple(
-            (*_trial(name, 16), *_scales(PACKED[name]).values(), parts, terms, grouped)
+            (*_trial(name, 16), *_scales(PACKED[name]).values(), parts == 8, parts, terms, grouped)
             for name, parts, terms, grouped in (
-                ("q4_0", 8, 1, False), ("q4_k", 4, 2, True), ("q6_k", 8, 1, False), ("fp8_e4m3", 2, 1, False))
+                ("q4_0", 8, 1, False), ("q4_k", 4, 2, True), ("fp8_e4m3", 2, 1, False))
         ),
         headers=("mma",),
         new_compiler=True,
@@ -227,14 +238,15 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
         args: list[Arg] = [x, w.ref, w.book, sizes, ctx.ref(y), *sides]
     else:
         rows, columns = chosen.columns // chosen.terms, 128 // chosen.parts
+        steps = _scales(w.dtype)
         scales = x
         if chosen.terms == 2:
             given, k = x, w.columns
             x, scales = ctx.scratch(m * k * 2 * f16.itemsize), ctx.scratch(m * f32.itemsize)
             ctx.launch(HALF_TERMS(), ctx.groups(m), [given, x, scales, m, k])
         kernel = PACKED_MMA(
-            T=chosen.type.name, COLS=str(chosen.columns), **w.constants, **_scales(w.dtype), PARTS=chosen.parts,
-            TERMS=chosen.terms, GROUPED=grouped,
+            T=chosen.type.name, COLS=str(chosen.columns), **w.constants, **steps, PARTS=chosen.parts,
+            WHOLE=w.blocks * w.units % (4 * steps["SPAN"]) == 0, TERMS=chosen.terms, GROUPED=grouped,
         )  # fmt: skip
         args = [x, w.ref, sizes, scales, ctx.ref(y), *sides]
     # Each expert may have one share that is not full, and so may the rows after the last expert's.

@@ -89,9 +89,11 @@ RLX_FN Row row_of(PTR(u32) p, const uint row, const uint pitch) {
     return made;
 }
 
-// The word whose low `n` bytes lie from byte `at` of the row on. It reads no word that holds none of them.
+// The word whose low `n` bytes lie from byte `at` of the row on. It reads no word that holds none of them. Where rows begin
+// at whole words, so does every field of four bytes, and those of two lie within words.
 RLX_FN uint bytes_at(const Row row, const uint at, const uint n) {
     const uint from = row.skew + at, shift = from % 4u * 8u;
+    if (ALIGN >= 4u) return n == 4u ? row.words AT(from / 4u) : row.words AT(from / 4u) >> shift;
     uint w = row.words AT(from / 4u) >> shift;
     if (shift + 8u * n > 32u) w |= row.words AT(from / 4u + 1u) << (32u - shift);
     return w;

@@ -7,6 +7,12 @@ struct Share {
 
 RLX_FN uint max_experts(const uint experts) { return GROUPED ? experts : 1u; }
 
+// How many shares of up to `many` rows there are at most: each expert may have one that is not full, and so may the rows
+// after the last expert's.
+RLX_FN uint shares_of(const uint m, const uint many, const uint experts) {
+    return (m + many - 1u) / many + (GROUPED ? experts + 1u : 0u);
+}
+
 // The share of the group in place `slot`, of up to `many` rows; none for a place beyond the last share.
 RLX_FN Share share_of(PTR(i32) sizes, const uint slot, const uint m, const uint many, const uint experts) {
     Share made;

@@ -2,7 +2,8 @@
 // numbers of 16 bits without rounding, and sums in f32; scales multiply the sums of their runs. A matrix of 16 x 16 holds
 // 16 rows of q and one run; each of its threads makes the elements that it holds from the packed words, which go through
 // shared memory so that 16 bytes are read at a time. PARTS subgroups share 16 rows of q and join their sums. SCALES: the scales of a chunk,
-// one or one for each run; IN_PAIRS: chunks 2 i and 2 i + 1 of a row share them.
+// one or one for each run; IN_PAIRS: chunks 2 i and 2 i + 1 of a row share them, and SPAN is 2. A step is 4 SPAN chunks.
+// WHOLE: the chunks of a row are whole steps. LOWS: 1 for formats with minimums or zeros, else 0.
 // COLS: rows of x that a group multiplies, 8 or 16, or with TERMS = 2 twice as many: x is then two halves for each f32,
 // with a power of two in `scales` (see half_terms.h), and y is f32. T: the 16-bit type. GROUPED: see packed_experts.h; ALIGN is 16.
 #define MATRIX T
@@ -15,12 +16,15 @@
 #define TERM 0.00048828125f  // what the second half of an f32 is times
 #define MATRICES ((COUNT + 15u) / 16u)
 #define ROWS_HELD (128u / PARTS)
-#define PITCH 5u  // units of a row in shared memory: four, and one that keeps the banks of eight rows apart
+#define LONG (4u * SPAN)    // chunks of a step
+#define PITCH (LONG + 1u)  // units of a row in shared memory: a step's, and one that keeps the banks of eight rows apart
+#define ALIKE (IN_PAIRS ? 2u : 1u)  // neighbouring chunks that share scales
+#define SLOTS (LONG / ALIKE)
 #define HAS_ZEROS (FORMAT == INT8_ZP || FORMAT == INT4_ZP)
 
 SHARED uvec4 units[8u * 16u * PITCH];
-SHARED float factors[8u * 4u * 4u * 16u];  // of each subgroup: by chunk, run and row
-SHARED float lows[8u * 4u * 4u * 16u];     // minimums, or zeros
+SHARED float factors[8u * SLOTS * SCALES * 16u];  // of each subgroup: by chunk (or two), run and row
+SHARED float lows[LOWS * 8u * SLOTS * SCALES * 16u + 1u];  // minimums, or zeros
 SHARED float joined[8u * 16u * COUNT];
 
 #ifdef RLX_GLSL
@@ -58,6 +62,10 @@ RLX_FN uint pair_sub_f16(const uint a, const uint b) {
 RLX_FN uint times_256(const uint a) {
     return f16_bits(p_f16_value(a & 0xffffu) * 256.0f) | f16_bits(p_f16_value(a >> 16) * 256.0f) << 16;
 }
+RLX_FN uint scaled_bf16(const uint a) {
+    const float up = RLX_FLOAT(247u << 23);
+    return bf16_bits(bf16_value(a & 0xffffu) * up) | bf16_bits(bf16_value(a >> 16) * up) << 16;
+}
 RLX_FN uint pair_sub_bf16(const uint a, const uint b) {
     return bf16_bits(bf16_value(a & 0xffffu) - bf16_value(b & 0xffffu)) |
            bf16_bits(bf16_value(a >> 16) - bf16_value(b >> 16)) << 16;
@@ -72,6 +80,11 @@ RLX_FN uint pair_sub_f16(const uint a, const uint b) {
 RLX_FN uint times_256(const uint a) {
     uint d;
     asm("mul.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(0x5c005c00u));
+    return d;
+}
+RLX_FN uint scaled_bf16(const uint a) {  // times 2^120
+    uint d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(0x7b807b80u), "r"(0x80008000u));
     return d;
 }
 RLX_FN uint pair_sub_bf16(const uint a, const uint b) {
@@ -120,10 +133,9 @@ RLX_FN uvec2 pairs_f16(const uint q, const float zero) {
         made.x = a << 8;
         made.y = b << 8;
     } else if (FORMAT == FP8_E4M3) {
-        // Exponents are 8 less than those of halves; a sum finds NaN, whose bits are all ones.
-        const uint na = (a & 0x007f007fu) + 0x00010001u & 0x00800080u, nb = (b & 0x007f007fu) + 0x00010001u & 0x00800080u;
-        made.x = times_256((a & 0x007f007fu) << 7 | (a & 0x00800080u) << 8) | na * 0xffu;
-        made.y = times_256((b & 0x007f007fu) << 7 | (b & 0x00800080u) << 8) | nb * 0xffu;
+        // Exponents are 8 less than those of halves. NaN is seen to elsewhere.
+        made.x = times_256(a << 7 & 0x3f803f80u | a << 8 & 0x80008000u);
+        made.y = times_256(b << 7 & 0x3f803f80u | b << 8 & 0x80008000u);
     } else {
         const uint less = 0x64006400u + uint(zero) * 0x00010001u;
         made.x = PAIR_SUB_f16(LOW_BYTES(q, 0x64006400u), less);
@@ -134,10 +146,28 @@ RLX_FN uvec2 pairs_f16(const uint q, const float zero) {
 RLX_FN uvec2 pairs_bf16(const uint q, const float zero) {
     uvec2 made;
 #ifndef RLX_GLSL
-    if (!PACKED_BYTES && FORMAT != IQ4_NL && FORMAT != IQ4_XS && FORMAT != INT4_ZP) {
-        const uint less = 0x43004300u + uint(zero) * 0x00010001u;
-        made.x = pair_sub_bf16(LOW_BYTES(q, 0x43004300u), less);
-        made.y = pair_sub_bf16(HIGH_BYTES(q, 0x43004300u), less);
+    if (FORMAT == FP8_E4M3) {
+        const uint a = LOW_BYTES(q, 0u), b = HIGH_BYTES(q, 0u);
+        made.x = scaled_bf16(a << 4 & 0x07f007f0u | a << 8 & 0x80008000u);
+        made.y = scaled_bf16(b << 4 & 0x07f007f0u | b << 8 & 0x80008000u);
+        return made;
+    }
+    if (!IS_FP8) {
+        // A bf16 from 128 to 256 counts in ones: seven bits fit beside its leading one, the eighth takes 128 away, or not.
+        if (!PACKED_BYTES && !HAS_ZEROS && FORMAT != IQ4_NL && FORMAT != IQ4_XS) {
+            const uint less = 0x43004300u + uint(zero) * 0x00010001u;
+            made.x = pair_sub_bf16(LOW_BYTES(q, 0x43004300u), less);
+            made.y = pair_sub_bf16(HIGH_BYTES(q, 0x43004300u), less);
+            return made;
+        }
+        const uint a = LOW_BYTES(q, 0u), b = HIGH_BYTES(q, 0u);
+        made.x = pair_sub_bf16(a & 0x007f007fu | 0x43004300u, a & 0x00800080u ^ 0x43804380u);
+        made.y = pair_sub_bf16(b & 0x007f007fu | 0x43004300u, b & 0x00800080u ^ 0x43804380u);
+        if (HAS_ZEROS || zero_of() != 128.0f) {
+            const uint rest = (RLX_BITS(zero - 128.0f) >> 16) * 0x00010001u;
+            made.x = pair_sub_bf16(made.x, rest);
+            made.y = pair_sub_bf16(made.y, rest);
+        }
         return made;
     }
 #endif
@@ -265,10 +295,13 @@ RLX_FN uvec2 x_pairs(PTR(T) x, const uint at) {
 RLX_FN void packed_mma_body(PTR(T) x, PTR(u32) q, PTR(i32) sizes, PTR(f32) scales, PTR(T) y, const uint m, const uint n,
                             const uint blocks, const uint pitch, const uint experts) {
     const uint k = blocks * BLOCK, tiles = (n + ROWS_HELD - 1u) / ROWS_HELD, chunks = blocks * UNITS;
-    const Share share = share_of(sizes, GROUP / tiles, m, COUNT / TERMS, experts);
+    // Neighbouring groups read the same rows of q.
+    const uint slots = shares_of(m, COUNT / TERMS, experts), tile = GROUP / slots;
+    if (tile >= tiles) return;
+    const Share share = share_of(sizes, GROUP % slots, m, COUNT / TERMS, experts);
     if (share.rows == 0u) return;
     const uint columns = share.rows * TERMS, part = WARP % PARTS;
-    const uint first_row = GROUP % tiles * ROWS_HELD + WARP / PARTS * 16u;
+    const uint first_row = tile * ROWS_HELD + WARP / PARTS * 16u;
     const bool summed = share.expert < max_experts(experts);
     PTR(T) px = SKIP(T, x, share.first * TERMS, k);
     const Planes at = planes_of(blocks);
@@ -276,29 +309,40 @@ RLX_FN void packed_mma_body(PTR(T) x, PTR(u32) q, PTR(i32) sizes, PTR(f32) scale
     const uint low_row = lesser(first_row + LANE_ROW, n - 1u), high_row = lesser(first_row + LANE_ROW + 8u, n - 1u);
     const uint matrix = summed ? share.expert * n : 0u;
     Row row0 = row_of(q, matrix + low_row, pitch), row8 = row_of(q, matrix + high_row, pitch);
-    const uint mine = WARP * 16u * PITCH, factor = WARP * 256u + LANE_ROW;
-    const uint step = 4u * PARTS;
-    uint first = 4u * part;
-    uvec4 next0 = sixteen_at(row0, lesser(first + LANE_QUAD, chunks - 1u) * 16u);
-    uvec4 next8 = sixteen_at(row8, lesser(first + LANE_QUAD, chunks - 1u) * 16u);
+    const uint mine = WARP * 16u * PITCH, factor = WARP * SLOTS * SCALES * 16u + LANE_ROW;
+    const uint step = LONG * PARTS;
+    uint first = LONG * part;
+    uvec4 next0[2], next8[2];
+    UNROLL for (uint i = 0u; i < SPAN; i++) {
+        const uint to = lesser(first + 4u * i + LANE_QUAD, chunks - 1u) * 16u;
+        next0[i] = sixteen_at(row0, to);
+        next8[i] = sixteen_at(row8, to);
+    }
     const uint order = order_of();
     float acc[MATRICES * 8u];
     UNROLL for (uint i = 0u; i < MATRICES * 8u; i++) acc[i] = 0.0f;
+    uint nan0 = 0u, nan8 = 0u;  // whether a byte of e4m3 was NaN, which has all bits set, in the rows of this thread
     for (; first < (summed && KNOWN_ORDER(order) ? chunks : 0u); first += step) {
-        const uint own = lesser(first + LANE_QUAD, chunks - 1u), b = own / UNITS, u = own % UNITS;
         WARP_SYNC
-        units[mine + LANE_ROW * PITCH + LANE_QUAD] = next0;
-        units[mine + (LANE_ROW + 8u) * PITCH + LANE_QUAD] = next8;
-        next0 = sixteen_at(row0, lesser(own + step, chunks - 1u) * 16u);
-        next8 = sixteen_at(row8, lesser(own + step, chunks - 1u) * 16u);
-        UNROLL for (uint run = 0u; run < SCALES; run++) {
-            const Scale s0 = scale_of(row0, at, b, u, run), s8 = scale_of(row8, at, b, u, run);
-            const uint to = factor + (LANE_QUAD * 4u + run) * 16u;
-            factors[to] = s0.s;
-            factors[to + 8u] = s8.s;
-            if (HAS_LOW || HAS_ZEROS) {
-                lows[to] = HAS_LOW ? s0.m : s0.zero;
-                lows[to + 8u] = HAS_LOW ? s8.m : s8.zero;
+        UNROLL for (uint i = 0u; i < SPAN; i++) {
+            units[mine + LANE_ROW * PITCH + 4u * i + LANE_QUAD] = next0[i];
+            units[mine + (LANE_ROW + 8u) * PITCH + 4u * i + LANE_QUAD] = next8[i];
+            const uint to = lesser(first + step + 4u * i + LANE_QUAD, chunks - 1u) * 16u;
+            next0[i] = sixteen_at(row0, to);
+            next8[i] = sixteen_at(row8, to);
+        }
+        UNROLL for (uint i = 0u; i < SLOTS; i += 4u) {
+            const uint slot = i + LANE_QUAD, own = lesser(first + slot * ALIKE, chunks - 1u);
+            const uint b = own / UNITS, u = own % UNITS;
+            UNROLL for (uint run = 0u; run < SCALES; run++) {
+                const Scale s0 = scale_of(row0, at, b, u, run), s8 = scale_of(row8, at, b, u, run);
+                const uint to = factor + (slot * SCALES + run) * 16u;
+                factors[to] = s0.s;
+                factors[to + 8u] = s8.s;
+                if (HAS_LOW || HAS_ZEROS) {
+                    lows[to] = HAS_LOW ? s0.m : s0.zero;
+                    lows[to + 8u] = HAS_LOW ? s8.m : s8.zero;
+                }
             }
         }
         WARP_SYNC
@@ -311,9 +355,11 @@ RLX_FN void packed_mma_body(PTR(T) x, PTR(u32) q, PTR(i32) sizes, PTR(f32) scale
             const uint column = lesser(c * 8u + LANE_ROW, columns - 1u);
             here[c] = SKIP(T, px, 1u, column * k + begin);
         }
-        UNROLL for (uint j = 0u; j < 4u; j++) {
-            if (first + j >= chunks) continue;
-            const uint jb = (first + j) / UNITS, ju = (first + j) % UNITS;
+        UNROLL for (uint j = 0u; j < LONG; j++) {
+            if (!WHOLE && first + j >= chunks) continue;
+            // Blocks have at most eight chunks, so that a long step begins with a block.
+            const uint jb = SPAN == 2u ? first / UNITS + j / UNITS : (first + j) / UNITS;
+            const uint ju = SPAN == 2u ? j % UNITS : (first + j) % UNITS;
             if (!IN_PAIRS || j % 2u == 0u) {
                 UNROLL for (uint i = 0u; i < SCALES * MATRICES; i++) {
                     SUMS_ZERO(sums[i])
@@ -330,10 +376,14 @@ RLX_FN void packed_mma_body(PTR(T) x, PTR(u32) q, PTR(i32) sizes, PTR(f32) scale
                 const uint word = word_of(run, LANE_QUAD), scale = SCALES > 1u ? run : 0u;
                 const uint q0 = WORD_OF(units[mine + LANE_ROW * PITCH + j], word);
                 const uint q8 = WORD_OF(units[mine + (LANE_ROW + 8u) * PITCH + j], word);
-                const float zero0 = HAS_ZEROS ? lows[factor + j * 64u] : zero_of();
-                const float zero8 = HAS_ZEROS ? lows[factor + j * 64u + 8u] : zero_of();
-                const uvec2 a0 = PAIRS_OF(bytes_of(q0, h0, ju, run, LANE_QUAD), zero0);
-                const uvec2 a8 = PAIRS_OF(bytes_of(q8, h8, ju, run, LANE_QUAD), zero8);
+                const float zero0 = HAS_ZEROS ? lows[factor + j / ALIKE * SCALES * 16u] : zero_of();
+                const float zero8 = HAS_ZEROS ? lows[factor + j / ALIKE * SCALES * 16u + 8u] : zero_of();
+                const uint bytes0 = bytes_of(q0, h0, ju, run, LANE_QUAD), bytes8 = bytes_of(q8, h8, ju, run, LANE_QUAD);
+                if (FORMAT == FP8_E4M3) {
+                    nan0 |= (bytes0 & 0x7f7f7f7fu) + 0x01010101u;
+                    nan8 |= (bytes8 & 0x7f7f7f7fu) + 0x01010101u;
+                }
+                const uvec2 a0 = PAIRS_OF(bytes0, zero0), a8 = PAIRS_OF(bytes8, zero8);
                 MATRIX_A ma, mo;
                 SET_A(ma, order, a0.x, a8.x, a0.y, a8.y)
                 if (HAS_LOW) SET_A(mo, order, ONES, ONES, ONES, ONES)
@@ -350,7 +400,7 @@ RLX_FN void packed_mma_body(PTR(T) x, PTR(u32) q, PTR(i32) sizes, PTR(f32) scale
             }
             if (!IN_PAIRS || j % 2u == 1u) {
                 UNROLL for (uint run = 0u; run < SCALES; run++) {
-                    const uint from = factor + (j * 4u + run) * 16u;
+                    const uint from = factor + (j / ALIKE * SCALES + run) * 16u;
                     UNROLL for (uint c = 0u; c < MATRICES; c++) {
                         ADD_SCALED(c, factors, sums[run * MATRICES + c])
                         if (HAS_LOW) ADD_SCALED(c, lows, ones[run * MATRICES + c])
@@ -369,9 +419,17 @@ RLX_FN void packed_mma_body(PTR(T) x, PTR(u32) q, PTR(i32) sizes, PTR(f32) scale
             if (COUNT > 8u || column < 8u) joined[(WARP * 16u + row) * COUNT + column] = acc[c * 8u + i];
         }
     }
+    if (FORMAT == FP8_E4M3) {
+        // A row with NaN in it gives NaN for every row of x.
+        WARP_SYNC
+        for (uint c = 0u; c < COUNT; c++) {
+            if ((nan0 & 0x80808080u) != 0u) joined[(WARP * 16u + LANE_ROW) * COUNT + c] = RLX_FLOAT(0x7fc00000u);
+            if ((nan8 & 0x80808080u) != 0u) joined[(WARP * 16u + LANE_ROW + 8u) * COUNT + c] = RLX_FLOAT(0x7fc00000u);
+        }
+    }
     BARRIER;
     for (uint i = THREAD; i < ROWS_HELD * share.rows; i += 256u) {
-        const uint row = i % ROWS_HELD, column = i / ROWS_HELD, to = GROUP % tiles * ROWS_HELD + row;
+        const uint row = i % ROWS_HELD, column = i / ROWS_HELD, to = tile * ROWS_HELD + row;
         if (to >= n) continue;
         float sum = 0.0f;
         if (KNOWN_ORDER(order)) {

@@ -1,0 +1,267 @@
+"""Packed weights: the kernels of both languages against the definition of each format and products in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.gpu.gemm.packed import PackedMma, PackedProblem, PackedRows, choose_packed, forcing
+from rlx.backends.gpu.program.executable import load_rules
+from rlx.backends.gpu.program.lowering import Lowering
+from rlx.backends.gpu.program.steps import FileKernel, Launch
+from rlx.backends.gpu.rules import quantized
+from rlx.driver import Limits
+from rlx.driver.memory.planner import plan
+from rlx.dtypes import PACKED, as_dtype, bf16, f16, f32
+from rlx.packed import PackedArray
+from rlx.packed.decode import split_planes
+from tests.gpu import cuda_host, lowered
+from tests.gpu.lowered import ROUNDED, Array, close
+
+load_rules()
+_LIMITS = Limits(shared_bytes=48 << 10, subgroup=32)
+on_host = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+on_vulkan = pytest.mark.vulkan
+
+
+def packed(name: str, n: int, blocks: int, seed: int = 0) -> PackedArray:
+    """Random bits with bounded scales, one of them subnormal."""
+    rng = np.random.default_rng(seed)
+    dtype = PACKED[name]
+    data = rng.integers(0, 256, (n, blocks * dtype.storage.nbytes), np.uint8)
+    for field, plane in split_planes(dtype, data).items():
+        if field in ("d", "dm") and name != "nvfp4":
+            scale = rng.normal(0, 0.1, (n, blocks, plane.shape[-1] // 2)).astype(np.float16)
+            scale[0, 0] = 3e-7
+            plane[:] = scale.view(np.uint8)
+        elif field == "s":
+            plane[:] = rng.normal(0, 0.1, (n, blocks, 1)).astype(np.float32).view(np.uint8)
+        elif field == "e":
+            plane[:] = rng.integers(120, 130, plane.shape)
+        elif name == "iq1_m" and field == "scales":
+            plane[..., 1::2] &= 0x3F  # the top bits of these make an f16
+    if name.startswith("fp8"):
+        data[:, : blocks * dtype.storage.elements] &= 0xBB  # neither infinity nor NaN
+    return PackedArray(name, (n, blocks * dtype.storage.elements), data)
+
+
+def lower(
+    op: str, q: PackedArray, given: list[Array], backend: str, **attrs: Any
+) -> tuple[rlx.Graph, Any, Lowering, list[Array]]:
+    """The op of x, q and sizes (of q alone for dequantize), lowered."""
+    graph = rlx.Graph(op)
+    ins = [graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(given)]
+    weight = graph.input("q", q.shape, q.dtype)
+    ins[1:1] = [weight]
+    if not given:
+        ins = [weight]
+    order = [*(graph.inputs[f"x{i}"] for i in range(len(given))), weight]
+    graph.output("y", graph.add(op, ins, {"format": q.dtype, **attrs})[0])
+    planned = plan(graph, planner="bump")
+    lowering = Lowering(graph, planned, lowered.target(backend, _LIMITS), "f32")
+    lowering.lower(graph.nodes[-1])
+    return graph, planned, lowering, [*given, q.data][: len(order)]
+
+
+def run(op: str, q: PackedArray, *given: Array, backend: str, **attrs: Any) -> Array:
+    graph, planned, lowering, values = lower(op, q, list(given), backend, **attrs)
+    return lowered.carried_out(graph, planned, lowering, values, backend)["y"]
+
+
+def bits(a: Array) -> Array:
+    """The bits, of every NaN the same ones."""
+    same = np.where(np.isnan(a.astype(np.float32)), np.asarray(np.nan, a.dtype), a)
+    return same.view(np.uint16 if a.itemsize == 2 else np.uint32)
+
+
+@on_vulkan
+@pytest.mark.parametrize("name", PACKED)
+def test_dequantized_bits_on_vulkan(name: str) -> None:
+    for n, blocks in ((5, 1), (3, 8)):  # rows at odd addresses, and rows at multiples of 16 bytes
+        q = packed(name, n, blocks)
+        got = run("dequantize", q, backend="vulkan", dtype=f32)
+        np.testing.assert_array_equal(bits(got), bits(q.dequantize()))
+
+
+@on_vulkan
+@pytest.mark.parametrize("dtype", [f16, bf16])
+def test_dequantized_halves(dtype: rlx.DType) -> None:
+    q = packed("q5_1", 4, 5)
+    got = run("dequantize", q, backend="vulkan", dtype=dtype)
+    np.testing.assert_array_equal(bits(got), bits(q.dequantize(dtype)))
+
+
+@on_host
+@pytest.mark.parametrize("name", ["q4_0", "q6_k", "iq1_m", "fp8_e4m3_128"])
+def test_dequantized_bits_of_the_cuda_source(name: str) -> None:
+    q = packed(name, 3, 3)
+    got = run("dequantize", q, backend="cuda", dtype=f32)
+    np.testing.assert_array_equal(bits(got), bits(q.dequantize()))
+
+
+@on_vulkan
+def test_all_bytes_of_fp8() -> None:
+    data = np.arange(256, dtype=np.uint8).reshape(8, 32)
+    scale = np.ones((8, 1), np.float32).view(np.uint8)
+    for name in ("fp8_e4m3", "fp8_e5m2"):
+        q = PackedArray(name, (8, 32), np.concatenate([data, scale], 1))
+        got = run("dequantize", q, backend="vulkan", dtype=f32)
+        np.testing.assert_array_equal(bits(got), bits(q.dequantize()))
+
+
+def product(
+    name: str,
+    m: int,
+    n: int,
+    blocks: int,
+    dtype: str,
+    backend: str,
+    sizes: list[int] | None = None,
+    **words: Any,
+) -> None:
+    """A product, and its error against float64."""
+    kind = as_dtype(dtype)
+    rng = np.random.default_rng(m + n)
+    experts = 1 if sizes is None else len(sizes)
+    q = packed(name, n * experts, blocks)
+    x = rng.standard_normal((m, q.shape[1])).astype(kind.np)
+    w = q.dequantize().astype(np.float64).reshape(experts, n, -1)
+    wide = x.astype(np.float64)
+    with forcing(**words):
+        if sizes is None:
+            got = run("packed_matmul", q, x, backend=backend, transpose_q=True)
+            want, scale = wide @ w[0].T, wide**2 @ w[0].T ** 2
+        else:
+            stacked = PackedArray(name, (experts, n, q.shape[1]), q.data.reshape(experts, n, -1))
+            given = np.array(sizes, np.int32)
+            got = run("grouped_packed_matmul", stacked, x, given, backend=backend, transpose_q=True)
+            want, scale, stop = np.zeros((m, n)), np.zeros((m, n)), 0
+            for e, size in enumerate(sizes):
+                start, stop = stop, min(m, stop + max(size, 0))
+                want[start:stop], scale[start:stop] = (
+                    wide[start:stop] @ w[e].T,
+                    wide[start:stop] ** 2 @ w[e].T ** 2,
+                )
+            assert (got[stop:] == 0).all()
+    close(got, want, scale=np.sqrt(scale), **ROUNDED.get(kind.np.type, {}))
+
+
+@on_vulkan
+@pytest.mark.parametrize("m", [1, 3, 16])
+@pytest.mark.parametrize("name", ["q4_0", "q2_k", "iq3_xxs", "int4_zp"])
+def test_few_rows(name: str, m: int) -> None:
+    product(name, m, 9, 3, "f32", "vulkan")
+
+
+@on_vulkan
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_few_rows_of_halves(dtype: str) -> None:
+    product("q4_k", 2, 40, 2, dtype, "vulkan")
+
+
+@on_vulkan
+def test_many_rows_and_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantized, "_TILE_BYTES", 16 * 96 * 4)  # several tiles, the last smaller
+    for dtype in ("f32", "f16"):
+        product("q5_0", 20, 40, 3, dtype, "vulkan")
+    q = packed("q8_0", 40, 3)
+    x = np.random.default_rng(1).standard_normal((5, 40)).astype(np.float32)
+    w = q.dequantize().astype(np.float64)
+    got = run("packed_matmul", q, x, backend="vulkan", transpose_q=False)
+    close(got, x.astype(np.float64) @ w, scale=np.sqrt(x.astype(np.float64) ** 2 @ w**2))
+
+
+@on_vulkan
+def test_experts() -> None:
+    product("q4_1", 7, 20, 2, "f32", "vulkan", sizes=[3, 0, -2, 2])
+    product("iq2_s", 5, 4, 1, "f32", "vulkan", sizes=[4, 9])
+
+
+@pytest.fixture
+def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"coopmat", "bf16_coopmat"})
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+@pytest.mark.parametrize(
+    "name, m, dtype, parts",
+    [
+        ("q4_0", 1, "f16", 8), ("q4_k", 9, "bf16", 4), ("q6_k", 3, "f32", 2), ("q5_1", 12, "f32", 8),
+        ("q8_0", 2, "bf16", 1), ("int8_zp", 4, "bf16", 8), ("int4_zp_128", 3, "f16", 4), ("fp8_e4m3", 17, "f16", 4),
+        ("fp8_e5m2", 2, "bf16", 2), ("q2_k", 5, "f16", 4), ("q3_k", 2, "f32", 1), ("iq4_xs", 1, "bf16", 2),
+    ],
+)  # fmt: skip
+def test_matrix_instructions(name: str, m: int, dtype: str, parts: int) -> None:
+    product(
+        name,
+        m,
+        37,
+        16 if PACKED[name].storage.elements < 256 else 8,
+        dtype,
+        "cuda",
+        algorithm="mma",
+        parts=parts,
+    )
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+def test_matrix_instructions_for_experts() -> None:
+    product("q4_0", 23, 20, 8, "f16", "cuda", sizes=[3, 0, 9, -1, 4], algorithm="mma")
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+def test_a_nan_among_the_quants_or_in_x_reaches_the_rows_it_belongs_to() -> None:
+    q = packed("fp8_e4m3", 20, 16)
+    q.data[3, 100] = 0x7F
+    x = np.ones((2, q.shape[1]), np.float16)
+    with forcing(algorithm="mma"):
+        got = run("packed_matmul", q, x, backend="cuda", transpose_q=True)
+        assert (np.isnan(got) == (np.arange(20) == 3)).all()
+        q = packed("q8_0", 20, 8)
+        wide = np.ones((3, q.shape[1]), np.float32)
+        wide[1, 7], wide[2, 9] = np.inf, np.nan
+        got = run("packed_matmul", q, wide, backend="cuda", transpose_q=True)
+    assert np.isfinite(got[0]).all() and np.isnan(got[2]).all()
+    w = q.dequantize()[:, 7]
+    np.testing.assert_array_equal(got[1], np.where(w == 0, np.nan, np.sign(w) * np.inf))
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_an_f32_of_any_size_is_two_halves(size: float) -> None:
+    q = packed("q8_0", 16, 8)
+    x = (np.random.default_rng(3).standard_normal((2, q.shape[1])) * size).astype(np.float32)
+    with forcing(algorithm="mma"):
+        got = run("packed_matmul", q, x, backend="cuda", transpose_q=True)
+    w = q.dequantize().astype(np.float64)
+    close(got, x.astype(np.float64) @ w.T, scale=np.sqrt(x.astype(np.float64) ** 2 @ w.T**2))
+
+
+@pytest.mark.usefixtures("matrices")
+def test_the_choice() -> None:
+    for backend in ("cuda", "vulkan"):
+        target = lowered.target(backend, _LIMITS)
+        q = PACKED["q4_k"]
+        one = choose_packed(target, PackedProblem(1, 4096, 4096, f16, q, wide_rows=True, grouped=False))
+        assert isinstance(one, PackedMma) and (one.columns, one.terms) == (8, 1)
+        wide = choose_packed(target, PackedProblem(16, 4096, 4096, f32, q, wide_rows=True, grouped=False))
+        assert isinstance(wide, PackedMma) and (wide.columns, wide.terms) == (32, 2)
+        odd = choose_packed(target, PackedProblem(4, 64, 96, f32, q, wide_rows=False, grouped=False))
+        assert isinstance(odd, PackedRows) and odd.rows == 4
+
+
+@pytest.mark.usefixtures("matrices")
+def test_a_product_of_few_rows_is_one_launch_and_writes_no_weight() -> None:
+    q = packed("q4_k", 64, 8)
+    x = np.ones((4, q.shape[1]), np.float16)
+    _, _, lowering, _ = lower("packed_matmul", q, [x], "cuda", transpose_q=True)
+    (step,) = lowering.steps
+    assert isinstance(step, Launch) and isinstance(step.kernel, FileKernel)
+    assert step.kernel.stem == "packed_mma" and lowering.scratch_bytes == 0
