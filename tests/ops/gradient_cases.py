@@ -1,8 +1,10 @@
 """Code that gradient cases share. A case is (function, shapes, a function applied to the normal random inputs), and
-near a kink, fourth, the step of the finite difference. Those of most elementwise ops are derived from their records."""
+near a kink, fourth, the step of the finite difference. Where a family writes none for an op, they are derived from its
+records."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,8 +14,9 @@ import numpy as np
 from rlx import ops
 from rlx.conformance.case import Case, cases_of
 from rlx.dtypes import f32
-from rlx.ir import Attrs, Expr, Tensor, apply, get_op
+from rlx.ir import Attrs, Expr, Tensor, get_op
 from rlx.ir import expr as ex
+from rlx.ir.graph import apply_multi
 
 Shape = tuple[int, ...]
 Build = Callable[..., Tensor]
@@ -61,31 +64,40 @@ def off(x: np.ndarray) -> np.ndarray:
 
 _KINKS = frozenset({"abs", "ceil", "floor", "max", "min", "round", "select", "sign", "trunc"})
 _WITHIN: dict[str, Prepare] = {"positive": positive, "unit": inside, "near_one": above_one}
+_LEAST = 12  # elements of the inputs
 _SHAPES: dict[int, list[list[Shape]]] = {1: [[(3, 4)]], 2: [[(3, 4), (4,)], [(2, 1, 4), (3, 1)]]}
 
 
 def derived(op: str) -> list[GradientCase]:
-    """The gradient cases of an elementwise op of one or two floats, one for each value of its attributes that it has
-    conformance cases for. The inputs lie in the domain of the first of these, and away from the kinks of an expression
-    that has some."""
+    """The gradient cases of an op that follow from its cases of floats, one for each value of its attributes.
+    Inputs lie away from kinks and, for an elementwise op, in the domain of its first case and in shapes that broadcast;
+    other ops get the shapes of their smallest cases. Raises: LookupError where no case suffices."""
     rule = get_op(op).expr
-    assert rule is not None
     first: dict[str, Case] = {}
-    for case in cases_of(op):
-        if all(s.dtype == f32 for s in case.inputs):
+    for case in cases_of(op) if rule is not None else sorted(cases_of(op), key=_size):
+        if all(s.dtype == f32 for s in case.inputs) and (rule is not None or _size(case) >= _LEAST):
             first.setdefault(repr(case.attrs), case)
     made = []
     for case in first.values():
+        if rule is None:
+            made.append(GradientCase(partial(_applied, op, case.attrs), [s.shape for s in case.inputs], apart, KINK))
+            continue
         tree = rule([ex.arg(i, s.dtype) for i, s in enumerate(case.inputs)], case.attrs)
         prepare = off if _KINKS & set(_primitives(tree)) else _WITHIN.get(case.inputs[0].domain)
         for shapes in _SHAPES[len(case.inputs)]:
             made.append(GradientCase(partial(_applied, op, case.attrs), shapes, prepare))
+    if not made:
+        raise LookupError(f"{op}: no case has float inputs alone; write its gradient cases in GRADIENTS of its family")
     return made
 
 
+def _size(case: Case) -> int:
+    return sum(math.prod(s.shape) for s in case.inputs)
+
+
 def _applied(op: str, attrs: Attrs, *xs: Tensor) -> Tensor:
-    """The op of inputs of which no two are equal, where a maximum has a kink."""
-    return apply(op, *(x + 0.0071 * i if i else x for i, x in enumerate(xs)), **attrs)
+    """The op's first output, of inputs of which no two are equal, where a maximum has a kink."""
+    return apply_multi(op, *(x + 0.0071 * i if i else x for i, x in enumerate(xs)), **attrs)[0]
 
 
 def _primitives(tree: Expr) -> Iterator[str]:
