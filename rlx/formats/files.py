@@ -17,20 +17,20 @@ OBJECT_BYTES = 64 << 20  # memory that the objects of a JSON text may take, unle
 MAX_DIGITS = 100  # of a JSON integer; 64 bits take 20
 
 
-def shown(value: object, most: int = 80) -> str:
+def shown(value: object, limit: int = 80) -> str:
     """The repr of a value from a file, shortened: an error message stays one readable line whatever the file holds."""
     if isinstance(value, str | list | dict):
-        value = value[: most + 1] if isinstance(value, str | list) else dict(list(value.items())[:most])
+        value = value[: limit + 1] if isinstance(value, str | list) else dict(list(value.items())[:limit])
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # nested too deeply; an integer of thousands of digits
         return f"a {type(value).__name__} too large to show"
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
-def plain(name: str, most: int = 80) -> str:
+def plain(name: str, limit: int = 80) -> str:
     """A name from a file, unchanged where all of it is printable, else as `shown` without the quotes."""
-    return name if name.isprintable() and len(name) <= most else shown(name, most)[1:-1]
+    return name if name.isprintable() and len(name) <= limit else shown(name, limit)[1:-1]
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -50,14 +50,14 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    """The content of a file of at most `most` bytes. Raises: ModelFormatError."""
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The content of a file of at most `limit` bytes. Raises: ModelFormatError."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise ModelFormatError(f"{path}: larger than {most:,} bytes, which no such file should be")
+        if size > limit:
+            raise ModelFormatError(f"{path}: larger than {limit:,} bytes, which no such file should be")
         try:
-            content = file.read(size + 1)  # a read of `most` would allocate that many bytes
+            content = file.read(size + 1)  # a read of `limit` would allocate that many bytes
         except OSError as error:
             raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
     if len(content) != size:
@@ -65,13 +65,13 @@ def read_bytes(path: Path, most: int) -> bytes:
     return content
 
 
-def read_json(path: Path, most: int = MAX_JSON, per_byte: int = 0) -> dict[str, Any]:
-    """The JSON object in a file of at most `most` bytes; its objects may take `OBJECT_BYTES` and `per_byte` more for
+def read_json(path: Path, limit: int = MAX_JSON, per_byte: int = 0) -> dict[str, Any]:
+    """The JSON object in a file of at most `limit` bytes; its objects may take `OBJECT_BYTES` and `per_byte` more for
     each byte of the file.
 
     Raises: ModelFormatError.
     """
-    text = read_bytes(path, most)
+    text = read_bytes(path, limit)
     return check_object(parse_json(text, path, OBJECT_BYTES + per_byte * len(text)), path)
 
 
@@ -92,17 +92,17 @@ def json_bytes(text: bytes) -> int:
     return 10_000 + letters + 80 * values + 120 * lists + 300 * objects + 260 * text.count(b":")
 
 
-def parse_json(text: bytes, path: Path, most: int = OBJECT_BYTES) -> Any:
+def parse_json(text: bytes, path: Path, limit: int = OBJECT_BYTES) -> Any:
     """A JSON value in UTF-8 whose objects have no key twice; NaN and Infinity are not JSON. A text whose values could
-    take more than `most` bytes of memory is refused before any of them is made.
+    take more than `limit` bytes of memory is refused before any of them is made.
 
     Raises: ModelFormatError.
     """
     need = json_bytes(text)
-    if need > most:
+    if need > limit:
         raise ModelFormatError(
             f"{path}: its JSON of {len(text):,} bytes holds values that could take {need:,} bytes of memory; at most "
-            f"{most:,} are granted to it"
+            f"{limit:,} are granted to it"
         )
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -81,9 +81,9 @@ class Store(Closing):
         self.device = _opened(device, type(self).__name__)
         self.version = 0
         self.lock = renewed(self, "lock", threading.RLock)
-        most, number = device.limits.max_alloc_bytes, next(Store._numbers)  # since a program may bind two stores
-        self.full = ChunkedBuffer(f"store{number}.", device.acquire, most)
-        self.half = ChunkedBuffer(f"half{number}.", device.acquire, most)
+        limit, number = device.limits.max_alloc_bytes, next(Store._numbers)  # since a program may bind two stores
+        self.full = ChunkedBuffer(f"store{number}.", device.acquire, limit)
+        self.half = ChunkedBuffer(f"half{number}.", device.acquire, limit)
         self._leases: WeakSet[Lease] = WeakSet()
         self._left: list[_Left] = []
         self._since: dict[str, int] = {}  # the version at which a tensor got its current slot

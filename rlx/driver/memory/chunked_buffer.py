@@ -53,16 +53,16 @@ class ChunkedBuffer:
     """A growing set of slots by key, in segments `<prefix>0`, `<prefix>1`, …, each of which is one allocation.
 
     Nothing is allocated before the first slot. A new chunk adds at most 64 MiB beyond need; `expect` announces bytes
-    to come, so that they land in one chunk, or in as few as `most`, the largest size of a chunk, allows. Slots never
+    to come, so that they land in one chunk, or in as few as `limit`, the largest size of a chunk, allows. Slots never
     move, so recorded programs that refer to them stay valid. Released bytes are used again, and a chunk without a
     slot returns to the pool. Any thread may call.
     """
 
-    def __init__(self, prefix: str, acquire: Callable[[int], Buffer], most: int = UNLIMITED) -> None:
+    def __init__(self, prefix: str, acquire: Callable[[int], Buffer], limit: int = UNLIMITED) -> None:
         self.prefix = prefix
         self.lock = renewed(self, "lock", threading.RLock)
         self._acquire = acquire
-        self._most = most
+        self._limit = limit
         self._chunks: dict[int, _Chunk] = {}  # by the number in the segment's name
         self._slots: dict[Hashable, Slot] = {}
         self._expected = 0
@@ -238,7 +238,7 @@ class ChunkedBuffer:
     def _grow(self, need: int, ahead: Callable[[], int] | None) -> int:
         growth = min(self.nbytes, _MAX_GROWTH, UNLIMITED if ahead is None else ahead())
         wanted = max(need, self._expected, growth, _MIN_CHUNK)
-        buffer = self._acquire(max(need, min(wanted, self._most)))
+        buffer = self._acquire(max(need, min(wanted, self._limit)))
         base = max((c.base + c.buffer.nbytes for c in self._chunks.values()), default=0)
         number = max(self._chunks, default=-1) + 1
         self._chunks[number] = _Chunk(buffer, base, [(0, buffer.nbytes)])

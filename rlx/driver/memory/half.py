@@ -20,8 +20,8 @@ class HalfRegion:
 
     Nothing is allocated before the first copy."""
 
-    def __init__(self, acquire: Callable[[int], Buffer], most: int = UNLIMITED) -> None:
-        self.region = ChunkedBuffer("half", acquire, most)
+    def __init__(self, acquire: Callable[[int], Buffer], limit: int = UNLIMITED) -> None:
+        self.region = ChunkedBuffer("half", acquire, limit)
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self.region

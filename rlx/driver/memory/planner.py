@@ -68,15 +68,15 @@ def plan(
     layout = lay_out(graph, live_ranges, param_slots or {}, state_slots or {}, sharing, failsafe)
     result = MemoryPlan(planner, live_ranges=live_ranges, alias_of=layout.alias_of)
 
-    room = align(guard)
-    most = max_alloc_bytes - room - ALIGNMENT
-    rooms = _rooms(
-        graph, layout, most, planner=planner, max_alloc_bytes=max_alloc_bytes, inplace=inplace, guard=guard
+    padding = align(guard)
+    limit = max_alloc_bytes - padding - ALIGNMENT
+    reserved = _reserve_bodies(
+        graph, layout, limit, planner=planner, max_alloc_bytes=max_alloc_bytes, inplace=inplace, guard=guard
     )
     scratch = [i for i, s in enumerate(layout.storages) if s.slot is None and not s.constant]
     constants = [i for i, s in enumerate(layout.storages) if s.constant]
     blocks = {
-        i: Block(align(s.nbytes) + (room if s.nbytes else 0), s.first, s.last)
+        i: Block(align(s.nbytes) + (padding if s.nbytes else 0), s.first, s.last)
         for i, s in enumerate(layout.storages)
     }
     tensors = {t.id: t for t in graph.tensors()}
@@ -95,12 +95,12 @@ def plan(
         base = where[number]
         result.slots[t.id] = Slot(base.segment, base.offset + offset, t.type.nbytes, t.dtype)
 
-    for drafted, storage in rooms:
-        place_bodies(drafted, result, None if storage is None else where[storage], most)
+    for drafted, storage in reserved:
+        place_bodies(drafted, result, None if storage is None else where[storage], limit)
     result.max_live_bytes = max_live(arena_blocks)
-    result.no_reuse_bytes = sum(blocks[number].nbytes for _, number in rooms if number is not None)
+    result.no_reuse_bytes = sum(blocks[number].nbytes for _, number in reserved if number is not None)
     result.no_reuse_bytes += sum(
-        align(t.type.nbytes) + (room if t.type.nbytes else 0)
+        align(t.type.nbytes) + (padding if t.type.nbytes else 0)
         for t in tensors.values()
         if t.node.op.leaf in (None, Leaf.INPUT)
     )
@@ -117,8 +117,8 @@ def plan_bump(graph: Graph, **options: Unpack[PlanOptions]) -> MemoryPlan:
     return plan(graph, planner="bump", **options)
 
 
-def _rooms(
-    graph: Graph, layout: Layout, most: int, *, planner: str, max_alloc_bytes: int, inplace: bool, guard: int
+def _reserve_bodies(
+    graph: Graph, layout: Layout, limit: int, *, planner: str, max_alloc_bytes: int, inplace: bool, guard: int
 ) -> list[tuple[DraftedBodies, int | None]]:
     """The planned bodies of each control node, and the number of the storage reserved while the node runs."""
 
@@ -129,7 +129,7 @@ def _rooms(
     found: list[tuple[DraftedBodies, int | None]] = []
     for i, node in enumerate(graph.nodes):
         if bodies(node):
-            drafted = draft_bodies(node, plan_body, most)
+            drafted = draft_bodies(node, plan_body, limit)
             found.append((drafted, len(layout.storages) if drafted.nbytes else None))
             if drafted.nbytes:
                 layout.storages.append(Storage(drafted.nbytes, i, i))

@@ -27,28 +27,28 @@ class DraftedBodies:
     nbytes: int
 
 
-def draft_bodies(node: Node, plan_body: PlanBody, most: int) -> DraftedBodies:
-    """Plans a control node's bodies. A body that needs more than `most` bytes keeps memory of its own."""
+def draft_bodies(node: Node, plan_body: PlanBody, limit: int) -> DraftedBodies:
+    """Plans a control node's bodies. A body that needs more than `limit` bytes keeps memory of its own."""
     plans: dict[str, BodyPlan] = {}
     for key, program in body_programs(node):
         bound = {name: Slot(_BOUND + name, 0, t.type.nbytes, t.dtype) for name, t in program.bound.items()}
         plans[key] = BodyPlan(program, plan_body(program.graph, bound))
-    return DraftedBodies(node, plans, max((_movable(p.plan, most) for p in plans.values()), default=0))
+    return DraftedBodies(node, plans, max((_movable(p.plan, limit) for p in plans.values()), default=0))
 
 
-def _movable(plan: MemoryPlan, most: int) -> int:
-    """Bytes of the plan's arena if it is one segment of at most `most` bytes, else 0."""
-    return plan.arena_bytes if plan.arena_bytes == plan.segments.get(_OWN, 0) <= most else 0
+def _movable(plan: MemoryPlan, limit: int) -> int:
+    """Bytes of the plan's arena if it is one segment of at most `limit` bytes, else 0."""
+    return plan.arena_bytes if plan.arena_bytes == plan.segments.get(_OWN, 0) <= limit else 0
 
 
-def place_bodies(drafted: DraftedBodies, outer: MemoryPlan, room: Slot | None, most: int) -> None:
+def place_bodies(drafted: DraftedBodies, outer: MemoryPlan, reserved: Slot | None, limit: int) -> None:
     """Adds the bodies' plans to the outer plan, which has a slot for each of its tensors by now.
 
-    `room` is the memory that it reserves for them."""
+    `reserved` is its memory for them."""
     for key, body in drafted.plans.items():
         moves = {_BOUND + n: outer.slots[t.id].from_inside() for n, t in body.program.bound.items()}
-        if room is not None and _movable(body.plan, most):
-            moves[_OWN] = replace(room.from_inside(), dtype=u8)
+        if reserved is not None and _movable(body.plan, limit):
+            moves[_OWN] = replace(reserved.from_inside(), dtype=u8)
             del body.plan.segments[_OWN]
         _move(body.plan, moves)
         outer.bodies[drafted.node.outputs[0].id, key] = body

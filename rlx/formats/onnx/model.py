@@ -270,8 +270,8 @@ class Model(Closing):
 
         Raises: NeedsValues, ModelFormatError, UnsupportedOp.
         """
-        most = self._own + self.budget(arrays).written_out(self._own)
-        builder = GraphBuilder(self._proto, self._initializers, self._folder, self._own, most)
+        limit = self._own + self.budget(arrays).written_out(self._own)
+        builder = GraphBuilder(self._proto, self._initializers, self._folder, self._own, limit)
         graph = builder.build(
             {n: fixed[n] if n in fixed else type_of(a) for n, a in arrays.items()},
             {n: a.dtype for n, a in arrays.items()},

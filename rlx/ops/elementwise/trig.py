@@ -32,12 +32,12 @@ def _atan2_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Ten
     Both are divided by the greater of them first, since squares may overflow or underflow.
     """
     a, b = cast_to(a, d.dtype), cast_to(b, d.dtype)
-    most = apply("maximum", apply("abs", a), apply("abs", b))
-    nowhere = apply("logical_or", apply("equal", most, 0), apply("isinf", most, positive=True, negative=True))
-    most = apply("where", nowhere, 1, most)
-    a, b = (apply("where", nowhere, 0, t) / most for t in (a, b))
+    larger = apply("maximum", apply("abs", a), apply("abs", b))
+    nowhere = apply("logical_or", apply("equal", larger, 0), apply("isinf", larger, positive=True, negative=True))
+    larger = apply("where", nowhere, 1, larger)
+    a, b = (apply("where", nowhere, 0, t) / larger for t in (a, b))
     square = apply("where", nowhere, 1, a * a + b * b)
-    return d * (b / square) / most, -d * (a / square) / most
+    return d * (b / square) / larger, -d * (a / square) / larger
 
 
 register(

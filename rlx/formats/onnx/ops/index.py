@@ -126,7 +126,7 @@ def unique(c: Call) -> tuple[Result, ...]:
 def non_max_suppression(c: Call) -> Value:
     """The boxes of each class that overlap no better one too much, best first. Their number depends on the data."""
     boxes, scores = c.known(0), c.known(1)
-    most = c.known_int(2) if c.has(2) else 0
+    limit = c.known_int(2) if c.has(2) else 0
     overlap = float(c.known_scalar(3)) if c.has(3) else 0.0
     least = float(c.known_scalar(4)) if c.has(4) else -math.inf
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 or scores.shape[::2] != boxes.shape[:2]:
@@ -135,7 +135,7 @@ def non_max_suppression(c: Call) -> Value:
     for n in range(scores.shape[0]):
         corners = _corners(boxes[n].astype(np.float64), bool(c.int("center_point_box", 0)))
         for k in range(scores.shape[1]):
-            found.extend((n, k, i) for i in _suppressed(corners, scores[n, k], most, overlap, least))
+            found.extend((n, k, i) for i in _suppressed(corners, scores[n, k], limit, overlap, least))
     return c.constant(np.array(found, np.int64).reshape(-1, 3))
 
 
@@ -147,11 +147,11 @@ def _corners(boxes: Array, centred: bool) -> Array:
     return np.concatenate([low, high], 1)
 
 
-def _suppressed(corners: Array, scores: Array, most: int, overlap: float, least: float) -> list[int]:
+def _suppressed(corners: Array, scores: Array, limit: int, overlap: float, least: float) -> list[int]:
     kept: list[int] = []
     area = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
     for i in np.argsort(-scores, kind="stable"):
-        if len(kept) >= most or not scores[i] > least:
+        if len(kept) >= limit or not scores[i] > least:
             break
         steps.spend("NonMaxSuppression", 1 + len(kept) // 128)
         low = np.maximum(corners[i, :2], corners[kept, :2])

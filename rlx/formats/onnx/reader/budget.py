@@ -46,10 +46,10 @@ class Budget:
 
     def check_few(self, graph: Graph, own: int) -> None:
         """Raises: StepLimitExceeded for more nodes than a file that lists `own` may make."""
-        found, most = _nodes(graph), self.written_out(own)
-        if found > most:
+        found, limit = _nodes(graph), self.written_out(own)
+        if found > limit:
             raise StepLimitExceeded(
-                f"the program: the file's {own:,} nodes become {found:,}; expected at most {most:,}, which max_steps= "
+                f"the program: the file's {own:,} nodes become {found:,}; expected at most {limit:,}, which max_steps= "
                 "sets (--max-steps on the command line)"
             )
 
@@ -67,11 +67,11 @@ class Budget:
                 "the program", f"it needs {made:,} bytes; the largest tensors are {largest}", self.nbytes
             )
         steps = weight(graph)
-        most = self.steps + self.layers + len(graph.nodes)  # the nodes that the file lists are always allowed
-        if steps > most:
+        limit = self.steps + self.layers + len(graph.nodes)  # the nodes that the file lists are always allowed
+        if steps > limit:
             raise StepLimitExceeded(
                 f"the program: one run takes {steps:,} steps, {STEP_BYTES:,} bytes written or {STEP_PRODUCTS:,} "
-                f"multiplications of a product being one; a model may take {most:,} here, which max_steps= sets "
+                f"multiplications of a product being one; a model may take {limit:,} here, which max_steps= sets "
                 "(--max-steps on the command line)"
             )
 
@@ -127,7 +127,7 @@ def refused_memory(what: str) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Account:
-    most: int
+    limit: int
     left: int
 
 
@@ -153,15 +153,15 @@ def take(nbytes: int, what: str) -> None:
     if account is None:
         return
     if nbytes > account.left:
-        raise too_large(what, f"{nbytes:,} bytes more are to be made while building", account.most)
+        raise too_large(what, f"{nbytes:,} bytes more are to be made while building", account.limit)
     account.left -= nbytes
 
 
-def too_large(what: str, why: str, most: int) -> ByteLimitExceeded:
+def too_large(what: str, why: str, limit: int) -> ByteLimitExceeded:
     """The error for a budget that is too small."""
     return ByteLimitExceeded(
-        f"{what}: {why}; a model may make {most:,} bytes beyond its inputs here, which max_bytes= sets (--max-bytes on "
-        "the command line)"
+        f"{what}: {why}; a model may make {limit:,} bytes beyond its inputs here, which max_bytes= sets (--max-bytes "
+        "on the command line)"
     )
 
 

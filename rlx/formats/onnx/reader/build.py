@@ -63,11 +63,11 @@ class Counted(Graph):
 
 
 class GraphBuilder:
-    """Builds the rlx graph of a model that lists `own` nodes, of at most `most` nodes with those of functions and
+    """Builds the rlx graph of a model that lists `own` nodes, of at most `limit` nodes with those of functions and
     loops. Afterwards `outputs` holds the structure of each output, `output_types` the element types of its tensors."""
 
     def __init__(
-        self, model: Any, initializers: Mapping[str, Array], folder: Path | None, own: int, most: int
+        self, model: Any, initializers: Mapping[str, Array], folder: Path | None, own: int, limit: int
     ) -> None:
         self.model = model
         self.folder = folder
@@ -79,7 +79,7 @@ class GraphBuilder:
         self._built = 0
         self._given: set[int] = set()  # the tensors that are outputs
         self.own = own
-        self._most = min(MAX_NODES, most)
+        self._limit = min(MAX_NODES, limit)
         self.outputs: dict[str, Structure] = {}
         self.output_types: dict[str, ElementType] = {}
 
@@ -144,9 +144,9 @@ class GraphBuilder:
             if not frame.depth:
                 report("building", index, len(nodes))
             self._built += 1
-            if self._built > self._most:
+            if self._built > self._limit:
                 raise ModelFormatError(
-                    f"{where}: functions and loops written out make more than {self._most:,} nodes; max_steps= "
+                    f"{where}: functions and loops written out make more than {self._limit:,} nodes; max_steps= "
                     f"(--max-steps on the command line) allows more, up to {MAX_NODES:,}"
                 )
             if self._built > self.own:

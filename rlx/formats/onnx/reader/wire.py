@@ -48,7 +48,7 @@ def check_parsable(content: bytes, what: str) -> None:
     Errors in the encoding are left to the parser."""
     if len(content) <= SMALL:
         return
-    most = MAX_PARSED + TIMES_FILE * len(content)
+    limit = MAX_PARSED + TIMES_FILE * len(content)
     total = nodes = 0
     stack = [(0, len(content), "onnx.ModelProto")]
     while stack:
@@ -79,10 +79,10 @@ def check_parsable(content: bytes, what: str) -> None:
                 return
             if nodes > MAX_NODES:
                 raise ModelFormatError(f"{what}: the model has more than {MAX_NODES:,} nodes")
-            if total > most:
+            if total > limit:
                 raise ModelFormatError(
-                    f"{what}: its {len(content):,} bytes would become more than {most:,} in memory; expected a file of "
-                    "fewer and larger parts"
+                    f"{what}: its {len(content):,} bytes would become more than {limit:,} in memory; expected a file "
+                    "of fewer and larger parts"
                 )
 
 
