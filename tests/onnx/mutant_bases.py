@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
 import random
-import shutil
-import tempfile
-import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.onnx.models import I64, info, model, node
-from tests.onnx.outcomes import ROOT
+from tests.onnx.onnx_cases import onnx_cases
 
 BOOL = TensorProto.BOOL
 Make = Callable[[], onnx.ModelProto]
@@ -240,43 +235,27 @@ BASES: dict[str, Make] = {
 }  # fmt: skip
 
 
-def _of_onnx() -> Iterator[tuple[str, bytes]]:
-    """onnx's own cases of single operators: their integer inputs are initializers, so that mutants reach them."""
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # making the cases overflows on purpose
-        from onnx.backend.test.loader import load_model_tests
-
-        cases = load_model_tests(kind="node")
-    for case in cases:
+@functools.cache
+def library() -> dict[str, bytes]:
+    """onnx's own cases of single operators as files, by name: their integer inputs are initializers, so that mutants
+    reach them."""
+    found = {}
+    for case in onnx_cases():
+        if case.kind != "node":
+            continue
         made = onnx.ModelProto.FromString(case.model.SerializeToString())
         for leaf, given in zip(made.graph.input, case.data_sets[0][0], strict=False):
             array = numpy_helper.to_array(given) if isinstance(given, TensorProto) else given
             if isinstance(array, np.ndarray) and array.dtype in (np.int64, np.int32) and array.size <= 64:
                 made.graph.initializer.append(numpy_helper.from_array(array, leaf.name))
-        yield case.name, made.SerializeToString()
-
-
-@functools.cache
-def library() -> dict[str, Path]:
-    """The files of onnx's cases, by name. Making them takes seconds, so they are kept."""
-    folder = ROOT / ".cache" / f"onnx-cases-{onnx.__version__}"
-    if not folder.exists():
-        folder.parent.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-            for name, content in _of_onnx():
-                (Path(made) / f"{name}.onnx").write_bytes(content)
-            shutil.copytree(made, f"{made}.whole")
-        try:
-            os.rename(f"{made}.whole", folder)
-        except OSError:  # another process was faster
-            shutil.rmtree(f"{made}.whole")
-    return {p.stem: p for p in sorted(folder.glob("*.onnx"))}
+        found[case.name] = made.SerializeToString()
+    return dict(sorted(found.items()))
 
 
 @functools.cache
 def whole(base: str) -> bytes:
     """A base as a file."""
-    return BASES[base]().SerializeToString() if base in BASES else library()[base].read_bytes()
+    return BASES[base]().SerializeToString() if base in BASES else library()[base]
 
 
 def some_base(rng: random.Random) -> str:

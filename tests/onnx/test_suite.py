@@ -6,9 +6,9 @@ import json
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from rlx.formats.onnx import suite
+from tests.onnx.onnx_cases import onnx_cases
 
 HERE = Path(__file__).parent / "data"
 STEP = 12  # one case of so many: the whole suite is `make onnx-suite`
@@ -25,19 +25,14 @@ SLOW = {
 
 
 @cache
-def cases() -> tuple[Any, ...]:
-    return tuple(suite.cases())
-
-
-@cache
 def listed() -> dict[str, dict[str, str]]:
     return dict(json.loads((HERE / "not-passing.json").read_text(encoding="utf-8")))
 
 
 def test_the_suite_is_the_one_the_lists_are_of() -> None:
-    names = {c.name for c in cases()}
+    names = {c.name for c in onnx_cases()}
     sets = json.loads((HERE / "suite-classes.json").read_text(encoding="utf-8"))
-    assert len(names) == len(cases())
+    assert len(names) == len(onnx_cases())
     assert set(sets["f32_int_bool"]) <= set(sets["in_scope"]) <= names
     for device, expected in listed().items():
         assert set(expected) <= names, f"{device}: the list names cases that there are not"
@@ -45,7 +40,7 @@ def test_the_suite_is_the_one_the_lists_are_of() -> None:
 
 def test_a_sample_has_the_listed_outcome(device: str) -> None:
     expected = listed()["vulkan" if device == "cuda" else device]
-    sample = [c for c in cases()[::STEP] if c.name.removeprefix("test_") not in SLOW]
+    sample = [c for c in onnx_cases()[::STEP] if c.name.removeprefix("test_") not in SLOW]
     results = {c.name: suite.run_case(c, device) for c in sample}
     assert len(results) > 150
     assert suite.differences(results, expected) == []
@@ -70,7 +65,7 @@ def test_the_page_shows_what_the_list_says(repo: Path) -> None:
     assert {r[0] for r in rows} == set(listed())
     for device, total, passed, failed, unsupported in rows:
         statuses = list(listed()[device].values())
-        assert int(total) == len(cases()) == int(passed) + int(failed) + int(unsupported)
+        assert int(total) == len(onnx_cases()) == int(passed) + int(failed) + int(unsupported)
         assert (statuses.count("fail"), statuses.count("unsupported")) == (int(failed), int(unsupported))
 
 

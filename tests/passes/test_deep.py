@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,8 @@ from rlx.autodiff import gradients
 from rlx.ir import verify
 from rlx.ops.interpret import evaluate
 
-DEPTH = sys.getrecursionlimit() + 200
+LIMIT = 500  # of Python's stack in these tests: half of the usual one, so that graphs of half the size are deeper
+DEPTH = LIMIT + 100
 Step = Callable[[rlx.Tensor, int], rlx.Tensor]
 
 CHAINS: dict[str, Step] = {
@@ -26,6 +27,14 @@ CHAINS: dict[str, Step] = {
     "row sums": lambda t, i: t - rlx.mean(t) * 0.5,
     "slices": lambda t, i: rlx.concat([t[1:], t[:1]], 0),
 }
+
+
+@pytest.fixture(autouse=True)
+def small_stack() -> Iterator[None]:
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(LIMIT)
+    yield
+    sys.setrecursionlimit(usual)
 
 
 def chain(step: Step) -> rlx.Graph:
