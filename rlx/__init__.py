@@ -24,8 +24,9 @@ from rlx.dtypes import u8 as u8
 from rlx.errors import RlxError as RlxError
 from rlx.ir import Graph as Graph
 from rlx.ir import Tensor as Tensor
-from rlx.ops import *  # noqa: F403
+from rlx.ops import *
 from rlx.packed import PackedArray as PackedArray
+from rlx.packed import quantize as quantize
 from rlx.runtime import CompiledGraph as CompiledGraph
 from rlx.runtime import Session as Session
 from rlx.runtime import State as State
@@ -39,16 +40,19 @@ if TYPE_CHECKING:
     from rlx import formats as formats
     from rlx import models as models
     from rlx import onnx as onnx
+    from rlx import random as random
 
 __version__ = "0.1.0"
-__all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
-    "CompiledGraph", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights", "bf16", "bool_",
-    "custom_op", "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit", "u8",
-]  # fmt: skip
-__all__ += ops.__all__
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
+    "random": "rlx.random",
 }  # fmt: skip
+if not TYPE_CHECKING:  # type checkers read the imports above
+    __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
+        "CompiledGraph", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights", "bf16", "bool_",
+        "custom_op", "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit",
+        "quantize", "u8", *ops.__all__,
+    ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

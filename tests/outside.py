@@ -1,4 +1,4 @@
-"""Libraries from outside that judge rlx in tests: torch, ONNX Runtime, transformers. `make judges` installs them."""
+"""Libraries from outside that judge rlx in tests: torch, ONNX Runtime, transformers, gguf; `make judges` adds them."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from rlx.driver.control import body_plans
-from rlx.driver.memory.plan import OUTER, Lifetime, MemoryPlan
+from rlx.driver.memory.plan import Lifetime, MemoryPlan, OuterSegment
 from rlx.ir import Graph, bodies
 from rlx.passes.bodies import body_name
 
@@ -107,7 +107,7 @@ def _boxes(
     for step, node in controls:
         held = list(body_plans(node, plan))
         room = column / max(len(held), 1)
-        around = {OUTER + name: base for name, base in bases.items()}
+        around: dict[str, int] = {OuterSegment(name): base for name, base in bases.items()}
         for k, (key, body) in enumerate(held):
             x, label = left + places[step] * column + k * room, f"{where}{body_name(node, key)}/"
             found += _boxes(body.plan, body.program.graph, around, x, room, label)[1]

@@ -18,6 +18,7 @@ from rlx.conformance.terms import free, term_scale
 from rlx.conformance.tolerances import Tolerance, Verdict, compare, largest
 from rlx.dtypes import DType, f32, f64
 from rlx.ir import Attrs, Graph
+from rlx.packed import PackedArray
 
 Array = npt.NDArray[Any]
 
@@ -56,16 +57,19 @@ class Case:
         return any(s.dtype == f64 for s in self.inputs)
 
     def arrays(self) -> list[Array]:
-        """The input arrays, in the inputs' dtypes."""
+        """The input arrays, in the inputs' dtypes; of packed weights the bytes."""
         base = zlib.crc32(self.id.encode())
         return [
             domains.make(s.shape, s.dtype, s.domain, base + 7919 * i + s.seed)
             for i, s in enumerate(self.inputs)
         ]
 
-    def feeds(self) -> dict[str, Array]:
-        """The input arrays under the names of `graph`'s inputs."""
-        return {f"x{i}": a for i, a in enumerate(self.arrays())}
+    def feeds(self) -> dict[str, Any]:
+        """The inputs under the names of `graph`'s inputs."""
+        given = zip(self.arrays(), self.inputs, strict=True)
+        return {
+            f"x{i}": PackedArray(s.dtype, s.shape, a) if s.dtype.is_packed else a for i, (a, s) in enumerate(given)
+        }
 
     def graph(self) -> Graph:
         """A graph with the op as its only node, inputs x0, x1, … and outputs y0, y1, …"""
@@ -93,13 +97,14 @@ class Case:
         top = largest(f64 if self.doubles else f32) * (1 - 2.0**-6)
         return free(self.op, self.arrays(), self.attrs, top)
 
-    def check(self, outputs: Mapping[str, Array], subnormals: bool = True) -> Verdict:
+    def check(self, outputs: Mapping[str, Any], subnormals: bool = True) -> Verdict:
         """Compares the outputs of a run with the reference: gives the first verdict that fails, else the worst one."""
         scale, choice = self.scale(), self.free()
         worst = Verdict(True)
         types = {name: t.dtype for name, t in self.graph().outputs.items()}
         for name, reference in self.expected().items():
-            got = np.asarray(outputs[name])
+            given = outputs[name]
+            got = given.data if isinstance(given, PackedArray) else np.asarray(given)
             if got.dtype != types[name].np:
                 return Verdict(False, message=f"{name}: dtype {got.dtype}, expected {types[name]}")
             verdict = compare(got, reference, self.tolerance, scale, subnormals, choice)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rlx.dtypes import DType
 from rlx.ops.numeric import convert
+from rlx.packed.decode import split_planes
 
 Array = npt.NDArray[Any]
 Rng = np.random.Generator
@@ -153,13 +154,41 @@ _INTS: dict[str, tuple[int, int]] = {
 }
 
 
+def _packed(rng: Rng, shape: tuple[int, ...], dtype: DType, domain: str) -> Array:
+    """The bytes of packed weights. All bits are random, but scales are such that elements are about 1 or less; in the
+    domain "any" scales are random too: huge, subnormal, infinite or NaN."""
+    rows = rng.integers(0, 256, dtype.array_shape(shape), np.uint8)
+    if domain == "zeros" or not rows.size:
+        return rows * np.uint8(0)
+    if domain == "any":
+        return rows
+    for name, plane in split_planes(dtype, rows.reshape(-1, rows.shape[-1])).items():
+        count = plane.shape[:2]
+        sign = rng.choice([-1.0, 1.0], (*count, plane.shape[2] // 2))
+        if name == "e":
+            plane[...] = rng.integers(118, 126, plane.shape)
+        elif name == "s":
+            plane.view(np.float32)[...] = sign[..., :1] * rng.uniform(0.001, 0.02, (*count, 1))
+        elif dtype.name == "nvfp4" and name == "d":
+            plane[...] = rng.integers(0, 48, plane.shape)
+        elif name in ("d", "dm"):
+            plane.view(np.float16)[...] = sign * rng.uniform(0.0002, 0.004, sign.shape)
+        elif dtype.name == "iq1_m" and name == "scales":  # the bits of an f16 lie in the upper four of each word
+            half = rng.uniform(0.0002, 0.004, (*count, 1)).astype(np.float16).view(np.uint16)
+            words = plane.view(np.uint16)
+            words[...] = words & 0xFFF | (half >> np.array([0, 4, 8, 12], np.uint16) & 15) << 12
+    return rows
+
+
 def make(shape: tuple[int, ...], dtype: DType, domain: str, seed: int) -> Array:
-    """The array of a domain.
+    """The array of a domain; of packed weights the bytes.
 
     "index:n" gives integers in -n..n-1, "wild:n" also some beyond; "special" cycles through `special_values`, so that
     inputs (k, 1) and (1, k) give every pair. Raises: ValueError for an unknown domain.
     """
     rng = np.random.default_rng([seed, *shape])
+    if dtype.is_packed:
+        return _packed(rng, shape, dtype, domain)
     name, _, argument = domain.partition(":")
     if name == "special":
         values = special_values(dtype)

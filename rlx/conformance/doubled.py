@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from rlx.conformance.tolerances import Tolerance
@@ -58,8 +59,8 @@ def _size(case: Case) -> int:
 
 
 def _shows(case: Case) -> tuple[object, ...]:
-    """The kind of case that this one is: its inputs' domains, and the strings, flags and Nones of its attributes."""
-    words = tuple((k, v) for k, v in case.attrs.items() if v is None or isinstance(v, bool | str))
+    """The kind of case that this one is: its inputs' domains, and the words, flags and Nones of its attributes."""
+    words = tuple((k, v) for k, v in case.attrs.items() if v is None or isinstance(v, bool | str | Enum))
     return (tuple(s.domain for s in case.inputs), words)
 
 

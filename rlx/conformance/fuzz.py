@@ -21,7 +21,7 @@ import numpy.typing as npt
 from rlx.conformance.hazards import HasSchedule, check_recording
 from rlx.conformance.random_graphs import RandomGraph, random_graph
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
-from rlx.driver.memory.plan import OUTER
+from rlx.driver.memory.plan import OuterSegment
 from rlx.driver.memory.planner import plan as make_plan
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
@@ -116,7 +116,8 @@ def run(
                 for held, name in _filled(arenas):
                     held.buffer(name).fill(0, held.plan.segments[name], FILL)
                 for name, t in graph.inputs.items():
-                    arena.write_bytes(t.id, made.feeds[name].astype(t.dtype.np))
+                    given = made.feeds[name]
+                    arena.write_bytes(t.id, given if t.dtype.is_packed else np.asarray(given, t.dtype.np))
                 results: list[dict[str, Bytes]] = []
                 stray: list[str] = []
                 for _ in range(2):
@@ -168,7 +169,7 @@ def _slots_in(plan: MemoryPlan, segment: str) -> Iterator[Slot]:
     """The slots of a segment, those of control ops' bodies too."""
     yield from (slot for slot in plan.slots.values() if slot.segment == segment)
     for body in plan.bodies.values():
-        yield from _slots_in(body.plan, OUTER + segment)
+        yield from _slots_in(body.plan, OuterSegment(segment))
 
 
 def _raw(array: npt.NDArray[np.generic]) -> Bytes:

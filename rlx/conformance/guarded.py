@@ -12,23 +12,28 @@ from rlx.conformance.case import Case
 from rlx.conformance.fuzz import PlanVariant, run
 from rlx.conformance.random_graphs import RandomGraph
 from rlx.driver import Device
-from rlx.passes import optimize
+from rlx.runtime.prepare import prepare
 
 GUARD_BYTES = 256
 
 
 def guarded_faults(device: Device, case: Case) -> str:
-    """Runs a case twice between guard bytes; gives the first fault as a message, empty if there is none."""
-    graph, _ = optimize(case.graph(), support=device.support)
+    """Runs a case twice between guard bytes, prepared as `compile` does it; gives the first fault, else ""."""
+    given = case.graph()
+    graph = prepare(
+        given, support=device.support, param_dtypes={}, storage="typed", packed=device.info.packed, optimize=True,
+        fallback="host",
+    ).graph  # fmt: skip
     way = PlanVariant("bump", inplace=False, guard=GUARD_BYTES)
     runs, stray = run(graph, RandomGraph(0, graph, case.feeds()), device, way)
     if stray:
         return stray[0]
     for number, raw in enumerate(runs, 1):
-        outputs = {
-            n: raw[f"output {n}"].view(t.dtype.np).reshape(t.shape) for n, t in graph.outputs.items()
-        }
         with np.errstate(all="ignore"):
+            outputs = {
+                n: raw[f"output {n}"].view(t.dtype.np).reshape(t.type.array_shape).astype(given.outputs[n].dtype.np)
+                for n, t in graph.outputs.items()
+            }
             verdict = case.check(outputs, device.info.preserves_subnormals)
         if not verdict.ok:
             return f"run {number}: {verdict.message}"

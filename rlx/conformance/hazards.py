@@ -2,7 +2,8 @@
 
 The checker shares no code with the placement of barriers: it resolves every range that a step declares to device
 addresses and replays the recording. Two steps are ordered if a barrier is between them; two unordered steps must not
-access a byte that either writes. Consecutive runs and host accesses are ordered by the wait at the end of a recording.
+access a byte that either writes, and neither must two sets of operands of one batched launch. Consecutive runs and
+host accesses are ordered by the wait at the end of a recording.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlx.backends.gpu.program.steps import ControlCall, HostCall, Ref, Step
+from rlx.backends.gpu.program.steps import ControlCall, HostCall, Launch, Ref, Step
 from rlx.driver import DeviceArena
 
 
@@ -24,7 +25,8 @@ class HasSchedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """Two unordered steps that access a common byte, at least one writing it: indices, kind, and the first address."""
+    """Two unordered steps that access a common byte, at least one writing it: indices, kind, and the first address. The
+    indices are equal where they are two sets of operands of one step."""
 
     first: int
     second: int
@@ -40,6 +42,7 @@ class _Access:
     begin: int
     end: int
     step: int
+    set: int  # of a batched launch's operands
     writes: bool
 
 
@@ -54,8 +57,10 @@ def find_hazards(steps: Sequence[Step], barriers: Iterable[int], arena: DeviceAr
             group = []
         if isinstance(step, HostCall | ControlCall):
             raise ValueError(f"step {index} is a host call; a recording holds device steps only")
-        group += _accesses(index, step.reads, arena, writes=False)
-        group += _accesses(index, step.writes, arena, writes=True)
+        sets = step.sets if isinstance(step, Launch) else [(step.reads, step.writes)]
+        for number, (reads, writes) in enumerate(sets):
+            group += _accesses(index, number, reads, arena, writes=False)
+            group += _accesses(index, number, writes, arena, writes=True)
     return found + _conflicts(group)
 
 
@@ -65,11 +70,11 @@ def check_recording(recorded: HasSchedule, arena: DeviceArena) -> list[Hazard]:
     return find_hazards(steps, barriers, arena)
 
 
-def _accesses(index: int, refs: Sequence[Ref], arena: DeviceArena, *, writes: bool) -> list[_Access]:
+def _accesses(index: int, number: int, refs: Sequence[Ref], arena: DeviceArena, *, writes: bool) -> list[_Access]:
     made = []
     for ref in refs:
         base = arena.buffer(ref.segment).address + ref.offset
-        made.append(_Access(base, base + ref.nbytes, index, writes))
+        made.append(_Access(base, base + ref.nbytes, index, number, writes))
     return made
 
 
@@ -80,9 +85,9 @@ def _conflicts(group: list[_Access]) -> list[Hazard]:
     for access in sorted(group, key=lambda a: (a.begin, a.end)):
         active = [a for a in active if a.end > access.begin]
         for other in active:
-            if other.step == access.step or not (other.writes or access.writes):
+            if (other.step, other.set) == (access.step, access.set) or not (other.writes or access.writes):
                 continue
-            first, second = sorted((other, access), key=lambda a: a.step)
+            first, second = sorted((other, access), key=lambda a: (a.step, a.set))
             kind = f"{'write' if second.writes else 'read'} after {'write' if first.writes else 'read'}"
             found.setdefault((first.step, second.step), Hazard(first.step, second.step, kind, access.begin))
         active.append(access)

@@ -31,9 +31,9 @@ class RandomGraph:
 
     seed: int
     graph: Graph
-    feeds: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    feeds: dict[str, Any] = field(default_factory=dict)
 
-    def of(self, table: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
+    def of(self, table: dict[str, Tensor]) -> dict[str, Any]:
         """The values of the graph's inputs, params or states."""
         return {name: self.feeds[name] for name in table}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlx.driver.device import Buffer
 from rlx.driver.memory.arena import DeviceArena
-from rlx.driver.memory.plan import OUTER, BodyPlan, MemoryPlan, Slot
+from rlx.driver.memory.plan import BodyPlan, MemoryPlan, OuterSegment, Slot
 from rlx.ir import Node, Tensor
 from rlx.ops.control.records import step_limit
 from rlx.ops.control.steps import spend, weight
@@ -89,12 +89,12 @@ def carried_copies(node: Node, plan: MemoryPlan) -> list[tuple[Tensor, Tensor]]:
     return list(zip(inputs, node.outputs, strict=False))[: len(body.graph.states)]
 
 
-def _around(plan: MemoryPlan) -> set[str]:
+def _around(plan: MemoryPlan) -> set[OuterSegment]:
     """The outer segments in which a body, or a body nested in it, has slots."""
     found = {slot.segment for slot in plan.slots.values()}
     for body in plan.bodies.values():
-        found |= {name.removeprefix(OUTER) for name in _around(body.plan)}
-    return {name for name in found if name.startswith(OUTER)}
+        found |= {segment.name for segment in _around(body.plan)}
+    return {segment for segment in found if isinstance(segment, OuterSegment)}
 
 
 class ControlRun:
@@ -111,9 +111,8 @@ class ControlRun:
             for key, planned in body_plans(node, plan):
                 along = {_outside(t): plan.slots[t.id].from_inside() for t in planned.program.along}
                 inside = replace(planned.plan, slots=planned.plan.slots | along)
-                segments = {s.segment for s in inside.slots.values() if s.segment.startswith(OUTER)}
-                around = {name: arena.buffer(name.removeprefix(OUTER)) for name in segments}
-                inner = make_arena(inside, around)
+                segments = {slot.segment for slot in inside.slots.values()}
+                inner = make_arena(inside, {s: arena.buffer(s.name) for s in segments if isinstance(s, OuterSegment)})
                 try:
                     self.bodies[key] = Body(planned, inner, build(key, planned, inner))
                 except BaseException:

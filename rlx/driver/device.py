@@ -114,12 +114,14 @@ class Dispatch:
     """How one node runs, and the kernels that it launches (`steps`).
 
     `how` is "native", "alias" (no work: it shares its input's slot), "decomposed", "host" or "control" (it runs its
-    bodies, whose nodes follow under its name)."""
+    bodies, whose nodes follow under its name). `within` names the node whose launch computes this one too, where equal
+    launches became one."""
 
     node: str
     op: str
     how: Literal["native", "alias", "decomposed", "host", "control"]
     steps: tuple[str, ...] = ()
+    within: str = ""
 
 
 class Executable(Protocol):

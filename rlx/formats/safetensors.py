@@ -31,6 +31,7 @@ from rlx.formats.files import (
     shown,
     want_object,
 )
+from rlx.packed import PackedArray
 
 MAX_HEADER = 100_000_000  # bytes, the limit the format itself sets
 MAX_GRANTED = 1 << 30  # bytes of memory for a header's values, in a file that is at least as large
@@ -155,7 +156,7 @@ def load(path: str | os.PathLike[str]) -> Mapping[str, Array]:
 
 def save(
     path: str | os.PathLike[str],
-    tensors: Mapping[str, npt.ArrayLike],
+    tensors: Mapping[str, npt.ArrayLike | PackedArray],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Writes a safetensors file, whole or not at all: to a temporary file beside it that then takes its place.
@@ -167,6 +168,12 @@ def save(
         if not all(isinstance(part, str) for item in metadata.items() for part in item):
             raise ModelFormatError(f"{path}: metadata must map text to text")
         header["__metadata__"] = dict(metadata)
+    packed = next((name for name, value in tensors.items() if isinstance(value, PackedArray)), None)
+    if packed is not None:
+        raise DTypeError(
+            f"{path}: tensor {shown(packed)} is {tensors[packed]!r}; safetensors has no packed dtypes: save "
+            ".dequantize() of it"
+        )
     given = {name: np.asarray(value) for name, value in tensors.items()}
     for name, array in given.items():
         if not isinstance(name, str) or name == "__metadata__":

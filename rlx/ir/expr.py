@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from rlx.dtypes import DType, bool_, f32, promote
 
-# primitive -> number of arguments. Comparisons and predicates give bool; "cast" converts to the node's dtype;
-# the rest have their arguments' dtype.
+# primitive -> number of arguments. Comparisons and predicates give bool; "gumbel" gives f32 and "index" i32; "cast"
+# converts to the node's dtype; the rest have their arguments' dtype.
 PRIMS: dict[str, int] = {
     "neg": 1, "abs": 1, "sign": 1, "sqrt": 1, "rsqrt": 1, "recip": 1, "exp": 1, "expm1": 1, "log": 1, "log1p": 1,
     "exp2": 1, "log2": 1, "log10": 1, "cbrt": 1, "asinh": 1, "acosh": 1, "atanh": 1,
@@ -27,7 +27,11 @@ PRIMS: dict[str, int] = {
     "atan2": 2, "and": 2, "or": 2, "xor": 2, "shl": 2, "shr": 2,
     "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2,
     "select": 3,
+    "multiply_high": 2, "gumbel": 1, "threefry": 4, "threefry_first": 4, "threefry_second": 4, "index": 0,
 }  # fmt: skip
+# Those that take words of 32 bits alone (rlx/ops/random/scalars.py). "index", the number of the element in the
+# row-major order of the node's shape, has no arguments: its value depends on the shape over which a tree is computed.
+WORDS = frozenset({"multiply_high", "gumbel", "threefry", "threefry_first", "threefry_second"})
 PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
 
 
@@ -114,7 +118,8 @@ def call(prim: str, *args: Expr | float) -> Expr:
             made.append(lit(a, common))
     if len(made) != PRIMS[prim]:
         raise ValueError(f"primitive {prim} takes {PRIMS[prim]} arguments, got {len(made)}")
-    return Expr(prim, tuple(made), bool_ if prim in PREDICATES else common)
+    gives = bool_ if prim in PREDICATES else f32 if prim == "gumbel" else common
+    return Expr(prim, tuple(made), gives)
 
 
 def substitute(tree: Expr, args: Sequence[Expr]) -> Expr:

@@ -227,3 +227,9 @@ def normalize(x: Tensor, axis: int = -1, eps: float = 1e-12) -> Tensor:
     wide = cast_to(x, working_float(x))
     length = _root(reduce.sum(wide * wide, axis, keepdims=True))
     return cast_to(wide / select.clip(length, min=eps), x.dtype)
+
+
+__all__ = [
+    "all", "any", "expand_dims", "flatten", "full_like", "linear", "moveaxis", "normalize", "ones_like",
+    "permute_dims", "split", "square", "squeeze", "stack", "std", "swapaxes", "unsqueeze", "var", "zeros_like",
+]  # fmt: skip

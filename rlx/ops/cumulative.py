@@ -144,3 +144,6 @@ def cumprod(x: Tensor, axis: int | None = None, exclusive: bool = False, reverse
     Gradient: computed without division, so right where factors are zero. Numerics: as rlx.prod.
     """
     return _call("cumprod", x, axis, exclusive, reverse)
+
+
+__all__ = ["cumprod", "cumsum"]

@@ -282,3 +282,6 @@ def grid_sample(
     """
     x, grid = floats(*tensors("grid_sample", x, grid))
     return apply("grid_sample", x, grid, mode=mode, padding=padding, align_corners=bool(align_corners))
+
+
+__all__ = ["grid_sample"]

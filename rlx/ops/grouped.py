@@ -268,3 +268,6 @@ def lora_matmul(
         inputs[0] = apply("reshape", inputs[0], shape=(1, inputs[0].shape[0]))
     out = apply("lora_matmul", *inputs, scale=float(scale), activation=activation)
     return apply("reshape", out, shape=out.shape[1:]) if flat else out
+
+
+__all__ = ["grouped_matmul", "lora_matmul"]

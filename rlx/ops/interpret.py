@@ -12,11 +12,12 @@ from rlx.errors import GraphError, ShapeError
 from rlx.ir import Graph, Node, bodies
 from rlx.ops.elementwise.fused import evaluate as evaluate_fused
 from rlx.ops.numeric import convert
+from rlx.packed import PackedArray
 
 Array = npt.NDArray[Any]
 
 
-def evaluate(graph: Graph, feeds: Mapping[str, npt.ArrayLike], upcast: bool = True) -> dict[int, Array]:
+def evaluate(graph: Graph, feeds: Mapping[str, npt.ArrayLike | PackedArray], upcast: bool = True) -> dict[int, Array]:
     """The value of every tensor by its id.
 
     `feeds` gives inputs, params and states by name (states not given are zero). With `upcast` floats are computed in
@@ -33,15 +34,15 @@ def evaluate(graph: Graph, feeds: Mapping[str, npt.ArrayLike], upcast: bool = Tr
 
 
 def evaluate_node(
-    node: Node, values: Mapping[int, Array], feeds: Mapping[str, npt.ArrayLike], upcast: bool = True
+    node: Node, values: Mapping[int, Array], feeds: Mapping[str, npt.ArrayLike | PackedArray], upcast: bool = True
 ) -> tuple[Array, ...]:
     """The outputs of one node, given the values of its inputs by id and the feeds by name. Raises: as evaluate."""
     if node.op.leaf:
         return (_widen(_leaf(node, feeds, upcast), upcast),)
     made = apply_reference(node, [values[t.id] for t in node.inputs], upcast)
     for t, value in zip(node.outputs, made, strict=True):
-        if value.shape != t.shape:
-            raise ShapeError(f"{node}: the reference gives {value.shape}; infer says {t.shape}")
+        if value.shape != t.type.array_shape:
+            raise ShapeError(f"{node}: the reference gives {value.shape}; infer says {t.type.array_shape}")
     return made
 
 
@@ -74,18 +75,21 @@ def run_body(body: Graph, given: Sequence[Array], upcast: bool) -> list[Array]:
     return [values[t.id] for t in body.outputs.values()]
 
 
-def _leaf(node: Node, feeds: Mapping[str, npt.ArrayLike], upcast: bool) -> Array:
+def _leaf(node: Node, feeds: Mapping[str, npt.ArrayLike | PackedArray], upcast: bool) -> Array:
     if node.op.name == "constant":
         return np.asarray(node.attrs["value"])
     name, t = node.attrs["name"], node.output
     if name in feeds:
-        value = np.asarray(feeds[name])
-        if value.shape != t.shape:
-            raise ShapeError(f"{node.op.name} {name!r}: got shape {value.shape}, expected {t.shape}")
+        given = feeds[name]
+        value = given.data if isinstance(given, PackedArray) else np.asarray(given)
+        if value.shape != t.type.array_shape:
+            raise ShapeError(f"{node.op.name} {name!r}: got shape {value.shape}, expected {t.type.array_shape}")
+        if t.dtype.is_packed:
+            return value
         keep = upcast and value.dtype == np.float64 and t.dtype.is_float and not t.dtype.is_half
         return value if keep else convert(value, t.dtype)
     if node.op.name == "state":
-        return np.zeros(t.shape, t.dtype.np)
+        return np.zeros(t.type.array_shape, t.dtype.np)
     raise GraphError(f"{node.op.name} {name!r}: no value given; the feeds are {sorted(feeds)}")
 
 

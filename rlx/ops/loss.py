@@ -186,3 +186,6 @@ def _want_known_labels(labels: Array, classes: int, ignored: int) -> None:
             f"cross_entropy: label {int(wrong.flat[0])} is none of the {classes} classes 0 to {classes - 1}, nor "
             f"ignore_index {ignored}"
         )
+
+
+__all__ = ["cross_entropy"]

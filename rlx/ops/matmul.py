@@ -194,3 +194,6 @@ def matmul(
     if left:
         del shape[-1 if right else -2]
     return out if len(shape) == out.ndim else apply("reshape", out, shape=tuple(shape))
+
+
+__all__ = ["matmul"]

@@ -107,7 +107,7 @@ def _array_function(self: Tensor, func: Any, types: Any, args: Any, kwargs: Any)
     import rlx.ops as ops
 
     name = _NUMPY_NAMES.get(func.__name__, func.__name__)
-    advice = f"use rlx.{name}" if name in ops.__all__ else "use rlx's own functions"
+    advice = f"use rlx.{name}" if callable(getattr(ops, name, None)) else "use rlx's own functions"
     return _refuse(f"np.{func.__name__}", advice)(self)
 
 

@@ -218,3 +218,6 @@ def top_k(
         raise ShapeError(f"top_k: k is {k!r}; expected an int")
     values, indices = apply_multi("top_k", x, k=int(k), axis=axis, largest=bool(largest))
     return values, indices
+
+
+__all__ = ["argmax", "argmin", "argsort", "sort", "top_k"]

@@ -330,3 +330,6 @@ def global_max_pool(x: TensorLike) -> Tensor:
     x = tensor("global_max_pool", x)
     spatial_axes("global_max_pool", x)
     return apply("max", x, axes=tuple(range(2, x.ndim)), keepdims=True)
+
+
+__all__ = ["avg_pool", "global_avg_pool", "global_max_pool", "max_pool", "max_pool_grad"]

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlx.errors import GraphError
 from rlx.ir import Tensor
+from rlx.packed import PackedArray
 
 MAX_DEPTH = 100  # nesting of containers; well below Python's recursion limit, whatever the caller's own depth
 
@@ -30,7 +31,7 @@ class Static:
 
 
 def is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray | np.generic | Tensor)
+    return isinstance(value, np.ndarray | np.generic | Tensor | PackedArray)
 
 
 def is_number(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ops.base import TensorLike, floating, tensor, tensors, want_float, want_inputs
@@ -77,10 +77,6 @@ def _first(dtypes: Sequence[DType]) -> DType:
 
 def _product_infer(op: str, x: TensorType, q: TensorType, attrs: Attrs) -> TensorType:
     want_float(op, x.dtype, "x")
-    if x.dtype == f64:
-        raise DTypeError(
-            f"{op}: x is f64; expected f32, f16 or bf16 (rlx.matmul(x, rlx.dequantize(q, 'f64')) computes in f64)"
-        )
     if not isinstance(attrs["transpose_q"], bool):
         raise DTypeError(f"{op}: transpose_q is {attrs['transpose_q']!r}; expected a bool")
     n, k = q.shape[-2:] if attrs["transpose_q"] else q.shape[:-3:-1]
@@ -125,9 +121,9 @@ def packed_matmul(x: TensorLike, q: TensorLike, *, transpose_q: bool = True) -> 
     """x times a packed weight, which is decoded piece by piece and never written as a whole.
 
     Shape: x (..., k), q (n, k) in blocks along k; gives (..., n), the product with qᵀ. With transpose_q=False x is
-    (..., n) and the result x @ q, (..., k). Dtype: x's, f32, f16 or bf16; integers become f32. Gradient: to x, through
-    the same weight the other way round; none to q. Numerics: elements of q in f32 as `dequantize` gives them, sums in
-    f32, rounded once. Raises: DTypeError for f64 and for a q that is not packed, ShapeError.
+    (..., n) and the result x @ q, (..., k). Dtype: x's; integers become f32. Gradient: to x, through the same weight
+    the other way round; none to q. Numerics: elements of q in f32 as `dequantize` gives them, sums in
+    f32 (for f64 in f64), rounded once. Raises: DTypeError for a q that is not packed, ShapeError.
     """
     x, q = tensors("packed_matmul", x, q)
     x = floating(x)
@@ -177,3 +173,6 @@ def grouped_packed_matmul(
     return apply(
         op, floating(x), q, group_sizes_of(op, x, group_sizes), format=q.dtype, transpose_q=transpose_q
     )
+
+
+__all__ = ["dequantize", "grouped_packed_matmul", "packed_matmul"]

@@ -160,11 +160,13 @@ def working_float(d: Tensor) -> DType:
 
 def _mean_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     x = inputs[0]
-    wide, count = cast_to(x, working_float(x)), float(math.prod(x.shape[i] for i in attrs["axes"]))
-    by = 2.0 ** -math.ceil(math.log2(count)) if count and wide.dtype == f64 else 1.0
+    if x.dtype.is_half:
+        return cast_to(apply("mean", cast_to(x, f32), **attrs), x.dtype)
+    count = float(math.prod(x.shape[i] for i in attrs["axes"]))
+    by = 2.0 ** -math.ceil(math.log2(count)) if count and x.dtype == f64 else 1.0
     # The sum may overflow where the mean does not. In f64 the terms are scaled by a power of two, which is exact.
-    total = apply("sum", wide * by if by < 1.0 else wide, **attrs)
-    return cast_to(total / (count * by), x.dtype)
+    total = apply("sum", x * by if by < 1.0 else x, **attrs)
+    return total / (count * by)
 
 
 def _register(
@@ -267,3 +269,6 @@ def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     Raises: ShapeError for an empty axis.
     """
     return _call("min", x, axis, keepdims)
+
+
+__all__ = ["max", "mean", "min", "prod", "sum"]

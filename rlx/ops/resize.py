@@ -286,3 +286,6 @@ def upsample2x(x: TensorLike) -> Tensor:
             f"upsample2x: the input is {x.type}; expected (N, C, …) with at least one spatial axis"
         )
     return resize(x, scales=(2.0,) * (x.ndim - 2), coordinates="asymmetric", rounding="floor")
+
+
+__all__ = ["resize", "upsample2x"]

@@ -333,3 +333,6 @@ def _rows(indices: Tensor, dims: tuple[int, ...], count: int, shape: tuple[int, 
         valid = inside if valid is None else apply("logical_and", valid, inside)
     assert rows is not None and valid is not None
     return apply("where", valid, rows, count)
+
+
+__all__ = ["put_along_axis", "scatter", "scatter_add", "scatter_elements", "scatter_nd", "segment_sum"]

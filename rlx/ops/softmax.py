@@ -202,3 +202,6 @@ def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     y = apply("logsumexp", flat, axis=place)
     shape = kept_shape(x.shape, axes) if keepdims else tuple(x.shape[i] for i in kept)
     return y if y.shape == shape else apply("reshape", y, shape=shape)
+
+
+__all__ = ["log_softmax", "logsumexp", "softmax"]

@@ -44,6 +44,10 @@ class PackedArray:
     def nbytes(self) -> int:
         return self.data.nbytes
 
+    def tobytes(self) -> bytes:
+        """The bytes in the layout of the devices."""
+        return self.data.tobytes()
+
     def __repr__(self) -> str:
         return f"PackedArray({self.dtype}[{','.join(map(str, self.shape))}], {self.nbytes:,} bytes)"
 
@@ -56,21 +60,21 @@ class PackedArray:
         Raises: DTypeError, ShapeError where the bytes are too many or too few for the shape."""
         kind = want_packed("from_gguf", dtype)
         expected = kind.array_shape(tuple(shape))
-        raw = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else _bytes(data)
+        array = data if isinstance(data, np.ndarray) else np.asarray(memoryview(data))
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if raw.size != math.prod(expected):
             raise ShapeError(
                 f"from_gguf: {raw.size} bytes; {kind}{list(shape)} takes {math.prod(expected)}, in blocks of "
                 f"{kind.storage.nbytes} bytes for {kind.storage.elements} elements"
             )
         made = np.empty(expected, np.uint8)
-        _move(kind, made.reshape(-1, expected[-1]), raw.reshape(-1, expected[-1]), into_planes=True)
+        _move(kind, made, raw, into_planes=True)
         return PackedArray(kind, shape, made)
 
     def to_gguf(self) -> npt.NDArray[np.uint8]:
         """The blocks in the order of a file: u8, of the shape that the `gguf` package gives them."""
         made = np.empty_like(self.data)
-        rows = self.data.shape[-1]
-        _move(self.dtype, self.data.reshape(-1, rows), made.reshape(-1, rows), into_planes=False)
+        _move(self.dtype, self.data, made, into_planes=False)
         return made
 
     def dequantize(self, dtype: DTypeLike = f32) -> npt.NDArray[Any]:
@@ -80,9 +84,8 @@ class PackedArray:
             raise DTypeError(f"dequantize: dtype is {kind}; expected f32, f16, bf16 or f64")
         made = np.empty(self.shape, np.float32)
         if made.size:
-            decode_rows(
-                self.dtype, self.data.reshape(-1, self.data.shape[-1]), made.reshape(-1, self.shape[-1])
-            )
+            rows = self.data.reshape(-1, self.data.shape[-1])
+            decode_rows(self.dtype, rows, made.reshape(len(rows), -1))
         with np.errstate(all="ignore"):
             return made.astype(kind.np, copy=False)
 
@@ -97,15 +100,12 @@ def want_packed(what: str, dtype: DTypeLike) -> DType:
     return kind
 
 
-def _bytes(data: npt.NDArray[Any]) -> Bytes:
-    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-
-
 def _move(dtype: DType, planes: Bytes, file: Bytes, *, into_planes: bool) -> None:
     """Copies each field between rows in planes and rows of whole blocks, without temporaries."""
     if not file.size:
         return
-    blocks = file.reshape(len(file), -1, dtype.storage.nbytes)
-    for plane, rows in zip(dtype.storage.planes, split_planes(dtype, planes).values(), strict=True):
+    flat = planes.reshape(-1, planes.shape[-1])
+    blocks = file.reshape(len(flat), -1, dtype.storage.nbytes)
+    for plane, rows in zip(dtype.storage.planes, split_planes(dtype, flat).values(), strict=True):
         fields = blocks[:, :, plane.at : plane.at + plane.nbytes]
         np.copyto(*((rows, fields) if into_planes else (fields, rows)))

@@ -43,6 +43,8 @@ def split_planes(dtype: DType, rows: Bytes) -> dict[str, Bytes]:
 
 def decode_rows(dtype: DType, rows: Bytes, out: npt.NDArray[np.float32]) -> None:
     """Writes the elements of packed rows (rows, row bytes) into `out` (rows, elements), in pieces of bounded size."""
+    if not out.size:
+        return
     step = max(1, _PIECE // max(out.shape[1], 1))
     blocks = max(1, _PIECE // dtype.storage.elements)
     decode = FORMATS[dtype.name]
@@ -67,8 +69,11 @@ def decode_rows(dtype: DType, rows: Bytes, out: npt.NDArray[np.float32]) -> None
 
 def _bits(x: Bytes, width: int, run: int) -> Bytes:
     """Numbers of `width` bits: of each run of bytes first all lowest bits, then the next ones, and so on."""
-    shifts = np.arange(0, 8, width, dtype=np.uint8)[:, None]
-    apart = (x.reshape(*x.shape[:-1], -1, 1, run) >> shifts) & np.uint8((1 << width) - 1)
+    runs = x.reshape(*x.shape[:-1], -1, run)
+    apart = np.empty((*runs.shape[:-1], 8 // width, run), np.uint8)
+    for place in range(8 // width):  # a loop of few steps, since NumPy is slow along short axes
+        np.right_shift(runs, np.uint8(place * width), apart[..., place, :])
+    apart &= np.uint8((1 << width) - 1)
     return apart.reshape(*x.shape[:-1], -1)
 
 

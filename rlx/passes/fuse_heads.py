@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.ir import Graph, Node, Rewriter, Tensor, node_of
-from rlx.ops.attention.parts import OPERANDS
+from rlx.ops.attention.parts import NO_TOKENS, ByToken
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts
 
 _PERM = (0, 2, 1, 3)
@@ -24,13 +24,13 @@ def fuse_heads(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
             new.keep(node)
             continue
         given: list[Tensor] = list(node.inputs)
-        tokens = ""
-        for k, letter in zip(node.op.heads, OPERANDS, strict=False):
+        tokens = NO_TOKENS
+        for k, one in zip(node.op.heads, ByToken, strict=False):
             if _turns(given[k].node) and uses[given[k].id] == 1:
                 given[k] = given[k].node.inputs[0]
-                tokens += letter
+                tokens |= one
         last = after.get(node.output.id)
-        tokens += "y" if last is not None else ""
+        tokens |= ByToken.Y if last is not None else NO_TOKENS
         attrs = {**node.attrs, "tokens": tokens}
         if not tokens or support(node_of(node.op, [t.type for t in given], attrs)) != "native":
             new.keep(node)

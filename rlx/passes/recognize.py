@@ -1,4 +1,5 @@
-"""recognize: gelu, norms and attention written in small ops become the one op that has a kernel.
+"""recognize: gelu, norms, attention and products with dequantized weights written in small ops become the one op that
+has a kernel.
 
 The op gives what the small ops gave, with fewer roundings. The constants must be those of the function; numbers that
 may vary (eps, scale, softcap) become attributes, and nothing else may read the intermediate results. Attention skips
@@ -249,9 +250,45 @@ def _transposed(new: Rewriter, t: Tensor) -> Tensor:
         t = t.node.inputs[0]
     return t if perm == tuple(np.arange(t.ndim)) else new.add("transpose", (t,), {"perm": perm})[0]
 
+
+# -- products with packed weights: the dequantized weight, which others may read too, is no part of the match
+
+
+def _dequantized(t: Tensor) -> bool:
+    return t.node.op is get_op("dequantize")
+
+
+def _turned(t: Tensor) -> bool:
+    """Whether t is a dequantized matrix, transposed."""
+    perm = t.node.attrs.get("perm")
+    return perm == (1, 0) and _dequantized(t.node.inputs[0])
+
+
+def _packed(new: Rewriter, m: Match) -> Found | None:
+    x, w = m.slots["x"], m.slots["w"]
+    turned = m.nodes[0].attrs["transpose_b"]
+    if _turned(w):
+        turned, w = not turned, w.node.inputs[0]
+    if w.ndim != 2:
+        return None
+    q = w.node.inputs[0]
+    return Found("packed_matmul", (x, q), {"format": q.dtype, "transpose_q": turned})
+
+
+def _packed_experts(new: Rewriter, m: Match) -> Found | None:
+    x, q = m.slots["x"], m.slots["w"].node.inputs[0]
+    attrs = {"format": q.dtype, "transpose_q": m.nodes[0].attrs["transpose_w"]}
+    return Found("grouped_packed_matmul", (x, q, m.slots["sizes"]), attrs)
+
+
+_PACKED = _call("matmul", _X, Slot("w", lambda t: _dequantized(t) or _turned(t)), transpose_a=False, activation=None)
+_EXPERTS = _call("grouped_matmul", _X, Slot("w", _dequantized), Slot("sizes"))
+
 _RULES: dict[str, tuple[tuple[Pattern, Rule], ...]] = {
     "add": ((_LAYER, _norm("layer_norm", "gamma", "beta")),),
+    "grouped_matmul": ((_EXPERTS, _packed_experts),),
     "matmul": (
+        (_PACKED, _packed),
         (_attention_of(_SOFTMAX), _attention(guarded=False)),
         (_attention_of(_GUARDED), _attention(guarded=True)),
     ),

@@ -100,8 +100,8 @@ def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
     """The node's outputs as arrays if all its inputs are constants and the outputs are not too large; else None."""
     if not inputs or bodies(node) or not all(t.node.op.is_constant for t in inputs):
         return None
-    if node.op.broadcasts or node.op.packed:  # reading the source is cheaper than reading the result from memory
-        return None
+    if node.op.broadcasts or any(t.dtype.is_packed for t in inputs):
+        return None  # reading the source is cheaper than reading the result from memory
     made = sum(t.type.nbytes for t in node.outputs)
     if made > FOLD_BYTES and made > sum(t.type.nbytes for t in inputs):
         return None

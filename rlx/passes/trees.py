@@ -11,6 +11,7 @@ from rlx.ir import expr as ex
 from rlx.ir.expr import linearize
 
 # Cheap enough to be computed again for every element of a larger shape: no division, root or transcendental function.
+# "index" must not be among them: over a larger shape it has other values.
 _CHEAP = frozenset({"arg", "lit", "cast", "neg", "abs", "not", "add", "sub", "mul", "max", "min", "and", "or", "xor",
                     "eq", "ne", "lt", "le", "gt", "ge", "select"})  # fmt: skip
 

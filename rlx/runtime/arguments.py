@@ -28,6 +28,7 @@ from rlx.errors import GraphError
 from rlx.ir import Tensor
 from rlx.ir.values import as_array, is_foreign, is_foreign_type
 from rlx.ops.pytree import Static, flatten, is_array
+from rlx.packed import PackedArray
 
 StaticNums = int | Sequence[int]
 StaticNames = str | Sequence[str]
@@ -62,7 +63,8 @@ def _is_leaf(value: Any) -> bool:
 
 @functools.lru_cache(1024)
 def _is_leaf_type(kind: Any) -> bool:
-    return _is_number_type(kind) or issubclass(kind, np.ndarray | np.generic | Tensor) or is_foreign_type(kind)
+    arrays = np.ndarray | np.generic | Tensor | PackedArray
+    return _is_number_type(kind) or issubclass(kind, arrays) or is_foreign_type(kind)
 
 
 class Refused(Exception):

@@ -18,6 +18,7 @@ from rlx.driver.progress import report
 from rlx.dtypes import DType, DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
+from rlx.packed import PackedArray
 from rlx.runtime import debug
 from rlx.runtime.entries import Entry
 from rlx.runtime.ports import Array, InputPort, OutputPort, accept_inputs
@@ -84,7 +85,7 @@ class CompiledGraph(Closing):
 
     # -- weights and state
 
-    def set_param(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:
+    def set_param(self, name: str, data: npt.ArrayLike | PackedArray, dtype: DTypeLike | None = None) -> None:
         """Writes a weight; `dtype="bf16"` or "f16" stores an f32 weight in half precision (rounded to nearest even).
 
         A change of dtype makes this program, and every other that shares the weights, record itself anew before its
@@ -99,7 +100,9 @@ class CompiledGraph(Closing):
             self._open()
             self.weights.set(name, data, dtype)
 
-    def set_params(self, arrays: Mapping[str, npt.ArrayLike], dtype: DTypeLike | None = None) -> None:
+    def set_params(
+        self, arrays: Mapping[str, npt.ArrayLike | PackedArray], dtype: DTypeLike | None = None
+    ) -> None:
         """Writes several weights. Raises: GraphError naming every unknown one, before any is written."""
         unknown = sorted(set(arrays) - set(self.graph.params))
         if unknown:

@@ -106,15 +106,16 @@ def _checked(name: str, infer: Infer) -> Infer:
 def _add_rule(
     op: Op, cuda: str | None, spirv: bytes | None, threads: int, arguments: Arguments | None
 ) -> None:
-    from rlx.backends.gpu.program.lowering import Lowering, lowers
-    from rlx.backends.gpu.program.steps import SourceKernel
+    from rlx.backends.gpu.program.lowering import LOWERINGS, Lowered, Lowering
+    from rlx.backends.gpu.program.steps import Language, SourceKernel
+    from rlx.backends.gpu.program.target import Target
 
     kernel = SourceKernel(op.name, cuda, spirv, threads)
+    sources = {Language.CUDA: cuda, Language.SPIRV: spirv}
 
-    def when(node: Node, features: frozenset[str]) -> bool:
-        return (cuda if "cuda" in features else spirv) is not None
+    def when(node: Node, target: Target) -> bool:
+        return sources[target.language] is not None
 
-    @lowers(op.name, when=when)
     def rule(ctx: Lowering, node: Node) -> None:
         refs = [ctx.ref(t) for t in (*node.inputs, *node.outputs)]
         n = node.outputs[0].size
@@ -122,3 +123,5 @@ def _add_rule(
         if n:
             groups = ctx.groups(math.ceil(n / threads))
             ctx.launch(kernel, groups, [*refs, n, *extra], outputs=len(node.outputs))
+
+    LOWERINGS[op.name] = Lowered(rule, when)

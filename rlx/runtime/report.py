@@ -39,7 +39,10 @@ class Report:
             f"arena {plan.arena_bytes:,} bytes, bound {plan.max_live_bytes:,} ({plan.overhead:.3f}), without reuse "
             f"{plan.no_reuse_bytes:,}; weights {self.weight_bytes:,}",
         ]
-        lines += [f"  {d.how:10} {d.op:14} {d.node}  [{' '.join(d.steps)}]" for d in self.nodes]
+        lines += [
+            f"  {d.how:10} {d.op:14} {d.node}  [{' '.join(d.steps)}]{f' with {d.within}' if d.within else ''}"
+            for d in self.nodes
+        ]
         return "\n".join(lines)
 
     __repr__ = __str__  # notebooks show this

@@ -174,10 +174,11 @@ class Store(Closing):
         self.full.expect(full)
         self.half.expect(half)
 
-    def set(self, name: str, data: npt.ArrayLike, dtype: DTypeLike | None = None) -> None:
+    def set(self, name: str, data: npt.ArrayLike | PackedArray, dtype: DTypeLike | None = None) -> None:
         """Writes one tensor, which is then valid as a whole.
 
-        A weight is stored as `dtype` (f16 or bf16 for an f32 weight; default: as declared).
+        A weight is stored as `dtype` (f16 or bf16 for an f32 weight; default: as declared). One of a packed dtype is
+        given as a PackedArray.
 
         Raises: GraphError for an unknown name, ShapeError, DTypeError, OutOfDeviceMemory; nothing is changed then.
         """

@@ -20,6 +20,10 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) buffer ptr_ivec4 {
 layout(buffer_reference, scalar, buffer_reference_align = 16) buffer ptr_i64vec2 { i64vec2 at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer ptr_uvec2 { uvec2 at[]; };
 
+// Of batched kernels: the set of operands that a workgroup takes, and address i of the table.
+uint set_index() { return gl_WorkGroupID.z; }
+uvec2 address(const ptr_u32 table, const uint i) { return ptr_uvec2(uvec2(table)).at[i]; }
+
 uvec4 bytes_of(const uint w) { return uvec4(w, w >> 8, w >> 16, w >> 24) & 0xffu; }
 uint word_of(const uvec4 b) {
     return (b.x & 0xffu) | ((b.y & 0xffu) << 8) | ((b.z & 0xffu) << 16) | ((b.w & 0xffu) << 24);

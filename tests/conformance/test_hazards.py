@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.gpu.program.steps import Copy, Ref
+from rlx.backends.gpu.program.steps import Copy, Launch, Ref, TreeKernel, TreeOperand
 from rlx.conformance.hazards import check_recording, find_hazards
 from rlx.conformance.random_graphs import random_graph
 from rlx.driver import MemoryPlan
@@ -43,6 +43,24 @@ def test_a_partial_overlap_counts_and_reads_do_not_conflict(arena):
     assert (
         find_hazards([Copy(A, Ref("arena0", 64, 32)), Copy(INNER, Ref("arena0", 256, 8))], set(), arena) == []
     )
+
+
+@pytest.mark.parametrize(
+    "reads, writes, unordered",
+    [
+        ((A, B), (A, B), 0),  # each set in place
+        ((A, A), (B, C), 0),
+        ((A, B), (C, C), 1),
+        ((A, C), (C, INNER), 1),
+    ],
+)
+def test_sets_of_operands_of_a_batched_launch_are_unordered(arena, reads, writes, unordered):
+    x = TreeOperand(rlx.f32, "flat")
+    kernel = TreeKernel((rlx.ir.expr.arg(0, rlx.f32),), (x,), (x,), 0, batched=True)
+    table = Ref("arena0", 512, 32)
+    step = Launch(kernel, (1, 1, 2), (table, 16), (table, *reads), writes)
+    found = find_hazards([step], set(), arena)
+    assert [(h.first, h.second) for h in found] == [(0, 0)] * unordered
 
 
 def network(depth: int = 4) -> rlx.Graph:

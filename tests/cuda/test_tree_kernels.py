@@ -13,10 +13,10 @@ from rlx.backends.gpu.elementwise.tree import Call, program
 from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 from rlx.dtypes import DType, bf16, bool_, f16, f32, i8, i32, i64, u8
 from rlx.ir import Expr
-from rlx.ir.expr import PREDICATES, PRIMS, arg, call, cast, lit
+from rlx.ir.expr import PREDICATES, PRIMS, WORDS, arg, call, cast, lit
 
 DTYPES = (f32, f16, bf16, i32, i64, u8, i8, bool_)
-FLOAT_PRIMS = set(PRIMS) - {"and", "or", "xor", "shl", "shr", "not"}
+FLOAT_PRIMS = set(PRIMS) - WORDS - {"and", "or", "xor", "shl", "shr", "not", "index"}
 
 
 def compiled(kernel: TreeKernel) -> str:
@@ -37,13 +37,13 @@ def tree_of(prim: str, dtype: DType) -> Expr:
         return cast(arg(0, dtype), i32 if dtype is not i32 else f32)
     if prim == "select":
         return call("select", call("lt", arg(0, dtype), arg(1, dtype)), arg(0, dtype), arg(1, dtype))
-    return call(prim, *(arg(i, dtype) for i in range(PRIMS[prim])))
+    return call(prim, *(arg(i % 2, dtype) for i in range(PRIMS[prim])))
 
 
 def taken(dtype: DType) -> dict[str, Expr]:
     """The primitives that prims.h has for this dtype's class."""
     found = {}
-    for prim in PRIMS:
+    for prim in set(PRIMS) - {"index"}:
         tree = tree_of(prim, dtype)
         kernel = TreeKernel((tree,), flat(dtype, dtype), flat(tree.dtype), 0)
         there = " ".join(text for _, text in kernel_source(kernel).headers)

@@ -32,7 +32,7 @@ static inline uint atomicAdd(uint* place, uint value) {
 #define __global__
 #define __forceinline__ inline
 #define __shared__ static
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 #define __fmaf_rn(a, b, c) std::fmaf(a, b, c)
 
 #ifndef RLX_BLOCK
@@ -57,6 +57,7 @@ static void rlx_meet(int place) {
     rlx_switch(rlx_threads[threadIdx.x], rlx_main);
 }
 #define __syncthreads() rlx_meet(__LINE__)
+#define __syncwarp() rlx_meet(-8)
 static float rlx_shuffle(float v, uint lane) {
     rlx_shuffled[threadIdx.x] = v;
     rlx_meet(-2);

@@ -86,6 +86,9 @@ def _source(repo: Path, exact: bool, flush: bool, fused: bool) -> str:
     for cls, c in (("i", "int"), ("l", "rlx_i64")):
         lines += [loop(f"{p}_{cls}", f"p_{p}_{cls}", [c], c) for p in INT_UNARY]
         lines += [loop(f"{p}_{cls}", f"p_{p}_{cls}", [c] * 2, c) for p in INT_BINARY]
+    lines += [loop(f"{p}_i", f"p_{p}_i", ["int"] * 4, "int") for p in ("threefry", "threefry_first", "threefry_second")]
+    lines += [loop("multiply_high_i", "p_multiply_high_i", ["int"] * 2, "int")]
+    lines += [loop("gumbel_i", "p_gumbel_i", ["int"], "float")]
     lines += [loop(f"cast_{n}", f"p_cast_{n}", [a], b) for n, (a, b) in CASTS.items()]
     lines += [loop(f"{h}_bits", f"p_{h}_bits", ["float"], "uint") for h in ("f16", "bf16")]
     lines += [loop(f"round_{h}", f"p_round_{h}", ["float"], "float") for h in ("f16", "bf16")]

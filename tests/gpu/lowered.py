@@ -46,6 +46,14 @@ def host() -> VulkanHost:
     return VulkanHost()
 
 
+@cache
+def float_words() -> frozenset[str]:
+    """The float modes that the host's device offers, by the words that `emit_spirv` takes: programs ask for all of
+    them, and drivers that are not asked may flush subnormals and take no value for NaN."""
+    first = rlx.backends.vulkan.backend.probe()[0].features
+    return frozenset(w for w in first if w.startswith(("float_controls", "denorm_preserve", "rte")))
+
+
 def target(
     backend: str = "vulkan", limits: Limits | None = None, adds_bias: AddsBias = adds_any_bias
 ) -> Target:

@@ -18,6 +18,7 @@ from rlx.backends.gpu.program.steps import FileKernel, Launch, Step, TreeKernel
 from rlx.backends.gpu.program.target import MatrixUnits, Target
 from rlx.driver import Limits
 from rlx.dtypes import bf16, f32
+from rlx.ops.attention.parts import ByToken
 from tests.gpu import cuda_host, lowered, test_attention_variants
 from tests.gpu.lowered import Array, carried_out, close, lower
 from tests.gpu.missed_barriers import every_barrier_is_missed
@@ -110,12 +111,12 @@ def test_masks_and_lengths(held: dict[str, Any]) -> None:
 
 
 @HELD
-@pytest.mark.parametrize("tokens", ["qkvy", "kv", "qy", "v"])
-def test_heads_side_by_side_in_the_rows_of_tokens(tokens: str, held: dict[str, Any]) -> None:
+@pytest.mark.parametrize("tokens", [ByToken(15), ByToken.K | ByToken.V, ByToken.Q | ByToken.Y, ByToken.V])
+def test_heads_side_by_side_in_the_rows_of_tokens(tokens: ByToken, held: dict[str, Any]) -> None:
     for dtype, d in ((BF16, 32), (F16, 20)):
         q, k, v = given(2, 4, 2, 70, 75, d, dtype)
         turned = [
-            x.swapaxes(1, 2).copy() if c in tokens else x for c, x in zip("qkv", (q, k, v), strict=True)
+            x.swapaxes(1, 2).copy() if one in tokens else x for one, x in zip(ByToken, (q, k, v), strict=False)
         ]
         with forcing(**held):
             check("attention", turned, "cuda", tokens=tokens, causal=True)

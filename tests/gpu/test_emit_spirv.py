@@ -22,7 +22,7 @@ from rlx.dtypes import DType, as_dtype, bf16, bool_, f16, f32, f64, i8, i32, i64
 from rlx.errors import UnsupportedOp
 from rlx.ir import Expr, expr
 from tests.gpu.host_prims import ulps
-from tests.gpu.lowered import host
+from tests.gpu.lowered import float_words, host
 
 Array = npt.NDArray[Any]
 PLAIN = frozenset[str]()
@@ -42,7 +42,7 @@ def evaluate(
     """The tree over equally long arrays, on the device."""
     made = kernel(tree, [as_dtype(a.dtype) for a in arrays], out=out)
     result = np.zeros(arrays[0].shape, (out or tree.dtype).np)
-    host().run(emit_spirv(made, PLAIN, packs), (groups, 1, 1), [*arrays, result, result.size])
+    host().run(emit_spirv(made, float_words(), packs), (groups, 1, 1), [*arrays, result, result.size])
     return result
 
 
@@ -297,7 +297,7 @@ def test_every_element_once_whatever_the_length(n: int) -> None:
 def test_pointers_that_are_not_aligned_to_packs() -> None:
     whole = np.arange(1001, dtype=np.float32)
     out = np.zeros(1000, np.float32)
-    code = emit_spirv(kernel(-X, [f32]), PLAIN, True)
+    code = emit_spirv(kernel(-X, [f32]), float_words(), True)
     host().run(code, (2, 1, 1), [(whole, 4), out, 1000])
     np.testing.assert_array_equal(out, -whole[1:])
 
@@ -311,7 +311,7 @@ def test_several_outputs_and_scalars() -> None:
     for packs in (False, True):
         made = TreeKernel(trees, (TreeOperand(f32, "flat"), TreeOperand(bf16, "scalar")),
                           (TreeOperand(f16, "flat"), TreeOperand(bool_, "flat")), 0)  # fmt: skip
-        host().run(emit_spirv(made, PLAIN, packs), (2, 1, 1), [x, scale, half, mask, 777])
+        host().run(emit_spirv(made, float_words(), packs), (2, 1, 1), [x, scale, half, mask, 777])
         np.testing.assert_array_equal(half, (x * np.float32(3.5)).astype(np.float16))
         np.testing.assert_array_equal(mask, x > 0.25)
 
@@ -326,7 +326,7 @@ def test_strides_broadcast_reverse_and_scatter() -> None:
     # x reversed along its first axis, the row broadcast, the result written transposed as (6, 4, 5)
     meta = np.array([4, 5, 6, 90, -30, 6, 1, 0, 0, 0, 1, 0, 5, 1, 20], np.int32)
     for packs in (False, True):
-        host().run(emit_spirv(made, PLAIN, packs), (1, 1, 1), [meta, x, row, out, out.size])
+        host().run(emit_spirv(made, float_words(), packs), (1, 1, 1), [meta, x, row, out, out.size])
         np.testing.assert_array_equal(out.reshape(6, 4, 5), np.transpose(x[::-1] + row, (2, 0, 1)))
 
 
@@ -336,7 +336,7 @@ def test_sixteen_bits_move_unchanged(packs: bool) -> None:
     x = np.arange(1 << 16, dtype=np.uint16)
     out = np.zeros_like(x)
     made = TreeKernel((expr.arg(0, RAW16),), (TreeOperand(RAW16, "flat"),), (TreeOperand(RAW16, "flat"),), 0)
-    host().run(emit_spirv(made, PLAIN, packs), (8, 1, 1), [x, out, x.size])
+    host().run(emit_spirv(made, float_words(), packs), (8, 1, 1), [x, out, x.size])
     np.testing.assert_array_equal(out, x)
     for dtype in (f16, bf16):  # as floats they keep all bits except the payload of NaN
         half = evaluate(expr.arg(0, dtype), x.view(dtype.np), packs=packs)
@@ -357,5 +357,5 @@ def test_small_dtypes_stored_wide() -> None:
         (expr.call("not", expr.arg(0, bool_)),), (TreeOperand(f32, "flat"),), (TreeOperand(f32, "flat"),), 0
     )
     out = np.zeros(2, np.float32)
-    host().run(emit_spirv(made, PLAIN), (1, 1, 1), [np.float32([0, 1]), out, 2])
+    host().run(emit_spirv(made, float_words()), (1, 1, 1), [np.float32([0, 1]), out, 2])
     np.testing.assert_array_equal(out, [1, 0])

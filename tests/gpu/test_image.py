@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlx.backends.gpu.program.candidates import narrowed
+from rlx.backends.gpu.rules.conv.choice import Problem, candidates, forcing
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.runner import run_case
+from rlx.dtypes import f32
+from rlx.ir import get_op
 from rlx.runtime import Session
-from tests.gpu.lowered import run
+from tests.gpu.lowered import run, target
 
 pytestmark = pytest.mark.vulkan
 OPS = (
@@ -47,3 +51,20 @@ def test_launches_write_what_they_say_and_get_it_right(op: str, backend: str) ->
         got = run(op, *case.arrays(), backend=backend, **case.attrs)
         verdict = case.check({"y0": got})
         assert verdict.ok, (case.id, verdict.message)
+
+
+@pytest.mark.parametrize(
+    "wishes", [{"algorithm": "direct"}, {"algorithm": "tiles"}, {"algorithm": "tiles", "tile_m": 128, "split_k": 3}]
+)
+@pytest.mark.parametrize("backend", ["vulkan", "cuda"])
+def test_every_candidate_for_a_convolution_gives_the_result(backend: str, wishes: dict[str, Any]) -> None:
+    rng = np.random.default_rng(4)
+    x, w, b = (rng.standard_normal(s).astype(np.float32) for s in ((1, 64, 3, 3), (70, 64, 3, 3), (70,)))
+    attrs = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": 1, "activation": "relu"}
+    found = candidates(target(backend), Problem(70, 9, 576, 1, 630, f32))
+    assert {"direct", "tiles"} == {c.algorithm for c in found}
+    assert narrowed(found, **wishes)
+    with forcing(**wishes):
+        got = run("conv", x, w, b, backend=backend, **attrs)
+    want = get_op("conv").reference(*(a.astype(np.float64) for a in (x, w, b)), **attrs)
+    np.testing.assert_allclose(got, want, atol=1e-4)

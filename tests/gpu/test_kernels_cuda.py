@@ -119,12 +119,12 @@ def test_gather(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("m, k", [(16, 385), (37, 200)])
-@pytest.mark.parametrize("across, cuts", [(8, 2), (8, 8), (32, 4)])
-def test_few_rows(m: int, k: int, across: int, cuts: int) -> None:
+@pytest.mark.parametrize("across, sites", [(8, 16), (8, 4), (32, 2)])
+def test_few_rows(m: int, k: int, across: int, sites: int) -> None:
     a, b = _pair(m, k, 70, False, True, np.float32, ml_dtypes.bfloat16)
     attrs = _attrs(tb=True, activation="gelu")
     a /= np.float32(np.sqrt(k))
-    with forcing(algorithm="rows", across=across, cuts=cuts):
+    with forcing(algorithm="rows", across=across, sites=sites):
         close(cuda("matmul", a, b, _normal(70), **attrs), _want(a, b, _normal(70), **attrs))
 
 

@@ -69,14 +69,14 @@ def test_few_rows(m: int, k: int, n: int, tb: bool) -> None:
     close(got, _want(a, b, bias, **_attrs(tb=tb, activation="tanh")))
 
 
-@pytest.mark.parametrize("across, cuts", [(8, 1), (8, 2), (8, 8), (32, 4), (16, 8)])
+@pytest.mark.parametrize("across, sites", [(8, 32), (8, 16), (8, 4), (32, 2), (16, 2)])
 @pytest.mark.parametrize("m", [3, 16, 37])
-def test_few_rows_however_they_are_cut(m: int, across: int, cuts: int) -> None:
+def test_few_rows_however_they_are_cut(m: int, across: int, sites: int) -> None:
     bias = np.random.default_rng(0).standard_normal(70).astype(np.float32)
     for k in (20, 385, 1536):
         a, b = _pair(m, k, 70, False, True)
         a /= np.float32(np.sqrt(k))
-        with forcing(algorithm="rows", across=across, cuts=cuts):
+        with forcing(algorithm="rows", across=across, sites=sites):
             got = run("matmul", a, b, bias, **_attrs(tb=True, activation="gelu"))
         close(got, _want(a, b, bias, **_attrs(tb=True, activation="gelu")))
 

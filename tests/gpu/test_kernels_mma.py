@@ -161,7 +161,7 @@ def test_the_way_a_product_takes() -> None:
     assert _stems(np.float32, np.float32, "vulkan", "bf16") == ["matmul_mma"]
     assert _stems(np.float32, half, "vulkan") == ["matmul"]
     assert _stems(half, half, "vulkan") == ["matmul_mma"]
-    assert _stems(half, half, "vulkan", m=4) == ["matmul_rows"]
+    assert _stems(half, half, "vulkan", m=4) == _stems(half, half, "cuda", m=16) == ["matmul_skinny"]
     assert _stems(np.float32, np.float32, "cuda", "tf32") == ["gemm f32 tf32"]
     assert _stems(np.float32, half, "cuda") == ["matmul_mma"]
     assert _stems(np.float32, half, "cuda", "bf16") == ["tree", "gemm bf16 bf16"]

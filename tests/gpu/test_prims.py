@@ -20,6 +20,7 @@ import pytest
 import scipy.special
 
 from tests.gpu.host_prims import BINARY, INT_BINARY, INT_UNARY, build, ulps
+from tests.ops.families import random
 
 Array = npt.NDArray[Any]
 Prims = Callable[..., Array]
@@ -179,6 +180,22 @@ def test_integers_wrap_and_divide_by_zero_to_zero(prims: Prims, cls: str, dtype:
         args = (x,) if name in INT_UNARY else (x, y)
         truth = [want[name](*(int(v) for v in values)) for values in zip(*args, strict=True)]
         np.testing.assert_array_equal(prims(f"{name}_{cls}", *args), np.array(truth, dtype), err_msg=name)
+
+
+def test_random_words_are_those_of_the_definition(prims: Prims) -> None:
+    rng = np.random.default_rng(9)
+    edges = np.array([0, 1, -1, 255, 256, 1 << 30, (1 << 31) - 1, -(1 << 31)])
+    words = [np.concatenate([rng.permutation(edges), rng.integers(-(1 << 31), 1 << 31, 500)]).astype(np.int32)
+             for _ in range(4)]  # fmt: skip
+    blocks = np.array([random.block(*(int(v) for v in values)) for values in zip(*words, strict=True)], np.uint32)
+    first, second = blocks.T.copy().view(np.int32)
+    np.testing.assert_array_equal(prims("threefry_first_i", *words), first)
+    np.testing.assert_array_equal(prims("threefry_second_i", *words), second)
+    np.testing.assert_array_equal(prims("threefry_i", *words), first ^ second)
+    upper = random.JUDGES["Python's integers"](words[0], words[1])
+    np.testing.assert_array_equal(prims("multiply_high_i", words[0], words[1]), upper)
+    exact = np.array([random.gumbel_of(int(w)) for w in words[0]])
+    np.testing.assert_array_equal(prims("gumbel_i", words[0], out=np.float32), exact)
 
 
 def test_casts_from_floats_truncate_and_saturate(prims: Prims) -> None:

@@ -28,6 +28,7 @@ from rlx.conformance.runner import pick, sample
 from rlx.dtypes import bf16, f64
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.formats.onnx import load, to_model
+from rlx.packed import PackedArray
 from tests.onnx.outcomes import kept, lines
 
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
@@ -147,7 +148,7 @@ def save_case(case: Case, runs: Mapping[str, Run], opset: int) -> Saved:
     except UnsupportedOp as error:
         return Saved(case.id, case.op, {}, (), str(error))
     onnx.checker.check_model(model, full_check=True)
-    feeds = case.feeds()
+    feeds = {n: a.dequantize() if isinstance(a, PackedArray) else a for n, a in case.feeds().items()}
     results = {}
     for name, run in runs.items():
         with np.errstate(all="ignore"):

@@ -195,16 +195,21 @@ def test_products_with_packed_blocks(bits: int, size: int, n: int, k: int, devic
     close(proto, x, device, x @ ((codes - 2 ** (bits - 1)) * scales[:, g]).T, beside=bits == 4)
 
 
-def test_a_dequantized_matrix_is_one_weight_of_all_shapes() -> None:
-    """Dequantized while the model is built: no program does it, and all share the result."""
-    given, _, _ = blocks(4, 32, 256, 512)
+@pytest.mark.parametrize(
+    ("size", "ops", "nbytes"),
+    [(32, ["packed_matmul"], 256 * 512 * 21 // 32), (16, ["matmul"], 4 * 256 * 512)],
+    ids=["packed", "dequantized"],
+)
+def test_a_matrix_of_blocks_is_one_weight_of_all_shapes(size: int, ops: list[str], nbytes: int) -> None:
+    """It stays packed, or is dequantized while the model is built: no program does it, and all share the result."""
+    given, _, _ = blocks(4, size, 256, 512)
     x = np.ones((2, 512), np.float32)
-    proto = quantized("MatMulNBits", {"x": x}, given, K=512, N=256, bits=4, block_size=32)
+    proto = quantized("MatMulNBits", {"x": x}, given, K=512, N=256, bits=4, block_size=size)
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     model = rlx.onnx.load(proto)
     programs = [model.compile(dims={"batch": n}, device="cpu") for n in (2, 5)]
     for report in [p.report() for p in programs]:
-        assert [n.op for n in report.nodes] == ["matmul"] and report.weight_bytes == 4 * 256 * 512
+        assert [n.op for n in report.nodes] == ops and report.weight_bytes == nbytes
 
 
 def test_a_matrix_that_is_an_input_is_part_of_the_program() -> None:

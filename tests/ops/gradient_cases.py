@@ -1,15 +1,19 @@
 """Code that gradient cases share. A case is (function, shapes, a function applied to the normal random inputs), and
-near a kink, fourth, the step of the finite difference."""
+near a kink, fourth, the step of the finite difference. Those of most elementwise ops are derived from their records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlx import ops
-from rlx.ir import Tensor
+from rlx.conformance.case import Case, cases_of
+from rlx.dtypes import f32
+from rlx.ir import Attrs, Expr, Tensor, apply, get_op
+from rlx.ir import expr as ex
 
 Shape = tuple[int, ...]
 Build = Callable[..., Tensor]
@@ -39,6 +43,55 @@ def positive(x: np.ndarray) -> np.ndarray:
 def apart(x: np.ndarray) -> np.ndarray:
     """Numbers of which no two are closer than the step of the difference, and none is near 0 or an integer."""
     return np.round(x * 7) / 7 + 1 / 14 + np.arange(x.size).reshape(x.shape) * 1e-3
+
+
+def inside(x: np.ndarray) -> np.ndarray:
+    """Numbers within (-1, 1)."""
+    return np.tanh(x) * 0.9
+
+
+def above_one(x: np.ndarray) -> np.ndarray:
+    return np.abs(x) + 1.3
+
+
+def off(x: np.ndarray) -> np.ndarray:
+    """Numbers away from the kinks of every function here: 0, ±3, integers and their ratios."""
+    return np.round(x * 5) / 5 + 0.0713 + np.arange(x.size).reshape(x.shape) * 1.7e-2
+
+
+_KINKS = frozenset({"abs", "ceil", "floor", "max", "min", "round", "select", "sign", "trunc"})
+_WITHIN: dict[str, Prepare] = {"positive": positive, "unit": inside, "near_one": above_one}
+_SHAPES: dict[int, list[list[Shape]]] = {1: [[(3, 4)]], 2: [[(3, 4), (4,)], [(2, 1, 4), (3, 1)]]}
+
+
+def derived(op: str) -> list[GradientCase]:
+    """The gradient cases of an elementwise op of one or two floats, one for each value of its attributes that it has
+    conformance cases for. The inputs lie in the domain of the first of these, and away from the kinks of an expression
+    that has some."""
+    rule = get_op(op).expr
+    assert rule is not None
+    first: dict[str, Case] = {}
+    for case in cases_of(op):
+        if all(s.dtype == f32 for s in case.inputs):
+            first.setdefault(repr(case.attrs), case)
+    made = []
+    for case in first.values():
+        tree = rule([ex.arg(i, s.dtype) for i, s in enumerate(case.inputs)], case.attrs)
+        prepare = off if _KINKS & set(_primitives(tree)) else _WITHIN.get(case.inputs[0].domain)
+        for shapes in _SHAPES[len(case.inputs)]:
+            made.append(GradientCase(partial(_applied, op, case.attrs), shapes, prepare))
+    return made
+
+
+def _applied(op: str, attrs: Attrs, *xs: Tensor) -> Tensor:
+    """The op of inputs of which no two are equal, where a maximum has a kink."""
+    return apply(op, *(x + 0.0071 * i if i else x for i, x in enumerate(xs)), **attrs)
+
+
+def _primitives(tree: Expr) -> Iterator[str]:
+    yield tree.prim
+    for arg in tree.args:
+        yield from _primitives(arg)
 
 
 def one_zero(x: np.ndarray) -> np.ndarray:

@@ -26,10 +26,6 @@ def common(*arrays: Array) -> list[Array]:
     return [a.astype(dtype) for a in arrays]
 
 
-def ufunc(fn: Callable[..., Any]) -> Judge:
-    return lambda *arrays, **attrs: fn(*(widened(a) for a in common(*arrays)))
-
-
 def with_torch(run: Callable[..., Any]) -> Judge:
     """A judge that calls `run` with torch, and with the arrays as torch's tensors."""
 
@@ -39,6 +35,16 @@ def with_torch(run: Callable[..., Any]) -> Judge:
             return run(torch, *(torch.from_numpy(np.array(widened(a))) for a in arrays), **attrs).numpy()
 
     return judge
+
+
+def named(name: str) -> Judge:
+    """The judge whose full name an op's record gives: a function of NumPy, SciPy or torch that takes the op's inputs in
+    their order, and its attributes by their names."""
+    module, _, function = name.rpartition(".")
+    if module.startswith("torch"):
+        return with_torch(lambda torch, *xs, **attrs: getattr(outside(module), function)(*xs, **attrs))
+    fn = getattr(outside(module), function)
+    return lambda *arrays, **attrs: fn(*(widened(a) for a in common(*arrays)), **attrs)
 
 
 def back(forward: Callable[..., Any], d: Array, *inputs: Array) -> list[Array]:

@@ -15,7 +15,7 @@ import rlx
 import rlx.ops as ops
 from rlx.autodiff import gradients
 from rlx.conformance.oracle import evaluate
-from rlx.ir import Graph, Tensor
+from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY, Graph, Tensor
 from tests.devices import session_here
 from tests.ops.by_family import GRADIENTS
 
@@ -75,14 +75,15 @@ COMPOSITES: dict[str, list[tuple[Build, list[Shape]]]] = {
     "var": [(lambda x: ops.var(x, 1), [S]), (lambda x: ops.var(x, correction=1), [S])],
 }
 NONE = frozenset({
-    "all", "any", "argmax", "argmin", "argsort", "axial_rope_table", "bitwise_and", "bitwise_not", "bitwise_or",
-    "bitwise_xor", "equal", "full_like", "greater", "greater_equal", "isfinite", "isinf", "isnan", "left_shift", "less",
-    "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "not_equal", "one_hot", "ones_like",
-    "right_shift", "rope_scaling", "rope_table", "while_loop", "zeros_like",
-})  # fmt: skip
+    "all", "any", "argmin", "argsort", "axial_rope_table", "full_like", "one_hot", "ones_like", "rope_scaling",
+    "rope_table", "sample", "while_loop", "zeros_like",
+}) | {name for name, op in REGISTRY.items() if op.vjp is NOT_DIFFERENTIABLE}  # fmt: skip
 # Sums of products: their gradient multiplies a gradient of 0 by the infinite other factor, as in torch and JAX. The
-# gradient cases of fused and scan contain such products, that of batch_norm the exp of the variance.
-WITH_INFINITY = frozenset({"attention", "batch_norm", "conv_transpose", "fused", "lora_matmul", "matmul", "scan"})
+# gradient cases of fused and scan contain such products, that of batch_norm the exp of the variance, and that of
+# selective_scan the exp of the decay.
+WITH_INFINITY = frozenset({
+    "attention", "batch_norm", "conv_transpose", "fused", "lora_matmul", "matmul", "scan", "selective_scan",
+})  # fmt: skip
 
 TRIED: dict[str, list[tuple[Build, list[Shape]]]] = {
     **{op: [(case.build, case.shapes) for case in found] for op, found in GRADIENTS.items() if op != "cast"},

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.dtypes import bf16, bool_, f16, f32, i8, i32, u8
+from rlx.dtypes import DType, bf16, bool_, f16, f32, i8, i32, u8
 from rlx.errors import DTypeError, GraphError, UnsupportedOp
 from rlx.ir import Graph, Node, verify
 from rlx.passes import isolate_results, legalize, optimize, set_param_dtypes, sink_casts, widen
@@ -164,6 +164,21 @@ def test_several_outputs_decompose() -> None:
     after, report = legalize(fused, without("fused"))
     verify(after)
     assert sorted(names(after)) == ["exp", "sin"] and len(report.decomposed) == 1
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_a_mean_of_halves_does_not_overflow_midway(dtype: DType) -> None:
+    """On a device that has a kernel only for the mean of f32: a sum of the numbers in f32 may be beyond its range."""
+
+    def support(node: Node) -> Support:
+        return "host" if node.op.name == "mean" and node.inputs[0].dtype == dtype else "native"
+
+    largest = float(ml_dtypes.finfo(dtype.np).max)
+    g = Graph("mean")
+    g.output("y", ops.mean(g.input("x", (9,), dtype), 0))
+    after, _ = optimize(g, support=support, verify=True)
+    assert "mean" in names(after)
+    assert float(results(after, {"x": np.full(9, largest, dtype.np)})["output", "y"]) == largest
 
 
 def test_optimize_reports_and_counts() -> None:

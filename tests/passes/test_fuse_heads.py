@@ -9,6 +9,7 @@ from rlx.autodiff import gradients
 from rlx.conformance.oracle import evaluate
 from rlx.ir import Graph, Node
 from rlx.models.bert import BertConfig, encoder_graph
+from rlx.ops.attention.parts import ByToken
 from rlx.passes import optimize
 from rlx.passes.fuse_heads import fuse_heads
 from tests.passes.values import names, same
@@ -32,7 +33,7 @@ def test_all_four_transpositions_go() -> None:
     g.output("y", rlx.transpose(rlx.attention(q, k, v, causal=True), _TURN))
     after = fuse_heads(g)
     assert names(after) == ["attention"]
-    assert _attention(after).attrs["tokens"] == "qkvy"
+    assert _attention(after).attrs["tokens"] == ByToken(15)
     same(g, after)
 
 
@@ -44,7 +45,7 @@ def test_a_transposition_that_is_read_elsewhere_stays() -> None:
     g.output("heads", y)
     g.output("y", rlx.transpose(y, _TURN))
     after = fuse_heads(g)
-    assert _attention(after).attrs["tokens"] == "qv"
+    assert _attention(after).attrs["tokens"] == ByToken.Q | ByToken.V
     assert names(after).count("transpose") == 2
     same(g, after)
 
@@ -56,7 +57,7 @@ def test_only_transpositions_of_heads_count() -> None:
     q, k = rlx.transpose(q, _TURN), rlx.transpose(k, _TURN)
     g.output("y", rlx.transpose(rlx.attention(q, k, turned), (0, 1, 3, 2)))
     after = fuse_heads(g)
-    assert _attention(after).attrs["tokens"] == "qk"
+    assert _attention(after).attrs["tokens"] == ByToken.Q | ByToken.K
     same(g, after)
 
 
@@ -80,7 +81,7 @@ def test_gradients_flow_through_heads_in_tokens() -> None:
     given = _given(g, heads=2)
     turned = [rlx.transpose(t, _TURN) for t in given]
     plain = rlx.transpose(rlx.attention(*turned, causal=True), _TURN)
-    attrs = {"scale": 8**-0.5, "causal": True, "window": None, "softcap": None, "tokens": "qkvy"}
+    attrs = {"scale": 8**-0.5, "causal": True, "window": None, "softcap": None, "tokens": ByToken(15)}
     fused = g.add("attention", given, attrs)[0]
     for word, made in (("plain", plain), ("fused", fused)):
         for name, gradient in zip("qkv", gradients(rlx.sum(made * made), given), strict=True):

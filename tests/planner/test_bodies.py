@@ -8,7 +8,7 @@ import pytest
 
 import rlx
 from rlx.driver import MemoryPlan
-from rlx.driver.memory.plan import OUTER
+from rlx.driver.memory.plan import OuterSegment
 from rlx.driver.memory.planner import plan
 
 MEGABYTE = 1 << 20
@@ -26,14 +26,13 @@ def program() -> rlx.Graph:
     return g
 
 
-def touched(made: MemoryPlan, prefix: str = "") -> Iterator[tuple[str, int, int]]:
+def touched(made: MemoryPlan) -> Iterator[tuple[str, int, int]]:
     """The bodies' slots as (segment by its name in the outer plan, first byte, end)."""
     for body in made.bodies.values():
-        inner = prefix + OUTER
-        for slot in body.plan.slots.values():
-            if slot.segment.startswith(inner) and slot.nbytes:
-                yield slot.segment.removeprefix(inner), slot.offset, slot.end
-        yield from touched(body.plan, inner)
+        slots = ((s.segment, s.offset, s.end) for s in body.plan.slots.values() if s.nbytes)
+        for segment, first, end in (*slots, *touched(body.plan)):
+            if isinstance(segment, OuterSegment):
+                yield segment.name, first, end
 
 
 def test_branches_share_what_is_free_meanwhile() -> None:

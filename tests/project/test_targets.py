@@ -1,4 +1,5 @@
-"""What both GPUs share asks a field of the Target, never which backend it is on: another one enters with a Target."""
+"""What both GPUs share, and the runtime, ask a field of the Target, never which backend it is: another one enters with
+a Target."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import pytest
 
 import rlx
 
-GPU = Path(rlx.__file__).parent / "backends" / "gpu"
+RLX = Path(rlx.__file__).parent
+SHARED = (RLX / "backends/gpu", RLX / "runtime")
 WORDS = {"cuda", "vulkan", "software"}
 
 
@@ -25,8 +27,9 @@ def _names_of_backends(text: str) -> Iterator[int]:
 
 def test_nothing_that_gpus_share_asks_which_backend_it_is_on() -> None:
     found = [
-        f"{path.relative_to(GPU)}:{line}"
-        for path in sorted(GPU.rglob("*.py"))
+        f"{path.relative_to(RLX)}:{line}"
+        for folder in SHARED
+        for path in sorted(folder.rglob("*.py"))
         for line in _names_of_backends(path.read_text(encoding="utf-8"))
     ]
     assert not found, "ask a field of the Target (program/target.py) instead of a name: " + ", ".join(found)

@@ -136,7 +136,9 @@ def stumbles() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_run_that_fails_leaves_every_state_as_it_was(session: rlx.Session, stumbles: Any, early: bool) -> None:
+def test_a_run_that_fails_leaves_every_state_as_it_was(
+    session: rlx.Session, stumbles: Any, early: bool
+) -> None:
     g = rlx.Graph("fails")
     x = g.input("x", (64,))
     a, b = g.state("a", (64,)), g.state("b", (64,))
@@ -208,7 +210,9 @@ def test_training_writes_weights_where_they_lie(session: rlx.Session) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "i32"])
 @pytest.mark.parametrize("size", [1, 63, 4096, 300_001])
-def test_one_node_renews_states_that_all_its_results_read(session: rlx.Session, size: int, dtype: Any) -> None:
+def test_one_node_renews_states_that_all_its_results_read(
+    session: rlx.Session, size: int, dtype: Any
+) -> None:
     g = rlx.Graph("pair")
     x = g.input("x", (size,), dtype)
     a, b, c = (g.state(n, (size,), dtype) for n in "abc")
@@ -229,3 +233,42 @@ def test_one_node_renews_states_that_all_its_results_read(session: rlx.Session, 
         np.testing.assert_array_equal(exe.get_state("a"), new)
         np.testing.assert_array_equal(exe.get_state("b"), new - held["a"] - held["c"])
         np.testing.assert_array_equal(exe.get_state("c"), new - held["b"])
+
+
+def _steps(op: str, g: rlx.Graph, state: Any) -> Any:
+    """A decoding step of a recurrence, with inputs of the graph."""
+    if op == "selective_scan":
+        given = [g.input(n, (2, 1, 16)) for n in ("x", "delta", "b", "c")]
+        return rlx.selective_scan(given[0], given[1], g.input("a", (16, 16)), *given[2:], state=state)
+    given = [g.input(n, (2, 1, 2, 16)) for n in "qkv"]
+    return rlx.gated_delta_rule(*given, None, g.input("beta", (2, 1, 2)), state)
+
+
+@pytest.mark.parametrize("op, shape", [("selective_scan", (2, 16, 16)), ("gated_delta_rule", (2, 2, 16, 16))])
+def test_a_decoding_step_renews_its_state_in_place(
+    session: rlx.Session, op: str, shape: tuple[int, ...]
+) -> None:
+    """The last state is made over the first; y, which has the size of neither, is made elsewhere."""
+    g = rlx.Graph("decode")
+    y, last = _steps(op, g, g.state("s", shape))
+    g.output("y", y)
+    g.update("s", last)
+    rng = np.random.default_rng(3)
+    with session.compile(g) as exe, session.compile(g, planner="bump") as apart:
+        assert copies(exe) == 0 and copies(apart) == 1
+        for _ in range(3):
+            feeds = {n: rng.random(t.shape, np.float32) * 0.5 for n, t in g.inputs.items()}
+            np.testing.assert_array_equal(exe.run(feeds)["y"], apart.run(feeds)["y"])
+        np.testing.assert_array_equal(exe.get_state("s"), apart.get_state("s"))
+        assert find_run_hazards(exe) == []
+
+
+def test_only_the_last_state_is_made_over_the_first(session: rlx.Session) -> None:
+    """Here y has the type of the state, which its workgroups still read when others write y."""
+    g = rlx.Graph("square")
+    x, delta, b, c = (g.input(n, (1, 8, 8)) for n in ("x", "delta", "b", "c"))
+    y, last = rlx.selective_scan(x, delta, g.input("a", (8, 8)), b, c, state=g.state("s", (1, 8, 8)))
+    g.update("s", y)
+    g.output("last", last)
+    with session.compile(g) as exe:
+        assert copies(exe) == 1

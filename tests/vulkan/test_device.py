@@ -320,6 +320,30 @@ def test_child_of_a_fork_is_told(
     assert said.returncode == 0
 
 
+def test_a_forked_child_ends_as_python_says_but_without_the_drivers_exit(
+    repo: Path, clean_env: dict[str, str], physical: Physical
+) -> None:
+    """NVIDIA's exit handlers, run in the child, keep the parent from ending."""
+    code = """
+import atexit, ctypes, os, sys
+from rlx.backends.vulkan import backend
+libc = ctypes.CDLL(None)
+libc.on_exit(libc.abort, None)  # stands for a driver's handler
+device = backend.open(0)
+pid = os.fork()
+if pid == 0:
+    atexit.register(print, "Python's handler")
+    libc.puts(b"C's buffer")
+    sys.exit(3)
+print("status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+device.close()
+os._exit(0)
+"""
+    said = child(code, {**clean_env, "PYTHONPATH": str(repo)})
+    assert said.returncode == 0, said
+    assert sorted(said.stdout.splitlines()) == ["C's buffer", "Python's handler", "status 3"], said
+
+
 def test_after_a_fork_the_parent_calls_no_driver_at_its_end(
     repo: Path, clean_env: dict[str, str], physical: Physical
 ) -> None:

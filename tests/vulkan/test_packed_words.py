@@ -33,9 +33,8 @@ def session(monkeypatch: pytest.MonkeyPatch) -> rlx.Session:
     made = rlx.Session("vulkan", fallback="error")
     device = made.device
     assert isinstance(device, VulkanDevice)
-    narrow = dataclasses.replace(device.info, features=device.info.features - NARROW, packed=True)
-    monkeypatch.setattr(device, "info", narrow)
-    monkeypatch.setattr(device, "target", dataclasses.replace(device.target, features=narrow.features))
+    monkeypatch.setattr(device, "info", dataclasses.replace(device.info, packed=True))
+    monkeypatch.setattr(device, "target", dataclasses.replace(device.target, features=device.target.features - NARROW))
     return made
 
 

@@ -34,10 +34,10 @@ def test_a_device_without_full_subgroups_gets_the_module_that_needs_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device: Any = Session("vulkan").device
-    for features in (device.info.features | BOTH, device.info.features - BOTH):
+    for features in (device.target.features | BOTH, device.target.features - BOTH):
         if not shuffles(features, device.limits.subgroup) and features >= BOTH:
             pytest.skip(f"subgroups of {device.limits.subgroup}")
-        monkeypatch.setattr(device, "info", replace(device.info, features=features))
+        monkeypatch.setattr(device, "target", replace(device.target, features=features))
         made = Pipelines(device)
         try:
             expected = "softmax-f32.subgroup" if features >= BOTH else "softmax-f32"
@@ -51,8 +51,8 @@ def test_a_device_without_full_subgroups_gets_the_module_that_needs_none(
 @pytest.mark.parametrize("n", [3, 8, 40, 256, 1000, 4096])
 def test_rows_of_every_number_of_threads(n: int, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     device: Any = Session("vulkan").device
-    features = device.info.features | {"fused_fma"} if fused else device.info.features - {"fused_fma"}
-    monkeypatch.setattr(device, "info", replace(device.info, features=features))
+    features = device.target.features | {"fused_fma"} if fused else device.target.features - {"fused_fma"}
+    monkeypatch.setattr(device, "target", replace(device.target, features=features))
     made = Pipelines(device)
     monkeypatch.setattr(device, "pipelines", made)
     x = np.random.default_rng(n).standard_normal((7, n)).astype(np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -19,7 +20,7 @@ _TILE = 1 << 18  # elements of a weight that are held in f32 at once: a megabyte
 
 @cpu_kernel("dequantize")
 def bind_dequantize(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    q, out = (t.reshape(-1, t.shape[-1]) for t in (ins[0], outs[0]))
+    q, out = _rows(ins[0]), _rows(outs[0])
     tiles = _tiles(node.inputs[0].dtype, q, out.shape[1], ctx)
 
     def run() -> None:
@@ -33,14 +34,14 @@ def bind_dequantize(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx
 def bind_packed_matmul(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
 ) -> list[Step]:
-    (x, out), steps, after = _in_f32(ins[0], outs[0], ctx)
-    run = _product(node, ins[1], x.reshape(-1, x.shape[-1]), out.reshape(-1, out.shape[-1]), ctx)
+    (x, out), steps, after = _widened(ins[0], outs[0], ctx)
+    run = _product(node, ins[1], _rows(x), _rows(out), ctx)
     return [*steps, partial(run, slice(None)), *after]
 
 
 @cpu_kernel("grouped_packed_matmul")
 def bind_grouped(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    (x, out), steps, after = _in_f32(ins[0], outs[0], ctx)
+    (x, out), steps, after = _widened(ins[0], outs[0], ctx)
     sizes, mark = ins[2], ctx.mark()
     experts = []
     for q in ins[1]:
@@ -57,9 +58,13 @@ def bind_grouped(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: B
     return [*steps, run, *after]
 
 
-def _in_f32(x: Array, out: Array, ctx: BindContext) -> tuple[tuple[Array, Array], list[Step], list[Step]]:
-    """x and out in f32, the steps that widen x before the product, and those that round the result after it."""
-    if x.dtype == np.float32:
+def _rows(t: Array) -> Array:
+    return t.reshape(math.prod(t.shape[:-1]), t.shape[-1])
+
+
+def _widened(x: Array, out: Array, ctx: BindContext) -> tuple[tuple[Array, Array], list[Step], list[Step]]:
+    """x and out in f32 (f64 stays), the steps that widen x before the product, and those that round its result."""
+    if x.dtype in (np.float32, np.float64):
         return (x, out), [], []
     wide, made = ctx.scratch(x.shape, np.float32), ctx.scratch(out.shape, np.float32)
     return (wide, made), [partial(np.copyto, wide, x)], [partial(np.copyto, out, made, "unsafe")]
@@ -87,12 +92,13 @@ def _product(node: Node, q: Array, x: Array, out: Array, ctx: BindContext) -> Ca
     product with q itself, is a part of the sum."""
     transposed = node.attrs["transpose_q"]
     tiles = _tiles(node.inputs[1].dtype, q, (x if transposed else out).shape[1], ctx)
-    part = ctx.scratch(out.shape if not transposed else (0,), np.float32)
+    part = ctx.scratch(out.shape if not transposed else (0,), out.dtype)
 
     def run(rows: slice) -> None:
         if not transposed:
             out[rows] = 0
         for at, tile in tiles():
+            tile = tile.astype(out.dtype, copy=False)
             if transposed:
                 np.matmul(x[rows], tile.T, out[rows, at])
             else:

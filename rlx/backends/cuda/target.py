@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlx.backends.gpu.program.steps import Language
 from rlx.backends.gpu.program.target import (
     UNITS,
     AddsBias,
@@ -24,6 +25,7 @@ def cuda_target(
     """The Target of a device with these features and limits. `software`: tests compile the kernels for the host."""
     return Target(
         features=features,
+        language=Language.CUDA,
         limits=limits,
         units=units,
         library=GemmLibrary(adds_bias),

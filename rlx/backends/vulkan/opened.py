@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -55,6 +56,23 @@ def _in_parent() -> None:
 def _in_child() -> None:
     for device in tuple(OPENED):
         device.dead = DeviceUnavailable(api.FORKED)
+    if OPENED:
+        _leave_out_drivers_exit()
 
 
-os.register_at_fork(after_in_parent=_in_parent, after_in_child=_in_child)
+def _leave_out_drivers_exit() -> None:
+    """Lets the process end by `_exit` once Python has finished and C's streams are written, with the status it has.
+
+    `exit` would call the drivers' own exit handlers. NVIDIA's (580) frees there what it shares with the parent, whose
+    own exit then never ends. C calls the handlers registered last first, so those of drivers, which were loaded before
+    the fork, are left out, as in the children of `multiprocessing`. Where there is no `on_exit`, nothing is done.
+    """
+    libc = ctypes.CDLL(None)
+    register = getattr(libc, "on_exit", None)
+    if register is not None:
+        register(libc._exit, None)
+        register(libc.fcloseall, None)  # takes no arguments, and ignores those that a handler gets
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=_in_parent, after_in_child=_in_child)

@@ -101,17 +101,17 @@ class Pipelines:
         device, subgroup = self._device, 0
         if isinstance(kernel, FileKernel):
             name = "-".join([kernel.stem, *(value for _, value in kernel.defines)])
-            if shuffles(device.info.features, device.limits.subgroup) and has_spirv(f"{name}.subgroup"):
+            if shuffles(device.target.features, device.limits.subgroup) and has_spirv(f"{name}.subgroup"):
                 name, subgroup = f"{name}.subgroup", device.limits.subgroup
-            code, constants = float_modes(load_spirv(name), device.info.features), kernel.constants
+            code, constants = float_modes(load_spirv(name), device.target.features), kernel.constants
         elif isinstance(kernel, SourceKernel):
             name, code, constants = kernel.name, kernel.spirv or b"", ()
         else:
             from rlx.backends.gpu.elementwise.emit_spirv import emit_spirv
 
             name, constants = "tree", ()
-            code = emit_spirv(kernel, device.info.features, packs=device.target.packs)
-        check_capabilities(name, code, device.info.features)
+            code = emit_spirv(kernel, device.target.features, packs=device.target.packs)
+        check_capabilities(name, code, device.target.features)
         return Pipeline(self._compile(name, code, constants, subgroup, spare), name)
 
     def _compile(
@@ -119,7 +119,7 @@ class Pipelines:
     ) -> Handle:
         device, ffi, lib = self._device, self._device.ffi, self._device.lib
         ids = [*range(len(constants)), *([_SUBGROUP_ID, _FUSED_ID] if subgroup else [])]
-        given = [*constants, *([subgroup, "fused_fma" in device.info.features] if subgroup else [])]
+        given = [*constants, *([subgroup, "fused_fma" in device.target.features] if subgroup else [])]
         values = struct.pack(f"<{len(given)}I", *(value & 0xFFFFFFFF for value in given))
         key = ("pipeline", hashlib.sha256(code).digest(), values, device.physical.identity)
         stored = self._disk.get(key)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +19,13 @@ from rlx.conformance.tolerances import NORM
 from rlx.dtypes import DType, bool_, f16, f32, i32
 from rlx.ir import Attrs, Tensor
 from rlx.ir.graph import apply_multi
-from rlx.ops.attention.parts import OPERANDS, heads_first, softmax_rows, swapped
+from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, softmax_rows, swapped
 from rlx.ops.numeric import Array
 
 if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
 
+_ALL = ByToken.Q | ByToken.K | ByToken.V | ByToken.Y
 # (batch, query heads, key heads, queries, keys, head size)
 Size = tuple[int, int, int, int, int, int]
 _SIZES: tuple[Size, ...] = (
@@ -57,26 +60,24 @@ _VARIANTS: tuple[dict[str, Any], ...] = (
 def _case(
     size: Size,
     dtype: DType = f32,
-    mask: tuple[int, ...] | None = None,
-    mask_dtype: DType = bool_,
-    mask_domain: str = "normal",
+    mask: InputSpec | None = None,
     scale: float | None = None,
     causal: bool = False,
     domain: str = "normal",
     window: int | None = None,
     softcap: float | None = None,
     lengths: str | None = None,
-    tokens: str = "",
+    tokens: ByToken = NO_TOKENS,
 ) -> Case:
     """One case. `lengths`: "" is one kv_len for all batches, "b" one for each; some of them are out of range."""
     b, h, kv, n_q, n_k, d = size
-    shapes = {"q": (b, h, n_q, d), "k": (b, kv, n_k, d), "v": (b, kv, n_k, d)}
-    given = [swapped(shape) if letter in tokens else shape for letter, shape in shapes.items()]
+    shapes = {ByToken.Q: (b, h, n_q, d), ByToken.K: (b, kv, n_k, d), ByToken.V: (b, kv, n_k, d)}
+    given = [swapped(shape) if one in tokens else shape for one, shape in shapes.items()]
     specs = [InputSpec(shape, dtype, domain) for shape in given]
     name = f"{dtype}-{label(size)}"
     if mask is not None:
-        specs.append(InputSpec(mask, mask_dtype, mask_domain))
-        name += f"-mask_{mask_dtype}_{label(mask)}_{mask_domain}"
+        specs.append(mask)
+        name += f"-mask_{mask.dtype}_{label(mask.shape)}_{mask.domain}"
     if lengths is not None:
         specs.append(InputSpec((b,) if lengths else (), i32, f"wild:{max(n_k, 1)}"))
         name += f"-kv_len{lengths}"
@@ -89,7 +90,7 @@ def _case(
     if scale is not None:
         name += f"-scale{scale:g}"
     name += f"-{domain}" if domain != "normal" else ""
-    name += f"-tokens_{tokens}" if tokens else ""
+    name += "-tokens_" * bool(tokens) + "".join(str(one.name).lower() for one in tokens)
     scale = 1 / math.sqrt(d) if scale is None else scale
     attrs: dict[str, Any] = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
     if tokens:
@@ -105,8 +106,8 @@ def _sizes_and_masks(
         yield _case(each)
         yield _case(each, causal=True)
     for mask in masks:
-        yield _case(size, mask=mask)
-        yield _case(size, mask=mask, mask_dtype=f32)
+        yield _case(size, mask=InputSpec(mask, bool_))
+        yield _case(size, mask=InputSpec(mask, f32))
 
 
 def _attention() -> Iterator[Case]:
@@ -115,15 +116,15 @@ def _attention() -> Iterator[Case]:
     for dtype in FLOATS:
         yield _case((1, 4, 4, 33, 40, 64), dtype)
         yield _case((2, 4, 1, 9, 9, 32), dtype, causal=True)
-        yield _case(size, dtype, mask=(2, 1, 1, 17))
-        yield _case(size, dtype, mask=(9, 17), mask_dtype=dtype)
-        yield _case(size, dtype, scale=0.5, causal=True, mask=(2, 1, 9, 17))
+        yield _case(size, dtype, mask=InputSpec((2, 1, 1, 17), bool_))
+        yield _case(size, dtype, mask=InputSpec((9, 17), dtype))
+        yield _case(size, dtype, scale=0.5, causal=True, mask=InputSpec((2, 1, 9, 17), bool_))
         yield _case(size, dtype, domain="large")
     # Additive masks with -inf, also in whole rows; scores of large differences; NaN and infinity in the inputs.
-    yield _case(size, mask=(9, 17), mask_dtype=f32, mask_domain="masked")
-    yield _case((1, 2, 2, 33, 2, 8), mask=(33, 2), mask_dtype=f32, mask_domain="masked")
-    yield _case((1, 2, 2, 33, 2, 8), mask=(33, 2))
-    yield _case(size, f16, mask=(9, 17), mask_dtype=f32)
+    yield _case(size, mask=InputSpec((9, 17), f32, "masked"))
+    yield _case((1, 2, 2, 33, 2, 8), mask=InputSpec((33, 2), f32, "masked"))
+    yield _case((1, 2, 2, 33, 2, 8), mask=InputSpec((33, 2), bool_))
+    yield _case(size, f16, mask=InputSpec((9, 17), f32))
     yield _case(size, scale=-1.0)
     yield _case(size, scale=0.0)
     # More queries than keys: the first rows see no key at all.
@@ -132,10 +133,10 @@ def _attention() -> Iterator[Case]:
     for variant in _VARIANTS:
         yield _case(size, **variant)
         yield _case((2, 2, 1, 70, 75, 20), **variant)
-        yield _case(size, mask=(9, 17), **variant)
+        yield _case(size, mask=InputSpec((9, 17), bool_), **variant)
         # Decoding: few queries, many keys.
         yield _case((2, 8, 2, 1, 150, 32), **variant)
-        yield _case((2, 3, 3, 3, 150, 36), mask=(2, 1, 3, 150), mask_dtype=f32, **variant)
+        yield _case((2, 3, 3, 3, 150, 36), mask=InputSpec((2, 1, 3, 150), f32), **variant)
     for dtype in FLOATS:
         for lengths in ("", "b"):
             yield _case((2, 8, 2, 1, 300, 64), dtype, lengths=lengths)
@@ -146,14 +147,14 @@ def _attention() -> Iterator[Case]:
         yield _case((1, 2, 1, 70, 140, 96), dtype, window=20, softcap=3.0, lengths="")
         yield _case((1, 1, 1, 65, 66, 256), dtype, causal=True)
         # Operands, all or some, with the heads of a token side by side, the layout in which products write them.
-        for tokens in ("qkvy", "kv", "qy", "v"):
+        for tokens in (_ALL, ByToken.K | ByToken.V, ByToken.Q | ByToken.Y, ByToken.V):
             yield _case((2, 4, 2, 70, 75, 20), dtype, tokens=tokens, causal=True)
             yield _case((2, 6, 3, 3, 150, 32), dtype, tokens=tokens, lengths="b")
-        yield _case((2, 4, 4, 130, 130, 64), dtype, tokens="qkvy", mask=(2, 1, 1, 130))
-        yield _case((2, 12, 12, 16, 16, 32), dtype, tokens="qkvy", mask=(2, 1, 1, 16))
-    yield _case((1, 2, 2, 0, 4, 8), tokens="qkvy")
-    yield _case((1, 2, 2, 3, 0, 8), tokens="qkvy")
-    yield _case((2, 1, 1, 5, 6, 3), tokens="qkvy")
+        yield _case((2, 4, 4, 130, 130, 64), dtype, tokens=_ALL, mask=InputSpec((2, 1, 1, 130), bool_))
+        yield _case((2, 12, 12, 16, 16, 32), dtype, tokens=_ALL, mask=InputSpec((2, 1, 1, 16), bool_))
+    yield _case((1, 2, 2, 0, 4, 8), tokens=_ALL)
+    yield _case((1, 2, 2, 3, 0, 8), tokens=_ALL)
+    yield _case((2, 1, 1, 5, 6, 3), tokens=_ALL)
 
 
 def _attention_grad() -> Iterator[Case]:
@@ -173,10 +174,10 @@ def _forward_of_gradients() -> Iterator[Case]:
     for dtype in FLOATS:
         yield _case((1, 4, 4, 33, 40, 64), dtype)
         yield _case((2, 4, 1, 9, 9, 32), dtype, causal=True)
-        yield _case(size, dtype, mask=(9, 17), mask_dtype=dtype)
+        yield _case(size, dtype, mask=InputSpec((9, 17), dtype))
         yield _case(size, dtype, softcap=2.0, window=5, causal=True, lengths="b")
-    yield _case(size, mask=(9, 17), mask_dtype=f32, mask_domain="masked")
-    yield _case((1, 2, 2, 33, 2, 8), mask=(33, 2), mask_dtype=bool_)
+    yield _case(size, mask=InputSpec((9, 17), f32, "masked"))
+    yield _case((1, 2, 2, 33, 2, 8), mask=InputSpec((33, 2), bool_))
     yield _case(size, scale=-1.0)
     yield _case(size, scale=0.0)
     yield _case((1, 2, 2, 70, 65, 16), causal=True)
@@ -211,9 +212,9 @@ def _operands(b: Builder) -> tuple[list[Tensor], dict[str, Any]]:
 @rule("attention_variants")
 def _variants(b: Builder) -> Made:
     given, attrs = _operands(b)
-    tokens = "".join(letter for letter in OPERANDS if b.chance(0.3))
-    given = [ops.transpose(t, (0, 2, 1, 3)) if letter in tokens else t
-             for letter, t in zip(OPERANDS, given[:3], strict=False)] + given[3:]  # fmt: skip
+    tokens = functools.reduce(operator.or_, [one for one in ByToken if b.chance(0.3)], NO_TOKENS)
+    given = [ops.transpose(t, (0, 2, 1, 3)) if one in tokens else t
+             for one, t in zip(ByToken, given[:3], strict=False)] + given[3:]  # fmt: skip
     return apply_multi("attention", *given, **attrs, tokens=tokens)
 
 
@@ -226,11 +227,11 @@ def _gradient(b: Builder) -> Made:
 
 def _largest_value(inputs: Sequence[Array], attrs: Attrs) -> Any:
     """The largest value of v for each output element, since attention is a weighted mean of them."""
-    tokens = attrs.get("tokens", "")
+    tokens = attrs.get("tokens", NO_TOKENS)
     q, _, v = heads_first(inputs, tokens)[:3]
     largest = np.max(np.abs(np.repeat(v, q.shape[1] // v.shape[1], axis=1)), axis=2, keepdims=True, initial=0)
     whole = np.broadcast_to(largest, q.shape)
-    return np.asarray(np.swapaxes(whole, 1, 2) if "y" in tokens else whole)
+    return np.asarray(np.swapaxes(whole, 1, 2) if ByToken.Y in tokens else whole)
 
 
 def _terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:

@@ -14,7 +14,7 @@ from rlx.conformance.random_rules import MAX_ELEMENTS, Made, rule
 from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import ALL, FLOATS, INDEXED, label, reach
 from rlx.conformance.tolerances import BITS
-from rlx.dtypes import DType, bool_, f32, i8, i32, i64, u8
+from rlx.dtypes import PACKED, DType, bool_, f32, i8, i32, i64, u8
 from rlx.ir import get_op
 
 if TYPE_CHECKING:
@@ -54,6 +54,12 @@ def _gather() -> Iterator[Case]:
     for dtype in ALL:
         yield _gather_case((33, 9), (17,), 0, dtype, i32)
         yield _gather_case((9, 33), (5, 2), 1, dtype, i64)
+    for name in ("q4_0", "q8_0", "q4_k", "q6_k", "mxfp4", "int8_zp"):  # rows of packed weights, of odd and even lengths
+        q = PACKED[name]
+        size = q.storage.elements
+        yield _gather_case((33, 2 * size), (17,), 0, q, i32)
+        yield _gather_case((9, 8 * size), (2, 3), 0, q, i64, "wild")
+        yield _gather_case((2, 5, size), (4,), 1, q, i32)
     # Indices far beyond i32, which must be clamped before they are converted.
     far = InputSpec((64,), i64, "any")
     yield Case("gather", "f32-i64-17x5-64-axis0-far", (InputSpec((17, 5), f32), far), {"axis": 0}, BITS)

@@ -16,7 +16,17 @@ ALIGNMENT = 256  # bytes; every slot begins on a multiple of it, except aliases 
 # "const" holds the graph's constants and the kernels' argument blocks. Weights and states lie in stores that several
 # executables share: "store3.0", "half3.0", … are segments of store 3.
 CONST = "const"
-OUTER = "outer."  # prefix of segments that belong to the program around a body
+
+
+class OuterSegment(str):
+    """What a body calls a segment of the program around it, and `name`, what that program calls it."""
+
+    name: str
+
+    def __new__(cls, name: str) -> OuterSegment:
+        made = super().__new__(cls, f"outer.{name}")
+        made.name = name
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,7 @@ class Slot:
 
     def from_inside(self) -> Slot:
         """The same place under the name that a body of the program uses."""
-        return replace(self, segment=OUTER + self.segment)
+        return replace(self, segment=OuterSegment(self.segment))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +63,7 @@ class MemoryPlan:
     that shares the slot of another (a reshape, an in-place result) to that tensor. `max_live_bytes` is the largest
     number of bytes alive at once: no plan can be smaller; `no_reuse_bytes` is the sum of all slots. Both count
     aligned slots. `bodies` holds the plans of control ops' bodies by first output and attribute. Slots of theirs in
-    this plan's memory (all but constants, if their arena is one segment) are in segments of the same name with the
-    prefix "outer.".
+    this plan's memory (all but constants, if their arena is one segment) are in its segments (`OuterSegment`).
     """
 
     planner: str

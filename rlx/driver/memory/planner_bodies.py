@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from rlx.driver.memory.plan import OUTER, BodyPlan, MemoryPlan, Slot
+from rlx.driver.memory.plan import BodyPlan, MemoryPlan, OuterSegment, Slot
 from rlx.dtypes import u8
 from rlx.ir import Graph, Node
 from rlx.passes.bodies import body_programs
@@ -60,6 +60,6 @@ def _move(plan: MemoryPlan, moves: Mapping[str, Slot]) -> None:
         to = moves.get(slot.segment)
         if to is not None:
             plan.slots[key] = replace(slot, segment=to.segment, offset=to.offset + slot.offset)
-    inside = {OUTER + name: to.from_inside() for name, to in moves.items()}
+    inside: dict[str, Slot] = {OuterSegment(name): to.from_inside() for name, to in moves.items()}
     for body in plan.bodies.values():
         _move(body.plan, inside)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Flag
 
 from rlx.driver.memory.plan import Lifetime, Slot
 from rlx.driver.memory.planner_views import VIEW_ALIGNMENT, view_offset
@@ -74,29 +75,33 @@ def kept_to_the_end(graph: Graph) -> list[Tensor]:
     return graph.results()
 
 
+class Sharing(Flag):
+    """Which tensors share a storage: views that of their input; results one that they overwrite once nothing reads the
+    old value any more, an input's, or that of the state whose new value they are."""
+
+    NONE = 0
+    VIEWS = 1
+    IN_PLACE = 2
+
+
 def lay_out(
     graph: Graph,
     lifetimes: Mapping[int, Lifetime],
     param_slots: Mapping[str, Slot],
     state_slots: Mapping[str, Slot],
-    *,
-    views: bool,
-    inplace: bool,
+    sharing: Sharing,
     failsafe: bool,
 ) -> Layout:
-    """Gives every tensor a storage.
-
-    It is the tensor's own, its input's if it is a view, or, with `inplace`, one that it overwrites once nothing reads
-    the old value any more: an input's, or that of the state whose new value it is. `failsafe` keeps states intact up
-    to the last node that may end the run with an error."""
+    """Gives every tensor a storage: its own, or one that `sharing` lets it share. `failsafe` keeps states intact up to
+    the last node that may end the run with an error."""
     layout = Layout()
-    donated = donations(graph) if inplace else {}
+    donated = donations(graph) if Sharing.IN_PLACE in sharing else {}
     safe_from = after_last_failure(graph) if failsafe else 0
     uses = last_uses(graph)
     updated = {name for name, t in graph.updates.items() if t is not graph.states[name]}
     _check_results(graph, updated)
     for i, node in enumerate(graph.nodes):
-        offset = view_offset(node) if views else None
+        offset = view_offset(node) if Sharing.VIEWS in sharing else None
         if offset is not None and _may_view(graph, node, offset, layout, lifetimes, updated, donated):
             _join(layout, node.inputs[0], node.outputs[0], offset, lifetimes)
             _note_renewed(graph, node.outputs[0], layout)
@@ -108,7 +113,7 @@ def lay_out(
                 _join(layout, state, t, 0, lifetimes)
                 _note_renewed(graph, t, layout)
                 continue
-            donor = _in_place_input(node, i, t, layout, taken) if inplace else None
+            donor = _in_place_input(node, i, t, layout, taken) if Sharing.IN_PLACE in sharing else None
             if donor is not None:
                 taken.add(donor.id)
                 _join(layout, donor, t, 0, lifetimes)
@@ -143,7 +148,7 @@ def _donation_path(t: Tensor, state: Tensor) -> list[int]:
         node = made.node
         sources = [node.inputs[0]] if view_offset(node) == 0 else []
         sources += [
-            node.inputs[p] for p in node.op.inplace if p < len(node.inputs) and may_take_over(node, p, made)
+            node.inputs[p] for p in _overwritten(node) if p < len(node.inputs) and may_take_over(node, p, made)
         ]
         for x in sources:
             if x is state:
@@ -247,7 +252,7 @@ def _may_view(
 
 def _in_place_input(node: Node, step: int, t: Tensor, layout: Layout, taken: set[int]) -> Tensor | None:
     """The input whose bytes output t may be written over, or None."""
-    for position in node.op.inplace:
+    for position in _overwritten(node):
         if position < len(node.inputs) and node.inputs[position].id not in taken:
             x = node.inputs[position]
             if may_take_over(node, position, t) and _is_last_use(layout, x, step) and _is_sole_reader(layout, node, x):
@@ -255,14 +260,23 @@ def _in_place_input(node: Node, step: int, t: Tensor, layout: Layout, taken: set
     return None
 
 
+def _overwritten(node: Node) -> tuple[int, ...]:
+    """The positions of the inputs that outputs may be written over."""
+    renewed = node.op.renews(node.attrs) if node.op.renews is not None else None
+    return node.op.inplace if renewed is None else renewed[:1]
+
+
 def may_take_over(node: Node, position: int, t: Tensor) -> bool:
     """Whether the op may write output t over its input `position`, which its record lists as in place.
 
-    Element size and count must be equal. A node with several outputs must be elementwise: then each element of all
-    outputs is computed before the first is written, so the others may still read that input."""
+    Element size and count must be equal. A node with several outputs must be elementwise, since then each element of
+    all outputs is computed before the first is written, and the others may still read that input; or its record names
+    the input and the output (`renews`)."""
     x = node.inputs[position]
     if x.type.nbytes != t.type.nbytes or x.size != t.size or t.size == 0:
         return False
+    if node.op.renews is not None:
+        return node.op.renews(node.attrs) == (position, t.index)
     return len(node.outputs) == 1 or node.op.elementwise
 
 
@@ -285,7 +299,7 @@ def may_overwrite(
         and layout.home[node.inputs[position].id] == (number, 0)
         and may_take_over(node, position, t)
         and _is_sole_reader(layout, node, node.inputs[position])
-        for position in node.op.inplace
+        for position in _overwritten(node)
     )
 
 

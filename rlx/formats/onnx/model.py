@@ -34,6 +34,7 @@ from rlx.formats.onnx.reader.string_table import StringTable
 from rlx.formats.onnx.reader.structure import Structure, flattened
 from rlx.formats.onnx.reader.tensors import to_array
 from rlx.ir import Graph
+from rlx.packed import PackedArray
 from rlx.runtime import Session, Weights
 
 CACHE = 16  # programs that a model keeps; the least recently used is closed first
@@ -314,7 +315,7 @@ class Model(Closing):
 
     def _build(
         self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array]
-    ) -> tuple[Graph, dict[str, Array], GraphBuilder]:
+    ) -> tuple[Graph, dict[str, Array | PackedArray], GraphBuilder]:
         """The graph that is compiled, its large constants as parameters, and their values."""
         budget = self.budget(arrays)
         with building(budget):

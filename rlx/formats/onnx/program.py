@@ -20,6 +20,7 @@ from rlx.formats.onnx.reader.string_table import StringTable, as_array
 from rlx.formats.onnx.reader.structure import Structure, arrays_in, assembled, flattened
 from rlx.ir import Graph
 from rlx.ops.control.steps import step_budget
+from rlx.packed import PackedArray
 from rlx.runtime import CompiledGraph
 from rlx.runtime.report import Report
 
@@ -31,7 +32,7 @@ class Built:
     the graph. `builder` knows the outputs; `budget` limits the memory and time of a program."""
 
     graph: Graph
-    weights: dict[str, Array]
+    weights: dict[str, Array | PackedArray]
     feeds: dict[str, Array]
     fixed: dict[str, Array]
     builder: GraphBuilder

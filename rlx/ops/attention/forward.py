@@ -15,7 +15,8 @@ from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.types import broadcast_shapes
 from rlx.ops.attention.parts import (
-    OPERANDS,
+    NO_TOKENS,
+    ByToken,
     attention_cost,
     grouped,
     heads_first,
@@ -77,11 +78,8 @@ def _want_attrs(op: str, attrs: Attrs) -> None:
         raise ShapeError(f"{op}: window is {window}; expected 0 or more: 0 leaves a query its own key")
     if softcap is not None and not isinstance(softcap, float):
         raise DTypeError(f"{op}: softcap is {softcap!r}; expected None or a float")
-    tokens = attrs.get("tokens", "")
-    if not isinstance(tokens, str) or tokens != "".join(letter for letter in OPERANDS if letter in tokens):
-        raise DTypeError(
-            f"{op}: tokens is {tokens!r}; expected some of the letters {OPERANDS}, in this order"
-        )
+    if not isinstance(attrs.get("tokens", NO_TOKENS), ByToken):
+        raise DTypeError(f"{op}: tokens is {attrs['tokens']!r}; expected a ByToken, such as ByToken.Q | ByToken.Y")
     if softcap is not None and not 0 < softcap <= F32_MAX:
         raise ShapeError(f"{op}: softcap is {softcap}; expected a finite number above 0, or None for none")
 
@@ -89,10 +87,10 @@ def _want_attrs(op: str, attrs: Attrs) -> None:
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     want_inputs("attention", types, 3, 5)
     _want_attrs("attention", attrs)
-    tokens: str = attrs.get("tokens", "")
-    given = [_turned(t) if letter in tokens else t for letter, t in zip(OPERANDS, types[:3], strict=False)]
+    tokens: ByToken = attrs.get("tokens", NO_TOKENS)
+    given = [_turned(t) if one in tokens else t for one, t in zip(ByToken, types[:3], strict=False)]
     want_attention("attention", [*given, *types[3:]], attrs)
-    return _turned(given[0]) if "y" in tokens else given[0]
+    return _turned(given[0]) if ByToken.Y in tokens else given[0]
 
 
 def _turned(t: TensorType) -> TensorType:
@@ -103,14 +101,14 @@ def _first(dtypes: Sequence[DType]) -> DType:
     return dtypes[0]
 
 
-def _reference(*inputs: Array, tokens: str = "", **attrs: Any) -> Any:
+def _reference(*inputs: Array, tokens: ByToken = NO_TOKENS, **attrs: Any) -> Any:
     q, k, v, *others = heads_first(inputs, tokens)
     if q.size == 0 or k.size == 0:
         made = np.zeros_like(q)
     else:
         scores, _, keys = softmax_rows(q, k, others, **attrs)
         made = np.matmul(scores, np.where(keys, np.repeat(v, q.shape[1] // v.shape[1], axis=1), 0))
-    return np.swapaxes(made, 1, 2) if "y" in tokens else made
+    return np.swapaxes(made, 1, 2) if ByToken.Y in tokens else made
 
 
 def _matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
@@ -119,11 +117,10 @@ def _matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool =
 
 def _by_heads(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     """The same attention with explicit transpositions instead of the attribute `tokens`."""
-    tokens: str = attrs["tokens"]
-    named = zip(OPERANDS, inputs[:3], strict=False)
-    given = [_transposed(t) if letter in tokens else t for letter, t in named]
-    made = apply("attention", *given, *inputs[3:], **{**attrs, "tokens": ""})
-    return _transposed(made) if "y" in tokens else made
+    tokens: ByToken = attrs["tokens"]
+    given = [_transposed(t) if one in tokens else t for one, t in zip(ByToken, inputs[:3], strict=False)]
+    made = apply("attention", *given, *inputs[3:], **{**attrs, "tokens": NO_TOKENS})
+    return _transposed(made) if ByToken.Y in tokens else made
 
 
 def _transposed(x: Tensor) -> Tensor:
@@ -228,3 +225,6 @@ def _lengths(kv_len: TensorLike, k: Tensor) -> Tensor:
     if k.ndim == 4 and value.size and not 0 <= value.min() <= value.max() <= k.shape[2]:
         raise ShapeError(f"attention: kv_len {kv_len!r} is outside 0..{k.shape[2]}, the keys there are")
     return k.graph.constant(value.astype(np.int32))
+
+
+__all__ = ["attention"]

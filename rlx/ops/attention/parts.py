@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import Flag
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -43,7 +44,17 @@ def rest(op: str, others: Sequence[T]) -> tuple[T | None, T | None]:
     return mask, lengths
 
 
-OPERANDS = "qkvy"  # the letters of the attribute `tokens`
+class ByToken(Flag):
+    """The operands of an attention, and its result, whose axes are (batch, length, heads, size): the heads of a token
+    lie side by side, as products write them. Of all others the axes are (batch, heads, length, size)."""
+
+    Q = 1
+    K = 2
+    V = 4
+    Y = 8
+
+
+NO_TOKENS = ByToken(0)
 
 
 def swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -51,10 +62,10 @@ def swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[0], shape[2], shape[1], shape[3]) if len(shape) == 4 else shape
 
 
-def heads_first(inputs: Sequence[Array], tokens: str) -> list[Array]:
+def heads_first(inputs: Sequence[Array], tokens: ByToken) -> list[Array]:
     """All inputs, with those of q, k and v that `tokens` names as views of shape (B, H, S, D)."""
-    named = zip(OPERANDS, inputs[:3], strict=False)
-    return [*(np.swapaxes(x, 1, 2) if letter in tokens else x for letter, x in named), *inputs[3:]]
+    named = zip(ByToken, inputs[:3], strict=False)
+    return [*(np.swapaxes(x, 1, 2) if one in tokens else x for one, x in named), *inputs[3:]]
 
 
 def visible(n_q: int, n_k: int, length: Array, causal: bool, window: int | None) -> Array:

@@ -235,3 +235,6 @@ def _text(skeleton: Any) -> str:
         return f"[{', '.join(items)}]"
     name = "" if kind == "tuple" else kind.__name__
     return f"{name}({', '.join(items)}{',' if len(items) == 1 else ''})"
+
+
+__all__ = ["cond", "scan", "while_loop"]

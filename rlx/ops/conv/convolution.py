@@ -411,3 +411,6 @@ def conv_transpose(
         dilations=per_axis(op, "dilations", dilations, n),
         output_padding=per_axis(op, "output_padding", output_padding, n),
     )  # fmt: skip
+
+
+__all__ = ["conv", "conv_transpose"]

@@ -94,3 +94,6 @@ def im2col(x: TensorLike, kernel: Any, *, strides: Any = 1, dilations: Any = 1, 
         dilations=per_axis("im2col", "dilations", dilations, n),
         pads=pads_of("im2col", pads, n),
     )
+
+
+__all__ = ["im2col"]

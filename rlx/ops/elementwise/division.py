@@ -35,7 +35,7 @@ def _register(name: str, prim: str, rule: Local, **traits: Any) -> None:
 
 _register("mod", "mod", _mod_rule, cost=slow_cost)
 _register("fmod", "fmod", _fmod_rule, cost=slow_cost)
-_register("floor_divide", "floordiv", _floor_rule)
+_register("floor_divide", "floordiv", _floor_rule, cost=slow_cost)
 
 
 def mod(a: TensorLike, b: TensorLike) -> Tensor:

@@ -171,3 +171,6 @@ def _along(name: str, t: Tensor, x: Tensor, axis: int | None) -> Tensor:
             f"fake_quantize: {name} is {t.shape}; expected {x.shape[axis : axis + 1]}, axis {axis} of {x.shape}"
         )
     return apply("reshape", t, shape=(t.size, *(1,) * (x.ndim - 1 - axis)))
+
+
+__all__ = ["fake_quantize"]

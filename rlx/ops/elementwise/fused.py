@@ -13,10 +13,10 @@ from rlx.ir import Attrs, Cost, Expr, Node, Op, Tensor, TensorType, apply, regis
 from rlx.ir.expr import linearize, substitute
 from rlx.ir.types import as_shape, broadcast_shapes
 from rlx.ops.base import cast_to
-from rlx.ops.elementwise.prims import evaluate_trees, trees_cost
+from rlx.ops.elementwise.prims import evaluate_trees, places, trees_cost
 from rlx.ops.numeric import Array
 
-# The op that computes each primitive alone; `_decompose` itself handles cast and isinf, whose ops have attributes.
+# The op that computes each primitive alone; `_decompose` itself handles those whose ops have attributes.
 _PRIM_OPS = {
     "neg": "neg", "abs": "abs", "sign": "sign", "sqrt": "sqrt", "rsqrt": "rsqrt", "recip": "reciprocal",
     "exp": "exp", "log": "log", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf", "floor": "floor",
@@ -27,8 +27,9 @@ _PRIM_OPS = {
     "shl": "left_shift", "shr": "right_shift", "not": "logical_not", "add": "add", "sub": "sub", "mul": "mul",
     "div": "div", "pow": "pow", "max": "maximum", "min": "minimum", "and": "bitwise_and", "or": "bitwise_or",
     "xor": "bitwise_xor", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
-    "ge": "greater_equal", "select": "where",
+    "ge": "greater_equal", "select": "where", "multiply_high": "multiply_high", "gumbel": "gumbel",
 }  # fmt: skip
+_WORD_OF = {"threefry": "xor", "threefry_first": "first", "threefry_second": "second"}
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -54,7 +55,7 @@ def evaluate(arrays: Sequence[Array], attrs: Attrs, upcast: bool = False) -> tup
     """The outputs of a fused node; `upcast` as in `evaluate_trees`."""
     shape = attrs["shape"]
     made = []
-    for value in evaluate_trees(attrs["trees"], arrays, upcast):
+    for value in evaluate_trees(attrs["trees"], arrays, upcast, shape):
         full = value if value.shape == shape else _expanded(value, shape)
         made.append(full)
     return tuple(made)
@@ -88,6 +89,10 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
             made[e] = cast_to(made[e.args[0]], e.dtype)
         elif e.prim == "isinf":
             made[e] = apply("isinf", made[e.args[0]], positive=True, negative=True)
+        elif e.prim == "index":
+            made[e] = graph.constant(places(0, attrs["shape"]))
+        elif e.prim in _WORD_OF:
+            made[e] = apply("threefry", *(made[a] for a in e.args), word=_WORD_OF[e.prim])
         else:
             made[e] = apply(_PRIM_OPS[e.prim], *(made[a] for a in e.args))
     shape = attrs["shape"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from rlx.ir.op import ExprRule, Reference
 from rlx.ops.base import written
 from rlx.ops.elementwise.special import erf
 from rlx.ops.numeric import Array, convert, integer_power, working
+from rlx.ops.random import scalars
 
 
 def _erf(x: Array) -> Array:
@@ -54,12 +56,22 @@ PRIM_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floordiv": np.floor_divide, "atan2": np.arctan2,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
-    "ge": np.greater_equal, "select": np.where,
+    "ge": np.greater_equal, "select": np.where, "multiply_high": scalars.multiply_high, "gumbel": scalars.gumbel,
+    "threefry": scalars.threefry, "threefry_first": scalars.threefry_first,
+    "threefry_second": scalars.threefry_second,
 }  # fmt: skip
 
 
-def evaluate_trees(trees: Sequence[Expr], arrays: Sequence[Array], upcast: bool = False) -> list[Array]:
-    """The value of each tree on the input arrays, which broadcast.
+def places(start: int, shape: Sequence[int]) -> Array:
+    """The values of "index" from `start` on, in this shape; they wrap."""
+    count = math.prod(shape)
+    return np.arange(start, start + count, dtype=np.int64).astype(np.int32).reshape(shape)
+
+
+def evaluate_trees(
+    trees: Sequence[Expr], arrays: Sequence[Array], upcast: bool = False, shape: Sequence[int] | None = None
+) -> list[Array]:
+    """The value of each tree on the input arrays, which broadcast; `shape` is that of the whole, for "index".
 
     f16 and bf16 are computed in f32 and rounded by casts and at the end. With `upcast`, for the oracle, every float is
     a float64 instead, except that a cast to a half still rounds to it.
@@ -77,6 +89,9 @@ def evaluate_trees(trees: Sequence[Expr], arrays: Sequence[Array], upcast: bool 
                 values[e] = np.asarray(arrays[e.value]).astype(target, copy=False)
             elif e.prim == "lit":
                 values[e] = np.asarray(e.value, dtype=target)
+            elif e.prim == "index":
+                assert shape is not None
+                values[e] = places(0, shape)
             elif e.prim == "cast":
                 value = values[e.args[0]]
                 if e.dtype.is_half or not e.dtype.is_float:
@@ -104,9 +119,9 @@ def value_of(expr: ExprRule) -> Reference:
 
 # The cost of primitives that are slow in NumPy, in halves of the time that writing one element takes; others cost 1.
 _SLOW = dict.fromkeys(
-    ("erf", "gelu", "pow", "mod", "fmod", "floordiv", "cbrt", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh")
+    ("erf", "pow", "mod", "fmod", "floordiv", "cbrt", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh")
     + ("asinh", "acosh", "atanh", "log1p", "expm1"), 8,
-)  # fmt: skip
+) | dict.fromkeys(("threefry", "threefry_first", "threefry_second", "gumbel"), 100)  # fmt: skip
 
 
 def trees_cost(node: Node, trees: Sequence[Expr]) -> Cost:

@@ -223,3 +223,6 @@ def _number(value: Any) -> int | float:
 
 def _within(bound: int | float, info: Any) -> int:
     return int(max(info.min, min(info.max, bound)))
+
+
+__all__ = ["cast", "clip", "where"]

@@ -395,3 +395,9 @@ def copy(x: Tensor) -> Tensor:
     Dtype: any. Gradient: d.
     """
     return apply("copy", tensor("copy", x))
+
+
+__all__ = [
+    "abs", "ceil", "copy", "cos", "erf", "exp", "floor", "gelu", "log", "logical_not", "neg", "reciprocal",
+    "relu", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sqrt", "tanh",
+]  # fmt: skip

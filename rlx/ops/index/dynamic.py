@@ -143,3 +143,6 @@ def dynamic_update_slice(x: TensorLike, update: TensorLike, starts: Any) -> Tens
     graph_of("dynamic_update_slice", (x, update))
     x, update = tensors("dynamic_update_slice", x, update)
     return apply("dynamic_update_slice", x, update, _starts("dynamic_update_slice", x, starts))
+
+
+__all__ = ["dynamic_slice", "dynamic_update_slice"]

@@ -39,6 +39,8 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     x, indices = types
     axis = want_axis("gather", x, attrs)
     want_indices("gather", indices.dtype)
+    if x.dtype.is_packed and axis == x.rank - 1:
+        raise ShapeError(f"gather: x is {x}, whose blocks lie along axis {axis}; expected an axis before the last")
     if x.shape[axis] == 0 and indices.numel:
         raise ShapeError(
             f"gather: {indices.numel} indices into axis {axis} of {x.shape}, which has no elements"
@@ -70,13 +72,16 @@ def clamped(indices: Tensor, n: int) -> Tensor:
     return apply("where", apply("less", held, 0), held + n, held)
 
 
-register(Op("gather", "index", _infer, _reference, "numpy.take", _vjp, kernel="gather", moves_data=True))
+register(
+    Op("gather", "index", _infer, _reference, "numpy.take", _vjp, kernel="gather", moves_data=True, packed=(0,))
+)
 
 
 def gather(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
     """The slices of x at the indices along an axis, as numpy.take.
 
-    Shape: x.shape with the axis replaced by indices.shape. Dtype: x any; indices integers. Negative indices count from
+    Shape: x.shape with the axis replaced by indices.shape. Dtype: x any, packed weights too, whose rows stay packed
+    (the axis is then one before the last); indices integers. Negative indices count from
     the end. Out of range: ShapeError where the indices are constant; else every device clamps them to the range.
     Gradient: each slice's is added where the slice was read. Numerics: exact.
     """
@@ -322,3 +327,6 @@ def one_hot(
     if isinstance(depth, bool) or not is_index(depth):
         raise ShapeError(f"one_hot: depth is {depth!r}; expected an int ≥ 0")
     return apply("one_hot", indices, depth=int(depth), axis=axis, dtype=kind, **numbers)
+
+
+__all__ = ["gather", "gather_elements", "gather_nd", "one_hot", "take_along_axis"]

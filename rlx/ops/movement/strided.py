@@ -335,3 +335,6 @@ def concat(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
 
 
 concatenate = concat
+
+
+__all__ = ["broadcast_to", "concat", "concatenate", "expand", "reshape", "slice", "transpose"]

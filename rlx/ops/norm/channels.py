@@ -260,3 +260,6 @@ def batch_norm(
     lead = (given[0].shape[1], *(1,) * (given[0].ndim - 2))
     columns = (t if t.shape == lead else apply("reshape", t, shape=lead) for t in given[1:])
     return apply("batch_norm", given[0], *columns, eps=float(eps))
+
+
+__all__ = ["batch_norm", "group_norm", "layer_norm_channels"]

@@ -106,3 +106,6 @@ def add_rms_norm(
     given = floats(*tensors("add_rms_norm", x, residual, *weights))
     total, y = apply_multi("add_rms_norm", *given, eps=float(eps), keep_sum=True)
     return total, y
+
+
+__all__ = ["add_layer_norm", "add_rms_norm"]

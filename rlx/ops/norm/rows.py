@@ -116,3 +116,6 @@ def rms_norm(x: TensorLike, gamma: TensorLike, beta: TensorLike | None = None, e
     """
     given = (x, gamma) if beta is None else (x, gamma, beta)
     return apply("rms_norm", *floats(*tensors("rms_norm", *given)), eps=float(eps))
+
+
+__all__ = ["layer_norm", "rms_norm"]

@@ -294,3 +294,6 @@ def axial_rope(
     dtype = f64 if x.dtype == f64 else f32
     cos, sin = axial_rope_table(rows, columns, x.shape[-1], base=base, order=order, dtype=dtype)
     return rope(x, cos, sin, axis=axis, interleaved=interleaved, sections=1 if interleaved else 2)
+
+
+__all__ = ["axial_rope", "rope"]

@@ -201,3 +201,6 @@ def rope_scaling(config: Mapping[str, Any] | None, length: int | None = None) ->
         given = {name: number(name) for name in names if config.get(name) is not None}
         return YarnScaling(number("factor"), original, truncate=bool(config.get("truncate", True)), **given)
     raise UnsupportedOp(f"rope_scaling: the kind {kind!r} is none of default, linear, llama3, yarn")
+
+
+__all__ = ["axial_rope_table", "rope_scaling", "rope_table"]

@@ -8,7 +8,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import scipy.special
 
 from rlx import ops
 from rlx.conformance.oracle import evaluate
@@ -17,16 +16,10 @@ from rlx.ir import Graph, Tensor, get_op
 from rlx.ir import expr as ex
 from rlx.ir.graph import apply_multi
 from rlx.ops.numeric import widened
-from tests.ops.gradient_cases import KINK, Gradients, Ties, apart, positive
-from tests.ops.judging import Array, Judge, common, one_by_one, ufunc, with_torch, wrapped
+from tests.ops.gradient_cases import KINK, Gradients, Ties, apart, inside, off, positive
+from tests.ops.judging import Array, Judge, common, one_by_one, with_torch, wrapped
 from tests.outside import outside
 
-_NUMPY = """
-exp log sqrt reciprocal sin cos tanh negative abs sign rint floor ceil copy tan arcsin arccos arctan sinh cosh arcsinh
-arccosh arctanh exp2 expm1 log2 log10 log1p cbrt trunc isnan isfinite logical_not
-add subtract multiply divide maximum minimum arctan2 equal not_equal less less_equal greater greater_equal
-logical_and logical_or logical_xor
-""".split()
 _S = (3, 4)
 
 
@@ -189,22 +182,8 @@ def _mask(x: Tensor) -> Tensor:
     return x.graph.constant(np.arange(12).reshape(3, 4) % 3 == 0)
 
 
-def _inside(x: np.ndarray) -> np.ndarray:
-    """Numbers within (-1, 1)."""
-    return np.tanh(x) * 0.9
-
-
-def _above_one(x: np.ndarray) -> np.ndarray:
-    return np.abs(x) + 1.3
-
-
-def _off(x: np.ndarray) -> np.ndarray:
-    """Numbers away from the kinks of every function here: 0, ±3, integers and their ratios."""
-    return np.round(x * 5) / 5 + 0.0713 + np.arange(x.size).reshape(x.shape) * 1.7e-2
-
-
 def _sized(x: np.ndarray) -> np.ndarray:
-    return _off(x) + np.sign(x) * 4.0
+    return off(x) + np.sign(x) * 4.0
 
 
 def _near(x: np.ndarray) -> np.ndarray:
@@ -218,35 +197,23 @@ def _outside(x: np.ndarray) -> np.ndarray:
 
 
 JUDGES: dict[str, Judge] = {
-    **{f"numpy.{name}": ufunc(getattr(np, name)) for name in _NUMPY},
     "numpy.power": _pow,
     "numpy.isinf": _isinf,
     "numpy.logaddexp": lambda x: np.logaddexp(0.0, x),
     "numpy.where": lambda cond, a, b: np.where(cond, *common(a, b)),
     "numpy.ndarray.astype": _cast,
     "numpy.clip": _clip,
-    "scipy.special.erf": ufunc(scipy.special.erf),
-    "scipy.special.expit": ufunc(scipy.special.expit),
-    "torch.nn.functional.silu": with_torch(lambda torch, x: torch.nn.functional.silu(x)),
-    "torch.nn.functional.relu": with_torch(lambda torch, x: torch.nn.functional.relu(x)),
-    "torch.nn.functional.gelu": with_torch(
-        lambda torch, x, approximate: torch.nn.functional.gelu(x, approximate=approximate)
-    ),
-    "torch.nn.functional.mish": with_torch(lambda torch, x: torch.nn.functional.mish(x)),
-    "torch.nn.functional.elu": with_torch(lambda torch, x, alpha: torch.nn.functional.elu(x, alpha)),
     "gamma times torch.nn.functional.elu": with_torch(
         lambda torch, x, alpha, gamma: gamma * torch.nn.functional.elu(x, alpha)
     ),
     "torch.nn.functional.leaky_relu": with_torch(lambda torch, x, alpha: torch.nn.functional.leaky_relu(x, alpha)),
     "torch.clamp of a line": with_torch(lambda torch, x, alpha, beta: torch.clamp(alpha * x + beta, 0.0, 1.0)),
-    "torch.nn.functional.hardswish": with_torch(lambda torch, x: torch.nn.functional.hardswish(x)),
     "numpy.mod": _remainder(np.mod, lambda x, y: x % y),
     "numpy.fmod": _remainder(np.fmod, lambda x, y: int(math.copysign(1, x)) * (abs(x) % abs(y))),
     "numpy.floor_divide": _remainder(np.floor_divide, lambda x, y: x // y),
     "numpy.bitwise_and": _loop(lambda x, y: x & y),
     "numpy.bitwise_or": _loop(lambda x, y: x | y),
     "numpy.bitwise_xor": _loop(lambda x, y: x ^ y),
-    "numpy.bitwise_not": np.bitwise_not,
     "numpy.left_shift": _shifted(True),
     "numpy.right_shift": _shifted(False),
     "torch.fake_quantize_per_channel_affine": _quantized,
@@ -254,34 +221,18 @@ JUDGES: dict[str, Judge] = {
     "the expression of each op it was made of": _fused,
 }
 GRADIENTS: Gradients = {
-    **{name: [(getattr(ops, name), [_S], None)] for name in
-       ("exp", "sin", "cos", "tanh", "erf", "sigmoid", "silu", "neg", "copy",
-        "sinh", "cosh", "atan", "asinh", "exp2", "expm1", "softplus", "mish")},
-    **{name: [(getattr(ops, name), [_S], positive)] for name in
-       ("log", "sqrt", "rsqrt", "reciprocal", "log2", "log10", "cbrt")},
-    **{name: [(getattr(ops, name), [_S], _inside)] for name in ("tan", "asin", "acos", "atanh", "log1p")},
-    **{name: [(getattr(ops, name), [_S], apart, KINK)] for name in ("abs", "relu", "sign", "round", "floor", "ceil")},
-    **{name: [(getattr(ops, name), [_S, _S], None), (getattr(ops, name), [(2, 1, 4), (3, 1)], None)]
-       for name in ("add", "sub", "mul")},
-    "gelu": [(ops.gelu, [_S], None), (lambda x: ops.gelu(x, "tanh"), [_S], None)],
+    "reciprocal": [(ops.reciprocal, [_S], positive)],
+    "cbrt": [(ops.cbrt, [_S], positive)],
+    "tan": [(ops.tan, [_S], inside)],
     "div": [(ops.div, [_S, (4,)], positive), (lambda x: 2.0 / x, [()], positive)],
     "pow": [(ops.pow, [_S, (3, 1)], positive), (lambda x: x**3.0, [_S], None), (lambda x: x**2, [_S], None)],
-    "maximum": [(ops.maximum, [_S, (4,)], apart, KINK)],
-    "minimum": [(ops.minimum, [_S, (4,)], apart, KINK)],
     "where": [(lambda x, y: ops.where(_mask(x), x, y), [_S, (4,)], None),
               (lambda x, y: ops.where(_mask(x), x, y), [(3, 1), ()], None)],
     "cast": [(lambda x: ops.cast(ops.cast(x, "f64") * 2.0, "f64"), [_S], None)],
     "clip": [(lambda x: ops.clip(x, -0.5, 0.6), [_S], apart, KINK),
              (lambda x: ops.clip(x, max=0.3), [_S], apart, KINK)],
     "fused": [(_two_trees, [_S, (4,)], apart, KINK)],
-    "acosh": [(ops.acosh, [_S], _above_one)],
-    "trunc": [(ops.trunc, [_S], _off)],
     "atan2": [(ops.atan2, [_S, (4,)], positive), (ops.atan2, [_S, (3, 1)], _sized)],
-    "elu": [(ops.elu, [_S], _off), (lambda x: ops.elu(x, -0.3), [_S], _off)],
-    "selu": [(ops.selu, [_S], _off)],
-    "leaky_relu": [(lambda x: ops.leaky_relu(x, 0.2), [_S], _off)],
-    "hard_sigmoid": [(ops.hard_sigmoid, [_S], _off), (lambda x: ops.hard_sigmoid(x, 0.9, 0.1), [_S], _off)],
-    "hard_swish": [(ops.hard_swish, [_S], _off), (lambda x: ops.hard_swish(x * 3.1), [_S], _off)],
     "mod": [(lambda a, b: ops.mod(a * 3.4, b), [_S, (4,)], _near)],
     "fmod": [(lambda a, b: ops.fmod(a * 3.4, b), [_S, (4,)], _near)],
     "floor_divide": [(lambda a, b: ops.floor_divide(a * 3.4, b), [_S, (4,)], _near)],

@@ -33,7 +33,7 @@ def _experts(sizes: Array, rows: int) -> list[int | None]:
     return found[:rows]
 
 
-def _looped(x: Array, w: Array, sizes: Array, *, transpose_w: bool) -> Array:
+def looped(x: Array, w: Array, sizes: Array, *, transpose_w: bool) -> Array:
     if transpose_w:
         w = w.transpose(0, 2, 1)
     out = np.zeros((len(x), w.shape[2]))
@@ -69,7 +69,7 @@ def _grouped(transpose: bool, *sizes: int) -> Callable[[Tensor, Tensor], Tensor]
 
 
 JUDGES: dict[str, Judge] = {
-    "the loop over rows and their experts": _looped,
+    "the loop over rows and their experts": looped,
     "the loop over rows, added up by expert": _grouped_grad,
     "numpy.einsum": _lora,
 }

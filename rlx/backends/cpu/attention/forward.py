@@ -16,7 +16,7 @@ from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.matmul.dense import multiply
 from rlx.backends.cpu.rows import F32, sum_first_axis, working
 from rlx.ir import Node
-from rlx.ops.attention.parts import heads_first, rest
+from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, rest
 
 _BLOCK = 1 << 17  # scores in one block
 _MIN_QUERIES = 16
@@ -28,8 +28,8 @@ _SMALL = 100_000
 @cpu_kernel("attention")
 def bind_attention(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     _, lengths = rest("attention", node.inputs[3:])
-    tokens: str = node.attrs.get("tokens", "")
-    out = outs[0].swapaxes(1, 2) if "y" in tokens else outs[0]
+    tokens: ByToken = node.attrs.get("tokens", NO_TOKENS)
+    out = outs[0].swapaxes(1, 2) if ByToken.Y in tokens else outs[0]
     given = heads_first(ins, tokens)
     if lengths is not None:
         return bind_cached(node, given, out, ctx)

@@ -15,7 +15,7 @@ import numpy as np
 from rlx.backends.cpu import half
 from rlx.dtypes import DType, as_dtype, bool_, f32, promote
 from rlx.ir.expr import PREDICATES, Expr, linearize
-from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
+from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, places
 from rlx.ops.numeric import working
 
 NpType = np.dtype[Any]
@@ -141,6 +141,8 @@ class Code:
             return self._argument(e.value, target)
         if e.prim == "lit":
             return self.lit(e.value, target)
+        if e.prim == "index":
+            return self.emit(write_places, dtype=target, cost=0.7)
         args = [self._values[a] for a in e.args]
         if e.prim == "cast":
             return self._cast(args[0], e.args[0].dtype, e.dtype)
@@ -199,6 +201,7 @@ class Code:
                 return self._erf(args[0], 1.0 if e.value is None else float(e.value))
         fn = _UFUNCS.get(prim)
         if fn is None or (prim == "pow" and not kind.is_float) or (prim == "div" and not kind.is_float):
+            gives = f32.np if prim == "gumbel" else gives
             return self.emit(_stored(PRIM_FUNCTIONS[prim]), *args, dtype=gives, cost=20.0)
         return self.emit(fn, *args, dtype=gives, cost=_COSTS.get(prim, 0.07))
 
@@ -276,6 +279,11 @@ def _scaled_erf(trees: Sequence[Expr]) -> list[Expr]:
                     break
         done[e] = Expr(e.prim, args, e.dtype, value)
     return [done[t] for t in trees]
+
+
+def write_places(start: int, target: Any) -> None:
+    """Writes the numbers of a block's elements, the first of which is number `start`."""
+    target[...] = places(start, target.shape)
 
 
 def _stored(fn: Callable[..., Any]) -> Callable[..., None]:

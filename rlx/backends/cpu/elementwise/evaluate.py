@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step, in_order
-from rlx.backends.cpu.elementwise.code import Call, Code, Operand
+from rlx.backends.cpu.elementwise.code import Call, Code, Operand, write_places
 from rlx.backends.cpu.half import LEAST
 from rlx.ir.expr import Expr
 
@@ -64,7 +64,7 @@ def bind_trees(
         key = tuple(s.stop - s.start for s in block)
         made = []
         for n, call in enumerate(calls):
-            inner = all(
+            inner = call.fn is not write_places and all(
                 o.kind == "lit" or (o.kind == "reg" and o.index not in homes)
                 for o in (*call.sources, call.target)
             )
@@ -246,6 +246,10 @@ class _Grid:
             return array if array.dtype == o.dtype else array.view(o.dtype)
 
         target = view(call.target)
+        if call.fn is write_places:  # a block is a range of elements in row-major order
+            return partial(
+                write_places, int(np.ravel_multi_index([s.start for s in block], self.shape)), target
+            )
         if call.fn is None:
             source = view(call.sources[0])
             if (

@@ -1,4 +1,4 @@
-"""The candidates for an attention, their costs, and how tests and benchmarks overrule the choice among them.
+"""The candidates for an attention, their costs, and how tests and benchmarks override the choice among them.
 
 "tiles": 64 queries a workgroup, in honest f32. "decode": few queries, with the keys cut into parts. "matrix": tiles by
 matrix instructions, for f16 and bf16, and for f32 in sessions of a lower precision.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from rlx.backends.gpu.program.candidates import Cost, Overruled, narrowed
+from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
@@ -112,14 +112,14 @@ class Forced:
     scores: Scores | None = None
 
 
-forced = Overruled(Forced())
+forced = Overrides(Forced())
 forcing = forced.forcing
 _NOTHING = Forced()
 
 
 def choose(target: Target, problem: Problem) -> Candidate:
     """The candidate that computes an attention."""
-    return target.choose(problem, _overruled(candidates(target, problem)))
+    return target.choose(problem, _with_overrides(candidates(target, problem)))
 
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
@@ -227,7 +227,7 @@ def _decode(target: Target, problem: Problem, rank: int) -> list[Candidate]:
     return found
 
 
-def _overruled(found: Sequence[Candidate]) -> Sequence[Candidate]:
+def _with_overrides(found: Sequence[Candidate]) -> Sequence[Candidate]:
     """The candidates that a test or benchmark asks for, with the number of splits that it asks for."""
     wish = forced()
     if wish == _NOTHING:

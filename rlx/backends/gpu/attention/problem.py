@@ -12,10 +12,10 @@ from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Ref
 from rlx.dtypes import DType, f32
 from rlx.ir import Node, Tensor
-from rlx.ops.attention.parts import rest, swapped
+from rlx.ops.attention.parts import NO_TOKENS, ByToken, rest, swapped
 
 CAUSAL, WINDOW, CAPPED, COUNTED = 1, 2, 4, 8  # flags of the kernels' constant FLAGS
-BY_TOKEN = {"q": 16, "k": 32, "v": 64, "y": 128}  # more of FLAGS, by the letters of the attribute `tokens`
+BY_TOKEN = 16  # times the value of the attribute `tokens`: four more of FLAGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Attention:
     window: int
     scale: float
     cap: float
-    tokens: str = ""
+    tokens: ByToken = NO_TOKENS
 
     @property
     def count(self) -> int:
@@ -67,21 +67,21 @@ class Attention:
         """The scalar arguments of the forward kernels: those of `sizes`, the distances between the rows of q, of k and
         of v, and `more`."""
         *whole, scale, cap = self.sizes()
-        named = zip("qkv", (self.heads, self.kv_heads, self.kv_heads), strict=True)
-        rows = [heads * self.d if letter in self.tokens else self.d for letter, heads in named]
+        heads = {ByToken.Q: self.heads, ByToken.K: self.kv_heads, ByToken.V: self.kv_heads}
+        rows = [self.d * (n if one in self.tokens else 1) for one, n in heads.items()]
         return [*whole, *rows, *more, scale, cap]
 
 
 def attention_of(ctx: Lowering, node: Node, q: Tensor, k: Tensor, others: Sequence[Tensor]) -> Attention:
     """The `Attention` of a node; a mask that is stored neither as bool nor as f32 is cast to f32 here."""
-    tokens: str = node.attrs.get("tokens", "")
-    batch, heads, sq, d = swapped(q.shape) if "q" in tokens else q.shape
-    kv_heads, sk = (swapped(k.shape) if "k" in tokens else k.shape)[1:3]
+    tokens: ByToken = node.attrs.get("tokens", NO_TOKENS)
+    batch, heads, sq, d = swapped(q.shape) if ByToken.Q in tokens else q.shape
+    kv_heads, sk = (swapped(k.shape) if ByToken.K in tokens else k.shape)[1:3]
     mask, lengths = rest(node.op.name, others)
     window, cap = node.attrs.get("window"), node.attrs.get("softcap")
     flags = CAUSAL * node.attrs["causal"] + WINDOW * (window is not None)
     flags += CAPPED * (cap is not None) + COUNTED * (lengths is not None)
-    flags += sum(BY_TOKEN[letter] for letter in tokens)
+    flags += BY_TOKEN * tokens.value
     kind, word, held, strides = 0, "f32", None, (0, 0, 0, 0)
     if mask is not None:
         held, kind = ctx.ref(mask), 1 if mask.dtype.kind == "b" else 2

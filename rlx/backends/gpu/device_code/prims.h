@@ -5,6 +5,7 @@
 #include "half32.h"
 #include "hyper32.h"
 #include "math32.h"
+#include "random32.h"
 #include "trig32.h"
 #ifndef RLX_PRIMS_H
 #define RLX_PRIMS_H

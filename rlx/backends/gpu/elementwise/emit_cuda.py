@@ -6,6 +6,7 @@ from rlx.backends.gpu.elementwise.tree import (
     THROUGH_META,
     Class,
     Const,
+    Index,
     Load,
     Program,
     double_bits,
@@ -37,6 +38,7 @@ class _Writer:
         self.operands = list(zip(names, (*kernel.inputs, *kernel.outputs), strict=True))
         self.strided = [(name, o) for name, o in self.operands if o.access in THROUGH_META]
         self.loads = [v for v in self.program.values if isinstance(v, Load)]
+        self.counts = any(isinstance(v, Index) for v in self.program.values)
 
     def text(self) -> str:
         prims = "prims64.h" if self.program.wide else "prims.h"
@@ -45,12 +47,15 @@ class _Writer:
         if self.strided:
             lines += [*self.offsets(), ""]
         params = ["const int* meta"] if self.strided else []
-        params += [f"const raw_{o.storage}* x{i}" for i, o in enumerate(self.kernel.inputs)]
-        params += [f"raw_{o.storage}* y{i}" for i, o in enumerate(self.kernel.outputs)]
+        pointers = [f"const raw_{o.storage}* x{i}" for i, o in enumerate(self.kernel.inputs)]
+        pointers += [f"raw_{o.storage}* y{i}" for i, o in enumerate(self.kernel.outputs)]
+        params += ["const rlx_u64* table"] if self.kernel.batched else pointers
         lines.append('extern "C" __global__ void __launch_bounds__(256)')
         lines.append(f"tree({', '.join([*params, 'const uint n'])}) {{")
         lines.append("    const uint first = (blockIdx.x + blockIdx.y * gridDim.x) * 256u + threadIdx.x;")
         lines.append("    const uint step = gridDim.x * gridDim.y * 256u;")
+        if self.kernel.batched:
+            lines += self.look_up(pointers)
         for i, o in enumerate(self.kernel.inputs):
             if o.access == "scalar":
                 lines.append(f"    const raw_{o.storage} s{i} = x{i}[0];")
@@ -64,17 +69,31 @@ class _Writer:
             lines += self.singles()
         return "\n".join([*lines, "}", ""])
 
+    @staticmethod
+    def look_up(pointers: list[str]) -> list[str]:
+        """The operands' pointers from the block's row of the table. The compiler knows of a parameter that it points to
+        global memory; of an address that was read it has to be told."""
+        lines = [f"    const rlx_u64* row = table + blockIdx.z * {len(pointers)}u;"]
+        for k, pointer in enumerate(pointers):
+            kind, name = pointer.rsplit(" ", 1)
+            lines.append(f"    {kind} {name} = reinterpret_cast<{kind}>(row[{k}]);")
+            lines.append(f"    __builtin_assume(__isGlobal({name}));")
+        return lines
+
     # -- the tree: raw values in, raw values out
 
     def body(self) -> list[str]:
         params = [f"const raw_{v.storage} a{v.operand}" for v in self.loads]
         params += [f"raw_{s.storage}& b{s.operand}" for s in self.program.stores]
+        params += ["const uint place"] if self.counts else []
         lines = [f"static __device__ __forceinline__ void body({', '.join(params)}) {{"]
         for i, v in enumerate(self.program.values):
             if isinstance(v, Load):
                 made = f"v_{v.storage}(a{v.operand})"
             elif isinstance(v, Const):
                 made = literal(v)
+            elif isinstance(v, Index):
+                made = "int(place)"
             else:
                 made = f"{v.name}({', '.join(f't{a}' for a in v.args)})"
             lines.append(f"    const {_TYPES[v.cls]} t{i} = {made};")
@@ -104,8 +123,11 @@ class _Writer:
             elif o.access != "scalar":
                 load = f" = load_pack<{self.lanes}>({name}, uint({where}))" if name[0] == "x" else ""
                 lines.append(f"            Pack<raw_{o.storage}, {self.lanes}> p{name}{load};")
+        place = f"uint(q) * {self.lanes}u + uint(k)"
         lines.append("#pragma unroll")
-        lines.append(f"            for (int k = 0; k < {self.lanes}; ++k) body({self.arguments('.at[k]')});")
+        lines.append(
+            f"            for (int k = 0; k < {self.lanes}; ++k) body({self.arguments('.at[k]', place)});"
+        )
         for i, o in enumerate(self.kernel.outputs):
             where = f"at.y{i}" if o.access in THROUGH_META else "q"
             lines.append(f"            store_pack<{self.lanes}>(y{i}, uint({where}), py{i});")
@@ -133,7 +155,7 @@ class _Writer:
         lines.append("            const rlx_u64 j = i + rlx_u64(step) * uint(k);")
         lines.append("            const uint e = uint(j);")
         lines.append("            if (j >= n) continue;")
-        lines.append(f"            body({self.arguments('[k]')});")
+        lines.append(f"            body({self.arguments('[k]', 'e')});")
         for i, o in enumerate(self.kernel.outputs):
             lines.append(f"            y{i}[{self.index(f'y{i}', o)}] = py{i}[k];")
         return [*lines, "        }", "    }"]
@@ -141,13 +163,14 @@ class _Writer:
     def index(self, name: str, operand: TreeOperand) -> str:
         return f"at[k].{name}" if operand.access == "strided" else ("e" if operand.access == "flat" else "0")
 
-    def arguments(self, element: str) -> str:
+    def arguments(self, element: str, place: str) -> str:
         names = []
         for v in self.loads:
             access = self.kernel.inputs[v.operand].access
             lane = ".at[k / 2]" if access == "doubled" else element
             names.append(f"s{v.operand}" if access in ("scalar", "repeated") else f"px{v.operand}{lane}")
-        return ", ".join([*names, *(f"py{s.operand}{element}" for s in self.program.stores)])
+        names += [f"py{s.operand}{element}" for s in self.program.stores]
+        return ", ".join([*names, place] if self.counts else names)
 
     def offsets(self) -> list[str]:
         """Device code that reads the meta block into registers, and finds each strided operand's element at a linear

@@ -19,6 +19,7 @@ from rlx.backends.gpu.elementwise.tree import (
     Call,
     Class,
     Const,
+    Index,
     Load,
     Program,
     double_bits,
@@ -45,7 +46,8 @@ def template(wide: bool = False, fused: bool = False) -> Template:
 def emit_spirv(kernel: TreeKernel, features: frozenset[str], packs: bool = True) -> bytes:
     """The SPIR-V module of a tree kernel, entry point `main`, 256 threads a workgroup, for Vulkan 1.2.
 
-    The push constants hold the arguments, in the kernel's order: addresses of 8 bytes, then u32 n. The module declares
+    The push constants hold the arguments, in the kernel's order: addresses of 8 bytes, then u32 n. A batched kernel
+    reads the addresses of its operands from the table that stands in their place. The module declares
     the IEEE behaviour that the features offer. `packs` adds a loop over packs of 4 or 8 neighbouring elements, for
     wider memory accesses: a software device gains nothing by it and takes long to compile it.
     """
@@ -70,6 +72,7 @@ class _Main:
         self.dims: list[int] = []
         self.strides: dict[int, list[int]] = {}  # operand -> first element, then strides
         self.consts: dict[int, int] = {}
+        self.counts = [k for k, v in enumerate(made.values) if isinstance(v, Index)]
 
     def write(self, packs: bool) -> None:
         b, n_in = self.b, len(self.kernel.inputs)
@@ -101,8 +104,10 @@ class _Main:
     def arguments(self) -> int:
         """Reads the push constants (and the meta block). Returns n."""
         b = self.b
-        kinds = [b.named_pointer("ptr_u32")] if self.strided else []
-        kinds += [b.named_pointer(f"ptr_{o.storage}") for o in self.operands]
+        words_t = b.named_pointer("ptr_u32")
+        of_operands = [b.named_pointer(f"ptr_{o.storage}") for o in self.operands]
+        kinds = [words_t] if self.strided else []
+        kinds += [words_t] if self.kernel.batched else of_operands
         block = b.push_constants([*kinds, self.uint_t], [8 * k for k in range(len(kinds) + 1)])
         values = []
         for k, kind in enumerate([*kinds, self.uint_t]):
@@ -117,8 +122,16 @@ class _Main:
             for k, operand in enumerate(self.strided):
                 at = rank + k * (rank + 1)
                 self.strides[operand] = words[at : at + rank + 1]
-        self.pointers = values[:-1]
-        return values[-1]
+        n = values.pop()
+        self.pointers = self.looked_up(values[0], of_operands) if self.kernel.batched else values
+        return n
+
+    def looked_up(self, table: int, kinds: list[int]) -> list[int]:
+        """The operands' pointers, of these types, from the workgroup's row of the table."""
+        b = self.b
+        first = b.make(Op.IMul, self.uint_t, b.call("set_index"), b.uint(len(kinds)))
+        at = [b.make(Op.IAdd, self.uint_t, first, b.uint(k)) for k in range(len(kinds))]
+        return [b.make(Op.Bitcast, kind, b.call("address", table, i)) for kind, i in zip(kinds, at, strict=True)]
 
     def loop(self, start: int, end: int, step: int, body: Callable[[int], None]) -> int:
         """for (i = start; i < end; i += step) body(i). Returns the last i, which the body did not see."""
@@ -180,6 +193,9 @@ class _Main:
         made: list[dict[int, int]] = []
         for lane in range(self.lanes):
             values = {k: few[lane * len(few) // self.lanes] for k, few in narrow.items()}
+            for k in self.counts:
+                place = b.make(Op.IMul, self.uint_t, q, b.uint(self.lanes))
+                values[k] = self.signed(b.make(Op.IAdd, self.uint_t, place, b.uint(lane)))
             for k, fours in loaded.items():
                 kind = self.type_of(self.program.values[k].cls)
                 values[k] = b.make(Op.CompositeExtract, kind, fours[lane // 4], lane % 4)
@@ -205,6 +221,7 @@ class _Main:
             for k, v in enumerate(self.program.values)
             if isinstance(v, Load) and v.operand not in self.scalars
         }
+        loaded.update((k, self.signed(i)) for k in self.counts)
         self.compute([loaded])
         for s in self.program.stores:
             target = n_in + s.operand
@@ -229,10 +246,13 @@ class _Main:
             for k, v in enumerate(self.program.values[start:end], start):
                 if isinstance(v, Const):
                     values[k] = self.consts[k]
-                elif isinstance(v, Load):
-                    values.setdefault(k, self.scalars.get(v.operand, 0))
+                elif isinstance(v, Load | Index):
+                    values.setdefault(k, self.scalars.get(v.operand, 0) if isinstance(v, Load) else 0)
                 else:
                     values[k] = self.b.call(v.name, *(values[a] for a in v.args))
+
+    def signed(self, value: int) -> int:
+        return self.b.make(Op.Bitcast, self.type_of("i"), value)
 
     def type_of(self, cls: Class) -> int:
         if cls == "b":

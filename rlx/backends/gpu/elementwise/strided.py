@@ -11,10 +11,12 @@ from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Access, Ref, TreeKernel, TreeOperand
 from rlx.dtypes import DType
 from rlx.ir import Expr
+from rlx.ir import expr as ex
 
 MAX_INDEX = 1 << 31  # element indices in a kernel are 31 bits
 MAX_OPERANDS = 14  # their addresses, that of the meta block and n are 124 bytes
 _THREADS = 256
+_SOFTWARE_ELEMENTS = 16
 _SPREAD = 1 << 18  # elements up to which every element gets a thread of its own
 
 
@@ -113,10 +115,20 @@ def launch_tree(
     rank = len(dims) if strided else 0
     kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), rank, packed, short)
     count = n // PACK if packed else n
-    each = 1 if packed or n <= _SPREAD else lanes(kernel) * _in_turn(ctx, kernel, n)
     refs = [v.ref(dims) for v in views]
     meta = [ctx.block(block)] if strided else []
-    ctx.launch(kernel, ctx.groups(math.ceil(count / (_THREADS * each))), [*meta, *refs, count])
+    ctx.launch(kernel, grid(ctx, kernel, count), [*meta, *refs, count])
+
+
+def grid(ctx: Lowering, kernel: TreeKernel, count: int, sets: int = 1) -> tuple[int, int, int]:
+    """The workgroups for `count` elements, or packs of a packed kernel, of each of so many sets of operands. Where a
+    device has threads enough for all of them, each takes one; a batched kernel reads addresses first, which on a
+    software device takes as long as several elements do."""
+    n = sets * count
+    each = 1 if kernel.packed or n <= _SPREAD else lanes(kernel) * _in_turn(ctx, kernel, n)
+    if ctx.target.software and sets > 1:
+        each = _SOFTWARE_ELEMENTS
+    return (*ctx.groups(math.ceil(count / (_THREADS * each)))[:2], sets)
 
 
 def _in_turn(ctx: Lowering, kernel: TreeKernel, n: int) -> int:
@@ -189,7 +201,16 @@ def _launch_doubled(
     kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), len(shape), True, short)
     refs = [v.ref(dims) for v in views]
     count = math.prod(shape)
-    ctx.launch(kernel, ctx.groups(math.ceil(count / _THREADS)), [ctx.block(block), *refs, count])
+    ctx.launch(kernel, grid(ctx, kernel, count), [ctx.block(block), *refs, count])
+
+
+def counting_from(tree: Expr, start: int) -> Expr:
+    """The tree for a part of the elements, the first of which is number `start`."""
+    done: dict[Expr, Expr] = {}
+    for e in ex.linearize([tree]):
+        made = Expr(e.prim, tuple(done[a] for a in e.args), e.dtype, e.value)
+        done[e] = ex.call("add", e, start) if e.prim == "index" and start else made
+    return done[tree]
 
 
 def _halves(
@@ -198,4 +219,5 @@ def _halves(
     first = dims[0] // 2
     for start, n in ((0, first), (first, dims[0] - first)):
         moved = [replace(v, start=v.start + start * v.strides[0]) for v in views]
+        trees = [counting_from(tree, start * math.prod(dims[1:])) for tree in trees]
         launch_tree(ctx, trees, (n, *dims[1:]), moved[:n_in], moved[n_in:], short)

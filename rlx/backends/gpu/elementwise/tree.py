@@ -16,7 +16,7 @@ import numpy as np
 
 from rlx.backends.gpu.program.steps import TreeKernel
 from rlx.dtypes import DType, Storage, as_dtype
-from rlx.ir.expr import PREDICATES, PRIMS, Expr, linearize
+from rlx.ir.expr import PREDICATES, PRIMS, WORDS, Expr, linearize
 
 Class = Literal["f", "d", "i", "l", "b"]
 
@@ -28,7 +28,7 @@ THROUGH_META = ("strided", "repeated", "doubled")
 # Vulkan, and where operands are strided, it takes elements one by one, not in packs.
 _HEAVY = frozenset({"exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
                     "erf", "pow", "atan2", "fmod", "mod", "floordiv", "exp2", "log2", "log10", "cbrt", "asinh", "acosh",
-                    "atanh"})  # fmt: skip
+                    "atanh", "gumbel", "threefry", "threefry_first", "threefry_second"})  # fmt: skip
 MAX_HEAVY = 4
 
 # Primitives with a variant of suffix h, for f32 values whose results are rounded to 16 bits: less exact, and cheaper
@@ -43,10 +43,11 @@ _BITS = frozenset({"and", "or", "xor", "shl", "shr"})
 _WHOLE = frozenset({"neg", "abs", "sign", "floor", "ceil", "round", "trunc", "sub", "div", "pow", "mod", "fmod",
                     "floordiv"})  # fmt: skip
 # The primitives that prims.h and prims64.h have for each class of arguments.
+_FLOAT = frozenset(PRIMS) - _BITS - WORDS - {"cast", "index"}
 DEFINED: dict[Class, frozenset[str]] = {
-    "f": frozenset(PRIMS) - _BITS - {"cast"},
-    "d": frozenset(PRIMS) - _BITS - {"cast"},
-    "i": _LOGIC | _BITS | _WHOLE,
+    "f": _FLOAT,
+    "d": _FLOAT,
+    "i": _LOGIC | _BITS | _WHOLE | WORDS,
     "l": _LOGIC | _BITS | _WHOLE,
     "b": _LOGIC | {"abs", "and", "or", "xor"},
 }
@@ -73,6 +74,13 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Index:
+    """The number of the element, in the row-major order of the outputs."""
+
+    cls: Class
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A call of the function `name` of prims.h or prims64.h with earlier values."""
 
@@ -90,7 +98,7 @@ class Store:
     storage: DType
 
 
-Instr = Const | Load | Call
+Instr = Const | Load | Index | Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,10 @@ def computable(trees: Sequence[Expr], features: frozenset[str]) -> bool:
     for e in linearize(trees):
         if e.dtype.itemsize == 8 and not eight_bytes(e.dtype) <= features:
             return False
-        if e.prim not in ("arg", "lit", "cast") and e.prim not in DEFINED[class_of(e.args[-1].dtype)]:
+        if (
+            e.prim not in ("arg", "lit", "cast", "index")
+            and e.prim not in DEFINED[class_of(e.args[-1].dtype)]
+        ):
             return False
     return True
 
@@ -279,6 +290,8 @@ class _Builder:
         if e.prim == "lit":
             assert e.value is not None
             return self.add(Const(cls, e.value))
+        if e.prim == "index":
+            return self.add(Index("i"))
         if e.prim == "cast" and e.dtype.is_half and _doubles(e.args[0], e.dtype):
             return args[0] if e.dtype.name == "bf16" else self.call(cls, "p_bound_f16", args[0])
         if e.prim == "cast":

@@ -1,7 +1,7 @@
-"""The candidates for a GEMM, their costs, and how tests and benchmarks overrule the choice among them.
+"""The candidates for a GEMM, their costs, and how tests and benchmarks override the choice among them.
 
 A product is computed by the vendor's library, by matrix instructions ("mma"), by tiles of fused multiply-adds ("fma"),
-or, where it is skinny, by the kernel that reads B once ("rows").
+or, where it is skinny, by a kernel that reads B once: by multiply-adds ("rows") or by matrix instructions ("skinny").
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from rlx.backends.gpu.gemm.product import Product
-from rlx.backends.gpu.program.candidates import Cost, Overruled, narrowed
+from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
-Algorithm = Literal["library", "mma", "fma", "rows"]
+Algorithm = Literal["library", "mma", "fma", "rows", "skinny"]
 Pair = tuple[DType, DType]  # the storage of A and of B
 
 LONG_SUM = 8192  # longer sums are added up in parts, so that rounding stays below the tolerance
@@ -31,7 +31,6 @@ _MAX_ROWS = 64  # and a candidate up to this many
 _SMALL = 1 << 20  # elements of B
 _LARGE = 1 << 30  # multiply-adds from which it pays to round the operands before, by launches of their own
 _THREADS = 256
-_FEW_TILES = 1 << 14  # with fewer columns than this, a workgroup of the few-rows kernel has fewer of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +98,39 @@ class MmaTiles:
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """The kernel that reads B once for `rows` rows. Where B is transposed, `across` threads share a column's sum, in
-    `cuts` parts of k; else a workgroup has four times `across` columns."""
+    """The kernel that reads B once for `rows` rows. A workgroup has `sites` groups of `each` columns, which a thread
+    sums. Where B is transposed, `across` threads read side by side."""
 
     algorithm: ClassVar[Algorithm] = "rows"
     cost: Cost
     stored: Pair
     rows: int
+    each: int
     across: int
-    cuts: int
+    sites: int
 
 
-Candidate = Library | FmaTiles | MmaTiles | FewRows
+@dataclass(frozen=True, slots=True)
+class SkinnyTiles:
+    """The kernel that reads B once for each 16 rows, by matrix instructions. A warp has `columns` columns, `beside` of
+    a workgroup's eight warps lie side by side and the others share their columns; `ahead` slabs of a warp's part of B
+    are read at once. The sum over k is cut into `parts`, which one more launch adds up."""
+
+    algorithm: ClassVar[Algorithm] = "skinny"
+    cost: Cost
+    stored: Pair
+    columns: int
+    beside: int
+    ahead: int
+    parts: int = 1
+
+    @property
+    def width(self) -> int:
+        """The columns of a workgroup."""
+        return self.columns * self.beside
+
+
+Candidate = Library | FmaTiles | MmaTiles | FewRows | SkinnyTiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +145,21 @@ class Forced:
     sides: int | None = None
     terms: tuple[int, int] | None = None
     across: int | None = None
-    cuts: int | None = None
+    sites: int | None = None
+    columns: int | None = None
+    beside: int | None = None
+    ahead: int | None = None
     fused_bias: bool | None = None
 
 
-forced = Overruled(Forced())
+forced = Overrides(Forced())
 forcing = forced.forcing
 _NOTHING = Forced()
 
 
 def choose(target: Target, problem: Problem) -> Candidate:
     """The candidate that computes a product."""
-    return target.choose(problem, _overruled(candidates(target, problem), problem.product))
+    return target.choose(problem, _with_overrides(candidates(target, problem), problem.product))
 
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
@@ -159,10 +182,14 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     found += _fma_tiles(target, problem, 3, pair)
     if problem.grouped:
         return found
-    if p.m <= _MAX_ROWS and (p.m == 1 or not p.transpose_a):
+    straight = p.m == 1 or not p.transpose_a  # whether a row of A is contiguous
+    if mma and straight and p.m <= _ROWS and pair in ((f16, f16), (bf16, bf16)):
+        found.append(_skinny(target, p, pair))
+    if p.m <= _MAX_ROWS and straight:
         first = p.m <= _ROWS and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL)
         # This kernel stores C in A's dtype; tiles may store it in f32.
-        found.append(_few_rows(target, p, 1 if first else 5, pair if problem.c == pair[0] else (f32, f32)))
+        rank = -1 if p.m <= _FEW_ROWS else 1 if first else 5
+        found.append(_few_rows(target, p, rank, pair if problem.c == pair[0] else (f32, f32)))
     library = target.library
     if library is None or p.k == 0:
         return found
@@ -282,28 +309,27 @@ def _sides(split: Split, tile: str, depth: int) -> int:
 
 
 def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
-    """The sizes of the few-rows kernel. Where B is transposed: with many rows a workgroup reads more of A than of B, so
-    that several columns share a read of A; the sums are cut where there are few columns. On a software device
-    exchange between threads costs the most."""
+    """The sizes of the few-rows kernel: 128 bytes of a row of B side by side, or 32 columns of a transposed B that
+    share what is read of A, and fewer where that leaves units without two workgroups."""
     rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
-    if not p.transpose_b:
-        columns = p.n * p.count
-        across = 16 if columns >= _FEW_TILES else 4 if columns >= 16 * target.units else 2
-        return FewRows((rank,), stored, rows, across, 1)
-    across = 32 if rows <= 4 else 4 if target.software else 8
-    if target.software:
-        return FewRows((rank,), stored, rows, across, 1)
-    most, blocks = _most_cuts(across), math.ceil(p.m / rows) * p.count
-    enough = target.units * _THREADS
-    cuts = (n for n in (1, 2, 4, 8) if p.n * blocks * n * across >= enough or 4 * across * n >= p.k)
-    return FewRows((rank,), stored, rows, across, min(next(cuts, most), most))
+    half = stored[1].is_half
+    each = 8 if (half and not p.transpose_b) or (rows == 16 and not half) else 4
+    groups = math.ceil(p.n / each) * math.ceil(p.m / rows) * p.count
+    enough = target.units * (1 if rows == 16 else 2)  # threads of 16 rows need all registers
+    sites = next((s for s in (8, 4) if groups >= 0.9 * s * enough or target.software), 2)
+    return FewRows((rank,), stored, rows, each, 32, sites)
 
 
-def _most_cuts(across: int) -> int:
-    return min(_THREADS // across, 8)
+def _skinny(target: Target, p: Product, stored: Pair) -> SkinnyTiles:
+    """The sizes of the skinny kernel. There should be two workgroups for each unit, which then has 64 KiB under way. A
+    row of B that a warp reads should have 128 bytes, and A, which every workgroup reads, be small beside B's part."""
+    columns = 16 if p.transpose_b else 64 if p.n >= 32 * target.units else 32
+    tiles = math.ceil(p.n / columns) * p.count
+    beside = next((w for w in (4, 2) if tiles >= 2 * w * target.units), 1)
+    return SkinnyTiles((-2,), stored, columns, beside, 4)
 
 
-def _overruled(found: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
+def _with_overrides(found: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
     """The candidates that a test or benchmark asks for, with the sizes that it asks for."""
     wish = forced()
     if wish == _NOTHING:
@@ -315,9 +341,11 @@ def _resized(c: Candidate, wish: Forced, p: Product) -> Candidate:
     if isinstance(c, Library):
         return c if wish.fused_bias is None else replace(c, fused_bias=wish.fused_bias)
     if isinstance(c, FewRows):
-        across = (p.transpose_b and wish.across) or c.across
-        cuts = (p.transpose_b and wish.cuts) or c.cuts
-        return replace(c, across=across, cuts=min(cuts, _most_cuts(across)))
+        across = wish.across or c.across
+        return replace(c, across=across, sites=min(wish.sites or c.sites, _THREADS // across))
+    if isinstance(c, SkinnyTiles):
+        sizes = {name: getattr(wish, name) or getattr(c, name) for name in ("columns", "beside", "ahead")}
+        return replace(c, **sizes, parts=min(wish.parts or c.parts, max(1, p.k // 128)))
     if wish.parts is not None:
         c = replace(c, parts=max(1, min(wish.parts, math.ceil(p.k / 32))))
     if isinstance(c, MmaTiles):

@@ -50,10 +50,7 @@ MATMUL_ROWS = declare(
             "C (batch, m, n) = activation(A op(B) + bias) for few rows, batch = d0 * d1 * d2 matrices of "
             "strides a0 a1 a2, b0 b1 b2."
         ),
-        grid=(
-            "a group of 256 for each 256 / ACROSS / PARTS (B transposed) or 4 * ACROSS columns of each ROWS "
-            "rows of each matrix"
-        ),
+        grid="a group of 256 for each SITES sites, of four columns or a unit of B, of each ROWS rows of each matrix",
         args=(*_POINTERS, *uints("m", "n", "k", "batch", *PLACES, "bias_step")),
         headers=("prims",),
         variants={"AB": PAIRS, "ROWS": ("1", "4", "8", "16")},
@@ -62,16 +59,50 @@ MATMUL_ROWS = declare(
             "ACTIVATION": 0,
             "BIAS": 0,
             "A_QUADS": False,
-            "B_QUADS": False,
-            "ACROSS": 16,
-            "PARTS": 1,
+            "B_UNITS": False,
+            "ACROSS": 32,
+            "SITES": 8,
         },
         trials=(
-            (False, 2, 1, True, True, 16, 1),
+            (False, 2, 1, True, True, 32, 8),
             (True, 0, 0, False, False, 8, 4),
-            (True, 1, 1, True, True, 32, 1),
+            (True, 1, 1, True, True, 32, 8),
         ),
         unroll=True,
+    )
+)
+MATMUL_SKINNY = declare(
+    KernelDecl(
+        "matmul_skinny",
+        about=f"{_ABOUT[:-1]}, for few rows of halves.",
+        grid=(
+            "a group of 256 for each BESIDE * COLUMNS columns of each 16 rows of each matrix, for each of `parts` "
+            "parts of the sum"
+        ),
+        args=(*reads(a="T", b="T", bias="f32"), *writes(c="T"), *_TILE_ARGS[4:]),
+        headers=("prims", "mma"),
+        variants={"T": ("f16", "bf16")},
+        constants={
+            "B_TRANSPOSED": False,
+            "ACTIVATION": 0,
+            "BIAS": 0,
+            "A_OCTETS": False,
+            "B_OCTETS": False,
+            "C_QUADS": False,
+            "WIDE": False,
+            "ROWS": 16,
+            "COLUMNS": 16,
+            "BESIDE": 1,
+            "AHEAD": 4,
+        },
+        trials=(
+            (True, 2, 1, True, True, True, False, 4, 16, 1, 4),
+            (False, 0, 0, True, True, True, True, 16, 64, 1, 3),
+            (False, 0, 2, False, False, False, False, 8, 32, 4, 2),
+        ),
+        resident=2,
+        unroll=True,
+        new_compiler=True,
     )
 )
 MATMUL_MMA = declare(

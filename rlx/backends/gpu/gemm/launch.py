@@ -16,10 +16,11 @@ from rlx.backends.gpu.gemm.choice import (
     FmaTiles,
     Library,
     MmaTiles,
+    SkinnyTiles,
     choose,
     tiles_across,
 )
-from rlx.backends.gpu.gemm.kernels import MATMUL, MATMUL_INT, MATMUL_MMA, MATMUL_ROWS
+from rlx.backends.gpu.gemm.kernels import MATMUL, MATMUL_INT, MATMUL_MMA, MATMUL_ROWS, MATMUL_SKINNY
 from rlx.backends.gpu.gemm.library import library_steps
 from rlx.backends.gpu.gemm.operands import Operand, ProductCall, biases, from_
 from rlx.backends.gpu.gemm.product import outer
@@ -31,7 +32,6 @@ from rlx.ir import expr, get_op
 from rlx.ops.matmul import ACTIVATIONS
 
 CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
-_THREADS = 256
 
 
 def product(ctx: Lowering, call: ProductCall) -> None:
@@ -43,6 +43,8 @@ def product(ctx: Lowering, call: ProductCall) -> None:
         by_library(ctx, call, chosen.fused_bias)
     elif isinstance(chosen, FewRows):
         _few_rows(ctx, call, chosen)
+    elif isinstance(chosen, SkinnyTiles):
+        _skinny(ctx, call, chosen)
     elif isinstance(chosen, MmaTiles):
         _mma_tiles(ctx, call, chosen)
     else:
@@ -85,7 +87,7 @@ def _fma_tiles(ctx: Lowering, call: ProductCall, chosen: FmaTiles) -> None:
         ctx, call, MATMUL,
         {
             "AB": f"{a.dtype}_{b.dtype}", "TILE": chosen.tile, "A_QUADS": a.vectors(pitch_a, 4),
-            "B_QUADS": b.vectors(pitch_b, 4), "IN_PARTS": p.k > LONG_SUM,
+            "B_QUADS": b.vectors(pitch_b, 4), "IN_PARTS": p.k > LONG_SUM, "A_TRANSPOSED": p.transpose_a,
         },
         tiles_across(p, FMA_TILES[chosen.tile]), chosen.parts,
     )  # fmt: skip
@@ -100,9 +102,24 @@ def _mma_tiles(ctx: Lowering, call: ProductCall, chosen: MmaTiles) -> None:
         {
             "ABM": f"{a.dtype}_{b.dtype}_{chosen.split.type}", "TILE": chosen.tile,
             "A_OCTETS": a.vectors(pitch_a, 8), "B_OCTETS": b.vectors(pitch_b, 8),
-            "IN_PARTS": chosen.split.exact, **slice_constants(chosen),
+            "IN_PARTS": chosen.split.exact, "A_TRANSPOSED": p.transpose_a, **slice_constants(chosen),
         },
         tiles_across(p, MMA_TILES[chosen.tile]), chosen.parts,
+    )  # fmt: skip
+
+
+def _skinny(ctx: Lowering, call: ProductCall, chosen: SkinnyTiles) -> None:
+    """Matrix instructions for few rows."""
+    p, a, b = call.product, call.a, call.b
+    _, pitch_b = p.pitches
+    _tiles(
+        ctx, call, MATMUL_SKINNY,
+        {
+            "T": a.dtype.name, "A_OCTETS": a.vectors(p.k, 8), "B_OCTETS": b.vectors(pitch_b, 8),
+            "ROWS": next(r for r in (4, 8, 16) if p.m <= r or r == 16), "COLUMNS": chosen.columns,
+            "BESIDE": chosen.beside, "AHEAD": chosen.ahead,
+        },
+        math.ceil(p.n / chosen.width) * math.ceil(p.m / 16), chosen.parts,
     )  # fmt: skip
 
 
@@ -125,7 +142,6 @@ def _tiles(
     bias, kind, apart = biases(ctx, end, p.count, a.dtype) if alone else (None, 0, 0)
     kernel = decl(
         **words,
-        A_TRANSPOSED=p.transpose_a,
         B_TRANSPOSED=p.transpose_b,
         ACTIVATION=CODE[end.activation] if alone else 0,
         BIAS=kind,
@@ -149,12 +165,11 @@ def _few_rows(ctx: Lowering, call: ProductCall, chosen: FewRows) -> None:
         ACTIVATION=CODE[end.activation],
         BIAS=kind,
         A_QUADS=a.vectors(pitch_a, 4),
-        B_QUADS=b.vectors(pitch_b, 4),
+        B_UNITS=b.vectors(pitch_b, 16 // b.dtype.itemsize),
         ACROSS=chosen.across,
-        PARTS=chosen.cuts,
+        SITES=chosen.sites,
     )
-    columns = _THREADS // (chosen.across * chosen.cuts) if p.transpose_b else 4 * chosen.across
-    groups = math.ceil(p.n / columns) * math.ceil(p.m / chosen.rows)
+    groups = math.ceil(p.n / (chosen.sites * chosen.each)) * math.ceil(p.m / chosen.rows)
     _launch(ctx, kernel, call, bias, groups, more=(apart,))
 
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from rlx.backends.gpu.program.candidates import Cost, Overruled, narrowed
+from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, f16, f32
 
@@ -82,7 +82,7 @@ class Forced:
     across: int | None = None
 
 
-forced = Overruled(Forced())
+forced = Overrides(Forced())
 forcing = forced.forcing
 
 

@@ -1,4 +1,4 @@
-"""A choice as data: candidates are frozen records with a cost, one function chooses among them, tests overrule it."""
+"""A choice as data: candidates are frozen records with a cost, one function chooses among them, tests override it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def narrowed(found: Sequence[C], **wanted: object) -> Sequence[C]:
     return found
 
 
-class Overruled(Generic[T]):
+class Overrides(Generic[T]):
     """The record of the fields that tests and benchmarks fix; `nothing` leaves every choice to the rules."""
 
     def __init__(self, nothing: T) -> None:

@@ -24,6 +24,7 @@ _SCALARS = {"u32": "uint", "i32": "int", "f32": "float"}
 def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
     """The CUDA C++ text for NVRTC; variants are macros on its command line."""
     values = zip(decl.constants.items(), constants, strict=True)
+    resident = f", {decl.resident}" if decl.resident > 1 else ""
     return "\n".join(
         (
             *_about(decl),
@@ -32,7 +33,7 @@ def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
             *(f"#define {name} {_value(default, value)}" for (name, default), value in values),
             f'#include "bodies/{decl.stem}.h"',
             "",
-            f'extern "C" __global__ void __launch_bounds__({decl.threads})',
+            f'extern "C" __global__ void __launch_bounds__({decl.threads}{resident})',
             f"    {decl.stem}({', '.join(f'{_type(a)} {a.name}' for a in decl.args)}) {{",
             f"    {_call(decl)}",
             "}",

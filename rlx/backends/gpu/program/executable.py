@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rlx.backends.cpu.executable import bind_node
 from rlx.backends.gpu import rules
+from rlx.backends.gpu.program.batches import batched, find_batches
 from rlx.backends.gpu.program.lowering import (
     ARGS,
     SCRATCH,
@@ -96,6 +97,7 @@ def lower_graph(
     load_rules()
     lowering = Lowering(graph, plan, target, precision)
     dispatch: list[Dispatch] = []
+    own: dict[int, range] = {}  # the numbers of a node's steps, by its place in `dispatch`
     for node in graph.nodes:
         if node.op.leaf:
             continue
@@ -108,13 +110,32 @@ def lower_graph(
         how: Literal["native", "host", "control"] = "control" if bodies(node) else "native"
         if any(isinstance(s, HostCall) for s in steps):
             how = "host"
+        own[len(dispatch)] = range(len(lowering.steps) - made, len(lowering.steps))
         dispatch.append(Dispatch(name, node.op.name, how, tuple(kernel_name(s) for s in steps)))
         for key, body in body_plans(node, plan):
             inner, entries = lower_graph(body.program.graph, body.plan, target, precision)
             lowering.bodies[node.outputs[0].id, key] = inner
             dispatch += [replace(d, node=f"{body_name(node, key)}/{d.node}") for d in entries]
     lowering.lower_updates()
+    if target.batches:
+        _batch(lowering, dispatch, own)
     return lowering, dispatch
+
+
+def _batch(lowering: Lowering, dispatch: list[Dispatch], own: Mapping[int, range]) -> None:
+    """Makes one step of those that are a batch; the nodes of the others name the node whose step that is."""
+    steps = lowering.steps
+    batches = find_batches(steps, lowering.target.limits.max_groups[2])
+    leader = {i: batch[0] for batch in batches for i in batch[1:]}
+    for place, numbers in own.items():
+        if any(i in leader for i in numbers):
+            left = tuple(kernel_name(steps[i]) for i in numbers if i not in leader)
+            within = ", ".join(dict.fromkeys(steps[leader[i]].label for i in numbers if i in leader))
+            dispatch[place] = replace(dispatch[place], steps=left, within=within)
+    lowering.steps = []
+    for batch in batches:
+        launches = [s for i in batch if isinstance(s := steps[i], Launch)]
+        lowering.steps.append(batched(lowering, launches) if len(batch) > 1 else steps[batch[0]])
 
 
 def build(
@@ -151,7 +172,10 @@ def _assemble(
                 owned.callback(buffer.close)
                 arena.bind(segment, buffer)
         if lowering.args:
-            arena.buffer(ARGS).write(0, np.frombuffer(bytes(lowering.args), np.uint8))
+            block = np.frombuffer(bytes(lowering.args), np.uint8).copy()
+            for at, ref in lowering.addresses:
+                block[at : at + 8].view(np.uint64)[0] = arena.buffer(ref.segment).address + ref.offset
+            arena.buffer(ARGS).write(0, block)
         for node in graph.nodes:
             if node.op.is_constant and node.output.id in plan.slots:
                 arena.write_bytes(node.output.id, node.attrs["value"])

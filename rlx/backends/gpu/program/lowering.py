@@ -117,6 +117,7 @@ class Lowering:
         self.precision = precision
         self.steps: list[Step] = []
         self.args = bytearray()
+        self.addresses: list[tuple[int, Ref]] = []  # the offsets in `args` at which addresses are written, and whose
         self.scratch_bytes = 0
         self.bodies: dict[tuple[int, str], Lowering] = {}  # of control ops, by first output and attribute
         self.together: dict[int, tuple[Node, ...]] | None = None  # id of a node's result -> the nodes of its batch
@@ -152,6 +153,13 @@ class Lowering:
             self.args += raw + bytes(align(len(raw), 16) - len(raw))
             self._blocks[raw] = Ref(ARGS, offset, len(raw))
         return self._blocks[raw]
+
+    def table(self, refs: Sequence[Ref]) -> Ref:
+        """An argument block of addresses of 8 bytes, written when the memory is known."""
+        offset = len(self.args)
+        self.addresses += [(offset + 8 * k, ref) for k, ref in enumerate(refs)]
+        self.args += bytes(align(8 * len(refs), 16))
+        return Ref(ARGS, offset, 8 * len(refs))
 
     def scratch(self, nbytes: int) -> Ref:
         """Workspace for the node being lowered; its content is undefined and lasts until the node's last step."""

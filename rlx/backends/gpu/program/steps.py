@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 from rlx.dtypes import DType
@@ -70,6 +71,10 @@ class TreeKernel:
     doubled ones pairs. Every address is aligned to a pack or pair (16 bytes at most).
 
     `short`: inputs of f32 are intermediate values of a result that is rounded to 16 bits and shows no more precision.
+
+    A `batched` kernel computes the same trees for several sets of operands of one layout, workgroups (x, y, z) for set
+    z. In place of the operands' pointers it takes one pointer to a table of their addresses, of 8 bytes each: the
+    inputs and outputs of set 0, those of set 1, and so on.
     """
 
     trees: tuple[Expr, ...]
@@ -78,6 +83,14 @@ class TreeKernel:
     rank: int  # 0 when no operand is strided
     packed: bool = False
     short: bool = False
+    batched: bool = False
+
+
+class Language(Enum):
+    """The language of a user's kernel that a device takes."""
+
+    CUDA = "CUDA C++"
+    SPIRV = "SPIR-V"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +111,8 @@ Arg = Ref | int | float
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch: `groups` workgroups; `args` as the kernel declares them, pointers first. `reads` and `writes`
-    are the byte ranges touched (a Ref both read and written stands in both)."""
+    are the byte ranges touched (a Ref both read and written stands in both). Those read by a batched kernel are its
+    table and then as many for each set of operands, those written as many for each set."""
 
     kernel: Kernel
     groups: tuple[int, int, int]
@@ -106,6 +120,19 @@ class Launch:
     reads: tuple[Ref, ...]
     writes: tuple[Ref, ...]
     label: str = ""
+
+    @property
+    def sets(self) -> list[tuple[tuple[Ref, ...], tuple[Ref, ...]]]:
+        """The byte ranges read and written by each set of operands, which no order is between; of a kernel that is not
+        batched there is one set."""
+        if not (isinstance(self.kernel, TreeKernel) and self.kernel.batched):
+            return [(self.reads, self.writes)]
+        count = self.groups[2]
+        read, written = (len(self.reads) - 1) // count, len(self.writes) // count
+        return [
+            (self.reads[1 + k * read : 1 + (k + 1) * read], self.writes[k * written : (k + 1) * written])
+            for k in range(count)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rlx.backends.gpu.program.candidates import Choose, cheapest
-from rlx.backends.gpu.program.steps import Gemm
+from rlx.backends.gpu.program.steps import Gemm, Language
 from rlx.driver import Limits
 from rlx.dtypes import DType, bf16, f16
 
@@ -61,12 +61,14 @@ def matrix_types(features: frozenset[str], limits: Limits) -> frozenset[DType]:
 class Target:
     """The properties of a device. The defaults are those of a device without anything special.
 
-    `features`: the names of `DeviceInfo` for what kernels may store and compute. `units`: the multiprocessors over
-    which workgroups are distributed. `library`: None where every product is a kernel of rlx. `software`: a CPU runs the
-    kernels; exchange between threads is expensive there, and large tiles gain nothing. `packs`: reading four
-    neighbouring elements at once is faster than one by one. `long_prologue`: an elementwise kernel has so many
-    instructions before its first pack that a thread should take several packs. `choose` takes one of the candidates for
-    a product or an attention; a tuner replaces it.
+    `features`: the names of `DeviceInfo` for what kernels may store and compute; once a device is open they are asked
+    for here alone. `units`: the multiprocessors over which workgroups are distributed. `library`: None where every
+    product is a kernel of rlx. `software`: a CPU runs the kernels; exchange between threads is expensive there, and
+    large tiles gain nothing. `packs`: reading four neighbouring elements at once is faster than one by one.
+    `long_prologue`: an elementwise kernel has so many instructions before its first pack that a thread should take
+    several packs. `batches`: equal elementwise launches become one (`batches.py`). `language`: that of the users'
+    kernels which the device takes. `choose` takes one of the candidates for a product or an attention; a tuner
+    replaces it.
     """
 
     features: frozenset[str] = frozenset()
@@ -77,6 +79,8 @@ class Target:
     software: bool = False
     packs: bool = True
     long_prologue: bool = False
+    language: Language = Language.SPIRV
+    batches: bool = True
     choose: Choose = cheapest
 
     @property

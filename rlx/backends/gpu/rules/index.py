@@ -66,8 +66,9 @@ _FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
 
 def moves_bits(node: Node, features: frozenset[str]) -> bool:
     """Whether elements of the result's dtype can be copied, and 31 bits count all elements. The elements' own size is
-    the smallest unit of a copy, which rows of odd length need."""
-    need = _FEATURE.get(node.output.dtype.itemsize)
+    the smallest unit of a copy, which rows of odd length need; of packed rows it is a byte."""
+    stored = node.output.dtype
+    need = _FEATURE.get(1 if stored.is_packed else stored.itemsize)
     return (need is None or need in features) and fits(*(t.type for t in (*node.inputs, *node.outputs)))
 
 
@@ -80,7 +81,7 @@ def lower_gather(ctx: Lowering, node: Node) -> None:
         return
     axis = node.attrs["axis"]
     stored = one_dtype(ctx, node, x, y)
-    outer, trail = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :]) * stored.itemsize
+    outer, trail = math.prod(x.shape[:axis]), stored.nbytes(x.shape[axis + 1 :])
     source, target = ctx.ref(x), ctx.ref(y)
     unit = unit_of(trail, source, target)
     total = outer * index.size * trail // unit

@@ -8,7 +8,7 @@ from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
-from rlx.backends.gpu.rules.conv import three, window_meta
+from rlx.backends.gpu.rules.conv.reading import three, window_meta
 from rlx.ir import Node, Tensor
 
 POOL = declare(

@@ -91,7 +91,7 @@ def lower_reduction(ctx: Lowering, node: Node) -> None:
         here = target if done else ctx.scratch(planes * outer * inner * partial_type(work).itemsize)
         end = final if done else partial_type(work)
         whole = 0 if done or planes == 1 else 2
-        _reduce(ctx, kind, ref, work, here, end, (outer, n, inner), divisor if done else 1.0, parts | whole)
+        reduce_middle(ctx, kind, ref, work, here, end, (outer, n, inner), divisor if done else 1.0, parts | whole)
         if done:
             break
         ref, work, parts = here, end, int(planes > 1)
@@ -118,7 +118,7 @@ def partial_type(dtype: DType) -> DType:
     return promote(dtype, f32) if dtype.is_float else dtype
 
 
-def _reduce(
+def reduce_middle(
     ctx: Lowering, kind: int, x: Ref, source: DType, y: Ref, target: DType, dims: tuple[int, int, int], divisor: float,
     parts: int,
 ) -> None:  # fmt: skip
@@ -147,7 +147,7 @@ def _reduce(
         sums = ctx.scratch(planes * outer * splits * inner * part.itemsize)
         constants["PARTS"] = parts & 1 | (2 if planes > 1 else 0)
         _launch(ctx, constants, x, source, sums, part, (outer, n, inner), (chunk, splits), 1.0)
-        _reduce(ctx, kind, sums, part, y, target, (outer, splits, inner), divisor, parts & 2 | int(planes > 1))
+        reduce_middle(ctx, kind, sums, part, y, target, (outer, splits, inner), divisor, parts & 2 | int(planes > 1))
     else:
         _launch(ctx, constants, x, source, y, target, (outer, n, inner), (n, 1), divisor)
 

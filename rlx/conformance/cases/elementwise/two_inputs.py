@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rlx import ops
 from rlx.conformance.case import Case, InputSpec
@@ -191,12 +191,12 @@ def _square(b: Builder) -> Made:
 
 
 def _arithmetic(
-    op: str, tolerance: Tolerance, *, integers: bool = True, rough: bool = False, logic: bool = False,
+    op: str, tolerance: Tolerance, *, takes: Literal["floats", "numbers", "all"] = "numbers", rough: bool = False,
     beside: tuple[Rule, ...] = (),
 ) -> Conformance:
-    """The record of an arithmetic op. `integers`: it takes integers; `logic`: it takes bools, as logical ops do."""
-    makers: list[Cases] = [partial(_of_arithmetic, op, tolerance, integers)]
-    if logic:
+    """The record of an arithmetic op. One that takes all dtypes is tried on bools as logical ops are."""
+    makers: list[Cases] = [partial(_of_arithmetic, op, tolerance, takes != "floats")]
+    if takes == "all":
         makers.append(partial(_of_logic, op))
     return Conformance(op, tuple(makers), (_beside(op, is_number, rough), *beside))
 
@@ -225,9 +225,9 @@ OPS = (
     _arithmetic("add", ROUNDED, beside=(_add_scalar,)),
     _arithmetic("sub", ROUNDED),
     _arithmetic("mul", ROUNDED, rough=True, beside=(_mul_scalar, _bounded_mul)),
-    _arithmetic("div", PRIMITIVE, integers=False, rough=True),
-    _arithmetic("maximum", EQUAL, logic=True),
-    _arithmetic("minimum", EQUAL, logic=True),
+    _arithmetic("div", PRIMITIVE, takes="floats", rough=True),
+    _arithmetic("maximum", EQUAL, takes="all"),
+    _arithmetic("minimum", EQUAL, takes="all"),
     Conformance("pow", (_of_powers,), (_beside("pow", is_number, True), _square)),
     _comparison("equal"),
     _comparison("not_equal"),

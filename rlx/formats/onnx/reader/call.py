@@ -18,6 +18,7 @@ from rlx.formats.onnx.reader.string_table import MAX_STRINGS, StringTable, as_ar
 from rlx.ir import Graph, Leaf, Tensor
 from rlx.ir.body import TracedBody
 from rlx.ops.elementwise.select import cast
+from rlx.packed import PackedArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +310,11 @@ class Call:
 
     def tensor(self, array: Any, dtype: ElementType | None = None) -> Tensor:
         return self.constant(array, dtype).tensor
+
+    def packed(self, weight: PackedArray) -> Tensor:
+        """A constant of packed weights."""
+        take(weight.nbytes, self.where)
+        return self.graph.constant(weight)
 
     def cast(self, t: Tensor, dtype: ElementType) -> Tensor:
         """t as the carrier of `dtype`."""

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rlx.dtypes import DType
 from rlx.formats.onnx.reader.budget import reference_bytes, take
 from rlx.formats.onnx.reader.elements import Array
 from rlx.ir import Graph, Node, Rewriter, Tensor, bodies, rebuild
+from rlx.packed import PackedArray
 
 SMALL = 4096  # bytes; a constant up to this size stays in the graph, where the optimizer can read it
 _FOLD = 1 << 20  # a folded result may be this large, or as large as its inputs
 
 
-def share_weights(graph: Graph) -> tuple[Graph, dict[str, Array]]:
+def share_weights(graph: Graph) -> tuple[Graph, dict[str, Array | PackedArray]]:
     """The graph with every large constant as a parameter, and the parameters' values by name.
 
     A constant that is an initializer keeps its name; a computed one is named by its content, so that the
@@ -24,16 +26,16 @@ def share_weights(graph: Graph) -> tuple[Graph, dict[str, Array]]:
     used = _used(graph)
     graph = rebuild(graph, _folded, used)
     used = _used(graph)
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, Array | PackedArray] = {}
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         if not node.op.is_constant or node.attrs["value"].nbytes <= SMALL:
             return None
-        value = node.attrs["value"]
-        name = f"weight {node.label}" if node.label else f"constant {_digest(value)}"
+        value, t = node.attrs["value"], node.output
+        name = f"weight {node.label}" if node.label else f"constant {_digest(value, t.dtype)}"
         if name not in arrays:
-            arrays[name] = value
-            new.graph.param(name, value.shape, node.outputs[0].dtype)
+            arrays[name] = PackedArray(t.dtype, t.shape, value) if t.dtype.is_packed else value
+            new.graph.param(name, t.shape, t.dtype)
         return (new.graph.params[name],)
 
     made = rebuild(graph, rewrite, used)
@@ -53,6 +55,7 @@ def _folded(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[T
     if (
         not inputs
         or node.op.broadcasts
+        or any(t.dtype.is_packed for t in inputs)
         or bodies(node)
         or not all(t.node.op.is_constant for t in inputs)
     ):
@@ -71,8 +74,8 @@ def _folded(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[T
     return made
 
 
-def _digest(value: Array) -> str:
-    head = f"{value.dtype}{value.shape}".encode()
+def _digest(value: Array, dtype: DType) -> str:
+    head = f"{dtype if dtype.is_packed else value.dtype}{value.shape}".encode()
     raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     return hashlib.blake2b(
         raw.data, digest_size=16, key=hashlib.blake2b(head, digest_size=32).digest()

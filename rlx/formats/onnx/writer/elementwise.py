@@ -12,6 +12,7 @@ from rlx.formats.onnx.writer.table import writes
 from rlx.ir import Attrs, Expr, Node, get_op
 from rlx.ir.expr import arg, linearize
 from rlx.ir.types import broadcast_shapes
+from rlx.ops.elementwise.prims import places
 from rlx.ops.matmul import ACTIVATIONS
 from rlx.passes.trees import explicit, node_trees
 
@@ -88,13 +89,21 @@ def elementwise(d: Draft, node: Node, inputs: list[Value]) -> Sequence[Value]:
         if made is not None:
             return [d.narrow(made, out.dtype)]
     roots = explicit(node_trees(node))
-    return [_shaped(d, node, v, root) for v, root in zip(trees(d, roots, inputs), roots, strict=True)]
+    values = trees(d, roots, inputs, out.shape)
+    return [_shaped(d, node, v, root) for v, root in zip(values, roots, strict=True)]
 
 
-def trees(d: Draft, roots: Sequence[Expr], inputs: list[Value]) -> list[Value]:
-    """The roots' values, in the shapes to which their inputs broadcast; equal parts are written once."""
+def trees(
+    d: Draft, roots: Sequence[Expr], inputs: list[Value], shape: tuple[int, ...] | None = None
+) -> list[Value]:
+    """The roots' values, in the shapes to which their inputs broadcast; equal parts are written once. `shape` is that
+    of the elements that "index" counts."""
     values: dict[Expr, Value] = {}
     for e in linearize(roots):
+        if e.prim == "index":
+            assert shape is not None
+            values[e] = d.const(places(0, shape))
+            continue
         values[e] = _value(d, e, [values[a] for a in e.args], inputs)
     return [d.narrow(values[root], root.dtype) for root in roots]
 
@@ -123,4 +132,6 @@ def _shaped(d: Draft, node: Node, v: Value, root: Expr) -> Value:
     read = {int(e.value or 0) for e in linearize([root]) if e.prim == "arg"}
     shape = node.outputs[0].shape
     given = broadcast_shapes(*(node.inputs[i].shape for i in read)) if read else ()
+    if any(e.prim == "index" for e in linearize([root])):
+        return v
     return v if given == shape else d.op("Expand", v, d.ints(shape))

@@ -18,8 +18,10 @@ from onnx import TensorProto, helper
 from rlx.dtypes import as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.onnx.writer.draft import CODES, Array, Draft, Value, info
+from rlx.formats.onnx.writer.quantized import unpacked
 from rlx.formats.onnx.writer.table import composed, write_nodes
 from rlx.ir import Graph, Tensor, TensorType
+from rlx.packed import PackedArray
 from rlx.passes.rewriting import remove_dead
 from rlx.runtime import CompiledGraph, Store
 from rlx.runtime.jit import Jitted
@@ -46,9 +48,10 @@ def save(
 
     Inputs and outputs keep names, shapes and dtypes. Params become initializers, with the values of `weights`
     (a store, or arrays by name; a compiled graph has its own); one kept in f16 or bf16 stays so and is cast where it
-    is used. A state NAME becomes an input "past.NAME" and, where it is updated, an output "present.NAME". With
-    `external_data`, and always where the weights do not fit a protobuf file, they go to one file beside the model,
-    named after it with ".data". Both files are written under temporary names and then renamed.
+    is used. Packed weights are written as the f32 numbers that they stand for. A state NAME becomes an input
+    "past.NAME" and, where it is updated, an output "present.NAME". With `external_data`, and always where the weights
+    do not fit a protobuf file, they go to one file beside the model, named after it with ".data". Both files are
+    written under temporary names and then renamed.
     Opsets: 18 to the newest of the installed onnx.
 
     Raises: UnsupportedOp naming every node that cannot be written; GraphError naming every weight that has no value;
@@ -121,7 +124,7 @@ def _written(
     graph = _traced(source, args)
     if isinstance(source, CompiledGraph) and weights is None:
         weights = source.weights
-    graph = composed(remove_dead(graph))
+    graph = composed(unpacked(remove_dead(graph)))
     names = [*graph.inputs, *graph.params, *(PAST + s for s in graph.states), *graph.outputs]
     names += [PRESENT + s for s in graph.updates]
     twice = sorted(n for n, count in Counter(names).items() if count > 1)
@@ -167,10 +170,11 @@ def _weights(graph: Graph, weights: Store | Mapping[str, Any] | None) -> dict[st
         )
     if isinstance(weights, Store):
         return {n: _checked(n, weights.get(n), t) for n, t in wanted.items()}
-    return {n: _checked(n, np.asarray((weights or {})[n]), t) for n, t in wanted.items()}
+    return {n: _checked(n, (weights or {})[n], t) for n, t in wanted.items()}
 
 
 def _checked(name: str, array: Any, declared: TensorType) -> Array:
+    array = array.dequantize() if isinstance(array, PackedArray) else np.asarray(array)
     if array.shape != declared.shape:
         raise ShapeError(f"save: weight {name!r} is {array.shape}; the graph declares {declared}")
     dtype = as_dtype(array.dtype)

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlx.dtypes import DType, bool_, f32, f64, i32, i64
 from rlx.formats.onnx.writer.draft import Draft, Value, u32, u64
+from rlx.ops.random import scalars
 
 Prim = Callable[..., Value]
 
@@ -278,6 +279,73 @@ def _power(d: Draft, a: Value, b: Value) -> Value:
     return d.where(negative, inverse, total)
 
 
+def _moved(d: Draft, word: Value, by: int, direction: str) -> Value:
+    """An unsigned word, held as i32, with its bits shifted."""
+    return d.cast(d.op("BitShift", d.cast(word, u32), d.cast(d.const(by, i32), u32), direction=direction), i32)
+
+
+def _threefry(word: str) -> Prim:
+    """The rounds of `rlx.ops.random.scalars.threefry2x32`; i32 wraps as the unsigned words do."""
+
+    def write(d: Draft, k0: Value, k1: Value, c0: Value, c1: Value) -> Value:
+        parity = d.op("BitwiseXor", d.op("BitwiseXor", k0, k1), d.like(scalars.PARITY, k0))
+        keys = (k0, k1, parity)
+        x, y = d.op("Add", c0, k0), d.op("Add", c1, k1)
+        for group in range(5):
+            for turn in scalars.ROTATIONS[group % 2]:
+                x = d.op("Add", x, y)
+                turned = d.op("BitwiseOr", _moved(d, y, turn, "LEFT"), _moved(d, y, 32 - turn, "RIGHT"))
+                y = d.op("BitwiseXor", turned, x)
+            x = d.op("Add", x, keys[(group + 1) % 3])
+            y = d.op("Add", d.op("Add", y, keys[(group + 2) % 3]), d.like(group + 1, y))
+        return d.op("BitwiseXor", x, y) if word == "xor" else x if word == "first" else y
+
+    return write
+
+
+def _multiply_high(d: Draft, a: Value, b: Value) -> Value:
+    """The upper half of a product of unsigned words, which i64 holds modulo 2⁶⁴."""
+    wide = d.op("Mul", *(d.cast(d.cast(v, u32), i64) for v in (a, b)))
+    upper = d.op("BitShift", d.cast(wide, u64), d.cast(d.const(32, i64), u64), direction="RIGHT")
+    return d.cast(upper, i32)
+
+
+def _log_near_1(d: Draft, r: Value) -> Value:
+    q: Value = d.like(scalars.LOG[0], r)
+    for c in scalars.LOG[1:]:
+        q = d.op("Add", d.op("Mul", q, r), d.like(c, r))
+    square = d.op("Mul", r, r)
+    return d.op("Sub", d.op("Mul", d.op("Mul", q, r), square), d.op("Mul", square, d.like(0.5, r)))
+
+
+def _exact_log(d: Draft, x: Value) -> Value:
+    """`rlx.ops.random.scalars.log` of numbers from 2⁻⁴⁰ to 2⁶: the exponent found by multiplying by powers of two."""
+    e, x = d.like(6.0, x), d.op("Mul", x, d.like(2.0**-6, x))
+    root = float(np.float32(math.sqrt(0.5)))
+    for step in (32, 16, 8, 4, 2, 1):
+        low = d.compare("Less", x, d.like(root * 2.0 ** (1 - step), x))
+        x = d.where(low, d.op("Mul", x, d.like(2.0**step, x)), x)
+        e = d.where(low, d.op("Sub", e, d.like(float(step), x)), e)
+    r = d.op("Sub", x, d.like(1.0, x))
+    small = d.op("Add", _log_near_1(d, r), d.op("Mul", e, d.like(scalars.LN2_LOW, x)))
+    return d.op("Add", d.op("Add", small, r), d.op("Mul", e, d.like(scalars.LN2_HIGH, x)))
+
+
+def _gumbel(d: Draft, word: Value) -> Value:
+    """The steps of `rlx.ops.random.scalars.gumbel`."""
+    upper = d.cast(_moved(d, word, 8, "RIGHT"), f32)
+    lower = d.cast(d.op("BitwiseAnd", word, d.like(255, word)), f32)
+    fine = d.op("Add", d.op("Mul", lower, d.like(2.0**-32, lower)), d.like(2.0**-33, lower))
+    u = d.op("Add", d.op("Mul", upper, d.like(2.0**-24, upper)), fine)
+    rest = d.op("Max", d.op("Sub", d.like(1.0, u), u), d.like(2.0**-25, u))
+    low = d.compare("Less", u, d.like(0.25, u))
+    small = d.where(low, u, d.like(0.0, u))
+    waited = d.where(
+        low, d.op("Sub", small, _log_near_1(d, d.op("Neg", small))), d.op("Neg", _exact_log(d, rest))
+    )
+    return d.op("Neg", _exact_log(d, waited))
+
+
 _WHOLE: dict[str, Prim] = {
     "sign": lambda d, x: d.op("Sign", x),
     "not": lambda d, x: d.compare("Equal", x, d.like(0, x)),
@@ -288,4 +356,9 @@ _WHOLE: dict[str, Prim] = {
     "shl": lambda d, a, b: _shift(d, a, b, "LEFT"),
     "shr": _shr,
     "pow": _power,
+    "threefry": _threefry("xor"),
+    "threefry_first": _threefry("first"),
+    "threefry_second": _threefry("second"),
+    "multiply_high": _multiply_high,
+    "gumbel": _gumbel,
 }

@@ -1,4 +1,4 @@
-// What a product's result goes through: ACTIVATION 0 nothing, 1 relu, 2 gelu, 3 gelu by tanh, 4 silu, 5 tanh, 6
+// The activation applied to a product's result. ACTIVATION: 0 none, 1 relu, 2 gelu, 3 gelu by tanh, 4 silu, 5 tanh, 6
 // sigmoid.
 #include "prims.h"
 

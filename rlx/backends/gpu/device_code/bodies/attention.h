@@ -1,8 +1,8 @@
-// out = softmax(q k^T * scale + mask) v for tiles of 64 queries of one head, without ever holding all the scores:
-// keys come 64 at a time, and the sums so far are scaled down whenever a larger score appears (Milakov and
-// Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
-// Constants: see attention_tiles.h. A row that sees no key is zero.
-// A thread owns four queries: their scores of four keys, and a sixteenth of the columns of their results.
+// out = softmax(q k^T * scale + mask) v for a tile of 64 queries of one head. The kernel never holds all scores: it
+// reads 64 keys at a time, and scales the sums down whenever a larger score appears (Milakov and Gimelshein, "Online
+// normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). Constants: see attention_tiles.h. A
+// row that sees no key is zero. A thread computes the scores of four queries with four keys, and a sixteenth of the
+// columns of these queries' results.
 #include "attention_tiles.h"
 
 RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(T) y, const uint count,

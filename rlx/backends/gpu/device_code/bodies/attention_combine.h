@@ -1,5 +1,5 @@
-// The parts that attention_decode leaves, added up in order: each part's sums count by exp of how far its greatest
-// score is below the greatest of all.
+// Adds up, in order, the parts that attention_decode leaves: each part's sums are weighted by exp of its greatest score
+// minus the greatest score of all parts.
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
 
 RLX_FN void attention_combine_body(PTR(f32) parts, PTR(T) y, const uint rows, const uint d, const uint splits) {

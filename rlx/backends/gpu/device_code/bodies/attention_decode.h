@@ -1,16 +1,16 @@
-// Attention of a few queries against many keys, as when a model writes token by token: bound by reading k and v, which
-// happens once for ROWS queries of all the heads that share them. The keys are cut into `splits` even parts, a group
-// each, by how many there are when it runs; attention_combine adds the parts up in order.
-// Constants: see attention_masks.h; WIDE: width of a head in units of 16, rounded up; ALIGNED: heads may be read four
-// elements at a time; IN_PARTS: whether there are parts. For each tile of keys: threads (key, part of the width) make
-// parts of the scores; threads (row, key) add them up, mask them and make weights of them, relative to the greatest
-// score so far; threads (subset of the keys, four columns of v) add up weights times v, each subset by itself until the
-// end.
+// Attention of a few queries against many keys, as when a model generates token by token. Reading k and v takes most of
+// the time, and is done once for ROWS queries of all heads that share them. The keys, whose number is known when the
+// kernel runs, are cut into `splits` even parts, one for each workgroup; attention_combine adds the parts up in order.
+// Constants: see attention_masks.h. WIDE: the size of a head in units of 16, rounded up. ALIGNED: heads may be read
+// four elements at a time. IN_PARTS: whether there are several parts. For each tile of keys, threads (key, part of the
+// head) compute parts of the scores; threads (row, key) add these up, apply the mask and turn them into weights
+// relative to the greatest score so far; threads (subset of the keys, four columns of v) add up weights times v. The
+// sums of the subsets are added up at the end.
 #include "attention_masks.h"
 #include "quads.h"
 #define KEYS (WIDE <= 4u ? 64u : (WIDE <= 8u ? 32u : 16u))
 #define QUADS (4u * WIDE)
-#define PITCH (QUADS + 1u)  // odd: rows begin in different banks
+#define PITCH (QUADS + 1u)  // odd, so that rows begin in different banks
 #define FETCHED ((KEYS * QUADS + 255u) / 256u)
 #define PIECES (256u / KEYS)
 #define SUBSETS (256u / QUADS)
@@ -31,7 +31,7 @@ RLX_FN void attention_decode_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
                                   const uint mq, const uint mk, const uint each, const uint window,
                                   const uint q_row, const uint k_row, const uint v_row, const uint splits,
                                   const float scale, const float cap) {
-    const uint share = heads / kv_heads, mine = share * sq;  // rows that share a key head
+    const uint share = heads / kv_heads, mine = share * sq;  // the query rows that share a key head
     const uint blocks = (mine + ROWS - 1u) / ROWS;
     const uint split = GROUP % splits, kv = GROUP / splits / blocks, r0 = GROUP / splits % blocks * ROWS;
     if (kv * share >= count) return;
@@ -52,7 +52,7 @@ RLX_FN void attention_decode_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
     for (uint f = THREAD; f < ROWS * QUADS; f += 256u) {
         const uint r = r0 + f / QUADS;
         PTR(T) ph = SKIP(T, pq, Q_BY_TOKEN ? r / sq : 0u, d);
-        const uint i = Q_BY_TOKEN ? r % sq : r;  // where heads do not lie in a row, theirs follow one another
+        const uint i = Q_BY_TOKEN ? r % sq : r;  // without tokens in rows, the queries of a head follow one another
         queries[f] = quad(ph, i, f % QUADS * 4u, r < mine ? mine : 0u, d, q_row);
     }
     if (THREAD < ROWS) tops[THREAD] = -INFINITE;
@@ -142,7 +142,7 @@ RLX_FN void attention_decode_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
         }
     }
 
-    // Subsets are added up in order: row by row, in the room of the tile.
+    // The sums of the subsets are added up in order, row by row, in the memory of the tile.
     UNROLL for (uint r = 0u; r < ROWS; r++) {
         BARRIER;
         if (subset < SUBSETS) {
@@ -158,12 +158,12 @@ RLX_FN void attention_decode_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
                 sum = VEC4(sum.x + e.x, sum.y + e.y, sum.z + e.z, sum.w + e.w);
                 whole += partial[n];
             }
-            // Parts are kept in the order of the result's rows.
+            // The parts are stored in the order of the result's rows.
             const uint head = h0 + (r0 + r) / sq, i = (r0 + r) % sq;
             const uint row = Y_BY_TOKEN ? (b * sq + i) * heads + head : kv * mine + r0 + r;
             const uint rows = count * sq, c = column * 4u;
             if (IN_PARTS) {
-                // First top and total of each part and row, then the sums.
+                // First the greatest score and the total of each part and row, then the sums.
                 PTR(f32) figures = SKIP(f32, parts, split * rows + row, 2u);
                 PTR(f32) sums = SKIP(f32, SKIP(f32, parts, splits * rows, 2u), split * rows + row, d);
                 if (column == 0u) {

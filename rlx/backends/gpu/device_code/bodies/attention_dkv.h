@@ -1,8 +1,8 @@
-// The gradients of the keys and values for tiles of 64 keys of one key head: over the query heads that share it, in
-// order, and over their queries, 64 at a time, dv = sum of P dy and dk = sum of dS q, with P and dS as in
-// attention_dq.h, whose `rows` this reads. No atomics: each key has one owner.
-// Constants: see attention_tiles.h. A thread owns four keys: their scores of four queries, and a sixteenth of the
-// columns of their results.
+// The gradients of keys and values for a tile of 64 keys of one key head. The kernel goes over the query heads that
+// share it, in order, and over their queries, 64 at a time: dv = sum of P dy and dk = sum of dS q, with P and dS as in
+// attention_dq.h, whose `rows` this kernel reads. It needs no atomics, since each key belongs to one workgroup.
+// Constants: see attention_tiles.h. A thread computes the scores of four keys with four queries, and a sixteenth of the
+// columns of these keys' results.
 #include "attention_tiles.h"
 
 RLX_FN void attention_dkv_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(f32) rows,
@@ -18,7 +18,7 @@ RLX_FN void attention_dkv_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) m
     PTR(T) pv = SKIP(T, v, kv * sk, d);
     const uint j0 = k0 + TY * 4u;
     const int len = key_count(lengths, b * each, sk), reach = int(window), shift = len - int(sq);
-    // The queries that see some of these keys: the same rule, seen from the keys.
+    // The range of queries that see some of these keys.
     int begin = 0, end = int(sq);
     if (CAUSAL) begin = larger_i(begin, int(k0) - shift);
     if (WINDOWED) {

@@ -1,8 +1,8 @@
-// The gradient of the queries for tiles of 64 queries of one head, and for each row what the keys' gradients need:
-// the greatest score, the inverse of the sum of exp(score - greatest), and delta = the sum over keys of P dP. Keys come
-// 64 at a time, twice: first for these three, then for dq = sum of dS k, with dS = P (dP - delta) scale and
-// dP = dy v^T (Dao et al., "FlashAttention", 2022; delta as the sum of P dP, which needs no stored result).
-// Constants: see attention_tiles.h.
+// The gradient of the queries for a tile of 64 queries of one head. For each row it also stores what the kernel of the
+// keys' gradients needs: the greatest score, the inverse of the sum of exp(score - greatest), and delta, the sum over
+// keys of P dP. It reads the keys twice, 64 at a time: first for these three numbers, then for dq = sum of dS k, with
+// dS = P (dP - delta) scale and dP = dy v^T (Dao et al., "FlashAttention", 2022; delta as the sum of P dP needs no
+// stored result). Constants: see attention_tiles.h.
 #include "attention_tiles.h"
 
 RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(T) dq,

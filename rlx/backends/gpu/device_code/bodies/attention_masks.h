@@ -1,6 +1,7 @@
-// Who sees whom, and where heads lie, for every attention kernel. FLAGS: 1 causal, 2 window, 4 soft cap, 8 lengths;
-// 16, 32, 64, 128: q, k, v, the result is (batch, length, heads, size) and not (batch, heads, length, size); MASK:
-// 0 none, 1 true keeps a key, 2 added to the score.
+// For every attention kernel: which query sees which key, and where heads are stored. FLAGS: 1 causal, 2 window, 4 soft
+// cap, 8 lengths; with 16, 32, 64, 128 the operand q, k, v or the result is (batch, length, heads, size), else (batch,
+// heads, length, size). MASK: 0 there is none, 1 a bool that is true where a key is kept, 2 a float that is added to
+// the score.
 #define CAUSAL ((FLAGS & 1u) != 0u)
 #define WINDOWED ((FLAGS & 2u) != 0u)
 #define CAPPED ((FLAGS & 4u) != 0u)
@@ -10,8 +11,8 @@
 #define K_BY_TOKEN BY_TOKEN(32u)
 #define V_BY_TOKEN BY_TOKEN(64u)
 #define Y_BY_TOKEN BY_TOKEN(128u)
-// Head h of batch b of p, whose rows of d elements lie `row` elements apart; and how far apart they lie where nothing
-// stands between the heads.
+// The address of head h of batch b of p, whose rows of d elements lie `row` elements apart; and this distance for an
+// operand whose heads are stored one after the other.
 #define HEAD(T, p, by_token, b, h, heads, length, row, d) \
     SKIP(T, SKIP(T, p, (by_token) ? (b) * (length) : ((b) * (heads) + (h)) * (length), row), (by_token) ? (h) : 0u, d)
 #define ROW_STEP(by_token, heads, d) ((by_token) ? (heads) * (d) : (d))
@@ -22,17 +23,17 @@
 #define KEEPS(M, x) RLX_JOIN(KEEPS_, M)(x)
 #define ADDS(M, x) RLX_JOIN(ADDS_, M)(x)
 
-RLX_FN float larger(const float a, const float b) { return a > b ? a : b; }  // a NaN comes back through the sum
+RLX_FN float larger(const float a, const float b) { return a > b ? a : b; }  // the sum restores a lost NaN
 RLX_FN float base_of(const float top) { return top == -INFINITE ? 0.0f : top; }
 RLX_FN float inverse(const float total) { return total == 0.0f ? 0.0f : p_recip_f(total); }
 RLX_FN int lesser_i(const int a, const int b) { return a < b ? a : b; }
 RLX_FN int larger_i(const int a, const int b) { return a > b ? a : b; }
 
-// How many keys there are for batch b: what `lengths` says, kept within 0 … sk.
+// The number of keys of batch b: that of `lengths`, clipped to 0 … sk.
 RLX_FN int key_count(PTR(i32) lengths, const uint i, const uint sk) {
     return COUNTED ? lesser_i(larger_i(LOAD(i32, lengths, i), 0), int(sk)) : int(sk);
 }
-// The first key that some of the queries i0 … i1 - 1 sees, and the first after all that they see. `shift` = len - sq.
+// The range of keys that any of the queries i0 … i1 - 1 sees: the first, and the end. `shift` = len - sq.
 RLX_FN int first_seen(const int i0, const int shift, const int window) {
     return WINDOWED ? larger_i(i0 + shift - window, 0) : 0;
 }
@@ -42,7 +43,7 @@ RLX_FN int after_seen(const int i1, const int shift, const int window, const int
     if (CAUSAL) end = lesser_i(end, i1 + shift);
     return end;
 }
-// Whether query i sees key j by where they stand.
+// Whether query i sees key j by their positions.
 RLX_FN bool in_sight(const int i, const int j, const int shift, const int window) {
     const int ahead = j - i - shift;
     return !(CAUSAL && ahead > 0) && !(WINDOWED && (ahead > window || ahead < -window));

@@ -1,11 +1,12 @@
-// What the three ways of attention by matrix instructions share: constants, where a tile lies, how it is read.
-// SMO names the storage of q, k and v, MATRIX and the storage of the result. WIDE: width of a head in units of 16,
-// rounded up; FLAGS, MASK: see attention_masks.h; ALIGNED: heads may be read eight elements at a time; DEEP: matrices
-// of 16 queries that a warp has; KEYS: keys of a tile; SCORES: 0, scores stay in registers (CUDA, attention_mma.h), 1,
-// they go through shared memory (attention_opaque.h), 2, four warps multiply as one (CUDA 9.0, attention_wgmma.h);
-// TERMS: of how many numbers of type MATRIX an operand and a weight is made the sum, each the rounded rest of those
-// before: 2 only for bf16 from f32, which leaves out products of rests, and not where SCORES is 2. Four warps make a
-// tile. Included after mma.h and attention_words.h (CUDA) or mma.glsl and attention_words.glsl (GLSL).
+// What the three attention kernels by matrix instructions share: constants, the place of a tile, and reading it. SMO
+// names the storage dtype of q, k and v, the matrices' dtype MATRIX, and the storage dtype of the result. WIDE: the
+// size of a head in units of 16, rounded up. FLAGS, MASK: see attention_masks.h. ALIGNED: heads may be read eight
+// elements at a time. DEEP: the number of matrices of 16 queries that a warp has. KEYS: the keys of a tile. SCORES: 0,
+// scores stay in registers (CUDA, attention_mma.h); 1, they go through shared memory (attention_opaque.h); 2, four
+// warps multiply together (CUDA 9.0, attention_wgmma.h). TERMS: the number of terms of type MATRIX whose sum is an
+// element of an operand, each the rounded remainder of those before; 2 only for bf16 from f32, where products of two
+// remainders are left out, and not with SCORES = 2. Four warps compute a tile. Include mma.h and attention_words.h
+// (CUDA) or mma.glsl and attention_words.glsl (GLSL) before this file.
 #include "attention_masks.h"
 #define S_f16_f16_f16 f16
 #define S_bf16_bf16_bf16 bf16
@@ -36,20 +37,20 @@
 #define MATRIX RLX_JOIN(M_, SMO)
 #define KIND RLX_JOIN(KIND_, SMO)
 #define TILE_ROWS (64u * DEEP)
-// Units of 16 bytes in a row in shared memory: one to spare keeps the banks of eight rows apart.
+// Units of 16 bytes of a row in shared memory; one unit of padding keeps eight rows in different banks.
 #define ROW (2u * WIDE + 1u)
 #define LOG2_E 1.4426950408889634f
-// A greatest score is replaced once another is more than this many powers of two above it: until then weights may be
-// up to 2^SLACK, which rounds them no worse, and sums need not be scaled.
+// The greatest score is replaced only by one that is more than this many powers of two above it. Until then weights may
+// be as large as 2^SLACK, which costs no accuracy, and the sums need not be scaled.
 #define SLACK 8.0f
 // cap tanh(s / cap): tanh x = 1 - 2 / (exp 2x + 1), right to 2^-22 of cap.
 #define BEND(s) ((cap) - 2.0f * (cap) * QUICK_RECIP(EXP2((s) * (2.0f * LOG2_E) * inverse_cap) + 1.0f))
 
-// What is left of x beside its rounded value; nothing beside an infinity.
+// The remainder of x after rounding; 0 for an infinity.
 RLX_FN float left_of(const float x, const float rounded) {
     return (RLX_BITS(rounded) & 0x7fffffffu) == 0x7f800000u ? 0.0f : x - rounded;
 }
-// Of two numbers: what their two rounded halves leave, rounded.
+// The rounded remainders of two numbers after rounding to two halves.
 RLX_FN uint two_rests(const uint w, const float x, const float y) {
     return two_halves(left_of(x, low_value(w)), left_of(y, high_value(w)));
 }
@@ -129,7 +130,7 @@ RLX_JOIN(RLX_EIGHT_OF_, KIND)(eight_of)
         }                                                                                \
     }
 
-// Which tile a group makes, and what its queries see. With `causal` the long rows of all heads come first.
+// The tile that a workgroup computes, and what its queries see. With `causal` the rows with most keys come first.
 #define PLACE_TILE                                                                       \
     const uint tiles = (sq + TILE_ROWS - 1u) / TILE_ROWS;                                         \
     const uint bh = CAUSAL ? GROUP % count : GROUP / tiles;                              \
@@ -149,7 +150,7 @@ RLX_JOIN(RLX_EIGHT_OF_, KIND)(eight_of)
     const int end = after_seen(last + 1, shift, reach, len);                             \
     const float inverse_cap = CAPPED ? p_recip_f(cap) : 0.0f;
 
-// Whether each of the queries i0 … i1 sees each of the keys k0 … k0 + KEYS - 1, but for the mask.
+// Whether each of the queries i0 … i1 sees each of the keys k0 … k0 + KEYS - 1, leaving the mask aside.
 #define ALL_SEEN(k0, i0, i1)                                                             \
     (int((k0) + KEYS) <= len && (!CAUSAL || int((k0) + KEYS) - 1 <= (i0) + shift) &&     \
      (!WINDOWED || (int(k0) >= (i1) + shift - reach && (CAUSAL || int((k0) + KEYS) - 1 <= (i0) + shift + reach))))

@@ -1,5 +1,6 @@
-// Attention by matrix instructions: attention_matrix.h with one of three ways to keep the scores, as SCORES says. GLSL
-// has no registers of known layout, and keeps them in shared memory.
+// Attention by matrix instructions: attention_matrix.h and one of three kernels, which SCORES names; they differ in
+// where scores are kept. GLSL does not say which thread holds which element of a matrix, so there they go through
+// shared memory.
 #include "bodies/attention_matrix.h"
 #ifdef __cplusplus
 #if SCORES == 0

@@ -1,9 +1,11 @@
-// out = softmax(q k^T * scale + mask) v by matrix instructions, for heads of halves, where nobody may know how a matrix
-// is spread over a subgroup: scores go through shared memory, two lanes a row, and come back as weights; what is to
-// count for a whole row is spread into a matrix and multiplied. Constants: see attention_matrix.h. Queries stay in
-// registers. One tile of keys or of values lies in shared memory, the next is on its way in registers.
+// out = softmax(q k^T * scale + mask) v by matrix instructions, for 16-bit operands, on devices that do not say which
+// thread of a subgroup holds which element of a matrix. Scores therefore go through shared memory, where two lanes
+// share a row, and come back as weights; a factor of a whole row is spread into a matrix and multiplied. Constants: see
+// attention_matrix.h. Queries stay in registers. Shared memory holds one tile of keys or of values, while registers
+// already hold the next one.
 
-// Units of a row: scores, later weights and, beside them, a number spread; odd: rows begin in different banks.
+// Units of a row: scores, later weights, and beside them a factor that was spread; odd, so that rows begin in different
+// banks.
 #define WEIGHTS (TERMS * KEYS / 8u)
 #define PITCH (WEIGHTS + 4u > KEYS / 4u ? WEIGHTS + 5u : KEYS / 4u + 1u)
 #define HELD ((KEYS * 2u * WIDE + 127u) / 128u)
@@ -27,7 +29,8 @@ UNITS(AFTER > TERMS * TILE_ROWS * ROW ? AFTER : TERMS * TILE_ROWS * ROW)
             if (TERMS == 2u) units[to + KEYS * ROW] = held[f].two;                    \
         }                                                                                \
     }
-// A number of each row, in both its lanes, as a matrix of 16 equal columns beside the weights of the warp's matrix i.
+// Stores a number of each row, which both its lanes hold, as 16 equal columns beside the weights of the warp's matrix
+// i.
 #define SPREAD(sums, i, x)                                                               \
     {                                                                                    \
         const uint bits = RLX_BITS(x), at0 = work + (i) * 16u * PITCH + WEIGHTS;         \
@@ -46,7 +49,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
     PLACE_TILE
     const uint work = TERMS * KEYS * ROW + WARP * 16u * DEEP * PITCH;
     const uint side = LANE / 16u;
-    const uint row0 = q0 + WARP * 16u * DEEP + LANE % 16u;  // of this lane in the warp's first matrix
+    const uint row0 = q0 + WARP * 16u * DEEP + LANE % 16u;  // the row of this lane in the warp's first matrix
 
     FETCH_ROWS(pq, 0u, TILE_ROWS, q0, sq, q_row)
     COPIES_DONE
@@ -90,7 +93,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                 STORE_SUMS(s[i], work + i * 16u * PITCH + j * 4u, PITCH)
             }
         }
-        BARRIER;  // scores are there, and nobody reads the keys any more
+        BARRIER;  // all scores are stored, and all warps have read the keys
         PLACE_HELD
         const bool some = MASK != 0u || !ALL_SEEN(k0, int(q0), last);
         UNROLL for (uint i = 0u; i < DEEP; i++) {
@@ -116,7 +119,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
             const float less = top[i] == -INFINITE ? 0.0f : EXP2(top[i] * LOG2_E - base);
             top[i] = best;
             float sum = 0.0f;
-            WARP_MEET;  // weights overwrite scores
+            WARP_MEET;  // all lanes have read their scores, which the weights overwrite
             UNROLL for (uint n = 0u; n < KEYS / 16u; n++) {
                 const vec4 a = x[n * 2u], b = x[n * 2u + 1u];
                 const vec4 p = VEC4(EXP2(FMA(a.x, LOG2_E, -base)), EXP2(FMA(a.y, LOG2_E, -base)),
@@ -139,7 +142,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                 SUMS_TIMES(out_[i * WIDE + c], spread)
             }
         }
-        BARRIER;  // values and weights are there
+        BARRIER;  // values and weights are stored
         FETCH_HELD(pk, k0 + KEYS, uint(len), k_row)
         UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
             MATRIX_A weights[TERMS * DEEP];
@@ -156,7 +159,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                 }
             }
         }
-        BARRIER;  // nobody reads the values any more
+        BARRIER;  // all warps have read the values
     }
 
     UNROLL for (uint i = 0u; i < DEEP; i++) {

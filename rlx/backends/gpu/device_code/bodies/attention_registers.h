@@ -1,8 +1,8 @@
-// out = softmax(q k^T * scale + mask) v by matrix instructions, for heads of halves: products exact, sums and scores in
-// f32, the weights rounded to the storage dtype before they multiply v. For CUDA: scores, weights and results stay in
-// registers, as the instructions spread 16 x 16 matrices over a warp (Dao, "FlashAttention-2", 2023).
-// Constants: see attention_matrix.h. Two tiles of keys and values lie in shared memory: one is worked on while the
-// other is on its way.
+// out = softmax(q k^T * scale + mask) v by matrix instructions, for 16-bit operands: products are exact, sums and
+// scores are f32, and the weights are rounded to the storage dtype before they multiply v. On CUDA it is known which
+// thread holds which element of a 16 x 16 matrix, so scores, weights and results stay in registers (Dao,
+// "FlashAttention-2", 2023). Constants: see attention_matrix.h. Shared memory holds two tiles of keys and values: one
+// is multiplied while the other is being loaded.
 #define SIDE (2u * TERMS * KEYS * ROW)
 UNITS(TERMS * TILE_ROWS * ROW + 2u * SIDE)
 
@@ -12,7 +12,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                            const uint window, const uint q_row, const uint k_row, const uint v_row,
                            const float scale, const float cap) {
     PLACE_TILE
-    const uint row0 = q0 + WARP * 16u * DEEP + LANE / 4u;  // of this lane's two rows of the warp's first matrix
+    const uint row0 = q0 + WARP * 16u * DEEP + LANE / 4u;  // the first of this lane's two rows of its first matrix
     const uint side0 = TERMS * TILE_ROWS * ROW;
 
     float out_[DEEP][OUTPUTS], top[DEEP][2], total[DEEP][2];
@@ -30,7 +30,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
     for (int at = begin; at < end; at += int(KEYS)) {
         const uint k0 = uint(at);
         COPIES_DONE
-        BARRIER;  // the tile is here, and nobody reads the other any more
+        BARRIER;  // the tile has been loaded, and all warps have read the other one
         if (at + int(KEYS) < end) {
             const uint other = side0 + SIDE - (side - side0);
             FETCH_ROWS(pk, other, KEYS, k0 + KEYS, uint(len), k_row)

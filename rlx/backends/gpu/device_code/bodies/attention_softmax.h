@@ -1,11 +1,11 @@
-// Scores in registers become weights: what both ways of attention on CUDA that keep them there share. A lane has two
-// rows of a matrix, eight apart: of the KEYS scores and 16 WIDE results of each, those of two columns in every eight,
-// the first row's before the second's (the layout of mma.m16n8k16's sums, and of wgmma's).
+// Turns scores in registers into weights, for both CUDA kernels that keep them there. A lane holds two rows of a
+// matrix, eight apart. Of the KEYS scores and 16 WIDE results of each row it holds two columns of every eight, those of
+// the first row before those of the second (the layout of the sums of mma.m16n8k16 and of wgmma).
 #define SCORES (KEYS / 2u)
 #define OUTPUTS (WIDE * 8u)
 #define ELEMENT(n, half) ((n) / 2u * 4u + (half) * 2u + (n) % 2u)
 #define COLUMN(n) ((n) / 2u * 8u + LANE % 4u * 2u + (n) % 2u)
-// Nothing seen yet, of each of DEEP matrices.
+// The state of each of DEEP matrices before the first key.
 #define START_SUMS                                                             \
     UNROLL for (uint i = 0u; i < DEEP; i++) {                                  \
         UNROLL for (uint n = 0u; n < OUTPUTS; n++) out_[i][n] = 0.0f;          \
@@ -15,7 +15,7 @@
         }                                                                      \
     }
 
-// What a score of any row and key needs to be masked. `bent`: a score is not the product times a factor above zero.
+// What masking a score of any row and key needs. `bent`: a score is not just the product times a positive factor.
 struct Sight {
     PTR(M) mask;
     uint sq, mq, mk;
@@ -23,7 +23,7 @@ struct Sight {
     float scale, cap, inverse_cap;
     bool bent;
 };
-// Which of KEYS keys a mask of true and false keeps that is the same for every query: a bit for each.
+// The keys, of KEYS, that a bool mask keeps that is the same for every query: a bit for each.
 struct Kept {
     uint word[KEYS / 32u];
 };
@@ -37,7 +37,7 @@ RLX_FN Kept kept_keys(const Sight& sight, const uint k0) {
     }
     return kept;
 }
-// Of rows `row` and row + 8 and the keys from k0 on; bent ones become powers of two here.
+// Masks the scores of rows `row` and row + 8 with the keys from k0 on; bent scores are scaled to powers of two here.
 RLX_FN void mask_scores(float* s, const Sight& sight, const Kept& kept, const uint row, const uint k0) {
     const float cap = sight.cap, inverse_cap = sight.inverse_cap;
     UNROLL for (uint half = 0u; half < 2u; half++) {
@@ -62,8 +62,8 @@ RLX_FN void mask_scores(float* s, const Sight& sight, const Kept& kept, const ui
     }
 }
 
-// Scores become exp2(s * factor - greatest * factor), of which `total` is the sum; `out` is scaled to a new greatest.
-// Both rows go step by step together, and no lane alone: what one waits for, the other has time to do.
+// Turns scores into exp2(s * factor - greatest * factor), whose sum is `total`; `out` is scaled where the greatest
+// score changes. Both rows are computed step by step together, so that one hides the latency of the other.
 RLX_FN void weigh(float* s, float* out, float* top, float* total, const float factor) {
     float best[2], base[2], less[2], sum[2];
     UNROLL for (uint half = 0u; half < 2u; half++) best[half] = top[half];
@@ -90,7 +90,7 @@ RLX_FN void weigh(float* s, float* out, float* top, float* total, const float fa
     UNROLL for (uint half = 0u; half < 2u; half++) total[half] += sum[half];
 }
 
-// Writes rows `row` and row + 8 of a head's results, where there are such.
+// Writes rows `row` and row + 8 of a head's results, unless they lie beyond its end.
 RLX_FN void put_rows(PTR(O) head, const float* out, const float* total, const uint row, const uint sq, const uint y_row,
                      const uint d) {
     UNROLL for (uint half = 0u; half < 2u; half++) {

@@ -1,21 +1,20 @@
-// What the attention kernels for honest f32 share: who sees whom, and two products of tiles of 64 by 64, made by 256
-// threads, each of which owns four rows and four columns.
-// WIDE: width of a head in units of 16, rounded up; FLAGS, MASK: see attention_masks.h; ALIGNED: heads may be read four
-// elements at a time. M is the mask's storage. Query i stands at key i + len - sq, where len is how many keys there
-// are.
+// What the attention kernels in f32 share: masking, and two products of tiles of 64 by 64, computed by 256 threads,
+// each of which computes four rows and four columns. WIDE: the size of a head in units of 16, rounded up. FLAGS, MASK:
+// see attention_masks.h. ALIGNED: heads may be read four elements at a time. M is the mask's storage dtype. Query i has
+// the position of key i + len - sq, where len is the number of keys.
 #include "attention_masks.h"
 #include "quads.h"
 #define TILE 64u
 #define STEP 16u  // columns of both operands in shared memory at once
 #define SLICE (WIDE <= 2u ? 64u : (WIDE <= 4u ? 32u : (WIDE <= 8u ? 16u : 8u)))  // rows of x: 2048 elements at most
-// A warp has eight threads along columns and four along rows: each pair of reads from shared memory serves it at once.
+// A warp has eight threads along columns and four along rows, so that its reads of shared memory have no conflicts.
 #define TX (THREAD % 8u + THREAD / 32u % 2u * 8u)
 #define TY (THREAD / 8u % 4u + THREAD / 64u * 4u)
-// This thread's columns of a result, four together where the width allows it.
+// The columns of a result that this thread computes, four neighbours where the head is wide enough.
 #define TOGETHER (WIDE % 4u == 0u)
 #define COLUMN(j) (TOGETHER ? (j) / 4u * 64u + TX * 4u + (j) % 4u : TX + 16u * (j))
-// Where four rows of one column of an operand lie: the rows of columns that are stored together are kept in different
-// banks.
+// The index of four rows of one column of an operand. Columns that are stored together are shifted, so that their rows
+// lie in different banks.
 #define QUAD_AT(column, rows4) ((column) * 16u + ((rows4) ^ ((column) / 4u % 4u * 2u)))
 
 // First a (1024 floats, [column][row]) and b (1024, [column][row]); then maxima and sums; then a slice of x.
@@ -33,7 +32,7 @@ RLX_FN vec4 exp4(const vec4 a, const vec4 top) {
     return VEC4(p_exp_f(a.x - base_of(top.x)), p_exp_f(a.y - base_of(top.y)), p_exp_f(a.z - base_of(top.z)),
                 p_exp_f(a.w - base_of(top.w)));
 }
-// c tanh(s) of scores already divided by c, and tanh itself.
+// The soft cap c tanh(s) of scores already divided by c, and tanh itself.
 RLX_FN vec4 bend4(const vec4 s, const float inverse_cap) {
     if (!CAPPED) return all4(0.0f);
     return VEC4(p_tanh_f(s.x * inverse_cap), p_tanh_f(s.y * inverse_cap), p_tanh_f(s.z * inverse_cap),
@@ -44,7 +43,7 @@ RLX_QUAD(quad, T, ALIGNED)
 
 // PRODUCT: s[column] = the sums over d of rows a0 … a0 + 63 of A times rows b0 … b0 + 63 of B, rows of d elements that
 // lie a_row and b_row elements apart: of this thread's four rows of A with its four of B. The first columns were
-// fetched by PRODUCT_START, the next ones are on their way while these are used; so are the rows of X in APPLY.
+// fetched by PRODUCT_START; the next ones are loaded while these are multiplied. So are the rows of X in APPLY.
 #define PRODUCT_START(A, a0, a_rows, a_row, B, b0, b_rows, b_row, d)                      \
     next_a = quad(A, (a0) + THREAD / 4u, THREAD % 4u * 4u, a_rows, d, a_row);             \
     next_b = quad(B, (b0) + THREAD / 4u, THREAD % 4u * 4u, b_rows, d, b_row);
@@ -74,7 +73,7 @@ RLX_QUAD(quad, T, ALIGNED)
     }
 
 // APPLY: Y[j] += the sums over the tile's 64 columns of `weights` times rows x0 … x0 + 63 of X, x_row elements apart:
-// of this thread's four rows of weights, COLUMN(j) of X. `weights` are complete: a barrier comes first.
+// of this thread's four rows of weights, COLUMN(j) of X. It begins with a barrier, after which `weights` are complete.
 #define FETCH_SLICE(X, x0, x_rows, x_row, d)                                              \
     UNROLL for (uint tn = 0u; tn < 2u; tn++) {                                            \
         const uint ta = THREAD + tn * 256u;                                               \

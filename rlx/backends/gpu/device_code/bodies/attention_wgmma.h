@@ -1,8 +1,8 @@
-// out = softmax(q k^T * scale + mask) v as attention_mma.h makes it, by matrix instructions of a warpgroup, which read
-// queries, keys and values from shared memory and run while the warps do something else (Shah and others,
-// "FlashAttention-3", 2024): the scores of one set of 64 queries are made into weights while another set is multiplied.
-// Constants: see attention_matrix.h; WIDE is 4 or 8, KEYS 64, TERMS 1, and DEEP is how many sets of 64 queries a group
-// has.
+// out = softmax(q k^T * scale + mask) v as in attention_registers.h, but by matrix instructions of a warpgroup, which
+// read queries, keys and values from shared memory and run beside other instructions of its warps (Shah et al.,
+// "FlashAttention-3", 2024): the scores of one set of 64 queries become weights while another set is multiplied.
+// Constants: see attention_matrix.h; WIDE is 4 or 8, KEYS 64, TERMS 1, and DEEP is the number of sets of 64 queries of
+// a workgroup.
 #define SIDE (4u * WIDE * KEYS)
 PANELS_IN_UNITS(2u * WIDE * TILE_ROWS + 2u * SIDE)
 
@@ -36,7 +36,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
                            const uint window, const uint q_row, const uint k_row, const uint v_row,
                            const float scale, const float cap) {
     PLACE_TILE
-    const uint row0 = q0 + WARP * 16u + LANE / 4u;  // of this lane's two rows of the first set
+    const uint row0 = q0 + WARP * 16u + LANE / 4u;  // the first of this lane's two rows of the first set
     const uint side0 = 2u * WIDE * TILE_ROWS;
 
     float out_[DEEP][OUTPUTS], top[DEEP][2], total[DEEP][2];
@@ -55,7 +55,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
         const uint k0 = uint(at);
         COPIES_DONE
         COPIES_SEEN
-        BARRIER;  // the tile is here, and nobody reads the other any more
+        BARRIER;  // the tile has been loaded, and all warps have read the other one
         float s[DEEP][SCORES];
         WG_READY
         UNROLL for (uint i = 0u; i < DEEP; i++) {

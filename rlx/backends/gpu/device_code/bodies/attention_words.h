@@ -1,5 +1,6 @@
-// What attention by matrix instructions needs beyond mma.h, for CUDA: quick functions whose errors the rounding of the
-// weights hides, shared memory of any size, shuffles. shaders/include/attention_words.glsl is the same for GLSL.
+// What attention by matrix instructions needs beyond mma.h, for CUDA: fast functions whose errors are small beside the
+// rounding of the weights, shared memory of a size given at the launch, shuffles. shaders/include/attention_words.glsl
+// defines the same for GLSL.
 #ifndef RLX_ATTENTION_WORDS_H
 #define RLX_ATTENTION_WORDS_H
 #ifdef RLX_ON_HOST
@@ -19,12 +20,12 @@ RLX_FN uint two_halves_f16(const float x, const float y) {
 }
 #define two_halves_bf16(x, y) pair_bits_bf16(x, y)
 #define two_halves(x, y) RLX_JOIN(two_halves_, MATRIX)(x, y)
-// Weights below 2^-126 of the greatest are nothing: flushing them saves three instructions of four.
+// Weights below 2^-126 of the greatest are flushed to 0, which saves three of four instructions.
 #define EXP2(x) RLX_FLUSHED_EXP2(x)
 #define QUICK_RECIP(x) RLX_QUICK_RECIP(x)
 #define WARP_MEET __syncwarp()
 #endif
-// units[to] = unit i of p, or zero: `there` or not, without a branch; of what is not there nothing is read.
+// units[to] = unit i of p if `there`, else zero; without a branch, and without reading in the second case.
 #ifdef RLX_ON_HOST
 #define COPY_OR_ZERO(to, p, i, there) units[to] = (there) ? ((const uint4*)(p))[i] : make_uint4(0u, 0u, 0u, 0u);
 #else
@@ -37,7 +38,7 @@ RLX_FN void rlx_copy_or_zero(uint4* to, const uint4* from, const uint nbytes) {
 #define COPY_OR_ZERO(to, p, i, there) \
     rlx_copy_or_zero(&units[to], (const uint4*)(p) + (i), (there) ? 16u : 0u);
 #endif
-#define GREATER(x, y) fmaxf(x, y)  // one instruction; a NaN gives the other, and comes back through the sum
+#define GREATER(x, y) fmaxf(x, y)  // one instruction; it drops a NaN, which the sum restores
 #define BALLOT(yes) __ballot_sync(0xffffffffu, yes)
 #define SHUFFLE(v, lane) __shfl_xor_sync(0xffffffffu, v, lane)
 

@@ -1,4 +1,4 @@
-// A product's bias: BIAS 0 there is none, 1 it is stored in f32, 2 as A is (as TA).
+// The bias of a product. BIAS: 0 there is none, 1 it is stored in f32, 2 it is stored as A is (TA).
 #ifdef RLX_GLSL
 #define AS(T, p) PTR(T)(uvec2(p))
 #else

@@ -1,6 +1,7 @@
-// What the kernel bodies of this folder are written in, for CUDA C++; shaders/include/body.glsl is the same for GLSL.
-// A body is one function over pointers PTR(T), read and written with LOAD and STORE (arithmetic in VAL(T)), with
-// LOAD4 and STORE4 (four neighbours, aligned), and moved with SKIP (64-bit). A kernel's constants are known when it is compiled.
+// The language of the kernel bodies in this folder, for CUDA C++; shaders/include/body.glsl defines the same for GLSL.
+// A body is one function whose pointers have type PTR(T). LOAD and STORE read and write one element, with arithmetic in
+// VAL(T); LOAD4 and STORE4 access four aligned neighbours; SKIP moves a pointer by a 64-bit number of elements. A
+// kernel's constants are known when it is compiled.
 #ifndef RLX_BODY_H
 #define RLX_BODY_H
 #include "half.h"
@@ -17,7 +18,7 @@
 #define AT(i) [i]
 #define SET4(v, c, x) ((float*)&(v))[c] = (x)
 #define ELEMENT(quads, i) ((float*)(quads))[i]
-// acc += s * v, each product and sum rounded once.
+// acc += s * v, where each product and each sum is rounded once.
 #define FMA_ROW(acc, s, v)          \
     acc.x = FMA(s, v.x, acc.x);     \
     acc.y = FMA(s, v.y, acc.y);     \
@@ -99,7 +100,7 @@ RLX_FN void store4_bf16(unsigned short* p, const uint i, const vec4 v) {
     ((uint2*)p)[i] = make_uint2(bf16_bits(v.x) | bf16_bits(v.y) << 16, bf16_bits(v.z) | bf16_bits(v.w) << 16);
 }
 
-// NAME(v): v combined over the LANES neighbouring threads that share a row, the same value in each; a fixed tree.
+// NAME(v): combines v over the LANES neighbouring threads that share a row by a fixed tree; all get the same value.
 // Every thread of the group calls it. LANES is a power of two up to 256.
 __shared__ float rlx_warps[8];
 #define RLX_LANES_OP(NAME, LANES, COMBINE)                                                    \

@@ -1,8 +1,10 @@
-// Sums and products whose parts may leave the range of a float though the whole does not, in every order alike. N names
-// the type (VAL(N) the arithmetic), PRODUCT says which. A Part of a sum is the sum, and that of the terms by 2^-64
-// (f64: 2^-256), which is read where the first is no number; of a product a mantissa in [1, 2) as high + low, so that
-// errors do not grow with the count, and a power of two. Of integers, and of maxima, it is one number.
-// Parts are stored as three planes `plane` elements apart, those of integers as one.
+// Sums and products whose partial results may leave the range of a float although the whole result does not; whether
+// they do must not depend on the order of the terms. N is the dtype (VAL(N) its arithmetic type), PRODUCT says which of
+// the two is computed. The Part of a sum holds two sums: that of the terms, and that of the terms times 2^-64 (f64:
+// 2^-256), which is used where the first is not finite. The Part of a product holds a mantissa in [1, 2) as high + low,
+// so that rounding errors do not grow with the number of factors, and a power of two. The Part of an integer, and that
+// of a maximum or minimum, is one number. In memory the Parts of floats are three planes, `plane` elements apart, and
+// those of integers one.
 #include "math32.h"
 #ifdef RLX_GLSL
 #define AS(T, p) PTR(T)(uvec2(p))

@@ -1,7 +1,9 @@
-// y[n, c, o] = x[n, c] read at the place grid[n, o] names: MODE = 0 linear, 1 nearest, 2 cubic; PADDING: what lies
-// outside is 0 zeros, 1 the border, 2 the reflection; ALIGNED: -1 and 1 are the centres of the outer elements; DIMS:
-// axes, 2 or 3. T is the storage of x and y, the grid is f32. A thread reads one place of eight channels. meta: images,
-// channels, input sizes (3, the first 1 for two axes), places an image.
+// y[n, c, o] = x[n, c] interpolated at the coordinates grid[n, o]. MODE: 0 linear, 1 nearest, 2 cubic. PADDING says
+// what elements outside the image are: 0 zeros, 1 the nearest element of the border, 2 the reflection. ALIGNED: -1 and
+// 1 are the centres of the outermost elements, not their edges. DIMS is the number of spatial axes, 2 or 3. T is the
+// storage dtype of x and y; the grid is f32. A thread computes one output position of eight channels. meta holds the
+// number of images, of channels, three input sizes (the first is 1 for two axes) and the number of output positions of
+// an image.
 #define TAPS (MODE == 1u ? 1u : MODE == 0u ? 2u : 4u)
 #define META(i) LOAD(u32, meta, i)
 #include "prims.h"
@@ -24,7 +26,7 @@ RLX_FN float padded(const float c, const float size) {
     return c;
 }
 
-// Where a grid's coordinate lies along an axis of that size.
+// A coordinate of the grid as a position in elements along an axis of that size.
 RLX_FN float located(const float given, const float size) {
     const float g = IS_NAN(given) ? -1.0f : given;
     const float c = ALIGNED ? (g + 1.0f) * (0.5f * (size - 1.0f)) : ((g + 1.0f) * size - 1.0f) * 0.5f;
@@ -37,7 +39,7 @@ RLX_FN float first_place(const float c) {
     return MODE == 0u ? RLX_FLOOR(c) : RLX_FLOOR(c) - 1.0f;
 }
 
-// Keys' weight at a distance of 1 to 2, then of 0 to 1.
+// The weights of cubic convolution (Keys, 1981) at a distance of 1 to 2, then of 0 to 1.
 RLX_FN float cubic_far(const float t) { return ((t * -0.75f + 3.75f) * t - 6.0f) * t + 3.0f; }
 RLX_FN float cubic_near(const float t) { return (t * 1.25f - 2.25f) * t * t + 1.0f; }
 
@@ -48,7 +50,7 @@ RLX_FN float tap_weight(const float c, const uint k) {
     return k == 0u ? cubic_far(t + 1.0f) : k == 1u ? cubic_near(t) : k == 2u ? cubic_near(1.0f - t) : cubic_far(2.0f - t);
 }
 
-// The element at a whole place, and whether it counts.
+// The element at integer coordinates, and whether it lies in the image or is padded.
 RLX_FN uint tap_index(const float place, const float size, RLX_OUT(bool) inside) {
     const float p = MODE == 2u ? padded(place, size) : place;
     inside = PADDING != 0u || (p >= 0.0f && p <= size - 1.0f);

@@ -1,47 +1,85 @@
 // C = act(A op(B) + bias) for few rows, ROWS of them a group: as many groups share what they read of B as A has blocks
-// of ROWS. B_TRANSPOSED: as B is stored; ACTIVATION: see activation.h; BIAS: see bias.h; A_QUADS, B_QUADS: A, B may be
-// read four at a time (rows of B); ACROSS: quads of columns that a group makes where B is not transposed, else threads
-// that share a row of B, up to 32; PARTS: parts of k, where B is transposed; a group makes 256 / ACROSS / PARTS columns
-// then. The threads that share a column add up every so many terms of k; where B is not transposed, two rounds of sums
-// join them, four rows at a time.
+// of ROWS. B_TRANSPOSED: as B is stored; ACTIVATION: see activation.h; BIAS: see bias.h; A_QUADS: A may be read four at a
+// time; B_UNITS: B may be read sixteen bytes at a time, by units. A site is the columns of C whose sums a thread holds,
+// QUADS quads of them: eight columns where there are 16 rows, so that A is not most of what is read, and where a unit of B
+// has eight. SITES sites side by side make a group's columns, and 256 / SITES threads share a site's sums: where B is
+// transposed each adds up every so many units of k, else every so many quads. The threads that share a site are joined in
+// two rounds of sums. Two steps' units are under way at once.
 #include "pair.h"
 #define MANY_1 1u
 #define MANY_4 4u
 #define MANY_8 8u
 #define MANY_16 16u
 #define MANY RLX_JOIN(MANY_, ROWS)
+#define PER_f32 4u
+#define PER_f16 8u
+#define PER_bf16 8u
+#define PER RLX_JOIN(PER_, TB)  // elements of a unit of B
+#define MOST_QUADS (PER == 8u || MANY == 16u ? 2u : 1u)
+#define QUADS (B_TRANSPOSED && PER == 8u ? 1u : MOST_QUADS)  // of a site
+#define LOADS (MANY == 16u && PER == 4u ? 8u : 4u)  // units of a step
+#define COLUMNS (4u * QUADS * SITES)
+#define SHARERS (256u / SITES)
 #define TOGETHER (MANY < 4u ? MANY : 4u)
-#define SEGMENTS (16u * TOGETHER * ACROSS > 256u ? 256u / (TOGETHER * ACROSS) : 16u)
-#define COLUMNS (B_TRANSPOSED ? 256u / (ACROSS * PARTS) : 4u * ACROSS)
+#define SEGMENTS (16u * TOGETHER * SITES > 256u ? 256u / (TOGETHER * SITES) : 16u)
 #include "activation.h"
 #include "bias.h"
 #include "quads.h"
+#include "stream.h"
 
-SHARED vec4 part[B_TRANSPOSED ? MANY * 64u / ACROSS : 256u * TOGETHER];
-SHARED vec4 sums[B_TRANSPOSED ? 1u : MANY * ACROSS];
+SHARED vec4 part[256u * TOGETHER];
+SHARED vec4 sums[MANY * QUADS * SITES];
 
-RLX_FN float plus(const float a, const float b) { return a + b; }
-LANES_OP(lane_sum, ACROSS, plus)
 RLX_FN vec4 plus_quad(const vec4 a, const vec4 b) { return VEC4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
-
 RLX_QUAD(quad_a, TA, A_QUADS)
-RLX_QUAD(quad_b, TB, B_QUADS)
+#define UNIT_AT RLX_JOIN(unit_, TB)
+// The values in a unit.
+#define FLOATS(a, b, c, d) VEC4(RLX_FLOAT(a), RLX_FLOAT(b), RLX_FLOAT(c), RLX_FLOAT(d))
+#define LOWER_f32(u) FLOATS(u.x, u.y, u.z, u.w)
+#define UPPER_f32(u) LOWER_f32(u)
+#define BRAINS(a, b) FLOATS((a) << 16, (a) & 0xffff0000u, (b) << 16, (b) & 0xffff0000u)
+#define LOWER_bf16(u) BRAINS(u.x, u.y)
+#define UPPER_bf16(u) BRAINS(u.z, u.w)
+#define HALVES(a, b) \
+    VEC4(p_f16_value((a) & 0xffffu), p_f16_value((a) >> 16), p_f16_value((b) & 0xffffu), p_f16_value((b) >> 16))
+#define LOWER_f16(u) HALVES(u.x, u.y)
+#define UPPER_f16(u) HALVES(u.z, u.w)
+#define LOWER RLX_JOIN(LOWER_, TB)
+#define UPPER RLX_JOIN(UPPER_, TB)
+#define DOT(sum, p, q)            \
+    sum = FMA((p).x, (q).x, sum); \
+    sum = FMA((p).y, (q).y, sum); \
+    sum = FMA((p).z, (q).z, sum); \
+    sum = FMA((p).w, (q).w, sum);
 
-// Adds up what the `lanes` of each column hold of the TOGETHER rows from r on. Every thread of the group calls it.
-RLX_FN void join(const uint r, const uint lanes) {
+#define FMA_HALF(sum, x, q, j)                                                              \
+    if (q == 0u) {                                                                         \
+        FMA_ROW(sum, x, lower[j])                                                          \
+    } else {                                                                               \
+        FMA_ROW(sum, x, upper[j])                                                          \
+    }
+
+// Where thread `sharer` of a site puts its sums: threads that are neighbours write, or read, side by side.
+RLX_FN uint place(const uint site, const uint sharer) {
+    return B_TRANSPOSED ? site * SHARERS + sharer : sharer * SITES + site;
+}
+
+// Adds up the TOGETHER quads of sums from `first` on that each site's threads have put into `part`. Every thread of the
+// group calls it.
+RLX_FN void join(const uint first) {
     const uint made = THREAD / SEGMENTS, segment = THREAD % SEGMENTS;
     vec4 sum = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (made < TOGETHER * ACROSS) {
-        for (uint l = segment; l < lanes; l += SEGMENTS)
-            sum = plus_quad(sum, part[made / ACROSS * 256u + l * ACROSS + made % ACROSS]);
+    if (made < TOGETHER * SITES) {
+        for (uint l = segment; l < SHARERS; l += SEGMENTS)
+            sum = plus_quad(sum, part[made / SITES * 256u + place(made % SITES, l)]);
     }
     BARRIER;
     part[THREAD] = sum;
     BARRIER;
-    if (THREAD < TOGETHER * ACROSS) {
+    if (THREAD < TOGETHER * SITES) {
         sum = part[THREAD * SEGMENTS];
         for (uint s = 1u; s < SEGMENTS; s++) sum = plus_quad(sum, part[THREAD * SEGMENTS + s]);
-        sums[r * ACROSS + THREAD] = sum;
+        sums[first * SITES + THREAD] = sum;
     }
 }
 
@@ -50,6 +88,33 @@ RLX_FN void finish(PTR(f32) bias, PTR(TA) c, const uint row, const uint column, 
     if (HAS_BIAS) v += bias_at(bias, column);
     STORE(TA, c, row * n + column, activated(v));
 }
+
+// The column where quad q of a site's sums begins. Neighbouring sites read neighbouring units of a row of B.
+RLX_FN uint quad_column(const uint site, const uint q) {
+    return !B_TRANSPOSED && PER == 8u ? (site * QUADS + q) * 4u : (q * SITES + site) * 4u;
+}
+
+// The units of B from term t of k on, of each column of a site or of four rows: unit j is of quad j / 4. What is not there
+// is what is there last: such columns are not stored, and such terms are made zero before they are multiplied.
+#define FETCH(held, t)                                                                                       \
+    UNROLL for (uint j = 0u; j < LOADS; j++) {                                                               \
+        const uint begins = tile * COLUMNS + quad_column(site, j / 4u);                                      \
+        if (B_TRANSPOSED) {                                                                                  \
+            const uint r = least(begins + j % 4u, n - 1u);                                                   \
+            if (B_UNITS) {                                                                                   \
+                w[(held) + j] = LOAD_ONCE(pb, (r * k + (t)) / PER);                                          \
+            } else {                                                                                         \
+                w[(held) + j] = UNIT_AT(pb, r, t, k, k);                                                     \
+            }                                                                                                \
+        } else {                                                                                             \
+            const uint r = least((t) + j % 4u, k - 1u);                                                      \
+            if (B_UNITS) {                                                                                   \
+                w[(held) + j] = LOAD_ONCE(pb, (r * n + least(begins, n - PER)) / PER);                       \
+            } else {                                                                                         \
+                w[(held) + j] = UNIT_AT(pb, r, begins, n, n);                                                \
+            }                                                                                                \
+        }                                                                                                    \
+    }
 
 RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, const uint m, const uint n, const uint k,
                              const uint batch, const uint d1, const uint d2, const uint a0, const uint a1,
@@ -64,70 +129,88 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
     PTR(TA) pc = SKIP(TA, c, z * m + block * MANY, n);
     PTR(f32) add = SKIP(f32, bias, z, bias_step);
     const uint rows = m - block * MANY < MANY ? m - block * MANY : MANY;
-    if (B_TRANSPOSED) {
-        const uint lane = THREAD % ACROSS, at = THREAD / ACROSS % COLUMNS, piece = THREAD / ACROSS / COLUMNS;
-        const uint column = tile * COLUMNS + at;
-        float acc[MANY];
-        UNROLL for (uint r = 0u; r < MANY; r++) acc[r] = 0.0f;
-        const uint first = (piece * ACROSS + lane) * 4u, step = PARTS * ACROSS * 4u;
-        vec4 next = quad_b(pb, column, first, n, k, k);
-        for (uint t = first; t < (column < n ? k : 0u); t += step) {
-            const vec4 vb = next;
-            vec4 va[MANY];
-            // All under way at once: no branch stands between them. What a row that is not there adds up is not stored.
-            UNROLL for (uint r = 0u; r < MANY; r++) {
-                const uint row = r < rows ? r : 0u;
-                if (A_QUADS) {
-                    va[r] = LOAD4(TA, pa, (row * k + t) / 4u);
-                } else {
-                    va[r] = quad_a(pa, row, t, rows, k, k);
+    // Threads that read side by side: along k where B is transposed, else along the columns.
+    const uint site = B_TRANSPOSED ? THREAD / ACROSS % SITES : THREAD % SITES;
+    const uint sharer = B_TRANSPOSED ? THREAD / (ACROSS * SITES) * ACROSS + THREAD % ACROSS : THREAD / SITES;
+    const uint length = B_TRANSPOSED ? PER : 4u, step = SHARERS * length;
+    const uint end = tile * COLUMNS + quad_column(site, 0u) < n ? k : 0u, begin = sharer * length;
+    const vec4 zero = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+    vec4 acc[MANY * MOST_QUADS];
+    uvec4 w[2u * LOADS];
+    UNROLL for (uint e = 0u; e < MANY * MOST_QUADS; e++) acc[e] = zero;
+    if (begin < end) FETCH(0u, begin)
+    if (begin + step < end) FETCH(LOADS, begin + step)
+    for (uint t = begin; t < end; t += 2u * step) {
+        UNROLL for (uint h = 0u; h < 2u; h++) {
+            const uint here = t + h * step;
+            if (here < end) {
+                vec4 lower[LOADS], upper[LOADS];
+                UNROLL for (uint j = 0u; j < LOADS; j++) {
+                    lower[j] = LOWER(w[h * LOADS + j]);
+                    upper[j] = UPPER(w[h * LOADS + j]);
+                    if (!B_TRANSPOSED && here + j % 4u >= k) {
+                        lower[j] = zero;
+                        upper[j] = zero;
+                    }
+                }
+                if (here + 2u * step < end) FETCH(h * LOADS, here + 2u * step)
+                UNROLL for (uint r = 0u; r < MANY; r++) {
+                    // What a row that is not there adds up is not stored: so no branch stands between the reads of A.
+                    const uint row = least(r, rows - 1u);
+                    vec4 va, more = zero;
+                    if (A_QUADS && (B_UNITS || !B_TRANSPOSED)) {
+                        va = LOAD4(TA, pa, (row * k + here) / 4u);
+                        if (B_TRANSPOSED && PER == 8u) more = LOAD4(TA, pa, (row * k + here) / 4u + 1u);
+                    } else {
+                        va = quad_a(pa, row, here, rows, k, k);
+                        if (B_TRANSPOSED && PER == 8u) more = quad_a(pa, row, here + 4u, rows, k, k);
+                    }
+                    UNROLL for (uint q = 0u; q < MOST_QUADS; q++) {
+                        const uint e = r * MOST_QUADS + q, j = LOADS == 8u ? q * 4u : 0u;
+                        if (B_TRANSPOSED && q < QUADS) {
+                            DOT(acc[e].x, va, lower[j])
+                            DOT(acc[e].y, va, lower[j + 1u])
+                            DOT(acc[e].z, va, lower[j + 2u])
+                            DOT(acc[e].w, va, lower[j + 3u])
+                            if (PER == 8u) {
+                                DOT(acc[e].x, more, upper[j])
+                                DOT(acc[e].y, more, upper[j + 1u])
+                                DOT(acc[e].z, more, upper[j + 2u])
+                                DOT(acc[e].w, more, upper[j + 3u])
+                            }
+                        } else if (!B_TRANSPOSED && PER == 4u) {
+                            FMA_ROW(acc[e], va.x, lower[j])
+                            FMA_ROW(acc[e], va.y, lower[j + 1u])
+                            FMA_ROW(acc[e], va.z, lower[j + 2u])
+                            FMA_ROW(acc[e], va.w, lower[j + 3u])
+                        } else if (!B_TRANSPOSED) {
+                            FMA_HALF(acc[e], va.x, q, 0u)
+                            FMA_HALF(acc[e], va.y, q, 1u)
+                            FMA_HALF(acc[e], va.z, q, 2u)
+                            FMA_HALF(acc[e], va.w, q, 3u)
+                        }
+                    }
                 }
             }
-            next = quad_b(pb, column, t + step, n, k, k);
-            UNROLL for (uint r = 0u; r < MANY; r++) {
-                acc[r] = FMA(va[r].x, vb.x, acc[r]);
-                acc[r] = FMA(va[r].y, vb.y, acc[r]);
-                acc[r] = FMA(va[r].z, vb.z, acc[r]);
-                acc[r] = FMA(va[r].w, vb.w, acc[r]);
-            }
         }
-        UNROLL for (uint r = 0u; r < MANY; r++) {
-            const float sum = lane_sum(acc[r]);
-            if (lane == r % ACROSS) ELEMENT(part, (r * PARTS + piece) * COLUMNS + at) = sum;
-        }
-        BARRIER;
-        for (uint i = THREAD; i < rows * COLUMNS; i += 256u) {
-            const uint row = i / COLUMNS, place = tile * COLUMNS + i % COLUMNS;
-            float sum = 0.0f;
-            UNROLL for (uint s = 0u; s < PARTS; s++) sum += ELEMENT(part, (row * PARTS + s) * COLUMNS + i % COLUMNS);
-            if (place < n) finish(add, pc, row, place, n, sum);
-        }
-    } else {
-        const uint lane = THREAD / ACROSS, lanes = 256u / ACROSS;
-        const uint column = (tile * ACROSS + THREAD % ACROSS) * 4u;
-        vec4 acc[MANY];
-        UNROLL for (uint r = 0u; r < MANY; r++) acc[r] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
-        for (uint t = lane; t < (column < n ? k : 0u); t += lanes) {
-            const vec4 vb = quad_b(pb, t, column, k, n, n);
-            UNROLL for (uint r = 0u; r < MANY; r++) {
-                if (r < rows) {
-                    const float va = LOAD(TA, pa, r * k + t);
-                    FMA_ROW(acc[r], va, vb)
-                }
-            }
-        }
-        UNROLL for (uint r = 0u; r < MANY; r += TOGETHER) {
+    }
+    UNROLL for (uint e = 0u; e < MANY * MOST_QUADS; e += TOGETHER) {
+        if (e < MANY * QUADS) {
             BARRIER;
-            UNROLL for (uint g = 0u; g < TOGETHER; g++) part[g * 256u + THREAD] = acc[r + g];
+            // Where a site has fewer quads than it may have, their sums are not neighbours.
+            UNROLL for (uint g = 0u; g < TOGETHER; g++)
+                part[g * 256u + place(site, sharer)] = acc[QUADS == MOST_QUADS ? e + g : (e + g) % MANY * MOST_QUADS];
             BARRIER;
-            join(r, lanes);
+            join(e);
         }
-        BARRIER;
-        for (uint i = THREAD; i < rows * COLUMNS; i += 256u) {
-            const uint row = i / COLUMNS, at = i % COLUMNS, place = tile * COLUMNS + at;
-            const vec4 sum = sums[row * ACROSS + at / 4u];
-            const float v = at % 4u == 0u ? sum.x : (at % 4u == 1u ? sum.y : (at % 4u == 2u ? sum.z : sum.w));
-            if (place < n) finish(add, pc, row, place, n, v);
-        }
+    }
+    BARRIER;
+    for (uint i = THREAD; i < rows * COLUMNS; i += 256u) {
+        const uint row = i / COLUMNS, at = i % COLUMNS, out_column = tile * COLUMNS + at;
+        const bool pairs = !B_TRANSPOSED && PER == 8u;
+        const uint q = pairs ? at / 4u % QUADS : at / 4u / SITES, of = pairs ? at / 4u / QUADS : at / 4u % SITES;
+        const vec4 sum = sums[(row * QUADS + q) * SITES + of];
+        const float v = at % 4u == 0u ? sum.x : (at % 4u == 1u ? sum.y : (at % 4u == 2u ? sum.z : sum.w));
+        if (out_column < n) finish(add, pc, row, out_column, n, v);
     }
 }

@@ -1,15 +1,17 @@
-// product_tile: BM x BN elements of C = act(op(A) op(B) + bias) from (m0, n0) on, summed over k0 <= k < k1, by matrix
-// instructions: 16 x 16 matrices of MATRIX (f16 or bf16), products exact, sums in f32. TILE names the tile's sides.
-// A_TRANSPOSED, B_TRANSPOSED: A, B are stored transposed; ACTIVATION, BIAS: as in matmul_tile.h; A_OCTETS, B_OCTETS: A,
-// B may be read eight at a time; C_QUADS: C may be written four at a time; IN_PARTS: sums are added up in f32 after
-// every slice; WIDE: C is f32 whatever A is; BK: the depth of a slice along k, 16 or 32; SIDES: slices in shared
-// memory, 1 or 2; TERMS_A, TERMS_B: of how many numbers of type MATRIX an element of A, B is made the sum, each the
-// rounded rest of those before. ABM names the storage of A, of B, and MATRIX; C is stored as A is; bias is f32. Terms i
-// of A and j of B are multiplied where i + j < max(TERMS_A, TERMS_B): with three terms each of bf16 what is left out is
-// below the last place of an f32. Eight warps make a tile, each FM x FN matrices. A slice lies in shared memory as it
-// does in global memory, each row with 16 bytes to spare, which keeps the banks of eight rows apart. Whatever is not
-// finite where operands were rounded is computed again, term by term, from the operands as they are: an operand beyond
-// the range of MATRIX, or a rest that is NaN beside an infinity.
+// product_tile computes BM x BN elements of C = act(op(A) op(B) + bias) from (m0, n0) on, summed over k0 <= k < k1, by
+// matrix instructions on 16 x 16 matrices of MATRIX (f16 or bf16): products are exact, sums are f32. TILE names the
+// sizes BM and BN. ABM names the storage dtypes of A and of B, and MATRIX; C is stored as A is, the bias in f32.
+// A_TRANSPOSED, B_TRANSPOSED: A, B are stored transposed. ACTIVATION, BIAS: as in matmul_tile.h. A_OCTETS, B_OCTETS: A,
+// B may be read eight elements at a time. C_QUADS: C may be written four at a time. IN_PARTS: after every slice the
+// sums are added up in f32. WIDE: C is f32 whatever A is. BK: the depth of a slice along k, 16 or 32. SIDES: the number
+// of slices in shared memory, 1 or 2.
+// TERMS_A, TERMS_B: the number of terms of type MATRIX whose sum is an element of A, of B, each the rounded remainder
+// of those before. Terms i of A and j of B are multiplied where i + j < max(TERMS_A, TERMS_B): with three terms of bf16
+// each, the products left out are below the last place of an f32.
+// Eight warps compute a tile, each FM x FN matrices. A slice is stored in shared memory as it is in global memory, with
+// 16 bytes of padding in each row, which keeps eight rows in different banks.
+// Results that are not finite after operands were rounded are computed again, term by term, from the operands
+// themselves: an operand may exceed the range of MATRIX, or the remainder of an infinity may be NaN.
 #define A_f32_f32_f16 f32
 #define A_f32_f32_bf16 f32
 #define A_f32_f16_f16 f32
@@ -31,8 +33,8 @@
 #define M_f32_bf16_bf16 bf16
 #define M_f16_f16_f16 f16
 #define M_bf16_bf16_bf16 bf16
-// The most terms that an operand may have: 1 where MATRIX is f16, whose range is short, or where the operand is stored
-// as MATRIX and copied as it is.
+// The largest number of terms of an operand: 1 where MATRIX is f16, whose range is small, or where the operand is
+// stored as MATRIX and copied unchanged.
 #define MOST_A_f32_f32_f16 1u
 #define MOST_A_f32_f32_bf16 3u
 #define MOST_A_f32_f16_f16 1u
@@ -81,7 +83,8 @@
 #define FM (BM / 32u)
 #define FN (BN / 64u)
 #define TERMS (TERMS_A > TERMS_B ? TERMS_A : TERMS_B)
-// Sixteen bytes are a unit. Rows of a shared slice, units in one, units of a plane (one for each term) and of a side.
+// A unit is sixteen bytes. The rows of a slice in shared memory, the units of a row, of a plane (there is one for each
+// term), and of a whole slice.
 #define ROW_A (A_TRANSPOSED ? BM / 8u + 1u : BK / 8u + 1u)
 #define ROW_B (B_TRANSPOSED ? BK / 8u + 1u : BN / 8u + 1u)
 #define PLANE_A ((A_TRANSPOSED ? BK : BM) * ROW_A)
@@ -96,8 +99,8 @@
 
 SHARED uvec4 units[SIDES * SIDE > STAGE ? SIDES * SIDE : STAGE];
 
-// NAME(p, r, c, rows, columns, pitch): eight neighbours of a matrix, from (r, c) on, zero outside it; what is held of
-// them until they are put into shared memory. `copy`: of one stored as MATRIX. `split`: of any other.
+// NAME(p, r, c, rows, columns, pitch): eight neighbours of a matrix from (r, c) on, zero outside it, as registers hold
+// them until they are stored in shared memory. `copy`: of an operand stored as MATRIX. `split`: of any other.
 #define HELD_copy uvec4
 #define HELD_split RLX_EIGHT
 #define RLX_OCTET_split(NAME, S, ALIGNED)                                                                \
@@ -127,8 +130,8 @@ SHARED uvec4 units[SIDES * SIDE > STAGE ? SIDES * SIDE : STAGE];
         return v;                                                                                        \
     }
 
-// Where octet f of the slice from t on begins in the matrix: along k in rows (one that has k last), or along the
-// extent.
+// The first element of octet f of the slice from t on: octets lie along k where k is the last axis, else along the
+// other axis.
 #define ROW_OF(ALONG_K, EXTENT, first, t, f) ((ALONG_K) ? first + (f) / (BK / 8u) : t + (f) / (EXTENT / 8u))
 #define COLUMN_OF(ALONG_K, EXTENT, first, t, f) ((ALONG_K) ? t + (f) % (BK / 8u) * 8u : first + (f) % (EXTENT / 8u) * 8u)
 #define UNIT_OF(ALONG_K, EXTENT, ROW, f)                                                                 \
@@ -137,7 +140,7 @@ SHARED uvec4 units[SIDES * SIDE > STAGE ? SIDES * SIDE : STAGE];
 RLX_JOIN(RLX_OCTET_, KIND_A)(octet_a, TA, A_OCTETS)
 RLX_JOIN(RLX_OCTET_, KIND_B)(octet_b, TB, B_OCTETS)
 
-// Fetches octet f of the slice from t on. ASYNC: it goes to the side of the shared slices right away.
+// Fetches octet f of the slice from t on into registers; with ASYNC into shared memory at once.
 #define FETCH(HELD, OCTET, P, ASYNC, ALONG_K, EXTENT, ROW, BASE, first, t, rows, pitch, f)           \
     {                                                                                                        \
         const uint r = ROW_OF(ALONG_K, EXTENT, first, t, f), q = COLUMN_OF(ALONG_K, EXTENT, first, t, f);    \
@@ -150,7 +153,7 @@ RLX_JOIN(RLX_OCTET_, KIND_B)(octet_b, TB, B_OCTETS)
             HELD = OCTET(P, r, q, rs, qs, ld);                                                               \
         }                                                                                                    \
     }
-// Puts a fetched octet, or the terms it is split into, into shared memory.
+// Stores a fetched octet, or the terms it is split into, in shared memory.
 #define PLACE_copy(HELD, MOST, TERMS_, PLANE, AT_) units[AT_] = HELD;
 #define PLACE_split(HELD, MOST, TERMS_, PLANE, AT_)                                                           \
     UNROLL for (uint i = 0u; i < MOST; i++) {                                                          \
@@ -171,12 +174,12 @@ RLX_JOIN(RLX_OCTET_, KIND_B)(octet_b, TB, B_OCTETS)
     v.w -= high_value(zw);
 #define IS_copy 1u
 #define IS_split 0u
-// Products, not &&, whose constants glslang gets wrong.
+// Written as products because glslang evaluates && of these constants wrongly.
 #define ASYNC_A (MMA_ASYNC * RLX_JOIN(IS_, KIND_A) * UINT(A_OCTETS) * (SIDES / 2u) != 0u)
 #define ASYNC_B (MMA_ASYNC * RLX_JOIN(IS_, KIND_B) * UINT(B_OCTETS) * (SIDES / 2u) != 0u)
 #define ROUNDED (RLX_JOIN(IS_, KIND_A) * RLX_JOIN(IS_, KIND_B) == 0u)
 
-// The element of C in this row and column once more, in f32. Rarely called.
+// Computes the element of C in this row and column again, in f32. This is rarely called.
 RLX_FN float plain(PTR(TA) a, PTR(TB) b, const uint m, const uint n, const uint k, const uint k0, const uint k1,
                    const uint row, const uint column) {
     float sum = 0.0f;
@@ -202,7 +205,7 @@ RLX_FN void product_tile(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, const u
         SUMS_ZERO(whole[i])
     }
     uint side = 0u;
-    // The first round only fetches; each other one multiplies what the one before it brought.
+    // The first round only fetches; every other round multiplies what the round before has fetched.
     for (uint t = k0; t < k1 + BK; t += BK) {
         const bool first = t == k0, more = t < k1;
         const uint next = first || SIDES == 1u ? 0u : 1u - side;

@@ -1,8 +1,9 @@
-// Keys: what stands for an element where order decides. Smaller keys come first; equal ones by index, so that no two
-// pairs (key, index) are alike and every way to sort them gives one result. A kernel defines before including this
-// KEY_KIND: 0 unsigned or bool, 1 signed, 2 f16, 3 bf16, 4 f32; KEY_FLIP: 0 ascending, NaN last; 1 descending, NaN
-// first; 2 ascending, NaN first. U is the unit of an element's bits; elements of eight bytes are signed integers, whose
-// keys are two words. 0.0 and -0.0 have one key, and so have all NaN.
+// Sort keys: the integers by which elements are compared, so that one comparison of unsigned integers serves every
+// dtype. Smaller keys come first, and equal keys in the order of their indices: no two pairs (key, index) are equal, so
+// every sorting algorithm gives the same result. A kernel defines two macros before it includes this file. KEY_KIND is
+// the dtype: 0 unsigned or bool, 1 signed, 2 f16, 3 bf16, 4 f32, 5 f64. KEY_FLIP is the order: 0 ascending with NaN
+// last, 1 descending with NaN first, 2 ascending with NaN first. U is the unsigned type of an element's bits. The keys
+// of i64 and of f64 are two words. 0.0 and -0.0 have the same key, and all NaN have the same key.
 #ifndef RLX_ORDER_H
 #define RLX_ORDER_H
 #ifdef RLX_GLSL
@@ -15,7 +16,7 @@
 #define ATOMIC_ADD(place, value) atomicAdd(&(place), value)
 #endif
 
-// A pair (key, index) and the unit in which pairs lie in memory.
+// A pair (key, index), and the unit in which pairs are stored in memory.
 #define PAIR_b1 uvec2
 #define PAIR_b2 uvec2
 #define PAIR_b4 uvec2
@@ -32,7 +33,7 @@
 #define SKIP_PAIRS_b2(p, count, stride) SKIP(b8, p, count, stride)
 #define SKIP_PAIRS_b4(p, count, stride) SKIP(b8, p, count, stride)
 #define SKIP_PAIRS_b8(p, count, stride) SKIP(b16, p, count, stride)
-#define BEYOND 0xffffffffu  // the index of a place that holds no element, which sorts after all that do
+#define BEYOND 0xffffffffu  // the index of a padding element, which sorts after all real elements
 
 #define SIGN_BIT_b1 0x80u
 #define SIGN_BIT_b2 0x8000u
@@ -55,7 +56,7 @@ RLX_FN uint key_of(const uint u) {
     return KEY_FLIP == 1u ? ~key : key;
 }
 
-// Of f64, KEY_KIND 5, as two words, the lower first.
+// The key of an f64 (KEY_KIND 5) as two words, the lower first.
 RLX_FN uvec2 double_key(const uvec2 u) {
     const uint size = u.y & 0x7fffffffu;
     const uint none = KEY_FLIP == 2u ? 0u : 0xffffffffu;
@@ -75,7 +76,7 @@ RLX_FN uvec4 pair_b8(const uvec2 u, const uint index) {
     return UVEC4(key.y ^ flip, key.x ^ flip, index, 0u);
 }
 
-// The element at place i, as bits and as a pair.
+// The element at index i, as its bits and as a pair.
 #define BITS_b1(p, i) uint((p) AT(i))
 #define BITS_b2(p, i) uint((p) AT(i))
 #define BITS_b4(p, i) ((p) AT(i))

@@ -1,13 +1,13 @@
-// y[o, s, i] = the reduction of x[o, s*chunk : (s+1)*chunk, i], x being (outer, n, inner); then divided by `divisor`
-// (floats). IO names the storage of x and y; the arithmetic is in the type of y's dtype.
-// ACROSS threads lie along inner, ALONG along n, the rest of the 256 along (o, s); KIND: 0 sum, 1 prod, 2 max, 3 min.
-// Each thread sums every ALONG-th element in four parts, then a tree joins the ALONG threads: the order never changes.
-// READS = 1: an element stands for eight neighbours along n (inner == 1), read at once; x, n and chunk are aligned to
-// them. READS = 2, of the 16-bit dtypes: a thread has two neighbours along inner, read at once; x and inner are aligned
-// to them.
-// PARTS, of sums and products: bit 0: x holds Parts (see extended.h) of an earlier stage; bit 1: y is to hold them.
-// A group of which a sum leaves the range of its type adds the terms up once more, scaled as those of a Part's low half:
-// all other groups read x once, and add once.
+// y[o, s, i] = the reduction of x[o, s*chunk : (s+1)*chunk, i], where x is (outer, n, inner); floats are then divided
+// by `divisor`. IO names the storage dtypes of x and y; the arithmetic is in the arithmetic type of y's dtype. Of the
+// 256 threads of a workgroup, ACROSS lie along inner, ALONG along n, and the rest along (o, s). KIND: 0 sum, 1 product,
+// 2 max, 3 min. Each thread reduces every ALONG-th element in four partial results; a tree then joins the ALONG
+// threads, so that the order of additions never changes.
+// READS = 1: a thread reads eight neighbours along n at once (inner == 1; x, n and chunk are multiples of eight). READS
+// = 2, for 16-bit dtypes: a thread reads two neighbours along inner at once (x and inner are multiples of two). PARTS,
+// for sums and products: bit 0 says that x holds the Parts (extended.h) of an earlier stage, bit 1 that y will. A
+// workgroup in which a sum overflows adds its terms up once more, scaled as the second sum of a Part is. All other
+// workgroups read x once and add once.
 #include "eights.h"
 #define IN_f32_f32 f32
 #define IN_f32_f16 f32
@@ -59,8 +59,8 @@
 #include "extended.h"
 
 SHARED Part partial[256];
-SHARED Part beside[256];  // of the second of two neighbours
-SHARED uint overflowed;   // 1 where a sum of the group left the range
+SHARED Part beside[256];  // the Parts of the second of two neighbours
+SHARED uint overflowed;   // 1 where a sum of the workgroup is not finite
 
 #define NAN_f32(x) IS_NAN(x)
 #define NAN_f16(x) IS_NAN(x)
@@ -68,15 +68,15 @@ SHARED uint overflowed;   // 1 where a sum of the group left the range
 #define NAN_f64(x) IS_NAN64(x)
 #define NAN_i32(x) false
 #define NAN_i64(x) false
-// The mean of a sum: of the scaled one where the plain one has left the range.
+// The mean: the sum over the divisor, or the scaled sum where the plain one has overflowed.
 #define MEAN_f32(a, d) (m_abs_bits(a.high) < 0x7f800000u ? p_div_f(a.high, d) : p_div_f(a.low, d) * RLX_FLOAT(0x5f800000u))
 #define MEAN_f16(a, d) MEAN_f32(a, d)
 #define MEAN_bf16(a, d) MEAN_f32(a, d)
-#define MEAN_f64(a, d) whole(a)  // a mean is written as a sum and a product
+#define MEAN_f64(a, d) whole(a)  // f64 has no mean here: it is decomposed into a sum and a product
 #define MEAN_i32(a, d) whole(a)
 #define MEAN_i64(a, d) whole(a)
 
-// Whether a sum has left the range, and the factor of the terms when it is taken again.
+// Whether a sum has overflowed, and the factor of the terms in the second pass.
 #define LEFT_f32(x) (m_abs_bits(x) >= 0x7f800000u)
 #define LEFT_f16(x) LEFT_f32(x)
 #define LEFT_bf16(x) LEFT_f32(x)
@@ -90,7 +90,7 @@ SHARED uint overflowed;   // 1 where a sum of the group left the range
 #define DOWN_i32 1
 #define DOWN_i64 rlx_i64(1)
 
-// One term; of a sum only `high` counts until the end, scaled in the second pass.
+// The Part of one term. Of a sum only `high` is used until the end; in the second pass it is scaled.
 RLX_FN Part lift(const NUM v, const bool scaled) {
     if (KIND == 1u) return lifted(v);
     return part_of(KIND == 0u && scaled ? v * RLX_JOIN(DOWN_, TO) : v, NUM(0), 0);
@@ -114,7 +114,7 @@ RLX_FN Part four(const vec4 v, const bool scaled) {
                    combine(lift(NUM(v.z), scaled), lift(NUM(v.w), scaled)));
 }
 
-// Element `at` of p (the reduction of eight of them, where EIGHTS), and its neighbour where PAIRS.
+// Element `at` of p; with EIGHTS the reduction of eight elements, with PAIRS also the next element.
 #define FETCH_f32                                                                                              \
     RLX_FN Part fetch(PTR(TI) p, const uint at, const uint plane, const bool scaled, RLX_OUT(Part) next) {     \
         next = part_of(NUM(0), NUM(0), 0);                                                                     \
@@ -143,11 +143,12 @@ RLX_FN Part four(const vec4 v, const bool scaled) {
     }
 #define FETCH_bf16 FETCH_f16
 #define FETCH_OF_(T) FETCH_##T
-#define FETCH_OF(T) FETCH_OF_(T)  // not RLX_JOIN, which its own text calls
+#define FETCH_OF(T) FETCH_OF_(T)  // not RLX_JOIN, which cannot expand inside itself
 FETCH_OF(TI)
 
-// Reduces `terms` terms of a line: the ALONG threads of an item leave the whole in the first one's place of `partial`,
-// and of its neighbour in `beside`. Every thread of the group calls it; `live`: whether this one has a line.
+// Reduces `terms` terms of a line. The first of the ALONG threads of a line stores the result in its entry of
+// `partial`, and that of the neighbouring line in `beside`. Every thread of the workgroup calls it; `live`: this one
+// has a line.
 RLX_FN void sweep(PTR(TI) p, const uint terms, const uint inner, const uint i, const uint plane, const bool live,
                   const bool scaled) {
     const uint along = THREAD / ACROSS % ALONG;

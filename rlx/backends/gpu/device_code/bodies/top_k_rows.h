@@ -1,15 +1,17 @@
-// The first k pairs, in order, of each row of n floats (U = b2 or b4: their unit), a group a row, read once into
-// registers: VECTORS times sixteen bytes a thread. A bound that at least k elements reach, and few more: of the
-// threads' first elements the ROUNDS-th of each 32 neighbours, 8 ROUNDS >= k, and of these eight the last; for ROUNDS =
-// 0, k being 1, the first of all. What reaches it is ranked by counting. Where that is too much, as with equal
-// elements, the next pair is looked for k times. GIVES: 1 gives the elements, 2 their places, 3 both.
+// The first k pairs, in order, of each row of n floats; a workgroup computes one row, which it reads once into
+// registers, VECTORS times sixteen bytes in each thread. U (b2 or b4) is the unit of an element. The workgroup first
+// finds a bound that at least k elements reach, and few more do: of each thread its first element in the order, of each
+// 32 threads the ROUNDS-th of these (8 ROUNDS >= k), and of these eight values the last. With ROUNDS = 0, where k is 1,
+// the bound is the first element of all. The elements that reach the bound are ranked by counting. Where there are too
+// many, as in rows of equal elements, the workgroup searches for the next pair k times. GIVES: 1 the elements, 2 their
+// indices, 3 both.
 #include "order.h"
 
 #define EACH_b2 8u  // elements in sixteen bytes
 #define EACH_b4 4u
 #define EACH RLX_JOIN(EACH_, U)
 #define NAN_FIRST (KEY_FLIP != 0u)
-#define SPAN 512u  // pairs that are ranked at most
+#define SPAN 512u  // the largest number of pairs that are ranked by counting
 #ifdef RLX_GLSL
 #define VECTOR_AT(p, i) ptr_uvec4(uvec2(p)).at[i]
 #define GREATER(a, b) max(a, b)
@@ -27,7 +29,8 @@ RLX_FN uint bits_b2(const uvec4 w, const uint i) {
 }
 RLX_FN uint bits_b4(const uvec4 w, const uint i) { return word_in(w, i); }
 
-// The sign bits of elements that are NaN, of a word without its sign bits: what is beyond infinity carries into them.
+// The sign bits of the elements of a word that are NaN, from the word without its sign bits: adding a constant makes
+// every value above infinity carry into its sign bit.
 #define SIGNS_b2 0x80008000u
 #define SIGNS_b4 0x80000000u
 #define SIGNS RLX_JOIN(SIGNS_, U)
@@ -36,7 +39,7 @@ RLX_FN uint nan_in(const uint w) {
     return (w & ~SIGNS) + room;
 }
 
-// Element i of w, negated where small ones come first: what comes first is great.
+// Element i of w, negated in ascending order, so that the element that comes first is always the greatest.
 RLX_FN float element(const uvec4 w, const uint i) {
     const uint u = RLX_JOIN(bits_, U)(w, i);
     const float v = KEY_KIND == 4u ? RLX_FLOAT(u) : KEY_KIND == 3u ? RLX_FLOAT(u << 16) : p_f16_value(u);
@@ -53,7 +56,7 @@ RLX_FN void give(PTR(U) x, PTR(U) y, PTR(b8) index, const uint at, const uint fr
     if ((GIVES & 2u) != 0u) index AT(at) = UVEC2(from, 0u);
 }
 
-// Adds a place to those that are ranked.
+// Adds the index of an element to the list of those that are ranked.
 RLX_FN void rank_too(PTR(U) p, const uint place) {
     const uint at = ATOMIC_ADD(held, 1u);
     if (at < SPAN) work[at] = PAIR_AT(p, place, place);
@@ -79,7 +82,7 @@ RLX_FN void top_k_rows_body(PTR(U) x, PTR(U) y, PTR(b8) index, const uint lines,
         }
     }
     const bool nan = (none & SIGNS) != 0u;
-    if (nan) {  // which GREATER may keep or drop
+    if (nan) {  // GREATER may keep or drop a NaN
         first = -INFINITE;
         UNROLL for (uint j = 0u; j < VECTORS; j++) {
             if ((j * 256u + THREAD) * EACH < n) {

@@ -1,7 +1,9 @@
 """Block-quantized weights of com.microsoft, each block with its own scale: products with them, gathers of rows.
 
-The matrix of a product is dequantized while the model is built, and is a weight of the program as others are, shared by
-the programs of all shapes. A table from which rows are taken stays packed on the device; only its rows are dequantized.
+The matrix of a product stays packed where its blocks are those of one of rlx's dtypes (4 or 8 bits, blocks of 32 or 128
+numbers that fill the rows, no zero points in floats, no order of columns). Any other is dequantized while the model is
+built. Both are weights of the program as others are, shared by the programs of all shapes. A table from which rows are
+taken stays packed on the device; only its rows are dequantized.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from rlx.formats.onnx.reader.call import Call, Result
 from rlx.formats.onnx.reader.declared import declared
 from rlx.formats.onnx.reader.elements import SMALL_FLOATS, Array, carrier
 from rlx.ir import Tensor
+from rlx.packed import PackedArray
 
 _FLOATS = "float16 float bfloat16"
 
@@ -69,10 +72,27 @@ def matmul_nbits(c: Call) -> Result:
         raise c.bad(f"A is {a.shape}; expected rows of {k}")
     if c.has(5) and c.x(5).shape != (n,):
         raise c.bad(f"bias is {c.x(5).shape}; expected {(n,)}")
-    weight = c.tensor(_matrix(c, bits, size, blocks).astype(a.dtype.np))
-    made = o.matmul(o.reshape(a, (1, k)) if a.ndim == 1 else a, weight)
-    made = o.reshape(made, (n,)) if a.ndim == 1 else made
+    packed = _packed_matrix(c, bits, size, blocks)
+    if packed is not None:
+        made = o.packed_matmul(a, c.packed(packed))
+    else:
+        made = o.matmul(a, c.tensor(_matrix(c, bits, size, blocks).astype(a.dtype.np)))
     return o.add(made, c.x(5)) if c.has(5) else made
+
+
+def _packed_matrix(c: Call, bits: int, size: int, blocks: int) -> PackedArray | None:
+    """(N, K) in blocks of rlx's own dtypes; None where there is none of these sizes."""
+    n, k = c.int("N"), c.int("K")
+    zeros = c.has(3)
+    if bits not in (4, 8) or size not in (32, 128) or k % size or c.has(4) or (zeros and c.dtype(3) != np.uint8):
+        return None
+    codes = c.known(1).reshape(n, blocks, -1)
+    if bits == 8 and not zeros:
+        codes = codes ^ np.uint8(128)  # numbers around 128 as bytes with a sign
+    scales = c.known(2).astype(np.float32).reshape(n, blocks, 1).view(np.uint8)
+    fields = [codes, scales, _zeros(c, bits, n, blocks).astype(np.uint8)[..., None]][: 3 if zeros else 2]
+    name = f"int{bits}{'_zp' if zeros else ''}{'_128' if size == 128 else ''}"
+    return PackedArray.from_gguf(np.concatenate(fields, 2), name, (n, k))
 
 
 def _matrix(c: Call, bits: int, size: int, blocks: int) -> Array:

@@ -1,0 +1,162 @@
+// C = act(A op(B) + bias) for few rows of halves (T: f16 or bf16) by matrix instructions, so that reading B sets the time:
+// for each 16 bytes of B there is a load, a move through shared memory, and a fraction of an instruction besides. Each
+// warp works on its own: it reads slabs of COLUMNS columns and 1024 / COLUMNS terms of k, puts them into its own part of
+// shared memory and multiplies them there, while AHEAD further slabs are under way into its registers. BESIDE warps of a
+// group have neighbouring columns; the others have the same columns and every so many slabs of k, and their sums are
+// added up at the end, always in the same order. ROWS: rows of A that are read, 4, 8 or 16; what the matrices hold in
+// further rows is not stored. A_OCTETS, B_OCTETS: A, B may be read eight at a time. B_TRANSPOSED, ACTIVATION, BIAS,
+// C_QUADS, WIDE: see mma_tile.h.
+#define TA T
+#define TB T
+#define MATRIX T
+#define DEPTH (1024u / COLUMNS)
+#define UNITS_K (DEPTH / 8u)
+#define UNITS_N (COLUMNS / 8u)
+#define STRIDE (DEPTH * (8u / BESIDE))
+// Sixteen bytes are a unit; each row of a slab has one to spare, which keeps the banks of eight rows apart.
+#define ROW_A (UNITS_K + 1u)
+#define ROW_B (B_TRANSPOSED ? UNITS_K + 1u : UNITS_N + 1u)
+#define PLANE_A (16u * ROW_A)
+#define PLANE_B ((B_TRANSPOSED ? COLUMNS : DEPTH) * ROW_B)
+#define SLAB (PLANE_A + PLANE_B)
+#define ROW_C (COLUMNS / 4u + 1u)
+#define STAGE (16u * ROW_C)
+#define FETCH_A (ROWS * UNITS_K > 32u ? ROWS * UNITS_K / 32u : 1u)
+
+#include "matmul_out.h"
+#include "stream.h"
+
+SHARED uvec4 units[8u * (SLAB > STAGE ? SLAB : STAGE)];
+
+#define UNIT_AT RLX_JOIN(unit_, T)
+
+// Of a lane's load f of a slab: the row and the unit in it, of A and of B as they lie in memory.
+#define A_ROW(f) (((f) * 32u + LANE) / UNITS_K)
+#define A_UNIT(f) (((f) * 32u + LANE) % UNITS_K)
+#define B_ROW(f) (((f) * 32u + LANE) / (B_TRANSPOSED ? UNITS_K : UNITS_N))
+#define B_UNIT(f) (((f) * 32u + LANE) % (B_TRANSPOSED ? UNITS_K : UNITS_N))
+// Reads what lies in the matrix. Rows and columns that are not there are those at the end once more, terms of k that
+// are not there become zero when they are put into shared memory: so no branch stands between two loads.
+#define FETCH_SLAB_A(t)                                                                                      \
+    UNROLL for (uint f = 0u; f < 4u; f++) {                                                                  \
+        if (f < FETCH_A) {                                                                                   \
+            const uint r = least(A_ROW(f), rows - 1u), q = (t) + A_UNIT(f) * 8u;                             \
+            if (A_OCTETS) {                                                                                  \
+                held_a[f] = LOAD_UNIT(a, (r * k + least(q, k1 - 8u)) / 8u);                                  \
+            } else {                                                                                         \
+                held_a[f] = UNIT_AT(a, r, q, k1, k);                                                         \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+#define FETCH_SLAB_B(held, t)                                                                                \
+    UNROLL for (uint f = 0u; f < 4u; f++) {                                                                  \
+        if (B_TRANSPOSED) {                                                                                  \
+            const uint r = least(n0 + B_ROW(f), n - 1u), q = (t) + B_UNIT(f) * 8u;                           \
+            if (B_OCTETS) {                                                                                  \
+                held_b[(held) + f] = LOAD_ONCE(b, (r * k + least(q, k1 - 8u)) / 8u);                         \
+            } else {                                                                                         \
+                held_b[(held) + f] = UNIT_AT(b, r, q, k1, k);                                                \
+            }                                                                                                \
+        } else {                                                                                             \
+            const uint r = least((t) + B_ROW(f), k1 - 1u), q = n0 + B_UNIT(f) * 8u;                          \
+            if (B_OCTETS) {                                                                                  \
+                held_b[(held) + f] = LOAD_ONCE(b, (r * n + least(q, n - 8u)) / 8u);                          \
+            } else {                                                                                         \
+                held_b[(held) + f] = UNIT_AT(b, r, q, n, n);                                                 \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+
+RLX_FN void skinny_tile(PTR(T) a, PTR(T) b, PTR(f32) bias, PTR(T) c, const uint rows, const uint n, const uint k,
+                        const uint k0, const uint k1, const uint first) {
+    const uint n0 = first + WARP % BESIDE * COLUMNS;
+    const uint slab_a = WARP * SLAB, slab_b = WARP * SLAB + PLANE_A;
+    const uvec4 zero = UVEC4(0u, 0u, 0u, 0u);
+    SUMS acc[4];
+    uvec4 held_a[4];
+    uvec4 held_b[16];
+    UNROLL for (uint j = 0u; j < 4u; j++) SUMS_ZERO(acc[j])
+    const uint begin = k0 + WARP / BESIDE * DEPTH;
+    if (begin < k1) {
+        UNROLL for (uint s = 0u; s < 4u; s++) {
+            if (s < AHEAD) {
+                if (begin + s * STRIDE < k1) FETCH_SLAB_B(s * 4u, begin + s * STRIDE)
+            }
+        }
+        FETCH_SLAB_A(begin)
+    }
+    for (uint t = begin; t < k1; t += AHEAD * STRIDE) {
+        UNROLL for (uint s = 0u; s < 4u; s++) {
+            const uint here = t + s * STRIDE;
+            if (s < AHEAD) {
+                if (here < k1) {
+                    if (here + DEPTH > k1) {
+                        UNROLL for (uint f = 0u; f < 4u; f++) {
+                            if (here + A_UNIT(f) * 8u >= k1) held_a[f] = zero;
+                            if (here + (B_TRANSPOSED ? B_UNIT(f) * 8u : B_ROW(f)) >= k1) held_b[s * 4u + f] = zero;
+                        }
+                    }
+                    SYNC_WARP;
+                    UNROLL for (uint f = 0u; f < 4u; f++) {
+                        if (f < FETCH_A) units[slab_a + A_ROW(f) * ROW_A + A_UNIT(f)] = held_a[f];
+                        units[slab_b + B_ROW(f) * ROW_B + B_UNIT(f)] = held_b[s * 4u + f];
+                    }
+                    if (here + AHEAD * STRIDE < k1) FETCH_SLAB_B(s * 4u, here + AHEAD * STRIDE)
+                    if (here + STRIDE < k1) FETCH_SLAB_A(here + STRIDE)
+                    SYNC_WARP;
+                    UNROLL for (uint kk = 0u; kk < 4u; kk++) {
+                        if (kk * 16u < DEPTH) {
+                            MATRIX_A ma;
+                            LOAD_A(ma, slab_a + kk * 2u, ROW_A, false)
+                            UNROLL for (uint j = 0u; j < 4u; j++) {
+                                if (j * 16u < COLUMNS) {
+                                    MATRIX_B mb;
+                                    const uint at = slab_b + (B_TRANSPOSED ? j * 16u * ROW_B + kk * 2u
+                                                                           : kk * 16u * ROW_B + j * 2u);
+                                    LOAD_B(mb, at, ROW_B, B_TRANSPOSED)
+                                    MULTIPLY(acc[j], ma, mb)
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    BARRIER;
+    UNROLL for (uint j = 0u; j < 4u; j++) {
+        if (j * 16u < COLUMNS) STORE_SUMS(acc[j], WARP * STAGE + j * 4u, ROW_C)
+    }
+    BARRIER;
+    const uint across = BESIDE * COLUMNS / 4u;
+    for (uint i = THREAD; i < rows * across; i += 256u) {
+        const uint row = i / across, q = i % across, column = first + q * 4u;
+        if (column < n) {
+            vec4 v = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+            UNROLL for (uint s = 0u; s < 8u / BESIDE; s++) {
+                const uvec4 w = units[(s * BESIDE + q / (COLUMNS / 4u)) * STAGE + row * ROW_C + q % (COLUMNS / 4u)];
+                ADD_QUAD(v, VEC4(RLX_FLOAT(w.x), RLX_FLOAT(w.y), RLX_FLOAT(w.z), RLX_FLOAT(w.w)))
+            }
+            put_quad(c, v, bias_quad(bias, column, n), row, column, n);
+        }
+    }
+}
+
+RLX_FN void matmul_skinny_body(PTR(T) a, PTR(T) b, PTR(f32) bias, PTR(T) c, const uint m, const uint n, const uint k,
+                               const uint batch, const uint parts, const uint d1, const uint d2, const uint a0,
+                               const uint a1, const uint a2, const uint b0, const uint b1, const uint b2,
+                               const uint bias_step) {
+    const uint width = BESIDE * COLUMNS, tiles = (n + width - 1u) / width, blocks = (m + 15u) / 16u;
+    const uint matrix = GROUP / (tiles * blocks), tile = GROUP % (tiles * blocks);
+    if (matrix >= batch * parts) return;
+    const uint m0 = tile % blocks * 16u;  // groups that share columns of B follow one another
+    const uint z = matrix % batch, part = matrix / batch;
+    const uint length = ((k + STRIDE - 1u) / STRIDE + parts - 1u) / parts * STRIDE;
+    const uint k0 = least(part * length, k);
+    const uint k1 = k - k0 < length ? k : k0 + length;
+    const uint z2 = z % d2, z1 = z / d2 % d1, z0 = z / (d2 * d1);
+    PTR(T) pa = SKIP(T, SKIP(T, SKIP(T, SKIP(T, a, z0, a0), z1, a1), z2, a2), m0, k);
+    PTR(T) pb = SKIP(T, SKIP(T, SKIP(T, b, z0, b0), z1, b1), z2, b2);
+    PTR(T) pc = SKIP(T, SKIP(T, c, matrix, WIDE ? 2u * m * n : m * n), m0, WIDE ? 2u * n : n);
+    skinny_tile(pa, pb, SKIP(f32, bias, z, bias_step), pc, least(m - m0, 16u), n, k, k0, k1, tile / blocks * width);
+}

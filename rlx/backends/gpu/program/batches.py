@@ -1,0 +1,158 @@
+"""Batches: elementwise launches of one kernel over equally many elements, none of which needs another, run as one.
+
+An optimizer over many parameters, say, has as many launches as the parameters have sizes. Batches are found among the
+lowered steps, by the byte ranges that steps read and write, as barriers are. The memory is planned by then, so that a
+batch costs no byte of the arena: a launch that would have to wait for memory which another tensor still needs stays
+where it is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.gpu.elementwise.strided import grid
+from rlx.backends.gpu.program.lowering import Lowering
+from rlx.backends.gpu.program.steps import ControlCall, HostCall, Launch, Ref, Step, TreeKernel
+
+# Elements up to which a launch may join a batch. A larger one takes longer than several launches do, and its input may
+# still be in a cache where it stands.
+MAX_ELEMENTS = 1 << 22
+_LABEL = 120  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """Steps that run as one: their numbers in the given order. Items of equal keys may become one; None joins none."""
+
+    steps: tuple[int, ...]
+    key: Hashable
+    reads: tuple[Ref, ...]
+    writes: tuple[Ref, ...]
+
+
+def find_batches(steps: Sequence[Step], most: int) -> list[tuple[int, ...]]:
+    """The steps in an order of the same effect, as their numbers; those of one tuple, at most `most`, are one batch.
+
+    A launch moves ahead to an equal one if no step in between, nor that one, touches bytes that it writes or writes
+    bytes that it touches; then what is left moves back to an equal one by the same rule. Nothing moves past a step of
+    the host: it may fail, and what it fails after must have run, and nothing else."""
+    items: list[_Item] = []
+    for i, step in enumerate(steps):
+        on_host = isinstance(step, HostCall | ControlCall)
+        items.append(_Item((i,), None if on_host else _key(step), step.reads, step.writes))
+    found: list[tuple[int, ...]] = []
+    cuts = [i for i, step in enumerate(steps) if isinstance(step, HostCall | ControlCall)]
+    for start, end in zip([0, *(c + 1 for c in cuts)], [*cuts, len(items)], strict=True):
+        piece = items[start:end]
+        keys = [item.key for item in piece if item.key is not None]
+        if len(keys) > len(set(keys)):
+            ahead = _gathered(piece, most)
+            piece = _gathered(ahead[::-1], most)[::-1]
+        found += [tuple(sorted(item.steps)) for item in piece]
+        if end < len(items):
+            found.append(items[end].steps)
+    return found
+
+
+def batched(ctx: Lowering, launches: Sequence[Launch]) -> Launch:
+    """One launch for those of a batch."""
+    first = launches[0]
+    kernel, count = first.kernel, first.args[-1]
+    assert isinstance(kernel, TreeKernel) and isinstance(count, int)
+    place = ctx.table([ref for launch in launches for ref in _operands(launch)])
+    names = ", ".join(dict.fromkeys(launch.label for launch in launches))
+    return Launch(
+        replace(kernel, batched=True),
+        grid(ctx, kernel, count, len(launches)),
+        (*_meta(first), place, count),
+        (place, *(r for launch in launches for r in launch.reads)),
+        tuple(w for launch in launches for w in launch.writes),
+        names if len(names) <= _LABEL else f"{names[: _LABEL - 1]}…",
+    )
+
+
+def _key(step: Step) -> Hashable:
+    """What must be equal for launches to become one: all but the operands' places. None for what joins none."""
+    if not isinstance(step, Launch) or not isinstance(step.kernel, TreeKernel) or step.groups[2] != 1:
+        return None
+    count = step.args[-1]
+    each = 4 if step.kernel.packed else 1
+    if not isinstance(count, int) or count * each > MAX_ELEMENTS:
+        return None
+    return (step.kernel, count, _meta(step))
+
+
+def _meta(launch: Launch) -> tuple[Ref, ...]:
+    """The argument block of strided operands, where the kernel takes one."""
+    assert isinstance(launch.kernel, TreeKernel)
+    return tuple(a for a in launch.args[: launch.kernel.rank > 0] if isinstance(a, Ref))
+
+
+def _operands(launch: Launch) -> list[Ref]:
+    assert isinstance(launch.kernel, TreeKernel)
+    return [a for a in launch.args[launch.kernel.rank > 0 :] if isinstance(a, Ref)]
+
+
+def _gathered(items: Sequence[_Item], most: int) -> list[_Item]:
+    """The items in order, each moved ahead to the last one of its key where that is possible."""
+    accesses = _Accesses(items)
+    made: list[_Item] = []
+    last: dict[Hashable, int] = {}
+    for item in items:
+        place = len(made)
+        if item.key is not None:
+            there = last.get(item.key)
+            if (
+                there is not None
+                and len(made[there].steps) + len(item.steps) <= most
+                and accesses.latest_conflict(item) < there
+            ):
+                other = made[there]
+                made[there] = _Item(
+                    (*other.steps, *item.steps), item.key, other.reads + item.reads, other.writes + item.writes
+                )
+                accesses.note(item, there)
+                continue
+            last[item.key] = place
+        made.append(item)
+        accesses.note(item, place)
+    return made
+
+
+class _Accesses:
+    """Which item, by its place, was the last to read and the last to write each byte. The bytes between two ends of
+    any ranges are read and written together, so that there is one number for all of them."""
+
+    def __init__(self, items: Iterable[_Item]) -> None:
+        ends: dict[str, set[int]] = {}
+        for item in items:
+            for ref in (*item.reads, *item.writes):
+                ends.setdefault(ref.segment, set()).update((ref.offset, ref.end))
+        self._ends = {name: sorted(offsets) for name, offsets in ends.items()}
+        self._read = {name: np.full(len(e), -1, np.int64) for name, e in self._ends.items()}
+        self._written = {name: np.full(len(e), -1, np.int64) for name, e in self._ends.items()}
+
+    def latest_conflict(self, item: _Item) -> int:
+        """The place of the last item that must stay before this one; -1 if there is none."""
+        found = [-1]
+        for ref in (*item.reads, *item.writes):
+            found.append(int(self._of(self._written, ref).max(initial=-1)))
+        for ref in item.writes:
+            found.append(int(self._of(self._read, ref).max(initial=-1)))
+        return max(found)
+
+    def note(self, item: _Item, place: int) -> None:
+        """Adds an item at this place, which may be ahead of places noted before."""
+        for table, refs in ((self._read, item.reads), (self._written, item.writes)):
+            for ref in refs:
+                part = self._of(table, ref)
+                np.maximum(part, place, out=part)
+
+    def _of(self, table: dict[str, npt.NDArray[np.int64]], ref: Ref) -> npt.NDArray[np.int64]:
+        ends = self._ends[ref.segment]
+        return table[ref.segment][bisect_left(ends, ref.offset) : bisect_left(ends, ref.end)]

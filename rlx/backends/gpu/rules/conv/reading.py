@@ -1,0 +1,124 @@
+"""How the kernels of convolution read their operands: tables of the offsets of each term, in x and in the weights.
+
+A transposed convolution is one convolution for each phase of its output: output elements that lie a stride apart are
+reached by the same taps and form a phase.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.ir import Node, Tensor
+
+Table = npt.NDArray[np.int32]
+
+
+def three(values: Sequence[int], fill: int) -> list[int]:
+    """One to three values of spatial axes as three, with `fill` in front."""
+    return [fill] * (3 - len(values)) + list(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a convolution reads x and w: see bodies/conv.h. `meta` is the kernel's block without the phases, which are in
+    `phases`."""
+
+    rows: int
+    groups: int
+    meta: list[int]
+    phases: list[list[int]]
+    taps: Table
+    places: Table | None
+
+    @property
+    def terms(self) -> int:
+        return max(p[0] for p in self.phases)
+
+    def columns(self, batch: int) -> int:
+        return batch * max(p[2] * p[3] * p[4] for p in self.phases)
+
+
+def _axis(values: Sequence[int], axis: int) -> npt.NDArray[np.int64]:
+    """Values of one of the axes (channel, and three in space) of a table."""
+    shape = [1, 1, 1, 1]
+    shape[axis] = len(values)
+    return np.asarray(values, np.int64).reshape(shape)
+
+
+def _table(channels: int, offsets: Sequence[Sequence[int]], sizes: Sequence[int]) -> Table:
+    """(offset in x, offsets along the axes) of each term: channels, then the offsets of each axis."""
+    at = [_axis(o, i + 1) for i, o in enumerate(offsets)]
+    where = _axis(range(channels), 0)
+    for offset, size in zip(at, sizes, strict=True):
+        where = where * size + offset
+    parts = np.broadcast_arrays(where, *at)
+    return np.ascontiguousarray(np.stack([p.reshape(-1) for p in parts], axis=1), np.int32)
+
+
+def forward_reading(x: Sequence[int], w: Sequence[int], y: Sequence[int], node: Node) -> Reading:
+    """A convolution of shapes x and w into y."""
+    attrs, groups = node.attrs, node.attrs["groups"]
+    sizes, kernel, counts = three(x[2:], 1), three(w[2:], 1), three(y[2:], 1)
+    before = three([a for a, _ in attrs["pads"]], 0)
+    dilations = three(attrs["dilations"], 1)
+    offsets = [[k * d - a for k in range(n)] for n, d, a in zip(kernel, dilations, before, strict=True)]
+    inner, rows, size = w[1], w[0] // groups, math.prod(sizes)
+    terms = inner * math.prod(kernel)
+    meta = [
+        *sizes, *three(attrs["strides"], 1), x[1] * size, inner * size, math.prod(counts),
+        counts[1] * counts[2], counts[2], 1, rows * terms, terms, math.prod(y), 0,
+    ]  # fmt: skip
+    phases = [[terms, 0, *counts, 0, 0, 0]]
+    return Reading(rows, groups, meta, phases, _table(inner, offsets, sizes), None)
+
+
+def backward_reading(x: Sequence[int], w: Sequence[int], y: Sequence[int], node: Node) -> Reading:
+    """A transposed convolution of shapes x and w into y."""
+    attrs, groups = node.attrs, node.attrs["groups"]
+    sizes, kernel, out = three(x[2:], 1), three(w[2:], 1), three(y[2:], 1)
+    before = three([a for a, _ in attrs["pads"]], 0)
+    strides, dilations = three(attrs["strides"], 1), three(attrs["dilations"], 1)
+    inner, channels, size, taps = w[1], w[0] // groups, math.prod(sizes), math.prod(kernel)
+    lines = (out[1] * out[2], out[2], 1)
+    meta = [
+        *sizes, 1, 1, 1, x[1] * size, channels * size, math.prod(out),
+        *(s * line for s, line in zip(strides, lines, strict=True)), channels * inner * taps, taps, math.prod(y), 0,
+    ]  # fmt: skip
+    phases, tables, places = [], [], []
+    done = 0
+    for phase in product(*(range(min(s, n)) for s, n in zip(strides, out, strict=True))):
+        reaching = [
+            [k for k in range(n) if (r + a - k * d) % s == 0]
+            for n, r, a, d, s in zip(kernel, phase, before, dilations, strides, strict=True)
+        ]
+        offsets = [
+            [(r + a - k * d) // s for k in ks]
+            for ks, r, a, d, s in zip(reaching, phase, before, dilations, strides, strict=True)
+        ]
+        place = _axis(range(channels), 0) * (inner * taps)
+        for i, ks in enumerate(reaching):
+            place = place + _axis([k * math.prod(kernel[i + 1 :]) for k in ks], i + 1)
+        tables.append(_table(channels, offsets, sizes))
+        places.append(place.reshape(-1))
+        counts = [-(-(n - r) // s) for n, r, s in zip(out, phase, strides, strict=True)]
+        start = sum(r * line for r, line in zip(phase, lines, strict=True))
+        phases.append([len(tables[-1]), done, *counts, start, 0, 0])
+        done += len(tables[-1])
+    where = np.concatenate(places).astype(np.int32)
+    return Reading(inner, groups, meta, phases, np.concatenate(tables), where)
+
+
+def window_meta(x: Tensor, counts: Sequence[int], kernel: Sequence[int], node: Node) -> list[int]:
+    """Sizes, positions, strides, dilations, padding before and kernel of a window, three of each."""
+    attrs = node.attrs
+    return [
+        *three(x.shape[2:], 1), *three(counts, 1), *three(attrs["strides"], 1),
+        *three(attrs.get("dilations", (1,) * len(kernel)), 1), *three([a for a, _ in attrs["pads"]], 0),
+        *three(kernel, 1),
+    ]  # fmt: skip

@@ -1,0 +1,282 @@
+"""Lowering of the recurrences: each is one launch for a whole sequence."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu.elementwise.strided import View, launch_tree
+from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, updates, writes
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.steps import Arg, Ref
+from rlx.backends.gpu.rules.reduce import reduce_middle
+from rlx.backends.gpu.rules.rows import power
+from rlx.dtypes import DType, f32
+from rlx.ir import Node, Tensor, expr
+from rlx.ops.scans import conv, delta, selective
+from rlx.ops.scans.operands import optional
+
+SELECTIVE_SCAN = declare(
+    KernelDecl(
+        "selective_scan",
+        about="The selective scan of x (batch, length, channels), with `width` channels a head.",
+        grid="a group of 128 for each 128 / LANES channels of each group of heads and batch: `items`",
+        args=(
+            *reads(
+                x="T",
+                delta="T",
+                decay="f32",
+                gain="T",
+                reading="T",
+                skip="f32",
+                gate="T",
+                state="f32",
+                bias="f32",
+            ),
+            *writes(y="T", last="f32"),
+            *uints("items", "length", "channels", "width", "groups", "blocks"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        constants={"LANES": 4, "STATES": 16, "STEPS": 16, "GIVEN": 0, "SCALAR": False},
+        trials=((4, 16, 16, 31, False), (1, 5, 8, 0, False), (8, 128, 4, 20, True)),
+        threads=128,
+    )
+)
+SELECTIVE_SCAN_GRAD = declare(
+    KernelDecl(
+        "selective_scan_grad",
+        about="The gradient of the selective scan of x (batch, length, channels), with `width` channels a head.",
+        grid="a group of 128 for each 128 / LANES channels of each group of heads and batch: `items`",
+        args=(
+            *reads(
+                dy="f32",
+                dlast="f32",
+                x="f32",
+                delta="f32",
+                decay="f32",
+                gain="f32",
+                reading="f32",
+                state="f32",
+            ),
+            *updates(work="f32"),
+            *writes(dx="f32", ddelta="f32", da="f32", dstate="f32"),
+            *uints("items", "length", "channels", "width", "groups", "blocks"),
+        ),
+        headers=("prims",),
+        constants={"LANES": 4, "STATES": 16, "STEPS": 16, "SCALAR": False, "STATE": False},
+        trials=((4, 16, 16, False, True), (1, 3, 8, True, False), (64, 250, 4, False, False)),
+        threads=128,
+    )
+)
+DELTA_RULE = declare(
+    KernelDecl(
+        "delta_rule",
+        about="The gated delta rule over values (batch, length, heads, values), `per` heads a key.",
+        grid="a group of 128 for each 128 / LANES rows of the state of each head and batch: `items`",
+        args=(
+            *reads(query="T", key="T", value="T", beta="f32", gate="f32", state="f32"),
+            *writes(o="T", last="f32"),
+            *uints("items", "length", "heads", "values", "per", "blocks"),
+            *floats("scale"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        constants={"LANES": 8, "KEYS": 128, "STEPS": 8, "GIVEN": 0},
+        trials=((8, 128, 8, 3), (1, 3, 8, 0), (16, 250, 4, 1)),
+        threads=128,
+        subgroups=True,
+    )
+)
+CAUSAL_CONV = declare(
+    KernelDecl(
+        "causal_conv",
+        about="A short causal convolution of each channel of x (batch, length, channels).",
+        grid="a thread for each of `total` = batch * (runs + 1) * channels",
+        args=(
+            *reads(x="T", w="T", bias="T", state="T"),
+            *writes(y="T", last="T"),
+            *uints("total", "length", "channels", "runs"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        constants={"WIDTH": 4, "RUN": 8, "GIVEN": 0},
+        trials=((4, 8, 7), (8, 1, 2), (2, 4, 0)),
+    )
+)
+
+_THREADS = 128
+_SHARED = (
+    16 << 10
+)  # bytes of shared memory that every device has, and with which several workgroups are resident
+_QUADS = 4  # of a state that a thread holds at most, as long as there are more threads to take
+_MANY = 1 << 15  # threads that fill a device
+_KEPT = 16  # steps of which a gradient keeps one state
+_MOST = 1 << 28  # floats of workspace that a gradient takes at most
+
+
+def _lanes(quads: int, rows: int) -> int:
+    """The threads of a row of so many quads: one, where rows fill the device and it can hold them all."""
+    least = min(32, power(-(-quads // _QUADS)))
+    return min(32, max(least, min(power(quads), power(-(-_MANY // max(rows, 1))))))
+
+
+def _steps(nbytes_a_step: int, length: int) -> int:
+    """How many steps go through shared memory at a time."""
+    return min(16, power(length), 1 << max(0, (_SHARED // nbytes_a_step).bit_length() - 1))
+
+
+def _given(
+    ctx: Lowering, more: dict[str, Tensor], names: tuple[str, ...], like: dict[str, DType], unread: Ref
+) -> list[Ref]:
+    """The optional operands in the dtypes of the kernel; one that is not given is never read."""
+    return [
+        cast_ref(ctx, ctx.ref(more[n]), ctx.storage(more[n]), like[n], more[n].size) if n in more else unread
+        for n in names
+    ]
+
+
+def _flags(more: dict[str, Tensor], names: tuple[str, ...]) -> int:
+    return sum(1 << i for i, name in enumerate(names) if name in more)
+
+
+def _cast(ctx: Lowering, t: Tensor, dtype: DType) -> Ref:
+    return cast_ref(ctx, ctx.ref(t), ctx.storage(t), dtype, t.size)
+
+
+@lowers("selective_scan", when=native)
+def lower_selective_scan(ctx: Lowering, node: Node) -> None:
+    """A row of threads for each channel, which walks the sequence with the states in registers."""
+    x, step, a, b, c = node.inputs[:5]
+    y, last = node.outputs
+    more = optional("selective_scan", node.inputs, 5, selective.NAMES, node.attrs["operands"])
+    s = selective.sizes_of(x, a, b)
+    if last.size == 0:
+        return
+    stored = ctx.storage(y)
+    quads = -(-s.states // 4)
+    lanes = _lanes(quads, s.batch * s.channels)
+    channels = _THREADS // lanes
+    blocks = math.ceil(s.channels // s.groups / channels)
+    items = s.batch * s.groups * blocks
+    kernel = SELECTIVE_SCAN(
+        T=stored.name,
+        LANES=lanes,
+        STATES=s.states,
+        STEPS=_steps(4 * (2 * channels + 8 * quads + 2 * _THREADS), s.length),
+        GIVEN=_flags(more, selective.NAMES) | 16 * node.attrs["softplus"],
+        SCALAR=s.scalar,
+    )
+    refs = [_cast(ctx, t, d) for t, d in ((x, stored), (step, stored), (a, f32), (b, stored), (c, stored))]
+    like = {"D": f32, "z": stored, "state": f32, "bias": f32}
+    refs += _given(ctx, more, selective.NAMES, like, refs[2])
+    args: list[Arg] = [*refs, ctx.ref(y), ctx.ref(last)]
+    args += [items, s.length, s.channels, s.width, s.groups, blocks]
+    ctx.launch(kernel, ctx.groups(items), args)
+
+
+def _grad_sizes(node: Node) -> tuple[selective.Sizes, int, int]:
+    """The sizes of a gradient, the threads of a channel, and the workgroups of a group of heads and batch."""
+    s = selective.sizes_of(node.inputs[2], node.inputs[4], node.inputs[5])
+    lanes = power(-(-s.states // 4))
+    return s, lanes, math.ceil(s.channels // s.groups * lanes / _THREADS)
+
+
+def _grad_scratch(s: selective.Sizes, blocks: int) -> tuple[int, int]:
+    """The floats that the gradient keeps: states, and the sums of each workgroup for B (for C there are as many)."""
+    kept = s.batch * math.ceil(s.length / _KEPT) * s.channels * s.states
+    return kept, s.batch * s.length * s.groups * blocks * s.states
+
+
+def _grad_native(node: Node, features: frozenset[str]) -> bool:
+    s, lanes, blocks = _grad_sizes(node)
+    kept, sums = _grad_scratch(s, blocks)
+    return native(node, features) and lanes <= _THREADS // 2 and kept + 2 * sums <= _MOST
+
+
+@lowers("selective_scan_grad", when=_grad_native)
+def lower_selective_scan_grad(ctx: Lowering, node: Node) -> None:
+    """One launch for a whole sequence, and sums of what its workgroups leave for B, C, and where needed delta and A."""
+    dx, ddelta, da, db, dc, dstate = (ctx.ref(t) for t in node.outputs)
+    s, lanes, blocks = _grad_sizes(node)
+    if dstate.nbytes == 0:
+        for t in node.outputs:
+            if t.size:
+                launch_tree(ctx, [expr.lit(0.0, f32)], (t.size,), [], [View(ctx.ref(t), f32, (1,))])
+        return
+    refs = [_cast(ctx, t, f32) for t in node.inputs]
+    kept, sums = _grad_scratch(s, blocks)
+    work = ctx.scratch(4 * (kept + 2 * sums))
+    each = ctx.scratch(4 * s.batch * s.length * s.channels) if s.width > 1 else ddelta
+    slots = lanes if s.scalar else s.states
+    of_a = da if s.batch == 1 and not s.scalar else ctx.scratch(4 * s.batch * s.channels * slots)
+    kernel = SELECTIVE_SCAN_GRAD(
+        LANES=lanes, STATES=s.states, STEPS=_KEPT, SCALAR=s.scalar, STATE=bool(node.attrs["operands"])
+    )
+    items = s.batch * s.groups * blocks
+    state = refs[7] if node.attrs["operands"] else refs[1]  # never read where none is given
+    args: list[Arg] = [*refs[:7], state, work, dx, each, of_a, dstate]
+    args += [items, s.length, s.channels, s.width, s.groups, blocks]
+    ctx.launch(kernel, ctx.groups(items), args)
+
+    def total(x: Ref, y: Ref, outer: int, n: int, inner: int) -> None:
+        if y.nbytes:
+            reduce_middle(ctx, 0, x, f32, y, f32, (outer, n, inner), 1.0, 0)
+
+    for i, made in enumerate((db, dc)):
+        parts = Ref(work.segment, work.offset + 4 * (kept + i * sums), 4 * sums)
+        total(parts, made, s.batch * s.length * s.groups, blocks, s.states)
+    if s.width > 1:
+        total(each, ddelta, s.batch * s.length * s.heads, s.width, 1)
+    if s.scalar:
+        rows = ctx.scratch(4 * s.batch * s.heads) if s.batch > 1 else da
+        total(of_a, rows, s.batch * s.heads, s.width * lanes, 1)
+        of_a = rows
+    if s.batch > 1:
+        total(of_a, da, 1, s.batch, da.nbytes // 4)
+
+
+@lowers("gated_delta_rule", when=native)
+def lower_gated_delta_rule(ctx: Lowering, node: Node) -> None:
+    """A row of threads for each row of the state, which walks the sequence with that row in registers."""
+    q, k, v, beta = node.inputs[:4]
+    o, last = node.outputs
+    more = optional("gated_delta_rule", node.inputs, 4, delta.NAMES, node.attrs["operands"])
+    s = delta.sizes_of(k, v)
+    if last.size == 0:
+        return
+    stored = ctx.storage(o)
+    quads = -(-s.keys // 4)
+    lanes = _lanes(quads, s.batch * s.heads * s.values)
+    rows = _THREADS // lanes
+    blocks = math.ceil(s.values / rows)
+    items = s.batch * s.heads * blocks
+    steps = _steps(4 * (8 * quads + rows + 2 + _THREADS + 1), s.length)
+    kernel = DELTA_RULE(T=stored.name, LANES=lanes, KEYS=s.keys, STEPS=steps, GIVEN=_flags(more, delta.NAMES))
+    refs = [_cast(ctx, t, d) for t, d in ((q, stored), (k, stored), (v, stored), (beta, f32))]
+    refs += _given(ctx, more, delta.NAMES, dict.fromkeys(delta.NAMES, f32), refs[3])
+    args: list[Arg] = [*refs, ctx.ref(o), ctx.ref(last)]
+    args += [items, s.length, s.heads, s.values, s.heads // s.key_heads, blocks, node.attrs["scale"]]
+    ctx.launch(kernel, ctx.groups(items), args)
+
+
+@lowers("causal_conv", when=native)
+def lower_causal_conv(ctx: Lowering, node: Node) -> None:
+    """A thread for each few steps of a channel, and one for the channel's last inputs."""
+    x, w = node.inputs[:2]
+    y, last = node.outputs
+    more = optional("causal_conv", node.inputs, 2, conv.NAMES, node.attrs["operands"])
+    if last.size == 0:
+        return
+    stored = ctx.storage(y)
+    batch, length, channels = x.shape
+    run = min(8, power(length)) if x.size > _MANY * 8 or length < 8 else 1
+    runs = math.ceil(length / run)
+    refs = [_cast(ctx, t, stored) for t in (x, w)]
+    refs += _given(ctx, more, conv.NAMES, dict.fromkeys(conv.NAMES, stored), refs[0])
+    flags = _flags(more, conv.NAMES) | 4 * (node.attrs["activation"] is not None)
+    total = batch * (runs + 1) * channels
+    args: list[Arg] = [*refs, ctx.ref(y), ctx.ref(last), total, length, channels, runs]
+    ctx.launch(
+        CAUSAL_CONV(T=stored.name, WIDTH=w.shape[1], RUN=run, GIVEN=flags), groups_for(ctx, total), args
+    )

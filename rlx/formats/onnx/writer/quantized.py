@@ -1,0 +1,51 @@
+"""Packed weights, which ONNX has no type for: they are written as the f32 numbers that they stand for, exactly."""
+
+from __future__ import annotations
+
+from rlx.dtypes import f32
+from rlx.ir import Graph, Leaf, Node, Rewriter, Tensor, bodies
+from rlx.ir.body import map_bodies
+from rlx.packed import PackedArray
+
+
+def unpacked(graph: Graph) -> Graph:
+    """The graph with packed weights as tensors of f32, in bodies too; the graph itself where it has none."""
+    if not any(t.dtype.is_packed for t in graph.tensors()):
+        return graph
+    new = Rewriter(graph)
+    for node in graph.nodes:
+        inputs = new.inputs(node.inputs)
+        if node.op.leaf and node.output.dtype.is_packed:
+            new.put(node.outputs, (_leaf(new.graph, node),))
+        elif bodies(node):
+            attrs = map_bodies(node.attrs, unpacked)
+            new.put(node.outputs, new.add(node.op, inputs, attrs, node.label))
+        elif node.op.moves_data:  # it moves the numbers as it moved their blocks
+            new.put(node.outputs, new.add(node.op, inputs, node.attrs, node.label))
+        elif node.op.packed:
+            new.put(node.outputs, (_computed(new, node, inputs),))
+        else:
+            new.keep(node)
+    return new.finish()
+
+
+def _leaf(graph: Graph, node: Node) -> Tensor:
+    t = node.output
+    if node.op.is_constant:
+        return graph.constant(PackedArray(t.dtype, t.shape, node.attrs["value"]).dequantize())
+    declare = {Leaf.INPUT: graph.input, Leaf.PARAM: graph.param, Leaf.STATE: graph.state}[
+        node.op.leaf or Leaf.INPUT
+    ]
+    return declare(node.attrs["name"], t.shape, f32)
+
+
+def _computed(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Tensor:
+    """The node's result: the weight itself, or a product with it."""
+    wanted = node.output.dtype
+    made = inputs[0]
+    if node.op.contracts and len(inputs) == 3:
+        made = new.add("grouped_matmul", inputs, {"transpose_w": node.attrs["transpose_q"]}, node.label)[0]
+    elif node.op.contracts:
+        attrs = {"transpose_a": False, "transpose_b": node.attrs["transpose_q"], "activation": None}
+        made = new.add("matmul", inputs, attrs, node.label)[0]
+    return made if made.dtype == wanted else new.add("cast", (made,), {"dtype": wanted}, node.label)[0]

@@ -1,0 +1,119 @@
+"""The records that random numbers are made of: Threefry's words, a product's upper half, Gumbel's distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import f32, i32
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Expr, Node, Op, TensorType, register
+from rlx.ir import expr as ex
+from rlx.ir.op import Infer
+from rlx.ir.types import as_shape, broadcast_shapes
+from rlx.ops.base import want_inputs, written
+from rlx.ops.elementwise.prims import value_of
+from rlx.ops.numeric import Array
+from rlx.ops.random import scalars
+
+# What is taken of a block's two words: both combined by exclusive or, the first, or the second.
+WORDS = {"xor": "threefry", "first": "threefry_first", "second": "threefry_second"}
+_OFFSETS = 1 << 31  # elements that a draw may have: kernels count elements in 31 bits
+
+
+def _words(op: str, types: Sequence[TensorType], n: int) -> tuple[int, ...]:
+    """The shape to which the n inputs broadcast, which must be i32."""
+    want_inputs(op, types, n)
+    for t in types:
+        if t.dtype != i32:
+            raise DTypeError(f"{op}: takes words of 32 bits as i32, got {t.dtype}; cast it to i32 first")
+    return broadcast_shapes(*(t.shape for t in types), op=op)
+
+
+def _want_word(op: str, attrs: Attrs) -> None:
+    if attrs["word"] not in WORDS:
+        raise ShapeError(f"{op}: word is {attrs['word']!r}; expected one of {', '.join(WORDS)}")
+
+
+def _infer(op: str, n: int, dtype: Any = i32) -> Infer:
+    return lambda types, attrs: TensorType(_words(op, types, n), dtype)
+
+
+def _threefry_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    _want_word("threefry", attrs)
+    return TensorType(_words("threefry", types, 4), i32)
+
+
+def _threefry_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    return ex.call(WORDS[attrs["word"]], *args)
+
+
+def _random_bits_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    shape = as_shape(attrs["shape"], "random_bits")
+    given = _words("random_bits", types, 3)
+    _want_word("random_bits", attrs)
+    if broadcast_shapes(given, shape, op="random_bits") != shape:
+        raise ShapeError(f"random_bits: keys and offset of shape {given} do not broadcast to {shape}")
+    if math.prod(shape) >= _OFFSETS:
+        raise ShapeError(f"random_bits: {shape} has 2**31 elements or more; draw them in parts, by offset")
+    if not 0 <= attrs["axes"] <= len(shape):
+        raise ShapeError(
+            f"random_bits: axes is {attrs['axes']!r}; expected 0 to {len(shape)}, the rank of {shape}"
+        )
+    return TensorType(shape, i32)
+
+
+def _random_bits_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    """Threefry of the key and the counter (stream, offset + position), where a position counts elements of the last
+    `axes` axes, in their row-major order."""
+    shape, axes = attrs["shape"], attrs["axes"]
+    drawn = math.prod(shape[len(shape) - axes :])
+    place = Expr("index", (), i32)
+    if drawn != math.prod(shape):
+        place = ex.call("mod", place, drawn)
+    key0, key1, offset = args
+    return ex.call(WORDS[attrs["word"]], key0, key1, attrs["stream"], ex.call("add", offset, place))
+
+
+def _random_bits(
+    key0: Array, key1: Array, offset: Array, *, shape: Sequence[int], axes: int, word: str, stream: int
+) -> Array:
+    drawn = tuple(shape[len(shape) - axes :])
+    place = np.arange(math.prod(drawn), dtype=np.int64).astype(np.int32).reshape(drawn)
+    made = scalars.threefry2x32(key0, key1, np.int32(stream), np.add(offset, place, dtype=np.int32))
+    found = made[0] ^ made[1] if word == "xor" else made[word == "second"]
+    return np.array(np.broadcast_to(found, tuple(shape)))
+
+
+def _cost(node: Node) -> Cost:
+    """A hundred passes of NumPy over the words of a block."""
+    return Cost(50 * written(node))
+
+
+def _multiply_high_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    return ex.call("multiply_high", *args)
+
+
+def _gumbel_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
+    return ex.call("gumbel", *args)
+
+
+register(
+    Op("threefry", "random", _threefry_infer, value_of(_threefry_expr), "Salmon et al., rounds one by one",
+       NOT_DIFFERENTIABLE, _threefry_expr, inplace=(0, 1, 2, 3), cost=_cost)
+)  # fmt: skip
+register(
+    Op("random_bits", "random", _random_bits_infer, _random_bits, "Salmon et al., rounds one by one, counting",
+       NOT_DIFFERENTIABLE, _random_bits_expr, inplace=(0, 1, 2), cost=_cost)
+)  # fmt: skip
+register(
+    Op("multiply_high", "random", _infer("multiply_high", 2), value_of(_multiply_high_expr), "Python's integers",
+       NOT_DIFFERENTIABLE, _multiply_high_expr, inplace=(0, 1))
+)  # fmt: skip
+register(
+    Op("gumbel", "random", _infer("gumbel", 1, f32), value_of(_gumbel_expr), "scipy.stats.gumbel_r.ppf",
+       NOT_DIFFERENTIABLE, _gumbel_expr, cost=_cost)
+)  # fmt: skip

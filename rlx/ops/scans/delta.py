@@ -1,0 +1,171 @@
+"""gated_delta_rule: linear attention whose state forgets by a gate and replaces what it held for a key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.autodiff.pullback import vjp_by_parts
+from rlx.dtypes import promote
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Op, Tensor, TensorType, apply, register
+from rlx.ir.graph import apply_multi
+from rlx.ops.base import TensorLike, cast_to
+from rlx.ops.control.functions import scan
+from rlx.ops.numeric import Array, working
+from rlx.ops.scans.operands import (
+    given_tensors,
+    optional,
+    renews_state,
+    reshaped,
+    rounded,
+    transposed,
+    want_types,
+    wide,
+    zeros,
+)
+
+NAMES = ("g", "state")
+_REQUIRED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of a delta rule: `heads` of values, `key_heads` of queries and keys, each serving heads / key_heads."""
+
+    batch: int
+    length: int
+    heads: int
+    values: int
+    key_heads: int
+    keys: int
+
+
+def sizes_of(k: Any, v: Any) -> Sizes:
+    """The sizes of a node, from the shapes of k and v."""
+    return Sizes(*v.shape, *k.shape[2:])
+
+
+def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, TensorType]:
+    op = "gated_delta_rule"
+    if len(types) < _REQUIRED:
+        raise ShapeError(f"{op}: takes q, k, v, beta and optional inputs, got {len(types)}")
+    q, k, v, beta = types[:_REQUIRED]
+    more = optional(op, types, _REQUIRED, NAMES, attrs["operands"])
+    if not isinstance(attrs["scale"], float):
+        raise DTypeError(f"{op}: scale is {attrs['scale']!r}; expected a float")
+    for name, t in (("q", q), ("v", v)):
+        if t.rank != 4:
+            raise ShapeError(f"{op}: {name} is {t}; expected (batch, length, heads, size)")
+    if q.shape[3] < 1 or q.shape[2] < 1 or v.shape[2] % q.shape[2]:
+        raise ShapeError(
+            f"{op}: q is {q} for v {v}; expected keys of at least one element, and a number of heads that divides "
+            f"v's {v.shape[2]}"
+        )
+    gate = v.shape[:3]
+    state = TensorType((v.shape[0], v.shape[2], v.shape[3], q.shape[3]), working(q.dtype))
+    expected: dict[str, tuple[TensorType, tuple[int, ...], bool]] = {
+        "q": (q, (*v.shape[:2], *q.shape[2:]), False),
+        "k": (k, q.shape, False),
+        "v": (v, v.shape, False),
+        "beta": (beta, gate, True),
+    }
+    of_more = {"g": gate, "state": state.shape}
+    want_types(op, q.dtype, expected | {name: (t, of_more[name], True) for name, t in more.items()})
+    return v, state
+
+
+def _reference(
+    q: Array, k: Array, v: Array, beta: Array, *more: Array, operands: tuple[str, ...], scale: float
+) -> tuple[Any, Any]:
+    """The paper's recurrence, one step after the other, with the products of matrix and key as vectors."""
+    given = dict(zip(operands, more, strict=True))
+    s = sizes_of(k, v)
+    q, k = (np.repeat(t, s.heads // s.key_heads, axis=2) for t in (q * q.dtype.type(scale), k))
+    S = np.zeros((s.batch, s.heads, s.values, s.keys), v.dtype)
+    S = S + given["state"] if "state" in given else S
+    o = np.zeros_like(v)
+    for t in range(s.length):
+        if "g" in given:
+            S = np.exp(given["g"][:, t, :, None, None]) * S
+        held = np.sum(S * k[:, t, :, None], axis=-1)
+        replaced = beta[:, t, :, None] * (v[:, t] - held)
+        S = S + replaced[..., None] * k[:, t, :, None]
+        o[:, t] = np.sum(S * q[:, t, :, None], axis=-1)
+    return o, S
+
+
+def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
+    """The op as a scan over the sequence, whose carry is the state."""
+    q, k, v, beta = (wide(t) for t in inputs[:_REQUIRED])
+    given = optional("gated_delta_rule", inputs, _REQUIRED, NAMES, attrs["operands"])
+    s = sizes_of(k, v)
+    per = s.heads // s.key_heads
+    shape = (s.batch, s.key_heads, per, s.values, s.keys)
+    start = reshaped(wide(given["state"]), *shape) if "state" in given else zeros(q, shape, v.dtype)
+    gates = [transposed(wide(given["g"]), 1, 0, 2)] if "g" in given else []
+    rows = [transposed(t, 1, 0, 2, 3) for t in (q * attrs["scale"], k, v)]
+
+    def step(S: Tensor, at: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        q, k, v, beta, *gate = at
+        q, k = (reshaped(t, s.batch, s.key_heads, 1, 1, s.keys) for t in (q, k))
+        v = reshaped(v, *shape[:4], 1)
+        if gate:
+            S = apply("exp", reshaped(gate[0], *shape[:3], 1, 1)) * S
+        held = apply("sum", S * k, axes=(4,), keepdims=True)
+        S = S + reshaped(beta, *shape[:3], 1, 1) * (v - held) * k
+        return S, reshaped(apply("sum", S * q, axes=(4,), keepdims=False), s.batch, s.heads, s.values)
+
+    last, o = scan(step, start, (*rows, transposed(beta, 1, 0, 2), *gates))
+    return cast_to(transposed(o, 1, 0, 2, 3), inputs[2].dtype), reshaped(
+        last, s.batch, s.heads, s.values, s.keys
+    )
+
+
+register(
+    Op("gated_delta_rule", "scans", _infer, rounded(_reference), "torch: the gated delta rule in a loop",
+       vjp_by_parts(_decompose), kernel="delta_rule", decompose=_decompose, renews=renews_state(_REQUIRED))
+)  # fmt: skip
+
+
+def gated_delta_rule(
+    q: TensorLike,
+    k: TensorLike,
+    v: TensorLike,
+    g: TensorLike | None,
+    beta: TensorLike,
+    state: TensorLike | None = None,
+    *,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """S_t = α_t S_{t-1} (I - β_t k_t k_tᵀ) + β_t v_t k_tᵀ; o_t = scale · S_t q_t: linear attention by the delta rule.
+
+    Shape: q and k (batch, length, key heads, d_k), v (batch, length, heads, d_v), where each key head serves heads /
+    key heads neighbouring heads; g and beta (batch, length, heads); state (batch, heads, d_v, d_k), the paper's S.
+    Gives o, as v, and the last state, with which the next part of a sequence goes on: a sequence may be cut anywhere,
+    and a decoding step is a length of 1. Without a state the first one is zero. g: the logarithm of α; None is α = 1,
+    the plain delta rule. scale is 1/√d_k unless given. Keys are taken as they are: models divide them by their length
+    before. Dtype: q, k and v are promoted to one, which is o's; g, beta and the states are f32, or f64 where that is.
+    Gradient: to every input, by a scan in the other direction. Numerics: state and sums in f32.
+    Raises: ShapeError, DTypeError. Follows Yang, Kautz & Hatamizadeh, "Gated Delta Networks", 2024, eq. 10; Schlag et
+    al., "Linear Transformers Are Secretly Fast Weight Programmers", 2021.
+    """
+    op = "gated_delta_rule"
+    more: dict[str, Tensor]
+    (q, k, v, beta), more = given_tensors(op, (q, k, v, beta), {"g": g, "state": state})
+    dtype = promote(q.dtype, k.dtype, v.dtype)
+    inner = working(dtype)
+    q, k, v = (cast_to(t, dtype) for t in (q, k, v))
+    if scale is None:
+        scale = 1.0 / math.sqrt(q.shape[-1]) if q.ndim and q.shape[-1] else 1.0
+    operands = tuple(n for n in NAMES if n in more)
+    inputs = [q, k, v, cast_to(beta, inner), *(cast_to(more[n], inner) for n in operands)]
+    o, last = apply_multi(op, *inputs, operands=operands, scale=float(scale))
+    return o, last
+
+
+__all__ = ["gated_delta_rule"]

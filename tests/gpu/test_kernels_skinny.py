@@ -1,0 +1,117 @@
+"""Products of few rows: the kernel of matrix instructions as CUDA text run on the CPU, and the kernel of multiply-adds
+on a Vulkan device, against NumPy in float64."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import rlx.backends.gpu
+from rlx.backends.gpu.gemm.choice import forcing
+from rlx.backends.gpu.program.steps import FileKernel, Launch
+from rlx.driver import Limits
+from tests.gpu import cuda_host, lowered
+from tests.gpu.lowered import ROUNDED, Array, close, lower, run
+from tests.gpu.test_kernels_matmul import _attrs, _pair, _want
+
+HALVES = (np.float16, ml_dtypes.bfloat16)
+_LIMITS = Limits(shared_bytes=48 << 10)
+on_host = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+
+
+@pytest.fixture(autouse=True)
+def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"coopmat", "bf16_coopmat"})
+
+
+def skinny(a: Array, b: Array, *bias: Array, tb: bool, activation: str | None = None, **sizes: int) -> None:
+    """Checks one product by matrix instructions; `sizes` are the candidate's."""
+    attrs = _attrs(tb=tb, activation=activation)
+    with forcing(algorithm="skinny", **sizes):
+        got = run("matmul", a, b, *bias, limits=_LIMITS, backend="cuda", **attrs)
+    close(got, _want(a, b, *bias, **attrs), **ROUNDED[a.dtype.type])
+
+
+@on_host
+@pytest.mark.parametrize("tb", [False, True])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_every_number_of_rows(dtype: Any, tb: bool) -> None:
+    for m in range(1, 17):
+        k, n = ((136, 40), (37, 33), (1, 1), (300, 24))[m % 4]
+        skinny(*_pair(m, k, n, False, tb, dtype), tb=tb)
+
+
+@on_host
+@pytest.mark.parametrize("tb", [False, True])
+@pytest.mark.parametrize("columns, beside, ahead", [(16, 1, 4), (16, 8, 1), (32, 2, 2), (64, 1, 3), (64, 4, 4)])
+def test_every_size_of_slabs(columns: int, beside: int, ahead: int, tb: bool) -> None:
+    for m, k, n in ((5, 1096, 72), (16, 520, 200)):
+        a, b = _pair(m, k, n, False, tb, np.float16)
+        bias = np.random.default_rng(0).standard_normal(n).astype(np.float32)
+        skinny(a, b, bias, tb=tb, activation="silu", columns=columns, beside=beside, ahead=ahead)
+
+
+@on_host
+@pytest.mark.parametrize("parts", [2, 3, 8])
+def test_parts_of_long_sums(parts: int) -> None:
+    a, b = _pair(4, 1100, 40, False, True, np.float16)
+    bias = np.random.default_rng(0).standard_normal(40).astype(np.float32)
+    skinny(a, b, bias, tb=True, activation="gelu", parts=parts)
+    a, b = np.stack([a, a * 2, a - 1])[:, None], np.stack([b, -b])
+    skinny(a, b, tb=True, parts=parts)
+
+
+@on_host
+def test_what_is_not_there_takes_no_part() -> None:
+    """Rows, columns and terms beyond the matrices are read as their neighbours: an infinity there shows in no other
+    result."""
+    for tb in (False, True):
+        a, b = _pair(3, 40, 24, False, tb, np.float16)
+        a[2], b[-1], b[:, -1] = np.inf, np.inf, np.inf
+        with forcing(algorithm="skinny"), np.errstate(invalid="ignore"):
+            got = run("matmul", a, b, limits=_LIMITS, backend="cuda", **_attrs(tb=tb))
+            want = _want(a, b, **_attrs(tb=tb))
+        assert (np.isfinite(got) == np.isfinite(want)).all()
+
+
+def test_what_is_read_by_units() -> None:
+    """Rows whose length is no multiple of eight halves are read one by one."""
+    for k, n, units in ((64, 40, (1, 1)), (63, 40, (0, 1)), (64, 41, (1, 0))):
+        a, b = np.zeros((4, k), np.float16), np.zeros((k, n), np.float16)
+        (step,) = lower("matmul", [a, b], _attrs(), limits=_LIMITS)[2].steps
+        assert isinstance(step, Launch) and isinstance(step.kernel, FileKernel)
+        assert step.kernel.stem == "matmul_skinny" and step.kernel.constants[3:5] == units
+
+
+@on_host
+def test_the_barrier_before_the_last_sums_is_needed_and_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others cannot be missed here: on the host a warp runs to its next barrier before another begins, and its
+    threads meet where they load matrices."""
+    bodies = Path(rlx.backends.gpu.__file__).parent / "device_code/bodies"
+    shutil.copytree(bodies, tmp_path / "bodies")
+    text = (bodies / "matmul_skinny.h").read_text(encoding="utf-8")
+    _, last = re.finditer(r"\bBARRIER;", text)
+    planted = text[: last.start()] + ";" + text[last.end() :]
+    (tmp_path / "bodies/matmul_skinny.h").write_text(planted, encoding="utf-8")
+    monkeypatch.setattr(cuda_host, "planted", tmp_path)
+    with pytest.raises(AssertionError, match="barrier"):
+        skinny(*_pair(16, 1096, 24, False, True, np.float16), tb=True, ahead=1)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("tb", [False, True])
+@pytest.mark.parametrize("other", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_rows_of_multiply_adds(other: Any, tb: bool) -> None:
+    for m in (1, 2, 4, 7, 9, 16, 17):
+        k, n = ((264, 72), (37, 33), (1, 1))[m % 3]
+        a, b = _pair(m, k, n, False, tb, np.float32, other)
+        with forcing(algorithm="rows"):
+            close(run("matmul", a, b, **_attrs(tb=tb)), _want(a, b, **_attrs(tb=tb)))
