@@ -11,6 +11,7 @@ import gc
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Generator
@@ -29,6 +30,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("rlx")
+
+# Reading the tests' assertions anew takes longer than all else until the first test runs. So bytecode is kept, where
+# the environment says otherwise in a folder of its own.
+if sys.dont_write_bytecode:
+    sys.pycache_prefix = str(Path(__file__).resolve().parent.parent / ".cache/bytecode")
+    sys.dont_write_bytecode = False
 
 # What a developer may have set for their own work and would change what the tests see.
 _USER_SETTINGS = ("RLX_DEVICE", "RLX_DEBUG", "RLX_CUDA_PTX_CACHE", "RLX_VULKAN_ARENA_DEBUG")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from rlx.driver.control import body_plans
-from rlx.driver.memory.plan import Lifetime, MemoryPlan, OuterSegment
+from rlx.driver.memory.plan import LiveRange, MemoryPlan, OuterSegment
 from rlx.ir import Graph, bodies
 from rlx.passes.bodies import body_name
 
@@ -87,7 +87,7 @@ def _boxes(
         and not (where and t.node.op.leaf)  # a body's leaves are tensors of the graph around it, drawn there
     }
     lives = _lives(plan)
-    controls = [(plan.lifetimes[node.outputs[0].id].first, node) for node in program.nodes if bodies(node)]
+    controls = [(plan.live_ranges[node.outputs[0].id].first, node) for node in program.nodes if bodies(node)]
     steps = {step for t in drawn for step in (lives[t].first, lives[t].last)} | {step for step, _ in controls}
     places = {step: k for k, step in enumerate(sorted(steps))}
     column = width / max(len(steps), 1)
@@ -98,7 +98,7 @@ def _boxes(
         shares = f", on the bytes of %{plan.alias_of[tensor]}" if tensor in plan.alias_of else ""
         says = (
             f"{where}{t.node.name}: %{tensor} {slot.dtype}, {slot.nbytes:,} bytes at {slot.offset:,}, steps "
-            f"{plan.lifetimes[tensor].first} to {plan.lifetimes[tensor].last}{shares}"
+            f"{plan.live_ranges[tensor].first} to {plan.live_ranges[tensor].last}{shares}"
         )
         found.append(
             _Box(left + first * column, (last + 1 - first) * column, bases[slot.segment] + slot.offset, slot.nbytes,
@@ -114,9 +114,9 @@ def _boxes(
     return len(steps), found
 
 
-def _lives(plan: MemoryPlan) -> dict[int, Lifetime]:
+def _lives(plan: MemoryPlan) -> dict[int, LiveRange]:
     """Each tensor's live range: its bytes are needed as long as any tensor on them is alive."""
-    found = dict(plan.lifetimes)
+    found = dict(plan.live_ranges)
     for tensor, source in sorted(plan.alias_of.items(), reverse=True):
         found[source] = replace(found[source], last=max(found[source].last, found[tensor].last))
     return found

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rlx.conformance import domains
 from rlx.conformance.oracle import evaluate
 from rlx.conformance.record import record_of, records
-from rlx.conformance.terms import free, term_scale
+from rlx.conformance.terms import order_dependent, term_scale
 from rlx.conformance.tolerances import Tolerance, Verdict, compare, largest
 from rlx.dtypes import DType, f32, f64
 from rlx.ir import Attrs, Graph
@@ -52,7 +52,7 @@ class Case:
         return f"{self.op}-{self.name}"
 
     @property
-    def doubles(self) -> bool:
+    def has_f64(self) -> bool:
         """Whether an input is f64; GPUs decompose some ops for that dtype alone."""
         return any(s.dtype == f64 for s in self.inputs)
 
@@ -92,14 +92,14 @@ class Case:
             return None
         return term_scale(self.op, self.arrays(), self.attrs)
 
-    def free(self) -> Array | None:
+    def order_dependent(self) -> Array | None:
         """The elements that may be infinite or NaN too, since the order of partial sums decides it (see `terms`)."""
-        top = largest(f64 if self.doubles else f32) * (1 - 2.0**-6)
-        return free(self.op, self.arrays(), self.attrs, top)
+        top = largest(f64 if self.has_f64 else f32) * (1 - 2.0**-6)
+        return order_dependent(self.op, self.arrays(), self.attrs, top)
 
     def check(self, outputs: Mapping[str, Any], subnormals: bool = True) -> Verdict:
         """Compares the outputs of a run with the reference: gives the first verdict that fails, else the worst one."""
-        scale, choice = self.scale(), self.free()
+        scale, choice = self.scale(), self.order_dependent()
         worst = Verdict(True)
         types = {name: t.dtype for name, t in self.graph().outputs.items()}
         for name, reference in self.expected().items():

@@ -7,6 +7,7 @@ errors come from outcome files of `python -m rlx.conformance`.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import re
@@ -20,7 +21,7 @@ from typing import Any
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import runs_natively
 from rlx.backends.gpu.program.target import Target
-from rlx.conformance.case import Case, all_cases
+from rlx.conformance.case import Case, all_cases, cases_of
 from rlx.conformance.tolerances import Tolerance
 from rlx.driver.device import Support
 from rlx.errors import RlxError
@@ -112,9 +113,10 @@ def how(case: Case, features: frozenset[str]) -> str:
     return "host" if decomposition(node, support) is None else "decomposed"
 
 
-def _ways(cases: Sequence[Case], features: frozenset[str]) -> str:
-    """One word if all cases run in the same manner; else the number of cases for each."""
-    counts = Counter(how(c, features) for c in cases)
+@functools.cache
+def _ways(op: str, features: frozenset[str]) -> str:
+    """One word if all of an op's cases run in the same manner; else the number of cases for each."""
+    counts = Counter(how(c, features) for c in cases_of(op))
     return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {w}" for w, n in counts.most_common())
 
 
@@ -170,7 +172,7 @@ def columns(seen: Seen, before: str = "") -> dict[str, Column]:
 
 def row(op: Op, cases: Sequence[Case], worst: Mapping[str, Column]) -> str:
     """The op's row of the table."""
-    cells = [f"`{op.name}`", *(_ways(cases, features) for features in KINDS.values())]
+    cells = [f"`{op.name}`", *(_ways(op.name, features) for features in KINDS.values())]
     cells += [_dtypes(cases), str(len(cases)), _tolerances(cases), op.judge]
     cells += [column.cells.get(op.name, "–") for column in worst.values()]
     return f"| {' | '.join(cells)} |"

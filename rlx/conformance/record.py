@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.conformance import cases
-from rlx.conformance.doubled import doubled
+from rlx.conformance.f64_cases import f64_cases
 from rlx.conformance.random_rules import Rule
 from rlx.ir import Attrs, get_op
 
@@ -36,16 +36,16 @@ class Conformance:
     `in_f64`: makes its f64 cases from the others.
     `terms`: gives √(Σ|terms|²) of each output element from the inputs (floats as float64) and the attributes; errors
     are measured against it where results may cancel. None: they are measured against the result.
-    `free`: gives, from the same and the largest number that a sum may be, the output elements for which the order of
-    adding decides whether partial sums exceed that number; None where there are none.
+    `order_dependent`: gives, from the same and the largest number that a sum may be, the output elements for which the
+    order of adding decides whether partial sums exceed that number; None where there are none.
     """
 
     op: str
     cases: tuple[Cases, ...]
     random: tuple[Rule, ...] = ()
-    in_f64: Callable[[Sequence[Case]], Iterable[Case]] = doubled
+    in_f64: Callable[[Sequence[Case]], Iterable[Case]] = f64_cases
     terms: Callable[[Sequence[Array], Attrs], Any] | None = None
-    free: Callable[[Sequence[Array], Attrs, float], npt.NDArray[np.bool_] | None] | None = None
+    order_dependent: Callable[[Sequence[Array], Attrs, float], npt.NDArray[np.bool_] | None] | None = None
 
 
 @functools.cache

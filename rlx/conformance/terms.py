@@ -25,16 +25,16 @@ def term_scale(op: str, inputs: Sequence[Array], attrs: Attrs) -> F64 | None:
         return np.asarray(np.minimum(record.terms(wide, attrs), np.finfo(np.float64).max))
 
 
-def free(op: str, inputs: Sequence[Array], attrs: Attrs, top: float) -> npt.NDArray[np.bool_] | None:
+def order_dependent(op: str, inputs: Sequence[Array], attrs: Attrs, top: float) -> npt.NDArray[np.bool_] | None:
     """The elements for which the order of partial sums decides whether they overflow, that is, exceed `top`.
 
     Such a result may be the right one, infinite or NaN. None for ops without this freedom: sums, means, products and
     running ones are right in every order.
     """
     record = record_of(op)
-    if record is None or record.free is None:
+    if record is None or record.order_dependent is None:
         return None
-    return record.free(inputs, attrs, top)
+    return record.order_dependent(inputs, attrs, top)
 
 
 def over_squares(op: str) -> Callable[[Sequence[Array], Attrs], F64]:

@@ -73,13 +73,13 @@ def compare(
     tolerance: Tolerance,
     scale: Array | None = None,
     subnormals: bool = True,
-    free: Array | None = None,
+    order_dependent: Array | None = None,
 ) -> Verdict:
     """Compares an output with its reference.
 
     `reference` is float64 for float outputs ("bits" and "equal": of the output's own dtype). Errors are measured
     against |reference|, or against `scale` where that is greater. Without `subnormals` a result below the smallest
-    normal number may be flushed to zero. Where `free` is true, infinity and NaN count as right too.
+    normal number may be flushed to zero. Where `order_dependent` is true, infinity and NaN count as right too.
     """
     if got.shape != reference.shape:
         return Verdict(False, message=f"shape {got.shape}, expected {reference.shape}")
@@ -88,8 +88,8 @@ def compare(
         return _compare_equal(got, reference, tolerance, subnormals)
     value = got.astype(np.float64)
     expected = _overflowed(reference.astype(np.float64), dtype)
-    if free is not None:
-        expected = np.where(free & ~np.isfinite(value), value, expected)
+    if order_dependent is not None:
+        expected = np.where(order_dependent & ~np.isfinite(value), value, expected)
     places = _same_places(value, expected, dtype)
     if places:
         return Verdict(False, max_ulp=np.inf, nmse=np.inf, max_error=np.inf, message=places)

@@ -14,7 +14,7 @@ from rlx.driver.device import Limits as Limits
 from rlx.driver.memory.arena import DeviceArena as DeviceArena
 from rlx.driver.memory.buffer_arena import BufferArena as BufferArena
 from rlx.driver.memory.plan import CONST as CONST
-from rlx.driver.memory.plan import Lifetime as Lifetime
+from rlx.driver.memory.plan import LiveRange as LiveRange
 from rlx.driver.memory.plan import MemoryPlan as MemoryPlan
 from rlx.driver.memory.plan import Slot as Slot
 from rlx.driver.memory.plan import align as align

@@ -72,10 +72,10 @@ def read_json(path: Path, most: int = MAX_JSON, per_byte: int = 0) -> dict[str, 
     Raises: ModelFormatError.
     """
     text = read_bytes(path, most)
-    return want_object(parse_json(text, path, OBJECT_BYTES + per_byte * len(text)), path)
+    return check_object(parse_json(text, path, OBJECT_BYTES + per_byte * len(text)), path)
 
 
-def want_object(value: Any, path: Path) -> dict[str, Any]:
+def check_object(value: Any, path: Path) -> dict[str, Any]:
     """`value` itself. Raises: ModelFormatError when it is not a JSON object."""
     if not isinstance(value, dict):
         raise ModelFormatError(f"{path}: the JSON is a {type(value).__name__}, expected an object")

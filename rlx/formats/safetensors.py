@@ -24,12 +24,12 @@ import numpy.typing as npt
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats.files import (
     OBJECT_BYTES,
+    check_object,
     file_inside,
     open_regular,
     parse_json,
     read_json,
     shown,
-    want_object,
 )
 from rlx.packed import PackedArray
 
@@ -220,7 +220,7 @@ def _read_header(file: BinaryIO, size: int, path: Path) -> tuple[int, dict[str, 
     if text[:1] != b"{":
         raise ModelFormatError(f"{path}: the header does not begin with {{: this is not a safetensors file")
     granted = OBJECT_BYTES + min(size - 8 - length, MAX_GRANTED)
-    return 8 + length, want_object(parse_json(text, path, granted), path)
+    return 8 + length, check_object(parse_json(text, path, granted), path)
 
 
 def _metadata(value: Any, path: Path) -> dict[str, str]:

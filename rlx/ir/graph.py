@@ -179,7 +179,7 @@ class Graph:
     def _leaf(
         self, op: str, table: dict[str, Tensor], name: str, shape: Sequence[int], dtype: DTypeLike
     ) -> Tensor:
-        _want_name(op, name)
+        _check_name(op, name)
         for kind, taken in (("an input", self.inputs), ("a param", self.params), ("a state", self.states)):
             if name in taken:
                 raise GraphError(f"{op} {name!r}: the graph has {kind} of that name already")
@@ -197,7 +197,7 @@ class Graph:
 
     def output(self, name: str, tensor: Tensor) -> Tensor:
         """Names a tensor that a run returns; it may be an input or a param."""
-        _want_name("output", name)
+        _check_name("output", name)
         if name in self.outputs:
             raise GraphError(f"output {name!r}: the graph has an output of that name already")
         self._own(tensor, f"output {name!r}")
@@ -295,7 +295,7 @@ class Graph:
         return to_text(self)
 
 
-def _want_name(what: str, name: str) -> None:
+def _check_name(what: str, name: str) -> None:
     if not isinstance(name, str) or not name:
         raise GraphError(f"{what}: the name must be a non-empty string, not {name!r}")
 

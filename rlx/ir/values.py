@@ -91,13 +91,13 @@ def exactly(array: npt.NDArray[Any], dtype: DType, what: str) -> npt.NDArray[Any
     if array.dtype.kind == "c":
         raise DTypeError(f"{what}: expected numbers of {dtype}, got {array.dtype}; give real numbers")
     if dtype.is_int and array.size and not np.can_cast(array.dtype, dtype.np):
-        _want_integers(array, dtype, what)
+        _check_integers(array, dtype, what)
     if dtype.is_float and array.dtype.kind == "f" and not np.can_cast(array.dtype, dtype.np):
-        _want_in_range(array, dtype, what)
+        _check_in_range(array, dtype, what)
     return np.array(array, dtype=dtype.np)
 
 
-def _want_integers(array: npt.NDArray[Any], dtype: DType, what: str) -> None:
+def _check_integers(array: npt.NDArray[Any], dtype: DType, what: str) -> None:
     info = np.iinfo(dtype.np)
     held = np.asarray((array >= info.min) & (array <= info.max) & (array == np.trunc(array)))
     if not held.all():
@@ -107,7 +107,7 @@ def _want_integers(array: npt.NDArray[Any], dtype: DType, what: str) -> None:
         )
 
 
-def _want_in_range(array: npt.NDArray[Any], dtype: DType, what: str) -> None:
+def _check_in_range(array: npt.NDArray[Any], dtype: DType, what: str) -> None:
     with np.errstate(over="ignore"):
         lost = np.isinf(array.astype(dtype.np)) & np.isfinite(array)
     if lost.any():

@@ -50,14 +50,14 @@ def floats(*xs: Tensor) -> tuple[Tensor, ...]:
     return tuple(x if x.dtype.is_float else cast_to(x, work) for x in xs)
 
 
-def want_inputs(op: str, types: Sequence[TensorType], low: int, high: int | None = None) -> None:
+def check_inputs(op: str, types: Sequence[TensorType], low: int, high: int | None = None) -> None:
     high = low if high is None else high
     if not low <= len(types) <= high:
         expected = str(low) if low == high else f"{low} to {high}"
         raise ShapeError(f"{op}: takes {expected} inputs, got {len(types)}")
 
 
-def want_axis(op: str, x: TensorType, attrs: Attrs) -> int:
+def check_axis(op: str, x: TensorType, attrs: Attrs) -> int:
     """The axis of a node's attributes. Raises: ShapeError for a scalar, or an axis not counted from the front."""
     if x.rank == 0:
         raise ShapeError(f"{op}: the input is a scalar; expected at least one axis")
@@ -67,41 +67,41 @@ def want_axis(op: str, x: TensorType, attrs: Attrs) -> int:
     return axis
 
 
-def want_float(op: str, dtype: DType, what: str = "input") -> None:
+def check_float(op: str, dtype: DType, what: str = "input") -> None:
     if not dtype.is_float:
         raise DTypeError(
             f"{op}: the {what} must be a float, got {dtype}; cast it first (the function rlx.{op} does)"
         )
 
 
-def want_number(op: str, dtype: DType) -> None:
+def check_number(op: str, dtype: DType) -> None:
     if dtype.kind == "b":
         raise DTypeError(f"{op}: takes numbers, got bool; cast to a number, or use the logical_* functions")
 
 
-def want_bool(op: str, dtype: DType) -> None:
+def check_bool(op: str, dtype: DType) -> None:
     if dtype.kind != "b":
         raise DTypeError(f"{op}: takes bool, got {dtype}; cast it to bool (`x != 0`)")
 
 
-def infer_unary(op: str, want: Callable[[str, DType], None]) -> Infer:
-    """The `infer` of an op of one input whose output has the input's type; `want` checks the dtype."""
+def infer_unary(op: str, check: Callable[[str, DType], None]) -> Infer:
+    """The `infer` of an op of one input whose output has the input's type; `check` checks the dtype."""
 
     def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        want_inputs(op, types, 1)
-        want(op, types[0].dtype)
+        check_inputs(op, types, 1)
+        check(op, types[0].dtype)
         return types[0]
 
     return infer
 
 
-def infer_binary(op: str, want: Callable[[str, DType], None], result: DType | None = None) -> Infer:
+def infer_binary(op: str, check: Callable[[str, DType], None], result: DType | None = None) -> Infer:
     """The `infer` of an op of two inputs: the broadcast shape; the promoted dtype, or `result`."""
 
     def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        want_inputs(op, types, 2)
+        check_inputs(op, types, 2)
         dtype = promote(types[0].dtype, types[1].dtype)
-        want(op, dtype)
+        check(op, dtype)
         shape = broadcast_shapes(types[0].shape, types[1].shape, op=op)
         return TensorType(shape, dtype if result is None else result)
 
@@ -137,8 +137,8 @@ def written(node: Node) -> int:
     return sum(t.type.nbytes for t in node.outputs)
 
 
-def want_like(op: str, d: TensorType, x: TensorType, what: str = "input") -> None:
+def check_like(op: str, d: TensorType, x: TensorType, what: str = "input") -> None:
     """Checks that the gradient `d` has the type of `x`, the input or output it belongs to. Raises: ShapeError."""
-    want_float(op, x.dtype, what)
+    check_float(op, x.dtype, what)
     if d != x:
         raise ShapeError(f"{op}: the gradient is {d}, the {what} {x}; expected the same shape and dtype")

@@ -12,17 +12,17 @@ from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Infer
 from rlx.ir.types import normalize_axis
 from rlx.ops import extended
-from rlx.ops.base import cast_to, tensor, want_axis, want_inputs
+from rlx.ops.base import cast_to, check_axis, check_inputs, tensor
 from rlx.ops.numeric import Array, computed
-from rlx.ops.order import want_flag
+from rlx.ops.order import check_flag
 from rlx.ops.reduce import sum_dtype, working_float
 
 
 def _infer(op: str) -> Infer:
     def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        want_inputs(op, types, 1)
-        want_axis(op, types[0], attrs)
-        want_flag(op, attrs, "exclusive", "reverse")
+        check_inputs(op, types, 1)
+        check_axis(op, types[0], attrs)
+        check_flag(op, attrs, "exclusive", "reverse")
         return TensorType(types[0].shape, sum_dtype(types[0].dtype))
 
     return infer

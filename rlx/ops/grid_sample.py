@@ -14,10 +14,10 @@ from rlx.dtypes import DType, i32
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.expr import call
-from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_inputs
+from rlx.ops.base import TensorLike, cast_to, check_inputs, floats, tensors
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
-from rlx.ops.windows import want_floats
+from rlx.ops.windows import check_floats
 
 MODES = ("linear", "nearest", "cubic")
 PADDINGS = ("zeros", "border", "reflection")
@@ -28,8 +28,8 @@ FAR = 2.0**22
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "grid_sample"
-    want_inputs(op, types, 2)
-    want_floats(op, types, ("input", "grid"))
+    check_inputs(op, types, 2)
+    check_floats(op, types, ("input", "grid"))
     x, grid = types
     n = x.rank - 2
     if n not in (2, 3):

@@ -10,7 +10,7 @@ import numpy as np
 from rlx.dtypes import DType, i32, i64, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.matmul import ACTIVATIONS, activated, matmul, product_cost
 from rlx.ops.numeric import Array, computed
@@ -33,17 +33,17 @@ def _pair(dtypes: Sequence[DType]) -> DType:
 
 
 def _want(op: str, types: Sequence[TensorType], second: str, rank: int) -> None:
-    want_inputs(op, types, 3)
+    check_inputs(op, types, 3)
     x, w, sizes = types
     for what, t, expected in (("x", x, 2), (second, w, rank)):
         if t.rank != expected:
             raise ShapeError(f"{op}: {what} is {t}; expected rank {expected}")
-    want_float(op, x.dtype, "x")
-    want_float(op, w.dtype, second)
-    want_group_sizes(op, sizes)
+    check_float(op, x.dtype, "x")
+    check_float(op, w.dtype, second)
+    check_group_sizes(op, sizes)
 
 
-def want_group_sizes(op: str, sizes: TensorType, experts: int | None = None) -> None:
+def check_group_sizes(op: str, sizes: TensorType, experts: int | None = None) -> None:
     """Raises: ShapeError, DTypeError unless sizes are a vector of i32, one for each of `experts`."""
     if sizes.rank != 1:
         raise ShapeError(f"{op}: group_sizes is {sizes}; expected rank 1")
@@ -64,7 +64,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         raise ShapeError(
             f"{op}: x is {x.shape} and w {w.shape}; the inner dimensions {x.shape[1]} and {k} differ"
         )
-    want_group_sizes(op, sizes, w.shape[0])
+    check_group_sizes(op, sizes, w.shape[0])
     return TensorType((x.shape[0], n), promote(x.dtype, w.dtype))
 
 
@@ -166,7 +166,7 @@ def group_sizes_of(op: str, x: Tensor, given: TensorLike) -> Tensor:
 
 def _lora_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "lora_matmul"
-    want_inputs(op, types, 4, 5)
+    check_inputs(op, types, 4, 5)
     x, w, a, b = types[:4]
     if x.rank < 2:
         raise ShapeError(f"{op}: x is {x}; the op wants rank 2 or more (rlx.{op} reshapes vectors)")
@@ -174,7 +174,7 @@ def _lora_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         if t.rank != 2:
             raise ShapeError(f"{op}: {what} is {t}; expected rank 2")
     for what, t in zip(("x", "w", "a", "b", "bias"), types, strict=False):
-        want_float(op, t.dtype, what)
+        check_float(op, t.dtype, what)
     k, n = w.shape
     if x.shape[-1] != k or a.shape[0] != k or b.shape[1] != n or a.shape[1] != b.shape[0]:
         raise ShapeError(

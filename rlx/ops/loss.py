@@ -12,15 +12,15 @@ from rlx.dtypes import i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axis
-from rlx.ops.base import TensorLike, cast_to, floating, tensors, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floating, tensors
 from rlx.ops.numeric import Array, computed, widened, working
 from rlx.ops.reduce import working_float
 
 Reduction = Literal["mean", "sum", "none"]
 
 
-def _want_labels(op: str, x: TensorType, labels: TensorType, attrs: Attrs) -> None:
-    want_float(op, x.dtype, "logits")
+def _check_labels(op: str, x: TensorType, labels: TensorType, attrs: Attrs) -> None:
+    check_float(op, x.dtype, "logits")
     if x.rank == 0 or (x.shape[-1] == 0 and x.shape[:-1].count(0) == 0):
         raise ShapeError(f"{op}: the logits are {x.shape}; expected (…, classes) with at least one class")
     if labels.dtype != i32:
@@ -33,9 +33,9 @@ def _want_labels(op: str, x: TensorType, labels: TensorType, attrs: Attrs) -> No
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("cross_entropy", types, 2)
+    check_inputs("cross_entropy", types, 2)
     x, labels = types
-    _want_labels("cross_entropy", x, labels, attrs)
+    _check_labels("cross_entropy", x, labels, attrs)
     return TensorType(labels.shape, working(x.dtype))
 
 
@@ -94,9 +94,9 @@ register(
 
 
 def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("cross_entropy_grad", types, 3)
+    check_inputs("cross_entropy_grad", types, 3)
     d, x, labels = types
-    _want_labels("cross_entropy_grad", x, labels, attrs)
+    _check_labels("cross_entropy_grad", x, labels, attrs)
     if d != TensorType(labels.shape, working(x.dtype)):
         raise ShapeError(
             f"cross_entropy_grad: the gradient is {d}; expected {TensorType(labels.shape, working(x.dtype))}, the "
@@ -164,7 +164,7 @@ def cross_entropy(
     axis = normalize_axis(axis, x.ndim, "cross_entropy")
     n = x.shape[axis]
     if y.node.op.name == "constant":
-        _want_known_labels(np.asarray(y.node.attrs["value"]), n, ignore_index)
+        _check_known_labels(np.asarray(y.node.attrs["value"]), n, ignore_index)
     if y.dtype == i64:  # saturated, so that a label out of range stays out of range
         y = cast_to(apply("clip", y, min=-(2**31), max=2**31 - 1), i32)
     if axis != x.ndim - 1:
@@ -179,7 +179,7 @@ def cross_entropy(
     return total / apply("sum", counts, axes=tuple(range(loss.ndim)), keepdims=False)
 
 
-def _want_known_labels(labels: Array, classes: int, ignored: int) -> None:
+def _check_known_labels(labels: Array, classes: int, ignored: int) -> None:
     wrong = labels[((labels < 0) | (labels >= classes)) & (labels != ignored)]
     if wrong.size:
         raise ShapeError(

@@ -12,7 +12,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import broadcast_shapes
 from rlx.ops import identities
-from rlx.ops.base import TensorLike, cast_to, tensors, unbroadcast, want_inputs, written
+from rlx.ops.base import TensorLike, cast_to, check_inputs, tensors, unbroadcast, written
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.numeric import Array, computed
 
@@ -40,7 +40,7 @@ def _swapped(shape: tuple[int, ...], swap: bool) -> tuple[int, ...]:
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("matmul", types, 2, 3)
+    check_inputs("matmul", types, 2, 3)
     a, b = types[:2]
     for what, t in (("a", a), ("b", b)):
         if t.rank < 2:

@@ -13,11 +13,11 @@ from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Node, Op, Tensor, TensorType
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, Reference
 from rlx.ir.types import is_index, normalize_axis
-from rlx.ops.base import tensor, want_axis, want_inputs, written
+from rlx.ops.base import check_axis, check_inputs, tensor, written
 from rlx.ops.numeric import Array, widened
 
 
-def want_flag(op: str, attrs: Attrs, *names: str) -> None:
+def check_flag(op: str, attrs: Attrs, *names: str) -> None:
     for name in names:
         if not isinstance(attrs[name], bool):
             raise DTypeError(f"{op}: {name} is {attrs[name]!r}; expected a bool")
@@ -32,9 +32,9 @@ def _replaced(shape: tuple[int, ...], axis: int, n: int) -> tuple[int, ...]:
 
 def _arg_infer(op: str) -> Infer:
     def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        want_inputs(op, types, 1)
-        shape, axis = types[0].shape, want_axis(op, types[0], attrs)
-        want_flag(op, attrs, "keepdims", "select_last_index")
+        check_inputs(op, types, 1)
+        shape, axis = types[0].shape, check_axis(op, types[0], attrs)
+        check_flag(op, attrs, "keepdims", "select_last_index")
         out = _replaced(shape, axis, 1)
         if shape[axis] == 0 and types[0].rank and 0 not in out:
             raise ShapeError(
@@ -118,16 +118,16 @@ def order(x: Array, axis: int, descending: bool) -> Array:
 
 
 def _sort_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
-    want_inputs("sort", types, 1)
-    want_axis("sort", types[0], attrs)
-    want_flag("sort", attrs, "descending")
+    check_inputs("sort", types, 1)
+    check_axis("sort", types[0], attrs)
+    check_flag("sort", attrs, "descending")
     return types[0], TensorType(types[0].shape, i64)
 
 
 def _argsort_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("argsort", types, 1)
-    want_axis("argsort", types[0], attrs)
-    want_flag("argsort", attrs, "descending")
+    check_inputs("argsort", types, 1)
+    check_axis("argsort", types[0], attrs)
+    check_flag("argsort", attrs, "descending")
     return TensorType(types[0].shape, i64)
 
 
@@ -141,9 +141,9 @@ def _argsort(x: Array, *, axis: int, descending: bool) -> Array:
 
 
 def _top_k_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
-    want_inputs("top_k", types, 1)
-    shape, axis, k = types[0].shape, want_axis("top_k", types[0], attrs), attrs["k"]
-    want_flag("top_k", attrs, "largest")
+    check_inputs("top_k", types, 1)
+    shape, axis, k = types[0].shape, check_axis("top_k", types[0], attrs), attrs["k"]
+    check_flag("top_k", attrs, "largest")
     if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= shape[axis]:
         raise ShapeError(
             f"top_k: k is {k!r}; expected an int from 0 to {shape[axis]}, as axis {axis} of {shape} has"

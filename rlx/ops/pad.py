@@ -14,7 +14,7 @@ from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import as_items, is_index
-from rlx.ops.base import TensorLike, tensor, want_inputs
+from rlx.ops.base import TensorLike, check_inputs, tensor
 from rlx.ops.movement.strided import index
 from rlx.ops.numeric import Array
 
@@ -23,7 +23,7 @@ Pads = tuple[tuple[int, int], ...]
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("pad", types, 1)
+    check_inputs("pad", types, 1)
     x, pads, mode = types[0], attrs["pads"], attrs["mode"]
     if not isinstance(pads, tuple) or len(pads) != x.rank or not all(_is_pair(p) for p in pads):
         raise ShapeError(
@@ -34,7 +34,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     for axis, (n, pair) in enumerate(zip(x.shape, pads, strict=True)):
         if mode != "constant" and n == 0 and any(pair):
             raise ShapeError(f"pad: mode {mode}: axis {axis} of {x} has no element to repeat")
-    _want_value(attrs["value"], x.dtype)
+    _check_value(attrs["value"], x.dtype)
     return TensorType(tuple(a + n + b for n, (a, b) in zip(x.shape, pads, strict=True)), x.dtype)
 
 
@@ -42,7 +42,7 @@ def _is_pair(p: Any) -> bool:
     return isinstance(p, tuple) and len(p) == 2 and all(type(n) is int and n >= 0 for n in p)
 
 
-def _want_value(value: Any, dtype: DType) -> None:
+def _check_value(value: Any, dtype: DType) -> None:
     wanted = {"b": "bool", "i": "int", "u": "int", "f": "float"}[dtype.kind]
     if type(value).__name__ != wanted:
         raise DTypeError(f"pad: value is {value!r} for {dtype}; expected {wanted}")

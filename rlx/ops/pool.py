@@ -11,18 +11,18 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, cast_to, floating, floats, tensor, tensors, want_inputs, written
+from rlx.ops.base import TensorLike, cast_to, check_inputs, floating, floats, tensor, tensors, written
 from rlx.ops.numeric import Array, computed
 from rlx.ops.windows import (
     Ints,
     Pads,
+    check_counts,
+    check_floats,
+    check_image,
+    check_pads,
     pads_of,
     per_axis,
     spatial_axes,
-    want_counts,
-    want_floats,
-    want_image,
-    want_pads,
     window_counts,
     window_terms,
     windows,
@@ -33,13 +33,13 @@ def _first(dtypes: Sequence[DType]) -> DType:
     return dtypes[0]
 
 
-def _want_pool(op: str, x: TensorType, attrs: Attrs) -> Ints:
+def _check_pool(op: str, x: TensorType, attrs: Attrs) -> Ints:
     """The number of windows along each axis, after checking the attributes. Raises: ShapeError."""
-    n = want_image(op, x)
-    want_counts(op, attrs, ("kernel", "strides"), n)
+    n = check_image(op, x)
+    check_counts(op, attrs, ("kernel", "strides"), n)
     if "dilations" in attrs:
-        want_counts(op, attrs, ("dilations",), n)
-    want_pads(op, attrs, n)
+        check_counts(op, attrs, ("dilations",), n)
+    check_pads(op, attrs, n)
     if not isinstance(attrs["ceil_mode"], bool):
         raise DTypeError(f"{op}: ceil_mode is {attrs['ceil_mode']!r}; expected a bool")
     for axis, (k, (before, after)) in enumerate(zip(attrs["kernel"], attrs["pads"], strict=True)):
@@ -63,10 +63,10 @@ def pool_counts(op: str, shape: Sequence[int], attrs: Attrs) -> Ints:
 
 
 def _max_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("max_pool", types, 1)
-    want_floats("max_pool", types, ("input",))
+    check_inputs("max_pool", types, 1)
+    check_floats("max_pool", types, ("input",))
     x = types[0]
-    return TensorType((*x.shape[:2], *_want_pool("max_pool", x, attrs)), x.dtype)
+    return TensorType((*x.shape[:2], *_check_pool("max_pool", x, attrs)), x.dtype)
 
 
 def _seen(x: Array, attrs: Attrs, fill: float) -> Array:
@@ -99,10 +99,10 @@ register(
 
 def _max_grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "max_pool_grad"
-    want_inputs(op, types, 2)
-    want_floats(op, types, ("input", "gradient"))
+    check_inputs(op, types, 2)
+    check_floats(op, types, ("input", "gradient"))
     x, d = types
-    expected = (*x.shape[:2], *_want_pool(op, x, attrs))
+    expected = (*x.shape[:2], *_check_pool(op, x, attrs))
     if d.shape != expected:
         raise ShapeError(
             f"{op}: the gradient is {d.shape}; expected {expected}, the shape of the pooled input"
@@ -182,12 +182,12 @@ register(
 
 
 def _avg_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("avg_pool", types, 1)
-    want_floats("avg_pool", types, ("input",))
+    check_inputs("avg_pool", types, 1)
+    check_floats("avg_pool", types, ("input",))
     x = types[0]
     if not isinstance(attrs["count_include_pad"], bool):
         raise DTypeError(f"avg_pool: count_include_pad is {attrs['count_include_pad']!r}; expected a bool")
-    return TensorType((*x.shape[:2], *_want_pool("avg_pool", x, attrs)), x.dtype)
+    return TensorType((*x.shape[:2], *_check_pool("avg_pool", x, attrs)), x.dtype)
 
 
 def divisors(shape: Sequence[int], attrs: Attrs) -> Array:

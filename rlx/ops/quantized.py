@@ -14,14 +14,14 @@ import numpy as np
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, floating, tensor, tensors, want_float, want_inputs
-from rlx.ops.grouped import group_sizes_of, grouped_product, want_group_sizes
+from rlx.ops.base import TensorLike, check_float, check_inputs, floating, tensor, tensors
+from rlx.ops.grouped import check_group_sizes, group_sizes_of, grouped_product
 from rlx.ops.matmul import product_cost
 from rlx.ops.numeric import Array, computed
 from rlx.packed import PackedArray
 
 
-def _want_packed(op: str, q: TensorType, attrs: Attrs, rank: int | None = None) -> None:
+def _check_packed(op: str, q: TensorType, attrs: Attrs, rank: int | None = None) -> None:
     if not q.dtype.is_packed:
         raise DTypeError(f"{op}: q is {q}; expected a packed dtype (rlx.quantize makes packed weights)")
     if attrs["format"] != q.dtype:
@@ -40,9 +40,9 @@ def _elements(q: Array, format: DType) -> Array:
 
 
 def _dequantize_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("dequantize", types, 1)
-    _want_packed("dequantize", types[0], attrs)
-    want_float("dequantize", attrs["dtype"], "result")
+    check_inputs("dequantize", types, 1)
+    _check_packed("dequantize", types[0], attrs)
+    check_float("dequantize", attrs["dtype"], "result")
     return TensorType(types[0].shape, attrs["dtype"])
 
 
@@ -76,7 +76,7 @@ def _first(dtypes: Sequence[DType]) -> DType:
 
 
 def _product_infer(op: str, x: TensorType, q: TensorType, attrs: Attrs) -> TensorType:
-    want_float(op, x.dtype, "x")
+    check_float(op, x.dtype, "x")
     if not isinstance(attrs["transpose_q"], bool):
         raise DTypeError(f"{op}: transpose_q is {attrs['transpose_q']!r}; expected a bool")
     n, k = q.shape[-2:] if attrs["transpose_q"] else q.shape[:-3:-1]
@@ -89,9 +89,9 @@ def _product_infer(op: str, x: TensorType, q: TensorType, attrs: Attrs) -> Tenso
 
 def _matmul_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "packed_matmul"
-    want_inputs(op, types, 2)
+    check_inputs(op, types, 2)
     x, q = types
-    _want_packed(op, q, attrs, 2)
+    _check_packed(op, q, attrs, 2)
     if x.rank < 2:
         raise ShapeError(f"{op}: x is {x}; the op wants rank 2 or more (rlx.{op} reshapes vectors)")
     return _product_infer(op, x, q, attrs)
@@ -139,12 +139,12 @@ def packed_matmul(x: TensorLike, q: TensorLike, *, transpose_q: bool = True) -> 
 
 def _grouped_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "grouped_packed_matmul"
-    want_inputs(op, types, 3)
+    check_inputs(op, types, 3)
     x, q, sizes = types
-    _want_packed(op, q, attrs, 3)
+    _check_packed(op, q, attrs, 3)
     if x.rank != 2:
         raise ShapeError(f"{op}: x is {x}; expected rank 2")
-    want_group_sizes(op, sizes, q.shape[0])
+    check_group_sizes(op, sizes, q.shape[0])
     return _product_infer(op, x, q, attrs)
 
 

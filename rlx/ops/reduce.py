@@ -15,7 +15,7 @@ from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Decompose, Infer, Vjp
 from rlx.ir.types import normalize_axes
 from rlx.ops import extended
-from rlx.ops.base import TensorLike, cast_to, tensor, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensor
 from rlx.ops.numeric import Array, computed
 
 Axis = int | Sequence[int] | None
@@ -37,10 +37,10 @@ def kept_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]
 
 def _infer(op: str, result: Callable[[DType], DType], empty: bool) -> Infer:
     def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        want_inputs(op, types, 1)
+        check_inputs(op, types, 1)
         shape, axes = types[0].shape, attrs["axes"]
         if op == "mean":
-            want_float(op, types[0].dtype)
+            check_float(op, types[0].dtype)
         if tuple(axes) != normalize_axes(axes, len(shape), op):
             raise ShapeError(
                 f"{op}: axes {axes} are not normalized; expected sorted axes counted from the front"

@@ -14,7 +14,7 @@ from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import as_items
-from rlx.ops.base import TensorLike, cast_to, floating, tensor, want_inputs, written
+from rlx.ops.base import TensorLike, cast_to, check_inputs, floating, tensor, written
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
 from rlx.ops.windows import per_axis
@@ -34,7 +34,7 @@ _ACCESSES = {"nearest": 1, "linear": 4, "cubic": 8}
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "resize"
-    want_inputs(op, types, 1)
+    check_inputs(op, types, 1)
     x = types[0]
     sizes, scales = attrs["sizes"], attrs["scales"]
     if (

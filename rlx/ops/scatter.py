@@ -17,16 +17,16 @@ from rlx.dtypes import DType, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import is_index, normalize_axis
-from rlx.ops.base import TensorLike, cast_to, tensors, want_inputs
+from rlx.ops.base import TensorLike, cast_to, check_inputs, tensors
 from rlx.ops.index.dynamic import dynamic_update_slice
 from rlx.ops.index.gather import (
+    check_constants_in_range,
+    check_indices,
     component,
     corner,
     index_tensor,
     integers,
     tuple_length,
-    want_constants_in_range,
-    want_indices,
 )
 from rlx.ops.numeric import Array, widened
 from rlx.ops.reduce import working_float
@@ -36,8 +36,8 @@ _AT: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "ma
 
 
 def _common(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
-    want_inputs(op, types, 2, 3)
-    want_indices(op, types[0].dtype)
+    check_inputs(op, types, 2, 3)
+    check_indices(op, types[0].dtype)
     dtype, reduction, length = types[1].dtype, attrs["reduction"], attrs["length"]
     if reduction not in REDUCTIONS:
         raise DTypeError(f"{op}: reduction is {reduction!r}; expected one of {', '.join(REDUCTIONS)}")
@@ -249,7 +249,7 @@ def scatter(
     """
     x, indices, updates = _given("scatter", x, indices, updates)
     axis = normalize_axis(axis, x.ndim, "scatter")
-    want_constants_in_range("scatter", indices, x.shape[axis], f"axis {axis} of {x.shape}")
+    check_constants_in_range("scatter", indices, x.shape[axis], f"axis {axis} of {x.shape}")
     updates = _shaped(updates, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
     return apply("scatter", indices, updates, x, axis=axis, length=x.shape[axis], reduction=reduction)
 
@@ -270,7 +270,7 @@ def segment_sum(updates: TensorLike, indices: TensorLike, length: int, axis: int
     if isinstance(length, bool) or not is_index(length) or length < 0:
         raise ShapeError(f"segment_sum: length is {length!r}; expected an int ≥ 0")
     axis = normalize_axis(axis, max(updates.ndim - indices.ndim + 1, 1), "segment_sum")
-    want_constants_in_range("segment_sum", indices, int(length), f"{length} segments")
+    check_constants_in_range("segment_sum", indices, int(length), f"{length} segments")
     return apply("scatter", indices, updates, axis=axis, length=int(length), reduction="add")
 
 
@@ -286,7 +286,7 @@ def scatter_elements(
     x, indices, updates = _given("scatter_elements", x, indices, updates)
     axis = normalize_axis(axis, x.ndim, "scatter_elements")
     part = corner(x, indices, axis, "scatter_elements")
-    want_constants_in_range("scatter_elements", indices, x.shape[axis], f"axis {axis} of {x.shape}")
+    check_constants_in_range("scatter_elements", indices, x.shape[axis], f"axis {axis} of {x.shape}")
     updates = _shaped(updates, indices.shape)
     made = apply(
         "scatter_elements", indices, updates, part, axis=axis, length=x.shape[axis], reduction=reduction
@@ -325,7 +325,7 @@ def _rows(indices: Tensor, dims: tuple[int, ...], count: int, shape: tuple[int, 
     rows = valid = None
     for k, n in enumerate(dims):
         part = component(indices, k)
-        want_constants_in_range("scatter_nd", part, n, f"axis {k} of {shape}")
+        check_constants_in_range("scatter_nd", part, n, f"axis {k} of {shape}")
         part = cast_to(part, dtype)
         inside = apply("logical_and", apply("greater_equal", part, -n), apply("less", part, n))
         part = apply("where", inside, apply("where", apply("less", part, 0), part + n, part), 0)

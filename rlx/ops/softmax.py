@@ -13,7 +13,7 @@ from rlx.dtypes import DType
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axes, normalize_axis
-from rlx.ops.base import cast_to, floating, tensor, want_axis, want_float, want_inputs, want_like
+from rlx.ops.base import cast_to, check_axis, check_float, check_inputs, check_like, floating, tensor
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import Axis, kept_shape, working_float
 
@@ -23,8 +23,8 @@ def _first(dtypes: Sequence[DType]) -> DType:
 
 
 def _softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("softmax", types, 1)
-    want_float("softmax", types[0].dtype)
+    check_inputs("softmax", types, 1)
+    check_float("softmax", types[0].dtype)
     if attrs["axis"] != normalize_axis(attrs["axis"], types[0].rank, "softmax"):
         raise ShapeError(
             f"softmax: axis {attrs['axis']} is not normalized; expected it counted from the front"
@@ -61,8 +61,8 @@ register(
 
 
 def _softmax_grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("softmax_grad", types, 2)
-    want_like("softmax_grad", types[0], types[1], "softmax")
+    check_inputs("softmax_grad", types, 2)
+    check_like("softmax_grad", types[0], types[1], "softmax")
     if attrs["axis"] != normalize_axis(attrs["axis"], types[0].rank, "softmax_grad"):
         raise ShapeError(
             f"softmax_grad: axis {attrs['axis']} is not normalized; expected it counted from the front"
@@ -88,16 +88,16 @@ register(
 
 
 def _log_softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("log_softmax", types, 1)
-    want_float("log_softmax", types[0].dtype)
-    want_axis("log_softmax", types[0], attrs)
+    check_inputs("log_softmax", types, 1)
+    check_float("log_softmax", types[0].dtype)
+    check_axis("log_softmax", types[0], attrs)
     return types[0]
 
 
 def _logsumexp_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("logsumexp", types, 1)
-    want_float("logsumexp", types[0].dtype)
-    axis = want_axis("logsumexp", types[0], attrs)
+    check_inputs("logsumexp", types, 1)
+    check_float("logsumexp", types[0].dtype)
+    axis = check_axis("logsumexp", types[0], attrs)
     return TensorType(kept_shape(types[0].shape, (axis,)), types[0].dtype)
 
 

@@ -20,7 +20,7 @@ MAX_SPATIAL = 3
 MAX_STEP = (1 << 31) - 1  # the largest stride or dilation
 
 
-def want_image(op: str, t: TensorType, what: str = "input") -> int:
+def check_image(op: str, t: TensorType, what: str = "input") -> int:
     """The number of spatial axes. Raises: ShapeError unless there are one to three."""
     spatial = t.rank - 2
     if not 1 <= spatial <= MAX_SPATIAL:
@@ -28,7 +28,7 @@ def want_image(op: str, t: TensorType, what: str = "input") -> int:
     return spatial
 
 
-def want_counts(op: str, attrs: Attrs, names: Sequence[str], n: int, least: int = 1) -> None:
+def check_counts(op: str, attrs: Attrs, names: Sequence[str], n: int, least: int = 1) -> None:
     """Checks attributes with one int per axis.
 
     Raises: ShapeError unless each is a tuple of n ints ≥ `least`, and strides and dilations fit 32 bits.
@@ -45,7 +45,7 @@ def want_counts(op: str, attrs: Attrs, names: Sequence[str], n: int, least: int 
             raise ShapeError(f"{op}: {name} is {value!r}; expected {MAX_STEP} at most, kernels count in 32 bits")
 
 
-def want_pads(op: str, attrs: Attrs, n: int) -> None:
+def check_pads(op: str, attrs: Attrs, n: int) -> None:
     """Checks the pads. Raises: ShapeError unless `pads` holds n pairs (begin, end) of ints ≥ 0."""
     pads = attrs["pads"]
     good = isinstance(pads, tuple) and len(pads) == n
@@ -56,7 +56,7 @@ def want_pads(op: str, attrs: Attrs, n: int) -> None:
         raise ShapeError(f"{op}: pads is {pads!r}; expected a (begin, end) of ints ≥ 0 for each of {n} axes")
 
 
-def want_groups(op: str, groups: Any, channels: int, what: str) -> None:
+def check_groups(op: str, groups: Any, channels: int, what: str) -> None:
     if type(groups) is not int or groups < 1 or channels % groups:
         raise ShapeError(
             f"{op}: groups is {groups!r}; expected an int ≥ 1 that divides the {channels} {what}"
@@ -84,7 +84,7 @@ def pads_of(op: str, pads: Any, n: int) -> Pads:
 
 def spatial_axes(op: str, x: Tensor) -> int:
     """The number of spatial axes of an argument."""
-    return want_image(op, x.type)
+    return check_image(op, x.type)
 
 
 def window_counts(
@@ -143,7 +143,7 @@ def window_terms(node: Node) -> int:
     return 8 * max(node.outputs[0].size, node.inputs[0].size) * math.prod(node.attrs["kernel"])
 
 
-def want_floats(op: str, types: Sequence[TensorType], names: Sequence[str]) -> None:
+def check_floats(op: str, types: Sequence[TensorType], names: Sequence[str]) -> None:
     for what, t in zip(names, types, strict=False):
         if not t.dtype.is_float:
             raise DTypeError(

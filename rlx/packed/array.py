@@ -25,7 +25,7 @@ class PackedArray:
     __slots__ = ("data", "dtype", "shape")
 
     def __init__(self, dtype: DTypeLike, shape: tuple[int, ...], data: Bytes) -> None:
-        self.dtype = want_packed("PackedArray", dtype)
+        self.dtype = check_packed("PackedArray", dtype)
         self.shape = tuple(int(n) for n in shape)
         expected = self.dtype.array_shape(self.shape)
         if data.dtype != np.uint8:
@@ -58,7 +58,7 @@ class PackedArray:
         `shape` is the array's, its last axis the one that blocks lie along (GGUF lists axes in the opposite order).
         Blocks of rlx's own dtypes are taken in the order of `Plane.at`.
         Raises: DTypeError, ShapeError where the bytes are too many or too few for the shape."""
-        kind = want_packed("from_gguf", dtype)
+        kind = check_packed("from_gguf", dtype)
         expected = kind.array_shape(tuple(shape))
         array = data if isinstance(data, np.ndarray) else np.asarray(memoryview(data))
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -90,7 +90,7 @@ class PackedArray:
             return made.astype(kind.np, copy=False)
 
 
-def want_packed(what: str, dtype: DTypeLike) -> DType:
+def check_packed(what: str, dtype: DTypeLike) -> DType:
     """The packed dtype. Raises: DTypeError for one that is unknown or not packed."""
     kind = as_dtype(dtype)
     if not kind.is_packed:

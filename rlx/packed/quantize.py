@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from rlx.dtypes import DTypeLike
 from rlx.errors import DTypeError
-from rlx.packed.array import PackedArray, want_packed
+from rlx.packed.array import PackedArray, check_packed
 from rlx.packed.codebooks import FP4, IQ4
 from rlx.packed.decode import split_planes
 
@@ -36,7 +36,7 @@ def quantize(x: npt.ArrayLike, dtype: DTypeLike) -> PackedArray:
     case). Numbers beyond what the scales can express become the largest that they can. Raises: DTypeError for NaN or
     infinities, for values that are no real numbers and for a format without a quantizer, ShapeError for other shapes.
     """
-    kind = want_packed("quantize", dtype)
+    kind = check_packed("quantize", dtype)
     pack = QUANTIZERS.get(kind.name.removesuffix("_128"))
     if pack is None:
         raise DTypeError(f"quantize: rlx has no quantizer for {kind}; it has {', '.join(QUANTIZERS)}")

@@ -190,7 +190,7 @@ def _statics(skeleton: Any) -> Iterator[Any]:
             yield from _statics(part[1] if skeleton[0] == "dict" else part)
 
 
-def _want_function(what: str, function: Any) -> None:
+def _check_function(what: str, function: Any) -> None:
     if not callable(function):
         raise GraphError(
             f'{what}: expected a function, got {function!r}; options go by name, as in {what}(f, device="cpu")'
@@ -252,7 +252,7 @@ def jit(
         return functools.partial(
             jit, device=device, precision=precision, static_argnums=static_argnums, static_argnames=static_argnames
         )
-    _want_function("jit", function)
+    _check_function("jit", function)
     return Jitted(function, device, precision, static_argnums, static_argnames)
 
 
@@ -272,7 +272,7 @@ def grad(
     Raises: ShapeError if the function's result is not a scalar, GraphError for an argument that does not exist or has
     no array, and the errors of `gradients`.
     """
-    _want_function("grad", function)
+    _check_function("grad", function)
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     name = getattr(function, "__name__", type(function).__name__)
 

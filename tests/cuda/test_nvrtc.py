@@ -7,13 +7,13 @@ from itertools import product
 
 import pytest
 
-from rlx.backends.cuda.nvrtc import BASE_OPTIONS, available, compile_ptx_only, nvrtc
+from rlx.backends.cuda.nvrtc import available, compile_ptx_only, nvrtc
 from rlx.backends.cuda.sources import kernel_source
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.kernel import KERNELS
 from rlx.backends.gpu.program.steps import FileKernel
 from rlx.errors import RlxError
-from tests.gpu.cuda_host import UNOPTIMIZED
+from tests.cuda.compiled import UNOPTIMIZED, compiled
 
 load_rules()  # fills the table of kernels
 # PTX does not tell u32 from i32 in parameters reliably; pointers, integers and floats it does.
@@ -42,9 +42,7 @@ def name_of(kernel: FileKernel) -> str:
 @pytest.mark.parametrize("kernel", variants(), ids=name_of)
 def test_kernel_compiles(kernel: FileKernel) -> None:
     source = kernel_source(kernel)
-    options = [*source.options[len(BASE_OPTIONS) :], UNOPTIMIZED]
-    arch = f"compute_90{'a' if source.specific else ''}"
-    ptx = compile_ptx_only(source.text, options, arch, name=source.name, headers=dict(source.headers))
+    ptx = compiled(source, f"compute_90{'a' if source.specific else ''}", UNOPTIMIZED)
     signature = re.search(rf"\.entry {source.entry}\((.*?)\)", ptx.decode("ascii", "replace"), re.DOTALL)
     assert signature, f'{source.name} has no extern "C" kernel named {source.entry}'
     params = [_KINDS[k] for k in re.findall(r"\.param \.(\w+)", signature[1])]

@@ -1,18 +1,20 @@
-// The words of CUDA C++ that the kernels use, for the host's C++ compiler: one group after the other, its threads as
-// coroutines that take turns at barriers, and within a warp at shuffles. `rlx_backwards` runs them in the opposite order: results that
-// depend on it show a missing barrier.
+// The words of CUDA C++ that the kernels use, for the host's C++ compiler. The threads are run by cuda_host.cpp. Neither
+// this header nor those that it includes read a header of the system: those take longer to compile than a kernel.
 #include "prelude_host.h"
 #define RLX_EXACT_DIV 1
-#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)
+#define RLX_EXACT_FMA(a, b, c) __builtin_fmaf(a, b, c)
 #undef RLX_MAD
-#define RLX_MAD(a, b, c) std::fma(a, b, c)
-#define RLX_EXACT_FMA64(a, b, c) std::fma(a, b, c)
+#define RLX_MAD(a, b, c) __builtin_fmaf(a, b, c)
+#define RLX_EXACT_FMA64(a, b, c) __builtin_fma(a, b, c)
 #undef RLX_MAD64
-#define RLX_MAD64(a, b, c) std::fma(a, b, c)
-#include <csetjmp>
-#include <cstdlib>
-#include <ucontext.h>
-using std::sqrt;
+#define RLX_MAD64(a, b, c) __builtin_fma(a, b, c)
+static inline float sqrt(float x) { return __builtin_sqrtf(x); }
+static inline double sqrt(double x) { return __builtin_sqrt(x); }
+static inline float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
+static inline float fminf(float x, float y) { return __builtin_fminf(x, y); }
+namespace std {
+static inline float exp2(float x) { return __builtin_exp2f(x); }
+}
 
 struct uint2 { uint x, y; };
 struct uint3 { uint x, y, z; };
@@ -33,122 +35,19 @@ static inline uint atomicAdd(uint* place, uint value) {
 #define __forceinline__ inline
 #define __shared__ static
 #define __launch_bounds__(...)
-#define __fmaf_rn(a, b, c) std::fmaf(a, b, c)
+#define __fmaf_rn(a, b, c) __builtin_fmaf(a, b, c)
 
-#ifndef RLX_BLOCK
-#define RLX_BLOCK 256
-#endif
-enum { RLX_THREADS = RLX_BLOCK, RLX_STACK = 1 << 16 };
-static uint3 threadIdx, blockIdx, gridDim;
-static jmp_buf rlx_main, rlx_threads[RLX_THREADS];
-static bool rlx_started[RLX_THREADS], rlx_done[RLX_THREADS];
-static int rlx_meeting[RLX_THREADS];  // where each thread waits: a barrier's line, less than -1 for a shuffle
-static bool rlx_backwards;
-static float rlx_shuffled[RLX_THREADS];
-
-// Goes on where `to` was left. Jumps between stacks cost no system call, unlike swapcontext.
-__attribute__((noinline)) static void rlx_switch(jmp_buf& from, jmp_buf& to) {
-    if (_setjmp(from) == 0) _longjmp(to, 1);
-}
-
-// Hands over to the other threads until all have come to the same place.
-static void rlx_meet(int place) {
-    rlx_meeting[threadIdx.x] = place;
-    rlx_switch(rlx_threads[threadIdx.x], rlx_main);
-}
+enum { RLX_THREADS = 1024 };  // of a group, at most
+extern uint3 threadIdx, blockIdx, gridDim;
+void rlx_meet(int place);
+float rlx_shuffle(float v, uint lane);
+uint rlx_ballot(bool yes);
 #define __syncthreads() rlx_meet(__LINE__)
 #define __syncwarp() rlx_meet(-8)
-static float rlx_shuffle(float v, uint lane) {
-    rlx_shuffled[threadIdx.x] = v;
-    rlx_meet(-2);
-    const float got = rlx_shuffled[threadIdx.x ^ lane];
-    rlx_meet(-3);
-    return got;
-}
 #define __shfl_xor_sync(mask, v, lane) rlx_shuffle(v, lane)
-static uint rlx_ballot(bool yes) {
-    rlx_shuffled[threadIdx.x] = yes ? 1.0f : 0.0f;
-    rlx_meet(-2);
-    uint word = 0;
-    for (uint i = 0; i < 32; i++) word |= (rlx_shuffled[threadIdx.x / 32u * 32u + i] != 0.0f ? 1u : 0u) << i;
-    rlx_meet(-3);
-    return word;
-}
 #define __ballot_sync(mask, yes) rlx_ballot(yes)
 #include "mma_host.h"
 
-typedef void (*rlx_body)();
-static rlx_body rlx_run;
-
-// What a thread's stack holds: the body, once for each group.
-static void rlx_thread() {
-    for (;;) {
-        rlx_run();
-        rlx_meet(0);
-    }
-}
-
-// Runs a thread up to where it waits next, or to its end.
-__attribute__((noinline)) static void rlx_resume(int t) {
-    static char* stacks = static_cast<char*>(std::malloc(size_t(RLX_THREADS) * RLX_STACK));
-    threadIdx = uint3{uint(t), 0, 0};
-    rlx_meeting[t] = 0;
-    if (rlx_started[t]) return rlx_switch(rlx_main, rlx_threads[t]);
-    rlx_started[t] = true;
-    static ucontext_t entry;
-    getcontext(&entry);
-    entry.uc_stack.ss_sp = stacks + size_t(t) * RLX_STACK;
-    entry.uc_stack.ss_size = RLX_STACK;
-    makecontext(&entry, rlx_thread, 0);
-    if (_setjmp(rlx_main) == 0) setcontext(&entry);
-}
-
-// Runs a warp up to its next barrier, shuffles among its own threads on the way. Returns the barrier's line, 0 when the
-// threads are done, -1 where they part.
-static int rlx_warp(int warp, int& left) {
-    for (;;) {
-        int met = 0, ended = 0;
-        for (int i = 0; i < 32; i++) {
-            const int t = warp * 32 + (rlx_backwards ? 31 - i : i);
-            if (rlx_done[t]) {
-                ended++;
-                continue;
-            }
-            rlx_resume(t);
-            if (rlx_meeting[t] == 0) {
-                rlx_done[t] = true;
-                left--;
-                ended++;
-                continue;
-            }
-            if (met != 0 && met != rlx_meeting[t]) return -1;
-            met = rlx_meeting[t];
-        }
-        if (met != 0 && ended != 0) return -1;
-        if (met >= 0) return met;
-    }
-}
-
-// Runs every group of a grid. Returns 0, or 1 where threads of one group waited at different barriers.
-static int rlx_grid(rlx_body body, uint x, uint y, uint z) {
-    rlx_run = body;
-    gridDim = uint3{x, y, z};
-    for (uint g = 0; g < x * y * z; g++) {
-        blockIdx = uint3{g % x, g / x % y, g / x / y};
-        for (int t = 0; t < RLX_THREADS; t++) rlx_done[t] = false;
-        for (int left = RLX_THREADS; left > 0;) {
-            int met = 0;
-            bool parted = false;
-            for (int w = 0; w < RLX_THREADS / 32 && !parted; w++) {
-                const int here = rlx_warp(rlx_backwards ? RLX_THREADS / 32 - 1 - w : w, left);
-                parted = here == -1 || (here != 0 && met != 0 && met != here);
-                met = here != 0 ? here : met;
-            }
-            if (parted || (met != 0 && left < RLX_THREADS)) {
-                for (int t = 0; t < RLX_THREADS; t++) rlx_started[t] = false;  // their stacks are left as they are
-                return 1;
-            }
-        }
-    }
-    return 0;
-}
+// Runs every group of a grid, of `threads` threads each. Returns 0, or 1 where threads of one group waited at different
+// barriers.
+int rlx_grid(void (*body)(), bool backwards, int threads, uint x, uint y, uint z);

@@ -6,12 +6,8 @@ launch runs twice, its threads in opposite orders, and must give the same bits; 
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import re
-import shutil
-import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,60 +18,45 @@ import numpy.typing as npt
 from rlx.backends.cuda.sources import HEADER_FOLDERS, kernel_source
 from rlx.backends.gpu.program.kernel import KERNELS
 from rlx.backends.gpu.program.steps import FileKernel, Gemm, Launch, Ref
+from tests.gpu.host_library import HERE, compiler, library
 
 Array = npt.NDArray[Any]
-HERE = Path(__file__).parent
-# NVRTC without most of its optimizations: it tells in a third of the time whether a kernel compiles.
-UNOPTIMIZED = "--Ofast-compile=max"
 _C = {"u32": ctypes.c_uint32, "i32": ctypes.c_int32, "f32": ctypes.c_float}
 
 
-def compiler() -> str | None:
-    return shutil.which("g++") or shutil.which("clang++")
-
-
-# Debug checks of glibc, which Ubuntu turns on, take a jump from one stack to another for a fault.
-_OPTIONS = ("-O1", "-U_FORTIFY_SOURCE", "-std=c++17", "-ffp-contract=off", "-march=native", "-fPIC", "-w")
-_STANDARD = ("cmath", "cstdint", "cstring", "csetjmp", "cstdlib", "ucontext.h")
+__all__ = ["compiler", "gemm", "launch"]
+# Without the libraries of C++, which no kernel needs, and whose linking takes as long as compiling a small one.
+_OPTIONS = ("-O1", "-march=native", "-nostartfiles", "-nodefaultlibs")
 
 
 @cache
-def _folder() -> Path:
-    """The folder of the libraries. Its standard.h is precompiled for all of them: reading it takes a third of the
-    time."""
-    made = Path(tempfile.mkdtemp(prefix="rlx-cuda-host-"))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    header = made / "standard.h"
-    header.write_text("".join(f"#include <{name}>\n" for name in _STANDARD), encoding="utf-8")
-    subprocess.run([str(compiler()), *_OPTIONS, "-x", "c++-header", header, "-o", f"{header}.gch"], check=True)
-    return made
+def _threads() -> ctypes.CDLL:
+    """What runs the threads of every kernel: the kernels' libraries find its functions when they are loaded."""
+    text = (HERE / "cuda_host.cpp").read_text(encoding="utf-8")
+    # Debug checks of glibc, which Ubuntu turns on, take a jump from one stack to another for a fault.
+    return library(text, ("-O2", "-U_FORTIFY_SOURCE"), mode=ctypes.RTLD_GLOBAL)
 
 
 @cache
 def _library(kernel: FileKernel, headers: Path | None) -> ctypes.CDLL:
+    _threads()
     decl, source = KERNELS[kernel.stem], kernel_source(kernel)
     signature = re.search(rf"\b{kernel.stem}\(((?:[^()]|\([^()]*\))*)\)\s*\{{", source.text)
     assert signature is not None
     typed = [part.strip().rsplit(" ", 1) for part in signature[1].replace("\n", " ").split(",")]
     names = [name for _, name in typed]
-    text = [f'#include "{HERE}/cuda_host.h"', source.text]
+    text = ['#include "cuda_host.h"', source.text]
     text += [f"static {kind} arg_{name};" for kind, name in typed]
     text += [f"static void body() {{ {kernel.stem}({', '.join('arg_' + n for n in names)}); }}"]
     text += [f'extern "C" int run(int backwards, uint groups_x, uint groups_y, uint groups_z, {signature[1]}) {{']
     text += [f"    arg_{n} = {n};" for n in names]
-    text += ["    rlx_backwards = backwards != 0;", "    return rlx_grid(body, groups_x, groups_y, groups_z);", "}"]
+    text += [f"    return rlx_grid(body, backwards != 0, {decl.block[0]}, groups_x, groups_y, groups_z);", "}"]
     defines = [o.replace("--define-macro=", "-D") for o in source.options if o.startswith("--define-macro=")]
-    defines.append(f"-DRLX_BLOCK={decl.block[0]}")
-    base = _folder() / f"k{abs(hash((kernel, headers))):x}"
-    base.with_suffix(".cpp").write_text("\n".join(text), encoding="utf-8")
-    command = [str(compiler()), *_OPTIONS, "-shared", "-include", str(_folder() / "standard.h")]
-    folders = [headers, *HEADER_FOLDERS] if headers else HEADER_FOLDERS
-    command += [*(f"-I{folder}" for folder in folders), *defines]
-    subprocess.run([*command, f"{base}.cpp", "-o", f"{base}.so"], check=True)
-    library = ctypes.CDLL(f"{base}.so")
+    folders = (headers, *HEADER_FOLDERS) if headers else HEADER_FOLDERS
+    made = library("\n".join(text), (*_OPTIONS, *defines), folders)
     kinds = [ctypes.c_void_p if a.kind == "ptr" else _C[a.kind] for a in decl.args]
-    library.run.argtypes = [ctypes.c_int, *[ctypes.c_uint32] * 3, *kinds]
-    return library
+    made.run.argtypes = [ctypes.c_int, *[ctypes.c_uint32] * 3, *kinds]
+    return made
 
 
 # A folder whose headers replace those of the same name: by it a test plants a fault.

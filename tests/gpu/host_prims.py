@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tests.gpu.host_library import library
 
 F32 = npt.NDArray[np.float32]
 UNARY = (
@@ -61,14 +61,14 @@ CASTS = {
 }
 
 
-def _source(repo: Path, exact: bool, flush: bool, fused: bool) -> str:
+def _source(exact: bool, flush: bool, fused: bool) -> str:
     lines = ["#include <immintrin.h>"] if flush else []
-    lines += [f'#include "{repo}/tests/gpu/prelude_host.h"', "using std::sqrt;"]
+    lines += ['#include "prelude_host.h"', "static inline float sqrt(float x) { return __builtin_sqrtf(x); }"]
     lines += ["#define RLX_EXACT_DIV 1"] if exact else []
     if exact or fused:
-        lines += ["#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
-        lines += ["#undef RLX_MAD", "#define RLX_MAD(a, b, c) std::fma(a, b, c)"]
-    lines.append(f'#include "{repo}/rlx/backends/gpu/device_code/prims.h"')
+        lines += ["#define RLX_EXACT_FMA(a, b, c) __builtin_fmaf(a, b, c)"]
+        lines += ["#undef RLX_MAD", "#define RLX_MAD(a, b, c) __builtin_fmaf(a, b, c)"]
+    lines.append('#include "prims.h"')
 
     before = "const unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040); " if flush else ""
     after = " _mm_setcsr(mode);" if flush else ""
@@ -95,20 +95,12 @@ def _source(repo: Path, exact: bool, flush: bool, fused: bool) -> str:
     return "\n".join(lines)
 
 
-def build(
-    repo: Path, folder: Path, exact: bool, flush: bool = False, fused: bool = False
-) -> Callable[..., npt.NDArray[Any]]:
+@cache
+def build(exact: bool, flush: bool = False, fused: bool = False) -> Callable[..., npt.NDArray[Any]]:
     """Compiles the header: `exact` as for CUDA, with IEEE division and a fused multiply-add, else as for GLSL, there
     with `fused` with a fused multiply-add too; `flush` makes the CPU treat subnormals as zeros (x86 only).
     The result is called as prims("exp_f", x) or prims("pow_f", x, y, out=np.float32)."""
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    assert compiler is not None
-    source = folder / "prims.cpp"
-    library = folder / f"prims{exact:d}{flush:d}{fused:d}.so"
-    source.write_text(_source(repo, exact, flush, fused), encoding="utf-8")
-    command = [compiler, "-O2", "-std=c++17", "-ffp-contract=off", "-fPIC", "-shared", "-w"]
-    subprocess.run([*command, str(source), "-o", str(library)], check=True)
-    loaded = ctypes.CDLL(str(library))
+    loaded = library(_source(exact, flush, fused), ("-O1",))
 
     def call(name: str, *arrays: npt.NDArray[Any], out: Any = None) -> npt.NDArray[Any]:
         given = [np.ascontiguousarray(a) for a in arrays]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tests.gpu.host_library import library
 
 F64 = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
@@ -33,18 +32,14 @@ CASTS = {
 }  # fmt: skip
 
 
-def compiler() -> str | None:
-    return shutil.which("g++") or shutil.which("clang++")
-
-
-def _source(repo: Path, exact: bool, flush: bool) -> str:
+def _source(exact: bool, flush: bool) -> str:
     lines = ["#include <immintrin.h>"] if flush else []
-    lines += [f'#include "{repo}/tests/gpu/prelude_host.h"', "using std::sqrt;"]
+    lines += ["#include <cmath>", '#include "prelude_host.h"', "using std::sqrt;"]
     if exact:  # the macros of the CUDA build
         lines += ["#define RLX_EXACT_DIV 1", "#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
         lines += ["#define RLX_EXACT_FMA64(a, b, c) std::fma(a, b, c)", "#undef RLX_MAD64"]
         lines += ["#define RLX_MAD64(a, b, c) std::fma(a, b, c)"]
-    lines.append(f'#include "{repo}/rlx/backends/gpu/device_code/prims64.h"')
+    lines.append('#include "prims64.h"')
     before = "const unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040); " if flush else ""
     after = " _mm_setcsr(mode);" if flush else ""
 
@@ -69,14 +64,8 @@ def _source(repo: Path, exact: bool, flush: bool) -> str:
 class Prims:
     """`prims("exp", x)` gives the function's results, `prims.error("exp", x)` also their distances from the truth."""
 
-    def __init__(self, repo: Path, folder: Path, exact: bool, flush: bool = False) -> None:
-        found = compiler()
-        assert found is not None
-        base = folder / f"prims64{exact:d}{flush:d}"
-        base.with_suffix(".cpp").write_text(_source(repo, exact, flush), encoding="utf-8")
-        command = [found, "-O2", "-std=c++17", "-ffp-contract=off", "-fPIC", "-shared", "-w"]
-        subprocess.run([*command, f"{base}.cpp", "-o", f"{base}.so"], check=True)
-        self._library = ctypes.CDLL(f"{base}.so")
+    def __init__(self, exact: bool, flush: bool = False) -> None:
+        self._library = library(_source(exact, flush), ("-O1",))
 
     def _call(self, name: str, given: list[Array], made: list[Array]) -> None:
         pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in (*given, *made)]

@@ -21,29 +21,30 @@ static void rlx_load(uint* r, const void* row, bool trans) {
 #define rlx_ldmatrix(r, row) rlx_load(r, row, false)
 #define rlx_ldmatrix_trans(r, row) rlx_load(r, row, true)
 
-typedef float (*rlx_value)(uint);
-static void rlx_mma(float* c, const uint* a, const uint* b, rlx_value value) {
+// Each row and each column is read once, and turned into numbers once, for all the sums that it is part of.
+template <float value(uint)> static void rlx_mma(float* c, const uint* a, const uint* b) {
     for (int i = 0; i < 4; i++) rlx_held_a[threadIdx.x][i] = a[i];
     for (int i = 0; i < 2; i++) rlx_held_b[threadIdx.x][i] = b[i];
     rlx_meet(-6);
     const uint warp = threadIdx.x / 32u * 32u, lane = threadIdx.x % 32u;
-    for (uint e = 0; e < 4; e++) {
-        const uint row = lane / 4u + e / 2u * 8u, column = lane % 4u * 2u + e % 2u;
-        double sum = c[e];
+    double x[2][16], y[2][16];
+    for (uint h = 0; h < 2; h++)
         for (uint k = 0; k < 16; k++) {
             const uint inner = k % 8u / 2u, shift = k % 2u * 16u;
-            const uint x = rlx_held_a[warp + row % 8u * 4u + inner][row / 8u + k / 8u * 2u] >> shift & 0xffffu;
-            const uint y = rlx_held_b[warp + column * 4u + inner][k / 8u] >> shift & 0xffffu;
-            sum += double(value(x)) * double(value(y));
+            x[h][k] = value(rlx_held_a[warp + lane / 4u * 4u + inner][h + k / 8u * 2u] >> shift & 0xffffu);
+            y[h][k] = value(rlx_held_b[warp + (lane % 4u * 2u + h) * 4u + inner][k / 8u] >> shift & 0xffffu);
         }
+    for (uint e = 0; e < 4; e++) {
+        double sum = c[e];
+        for (uint k = 0; k < 16; k++) sum += x[e / 2u][k] * y[e % 2u][k];
         c[e] = float(sum);
     }
     rlx_meet(-7);
 }
 static float rlx_f16(uint h) { return host_half(h); }
 static float rlx_bf16(uint h) { return host_float(h << 16); }
-#define rlx_mma_f16(c, a, b) rlx_mma(c, a, b, rlx_f16)
-#define rlx_mma_bf16(c, a, b) rlx_mma(c, a, b, rlx_bf16)
+#define rlx_mma_f16(c, a, b) rlx_mma<rlx_f16>(c, a, b)
+#define rlx_mma_bf16(c, a, b) rlx_mma<rlx_bf16>(c, a, b)
 
 // Of wgmma: units of shared memory as a descriptor names them, eight units of a row changing places with the row; the
 // sums are those of one warp's 16 rows of 64, as m16n8k16 spreads them. What runs on its own there is done at once here.
@@ -62,35 +63,45 @@ static uint rlx_column_value(const uint4* units, rlx_u64 m, uint column, uint k)
     const uint at = rlx_wg_at(m) + column / 64u * panel + k / 8u * rlx_wg_stride(m);
     return rlx_panel_value(units, at + k % 8u * 8u + column % 64u / 8u, column % 8u);
 }
-static void rlx_wg_rows(const uint4* units, uint n, float* c, rlx_u64 a, rlx_u64 b, uint more, rlx_value value) {
+template <float value(uint)>
+static void rlx_wg_rows(const uint4* units, uint n, float* c, rlx_u64 a, rlx_u64 b, uint more) {
     const uint warp = threadIdx.x / 32u, lane = threadIdx.x % 32u;
-    for (uint e = 0; e < n / 2u; e++) {
-        const uint row = warp * 16u + lane / 4u + e / 2u % 2u * 8u, column = e / 4u * 8u + lane % 4u * 2u + e % 2u;
-        double sum = more ? c[e] : 0.0;
-        for (uint k = 0; k < 16; k++)
-            sum += double(value(rlx_row_value(units, a, row, k))) * double(value(rlx_row_value(units, b, column, k)));
-        c[e] = float(sum);
+    double x[2][16], y[16];
+    for (uint h = 0; h < 2; h++)
+        for (uint k = 0; k < 16; k++) x[h][k] = value(rlx_row_value(units, a, warp * 16u + lane / 4u + h * 8u, k));
+    for (uint e = 0; e < n / 2u; e += e % 2u ? 3 : 1) {
+        const uint column = e / 4u * 8u + lane % 4u * 2u + e % 2u;
+        for (uint k = 0; k < 16; k++) y[k] = value(rlx_row_value(units, b, column, k));
+        for (uint h = 0; h < 2; h++) {
+            double sum = more ? c[e + 2u * h] : 0.0;
+            for (uint k = 0; k < 16; k++) sum += x[h][k] * y[k];
+            c[e + 2u * h] = float(sum);
+        }
     }
 }
-static void rlx_wg_columns(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b, rlx_value value) {
+template <float value(uint)>
+static void rlx_wg_columns(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b) {
     for (int i = 0; i < 4; i++) rlx_held_a[threadIdx.x][i] = a[i];
     rlx_meet(-6);
-    const uint warp = threadIdx.x / 32u * 32u, lane = threadIdx.x % 32u;
-    for (uint e = 0; e < n / 2u; e++) {
-        const uint row = lane / 4u + e / 2u % 2u * 8u, column = e / 4u * 8u + lane % 4u * 2u + e % 2u;
-        double sum = c[e];
-        for (uint k = 0; k < 16; k++) {
-            const uint from = warp + row % 8u * 4u + k % 8u / 2u;
-            const uint x = rlx_held_a[from][row / 8u + k / 8u * 2u] >> k % 2u * 16u & 0xffffu;
-            sum += double(value(x)) * double(value(rlx_column_value(units, b, column, k)));
+    const uint from = threadIdx.x / 32u * 32u + threadIdx.x % 32u / 4u * 4u, lane = threadIdx.x % 32u;
+    double x[2][16], y[16];
+    for (uint h = 0; h < 2; h++)
+        for (uint k = 0; k < 16; k++)
+            x[h][k] = value(rlx_held_a[from + k % 8u / 2u][h + k / 8u * 2u] >> k % 2u * 16u & 0xffffu);
+    for (uint e = 0; e < n / 2u; e += e % 2u ? 3 : 1) {
+        const uint column = e / 4u * 8u + lane % 4u * 2u + e % 2u;
+        for (uint k = 0; k < 16; k++) y[k] = value(rlx_column_value(units, b, column, k));
+        for (uint h = 0; h < 2; h++) {
+            double sum = c[e + 2u * h];
+            for (uint k = 0; k < 16; k++) sum += x[h][k] * y[k];
+            c[e + 2u * h] = float(sum);
         }
-        c[e] = float(sum);
     }
     rlx_meet(-7);
 }
-#define rlx_wg_rows_64_f16(c, a, b, more) rlx_wg_rows(units, 64, c, a, b, more, rlx_f16)
-#define rlx_wg_rows_64_bf16(c, a, b, more) rlx_wg_rows(units, 64, c, a, b, more, rlx_bf16)
-#define rlx_wg_columns_64_f16(c, a, b) rlx_wg_columns(units, 64, c, a, b, rlx_f16)
-#define rlx_wg_columns_64_bf16(c, a, b) rlx_wg_columns(units, 64, c, a, b, rlx_bf16)
-#define rlx_wg_columns_128_f16(c, a, b) rlx_wg_columns(units, 128, c, a, b, rlx_f16)
-#define rlx_wg_columns_128_bf16(c, a, b) rlx_wg_columns(units, 128, c, a, b, rlx_bf16)
+#define rlx_wg_rows_64_f16(c, a, b, more) rlx_wg_rows<rlx_f16>(units, 64, c, a, b, more)
+#define rlx_wg_rows_64_bf16(c, a, b, more) rlx_wg_rows<rlx_bf16>(units, 64, c, a, b, more)
+#define rlx_wg_columns_64_f16(c, a, b) rlx_wg_columns<rlx_f16>(units, 64, c, a, b)
+#define rlx_wg_columns_64_bf16(c, a, b) rlx_wg_columns<rlx_bf16>(units, 64, c, a, b)
+#define rlx_wg_columns_128_f16(c, a, b) rlx_wg_columns<rlx_f16>(units, 128, c, a, b)
+#define rlx_wg_columns_128_bf16(c, a, b) rlx_wg_columns<rlx_bf16>(units, 128, c, a, b)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlx
-from rlx.backends.cuda.nvrtc import BASE_OPTIONS, available, compile_ptx_only, nvrtc
+from rlx.backends.cuda.nvrtc import BASE_OPTIONS
 from rlx.backends.cuda.sources import kernel_source
 from rlx.backends.gpu.program import batches
 from rlx.backends.gpu.program.batches import find_batches
@@ -39,9 +39,9 @@ from rlx.dtypes import f16, f32
 from rlx.errors import RlxError
 from rlx.ir import Graph, Tensor, expr
 from rlx.passes import optimize
+from tests.cuda.compiled import UNOPTIMIZED, compiled
 from tests.devices import device_here
 from tests.gpu import lowered
-from tests.gpu.cuda_host import UNOPTIMIZED
 
 BACKENDS = ("vulkan", "cuda")
 DTYPES = ("f32", "f16", "bf16", "f64", "i32", "i64", "u8", "i8", "bool")
@@ -423,9 +423,7 @@ def test_cuda_kernels_read_global_memory_through_the_table(rank: int, packed: bo
     operands = (FLAT, TreeOperand(f16, "strided" if rank else "flat"), TreeOperand(f32, "scalar"))
     tree = expr.arg(0, f32) * expr.cast(expr.arg(1, f16), f32) + expr.arg(2, f32)
     source = kernel_source(TreeKernel((tree,), operands, (FLAT,), rank, packed, batched=True))
-    ptx = compile_ptx_only(source.text, name=source.name, headers=dict(source.headers), arch="compute_80")
-    text = ptx.decode("ascii", "replace")
+    text = compiled(source, "compute_80").decode("ascii", "replace")
     assert "ld.global" in text and "ld.f32" not in text and "st.f32" not in text and "ld.v4" not in text
     assert source.options == BASE_OPTIONS
-    options = (*source.options, UNOPTIMIZED)
-    assert nvrtc(available()[0]).compile(source.text, source.name, options, dict(source.headers), "sm_90")
+    assert compiled(source, "sm_90", UNOPTIMIZED)

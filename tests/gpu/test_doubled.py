@@ -9,11 +9,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rlx.backends.cuda.nvrtc import BASE_OPTIONS, available, compile_ptx_only
+from rlx.backends.cuda.nvrtc import available
 from rlx.backends.cuda.sources import kernel_source
 from rlx.backends.gpu.program.steps import Launch, TreeKernel
 from rlx.dtypes import as_dtype
 from rlx.ir import expr as ex
+from tests.cuda.compiled import compiled
 from tests.gpu import lowered
 from tests.gpu.lowered import Array, lower, run
 
@@ -78,5 +79,4 @@ def test_the_cuda_text_compiles() -> None:
         inputs, attrs = region(data(dtype, 3, 4, 1, 6, 1), data(dtype, *shape), data(dtype, 3, 1, 1, 1, 1), shape)
         source = kernel_source(kernel_of(inputs, attrs))
         assert "load_pack<2>(x0" in source.text
-        options = source.options[len(BASE_OPTIONS) :]
-        assert compile_ptx_only(source.text, options, "compute_90", name=source.name, headers=dict(source.headers))
+        assert compiled(source, "compute_90")

@@ -6,14 +6,13 @@ from typing import Literal
 
 import pytest
 
-from rlx.backends.cuda.nvrtc import available, nvrtc
 from rlx.backends.cuda.sources import kernel_source
 from rlx.backends.gpu.elementwise.emit_cuda import emit_cuda
 from rlx.backends.gpu.elementwise.tree import DEFINED, RAW16, literal_bits
 from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 from rlx.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
 from rlx.ir import Expr, expr
-from tests.gpu.cuda_host import UNOPTIMIZED
+from tests.cuda.compiled import UNOPTIMIZED, compiled
 
 OF_CLASS = {"f": f32, "d": f64, "i": i32, "l": i64, "b": bool_}
 STORED = (f32, f64, f16, bf16, i32, i64, i8, u8, bool_)
@@ -22,8 +21,7 @@ STORED = (f32, f64, f16, bf16, i32, i64, i8, u8, bool_)
 def compile_tree(kernel: TreeKernel) -> str:
     """The source of a kernel, after NVRTC has compiled it."""
     source = kernel_source(kernel)
-    options = (*source.options, UNOPTIMIZED)
-    assert nvrtc(available()[0]).compile(source.text, source.name, options, dict(source.headers), "sm_90")
+    assert compiled(source, "sm_90", UNOPTIMIZED)
     return source.text
 
 

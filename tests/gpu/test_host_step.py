@@ -162,7 +162,7 @@ def test_slots_read_go_over_and_slots_written_come_back(
     graph, feeds = _surrounded(case), case.feeds()
     with session.compile(graph, optimize=False) as native:
         wanted = native.run(feeds)
-        others = ["decomposed", "control"] if case.doubles else []  # a recurrence in f64 is a scan
+        others = ["decomposed", "control"] if case.has_f64 else []  # a recurrence in f64 is a scan
         assert {d.how for d in native.report()} <= {"native", "alias", *others}
     refuse(case.op)
     with session.compile(graph, optimize=False) as hosted:

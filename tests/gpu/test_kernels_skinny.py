@@ -83,7 +83,7 @@ def test_what_is_not_there_takes_no_part() -> None:
 def test_what_is_read_by_units() -> None:
     """Rows whose length is no multiple of eight halves are read one by one."""
     for k, n, units in ((64, 40, (1, 1)), (63, 40, (0, 1)), (64, 41, (1, 0))):
-        a, b = np.zeros((4, k), np.float16), np.zeros((k, n), np.float16)
+        a, b = np.zeros((8, k), np.float16), np.zeros((k, n), np.float16)
         (step,) = lower("matmul", [a, b], _attrs(), limits=_LIMITS)[2].steps
         assert isinstance(step, Launch) and isinstance(step.kernel, FileKernel)
         assert step.kernel.stem == "matmul_skinny" and step.kernel.constants[3:5] == units

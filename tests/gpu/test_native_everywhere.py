@@ -62,7 +62,7 @@ def test_every_case_is_launches(op: str) -> None:
     cases = cases_of(op)
     assert cases
     for case in cases:
-        if case.doubles:
+        if case.has_f64:
             continue  # some of these are decomposed into other ops: see below
         graph = case.graph()
         nothing = all(t.size == 0 for t in graph.outputs.values())
@@ -114,7 +114,7 @@ def _how(graph: Graph, features: frozenset[str]) -> str:
 def test_f64_is_computed_on_the_device() -> None:
     """By a kernel of its own, or by ops of its decomposition that have kernels: nothing is left to the host."""
     for op in OPS:
-        for graph in [*_retyped(op, dtypes.f64), *(c.graph() for c in cases_of(op) if c.doubles)]:
+        for graph in [*_retyped(op, dtypes.f64), *(c.graph() for c in cases_of(op) if c.has_f64)]:
             for kind, words in FEATURES.items():
                 assert _how(graph, words) != "host", (op, kind)
 

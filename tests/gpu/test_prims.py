@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import platform
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy.typing as npt
 import pytest
 import scipy.special
 
+from tests.gpu.host_library import compiler
 from tests.gpu.host_prims import BINARY, INT_BINARY, INT_UNARY, build, ulps
 from tests.ops.families import random
 
@@ -50,10 +50,10 @@ ORACLES: dict[str, Callable[..., Any]] = {
 
 
 @pytest.fixture(scope="module", params=["cuda", "glsl", "fused"])
-def prims(request: pytest.FixtureRequest, repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Prims:
-    if shutil.which("g++") is None and shutil.which("clang++") is None:
+def prims(request: pytest.FixtureRequest) -> Prims:
+    if compiler() is None:
         pytest.skip("no C++ compiler")
-    return build(repo, tmp_path_factory.mktemp("prims"), exact=request.param == "cuda", fused=request.param == "fused")
+    return build(exact=request.param == "cuda", fused=request.param == "fused")
 
 
 def inputs(seed: int, count: int = 60_000) -> npt.NDArray[np.float32]:
@@ -90,8 +90,8 @@ def test_floats_over_the_whole_range(prims: Prims, name: str) -> None:
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="sets the mode of an x86 processor")
-def test_normal_results_survive_devices_that_flush_subnormals(repo: Path, tmp_path: Path) -> None:
-    flushing = build(repo, tmp_path, exact=False, flush=True)
+def test_normal_results_survive_devices_that_flush_subnormals() -> None:
+    flushing = build(exact=False, flush=True)
     x, y = inputs(1), np.random.default_rng(2).permutation(inputs(3))
     near = (np.random.default_rng(4).uniform(1, 64, len(x) // 3) * TINY).astype(np.float32)
     x[: len(near)] = near

@@ -7,7 +7,6 @@ fused multiply-add).
 from __future__ import annotations
 
 import platform
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -16,7 +15,8 @@ import pytest
 
 from rlx.dtypes import as_dtype, bf16, f16, f64
 from rlx.ir import expr
-from tests.gpu.host_prims64 import BINARY, F64, Prims, compiler
+from tests.gpu.host_library import compiler
+from tests.gpu.host_prims64 import BINARY, F64, Prims
 from tests.gpu.test_emit_device import device as device  # a fixture: the devices available
 from tests.gpu.test_emit_device import evaluate
 
@@ -62,10 +62,10 @@ def arguments(name: str) -> list[F64]:
 
 
 @pytest.fixture(scope="module", params=["cuda", "glsl"])
-def prims(request: pytest.FixtureRequest, repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Prims:
+def prims(request: pytest.FixtureRequest) -> Prims:
     if compiler() is None:
         pytest.skip("no C++ compiler")
-    return Prims(repo, tmp_path_factory.mktemp("prims64"), exact=request.param == "cuda")
+    return Prims(exact=request.param == "cuda")
 
 
 @pytest.mark.parametrize("name", sorted(LIMITS))
@@ -81,8 +81,8 @@ def test_floats_over_the_whole_range(prims: Prims, name: str) -> None:
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="sets the mode of an x86 processor")
-def test_normal_results_survive_devices_that_flush_subnormals(repo: Path, tmp_path: Path) -> None:
-    exact, flushing = (Prims(repo, tmp_path, exact=False, flush=flush) for flush in (False, True))
+def test_normal_results_survive_devices_that_flush_subnormals() -> None:
+    exact, flushing = (Prims(exact=False, flush=flush) for flush in (False, True))
     for name, limit in LIMITS.items():
         args = arguments(name)
         count = len(args[0]) // 5

@@ -3,8 +3,6 @@ at a time."""
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -13,13 +11,14 @@ import numpy.typing as npt
 import pytest
 import scipy.special
 
-from rlx.backends.cuda.nvrtc import available, nvrtc
 from rlx.backends.cuda.sources import kernel_source
 from rlx.backends.gpu.elementwise.emit_spirv import emit_spirv
 from rlx.backends.gpu.elementwise.tree import RAW16, Call, lanes, program
 from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 from rlx.dtypes import DType, bf16, f16, f32
 from rlx.ir import Expr, expr
+from tests.cuda.compiled import compiled
+from tests.gpu.host_library import compiler
 from tests.gpu.host_prims import build
 from tests.gpu.lowered import float_words, host
 
@@ -57,12 +56,10 @@ def between() -> npt.NDArray[np.float32]:
 
 @pytest.mark.parametrize("exact", [True, False], ids=["cuda", "glsl"])
 @pytest.mark.parametrize("name", sorted(ORACLES))
-def test_short_functions_are_good_to_a_hundred_thousandth(
-    name: str, exact: bool, repo: Path, tmp_path: Path
-) -> None:
-    if shutil.which("g++") is None and shutil.which("clang++") is None:
+def test_short_functions_are_good_to_a_hundred_thousandth(name: str, exact: bool) -> None:
+    if compiler() is None:
         pytest.skip("no C++ compiler")
-    prims = build(repo, tmp_path, exact=exact)
+    prims = build(exact=exact)
     x = np.concatenate([*(every(d).astype(np.float32) for d in HALVES), between()])
     with np.errstate(all="ignore"):
         want = ORACLES[name](x.astype(np.float64))
@@ -77,10 +74,10 @@ def test_short_functions_are_good_to_a_hundred_thousandth(
     assert (error[near] <= 2.0**-17 * np.abs(want[near]) + floor).all()
 
 
-def test_short_division_takes_every_size(repo: Path, tmp_path: Path) -> None:
-    if shutil.which("g++") is None and shutil.which("clang++") is None:
+def test_short_division_takes_every_size() -> None:
+    if compiler() is None:
         pytest.skip("no C++ compiler")
-    prims = build(repo, tmp_path, exact=False)
+    prims = build(exact=False)
     x = every(HALVES[1]).astype(np.float32)
     y = np.random.default_rng(0).permutation(x)
     with np.errstate(all="ignore"):
@@ -88,17 +85,19 @@ def test_short_division_takes_every_size(repo: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     near = np.abs(want) < np.finfo(np.float32).max
     assert (np.abs(got[near] - want[near]) <= 2.0**-22 * np.abs(want[near]) + 2.0**-140).all()
-    np.testing.assert_array_equal(got[~near & ~np.isnan(want)], np.sign(want[~near & ~np.isnan(want)]) * np.inf)
+    np.testing.assert_array_equal(
+        got[~near & ~np.isnan(want)], np.sign(want[~near & ~np.isnan(want)]) * np.inf
+    )
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["cuda", "glsl"])
-def test_a_short_logistic_keeps_its_tails(exact: bool, repo: Path, tmp_path: Path) -> None:
-    if shutil.which("g++") is None and shutil.which("clang++") is None:
+def test_a_short_logistic_keeps_its_tails(exact: bool) -> None:
+    if compiler() is None:
         pytest.skip("no C++ compiler")
     x = every(HALVES[1]).astype(np.float32)
     for a in (x, np.ones_like(x)):
         with np.errstate(all="ignore"):
-            got = build(repo, tmp_path, exact=exact)("logistic_h", a, x).astype(np.float64)
+            got = build(exact=exact)("logistic_h", a, x).astype(np.float64)
             want = a.astype(np.float64) / (1 + np.exp(-x.astype(np.float64)))
         np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
         near = np.isfinite(want)
@@ -113,7 +112,9 @@ def test_only_what_shows_no_more_than_16_bits_is_computed_shorter() -> None:
     x = expr.cast(expr.arg(0, bf16), f32)
     assert {"p_gelu_h"} == names(kernel(gelu(bf16), bf16))
     assert "p_one_plus_erf_h" in names(kernel(expr.cast(1.0 + expr.call("erf", x), bf16), bf16))
-    assert {"p_logistic_h", "p_round_bf16"} >= names(kernel(expr.cast(x / (1.0 + expr.call("exp", -x)), bf16), bf16))
+    assert {"p_logistic_h", "p_round_bf16"} >= names(
+        kernel(expr.cast(x / (1.0 + expr.call("exp", -x)), bf16), bf16)
+    )
     assert "p_exp_h" in names(kernel(expr.call("exp", expr.arg(0, f16)), f16))
     assert "p_erf_f" in names(kernel(expr.call("erf", expr.arg(0, f16)), f16))
     assert "p_exp_f" in names(kernel(expr.call("exp", expr.arg(0, f32)), f32))
@@ -126,8 +127,7 @@ def test_cuda_reads_eight_neighbours_in_one_access(storage: DType) -> None:
     made = kernel(expr.arg(0, storage), storage)
     assert lanes(made) == 8 and lanes(kernel(expr.cast(expr.arg(0, bf16), f32), bf16, f32)) == 4
     source = kernel_source(made)
-    compiler, headers = nvrtc(available()[0]), dict(source.headers)
-    ptx = compiler.compile(source.text, source.name, source.options, headers, "compute_90").decode()
+    ptx = compiled(source, "compute_90").decode()
     assert "load_pack<8>(x0" in source.text and "ld.global.v4" in ptx and "st.global.v4" in ptx
 
 
@@ -182,7 +182,9 @@ def test_a_bf16_times_a_power_of_two_is_not_rounded_again() -> None:
 
     def roundings(factor: Expr | float) -> int:
         tree = expr.cast(expr.cast(expr.cast(x * factor, bf16), f32) + 1.0, bf16)
-        return sum(isinstance(v, Call) and v.name == "p_round_bf16" for v in program(kernel(tree, bf16)).values)
+        return sum(
+            isinstance(v, Call) and v.name == "p_round_bf16" for v in program(kernel(tree, bf16)).values
+        )
 
     assert [roundings(f) for f in (2.0, -1.0, 0.5, 3.0)] == [0, 0, 1, 1]
     assert [roundings(expr.cast(expr.lit(f, bf16), f32)) for f in (2.0, 3.0)] == [0, 1]

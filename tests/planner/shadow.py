@@ -1,6 +1,6 @@
 """An independent judge of memory plans: it runs a graph on shadow memory whose bytes record which tensor wrote them.
 
-It shares no code with the planner and knows no lifetimes. Every byte of every segment carries a tag, the element of
+It shares no code with the planner and knows no live_ranges. Every byte of every segment carries a tag, the element of
 the tensor that was written there last. Before a node reads an input, the input's bytes must still carry its tags;
 after the last node the results' bytes must too. At a node that may end the run every state must still be the old one.
 An op that moves elements unchanged (MOVES) passes their tags on.

@@ -51,7 +51,7 @@ def test_nothing_alive_is_touched_but_what_is_bound() -> None:
     bound = {t.id for t in (*graph.nodes[at].inputs, *graph.nodes[at].outputs)}
     alive = [
         made.slots[t]
-        for t, life in made.lifetimes.items()
+        for t, life in made.live_ranges.items()
         if life.first <= at <= life.last and t not in bound
     ]
     assert alive and any(True for _ in touched(made))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlx.driver import MemoryPlan
 from rlx.driver.memory import planner_pack, planner_storage
-from rlx.driver.memory.plan import ALIGNMENT, Lifetime
+from rlx.driver.memory.plan import ALIGNMENT, LiveRange
 from rlx.driver.memory.planner import plan, plan_bump, plan_reuse
 from rlx.driver.memory.planner_pack import Block
 from rlx.driver.memory.planner_views import is_alias
@@ -124,17 +124,17 @@ def _early(graph: Graph) -> dict[int, int]:
     return {t: max(i - 1, made[t]) for t, i in last.items()}
 
 
-def _inputs_die(graph: Graph) -> dict[int, Lifetime]:
-    lives, last = planner_storage.tensor_lifetimes(graph), planner_storage.last_uses(graph)
+def _inputs_die(graph: Graph) -> dict[int, LiveRange]:
+    lives, last = planner_storage.tensor_live_ranges(graph), planner_storage.last_uses(graph)
     for t in graph.inputs.values():
-        lives[t.id] = Lifetime(0, last[t.id])
+        lives[t.id] = LiveRange(0, last[t.id])
     return lives
 
 
-def _outputs_overlap_inputs(graph: Graph) -> dict[int, Lifetime]:
+def _outputs_overlap_inputs(graph: Graph) -> dict[int, LiveRange]:
     """A planted fault: outputs whose live range begins after their node."""
-    lives = planner_storage.tensor_lifetimes(graph)
-    return {t: Lifetime(min(v.first + (v.first > 0), v.last), v.last) for t, v in lives.items()}
+    lives = planner_storage.tensor_live_ranges(graph)
+    return {t: LiveRange(min(v.first + (v.first > 0), v.last), v.last) for t, v in lives.items()}
 
 
 def _whole_way(graph: Graph) -> dict[int, Tensor]:
@@ -160,8 +160,8 @@ FAULTS: dict[str, tuple[str, Any]] = {
     "state overwritten while still needed": ("planner_storage.may_overwrite", lambda *a: True),
     "state overwritten before what may fail": ("planner_storage.after_last_failure", lambda graph: 0),
     "result made in a state on the way to its new value": ("planner_storage.donations", _whole_way),
-    "input overwritten before the next run": ("planner.tensor_lifetimes", _inputs_die),
-    "output born late": ("planner.tensor_lifetimes", _outputs_overlap_inputs),
+    "input overwritten before the next run": ("planner.tensor_live_ranges", _inputs_die),
+    "output born late": ("planner.tensor_live_ranges", _outputs_overlap_inputs),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,23 +50,25 @@ MODULES = sorted((ROOT / "rlx").rglob("*.py"))
 assert MODULES, f"no Python files under {ROOT / 'rlx'}"
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imports(path: Path) -> list[tuple[int, str]]:
     """(line, dotted name) of everything a file imports, inside functions too.
 
     `from rlx.ir import graph` gives `rlx.ir.graph`: a name counts as a module where there is one.
     """
     package = path.relative_to(ROOT).with_suffix("").parts
+    found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = list(package[: -node.level]) if node.level else []
             base += node.module.split(".") if node.module else []
             for alias in node.names:
                 target = ROOT.joinpath(*base, alias.name)
                 is_module = target.is_dir() or target.with_suffix(".py").is_file()
-                yield node.lineno, ".".join([*base, alias.name] if is_module else base)
+                found.append((node.lineno, ".".join([*base, alias.name] if is_module else base)))
+    return found
 
 
 def layer_of(path: Path) -> str:

@@ -32,22 +32,28 @@ def test_the_commands_exist(repo: Path, clean_env: dict[str, str]) -> None:
     text = "\n".join(code_blocks(repo, "sh"))
     commands = set(re.findall(r"^rlx (\w+)", text, re.M))
     assert commands
-    for command in sorted(commands):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "import sys; from rlx.cli import main; sys.exit(main())",
-                command,
-                "--help",
-            ],
-            capture_output=True,
-            text=True,
-            env=clean_env,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, f"rlx {command} --help: {done.stdout}{done.stderr}"
+    code = """
+import sys
+from rlx.cli import main
+for command in sys.argv[1:]:
+    sys.argv = ["rlx", command, "--help"]
+    try:
+        status = main()
+    except SystemExit as end:
+        status = end.code
+    if status:
+        sys.exit(f"rlx {command} --help: status {status}")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *sorted(commands)],
+        capture_output=True,
+        text=True,
+        env=clean_env,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Usage:") == len(commands)
 
 
 def test_the_make_targets_exist(repo: Path) -> None:

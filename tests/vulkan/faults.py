@@ -255,6 +255,9 @@ def main() -> None:
     os.environ["RLX_VULKAN_MEMORY"], os.environ["RLX_CACHE_DIR"] = "staging", "off"
     recorder.FIRST_STEPS = 1
     logging.disable()
+    life(opened())  # imports all that a life imports
+    ended()
+    gc.freeze()  # so that collecting after each fault walks over what came later, not over the modules
     made = PARTS[sys.argv[1]](installed())
     with suppress(RlxError):
         ended()

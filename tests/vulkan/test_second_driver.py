@@ -17,7 +17,7 @@ from rlx.backends.gpu.elementwise.spirv import Module, Op
 from rlx.ir import REGISTRY
 
 OPS = sorted(name for name, op in REGISTRY.items() if not op.leaf)
-PARTS = 20  # each is a process, and has its turn on one of the suite's workers
+PARTS = 8  # each is a process, and has its turn on one of the suite's workers
 SPIRV = Path(rlx.backends.vulkan.__file__).parent / "spirv"
 _STORAGE_BUFFER = 5349  # the storage class of what an address points to
 

@@ -15,7 +15,7 @@ from rlx.backends.cpu.executable import CpuExecutable
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
 from rlx.driver.device import Support
 from rlx.driver.locks import renewed
-from rlx.driver.memory.check_plan import want_nbytes
+from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import BufferPool
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
 from rlx.ir import Graph, Node
@@ -66,7 +66,7 @@ class CpuDevice:
         self._unasked = _UNASKED  # bytes acquired since the system was asked how much is free
 
     def acquire(self, nbytes: int) -> CpuBuffer:
-        nbytes = want_nbytes(nbytes, self.info.id)
+        nbytes = check_nbytes(nbytes, self.info.id)
         block = self._pool.take(nbytes)
         if block is None:
             # The system overcommits memory and kills a process that uses too much: refuse before that. Asking how much

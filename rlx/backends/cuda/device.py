@@ -40,7 +40,7 @@ from rlx.driver import (
 )
 from rlx.driver.closing import Resources, close_each
 from rlx.driver.device import Support
-from rlx.driver.memory.check_plan import want_nbytes
+from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 from rlx.ir import Graph, Node
@@ -201,7 +201,7 @@ class CudaDevice:
         """Memory that is not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
         self.enter()
         self.sweep()
-        wanted = align(max(want_nbytes(nbytes, self.info.id), 1), GRANULE)
+        wanted = align(max(check_nbytes(nbytes, self.info.id), 1), GRANULE)
         memory = self._pool.take(wanted)
         if memory is not None:
             return memory

@@ -33,7 +33,7 @@ from rlx.backends.vulkan.target import vulkan_target
 from rlx.backends.vulkan.transfer import Transfer
 from rlx.driver.closing import Resources
 from rlx.driver.device import BuildOptions, Executable, Support
-from rlx.driver.memory.check_plan import want_nbytes
+from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool, Pin
 from rlx.errors import ArenaError, DeviceLost, DeviceUnavailable, RlxError
 
@@ -211,7 +211,7 @@ class VulkanDevice:
     def acquire(self, nbytes: int) -> VulkanBuffer:
         self.alive()
         self.bury()
-        nbytes = want_nbytes(nbytes, self.info.id)
+        nbytes = check_nbytes(nbytes, self.info.id)
         if nbytes < 1:
             raise ArenaError(f"{self.info.id}: a buffer of {nbytes} bytes; it has at least one byte, ask for 1")
         # From here on only the buffer returns its memory: memory returned twice would be given to two buffers.

@@ -10,7 +10,7 @@ import numpy as np
 from rlx import ops
 from rlx.autodiff import gradients
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.doubled import none
+from rlx.conformance.f64_cases import none
 from rlx.conformance.random_rules import Made, is_number, rule
 from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import ALL, FLOATS, INTS, NUMBERS, label

@@ -171,7 +171,7 @@ def _terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
     return np.asarray(np.sqrt(squares))
 
 
-def _free(inputs: Sequence[Array], attrs: Attrs, top: float) -> npt.NDArray[np.bool_] | None:
+def _order_dependent(inputs: Sequence[Array], attrs: Attrs, top: float) -> npt.NDArray[np.bool_] | None:
     """The elements whose terms' absolute values add up to more than the largest number."""
     if not all(np.asarray(a).dtype.kind in "fV" for a in inputs):
         return None
@@ -187,6 +187,7 @@ def _free(inputs: Sequence[Array], attrs: Attrs, top: float) -> npt.NDArray[np.b
 
 OPS = (
     Conformance(
-        "matmul", (_all,), (_plain, _transposed, _half_weights, _products_of_one), terms=_terms, free=_free,
+        "matmul", (_all,), (_plain, _transposed, _half_weights, _products_of_one), terms=_terms,
+        order_dependent=_order_dependent,
     ),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlx import ops
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.doubled import doubled
+from rlx.conformance.f64_cases import f64_cases
 from rlx.conformance.random_rules import Made, rule
 from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import ALL, FLOATS, label
@@ -106,7 +106,7 @@ def _last_bits(op: str, **attrs: Any) -> Callable[[Sequence[Case]], Iterator[Cas
     """In f64, also numbers that differ only in their last bits, which are in the lower of a number's two words."""
 
     def make(cases: Sequence[Case]) -> Iterator[Case]:
-        yield from doubled(cases)
+        yield from f64_cases(cases)
         spec = InputSpec((9, 700), f64, "last_bits")
         yield Case(op, "f64-9x700-last_bits", (spec,), {"axis": 1, **attrs}, BITS)
 

@@ -16,7 +16,7 @@ from rlx.driver.device import Buffer, Bytes
 from rlx.driver.locks import renewed
 from rlx.driver.memory.arena import Accessor, DeviceArena
 from rlx.driver.memory.check_plan import check_plan, same_places
-from rlx.driver.memory.half import HalfRegion, want_half
+from rlx.driver.memory.half import HalfRegion, check_half
 from rlx.driver.memory.plan import MemoryPlan, Slot
 from rlx.driver.memory.pool import kept_alive
 from rlx.driver.memory.store_entry import StoreEntry
@@ -273,7 +273,7 @@ class BufferArena(Closing):
 
     def register_half_param(self, node: int, dtype: DType, data: npt.ArrayLike) -> int:
         slot = self.slot(node)
-        want_half(dtype, f"node {node}")
+        check_half(dtype, f"node {node}")
         entry = self._entries.get(node)
         if self._knows_stores and (entry is None or not entry.weight):
             raise ArenaError(f"register_half_param: node {node} is no parameter of this program")

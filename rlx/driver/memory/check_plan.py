@@ -41,7 +41,7 @@ def check_plan(plan: MemoryPlan) -> dict[str, tuple[int, int]]:
     return ends
 
 
-def want_nbytes(nbytes: object, device: str) -> int:
+def check_nbytes(nbytes: object, device: str) -> int:
     """A requested size in bytes, checked.
 
     Raises: ArenaError for a fraction or a negative number, OutOfDeviceMemory for a size beyond `MAX_BYTES`."""

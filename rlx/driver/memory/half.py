@@ -28,7 +28,7 @@ class HalfRegion:
 
     def store(self, key: Hashable, dtype: DType, data: npt.ArrayLike) -> int:
         """Rounds f32 data to f16 or bf16 and stores it. Returns `offset(key)`. Raises: DTypeError."""
-        want_half(dtype, repr(key))
+        check_half(dtype, repr(key))
         raw = write_typed_from_f32(data, dtype)
         with self.region.lock:
             return self.region.offset(self.region.store(key, dtype, raw))
@@ -63,7 +63,7 @@ class HalfRegion:
         self.region.close()
 
 
-def want_half(dtype: DType, what: str) -> None:
+def check_half(dtype: DType, what: str) -> None:
     """Raises: DTypeError unless the dtype is f16 or bf16."""
     if not (isinstance(dtype, DType) and dtype.is_half):
         raise DTypeError(f"half-precision copy of {what}: dtype {dtype} is not f16 or bf16")

@@ -48,7 +48,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Lifetime:
+class LiveRange:
     """A live range: from step `first` to step `last`, both node indices and inclusive."""
 
     first: int
@@ -69,7 +69,7 @@ class MemoryPlan:
     planner: str
     slots: dict[int, Slot] = field(default_factory=dict)
     segments: dict[str, int] = field(default_factory=dict)
-    lifetimes: dict[int, Lifetime] = field(default_factory=dict)
+    live_ranges: dict[int, LiveRange] = field(default_factory=dict)
     alias_of: dict[int, int] = field(default_factory=dict)
     max_live_bytes: int = 0
     no_reuse_bytes: int = 0

@@ -9,7 +9,7 @@ from rlx.driver.device import UNLIMITED
 from rlx.driver.memory.plan import ALIGNMENT, CONST, MemoryPlan, Slot, align
 from rlx.driver.memory.planner_bodies import DraftedBodies, draft_bodies, place_bodies
 from rlx.driver.memory.planner_pack import Block, Packing, max_live, pack, pack_apart
-from rlx.driver.memory.planner_storage import Layout, Sharing, Storage, lay_out, tensor_lifetimes
+from rlx.driver.memory.planner_storage import Layout, Sharing, Storage, lay_out, tensor_live_ranges
 from rlx.dtypes import u8
 from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Leaf, Tensor, bodies
@@ -63,10 +63,10 @@ def plan(
     if planner not in PLANNERS:
         raise GraphError(f"plan: planner {planner!r} is not one of {', '.join(PLANNERS)}")
     reuse = planner == "reuse"
-    lifetimes = tensor_lifetimes(graph)
+    live_ranges = tensor_live_ranges(graph)
     sharing = Sharing.NONE if not reuse else Sharing.VIEWS | Sharing.IN_PLACE if inplace else Sharing.VIEWS
-    layout = lay_out(graph, lifetimes, param_slots or {}, state_slots or {}, sharing, failsafe)
-    result = MemoryPlan(planner, lifetimes=lifetimes, alias_of=layout.alias_of)
+    layout = lay_out(graph, live_ranges, param_slots or {}, state_slots or {}, sharing, failsafe)
+    result = MemoryPlan(planner, live_ranges=live_ranges, alias_of=layout.alias_of)
 
     room = align(guard)
     most = max_alloc_bytes - room - ALIGNMENT

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Flag
 
-from rlx.driver.memory.plan import Lifetime, Slot
+from rlx.driver.memory.plan import LiveRange, Slot
 from rlx.driver.memory.planner_views import VIEW_ALIGNMENT, view_offset
 from rlx.errors import ArenaError, GraphError
 from rlx.ir import Graph, Leaf, Node, Tensor, bodies
@@ -43,7 +43,7 @@ class Layout:
     alias_of: dict[int, int] = field(default_factory=dict)
 
 
-def tensor_lifetimes(graph: Graph) -> dict[int, Lifetime]:
+def tensor_live_ranges(graph: Graph) -> dict[int, LiveRange]:
     """Each tensor's live range in node indices; `len(graph.nodes)` stands for the end of the run.
 
     Leaves live through the whole run: a user may leave inputs on the device between runs. Results live to the end.
@@ -58,7 +58,7 @@ def tensor_lifetimes(graph: Graph) -> dict[int, Lifetime]:
                 last[t.id] = end
     for t in kept_to_the_end(graph):
         last[t.id] = end
-    return {t: Lifetime(first[t], last[t]) for t in first}
+    return {t: LiveRange(first[t], last[t]) for t in first}
 
 
 def last_uses(graph: Graph) -> dict[int, int]:
@@ -86,7 +86,7 @@ class Sharing(Flag):
 
 def lay_out(
     graph: Graph,
-    lifetimes: Mapping[int, Lifetime],
+    live_ranges: Mapping[int, LiveRange],
     param_slots: Mapping[str, Slot],
     state_slots: Mapping[str, Slot],
     sharing: Sharing,
@@ -102,24 +102,24 @@ def lay_out(
     _check_results(graph, updated)
     for i, node in enumerate(graph.nodes):
         offset = view_offset(node) if Sharing.VIEWS in sharing else None
-        if offset is not None and _may_view(graph, node, offset, layout, lifetimes, updated, donated):
-            _join(layout, node.inputs[0], node.outputs[0], offset, lifetimes)
+        if offset is not None and _may_view(graph, node, offset, layout, live_ranges, updated, donated):
+            _join(layout, node.inputs[0], node.outputs[0], offset, live_ranges)
             _note_renewed(graph, node.outputs[0], layout)
             continue
         taken: set[int] = set()
         for t in node.outputs:
             state = donated.get(t.id)
             if state is not None and i >= safe_from and may_overwrite(graph, node, i, t, state, layout, uses):
-                _join(layout, state, t, 0, lifetimes)
+                _join(layout, state, t, 0, live_ranges)
                 _note_renewed(graph, t, layout)
                 continue
             donor = _in_place_input(node, i, t, layout, taken) if Sharing.IN_PLACE in sharing else None
             if donor is not None:
                 taken.add(donor.id)
-                _join(layout, donor, t, 0, lifetimes)
+                _join(layout, donor, t, 0, live_ranges)
             else:
                 layout.home[t.id] = (len(layout.storages), 0)
-                layout.storages.append(_new_storage(t, lifetimes[t.id], param_slots, state_slots))
+                layout.storages.append(_new_storage(t, live_ranges[t.id], param_slots, state_slots))
     return layout
 
 
@@ -194,7 +194,7 @@ def _check_results(graph: Graph, updated: set[str]) -> None:
 
 
 def _new_storage(
-    t: Tensor, life: Lifetime, param_slots: Mapping[str, Slot], state_slots: Mapping[str, Slot]
+    t: Tensor, life: LiveRange, param_slots: Mapping[str, Slot], state_slots: Mapping[str, Slot]
 ) -> Storage:
     leaf = t.node.op.leaf
     storage = Storage(t.type.nbytes, life.first, life.last, members=[t.id])
@@ -218,10 +218,10 @@ def _given(t: Tensor, name: str, kind: str, slots: Mapping[str, Slot]) -> Slot:
     return slot
 
 
-def _join(layout: Layout, source: Tensor, t: Tensor, offset: int, lifetimes: Mapping[int, Lifetime]) -> None:
+def _join(layout: Layout, source: Tensor, t: Tensor, offset: int, live_ranges: Mapping[int, LiveRange]) -> None:
     number, base = layout.home[source.id]
     storage = layout.storages[number]
-    storage.last = max(storage.last, lifetimes[t.id].last)
+    storage.last = max(storage.last, live_ranges[t.id].last)
     storage.members.append(t.id)
     layout.home[t.id] = (number, base + offset)
     layout.alias_of[t.id] = source.id
@@ -232,13 +232,13 @@ def _may_view(
     node: Node,
     offset: int,
     layout: Layout,
-    lifetimes: Mapping[int, Lifetime],
+    live_ranges: Mapping[int, LiveRange],
     updated: set[str],
     donated: Mapping[int, Tensor],
 ) -> bool:
     number, base = layout.home[node.inputs[0].id]
     t = node.outputs[0]
-    storage, life = layout.storages[number], lifetimes[t.id]
+    storage, life = layout.storages[number], live_ranges[t.id]
     if storage.state in updated and life.last == len(graph.nodes) and not storage.renewed:
         # The state's bytes change before the result is read, unless the result is the new value itself.
         state = graph.states[storage.state]

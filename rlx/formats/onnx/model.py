@@ -17,10 +17,10 @@ from rlx.errors import GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.program import Built
 from rlx.formats.onnx.program import Program as Program
-from rlx.formats.onnx.reader.budget import Budget, budget_of, building, refused_memory, want_limit
+from rlx.formats.onnx.reader.budget import Budget, budget_of, building, check_limit, refused_memory
 from rlx.formats.onnx.reader.build import GraphBuilder
 from rlx.formats.onnx.reader.call import NeedsValues
-from rlx.formats.onnx.reader.dims import bound, check_dims, given_shape, lengths_in, shape_of, want_bound
+from rlx.formats.onnx.reader.dims import bound, check_bound, check_dims, given_shape, lengths_in, shape_of
 from rlx.formats.onnx.reader.draws import Sampler
 from rlx.formats.onnx.reader.elements import STRING, Array
 from rlx.formats.onnx.reader.infos import TensorInfo as TensorInfo
@@ -60,8 +60,8 @@ class Model(Closing):
         max_bytes: int | None = None,
         max_steps: int | None = None,
     ) -> None:
-        self.max_bytes = want_limit("max_bytes", max_bytes)
-        self.max_steps = want_limit("max_steps", max_steps)
+        self.max_bytes = check_limit("max_bytes", max_bytes)
+        self.max_steps = check_limit("max_steps", max_steps)
         with listening(progress), refused_memory("reading the model"):
             self._read(source)
         inputs = [t for n, t in self._declared.items() if n not in self._initializers]
@@ -194,7 +194,7 @@ class Model(Closing):
         for name, value in given.items():
             info = self._info(name)
             found[name] = fit(info, value, symbols)
-            want_bound(info, found[name], self.dims if dims is None else dims)
+            check_bound(info, found[name], self.dims if dims is None else dims)
         return found
 
     # -- programs
@@ -322,7 +322,7 @@ class Model(Closing):
             graph, builder = self.build(arrays, fixed, nests)
             report("optimizing")
             made, weights = share_weights(put_together(graph))
-        budget.want_few(made, self._own)
+        budget.check_few(made, self._own)
         return made, weights, builder
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import DTypeError, ModelFormatError, RlxError
-from rlx.formats.files import OBJECT_BYTES, parse_json, plain, read_bytes, shown, want_object
+from rlx.formats.files import OBJECT_BYTES, check_object, parse_json, plain, read_bytes, shown
 from rlx.formats.tokenizer.models import check_added, check_model
 from rlx.formats.tokenizer.parts import Walk
 
@@ -120,7 +120,7 @@ def _checked(file: Path) -> bytes:
     """
     content = read_bytes(file, MAX_TOKENIZER)
     granted = OBJECT_BYTES + JSON_PER_BYTE * len(content)
-    parts = want_object(parse_json(content, file, granted), file)
+    parts = check_object(parse_json(content, file, granted), file)
     odd = parts.keys() - set(_PARTS)
     if odd or parts.get("version", "1.0") != "1.0" or not isinstance(parts.get("model"), dict):
         raise ModelFormatError(

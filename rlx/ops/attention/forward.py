@@ -27,11 +27,11 @@ from rlx.ops.attention.parts import (
     tensor_probabilities,
     wide,
 )
-from rlx.ops.base import TensorLike, cast_to, tensors, unbroadcast, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensors, unbroadcast
 from rlx.ops.numeric import F32_MAX, Array, computed
 
 
-def want_attention(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
+def check_attention(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
     """Checks q, k, v[, mask][, kv_len] and the attributes, for the op and its gradient.
 
     Raises: DTypeError, ShapeError.
@@ -41,7 +41,7 @@ def want_attention(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
         raise ShapeError(
             f"{op}: q {q.shape}, k {k.shape}, v {v.shape}; expected (batch, heads, length, size)"
         )
-    want_float(op, q.dtype, "query")
+    check_float(op, q.dtype, "query")
     if not q.dtype == k.dtype == v.dtype:
         raise DTypeError(
             f"{op}: q {q.dtype}, k {k.dtype}, v {v.dtype}; expected one dtype (rlx.attention casts)"
@@ -52,7 +52,7 @@ def want_attention(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
         )
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ShapeError(f"{op}: {q.shape[1]} query heads are not a multiple of {k.shape[1]} key heads")
-    _want_attrs(op, attrs)
+    _check_attrs(op, attrs)
     mask, lengths = rest(op, types[3:])
     if mask is not None:
         scores = (*q.shape[:3], k.shape[2])
@@ -64,7 +64,7 @@ def want_attention(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
         )
 
 
-def _want_attrs(op: str, attrs: Attrs) -> None:
+def _check_attrs(op: str, attrs: Attrs) -> None:
     if not isinstance(attrs["scale"], float) or not isinstance(attrs["causal"], bool):
         raise DTypeError(
             f"{op}: scale {attrs['scale']!r}, causal {attrs['causal']!r}; expected a float, a bool"
@@ -85,11 +85,11 @@ def _want_attrs(op: str, attrs: Attrs) -> None:
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("attention", types, 3, 5)
-    _want_attrs("attention", attrs)
+    check_inputs("attention", types, 3, 5)
+    _check_attrs("attention", attrs)
     tokens: ByToken = attrs.get("tokens", NO_TOKENS)
     given = [_turned(t) if one in tokens else t for one, t in zip(ByToken, types[:3], strict=False)]
-    want_attention("attention", [*given, *types[3:]], attrs)
+    check_attention("attention", [*given, *types[3:]], attrs)
     return _turned(given[0]) if ByToken.Y in tokens else given[0]
 
 
@@ -200,7 +200,7 @@ def attention(
     """
     q, k, v = tensors("attention", q, k, v)
     dtype = promote(q.dtype, k.dtype, v.dtype)
-    want_float("attention", dtype, "query")
+    check_float("attention", dtype, "query")
     inputs = [cast_to(t, dtype) for t in (q, k, v)]
     if mask is not None:
         m = mask if isinstance(mask, Tensor) else q.graph.constant(mask)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlx.autodiff.pullback import vjp_by_parts
 from rlx.ir import Attrs, Op, Tensor, TensorType, apply, register
-from rlx.ops.attention.forward import want_attention
+from rlx.ops.attention.forward import check_attention
 from rlx.ops.attention.parts import (
     attention_cost,
     grouped,
@@ -18,15 +18,15 @@ from rlx.ops.attention.parts import (
     tensor_probabilities,
     wide,
 )
-from rlx.ops.base import cast_to, want_inputs, want_like
+from rlx.ops.base import cast_to, check_inputs, check_like
 from rlx.ops.numeric import Array, widened
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
-    want_inputs("attention_grad", types, 4, 6)
+    check_inputs("attention_grad", types, 4, 6)
     d, q, k, v = types[:4]
-    want_attention("attention_grad", types[1:], attrs)
-    want_like("attention_grad", d, q, "query")
+    check_attention("attention_grad", types[1:], attrs)
+    check_like("attention_grad", d, q, "query")
     return q, k, v
 
 

@@ -25,13 +25,13 @@ def cond(pred: Any, then_fn: Callable[..., PyTree], else_fn: Callable[..., PyTre
     selects its branch while the graph is built. Gradient: that of the branch taken. Numerics: those of the branch.
     Raises: DTypeError, ShapeError, GraphError when the branches or pred do not fit.
     """
-    _want_functions("cond", "rlx.where chooses between values", then_fn=then_fn, else_fn=else_fn)
+    _check_functions("cond", "rlx.where chooses between values", then_fn=then_fn, else_fn=else_fn)
     if isinstance(pred, bool | np.bool_):
         return (then_fn if pred else else_fn)(*operands)
     leaves: list[Any] = []
     skeleton = flatten(operands, leaves, leaf=is_number)
     graph = _home("cond", (pred, *leaves))
-    pred = want_predicate("cond", graph, pred)
+    pred = check_predicate("cond", graph, pred)
     given = [_tensor(graph, x) for x in leaves]
     types = [t.type for t in given]
     traced = []
@@ -68,7 +68,7 @@ def while_loop(
     there is no limit.
     Raises: DTypeError, ShapeError, GraphError when the functions' results do not fit.
     """
-    _want_functions("while_loop", "each of the carry", cond_fn=cond_fn, body_fn=body_fn)
+    _check_functions("while_loop", "each of the carry", cond_fn=cond_fn, body_fn=body_fn)
     if max_steps is not None and not _is_count(max_steps):
         raise ShapeError(
             f"while_loop: max_steps is {max_steps!r}; expected a number of steps, or None for no limit"
@@ -79,11 +79,11 @@ def while_loop(
         raise GraphError("while_loop: init holds no tensor; a loop without a carry computes nothing")
     graph = _home("while_loop", leaves)
     start = [_tensor(graph, x) for x in leaves]
-    going = want_predicate("while_loop", graph, cond_fn(unflatten(skeleton, start)))
+    going = check_predicate("while_loop", graph, cond_fn(unflatten(skeleton, start)))
     body = TracedBody("body", graph, [t.type for t in start])
     with body.tracing():
         made = _carried("while_loop", body, body_fn(unflatten(skeleton, body.given)), skeleton, body.given)
-        again = want_predicate("while_loop", body, cond_fn(unflatten(skeleton, made)))
+        again = check_predicate("while_loop", body, cond_fn(unflatten(skeleton, made)))
     limit = None if max_steps is None else int(max_steps)
     attrs = {"body": body.finish([again, *made], body.captured), "max_steps": limit}
     return unflatten(skeleton, graph.add("while_loop", (going, *start, *body.captured), attrs))
@@ -104,7 +104,7 @@ def scan(
     carries, which a second run of the steps computes.
     Raises: DTypeError, ShapeError, GraphError when lengths or the results of f do not fit.
     """
-    _want_functions("scan", "of the carry and one x", f=f)
+    _check_functions("scan", "of the carry and one x", f=f)
     carries: list[Any] = []
     slices: list[Any] = []
     carry_skeleton = flatten(init, carries, leaf=is_number)
@@ -136,13 +136,13 @@ def scan(
     return unflatten(carry_skeleton, outs[:n]), unflatten(y_skeleton, outs[n:])
 
 
-def _want_functions(op: str, advice: str, **functions: Any) -> None:
+def _check_functions(op: str, advice: str, **functions: Any) -> None:
     for name, function in functions.items():
         if not callable(function):
             raise GraphError(f"{op}: {name} is {type(function).__name__}; expected a function ({advice})")
 
 
-def want_predicate(op: str, graph: Graph, pred: Any) -> Tensor:
+def check_predicate(op: str, graph: Graph, pred: Any) -> Tensor:
     """The predicate as a bool tensor of rank 0; a Python bool becomes a constant. Raises: DTypeError, ShapeError."""
     if isinstance(pred, Tensor):
         t = traced_into(graph).reach(pred, op)

@@ -14,7 +14,7 @@ import numpy as np
 from rlx.dtypes import bool_
 from rlx.errors import ShapeError, StepLimitExceeded
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Control, Cost, Graph, Node, Op, TensorType, bodies, register
-from rlx.ops.base import want_inputs
+from rlx.ops.base import check_inputs
 from rlx.ops.control import grad as control_grad
 from rlx.ops.control.functions import same_type
 from rlx.ops.control.steps import spend, weight
@@ -25,9 +25,9 @@ FAMILY = "control"
 _BOOL = TensorType((), bool_)
 
 
-def _want_body(op: str, body: Graph, given: Sequence[TensorType]) -> None:
+def _check_body(op: str, body: Graph, given: Sequence[TensorType]) -> None:
     leaves = [*body.inputs.values(), *body.params.values()]
-    want_inputs(f"{op} (its body {body.name!r})", given, len(leaves))
+    check_inputs(f"{op} (its body {body.name!r})", given, len(leaves))
     for leaf, t in zip(leaves, given, strict=True):
         same_type(f"{op}: {leaf.node.label} of its body {body.name!r} is given", t, leaf.type)
 
@@ -44,11 +44,11 @@ def _some(op: str, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
 
 def _cond_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
     then, other = attrs["then"], attrs["otherwise"]
-    want_inputs("cond", types, 1, 1 << 30)
+    check_inputs("cond", types, 1, 1 << 30)
     same_type("cond: the predicate is, and should be", types[0], _BOOL)
     for body in (then, other):
-        _want_body("cond", body, types[1:])
-    want_inputs("cond: the second branch, for the results of the first", _types(other), len(then.outputs))
+        _check_body("cond", body, types[1:])
+    check_inputs("cond: the second branch, for the results of the first", _types(other), len(then.outputs))
     for i, (a, b) in enumerate(zip(_types(then), _types(other), strict=True)):
         same_type(f"cond: result {i} of the branches", a, b)
     return _some("cond", _types(then))
@@ -56,17 +56,17 @@ def _cond_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, 
 
 def _while_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
     body = attrs["body"]
-    want_inputs("while_loop", types, 1, 1 << 30)
+    check_inputs("while_loop", types, 1, 1 << 30)
     same_type("while_loop: the predicate is, and should be", types[0], _BOOL)
-    _want_body("while_loop", body, types[1:])
+    _check_body("while_loop", body, types[1:])
     again, *made = _types(body) or [_BOOL]
     same_type("while_loop: the predicate after a step is, and should be", again, _BOOL)
-    _want_carries("while_loop", types[1:], len(body.inputs), made)
+    _check_carries("while_loop", types[1:], len(body.inputs), made)
     return _some("while_loop", made)
 
 
-def _want_carries(op: str, given: Sequence[TensorType], count: int, made: Sequence[TensorType]) -> None:
-    want_inputs(f"{op}: the carry after a step", made, count)
+def _check_carries(op: str, given: Sequence[TensorType], count: int, made: Sequence[TensorType]) -> None:
+    check_inputs(f"{op}: the carry after a step", made, count)
     for i, (a, b) in enumerate(zip(given, made, strict=False)):
         same_type(f"{op}: carry {i} goes in and comes back as", a, b)
 
@@ -78,9 +78,9 @@ def _scan_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, 
         if t.shape[:1] != (length,):
             raise ShapeError(f"scan: xs {i} is {t}; expected {length} along axis 0")
     slices = [TensorType(t.shape[1:], t.dtype) for t in types[n:count]]
-    _want_body("scan", body, [*types[:n], *slices, *types[count:]])
+    _check_body("scan", body, [*types[:n], *slices, *types[count:]])
     made = _types(body)
-    _want_carries("scan", types[:n], n, made[:n])
+    _check_carries("scan", types[:n], n, made[:n])
     return _some("scan", [*made[:n], *(TensorType((length, *t.shape), t.dtype) for t in made[n:])])
 
 

@@ -11,21 +11,21 @@ import numpy as np
 from rlx.dtypes import DType, promote
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_inputs, written
+from rlx.ops.base import TensorLike, cast_to, check_inputs, floats, tensors, written
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.matmul import ACTIVATIONS, activated
 from rlx.ops.numeric import Array, computed
 from rlx.ops.windows import (
     Ints,
     Pads,
+    check_counts,
+    check_floats,
+    check_groups,
+    check_image,
+    check_pads,
     pads_of,
     per_axis,
     spatial_axes,
-    want_counts,
-    want_floats,
-    want_groups,
-    want_image,
-    want_pads,
     window_counts,
     windows,
 )
@@ -37,45 +37,45 @@ def _pair(dtypes: Sequence[DType]) -> DType:
     return promote(*dtypes[:2])
 
 
-def _want_same(op: str, a: TensorType, b: TensorType, names: tuple[str, str]) -> int:
+def _check_same(op: str, a: TensorType, b: TensorType, names: tuple[str, str]) -> int:
     """The number of spatial axes, which both must have in common. Raises: ShapeError."""
-    n = want_image(op, a, names[0])
+    n = check_image(op, a, names[0])
     if b.rank != a.rank:
         raise ShapeError(f"{op}: {names[0]} {a.shape} beside {names[1]} {b.shape}; expected equal ranks")
     return n
 
 
-def _want_geometry(op: str, attrs: Attrs, n: int) -> None:
-    want_counts(op, attrs, ("strides", "dilations"), n)
-    want_pads(op, attrs, n)
+def _check_geometry(op: str, attrs: Attrs, n: int) -> None:
+    check_counts(op, attrs, ("strides", "dilations"), n)
+    check_pads(op, attrs, n)
 
 
-def _want_kernel(op: str, kernel: Sequence[int], weight: TensorType) -> None:
+def _check_kernel(op: str, kernel: Sequence[int], weight: TensorType) -> None:
     if any(k < 1 for k in kernel):
         raise ShapeError(f"{op}: the weight is {weight.shape}; its spatial axes must be 1 or more")
 
 
-def _want_bias(op: str, types: Sequence[TensorType], channels: int) -> None:
+def _check_bias(op: str, types: Sequence[TensorType], channels: int) -> None:
     if len(types) == 3 and types[2].shape != (channels,):
         raise ShapeError(f"{op}: the bias is {types[2].shape}; expected ({channels},), the output channels")
 
 
 def _conv_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "conv"
-    want_inputs(op, types, 2, 3)
-    want_floats(op, types, ("input", "weight", "bias"))
+    check_inputs(op, types, 2, 3)
+    check_floats(op, types, ("input", "weight", "bias"))
     x, w = types[:2]
-    n = _want_same(op, x, w, ("input", "weight"))
-    _want_geometry(op, attrs, n)
-    _want_kernel(op, w.shape[2:], w)
+    n = _check_same(op, x, w, ("input", "weight"))
+    _check_geometry(op, attrs, n)
+    _check_kernel(op, w.shape[2:], w)
     groups, activation = attrs["groups"], attrs["activation"]
-    want_groups(op, groups, w.shape[0], "output channels")
+    check_groups(op, groups, w.shape[0], "output channels")
     if w.shape[1] * groups != x.shape[1]:
         raise ShapeError(
             f"{op}: the input has {x.shape[1]} channels and the weight is {w.shape} in {groups} groups; expected "
             f"{w.shape[1] * groups} channels"
         )
-    _want_bias(op, types, w.shape[0])
+    _check_bias(op, types, w.shape[0])
     if activation is not None and activation not in ACTIVATIONS:
         raise ShapeError(f"{op}: activation {activation!r}; expected None or one of {', '.join(ACTIVATIONS)}")
     counts = window_counts(op, x.shape[2:], w.shape[2:], attrs["strides"], attrs["dilations"], attrs["pads"])
@@ -151,14 +151,14 @@ register(
 
 def _grad_input_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "conv_grad_input"
-    want_inputs(op, types, 2)
-    want_floats(op, types, ("gradient", "weight"))
+    check_inputs(op, types, 2)
+    check_floats(op, types, ("gradient", "weight"))
     d, w = types
-    n = _want_same(op, d, w, ("gradient", "weight"))
-    _want_geometry(op, attrs, n)
-    want_counts(op, attrs, ("sizes",), n, least=0)
-    _want_kernel(op, w.shape[2:], w)
-    want_groups(op, attrs["groups"], w.shape[0], "output channels")
+    n = _check_same(op, d, w, ("gradient", "weight"))
+    _check_geometry(op, attrs, n)
+    check_counts(op, attrs, ("sizes",), n, least=0)
+    _check_kernel(op, w.shape[2:], w)
+    check_groups(op, attrs["groups"], w.shape[0], "output channels")
     expected = (w.shape[0], *window_counts(op, attrs["sizes"], w.shape[2:], *_geometry(attrs)))
     if d.shape[1:] != expected:
         raise ShapeError(
@@ -221,14 +221,14 @@ register(
 
 def _grad_weight_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "conv_grad_weight"
-    want_inputs(op, types, 2)
-    want_floats(op, types, ("input", "gradient"))
+    check_inputs(op, types, 2)
+    check_floats(op, types, ("input", "gradient"))
     x, d = types
-    n = _want_same(op, x, d, ("input", "gradient"))
-    _want_geometry(op, attrs, n)
-    want_counts(op, attrs, ("kernel",), n)
-    want_groups(op, attrs["groups"], x.shape[1], "input channels")
-    want_groups(op, attrs["groups"], d.shape[1], "output channels")
+    n = _check_same(op, x, d, ("input", "gradient"))
+    _check_geometry(op, attrs, n)
+    check_counts(op, attrs, ("kernel",), n)
+    check_groups(op, attrs["groups"], x.shape[1], "input channels")
+    check_groups(op, attrs["groups"], d.shape[1], "output channels")
     expected = (x.shape[0], d.shape[1], *window_counts(op, x.shape[2:], attrs["kernel"], *_geometry(attrs)))
     if d.shape != expected:
         raise ShapeError(f"{op}: the gradient is {d.shape}; expected {expected}, what the convolution gives")
@@ -265,14 +265,14 @@ register(
 
 def _transpose_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "conv_transpose"
-    want_inputs(op, types, 2, 3)
-    want_floats(op, types, ("input", "weight", "bias"))
+    check_inputs(op, types, 2, 3)
+    check_floats(op, types, ("input", "weight", "bias"))
     x, w = types[:2]
-    n = _want_same(op, x, w, ("input", "weight"))
-    _want_geometry(op, attrs, n)
-    want_counts(op, attrs, ("output_padding",), n, least=0)
-    _want_kernel(op, w.shape[2:], w)
-    want_groups(op, attrs["groups"], x.shape[1], "input channels")
+    n = _check_same(op, x, w, ("input", "weight"))
+    _check_geometry(op, attrs, n)
+    check_counts(op, attrs, ("output_padding",), n, least=0)
+    _check_kernel(op, w.shape[2:], w)
+    check_groups(op, attrs["groups"], x.shape[1], "input channels")
     if w.shape[0] != x.shape[1]:
         raise ShapeError(
             f"{op}: the input has {x.shape[1]} channels and the weight is {w.shape}; expected {x.shape[1]} first"
@@ -285,7 +285,7 @@ def _transpose_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
                 f"{op}: output_padding {extra} of axis {axis}; expected less than its stride {s} or dilation {d}"
             )
     channels = w.shape[1] * attrs["groups"]
-    _want_bias(op, types, channels)
+    _check_bias(op, types, channels)
     sizes = transposed_sizes(x.shape[2:], w.shape[2:], attrs)
     return TensorType((x.shape[0], channels, *sizes), promote(x.dtype, w.dtype))
 

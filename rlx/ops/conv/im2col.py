@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, tensor, want_inputs, written
+from rlx.ops.base import TensorLike, check_inputs, tensor, written
 from rlx.ops.numeric import Array
 from rlx.ops.windows import (
     Ints,
     Pads,
+    check_counts,
+    check_image,
+    check_pads,
     pads_of,
     per_axis,
     spatial_axes,
-    want_counts,
-    want_image,
-    want_pads,
     window_counts,
     window_terms,
     windows,
@@ -27,11 +27,11 @@ from rlx.ops.windows import (
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("im2col", types, 1)
+    check_inputs("im2col", types, 1)
     x = types[0]
-    n = want_image("im2col", x)
-    want_counts("im2col", attrs, ("kernel", "strides", "dilations"), n)
-    want_pads("im2col", attrs, n)
+    n = check_image("im2col", x)
+    check_counts("im2col", attrs, ("kernel", "strides", "dilations"), n)
+    check_pads("im2col", attrs, n)
     counts = _counts(x.shape, attrs)
     return TensorType((x.shape[0], x.shape[1] * math.prod(attrs["kernel"]), math.prod(counts)), x.dtype)
 

@@ -9,7 +9,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.op import ExprRule, Infer
-from rlx.ops.base import TensorLike, infer_unary, tensor, tensors, want_float
+from rlx.ops.base import TensorLike, check_float, infer_unary, tensor, tensors
 from rlx.ops.elementwise.prims import value_of
 from rlx.ops.elementwise.unary import float_call
 
@@ -21,7 +21,7 @@ Rule = Callable[[Tensor, Tensor, Attrs], Tensor]
 
 
 def _infer(op: str, names: Sequence[str]) -> Infer:
-    plain = infer_unary(op, want_float)
+    plain = infer_unary(op, check_float)
 
     def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType | tuple[TensorType, ...]:
         for name in names:

@@ -14,12 +14,12 @@ from rlx.ops.base import (
     TensorLike,
     anything,
     cast_to,
+    check_bool,
+    check_float,
+    check_number,
     infer_binary,
     tensors,
     unbroadcast,
-    want_bool,
-    want_float,
-    want_number,
 )
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, slow_cost
 from rlx.ops.numeric import computed
@@ -41,13 +41,13 @@ def local_vjp(rule: Local) -> Vjp:
 
 
 def _arithmetic(
-    name: str, prim: str, rule: Local, judge: str, want: Callable[[str, DType], None] = want_number, **traits: Any
+    name: str, prim: str, rule: Local, judge: str, check: Callable[[str, DType], None] = check_number, **traits: Any
 ) -> None:
     register(
         Op(
             name,
             "elementwise",
-            infer_binary(name, want),
+            infer_binary(name, check),
             computed(common=True)(PRIM_FUNCTIONS[prim]),
             judge,
             local_vjp(rule),
@@ -87,7 +87,7 @@ def _pow_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tenso
 _arithmetic("add", "add", lambda d, a, b, y: (d, d), "numpy.add", adds=True, commutes=True, identity=identities.add)
 _arithmetic("sub", "sub", lambda d, a, b, y: (d, -d), "numpy.subtract", identity=identities.sub)
 _arithmetic("mul", "mul", lambda d, a, b, y: (d * b, d * a), "numpy.multiply", commutes=True, identity=identities.mul)
-_arithmetic("div", "div", lambda d, a, b, y: (d / b, -d * y / b), "numpy.divide", want_float, identity=identities.div)
+_arithmetic("div", "div", lambda d, a, b, y: (d / b, -d * y / b), "numpy.divide", check_float, identity=identities.div)
 _arithmetic("maximum", "max", _extremum_rule("less"), "numpy.maximum", anything, commutes=True)
 _arithmetic("minimum", "min", _extremum_rule("greater"), "numpy.minimum", anything, commutes=True)
 _arithmetic("pow", "pow", _pow_rule, "numpy.power", identity=identities.pow, cost=slow_cost)
@@ -120,7 +120,7 @@ def _logical(name: str, prim: str, neutral: bool) -> None:
         Op(
             name,
             "elementwise",
-            infer_binary(name, want_bool, bool_),
+            infer_binary(name, check_bool, bool_),
             computed(common=True)(PRIM_FUNCTIONS[prim]),
             f"numpy.{name}",
             NOT_DIFFERENTIABLE,

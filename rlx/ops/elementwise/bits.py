@@ -15,27 +15,27 @@ from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
 from rlx.ops.numeric import computed
 
 
-def _want_bits(op: str, dtype: DType) -> None:
+def _check_bits(op: str, dtype: DType) -> None:
     if dtype.is_float:
         raise DTypeError(f"{op}: takes integers or bools, got {dtype}; cast it to an integer first")
 
 
-def _want_int(op: str, dtype: DType) -> None:
+def _check_int(op: str, dtype: DType) -> None:
     if not dtype.is_int:
         raise DTypeError(f"{op}: takes integers, got {dtype}; cast it to an integer first")
 
 
-def _binary(name: str, prim: str, want: Callable[[str, DType], None]) -> None:
+def _binary(name: str, prim: str, check: Callable[[str, DType], None]) -> None:
     register(
-        Op(name, "elementwise", infer_binary(name, want), computed(common=True)(PRIM_FUNCTIONS[prim]),
+        Op(name, "elementwise", infer_binary(name, check), computed(common=True)(PRIM_FUNCTIONS[prim]),
            f"numpy.{name}", NOT_DIFFERENTIABLE, lambda args, attrs: ex.call(prim, args[0], args[1]), inplace=(0, 1))
     )  # fmt: skip
 
 
 for _name, _prim in (("and", "and"), ("or", "or"), ("xor", "xor")):
-    _binary(f"bitwise_{_name}", _prim, _want_bits)
-_binary("left_shift", "shl", _want_int)
-_binary("right_shift", "shr", _want_int)
+    _binary(f"bitwise_{_name}", _prim, _check_bits)
+_binary("left_shift", "shl", _check_int)
+_binary("right_shift", "shr", _check_int)
 
 
 def _invert_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
@@ -46,7 +46,7 @@ def _invert_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
 
 
 register(
-    Op("bitwise_not", "elementwise", infer_unary("bitwise_not", _want_bits), computed()(np.invert),
+    Op("bitwise_not", "elementwise", infer_unary("bitwise_not", _check_bits), computed()(np.invert),
        "numpy.bitwise_not", NOT_DIFFERENTIABLE, _invert_expr, inplace=(0,))
 )  # fmt: skip
 

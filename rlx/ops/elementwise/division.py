@@ -6,7 +6,7 @@ from typing import Any
 
 from rlx.ir import Op, Tensor, apply, register
 from rlx.ir import expr as ex
-from rlx.ops.base import TensorLike, cast_to, infer_binary, tensors, want_number
+from rlx.ops.base import TensorLike, cast_to, check_number, infer_binary, tensors
 from rlx.ops.elementwise.binary import Local, local_vjp
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, slow_cost
 from rlx.ops.numeric import computed
@@ -27,7 +27,7 @@ def _floor_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Ten
 
 def _register(name: str, prim: str, rule: Local, **traits: Any) -> None:
     register(
-        Op(name, "elementwise", infer_binary(name, want_number), computed(common=True)(PRIM_FUNCTIONS[prim]),
+        Op(name, "elementwise", infer_binary(name, check_number), computed(common=True)(PRIM_FUNCTIONS[prim]),
            f"numpy.{name}", local_vjp(rule), lambda args, attrs: ex.call(prim, args[0], args[1]), inplace=(0, 1),
            **traits)
     )  # fmt: skip

@@ -13,17 +13,17 @@ from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.types import broadcast_shapes, normalize_axis
 from rlx.ir.values import as_array, exactly
-from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors
 from rlx.ops.norm.channels import first_dtype
 from rlx.ops.numeric import Array, computed, working
 
 _EXACT = 1 << 24  # f32 represents every integer up to this one
 
 
-def _want_grid(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
+def _check_grid(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
     x, scale, *zero = types
-    want_float(op, x.dtype)
-    want_float(op, scale.dtype, "scale")
+    check_float(op, x.dtype)
+    check_float(op, scale.dtype, "scale")
     for name, t in zip(("scale", "zero_point"), (scale, *zero), strict=False):
         if broadcast_shapes(t.shape, x.shape, op=op) != x.shape:
             raise ShapeError(f"{op}: {name} is {t.shape}; expected a shape that broadcasts to the input {x.shape}")
@@ -35,8 +35,8 @@ def _want_grid(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("fake_quantize", types, 2, 3)
-    _want_grid("fake_quantize", types, attrs)
+    check_inputs("fake_quantize", types, 2, 3)
+    _check_grid("fake_quantize", types, attrs)
     return types[0]
 
 
@@ -81,12 +81,12 @@ register(
 
 
 def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("fake_quantize_grad", types, 3, 4)
+    check_inputs("fake_quantize_grad", types, 3, 4)
     if types[0] != types[1]:
         raise ShapeError(
             f"fake_quantize_grad: the gradient is {types[0]}, the input {types[1]}; expected the same type"
         )
-    _want_grid("fake_quantize_grad", types[1:], attrs)
+    _check_grid("fake_quantize_grad", types[1:], attrs)
     return types[0]
 
 

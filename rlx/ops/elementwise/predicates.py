@@ -13,17 +13,17 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Expr, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.op import ExprRule
-from rlx.ops.base import TensorLike, tensor, want_float, want_inputs
+from rlx.ops.base import TensorLike, check_float, check_inputs, tensor
 from rlx.ops.composite import full_like
 from rlx.ops.numeric import Array, computed
 
 
 def _register(name: str, reference: Callable[..., Any], expr: ExprRule) -> None:
     def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        want_inputs(name, types, 1)
-        want_float(name, types[0].dtype)
+        check_inputs(name, types, 1)
+        check_float(name, types[0].dtype)
         if name == "isinf":
-            _want_signs(attrs)
+            _check_signs(attrs)
         return TensorType(types[0].shape, bool_)
 
     register(
@@ -32,7 +32,7 @@ def _register(name: str, reference: Callable[..., Any], expr: ExprRule) -> None:
     )  # fmt: skip
 
 
-def _want_signs(attrs: Attrs) -> None:
+def _check_signs(attrs: Attrs) -> None:
     for what in ("positive", "negative"):
         if not isinstance(attrs[what], bool):
             raise DTypeError(f"isinf: {what} is {attrs[what]!r}; expected a bool")

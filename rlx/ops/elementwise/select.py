@@ -18,19 +18,19 @@ from rlx.ops import identities, views
 from rlx.ops.base import (
     TensorLike,
     cast_to,
+    check_bool,
+    check_inputs,
+    check_number,
     tensor,
     tensors,
     unbroadcast,
-    want_bool,
-    want_inputs,
-    want_number,
 )
 from rlx.ops.numeric import Array, computed, convert
 
 
 def _where_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("where", types, 3)
-    want_bool("where", types[0].dtype)
+    check_inputs("where", types, 3)
+    check_bool("where", types[0].dtype)
     shape = broadcast_shapes(*(t.shape for t in types), op="where")
     return TensorType(shape, promote(types[1].dtype, types[2].dtype))
 
@@ -68,7 +68,7 @@ register(
 
 
 def _cast_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("cast", types, 1)
+    check_inputs("cast", types, 1)
     if not isinstance(attrs["dtype"], DType):
         raise DTypeError(
             f"cast: attribute dtype is {attrs['dtype']!r}; expected a DType (rlx.cast takes names too)"
@@ -109,8 +109,8 @@ register(
 
 
 def _clip_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("clip", types, 1)
-    want_number("clip", types[0].dtype)
+    check_inputs("clip", types, 1)
+    check_number("clip", types[0].dtype)
     for what in ("min", "max"):
         bound = attrs[what]
         if bound is None:

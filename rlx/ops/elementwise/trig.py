@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlx.ir import Op, Tensor, apply, register
 from rlx.ir import expr as ex
-from rlx.ops.base import TensorLike, cast_to, floats, infer_binary, tensors, want_float
+from rlx.ops.base import TensorLike, cast_to, check_float, floats, infer_binary, tensors
 from rlx.ops.elementwise.binary import local_vjp
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, slow_cost
 from rlx.ops.elementwise.unary import float_call, primitive
@@ -41,7 +41,7 @@ def _atan2_rule(d: Tensor, a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Ten
 
 
 register(
-    Op("atan2", "elementwise", infer_binary("atan2", want_float), computed(common=True)(PRIM_FUNCTIONS["atan2"]),
+    Op("atan2", "elementwise", infer_binary("atan2", check_float), computed(common=True)(PRIM_FUNCTIONS["atan2"]),
        "numpy.arctan2", local_vjp(_atan2_rule), lambda args, attrs: ex.call("atan2", args[0], args[1]),
        inplace=(0, 1), cost=slow_cost)
 )  # fmt: skip

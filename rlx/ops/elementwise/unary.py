@@ -17,12 +17,12 @@ from rlx.ops import identities, views
 from rlx.ops.base import (
     TensorLike,
     anything,
+    check_float,
+    check_inputs,
+    check_number,
     floating,
     infer_unary,
     tensor,
-    want_float,
-    want_inputs,
-    want_number,
 )
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, slow_cost
 from rlx.ops.elementwise.special import erfc as erfc64
@@ -61,11 +61,11 @@ def register_unary(
     expr: ExprRule,
     vjp: Vjp,
     judge: str,
-    want: Callable[[str, DType], None] = want_float,
+    check: Callable[[str, DType], None] = check_float,
     **traits: Any,
 ) -> None:
     register(
-        Op(name, "elementwise", infer_unary(name, want), computed()(reference), judge, vjp, expr, inplace=(0,),
+        Op(name, "elementwise", infer_unary(name, check), computed()(reference), judge, vjp, expr, inplace=(0,),
            **traits)
     )  # fmt: skip
 
@@ -74,13 +74,13 @@ def primitive(
     name: str,
     rule: Local | None,
     judge: str,
-    want: Callable[[str, DType], None] = want_float,
+    check: Callable[[str, DType], None] = check_float,
     prim: str | None = None,
     **traits: Any,
 ) -> None:
     prim = prim or name
     vjp = zero_vjp if rule is None else local_vjp(rule)
-    register_unary(name, PRIM_FUNCTIONS[prim], _prim(prim), vjp, judge, want, **traits)
+    register_unary(name, PRIM_FUNCTIONS[prim], _prim(prim), vjp, judge, check, **traits)
 
 
 def _abs_rule(d: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -98,9 +98,9 @@ primitive("tanh", lambda d, x, y: d * (1 - y * y), "numpy.tanh")
 primitive(
     "erf", lambda d, x, y: d * (2 / math.sqrt(math.pi)) * apply("exp", -(x * x)), "scipy.special.erf", cost=slow_cost,
 )  # fmt: skip
-primitive("neg", lambda d, x, y: -d, "numpy.negative", want_number, identity=identities.undone("neg"))
-primitive("abs", _abs_rule, "numpy.abs", want_number, identity=identities.idempotent)
-primitive("sign", None, "numpy.sign", want_number, identity=identities.idempotent)
+primitive("neg", lambda d, x, y: -d, "numpy.negative", check_number, identity=identities.undone("neg"))
+primitive("abs", _abs_rule, "numpy.abs", check_number, identity=identities.idempotent)
+primitive("sign", None, "numpy.sign", check_number, identity=identities.idempotent)
 primitive("round", None, "numpy.rint", identity=identities.idempotent)
 primitive("floor", None, "numpy.floor", identity=identities.idempotent)
 primitive("ceil", None, "numpy.ceil", identity=identities.idempotent)
@@ -157,7 +157,7 @@ def _gelu_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
 
 
 def _gelu_infer() -> Infer:
-    plain = infer_unary("gelu", want_float)
+    plain = infer_unary("gelu", check_float)
 
     def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType | tuple[TensorType, ...]:
         if attrs.get("approximate") not in ("none", "tanh"):
@@ -191,7 +191,7 @@ register_unary("sigmoid", _sigmoid, _sigmoid_expr, local_vjp(lambda d, x, y: d *
 register_unary("silu", _silu, _silu_expr, local_vjp(_silu_rule), "torch.nn.functional.silu")
 register_unary(
     "relu", _relu, _relu_expr, local_vjp(lambda d, x, y: apply("where", apply("less_equal", x, 0), 0, d)),
-    "torch.nn.functional.relu", want_number, identity=identities.idempotent,
+    "torch.nn.functional.relu", check_number, identity=identities.idempotent,
 )  # fmt: skip
 register(
     Op("gelu", "elementwise", _gelu_infer(), computed()(_gelu), "torch.nn.functional.gelu", _gelu_vjp, _gelu_expr,
@@ -200,7 +200,7 @@ register(
 
 
 def _not_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("logical_not", types, 1)
+    check_inputs("logical_not", types, 1)
     return TensorType(types[0].shape, bool_)
 
 

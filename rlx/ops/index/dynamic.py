@@ -12,20 +12,20 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import graph_of
 from rlx.ir.types import as_items, as_shape
-from rlx.ops.base import TensorLike, cast_to, tensors, want_inputs
-from rlx.ops.index.gather import index_tensor, want_indices
+from rlx.ops.base import TensorLike, cast_to, check_inputs, tensors
+from rlx.ops.index.gather import check_indices, index_tensor
 from rlx.ops.numeric import Array
 
 
-def _want_starts(op: str, x: TensorType, starts: TensorType) -> None:
-    want_indices(op, starts.dtype)
+def _check_starts(op: str, x: TensorType, starts: TensorType) -> None:
+    check_indices(op, starts.dtype)
     if starts.shape != (x.rank,):
         raise ShapeError(
             f"{op}: starts {starts.shape} for x {x.shape}; expected one number an axis, ({x.rank},)"
         )
 
 
-def _want_window(op: str, x: TensorType, window: Sequence[int], what: str) -> None:
+def _check_window(op: str, x: TensorType, window: Sequence[int], what: str) -> None:
     if len(window) != x.rank or any(not 0 <= a <= b for a, b in zip(window, x.shape, strict=False)):
         raise ShapeError(
             f"{op}: {what} {tuple(window)} in x {x.shape}; expected x's rank, and no axis longer"
@@ -33,23 +33,23 @@ def _want_window(op: str, x: TensorType, window: Sequence[int], what: str) -> No
 
 
 def _slice_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("dynamic_slice", types, 2)
+    check_inputs("dynamic_slice", types, 2)
     x, starts = types
-    _want_starts("dynamic_slice", x, starts)
+    _check_starts("dynamic_slice", x, starts)
     sizes = as_shape(attrs["sizes"], "dynamic_slice: sizes")
-    _want_window("dynamic_slice", x, sizes, "sizes")
+    _check_window("dynamic_slice", x, sizes, "sizes")
     return TensorType(sizes, x.dtype)
 
 
 def _update_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("dynamic_update_slice", types, 3)
+    check_inputs("dynamic_update_slice", types, 3)
     x, update, starts = types
-    _want_starts("dynamic_update_slice", x, starts)
+    _check_starts("dynamic_update_slice", x, starts)
     if update.dtype != x.dtype:
         raise DTypeError(
             f"dynamic_update_slice: the update is {update.dtype} and x is {x.dtype}; expected one dtype"
         )
-    _want_window("dynamic_update_slice", x, update.shape, "an update of")
+    _check_window("dynamic_update_slice", x, update.shape, "an update of")
     return x
 
 

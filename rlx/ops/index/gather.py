@@ -16,11 +16,11 @@ from rlx.dtypes import DType, DTypeLike, as_dtype, f32, i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import is_index, normalize_axis
-from rlx.ops.base import TensorLike, cast_to, tensors, want_axis, want_inputs
+from rlx.ops.base import TensorLike, cast_to, check_axis, check_inputs, tensors
 from rlx.ops.numeric import Array, convert
 
 
-def want_indices(op: str, dtype: DType) -> None:
+def check_indices(op: str, dtype: DType) -> None:
     if dtype not in (i32, i64):
         raise DTypeError(f"{op}: the indices are {dtype}; expected i32 or i64")
 
@@ -35,10 +35,10 @@ def in_range(indices: Array, n: int) -> Array:
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("gather", types, 2)
+    check_inputs("gather", types, 2)
     x, indices = types
-    axis = want_axis("gather", x, attrs)
-    want_indices("gather", indices.dtype)
+    axis = check_axis("gather", x, attrs)
+    check_indices("gather", indices.dtype)
     if x.dtype.is_packed and axis == x.rank - 1:
         raise ShapeError(f"gather: x is {x}, whose blocks lie along axis {axis}; expected an axis before the last")
     if x.shape[axis] == 0 and indices.numel:
@@ -88,7 +88,7 @@ def gather(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
     x, indices = tensors("gather", x, integers(indices))
     indices = index_tensor("gather", indices)
     axis = normalize_axis(axis, x.ndim, "gather")
-    want_constants_in_range("gather", indices, x.shape[axis], f"axis {axis} of {x.shape}")
+    check_constants_in_range("gather", indices, x.shape[axis], f"axis {axis} of {x.shape}")
     return apply("gather", x, indices, axis=axis)
 
 
@@ -104,7 +104,7 @@ def index_tensor(op: str, indices: Tensor) -> Tensor:
     return cast_to(indices, i64 if indices.dtype == i64 else i32)
 
 
-def want_constants_in_range(op: str, indices: Tensor, n: int, what: str) -> None:
+def check_constants_in_range(op: str, indices: Tensor, n: int, what: str) -> None:
     """Checks constant indices. Raises: ShapeError where one is outside -n..n-1."""
     made = indices.node
     if made.op.name == "cast":
@@ -125,10 +125,10 @@ def take_rows(x: Tensor, indices: Tensor) -> Tensor:
 
 
 def _elements_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("gather_elements", types, 2)
+    check_inputs("gather_elements", types, 2)
     x, indices = types
-    axis = want_axis("gather_elements", x, attrs)
-    want_indices("gather_elements", indices.dtype)
+    axis = check_axis("gather_elements", x, attrs)
+    check_indices("gather_elements", indices.dtype)
     expected = (*x.shape[:axis], *indices.shape[axis : axis + 1], *x.shape[axis + 1 :])
     if indices.shape != expected or indices.rank != x.rank:
         raise ShapeError(
@@ -173,7 +173,7 @@ def gather_elements(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor
     indices = index_tensor("gather_elements", indices)
     axis = normalize_axis(axis, x.ndim, "gather_elements")
     x = corner(x, indices, axis, "gather_elements")
-    want_constants_in_range("gather_elements", indices, x.shape[axis], f"axis {axis} of {x.shape}")
+    check_constants_in_range("gather_elements", indices, x.shape[axis], f"axis {axis} of {x.shape}")
     return apply("gather_elements", x, indices, axis=axis)
 
 
@@ -227,7 +227,7 @@ def gather_nd(x: TensorLike, indices: TensorLike) -> Tensor:
     rows = None
     for k in range(q):
         part = component(indices, k)
-        want_constants_in_range("gather_nd", part, x.shape[k], f"axis {k} of {x.shape}")
+        check_constants_in_range("gather_nd", part, x.shape[k], f"axis {k} of {x.shape}")
         row = clamped(part, x.shape[k])
         rows = row if rows is None else rows * x.shape[k] + row
     flat = apply("reshape", x, shape=(math.prod(x.shape[:q]), *x.shape[q:]))
@@ -263,9 +263,9 @@ def component(indices: Tensor, k: int) -> Tensor:
 
 
 def _one_hot_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("one_hot", types, 1)
+    check_inputs("one_hot", types, 1)
     shape, depth = types[0].shape, attrs["depth"]
-    want_indices("one_hot", types[0].dtype)
+    check_indices("one_hot", types[0].dtype)
     if isinstance(depth, bool) or not isinstance(depth, int) or not 0 <= depth < 2**31:
         raise ShapeError(f"one_hot: depth is {depth!r}; expected an int ≥ 0")
     axis = attrs["axis"]

@@ -14,14 +14,14 @@ from rlx.errors import DTypeError, ShapeError, TracedValueError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import as_items, as_shape, broadcast_shapes, normalize_axis
 from rlx.ops import identities, views
-from rlx.ops.base import TensorLike, cast_to, tensor, tensors, unbroadcast, want_inputs
+from rlx.ops.base import TensorLike, cast_to, check_inputs, tensor, tensors, unbroadcast
 from rlx.ops.numeric import Array
 
 Grads = Sequence[Tensor | None]
 
 
 def _reshape_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("reshape", types, 1)
+    check_inputs("reshape", types, 1)
     shape = as_shape(attrs["shape"], "reshape")
     if math.prod(shape) != types[0].numel:
         raise ShapeError(
@@ -46,7 +46,7 @@ register(
 
 
 def _transpose_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("transpose", types, 1)
+    check_inputs("transpose", types, 1)
     shape, perm = types[0].shape, attrs["perm"]
     if sorted(perm) != list(range(len(shape))):
         raise ShapeError(f"transpose: perm {perm} is not a permutation of the {len(shape)} axes of {shape}")
@@ -72,7 +72,7 @@ register(
 
 
 def _expand_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("expand", types, 1)
+    check_inputs("expand", types, 1)
     shape = as_shape(attrs["shape"], "expand")
     if broadcast_shapes(types[0].shape, shape, op="expand") != shape:
         raise ShapeError(f"expand: {types[0].shape} does not broadcast to {shape}")
@@ -95,7 +95,7 @@ register(
 
 
 def _slice_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("slice", types, 1)
+    check_inputs("slice", types, 1)
     shape = types[0].shape
     starts, stops, steps = attrs["starts"], attrs["stops"], attrs["steps"]
     if not len(starts) == len(stops) == len(steps) == len(shape):

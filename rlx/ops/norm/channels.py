@@ -14,7 +14,7 @@ from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.graph import apply_multi
 from rlx.ir.types import is_index
-from rlx.ops.base import TensorLike, cast_to, floats, tensors, unbroadcast, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors, unbroadcast
 from rlx.ops.numeric import F32_MAX, Array, centred, computed, working
 from rlx.ops.reduce import less_mean, working_float
 
@@ -24,19 +24,19 @@ def first_dtype(dtypes: Sequence[DType]) -> DType:
     return dtypes[0]
 
 
-def want_eps(op: str, attrs: Attrs) -> None:
+def check_eps(op: str, attrs: Attrs) -> None:
     """Checks eps. Raises: DTypeError unless it is a float of at least 0 that f32 can hold."""
     if not isinstance(attrs["eps"], float) or not 0 <= attrs["eps"] <= F32_MAX:
         raise DTypeError(f"{op}: eps is {attrs['eps']!r}; expected a float ≥ 0 that f32 holds")
 
 
-def want_channels(op: str, x: TensorType) -> None:
+def check_channels(op: str, x: TensorType) -> None:
     """Checks for a channel axis. Raises: ShapeError for an input without one."""
     if x.rank < 2:
         raise ShapeError(f"{op}: the input is {x.shape}; expected (batch, channels, …)")
 
 
-def want_groups(op: str, x: TensorType, groups: Any) -> None:
+def check_groups(op: str, x: TensorType, groups: Any) -> None:
     """Checks the number of groups. Raises: ShapeError where the channels are not a multiple of it."""
     if not isinstance(groups, int) or groups < 1 or x.shape[1] % groups:
         raise ShapeError(
@@ -48,19 +48,19 @@ def want_groups(op: str, x: TensorType, groups: Any) -> None:
 def _vectors(op: str, types: Sequence[TensorType], names: Sequence[str]) -> None:
     """Checks that all inputs are floats, and that those after the first hold one value for each channel."""
     x = types[0]
-    want_float(op, x.dtype)
-    want_channels(op, x)
+    check_float(op, x.dtype)
+    check_channels(op, x)
     for name, t in zip(names, types[1:], strict=True):
-        want_float(op, t.dtype, name)
+        check_float(op, t.dtype, name)
         if t.shape != x.shape[1:2]:
             raise ShapeError(f"{op}: {name} is {t.shape}; expected {x.shape[1:2]}, the channels of {x.shape}")
 
 
 def _group_norm_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("group_norm", types, 3)
+    check_inputs("group_norm", types, 3)
     _vectors("group_norm", types, ("gamma", "beta"))
-    want_groups("group_norm", types[0], attrs["groups"])
-    want_eps("group_norm", attrs)
+    check_groups("group_norm", types[0], attrs["groups"])
+    check_eps("group_norm", attrs)
     return types[0]
 
 
@@ -126,9 +126,9 @@ register(
 
 
 def _channels_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("layer_norm_channels", types, 3)
+    check_inputs("layer_norm_channels", types, 3)
     _vectors("layer_norm_channels", types, ("gamma", "beta"))
-    want_eps("layer_norm_channels", attrs)
+    check_eps("layer_norm_channels", attrs)
     return types[0]
 
 
@@ -172,19 +172,19 @@ _STATISTICS = ("gamma", "beta", "mean", "var")
 
 
 def _batch_norm_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("batch_norm", types, 5)
+    check_inputs("batch_norm", types, 5)
     x = types[0]
-    want_float("batch_norm", x.dtype)
-    want_channels("batch_norm", x)
+    check_float("batch_norm", x.dtype)
+    check_channels("batch_norm", x)
     wanted = (x.shape[1], *(1,) * (x.rank - 2))
     for name, t in zip(_STATISTICS, types[1:], strict=True):
-        want_float("batch_norm", t.dtype, name)
+        check_float("batch_norm", t.dtype, name)
         if t.shape != wanted:
             raise ShapeError(
                 f"batch_norm: {name} is {t.shape}; expected {wanted}, one value a channel of {x.shape} "
                 "(rlx.batch_norm takes vectors)"
             )
-    want_eps("batch_norm", attrs)
+    check_eps("batch_norm", attrs)
     return x
 
 
@@ -255,7 +255,7 @@ def batch_norm(
     Follows Ioffe and Szegedy, 2015.
     """
     given = floats(*tensors("batch_norm", x, gamma, beta, mean, var))
-    want_channels("batch_norm", given[0].type)
+    check_channels("batch_norm", given[0].type)
     _vectors("batch_norm", [t.type for t in given], _STATISTICS)
     lead = (given[0].shape[1], *(1,) * (given[0].ndim - 2))
     columns = (t if t.shape == lead else apply("reshape", t, shape=lead) for t in given[1:])

@@ -12,28 +12,28 @@ from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Decompose, Infer, Reference
-from rlx.ops.base import cast_to, want_float, want_inputs, want_like
+from rlx.ops.base import cast_to, check_float, check_inputs, check_like
 from rlx.ops.norm.channels import (
     as_groups,
+    check_channels,
+    check_eps,
+    check_groups,
     column,
     normalized,
     tensor_column,
-    want_channels,
-    want_eps,
-    want_groups,
 )
 from rlx.ops.numeric import Array, centred, widened
 
 
 def _weight_types(op: str, types: Sequence[TensorType], attrs: Attrs, n: int) -> tuple[TensorType, ...]:
     """The types of dx, dgamma and, unless the attribute `beta` (dbeta's dtype) is None, dbeta."""
-    want_inputs(op, types, 3)
+    check_inputs(op, types, 3)
     d, x, gamma = types
-    want_like(op, d, x)
-    want_float(op, gamma.dtype, "gamma")
+    check_like(op, d, x)
+    check_float(op, gamma.dtype, "gamma")
     if gamma.shape != (n,):
         raise ShapeError(f"{op}: gamma is {gamma.shape}; expected {(n,)} beside the input {x.shape}")
-    want_eps(op, attrs)
+    check_eps(op, attrs)
     beta = attrs["beta"]
     if beta is None:
         return x, gamma
@@ -73,7 +73,7 @@ def _column_sums(x: Array) -> Array:
 
 def _norm_infer(op: str) -> Infer:
     def infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
-        want_inputs(op, types, 3)
+        check_inputs(op, types, 3)
         if types[1].rank == 0:
             raise ShapeError(f"{op}: the input is a scalar; expected at least one axis, the last is normalized")
         return _weight_types(op, types, attrs, types[1].shape[-1])
@@ -128,9 +128,9 @@ for _name, _centre in (("layer_norm_grad", True), ("rms_norm_grad", False)):
 
 
 def _group_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
-    want_inputs("group_norm_grad", types, 3)
-    want_channels("group_norm_grad", types[1])
-    want_groups("group_norm_grad", types[1], attrs["groups"])
+    check_inputs("group_norm_grad", types, 3)
+    check_channels("group_norm_grad", types[1])
+    check_groups("group_norm_grad", types[1], attrs["groups"])
     return _weight_types("group_norm_grad", types, attrs, types[1].shape[1])
 
 

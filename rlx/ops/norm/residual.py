@@ -12,7 +12,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Decompose, Infer, Reference, get_op
-from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_inputs
+from rlx.ops.base import TensorLike, cast_to, check_inputs, floats, tensors
 from rlx.ops.norm.channels import normalized
 from rlx.ops.numeric import Array, widened
 from rlx.ops.reduce import working_float
@@ -22,7 +22,7 @@ NORMS = {"add_layer_norm": "layer_norm", "add_rms_norm": "rms_norm"}
 
 def _infer(op: str) -> Infer:
     def infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
-        want_inputs(op, types, 4 if op == "add_layer_norm" else 3, 4)
+        check_inputs(op, types, 4 if op == "add_layer_norm" else 3, 4)
         x, residual = types[:2]
         if x != residual:
             raise ShapeError(f"{op}: x is {x}, the residual {residual}; expected the same shape and dtype")

@@ -12,7 +12,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer
-from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors
 from rlx.ops.norm.channels import normalized
 from rlx.ops.numeric import F32_MAX, Array, centred, computed
 
@@ -23,14 +23,14 @@ def _first(dtypes: Sequence[DType]) -> DType:
 
 def _norm_infer(op: str, low: int) -> Infer:
     def infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        want_inputs(op, types, low, 3)
+        check_inputs(op, types, low, 3)
         x = types[0]
         if x.rank == 0:
             raise ShapeError(
                 f"{op}: the input is a scalar; expected at least one axis, the last is normalized"
             )
         for what, t in zip(("input", "gamma", "beta"), types, strict=False):
-            want_float(op, t.dtype, what)
+            check_float(op, t.dtype, what)
         for what, t in zip(("gamma", "beta"), types[1:], strict=False):
             if t.shape != x.shape[-1:]:
                 raise ShapeError(

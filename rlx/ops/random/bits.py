@@ -14,7 +14,7 @@ from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Expr, Node, Op, TensorType, 
 from rlx.ir import expr as ex
 from rlx.ir.op import Infer
 from rlx.ir.types import as_shape, broadcast_shapes
-from rlx.ops.base import want_inputs, written
+from rlx.ops.base import check_inputs, written
 from rlx.ops.elementwise.prims import value_of
 from rlx.ops.numeric import Array
 from rlx.ops.random import scalars
@@ -26,14 +26,14 @@ _OFFSETS = 1 << 31  # elements that a draw may have: kernels count elements in 3
 
 def _words(op: str, types: Sequence[TensorType], n: int) -> tuple[int, ...]:
     """The shape to which the n inputs broadcast, which must be i32."""
-    want_inputs(op, types, n)
+    check_inputs(op, types, n)
     for t in types:
         if t.dtype != i32:
             raise DTypeError(f"{op}: takes words of 32 bits as i32, got {t.dtype}; cast it to i32 first")
     return broadcast_shapes(*(t.shape for t in types), op=op)
 
 
-def _want_word(op: str, attrs: Attrs) -> None:
+def _check_word(op: str, attrs: Attrs) -> None:
     if attrs["word"] not in WORDS:
         raise ShapeError(f"{op}: word is {attrs['word']!r}; expected one of {', '.join(WORDS)}")
 
@@ -43,7 +43,7 @@ def _infer(op: str, n: int, dtype: Any = i32) -> Infer:
 
 
 def _threefry_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    _want_word("threefry", attrs)
+    _check_word("threefry", attrs)
     return TensorType(_words("threefry", types, 4), i32)
 
 
@@ -54,7 +54,7 @@ def _threefry_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
 def _random_bits_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     shape = as_shape(attrs["shape"], "random_bits")
     given = _words("random_bits", types, 3)
-    _want_word("random_bits", attrs)
+    _check_word("random_bits", attrs)
     if broadcast_shapes(given, shape, op="random_bits") != shape:
         raise ShapeError(f"random_bits: keys and offset of shape {given} do not broadcast to {shape}")
     if math.prod(shape) >= _OFFSETS:

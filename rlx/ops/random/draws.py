@@ -190,7 +190,7 @@ def bernoulli(
     op = "random.bernoulli"
     key, p = tensors_beside(op, key, p)
     if not isinstance(p, Tensor):
-        _want_probability(op, "p", p)
+        _check_probability(op, "p", p)
     dims = as_shape(shape, op) if shape is not None else p.shape if isinstance(p, Tensor) else ()
     u = _unit(op, key, dims, offset, f32)
     chance = cast_to(tensors(op, u, p)[1], f32)
@@ -286,7 +286,7 @@ def dropout(x: Tensor, rate: TensorLike, key: TensorLike) -> Tensor:
         # `mul` sends a gradient to the scale, and bools end it: the rate's is that of these comparisons, none.
         scale: Any = where(rate < 1, 1 / (1 - rate), 0.0)
     else:
-        _want_probability(op, "rate", rate)
+        _check_probability(op, "rate", rate)
         scale = 1.0 / (1.0 - rate) if rate < 1 else 0.0
     return where(u >= rate, x * cast_to(tensors(op, x, scale)[1], x.dtype), 0)
 
@@ -420,6 +420,6 @@ def _inside(op: str, t: Tensor, shape: tuple[int, ...]) -> Tensor:
     return t
 
 
-def _want_probability(op: str, what: str, value: float) -> None:
+def _check_probability(op: str, what: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise ShapeError(f"{op}: {what} is {value}; expected a number from 0 to 1")

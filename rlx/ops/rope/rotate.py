@@ -12,7 +12,7 @@ from rlx.dtypes import f32, f64, i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axis
-from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float, want_inputs
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors
 from rlx.ops.norm.channels import first_dtype
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
@@ -22,10 +22,10 @@ MAX_POSITIONS = 1 << 30
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    want_inputs("rope", types, 3, 4)
+    check_inputs("rope", types, 3, 4)
     x, cos, sin = types[:3]
     for what, t in zip(("input", "cos table", "sin table"), types, strict=False):
-        want_float("rope", t.dtype, what)
+        check_float("rope", t.dtype, what)
     if x.rank < 2:
         raise ShapeError(f"rope: the input is {x.shape}; expected (…, sequence, …, size)")
     if cos.rank != 2 or cos.shape != sin.shape:
@@ -50,11 +50,11 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
             f"{offset + n} (at most 2^30). Make longer tables with rlx.rope_table"
         )
     if len(types) == 4:
-        _want_positions(types[3], x, axis)
+        _check_positions(types[3], x, axis)
     return x
 
 
-def _want_positions(t: TensorType, x: TensorType, axis: int) -> None:
+def _check_positions(t: TensorType, x: TensorType, axis: int) -> None:
     if t.dtype != i32:
         raise DTypeError(f"rope: the positions are {t.dtype}; expected i32 (rlx.rope takes i64 too)")
     n = x.shape[axis]

@@ -15,7 +15,7 @@ from rlx.ir.graph import apply_multi
 from rlx.ops.base import TensorLike, cast_to
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.numeric import Array, widened
-from rlx.ops.scans.operands import given_tensors, optional, reshaped, want_types, wide, zeros
+from rlx.ops.scans.operands import check_types, given_tensors, optional, reshaped, wide, zeros
 
 NAMES = ("bias", "state")
 ACTIVATIONS = (None, "silu")
@@ -41,7 +41,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, Tenso
         "w": (w, (x.shape[2], w.shape[1]), False),
     }
     of_more = {"bias": x.shape[2:], "state": state.shape}
-    want_types(op, x.dtype, expected | {name: (t, of_more[name], False) for name, t in more.items()})
+    check_types(op, x.dtype, expected | {name: (t, of_more[name], False) for name, t in more.items()})
     return x, state
 
 

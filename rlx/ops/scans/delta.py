@@ -18,13 +18,13 @@ from rlx.ops.base import TensorLike, cast_to
 from rlx.ops.control.functions import scan
 from rlx.ops.numeric import Array, working
 from rlx.ops.scans.operands import (
+    check_types,
     given_tensors,
     optional,
     renews_state,
     reshaped,
     rounded,
     transposed,
-    want_types,
     wide,
     zeros,
 )
@@ -75,7 +75,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, Tenso
         "beta": (beta, gate, True),
     }
     of_more = {"g": gate, "state": state.shape}
-    want_types(op, q.dtype, expected | {name: (t, of_more[name], True) for name, t in more.items()})
+    check_types(op, q.dtype, expected | {name: (t, of_more[name], True) for name, t in more.items()})
     return v, state
 
 

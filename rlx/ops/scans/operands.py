@@ -11,7 +11,7 @@ from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Tensor, TensorType, apply
 from rlx.ir.op import Renews
-from rlx.ops.base import TensorLike, cast_to, floats, tensors, want_float
+from rlx.ops.base import TensorLike, cast_to, check_float, floats, tensors
 from rlx.ops.numeric import Array, widened, working
 from rlx.ops.reduce import working_float
 
@@ -45,14 +45,14 @@ def renews_state(required: int) -> Renews:
     return renews
 
 
-def want_types(
+def check_types(
     op: str, dtype: DType, expected: Mapping[str, tuple[TensorType, tuple[int, ...], bool]]
 ) -> None:
     """Checks inputs by name against shapes, and against `dtype` or (where the bool is true) its working dtype.
 
     Raises: ShapeError, DTypeError.
     """
-    want_float(op, dtype)
+    check_float(op, dtype)
     for name, (t, shape, wide) in expected.items():
         if t.shape != shape:
             raise ShapeError(f"{op}: {name} is {t}; expected the shape {shape}")

@@ -13,18 +13,18 @@ from rlx.dtypes import promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
-from rlx.ops.base import TensorLike, cast_to, want_like
+from rlx.ops.base import TensorLike, cast_to, check_like
 from rlx.ops.control.functions import scan
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.numeric import Array, working
 from rlx.ops.scans.operands import (
+    check_types,
     given_tensors,
     optional,
     renews_state,
     reshaped,
     rounded,
     transposed,
-    want_types,
     wide,
     zeros,
 )
@@ -98,7 +98,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, Tenso
         "state": (state.shape, True),
         "bias": ((s.heads,), True),
     }
-    want_types(op, x.dtype, expected | {name: (t, *of_more[name]) for name, t in more.items()})
+    check_types(op, x.dtype, expected | {name: (t, *of_more[name]) for name, t in more.items()})
     return x, state
 
 
@@ -218,7 +218,7 @@ def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, 
         raise DTypeError(f"{op}: x is {types[2]}; expected f32 or f64")
     made = _infer(types[2:], {**attrs, "softplus": False})
     for d, t, what in zip(types[:2], made, ("y", "the last state"), strict=True):
-        want_like(op, d, t, what)
+        check_like(op, d, t, what)
     return (*types[2 : 2 + _REQUIRED], made[1])
 
 

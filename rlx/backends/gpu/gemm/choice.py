@@ -25,6 +25,7 @@ MAX_AXES = 3  # batch axes of one launch
 FMA_TILES = {"s": (64, 64, 0.78), "t": (128, 64, 0.8), "w": (64, 128, 0.84), "l": (128, 128, 1.0)}
 MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
 _MMA_SHARED = 48 << 10  # bytes of shared memory that the mma tiles need
+_FMA_ROWS = 4  # multiply-adds are faster than matrix instructions for halves up to this many rows
 _FEW_ROWS = 8  # the few-rows kernel is the fastest up to this many rows,
 _ROWS = 16  # where B is small up to this many,
 _MAX_ROWS = 64  # and a candidate up to this many
@@ -315,9 +316,14 @@ def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
     half = stored[1].is_half
     each = 8 if (half and not p.transpose_b) or (rows == 16 and not half) else 4
     groups = math.ceil(p.n / each) * math.ceil(p.m / rows) * p.count
-    enough = target.units * (1 if rows == 16 else 2)  # threads of 16 rows need all registers
-    sites = next((s for s in (8, 4) if groups >= 0.9 * s * enough or target.software), 2)
+    least = _least_sites(rows, stored[1], p.transpose_b)
+    sites = next((s for s in (8, 4) if groups >= 0.9 * s * target.units or target.software or s == least), 2)
     return FewRows((rank,), stored, rows, each, 32, sites)
+
+
+def _least_sites(rows: int, b: DType, transposed: bool) -> int:
+    """The least number of sites with which a step's part of A fits into the shared memory of the sums at the end."""
+    return max(1, rows * (8 if transposed and b.is_half else 4) // 16)
 
 
 def _skinny(target: Target, p: Product, stored: Pair) -> SkinnyTiles:
@@ -326,7 +332,7 @@ def _skinny(target: Target, p: Product, stored: Pair) -> SkinnyTiles:
     columns = 16 if p.transpose_b else 64 if p.n >= 32 * target.units else 32
     tiles = math.ceil(p.n / columns) * p.count
     beside = next((w for w in (4, 2) if tiles >= 2 * w * target.units), 1)
-    return SkinnyTiles((-2,), stored, columns, beside, 4)
+    return SkinnyTiles((-2 if p.m > _FMA_ROWS else 0.5,), stored, columns, beside, 4)
 
 
 def _with_overrides(found: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
@@ -342,7 +348,8 @@ def _resized(c: Candidate, wish: Forced, p: Product) -> Candidate:
         return c if wish.fused_bias is None else replace(c, fused_bias=wish.fused_bias)
     if isinstance(c, FewRows):
         across = wish.across or c.across
-        return replace(c, across=across, sites=min(wish.sites or c.sites, _THREADS // across))
+        least = _least_sites(c.rows, c.stored[1], p.transpose_b)
+        return replace(c, across=across, sites=max(least, min(wish.sites or c.sites, _THREADS // across)))
     if isinstance(c, SkinnyTiles):
         sizes = {name: getattr(wish, name) or getattr(c, name) for name in ("columns", "beside", "ahead")}
         return replace(c, **sizes, parts=min(wish.parts or c.parts, max(1, p.k // 128)))

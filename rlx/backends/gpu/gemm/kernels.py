@@ -68,6 +68,7 @@ MATMUL_ROWS = declare(
             (True, 0, 0, False, False, 8, 4),
             (True, 1, 1, True, True, 32, 8),
         ),
+        resident="MANY > 8u || (MANY > 1u && !B_TRANSPOSED && PER == 8u) ? 1 : 2",
         unroll=True,
     )
 )
@@ -100,7 +101,7 @@ MATMUL_SKINNY = declare(
             (False, 0, 0, True, True, True, True, 16, 64, 1, 3),
             (False, 0, 2, False, False, False, False, 8, 32, 4, 2),
         ),
-        resident=2,
+        resident="2",
         unroll=True,
         new_compiler=True,
     )

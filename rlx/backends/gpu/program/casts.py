@@ -36,11 +36,11 @@ def convert(ctx: Lowering, source: Ref, from_: DType, target: Ref, to: DType, n:
     launch_tree(ctx, [tree], (n,), [View(source, from_, (1,))], [View(target, to, (1,))])
 
 
-def stores(dtype: DType, features: frozenset[str], doubles: bool = False) -> bool:
-    """Whether kernels on a device with these features read and write this dtype; f64 only where `doubles` is given: by
+def stores(dtype: DType, features: frozenset[str], with_f64: bool = False) -> bool:
+    """Whether kernels on a device with these features read and write this dtype; f64 only where `with_f64` is given: by
     trees and the few file kernels into which other ops are decomposed."""
     if dtype.name == "f64":
-        return doubles and eight_bytes(dtype) <= features
+        return with_f64 and eight_bytes(dtype) <= features
     need = {8: "i64", 2: "16bit_storage", 1: "8bit_storage"}.get(dtype.itemsize)
     return need is None or need in features
 
@@ -50,10 +50,10 @@ def fits(*types: TensorType) -> bool:
     return all(t.numel < MAX_ELEMENTS for t in types)
 
 
-def native(node: Node, features: frozenset[str], doubles: bool = False) -> bool:
+def native(node: Node, features: frozenset[str], with_f64: bool = False) -> bool:
     """Whether kernels read and write every tensor of the node, and 31 bits count its elements."""
     tensors = (*node.inputs, *node.outputs)
-    return all(stores(t.dtype, features, doubles) for t in tensors) and fits(*(t.type for t in tensors))
+    return all(stores(t.dtype, features, with_f64) for t in tensors) and fits(*(t.type for t in tensors))
 
 
 def quads(*refs: Ref, itemsize: int) -> int:

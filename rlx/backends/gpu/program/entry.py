@@ -24,7 +24,7 @@ _SCALARS = {"u32": "uint", "i32": "int", "f32": "float"}
 def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
     """The CUDA C++ text for NVRTC; variants are macros on its command line."""
     values = zip(decl.constants.items(), constants, strict=True)
-    resident = f", {decl.resident}" if decl.resident > 1 else ""
+    resident = f", {decl.resident}" if decl.resident != "1" else ""
     return "\n".join(
         (
             *_about(decl),

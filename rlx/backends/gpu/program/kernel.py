@@ -69,10 +69,10 @@ class KernelDecl:
     bytes. `threads`: the size of a workgroup, along x. `variants`: the words fixed when SPIR-V is compiled, each with
     its allowed values, in the order of the module's file name. `constants`: the numbers and switches fixed when a
     pipeline is created, with their defaults. `trials`: values of the constants that tests compile the kernel with.
-    `resident`: the workgroups that a multiprocessor should hold at once: the CUDA compiler keeps registers few enough
-    for that. `headers`: the parts of the shared device code that the body uses. `function`: the body's name, where
-    several kernels share one. `specific`: the constant, and its value, with which the CUDA text uses instructions of
-    one architecture only and is compiled for sm_90a, not sm_90.
+    `resident`: the workgroups that a multiprocessor should hold at once, a constant of CUDA C++ in terms of the body's
+    macros: the compiler keeps registers few enough for that. `headers`: the parts of the shared device code that the
+    body uses. `function`: the body's name, where several kernels share one. `specific`: the constant, and its value,
+    with which the CUDA text uses instructions of one architecture only and is compiled for sm_90a, not sm_90.
 
     About the SPIR-V: `unroll`: spirv-opt unrolls the loops marked so and splits local arrays, since a driver that does
     not would keep them in memory. `subgroups`: each module exists twice, and the second exchanges values within
@@ -87,7 +87,7 @@ class KernelDecl:
     constants: Mapping[str, int] = field(default_factory=dict)
     trials: tuple[tuple[int, ...], ...] = ((),)
     threads: int = 256
-    resident: int = 1
+    resident: str = "1"
     headers: tuple[str, ...] = ()
     function: str = ""
     specific: tuple[str, int] | None = None

@@ -37,7 +37,7 @@ _LONG = 1 << 16  # the longest part of one workgroup when there are enough lines
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
-    return native(node, features, doubles=True)
+    return native(node, features, with_f64=True)
 
 
 @lowers("cumsum", "cumprod", when=_native)

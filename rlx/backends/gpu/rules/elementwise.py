@@ -49,7 +49,7 @@ def _native(node: Node, features: frozenset[str]) -> bool:
     if len(tensors) > MAX_OPERANDS:
         return False
     if not all(
-        fits(t.type) if _packed(t.dtype, features) else stores(t.dtype, features, doubles=True) for t in tensors
+        fits(t.type) if _packed(t.dtype, features) else stores(t.dtype, features, with_f64=True) for t in tensors
     ):
         return False
     return computable(node_trees(node), features)

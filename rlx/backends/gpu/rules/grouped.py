@@ -77,9 +77,9 @@ MATMUL_GROUPED64 = declare(
 _SIDE64 = 16  # rows and columns of a tile of f64
 
 
-def _native(node: Node, features: frozenset[str], doubles: bool = True) -> bool:
+def _native(node: Node, features: frozenset[str], with_f64: bool = True) -> bool:
     tensors = (*node.inputs, *node.outputs)
-    return all(stores(t.dtype, features, doubles) for t in tensors) and fits(*(t.type for t in tensors))
+    return all(stores(t.dtype, features, with_f64) for t in tensors) and fits(*(t.type for t in tensors))
 
 
 @lowers("grouped_matmul", "grouped_matmul_grad", when=_native)
@@ -139,7 +139,7 @@ def _tiles(by_sum: bool, sizes: tuple[int, int, int], experts: int, sides: tuple
     return slots * math.ceil(n / sides[1])
 
 
-@lowers("lora_matmul", when=partial(_native, doubles=False))
+@lowers("lora_matmul", when=partial(_native, with_f64=False))
 def lower_lora(ctx: Lowering, node: Node) -> None:
     """x @ w and (x @ a) @ b, each computed as a matmul into f32 workspace; their sum goes through the epilogue."""
     y = node.output

@@ -16,7 +16,7 @@ from rlx.ir import Node
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
-    return all(stores(t.dtype, features, doubles=True) for t in tensors) and fits(*(t.type for t in tensors))
+    return all(stores(t.dtype, features, with_f64=True) for t in tensors) and fits(*(t.type for t in tensors))
 
 
 @lowers("matmul", when=_native)

@@ -43,7 +43,7 @@ _LARGEST, _MEAN, _PLACE = 0, 1, 2
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
-    return native(node, features, doubles=True)
+    return native(node, features, with_f64=True)
 
 
 def _meta(ctx: Lowering, node: Node, x: Tensor, counts: Sequence[int]) -> Ref:

@@ -40,7 +40,7 @@ _MAX_AXES = 3  # the most axes of one launch
 def _native(node: Node, features: frozenset[str]) -> bool:
     if node.attrs["mode"] == "nearest":
         return moves_bits(node, features)
-    return native(node, features, doubles=True)
+    return native(node, features, with_f64=True)
 
 
 @lowers("resize", when=_native)

@@ -55,7 +55,7 @@ def _scatters(node: Node, features: frozenset[str]) -> bool:
     # The keys are made from the indices by a tree, which computes i64 only where the device does.
     return (
         stores(indices.dtype, features)
-        and stores(updates.dtype, features, doubles=True)
+        and stores(updates.dtype, features, with_f64=True)
         and moves_bits(node, features)
     )
 

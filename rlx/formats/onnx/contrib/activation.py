@@ -14,7 +14,7 @@ def gelu(c: Call) -> Result:
 
 @declared("BiasGelu", inputs="A:T B:T", outputs="C:T", types={"T": FLOATS})
 def bias_gelu(c: Call) -> Result:
-    _want_row(c, 1)
+    _check_row(c, 1)
     return o.gelu(o.add(c.x(0), c.x(1)))
 
 
@@ -22,7 +22,7 @@ def bias_gelu(c: Call) -> Result:
 def fast_gelu(c: Call) -> Result:
     if not c.has(1):
         return o.gelu(c.x(), "tanh")
-    _want_row(c, 1)
+    _check_row(c, 1)
     return o.gelu(o.add(c.x(0), c.x(1)), "tanh")
 
 
@@ -33,7 +33,7 @@ def quick_gelu(c: Call) -> Result:
 
 @declared("BiasAdd", inputs="X:T bias:T skip:T", outputs="Y:T", types={"T": "float16 float"})
 def bias_add(c: Call) -> Result:
-    _want_row(c, 1)
+    _check_row(c, 1)
     if c.x(0).shape != c.x(2).shape:
         raise c.bad(f"X is {c.x(0).shape}, skip {c.x(2).shape}; expected one shape")
     return o.add(o.add(c.x(0), c.x(1)), c.x(2))
@@ -42,7 +42,7 @@ def bias_add(c: Call) -> Result:
 @declared("BiasSplitGelu", inputs="X:T bias:T", outputs="Y:T", types={"T": "float16 float"})
 def bias_split_gelu(c: Call) -> Result:
     """The first half of the last axis times the gelu of the second."""
-    _want_row(c, 1)
+    _check_row(c, 1)
     both = o.add(c.x(0), c.x(1))
     half, odd = divmod(both.shape[-1], 2)
     if odd:
@@ -50,7 +50,7 @@ def bias_split_gelu(c: Call) -> Result:
     return o.mul(both[..., :half], o.gelu(both[..., half:]))
 
 
-def _want_row(c: Call, i: int) -> None:
+def _check_row(c: Call, i: int) -> None:
     x, bias = c.x(0), c.x(i)
     if x.ndim == 0 or bias.shape != x.shape[-1:]:
         raise c.bad(f"the bias is {bias.shape}; expected the last dimension of {x.shape}")

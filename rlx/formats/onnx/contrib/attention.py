@@ -13,7 +13,7 @@ from rlx.ir import Tensor
 _HALVES = "float float16 bfloat16"
 
 
-def want_nothing(c: Call, inputs: dict[int, str], *attributes: str) -> None:
+def check_nothing(c: Call, inputs: dict[int, str], *attributes: str) -> None:
     """Raises: UnsupportedOp where an input is given, or an attribute is not 0, that rlx does not support."""
     for i, name in inputs.items():
         if c.has(i):
@@ -59,7 +59,7 @@ def _answer(
 )
 def attention(c: Call) -> tuple[Result, ...]:
     """One product gives queries, keys and values; `past` and `present` are (2, batch, heads, length, size)."""
-    want_nothing(c, {6: "past_sequence_length"}, "do_rotary", "past_present_share_buffer")
+    check_nothing(c, {6: "past_sequence_length"}, "do_rotary", "past_present_share_buffer")
     x, w, bias, past = c.x(0), c.x(1), c.opt(2), c.opt(4)
     if (
         x.ndim != 3
@@ -146,7 +146,7 @@ def _split(c: Call, x: Tensor, count: int, parts: int, what: str) -> list[Tensor
     required="num_heads",
 )
 def multi_head_attention(c: Call) -> tuple[Result, ...]:
-    want_nothing(c, {8: "past_sequence_length", 9: "cache_indirection"})
+    check_nothing(c, {8: "past_sequence_length", 9: "cache_indirection"})
     q, k, v = _unpacked(c, c.int("num_heads"))
     past = c.opt(6)
     if c.has(6) != c.has(7):
@@ -173,7 +173,7 @@ def multi_head_attention(c: Call) -> tuple[Result, ...]:
 )
 def rotary_embedding(c: Call) -> Result:
     """Pairs turned by the angles of their positions: (batch, length, heads · size) or (batch, heads, length, size)."""
-    want_nothing(c, {}, "is_packed_batching")
+    check_nothing(c, {}, "is_packed_batching")
     if c.float("scale", 1.0) != 1.0:
         raise c.unsupported(f"scale = {c.float('scale')} is not supported")
     x, at, cos, sin = (c.x(i) for i in range(4))

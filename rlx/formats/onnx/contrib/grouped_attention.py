@@ -14,7 +14,7 @@ from rlx.ir import Tensor
 _NOT_DONE = {12: "k_scale", 13: "v_scale"}
 
 
-def _want_done(c: Call) -> None:
+def _check_done(c: Call) -> None:
     """Raises: UnsupportedOp for a feature that rlx does not support."""
     for i, name in _NOT_DONE.items():
         if c.has(i):
@@ -163,7 +163,7 @@ def _sunk(
 def group_query_attention(c: Call) -> tuple[Result, ...]:
     """Row b has seqlens_k[b] + 1 keys, the new ones after its past, in a cache as long as the given past, or as the
     total where that is longer. The first prompt, which is as long as the total, has no past."""
-    _want_done(c)
+    _check_done(c)
     q, k, v = _three(c, c.int("num_heads"), c.int("kv_num_heads"))
     batch, _, length, _ = q.shape
     total, lengths = c.known_int(6), c.x(5)

@@ -9,7 +9,7 @@ import numpy as np
 from rlx import ops as o
 from rlx.dtypes import i32
 from rlx.formats.onnx.ops.fill import checked_shape
-from rlx.formats.onnx.ops.windows import Windows, want_table, windows_of
+from rlx.formats.onnx.ops.windows import Windows, check_table, windows_of
 from rlx.formats.onnx.reader.call import Call, Result
 from rlx.formats.onnx.reader.table import op
 from rlx.ir import Tensor
@@ -109,7 +109,7 @@ def col2im(c: Call) -> Result:
     x, image, block = c.x(), c.known_ints(1), c.known_ints(2)
     s = windows_of(c, checked_shape(c, image), block)
     taps = math.prod(s.kernel)
-    want_table(c, s)
+    check_table(c, s)
     index, inside = s.table()
     if x.ndim != 3 or x.shape[1] % taps or x.shape[2] != len(index):
         raise c.bad(f"the input is {x.shape}; expected (N, channels · {taps}, {len(index)})")

@@ -40,7 +40,7 @@ def upsample(c: Call) -> Result:
 
 def _upsample(c: Call, scales: list[float]) -> Tensor:
     x = c.x()
-    _want_scales(c, scales, x.ndim)
+    _check_scales(c, scales, x.ndim)
     if (
         c.kind == "Resize" and c.str("mode", "nearest") == "nearest"
     ):  # opset 10 alone rounds sizes up where an axis shrinks
@@ -54,7 +54,7 @@ def _scaled(c: Call, x: Tensor, scales: list[float]) -> tuple[int, ...]:
     return checked_shape(c, [math.floor(n * s) for n, s in zip(x.shape, scales, strict=True)])
 
 
-def _want_scales(c: Call, scales: list[float], count: int) -> None:
+def _check_scales(c: Call, scales: list[float], count: int) -> None:
     if len(scales) != count or not all(math.isfinite(s) and s > 0 for s in scales):
         raise c.bad(f"scales are {scales}; expected {count} numbers > 0")
 
@@ -106,7 +106,7 @@ def _target(c: Call, x: Tensor, axes: list[int]) -> tuple[tuple[int, ...], list[
     if bool(wanted) == bool(factors):
         raise c.bad("has both scales and sizes, or neither; expected one of them")
     if factors:
-        _want_scales(c, factors, len(axes))
+        _check_scales(c, factors, len(axes))
         for axis, s in zip(axes, factors, strict=True):
             scales[axis], sizes[axis] = s, math.floor(x.shape[axis] * s)
         return checked_shape(c, sizes), scales

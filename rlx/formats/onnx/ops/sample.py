@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rlx import ops as o
 from rlx.dtypes import f32, i64
 from rlx.formats.onnx.ops.conv import conv_windows
-from rlx.formats.onnx.ops.windows import want_table
+from rlx.formats.onnx.ops.windows import check_table
 from rlx.formats.onnx.reader.call import Call, Result
 from rlx.formats.onnx.reader.table import op
 from rlx.ir import Tensor
@@ -173,7 +173,7 @@ def deform_conv(c: Call) -> Result:
         raise c.bad(f"the weight is {weight.shape}, the offsets {offset.shape}; they do not fit {x.shape}")
     if mask is not None and mask.shape != (n, parts * taps, *s.counts):
         raise c.bad(f"the mask is {mask.shape}; expected {(n, parts * taps, *s.counts)}")
-    want_table(c, s)
+    check_table(c, s)
     places = s.places().transpose(1, 0, 2).astype(np.float32)  # (taps, windows, 2)
     moved = o.reshape(o.cast(offset, f32), (n * parts, taps, 2, count))
     y = o.add(moved[:, :, 0], c.tensor(np.ascontiguousarray(places[..., 0])))

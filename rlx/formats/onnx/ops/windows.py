@@ -101,7 +101,7 @@ def windows_of(c: Call, sizes: Sequence[int], kernel: Sequence[int] | None) -> W
     return Windows(tuple(sizes), tuple(kernel), tuple(strides), tuple(dilations), tuple(pairs), ceil_mode)
 
 
-def want_table(c: Call, w: Windows) -> None:
+def check_table(c: Call, w: Windows) -> None:
     """Raises: UnsupportedOp when a table of every tap of every window would be too large."""
     entries = math.prod(w.counts) * math.prod(w.kernel)
     if entries > MAX_TABLE:
@@ -113,7 +113,7 @@ def want_table(c: Call, w: Windows) -> None:
 
 def seen(c: Call, x: Tensor, w: Windows, fill: float) -> tuple[Tensor, npt.NDArray[Any], npt.NDArray[Any]]:
     """(lines, windows, taps): the elements under each window of each channel, `fill` outside; and the table."""
-    want_table(c, w)
+    check_table(c, w)
     index, inside = w.table()
     lines = x.shape[0] * x.shape[1]
     flat = o.reshape(x, (lines, math.prod(w.sizes)))

@@ -44,7 +44,7 @@ class Budget:
         """The number of nodes that functions and loops may make, besides those that a file lists."""
         return self.steps // NODE_STEPS + TIMES_LISTED * own
 
-    def want_few(self, graph: Graph, own: int) -> None:
+    def check_few(self, graph: Graph, own: int) -> None:
         """Raises: StepLimitExceeded for more nodes than a file that lists `own` may make."""
         found, most = _nodes(graph), self.written_out(own)
         if found > most:
@@ -98,7 +98,7 @@ def budget_of(max_bytes: int | None, max_steps: int | None, inputs: int, weights
     return Budget(nbytes, steps, steps // BUILT + STEPS_NODE * nodes, layers)
 
 
-def want_limit(what: str, given: Any) -> int | None:
+def check_limit(what: str, given: Any) -> int | None:
     """A limit as an int. Raises: ShapeError for anything but a whole number of 0 or more."""
     if given is None:
         return None

@@ -47,7 +47,7 @@ def bound(info: TensorInfo, dims: Mapping[str, int]) -> TensorInfo:
     return replace(info, shape=tuple(dims.get(d, d) if isinstance(d, str) else d for d in info.shape))
 
 
-def want_bound(info: TensorInfo, value: Any, dims: Mapping[str, int]) -> None:
+def check_bound(info: TensorInfo, value: Any, dims: Mapping[str, int]) -> None:
     """Raises: ShapeError for a value with another length than `dims` binds a dimension to."""
     if info.shape is None:
         return

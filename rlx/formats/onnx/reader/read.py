@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped,u
 
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import plain, read_bytes, shown
-from rlx.formats.onnx.reader.wire import MAX_NODES, want_parsable
+from rlx.formats.onnx.reader.wire import MAX_NODES, check_parsable
 
 MAX_BYTES = (1 << 31) - 1  # the largest protobuf file; larger models keep their weights in files beside it
 MAX_DEPTH = 32
@@ -40,7 +40,7 @@ def parse(source: Any) -> tuple[Any, Path | None]:
         )
     if len(content) > MAX_BYTES:
         raise ModelFormatError(f"{what}: larger than {MAX_BYTES:,} bytes, which no such file can be")
-    want_parsable(content, what)
+    check_parsable(content, what)
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
@@ -83,7 +83,7 @@ def opsets(imports: Any, what: str) -> dict[str, int]:
     """Domain to version. Raises: ModelFormatError for a domain imported twice or without a sensible version."""
     found: dict[str, int] = {}
     for entry in imports:
-        want_text(what, entry.domain)
+        check_text(what, entry.domain)
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         if domain in found and found[domain] != entry.version:
             raise ModelFormatError(f"{what}: imports the operators of {shown(domain)} twice")
@@ -99,7 +99,7 @@ def opsets(imports: Any, what: str) -> dict[str, int]:
     return found
 
 
-def want_text(what: str, *values: Any) -> None:
+def check_text(what: str, *values: Any) -> None:
     """Raises: ModelFormatError for a string that is no UTF-8, which protobuf returns as bytes."""
     for value in values:
         if not isinstance(value, str):
@@ -145,7 +145,7 @@ def check_model(model: Any) -> None:
     budget = [MAX_NODES]
     names: set[Called] = set()
     for function in model.functions:
-        want_text("a function", *called(function), *function.output, *function.attribute)
+        check_text("a function", *called(function), *function.output, *function.attribute)
         if called(function) in names:
             raise ModelFormatError(f"function {shown(function.name)}: defined twice")
         names.add(called(function))
@@ -160,7 +160,7 @@ def check_model(model: Any) -> None:
 def _distinct(names: Any, what: str) -> set[str]:
     found: set[str] = set()
     for name in names:
-        want_text(what, name)
+        check_text(what, name)
         if not name:
             raise ModelFormatError(f"{what}: one has no name")
         if name in found:
@@ -190,8 +190,8 @@ def _check_nodes(
         raise ModelFormatError(f"the model has more than {MAX_NODES:,} nodes")
     made = {o for n in nodes for o in n.output}
     for index, node in enumerate(nodes):
-        want_text(f"{what}: node number {index}", *called(node), node.name, *node.input, *node.output)
-        want_text(f"{what}: node number {index}", *(a.ref_attr_name for a in node.attribute))
+        check_text(f"{what}: node number {index}", *called(node), node.name, *node.input, *node.output)
+        check_text(f"{what}: node number {index}", *(a.ref_attr_name for a in node.attribute))
         for name in node.input:
             if name and name not in known and not any(name in around for around in outer):
                 why = (

@@ -14,7 +14,7 @@ from rlx.formats.files import shown
 from rlx.formats.onnx.reader.call import AnyValue, Call, Value
 from rlx.formats.onnx.reader.declared import DECLARED
 from rlx.formats.onnx.reader.elements import ELEMENTS, STRING, Array, carrier, element_name
-from rlx.formats.onnx.reader.read import want_text
+from rlx.formats.onnx.reader.read import check_text
 from rlx.ir import TensorType
 
 
@@ -122,7 +122,7 @@ def declared_type(proto: Any, what: str) -> tuple[np.dtype[Any] | None, list[int
         kind = d.WhichOneof("value")
         if kind == "dim_value" and d.dim_value < -1:
             raise ModelFormatError(f"{what}: is declared with dimension {d.dim_value}")
-        want_text(what, d.dim_param)
+        check_text(what, d.dim_param)
         length = int(d.dim_value) if kind == "dim_value" else d.dim_param
         dims.append(None if length in UNKNOWN else length)
     return dtype, dims

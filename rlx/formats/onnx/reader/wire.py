@@ -43,7 +43,7 @@ def _nested(kind: str) -> Any:
     return _descriptor(outer).nested_types_by_name[name]
 
 
-def want_parsable(content: bytes, what: str) -> None:
+def check_parsable(content: bytes, what: str) -> None:
     """Raises: ModelFormatError for a file of too many nodes, or one that would become many times as large in memory.
     Errors in the encoding are left to the parser."""
     if len(content) <= SMALL:

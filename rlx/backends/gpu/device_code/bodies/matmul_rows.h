@@ -2,9 +2,10 @@
 // of ROWS. B_TRANSPOSED: as B is stored; ACTIVATION: see activation.h; BIAS: see bias.h; A_QUADS: A may be read four at a
 // time; B_UNITS: B may be read sixteen bytes at a time, by units. A site is the columns of C whose sums a thread holds,
 // QUADS quads of them: eight columns where there are 16 rows, so that A is not most of what is read, and where a unit of B
-// has eight. SITES sites side by side make a group's columns, and 256 / SITES threads share a site's sums: where B is
-// transposed each adds up every so many units of k, else every so many quads. The threads that share a site are joined in
-// two rounds of sums. Two steps' units are under way at once.
+// has eight. SITES sites side by side make a group's columns, and 256 / SITES threads share a site's sums: in each step
+// one adds up a unit of k where B is transposed, else a quad. The threads that share a site are joined in two rounds of
+// sums. The units of SETS steps are under way at once. What a step needs of A goes through shared memory, unless it is one
+// row.
 #include "pair.h"
 #define MANY_1 1u
 #define MANY_4 4u
@@ -17,6 +18,9 @@
 #define PER RLX_JOIN(PER_, TB)  // elements of a unit of B
 #define MOST_QUADS (PER == 8u || MANY == 16u ? 2u : 1u)
 #define QUADS (B_TRANSPOSED && PER == 8u ? 1u : MOST_QUADS)  // of a site
+#define LENGTH (B_TRANSPOSED ? PER : 4u)  // terms of k that a thread takes in a step
+#define SPAN (SHARERS * LENGTH / 4u)      // quads of a row of A in a step
+#define SETS (MANY > 4u ? 2u : (MANY > 1u ? 3u : 4u))
 #define LOADS (MANY == 16u && PER == 4u ? 8u : 4u)  // units of a step
 #define COLUMNS (4u * QUADS * SITES)
 #define SHARERS (256u / SITES)
@@ -27,7 +31,7 @@
 #include "quads.h"
 #include "stream.h"
 
-SHARED vec4 part[256u * TOGETHER];
+SHARED vec4 part[256u * TOGETHER];  // MANY * SPAN of A, which are no more; at the end sums
 SHARED vec4 sums[MANY * QUADS * SITES];
 
 RLX_FN vec4 plus_quad(const vec4 a, const vec4 b) { return VEC4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
@@ -116,14 +120,30 @@ RLX_FN uint quad_column(const uint site, const uint q) {
         }                                                                                                    \
     }
 
+// A step's part of A, from term t of k on, zero where nothing is.
+#define FETCH_A(t)                                                                                           \
+    UNROLL for (uint f = 0u; f < 4u; f++) {                                                                  \
+        const uint e = f * 256u + THREAD;                                                                    \
+        if (e < MANY * SPAN) held[f] = quad_a(pa, e / SPAN, (t) + e % SPAN * 4u, rows, k, k);                \
+    }
+
 RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, const uint m, const uint n, const uint k,
                              const uint batch, const uint d1, const uint d2, const uint a0, const uint a1,
                              const uint a2, const uint b0, const uint b1, const uint b2, const uint bias_step) {
     const uint tiles = (n + COLUMNS - 1u) / COLUMNS, blocks = (m + MANY - 1u) / MANY;
-    const uint z = GROUP / (tiles * blocks), block = GROUP % (tiles * blocks) % blocks;
-    const uint tile = GROUP % (tiles * blocks) / blocks;
-    if (z >= batch) return;
-    const uint z2 = z % d2, z1 = z / d2 % d1, z0 = z / (d2 * d1);
+    uint z = 0u, z0 = 0u, z1 = 0u, z2 = 0u, tile = GROUP, block = 0u;
+    if (batch > 1u) {  // a division takes as long as many bytes
+        z = GROUP / (tiles * blocks);
+        tile = GROUP % (tiles * blocks);
+        z2 = z % d2;
+        z1 = z / d2 % d1;
+        z0 = z / (d2 * d1);
+    }
+    if (blocks > 1u) {
+        block = tile % blocks;
+        tile /= blocks;
+    }
+    if (z >= batch || tile >= tiles) return;
     PTR(TA) pa = SKIP(TA, SKIP(TA, SKIP(TA, SKIP(TA, a, z0, a0), z1, a1), z2, a2), block * MANY, k);
     PTR(TB) pb = SKIP(TB, SKIP(TB, SKIP(TB, b, z0, b0), z1, b1), z2, b2);
     PTR(TA) pc = SKIP(TA, c, z * m + block * MANY, n);
@@ -132,17 +152,28 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
     // Threads that read side by side: along k where B is transposed, else along the columns.
     const uint site = B_TRANSPOSED ? THREAD / ACROSS % SITES : THREAD % SITES;
     const uint sharer = B_TRANSPOSED ? THREAD / (ACROSS * SITES) * ACROSS + THREAD % ACROSS : THREAD / SITES;
-    const uint length = B_TRANSPOSED ? PER : 4u, step = SHARERS * length;
-    const uint end = tile * COLUMNS + quad_column(site, 0u) < n ? k : 0u, begin = sharer * length;
+    const uint step = SHARERS * LENGTH, begin = sharer * LENGTH;
+    const uint end = tile * COLUMNS + quad_column(site, 0u) < n ? k : 0u;
     const vec4 zero = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
     vec4 acc[MANY * MOST_QUADS];
-    uvec4 w[2u * LOADS];
+    uvec4 w[SETS * LOADS];
+    vec4 held[4];
     UNROLL for (uint e = 0u; e < MANY * MOST_QUADS; e++) acc[e] = zero;
-    if (begin < end) FETCH(0u, begin)
-    if (begin + step < end) FETCH(LOADS, begin + step)
-    for (uint t = begin; t < end; t += 2u * step) {
-        UNROLL for (uint h = 0u; h < 2u; h++) {
-            const uint here = t + h * step;
+    UNROLL for (uint h = 0u; h < SETS; h++) {
+        if (begin + h * step < end) FETCH(h * LOADS, begin + h * step)
+    }
+    if (MANY > 1u) FETCH_A(0u)
+    for (uint t = 0u; t < k; t += SETS * step) {
+        UNROLL for (uint h = 0u; h < SETS; h++) {
+            const uint now = t + h * step, here = now + begin;
+            if (MANY > 1u && now < k) {
+                BARRIER;
+                UNROLL for (uint f = 0u; f < 4u; f++) {
+                    if (f * 256u + THREAD < MANY * SPAN) part[f * 256u + THREAD] = held[f];
+                }
+                BARRIER;
+                if (now + step < k) FETCH_A(now + step)
+            }
             if (here < end) {
                 vec4 lower[LOADS], upper[LOADS];
                 UNROLL for (uint j = 0u; j < LOADS; j++) {
@@ -153,17 +184,15 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
                         upper[j] = zero;
                     }
                 }
-                if (here + 2u * step < end) FETCH(h * LOADS, here + 2u * step)
+                if (here + SETS * step < end) FETCH(h * LOADS, here + SETS * step)
                 UNROLL for (uint r = 0u; r < MANY; r++) {
-                    // What a row that is not there adds up is not stored: so no branch stands between the reads of A.
-                    const uint row = least(r, rows - 1u);
                     vec4 va, more = zero;
-                    if (A_QUADS && (B_UNITS || !B_TRANSPOSED)) {
-                        va = LOAD4(TA, pa, (row * k + here) / 4u);
-                        if (B_TRANSPOSED && PER == 8u) more = LOAD4(TA, pa, (row * k + here) / 4u + 1u);
+                    if (MANY > 1u) {
+                        va = part[r * SPAN + sharer * (LENGTH / 4u)];
+                        if (LENGTH == 8u) more = part[r * SPAN + sharer * 2u + 1u];
                     } else {
-                        va = quad_a(pa, row, here, rows, k, k);
-                        if (B_TRANSPOSED && PER == 8u) more = quad_a(pa, row, here + 4u, rows, k, k);
+                        va = quad_a(pa, r, here, rows, k, k);
+                        if (LENGTH == 8u) more = quad_a(pa, r, here + 4u, rows, k, k);
                     }
                     UNROLL for (uint q = 0u; q < MOST_QUADS; q++) {
                         const uint e = r * MOST_QUADS + q, j = LOADS == 8u ? q * 4u : 0u;

@@ -147,16 +147,30 @@ RLX_FN void matmul_skinny_body(PTR(T) a, PTR(T) b, PTR(f32) bias, PTR(T) c, cons
                                const uint a1, const uint a2, const uint b0, const uint b1, const uint b2,
                                const uint bias_step) {
     const uint width = BESIDE * COLUMNS, tiles = (n + width - 1u) / width, blocks = (m + 15u) / 16u;
-    const uint matrix = GROUP / (tiles * blocks), tile = GROUP % (tiles * blocks);
-    if (matrix >= batch * parts) return;
-    const uint m0 = tile % blocks * 16u;  // groups that share columns of B follow one another
-    const uint z = matrix % batch, part = matrix / batch;
-    const uint length = ((k + STRIDE - 1u) / STRIDE + parts - 1u) / parts * STRIDE;
-    const uint k0 = least(part * length, k);
-    const uint k1 = k - k0 < length ? k : k0 + length;
-    const uint z2 = z % d2, z1 = z / d2 % d1, z0 = z / (d2 * d1);
+    uint matrix = 0u, tile = GROUP, z = 0u, part = 0u, z0 = 0u, z1 = 0u, z2 = 0u;
+    if (batch * parts > 1u) {  // a division takes as long as many bytes
+        matrix = GROUP / (tiles * blocks);
+        tile = GROUP % (tiles * blocks);
+        z = matrix % batch;
+        part = matrix / batch;
+        z2 = z % d2;
+        z1 = z / d2 % d1;
+        z0 = z / (d2 * d1);
+    }
+    uint m0 = 0u;
+    if (blocks > 1u) {  // groups that share columns of B follow one another
+        m0 = tile % blocks * 16u;
+        tile /= blocks;
+    }
+    if (matrix >= batch * parts || tile >= tiles) return;
+    uint k0 = 0u, k1 = k;
+    if (parts > 1u) {
+        const uint length = ((k + STRIDE - 1u) / STRIDE + parts - 1u) / parts * STRIDE;
+        k0 = least(part * length, k);
+        k1 = k - k0 < length ? k : k0 + length;
+    }
     PTR(T) pa = SKIP(T, SKIP(T, SKIP(T, SKIP(T, a, z0, a0), z1, a1), z2, a2), m0, k);
     PTR(T) pb = SKIP(T, SKIP(T, SKIP(T, b, z0, b0), z1, b1), z2, b2);
     PTR(T) pc = SKIP(T, SKIP(T, c, matrix, WIDE ? 2u * m * n : m * n), m0, WIDE ? 2u * n : n);
-    skinny_tile(pa, pb, SKIP(f32, bias, z, bias_step), pc, least(m - m0, 16u), n, k, k0, k1, tile / blocks * width);
+    skinny_tile(pa, pb, SKIP(f32, bias, z, bias_step), pc, least(m - m0, 16u), n, k, k0, k1, tile * width);
 }

@@ -1,10 +1,11 @@
 // Units of sixteen bytes. LOAD_ONCE(p, i): unit i of what is read once, such as weights; on CUDA it leaves the caches near
 // the multiprocessor to what is read again. unit_f32, unit_f16, unit_bf16(p, r, c, columns, pitch): the unit from (r, c)
 // on of a matrix that cannot be read by units, zero beyond its columns. SYNC_WARP: the threads of a warp see each other's
-// writes to shared memory.
+// writes to shared memory, and need not wait for what they read from the device's.
 #ifdef RLX_GLSL
 #define LOAD_ONCE(p, i) ptr_uvec4(uvec2(p)).at[i]
-#define SYNC_WARP subgroupBarrier()
+#define SYNC_WARP \
+    controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease)
 #else
 #define SYNC_WARP __syncwarp()
 #define LOAD_ONCE(p, i) rlx_load_once((const uint4*)(p) + (i))

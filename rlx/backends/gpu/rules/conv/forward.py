@@ -73,7 +73,7 @@ _CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "s
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
-    return native(node, features, doubles=True)
+    return native(node, features, with_f64=True)
 
 
 @lowers("conv", when=_native)

@@ -46,7 +46,7 @@ CONV_WEIGHT_DIRECT = declare(
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
-    return native(node, features, doubles=True)
+    return native(node, features, with_f64=True)
 
 
 @lowers("conv_grad_weight", when=_native)

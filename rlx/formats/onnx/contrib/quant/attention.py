@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlx import ops as o
 from rlx.dtypes import f32, i32
-from rlx.formats.onnx.contrib.attention import answered, want_nothing
+from rlx.formats.onnx.contrib.attention import answered, check_nothing
 from rlx.formats.onnx.contrib.quant.elementwise import one
 from rlx.formats.onnx.contrib.quant.matmul import per_column
 from rlx.formats.onnx.ops.quant import same_shape, shifted
@@ -25,7 +25,7 @@ from rlx.formats.onnx.reader.declared import declared
     required="num_heads",
 )  # fmt: skip
 def qattention(c: Call) -> tuple[Result, ...]:
-    want_nothing(c, {}, "do_rotary", "past_present_share_buffer")
+    check_nothing(c, {}, "do_rotary", "past_present_share_buffer")
     x, w, bias = c.x(0), c.x(1), c.x(2)
     fits = x.ndim == 3 and w.ndim == 2 and x.shape[2] == w.shape[0] and w.shape[1] % 3 == 0
     if not fits or bias.shape != w.shape[1:]:

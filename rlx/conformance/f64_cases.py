@@ -38,7 +38,7 @@ def finer(tolerance: Tolerance) -> Tolerance:
     )
 
 
-def doubled(cases: Iterable[Case]) -> Iterator[Case]:
+def f64_cases(cases: Iterable[Case]) -> Iterator[Case]:
     """Up to ten cases in f64, made from an op's f32 cases; none where the op does not take f64."""
     wide = []
     for case in cases:
@@ -50,7 +50,7 @@ def doubled(cases: Iterable[Case]) -> Iterator[Case]:
 
 
 def none(cases: Iterable[Case]) -> Iterator[Case]:
-    """No cases in f64, for ops of which `doubled` cannot make any."""
+    """No cases in f64, for ops of which `f64_cases` cannot make any."""
     return iter(())
 
 
