@@ -15,6 +15,7 @@ from rlx.conformance.shapes import PAIRS, SHAPES, label
 from rlx.conformance.tolerances import BITS
 from rlx.dtypes import i32
 from rlx.ir import Attrs, apply
+from rlx.ops.random import draws
 from rlx.ops.random.bits import WORDS
 
 if TYPE_CHECKING:
@@ -49,6 +50,16 @@ def _random_bits() -> Iterator[Case]:
             more = f"-{axes}of{label(shape)}-{word}"
             yield _case("random_bits", (keys, keys, ()), attrs, words=more)
             yield _case("random_bits", ((), (), keys), attrs, "special" if keys else "any", more)
+
+
+def _both_words() -> Iterator[Case]:
+    for shape in ((2,), (1, 2), (33, 2), (0, 2), (3, 5, 2), (2, 3, 7, 2), (40001, 2)):
+        for axes in sorted({1, len(shape)}):
+            keys = (*shape[: len(shape) - axes], *(1,) * axes)
+            attrs = {"shape": shape, "axes": axes, "word": "both", "stream": 0}
+            yield _case("random_bits", (keys, keys, ()), attrs, words=f"-{axes}of{label(shape)}-both")
+            offsets = (*shape[:-1], 1) if axes == 1 else ()
+            yield _case("random_bits", ((), (), offsets), attrs, "special", f"-{axes}of{label(shape)}-both")
 
 
 def _multiply_high() -> Iterator[Case]:
@@ -86,12 +97,15 @@ def _draw(b: Builder, shape: Shape) -> Made:
 
 @rule("random_bits", rough=True)
 def _bits(b: Builder) -> Made:
-    return _draw(b, b.shape())
+    if b.chance(0.7):
+        return _draw(b, b.shape())
+    keys = draws.split(b.leaf((2,), i32), 1 + b.below(5))
+    return keys, draws.fold_in(keys, b.below(9))
 
 
 OPS = (
     Conformance("threefry", (_threefry,), (_of_words("threefry", 4, word=True),)),
-    Conformance("random_bits", (_random_bits,), (_bits,)),
+    Conformance("random_bits", (_random_bits, _both_words), (_bits,)),
     Conformance("multiply_high", (_multiply_high,), (_of_words("multiply_high", 2),)),
     Conformance("gumbel", (_gumbel,), (_of_words("gumbel", 1),)),
 )

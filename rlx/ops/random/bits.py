@@ -33,9 +33,9 @@ def _words(op: str, types: Sequence[TensorType], n: int) -> tuple[int, ...]:
     return broadcast_shapes(*(t.shape for t in types), op=op)
 
 
-def _check_word(op: str, attrs: Attrs) -> None:
-    if attrs["word"] not in WORDS:
-        raise ShapeError(f"{op}: word is {attrs['word']!r}; expected one of {', '.join(WORDS)}")
+def _check_word(op: str, attrs: Attrs, *more: str) -> None:
+    if attrs["word"] not in (*WORDS, *more):
+        raise ShapeError(f"{op}: word is {attrs['word']!r}; expected one of {', '.join((*WORDS, *more))}")
 
 
 def _infer(op: str, n: int, dtype: Any = i32) -> Infer:
@@ -54,7 +54,7 @@ def _threefry_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
 def _random_bits_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     shape = as_shape(attrs["shape"], "random_bits")
     given = _words("random_bits", types, 3)
-    _check_word("random_bits", attrs)
+    _check_word("random_bits", attrs, "both")
     if broadcast_shapes(given, shape, op="random_bits") != shape:
         raise ShapeError(f"random_bits: keys and offset of shape {given} do not broadcast to {shape}")
     if math.prod(shape) >= _OFFSETS:
@@ -63,19 +63,28 @@ def _random_bits_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         raise ShapeError(
             f"random_bits: axes is {attrs['axes']!r}; expected 0 to {len(shape)}, the rank of {shape}"
         )
+    if attrs["word"] == "both" and (not attrs["axes"] or shape[-1] != 2):
+        raise ShapeError(f"random_bits: both words, {attrs['axes']} axes of {shape}; expected a last axis of 2")
     return TensorType(shape, i32)
 
 
 def _random_bits_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
     """Threefry of the key and the counter (stream, offset + position), where a position counts elements of the last
-    `axes` axes, in their row-major order."""
+    `axes` axes, in their row-major order; with both words it counts pairs of elements."""
     shape, axes = attrs["shape"], attrs["axes"]
     drawn = math.prod(shape[len(shape) - axes :])
     place = Expr("index", (), i32)
     if drawn != math.prod(shape):
         place = ex.call("mod", place, drawn)
     key0, key1, offset = args
-    return ex.call(WORDS[attrs["word"]], key0, key1, attrs["stream"], ex.call("add", offset, place))
+
+    def word(prim: str, place: Expr) -> Expr:
+        return ex.call(prim, key0, key1, attrs["stream"], ex.call("add", offset, place))
+
+    if attrs["word"] != "both":
+        return word(WORDS[attrs["word"]], place)
+    words = (word(WORDS[name], ex.call("shr", place, 1)) for name in ("first", "second"))
+    return ex.call("select", ex.call("eq", ex.call("and", place, 1), 0), *words)
 
 
 def _random_bits(
@@ -83,8 +92,11 @@ def _random_bits(
 ) -> Array:
     drawn = tuple(shape[len(shape) - axes :])
     place = np.arange(math.prod(drawn), dtype=np.int64).astype(np.int32).reshape(drawn)
-    made = scalars.threefry2x32(key0, key1, np.int32(stream), np.add(offset, place, dtype=np.int32))
-    found = made[0] ^ made[1] if word == "xor" else made[word == "second"]
+    count = np.add(offset, place >> 1 if word == "both" else place, dtype=np.int32)
+    first, second = scalars.threefry2x32(key0, key1, np.int32(stream), count)
+    found = {"xor": first ^ second, "first": first, "second": second}.get(word)
+    if found is None:
+        found = np.where(place & 1, second, first)
     return np.array(np.broadcast_to(found, tuple(shape)))
 
 

@@ -66,7 +66,7 @@ def split(key: TensorLike, n: int = 2) -> Tensor:
     if isinstance(n, bool) or not is_index(n):
         raise ShapeError(f"random.split: n is {n!r}; expected an int")
     shape = as_shape(n, "random.split: n")
-    return stack([_draw("random.split", key, shape, 0, word) for word in ("first", "second")], -1)
+    return _draw("random.split", key, (*shape, 2), 0, "both")
 
 
 def fold_in(key: TensorLike, data: TensorLike) -> Tensor:
@@ -77,8 +77,9 @@ def fold_in(key: TensorLike, data: TensorLike) -> Tensor:
     """
     key = _key("random.fold_in", key)
     (count,) = _words("random.fold_in", "data", data, key)
-    words = [apply("threefry", *_parts(key, 0), 0, count, word=word) for word in ("first", "second")]
-    return stack(words, -1)
+    lead = broadcast_shapes(key.shape[:-1], count.shape, op="random.fold_in")
+    attrs = {"shape": (*lead, 2), "axes": 1, "word": "both", "stream": 0}
+    return apply("random_bits", *_parts(key, 1), reshape(count, (*count.shape, 1)), **attrs)
 
 
 def threefry2x32(key: TensorLike, counter: TensorLike) -> Tensor:

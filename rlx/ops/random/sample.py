@@ -22,7 +22,7 @@ from rlx.ops.index.gather import gather_elements
 from rlx.ops.movement.strided import expand, reshape
 from rlx.ops.order import argmax
 from rlx.ops.order import top_k as greatest
-from rlx.ops.random.draws import _draw, _key, _parts, fold_in
+from rlx.ops.random.draws import _key, _parts
 from rlx.ops.reduce import max, sum
 from rlx.ops.scatter import scatter_elements
 
@@ -158,20 +158,25 @@ def _penalized(x: Tensor, penalty: Tensor, tokens: Tensor, count: Tensor | None)
     return where(seen > 0, where(x > 0, x / penalty, x * penalty), x)
 
 
-def _keys(key: Tensor, position: TensorLike, lead: tuple[int, ...], given: Any) -> Tensor:
-    """A key for each row (rows, 2), with the position folded in."""
+def _keys(key: Tensor, position: TensorLike, lead: tuple[int, ...], given: Any) -> tuple[Tensor, Tensor]:
+    """The two words of each row's key, with the position folded in, (rows, 1) each: apart, they need no copies."""
     key, rows = _key(_OP, key), math.prod(lead)
-    if key.ndim == 1:
-        key = fold_in(key, key.graph.constant(np.arange(rows, dtype=np.int32)))
-    elif key.shape[:-1] != lead:
+    if key.ndim > 1 and key.shape[:-1] != lead:
         raise ShapeError(f"{_OP}: keys of shape {key.shape}; expected (2,), or {(*lead, 2)}")
-    place = given("position", position, i32, 0, 2**31 - 1)
-    return fold_in(reshape(key, (rows, 2)), reshape(place, (place.size,)))
+    words = _parts(reshape(key, (key.size // 2, 2)), 1)
+    if key.ndim == 1:
+        words = _folded(words, key.graph.constant(np.arange(rows, dtype=np.int32).reshape(rows, 1)))
+    return _folded(words, given("position", position, i32, 0, 2**31 - 1))
+
+
+def _folded(words: tuple[Tensor, Tensor], data: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = (apply("threefry", *words, 0, data, word=word) for word in ("first", "second"))
+    return first, second
 
 
 def _picked(
-    x: Tensor, ids: Tensor | None, keys: Tensor, heat: Tensor, limit: Tensor | None, chance: Tensor | None,
-    least: Tensor | None,
+    x: Tensor, ids: Tensor | None, keys: tuple[Tensor, Tensor], heat: Tensor, limit: Tensor | None,
+    chance: Tensor | None, least: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """The place of the pick in each row of x, which is in descending order where `ids` names its tokens."""
     greedy = apply("logical_not", heat >= _LEAST)
@@ -198,9 +203,9 @@ def _picked(
         part = _units(where(isnan(least), 0.0, least))
         kept = logical_and(kept, right_shift(left_shift(mantissa, 6), halvings) >= left_shift(part, 6))
     if ids is None:
-        words = _draw(_OP, keys, (x.shape[-1],), 0)
+        words = apply("random_bits", *keys, 0, shape=x.shape, axes=1, word="xor", stream=0)
     else:
-        words = apply("threefry", *_parts(keys, 1), 0, ids, word="xor")
+        words = apply("threefry", *keys, 0, ids, word="xor")
     noise = where(greedy, 0.0, apply("gumbel", words))
     return argmax(where(kept, noise - behind, -math.inf), axis=-1, keepdims=True)
 

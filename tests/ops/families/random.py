@@ -46,7 +46,10 @@ def _random_bits(
     drawn = math.prod(shape[len(shape) - axes :])
     made = np.empty(math.prod(shape), np.int32)
     for i, at in enumerate(np.ndindex(shape)):
-        made[i] = _word(int(k0[at]), int(k1[at]), stream, int(offset[at]) + i % drawn, word)
+        place, which = i % drawn, word
+        if word == "both":
+            place, which = place // 2, ("first", "second")[i % 2]
+        made[i] = _word(int(k0[at]), int(k1[at]), stream, int(offset[at]) + place, which)
     return made.reshape(shape)
 
 
