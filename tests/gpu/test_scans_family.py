@@ -10,6 +10,7 @@ import pytest
 
 import rlx
 from rlx.conformance.case import Case, cases_of
+from rlx.conformance.oracle import evaluate
 from rlx.conformance.runner import sample
 from rlx.ir import Graph
 from tests.devices import session_here
@@ -48,6 +49,21 @@ def test_gradients_are_native(gpu: rlx.Session) -> None:
         with gpu.compile(case.graph()) as compiled:
             (entry,) = [d for d in compiled.report() if d.op == "selective_scan_grad"]
             assert entry.how == "native", case.id
+
+
+def test_states_too_many_for_registers_are_a_scan(gpu: rlx.Session) -> None:
+    graph, n = Graph("long"), 1025
+    x, delta, a, b, c = (
+        graph.input(k, s)
+        for k, s in zip("xdabc", ((1, 2, 2), (1, 2, 2), (2, n), *[(1, 2, n)] * 2), strict=True)
+    )
+    graph.output("y", rlx.selective_scan(x, delta, a, b, c)[0])
+    rng = np.random.default_rng(0)
+    feeds = {k: rng.uniform(-1, 1, t.shape).astype(np.float32) for k, t in graph.inputs.items()}
+    want = evaluate(graph, feeds)[graph.outputs["y"].id]
+    with gpu.compile(graph) as compiled:
+        assert {d.how for d in compiled.report() if d.op == "scan"} == {"control"}
+        np.testing.assert_allclose(compiled.run(feeds)["y"], want, rtol=1e-5, atol=1e-5)
 
 
 def _some(op: str) -> list[Case]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu.elementwise.strided import View, launch_tree
-from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
+from rlx.backends.gpu.program.casts import cast_ref, groups_for, native, quads
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
@@ -38,8 +38,8 @@ SELECTIVE_SCAN = declare(
         ),
         headers=("prims",),
         variants={"T": FLOATS},
-        constants={"LANES": 4, "STATES": 16, "STEPS": 16, "GIVEN": 0, "SCALAR": False},
-        trials=((4, 16, 16, 31, False), (1, 5, 8, 0, False), (8, 128, 4, 20, True)),
+        constants={"LANES": 4, "STATES": 16, "STEPS": 16, "GIVEN": 0, "SCALAR": False, "ALIGNED": False},
+        trials=((4, 16, 16, 31, False, True), (1, 5, 8, 0, False, False), (8, 128, 4, 20, True, False)),
         threads=128,
     )
 )
@@ -82,8 +82,8 @@ DELTA_RULE = declare(
         ),
         headers=("prims",),
         variants={"T": FLOATS},
-        constants={"LANES": 8, "KEYS": 128, "STEPS": 8, "GIVEN": 0},
-        trials=((8, 128, 8, 3), (1, 3, 8, 0), (16, 250, 4, 1)),
+        constants={"LANES": 8, "KEYS": 128, "STEPS": 8, "GIVEN": 0, "ALIGNED": False},
+        trials=((8, 128, 8, 3, True), (1, 3, 8, 0, False), (16, 250, 4, 1, False)),
         threads=128,
         subgroups=True,
     )
@@ -111,14 +111,15 @@ _SHARED = (
 )  # bytes of shared memory that every device has, and with which several workgroups are resident
 _QUADS = 4  # of a state that a thread holds at most, as long as there are more threads to take
 _MANY = 1 << 15  # threads that fill a device
+_ROW = 1024  # states of a channel, or columns of a row, that a row of threads holds in registers at most
 _KEPT = 16  # steps of which a gradient keeps one state
 _MOST = 1 << 28  # floats of workspace that a gradient takes at most
 
 
-def _lanes(quads: int, rows: int) -> int:
-    """The threads of a row of so many quads: one, where rows fill the device and it can hold them all."""
-    least = min(32, power(-(-quads // _QUADS)))
-    return min(32, max(least, min(power(quads), power(-(-_MANY // max(rows, 1))))))
+def _lanes(pieces: int, rows: int) -> int:
+    """The threads of a row of so many quads, `pieces`: one, where rows fill the device and it can hold them all."""
+    least = min(32, power(-(-pieces // _QUADS)))
+    return min(32, max(least, min(power(pieces), power(-(-_MANY // max(rows, 1))))))
 
 
 def _steps(nbytes_a_step: int, length: int) -> int:
@@ -144,7 +145,12 @@ def _cast(ctx: Lowering, t: Tensor, dtype: DType) -> Ref:
     return cast_ref(ctx, ctx.ref(t), ctx.storage(t), dtype, t.size)
 
 
-@lowers("selective_scan", when=native)
+def _native(node: Node, features: frozenset[str]) -> bool:
+    """Whether a row of threads can hold the last axis of the state."""
+    return native(node, features) and node.outputs[1].shape[-1] <= _ROW
+
+
+@lowers("selective_scan", when=_native)
 def lower_selective_scan(ctx: Lowering, node: Node) -> None:
     """A row of threads for each channel, which walks the sequence with the states in registers."""
     x, step, a, b, c = node.inputs[:5]
@@ -154,23 +160,26 @@ def lower_selective_scan(ctx: Lowering, node: Node) -> None:
     if last.size == 0:
         return
     stored = ctx.storage(y)
-    quads = -(-s.states // 4)
-    lanes = _lanes(quads, s.batch * s.channels)
+    pieces = -(-s.states // 4)
+    lanes = _lanes(pieces, s.batch * s.channels)
     channels = _THREADS // lanes
     blocks = math.ceil(s.channels // s.groups / channels)
     items = s.batch * s.groups * blocks
+    refs = [_cast(ctx, t, d) for t, d in ((x, stored), (step, stored), (a, f32), (b, stored), (c, stored))]
+    like = {"D": f32, "z": stored, "state": f32, "bias": f32}
+    refs += _given(ctx, more, selective.NAMES, like, refs[2])
+    refs += [ctx.ref(y), ctx.ref(last)]
+    rows = [refs[-1], *([] if s.scalar else refs[2:3]), *(refs[7:8] if "state" in more else [])]
     kernel = SELECTIVE_SCAN(
         T=stored.name,
         LANES=lanes,
         STATES=s.states,
-        STEPS=_steps(4 * (2 * channels + 8 * quads + 2 * _THREADS), s.length),
+        STEPS=_steps(4 * (2 * channels + 8 * pieces + 2 * _THREADS), s.length),
         GIVEN=_flags(more, selective.NAMES) | 16 * node.attrs["softplus"],
         SCALAR=s.scalar,
+        ALIGNED=s.states % 4 == 0 and quads(*rows, itemsize=4) == 1,
     )
-    refs = [_cast(ctx, t, d) for t, d in ((x, stored), (step, stored), (a, f32), (b, stored), (c, stored))]
-    like = {"D": f32, "z": stored, "state": f32, "bias": f32}
-    refs += _given(ctx, more, selective.NAMES, like, refs[2])
-    args: list[Arg] = [*refs, ctx.ref(y), ctx.ref(last)]
+    args: list[Arg] = [*refs]
     args += [items, s.length, s.channels, s.width, s.groups, blocks]
     ctx.launch(kernel, ctx.groups(items), args)
 
@@ -236,7 +245,7 @@ def lower_selective_scan_grad(ctx: Lowering, node: Node) -> None:
         total(of_a, da, 1, s.batch, da.nbytes // 4)
 
 
-@lowers("gated_delta_rule", when=native)
+@lowers("gated_delta_rule", when=_native)
 def lower_gated_delta_rule(ctx: Lowering, node: Node) -> None:
     """A row of threads for each row of the state, which walks the sequence with that row in registers."""
     q, k, v, beta = node.inputs[:4]
@@ -246,16 +255,25 @@ def lower_gated_delta_rule(ctx: Lowering, node: Node) -> None:
     if last.size == 0:
         return
     stored = ctx.storage(o)
-    quads = -(-s.keys // 4)
-    lanes = _lanes(quads, s.batch * s.heads * s.values)
+    pieces = -(-s.keys // 4)
+    lanes = _lanes(pieces, s.batch * s.heads * s.values)
     rows = _THREADS // lanes
     blocks = math.ceil(s.values / rows)
     items = s.batch * s.heads * blocks
-    steps = _steps(4 * (8 * quads + rows + 2 + _THREADS + 1), s.length)
-    kernel = DELTA_RULE(T=stored.name, LANES=lanes, KEYS=s.keys, STEPS=steps, GIVEN=_flags(more, delta.NAMES))
+    steps = _steps(4 * (8 * pieces + rows + 2 + _THREADS + 1), s.length)
     refs = [_cast(ctx, t, d) for t, d in ((q, stored), (k, stored), (v, stored), (beta, f32))]
     refs += _given(ctx, more, delta.NAMES, dict.fromkeys(delta.NAMES, f32), refs[3])
-    args: list[Arg] = [*refs, ctx.ref(o), ctx.ref(last)]
+    refs += [ctx.ref(o), ctx.ref(last)]
+    states = [refs[-1], *(refs[5:6] if "state" in more else [])]
+    kernel = DELTA_RULE(
+        T=stored.name,
+        LANES=lanes,
+        KEYS=s.keys,
+        STEPS=steps,
+        GIVEN=_flags(more, delta.NAMES),
+        ALIGNED=s.keys % 4 == 0 and quads(*states, itemsize=4) == 1,
+    )
+    args: list[Arg] = [*refs]
     args += [items, s.length, s.heads, s.values, s.heads // s.key_heads, blocks, node.attrs["scale"]]
     ctx.launch(kernel, ctx.groups(items), args)
 

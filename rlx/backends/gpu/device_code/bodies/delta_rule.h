@@ -3,7 +3,7 @@
 // one head; `per` heads share a query and a key.
 // STEPS steps at a time: their inputs, loaded while the steps before were computed, go through shared memory, and so do
 // the lanes' parts of o, which are added in the order of the lanes.
-// GIVEN: bit 0 the logarithm of alpha, bit 1 state.
+// GIVEN: bit 0 the logarithm of alpha, bit 1 state. ALIGNED: states are read and written four at a time.
 #define ROWS (128u / LANES)
 #define QUADS ((KEYS + 3u) / 4u)
 #define HELD ((QUADS + LANES - 1u) / LANES)
@@ -38,9 +38,17 @@ RLX_FN void delta_rule_body(PTR(T) query, PTR(T) key, PTR(T) value, PTR(f32) bet
 
     vec4 s[HELD];
     UNROLL for (uint q = 0u; q < HELD; q++) {
-        UNROLL for (uint c = 0u; c < 4u; c++) {
-            const uint n = (q * LANES + lane) * 4u + c;
-            SET4(s[q], c, live && n < KEYS && (GIVEN & 2u) != 0u ? LOAD(f32, state, at_row + n) : 0.0f);
+        const uint quad = q * LANES + lane, at = at_row + quad * 4u;
+        s[q] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (live && quad < QUADS && (GIVEN & 2u) != 0u) {
+            if (ALIGNED) {
+                s[q] = LOAD4(f32, state, at / 4u);
+            } else {
+                s[q].x = LOAD(f32, state, at);
+                if (quad * 4u + 1u < KEYS) s[q].y = LOAD(f32, state, at + 1u);
+                if (quad * 4u + 2u < KEYS) s[q].z = LOAD(f32, state, at + 2u);
+                if (quad * 4u + 3u < KEYS) s[q].w = LOAD(f32, state, at + 3u);
+            }
         }
     }
     float next_k[FETCH_K], next_q[FETCH_K], next_v[FETCH_V], next_alpha = 1.0f, next_beta = 0.0f;
@@ -131,9 +139,13 @@ RLX_FN void delta_rule_body(PTR(T) query, PTR(T) key, PTR(T) value, PTR(f32) bet
         }
     }
     UNROLL for (uint q = 0u; q < HELD; q++) {
-        UNROLL for (uint c = 0u; c < 4u; c++) {
-            const uint n = (q * LANES + lane) * 4u + c;
-            if (live && n < KEYS) STORE(f32, last, at_row + n, ELEMENT(s, q * 4u + c));
+        const uint quad = q * LANES + lane, at = at_row + quad * 4u;
+        if (ALIGNED) {
+            if (live && quad < QUADS) STORE4(f32, last, at / 4u, s[q]);
+        } else {
+            UNROLL for (uint c = 0u; c < 4u; c++) {
+                if (live && quad * 4u + c < KEYS) STORE(f32, last, at + c, ELEMENT(s, q * 4u + c));
+            }
         }
     }
 }

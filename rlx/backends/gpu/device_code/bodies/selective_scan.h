@@ -4,6 +4,7 @@
 // STEPS steps at a time: their inputs, loaded while the steps before were computed, go through shared memory, and so do
 // the lanes' parts of y, which are added in the order of the lanes.
 // GIVEN: bit 0 D, 1 z, 2 state, 3 bias; bit 4: delta goes through log(1 + exp). SCALAR: A is one number a head.
+// ALIGNED: A and the states are read and written four at a time.
 #include "near_exp.h"
 #include "silu.h"
 
@@ -21,6 +22,17 @@ SHARED float added[OF_X];   // dt x
 SHARED vec4 rows_b[STEPS * QUADS];
 SHARED vec4 rows_c[STEPS * QUADS];
 SHARED float parts[STEPS * PITCH];
+
+// A quad of a row of STATES numbers; 0 beyond its end.
+RLX_FN vec4 states_at(PTR(f32) p, const uint row, const uint quad) {
+    const uint at = row * STATES + quad * 4u;
+    if (ALIGNED) return LOAD4(f32, p, at / 4u);
+    vec4 v = VEC4(LOAD(f32, p, at), 0.0f, 0.0f, 0.0f);
+    if (quad * 4u + 1u < STATES) v.y = LOAD(f32, p, at + 1u);
+    if (quad * 4u + 2u < STATES) v.z = LOAD(f32, p, at + 2u);
+    if (quad * 4u + 3u < STATES) v.w = LOAD(f32, p, at + 3u);
+    return v;
+}
 
 // log(1 + exp x) without overflow.
 RLX_FN float softplus(const float x) { return p_max_f(x, 0.0f) + p_log1p_f(p_exp_f(-p_abs_f(x))); }
@@ -58,12 +70,12 @@ RLX_FN void selective_scan_body(PTR(T) x, PTR(T) delta, PTR(f32) decay, PTR(T) g
     vec4 h[HELD], a[HELD];
     float reach = 0.0f;
     UNROLL for (uint q = 0u; q < HELD; q++) {
-        UNROLL for (uint k = 0u; k < 4u; k++) {
-            const uint n = (lane * HELD + q) * 4u + k;
-            const bool held = live && n < STATES;
-            SET4(h[q], k, held && (GIVEN & 4u) != 0u ? LOAD(f32, state, (batch * channels + own) * STATES + n) : 0.0f);
-            SET4(a[q], k, SCALAR ? 1.0f : (held ? LOAD(f32, decay, own * STATES + n) : 0.0f));
-        }
+        const uint quad = lane * HELD + q;
+        const bool held = live && quad < QUADS;
+        h[q] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+        a[q] = SCALAR ? VEC4(1.0f, 1.0f, 1.0f, 1.0f) : h[q];
+        if (held && (GIVEN & 4u) != 0u) h[q] = states_at(state, batch * channels + own, quad);
+        if (held && !SCALAR) a[q] = states_at(decay, own, quad);
         reach = farthest(reach, a[q]);
     }
     float next_x[FETCH_X], next_dt[FETCH_X], next_b[FETCH_B], next_c[FETCH_B];
@@ -136,9 +148,13 @@ RLX_FN void selective_scan_body(PTR(T) x, PTR(T) delta, PTR(f32) decay, PTR(T) g
         }
     }
     UNROLL for (uint q = 0u; q < HELD; q++) {
-        UNROLL for (uint k = 0u; k < 4u; k++) {
-            const uint n = (lane * HELD + q) * 4u + k;
-            if (live && n < STATES) STORE(f32, last, (batch * channels + own) * STATES + n, ELEMENT(h, q * 4u + k));
+        const uint quad = lane * HELD + q, at = (batch * channels + own) * STATES + quad * 4u;
+        if (ALIGNED) {
+            if (live && quad < QUADS) STORE4(f32, last, at / 4u, h[q]);
+        } else {
+            UNROLL for (uint k = 0u; k < 4u; k++) {
+                if (live && quad * 4u + k < STATES) STORE(f32, last, at + k, ELEMENT(h, q * 4u + k));
+            }
         }
     }
 }
