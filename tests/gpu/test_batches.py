@@ -17,7 +17,8 @@ from rlx.backends.cuda.nvrtc import BASE_OPTIONS
 from rlx.backends.cuda.sources import kernel_source
 from rlx.backends.gpu.program import batches
 from rlx.backends.gpu.program.batches import find_batches
-from rlx.backends.gpu.program.executable import lower_graph
+from rlx.backends.gpu.program.casts import stores
+from rlx.backends.gpu.program.executable import load_rules, lower_graph
 from rlx.backends.gpu.program.lowering import Lowering, runs_natively
 from rlx.backends.gpu.program.steps import (
     Copy,
@@ -35,7 +36,7 @@ from rlx.driver import Dispatch, Limits, Slot
 from rlx.driver.memory.plan import align
 from rlx.driver.memory.planner import plan
 from rlx.driver.registry import open_device
-from rlx.dtypes import f16, f32
+from rlx.dtypes import as_dtype, f16, f32
 from rlx.errors import RlxError
 from rlx.ir import Graph, Tensor, expr
 from rlx.passes import optimize
@@ -52,6 +53,7 @@ TWO = TreeKernel((expr.arg(0, f32) * 2.0,), (FLAT,), (FLAT,), 0)
 
 def lower(graph: Graph, target: Target) -> tuple[Lowering, list[Dispatch]]:
     """The graph as a device of this target would run it, its states in a segment of their own."""
+    load_rules()
     made, _ = optimize(graph, support=lambda n: "native" if n.op.leaf or runs_natively(n, target) else "host")
     slots: dict[str, Slot] = {}
     end = 0
@@ -302,6 +304,12 @@ def both(
     return counts[0], counts[1]
 
 
+def _in_words(device: str, dtype: str) -> bool:
+    """Whether the device has to convert such elements in workspace, before and after each launch."""
+    opened: Any = open_device(device)
+    return not stores(as_dtype(dtype), opened.target.features, doubles=True)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype(device: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     g = Graph("dtypes")
@@ -309,7 +317,18 @@ def test_every_dtype(device: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -
         x, y = g.input(f"x{k}", (3, 11), dtype), g.input(f"y{k}", (33,), dtype)
         t = rlx.maximum(x, rlx.reshape(y, (3, 11)))
         g.output(f"z{k}", rlx.sqrt(t) * x if x.dtype.is_float else t)
-    assert both(g, device, monkeypatch) == (1, 5)
+    on, off = both(g, device, monkeypatch)
+    assert (on, off) == (1, 5) or (_in_words(device, dtype) and on <= off)
+
+
+def test_elements_are_counted_within_their_set(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random numbers depend on the key and on the number of the element."""
+    g = Graph("random")
+    for k in range(4):
+        words = [g.input(f"{name}{k}", (), "i32") for name in ("first", "second", "offset")]
+        attrs = {"shape": (5, 9), "axes": 2, "word": "xor", "stream": 0}
+        g.output(f"y{k}", g.add("random_bits", words, attrs)[0])
+    assert both(g, device, monkeypatch) == (1, 4)
 
 
 @pytest.mark.parametrize("packs", [False, True])
@@ -335,7 +354,8 @@ def test_broadcasts_and_odd_sizes(
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_adam_in_place(device: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = [(16, 8), (32,), (8, 8, 3)] * 4
-    assert both(adam(shapes, dtype), device, monkeypatch, runs=3) == (5, 14)
+    on, off = both(adam(shapes, dtype), device, monkeypatch, runs=3)
+    assert (on, off) == (5, 14) or (_in_words(device, dtype) and on <= off)
 
 
 def test_a_training_step(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
