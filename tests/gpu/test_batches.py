@@ -16,6 +16,7 @@ import rlx
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS
 from rlx.backends.cuda.sources import kernel_source
 from rlx.backends.gpu.program import batches
+from rlx.backends.gpu.program.barriers import place_barriers
 from rlx.backends.gpu.program.batches import find_batches
 from rlx.backends.gpu.program.casts import stores
 from rlx.backends.gpu.program.executable import load_rules, lower_graph
@@ -161,6 +162,62 @@ def test_a_batch_takes_no_memory_but_a_table_of_addresses() -> None:
         assert on.plan.total_bytes == off.plan.total_bytes and on.scratch_bytes == off.scratch_bytes
         assert 0 < len(on.args) - len(off.args) <= 8 * operands + 16 * 3
         assert len(on.addresses) <= operands
+
+
+def descend(loss: Tensor, weights: Sequence[Tensor]) -> None:
+    """A step of gradient descent with momentum: renews the weights, which are states, and their velocities."""
+    g = loss.graph
+    g.output("loss", loss)
+    for t, slope in zip(weights, rlx.gradients(loss, weights), strict=True):
+        name = t.node.attrs["name"]
+        speed = 0.9 * g.state(f"speed of {name}", t.shape) - 0.1 * slope
+        g.update(f"speed of {name}", speed)
+        g.update(name, t + speed)
+
+
+def encoder(layers: int, training: bool) -> Graph:
+    """A BERT-like encoder (Devlin et al., 2018), or its training step."""
+    g, weights, width, rows = Graph("encoder"), list[Tensor](), 16, 6
+    x = g.input("x", (rows, width))
+
+    def weight(name: str, *shape: int) -> Tensor:
+        weights.append(g.state(name, shape))
+        return weights[-1]
+
+    for k in range(layers):
+        parts = [x @ weight(f"{n}{k}", width, width) + weight(f"{n} bias {k}", width) for n in ("q", "k", "v")]
+        heads = [rlx.transpose(rlx.reshape(t, (1, rows, 2, width // 2)), (0, 2, 1, 3)) for t in parts]
+        mixed = rlx.reshape(rlx.transpose(rlx.attention(*heads), (0, 2, 1, 3)), (rows, width))
+        x = rlx.layer_norm(x + mixed, weight(f"scale {k}", width), weight(f"shift {k}", width))
+        x = x + rlx.gelu(x @ weight(f"up {k}", width, 32)) @ weight(f"down {k}", 32, width)
+    if training:
+        descend(rlx.mean(x * x), weights)
+    else:
+        g.output("y", x)
+    return g
+
+
+def residual(blocks: int) -> Graph:
+    """Residual blocks of convolutions (He et al., 2015)."""
+    g = Graph("residual")
+    x = g.input("x", (1, 4, 6, 6))
+    for k in range(blocks):
+        a, b, c = (g.state(f"{n}{k}", (4, 4, side, side)) for n, side in (("a", 3), ("b", 3), ("c", 1)))
+        x = rlx.relu(rlx.conv(rlx.relu(rlx.conv(x, a, pads=1)), b, pads=1) + rlx.conv(x, c))
+    g.output("y", x)
+    return g
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("network", ["encoder", "training", "residual"])
+def test_networks_take_no_more_memory_and_no_more_barriers(network: str, backend: str) -> None:
+    graph = residual(3) if network == "residual" else encoder(3, network == "training")
+    target = lowered.target(backend)
+    on, off = lower(graph, target)[0], lower(graph, replace(target, batches=False))[0]
+    assert on.plan.total_bytes == off.plan.total_bytes and on.scratch_bytes == off.scratch_bytes
+    assert len(place_barriers(on.steps)) <= len(place_barriers(off.steps))
+    # 30 weights of three sizes are renewed.
+    assert len(on.steps) <= len(off.steps) - (25 if network == "training" else 0)
 
 
 def named(count: int) -> Graph:
@@ -365,12 +422,7 @@ def test_a_training_step(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
         w, b = g.state(f"w{k}", (12, 12)), g.state(f"b{k}", (12,))
         weights += [w, b]
         h = rlx.tanh(h @ (w * 0.1) + b)
-    loss = g.output("loss", rlx.mean(h * h))
-    for t, slope in zip(weights, rlx.gradients(loss, weights), strict=True):
-        name = t.node.attrs["name"]
-        speed = 0.9 * g.state(f"speed of {name}", t.shape) - 0.1 * slope
-        g.update(f"speed of {name}", speed)
-        g.update(name, t + speed)
+    descend(rlx.mean(h * h), weights)
     on, off = both(g, device, monkeypatch, runs=3)
     assert on < off - 5
 
