@@ -16,8 +16,10 @@ import rlx
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS
 from rlx.backends.cuda.sources import kernel_source
 from rlx.backends.gpu.program import batches
+from rlx.backends.gpu.program.barriers import place_barriers
 from rlx.backends.gpu.program.batches import find_batches
-from rlx.backends.gpu.program.executable import lower_graph
+from rlx.backends.gpu.program.casts import stores
+from rlx.backends.gpu.program.executable import load_rules, lower_graph
 from rlx.backends.gpu.program.lowering import Lowering, runs_natively
 from rlx.backends.gpu.program.steps import (
     Copy,
@@ -35,7 +37,7 @@ from rlx.driver import Dispatch, Limits, Slot
 from rlx.driver.memory.plan import align
 from rlx.driver.memory.planner import plan
 from rlx.driver.registry import open_device
-from rlx.dtypes import f16, f32
+from rlx.dtypes import as_dtype, f16, f32
 from rlx.errors import RlxError
 from rlx.ir import Graph, Tensor, expr
 from rlx.passes import optimize
@@ -52,6 +54,7 @@ TWO = TreeKernel((expr.arg(0, f32) * 2.0,), (FLAT,), (FLAT,), 0)
 
 def lower(graph: Graph, target: Target) -> tuple[Lowering, list[Dispatch]]:
     """The graph as a device of this target would run it, its states in a segment of their own."""
+    load_rules()
     made, _ = optimize(graph, support=lambda n: "native" if n.op.leaf or runs_natively(n, target) else "host")
     slots: dict[str, Slot] = {}
     end = 0
@@ -159,6 +162,62 @@ def test_a_batch_takes_no_memory_but_a_table_of_addresses() -> None:
         assert on.plan.total_bytes == off.plan.total_bytes and on.scratch_bytes == off.scratch_bytes
         assert 0 < len(on.args) - len(off.args) <= 8 * operands + 16 * 3
         assert len(on.addresses) <= operands
+
+
+def descend(loss: Tensor, weights: Sequence[Tensor]) -> None:
+    """A step of gradient descent with momentum: renews the weights, which are states, and their velocities."""
+    g = loss.graph
+    g.output("loss", loss)
+    for t, slope in zip(weights, rlx.gradients(loss, weights), strict=True):
+        name = t.node.attrs["name"]
+        speed = 0.9 * g.state(f"speed of {name}", t.shape) - 0.1 * slope
+        g.update(f"speed of {name}", speed)
+        g.update(name, t + speed)
+
+
+def encoder(layers: int, training: bool) -> Graph:
+    """A BERT-like encoder (Devlin et al., 2018), or its training step."""
+    g, weights, width, rows = Graph("encoder"), list[Tensor](), 16, 6
+    x = g.input("x", (rows, width))
+
+    def weight(name: str, *shape: int) -> Tensor:
+        weights.append(g.state(name, shape))
+        return weights[-1]
+
+    for k in range(layers):
+        parts = [x @ weight(f"{n}{k}", width, width) + weight(f"{n} bias {k}", width) for n in ("q", "k", "v")]
+        heads = [rlx.transpose(rlx.reshape(t, (1, rows, 2, width // 2)), (0, 2, 1, 3)) for t in parts]
+        mixed = rlx.reshape(rlx.transpose(rlx.attention(*heads), (0, 2, 1, 3)), (rows, width))
+        x = rlx.layer_norm(x + mixed, weight(f"scale {k}", width), weight(f"shift {k}", width))
+        x = x + rlx.gelu(x @ weight(f"up {k}", width, 32)) @ weight(f"down {k}", 32, width)
+    if training:
+        descend(rlx.mean(x * x), weights)
+    else:
+        g.output("y", x)
+    return g
+
+
+def residual(blocks: int) -> Graph:
+    """Residual blocks of convolutions (He et al., 2015)."""
+    g = Graph("residual")
+    x = g.input("x", (1, 4, 6, 6))
+    for k in range(blocks):
+        a, b, c = (g.state(f"{n}{k}", (4, 4, side, side)) for n, side in (("a", 3), ("b", 3), ("c", 1)))
+        x = rlx.relu(rlx.conv(rlx.relu(rlx.conv(x, a, pads=1)), b, pads=1) + rlx.conv(x, c))
+    g.output("y", x)
+    return g
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("network", ["encoder", "training", "residual"])
+def test_networks_take_no_more_memory_and_no_more_barriers(network: str, backend: str) -> None:
+    graph = residual(3) if network == "residual" else encoder(3, network == "training")
+    target = lowered.target(backend)
+    on, off = lower(graph, target)[0], lower(graph, replace(target, batches=False))[0]
+    assert on.plan.total_bytes == off.plan.total_bytes and on.scratch_bytes == off.scratch_bytes
+    assert len(place_barriers(on.steps)) <= len(place_barriers(off.steps))
+    # 30 weights of three sizes are renewed.
+    assert len(on.steps) <= len(off.steps) - (25 if network == "training" else 0)
 
 
 def named(count: int) -> Graph:
@@ -302,6 +361,12 @@ def both(
     return counts[0], counts[1]
 
 
+def _in_words(device: str, dtype: str) -> bool:
+    """Whether the device has to convert such elements in workspace, before and after each launch."""
+    opened: Any = open_device(device)
+    return not stores(as_dtype(dtype), opened.target.features, doubles=True)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype(device: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     g = Graph("dtypes")
@@ -309,7 +374,18 @@ def test_every_dtype(device: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -
         x, y = g.input(f"x{k}", (3, 11), dtype), g.input(f"y{k}", (33,), dtype)
         t = rlx.maximum(x, rlx.reshape(y, (3, 11)))
         g.output(f"z{k}", rlx.sqrt(t) * x if x.dtype.is_float else t)
-    assert both(g, device, monkeypatch) == (1, 5)
+    on, off = both(g, device, monkeypatch)
+    assert (on, off) == (1, 5) or (_in_words(device, dtype) and on <= off)
+
+
+def test_elements_are_counted_within_their_set(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random numbers depend on the key and on the number of the element."""
+    g = Graph("random")
+    for k in range(4):
+        words = [g.input(f"{name}{k}", (), "i32") for name in ("first", "second", "offset")]
+        attrs = {"shape": (5, 9), "axes": 2, "word": "xor", "stream": 0}
+        g.output(f"y{k}", g.add("random_bits", words, attrs)[0])
+    assert both(g, device, monkeypatch) == (1, 4)
 
 
 @pytest.mark.parametrize("packs", [False, True])
@@ -335,7 +411,8 @@ def test_broadcasts_and_odd_sizes(
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_adam_in_place(device: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = [(16, 8), (32,), (8, 8, 3)] * 4
-    assert both(adam(shapes, dtype), device, monkeypatch, runs=3) == (5, 14)
+    on, off = both(adam(shapes, dtype), device, monkeypatch, runs=3)
+    assert (on, off) == (5, 14) or (_in_words(device, dtype) and on <= off)
 
 
 def test_a_training_step(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,12 +422,7 @@ def test_a_training_step(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
         w, b = g.state(f"w{k}", (12, 12)), g.state(f"b{k}", (12,))
         weights += [w, b]
         h = rlx.tanh(h @ (w * 0.1) + b)
-    loss = g.output("loss", rlx.mean(h * h))
-    for t, slope in zip(weights, rlx.gradients(loss, weights), strict=True):
-        name = t.node.attrs["name"]
-        speed = 0.9 * g.state(f"speed of {name}", t.shape) - 0.1 * slope
-        g.update(f"speed of {name}", speed)
-        g.update(name, t + speed)
+    descend(rlx.mean(h * h), weights)
     on, off = both(g, device, monkeypatch, runs=3)
     assert on < off - 5
 
