@@ -2,12 +2,12 @@
 
     python benchmarks/bench_skinny.py [--device cuda --device vulkan] [--torch] [--variants] [--dtype D …] [--rows M …]
 
-A program has many independent launches over at least 128 MB of weights, more than twice what the L2 cache
-holds, and reads about 5 GB in a run. The time is that of whole runs with warm clocks, less that of a run of one small
-kernel; the bytes are those of the weights alone. Weights are stored [K, N] (x @ W) or [N, K] (x @ W.T), named T. The first result
-of every kernel is compared with float64, and its shares are marked "!" where it is wrong. --variants forces candidates
-for the sizes and rows that decide between them. A line has the shares of one size at all numbers of rows, or of all
-candidates; --detail adds a line for each program.
+A program has many independent launches over at least 128 MB of weights, more than twice what the L2 cache holds, and
+reads about 5 GB in a run. The time is that of whole runs with warm clocks, less that of a run of one small kernel; the
+bytes are those of the weights alone. Weights are stored [K, N] (x @ W) or [N, K] (x @ W.T), named T. The first result
+of every kernel is compared with float64; shares are marked "!" where it is wrong. --variants forces candidates for the
+sizes and rows that decide between them. A line has the shares of one size at all numbers of rows, or of all candidates;
+--detail adds a line for each program.
 """
 
 from __future__ import annotations
