@@ -2,12 +2,12 @@
 
     python benchmarks/bench_skinny.py [--device cuda --device vulkan] [--torch] [--variants] [--dtype D …] [--rows M …]
 
-A program has many independent launches over at least 128 MB of weights, more than twice what the L2 cache
-holds, and reads about 5 GB in a run. The time is that of whole runs with warm clocks, less that of a run of one small
-kernel; the bytes are those of the weights alone. Weights are stored [K, N] (x @ W) or [N, K] (x @ W.T), named T. The first result
-of every kernel is compared with float64, and its shares are marked "!" where it is wrong. --variants forces candidates
-for the sizes and rows that decide between them. A line has the shares of one size at all numbers of rows, or of all
-candidates; --detail adds a line for each program.
+A program has many independent launches over at least 128 MB of weights, more than twice what the L2 cache holds, and
+reads about 5 GB in a run. The time is that of whole runs with warm clocks, less that of a run of one small kernel; the
+bytes are those of the weights alone. Weights are stored [K, N] (x @ W) or [N, K] (x @ W.T), named T. The first result
+of every kernel is compared with float64; shares are marked "!" where it is wrong. --variants forces candidates for the
+sizes and rows that decide between them. A line has the shares of one size at all numbers of rows, or of all candidates;
+--detail adds a line for each program.
 """
 
 from __future__ import annotations
@@ -189,11 +189,11 @@ def torch_share(case: Case) -> float:
 def variants(device: str) -> Iterator[tuple[Case, list[Forced]]]:
     """What decides between candidates, for each size and number of rows."""
     library: list[Forced] = [{"algorithm": "library"}] if device == "cuda" else []
-    few: list[Forced] = [{"algorithm": "rows", "sites": s} for s in (2, 4, 8)]
+    few: list[Forced] = [{"algorithm": "rows", "sites": s} for s in (4, 8, 16)]
     for shape in SHAPES[:2]:
         for transposed in (True, False):
             sizes = (
-                ((16, 1, 4), (16, 1, 2), (16, 2, 4), (16, 4, 3), (32, 1, 4))
+                ((16, 1, 4), (16, 1, 3), (16, 2, 4), (16, 4, 4), (32, 1, 4))
                 if transposed
                 else ((32, 1, 4), (64, 1, 4), (64, 1, 2), (32, 2, 4), (16, 1, 4))
             )
@@ -202,8 +202,8 @@ def variants(device: str) -> Iterator[tuple[Case, list[Forced]]]:
             ]
             for dtype in ("bf16", "f32"):
                 yield Case(dtype, shape, transposed, 1), [*few, *skinny[: 1 if dtype == "bf16" else 0], *library]
-                yield Case(dtype, shape, transposed, 4), [*few[1:], *library]
-                yield Case(dtype, shape, transposed, 16), [*(skinny if dtype == "bf16" else few[1:]), *library]
+                yield Case(dtype, shape, transposed, 4), [*few, *library]
+                yield Case(dtype, shape, transposed, 16), [*(skinny if dtype == "bf16" else few), *library]
 
 
 def measure(bench: Bench, case: Case, variant: Forced, detail: bool) -> str:

@@ -189,7 +189,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     if p.m <= _MAX_ROWS and straight:
         first = p.m <= _ROWS and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL)
         # This kernel stores C in A's dtype; tiles may store it in f32.
-        rank = -1 if p.m <= _FEW_ROWS else 1 if first else 5
+        few = p.m <= _FEW_ROWS or (p.m <= _ROWS and split is None and p.n * p.k > _SMALL)
+        rank = -1 if few else 1 if first else 5
         found.append(_few_rows(target, p, rank, pair if problem.c == pair[0] else (f32, f32)))
     library = target.library
     if library is None or p.k == 0:
@@ -310,15 +311,21 @@ def _sides(split: Split, tile: str, depth: int) -> int:
 
 
 def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
-    """The sizes of the few-rows kernel: 128 bytes of a row of B side by side, or 32 columns of a transposed B that
-    share what is read of A, and fewer where that leaves units without two workgroups."""
+    """The sizes of the few-rows kernel. All workgroups should run at once: those of a second wave have too few reads
+    under way to use the bandwidth. Where each unit still gets one, a workgroup has more columns, since a row of B
+    should be read 128 bytes at a time, and what is read of A should be small beside B's part."""
     rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
     half = stored[1].is_half
     each = 8 if (half and not p.transpose_b) or (rows == 16 and not half) else 4
     groups = math.ceil(p.n / each) * math.ceil(p.m / rows) * p.count
-    least = _least_sites(rows, stored[1], p.transpose_b)
-    sites = next((s for s in (8, 4) if groups >= 0.9 * s * target.units or target.software or s == least), 2)
-    return FewRows((rank,), stored, rows, each, 32, sites)
+    most = target.units * (1 if rows == 16 else 2)  # threads of 16 rows need all registers
+    sites = next((s for s in (2, 4, 8) if groups <= s * most), 16)
+    if target.software:
+        sites = 8
+    elif sites < 8 and (rows > 1 or not p.transpose_b):
+        sites = next((s for s in (8, 4) if groups >= 0.9 * s * target.units), sites)
+    sites = max(sites, _least_sites(rows, stored[1], p.transpose_b))
+    return FewRows((rank,), stored, rows, each, min(32, _THREADS // sites), sites)
 
 
 def _least_sites(rows: int, b: DType, transposed: bool) -> int:
@@ -327,11 +334,11 @@ def _least_sites(rows: int, b: DType, transposed: bool) -> int:
 
 
 def _skinny(target: Target, p: Product, stored: Pair) -> SkinnyTiles:
-    """The sizes of the skinny kernel. There should be two workgroups for each unit, which then has 64 KiB under way. A
-    row of B that a warp reads should have 128 bytes, and A, which every workgroup reads, be small beside B's part."""
+    """The sizes of the skinny kernel. A unit runs two workgroups at once, and there should be no more of them. A row
+    of B that a warp reads should have 128 bytes, and A, which every workgroup reads, be small beside B's part."""
     columns = 16 if p.transpose_b else 64 if p.n >= 32 * target.units else 32
     tiles = math.ceil(p.n / columns) * p.count
-    beside = next((w for w in (4, 2) if tiles >= 2 * w * target.units), 1)
+    beside = next((w for w in (1, 2) if tiles <= 2 * w * target.units), 4)
     return SkinnyTiles((-2 if p.m > _FMA_ROWS else 0.5,), stored, columns, beside, 4)
 
 
@@ -347,9 +354,8 @@ def _resized(c: Candidate, wish: Forced, p: Product) -> Candidate:
     if isinstance(c, Library):
         return c if wish.fused_bias is None else replace(c, fused_bias=wish.fused_bias)
     if isinstance(c, FewRows):
-        across = wish.across or c.across
-        least = _least_sites(c.rows, c.stored[1], p.transpose_b)
-        return replace(c, across=across, sites=max(least, min(wish.sites or c.sites, _THREADS // across)))
+        sites = max(wish.sites or c.sites, _least_sites(c.rows, c.stored[1], p.transpose_b))
+        return replace(c, across=min(wish.across or 32, _THREADS // sites), sites=sites)
     if isinstance(c, SkinnyTiles):
         sizes = {name: getattr(wish, name) or getattr(c, name) for name in ("columns", "beside", "ahead")}
         return replace(c, **sizes, parts=min(wish.parts or c.parts, max(1, p.k // 128)))
