@@ -187,13 +187,23 @@ def _native_grouped(node: Node, features: frozenset[str]) -> bool:
     return _native(node, features) and (node.attrs["transpose_q"] or decoded <= _MOST_DECODED)
 
 
-@lowers("dequantize", when=_native)
+def _decodable(node: Node, features: frozenset[str]) -> bool:
+    return stores(node.output.dtype, features, True) and fits(node.output.type)
+
+
+@lowers("dequantize", when=_decodable)
 def lower_dequantize(ctx: Lowering, node: Node) -> None:
-    """Every element from its block, in one launch."""
-    y = node.output
-    if y.size:
-        w = _Weight(ctx, node.inputs[0])
-        w.decoded(ctx, 0, w.rows, ctx.ref(y), ctx.storage(y))
+    """Every element from its block, in one launch; an f64 through an f32, which holds it."""
+    y, stored = node.output, ctx.storage(node.output)
+    if y.size == 0:
+        return
+    w = _Weight(ctx, node.inputs[0])
+    if stored.name in FLOATS:
+        w.decoded(ctx, 0, w.rows, ctx.ref(y), stored)
+        return
+    made = ctx.scratch(y.size * f32.itemsize)
+    w.decoded(ctx, 0, w.rows, made, f32)
+    convert(ctx, made, f32, ctx.ref(y), stored, y.size)
 
 
 @lowers("packed_matmul", when=_native)
