@@ -193,9 +193,9 @@ def variants(device: str) -> Iterator[tuple[Case, list[Forced]]]:
     for shape in SHAPES[:2]:
         for transposed in (True, False):
             sizes = (
-                ((16, 1, 4), (16, 1, 3), (16, 2, 4), (16, 4, 4), (32, 1, 4))
+                ((16, 1, 3), (16, 4, 3), (32, 1, 4), (32, 2, 4), (32, 2, 3))
                 if transposed
-                else ((32, 1, 4), (64, 1, 4), (64, 1, 2), (32, 2, 4), (16, 1, 4))
+                else ((32, 1, 4), (64, 1, 4), (64, 1, 3), (32, 2, 4), (16, 1, 3))
             )
             skinny: list[Forced] = [
                 {"algorithm": "skinny", "columns": c, "beside": b, "ahead": a} for c, b, a in sizes

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import DType, DTypeLike, as_dtype, f32
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops.base import TensorLike, check_float, check_inputs, floating, tensor, tensors
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floating, tensor, tensors
 from rlx.ops.grouped import check_group_sizes, group_sizes_of, grouped_product
 from rlx.ops.matmul import product_cost
 from rlx.ops.numeric import Array, computed
@@ -51,9 +51,14 @@ def _dequantize(q: Array, *, format: DType, dtype: DType) -> Array:
         return _elements(q, format).astype(dtype.np, copy=False)
 
 
+def _dequantize_in_f32(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    """The elements in f32, as they are made, cast: for dtypes that a device's kernel does not write."""
+    return cast_to(apply("dequantize", *inputs, format=attrs["format"], dtype=f32), attrs["dtype"])
+
+
 register(
     Op("dequantize", "quantized", _dequantize_infer, _dequantize, "gguf.quants.dequantize", NOT_DIFFERENTIABLE,
-       kernel="dequantize", packed=(0,))
+       kernel="dequantize", decompose=_dequantize_in_f32, packed=(0,))
 )  # fmt: skip
 
 
@@ -102,6 +107,18 @@ def _matmul(x: Array, q: Array, *, format: DType, transpose_q: bool) -> Any:
     return np.matmul(x, w.T if transpose_q else w)
 
 
+def _plain_product(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    """The product with the dequantized weight as a whole, where a device has no kernel for the packed one."""
+    x, q, *sizes = inputs
+    w = apply("dequantize", q, format=attrs["format"], dtype=f64 if x.dtype == f64 else f32)
+    turned = attrs["transpose_q"]
+    if sizes:
+        made = apply("grouped_matmul", x, w, *sizes, transpose_w=turned)
+    else:
+        made = apply("matmul", x, w, transpose_a=False, transpose_b=turned, activation=None)
+    return cast_to(made, x.dtype)
+
+
 def _transposed_product(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     """The gradient to x is the product with the weight the other way round; packed weights have none."""
     d = grads[0]
@@ -113,7 +130,8 @@ def _transposed_product(node: Node, grads: Sequence[Tensor | None]) -> Sequence[
 
 register(
     Op("packed_matmul", "quantized", _matmul_infer, computed(_first)(_matmul), "numpy.matmul of gguf.quants.dequantize",
-       _transposed_product, kernel="packed_matmul", contracts=True, packed=(1,), cost=product_cost)
+       _transposed_product, kernel="packed_matmul", decompose=_plain_product, contracts=True, packed=(1,),
+       cost=product_cost)
 )  # fmt: skip
 
 
@@ -154,8 +172,8 @@ def _grouped(x: Array, q: Array, sizes: Array, *, format: DType, transpose_q: bo
 
 register(
     Op("grouped_packed_matmul", "quantized", _grouped_infer, computed(_first)(_grouped),
-       "the loop over rows and their experts", _transposed_product, kernel="grouped_packed_matmul", contracts=True,
-       packed=(1,), cost=product_cost)
+       "the loop over rows and their experts", _transposed_product, kernel="grouped_packed_matmul",
+       decompose=_plain_product, contracts=True, packed=(1,), cost=product_cost)
 )  # fmt: skip
 
 

@@ -60,10 +60,12 @@ def test_packed_inputs_outputs_and_constants(session: rlx.Session) -> None:
     g.output("same", q)
     g.output("constant", rlx.dequantize(c, "bf16"))
     g.output("decoded", rlx.dequantize(q))
+    g.output("wide", rlx.dequantize(q, "f64"))
     with session.compile(g) as exe:
         made = exe.run({"q": packed})
     assert made["same"].tobytes() == packed.tobytes()
     np.testing.assert_array_equal(made["decoded"], packed.dequantize())
+    np.testing.assert_array_equal(made["wide"], packed.dequantize("f64"))
     np.testing.assert_array_equal(made["constant"], packed.dequantize("bf16"))
 
 

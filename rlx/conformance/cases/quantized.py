@@ -43,7 +43,7 @@ def _all_decoded() -> Iterator[Case]:
     for q in PACKED.values():
         for shape in _SHAPES:
             yield _decoded(shape, q)
-        for dtype in (f16, bf16, f64):
+        for dtype in (f16, bf16):
             yield _decoded((5, 3), q, dtype)
         for domain in ("any", "zeros"):
             yield _decoded((9, 2), q, f32, domain)

@@ -336,7 +336,8 @@ def _least_sites(rows: int, b: DType, transposed: bool) -> int:
 def _skinny(target: Target, p: Product, stored: Pair) -> SkinnyTiles:
     """The sizes of the skinny kernel. A unit runs two workgroups at once, and there should be no more of them. A row
     of B that a warp reads should have 128 bytes, and A, which every workgroup reads, be small beside B's part."""
-    columns = 16 if p.transpose_b else 64 if p.n >= 32 * target.units else 32
+    narrow = 16 if p.m <= 8 else 32
+    columns = narrow if p.transpose_b else 64 if p.n >= 64 * target.units else 32
     tiles = math.ceil(p.n / columns) * p.count
     beside = next((w for w in (1, 2) if tiles <= 2 * w * target.units), 4)
     return SkinnyTiles((-2 if p.m > _FMA_ROWS else 0.5,), stored, columns, beside, 4)

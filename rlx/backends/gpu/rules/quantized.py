@@ -317,7 +317,7 @@ def _the_other_way(ctx: Lowering, node: Node, w: _Weight, m: int) -> None:
     """x @ q: tiles of the weight's rows are parts of the sum, which are added up in f32."""
     y = node.output
     x, stored = Operand.of(ctx, node.inputs[0]), ctx.storage(y)
-    tiles = _tiles(w)
+    tiles = _tiles(w) or [(0, 0)]  # a product with no rows of the weight is zeros
     tile = ctx.scratch(tiles[0][1] * w.columns * f32.itemsize)
     given = ctx.scratch(m * tiles[0][1] * f32.itemsize)
     shape = (m, w.columns)
@@ -325,10 +325,11 @@ def _the_other_way(ctx: Lowering, node: Node, w: _Weight, m: int) -> None:
     part = ctx.scratch(math.prod(shape) * f32.itemsize) if len(tiles) > 1 else total
     for first, rows in tiles:
         weight = Ref(tile.segment, tile.offset, rows * w.columns * f32.itemsize)
-        w.decoded(ctx, first, rows, weight, f32)
         a = Ref(given.segment, given.offset, m * rows * f32.itemsize)
-        launch_tree(ctx, [expr.cast(expr.arg(0, x.dtype), f32)], (m, rows),
-                    [View(x.ref, x.dtype, (w.rows, 1), first)], [View(a, f32, (rows, 1))])  # fmt: skip
+        if rows:
+            w.decoded(ctx, first, rows, weight, f32)
+            launch_tree(ctx, [expr.cast(expr.arg(0, x.dtype), f32)], (m, rows),
+                        [View(x.ref, x.dtype, (w.rows, 1), first)], [View(a, f32, (rows, 1))])  # fmt: skip
         c = total if first == 0 else part
         p = Product(m, w.columns, rows, (), False, False)
         call = ProductCall(p, Operand(a, f32), Operand(weight, f32), Operand(c, f32), Epilogue())
