@@ -195,6 +195,12 @@ def test_experts_the_other_way(dtype: Any) -> None:
     close(got, want, scale=np.sqrt(scale), **ROUNDED.get(dtype, {}))
 
 
+@on_host
+def test_sixteen_rows_by_multiply_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "SOFTWARE", False)  # a software driver takes four at a time
+    product("q4_0", 11, 20, 3, "f32", "cuda", algorithm="rows")
+
+
 @pytest.fixture
 def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"coopmat", "bf16_coopmat"})
