@@ -176,3 +176,20 @@ def test_other_mistakes_are_refused() -> None:
         rlx.Graph("plain").input("x", (4,), "int8")
     with pytest.raises(DTypeError, match="safetensors has no packed dtypes"):
         safetensors.save("nowhere.safetensors", {"w": packed})
+
+
+def test_packed_weights_beside_trained_ones() -> None:
+    """A packed weight has no gradient: beside trained weights it is an argument of its own."""
+    q = rlx.quantize(np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32), "q8_0")
+    x, b = np.ones((3, 32), np.float32), np.zeros(2, np.float32)
+
+    def loss(trained: Any, fixed: Any, x: Any) -> Any:
+        return rlx.sum(rlx.linear(x, fixed["w"], trained["b"]))
+
+    found = rlx.grad(loss, device="cpu")({"b": b}, {"w": q}, x)
+    np.testing.assert_array_equal(found["b"], [3, 3])
+    with pytest.raises(DTypeError, match="only floats have gradients: leave it out"):
+        rlx.grad(lambda p, x: loss(p, p, x), device="cpu")({"b": b, "w": q}, x)
+    experts = rlx.quantize(np.ones((2, 2, 32)), "q8_0")
+    with pytest.raises(ShapeError, match="expected rank 2; grouped_packed_matmul takes a weight for each expert"):
+        rlx.jit(rlx.linear, device="cpu")(x, experts)
