@@ -223,6 +223,7 @@ def randint(
         start, end = (_inside(op, t, words[0].shape) for t in ends)
         made = _below(words, cast_to(where(end > start, end - start, 1), i32))
     else:
+        low, high = int(low), int(high)  # differences of NumPy's integers wrap
         info = np.iinfo(kind.np)
         if not (info.min <= low < high <= info.max + 1 and high - low <= 1 << 32):
             raise ShapeError(
@@ -280,6 +281,8 @@ def dropout(x: Tensor, rate: TensorLike, key: TensorLike) -> Tensor:
             f"{op}: keys of shape {key.shape} for x {x.shape}; expected the keys' axes first in x"
         )
     u = _unit(op, key, x.shape[lead:], 0, f32)
+    if not _is_number(rate):
+        rate = tensors(op, x, rate)[1]
     if isinstance(rate, Tensor):
         if rate.size != 1:
             raise ShapeError(f"{op}: the rate has shape {rate.shape}; expected one number")
