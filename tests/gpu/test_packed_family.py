@@ -180,6 +180,27 @@ def test_experts() -> None:
     product("iq2_s", 5, 4, 1, "f32", "vulkan", sizes=[4, 9])
 
 
+@on_vulkan
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_experts_the_other_way(dtype: Any) -> None:
+    rng = np.random.default_rng(5)
+    q = packed("q4_0", 3 * 10, 2)
+    stacked = PackedArray("q4_0", (3, 10, q.shape[1]), q.data.reshape(3, 10, -1))
+    x = rng.standard_normal((7, 10)).astype(dtype)
+    sizes = np.array([3, -1, 2], np.int32)
+    got = run("grouped_packed_matmul", stacked, x, sizes, backend="vulkan", transpose_q=False)
+    w, wide = q.dequantize().astype(np.float64).reshape(3, 10, -1), x.astype(np.float64)
+    want = np.concatenate([wide[:3] @ w[0], wide[3:5] @ w[2], np.zeros((2, q.shape[1]))])
+    scale = np.concatenate([wide[:3] ** 2 @ w[0] ** 2, wide[3:5] ** 2 @ w[2] ** 2, np.zeros((2, q.shape[1]))])
+    close(got, want, scale=np.sqrt(scale), **ROUNDED.get(dtype, {}))
+
+
+@on_host
+def test_sixteen_rows_by_multiply_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "SOFTWARE", False)  # a software driver takes four at a time
+    product("q4_0", 11, 20, 3, "f32", "cuda", algorithm="rows")
+
+
 @pytest.fixture
 def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"coopmat", "bf16_coopmat"})

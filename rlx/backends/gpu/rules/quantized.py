@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
+from rlx.backends.gpu.gemm.choice import FMA_TILES, LONG_SUM
 from rlx.backends.gpu.gemm.launch import product
 from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall, from_
 from rlx.backends.gpu.gemm.packed import COLUMNS, ROWS, DecodedTiles, PackedProblem, PackedRows, choose_packed
@@ -22,6 +23,7 @@ from rlx.backends.gpu.program.casts import THREADS, convert, fits, quads, stores
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
+from rlx.backends.gpu.rules.grouped import MATMUL_GROUPED
 from rlx.dtypes import PACKED, DType, f16, f32
 from rlx.ir import Node, Tensor, expr
 from rlx.packed.codebooks import codebook
@@ -36,6 +38,7 @@ _FOUR_RUNS = frozenset({"q2_k", "q3_k", "tq2_0"})
 _BOOKED = ("iq1", "iq2", "iq3")  # how the names of formats with a codebook begin
 _NO_RUNS = frozenset({"tq1_0", "nvfp4", *(n for n in PACKED if n.startswith(_BOOKED))})
 _TILE_BYTES = 64 << 20  # of a weight that is decoded into workspace
+_MOST_DECODED = 1 << 30  # bytes of the weights of experts that are decoded for a product the other way round
 
 
 def layout(dtype: DType, align: int) -> dict[str, int]:
@@ -180,16 +183,27 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 
 def _native_grouped(node: Node, features: frozenset[str]) -> bool:
-    return _native(node, features) and node.attrs["transpose_q"]
+    decoded = node.inputs[1].size * f32.itemsize  # all experts at once, since only the run tells whose rows are whose
+    return _native(node, features) and (node.attrs["transpose_q"] or decoded <= _MOST_DECODED)
 
 
-@lowers("dequantize", when=_native)
+def _decodable(node: Node, features: frozenset[str]) -> bool:
+    return stores(node.output.dtype, features, True) and fits(node.output.type)
+
+
+@lowers("dequantize", when=_decodable)
 def lower_dequantize(ctx: Lowering, node: Node) -> None:
-    """Every element from its block, in one launch."""
-    y = node.output
-    if y.size:
-        w = _Weight(ctx, node.inputs[0])
-        w.decoded(ctx, 0, w.rows, ctx.ref(y), ctx.storage(y))
+    """Every element from its block, in one launch; an f64 through an f32, which holds it."""
+    y, stored = node.output, ctx.storage(node.output)
+    if y.size == 0:
+        return
+    w = _Weight(ctx, node.inputs[0])
+    if stored.name in FLOATS:
+        w.decoded(ctx, 0, w.rows, ctx.ref(y), stored)
+        return
+    made = ctx.scratch(y.size * f32.itemsize)
+    w.decoded(ctx, 0, w.rows, made, f32)
+    convert(ctx, made, f32, ctx.ref(y), stored, y.size)
 
 
 @lowers("packed_matmul", when=_native)
@@ -208,11 +222,30 @@ def lower_packed_matmul(ctx: Lowering, node: Node) -> None:
 
 @lowers("grouped_packed_matmul", when=_native_grouped)
 def lower_grouped(ctx: Lowering, node: Node) -> None:
-    """One launch, whose workgroups find their rows by adding up the sizes."""
+    """One launch, whose workgroups find their rows by adding up the sizes; with the weights the other way round, all of
+    them in f32 and a grouped product of these."""
     y = node.output
-    if y.size:
-        m = y.shape[0]
-        _product(ctx, node, _Weight(ctx, node.inputs[1]), m, math.ceil(m / max(node.inputs[1].shape[0], 1)))
+    if y.size == 0:
+        return
+    x, q, sizes = node.inputs
+    w, m, experts = _Weight(ctx, q), y.shape[0], q.shape[0]
+    if node.attrs["transpose_q"]:
+        _product(ctx, node, w, m, math.ceil(m / max(experts, 1)))
+        return
+    n, k = q.shape[1:]
+    b = Operand(ctx.scratch(q.size * f32.itemsize), f32)
+    w.decoded(ctx, 0, w.rows, b.ref, f32)
+    a, stored = Operand.of(ctx, x).stored(ctx, f32), ctx.storage(y)
+    c = Operand(ctx.ref(y) if stored == f32 else ctx.scratch(y.size * f32.itemsize), f32)
+    kernel = MATMUL_GROUPED(
+        AB="f32_f32", TILE="s", A_TRANSPOSED=False, B_TRANSPOSED=False, ACTIVATION=0, BIAS=0, A_QUADS=a.vectors(n, 4),
+        B_QUADS=b.vectors(k, 4), C_QUADS=c.vectors(k, 4), IN_PARTS=n > LONG_SUM, WIDE=False, BY_SUM=False,
+    )  # fmt: skip
+    high, across, _ = FMA_TILES["s"]
+    tiles = (math.ceil(m / high) + experts + 1) * math.ceil(k / across)
+    ctx.launch(kernel, ctx.groups(tiles), [a.ref, b.ref, ctx.ref(sizes), c.ref, m, k, n, experts])
+    if stored != f32:
+        convert(ctx, c.ref, f32, ctx.ref(y), stored, y.size)
 
 
 def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:

@@ -20,7 +20,7 @@
 #define QUADS (B_TRANSPOSED && PER == 8u ? 1u : MOST_QUADS)  // of a site
 #define LENGTH (B_TRANSPOSED ? PER : 4u)  // terms of k that a thread takes in a step
 #define SPAN (SHARERS * LENGTH / 4u)      // quads of a row of A in a step
-#define SETS (MANY > 4u ? 2u : (MANY > 1u ? 3u : 4u))
+#define SETS (MANY > 4u ? 8u / PER : (MANY > 1u ? 3u : 4u))
 #define LOADS (MANY == 16u && PER == 4u ? 8u : 4u)  // units of a step
 #define COLUMNS (4u * QUADS * SITES)
 #define SHARERS (256u / SITES)
