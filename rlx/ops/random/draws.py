@@ -62,7 +62,7 @@ def split(key: TensorLike, n: int = 2) -> Tensor:
 
     Shape: (..., 2) gives (..., n, 2). Dtype: i32.
     """
-    key = _key("random.split", key)
+    key = key_tensor("random.split", key)
     if isinstance(n, bool) or not is_index(n):
         raise ShapeError(f"random.split: n is {n!r}; expected an int")
     shape = as_shape(n, "random.split: n")
@@ -75,11 +75,11 @@ def fold_in(key: TensorLike, data: TensorLike) -> Tensor:
     Shape: key (..., 2) and data (...) broadcast, and give (..., 2). Dtype: i32; data i32, or an int of 32 bits.
     Raises: ShapeError for an int out of range, DTypeError for data of another dtype.
     """
-    key = _key("random.fold_in", key)
+    key = key_tensor("random.fold_in", key)
     (count,) = _words("random.fold_in", "data", data, key)
     lead = broadcast_shapes(key.shape[:-1], count.shape, op="random.fold_in")
     attrs = {"shape": (*lead, 2), "axes": 1, "word": "both", "stream": 0}
-    return apply("random_bits", *_parts(key, 1), reshape(count, (*count.shape, 1)), **attrs)
+    return apply("random_bits", *key_words(key, 1), reshape(count, (*count.shape, 1)), **attrs)
 
 
 def threefry2x32(key: TensorLike, counter: TensorLike) -> Tensor:
@@ -89,8 +89,8 @@ def threefry2x32(key: TensorLike, counter: TensorLike) -> Tensor:
     """
     key, counter = tensors("random.threefry2x32", key, counter)
     words = [
-        *_parts(_key("random.threefry2x32", key), 0),
-        *_parts(_key("random.threefry2x32", counter, "counter"), 0),
+        *key_words(key_tensor("random.threefry2x32", key), 0),
+        *key_words(key_tensor("random.threefry2x32", counter, "counter"), 0),
     ]
     return stack([apply("threefry", *words, word=word) for word in ("first", "second")], -1)
 
@@ -108,7 +108,7 @@ def bits(key: TensorLike, shape: Sequence[int] | int = (), *, offset: int | Tens
     >>> noise = rlx.jit(lambda key: rlx.random.bits(key, (2, 3)))
     >>> noise(rlx.random.key(0))
     """
-    return _draw("random.bits", _key("random.bits", key), as_shape(shape, "random.bits"), offset)
+    return _draw("random.bits", key_tensor("random.bits", key), as_shape(shape, "random.bits"), offset)
 
 
 def uniform(
@@ -152,7 +152,7 @@ def normal(
     and rounded once. Gradient: none. Numerics: within 4 ULP of the formula. Raises: as `bits`.
     """
     op, kind = "random.normal", _float("random.normal", dtype)
-    key, dims = _key(op, key), as_shape(shape, op)
+    key, dims = key_tensor(op, key), as_shape(shape, op)
     if kind == f64:
         u = _unit(op, key, dims, offset, f64) + 2.0**-52
         coarse, fine = (_draw(op, key, dims, offset, word, stream=1) for word in ("first", "second"))
@@ -247,7 +247,7 @@ def permutation(key: TensorLike, x: int | Tensor, axis: int = 0, independent: bo
     Raises: ShapeError for several keys, a negative n, or an axis that x lacks.
     """
     op = "random.permutation"
-    key = _key(op, tensors(op, key, x)[0] if isinstance(x, Tensor) else key)
+    key = key_tensor(op, tensors(op, key, x)[0] if isinstance(x, Tensor) else key)
     if key.ndim != 1:
         raise ShapeError(f"{op}: keys of shape {key.shape}; expected one key, of shape (2,)")
     if isinstance(x, bool) or not (isinstance(x, Tensor) or is_index(x)):
@@ -272,7 +272,7 @@ def dropout(x: Tensor, rate: TensorLike, key: TensorLike) -> Tensor:
     """
     op = "random.dropout"
     x, key = tensors(op, x, key)
-    key = _key(op, key)
+    key = key_tensor(op, key)
     if not x.dtype.is_float:
         raise DTypeError(f"{op}: x is {x.dtype}; expected a float")
     lead = key.ndim - 1
@@ -300,7 +300,7 @@ def dropout(x: Tensor, rate: TensorLike, key: TensorLike) -> Tensor:
 
 def tensors_beside(op: str, key: TensorLike, *others: TensorLike) -> list[Any]:
     """The key as a tensor, and the others: arrays as tensors of its graph, numbers and tensors as they are."""
-    key = _key(op, tensors(op, key, *(v for v in others if isinstance(v, Tensor)))[0])
+    key = key_tensor(op, tensors(op, key, *(v for v in others if isinstance(v, Tensor)))[0])
     return [key, *(v if isinstance(v, Tensor) or _is_number(v) else tensors(op, key, v)[1] for v in others)]
 
 
@@ -308,7 +308,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.integer | np.floating)
 
 
-def _key(op: str, key: TensorLike, what: str = "key") -> Tensor:
+def key_tensor(op: str, key: TensorLike, what: str = "key") -> Tensor:
     given = tensor(op, key)
     if given.dtype != i32:
         raise DTypeError(f"{op}: the {what} is {given.dtype}; expected i32, as rlx.random.key gives it")
@@ -343,7 +343,7 @@ def _integer(beside: Tensor, value: Any, dtype: DType) -> Tensor:
     return beside.graph.constant((int(value) - low) % (1 << n) + low, dtype)
 
 
-def _parts(key: Tensor, axes: int) -> tuple[Tensor, Tensor]:
+def key_words(key: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     """The two words of each key, with `axes` axes of length 1 behind those of the keys."""
     lead = key.shape[:-1]
     both = []
@@ -368,7 +368,7 @@ def _draw(
             )
         first = _integer(key, offset, i32)
     attrs = {"shape": (*lead, *shape), "axes": len(shape), "word": word, "stream": stream}
-    return apply("random_bits", *_parts(key, len(shape)), first, **attrs)
+    return apply("random_bits", *key_words(key, len(shape)), first, **attrs)
 
 
 def _upper(word: Tensor, n: int) -> Tensor:
