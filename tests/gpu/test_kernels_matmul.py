@@ -179,18 +179,18 @@ def test_cuda_products_go_to_the_library() -> None:
     (gemm,) = _steps(a, b, **_attrs(tb=True), precision="tf32")
     assert isinstance(gemm, Gemm)
     assert (gemm.m, gemm.n, gemm.k, gemm.batch, gemm.transpose_b, gemm.precision) == (18, 5, 6, 1, True, "tf32")
-    many = np.zeros((3, 4, 8, 6), np.float32)
+    many = np.zeros((3, 4, 40, 6), np.float32)
     steps = _steps(many, np.zeros((4, 6, 5), np.float32), **_attrs())
-    assert [(s.batch, s.stride_a, s.stride_b, s.stride_c) for s in steps] == [(4, 48, 30, 40)] * 3
-    assert [s.c.offset - steps[0].c.offset for s in steps] == [0, 640, 1280]
+    assert [(s.batch, s.stride_a, s.stride_b, s.stride_c) for s in steps] == [(4, 240, 30, 200)] * 3
+    assert [s.c.offset - steps[0].c.offset for s in steps] == [0, 3200, 6400]
 
 
 def test_cuda_epilogue_is_one_more_launch_and_halves_round_once() -> None:
-    a, b, bias = np.zeros((8, 6), np.float16), np.zeros((6, 5), np.float16), np.zeros(5, np.float32)
+    a, b, bias = np.zeros((40, 6), np.float16), np.zeros((6, 5), np.float16), np.zeros(5, np.float32)
     gemm, launch = _steps(a, b, bias, **_attrs(activation="gelu"))
     assert isinstance(gemm, Gemm) and gemm.c_dtype.name == "f32" and gemm.precision == "f16"
     assert isinstance(launch, Launch) and isinstance(launch.kernel, TreeKernel)
-    assert launch.kernel.outputs[0].storage.name == "f16" and launch.args[-1] == 40
+    assert launch.kernel.outputs[0].storage.name == "f16" and launch.args[-1] == 200
 
 
 def test_the_kernel_for_few_rows_has_the_epilogue_inside() -> None:

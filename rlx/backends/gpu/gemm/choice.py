@@ -25,7 +25,7 @@ MAX_AXES = 3  # batch axes of one launch
 FMA_TILES = {"s": (64, 64, 0.78), "t": (128, 64, 0.8), "w": (64, 128, 0.84), "l": (128, 128, 1.0)}
 MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
 _MMA_SHARED = 48 << 10  # bytes of shared memory that the mma tiles need
-_FMA_ROWS = 4  # multiply-adds are faster than matrix instructions for halves up to this many rows
+_FMA_ROWS = 1  # multiply-adds are faster than matrix instructions for halves up to this many rows (measured)
 _FEW_ROWS = 8  # the few-rows kernel is the fastest up to this many rows,
 _ROWS = 16  # where B is small up to this many,
 _MAX_ROWS = 64  # and a candidate up to this many
@@ -311,19 +311,22 @@ def _sides(split: Split, tile: str, depth: int) -> int:
 
 
 def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
-    """The sizes of the few-rows kernel. All workgroups should run at once: those of a second wave have too few reads
-    under way to use the bandwidth. Where each unit still gets one, a workgroup has more columns, since a row of B
-    should be read 128 bytes at a time, and what is read of A should be small beside B's part."""
+    """The sizes of the few-rows kernel. A row of B should be read 128 bytes at a time, and what is read of A be small
+    beside B's part: as many sites as leave each unit its workgroups, of which it needs two (threads of 16 rows need all
+    registers). For one row, all workgroups should run at once: those of a second wave have too few reads under way."""
     rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
     half = stored[1].is_half
     each = 8 if (half and not p.transpose_b) or (rows == 16 and not half) else 4
     groups = math.ceil(p.n / each) * math.ceil(p.m / rows) * p.count
-    most = target.units * (1 if rows == 16 else 2)  # threads of 16 rows need all registers
-    sites = next((s for s in (2, 4, 8) if groups <= s * most), 16)
+    resident = target.units * (1 if rows == 16 else 2)
     if target.software:
         sites = 8
-    elif sites < 8 and (rows > 1 or not p.transpose_b):
-        sites = next((s for s in (8, 4) if groups >= 0.9 * s * target.units), sites)
+    elif rows > 1:
+        sites = next((s for s in (8, 4) if groups >= 0.9 * s * resident), 2)
+    else:
+        sites = next((s for s in (2, 4, 8) if groups <= s * resident), 16)
+        if sites < 8 and not p.transpose_b and groups >= 0.9 * 4 * target.units:
+            sites = 8 if groups >= 0.9 * 8 * target.units else 4
     sites = max(sites, _least_sites(rows, stored[1], p.transpose_b))
     return FewRows((rank,), stored, rows, each, min(32, _THREADS // sites), sites)
 
@@ -334,12 +337,11 @@ def _least_sites(rows: int, b: DType, transposed: bool) -> int:
 
 
 def _skinny(target: Target, p: Product, stored: Pair) -> SkinnyTiles:
-    """The sizes of the skinny kernel. A unit runs two workgroups at once, and there should be no more of them. A row
-    of B that a warp reads should have 128 bytes, and A, which every workgroup reads, be small beside B's part."""
-    narrow = 16 if p.m <= 8 else 32
-    columns = narrow if p.transpose_b else 64 if p.n >= 64 * target.units else 32
+    """The sizes of the skinny kernel. There should be two workgroups for each unit, which then has 64 KiB under way. A
+    row of B that a warp reads should have 128 bytes, and A, which every workgroup reads, be small beside B's part."""
+    columns = 16 if p.transpose_b else 64 if p.n >= 32 * target.units else 32
     tiles = math.ceil(p.n / columns) * p.count
-    beside = next((w for w in (1, 2) if tiles <= 2 * w * target.units), 4)
+    beside = next((w for w in (4, 2) if tiles >= 2 * w * target.units), 1)
     return SkinnyTiles((-2 if p.m > _FMA_ROWS else 0.5,), stored, columns, beside, 4)
 
 

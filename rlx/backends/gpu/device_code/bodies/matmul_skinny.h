@@ -1,11 +1,11 @@
 // C = act(A op(B) + bias) for few rows of halves (T: f16 or bf16) by matrix instructions, so that reading B sets the time:
 // for each 16 bytes of B there is a load, a move through shared memory, and a fraction of an instruction besides. Each
 // warp works on its own: it reads slabs of COLUMNS columns and 1024 / COLUMNS terms of k, puts them into its own part of
-// shared memory and multiplies them there, while AHEAD further slabs, and what they need of A, are under way into its
-// registers (a read of A waits among those of B). BESIDE warps of a group have neighbouring columns; the others have the
-// same columns and every so many slabs of k, and their sums are added up at the end, always in the same order. ROWS: rows
-// of A that are read, 4, 8 or 16; what the matrices hold in further rows is not stored. A_OCTETS, B_OCTETS: A, B may be
-// read eight at a time. B_TRANSPOSED, ACTIVATION, BIAS, C_QUADS, WIDE: see mma_tile.h.
+// shared memory and multiplies them there, while AHEAD further slabs are under way into its registers. BESIDE warps of a
+// group have neighbouring columns; the others have the same columns and every so many slabs of k, and their sums are
+// added up at the end, always in the same order. ROWS: rows of A that are read, 4, 8 or 16; what the matrices hold in
+// further rows is not stored. A_OCTETS, B_OCTETS: A, B may be read eight at a time. B_TRANSPOSED, ACTIVATION, BIAS,
+// C_QUADS, WIDE: see mma_tile.h.
 #define TA T
 #define TB T
 #define MATRIX T
@@ -37,14 +37,14 @@ SHARED uvec4 units[8u * (SLAB > STAGE ? SLAB : STAGE)];
 #define B_UNIT(f) (((f) * 32u + LANE) % (B_TRANSPOSED ? UNITS_K : UNITS_N))
 // Reads what lies in the matrix. Rows and columns that are not there are those at the end once more, terms of k that
 // are not there become zero when they are put into shared memory: so no branch stands between two loads.
-#define FETCH_SLAB_A(held, t)                                                                                      \
+#define FETCH_SLAB_A(t)                                                                                      \
     UNROLL for (uint f = 0u; f < 4u; f++) {                                                                  \
         if (f < FETCH_A) {                                                                                   \
             const uint r = least(A_ROW(f), rows - 1u), q = (t) + A_UNIT(f) * 8u;                             \
             if (A_OCTETS) {                                                                                  \
-                held_a[(held) + f] = LOAD_UNIT(a, (r * k + least(q, k1 - 8u)) / 8u);                                  \
+                held_a[f] = LOAD_UNIT(a, (r * k + least(q, k1 - 8u)) / 8u);                                  \
             } else {                                                                                         \
-                held_a[(held) + f] = UNIT_AT(a, r, q, k1, k);                                                         \
+                held_a[f] = UNIT_AT(a, r, q, k1, k);                                                         \
             }                                                                                                \
         }                                                                                                    \
     }
@@ -73,19 +73,17 @@ RLX_FN void skinny_tile(PTR(T) a, PTR(T) b, PTR(f32) bias, PTR(T) c, const uint 
     const uint slab_a = WARP * SLAB, slab_b = WARP * SLAB + PLANE_A;
     const uvec4 zero = UVEC4(0u, 0u, 0u, 0u);
     SUMS acc[4];
-    uvec4 held_a[16];
+    uvec4 held_a[4];
     uvec4 held_b[16];
     UNROLL for (uint j = 0u; j < 4u; j++) SUMS_ZERO(acc[j])
     const uint begin = k0 + WARP / BESIDE * DEPTH;
     if (begin < k1) {
         UNROLL for (uint s = 0u; s < 4u; s++) {
             if (s < AHEAD) {
-                if (begin + s * STRIDE < k1) {
-                    FETCH_SLAB_B(s * 4u, begin + s * STRIDE)
-                    FETCH_SLAB_A(s * 4u, begin + s * STRIDE)
-                }
+                if (begin + s * STRIDE < k1) FETCH_SLAB_B(s * 4u, begin + s * STRIDE)
             }
         }
+        FETCH_SLAB_A(begin)
     }
     for (uint t = begin; t < k1; t += AHEAD * STRIDE) {
         UNROLL for (uint s = 0u; s < 4u; s++) {
@@ -94,19 +92,17 @@ RLX_FN void skinny_tile(PTR(T) a, PTR(T) b, PTR(f32) bias, PTR(T) c, const uint 
                 if (here < k1) {
                     if (here + DEPTH > k1) {
                         UNROLL for (uint f = 0u; f < 4u; f++) {
-                            if (here + A_UNIT(f) * 8u >= k1) held_a[s * 4u + f] = zero;
+                            if (here + A_UNIT(f) * 8u >= k1) held_a[f] = zero;
                             if (here + (B_TRANSPOSED ? B_UNIT(f) * 8u : B_ROW(f)) >= k1) held_b[s * 4u + f] = zero;
                         }
                     }
                     SYNC_WARP;
                     UNROLL for (uint f = 0u; f < 4u; f++) {
-                        if (f < FETCH_A) units[slab_a + A_ROW(f) * ROW_A + A_UNIT(f)] = held_a[s * 4u + f];
+                        if (f < FETCH_A) units[slab_a + A_ROW(f) * ROW_A + A_UNIT(f)] = held_a[f];
                         units[slab_b + B_ROW(f) * ROW_B + B_UNIT(f)] = held_b[s * 4u + f];
                     }
-                    if (here + AHEAD * STRIDE < k1) {
-                        FETCH_SLAB_B(s * 4u, here + AHEAD * STRIDE)
-                        FETCH_SLAB_A(s * 4u, here + AHEAD * STRIDE)
-                    }
+                    if (here + AHEAD * STRIDE < k1) FETCH_SLAB_B(s * 4u, here + AHEAD * STRIDE)
+                    if (here + STRIDE < k1) FETCH_SLAB_A(here + STRIDE)
                     SYNC_WARP;
                     UNROLL for (uint kk = 0u; kk < 4u; kk++) {
                         if (kk * 16u < DEPTH) {
