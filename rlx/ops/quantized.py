@@ -43,7 +43,8 @@ def _elements(q: Array, format: DType) -> Array:
 def _dequantize_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     check_inputs("dequantize", types, 1)
     _check_packed("dequantize", types[0], attrs)
-    check_float("dequantize", attrs["dtype"], "result")
+    if not attrs["dtype"].is_float:
+        raise DTypeError(f"dequantize: dtype is {attrs['dtype']}; expected f32, f16, bf16 or f64")
     return TensorType(types[0].shape, attrs["dtype"])
 
 

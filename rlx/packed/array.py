@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -23,18 +24,19 @@ class PackedArray:
 
     `dtype` is a packed dtype, `shape` counts elements, and `data` holds the bytes as the devices do: an array of u8
     of `dtype.array_shape(shape)`, each row in the planes of `dtype.storage`.
-    Raises: DTypeError for a dtype that is not packed and for data other than u8, ShapeError for a last axis that is no
-    whole number of blocks and for another number of bytes.
+    Raises: DTypeError for a dtype that is not packed and for data other than an array of u8, ShapeError for a shape of
+    other than ints from 0, a last axis that is no whole number of blocks, and for another number of bytes.
     """
 
     __slots__ = ("data", "dtype", "shape")
 
     def __init__(self, dtype: DTypeLike, shape: tuple[int, ...], data: Bytes) -> None:
         self.dtype = check_packed("PackedArray", dtype)
-        self.shape = tuple(int(n) for n in shape)
+        self.shape = _check_shape("PackedArray", shape)
         expected = self.dtype.array_shape(self.shape)
-        if data.dtype != np.uint8:
-            raise DTypeError(f"PackedArray: data is {data.dtype}; expected u8, the bytes of the blocks")
+        if not isinstance(data, np.ndarray) or data.dtype != np.uint8:
+            came = data.dtype if isinstance(data, np.ndarray) else type(data).__name__
+            raise DTypeError(f"PackedArray: data is {came}; expected an array of u8, the bytes of the blocks")
         if data.shape != expected:
             raise ShapeError(
                 f"PackedArray: data is {data.shape}; {self.dtype}{list(self.shape)} takes {expected} bytes"
@@ -66,10 +68,15 @@ class PackedArray:
 
         `shape` is the array's, its last axis the one that blocks lie along (GGUF lists axes in the opposite order).
         Blocks of rlx's own dtypes are taken in the order of `Plane.at`.
-        Raises: DTypeError, ShapeError where the bytes are too many or too few for the shape."""
-        kind = check_packed("from_gguf", dtype)
-        expected = kind.array_shape(tuple(shape))
-        array = data if isinstance(data, np.ndarray) else np.asarray(memoryview(data))
+        Raises: DTypeError, also for data that are no bytes, ShapeError where the bytes are too many or too few for the
+        shape."""
+        kind, shape = check_packed("from_gguf", dtype), _check_shape("from_gguf", shape)
+        expected = kind.array_shape(shape)
+        try:
+            array = data if isinstance(data, np.ndarray) else np.asarray(memoryview(data))
+        except TypeError:
+            came = type(data).__name__
+            raise DTypeError(f"from_gguf: data is a {came}; expected bytes or an array") from None
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if raw.size != math.prod(expected):
             raise ShapeError(
@@ -107,6 +114,17 @@ def check_packed(what: str, dtype: DTypeLike) -> DType:
             f"{what}: {kind} is no packed dtype; rlx.dtypes.PACKED lists them, GGUF's are {', '.join(GGUF)}"
         )
     return kind
+
+
+def _check_shape(what: str, shape: Any) -> tuple[int, ...]:
+    """The shape as a tuple of ints. Raises: ShapeError for what is none, and for negative lengths."""
+    try:
+        made = tuple(index(n) for n in shape)
+    except TypeError:
+        raise ShapeError(f"{what}: the shape is {shape!r}; expected a tuple of ints") from None
+    if min(made, default=0) < 0:
+        raise ShapeError(f"{what}: the shape is {made}; lengths are 0 or more")
+    return made
 
 
 def _move(dtype: DType, planes: Bytes, file: Bytes, *, into_planes: bool) -> None:

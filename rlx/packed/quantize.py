@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import DTypeLike
-from rlx.errors import DTypeError
+from rlx.errors import DTypeError, ShapeError
 from rlx.packed.array import PackedArray, check_packed
 from rlx.packed.codebooks import FP4, IQ4
 from rlx.packed.decode import split_planes
@@ -45,8 +45,12 @@ def quantize(x: npt.ArrayLike, dtype: DTypeLike) -> PackedArray:
     pack = QUANTIZERS.get(kind.name.removesuffix("_128"))
     if pack is None:
         raise DTypeError(f"quantize: rlx has no quantizer for {kind}; it has {', '.join(QUANTIZERS)}")
-    given = np.asarray(x)
-    if given.dtype.kind not in "fiuV" or given.dtype.names is not None:
+    try:
+        given = np.asarray(x)
+    except ValueError as error:
+        raise ShapeError(f"quantize: expected an array of floats; {error}") from None
+    # The floats of ml_dtypes have the kind V too.
+    if given.dtype.kind not in "fiuV" or given.dtype.type is np.void:
         raise DTypeError(f"quantize: expected floats, got {given.dtype}")
     made = np.empty(kind.array_shape(given.shape), np.uint8)
     storage = kind.storage

@@ -149,7 +149,7 @@ def test_uniform_and_integers_are_equal_to_the_bit(session: rlx.Session) -> None
 BOUNDS = [
     (0, 1, "i32"), (-7, 12, "i32"), (0, 3_000_000_000 - 2**31, "i32"), (-(2**31), 2**31, "i32"),
     (-(2**31), 2**31 - 1, "i32"), (0, 256, "u8"), (-128, 128, "i8"), (2**40, 2**40 + 2**32, "i64"),
-    (-5, 2**31 + 9, "i64"),
+    (-5, 2**31 + 9, "i64"), (np.int8(-100), np.int8(100), "i8"),
 ]  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def test_randint_is_the_upper_part_of_a_product(session: rlx.Session) -> None:
     made = run(session, lambda k: tuple(random.randint(k, N, *bounds) for bounds in BOUNDS), KEY)
     for (low, high, dtype), got in zip(BOUNDS, made, strict=True):
         assert got.dtype == rlx.ops.random.draws.as_dtype(dtype).np
-        wanted = [low + (v * (high - low) >> 64) for v in draws]
+        wanted = [int(low) + (v * (int(high) - int(low)) >> 64) for v in draws]
         np.testing.assert_array_equal(got, np.array(wanted, got.dtype), f"{low} {high} {dtype}")
 
 
@@ -457,12 +457,15 @@ BAD: list[tuple[str, Callable[[Any, Any], Any], type[RlxError], str]] = [
     ("randint order", lambda k, x: random.randint(k, 3, 4, 4), S, "low < high"),
     ("randint range", lambda k, x: random.randint(k, 3, 0, 300, "u8"), S, "from 0 to 255"),
     ("randint far", lambda k, x: random.randint(k, 3, 0, 2**33, "i64"), S, "2\\*\\*32 apart"),
+    ("randint wrapped", lambda k, x: random.randint(k, 3, np.int64(-(2**63)), np.int64(2**63 - 1), "i64"), S, "apart"),
     ("randint dtype", lambda k, x: random.randint(k, 3, 0, 5, "f32"), F, "i32, i64, u8 or i8"),
     ("randint bound", lambda k, x: random.randint(k, 3, 0, 5.5), F, "expected an int"),
     ("bernoulli", lambda k, x: random.bernoulli(k, 1.5), S, "from 0 to 1"),
     ("bernoulli nan", lambda k, x: random.bernoulli(k, float("nan")), S, "from 0 to 1"),
     ("rate", lambda k, x: random.dropout(x, -0.1, k), S, "from 0 to 1"),
     ("rates", lambda k, x: random.dropout(x, x, k), S, "one number"),
+    ("rates of an array", lambda k, x: random.dropout(x, np.array([0.1, 0.2]), k), S, "one number"),
+    ("rate of a string", lambda k, x: random.dropout(x, "half", k), F, "expected numbers"),
     ("dropout dtype", lambda k, x: random.dropout(k, 0.1, k), F, "expected a float"),
     ("dropout keys", lambda k, x: random.dropout(x, 0.1, random.split(k, 3)), S, "the keys' axes"),
     ("permutation axis", lambda k, x: random.permutation(k, x, axis=2), S, "out of range"),

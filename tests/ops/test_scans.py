@@ -219,6 +219,12 @@ def test_names_in_messages_are_those_of_the_arguments() -> None:
 
 
 def test_bad_attributes() -> None:
+    rule = _inputs(*_RULE)
+    with pytest.raises(DTypeError, match="scale is 'half'; expected a number"):
+        rlx.gated_delta_rule(*rule, scale="half")  # type: ignore[arg-type]
+    for scale in (1e300, float("nan")):
+        with pytest.raises(ShapeError, match="expected a number that f32 holds"):
+            rlx.gated_delta_rule(*rule, scale=scale)
     x, w = _inputs((1, 5, 3), (3, 4))
     with pytest.raises(DTypeError, match=r"activation is 'relu'; expected None or \"silu\""):
         rlx.causal_conv(x, w, activation="relu")

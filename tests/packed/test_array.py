@@ -161,10 +161,19 @@ def test_wrong_sizes_are_refused(
 def test_other_mistakes_are_refused() -> None:
     with pytest.raises(DTypeError, match="f32 is no packed dtype"):
         PackedArray.from_gguf(bytes(128), f32, (32,))
-    with pytest.raises(DTypeError, match="data is float32; expected u8"):
+    with pytest.raises(DTypeError, match="data is float32; expected an array of u8"):
         PackedArray("q8_0", (1, 32), np.zeros((1, 34), np.float32))  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match=r"takes \(1, 34\) bytes"):
         PackedArray("q8_0", (1, 32), np.zeros((34,), np.uint8))
+    with pytest.raises(DTypeError, match="data is bytes; expected an array of u8"):
+        PackedArray("q8_0", (1, 32), bytes(34))  # type: ignore[arg-type]
+    with pytest.raises(DTypeError, match="data is a list; expected bytes or an array"):
+        PackedArray.from_gguf([0] * 34, "q8_0", (1, 32))  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match=r"shape is \(-2, -32\); lengths are 0 or more"):
+        PackedArray.from_gguf(bytes(68), "q8_0", (-2, -32))
+    for shape in (32, (1, 32.0)):
+        with pytest.raises(ShapeError, match="expected a tuple of ints"):
+            PackedArray.from_gguf(bytes(34), "q8_0", shape)  # type: ignore[arg-type]
     packed = PackedArray.from_gguf(bytes(34), "q8_0", (32,))
     with pytest.raises(DTypeError, match="expected f32, f16, bf16 or f64"):
         packed.dequantize("i32")

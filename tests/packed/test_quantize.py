@@ -114,6 +114,10 @@ def test_mistakes_are_refused() -> None:
         rlx.quantize(np.zeros((2, 256)), "f16")
     with pytest.raises(DTypeError, match="expected floats, got <U1"):
         rlx.quantize(np.full((32,), "a"), "q8_0")
+    with pytest.raises(DTypeError, match=r"expected floats, got \|V4"):
+        rlx.quantize(np.zeros((32,), "V4"), "q8_0")
+    with pytest.raises(ShapeError, match="expected an array of floats"):
+        rlx.quantize([[1.0], [1.0, 2.0]], "q8_0")
     for bad in (np.nan, np.inf):
         with pytest.raises(DTypeError, match="NaN or infinities"):
             rlx.quantize(np.full((32,), bad), "q8_0")

@@ -172,7 +172,7 @@ MISTAKES: dict[str, tuple[Callable[[Tensor], object], type[RlxError], str]] = {
         lambda q: rlx.packed_matmul(q.graph.constant(np.ones((2, 32), np.float32)), q.graph.input("r", (32,), "q8_0")),
         ShapeError, "expected rank 2",
     ),
-    "result": (lambda q: rlx.dequantize(q, "i32"), DTypeError, "must be a float"),
+    "result": (lambda q: rlx.dequantize(q, "i32"), DTypeError, "dtype is i32; expected f32, f16, bf16 or f64"),
     "blocks": (lambda q: q.graph.input("b", (4, 48), "q8_0"), ShapeError, "expected a multiple of 32"),
     "constant": (
         lambda q: q.graph.constant(PackedArray.from_gguf(bytes(34), "q8_0", (32,)), "f32"), DTypeError, "is not f32",

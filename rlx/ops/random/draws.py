@@ -55,7 +55,7 @@ def split(key: TensorLike, n: int = 2) -> Tensor:
     >>> keys = rlx.random.split(key)
     >>> x, y = rlx.random.normal(keys[0], 5), rlx.random.normal(keys[1], 5)
     """
-    key = _key("random.split", key)
+    key = key_tensor("random.split", key)
     if isinstance(n, bool) or not is_index(n):
         raise ShapeError(f"random.split: n is {n!r}; expected an int")
     shape = as_shape(n, "random.split: n")
@@ -68,11 +68,11 @@ def fold_in(key: TensorLike, data: TensorLike) -> Tensor:
     Shape: key (..., 2) and data (...) broadcast, and give (..., 2). Dtype: i32; data i32, or an int of 32 bits.
     Raises: ShapeError for an int out of range, DTypeError for data of another dtype.
     """
-    key = _key("random.fold_in", key)
+    key = key_tensor("random.fold_in", key)
     (count,) = _words("random.fold_in", "data", data, key)
     lead = broadcast_shapes(key.shape[:-1], count.shape, op="random.fold_in")
     attrs = {"shape": (*lead, 2), "axes": 1, "word": "both", "stream": 0}
-    return apply("random_bits", *_parts(key, 1), reshape(count, (*count.shape, 1)), **attrs)
+    return apply("random_bits", *key_words(key, 1), reshape(count, (*count.shape, 1)), **attrs)
 
 
 def threefry2x32(key: TensorLike, counter: TensorLike) -> Tensor:
@@ -82,8 +82,8 @@ def threefry2x32(key: TensorLike, counter: TensorLike) -> Tensor:
     """
     key, counter = tensors("random.threefry2x32", key, counter)
     words = [
-        *_parts(_key("random.threefry2x32", key), 0),
-        *_parts(_key("random.threefry2x32", counter, "counter"), 0),
+        *key_words(key_tensor("random.threefry2x32", key), 0),
+        *key_words(key_tensor("random.threefry2x32", counter, "counter"), 0),
     ]
     return stack([apply("threefry", *words, word=word) for word in ("first", "second")], -1)
 
@@ -101,7 +101,7 @@ def bits(key: TensorLike, shape: Sequence[int] | int = (), *, offset: int | Tens
     >>> noise = rlx.jit(lambda key: rlx.random.bits(key, (2, 3)))
     >>> noise(rlx.random.key(0))
     """
-    return _draw("random.bits", _key("random.bits", key), as_shape(shape, "random.bits"), offset)
+    return _draw("random.bits", key_tensor("random.bits", key), as_shape(shape, "random.bits"), offset)
 
 
 def uniform(
@@ -145,7 +145,7 @@ def normal(
     and rounded once. Gradient: none. Numerics: within 4 ULP of the formula. Raises: as `bits`.
     """
     op, kind = "random.normal", _float("random.normal", dtype)
-    key, dims = _key(op, key), as_shape(shape, op)
+    key, dims = key_tensor(op, key), as_shape(shape, op)
     if kind == f64:
         u = _unit(op, key, dims, offset, f64) + 2.0**-52
         coarse, fine = (_draw(op, key, dims, offset, word, stream=1) for word in ("first", "second"))
@@ -216,6 +216,7 @@ def randint(
         start, end = (_inside(op, t, words[0].shape) for t in ends)
         made = _below(words, cast_to(where(end > start, end - start, 1), i32))
     else:
+        low, high = int(low), int(high)  # differences of NumPy's integers wrap
         info = np.iinfo(kind.np)
         if not (info.min <= low < high <= info.max + 1 and high - low <= 1 << 32):
             raise ShapeError(
@@ -239,7 +240,7 @@ def permutation(key: TensorLike, x: int | Tensor, axis: int = 0, independent: bo
     Raises: ShapeError for several keys, a negative n, or an axis that x lacks.
     """
     op = "random.permutation"
-    key = _key(op, tensors(op, key, x)[0] if isinstance(x, Tensor) else key)
+    key = key_tensor(op, tensors(op, key, x)[0] if isinstance(x, Tensor) else key)
     if key.ndim != 1:
         raise ShapeError(f"{op}: keys of shape {key.shape}; expected one key, of shape (2,)")
     if isinstance(x, bool) or not (isinstance(x, Tensor) or is_index(x)):
@@ -264,7 +265,7 @@ def dropout(x: Tensor, rate: TensorLike, key: TensorLike) -> Tensor:
     """
     op = "random.dropout"
     x, key = tensors(op, x, key)
-    key = _key(op, key)
+    key = key_tensor(op, key)
     if not x.dtype.is_float:
         raise DTypeError(f"{op}: x is {x.dtype}; expected a float")
     lead = key.ndim - 1
@@ -273,6 +274,8 @@ def dropout(x: Tensor, rate: TensorLike, key: TensorLike) -> Tensor:
             f"{op}: keys of shape {key.shape} for x {x.shape}; expected the keys' axes first in x"
         )
     u = _unit(op, key, x.shape[lead:], 0, f32)
+    if not _is_number(rate):
+        rate = tensors(op, x, rate)[1]
     if isinstance(rate, Tensor):
         if rate.size != 1:
             raise ShapeError(f"{op}: the rate has shape {rate.shape}; expected one number")
@@ -290,7 +293,7 @@ def dropout(x: Tensor, rate: TensorLike, key: TensorLike) -> Tensor:
 
 def tensors_beside(op: str, key: TensorLike, *others: TensorLike) -> list[Any]:
     """The key as a tensor, and the others: arrays as tensors of its graph, numbers and tensors as they are."""
-    key = _key(op, tensors(op, key, *(v for v in others if isinstance(v, Tensor)))[0])
+    key = key_tensor(op, tensors(op, key, *(v for v in others if isinstance(v, Tensor)))[0])
     return [key, *(v if isinstance(v, Tensor) or _is_number(v) else tensors(op, key, v)[1] for v in others)]
 
 
@@ -298,7 +301,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.integer | np.floating)
 
 
-def _key(op: str, key: TensorLike, what: str = "key") -> Tensor:
+def key_tensor(op: str, key: TensorLike, what: str = "key") -> Tensor:
     if not isinstance(key, Tensor):
         raise GraphError(
             f"{op}: the {what} is no Tensor; give a function of jit the array of rlx.random.key(seed) as an argument, "
@@ -338,7 +341,7 @@ def _integer(beside: Tensor, value: Any, dtype: DType) -> Tensor:
     return beside.graph.constant((int(value) - low) % (1 << n) + low, dtype)
 
 
-def _parts(key: Tensor, axes: int) -> tuple[Tensor, Tensor]:
+def key_words(key: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     """The two words of each key, with `axes` axes of length 1 behind those of the keys."""
     lead = key.shape[:-1]
     both = []
@@ -363,7 +366,7 @@ def _draw(
             )
         first = _integer(key, offset, i32)
     attrs = {"shape": (*lead, *shape), "axes": len(shape), "word": word, "stream": stream}
-    return apply("random_bits", *_parts(key, len(shape)), first, **attrs)
+    return apply("random_bits", *key_words(key, len(shape)), first, **attrs)
 
 
 def _upper(word: Tensor, n: int) -> Tensor:

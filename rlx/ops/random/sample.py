@@ -22,7 +22,7 @@ from rlx.ops.index.gather import gather_elements
 from rlx.ops.movement.strided import expand, reshape
 from rlx.ops.order import argmax
 from rlx.ops.order import top_k as greatest
-from rlx.ops.random.draws import _key, _parts
+from rlx.ops.random.draws import key_tensor, key_words
 from rlx.ops.reduce import max, sum
 from rlx.ops.scatter import scatter_elements
 
@@ -160,10 +160,10 @@ def _penalized(x: Tensor, penalty: Tensor, tokens: Tensor, count: Tensor | None)
 
 def _keys(key: Tensor, position: TensorLike, lead: tuple[int, ...], given: Any) -> tuple[Tensor, Tensor]:
     """The two words of each row's key, with the position folded in, (rows, 1) each: apart, they need no copies."""
-    key, rows = _key(_OP, key), math.prod(lead)
+    key, rows = key_tensor(_OP, key), math.prod(lead)
     if key.ndim > 1 and key.shape[:-1] != lead:
         raise ShapeError(f"{_OP}: keys of shape {key.shape}; expected (2,), or {(*lead, 2)}")
-    words = _parts(reshape(key, (key.size // 2, 2)), 1)
+    words = key_words(reshape(key, (key.size // 2, 2)), 1)
     if key.ndim == 1:
         words = _folded(words, key.graph.constant(np.arange(rows, dtype=np.int32).reshape(rows, 1)))
     return _folded(words, given("position", position, i32, 0, 2**31 - 1))

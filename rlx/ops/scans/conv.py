@@ -113,8 +113,8 @@ def causal_conv(
     width - 1, channels): the inputs before x, oldest first; zeros unless given. Gives y, as x, and the last width - 1
     inputs, with which the next part of a sequence goes on; a decoding step is a length of 1. activation: None or
     "silu". Dtype: all are promoted to one, which is y's and the state's. Gradient: to every input. Numerics: sums in
-    f32; the state is copied bit for bit. Raises: ShapeError, DTypeError. Follows the convolution of Gu & Dao, "Mamba",
-    2023, whose arrays are (batch, channels, length).
+    f32; the state has the numbers of x themselves (a NaN of 16 bits may get other bits). Raises: ShapeError,
+    DTypeError. Follows the convolution of Gu & Dao, "Mamba", 2023, whose arrays are (batch, channels, length).
     """
     op = "causal_conv"
     more: dict[str, Tensor]

@@ -16,7 +16,7 @@ from rlx.ir import Attrs, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ops.base import TensorLike, cast_to
 from rlx.ops.control.functions import scan
-from rlx.ops.numeric import Array, working
+from rlx.ops.numeric import F32_MAX, Array, working
 from rlx.ops.scans.operands import (
     check_types,
     given_tensors,
@@ -58,6 +58,8 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, Tenso
     more = optional(op, types, _REQUIRED, NAMES, attrs["operands"])
     if not isinstance(attrs["scale"], float):
         raise DTypeError(f"{op}: scale is {attrs['scale']!r}; expected a float")
+    if not abs(attrs["scale"]) <= F32_MAX:
+        raise ShapeError(f"{op}: scale is {attrs['scale']}; expected a number that f32 holds")
     for name, t in (("q", q), ("v", v)):
         if t.rank != 4:
             raise ShapeError(f"{op}: {name} is {t}; expected (batch, length, heads, size)")
@@ -162,6 +164,8 @@ def gated_delta_rule(
     q, k, v = (cast_to(t, dtype) for t in (q, k, v))
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape[-1]) if q.ndim and q.shape[-1] else 1.0
+    if not isinstance(scale, int | float | np.integer | np.floating):
+        raise DTypeError(f"{op}: scale is {scale!r}; expected a number")
     operands = tuple(n for n in NAMES if n in more)
     inputs = [q, k, v, cast_to(beta, inner), *(cast_to(more[n], inner) for n in operands)]
     o, last = apply_multi(op, *inputs, operands=operands, scale=float(scale))

@@ -35,8 +35,8 @@ class _Item:
     writes: tuple[Ref, ...]
 
 
-def find_batches(steps: Sequence[Step], most: int) -> list[tuple[int, ...]]:
-    """The steps in an order of the same effect, as their numbers; those of one tuple, at most `most`, are one batch.
+def find_batches(steps: Sequence[Step], limit: int) -> list[tuple[int, ...]]:
+    """The steps in an order of the same effect, as their numbers; those of one tuple, at most `limit`, are one batch.
 
     A launch moves ahead to an equal one if no step in between, nor that one, touches bytes that it writes or writes
     bytes that it touches; then what is left moves back to an equal one by the same rule. Nothing moves past a step of
@@ -51,8 +51,8 @@ def find_batches(steps: Sequence[Step], most: int) -> list[tuple[int, ...]]:
         piece = items[start:end]
         keys = [item.key for item in piece if item.key is not None]
         if len(keys) > len(set(keys)):
-            ahead = _gathered(piece, most)
-            piece = _gathered(ahead[::-1], most)[::-1]
+            ahead = _gathered(piece, limit)
+            piece = _gathered(ahead[::-1], limit)[::-1]
         found += [tuple(sorted(item.steps)) for item in piece]
         if end < len(items):
             found.append(items[end].steps)
@@ -98,7 +98,7 @@ def _operands(launch: Launch) -> list[Ref]:
     return [a for a in launch.args[launch.kernel.rank > 0 :] if isinstance(a, Ref)]
 
 
-def _gathered(items: Sequence[_Item], most: int) -> list[_Item]:
+def _gathered(items: Sequence[_Item], limit: int) -> list[_Item]:
     """The items in order, each moved ahead to the last one of its key where that is possible."""
     accesses = _Accesses(items)
     made: list[_Item] = []
@@ -109,7 +109,7 @@ def _gathered(items: Sequence[_Item], most: int) -> list[_Item]:
             there = last.get(item.key)
             if (
                 there is not None
-                and len(made[there].steps) + len(item.steps) <= most
+                and len(made[there].steps) + len(item.steps) <= limit
                 and accesses.latest_conflict(item) < there
             ):
                 other = made[there]

@@ -106,14 +106,12 @@ CAUSAL_CONV = declare(
 )
 
 _THREADS = 128
-_SHARED = (
-    16 << 10
-)  # bytes of shared memory that every device has, and with which several workgroups are resident
+_SHARED = 16 << 10  # bytes of shared memory that every device has, with which several workgroups are resident
 _QUADS = 4  # of a state that a thread holds at most, as long as there are more threads to take
 _MANY = 1 << 15  # threads that fill a device
 _ROW = 1024  # states of a channel, or columns of a row, that a row of threads holds in registers at most
 _KEPT = 16  # steps of which a gradient keeps one state
-_MOST = 1 << 28  # floats of workspace that a gradient takes at most
+_WORKSPACE_LIMIT = 1 << 28  # floats that a gradient may take for its workspace
 
 
 def _lanes(pieces: int, rows: int) -> int:
@@ -200,7 +198,7 @@ def _grad_scratch(s: selective.Sizes, blocks: int) -> tuple[int, int]:
 def _grad_native(node: Node, features: frozenset[str]) -> bool:
     s, lanes, blocks = _grad_sizes(node)
     kept, sums = _grad_scratch(s, blocks)
-    return native(node, features) and lanes <= _THREADS // 2 and kept + 2 * sums <= _MOST
+    return native(node, features) and lanes <= _THREADS // 2 and kept + 2 * sums <= _WORKSPACE_LIMIT
 
 
 @lowers("selective_scan_grad", when=_grad_native)
