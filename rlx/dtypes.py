@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import ml_dtypes
@@ -99,9 +100,10 @@ class DType:
         size = self.storage.elements
         if not shape or shape[-1] % size:
             last = f"the last axis of {shape} has {shape[-1]}" if shape else "a scalar has no axis for them"
+            plain = "; plain integers of 8 bits are i8" if self.name == "int8" else ""
             raise ShapeError(
                 f"{self} stores blocks of {size} elements along the last axis; {last}: expected a multiple of {size} "
-                "(pad the rows with zeros, or take a dtype of smaller blocks)"
+                f"(pad the rows with zeros, or take a dtype of smaller blocks{plain})"
             )
         return (*shape[:-1], shape[-1] // size * self.storage.nbytes)
 
@@ -182,6 +184,7 @@ DTypeLike = DType | str | npt.DTypeLike
 def as_dtype(dtype: DTypeLike) -> DType:
     """The DType that a name ("f32", or "q4_k" in letters of either case), a NumPy dtype or a DType stands for.
 
+    The name "int8" is the packed dtype, as "int4" is; the integer of 8 bits is "i8", or NumPy's dtype itself.
     Raises: DTypeError for a type that has no rlx dtype.
     """
     if isinstance(dtype, DType):
@@ -195,8 +198,11 @@ def as_dtype(dtype: DTypeLike) -> DType:
     except (TypeError, ValueError):
         found = None
     if found is None:
+        near = get_close_matches(dtype.lower(), [*_BY_NAME, *PACKED], 1) if isinstance(dtype, str) else []
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
         raise DTypeError(
-            f"{dtype!r} is not an rlx dtype; the dtypes are {', '.join(_BY_NAME)}, and packed {', '.join(PACKED)}"
+            f"{dtype!r} is not an rlx dtype{meant}; the dtypes are {', '.join(_BY_NAME)}, and packed ones for weights, "
+            "such as q4_k, which rlx.dtypes.PACKED lists"
         )
     return found
 

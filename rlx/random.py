@@ -1,4 +1,20 @@
-"""Random numbers: keys, draws and dropout. Their conventions are written in `rlx.ops.random.draws`."""
+"""Random numbers: keys, draws and dropout. Every function takes a key, and the same key gives the same numbers.
+
+A key is two words of 32 bits as i32, of shape (2,); keys of shape (..., 2) are many of them. A key is a value as
+any other: a program may take it as an input, so that a new key compiles nothing. Element i of a draw is Threefry-2x32
+in 20 rounds of the key and the counter (0, i), where i counts the elements of `shape` in row-major order: it depends on
+nothing else, so it is the same on every device, in every batch and however a graph is fused, and no memory is read for
+it. Use a key once, then make new ones with `split` and `fold_in`.
+
+To draw a tensor in parts, give each part the `offset` of its first element. For rows that must not depend on the batch
+that they run in, use a key for each row, `fold_in(key, rows)` or `split(key, n)`, of shape (n, 2). A draw of `shape` is
+then (n, *shape), and row r has the numbers that its key gives alone.
+
+>>> @rlx.jit
+... def noisy(x, key, step):
+...     return rlx.random.dropout(x, 0.1, rlx.random.fold_in(key, step))
+>>> noisy(x, rlx.random.key(0), 7)
+"""
 
 from rlx.ops.random.draws import bernoulli as bernoulli
 from rlx.ops.random.draws import bits as bits

@@ -28,7 +28,10 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Tensor | float | None
                 f"gradients: {what} belongs to graph {t.graph.name!r}, not {output.graph.name!r}"
             )
         if not t.dtype.is_float:
-            raise DTypeError(f"gradients: {what} is {t.type}; only floats have gradients")
+            raise DTypeError(
+                f"gradients: {what} is {t.type}; only floats have gradients: leave it out, in `grad` by an argument of "
+                "its own that argnums does not name"
+            )
     if seed is None:
         if output.size != 1:
             raise ShapeError(

@@ -174,7 +174,10 @@ class Op:
         made = (found,) if isinstance(found, TensorType) else tuple(found)
         for t in made:
             if t.dtype.is_packed and not passes_on and not (self.packed and self.moves_data):
-                raise DTypeError(f"{self.name}: no graph makes {t.dtype}; rlx.quantize packs arrays on the host")
+                plain = "; plain integers of 8 bits are i8" if t.dtype.name == "int8" else ""
+                raise DTypeError(
+                    f"{self.name}: no graph makes {t.dtype}; rlx.quantize packs arrays on the host{plain}"
+                )
         return made
 
     @property

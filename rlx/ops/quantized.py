@@ -27,7 +27,8 @@ def _check_packed(op: str, q: TensorType, attrs: Attrs, rank: int | None = None)
     if attrs["format"] != q.dtype:
         raise DTypeError(f"{op}: format is {attrs['format']!r}, but q is {q}")
     if rank is not None and q.rank != rank:
-        raise ShapeError(f"{op}: q is {q}; expected rank {rank}")
+        experts = "; grouped_packed_matmul takes a weight for each expert" if rank == 2 and q.rank == 3 else ""
+        raise ShapeError(f"{op}: q is {q}; expected rank {rank}{experts}")
 
 
 def _elements(q: Array, format: DType) -> Array:

@@ -17,6 +17,11 @@ from rlx.packed.decode import Bytes, decode_rows, split_planes
 class PackedArray:
     """A weight in packed blocks along its last axis.
 
+    `rlx.quantize` makes one of floats, `from_gguf` of the blocks of a file. It is a value for `Graph.param` of its
+    dtype, for `Graph.constant` and for an argument of a jit function, where `rlx.linear`, `rlx.packed_matmul`,
+    `rlx.grouped_packed_matmul` and `rlx.dequantize` take it. To keep it in a file, save `data`, the dtype's name and
+    the shape, which make it again; pickle does.
+
     `dtype` is a packed dtype, `shape` counts elements, and `data` holds the bytes as the devices do: an array of u8
     of `dtype.array_shape(shape)`, each row in the planes of `dtype.storage`.
     Raises: DTypeError for a dtype that is not packed and for data other than an array of u8, ShapeError for a shape of
@@ -52,6 +57,10 @@ class PackedArray:
 
     def __repr__(self) -> str:
         return f"PackedArray({self.dtype}[{','.join(map(str, self.shape))}], {self.nbytes:,} bytes)"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Refuses: NumPy would else make an array of one object, and no numbers."""
+        raise DTypeError(f"{self!r} is no array of numbers; .dequantize() gives floats, .data the bytes")
 
     @staticmethod
     def from_gguf(data: bytes | npt.NDArray[Any], dtype: DTypeLike, shape: tuple[int, ...]) -> PackedArray:

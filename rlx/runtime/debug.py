@@ -21,6 +21,7 @@ from rlx.ir import Node, bodies
 from rlx.ir.text import node_text
 from rlx.ops.control.steps import step_budget
 from rlx.ops.interpret import apply_reference
+from rlx.packed import PackedArray
 
 if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph
@@ -70,7 +71,7 @@ def show_run(compiled: CompiledGraph, before: Values) -> None:
 def _beside_reference(compiled: CompiledGraph, node: Node, before: Values) -> str:
     if not _has_reference(node):
         return "no reference"
-    ins = [before[t.id] if t.id in before else compiled.value(t) for t in node.inputs]
+    ins = [_bytes_or_numbers(before[t.id] if t.id in before else compiled.value(t)) for t in node.inputs]
     wide = [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in ins]
     # A loop may never end in float64, and its steps here must not count as the run's.
     with np.errstate(all="ignore"), warnings.catch_warnings(), step_budget(MAX_STEPS):
@@ -82,6 +83,11 @@ def _beside_reference(compiled: CompiledGraph, node: Node, before: Values) -> st
         return ", ".join(_error(compiled.value(t), r) for t, r in zip(node.outputs, made, strict=True))
 
 
+def _bytes_or_numbers(value: Any) -> npt.NDArray[Any]:
+    """A value as references take it: of packed weights the bytes."""
+    return value.data if isinstance(value, PackedArray) else value
+
+
 def _has_reference(node: Node) -> bool:
     """Whether the node's reference can be run again; a user's function need not give the same result twice."""
     inner = (n for body in bodies(node).values() for n in body.nodes)
@@ -89,7 +95,7 @@ def _has_reference(node: Node) -> bool:
 
 
 def _error(got: Any, reference: Any) -> str:
-    a, b = np.asarray(got, np.float64), np.asarray(reference, np.float64)
+    a, b = np.asarray(_bytes_or_numbers(got), np.float64), np.asarray(reference, np.float64)
     if not a.size:
         return "empty"
     scale = float(np.max(np.abs(b), initial=0.0, where=np.isfinite(b)))

@@ -353,13 +353,22 @@ class Store(Closing):
 
 
 class Weights(Store):
-    """A store made for weights."""
+    """The weights of one or more programs on one device.
+
+    >>> weights = rlx.Weights(session.device)
+    >>> one, two = session.compile(g, weights=weights), session.compile(h, weights=weights)
+    >>> weights.set("w", array)  # a PackedArray where w is packed; both programs read it from their next run on
+    """
 
     kind = "weight"
 
 
 class State(Store):
-    """A store made for states."""
+    """The states of one or more programs on one device, such as a cache that two programs continue.
+
+    >>> state = rlx.State(session.device)
+    >>> prompt, step = session.compile(g, state=state), session.compile(h, state=state)
+    """
 
     kind = "state"
 

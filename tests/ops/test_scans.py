@@ -159,6 +159,12 @@ _RULE = ((1, 2, 1, 3), (1, 2, 1, 3), (1, 2, 2, 5), (1, 2, 2), (1, 2, 2))
         ("selective_scan", (*_SCAN, (5,)), ShapeError, r"D is f32\[5\]; expected the shape \(6,\)"),
         ("selective_scan", (*_SCAN, (6,), (1, 2, 5)), ShapeError, r"z is f32\[1,2,5\]"),
         (
+            "selective_scan",
+            (*_SCAN[:3], (1, 3, 2), _SCAN[4]),
+            ShapeError,
+            r"B is f32\[1,3,2\] beside x .*\(batch, length",
+        ),
+        (
             "gated_delta_rule",
             ((1, 2, 3), *_RULE[1:]),
             ShapeError,
@@ -190,13 +196,26 @@ _RULE = ((1, 2, 1, 3), (1, 2, 1, 3), (1, 2, 2, 5), (1, 2, 2), (1, 2, 2))
         ),
         ("causal_conv", ((1, 5, 3), (3, 1)), ShapeError, "with a width of 2 to 8"),
         ("causal_conv", ((1, 5, 3), (3, 9)), ShapeError, "with a width of 2 to 8"),
-        ("causal_conv", ((1, 5, 3), (4, 3)), ShapeError, r"w is f32\[4,3\]; expected the shape \(3, 3\)"),
+        (
+            "causal_conv",
+            ((1, 5, 3), (4, 3)),
+            ShapeError,
+            r"w is f32\[4,3\] beside x f32\[1,5,3\]; expected as many channels",
+        ),
         ("causal_conv", ((1, 5, 3), (3, 3), (3,), (1, 3, 3)), ShapeError, r"expected the shape \(1, 2, 3\)"),
     ],
 )
 def test_bad_shapes(op: str, shapes: Any, error: type[RlxError], message: str) -> None:
     with pytest.raises(error, match=f"{op}: .*{message}"):
         getattr(rlx, op)(*_inputs(*shapes))
+
+
+def test_names_in_messages_are_those_of_the_arguments() -> None:
+    *given, bias = _inputs(*_SCAN, (5,))
+    with pytest.raises(
+        ShapeError, match=r"selective_scan: delta_bias is f32\[5\]; expected the shape \(6,\)"
+    ):
+        rlx.selective_scan(*given, delta_bias=bias)
 
 
 def test_bad_attributes() -> None:

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import rlx
 from rlx import PackedArray
 from rlx.dtypes import GGUF, PACKED, as_dtype, f32
 from rlx.errors import DTypeError, ShapeError
@@ -135,7 +136,7 @@ def test_rows_and_no_rows_may_be_many_axes() -> None:
 def test_names_of_packed_dtypes() -> None:
     assert as_dtype("Q4_K") is PACKED["q4_k"] is as_dtype("q4_k")
     assert len(GGUF) == 23
-    with pytest.raises(DTypeError, match=r"'q4_9'.*q4_0, q4_1"):
+    with pytest.raises(DTypeError, match=r"'q4_9'.*rlx.dtypes.PACKED"):
         as_dtype("q4_9")
     with pytest.raises(DTypeError, match="no bytes per element: a block of 256 has 144"):
         _ = PACKED["q4_k"].itemsize
@@ -176,5 +177,28 @@ def test_other_mistakes_are_refused() -> None:
     packed = PackedArray.from_gguf(bytes(34), "q8_0", (32,))
     with pytest.raises(DTypeError, match="expected f32, f16, bf16 or f64"):
         packed.dequantize("i32")
+    with pytest.raises(DTypeError, match=r"no array of numbers; \.dequantize\(\) gives floats"):
+        np.asarray(packed)
+    with pytest.raises(DTypeError, match=r"'q4k' is not an rlx dtype \(did you mean 'q4_k'\?\)"):
+        as_dtype("q4k")
+    with pytest.raises(ShapeError, match="plain integers of 8 bits are i8"):
+        rlx.Graph("plain").input("x", (4,), "int8")
     with pytest.raises(DTypeError, match="safetensors has no packed dtypes"):
         safetensors.save("nowhere.safetensors", {"w": packed})
+
+
+def test_packed_weights_beside_trained_ones() -> None:
+    """A packed weight has no gradient: beside trained weights it is an argument of its own."""
+    q = rlx.quantize(np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32), "q8_0")
+    x, b = np.ones((3, 32), np.float32), np.zeros(2, np.float32)
+
+    def loss(trained: Any, fixed: Any, x: Any) -> Any:
+        return rlx.sum(rlx.linear(x, fixed["w"], trained["b"]))
+
+    found = rlx.grad(loss, device="cpu")({"b": b}, {"w": q}, x)
+    np.testing.assert_array_equal(found["b"], [3, 3])
+    with pytest.raises(DTypeError, match="only floats have gradients: leave it out"):
+        rlx.grad(lambda p, x: loss(p, p, x), device="cpu")({"b": b, "w": q}, x)
+    experts = rlx.quantize(np.ones((2, 2, 32)), "q8_0")
+    with pytest.raises(ShapeError, match="expected rank 2; grouped_packed_matmul takes a weight for each expert"):
+        rlx.jit(rlx.linear, device="cpu")(x, experts)

@@ -248,6 +248,20 @@ def test_each_node_is_shown_on_the_inputs_it_had(
         assert error <= 1e-5 * max(scale, 1)
 
 
+def test_nodes_of_packed_weights_are_compared_too(
+    device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RLX_DEBUG", "4")
+    q = rlx.quantize(np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64), "q4_0")
+    y, chosen = rlx.jit(
+        lambda x, i, q: (rlx.linear(x, q), rlx.cond(i > 0, lambda: q, lambda: q)), device=device
+    )(np.ones((3, 64), np.float32), np.int32(1), q)
+    np.testing.assert_allclose(y, np.ones((3, 64)) @ q.dequantize().T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(chosen.data, q.data)
+    shown = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("max error") and "packed_matmul" in line for line in shown)
+
+
 def test_a_program_that_fits_only_with_reuse_still_runs(
     device: str, level: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,14 +1,4 @@
-"""The functions of `rlx.random`. Every function takes a key, and the same key gives the same numbers.
-
-A key is two words of 32 bits as i32, of shape (2,); keys of shape (..., 2) are many of them. A key is a value as
-any other: a program may take it as an input, so that a new key compiles nothing. Element i of a draw is Threefry-2x32
-in 20 rounds of the key and the counter (0, i), where i counts the elements of `shape` in row-major order: it depends on
-nothing else, so it is the same on every device, in every batch and however a graph is fused, and no memory is read for
-it. Use a key once, then make new ones with `split` and `fold_in`.
-
-To draw a tensor in parts, give each part the `offset` of its first element. For rows that must not depend on the batch
-that they run in, use a key for each row, `fold_in(key, rows)` or `split(key, n)`, of shape (n, 2). A draw of `shape` is
-then (n, *shape), and row r has the numbers that its key gives alone.
+"""The functions of `rlx.random`, whose docstring says how keys and draws are meant.
 
 The words follow J. K. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011. `key`, `split`, `fold_in`,
 `bits`, `uniform` in f32 and f64, `bernoulli` and `permutation` give the numbers that jax.random gives with its
@@ -25,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64, i8, i32, i64, u8
-from rlx.errors import DTypeError, ShapeError
+from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Tensor, apply
 from rlx.ir.types import as_shape, broadcast_shapes, is_index, normalize_axis
 from rlx.ops.base import TensorLike, cast_to, tensor, tensors
@@ -60,7 +50,10 @@ def key(seed: int | Tensor) -> npt.NDArray[np.int32] | Tensor:
 def split(key: TensorLike, n: int = 2) -> Tensor:
     """n new keys of each key: key i is both words of the counter (0, i), as fold_in(key, i).
 
-    Shape: (..., 2) gives (..., n, 2). Dtype: i32.
+    Shape: (..., 2) gives (..., n, 2). Dtype: i32. A Tensor does not unpack: index it.
+
+    >>> keys = rlx.random.split(key)
+    >>> x, y = rlx.random.normal(keys[0], 5), rlx.random.normal(keys[1], 5)
     """
     key = key_tensor("random.split", key)
     if isinstance(n, bool) or not is_index(n):
@@ -309,6 +302,11 @@ def _is_number(value: Any) -> bool:
 
 
 def key_tensor(op: str, key: TensorLike, what: str = "key") -> Tensor:
+    if not isinstance(key, Tensor):
+        raise GraphError(
+            f"{op}: the {what} is no Tensor; give a function of jit the array of rlx.random.key(seed) as an argument, "
+            "or make it Graph.constant or Graph.input"
+        )
     given = tensor(op, key)
     if given.dtype != i32:
         raise DTypeError(f"{op}: the {what} is {given.dtype}; expected i32, as rlx.random.key gives it")

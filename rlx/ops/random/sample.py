@@ -89,10 +89,10 @@ def sample(
         if not isinstance(value, Tensor) and np.ndim(value) == 0:
             number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
             if not number or (dtype == i32 and not is_index(value)) or not low <= value <= high:
-                kind = "an int" if dtype == i32 else "a number"
-                raise ShapeError(
-                    f"{_OP}: {what} is {value!r}; expected {kind} from {low:g} to {high:g}, or a tensor"
+                span = (
+                    f"an int from {low} to {high}" if dtype == i32 else f"a number from {low:g} to {high:g}"
                 )
+                raise ShapeError(f"{_OP}: {what} is {value!r}; expected {span}, or a tensor")
             return reshape(x.graph.constant(value, dtype), (1, 1))
         t = tensors(_OP, x.graph.constant(0, dtype), value)[1]
         if t.dtype != dtype and not (dtype == f32 and t.dtype.is_float):

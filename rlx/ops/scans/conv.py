@@ -35,6 +35,11 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, Tenso
         raise ShapeError(f"{op}: x is {x}; expected (batch, length, channels)")
     if w.rank != 2 or w.shape[1] not in WIDTHS:
         raise ShapeError(f"{op}: w is {w}; expected (channels, width) with a width of 2 to 8")
+    if w.shape[0] != x.shape[2]:
+        raise ShapeError(
+            f"{op}: w is {w} beside x {x}; expected as many channels, in w (channels, width) and in x (batch, length, "
+            "channels)"
+        )
     state = TensorType((x.shape[0], w.shape[1] - 1, x.shape[2]), x.dtype)
     expected: dict[str, tuple[TensorType, tuple[int, ...], bool]] = {
         "x": (x, x.shape, False),

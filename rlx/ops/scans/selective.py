@@ -98,7 +98,8 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, Tenso
         "state": (state.shape, True),
         "bias": ((s.heads,), True),
     }
-    check_types(op, x.dtype, expected | {name: (t, *of_more[name]) for name, t in more.items()})
+    given = {"delta_bias" if name == "bias" else name: (t, *of_more[name]) for name, t in more.items()}
+    check_types(op, x.dtype, expected | given)
     return x, state
 
 
@@ -306,6 +307,12 @@ def selective_scan(
     )
     dtype = promote(*(t.dtype for t in (x, delta, B, C, *([more["z"]] if "z" in more else []))))
     inner = working(dtype)
+    for name, t in {"B": B, "C": C}.items():  # as given: the node would show an axis of groups too
+        if x.ndim in (3, 4) and t.shape[:2] != x.shape[:2]:
+            raise ShapeError(
+                f"{op}: {name} is {t.type} beside x {x.type}; expected the batch and the length of x, which is (batch, "
+                "length, channels) or (batch, length, heads, size)"
+            )
     if B.ndim == 3:
         B = reshaped(B, *B.shape[:2], 1, B.shape[2])
     if C.ndim == 3:
