@@ -13,7 +13,7 @@ import rlx
 from rlx import random
 from rlx.autodiff import gradients
 from rlx.errors import DTypeError, GraphError, RlxError, ShapeError
-from tests.devices import session_here
+from tests.devices import run, session_here
 from tests.ops.families.random import block
 
 DEVICES = ["cpu", "vulkan", "cuda"]
@@ -28,20 +28,6 @@ def session(request: pytest.FixtureRequest) -> rlx.Session:
 
 every_device = pytest.mark.parametrize("session", DEVICES, indirect=True)
 on_cpu = pytest.mark.parametrize("session", ["cpu"], indirect=True)
-
-
-def run(session: rlx.Session, function: Callable[..., Any], *arrays: Any) -> Any:
-    """What the function gives for these arrays as inputs of a program."""
-    g = rlx.Graph("random")
-    feeds = {f"x{i}": np.asarray(a) for i, a in enumerate(arrays)}
-    made = function(*(g.input(name, a.shape, a.dtype) for name, a in feeds.items()))
-    outs = made if isinstance(made, tuple) else (made,)
-    for i, t in enumerate(outs):
-        g.output(f"y{i}", t)
-    with session.compile(g) as compiled:
-        found = compiled.run(feeds)
-    values = [found[f"y{i}"] for i in range(len(outs))]
-    return values if isinstance(made, tuple) else values[0]
 
 
 def words(key: Any, numbers: Any, stream: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ import scipy.stats
 import rlx
 from rlx import random
 from rlx.errors import DTypeError, RlxError, ShapeError
-from tests.devices import session_here
+from tests.devices import run, session_here
 from tests.ops.families.random import block, gumbel_of
 
 KEY = np.array([77, -1234567], np.int32)
@@ -27,19 +27,6 @@ def session(request: pytest.FixtureRequest) -> rlx.Session:
 
 every_device = pytest.mark.parametrize("session", ["cpu", "vulkan", "cuda"], indirect=True)
 on_cpu = pytest.mark.parametrize("session", ["cpu"], indirect=True)
-
-
-def run(session: rlx.Session, function: Callable[..., Any], *arrays: Any) -> Any:
-    g = rlx.Graph("sampling")
-    feeds = {f"x{i}": np.asarray(a) for i, a in enumerate(arrays)}
-    made = function(*(g.input(name, a.shape, a.dtype) for name, a in feeds.items()))
-    outs = made if isinstance(made, tuple) else (made,)
-    for i, t in enumerate(outs):
-        g.output(f"y{i}", t)
-    with session.compile(g) as compiled:
-        found = compiled.run(feeds)
-    values = [found[f"y{i}"] for i in range(len(outs))]
-    return values if isinstance(made, tuple) else values[0]
 
 
 def _logits(rows: int = ROWS, tokens: int = TOKENS) -> np.ndarray:
