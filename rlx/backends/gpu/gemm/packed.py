@@ -18,10 +18,8 @@ Algorithm = Literal["rows", "mma", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
 COLUMNS = (8, 16, 32)  # those of packed_mma, or half of them where x is split into two halves
 _FEW = 16  # rows up to which packed_rows is taken where the weight could be decoded instead
-_MANY = {
-    1: 512,
-    2: 256,
-}  # those of packed_mma, which reads the weight once for each of its blocks of rows, by terms
+# Rows up to which packed_mma, which reads the weight once for each of its blocks of rows, is taken, by terms.
+_MMA_ROWS = {1: 512, 2: 256}
 _SHARED = 44 << 10  # bytes of shared memory that packed_mma needs
 
 
@@ -110,7 +108,7 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
         columns = next((c for c in COLUMNS if p.m * terms <= c), COLUMNS[-1])
         found.append(
             PackedMma(
-                (1 if p.grouped or p.m <= _MANY[terms] else 4,), kind, columns, terms, _parts(target, p)
+                (1 if p.grouped or p.m <= _MMA_ROWS[terms] else 4,), kind, columns, terms, _parts(target, p)
             )
         )
     return found
