@@ -248,7 +248,7 @@ def test_a_state_store_that_finds_no_memory_is_as_it_was(
 
     with monkeypatch.context() as patch:
         patch.setattr(state.full, "_acquire", one)
-        patch.setattr(state.full, "_most", 1 << 18)
+        patch.setattr(state.full, "_limit", 1 << 18)
         with pytest.raises(OutOfDeviceMemory):
             state.reserve({f"s{i}": rlx.ir.TensorType((1 << 16,), f32) for i in range(4)})
     assert state.full.nbytes == held and state.find("s0") is None
