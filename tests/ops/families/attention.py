@@ -10,6 +10,7 @@ import numpy as np
 from rlx import ops
 from rlx.ir import Tensor
 from rlx.ir.graph import apply_multi
+from rlx.ops.attention.parts import NO_TOKENS, ByToken
 from tests.ops.gradient_cases import Gradients
 from tests.ops.judging import Array, Judge
 from tests.outside import outside
@@ -57,12 +58,12 @@ def _forward(torch: Any, q: Any, k: Any, v: Any, others: tuple[Array, ...], attr
     return torch.where(nothing, 0.0, out)
 
 
-def _attention(q: Array, k: Array, v: Array, *others: Array, tokens: str = "", **attrs: Any) -> Array:
+def _attention(q: Array, k: Array, v: Array, *others: Array, tokens: ByToken = NO_TOKENS, **attrs: Any) -> Array:
     torch = outside("torch")
     given = [torch.from_numpy(np.ascontiguousarray(t)) for t in (q, k, v)]
-    given = [t.transpose(1, 2) if c in tokens else t for c, t in zip("qkv", given, strict=True)]
+    given = [t.transpose(1, 2) if one in tokens else t for one, t in zip(ByToken, given, strict=False)]
     made = _forward(torch, *given, others, attrs)
-    return np.asarray((made.transpose(1, 2) if "y" in tokens else made).numpy())
+    return np.asarray((made.transpose(1, 2) if ByToken.Y in tokens else made).numpy())
 
 
 def _attention_grad(d: Array, q: Array, k: Array, v: Array, *others: Array, **attrs: Any) -> list[Array]:
