@@ -192,7 +192,7 @@ def make(shape: tuple[int, ...], dtype: DType, domain: str, seed: int) -> Array:
     name, _, argument = domain.partition(":")
     if name == "special":
         values = special_values(dtype)
-        return np.resize(values, shape) if shape else values[seed % len(values)].reshape(())
+        return np.resize(values, shape) if shape else np.asarray(values[seed % len(values)], dtype.np)
     if dtype.kind == "b":
         return np.asarray(rng.random(shape) < 0.5)
     if name in ("index", "wild"):
