@@ -16,6 +16,7 @@ from rlx.conformance.shapes import ALL, FEW, FLOATS, HALVES, INTS, NUMBERS, SHAP
 from rlx.conformance.tolerances import BITS, COMPOSITE, EQUAL, PRIMITIVE, ROUNDED, Tolerance
 from rlx.dtypes import DType, bool_, f32, i32
 from rlx.ir import Attrs, Tensor
+from rlx.ops.elementwise.activation import SELU_ALPHA, SELU_GAMMA
 from rlx.ops.numeric import Array
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _swish(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 _BOTH = ("large", "small")
-_SELU = {"alpha": 1.6732632875442505, "gamma": 1.0507010221481323}
+_SELU = {"alpha": SELU_ALPHA, "gamma": SELU_GAMMA}
 
 OPS = (
     _function("exp", _BOTH, plain="normal"),
