@@ -22,6 +22,7 @@ from rlx.backends.vulkan.memory import VulkanBuffer
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.tolerances import Tolerance
 from rlx.ir import REGISTRY, Graph, Tensor
+from rlx.packed import PackedArray
 from tests.devices import session_here
 
 # Ops that occur in gradients, besides those whose names say so: rope inverted, running sums backward, the scatters of
@@ -139,7 +140,10 @@ def _surrounded(case: Case) -> Graph:
 
 
 def _twice(x: Tensor) -> Tensor:
-    """The same values by two ops, of which the second undoes the first bit for bit."""
+    """The same values by two ops, of which the second undoes the first bit for bit; packed weights, which such ops
+    refuse, as they are."""
+    if x.dtype.is_packed:
+        return x
     return rlx.neg(rlx.neg(x)) if x.dtype.is_float else rlx.transpose(rlx.transpose(x))
 
 
@@ -185,13 +189,18 @@ def test_slots_read_go_over_and_slots_written_come_back(
             verdict = case.check(values, session.info.preserves_subnormals)
             assert verdict.ok, verdict.message
     for name, value in wanted.items():
-        _close(got[name], value, case.tolerance)
+        if isinstance(value, PackedArray):
+            np.testing.assert_array_equal(got[name].data, value.data)
+        else:
+            _close(got[name], value, case.tolerance)
 
 
 def test_the_cases_cover_dtypes_and_flags() -> None:
     for op in BACKWARD:
         dtypes = {s.dtype.name for c in _CASES if c.op == op for s in c.inputs}
-        assert dtypes >= {"f32", "f16", "bf16"}, op
+        # Of a scan in halves the gradient is composed of other ops, so that its own op has no halves.
+        halves = {"f16", "bf16"} if op != "selective_scan_grad" else set()
+        assert dtypes >= {"f32", *halves}, op
     flags = {(c.attrs["exclusive"], c.attrs["reverse"]) for c in _CASES if c.op == "cumsum"}
     assert len(flags) == 4
     ropes = [c for c in _CASES if c.op == "rope"]
