@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rlx.errors import UnsupportedOp
-from rlx.ir import Graph, Node, Rewriter, Tensor, inline
+from rlx.ir import Graph, Node, Rewriter, Tensor, bodies, inline
 from rlx.passes.rewriting import SupportOf
 
 _DEPTH = 8  # limit on nested decompositions; more means that two ops are written with each other
@@ -83,7 +83,7 @@ def decomposition(node: Node, support: SupportOf, depth: int = 0) -> Graph | Non
         body.output(f"y{i}", t)
     new = Rewriter(body)
     for piece in body.nodes:
-        if piece.op.leaf or support(piece) == "native":
+        if piece.op.leaf or _runs(piece, support, depth):
             new.keep(piece)
             continue
         inner = decomposition(piece, support, depth + 1)
@@ -91,3 +91,12 @@ def decomposition(node: Node, support: SupportOf, depth: int = 0) -> Graph | Non
             return None
         new.put(piece.outputs, inline(inner, new, piece.inputs))
     return new.finish()
+
+
+def _runs(node: Node, support: SupportOf, depth: int) -> bool:
+    """Whether the device runs the node with all that its bodies hold: a host step in each step of a loop would take
+    longer than the whole node as one host step."""
+    inside = (n for body in bodies(node).values() for n in body.nodes if not n.op.leaf)
+    return support(node) == "native" and all(
+        _runs(n, support, depth) or decomposition(n, support, depth + 1) is not None for n in inside
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -135,7 +136,10 @@ def test_rearrangements_are_one_launch(session: Session) -> None:
     check(session, lambda t: rlx.full_like(t, 2.5), {"x": x}, np.full_like(x, 2.5))
 
 
-def test_views_are_no_launch_where_they_can_be(session: Session) -> None:
+def test_views_are_no_launch_where_they_can_be(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: Any = session.device
+    # Equal launches would be one.
+    monkeypatch.setattr(opened, "target", replace(opened.target, batches=False))
     x = normal(6, 4)
     g = rlx.Graph("split")
     for i, part in enumerate(rlx.split(g.input("x", x.shape), 3, 0)):

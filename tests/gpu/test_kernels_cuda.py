@@ -34,9 +34,9 @@ def _sorted_and_equal() -> Array:
 
 
 def _few_rows() -> Array:
-    """The kernel for few rows, with B transposed and not."""
+    """The kernel for few rows, with B transposed (three steps along k, which share what is held of A) and not."""
     with forcing(algorithm="rows"):
-        cuda("matmul", _normal(16, 100), _normal(20, 100), **_attrs(tb=True))
+        cuda("matmul", _normal(16, 300), _normal(20, 300), **_attrs(tb=True))
     return cuda("matmul", _normal(8, 40), _normal(40, 66, dtype=np.float16), **_attrs())
 
 

@@ -57,7 +57,7 @@ FAULTS = (
     Fault("integer product: no end along k for one operand", "bodies/matmul_int.h", "row < m && t + tx < k", "row < m",
           ("matmul",), unseen="the other operand is 0 there: the result is the same, only the read is astray"),
     Fault("product of few rows: the terms left over forgotten", "bodies/matmul_rows.h",
-          "end = column < n ? k : 0u;", "end = column < n ? k / step * step : 0u;", ("matmul",)),
+          "< n ? k : 0u;", "< n ? k / step * step : 0u;", ("matmul",)),
     Fault("layer norm: places beyond the row counted in the variance", "bodies/row_mean.h",
           "if (place(j, 3u) < n) s = FMA(", "s = FMA(", ("layer_norm",)),
     Fault("layer norm: the mean rounded to one number", "bodies/row_mean.h",

@@ -146,6 +146,17 @@ def test_what_has_no_decomposition_goes_to_the_host() -> None:
     assert report.host[0] == "layer0.attention" and report.native == []
 
 
+def test_a_decomposition_counts_what_its_loops_hold() -> None:
+    """No loop with a host step in each of its steps is made of a node."""
+    g = Graph("scan")
+    t = [g.input(n, shape) for n, shape in {"x": (1, 3, 2), "d": (1, 3, 2), "A": (2, 4), "B": (1, 3, 4)}.items()]
+    g.output("y", ops.selective_scan(*t, t[-1])[0])
+    made, _ = legalize(g, without("selective_scan"))
+    assert "scan" in names(made) and "selective_scan" not in names(made)
+    kept, report = legalize(g, without("selective_scan", "sum"))
+    assert "selective_scan" in names(kept) and "scan" not in names(kept) and len(report.host) == 1
+
+
 def test_host_nodes_can_be_refused() -> None:
     with pytest.raises(
         UnsupportedOp, match=r"no kernel for 2 nodes: layer0.attention: attention\(f32.*; exp"
