@@ -267,15 +267,15 @@ def test_an_f32_of_any_size_is_two_halves(size: float) -> None:
 
 @pytest.mark.usefixtures("matrices")
 def test_the_choice() -> None:
-    for backend in ("cuda", "vulkan"):
-        target = lowered.target(backend, _LIMITS)
-        q = PACKED["q4_k"]
-        one = choose_packed(target, PackedProblem(1, 4096, 4096, f16, q, wide_rows=True, grouped=False))
-        assert isinstance(one, PackedMma) and (one.columns, one.terms) == (8, 1)
-        wide = choose_packed(target, PackedProblem(16, 4096, 4096, f32, q, wide_rows=True, grouped=False))
-        assert isinstance(wide, PackedMma) and (wide.columns, wide.terms) == (32, 2)
-        odd = choose_packed(target, PackedProblem(4, 64, 96, f32, q, wide_rows=False, grouped=False))
-        assert isinstance(odd, PackedRows) and odd.rows == 4
+    target, q = lowered.target("cuda", _LIMITS), PACKED["q4_k"]
+    few = PackedProblem(1, 4096, 4096, f16, q, wide_rows=True, grouped=False)
+    one = choose_packed(target, few)
+    assert isinstance(one, PackedMma) and (one.columns, one.terms) == (8, 1)
+    wide = choose_packed(target, PackedProblem(16, 4096, 4096, f32, q, wide_rows=True, grouped=False))
+    assert isinstance(wide, PackedMma) and (wide.columns, wide.terms) == (32, 2)
+    odd = choose_packed(target, PackedProblem(4, 64, 96, f32, q, wide_rows=False, grouped=False))
+    assert isinstance(odd, PackedRows) and odd.rows == 4
+    assert isinstance(choose_packed(lowered.target("vulkan", _LIMITS), few), PackedRows)  # whose matrices are opaque
 
 
 @pytest.mark.usefixtures("matrices")
