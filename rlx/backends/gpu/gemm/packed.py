@@ -100,7 +100,9 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
     rows = min(rows, 4) if target.software else rows
     chunks = math.ceil(p.k / 32)
     across = next((a for a in (4, 8, 16) if chunks <= a), 32)
-    found: list[PackedCandidate] = [PackedRows((2 if few else 5,), rows, across)]
+    found: list[PackedCandidate] = []
+    if "16bit_storage" in target.features:  # the driver that has none, SwiftShader, compiles this kernel for minutes
+        found.append(PackedRows((2 if few else 5,), rows, across))
     if not p.grouped:
         found.append(DecodedTiles((3,)))
     terms, kind = (2, f16) if p.x == f32 else (1, p.x)

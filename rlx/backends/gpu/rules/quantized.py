@@ -184,7 +184,9 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 def _native_grouped(node: Node, features: frozenset[str]) -> bool:
     decoded = node.inputs[1].size * f32.itemsize  # all experts at once, since only the run tells whose rows are whose
-    return _native(node, features) and (node.attrs["transpose_q"] or decoded <= _MOST_DECODED)
+    # The kernel for experts has no other candidate beside it, and is none without 16-bit storage (gemm/packed.py).
+    fits_all = "16bit_storage" in features if node.attrs["transpose_q"] else decoded <= _MOST_DECODED
+    return _native(node, features) and fits_all
 
 
 def _decodable(node: Node, features: frozenset[str]) -> bool:
