@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 import rlx.backends.vulkan
 from rlx.backends.cuda.target import cuda_target
+from rlx.backends.gpu.elementwise.spirv import float_modes
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import ARGS, SCRATCH, Lowering
 from rlx.backends.gpu.program.steps import Copy, FileKernel, Gemm, Launch, Step, TreeKernel
@@ -158,7 +159,7 @@ def execute(step: Step, segments: dict[str, Array], backend: str) -> None:
         args = [a if isinstance(a, int | float) else (segments[a.segment], a.offset) for a in step.args]
         if isinstance(step.kernel, FileKernel):
             name = "-".join((step.kernel.stem, *(v for _, v in step.kernel.defines)))
-            host().run(SPIRV / f"{name}.spv", step.groups, args, step.kernel.constants)
+            host().run(_module(name), step.groups, args, step.kernel.constants)
         else:
             host().run(tree_module(step.kernel), step.groups, args)
     for name, data in segments.items():
@@ -170,6 +171,12 @@ def execute(step: Step, segments: dict[str, Array], backend: str) -> None:
 
 
 @cache
+@cache
+def _module(name: str) -> bytes:
+    """A shipped module, with the float modes that the runtime asks for."""
+    return float_modes((SPIRV / f"{name}.spv").read_bytes(), float_words())
+
+
 def tree_module(kernel: TreeKernel) -> bytes:
     """The SPIR-V of an elementwise kernel."""
     return importlib.import_module("rlx.backends.gpu.elementwise.emit_spirv").emit_spirv(kernel, FEATURES)
