@@ -100,7 +100,7 @@ class MmaTiles:
 @dataclass(frozen=True, slots=True)
 class FewRows:
     """The kernel that reads B once for `rows` rows. A workgroup has `sites` groups of `each` columns, which a thread
-    sums. Where B is transposed, `across` threads read side by side."""
+    sums. Where B is transposed, `across` threads read side by side. The loads of `ahead` steps are outstanding."""
 
     algorithm: ClassVar[Algorithm] = "rows"
     cost: Cost
@@ -109,6 +109,7 @@ class FewRows:
     each: int
     across: int
     sites: int
+    ahead: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ _NOTHING = Forced()
 
 def choose(target: Target, problem: Problem) -> Candidate:
     """The candidate that computes a product."""
-    return target.choose(problem, _with_overrides(candidates(target, problem), problem.product))
+    return target.choose(problem, _with_overrides(target, candidates(target, problem), problem.product))
 
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
@@ -316,9 +317,9 @@ def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
     registers). For one row, all workgroups should run at once: those of a second wave have too few reads under way."""
     rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
     half = stored[1].is_half
-    each = 8 if (half and not p.transpose_b) or (rows == 16 and not half) else 4
+    each = 8 if half and not p.transpose_b else 4
     groups = math.ceil(p.n / each) * math.ceil(p.m / rows) * p.count
-    resident = target.units * (1 if rows == 16 else 2)
+    resident = target.units * 2
     if target.software:
         sites = 8
     elif rows > 1:
@@ -327,13 +328,15 @@ def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
         sites = next((s for s in (2, 4, 8) if groups <= s * resident), 16)
         if sites < 8 and not p.transpose_b and groups >= 0.9 * 4 * target.units:
             sites = 8 if groups >= 0.9 * 8 * target.units else 4
-    sites = max(sites, _least_sites(rows, stored[1], p.transpose_b))
-    return FewRows((rank,), stored, rows, each, min(32, _THREADS // sites), sites)
+    sites = max(sites, _least_sites(target, rows, stored[1], p.transpose_b))
+    ahead = 3 if target.matrices.overlapped else {1: 4, 4: 3}.get(rows, 1 if half else 2)
+    return FewRows((rank,), stored, rows, each, min(32, _THREADS // sites), sites, ahead)
 
 
-def _least_sites(rows: int, b: DType, transposed: bool) -> int:
-    """The least number of sites with which a step's part of A fits into the shared memory of the sums at the end."""
-    return max(1, rows * (8 if transposed and b.is_half else 4) // 16)
+def _least_sites(target: Target, rows: int, b: DType, transposed: bool) -> int:
+    """The least number of sites with which two steps' parts of A fit into their shared memory."""
+    length = 8 if transposed and b.is_half else 4
+    return max(1, rows * length // (16 if target.limits.shared_bytes >= _MMA_SHARED else 8))
 
 
 def _skinny(target: Target, p: Product, stored: Pair) -> SkinnyTiles:
@@ -342,25 +345,36 @@ def _skinny(target: Target, p: Product, stored: Pair) -> SkinnyTiles:
     columns = 16 if p.transpose_b else 64 if p.n >= 32 * target.units else 32
     tiles = math.ceil(p.n / columns) * p.count
     beside = next((w for w in (4, 2) if tiles >= 2 * w * target.units), 1)
-    return SkinnyTiles((-2 if p.m > _FMA_ROWS else 0.5,), stored, columns, beside, 4)
+    return SkinnyTiles((-2 if p.m > _FMA_ROWS else 0.5,), stored, columns, beside, _ahead(target, p, columns))
 
 
-def _with_overrides(found: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
+def _ahead(target: Target, p: Product, columns: int, wish: int = 4) -> int:
+    """The number of slabs that a warp of the skinny kernel loads ahead: at most `wish`, and as many as shared memory
+    holds where it holds them all."""
+    depth, rows = 1024 // columns // 8, next((r for r in (4, 8) if p.m <= r), 16)
+    b = columns * (depth + 1) if p.transpose_b else 8 * depth * (columns // 8 + 1)
+    slab = 8 * 16 * (rows * (depth + 1) + b)
+    return max(1, min(wish, (target.shared_bytes - (4 << 10)) // slab)) if target.matrices.overlapped else wish
+
+
+def _with_overrides(target: Target, found: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
     """The candidates that a test or benchmark asks for, with the sizes that it asks for."""
     wish = forced()
     if wish == _NOTHING:
         return found
-    return [_resized(c, wish, p) for c in narrowed(found, algorithm=wish.algorithm, tile=wish.tile)]
+    return [_resized(target, c, wish, p) for c in narrowed(found, algorithm=wish.algorithm, tile=wish.tile)]
 
 
-def _resized(c: Candidate, wish: Forced, p: Product) -> Candidate:
+def _resized(target: Target, c: Candidate, wish: Forced, p: Product) -> Candidate:
     if isinstance(c, Library):
         return c if wish.fused_bias is None else replace(c, fused_bias=wish.fused_bias)
     if isinstance(c, FewRows):
-        sites = max(wish.sites or c.sites, _least_sites(c.rows, c.stored[1], p.transpose_b))
-        return replace(c, across=min(wish.across or 32, _THREADS // sites), sites=sites)
+        sites = max(wish.sites or c.sites, _least_sites(target, c.rows, c.stored[1], p.transpose_b))
+        across = min(wish.across or 32, _THREADS // sites)
+        return replace(c, across=across, sites=sites, ahead=wish.ahead or c.ahead)
     if isinstance(c, SkinnyTiles):
         sizes = {name: getattr(wish, name) or getattr(c, name) for name in ("columns", "beside", "ahead")}
+        sizes["ahead"] = _ahead(target, p, sizes["columns"], sizes["ahead"])
         return replace(c, **sizes, split_k=min(wish.split_k or c.split_k, max(1, p.k // 128)))
     if wish.split_k is not None:
         c = replace(c, split_k=max(1, min(wish.split_k, math.ceil(p.k / 32))))
