@@ -234,9 +234,10 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
                         if (LENGTH == 8u) x[1] = part[at + 1u];
                     }
                     FMA_QUADS(acc[r * HALF_QUADS], x[0], lower)
-                    if (PER == 8u) {
-                        if (!B_TRANSPOSED) x[1] = x[0];
-                        FMA_QUADS(acc[r * HALF_QUADS + HALF_QUADS - 1u], x[1], upper)
+                    if (PER == 8u && B_TRANSPOSED) {
+                        FMA_QUADS(acc[r * HALF_QUADS], x[1], upper)
+                    } else if (PER == 8u) {
+                        FMA_QUADS(acc[r * HALF_QUADS + HALF_QUADS - 1u], x[0], upper)
                     }
                 }
             }
@@ -245,10 +246,6 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
             slot = slot == AHEAD - 1u ? 0u : slot + 1u;
 #endif
         }
-    }
-    if (B_TRANSPOSED && PER == 8u) {
-        UNROLL for (uint r = 0u; r < MANY; r++)
-            acc[r * HALF_QUADS] = plus_quad(acc[r * HALF_QUADS], acc[r * HALF_QUADS + HALF_QUADS - 1u]);
     }
     UNROLL for (uint e = 0u; e < MANY * HALF_QUADS; e += TOGETHER) {
         if (e < MANY * QUADS) {

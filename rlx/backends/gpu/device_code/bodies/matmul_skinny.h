@@ -1,11 +1,11 @@
-// C = act(A op(B) + bias) for few rows of halves (T: f16 or bf16) by matrix instructions. Reading B should determine
-// the time, so that each warp works on its own, without barriers: it loads slabs of B, COLUMNS columns by 1024 /
-// COLUMNS terms of the sum, and the same terms of A into its own part of shared memory and multiplies them there. The
-// loads of the next AHEAD slabs are outstanding meanwhile: in CUDA they are asynchronous copies into a ring of slabs in
-// shared memory, in GLSL they wait in registers. BESIDE warps of a workgroup have adjacent columns. The other warps
-// have the same columns and split the sum; their sums are added up at the end, always in the same order. ROWS: rows of
-// A that are read, 4, 8 or 16; the results of further rows of the matrices are not stored. A_OCTETS, B_OCTETS: A, B may
-// be read eight elements at a time. B_TRANSPOSED, ACTIVATION, BIAS, C_QUADS, WIDE: see mma_tile.h.
+// C = act(A op(B) + bias) for few rows of halves (T: f16 or bf16) by matrix instructions. Reading B should determine the
+// time, so that each warp works on its own, without barriers: it loads slabs of B, COLUMNS columns by 1024 / COLUMNS
+// terms of the sum, and the same terms of A, puts them into its own part of shared memory and multiplies them there. The
+// loads of the next slabs wait in registers meanwhile: of AHEAD slabs of B, rounded to 2 or 4, and of two of A. BESIDE
+// warps of a workgroup have adjacent columns. The other warps have the same columns and split the sum; their sums are
+// added up at the end, always in the same order. ROWS: rows of A that are read, 4, 8 or 16; the results of further rows
+// of the matrices are not stored. A_OCTETS, B_OCTETS: A, B may be read eight elements at a time. B_TRANSPOSED,
+// ACTIVATION, BIAS, C_QUADS, WIDE: see mma_tile.h.
 #define TA T
 #define TB T
 #define MATRIX T
@@ -29,17 +29,9 @@
 #include "matmul_out.h"
 #include "stream.h"
 
-#include "matmul_ahead.h"
-
-#ifdef RLX_GLSL
-#define SLOTS 1u                      // slabs of a warp in shared memory
 #define SETS (AHEAD < 4u ? 2u : 4u)  // slabs of B in registers; of A there are two
-#define UNITS(n) SHARED uvec4 units[n];
-#else
-#define SLOTS AHEAD
-#endif
-#define RING (8u * SLOTS * SLAB + NEEDED - SLAB)
-UNITS(RING > 8u * STAGE ? RING : 8u * STAGE)
+
+SHARED uvec4 units[8u * (SLAB > STAGE ? SLAB : STAGE) + NEEDED - SLAB];
 
 #define UNIT_AT RLX_JOIN(unit_, T)
 
@@ -51,34 +43,33 @@ UNITS(RING > 8u * STAGE ? RING : 8u * STAGE)
 #define AT_A(f) (A_ROW(f) * ROW_A + A_UNIT(f))
 #define AT_B(f) (PLANE_A + B_ROW(f) * ROW_B + B_UNIT(f))
 // Load the slab that begins with term t. Beyond the edges of the matrices the last rows and columns are read again, and
-// terms become zero, so that there is no branch between two loads. `slab` is the slab's place in shared memory.
-#define FETCH_A(held, slab, t)                                                                               \
+// the terms there become zero when they are stored in shared memory, so that there is no branch between two loads.
+#define FETCH_A(held, t)                                                                                     \
     UNROLL for (uint f = 0u; f < 4u; f++) {                                                                  \
-        if (f < UNITS_A && A_ROW(f) < ROWS) {                                                                \
+        if (f < UNITS_A) {                                                                                   \
             const uint r = least(A_ROW(f), rows - 1u), q = (t) + A_UNIT(f) * 8u;                             \
             if (A_OCTETS) {                                                                                  \
-                LOAD_AHEAD(held_a[(held) + f], (slab) + AT_A(f), a, (r * k + least(q, k1 - 8u)) / 8u, q < k1)      \
+                held_a[(held) + f] = LOAD_UNIT(a, (r * k + least(q, k1 - 8u)) / 8u);                         \
             } else {                                                                                         \
-                VALUE_AHEAD(held_a[(held) + f], (slab) + AT_A(f), UNIT_AT(a, r, q, k1, k), true)              \
+                held_a[(held) + f] = UNIT_AT(a, r, q, k1, k);                                                \
             }                                                                                                \
         }                                                                                                    \
     }
-#define FETCH_B(held, slab, t)                                                                               \
+#define FETCH_B(held, t)                                                                                     \
     UNROLL for (uint f = 0u; f < 4u; f++) {                                                                  \
-        const uint at = (slab) + AT_B(f);                                                                    \
         if (B_TRANSPOSED) {                                                                                  \
             const uint r = least(n0 + B_ROW(f), n - 1u), q = (t) + B_UNIT(f) * 8u;                           \
             if (B_OCTETS) {                                                                                  \
-                LOAD_AHEAD(held_b[(held) + f], at, b, (r * k + least(q, k1 - 8u)) / 8u, q < k1)                    \
+                held_b[(held) + f] = LOAD_ONCE(b, (r * k + least(q, k1 - 8u)) / 8u);                         \
             } else {                                                                                         \
-                VALUE_AHEAD(held_b[(held) + f], at, UNIT_AT(b, r, q, k1, k), true)                            \
+                held_b[(held) + f] = UNIT_AT(b, r, q, k1, k);                                                \
             }                                                                                                \
         } else {                                                                                             \
             const uint r = least((t) + B_ROW(f), k1 - 1u), q = n0 + B_UNIT(f) * 8u;                          \
             if (B_OCTETS) {                                                                                  \
-                LOAD_AHEAD(held_b[(held) + f], at, b, (r * n + least(q, n - 8u)) / 8u, (t) + B_ROW(f) < k1)        \
+                held_b[(held) + f] = LOAD_ONCE(b, (r * n + least(q, n - 8u)) / 8u);                          \
             } else {                                                                                         \
-                VALUE_AHEAD(held_b[(held) + f], at, UNIT_AT(b, r, q, n, n), (t) + B_ROW(f) < k1)              \
+                held_b[(held) + f] = UNIT_AT(b, r, q, n, n);                                                 \
             }                                                                                                \
         }                                                                                                    \
     }
@@ -101,19 +92,18 @@ UNITS(RING > 8u * STAGE ? RING : 8u * STAGE)
 
 RLX_FN void skinny_tile(PTR(T) a, PTR(T) b, PTR(f32) bias, PTR(T) c, const uint rows, const uint n, const uint k,
                         const uint k0, const uint k1, const uint first) {
-    const uint n0 = first + WARP % BESIDE * COLUMNS, ring = WARP * SLOTS * SLAB;
+    const uint n0 = first + WARP % BESIDE * COLUMNS, slab = WARP * SLAB;
     SUMS acc[4];
     UNROLL for (uint j = 0u; j < 4u; j++) SUMS_ZERO(acc[j])
     const uint begin = k0 + WARP / BESIDE * DEPTH;
-#ifdef RLX_GLSL
     const uvec4 zero = UVEC4(0u, 0u, 0u, 0u);
     uvec4 held_a[8];
     uvec4 held_b[16];
     UNROLL for (uint s = 0u; s < 4u; s++) {
         if (s < SETS) {
             if (begin + s * STRIDE < k1) {
-                FETCH_B(s * 4u, ring, begin + s * STRIDE)
-                if (s < 2u) FETCH_A(s * 4u, ring, begin + s * STRIDE)
+                FETCH_B(s * 4u, begin + s * STRIDE)
+                if (s < 2u) FETCH_A(s * 4u, begin + s * STRIDE)
             }
         }
     }
@@ -130,39 +120,17 @@ RLX_FN void skinny_tile(PTR(T) a, PTR(T) b, PTR(f32) bias, PTR(T) c, const uint 
                     }
                     SYNC_WARP;
                     UNROLL for (uint f = 0u; f < 4u; f++) {
-                        if (f < UNITS_A && A_ROW(f) < ROWS) units[ring + AT_A(f)] = held_a[set + f];
-                        units[ring + AT_B(f)] = held_b[s * 4u + f];
+                        if (f < UNITS_A && A_ROW(f) < ROWS) units[slab + AT_A(f)] = held_a[set + f];
+                        units[slab + AT_B(f)] = held_b[s * 4u + f];
                     }
-                    if (here + SETS * STRIDE < k1) FETCH_B(s * 4u, ring, here + SETS * STRIDE)
-                    if (here + 2u * STRIDE < k1) FETCH_A(set, ring, here + 2u * STRIDE)
+                    if (here + SETS * STRIDE < k1) FETCH_B(s * 4u, here + SETS * STRIDE)
+                    if (here + 2u * STRIDE < k1) FETCH_A(set, here + 2u * STRIDE)
                     SYNC_WARP;
-                    MULTIPLY_SLAB(ring)
+                    MULTIPLY_SLAB(slab)
                 }
             }
         }
     }
-#else
-    for (uint s = 0u; s < AHEAD; s++) {
-        if (begin + s * STRIDE < k1) {
-            FETCH_B(0u, ring + s * SLAB, begin + s * STRIDE)
-            FETCH_A(0u, ring + s * SLAB, begin + s * STRIDE)
-        }
-        LOADS_END
-    }
-    uint slab = ring;
-    for (uint t = begin; t < k1; t += STRIDE) {
-        LOADS_WAIT(AHEAD - 1u)
-        SYNC_WARP;
-        MULTIPLY_SLAB(slab)
-        SYNC_WARP;
-        if (t + AHEAD * STRIDE < k1) {
-            FETCH_B(0u, slab, t + AHEAD * STRIDE)
-            FETCH_A(0u, slab, t + AHEAD * STRIDE)
-        }
-        LOADS_END
-        slab = slab == ring + (AHEAD - 1u) * SLAB ? ring : slab + SLAB;
-    }
-#endif
     BARRIER;
     UNROLL for (uint j = 0u; j < 4u; j++) {
         if (j * 16u < COLUMNS) STORE_SUMS(acc[j], WARP * STAGE + j * 4u, ROW_C)
