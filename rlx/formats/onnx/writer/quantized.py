@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from rlx.dtypes import f32
-from rlx.ir import REGISTRY, Graph, Leaf, Node, Rewriter, Tensor, bodies, inline
+from rlx.ir import REGISTRY, Graph, Leaf, Node, Op, Rewriter, Tensor, bodies, get_op, inline
 from rlx.ir.body import map_bodies
 from rlx.packed import PackedArray
 
@@ -24,7 +24,7 @@ def unpacked(graph: Graph) -> Graph:
             new.put(node.outputs, new.add(node.op, inputs, attrs, node.label))
         elif node.op.moves_data:  # it moves the numbers as it moved their blocks
             new.put(node.outputs, new.add(node.op, inputs, node.attrs, node.label))
-        elif node.op.name in _integers():
+        elif node.op in _integers():
             new.put(node.outputs, _rounded(new, node, inputs))
         elif node.op.packed:
             new.put(node.outputs, (_computed(new, node, inputs),))
@@ -44,9 +44,9 @@ def _leaf(graph: Graph, node: Node) -> Tensor:
 
 
 @cache
-def _integers() -> frozenset[str]:
+def _integers() -> frozenset[Op]:
     """The ops that are products of integers."""
-    return frozenset(op.integers for op in REGISTRY.values() if op.integers)
+    return frozenset(get_op(op.integers) for op in REGISTRY.values() if op.integers)
 
 
 def _rounded(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
