@@ -32,6 +32,7 @@ from rlx.ops.grid_sample import *
 from rlx.ops.grouped import *
 from rlx.ops.index.dynamic import *
 from rlx.ops.index.gather import *
+from rlx.ops.integer_matmul import *
 from rlx.ops.loss import *
 from rlx.ops.matmul import *
 from rlx.ops.movement.arrange import *

@@ -1,7 +1,7 @@
 // y (m, n) = rows of integers times the transposed packed rows of w, by integer dot products: see packed.h. x: the rows
 // in words of four, d: a scale for each 32 of them (int8_blocks.h). ROWS rows of x are multiplied by a group; ACROSS
-// threads share a row of w, up to 32, and add up every so many chunks of it. GROUPED: see packed_experts.h. DOT: whether
-// SPIR-V has the dot products of words of four bytes as an instruction ("packed") or adds products up ("plain").
+// threads share a row of w, up to 32, and add up every so many chunks of it. GROUPED: see packed_experts.h; DOT: dot4.h.
+#include "dot4.h"
 #include "packed.h"
 #include "packed_experts.h"
 #define MANY_1 1u
@@ -11,19 +11,6 @@
 #define COLUMNS (256u / ACROSS)
 #define IS_IQ4 (FORMAT == IQ4_NL || FORMAT == IQ4_XS)
 #define HAS_ZERO (FORMAT == INT8_ZP || FORMAT == INT4_ZP)
-
-#ifndef RLX_GLSL
-#define DOT4(a, b, c) __dp4a((int)(a), (int)(b), c)
-#elif defined(DOT_packed)
-#extension GL_EXT_integer_dot_product : require
-#define DOT4(a, b, c) (dotPacked4x8EXT(int(a), int(b)) + (c))
-#else
-#define SIGNED_BYTE(u, i) bitfieldExtract(int(u), 8 * (i), 8)
-#define DOT4(a, b, c)                                                                        \
-    (SIGNED_BYTE(a, 0) * SIGNED_BYTE(b, 0) + SIGNED_BYTE(a, 1) * SIGNED_BYTE(b, 1) +         \
-     SIGNED_BYTE(a, 2) * SIGNED_BYTE(b, 2) + SIGNED_BYTE(a, 3) * SIGNED_BYTE(b, 3) + (c))
-#endif
-#define DOT16(a, b) DOT4(a.x, b.x, DOT4(a.y, b.y, DOT4(a.z, b.z, DOT4(a.w, b.w, 0))))
 
 RLX_FN float plus(const float a, const float b) { return a + b; }
 LANES_OP(lane_sum, ACROSS, plus)
