@@ -136,6 +136,9 @@ _FLOATS: dict[str, Callable[[Rng, tuple[int, ...], DType], Array]] = {
     "reciprocals": _reciprocals,
     "top": lambda rng, shape, dtype: rng.uniform(0.8, 1.0, shape) * _LIMITS[dtype.name][0],
     "last_bits": lambda rng, shape, dtype: 1 + rng.integers(0, 64, shape) * float(np.finfo(dtype.np).eps),
+    "tiny": lambda rng, shape, dtype: (
+        rng.standard_normal(shape) * np.exp2(rng.integers(-110, -90, (*shape[:-1], 1)[: len(shape)]))
+    ),
     "zeros": lambda rng, shape, dtype: np.zeros(shape),
     "wide": _wide,
     "holes": _holes,
@@ -156,23 +159,25 @@ _INTS: dict[str, tuple[int, int]] = {
 
 def _packed(rng: Rng, shape: tuple[int, ...], dtype: DType, domain: str) -> Array:
     """The bytes of packed weights. All bits are random, but scales are such that elements are about 1 or less; in the
-    domain "any" scales are random too: huge, subnormal, infinite or NaN."""
+    domain "any" scales are random too: huge, subnormal, infinite or NaN. "small" and "large" are those of f16 that are
+    subnormal and near the largest, and of f32 times 1e-20 and 1e20."""
     rows = rng.integers(0, 256, dtype.array_shape(shape), np.uint8)
     if domain == "zeros" or not rows.size:
         return rows * np.uint8(0)
     if domain == "any":
         return rows
+    of_half, of_single = {"small": (1e-3, 1e-20), "large": (1e7, 1e20)}.get(domain, (1.0, 1.0))
     for name, plane in split_planes(dtype, rows.reshape(-1, rows.shape[-1])).items():
         count = plane.shape[:2]
         sign = rng.choice([-1.0, 1.0], (*count, plane.shape[2] // 2))
         if name == "e":
             plane[...] = rng.integers(118, 126, plane.shape)
         elif name == "s":
-            plane.view(np.float32)[...] = sign[..., :1] * rng.uniform(0.001, 0.02, (*count, 1))
+            plane.view(np.float32)[...] = sign[..., :1] * rng.uniform(0.001, 0.02, (*count, 1)) * of_single
         elif dtype.name == "nvfp4" and name == "d":
             plane[...] = rng.integers(0, 48, plane.shape)
         elif name in ("d", "dm"):
-            plane.view(np.float16)[...] = sign * rng.uniform(0.0002, 0.004, sign.shape)
+            plane.view(np.float16)[...] = sign * rng.uniform(0.0002, 0.004, sign.shape) * of_half
         elif dtype.name == "iq1_m" and name == "scales":  # the bits of an f16 lie in the upper four of each word
             half = rng.uniform(0.0002, 0.004, (*count, 1)).astype(np.float16).view(np.uint16)
             words = plane.view(np.uint16)

@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING
 
 from rlx.ops import operators as operators
+from rlx.ops import packed_int8 as _packed_int8  # noqa: F401  (registers the ops)
 from rlx.ops.attention import grad as _attention_grad  # noqa: F401  (registers the op)
 from rlx.ops.attention.forward import *
 from rlx.ops.composite import *
@@ -31,6 +32,7 @@ from rlx.ops.grid_sample import *
 from rlx.ops.grouped import *
 from rlx.ops.index.dynamic import *
 from rlx.ops.index.gather import *
+from rlx.ops.integer_matmul import *
 from rlx.ops.loss import *
 from rlx.ops.matmul import *
 from rlx.ops.movement.arrange import *
