@@ -34,7 +34,7 @@ _LARGE = (5000, 6561, 8191, 8192, 8193, 16384, 20000)
 
 
 def _case(
-    op: str,
+    form: str,
     n: int,
     batch: tuple[int, ...] = (2,),
     dtype: DType = f32,
@@ -45,51 +45,51 @@ def _case(
     domain: str = "normal",
 ) -> Case:
     """`given`: the elements of a line before it is cut or filled; as many as the transform needs unless said."""
-    inverse = op == "irfft" if inverse is None else inverse
-    count = (half(n) if op == "irfft" else n) if given is None else given
-    shape = (*batch, count) if op == "rfft" else (*batch, count, 2)
+    inverse = form == "irfft" if inverse is None else inverse
+    count = (half(n) if form == "irfft" else n) if given is None else given
+    shape = (*batch, count) if form == "rfft" else (*batch, count, 2)
     words = f"n{n}{'-inverse' if inverse else ''}" + (f"-scale{scale:.4g}" if scale != 1.0 else "")
     name = f"{dtype}-{label(shape)}-{words}-{domain}"
     attrs = {"n": n, "inverse": inverse, "scale": scale}
-    return Case(op, name, (InputSpec(shape, dtype, domain),), attrs, finer(NORM) if dtype == f64 else NORM)
+    return Case(form, name, (InputSpec(shape, dtype, domain),), attrs, finer(NORM) if dtype == f64 else NORM)
 
 
-def _lengths(op: str) -> Iterator[Case]:
+def _lengths(form: str) -> Iterator[Case]:
     for i, n in enumerate(_LENGTHS):
-        yield _case(op, n, ((2,), (1,), (3,), ())[i % 4], inverse=bool(i & 1))
+        yield _case(form, n, ((2,), (1,), (3,), ())[i % 4], inverse=bool(i & 1))
         if i % 3 == 0:
-            yield _case(op, n, (2,), f64, inverse=bool(i & 2), scale=1.0 / n)
+            yield _case(form, n, (2,), f64, inverse=bool(i & 2), scale=1.0 / n)
     for i, n in enumerate(_LONG):
-        yield _case(op, n, (1 + i % 2,), inverse=bool(i & 1), scale=1.0 / math.sqrt(n))
+        yield _case(form, n, (1 + i % 2,), inverse=bool(i & 1), scale=1.0 / math.sqrt(n))
         if i % 2:
-            yield _case(op, n, (1,), f64, inverse=bool(i & 2))
+            yield _case(form, n, (1,), f64, inverse=bool(i & 2))
     for i, n in enumerate(_LARGE):
-        yield _case(op, n, (1,), f64 if i % 4 == 3 else f32)
+        yield _case(form, n, (1,), f64 if i % 4 == 3 else f32)
 
 
-def _forms(op: str) -> Iterator[Case]:
+def _forms(form: str) -> Iterator[Case]:
     """Lines cut and filled, many lines, none, other numbers."""
     for dtype in (f32, f64):
         for n in (1, 4, 7, 16, 30, 34):
             for given in (1, 3, 8, 21):
-                yield _case(op, n, (2,), dtype, given=given, inverse=bool(given & 2))
+                yield _case(form, n, (2,), dtype, given=given, inverse=bool(given & 2))
         for batch in ((0,), (2, 0), (5, 3), (67,), (2, 1, 3)):
             for n in (1, 6, 32):
-                yield _case(op, n, batch, dtype, scale=0.5)
+                yield _case(form, n, batch, dtype, scale=0.5)
         for n in (5, 64, 12, 37):
             for domain in ("zeros", "large", "halves", "offset", "small"):
-                yield _case(op, n, (3,), dtype, domain=domain, inverse=n == 64)
+                yield _case(form, n, (3,), dtype, domain=domain, inverse=n == 64)
     for n, lines in ((2, 300), (8, 130), (64, 40), (100, 17), (128, 9)):
-        yield _case(op, n, (lines,))
-        yield _case(op, n, (lines,), inverse=op != "irfft", scale=1.0 / n)
+        yield _case(form, n, (lines,))
+        yield _case(form, n, (lines,), inverse=form != "irfft", scale=1.0 / n)
     for n, given in ((2048, 1500), (1000, 1200), (4096, 100), (1021, 700)):
-        yield _case(op, n, (1,), given=given)
+        yield _case(form, n, (1,), given=given)
 
 
 def _fft_lengths() -> Iterator[Case]:
-    for op in OPS_OF:
-        yield from _lengths(op)
-        yield from _forms(op)
+    for form in OPS_OF:
+        yield from _lengths(form)
+        yield from _forms(form)
 
 
 @rule("fourier")
@@ -108,4 +108,4 @@ def _transforms(b: Builder) -> Made:
     return z, transforms.ifft(z, None, axis, norm)
 
 
-OPS = tuple(Conformance(op, (_fft_lengths,), (_transforms,), none) for op in OPS_OF)
+OPS = tuple(Conformance(form, (_fft_lengths,), (_transforms,), none) for form in OPS_OF)
