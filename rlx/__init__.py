@@ -37,6 +37,7 @@ from rlx.runtime import jit as jit
 
 if TYPE_CHECKING:
     from rlx import conformance as conformance
+    from rlx import fft as fft
     from rlx import formats as formats
     from rlx import models as models
     from rlx import onnx as onnx
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
-    "random": "rlx.random", "signal": "rlx.signal",
+    "random": "rlx.random", "fft": "rlx.fft", "signal": "rlx.signal",
 }  # fmt: skip
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
