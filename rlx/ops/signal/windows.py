@@ -19,13 +19,13 @@ Window = Any  # a name, a name with its parameters in a tuple, the β of a Kaise
 
 def _centred(m: int) -> F64:
     """Places counted from the middle."""
-    return np.arange(m) - (m - 1) / 2
+    return np.asarray(np.arange(m) - (m - 1) / 2, np.float64)
 
 
 def _cosines(m: int, coefficients: Sequence[float]) -> F64:
     """A sum of cosines of whole periods, the k-th coefficient that of k periods."""
     angle = np.linspace(-np.pi, np.pi, m)
-    return np.sum([a * np.cos(k * angle) for k, a in enumerate(coefficients)], axis=0)
+    return np.asarray(np.sum([a * np.cos(k * angle) for k, a in enumerate(coefficients)], axis=0))
 
 
 def _triang(m: int) -> F64:
