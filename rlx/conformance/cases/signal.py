@@ -1,11 +1,14 @@
-"""Conformance of frames and their sum."""
+"""Conformance of frames, their sum and their power."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rlx.conformance.case import Case, InputSpec
+from rlx.conformance.f64_cases import finer, none
 from rlx.conformance.random_rules import MAX_ELEMENTS, Made, is_float, rule
 from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import ALL, FLOATS, label
@@ -13,6 +16,7 @@ from rlx.conformance.terms import over_squares
 from rlx.conformance.tolerances import BITS, NORM
 from rlx.dtypes import DType, f32, f64
 from rlx.ops.signal.frames import frame, frame_count, overlap_add
+from rlx.ops.signal.power import segment_power
 
 if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
@@ -63,6 +67,48 @@ def _sums() -> Iterator[Case]:
             yield Case("overlap_add", name, (InputSpec(shape, dtype),), {"hop": 3, "size": 7}, NORM)
 
 
+# Samples, the length of a segment, the distance from one to the next, and the length of the transform: every transform
+# with a kernel, and some without; one segment, two, an odd number, and several for each thread; filled with zeros.
+_SEGMENTS: tuple[tuple[Shape, int, int, int], ...] = (
+    ((256,), 256, 128, 256), ((512,), 256, 256, 256), ((3, 700), 256, 128, 256), ((2, 9000), 256, 100, 256),
+    ((2, 3, 1600), 512, 256, 512), ((9001,), 512, 128, 512), ((2, 4000), 1024, 512, 1024), ((20_000,), 1024, 700, 1024),
+    ((1, 7000), 2048, 1024, 2048), ((2, 9000), 4096, 2048, 4096), ((12_289,), 4096, 4096, 4096), ((600,), 200, 50, 256),
+    ((2, 900), 257, 128, 512), ((2, 1500), 700, 350, 1024), ((5000,), 1500, 600, 2048), ((9000,), 3000, 1500, 4096),
+    ((1000,), 1, 7, 256), ((100,), 16, 8, 16), ((2, 70), 7, 3, 9), ((333,), 100, 50, 100), ((1,), 1, 1, 1), ((5,), 2, 1, 2),
+    ((0, 300), 256, 128, 256), ((40, 256), 256, 128, 256), ((300, 300), 256, 22, 256),
+)  # fmt: skip
+
+
+def _power(shape: Shape, length: int, hop: int, nfft: int, dtype: DType, domain: str, detrend: str | None) -> Case:
+    words = f"{label(shape)}-{length}-every{hop}-of{nfft}{'' if detrend is None else '-' + detrend}"
+    inputs = (InputSpec(shape, dtype, domain), InputSpec((length,), dtype, "positive"))
+    attrs = {"hop": hop, "nfft": nfft, "detrend": detrend}
+    tolerance = finer(NORM) if dtype == f64 else NORM
+    return Case("segment_power", f"{dtype}-{words}-{domain}", inputs, attrs, tolerance)
+
+
+def _powers() -> Iterator[Case]:
+    for i, segments in enumerate(_SEGMENTS):
+        for detrend in ("constant", None):
+            yield _power(*segments, f32, "normal", detrend)
+        if segments[0][-1] <= 2000:
+            yield _power(*segments, f64, "normal", ("constant", None)[i % 2])
+    for number in (2, 4, 6, 12, 17, 18):
+        yield _power(*_SEGMENTS[number], f32, "zeros", "constant")
+        yield _power(*_SEGMENTS[number], f32, "near_one", None)
+        yield _power(*_SEGMENTS[number], f64, "near_one", "constant")
+
+
+@rule("segment_power", rough=True)
+def _measured(b: Builder) -> Made:
+    x = b.ranked(1, lambda t: t.dtype in (f32, f64))
+    n = x.shape[-1]
+    if not n:
+        return (x,)
+    window = np.hanning(1 + b.below(n) + 2)[1:-1]
+    return (segment_power(x, window, 1 + b.below(len(window)), len(window) + b.below(3), b.choose(("constant", None))),)
+
+
 @rule("frame")
 def _framed(b: Builder) -> Made:
     x = b.ranked(1, is_float)
@@ -79,5 +125,6 @@ def _framed(b: Builder) -> Made:
 
 OPS = (
     Conformance("frame", (_frames,), (_framed,)),
+    Conformance("segment_power", (_powers,), (_measured,), in_f64=none),
     Conformance("overlap_add", (_sums,), (_framed,), terms=over_squares("overlap_add")),
 )

@@ -17,7 +17,7 @@ from rlx.ops.windows import MAX_STEP
 Grads = Sequence[Tensor | None]
 
 
-def _check_steps(op: str, attrs: Attrs, *names: str) -> None:
+def check_steps(op: str, attrs: Attrs, *names: str) -> None:
     for name in names:
         if type(attrs[name]) is not int or not 1 <= attrs[name] <= MAX_STEP:
             raise ShapeError(f"{op}: {name} is {attrs[name]!r}; expected an int from 1 to {MAX_STEP}")
@@ -38,7 +38,7 @@ def places(count: int, length: int, hop: int) -> Array:
 
 def _frame_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     check_inputs("frame", types, 1)
-    _check_steps("frame", attrs, "length", "hop")
+    check_steps("frame", attrs, "length", "hop")
     shape, length = types[0].shape, attrs["length"]
     if not shape or shape[-1] < length:
         raise ShapeError(
@@ -78,7 +78,7 @@ register(
 def _add_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     check_inputs("overlap_add", types, 1)
     check_float("overlap_add", types[0].dtype, "frames")
-    _check_steps("overlap_add", attrs, "hop")
+    check_steps("overlap_add", attrs, "hop")
     shape, size = types[0].shape, attrs["size"]
     if len(shape) < 2:
         raise ShapeError(f"overlap_add: the frames are {types[0]}; expected (..., frames, samples of a frame)")

@@ -17,6 +17,7 @@ from rlx.ops.fft.functions import fft, fftfreq, rfft, rfftfreq
 from rlx.ops.fft.pairs import numbers, pair
 from rlx.ops.numeric import Array
 from rlx.ops.signal.frames import whole
+from rlx.ops.signal.power import without_mean
 from rlx.ops.signal.windows import F64, Window, window_of
 
 Detrend = Literal["constant", "linear"] | bool | None
@@ -107,7 +108,7 @@ def detrended(op: str, frames: Tensor, detrend: Detrend) -> Tensor:
     if detrend is None or detrend is False:
         return frames
     choose(op, "detrend", detrend, ("constant", "linear", False, None))
-    away = frames - reduce.mean(frames, -1, keepdims=True)
+    away = without_mean(frames)
     n = frames.shape[-1]
     if detrend == "constant" or n == 1:
         return away

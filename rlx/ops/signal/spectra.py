@@ -15,6 +15,8 @@ from rlx.ops.elementwise import predicates, select, unary
 from rlx.ops.fft.pairs import conj, multiply, power
 from rlx.ops.numeric import Array
 from rlx.ops.order import sort
+from rlx.ops.signal.frames import frame_count
+from rlx.ops.signal.power import segment_power, sides
 from rlx.ops.signal.segments import (
     Detrend,
     Segments,
@@ -27,15 +29,6 @@ from rlx.ops.signal.segments import (
 from rlx.ops.signal.windows import Window
 
 AVERAGES = ("mean", "median")
-
-
-def _sides(cut: Segments) -> Array:
-    """How many frequencies of a two-sided spectrum each one of a one-sided spectrum stands for."""
-    twice = np.full(cut.nfft // 2 + 1, 2.0)
-    twice[0] = 1.0
-    if cut.nfft % 2 == 0:
-        twice[-1] = 1.0
-    return twice
 
 
 def _median_bias(n: int) -> float:
@@ -95,10 +88,16 @@ def _power(
     x, at = signal_of(op, x, axis)
     cut = segments_of(op, x.shape[-1], fs, window, nperseg, noverlap, nfft)
     factor = float(np.sqrt(cut.scale(op, scaling)))
-    made = power(transformed(op, x, cut, factor, detrend, onesided))
-    found = _averaged(made, made.ndim - 2, average)
-    if onesided:
-        found = found * found.graph.constant(_sides(cut), found.dtype)
+    count = frame_count(x.shape[-1], cut.nperseg, cut.step)
+    if onesided and detrend != "linear" and (average == "mean" or count == 1):
+        choose(op, "detrend", detrend, ("constant", False, None))
+        weight = cut.window * (factor / np.sqrt(count))
+        found = segment_power(x, weight, cut.step, cut.nfft, detrend or None)
+    else:
+        made = power(transformed(op, x, cut, factor, detrend, onesided))
+        found = _averaged(made, made.ndim - 2, average)
+        if onesided:
+            found = found * found.graph.constant(sides(cut.nfft), found.dtype)
     found = found if at == found.ndim - 1 else composite.moveaxis(found, -1, at)
     return frequencies(cut, x, onesided), found
 
@@ -155,7 +154,7 @@ def csd(
     made = multiply(conj(a), b)
     found = _averaged(made, made.ndim - 3, average)
     if return_onesided:
-        found = found * found.graph.constant(_sides(cut)[:, None], found.dtype)
+        found = found * found.graph.constant(sides(cut.nfft)[:, None], found.dtype)
     found = found if at == found.ndim - 2 else composite.moveaxis(found, -2, at)
     return frequencies(cut, first, return_onesided), found
 
