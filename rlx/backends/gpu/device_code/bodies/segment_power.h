@@ -10,13 +10,14 @@
 #define LANES (N / 16u)
 #define ACROSS (4096u / N)
 #define PITCH (LANES + R)
-#define PLACE (R == 2u ? 272u : 272u + 32u / R)
+#define PLACE (272u + 16u / R)
 #define HELD 4480u
 #define SIN8 0.38268343236508977f
 #define COS8 0.92387953251128674f
 #define ROOT 0.70710678118654752f
 
-SHARED float held[WHOLE ? 2u * HELD : HELD];
+SHARED RLX_F2 both[WHOLE ? HELD : 1u];
+SHARED float held[WHOLE ? 1u : HELD];
 
 RLX_FN float plus(const float a, const float b) { return a + b; }
 LANES_OP(lanes_sum, LANES, plus)
@@ -62,19 +63,32 @@ LANES_OP(lanes_sum, LANES, plus)
         TIMES(14, p11r, p11i) TIMES(3, p12r, p12i) TIMES(7, p13r, p13i) TIMES(11, p14r, p14i)  \
         TIMES(15, p15r, p15i)                                                                  \
     }
-// Register i goes to place TO of shared memory, and is read anew from place FROM; both are expressions in i.
-#define EXCHANGE(TO, FROM)                                                  \
-    BARRIER;                                                                \
-    UNROLL for (uint i = 0u; i < 16u; i++) held[TO] = zr[i];                \
-    if (WHOLE) UNROLL for (uint i = 0u; i < 16u; i++) held[HELD + TO] = zi[i]; \
-    BARRIER;                                                                \
-    UNROLL for (uint i = 0u; i < 16u; i++) zr[i] = held[FROM];              \
-    if (!WHOLE) {                                                           \
-        BARRIER;                                                            \
-        UNROLL for (uint i = 0u; i < 16u; i++) held[TO] = zi[i];            \
-        BARRIER;                                                            \
-    }                                                                       \
-    UNROLL for (uint i = 0u; i < 16u; i++) zi[i] = held[(WHOLE ? HELD : 0u) + FROM];
+// Register i goes to place TO of shared memory, and is read anew from place FROM; both are expressions in i. Places are
+// signed, so that what is constant in them becomes a part of the instruction.
+#define EXCHANGE(TO, FROM)                                                    \
+    BARRIER;                                                                  \
+    if (WHOLE) {                                                              \
+        UNROLL for (uint i = 0u; i < 16u; i++) {                              \
+            RLX_F2 z;                                                         \
+            z.x = zr[i];                                                      \
+            z.y = zi[i];                                                      \
+            both[TO] = z;                                                     \
+        }                                                                     \
+        BARRIER;                                                              \
+        UNROLL for (uint i = 0u; i < 16u; i++) {                              \
+            const RLX_F2 z = both[FROM];                                      \
+            zr[i] = z.x;                                                      \
+            zi[i] = z.y;                                                      \
+        }                                                                     \
+    } else {                                                                  \
+        UNROLL for (uint i = 0u; i < 16u; i++) held[TO] = zr[i];              \
+        BARRIER;                                                              \
+        UNROLL for (uint i = 0u; i < 16u; i++) zr[i] = held[FROM];            \
+        BARRIER;                                                              \
+        UNROLL for (uint i = 0u; i < 16u; i++) held[TO] = zi[i];              \
+        BARRIER;                                                              \
+        UNROLL for (uint i = 0u; i < 16u; i++) zi[i] = held[FROM];            \
+    }
 
 RLX_FN void segment_power_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PTR(f32) y, const uint rows,
                                const uint parts, const uint n, const uint count, const uint length, const uint hop,
@@ -84,22 +98,24 @@ RLX_FN void segment_power_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PTR(
     const uint begin = GROUP % parts * each, pairs = (count + 1u) / 2u;
     const uint end = begin + each < pairs ? begin + each : pairs;
     PTR(f32) p = SKIP(f32, x, row, n);
-    const uint base1 = across * 16u * PITCH, base2 = across * R * PLACE;
+    PTR(f32) weights = SKIP(f32, window, t, 1u);
+    const int to1 = int(across * 16u * PITCH + t), from1 = int(across * 16u * PITCH + t / R * PITCH + t % R);
+    const int to2 = int(across * R * PLACE + t % R * PLACE + t / R * 17u);
+    const int from2 = int(across * R * PLACE + t / 16u * 17u + t % 16u);
     float zr[16], zi[16], total[16];
     UNROLL for (uint i = 0u; i < 16u; i++) total[i] = 0.0f;
     for (uint at = begin; at < end; at += ACROSS) {
-        const uint pair = at + across, start = 2u * pair * hop;
+        const uint pair = at + across;
         const bool has_a = pair < end, has_b = has_a && 2u * pair + 1u < count;
-        float near_a = 0.0f, near_b = 0.0f;
-        if (DETREND) {
-            if (has_a) near_a = LOAD(f32, p, start);
-            if (has_b) near_b = LOAD(f32, p, start + hop);
-        }
+        PTR(f32) a = SKIP(f32, p, has_a ? 2u * pair : 0u, hop);
+        PTR(f32) b = SKIP(f32, a, has_b ? 1u : 0u, hop);
+        float near_a = DETREND ? LOAD(f32, a, 0u) : 0.0f, near_b = DETREND ? LOAD(f32, b, 0u) : 0.0f;
+        a = SKIP(f32, a, t, 1u);
+        b = SKIP(f32, b, t, 1u);
         UNROLL for (uint i = 0u; i < 16u; i++) {
-            const uint place = t + i * LANES;
-            const bool inside = !PADDED || place < length;
-            zr[i] = has_a && inside ? LOAD(f32, p, start + place) - near_a : 0.0f;
-            zi[i] = has_b && inside ? LOAD(f32, p, start + hop + place) - near_b : 0.0f;
+            const bool inside = !PADDED || t + i * LANES < length;
+            zr[i] = has_a && inside ? LOAD(f32, a, i * LANES) - near_a : 0.0f;
+            zi[i] = has_b && inside ? LOAD(f32, b, i * LANES) - near_b : 0.0f;
         }
         if (DETREND) {
             float sum_a = 0.0f, sum_b = 0.0f;
@@ -111,19 +127,17 @@ RLX_FN void segment_power_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PTR(
             near_b = lanes_sum(sum_b) * share;
         }
         UNROLL for (uint i = 0u; i < 16u; i++) {
-            const uint place = t + i * LANES;
-            const float w = !PADDED || place < length ? LOAD(f32, window, place) : 0.0f;
+            const float w = !PADDED || t + i * LANES < length ? LOAD(f32, weights, i * LANES) : 0.0f;
             zr[i] = (DETREND ? zr[i] - near_a : zr[i]) * w;
             zi[i] = (DETREND ? zi[i] - near_b : zi[i]) * w;
         }
         SIXTEEN
         TURN(t)
-        EXCHANGE(base1 + TURNED(i) * PITCH + t, base1 + t / R * PITCH + t % R + i * R)
+        EXCHANGE(to1 + int(TURNED(i) * PITCH), from1 + int(i * R))
         SIXTEEN
         if (R > 1u) {
             TURN(LANES + t % R)
-            EXCHANGE(base2 + t % R * PLACE + t / R * 17u + TURNED(i),
-                     base2 + i % R * PLACE + (t + i / R * LANES) / 16u * 17u + (t + i / R * LANES) % 16u)
+            EXCHANGE(to2 + int(TURNED(i)), from2 + int(i % R * PLACE + i / R * R * 17u))
             if (R == 16u) {
                 SIXTEEN
             } else if (R == 8u) {
@@ -156,14 +170,15 @@ RLX_FN void segment_power_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PTR(
         const uint c = t + i / R * LANES;
         const uint last = R == 16u ? TURNED(i) : R == 8u ? i % 4u * 2u + i % 8u / 4u : i % R;
         const uint k = R == 1u ? t + 16u * TURNED(i) : c / 16u + 16u * (c % 16u) + 256u * last;
-        held[across * N + k] = total[i];
+        if (WHOLE) both[across * N + k].x = total[i];
+        else held[across * N + k] = total[i];
     }
     BARRIER;
     for (uint k = THREAD; k <= N / 2u; k += 256u) {
         float sum = 0.0f;
-        for (uint a = 0u; a < ACROSS; a++) {
-            sum += held[a * N + k];
-            if (k > 0u && k < N / 2u) sum += held[a * N + N - k];
+        for (uint a = k; a < 4096u; a += N) sum += WHOLE ? both[a].x : held[a];
+        if (k > 0u && k < N / 2u) {
+            for (uint a = N - k; a < 4096u; a += N) sum += WHOLE ? both[a].x : held[a];
         }
         STORE(f32, y, GROUP * (N / 2u + 1u) + k, sum);
     }
