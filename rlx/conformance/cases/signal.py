@@ -67,15 +67,21 @@ def _sums() -> Iterator[Case]:
             yield Case("overlap_add", name, (InputSpec(shape, dtype),), {"hop": 3, "size": 7}, NORM)
 
 
-# Samples, the length of a segment, the distance from one to the next, and the length of the transform: every transform
-# with a kernel, and some without; one segment, two, an odd number, and several for each thread; filled with zeros.
-_SEGMENTS: tuple[tuple[Shape, int, int, int], ...] = (
-    ((256,), 256, 128, 256), ((512,), 256, 256, 256), ((3, 700), 256, 128, 256), ((2, 9000), 256, 100, 256),
-    ((2, 3, 1600), 512, 256, 512), ((9001,), 512, 128, 512), ((2, 4000), 1024, 512, 1024), ((20_000,), 1024, 700, 1024),
-    ((1, 7000), 2048, 1024, 2048), ((2, 9000), 4096, 2048, 4096), ((12_289,), 4096, 4096, 4096), ((600,), 200, 50, 256),
-    ((2, 900), 257, 128, 512), ((2, 1500), 700, 350, 1024), ((5000,), 1500, 600, 2048), ((9000,), 3000, 1500, 4096),
-    ((1000,), 1, 7, 256), ((100,), 16, 8, 16), ((2, 70), 7, 3, 9), ((333,), 100, 50, 100), ((1,), 1, 1, 1), ((5,), 2, 1, 2),
-    ((0, 300), 256, 128, 256), ((40, 256), 256, 128, 256), ((300, 300), 256, 22, 256),
+# Samples, the length of a segment, the distance from one to the next, the length of the transform, and what is taken
+# off: every transform that has a kernel, and some without; one segment, two, an odd number, several for each thread;
+# filled with zeros. A length from 512 on comes in few variants, since software drivers take seconds to compile each.
+_EITHER: tuple[str | None, ...] = ("constant", None)
+_SEGMENTS: tuple[tuple[Shape, int, int, int, tuple[str | None, ...]], ...] = (
+    ((256,), 256, 128, 256, _EITHER), ((512,), 256, 256, 256, _EITHER), ((3, 700), 256, 128, 256, _EITHER),
+    ((2, 9000), 256, 100, 256, _EITHER), ((600,), 200, 50, 256, _EITHER), ((1000,), 1, 7, 256, _EITHER),
+    ((40, 256), 256, 128, 256, _EITHER), ((300, 300), 256, 22, 256, _EITHER), ((0, 300), 256, 128, 256, _EITHER),
+    ((2, 3, 1600), 512, 256, 512, ("constant",)), ((9001,), 512, 128, 512, ("constant",)),
+    ((512,), 512, 1, 512, ("constant",)), ((2, 4000), 1024, 512, 1024, (None,)), ((20_000,), 1024, 700, 1024, (None,)),
+    ((1025,), 1024, 1, 1024, (None,)), ((2, 1500), 700, 350, 1024, ("constant",)),
+    ((1, 7000), 2048, 1024, 2048, (None,)), ((3, 2048), 2048, 5, 2048, (None,)), ((2, 9000), 4096, 2048, 4096, ("constant",)),
+    ((12_289,), 4096, 4096, 4096, ("constant",)), ((9000,), 3000, 1500, 4096, (None,)), ((100,), 16, 8, 16, _EITHER),
+    ((2, 70), 7, 3, 9, _EITHER), ((333,), 100, 50, 100, _EITHER), ((1,), 1, 1, 1, _EITHER), ((5,), 2, 1, 2, _EITHER),
+    ((4, 600), 300, 200, 384, _EITHER),
 )  # fmt: skip
 
 
@@ -88,15 +94,12 @@ def _power(shape: Shape, length: int, hop: int, nfft: int, dtype: DType, domain:
 
 
 def _powers() -> Iterator[Case]:
-    for i, segments in enumerate(_SEGMENTS):
-        for detrend in ("constant", None):
-            yield _power(*segments, f32, "normal", detrend)
-        if segments[0][-1] <= 2000:
-            yield _power(*segments, f64, "normal", ("constant", None)[i % 2])
-    for number in (2, 4, 6, 12, 17, 18):
-        yield _power(*_SEGMENTS[number], f32, "zeros", "constant")
-        yield _power(*_SEGMENTS[number], f32, "near_one", None)
-        yield _power(*_SEGMENTS[number], f64, "near_one", "constant")
+    for shape, length, hop, nfft, detrends in _SEGMENTS:
+        for detrend in detrends:
+            for domain in ("normal", "zeros", "near_one"):
+                yield _power(shape, length, hop, nfft, f32, domain, detrend)
+            if shape[-1] <= 2000:
+                yield _power(shape, length, hop, nfft, f64, "normal", detrend)
 
 
 @rule("segment_power", rough=True)
