@@ -56,6 +56,8 @@ from rlx.ops.scans.conv import *
 from rlx.ops.scans.delta import *
 from rlx.ops.scans.selective import *
 from rlx.ops.scatter import *
+from rlx.ops.signal import frames as _signal_frames  # noqa: F401  (registers the ops)
+from rlx.ops.signal import power as _signal_power  # noqa: F401  (registers the op)
 from rlx.ops.softmax import *
 
 if not TYPE_CHECKING:  # type checkers read the imports above

@@ -11,12 +11,13 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx
 import pytest
 
-from examples import demo, onnx_minilm
+from examples import demo, onnx_minilm, welch
 from tests.models.tiny import write_model
 from tests.onnx.models import I64, model, node
 
@@ -60,6 +61,23 @@ def test_train(repo: Path, clean_env: dict[str, str]) -> None:
         first, last = map(float, re.findall(r"(?:loss|steps) (\d\.\d+)", line))
         assert 0.5 < first < 1 and last < 0.01
         assert "100.0% of the points" in line
+
+
+def test_welch(repo: Path, clean_env: dict[str, str], tmp_path: Path) -> None:
+    """The peaks that the example prints are those of the tones that it makes, on every device as by SciPy."""
+    picture = tmp_path / "spectrum.svg"
+    done = run(str(repo / "examples/welch.py"), clean_env, picture)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    lines = [line for line in done.stdout.splitlines() if " Hz " in line]
+    assert lines[0].split(":")[0].strip() == "SciPy" and any("cpu" in line for line in lines)
+    for line in lines:
+        found = [float(f.replace(",", "")) for f in re.findall(r"([\d,.]+) Hz", line)]
+        bin_width = welch.RATE / welch.SEGMENT
+        assert all(min(abs(f - tone) for f in found) < bin_width for tone in welch.TONES)
+    drawn = ElementTree.parse(picture).getroot()
+    svg = "{http://www.w3.org/2000/svg}"
+    assert len(drawn.findall(f".//{svg}polyline")) == len(lines)
+    assert len(drawn.findall(f".//{svg}circle")) == welch.PEAKS * len(lines)
 
 
 class TestDemo:
