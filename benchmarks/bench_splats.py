@@ -28,7 +28,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def scene(count: int) -> Arrays:
-    """Splats between 2 and 10 in front of the camera, whose deviations are about 1.5 / √(count / 10⁶) of 1,920 pixels."""
+    """Splats between 2 and 10 in front of the camera, whose deviations are about 1.5 / √(count / 10⁶) of 1,920 px."""
     rng = np.random.default_rng(0)
     z = rng.uniform(2, 10, count)
     x, y = (rng.uniform(-a, a, count) * z for a in (0.5, 0.3))

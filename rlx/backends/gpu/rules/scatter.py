@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu.elementwise.strided import View, launch_tree
-from rlx.backends.gpu.program.casts import THREADS, cast_ref, convert, groups_for, stores
+from rlx.backends.gpu.program.casts import cast_ref, convert, groups_for, stores
 from rlx.backends.gpu.program.kernel import UNITS, KernelDecl, declare, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref

@@ -1,4 +1,4 @@
-"""Lowering of Gaussian splatting: lists of tiles by two sorts, blending and its gradient by a workgroup for each tile."""
+"""Lowering of Gaussian splatting: lists of tiles by two sorts, blending and its gradient by a workgroup a tile."""
 
 from __future__ import annotations
 

@@ -53,11 +53,12 @@ RLX_FN void splat_blend_grad_body(PTR(f32) d, PTR(f32) splats, PTR(i32) ids, PTR
     given[256u + THREAD] = green;
     given[512u + THREAD] = blue;
     if (THREAD == 0u) going = 0u;
-    uint last = begin, seen = begin;  // behind the last splat of this pixel, and of those that were staged
+    uint last = begin, seen = begin, staged = end;  // behind this pixel's last splat, and behind all; what is staged
     for (uint at = begin; at < end; at += STAGED) {
         BARRIER;
         if (light >= STOP) going = at + 1u;
         stage(splats, ids, at, end, n);
+        staged = at;
         BARRIER;
         if (going != at + 1u) break;
         const uint count = least(end - at, STAGED);
@@ -76,9 +77,10 @@ RLX_FN void splat_blend_grad_body(PTR(f32) d, PTR(f32) splats, PTR(i32) ids, PTR
     behind *= light;
     for (uint parts = (seen - begin + STAGED - 1u) / STAGED; parts > 0u; parts--) {
         const uint at = begin + (parts - 1u) * STAGED, count = least(seen - at, STAGED);
-        BARRIER;
-        stage(splats, ids, at, seen, n);
-        BARRIER;
+        if (staged != at) {
+            stage(splats, ids, at, seen, n);
+            BARRIER;
+        }
         for (uint sets = (count + TOGETHER - 1u) / TOGETHER; sets > 0u; sets--) {
             const uint base = (sets - 1u) * TOGETHER;
             for (uint back = 0u; back < TOGETHER; back++) {
