@@ -16,7 +16,11 @@ SPLAT_COUNT = declare(
         "splat_count",
         about="The tiles that each of n splats covers, in the order `nearest`, added up within each workgroup.",
         grid="a thread for each of n splats",
-        args=(*reads(nearest="b8", rects="i32"), *writes(ends="u32", sums="u32"), *uints("n", "across", "down")),
+        args=(
+            *reads(nearest="b8", rects="i32"),
+            *writes(ends="u32", sums="u32"),
+            *uints("n", "across", "down"),
+        ),
         headers=("prims",),
     )
 )
@@ -130,7 +134,7 @@ def _sizes(node: Node, splats: int) -> tuple[int, int, int, int, int, int]:
     """The last arguments of both kernels: sizes of the picture and of the lists."""
     width, height = node.attrs["width"], node.attrs["height"]
     across, down = tiles_of(width, height)
-    return width, height, across, across * down, *(t.shape[0] for t in node.inputs[splats : splats + 2])  # type: ignore[return-value]
+    return width, height, across, across * down, *(t.shape[0] for t in node.inputs[splats : splats + 2])
 
 
 @lowers("splat_blend", when=native)
@@ -155,5 +159,3 @@ def lower_splat_blend_grad(ctx: Lowering, node: Node) -> None:
     kernel = SPLAT_BLEND_GRAD(TOGETHER=together)
     ctx.launch(kernel, ctx.groups(tiles), [d, splats, ids, ranges, rows, *sizes])
     ctx.launch(SPLAT_SUM(), ctx.groups(math.ceil(n / 28)), [rows, ranges, places, spans, y, n, pairs, tiles])
-
-
