@@ -98,8 +98,8 @@ def write_ply(
     shapes = [(n, 3), (n, 3), (n, 4), (n,), (n, k, 3)]
     if [a.shape for a in given] != shapes or k not in (1, 4, 9, 16):
         raise ShapeError(
-            f"write_ply: the arrays are {', '.join(str(a.shape) for a in given)}; expected (n, 3), (n, 3), (n, 4), (n,) "
-            "and (n, k, 3) with k of 1, 4, 9 or 16"
+            f"write_ply: the arrays are {', '.join(str(a.shape) for a in given)}; expected (n, 3), (n, 3), (n, 4), "
+            "(n,) and (n, k, 3) with k of 1, 4, 9 or 16"
         )
     if any(a.dtype.kind not in "fiu" for a in given):
         raise DTypeError(
