@@ -24,6 +24,8 @@ _CUDA = (
 )  # fmt: skip
 _NEEDS = {
     "splat_count.h": "splat_tiles-257-3x2-pairs1028-normal-rects",
+    "splat_digits.h": "splat_tiles-300-5x5-pairs5000-normal-rects",
+    "splat_move.h": "splat_tiles-300-5x5-pairs5000-normal-rects",
     "splat_blend.h": "splat_blend-100x3-140-pairs490-lists",
     "splat_blend_grad.h": "splat_blend_grad-40x24-140-pairs420-lists",
 }

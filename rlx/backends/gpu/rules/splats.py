@@ -7,6 +7,8 @@ import math
 from rlx.backends.gpu.program.casts import THREADS, groups_for, native
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.steps import Ref
+from rlx.backends.gpu.rules.cumulative import running_sum
 from rlx.backends.gpu.rules.order import sorted_pairs
 from rlx.ir import Node
 from rlx.ops.splats.blend import FIELDS, tiles_of
@@ -40,8 +42,30 @@ SPLAT_PAIRS = declare(
         grid="a thread for each of max(n, pairs)",
         args=(
             *reads(nearest="b8", rects="i32", ends="u32", starts="u32", total="u32"),
-            *writes(keys="u32", owners="u32", spans="i32"),
+            *writes(made="b8", owners="u32", spans="i32"),
             *uints("n", "pairs", "across", "down"),
+        ),
+        headers=("prims",),
+    )
+)
+SPLAT_DIGITS = declare(
+    KernelDecl(
+        "splat_digits",
+        about="How many pairs of each block of 4,096 have each digit of four bits.",
+        grid="a group for each of `blocks` blocks",
+        args=(*reads(source="b8", total="u32"), *writes(counts="u32"), *uints("pairs", "blocks", "shift")),
+        headers=("prims",),
+    )
+)
+SPLAT_MOVE = declare(
+    KernelDecl(
+        "splat_move",
+        about="Pairs moved to where those of their digit begin, in their order.",
+        grid="a group for each of `blocks` blocks of 4,096 pairs",
+        args=(
+            *reads(source="b8", total="u32", starts="u32"),
+            *writes(target="b8"),
+            *uints("pairs", "blocks", "shift"),
         ),
         headers=("prims",),
     )
@@ -52,7 +76,7 @@ SPLAT_LISTS = declare(
         about="The lists of tiles, from pairs sorted by tile.",
         grid="a thread for each of max(pairs, tiles + 1)",
         args=(
-            *reads(sorted="b8", owners="u32"),
+            *reads(sorted="b8", owners="u32", total="u32"),
             *writes(ids="i32", ranges="i32", places="i32"),
             *uints("pairs", "tiles"),
         ),
@@ -101,7 +125,8 @@ SPLAT_SUM = declare(
     )
 )
 
-_UNSIGNED, _F32 = 0, 4  # kinds of keys of bodies/order.h
+_F32 = 4  # the kind of keys, of bodies/order.h
+_BLOCK = 4096  # pairs that a workgroup moves
 _WIDE = 24 << 10  # bytes of shared memory with which the gradient takes eight splats at a time
 
 
@@ -114,7 +139,7 @@ def lower_splat_tiles(ctx: Lowering, node: Node) -> None:
     across, down = node.attrs["across"], node.attrs["down"]
     blocks = math.ceil(n / THREADS)
     ends, sums, starts = (ctx.scratch(4 * max(1, k)) for k in (n, blocks, blocks))
-    keys, owners = (ctx.scratch(4 * pairs) for _ in range(2))
+    made, owners = ctx.scratch(8 * pairs), ctx.scratch(4 * pairs)
     nearest = ends  # a placeholder, and so are the others: without splats nothing reads them
     if n:
         nearest = sorted_pairs(ctx, depth, "b4", _F32, (1, n, 1))
@@ -122,12 +147,27 @@ def lower_splat_tiles(ctx: Lowering, node: Node) -> None:
     else:
         rects = spans = ends
     ctx.launch(SPLAT_SCAN(), (1, 1, 1), [sums, starts, total, blocks])
-    refs = [nearest, rects, ends, starts, total, keys, owners, spans]
+    refs = [nearest, rects, ends, starts, total, made, owners, spans]
     ctx.launch(SPLAT_PAIRS(), groups_for(ctx, max(n, pairs)), [*refs, n, pairs, across, down])
-    by_tile = sorted_pairs(ctx, keys, "b4", _UNSIGNED, (1, pairs, 1))
     tiles = across * down
-    refs = [by_tile, owners, ids, ranges, places]
+    by_tile = _by_key(ctx, made, total, pairs, (tiles - 1).bit_length()) if n else made
+    refs = [by_tile, owners, total, ids, ranges, places]
     ctx.launch(SPLAT_LISTS(), groups_for(ctx, max(pairs, tiles + 1)), [*refs, pairs, tiles])
+
+
+def _by_key(ctx: Lowering, source: Ref, total: Ref, pairs: int, bits: int) -> Ref:
+    """The first pairs (key, ·), as many as `total` says, sorted stably by the lowest bits of their keys: by digits of
+    four bits, each a count, a running sum and a move. What lies behind them costs nothing."""
+    blocks = math.ceil(pairs / _BLOCK)
+    counts, starts = (ctx.scratch(4 * 16 * blocks) for _ in range(2))
+    spare = ctx.scratch(source.nbytes) if bits else source
+    for shift in range(0, bits, 4):
+        sizes = [pairs, blocks, shift]
+        ctx.launch(SPLAT_DIGITS(), ctx.groups(blocks), [source, total, counts, *sizes])
+        running_sum(ctx, counts, starts, 16 * blocks)
+        ctx.launch(SPLAT_MOVE(), ctx.groups(blocks), [source, total, starts, spare, *sizes])
+        source, spare = spare, source
+    return source
 
 
 def _sizes(node: Node, splats: int) -> tuple[int, int, int, int, int, int]:
