@@ -148,6 +148,35 @@ _FLOATS: dict[str, Callable[[Rng, tuple[int, ...], DType], Array]] = {
     "any": lambda rng, shape, dtype: _mixed(rng, shape, _wide(rng, shape, dtype), dtype, 0.25),
 }
 
+
+def _splats(rng: Rng, shape: tuple[int, ...], n: int) -> Array:
+    """The fields of splats in and around a picture of n pixels a side. Places and inverse covariances have few digits,
+    so that f32 computes the exponents exactly: whether a pixel skips a splat does not depend on rounding."""
+    place = rng.integers(-16, 4 * n + 16, (*shape[:-1], 2)) / 4
+    a, c = (np.floor(np.exp2(rng.uniform(0, 6, shape[:-1]))) / 128 for _ in range(2))
+    b = np.trunc(np.sqrt(a * c) * rng.uniform(-1.05, 0.95, shape[:-1]) * 128) / 128
+    opacity = rng.uniform(0, 1.1, shape[:-1])
+    return np.concatenate(
+        [place, np.stack([a, b, c, opacity], -1), rng.standard_normal((*shape[:-1], 3))], -1
+    )
+
+
+def _rects(rng: Rng, shape: tuple[int, ...], n: int) -> Array:
+    """Rectangles in and around n x n tiles, some of them empty: their first corners and those behind the last."""
+    first = rng.integers(-1, n + 1, (*shape[:-1], 2))
+    return np.concatenate([first, first + rng.integers(0, 4, first.shape)], -1)
+
+
+_LISTS: dict[str, Callable[[Rng, tuple[int, ...], int], Array]] = {
+    "ascending": lambda rng, shape, n: np.sort(rng.integers(0, n + 1, shape), axis=-1),
+    "entries": lambda rng, shape, n: rng.integers(-1, n + 1, shape),
+    "spans": lambda rng, shape, n: np.stack(
+        [rng.integers(-1, n + 1, shape[:-1]), rng.integers(-1, 7, shape[:-1])], -1
+    ),
+    "rects": _rects,
+    "splats": _splats,
+}
+
 _INTS: dict[str, tuple[int, int]] = {
     "normal": (-100, 101),
     "positive": (1, 20),
@@ -188,8 +217,9 @@ def _packed(rng: Rng, shape: tuple[int, ...], dtype: DType, domain: str) -> Arra
 def make(shape: tuple[int, ...], dtype: DType, domain: str, seed: int) -> Array:
     """The array of a domain; of packed weights the bytes.
 
-    "index:n" gives integers in -n..n-1, "wild:n" also some beyond; "special" cycles through `special_values`, so that
-    inputs (k, 1) and (1, k) give every pair. Raises: ValueError for an unknown domain.
+    "index:n" gives integers in -n..n-1, "wild:n" also some beyond, "entries:n" -1..n, "ascending:n" 0..n in order;
+    "special" cycles through `special_values`, so that inputs (k, 1) and (1, k) give every pair. Raises: ValueError for
+    an unknown domain.
     """
     rng = np.random.default_rng([seed, *shape])
     if dtype.is_packed:
@@ -204,6 +234,8 @@ def make(shape: tuple[int, ...], dtype: DType, domain: str, seed: int) -> Array:
         n = int(argument)
         reach = n if name == "index" else 3 * n + 2
         return np.asarray(rng.integers(-reach, reach, shape), dtype.np)
+    if name in _LISTS:
+        return _LISTS[name](rng, shape, int(argument)).astype(dtype.np)
     if dtype.is_int:
         if name == "any":
             info = np.iinfo(dtype.np)
@@ -214,7 +246,8 @@ def make(shape: tuple[int, ...], dtype: DType, domain: str, seed: int) -> Array:
         return np.asarray(rng.integers(low, high, shape), dtype.np)
     if name not in _FLOATS:
         raise ValueError(
-            f"there is no domain {domain!r}; the domains are {', '.join(_FLOATS)}, special, index:n, wild:n"
+            f"there is no domain {domain!r}; the domains are {', '.join(_FLOATS)}, special, index:n, wild:n, "
+            f"{', '.join(f'{k}:n' for k in _LISTS)}"
         )
     with np.errstate(all="ignore"):
         return convert(np.asarray(_FLOATS[name](rng, shape, dtype)), dtype)

@@ -59,6 +59,8 @@ from rlx.ops.scatter import *
 from rlx.ops.signal import frames as _signal_frames  # noqa: F401  (registers the ops)
 from rlx.ops.signal import power as _signal_power  # noqa: F401  (registers the op)
 from rlx.ops.softmax import *
+from rlx.ops.splats import blend as _splats_blend  # noqa: F401  (registers the ops)
+from rlx.ops.splats import tiles as _splats_tiles  # noqa: F401  (registers the op)
 
 if not TYPE_CHECKING:  # type checkers read the imports above
     # The functions alone: `from rlx.ops import *` would otherwise import the modules too.
