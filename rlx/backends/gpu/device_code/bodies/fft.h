@@ -218,7 +218,7 @@ RLX_FN void put_output(PTR(PAIR) y, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) t
                 FORMED(b * R)                                                                                  \
             }                                                                                                  \
         }                                                                                                      \
-        if (!first && !last) BARRIER;                                                                          \
+        if (!first && !last) { BARRIER; }                                                                      \
         UNROLL for (uint b = 0u; b < SETS(R); b++) {                                                           \
             const uint set = THREAD + b * 256u;                                                                \
             const uint c = across ? set % LINES : set / (N / R), j = across ? set / LINES : set % (N / R);     \
@@ -240,7 +240,7 @@ RLX_FN void put_output(PTR(PAIR) y, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) t
                 }                                                                                              \
             }                                                                                                  \
         }                                                                                                      \
-        if (!last) BARRIER;                                                                                    \
+        if (!last) { BARRIER; }                                                                                \
     }
 STAGE(stage1, 1u, FORM1, AS_IT_IS)
 STAGE(stage2, 2u, FORM2, AS_IT_IS)
