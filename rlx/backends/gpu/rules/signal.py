@@ -9,6 +9,7 @@ from rlx.backends.gpu.elementwise.strided import View, contiguous
 from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.steps import Language
 from rlx.backends.gpu.rules.movement import move, moves_natively
 from rlx.backends.gpu.rules.reduce import reduce_middle
 from rlx.dtypes import f32
@@ -42,12 +43,13 @@ SEGMENT_POWER = declare(
         constants={"N": 256, "DETREND": True, "PADDED": False, "WHOLE": False},
         trials=((256, True, False, False), (512, False, True, False), (1024, True, True, True),
                 (2048, True, False, False), (4096, True, False, True)),
-        resident="2",
+        resident="3",  # 80 registers, within which nothing is kept in memory
         unroll=True,
+        subgroups=True,
     )
-)  # fmt: skip
+)
 _TRANSFORMS = (256, 512, 1024, 2048, 4096)
-_GROUPS = 2  # workgroups for each multiprocessor
+_GROUPS = 3  # workgroups for each multiprocessor
 _WHOLE = 40 << 10  # bytes of shared memory with which both parts of the numbers are exchanged at once
 
 
@@ -99,7 +101,8 @@ def lower_segment_power(ctx: Lowering, node: Node) -> None:
     each = max(1, -(-steps * rows // (_GROUPS * ctx.target.units)))
     parts = max(1, -(-steps // each))
     target = ctx.ref(y) if parts == 1 else ctx.scratch(4 * rows * parts * y.shape[-1])
-    whole = ctx.target.shared_bytes >= _WHOLE
+    # Vulkan's compilers make slower code of pairs in shared memory than of their parts, one after the other.
+    whole = ctx.target.language is Language.CUDA and ctx.target.shared_bytes >= _WHOLE
     kernel = SEGMENT_POWER(N=size, DETREND=attrs["detrend"] is not None, PADDED=length < size, WHOLE=whole)
     sizes = (rows, parts, n, count, length, attrs["hop"], each * at_once)
     ctx.launch(
