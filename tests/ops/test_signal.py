@@ -372,7 +372,7 @@ def test_every_device_gives_what_scipy_does(session: rlx.Session) -> None:
     found = run(session, partial(signal.fftconvolve, axes=1), x[:, :8], h)
     close(found, judge.fftconvolve(wide[:, :8], h, axes=1))
     long = noise(20_001, seed=3)
-    f, p = of(session, signal.welch, long, fs=48e3)  # by one kernel
+    _, p = of(session, signal.welch, long, fs=48e3)  # by one kernel
     close(p, judge.welch(long.astype(float), 48e3)[1])
 
 
