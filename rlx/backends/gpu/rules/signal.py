@@ -48,7 +48,6 @@ SEGMENT_POWER = declare(
         subgroups=True,
     )
 )
-_TRANSFORMS = (256, 512, 1024, 2048, 4096)
 _GROUPS = 3  # workgroups for each multiprocessor
 _WHOLE = 40 << 10  # bytes of shared memory with which both parts of the numbers are exchanged at once
 
@@ -73,11 +72,6 @@ def lower_overlap_add(ctx: Lowering, node: Node) -> None:
     ctx.launch(OVERLAP_ADD(T=stored.name), groups_for(ctx, y.size), [source, ctx.ref(y), y.size, *sizes])
 
 
-def _transforms(node: Node, features: frozenset[str]) -> bool:
-    """Whether the kernel has the length of the transforms; it computes in f32."""
-    return native(node, features) and node.attrs["nfft"] in _TRANSFORMS
-
-
 def _turns(n: int) -> npt.NDArray[np.float32]:
     """The factors between the stages of a transform of n: for each of n / 16 threads exp(-2πi m t / n) for m = 1, 2, 4
     and 8, then likewise those of a transform of n / 16 for each of n / 256."""
@@ -86,7 +80,7 @@ def _turns(n: int) -> npt.NDArray[np.float32]:
     return np.stack([np.cos(2 * np.pi * turn), -np.sin(2 * np.pi * turn)], -1).astype(np.float32)
 
 
-@lowers("segment_power", when=_transforms)
+@lowers("segment_power", when=native)
 def lower_segment_power(ctx: Lowering, node: Node) -> None:
     """Parts of the segments by workgroups that fill the device, then the sum of the parts."""
     x, window = node.inputs
