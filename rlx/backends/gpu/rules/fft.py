@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
 
 import numpy as np
 
@@ -26,74 +25,36 @@ FFT = declare(
         args=(
             *reads(x="PAIR", reals="T", factors="PAIR", table="PAIR"),
             *writes(y="PAIR", parts="T"),
-            *uints("lines", "length", "given", "pitch", "size", "kept", "before", "fine"),
+            *uints("lines", "given", "pitch", "size", "kept", "fine"),
         ),
         headers=("body64",),
         variants={"T": ("f32", "f64")},
-        constants={"N": 16, "RADICES": 15, "USED": 1 << 15, "LINES": 1, "STRIDE": 16, "FORM": 0},
+        constants={
+            "N": 16,
+            "RADICES": 15,
+            "USED": 1 << 15,
+            "LINES": 1,
+            "STRIDE": 16,
+            "APART": 1,
+            "BEFORE": 1,
+            "FORM": 0,
+        },
         trials=(
-            (256, 0xFF, 1 << 15, 8, 265, 0x1C50),
-            (1155, 0xB753, 0x8A8, 1, 1191, 0x104),
-            (26, 0xD2, 0x2004, 3, 27, 2),
+            (256, 0xFF, 1 << 15, 8, 265, 256, 16, 0x0C40),
+            (1155, 0x357B, 0x8A8, 1, 1191, 1, 1, 0x100),
+            (26, 0x2D, 0x2004, 3, 27, 1, 1, 2),
         ),
     )
 )
 
 _THREADS = 256
 _HELD = 16  # elements of a line that a thread holds
+_ACROSS = 4  # neighbouring elements that a pass reads and writes at once, at least
 _ODD = (3, 5, 7, 11, 13)
 # Bits of FORM.
 REALS, HALF, PARTS, CONJUGATE_IN, FACTORS_IN = 1, 2, 8, 16, 32
-CONJUGATE, FACTORS_OUT, SCALE, CONJUGATE_OUT, READ_ACROSS, WRITE_ACROSS, TURNED = (
-    64,
-    128,
-    256,
-    512,
-    1024,
-    2048,
-    4096,
-)
-
-
-@cache
-def radices(n: int) -> tuple[int, ...] | None:
-    """The radices of the stages for a line of n; None where n has a prime factor above 13.
-
-    Powers of two are distributed over as few stages as radix 16 allows. Large radices come first, where results are
-    written farthest apart.
-    """
-    rest, found = n, []
-    for prime in reversed(_ODD):
-        while rest % prime == 0:
-            found.append(prime)
-            rest //= prime
-    twos = rest.bit_length() - 1
-    if rest != 1 << twos:
-        return None
-    stages = -(-twos // 4)
-    found += [1 << (twos + i) // stages for i in reversed(range(stages))]
-    return tuple(sorted(found, reverse=True)) or (1,)
-
-
-def _held(n: int) -> int:
-    """The elements that a workgroup's threads can hold in every stage of lines of n."""
-    return min(_THREADS * (_HELD // r) * r for r in radices(n) or ())
-
-
-def _stride(n: int) -> int:
-    """The places of a line in shared memory, of which one in 32 is empty; an odd number."""
-    return (n + (n >> 5)) | 1
-
-
-def _lines(n: int, most: int, shared: int, itemsize: int) -> int:
-    """The lines of n that a workgroup takes, at most `most`; 0 where it cannot take one."""
-    found = radices(n)
-    if found is None:
-        return 0
-    count = _held(n) // n
-    if len(found) > 1:
-        count = min(count, shared // (2 * itemsize * _stride(n)))
-    return 1 << min(count, max(most, 1)).bit_length() - 1 if count else 0
+CONJUGATE, FACTORS_OUT, SCALE, CONJUGATE_OUT = 64, 128, 256, 512
+READ_ACROSS, WRITE_ACROSS, ALL_GIVEN, ALL_KEPT = 1024, 2048, 8192, 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,36 +67,68 @@ class Plan:
     convolved: bool = False
 
 
-_ACROSS = 4  # neighbouring elements that a pass reads and writes at once, at least
+@dataclass(frozen=True)
+class Workgroup:
+    """What a workgroup can do on a device: the bytes of its shared memory, the bytes of a number, and the binary digits
+    of the largest radix."""
 
+    shared: int
+    itemsize: int
+    digits: int = 4
 
-@lru_cache(256)
-def plan(n: int, shared: int, itemsize: int) -> Plan:
-    """The plan for a length on a device with so much shared memory."""
-    if _lines(n, 1, shared, itemsize):
-        return Plan(n, (n,))
-    passes = _passes(n, shared, itemsize)
-    if passes:
-        return Plan(n, passes)
-    longer = 1 << (2 * n - 2).bit_length()
-    return Plan(longer, plan(longer, shared, itemsize).passes, True)
+    def radices(self, n: int) -> tuple[int, ...]:
+        """The radices of the stages for a line of n; none where n has a prime factor above 13.
 
+        Powers of two are distributed over as few stages as the largest radix allows.
+        """
+        rest, found = n, []
+        for prime in reversed(_ODD):
+            while rest % prime == 0:
+                found.append(prime)
+                rest //= prime
+        twos = rest.bit_length() - 1
+        if rest != 1 << twos:
+            return ()
+        stages = -(-twos // self.digits)
+        found += [1 << (twos + i) // stages for i in range(stages)]
+        return tuple(sorted(found, reverse=True)) or (1,)
 
-def _passes(n: int, shared: int, itemsize: int) -> tuple[int, ...]:
-    """Factors of n, as few as possible and near each other, that are lengths of passes; none where there are none."""
-    if radices(n) is None:
-        return ()
-    fitting = [d for d in _divisors(n) if d > 1 and _lines(d, _ACROSS, shared, itemsize) >= _ACROSS]
-    if not fitting:
-        return ()
-    for count in range(2, 8):
-        found = _split(n, count, fitting)
-        if found:
-            return tuple(sorted(found, reverse=True))
-    return ()
+    def stride(self, n: int) -> int:
+        """The places of a line in shared memory, of which one in 32 is empty; an odd number."""
+        return (n + (n >> 5)) | 1 if len(self.radices(n)) > 1 else 1
+
+    def lines(self, n: int, most: int) -> int:
+        """The lines of n that a workgroup takes, a power of two up to `most`; 0 where it cannot take one."""
+        found = self.radices(n)
+        if not found:
+            return 0
+        count = min(_THREADS * (_HELD // r) * r for r in found) // n
+        if len(found) > 1:
+            count = min(count, self.shared // (2 * self.itemsize * self.stride(n)))
+        return 1 << min(count, max(most, 1)).bit_length() - 1 if count else 0
+
+    def plan(self, n: int) -> Plan:
+        """The plan for a length."""
+        if self.lines(n, 1):
+            return Plan(n, (n,))
+        passes = self._passes(n)
+        if passes:
+            return Plan(n, passes)
+        longer = 1 << (2 * n - 2).bit_length()
+        return Plan(longer, self.plan(longer).passes, True)
+
+    def _passes(self, n: int) -> tuple[int, ...]:
+        """Factors of n, as few as possible and near each other, that are lengths of passes; none where there are
+        none."""
+        if not self.radices(n):
+            return ()
+        fitting = [d for d in _divisors(n) if d > 1 and self.lines(d, _ACROSS) >= _ACROSS]
+        found = (_split(n, count, fitting) for count in range(2, 8))
+        return tuple(sorted(next((f for f in found if f), ()), reverse=True))
 
 
 def _divisors(n: int) -> list[int]:
+    """The divisors of a product of small primes."""
     found = [1]
     for p in (2, *_ODD):
         power, rest = [1], n
@@ -204,8 +197,12 @@ class _Lines:
 class _Transform:
     """The launches of one node."""
 
-    def __init__(self, ctx: Lowering, dtype: DType, batch: int, way: Plan) -> None:
-        self.ctx, self.dtype, self.batch, self.way = ctx, dtype, batch, way
+    def __init__(self, ctx: Lowering, dtype: DType, batch: int, n: int) -> None:
+        self.ctx, self.dtype, self.batch = ctx, dtype, batch
+        # A driver that compiles for a processor takes a second for a stage of radix 16.
+        digits = 2 if ctx.target.software else 4
+        self.group = Workgroup(ctx.target.limits.shared_bytes, dtype.itemsize, digits)
+        self.way = self.group.plan(n)
         self._buffers: list[Ref] = []
 
     def block(self, table: Array) -> Ref:
@@ -248,27 +245,33 @@ class _Transform:
     ) -> None:
         length = self.way.length
         lines = self.batch * (length // n)
-        each = _lines(n, lines, self.ctx.target.limits.shared_bytes, self.dtype.itemsize)
+        each = self.group.lines(n, lines)
         fine = (n * before).bit_length() // 2
         if n < length:
             bits |= READ_ACROSS
         if before > 1:
-            bits |= WRITE_ACROSS | TURNED
+            bits |= WRITE_ACROSS
         if scale != 1.0 and before * n == length:
             bits |= SCALE
+        if x.size == length and x.given == (half(length) if bits & HALF else length):
+            bits |= ALL_GIVEN
+        if kept == length:
+            bits |= ALL_KEPT
         table = self.block(_table(n, before, fine, scale))
-        codes = [15 if r == 16 else r for r in radices(n) or ()]
+        codes = [15 if r == 16 else r for r in self.group.radices(n)]
         kernel = FFT(
             T=self.dtype.name,
             N=n,
             RADICES=sum(code << 4 * i for i, code in enumerate(codes)),
             USED=sum(1 << code for code in set(codes)),
             LINES=each,
-            STRIDE=_stride(n) if len(codes) > 1 else 1,
+            APART=length // n,
+            BEFORE=before,
+            STRIDE=self.group.stride(n),
             FORM=bits,
         )
         args = [x.ref, x.ref, table if factors is None else factors, table, y, y]
-        numbers = [lines, length, x.given, x.pitch, x.size, kept, before, fine]
+        numbers = [lines, x.given, x.pitch, x.size, kept, fine]
         self.ctx.launch(kernel, self.ctx.groups(math.ceil(lines / each)), [*args, *numbers])
 
 
@@ -280,8 +283,7 @@ def _batch(node: Node) -> int:
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     n = node.attrs["n"]
-    longest = n if radices(n) is not None else 4 * n
-    return native(node, features, with_f64=True) and 2 * max(1, _batch(node)) * longest < MAX_ELEMENTS
+    return native(node, features, with_f64=True) and 8 * n * max(1, _batch(node)) < MAX_ELEMENTS
 
 
 @lowers("fft", "rfft", "irfft", when=_native)
@@ -294,8 +296,8 @@ def lower_fft(ctx: Lowering, node: Node) -> None:
     dtype = ctx.storage(x)
     reals, parts = y.ndim > x.ndim, y.ndim < x.ndim
     given = x.shape[-1 if reals else -2]
-    way = plan(n, ctx.target.limits.shared_bytes, dtype.itemsize)
-    transform = _Transform(ctx, dtype, _batch(node), way)
+    transform = _Transform(ctx, dtype, _batch(node), n)
+    way = transform.way
     source = ctx.ref(x)
     if source.offset % (2 * dtype.itemsize):
         # Pairs are read at once, which needs their alignment; a view may begin at any element.

@@ -1,16 +1,16 @@
-// The transforms of lines of N complex numbers: a whole transform, or one pass of a longer one, which takes the lines of
-// every J-th element. A group takes LINES lines through stages of the radices that RADICES lists, four bits each, the
-// first one lowest (15: radix 16): a stage reads its inputs N / radix apart, multiplies them by roots of unity, and
+// The transforms of lines of N complex numbers: a whole transform, or one pass of a longer one, of N * APART, whose lines
+// take every APART-th element. A group takes LINES lines through stages of the radices that RADICES lists, four bits each,
+// the first one lowest (15: radix 16): a stage reads its inputs N / radix apart, multiplies them by roots of unity, and
 // writes its results so that the last stage leaves them in order (Stockham's algorithm). Passes are stages of the same
-// kind, of radix N, in memory: before pass come `before` results, that is the product of the lengths of earlier passes.
-// Lines lie in shared memory between stages, real parts in front of imaginary ones; one of 32 places is empty, and a line
-// takes STRIDE places, so that neighbouring threads find different memory banks.
+// kind, of radix N, in memory; BEFORE is the product of the lengths of earlier passes. Lines lie in shared memory between
+// stages, real parts in front of imaginary ones; one of 32 places is empty, and a line takes STRIDE places, so that
+// neighbouring threads find different memory banks.
 //
 // Transforms of the other direction are those of the conjugates. FORM: bits 0-1 the input (0 pairs, 1 real numbers, 2
-// half a spectrum), 3 only real parts are written, 4 the input is conjugated, 5 then multiplied by `factors`; 6
-// the output is conjugated, 7 then multiplied by `factors`, 8 by the scale, 9 conjugated; 10 neighbouring threads read
-// neighbouring lines, 11 and write those; 12 inputs are multiplied by the roots of unity of a pass.
-// table: the scale, the N-th roots of unity, and those of order N * before: 2^fine neighbours, and every 2^fine-th.
+// half a spectrum), 3 only real parts are written, 4 the input is conjugated, 5 then multiplied by `factors`; 6 the output
+// is conjugated, 7 then multiplied by `factors`, 8 by the scale, 9 conjugated; 10 neighbouring threads read neighbouring
+// lines, 11 and write those; 13 every input is there, 14 every output is kept.
+// table: the scale, the N-th roots of unity, and those of order N * BEFORE: 2^fine neighbours, and every 2^fine-th.
 #define PAIR_f32 b8
 #define PAIR_f64 f64
 #define PAIR RLX_JOIN(PAIR_, T)
@@ -37,20 +37,21 @@
 
 SHARED VAL(T) tile[2u * LINES * STRIDE];
 
-RLX_FN RLX_F2 load_pair_f32(PTR(b8) p, const uint i) {
+// Indices are signed where a constant is added to them: unsigned sums may wrap, and would be computed one by one.
+RLX_FN RLX_F2 load_pair_f32(PTR(b8) p, const int i) {
     const uvec2 u = p AT(i);
     return RLX_MAKE_F2(RLX_FLOAT(u.x), RLX_FLOAT(u.y));
 }
-RLX_FN void store_pair_f32(PTR(b8) p, const uint i, const RLX_F2 z) { p AT(i) = UVEC2(RLX_BITS(z.x), RLX_BITS(z.y)); }
-RLX_FN RLX_D2 load_pair_f64(PTR(f64) p, const uint i) {
-    return RLX_MAKE_D2(LOAD(f64, p, 2u * i), LOAD(f64, p, 2u * i + 1u));
+RLX_FN void store_pair_f32(PTR(b8) p, const int i, const RLX_F2 z) { p AT(i) = UVEC2(RLX_BITS(z.x), RLX_BITS(z.y)); }
+RLX_FN RLX_D2 load_pair_f64(PTR(f64) p, const int i) {
+    return RLX_MAKE_D2(LOAD(f64, p, 2u * uint(i)), LOAD(f64, p, 2u * uint(i) + 1u));
 }
-RLX_FN void store_pair_f64(PTR(f64) p, const uint i, const RLX_D2 z) {
-    STORE(f64, p, 2u * i, z.x);
-    STORE(f64, p, 2u * i + 1u, z.y);
+RLX_FN void store_pair_f64(PTR(f64) p, const int i, const RLX_D2 z) {
+    STORE(f64, p, 2u * uint(i), z.x);
+    STORE(f64, p, 2u * uint(i) + 1u, z.y);
 }
-#define LOAD_PAIR(p, i) RLX_JOIN(load_pair_, T)(p, i)
-#define STORE_PAIR(p, i, z) RLX_JOIN(store_pair_, T)(p, i, z)
+#define LOAD_PAIR(p, i) RLX_JOIN(load_pair_, T)(p, int(i))
+#define STORE_PAIR(p, i, z) RLX_JOIN(store_pair_, T)(p, int(i), z)
 
 RLX_FN Z conjugate(const Z a) { return COMPLEX(a.x, -a.y); }
 RLX_FN Z sum(const Z a, const Z b) { return COMPLEX(a.x + b.x, a.y + b.y); }
@@ -59,38 +60,55 @@ RLX_FN Z times(const Z a, const Z b) {
     return COMPLEX(FMA_IN(T, a.x, b.x, -(a.y * b.y)), FMA_IN(T, a.x, b.y, a.y * b.x));
 }
 
-// The place of element `at` of line c.
-RLX_FN uint place(const uint c, const uint at) { return c * STRIDE + at + (at >> 5); }
-
-// Element `at` of a line of `size`, 0 beyond it. A line in memory takes `pitch` elements, of which `given` count.
-RLX_FN Z input_at(PTR(PAIR) x, PTR(T) reals, PTR(PAIR) factors, const uint number, const uint at, const uint given,
-                  const uint pitch, const uint size) {
-    Z z = COMPLEX(VAL(T)(0), VAL(T)(0));
-    const bool mirrored = (FORM & 3u) == 2u && at > size / 2u;
-    const uint from = mirrored ? size - at : at;
-    if (at >= size || from >= given) return z;
-    if ((FORM & 3u) == 1u) z = COMPLEX(LOAD(T, reals, number * pitch + from), VAL(T)(0));
-    else z = LOAD_PAIR(x, number * pitch + from);
-    if (mirrored != ((FORM & 16u) != 0u)) z = conjugate(z);
-    if ((FORM & 3u) == 2u && (from == 0u || 2u * from == size)) z = COMPLEX(z.x, VAL(T)(0));
-    if ((FORM & 32u) != 0u) z = times(z, LOAD_PAIR(factors, at));
-    return z;
+// The place in a line of its element at + more. Where N is a power of two, no bit is set in both, and the place of `more`
+// may be known when a pipeline is made.
+RLX_FN int place(const uint at, const uint more) {
+    if ((N & (N - 1u)) == 0u) return int(at + (at >> 5)) + int(more + (more >> 5));
+    return int(at + more + ((at + more) >> 5));
 }
 
-// Writes element `at`, unless it is none of the first `kept`. Its factor comes after those of `length` inputs.
-RLX_FN void put_output(PTR(PAIR) y, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) table, const uint number, const uint at,
-                       const uint kept, const uint length, const Z found) {
-    if (at >= kept) return;
+// A root of unity of order N * BEFORE.
+RLX_FN Z root_of_pass(PTR(PAIR) table, const uint angle, const uint fine) {
+    const Z near = LOAD_PAIR(table, 1u + N + (angle & ((1u << fine) - 1u)));
+    return times(near, LOAD_PAIR(table, 1u + N + (1u << fine) + (angle >> fine)));
+}
+
+// Element start + more of a line of `size`, 0 beyond it. A line in memory takes `pitch` elements, of which `given` count. No load
+// waits for a branch: what is not there is read at the start of the line, and not used.
+RLX_FN Z input_at(PTR(PAIR) x, PTR(T) reals, PTR(PAIR) factors, const uint number, const uint start, const uint more,
+                  const uint given, const uint pitch, const uint size) {
+    const uint at = start + more;
+    const bool mirrored = (FORM & 3u) == 2u && at > size / 2u;
+    const uint from = mirrored ? size - at : at;
+    const bool there = (FORM & 8192u) != 0u || (at < size && from < given);
+    const uint place = number * pitch + (there ? from : 0u);
+    Z z;
+    if ((FORM & 3u) == 1u) z = COMPLEX(LOAD(T, reals, place), VAL(T)(0));
+    else if ((FORM & 8195u) == 8192u) z = LOAD_PAIR(x, int(number * pitch + start) + int(more));
+    else z = LOAD_PAIR(x, place);
+    if ((FORM & 3u) == 2u && (from == 0u || 2u * from == size)) z = COMPLEX(z.x, VAL(T)(0));
+    if ((FORM & 16u) != 0u) z = conjugate(z);
+    if ((FORM & 3u) == 2u) z = COMPLEX(z.x, mirrored ? -z.y : z.y);
+    if ((FORM & 32u) != 0u) z = times(z, LOAD_PAIR(factors, there ? at : 0u));
+    return COMPLEX(there ? z.x : VAL(T)(0), there ? z.y : VAL(T)(0));
+}
+
+// Writes element start + more, unless it is none of the first `kept`. Its factor comes after those of a whole line.
+RLX_FN void put_output(PTR(PAIR) y, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) table, const uint number, const uint start,
+                       const uint more, const uint kept, const Z found) {
+    const uint at = start + more;
     Z z = found;
     if ((FORM & 64u) != 0u) z = conjugate(z);
-    if ((FORM & 128u) != 0u) z = times(z, LOAD_PAIR(factors, length + at));
+    if ((FORM & 128u) != 0u) z = times(z, LOAD_PAIR(factors, N * APART + (at < kept ? at : 0u)));
     if ((FORM & 256u) != 0u) {
         const VAL(T) scale = LOAD_PAIR(table, 0u).x;
         z = COMPLEX(z.x * scale, z.y * scale);
     }
     if ((FORM & 512u) != 0u) z = conjugate(z);
-    if ((FORM & 8u) != 0u) STORE(T, parts, number * kept + at, z.x);
-    else STORE_PAIR(y, number * kept + at, z);
+    if ((FORM & 16384u) != 0u || at < kept) {
+        if ((FORM & 8u) != 0u) STORE(T, parts, number * kept + at, z.x);
+        else STORE_PAIR(y, int(number * kept + start) + int(more), z);
+    }
 }
 
 // Transforms in place of a few elements of v, from element o; powers of two leave element k where its bits reversed say.
@@ -153,86 +171,101 @@ RLX_FN void put_output(PTR(PAIR) y, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) t
 #define REVERSED8(i) (((i) & 1u) << 2 | ((i) & 2u) | ((i) >> 2))
 #define REVERSED16(i) (((i) & 1u) << 3 | ((i) & 2u) << 1 | ((i) & 4u) >> 1 | ((i) >> 3))
 
-// One stage of radix R: a thread transforms up to EACH sets of R elements. `done` is the product of earlier radices.
-#define STAGE(NAME, R, EACH, FORMED, AT_BIT)                                                                        \
-    RLX_FN void NAME(PTR(PAIR) x, PTR(T) reals, PTR(PAIR) factors, PTR(PAIR) table, PTR(PAIR) y, PTR(T) parts,       \
-                     const uint lines, const uint length, const uint given, const uint pitch, const uint size,       \
-                     const uint kept, const uint before, const uint fine, const uint done, const bool last) {                                            \
-        Z v[16];                                                                                                     \
-        const bool first = done == 1u;                                                                               \
-        const bool across = (first && (FORM & 1024u) != 0u) || (last && (FORM & 2048u) != 0u);                       \
-        const uint apart = length / N;                                                                               \
-        UNROLL for (uint b = 0u; b < EACH; b++) {                                                                    \
-            const uint set = THREAD + b * 256u;                                                                      \
-            if (set < LINES * (N / R)) {                                                                             \
-                const uint c = across ? set % LINES : set / (N / R), j = across ? set / LINES : set % (N / R);       \
-                const uint line = GROUP * LINES + c;                                                                 \
-                const uint number = line / apart, column = line % apart, turn = column % before;                     \
-                UNROLL for (uint i = 0u; i < R; i++) {                                                               \
-                    const uint at = j + i * (N / R);                                                                 \
-                    Z z = COMPLEX(VAL(T)(0), VAL(T)(0));                                                             \
-                    if (!first) {                                                                                    \
-                        z = COMPLEX(tile[place(c, at)], tile[LINES * STRIDE + place(c, at)]);                        \
-                        if (i != 0u) z = times(z, LOAD_PAIR(table, 1u + j % done * i * (N / R / done)));             \
-                    } else if (line < lines) {                                                                       \
-                        z = input_at(x, reals, factors, number, column + at * apart, given, pitch, size);                 \
-                        if ((FORM & 4096u) != 0u) {                                                                  \
-                            const uint angle = turn * at;                                                            \
-                            const Z near = LOAD_PAIR(table, 1u + N + (angle & ((1u << fine) - 1u)));                 \
-                            z = times(z, times(near, LOAD_PAIR(table, 1u + N + (1u << fine) + (angle >> fine))));    \
-                        }                                                                                            \
-                    }                                                                                                \
-                    v[b * R + i] = z;                                                                                \
-                }                                                                                                    \
-                FORMED(b * R)                                                                                        \
-            }                                                                                                        \
-        }                                                                                                            \
-        if (!first && !last) BARRIER;                                                                                \
-        UNROLL for (uint b = 0u; b < EACH; b++) {                                                                    \
-            const uint set = THREAD + b * 256u;                                                                      \
-            if (set < LINES * (N / R)) {                                                                             \
-                const uint c = across ? set % LINES : set / (N / R), j = across ? set / LINES : set % (N / R);       \
-                const uint line = GROUP * LINES + c;                                                                 \
-                const uint number = line / apart, column = line % apart, turn = column % before;                     \
-                UNROLL for (uint i = 0u; i < R; i++) {                                                               \
-                    const Z z = v[b * R + AT_BIT(i)];                                                                \
-                    const uint at = j / done * done * R + j % done + i * done;                                       \
-                    if (!last) {                                                                                     \
-                        tile[place(c, at)] = z.x;                                                                    \
-                        tile[LINES * STRIDE + place(c, at)] = z.y;                                                   \
-                    } else if (line < lines) {                                                                       \
-                        const uint to = (column - turn) * N + turn + at * before;                                    \
-                        put_output(y, parts, factors, table, number, to, kept, length, z);                                   \
-                    }                                                                                                \
-                }                                                                                                    \
-            }                                                                                                        \
-        }                                                                                                            \
-        if (!last) BARRIER;                                                                                          \
+// One stage of radix R: a thread transforms SETS sets of R elements. `done` is the product of earlier radices. Of the
+// roots of unity those of the powers of two are read, the others are products of them.
+#define SETS(R) ((LINES * (N / R) + 255u) / 256u)
+#define DIGIT(i) ((i) >= 8u ? 3u : (i) >= 4u ? 2u : (i) >= 2u ? 1u : 0u)
+#define HIGH(i) (1u << DIGIT(i))
+#define STAGE(NAME, R, FORMED, AT_BIT)                                                                         \
+    RLX_FN void NAME(PTR(PAIR) x, PTR(T) reals, PTR(PAIR) factors, PTR(PAIR) table, PTR(PAIR) y, PTR(T) parts, \
+                     const uint lines, const uint given, const uint pitch, const uint size, const uint kept,   \
+                     const uint fine, const uint done, const bool last) {                                      \
+        Z v[16], w[16];                                                                                        \
+        const bool first = done == 1u;                                                                         \
+        const bool across = (first && (FORM & 1024u) != 0u) || (last && (FORM & 2048u) != 0u);                 \
+        UNROLL for (uint b = 0u; b < SETS(R); b++) {                                                           \
+            const uint set = THREAD + b * 256u;                                                                \
+            const uint c = across ? set % LINES : set / (N / R), j = across ? set / LINES : set % (N / R);     \
+            const uint line = GROUP * LINES + c;                                                               \
+            if (!first && set < LINES * (N / R)) {                                                             \
+                const uint turn = j % done * (N / R / done);                                                   \
+                UNROLL for (uint i = 0u; i < R; i++) {                                                         \
+                    const int at = int(c * STRIDE) + place(j, i * (N / R));                                        \
+                    v[b * R + i] = COMPLEX(tile[at], tile[at + int(LINES * STRIDE)]);                               \
+                    if (i == HIGH(i)) w[i] = LOAD_PAIR(table, 1u + turn * i);                                  \
+                    else if (i != 0u) w[i] = times(w[i - HIGH(i)], w[HIGH(i)]);                                \
+                    if (i != 0u) v[b * R + i] = times(v[b * R + i], w[i]);                                     \
+                }                                                                                              \
+                FORMED(b * R)                                                                                  \
+            }                                                                                                  \
+            if (first && set < LINES * (N / R) && line < lines) {                                              \
+                const uint number = line / APART, column = line % APART, turn = column % BEFORE;               \
+                UNROLL for (uint i = 0u; i < R; i++) {                                                         \
+                    v[b * R + i] = input_at(x, reals, factors, number, column + j * APART, i * (N / R * APART),\
+                                            given, pitch, size);                                               \
+                }                                                                                              \
+                if (BEFORE > 1u) {                                                                             \
+                    Z step[4];                                                                                 \
+                    UNROLL for (uint k = 0u; k < 4u; k++) {                                                    \
+                        if (1u << k < R) step[k] = root_of_pass(table, turn * (N / R) << k, fine);             \
+                    }                                                                                          \
+                    w[0] = root_of_pass(table, turn * j, fine);                                                \
+                    UNROLL for (uint i = 0u; i < R; i++) {                                                     \
+                        if (i != 0u) w[i] = times(w[i - HIGH(i)], step[DIGIT(i)]);                             \
+                        v[b * R + i] = times(v[b * R + i], w[i]);                                              \
+                    }                                                                                          \
+                }                                                                                              \
+                FORMED(b * R)                                                                                  \
+            }                                                                                                  \
+        }                                                                                                      \
+        if (!first && !last) { BARRIER; }                                                                      \
+        UNROLL for (uint b = 0u; b < SETS(R); b++) {                                                           \
+            const uint set = THREAD + b * 256u;                                                                \
+            const uint c = across ? set % LINES : set / (N / R), j = across ? set / LINES : set % (N / R);     \
+            const uint line = GROUP * LINES + c;                                                               \
+            if (!last && set < LINES * (N / R)) {                                                              \
+                const uint start = j / done * done * R + j % done;                                             \
+                UNROLL for (uint i = 0u; i < R; i++) {                                                         \
+                    const int at = int(c * STRIDE) + place(start, i * done);                                       \
+                    tile[at] = v[b * R + AT_BIT(i)].x;                                                         \
+                    tile[at + int(LINES * STRIDE)] = v[b * R + AT_BIT(i)].y;                                        \
+                }                                                                                              \
+            }                                                                                                  \
+            if (last && set < LINES * (N / R) && line < lines) {                                               \
+                const uint number = line / APART, column = line % APART, turn = column % BEFORE;               \
+                const uint start = (column - turn) * N + turn + j * BEFORE;                                    \
+                UNROLL for (uint i = 0u; i < R; i++) {                                                         \
+                    put_output(y, parts, factors, table, number, start, i * (N / R * BEFORE), kept,            \
+                               v[b * R + AT_BIT(i)]);                                                          \
+                }                                                                                              \
+            }                                                                                                  \
+        }                                                                                                      \
+        if (!last) { BARRIER; }                                                                                \
     }
-STAGE(stage1, 1u, 16u, FORM1, AS_IT_IS)
-STAGE(stage2, 2u, 8u, FORM2, AS_IT_IS)
-STAGE(stage3, 3u, 5u, FORM3, AS_IT_IS)
-STAGE(stage4, 4u, 4u, FORM4, REVERSED4)
-STAGE(stage5, 5u, 3u, FORM5, AS_IT_IS)
-STAGE(stage7, 7u, 2u, FORM7, AS_IT_IS)
-STAGE(stage8, 8u, 2u, FORM8, REVERSED8)
-STAGE(stage11, 11u, 1u, FORM11, AS_IT_IS)
-STAGE(stage13, 13u, 1u, FORM13, AS_IT_IS)
-STAGE(stage16, 16u, 1u, FORM16, REVERSED16)
+STAGE(stage1, 1u, FORM1, AS_IT_IS)
+STAGE(stage2, 2u, FORM2, AS_IT_IS)
+STAGE(stage3, 3u, FORM3, AS_IT_IS)
+STAGE(stage4, 4u, FORM4, REVERSED4)
+STAGE(stage5, 5u, FORM5, AS_IT_IS)
+STAGE(stage7, 7u, FORM7, AS_IT_IS)
+STAGE(stage8, 8u, FORM8, REVERSED8)
+STAGE(stage11, 11u, FORM11, AS_IT_IS)
+STAGE(stage13, 13u, FORM13, AS_IT_IS)
+STAGE(stage16, 16u, FORM16, REVERSED16)
 // USED has a bit for each radix: what is not among RADICES is left out when a pipeline is made.
-#define IF_RADIX(CODE, NAME)                                                                                      \
-    if ((USED >> CODE & 1u) != 0u && radix == CODE) {                                                             \
-        NAME(x, reals, factors, table, y, parts, lines, length, given, pitch, size, kept, before, fine, done, rest == 0u);     \
+#define IF_RADIX(CODE, NAME)                                                                                   \
+    if ((USED >> CODE & 1u) != 0u && radix == CODE) {                                                          \
+        NAME(x, reals, factors, table, y, parts, lines, given, pitch, size, kept, fine, done, last);           \
     }
 
 RLX_FN void fft_body(PTR(PAIR) x, PTR(T) reals, PTR(PAIR) factors, PTR(PAIR) table, PTR(PAIR) y, PTR(T) parts,
-                     const uint lines, const uint length, const uint given, const uint pitch, const uint size,
-                     const uint kept, const uint before, const uint fine) {
+                     const uint lines, const uint given, const uint pitch, const uint size, const uint kept,
+                     const uint fine) {
     if (GROUP * LINES >= lines) return;
-    uint done = 1u, rest = RADICES;
-    while (rest != 0u) {
-        const uint radix = rest & 15u;
-        rest >>= 4;
+    uint done = 1u;
+    UNROLL for (uint s = 0u; s < 8u; s++) {
+        const uint radix = RADICES >> (4u * s) & 15u;
+        const bool last = s == 7u || RADICES >> (4u * s) <= 15u;
         IF_RADIX(1u, stage1)
         IF_RADIX(2u, stage2)
         IF_RADIX(3u, stage3)
@@ -243,6 +276,6 @@ RLX_FN void fft_body(PTR(PAIR) x, PTR(T) reals, PTR(PAIR) factors, PTR(PAIR) tab
         IF_RADIX(11u, stage11)
         IF_RADIX(13u, stage13)
         IF_RADIX(15u, stage16)
-        done *= radix == 15u ? 16u : radix;
+        done *= radix == 15u ? 16u : radix == 0u ? 1u : radix;
     }
 }
