@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+import struct
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ import numpy as np
 import onnx
 import pytest
 
-from examples import demo, onnx_minilm, welch
+import rlx
+from examples import demo, onnx_minilm, splats, welch
 from tests.models.tiny import write_model
 from tests.onnx.models import I64, model, node
 
@@ -78,6 +81,25 @@ def test_welch(repo: Path, clean_env: dict[str, str], tmp_path: Path) -> None:
     svg = "{http://www.w3.org/2000/svg}"
     assert len(drawn.findall(f".//{svg}polyline")) == len(lines)
     assert len(drawn.findall(f".//{svg}circle")) == welch.PEAKS * len(lines)
+
+
+def test_splats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A few steps: the error falls, the pictures are PNGs of their sizes, and the file holds the splats."""
+    monkeypatch.setattr(splats, "STEPS", 4)
+    monkeypatch.setattr(splats, "SHOWN", (0, 2))
+    monkeypatch.setattr(sys, "argv", ["splats.py", str(tmp_path / "made")])
+    assert splats.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    first, last = map(float, re.findall(r"0\.\d{5}", next(line for line in lines if line.startswith("error"))))
+    assert last < 0.9 * first
+    assert any(line.lstrip().startswith("cpu:") for line in lines)
+    for name, parts in (("target", 1), ("result", 1), ("course", 4)):
+        content = (tmp_path / f"made/{name}.png").read_bytes()
+        size = struct.unpack(">II", content[16:24])
+        assert content[:8] == b"\x89PNG\r\n\x1a\n" and size == (parts * splats.WIDTH, splats.HEIGHT)
+        rows = zlib.decompress(content[content.index(b"IDAT") + 4 : -16])
+        assert len(rows) == splats.HEIGHT * (1 + 3 * parts * splats.WIDTH)
+    assert len(rlx.splats.read_ply(tmp_path / "made/splats.ply").means) == splats.COUNT
 
 
 class TestDemo:

@@ -62,9 +62,9 @@ def test_every_size_of_slabs(columns: int, beside: int, ahead: int, tb: bool) ->
 def test_parts_of_long_sums(parts: int) -> None:
     a, b = _pair(4, 1100, 40, False, True, np.float16)
     bias = np.random.default_rng(0).standard_normal(40).astype(np.float32)
-    skinny(a, b, bias, tb=True, activation="gelu", parts=parts)
+    skinny(a, b, bias, tb=True, activation="gelu", split_k=parts)
     a, b = np.stack([a, a * 2, a - 1])[:, None], np.stack([b, -b])
-    skinny(a, b, tb=True, parts=parts)
+    skinny(a, b, tb=True, split_k=parts)
 
 
 @on_host

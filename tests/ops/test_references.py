@@ -124,6 +124,11 @@ def test_decomposition_says_what_the_op_says(op: str) -> None:
         node = graph.outputs["y0"].node
         made = rule(node.inputs, node.attrs)
         outs = made if isinstance(made, tuple) else (made,)
+        if any(n.op is REGISTRY["round"] for n in graph.nodes):  # in float64 other numbers would be ties
+            values = evaluate(graph, case.feeds(), upcast=False)
+            verdict = case.check({"y0": values[outs[0].id]})
+            assert verdict.ok, (case.id, verdict.message)
+            continue
         values = evaluate(graph, case.feeds())
         for old, new in zip(node.outputs, outs, strict=True):
             assert new.type == old.type, case.id

@@ -6,6 +6,7 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import bf16, f32, i32
+from rlx.formats.onnx.ops.blocks import keep_packed
 from rlx.formats.onnx.ops.conv import integer_conv
 from rlx.formats.onnx.ops.movement import axis_of
 from rlx.formats.onnx.ops.small_floats import rounded, widened
@@ -81,8 +82,10 @@ def dequantize(c: Call) -> Value:
     if to not in (np.float16, np.float32, np.float64) and to != bf16.np:
         raise c.bad(f"output_dtype is {to}; expected a floating-point type")
     wide = o.cast(scale, f32) if scale.dtype.is_half else widened(c, scale, c.dtype(1))
-    made = o.mul(o.cast(whole, wide.dtype), _along(c, wide, x, axis, block))
-    return Value(o.cast(made, carrier(to)), to)
+    made = o.cast(o.mul(o.cast(whole, wide.dtype), _along(c, wide, x, axis, block)), carrier(to))
+    if block and x.ndim == 2:
+        keep_packed(c, made, axis_of(c, axis, 2), block)
+    return Value(made, to)
 
 
 @op("DynamicQuantizeLinear")
