@@ -158,7 +158,7 @@ SPECTRA: list[tuple[Any, Given]] = [
 
 
 @both
-@every_device
+@on_cpu
 def test_welch(session: rlx.Session, dtype: str) -> None:
     for i, (shape, how) in enumerate(SPECTRA):
         x = noise(shape, dtype, i)
@@ -171,7 +171,7 @@ def test_welch(session: rlx.Session, dtype: str) -> None:
 
 
 @both
-@every_device
+@on_cpu
 def test_periodogram(session: rlx.Session, dtype: str) -> None:
     for shape, how in [
         ((100,), {}),
@@ -188,7 +188,7 @@ def test_periodogram(session: rlx.Session, dtype: str) -> None:
 
 
 @both
-@every_device
+@on_cpu
 def test_cross_spectra(session: rlx.Session, dtype: str) -> None:
     for shapes, how in [
         (((400,), (400,)), {"nperseg": 64}),
@@ -230,7 +230,7 @@ SHORT: list[tuple[Any, Given]] = [
 
 
 @both
-@every_device
+@on_cpu
 def test_stft_and_back(session: rlx.Session, dtype: str) -> None:
     for i, (shape, how) in enumerate(SHORT):
         x = noise(shape, dtype, i)
@@ -256,7 +256,7 @@ def test_stft_and_back(session: rlx.Session, dtype: str) -> None:
             close(back_x, x, dtype, 3)
 
 
-@every_device
+@on_cpu
 def test_istft_of_any_transform(session: rlx.Session) -> None:
     """A transform that no signal has: scipy's least-squares inverse too."""
     axes = {"time_axis": 2, "freq_axis": 1}
@@ -321,7 +321,7 @@ CONVOLUTIONS: list[tuple[Any, Any, Any]] = [
 
 
 @both
-@every_device
+@on_cpu
 def test_convolutions(session: rlx.Session, dtype: str) -> None:
     for (a, b, axes), mode in itertools.product(CONVOLUTIONS, ("full", "same", "valid")):
         x, h = noise(a, dtype, 1), noise(b, dtype, 2)
@@ -336,7 +336,7 @@ def test_convolutions(session: rlx.Session, dtype: str) -> None:
             close(made, wanted, dtype)
 
 
-@every_device
+@on_cpu
 def test_blocks_of_a_long_signal(session: rlx.Session) -> None:
     shapes = [((3000,), (11,), 0), ((13,), (1500,), 0), ((2, 900), (2, 20), 1), ((900, 2), (20, 1), 0)]
     for (a, b, axis), mode in itertools.product(shapes, ("full", "same", "valid")):
@@ -351,7 +351,30 @@ def test_the_lengths_of_fast_transforms() -> None:
     assert [fast_length(n) for n in range(1, 3000)] == [scipy.fft.next_fast_len(n, True) for n in range(1, 3000)]
 
 
-# -- dtypes, gradients
+# -- devices, dtypes, gradients
+
+
+@every_device
+def test_every_device_gives_what_scipy_does(session: rlx.Session) -> None:
+    """Few lengths, since software drivers take seconds to compile the transforms of each."""
+    x, h = noise((2, 78), seed=1), noise((2, 9), seed=2)
+    wide = x.astype(float)
+    how = {"nperseg": 16, "window": "hamming", "boundary": "even"}
+    _, _, z = of(session, signal.stft, x, **how)
+    close(z, judge.stft(wide, **how)[2])
+    _, y = of(session, signal.istft, z, nperseg=16, window="hamming")
+    close(y[:, :78], x, slack=3)
+    for more in ({}, {"detrend": "linear"}, {"average": "median"}):
+        _, p = of(session, signal.welch, x, nperseg=16, **more)
+        close(p, judge.welch(wide, nperseg=16, **more)[1])
+    _, p = of(session, signal.csd, x, x[::-1].copy(), nperseg=16)
+    close(p, judge.csd(wide, wide[::-1], nperseg=16)[1])
+    found = run(session, partial(signal.fftconvolve, axes=1), x[:, :8], h)
+    close(found, judge.fftconvolve(wide[:, :8], h, axes=1))
+    long = noise(20_001, seed=3)
+    _, p = of(session, signal.welch, long, fs=48e3)  # by one kernel
+    close(p, judge.welch(long.astype(float), 48e3)[1])
+
 
 
 @on_cpu

@@ -14,11 +14,12 @@ from rlx.ops import reduce
 from rlx.ops.base import check_inputs, written
 from rlx.ops.fft.functions import rfft
 from rlx.ops.fft.pairs import power
-from rlx.ops.fft.transform import TYPES, check_length
+from rlx.ops.fft.transform import TYPES
 from rlx.ops.numeric import Array
 from rlx.ops.signal.frames import check_steps, frame_count
 from rlx.ops.windows import MAX_STEP
 
+LENGTHS = (256, 512, 1024, 2048, 4096)  # of transforms that stay in a workgroup's registers and shared memory
 DETRENDS = ("constant", None)
 _BLOCK = 1 << 14  # samples of the segments that NumPy transforms at once
 
@@ -38,8 +39,11 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     if x.rank == 0 or window.rank != 1 or not 1 <= window.shape[0] <= x.shape[-1] or window.shape[0] > MAX_STEP:
         raise ShapeError(f"{op}: the window is {window} and the signal {x}; expected one axis, at most as long")
     check_steps(op, attrs, "hop")
-    if check_length(op, attrs["nfft"]) < window.shape[0]:
-        raise ShapeError(f"{op}: nfft is {attrs['nfft']}; expected at least {window.shape[0]}, as the window has")
+    if attrs["nfft"] not in LENGTHS or attrs["nfft"] < window.shape[0]:
+        raise ShapeError(
+            f"{op}: nfft is {attrs['nfft']!r}; expected one of {LENGTHS} that is at least {window.shape[0]}, as the "
+            "window has; rlx.signal.welch takes any"
+        )
     if attrs["detrend"] not in DETRENDS:
         raise ShapeError(f"{op}: detrend is {attrs['detrend']!r}; expected 'constant' or None")
     return TensorType((*x.shape[:-1], attrs["nfft"] // 2 + 1), x.dtype)

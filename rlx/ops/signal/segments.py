@@ -21,6 +21,7 @@ from rlx.ops.signal.power import without_mean
 from rlx.ops.signal.windows import F64, Window, window_of
 
 Detrend = Literal["constant", "linear"] | bool | None
+DETRENDS = ("constant", "linear", False, None)
 SCALINGS = ("density", "spectrum")
 _SEGMENT = 256  # samples, as scipy.signal
 
@@ -105,9 +106,9 @@ def sizes(op: str, fs: Any, window: Window, nperseg: int, noverlap: int | None, 
 
 def detrended(op: str, frames: Tensor, detrend: Detrend) -> Tensor:
     """Frames (..., samples) less their mean, or less the line that is nearest to them in the mean square."""
+    choose(op, "detrend", detrend, DETRENDS)
     if detrend is None or detrend is False:
         return frames
-    choose(op, "detrend", detrend, ("constant", "linear", False, None))
     away = without_mean(frames)
     n = frames.shape[-1]
     if detrend == "constant" or n == 1:

@@ -16,8 +16,9 @@ from rlx.ops.fft.pairs import conj, multiply, power
 from rlx.ops.numeric import Array
 from rlx.ops.order import sort
 from rlx.ops.signal.frames import frame_count
-from rlx.ops.signal.power import segment_power, sides
+from rlx.ops.signal.power import LENGTHS, segment_power, sides
 from rlx.ops.signal.segments import (
+    DETRENDS,
     Detrend,
     Segments,
     choose,
@@ -89,8 +90,8 @@ def _power(
     cut = segments_of(op, x.shape[-1], fs, window, nperseg, noverlap, nfft)
     factor = float(np.sqrt(cut.scale(op, scaling)))
     count = frame_count(x.shape[-1], cut.nperseg, cut.step)
-    if onesided and detrend != "linear" and (average == "mean" or count == 1):
-        choose(op, "detrend", detrend, ("constant", False, None))
+    choose(op, "detrend", detrend, DETRENDS)
+    if onesided and detrend != "linear" and cut.nfft in LENGTHS and (average == "mean" or count == 1):
         weight = cut.window * (factor / np.sqrt(count))
         found = segment_power(x, weight, cut.step, cut.nfft, detrend or None)
     else:

@@ -54,8 +54,8 @@ GRADIENTS: Gradients = {
         (lambda x: frame(x, 3, 1, axis=0), [(5, 2)], None),
     ],
     "segment_power": [
-        (lambda x, w: apply("segment_power", x, w, hop=3, nfft=8, detrend="constant"), [(2, 20), (6,)], None),
-        (lambda x, w: apply("segment_power", x, w, hop=2, nfft=5, detrend=None), [(13,), (5,)], None),
+        (lambda x, w: apply("segment_power", x, w, hop=3, nfft=256, detrend="constant"), [(2, 20), (6,)], None),
+        (lambda x, w: apply("segment_power", x, w, hop=2, nfft=256, detrend=None), [(13,), (5,)], None),
     ],
     "overlap_add": [
         (lambda x: overlap_add(x, 2), [(2, 3, 4)], None),

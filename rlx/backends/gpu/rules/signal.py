@@ -9,6 +9,7 @@ from rlx.backends.gpu.elementwise.strided import View, contiguous
 from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.steps import Language
 from rlx.backends.gpu.rules.movement import move, moves_natively
 from rlx.backends.gpu.rules.reduce import reduce_middle
 from rlx.dtypes import f32
@@ -42,12 +43,12 @@ SEGMENT_POWER = declare(
         constants={"N": 256, "DETREND": True, "PADDED": False, "WHOLE": False},
         trials=((256, True, False, False), (512, False, True, False), (1024, True, True, True),
                 (2048, True, False, False), (4096, True, False, True)),
-        resident="2",
+        resident="3",  # 80 registers, within which nothing is kept in memory
         unroll=True,
+        subgroups=True,
     )
-)  # fmt: skip
-_TRANSFORMS = (256, 512, 1024, 2048, 4096)
-_GROUPS = 2  # workgroups for each multiprocessor
+)
+_GROUPS = 3  # workgroups for each multiprocessor
 _WHOLE = 40 << 10  # bytes of shared memory with which both parts of the numbers are exchanged at once
 
 
@@ -71,11 +72,6 @@ def lower_overlap_add(ctx: Lowering, node: Node) -> None:
     ctx.launch(OVERLAP_ADD(T=stored.name), groups_for(ctx, y.size), [source, ctx.ref(y), y.size, *sizes])
 
 
-def _transforms(node: Node, features: frozenset[str]) -> bool:
-    """Whether the kernel has the length of the transforms; it computes in f32."""
-    return native(node, features) and node.attrs["nfft"] in _TRANSFORMS
-
-
 def _turns(n: int) -> npt.NDArray[np.float32]:
     """The factors between the stages of a transform of n: for each of n / 16 threads exp(-2πi m t / n) for m = 1, 2, 4
     and 8, then likewise those of a transform of n / 16 for each of n / 256."""
@@ -84,7 +80,7 @@ def _turns(n: int) -> npt.NDArray[np.float32]:
     return np.stack([np.cos(2 * np.pi * turn), -np.sin(2 * np.pi * turn)], -1).astype(np.float32)
 
 
-@lowers("segment_power", when=_transforms)
+@lowers("segment_power", when=native)
 def lower_segment_power(ctx: Lowering, node: Node) -> None:
     """Parts of the segments by workgroups that fill the device, then the sum of the parts."""
     x, window = node.inputs
@@ -99,7 +95,8 @@ def lower_segment_power(ctx: Lowering, node: Node) -> None:
     each = max(1, -(-steps * rows // (_GROUPS * ctx.target.units)))
     parts = max(1, -(-steps // each))
     target = ctx.ref(y) if parts == 1 else ctx.scratch(4 * rows * parts * y.shape[-1])
-    whole = ctx.target.shared_bytes >= _WHOLE
+    # Vulkan's compilers make slower code of pairs in shared memory than of their parts, one after the other.
+    whole = ctx.target.language is Language.CUDA and ctx.target.shared_bytes >= _WHOLE
     kernel = SEGMENT_POWER(N=size, DETREND=attrs["detrend"] is not None, PADDED=length < size, WHOLE=whole)
     sizes = (rows, parts, n, count, length, attrs["hop"], each * at_once)
     ctx.launch(
