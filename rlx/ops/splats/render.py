@@ -107,9 +107,10 @@ def check_pairs(pairs: Any, max_pairs: int) -> None:
     count = int(np.max(pairs, initial=0))
     if count > max_pairs:
         shown = f"{count:,}" if count < MOST else f"at least {MOST:,}"
+        build = f"build it with max_pairs={count}, or " if count <= MAX_PAIRS else ""
         raise CapacityExceeded(
-            f"splats.render: the splats touch {shown} tiles, and the program has room for {max_pairs:,}; build it with "
-            f"max_pairs={count}, or draw fewer or smaller splats"
+            f"splats.render: the splats touch {shown} tiles, and the program has room for {max_pairs:,}; {build}"
+            "draw fewer or smaller splats"
         )
 
 
