@@ -1,0 +1,64 @@
+"""The parts of the suite that only `make test-all` runs: tests marked `full`, and the longer half of what is counted."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+FULL_ENV = "RLX_TEST_FULL"
+
+
+def full() -> bool:
+    """Whether this run leaves nothing out."""
+    return os.environ.get(FULL_ENV, "0") not in ("", "0")
+
+
+def count(few: int, many: int) -> int:
+    """How many examples, seeds or runs a test makes: `many` where nothing is left out."""
+    return many if full() else few
+
+
+def some(values: Iterable[Any], most: int) -> list[Any]:
+    """At most `most` of these, evenly spread from the first on; all where nothing is left out.
+
+    Tests that go through an op's cases take their part by it, so that a new op costs as much as any other."""
+    given = list(values)
+    return given if full() else given[:: max(1, -(-len(given) // most))]
+
+
+def thinned(values: Sequence[Any], kept: Callable[[Any], bool]) -> list[Any]:
+    """The values of one parameter, with the mark `full` on all but those that `make test` keeps."""
+    assert any(map(kept, values)), "nothing would be left to run"
+    return [value if kept(value) else pytest.param(value, marks=pytest.mark.full) for value in values]
+
+
+def spread(combinations_of: Sequence[Mapping[str, object]], least: int) -> set[int]:
+    """The places of at least `least` combinations of parameters, each given by what the value of each name is.
+
+    Every value of every parameter occurs in those that are chosen, and as many pairs of values as their number allows:
+    a fault shows mostly at one value or at a pair of them. The choice is the same in every run.
+    """
+    open_at = dict(enumerate(frozenset(one.items()) for one in combinations_of))
+    singles = {item for items in open_at.values() for item in items}
+    pairs: set[frozenset[tuple[str, object]]] = set()
+    used: Counter[tuple[str, object]] = Counter()
+    chosen: set[int] = set()
+    while open_at and (singles or len(chosen) < least):
+
+        def gain(at: int) -> tuple[int, int, int, int]:
+            items = open_at[at]
+            new = sum(frozenset(pair) not in pairs for pair in combinations(items, 2))
+            return len(items & singles), new, -sum(used[item] for item in items), -at
+
+        best = max(open_at, key=gain)
+        items = open_at.pop(best)
+        singles -= items
+        used.update(items)
+        pairs |= {frozenset(pair) for pair in combinations(items, 2)}
+        chosen.add(best)
+    return chosen
