@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.full import full, spread
+from tests.full import FULL_ENV, full, spread
 
 # The examples are the same in every CI run, so that a red run repeats; elsewhere they vary, to find more.
 settings.register_profile(
@@ -198,5 +198,6 @@ def repo() -> Path:
 def clean_env(tmp_path: Path) -> dict[str, str]:
     """An environment for subprocesses that find neither this process's settings nor its import path."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("RLX_", "PYTHON", "PYTEST", "COV"))}
+    env |= {FULL_ENV: "1"} if full() else {}
     env["RLX_CACHE_DIR"] = str(tmp_path / "cache")
     return env

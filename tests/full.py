@@ -1,4 +1,4 @@
-"""The parts of the suite that only `make test-all` runs: tests marked `full`, and the longer half of what is counted."""
+"""What only `make test-all` runs of the suite: tests marked `full`, and the longer half of what is counted."""
 
 from __future__ import annotations
 
@@ -43,22 +43,20 @@ def spread(combinations_of: Sequence[Mapping[str, object]], least: int) -> set[i
     Every value of every parameter occurs in those that are chosen, and as many pairs of values as their number allows:
     a fault shows mostly at one value or at a pair of them. The choice is the same in every run.
     """
-    open_at = dict(enumerate(frozenset(one.items()) for one in combinations_of))
-    singles = {item for items in open_at.values() for item in items}
-    pairs: set[frozenset[tuple[str, object]]] = set()
+    left = dict(enumerate(frozenset(one.items()) for one in combinations_of))
+    pairs = {at: {frozenset(pair) for pair in combinations(items, 2)} for at, items in left.items()}
+    missing = {item for items in left.values() for item in items}
+    seen: set[frozenset[tuple[str, object]]] = set()
     used: Counter[tuple[str, object]] = Counter()
     chosen: set[int] = set()
-    while open_at and (singles or len(chosen) < least):
 
-        def gain(at: int) -> tuple[int, int, int, int]:
-            items = open_at[at]
-            new = sum(frozenset(pair) not in pairs for pair in combinations(items, 2))
-            return len(items & singles), new, -sum(used[item] for item in items), -at
+    def gain(at: int) -> tuple[int, int, int, int]:
+        return len(left[at] & missing), len(pairs[at] - seen), -sum(used[item] for item in left[at]), -at
 
-        best = max(open_at, key=gain)
-        items = open_at.pop(best)
-        singles -= items
-        used.update(items)
-        pairs |= {frozenset(pair) for pair in combinations(items, 2)}
+    while left and (missing or len(chosen) < least):
+        best = max(left, key=gain)
         chosen.add(best)
+        seen |= pairs[best]
+        used.update(left[best])
+        missing -= left.pop(best)
     return chosen

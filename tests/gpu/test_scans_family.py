@@ -134,11 +134,11 @@ def test_a_sequence_in_parts(session: rlx.Session, op: str) -> None:
     arrays, along = _sequence(op, 33, np.random.default_rng(5))
     whole, last = _run(session, op, arrays, None)
     state, parts, start = None, [], 0
-    for count in (20, 1, 0, 12):
-        part = [a[:, start : start + count] if i in along else a for i, a in enumerate(arrays)]
+    for steps in (20, 1, 0, 12):
+        part = [a[:, start : start + steps] if i in along else a for i, a in enumerate(arrays)]
         y, state = _run(session, op, part, state)
         parts.append(y)
-        start += count
+        start += steps
     assert state is not None
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(state, last, rtol=1e-5, atol=1e-6)
