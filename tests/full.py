@@ -32,9 +32,13 @@ def some(values: Iterable[Any], most: int) -> list[Any]:
 
 
 def thinned(values: Sequence[Any], kept: Callable[[Any], bool]) -> list[Any]:
-    """The values of one parameter, with the mark `full` on all but those that `make test` keeps."""
+    """The values of one parameter, or tuples of several, with the mark `full` on all but those that are kept."""
     assert any(map(kept, values)), "nothing would be left to run"
-    return [value if kept(value) else pytest.param(value, marks=pytest.mark.full) for value in values]
+
+    def left_out(value: Any) -> Any:
+        return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.full)
+
+    return [value if kept(value) else left_out(value) for value in values]
 
 
 def spread(combinations_of: Sequence[Mapping[str, object]], least: int) -> set[int]:
