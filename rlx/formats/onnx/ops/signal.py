@@ -1,88 +1,47 @@
-"""DFT, STFT and mel weights: products with tables of cosines and sines made in float64."""
+"""DFT, STFT and mel weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from rlx import ops as o
-from rlx.dtypes import f32
 from rlx.formats.onnx.ops.movement import axis_of
 from rlx.formats.onnx.reader.call import Call, Result
 from rlx.formats.onnx.reader.elements import element
 from rlx.formats.onnx.reader.table import op
 from rlx.ir import Tensor
+from rlx.ops.fft import functions as fft
+from rlx.ops.fft.pairs import conj, pair
 
-Wave = Callable[[Any], Any]
-MAX_LENGTH = 1 << 13  # of a transform as a product, whose table has MAX_LENGTH² elements
+_MAX_BINS = 1 << 13  # of a matrix of mel weights
 
 
 def transformed(c: Call, x: Tensor, length: int, inverse: bool, onesided: bool) -> Tensor:
     """The transform of (…, n, 1 or 2) along the axis before the last, cut or filled with zeros to `length`."""
-    if x.shape[-1] not in (1, 2) or not 1 <= length <= MAX_LENGTH:
+    if x.shape[-1] not in (1, 2) or x.shape[-2] < 1 or length < 1:
         raise c.bad(
-            f"the input is {x.shape}, the length {length}; expected 1 or 2 parts, and 1 to {MAX_LENGTH}"
+            f"the input is {x.shape}, the length {length}; expected 1 or 2 parts, and lengths of at least 1"
         )
-    n = min(x.shape[-2], length)
-    parts = x[..., :n, :]
-    parts = o.cast(parts, f32) if x.dtype.is_half else parts
-    both = onesided and inverse  # the input is one half of a conjugate-symmetric spectrum
-    count = length // 2 + 1 if onesided and not inverse else length
-    real, imaginary = parts[..., 0], parts[..., 1] if x.shape[-1] == 2 else None
-    if both:
-        weight = np.where((np.arange(n) == 0) | (2 * np.arange(n) == length), 1.0, 2.0).astype(real.dtype.np)
-        real = o.mul(real, c.tensor(weight))
-        imaginary = None if imaginary is None else o.mul(imaginary, c.tensor(weight))
-    sign = 1 if inverse else -1
-    re, im = _even(c, real, length, count), _odd(c, real, length, count, sign)
-    if imaginary is not None:
-        re = o.sub(re, _odd(c, imaginary, length, count, sign))
-        im = o.add(im, _even(c, imaginary, length, count))
+    if x.shape[-1] == 1 and not inverse:
+        return _of_reals(x[..., 0], length, onesided)
+    z = x if x.shape[-1] == 2 else pair(x[..., 0])
     if inverse:
-        re, im = o.div(re, float(length)), o.div(im, float(length))
-    return re if both else o.stack([re, im], re.ndim)
+        return fft.irfft(z, length) if onesided else fft.ifft(z, length)
+    made = fft.fft(z, length)
+    first: Tensor = made[..., : length // 2 + 1, :]
+    return first if onesided else made
 
 
-def _folded(x: Tensor, length: int, sign: int) -> tuple[Tensor, Tensor | None]:
-    """Elements 0 … ⌊length/2⌋, joined with their mirror images where they have one: x[j] ± x[length - j]. The symmetric
-    part of a signal then cancels exactly in the antisymmetric transform, and the product is half as long."""
-    n = x.shape[-1]
-    if n < length:
-        x = o.concat([x, o.expand(x.graph.constant(0.0, x.dtype), (*x.shape[:-1], length - n))], x.ndim - 1)
-    pairs = (length - 1) // 2
-    if not pairs:
-        return x, None
-    left, right = x[..., 1 : 1 + pairs], x[..., : length - pairs - 1 : -1]
-    joined = o.add(left, right) if sign > 0 else o.sub(left, right)
-    alone = [x[..., :1], *([x[..., length // 2 : length // 2 + 1]] if length % 2 == 0 else [])]
-    return o.concat(alone, x.ndim - 1), joined
-
-
-def _product(c: Call, x: Tensor, rows: np.ndarray, length: int, count: int, wave: Wave, scale: int) -> Tensor:
-    c.table(3, len(rows), count)
-    angle = 2 * np.pi * ((rows[:, None] * np.arange(count)[None, :]) % length) / length
-    return o.matmul(x, c.tensor((wave(angle) * scale).astype(x.dtype.np)))
-
-
-def _even(c: Call, x: Tensor, length: int, count: int) -> Tensor:
-    """Σ x[j] cos(2πjk / length)."""
-    alone, joined = _folded(x, length, 1)
-    lone = np.array([0, length // 2] if length % 2 == 0 else [0])[: alone.shape[-1]]
-    made = _product(c, alone, lone, length, count, np.cos, 1)
-    if joined is None:
+def _of_reals(x: Tensor, length: int, onesided: bool) -> Tensor:
+    """The spectrum of real numbers: the half that is computed, and its mirror image."""
+    made = fft.rfft(x, length)
+    rest = length - made.shape[-2]
+    if onesided or not rest:
         return made
-    return o.add(made, _product(c, joined, np.arange(1, 1 + joined.shape[-1]), length, count, np.cos, 1))
-
-
-def _odd(c: Call, x: Tensor, length: int, count: int, sign: int) -> Tensor:
-    """sign · Σ x[j] sin(2πjk / length); elements without a mirror image contribute 0."""
-    _, joined = _folded(x, length, -1)
-    if joined is None:
-        return o.expand(x.graph.constant(0.0, x.dtype), (*x.shape[:-1], count))
-    return _product(c, joined, np.arange(1, 1 + joined.shape[-1]), length, count, np.sin, sign)
+    mirrored = made[..., rest:0:-1, :]
+    return o.concat([made, conj(mirrored)], made.ndim - 2)
 
 
 def _dft(c: Call, axis: int) -> Tensor:
@@ -138,7 +97,7 @@ def mel_weights(c: Call) -> Result:
     """Triangles evenly spaced on the mel scale, over the bins of a transform."""
     bins, length, rate = (c.known_int(i) for i in range(3))
     low, high = float(c.known_scalar(3)), float(c.known_scalar(4))
-    if not 0 < bins <= MAX_LENGTH or not 0 < length <= 1 << 20 or rate <= 0 or not 0 <= low < high:
+    if not 0 < bins <= _MAX_BINS or not 0 < length <= 1 << 20 or rate <= 0 or not 0 <= low < high:
         raise c.bad(f"{bins} bins, a transform of {length}, rate {rate}, edges {low} to {high}")
     ends = [2595 * math.log10(1 + f / 700) for f in (low, high)]
     c.table(2, length // 2 + 1, bins)

@@ -3,6 +3,7 @@
 from rlx.formats.onnx.writer import attention as attention
 from rlx.formats.onnx.writer import control as control
 from rlx.formats.onnx.writer import elementwise as elementwise
+from rlx.formats.onnx.writer import fourier as fourier
 from rlx.formats.onnx.writer import image as image
 from rlx.formats.onnx.writer import index as index
 from rlx.formats.onnx.writer import linalg as linalg

@@ -1,0 +1,42 @@
+"""Discrete Fourier transforms, with the names, norms and axes of numpy.fft, in f32 and f64 and of any length.
+
+Complex numbers are pairs: a real tensor whose last axis has length 2 and holds (real, imaginary), as
+torch.view_as_real gives and ONNX's DFT takes them. Axes count as they do on a complex array, without the axis of pairs.
+`pair`, `real`, `imag`, `conj`, `multiply`, `absolute` and `power` are the arithmetic of pairs.
+
+>>> @rlx.jit
+... def spectrum(x):  # (..., n) real
+...     return rlx.fft.power(rlx.fft.rfft(x, norm="forward"))
+"""
+
+from rlx.ops.fft.functions import fft as fft
+from rlx.ops.fft.functions import fft2 as fft2
+from rlx.ops.fft.functions import fftfreq as fftfreq
+from rlx.ops.fft.functions import fftn as fftn
+from rlx.ops.fft.functions import fftshift as fftshift
+from rlx.ops.fft.functions import hfft as hfft
+from rlx.ops.fft.functions import ifft as ifft
+from rlx.ops.fft.functions import ifft2 as ifft2
+from rlx.ops.fft.functions import ifftn as ifftn
+from rlx.ops.fft.functions import ifftshift as ifftshift
+from rlx.ops.fft.functions import ihfft as ihfft
+from rlx.ops.fft.functions import irfft as irfft
+from rlx.ops.fft.functions import irfft2 as irfft2
+from rlx.ops.fft.functions import irfftn as irfftn
+from rlx.ops.fft.functions import rfft as rfft
+from rlx.ops.fft.functions import rfft2 as rfft2
+from rlx.ops.fft.functions import rfftfreq as rfftfreq
+from rlx.ops.fft.functions import rfftn as rfftn
+from rlx.ops.fft.pairs import absolute as absolute
+from rlx.ops.fft.pairs import conj as conj
+from rlx.ops.fft.pairs import imag as imag
+from rlx.ops.fft.pairs import multiply as multiply
+from rlx.ops.fft.pairs import pair as pair
+from rlx.ops.fft.pairs import power as power
+from rlx.ops.fft.pairs import real as real
+
+__all__ = [
+    "absolute", "conj", "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift",
+    "ihfft", "imag", "irfft", "irfft2", "irfftn", "multiply", "pair", "power", "real", "rfft", "rfft2", "rfftfreq",
+    "rfftn",
+]  # fmt: skip

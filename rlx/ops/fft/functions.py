@@ -1,0 +1,253 @@
+"""The functions of rlx.fft: NumPy's names, lengths, axes and norms, over one transform of the last axis at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.dtypes import DTypeLike, as_dtype, f32
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Tensor
+from rlx.ir.types import as_items, normalize_axes, normalize_axis
+from rlx.ops import composite
+from rlx.ops.base import TensorLike, tensor
+from rlx.ops.fft.pairs import complex_numbers, numbers
+from rlx.ops.fft.transform import TYPES, check_length, check_pairs, transform
+from rlx.ops.movement import arrange
+from rlx.ops.reduce import Axis
+
+NORMS = ("backward", "ortho", "forward")
+
+
+def _scale(op: str, norm: str | None, n: int, inverse: bool) -> float:
+    """The factor of a transform of n: NumPy's names say which direction is divided by n."""
+    norm = "backward" if norm is None else norm
+    if norm not in NORMS:
+        raise ShapeError(f"{op}: norm is {norm!r}; expected one of {', '.join(NORMS)}, or None for backward")
+    if norm == "ortho":
+        return 1.0 / math.sqrt(n)
+    return 1.0 / n if inverse == (norm == "backward") else 1.0
+
+
+def _along(
+    op: str, kind: str, x: Tensor, n: int | None, axis: int, inverse: bool, norm: str | None
+) -> Tensor:
+    """The transform `kind` of x along one axis of its numbers; x is in the dtype of transforms already."""
+    rank = x.ndim - (kind != "rfft")
+    at = normalize_axis(axis, rank, op)
+    if n is None:
+        n = 2 * (x.shape[at] - 1) if kind == "irfft" else x.shape[at]
+    n = check_length(op, n)
+    moved = composite.moveaxis(x, at, rank - 1) if at != rank - 1 else x
+    made = transform(kind, moved, n, inverse, _scale(op, norm, n, inverse))
+    return composite.moveaxis(made, rank - 1, at) if at != rank - 1 else made
+
+
+def _several(
+    op: str, x: Tensor, s: Sequence[int] | None, axes: Sequence[int] | int | None, rank: int
+) -> list[tuple[int, int | None]]:
+    """The axes of a transform of several, each with its length, in the order in which they are given."""
+    lengths = None if s is None else as_items(s, f"{op}: s")
+    if axes is None:
+        count = rank if lengths is None else len(lengths)
+        if count > rank:
+            raise ShapeError(f"{op}: s has {count} lengths, and the input {rank} axes of numbers")
+        listed = list(range(rank - count, rank))
+    else:
+        listed = [normalize_axis(a, rank, op) for a in as_items(axes, f"{op}: axes")]
+    normalize_axes(listed, rank, op)  # refuses an axis that is named twice
+    if not listed:
+        raise ShapeError(f"{op}: axes is empty; expected at least one axis")
+    if lengths is not None and len(lengths) != len(listed):
+        raise ShapeError(f"{op}: s has {len(lengths)} lengths for {len(listed)} axes; expected as many")
+    return list(zip(listed, [None] * len(listed) if lengths is None else lengths, strict=True))
+
+
+def _over(
+    op: str, z: Tensor, pairs: Sequence[tuple[int, int | None]], inverse: bool, norm: str | None
+) -> Tensor:
+    for axis, n in reversed(pairs):
+        z = _along(op, "fft", z, n, axis, inverse, norm)
+    return z
+
+
+def fft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+    """The discrete Fourier transform along an axis: Z[k] = Σ z[j] exp(-2πi jk / n).
+
+    Shape: z holds complex numbers as pairs, (..., 2), and so does the result; `axis` counts as it does on a complex
+    array, without the axis of pairs. `n`: the length of the transform, to which z is cut or filled with zeros; its own
+    unless given; any length from 1. norm: "backward" (None) divides the inverse by n, "forward" this one, "ortho" both
+    by √n. Dtype: f64 stays; all others are computed, and given, in f32. Gradient: the inverse of d, without its
+    division. Numerics: a relative error of about 1e-7 log2(n) of the whole in f32 (f64: 2e-16 log2(n)), with tables of
+    roots of unity computed in f64; an infinity or NaN makes any results of its line infinite or NaN. Raises:
+    ShapeError for a tensor without pairs, a length or an axis below 1, an unknown norm. Follows numpy.fft.fft.
+    """
+    op = "fft.fft"
+    return _along(op, "fft", complex_numbers(op, z), n, axis, False, norm)
+
+
+def ifft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+    """The inverse of `fft`: z[j] = Σ Z[k] exp(2πi jk / n) / n. Otherwise as `fft`. Follows numpy.fft.ifft."""
+    op = "fft.ifft"
+    return _along(op, "fft", complex_numbers(op, z), n, axis, True, norm)
+
+
+def rfft(x: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+    """The transform of real numbers: the elements 0 to ⌊n/2⌋ of `fft`, of which the others are conjugates.
+
+    Shape: x (..., m, ...) gives pairs (..., n // 2 + 1, ..., 2). Otherwise as `fft`. Follows numpy.fft.rfft.
+    """
+    op = "fft.rfft"
+    return _along(op, "rfft", numbers(op, x), n, axis, False, norm)
+
+
+def irfft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+    """The inverse of `rfft`: real numbers, from the elements 0 to ⌊n/2⌋ of their transform.
+
+    Shape: pairs (..., m, ..., 2) give (..., n, ...), with n = 2 (m - 1) unless given: an odd n has to be given. The
+    imaginary parts of element 0, and of element n/2 of an even n, count as 0. Otherwise as `fft`. Raises: ShapeError
+    also for m = 1 without n. Follows numpy.fft.irfft.
+    """
+    op = "fft.irfft"
+    return _along(op, "irfft", complex_numbers(op, z), n, axis, True, norm)
+
+
+def hfft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+    """The transform of a signal that is conjugate-symmetric, given by its first half: real. Follows numpy.fft.hfft."""
+    op = "fft.hfft"
+    return _along(op, "irfft", complex_numbers(op, z), n, axis, False, norm)
+
+
+def ihfft(x: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+    """The inverse of `hfft`: half of a conjugate-symmetric signal, as pairs. Follows numpy.fft.ihfft."""
+    op = "fft.ihfft"
+    return _along(op, "rfft", numbers(op, x), n, axis, True, norm)
+
+
+def fftn(z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm: str | None = None) -> Tensor:
+    """`fft` along several axes: all of them, or `axes`, cut or filled with zeros to the lengths `s`.
+
+    Shape: pairs (..., 2) give pairs; without axes, as many lengths as s has are those of the last axes. Otherwise as
+    `fft`. Raises: ShapeError also for an axis named twice, and for lengths that are not as many as axes. Follows
+    numpy.fft.fftn.
+    """
+    op = "fft.fftn"
+    z = complex_numbers(op, z)
+    return _over(op, z, _several(op, z, s, axes, z.ndim - 1), False, norm)
+
+
+def ifftn(
+    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm: str | None = None
+) -> Tensor:
+    """The inverse of `fftn`. Follows numpy.fft.ifftn."""
+    op = "fft.ifftn"
+    z = complex_numbers(op, z)
+    return _over(op, z, _several(op, z, s, axes, z.ndim - 1), True, norm)
+
+
+def fft2(
+    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None
+) -> Tensor:
+    """`fftn` of two axes, the last two unless given. Follows numpy.fft.fft2."""
+    return fftn(z, s, axes, norm)
+
+
+def ifft2(
+    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None
+) -> Tensor:
+    """The inverse of `fft2`. Follows numpy.fft.ifft2."""
+    return ifftn(z, s, axes, norm)
+
+
+def rfftn(
+    x: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm: str | None = None
+) -> Tensor:
+    """The transform of real numbers along several axes: `rfft` along the last of them, then `fft` along the others.
+
+    Shape: x gives pairs (..., 2), of which the last of the axes has n // 2 + 1 elements. Otherwise as `fftn`. Follows
+    numpy.fft.rfftn.
+    """
+    op = "fft.rfftn"
+    x = numbers(op, x)
+    *others, (last, n) = _several(op, x, s, axes, x.ndim)
+    return _over(op, _along(op, "rfft", x, n, last, False, norm), others, False, norm)
+
+
+def irfftn(
+    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm: str | None = None
+) -> Tensor:
+    """The inverse of `rfftn`: `ifft` along all axes but the last, then `irfft`. Follows numpy.fft.irfftn."""
+    op = "fft.irfftn"
+    z = complex_numbers(op, z)
+    *others, (last, n) = _several(op, z, s, axes, z.ndim - 1)
+    return _along(op, "irfft", _over(op, z, others, True, norm), n, last, True, norm)
+
+
+def rfft2(
+    x: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None
+) -> Tensor:
+    """`rfftn` of two axes, the last two unless given. Follows numpy.fft.rfft2."""
+    return rfftn(x, s, axes, norm)
+
+
+def irfft2(
+    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None
+) -> Tensor:
+    """The inverse of `rfft2`. Follows numpy.fft.irfft2."""
+    return irfftn(z, s, axes, norm)
+
+
+def _frequencies(op: str, n: int, d: float, dtype: DTypeLike) -> tuple[int, Any]:
+    kind = as_dtype(dtype)
+    if kind not in TYPES:
+        raise DTypeError(f"{op}: dtype is {kind}; expected f32 or f64")
+    if d == 0 or not math.isfinite(d):
+        raise ShapeError(f"{op}: the spacing of samples is {d}; expected a finite number other than 0")
+    return check_length(op, n), kind.np
+
+
+def fftfreq(n: int, d: float = 1.0, dtype: DTypeLike = f32) -> npt.NDArray[Any]:
+    """The frequencies of the elements of `fft`, for samples at a distance d: 0, 1, …, then the negative ones, over n d.
+
+    Shape: (n,), a NumPy array. Dtype: f32 or f64, rounded once. Raises: ShapeError for n < 1 or d = 0, DTypeError.
+    Follows numpy.fft.fftfreq.
+    """
+    length, kind = _frequencies("fft.fftfreq", n, d, dtype)
+    return np.fft.fftfreq(length, d).astype(kind)
+
+
+def rfftfreq(n: int, d: float = 1.0, dtype: DTypeLike = f32) -> npt.NDArray[Any]:
+    """The frequencies of the elements of `rfft`: 0 to n // 2, over n d. Otherwise as `fftfreq`."""
+    length, kind = _frequencies("fft.rfftfreq", n, d, dtype)
+    return np.fft.rfftfreq(length, d).astype(kind)
+
+
+def _shifted(op: str, x: Any, axes: Axis, pairs: bool, back: bool) -> Any:
+    if not isinstance(x, Tensor):
+        return (np.fft.ifftshift if back else np.fft.fftshift)(np.asarray(x), axes)
+    x = tensor(op, x)
+    if pairs:
+        check_pairs(op, x.type)
+    listed = normalize_axes(axes, x.ndim - pairs, op)
+    by = [-(x.shape[a] // 2) if back else x.shape[a] // 2 for a in listed]
+    return arrange.roll(x, by, listed) if listed else x
+
+
+def fftshift(x: TensorLike, axes: Axis = None, *, pairs: bool = True) -> Any:
+    """Moves the element of frequency 0 to the middle of each axis.
+
+    Shape: x's. x holds pairs, whose own axis stays as it is and does not count; with `pairs` False it holds real
+    numbers. axes: all unless given. Dtype: any. A NumPy array (of `fftfreq`) has no axis of pairs and gives one.
+    Gradient: d moved back. Raises: ShapeError for a tensor without pairs, an axis out of range or named twice. Follows
+    numpy.fft.fftshift.
+    """
+    return _shifted("fft.fftshift", x, axes, pairs, False)
+
+
+def ifftshift(x: TensorLike, axes: Axis = None, *, pairs: bool = True) -> Any:
+    """The inverse of `fftshift`, which differs from it where a length is odd. Follows numpy.fft.ifftshift."""
+    return _shifted("fft.ifftshift", x, axes, pairs, True)

@@ -1,0 +1,97 @@
+"""Fourier transforms on a GPU: native, right by the CUDA sources too, and in as many launches as passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.gpu.rules.fft import Plan, Workgroup
+from rlx.conformance.case import Case, InputSpec, cases_of
+from rlx.conformance.runner import sample
+from rlx.conformance.tolerances import NORM
+from rlx.dtypes import f32, f64
+from rlx.ir import Graph
+from tests.devices import session_here
+from tests.gpu import cuda_host
+from tests.gpu.missed_barriers import every_barrier_is_missed
+from tests.gpu.test_index_family import through_cuda
+
+OPS = ("fft", "rfft", "irfft")
+H200, SMALL = Workgroup(48 << 10, 4), Workgroup(32 << 10, 4, 2)
+
+
+@pytest.fixture(scope="module", params=["vulkan", "cuda"])
+def gpu(request: pytest.FixtureRequest) -> rlx.Session:
+    return session_here(request.param, fallback="error")
+
+
+@pytest.mark.parametrize("n, launches", [(60, 1), (74, 2), (6000, 2)])
+def test_launches(gpu: rlx.Session, n: int, launches: int) -> None:
+    """One launch where a workgroup holds a line, one for each pass of a longer one, two transforms for a prime."""
+    graph = Graph("g")
+    graph.output("y", rlx.fft.fft(graph.input("x", (2, n, 2))))
+    with gpu.compile(graph) as compiled:
+        (entry,) = [d for d in compiled.report() if d.op == "fft"]
+        assert (entry.how, len(entry.steps)) == ("native", launches)
+
+
+@pytest.mark.parametrize(
+    "n, plan",
+    [
+        (4096, Plan(4096, (4096,))),
+        (1 << 14, Plan(1 << 14, (128, 128))),
+        (1 << 20, Plan(1 << 20, (1024, 1024))),
+        (1 << 24, Plan(1 << 24, (256, 256, 256))),
+        (1000, Plan(1000, (1000,))),
+        (17, Plan(64, (64,), True)),
+        (65537, Plan(1 << 18, (512, 512), True)),
+    ],
+)
+def test_plans(n: int, plan: Plan) -> None:
+    assert H200.plan(n) == plan
+
+
+@pytest.mark.parametrize("group", [H200, SMALL, replace(H200, itemsize=8), replace(SMALL, itemsize=8)])
+def test_a_plan_fits_into_a_workgroup(group: Workgroup) -> None:
+    """A pass fits into shared memory, eight stages and sixteen elements a thread; passes make the length."""
+    for n in [*range(1, 3000, 7), *(1 << k for k in range(27)), 4096, 65537, 6561, 10**6, 13**5, 3**12, 7**7]:
+        plan = group.plan(n)
+        assert np.prod(plan.passes, dtype=np.int64) == plan.length
+        assert plan.length == n or (plan.convolved and plan.length >= 2 * n - 1)
+        for length in plan.passes:
+            radices, lines = group.radices(length), group.lines(length, 1 << 20)
+            assert np.prod(radices) == length and len(radices) <= 8
+            assert max(radices) <= 13 or max(radices) == 16
+            assert all(-(-lines * length // (r * 256)) * r <= 16 for r in radices)
+            if len(radices) > 1:
+                assert 2 * group.itemsize * lines * group.stride(length) <= group.shared
+
+
+def _of(n: int, batch: int = 2, op: str = "fft", dtype: Any = f32) -> Case:
+    shape = (batch, n) if op == "rfft" else (batch, n // 2 + 1 if op == "irfft" else n, 2)
+    attrs = {"n": n, "inverse": op == "irfft", "scale": 1.0 / n}
+    return Case(op, f"{dtype}-{op}-{n}", (InputSpec(shape, dtype),), attrs, NORM)
+
+
+_CUDA = [
+    *(_of(n) for n in (2, 3, 5, 7, 8, 11, 13, 16, 60, 256, 1001, 2048, 4096, 1 << 14, 6000, 17, 997)),
+    *(_of(n, 3, op, f64) for op in ("rfft", "irfft") for n in (37, 240)),
+    *(c for op in OPS for c in sample([c for c in cases_of(op) if c.attrs["n"] < 600], 4)),
+]
+
+
+@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("case", _CUDA, ids=lambda c: c.id)
+def test_cuda_sources(case: Case) -> None:
+    verdict = case.check(through_cuda(case))
+    assert verdict.ok, verdict.message
+
+
+@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+def test_every_barrier_is_needed_and_missed(tmp_path: Path) -> None:
+    every_barrier_is_missed("fft.h", lambda: through_cuda(_of(4096, 1)), tmp_path)
