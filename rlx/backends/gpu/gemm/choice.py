@@ -30,6 +30,7 @@ _FEW_ROWS = 8  # the few-rows kernel is the fastest up to this many rows,
 _ROWS = 16  # where B is small up to this many,
 _MAX_ROWS = 64  # and a candidate up to this many
 _SMALL = 1 << 20  # elements of B
+_LIBRARY = 1 << 23  # elements of B from which the library multiplies few rows of halves
 _LARGE = 1 << 30  # multiply-adds from which it pays to round the operands before, by launches of their own
 _THREADS = 256
 
@@ -187,7 +188,7 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     library = target.library if p.k else None
     straight = p.m == 1 or not p.transpose_a  # whether a row of A is contiguous
     # cuBLAS reads large weights of halves at 88 to 93 % of the bandwidth, the kernels here at 51 to 89 %.
-    beaten = library is not None and pair[0] == pair[1] and pair[0].is_half and p.n * p.k > _SMALL
+    beaten = library is not None and pair[0] == pair[1] and pair[0].is_half and p.n * p.k >= _LIBRARY
     if mma and straight and p.m <= _ROWS and pair in ((f16, f16), (bf16, bf16)):
         found.append(_skinny(target, p, 1 if beaten else -2 if p.m > _FMA_ROWS else 0.5, pair))
     if p.m <= _MAX_ROWS and straight:
@@ -314,9 +315,9 @@ def _stages(split: Split, tile: str, depth: int) -> int:
 
 
 def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
-    """The sizes of the few-rows kernel. A row of B should be read 128 bytes at a time, and what is read of A be small
-    beside B's part: as many sites as leave each unit its workgroups, of which it needs two (threads of 16 rows need all
-    registers). For one row, all workgroups should run at once: those of a second wave have too few reads under way."""
+    """The sizes of the few-rows kernel, as measured on an H200. A unit needs two workgroups, so that one computes while
+    the other waits for its loads. Where the driver allocates registers, a thread must need at most 128 of them for
+    that, which limits the loads that it may have outstanding. A row of B should be read 64 bytes at a time or more."""
     rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
     half = stored[1].is_half
     each = 8 if half and not p.transpose_b else 4
@@ -324,15 +325,21 @@ def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
     resident = target.units * 2
     if target.software:
         sites = 8
-    elif rows > 1:
-        sites = next((s for s in (8, 4) if groups >= 0.9 * s * resident), 2)
+    elif target.matrices.overlapped:
+        sites = next((s for s in (8, 4) if groups >= 0.8 * s * resident), 2)
+    elif rows > 1 or not p.transpose_b:
+        sites = 16 if rows == 1 and groups > 8 * resident else 8
     else:
         sites = next((s for s in (2, 4, 8) if groups <= s * resident), 16)
-        if sites < 8 and not p.transpose_b and groups >= 0.9 * 4 * target.units:
-            sites = 8 if groups >= 0.9 * 8 * target.units else 4
     sites = max(sites, _least_sites(target, rows, stored[1], p.transpose_b))
-    ahead = 3 if target.matrices.overlapped else {1: 4, 4: 3}.get(rows, 1 if half else 2)
-    return FewRows((rank,), stored, rows, each, min(32, _THREADS // sites), sites, ahead)
+    if target.matrices.overlapped:
+        ahead = 4 if rows == 16 else 3
+    elif half:
+        ahead = 2 if rows == 1 or (rows == 4 and p.transpose_b) else 1
+    else:
+        ahead = {1: 2, 4: 3, 8: 2}.get(rows, 1)
+    c = FewRows((rank,), stored, rows, each, min(32, _THREADS // sites), sites, ahead)
+    return replace(c, ahead=_ahead(target, c, p))
 
 
 def _least_sites(target: Target, rows: int, b: DType, transposed: bool) -> int:
@@ -341,9 +348,25 @@ def _least_sites(target: Target, rows: int, b: DType, transposed: bool) -> int:
     return max(1, rows * length // (16 if target.limits.shared_bytes >= _MMA_SHARED else 8))
 
 
+def _ahead(target: Target, c: FewRows, p: Product) -> int:
+    """The steps whose loads are outstanding: as many of those wished for as shared memory holds, where it holds them
+    beside two steps' parts of A and the sums."""
+    if not target.matrices.overlapped:
+        return c.ahead
+    length = 8 if p.transpose_b and c.stored[1].is_half else 4
+    staged = 2 * c.rows * (_THREADS // c.sites) * length // 4 if c.rows > 1 else 0
+    quads = max(staged, _THREADS * min(c.rows, 4)) + c.rows * c.each // 4 * c.sites
+    return max(1, min(c.ahead, (target.shared_bytes - 16 * quads) // (16 * 4 * _THREADS)))
+
+
 def _skinny(target: Target, p: Product, rank: float, stored: Pair) -> SkinnyTiles:
-    """The sizes of the skinny kernel. There should be two workgroups for each unit, which then has 64 KiB under way. A
-    row of B that a warp reads should have 128 bytes, and A, which every workgroup reads, be small beside B's part."""
+    """The sizes of the skinny kernel, as measured on an H200. A row of B that a warp reads should have 64 bytes or
+    more, and A, which every workgroup reads, be small beside B's part."""
+    if not target.matrices.overlapped and p.n * p.count >= 4096:
+        # The driver allocates registers: with more loads outstanding, a unit would hold one workgroup instead of two.
+        wide = math.ceil(p.n / 32) * p.count >= 3.2 * target.units and (p.transpose_b or p.m <= _FEW_ROWS)
+        columns, beside = (32, 2) if wide else (16 if p.transpose_b else 64, 1)
+        return SkinnyTiles((rank,), stored, columns, beside, 2)
     columns = 16 if p.transpose_b else 64 if p.n >= 32 * target.units else 32
     tiles = math.ceil(p.n / columns) * p.count
     beside = next((w for w in (4, 2) if tiles >= 2 * w * target.units), 1)
@@ -364,7 +387,8 @@ def _resized(target: Target, c: Candidate, wish: Forced, p: Product) -> Candidat
     if isinstance(c, FewRows):
         sites = max(wish.sites or c.sites, _least_sites(target, c.rows, c.stored[1], p.transpose_b))
         across = min(wish.across or 32, _THREADS // sites)
-        return replace(c, across=across, sites=sites, ahead=wish.ahead or c.ahead)
+        c = replace(c, across=across, sites=sites, ahead=wish.ahead or c.ahead)
+        return replace(c, ahead=_ahead(target, c, p))
     if isinstance(c, SkinnyTiles):
         sizes = {name: getattr(wish, name) or getattr(c, name) for name in ("columns", "beside", "ahead")}
         return replace(c, **sizes, split_k=min(wish.split_k or c.split_k, max(1, p.k // 128)))

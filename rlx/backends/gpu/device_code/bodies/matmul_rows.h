@@ -23,7 +23,7 @@
 #define SHARERS (256u / SITES)
 #define SPAN (SHARERS * LENGTH / 4u)  // quads of a row of A in a step
 #ifdef RLX_GLSL
-#define MOST_SETS (MANY > 8u ? 2u : 4u)  // steps whose units wait in registers
+#define MOST_SETS (MANY == 4u ? 3u : 2u)  // steps whose units wait in registers
 #define SETS (AHEAD < MOST_SETS ? AHEAD : MOST_SETS)
 #define DISTANCE SETS  // in steps, of the loads of B; and of A's where it has one row
 #define DISTANCE_A SETS
