@@ -145,7 +145,9 @@ class CudaDevice:
             runtime = api.runtime
             runtime.memGetInfo()  # the first call that creates the context
             self.stream = self._new_stream()
-            self.capture_stream = self._new_stream()
+            self.capture_streams = (self._new_stream(), self._new_stream())
+            self.fork_event = int(api.runtime.eventCreateWithFlags(api.runtime.eventDisableTiming))
+            self._held.callback(api.runtime.eventDestroy, self.fork_event)
             self.staging = Staging(api, self.stream)
             self._held.callback(self.staging.close)
             self._pool: BufferPool[Memory] = BufferPool(

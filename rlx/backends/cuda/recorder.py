@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice
 
 Enqueue = Callable[[int], None]  # puts one step on a stream
-STREAMS = 2  # of a capture: launches that are independent of each other overlap
 
 
 class Recorded:
@@ -139,28 +138,27 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
         label = "the first"
         barriers = place_barriers(steps)
         with device.doing("capturing steps"):
-            stream = device.capture_stream
+            stream = device.capture_streams[0]
             _aim_blas(device, steps, stream)
-            with Resources() as held:
-                fork = _Fork(device, stream, held)
-                try:
-                    # Relaxed mode: as in the thread-local mode, calls of other threads do not disturb the capture. It
-                    # also lets cuBLAS load a kernel at its first use, in the very call that is captured.
-                    runtime.streamBeginCapture(stream, runtime.streamCaptureModeRelaxed)
-                    fork.join()
-                    for i, (step, enqueue) in enumerate(zip(steps, enqueues, strict=True)):
-                        label = step.label or type(step).__name__
-                        if i in barriers:
-                            fork.join()
-                        enqueue(fork.stream(step))
-                    label = "the end"
-                    fork.join()
-                    graph = runtime.streamEndCapture(stream)
-                except BaseException as error:
-                    _abandon(device, stream)
-                    if isinstance(error, device.api.errors):
-                        raise device.failed(error, f"capturing step {label}") from error
-                    raise
+            fork = _Fork(device)
+            try:
+                # Relaxed mode: as in the thread-local mode, calls of other threads do not disturb the capture. It also
+                # lets cuBLAS load a kernel at its first use, in the very call that is captured.
+                runtime.streamBeginCapture(stream, runtime.streamCaptureModeRelaxed)
+                fork.join()
+                for i, (step, enqueue) in enumerate(zip(steps, enqueues, strict=True)):
+                    label = step.label or type(step).__name__
+                    if i in barriers:
+                        fork.join()
+                    enqueue(fork.stream(step))
+                label = "the end"
+                fork.join()
+                graph = runtime.streamEndCapture(stream)
+            except BaseException as error:
+                _abandon(device, stream)
+                if isinstance(error, device.api.errors):
+                    raise device.failed(error, f"capturing step {label}") from error
+                raise
             made = Resources()
             with made.unwound():
                 with Resources() as captured:
@@ -175,41 +173,34 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
 
 
 class _Fork:
-    """The streams of a capture. Launches between two barriers take turns on them, so that one can begin while the last
-    workgroups of another run. Calls of cuBLAS share a workspace, so that these and copies stay on the first stream."""
+    """The two streams of a capture. Launches between two barriers take turns on them, so that one can begin while the
+    last workgroups of another run. Calls of cuBLAS share a workspace, so that these and copies stay on the first."""
 
-    def __init__(self, device: CudaDevice, stream: int, held: Resources) -> None:
-        runtime = self._runtime = device.api.runtime
-        self._streams = [stream]
-        for _ in range(STREAMS - 1):
-            self._streams.append(runtime.streamCreateWithFlags(runtime.streamNonBlocking))
-            held.callback(runtime.streamDestroy, self._streams[-1])
-        self._event = runtime.eventCreateWithFlags(runtime.eventDisableTiming)
-        held.callback(runtime.eventDestroy, self._event)
-        self._forked: set[int] = set()
+    def __init__(self, device: CudaDevice) -> None:
+        self._runtime, self._event = device.api.runtime, device.fork_event
+        self._main, self._side = device.capture_streams
+        self._forked = False
         self._launches = 0
 
     def stream(self, step: Step) -> int:
         """The stream of the next step."""
         if not isinstance(step, Launch):
-            return self._streams[0]
-        chosen = self._streams[self._launches % len(self._streams)]
+            return self._main
         self._launches += 1
-        if chosen != self._streams[0] and chosen not in self._forked:
-            self._forked.add(chosen)
-            self._runtime.streamWaitEvent(chosen, self._event)
-        return chosen
+        if self._launches % 2:
+            return self._main
+        if not self._forked:
+            self._forked = True
+            self._runtime.streamWaitEvent(self._side, self._event)
+        return self._side
 
     def join(self) -> None:
         """Lets the following steps wait for all before them."""
-        first = self._streams[0]
-        for other in self._streams[1:]:
-            if other in self._forked:
-                self._runtime.eventRecord(self._event, other)
-                self._runtime.streamWaitEvent(first, self._event)
-        self._forked.clear()
-        self._launches = 0
-        self._runtime.eventRecord(self._event, first)
+        if self._forked:
+            self._runtime.eventRecord(self._event, self._side)
+            self._runtime.streamWaitEvent(self._main, self._event)
+        self._runtime.eventRecord(self._event, self._main)
+        self._forked, self._launches = False, 0
 
 
 def _aim_blas(device: CudaDevice, steps: Sequence[Step], stream: int) -> None:
