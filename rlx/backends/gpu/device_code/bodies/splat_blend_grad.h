@@ -3,33 +3,13 @@
 // first, and leaves for TOGETHER splats at a time what each gets from it: the weight of the colour, and the gradient of
 // the exponent. Of these the workgroup sums nine numbers for each splat, over some pixels a thread, then over threads,
 // always in the same order.
-#include "splat.h"
+#include "splat_stage.h"
 
 #define LANES (256u / TOGETHER)
 
-SHARED vec4 first_of[STAGED];   // x, y, xx, xy
-SHARED vec4 second_of[STAGED];  // yy, opacity, reach, red
-SHARED vec4 third_of[STAGED];   // green, blue
 SHARED float given[3u * 256u];  // the gradient of each pixel's colour
 SHARED float room[(2u * TOGETHER > FIELDS ? 2u * TOGETHER : FIELDS) * 256u];  // weights and gradients, then sums
 SHARED uint going;
-
-RLX_FN void stage(PTR(f32) splats, PTR(i32) ids, const uint at, const uint end, const uint n) {
-    if (THREAD < STAGED && at + THREAD < end) {
-        const int id = LOAD(i32, ids, at + THREAD);
-        vec4 a = VEC4(0.0f, 0.0f, 0.0f, 0.0f), b = a, c = a;
-        if (id >= 0 && UINT(id) < n) {
-            PTR(f32) p = SKIP(f32, splats, UINT(id), FIELDS);
-            a = VEC4(LOAD(f32, p, 0u), LOAD(f32, p, 1u), LOAD(f32, p, 2u), LOAD(f32, p, 3u));
-            const float opacity = LOAD(f32, p, 5u);
-            b = VEC4(LOAD(f32, p, 4u), opacity, reach(opacity), LOAD(f32, p, 6u));
-            c = VEC4(LOAD(f32, p, 7u), LOAD(f32, p, 8u), 0.0f, 0.0f);
-        }
-        first_of[THREAD] = a;
-        second_of[THREAD] = b;
-        third_of[THREAD] = c;
-    }
-}
 
 RLX_FN void splat_blend_grad_body(PTR(f32) d, PTR(f32) splats, PTR(i32) ids, PTR(i32) ranges, PTR(f32) rows,
                                   const uint width, const uint height, const uint across, const uint tiles,
