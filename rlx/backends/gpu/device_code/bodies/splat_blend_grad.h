@@ -74,7 +74,7 @@ RLX_FN void splat_blend_grad_body(PTR(f32) d, PTR(f32) splats, PTR(i32) ids, PTR
                         const float back_by = 1.0f / (1.0f - alpha);
                         light *= back_by;
                         weight = alpha * light;
-                        const float shade = FMA(red, b.w, FMA(green, third_of[i].x, blue * third_of[i].y));
+                        const float shade = FMA(red, third_of[i].x, FMA(green, third_of[i].y, blue * third_of[i].z));
                         const float into = light * shade - behind * back_by;
                         if (whole < ALPHA_MAX) of_q = -0.5f * alpha * into;
                         behind = FMA(weight, shade, behind);
