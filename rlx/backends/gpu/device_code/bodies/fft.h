@@ -7,9 +7,10 @@
 // neighbouring threads find different memory banks.
 //
 // Transforms of the other direction are those of the conjugates. FORM: bits 0-1 the input (0 pairs, 1 real numbers, 2
-// half a spectrum), 3 only real parts are written, 4 the input is conjugated, 5 then multiplied by `factors`; 6 the output
+// half a spectrum, 3 that of twice as many real numbers), 3 only real parts are written, 4 the input is conjugated, 5 then multiplied by `factors`; 6 the output
 // is conjugated, 7 then multiplied by `factors`, 8 by the scale, 9 conjugated; 10 neighbouring threads read neighbouring
-// lines, 11 and write those; 13 every input is there, 14 every output is kept.
+// lines, 11 and write those; 12 the output is half the spectrum of twice as many real numbers, 13 every input is there, 14
+// every output is kept. Twice as many real numbers are pairs of neighbours; of these `factors` has the roots of unity.
 // table: the scale, the N-th roots of unity, and those of order N * BEFORE: 2^fine neighbours, and every 2^fine-th.
 #define PAIR_f32 b8
 #define PAIR_f64 f64
@@ -78,6 +79,17 @@ RLX_FN Z root_of_pass(PTR(PAIR) table, const uint angle, const uint fine) {
 RLX_FN Z input_at(PTR(PAIR) x, PTR(T) reals, PTR(PAIR) factors, const uint number, const uint start, const uint more,
                   const uint given, const uint pitch, const uint size) {
     const uint at = start + more;
+    if ((FORM & 3u) == 3u) {
+        Z a = LOAD_PAIR(x, number * pitch + at), b = LOAD_PAIR(x, number * pitch + N - at);
+        if (at == 0u) {
+            a = COMPLEX(a.x, VAL(T)(0));
+            b = COMPLEX(b.x, VAL(T)(0));
+        }
+        if ((FORM & 16u) != 0u) a = conjugate(a);
+        if ((FORM & 16u) == 0u) b = conjugate(b);
+        const Z t = times(conjugate(LOAD_PAIR(factors, at)), difference(a, b));
+        return COMPLEX(a.x + b.x - t.y, -(a.y + b.y + t.x));
+    }
     const bool mirrored = (FORM & 3u) == 2u && at > size / 2u;
     const uint from = mirrored ? size - at : at;
     const bool there = (FORM & 8192u) != 0u || (at < size && from < given);
@@ -173,6 +185,7 @@ RLX_FN void put_output(PTR(PAIR) y, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) t
 
 // One stage of radix R: a thread transforms SETS sets of R elements. `done` is the product of earlier radices. Of the
 // roots of unity those of the powers of two are read, the others are products of them.
+#define SPLIT ((FORM & 4096u) != 0u)
 #define SETS(R) ((LINES * (N / R) + 255u) / 256u)
 #define DIGIT(i) ((i) >= 8u ? 3u : (i) >= 4u ? 2u : (i) >= 2u ? 1u : 0u)
 #define HIGH(i) (1u << DIGIT(i))
@@ -218,12 +231,12 @@ RLX_FN void put_output(PTR(PAIR) y, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) t
                 FORMED(b * R)                                                                                  \
             }                                                                                                  \
         }                                                                                                      \
-        if (!first && !last) { BARRIER; }                                                                      \
+        if (!first && (!last || SPLIT)) { BARRIER; }                                                           \
         UNROLL for (uint b = 0u; b < SETS(R); b++) {                                                           \
             const uint set = THREAD + b * 256u;                                                                \
             const uint c = across ? set % LINES : set / (N / R), j = across ? set / LINES : set % (N / R);     \
             const uint line = GROUP * LINES + c;                                                               \
-            if (!last && set < LINES * (N / R)) {                                                              \
+            if ((!last || SPLIT) && set < LINES * (N / R)) {                                                   \
                 const uint start = j / done * done * R + j % done;                                             \
                 UNROLL for (uint i = 0u; i < R; i++) {                                                         \
                     const int at = int(c * STRIDE) + place(start, i * done);                                       \
@@ -231,7 +244,7 @@ RLX_FN void put_output(PTR(PAIR) y, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) t
                     tile[at + int(LINES * STRIDE)] = v[b * R + AT_BIT(i)].y;                                        \
                 }                                                                                              \
             }                                                                                                  \
-            if (last && set < LINES * (N / R) && line < lines) {                                               \
+            if (last && !SPLIT && set < LINES * (N / R) && line < lines) {                                     \
                 const uint number = line / APART, column = line % APART, turn = column % BEFORE;               \
                 const uint start = (column - turn) * N + turn + j * BEFORE;                                    \
                 UNROLL for (uint i = 0u; i < R; i++) {                                                         \
@@ -240,7 +253,7 @@ RLX_FN void put_output(PTR(PAIR) y, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) t
                 }                                                                                              \
             }                                                                                                  \
         }                                                                                                      \
-        if (!last) { BARRIER; }                                                                                \
+        if (!last || SPLIT) { BARRIER; }                                                                       \
     }
 STAGE(stage1, 1u, FORM1, AS_IT_IS)
 STAGE(stage2, 2u, FORM2, AS_IT_IS)
@@ -252,6 +265,23 @@ STAGE(stage8, 8u, FORM8, REVERSED8)
 STAGE(stage11, 11u, FORM11, AS_IT_IS)
 STAGE(stage13, 13u, FORM13, AS_IT_IS)
 STAGE(stage16, 16u, FORM16, REVERSED16)
+
+// The spectrum of 2 N real numbers, from that of pairs of neighbours: elements k and N - k of it follow from the same two.
+RLX_FN void split(PTR(PAIR) factors, PTR(PAIR) table, PTR(PAIR) y, PTR(T) parts, const uint lines, const uint kept) {
+    for (uint item = THREAD; item < LINES * (N / 2u + 1u); item += 256u) {
+        const uint c = item / (N / 2u + 1u), k = item % (N / 2u + 1u), mirror = k == 0u ? 0u : N - k;
+        const uint line = GROUP * LINES + c;
+        if (line < lines) {
+            const int at = int(c * STRIDE) + place(k, 0u), other = int(c * STRIDE) + place(mirror, 0u);
+            const Z a = COMPLEX(tile[at], tile[at + int(LINES * STRIDE)]);
+            const Z b = COMPLEX(tile[other], -tile[other + int(LINES * STRIDE)]);
+            const Z t = times(LOAD_PAIR(factors, k), difference(a, b));
+            put_output(y, parts, factors, table, line, k, 0u, kept, COMPLEX(a.x + b.x + t.y, a.y + b.y - t.x));
+            put_output(y, parts, factors, table, line, N - k, 0u, kept, COMPLEX(a.x + b.x - t.y, -(a.y + b.y + t.x)));
+        }
+    }
+}
+
 // USED has a bit for each radix: what is not among RADICES is left out when a pipeline is made.
 #define IF_RADIX(CODE, NAME)                                                                                   \
     if ((USED >> CODE & 1u) != 0u && radix == CODE) {                                                          \
@@ -278,4 +308,5 @@ RLX_FN void fft_body(PTR(PAIR) x, PTR(T) reals, PTR(PAIR) factors, PTR(PAIR) tab
         IF_RADIX(15u, stage16)
         done *= radix == 15u ? 16u : radix == 0u ? 1u : radix;
     }
+    if (SPLIT) split(factors, table, y, parts, lines, kept);
 }
