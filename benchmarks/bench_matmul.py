@@ -58,16 +58,16 @@ class Row:
 
 FMA = tuple((f"fma {t}", {"algorithm": "fma", "tile": t}) for t in "stwl")
 MMA = tuple(
-    (f"mma {t} depth {d} sides {s}", {"algorithm": "mma", "tile": t, "depth": d, "sides": s})
+    (f"mma {t} depth {d} stages {s}", {"algorithm": "mma", "tile": t, "depth": d, "stages": s})
     for t, d, s in (("s", 32, 2), ("m", 32, 2), ("m", 32, 1), ("m", 16, 2), ("l", 32, 1), ("l", 16, 2))
 )
 EXACT = tuple(
-    (f"mma {t} depth {d} sides {s}", {"algorithm": "mma", "tile": t, "depth": d, "sides": s})
+    (f"mma {t} depth {d} stages {s}", {"algorithm": "mma", "tile": t, "depth": d, "stages": s})
     for t, d, s in (("s", 32, 1), ("s", 16, 2), ("m", 16, 1), ("m", 16, 2))
 )
 SIX = (("mma, three terms each", {"algorithm": "mma", "terms": (3, 3), "tile": "m"}),)
 LIBRARY = (("library", {"algorithm": "library"}),)
-PARTS = tuple((f"{w} {t}, {p} parts", {"algorithm": w, "tile": t, "parts": p})
+PARTS = tuple((f"{w} {t}, {p} parts", {"algorithm": w, "tile": t, "split_k": p})
               for w, t in (("fma", "s"), ("mma", "s")) for p in (1, 2, 4, 8))  # fmt: skip
 ROWS_WAY = (("rows", {"algorithm": "rows"}),)
 

@@ -66,7 +66,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "products in f32": ({"algorithm": "fma"}, {}),
     "attention in f32": ({}, {"algorithm": "tiles"}),
     "products and attention in f32": ({"algorithm": "fma"}, {"algorithm": "tiles"}),
-    "products of one part": ({"parts": 1}, {}),
+    "products of one part": ({"split_k": 1}, {}),
 }
 # (layers, tokens, width, inner width of the MLP, whether norms come before attention and MLP as in ViT).
 SIZES = {

@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     from rlx import models as models
     from rlx import onnx as onnx
     from rlx import random as random
+    from rlx import signal as signal
+    from rlx import splats as splats
 
 __version__ = "0.1.0"
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
-    "random": "rlx.random", "fft": "rlx.fft",
+    "random": "rlx.random", "fft": "rlx.fft", "signal": "rlx.signal", "splats": "rlx.splats",
 }  # fmt: skip
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them

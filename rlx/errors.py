@@ -31,6 +31,10 @@ class StepLimitExceeded(RlxError):
     """A while_loop still running after its `max_steps` steps, or an ONNX model that takes more steps than allowed."""
 
 
+class CapacityExceeded(RlxError):
+    """A run that had more to hold than its program was built for; the message says how much is needed."""
+
+
 class ModelFormatError(RlxError):
     """A model file or folder that is damaged, contradicts itself, or lacks a part."""
 

@@ -47,4 +47,4 @@ MaxSteps = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Of the random inputs.", min=0)]
-Precision = Annotated[str, typer.Option(help='Of products: "f32", "tf32", "f16" or "bf16".')]
+Precision = Annotated[str, typer.Option(help='Of products: "f32", "tf32", "f16", "bf16" or "int8".')]

@@ -136,6 +136,9 @@ _FLOATS: dict[str, Callable[[Rng, tuple[int, ...], DType], Array]] = {
     "reciprocals": _reciprocals,
     "top": lambda rng, shape, dtype: rng.uniform(0.8, 1.0, shape) * _LIMITS[dtype.name][0],
     "last_bits": lambda rng, shape, dtype: 1 + rng.integers(0, 64, shape) * float(np.finfo(dtype.np).eps),
+    "tiny": lambda rng, shape, dtype: (
+        rng.standard_normal(shape) * np.exp2(rng.integers(-110, -90, (*shape[:-1], 1)[: len(shape)]))
+    ),
     "zeros": lambda rng, shape, dtype: np.zeros(shape),
     "wide": _wide,
     "holes": _holes,
@@ -143,6 +146,35 @@ _FLOATS: dict[str, Callable[[Rng, tuple[int, ...], DType], Array]] = {
         rng.random(shape) < 0.5, -np.inf, rng.standard_normal(shape)
     ),
     "any": lambda rng, shape, dtype: _mixed(rng, shape, _wide(rng, shape, dtype), dtype, 0.25),
+}
+
+
+def _splats(rng: Rng, shape: tuple[int, ...], n: int) -> Array:
+    """The fields of splats in and around a picture of n pixels a side. Places and inverse covariances have few digits,
+    so that f32 computes the exponents exactly: whether a pixel skips a splat does not depend on rounding."""
+    place = rng.integers(-16, 4 * n + 16, (*shape[:-1], 2)) / 4
+    a, c = (np.floor(np.exp2(rng.uniform(0, 6, shape[:-1]))) / 128 for _ in range(2))
+    b = np.trunc(np.sqrt(a * c) * rng.uniform(-1.05, 0.95, shape[:-1]) * 128) / 128
+    opacity = rng.uniform(0, 1.1, shape[:-1])
+    return np.concatenate(
+        [place, np.stack([a, b, c, opacity], -1), rng.standard_normal((*shape[:-1], 3))], -1
+    )
+
+
+def _rects(rng: Rng, shape: tuple[int, ...], n: int) -> Array:
+    """Rectangles in and around n x n tiles, some of them empty: their first corners and those behind the last."""
+    first = rng.integers(-1, n + 1, (*shape[:-1], 2))
+    return np.concatenate([first, first + rng.integers(0, 4, first.shape)], -1)
+
+
+_LISTS: dict[str, Callable[[Rng, tuple[int, ...], int], Array]] = {
+    "ascending": lambda rng, shape, n: np.sort(rng.integers(0, n + 1, shape), axis=-1),
+    "entries": lambda rng, shape, n: rng.integers(-1, n + 1, shape),
+    "spans": lambda rng, shape, n: np.stack(
+        [rng.integers(-1, n + 1, shape[:-1]), rng.integers(-1, 7, shape[:-1])], -1
+    ),
+    "rects": _rects,
+    "splats": _splats,
 }
 
 _INTS: dict[str, tuple[int, int]] = {
@@ -156,23 +188,25 @@ _INTS: dict[str, tuple[int, int]] = {
 
 def _packed(rng: Rng, shape: tuple[int, ...], dtype: DType, domain: str) -> Array:
     """The bytes of packed weights. All bits are random, but scales are such that elements are about 1 or less; in the
-    domain "any" scales are random too: huge, subnormal, infinite or NaN."""
+    domain "any" scales are random too: huge, subnormal, infinite or NaN. "small" and "large" are those of f16 that are
+    subnormal and near the largest, and of f32 times 1e-20 and 1e20."""
     rows = rng.integers(0, 256, dtype.array_shape(shape), np.uint8)
     if domain == "zeros" or not rows.size:
         return rows * np.uint8(0)
     if domain == "any":
         return rows
+    of_half, of_single = {"small": (1e-3, 1e-20), "large": (1e7, 1e20)}.get(domain, (1.0, 1.0))
     for name, plane in split_planes(dtype, rows.reshape(-1, rows.shape[-1])).items():
         count = plane.shape[:2]
         sign = rng.choice([-1.0, 1.0], (*count, plane.shape[2] // 2))
         if name == "e":
             plane[...] = rng.integers(118, 126, plane.shape)
         elif name == "s":
-            plane.view(np.float32)[...] = sign[..., :1] * rng.uniform(0.001, 0.02, (*count, 1))
+            plane.view(np.float32)[...] = sign[..., :1] * rng.uniform(0.001, 0.02, (*count, 1)) * of_single
         elif dtype.name == "nvfp4" and name == "d":
             plane[...] = rng.integers(0, 48, plane.shape)
         elif name in ("d", "dm"):
-            plane.view(np.float16)[...] = sign * rng.uniform(0.0002, 0.004, sign.shape)
+            plane.view(np.float16)[...] = sign * rng.uniform(0.0002, 0.004, sign.shape) * of_half
         elif dtype.name == "iq1_m" and name == "scales":  # the bits of an f16 lie in the upper four of each word
             half = rng.uniform(0.0002, 0.004, (*count, 1)).astype(np.float16).view(np.uint16)
             words = plane.view(np.uint16)
@@ -183,8 +217,9 @@ def _packed(rng: Rng, shape: tuple[int, ...], dtype: DType, domain: str) -> Arra
 def make(shape: tuple[int, ...], dtype: DType, domain: str, seed: int) -> Array:
     """The array of a domain; of packed weights the bytes.
 
-    "index:n" gives integers in -n..n-1, "wild:n" also some beyond; "special" cycles through `special_values`, so that
-    inputs (k, 1) and (1, k) give every pair. Raises: ValueError for an unknown domain.
+    "index:n" gives integers in -n..n-1, "wild:n" also some beyond, "entries:n" -1..n, "ascending:n" 0..n in order;
+    "special" cycles through `special_values`, so that inputs (k, 1) and (1, k) give every pair. Raises: ValueError for
+    an unknown domain.
     """
     rng = np.random.default_rng([seed, *shape])
     if dtype.is_packed:
@@ -199,6 +234,8 @@ def make(shape: tuple[int, ...], dtype: DType, domain: str, seed: int) -> Array:
         n = int(argument)
         reach = n if name == "index" else 3 * n + 2
         return np.asarray(rng.integers(-reach, reach, shape), dtype.np)
+    if name in _LISTS:
+        return _LISTS[name](rng, shape, int(argument)).astype(dtype.np)
     if dtype.is_int:
         if name == "any":
             info = np.iinfo(dtype.np)
@@ -209,7 +246,8 @@ def make(shape: tuple[int, ...], dtype: DType, domain: str, seed: int) -> Array:
         return np.asarray(rng.integers(low, high, shape), dtype.np)
     if name not in _FLOATS:
         raise ValueError(
-            f"there is no domain {domain!r}; the domains are {', '.join(_FLOATS)}, special, index:n, wild:n"
+            f"there is no domain {domain!r}; the domains are {', '.join(_FLOATS)}, special, index:n, wild:n, "
+            f"{', '.join(f'{k}:n' for k in _LISTS)}"
         )
     with np.errstate(all="ignore"):
         return convert(np.asarray(_FLOATS[name](rng, shape, dtype)), dtype)

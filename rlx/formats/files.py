@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -48,6 +51,20 @@ def open_regular(path: Path) -> BinaryIO:
         os.close(handle)
         raise ModelFormatError(f"{path}: is not a regular file")
     return os.fdopen(handle, "rb")
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes the place of `path` when the block ends: whole or, after an error, not at all."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read_bytes(path: Path, limit: int) -> bytes:

@@ -11,7 +11,6 @@ import json
 import math
 import mmap
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from rlx.formats.files import (
     parse_json,
     read_json,
     shown,
+    written_whole,
 )
 from rlx.packed import PackedArray
 
@@ -193,18 +193,10 @@ def save(
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for _, array in parts:
-                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with written_whole(Path(path)) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, array in parts:
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def _read_header(file: BinaryIO, size: int, path: Path) -> tuple[int, dict[str, Any]]:

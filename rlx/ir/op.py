@@ -123,6 +123,7 @@ class Op:
     - `heads`: inputs of (batch, heads, length, size) that the attribute `tokens` can name, and which are then
       (batch, length, heads, size). `mask`: which input hides scores where it is false, or is added to them.
     - `summed`: the op that does the same to the sum of two inputs. `identity`: finds a tensor with the same bits.
+    - `integers`: the op of the same inputs and attributes that sessions of precision "int8" run instead.
     - `cost`: what running a node costs, where that is more than writing its outputs once.
     """
 
@@ -161,6 +162,7 @@ class Op:
     mask: int | None = None
     summed: str | None = None
     identity: Identity | None = None
+    integers: str | None = None
     cost: Callable[[Node], Cost] | None = None
 
     def types(self, inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:

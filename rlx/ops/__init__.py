@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING
 
 from rlx.ops import operators as operators
+from rlx.ops import packed_int8 as _packed_int8  # noqa: F401  (registers the ops)
 from rlx.ops.attention import grad as _attention_grad  # noqa: F401  (registers the op)
 from rlx.ops.attention.forward import *
 from rlx.ops.composite import *
@@ -32,6 +33,7 @@ from rlx.ops.grid_sample import *
 from rlx.ops.grouped import *
 from rlx.ops.index.dynamic import *
 from rlx.ops.index.gather import *
+from rlx.ops.integer_matmul import *
 from rlx.ops.loss import *
 from rlx.ops.matmul import *
 from rlx.ops.movement.arrange import *
@@ -54,7 +56,11 @@ from rlx.ops.scans.conv import *
 from rlx.ops.scans.delta import *
 from rlx.ops.scans.selective import *
 from rlx.ops.scatter import *
+from rlx.ops.signal import frames as _signal_frames  # noqa: F401  (registers the ops)
+from rlx.ops.signal import power as _signal_power  # noqa: F401  (registers the op)
 from rlx.ops.softmax import *
+from rlx.ops.splats import blend as _splats_blend  # noqa: F401  (registers the ops)
+from rlx.ops.splats import tiles as _splats_tiles  # noqa: F401  (registers the op)
 
 if not TYPE_CHECKING:  # type checkers read the imports above
     # The functions alone: `from rlx.ops import *` would otherwise import the modules too.

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64
-from rlx.errors import DTypeError, ShapeError
-from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.errors import DTypeError, RlxError, ShapeError
+from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, get_op, register
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floating, tensor, tensors
 from rlx.ops.grouped import check_group_sizes, group_sizes_of, grouped_product
 from rlx.ops.matmul import product_cost
@@ -133,24 +133,49 @@ def _transposed_product(node: Node, grads: Sequence[Tensor | None]) -> Sequence[
 register(
     Op("packed_matmul", "quantized", _matmul_infer, computed(_first)(_matmul), "numpy.matmul of gguf.quants.dequantize",
        _transposed_product, kernel="packed_matmul", decompose=_plain_product, contracts=True, packed=(1,),
-       cost=product_cost)
+       integers="packed_matmul_int8", cost=product_cost)
 )  # fmt: skip
 
 
-def packed_matmul(x: TensorLike, q: TensorLike, *, transpose_q: bool = True) -> Tensor:
+def _in_precision(op: str, inputs: tuple[Tensor, ...], attrs: Attrs, precision: str) -> Tensor:
+    """The product at a precision: by integers where "int8" is asked for and the op has them for these inputs."""
+    if precision not in ("f32", "int8"):
+        raise DTypeError(f'{op}: precision is {precision!r}; expected "f32" or "int8"')
+    integers = get_op(get_op(op).integers or op)
+    if precision == "int8":
+        try:
+            integers.types([t.type for t in inputs], attrs)
+        except RlxError:
+            return apply(op, *inputs, **attrs)  # it says what is wrong, or takes what the other does not
+        op = integers.name
+    return apply(op, *inputs, **attrs)
+
+
+def packed_matmul(
+    x: TensorLike, q: TensorLike, *, transpose_q: bool = True, precision: str = "f32"
+) -> Tensor:
     """x times a packed weight, which is decoded piece by piece and never written as a whole.
 
     Shape: x (..., k), q (n, k) in blocks along k; gives (..., n), the product with qᵀ. With transpose_q=False x is
     (..., n) and the result x @ q, (..., k). Dtype: x's; integers become f32. Gradient: to x, through the same weight
     the other way round; none to q. Numerics: elements of q in f32 as `dequantize` gives them, sums in
-    f32 (for f64 in f64), rounded once. Raises: DTypeError for a q that is not packed, ShapeError.
+    f32 (for f64 in f64), rounded once. Raises: DTypeError for a q that is not packed and an unknown precision,
+    ShapeError.
+
+    `precision="int8"`, or a session of that precision, rounds x to 8 bits: each 32 elements are integers from -127 to
+    127 times their largest magnitude over 127 (as in ggml's q8_0, with a scale in f32). Dot products with the integers
+    of a block of q are exact; these are scaled and added up in f32. A block of x with an infinity or NaN makes its row
+    NaN, one of numbers below 2^-100 counts as zeros. Gradient: none, except of a session's products, whose gradients
+    are made before they are rounded. All formats have it whose elements are integers times scales: q4_0 to q6_k,
+    iq4_nl, iq4_xs, tq2_0, mxfp4, int8 and int4. For the others (fp8, nvfp4, tq1_0, iq1, iq2, iq3), for x in f64 and
+    with transpose_q=False the product is that in f32, and `report()` names it packed_matmul, not packed_matmul_int8.
     """
     x, q = tensors("packed_matmul", x, q)
     x = floating(x)
     flat = x.ndim == 1
     if flat:
         x = apply("reshape", x, shape=(1, *x.shape))
-    out = apply("packed_matmul", x, q, format=q.dtype, transpose_q=transpose_q)
+    out = _in_precision("packed_matmul", (x, q), {"format": q.dtype, "transpose_q": transpose_q}, precision)
     return apply("reshape", out, shape=out.shape[1:]) if flat else out
 
 
@@ -175,24 +200,24 @@ def _grouped(x: Array, q: Array, sizes: Array, *, format: DType, transpose_q: bo
 register(
     Op("grouped_packed_matmul", "quantized", _grouped_infer, computed(_first)(_grouped),
        "the loop over rows and their experts", _transposed_product, kernel="grouped_packed_matmul",
-       decompose=_plain_product, contracts=True, packed=(1,), cost=product_cost)
+       decompose=_plain_product, contracts=True, packed=(1,),
+       integers="grouped_packed_matmul_int8", cost=product_cost)
 )  # fmt: skip
 
 
 def grouped_packed_matmul(
-    x: TensorLike, q: TensorLike, group_sizes: TensorLike, *, transpose_q: bool = True
+    x: TensorLike, q: TensorLike, group_sizes: TensorLike, *, transpose_q: bool = True, precision: str = "f32"
 ) -> Tensor:
     """Each group of x's rows times a packed weight of its own: the first group_sizes[0] rows times q[0]ᵀ, and so on.
 
     Shape: x (rows, k), q (experts, n, k), group_sizes (experts,); gives (rows, n). With transpose_q=False x is
-    (rows, n) and the result (rows, k). Groups, sizes: as rlx.grouped_matmul takes them. Dtype, gradient, numerics: as
-    rlx.packed_matmul. Follows Gale et al., MegaBlocks, 2022.
+    (rows, n) and the result (rows, k). Groups, sizes: as rlx.grouped_matmul takes them. Dtype, gradient, numerics,
+    precision: as rlx.packed_matmul. Follows Gale et al., MegaBlocks, 2022.
     """
     op = "grouped_packed_matmul"
     x, q = tensors(op, x, q)
-    return apply(
-        op, floating(x), q, group_sizes_of(op, x, group_sizes), format=q.dtype, transpose_q=transpose_q
-    )
+    inputs = (floating(x), q, group_sizes_of(op, x, group_sizes))
+    return _in_precision(op, inputs, {"format": q.dtype, "transpose_q": transpose_q}, precision)
 
 
 __all__ = ["dequantize", "grouped_packed_matmul", "packed_matmul"]

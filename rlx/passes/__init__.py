@@ -16,6 +16,7 @@ from rlx.passes.fuse import fuse_groups as fuse_groups
 from rlx.passes.fuse_heads import fuse_heads as fuse_heads
 from rlx.passes.fuse_norm import fuse_norms as fuse_norms
 from rlx.passes.hoist import hoist as hoist
+from rlx.passes.integers import use_integers as use_integers
 from rlx.passes.isolate import isolate_results as isolate_results
 from rlx.passes.legalize import PassReport as PassReport
 from rlx.passes.legalize import legalize as legalize
@@ -35,14 +36,15 @@ def optimize(
     support: SupportOf = native_everywhere,
     fallback: Literal["host", "error"] = "host",
     fuse: bool = True,
+    precision: str = "f32",
     verify: bool | None = None,
 ) -> tuple[Graph, PassReport]:
     """The graph as a device will run it, and how each node runs there.
 
     `support` says which nodes the device has kernels for. `fuse=False` runs the graph as written, with only the
-    passes that the device needs (decomposing ops without a kernel, copying states that are results). Bodies of
-    control ops pass through the same, and the report lists their nodes behind the control node's name. `verify`
-    checks the graph after each pass (None: if RLX_DEBUG is set).
+    passes that the device needs (decomposing ops without a kernel, copying states that are results), and those that
+    the session's `precision` asks for. Bodies of control ops pass through the same, and the report lists their nodes
+    behind the control node's name. `verify` checks the graph after each pass (None: if RLX_DEBUG is set).
 
     Raises: UnsupportedOp when `fallback` is "error" and a node has neither a kernel nor a decomposition.
     """
@@ -62,6 +64,8 @@ def optimize(
         stage("simplify", lambda g: hoist(simplify(g)))
         stage("recognize", lambda g: recognize(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
+    if precision == "int8":
+        stage("use_integers", use_integers)
     graph, report = legalize(graph, support, fallback)
     if verify:
         verify_graph(graph)
@@ -77,7 +81,9 @@ def optimize(
     report.nodes = counts
 
     def body(name: str, graph: Graph) -> Graph:
-        made, inner = optimize(graph, support=support, fallback=fallback, fuse=fuse, verify=verify)
+        made, inner = optimize(
+            graph, support=support, fallback=fallback, fuse=fuse, precision=precision, verify=verify
+        )
         report.add(inner, name)
         return made
 

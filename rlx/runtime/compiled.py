@@ -273,6 +273,7 @@ class CompiledGraph(Closing):
                 packed=self.device.info.packed,
                 optimize=o.optimize,
                 fallback=o.fallback,
+                precision=o.build.precision,
             )
         return self._prepared
 

@@ -28,6 +28,7 @@ def prepare(
     packed: bool,
     optimize: bool,
     fallback: Literal["host", "error"],
+    precision: str = "f32",
 ) -> Prepared:
     """Applies the dtypes that weights are stored in, the storage layout, and the passes.
 
@@ -39,5 +40,5 @@ def prepare(
     made = passes.set_param_dtypes(graph, param_dtypes) if param_dtypes else graph
     if storage == "f32" or packed:
         made = passes.widen(made, computed=packed)
-    made, report = passes.optimize(made, support=support, fallback=fallback, fuse=optimize)
+    made, report = passes.optimize(made, support=support, fallback=fallback, fuse=optimize, precision=precision)
     return Prepared(made, frozenset(report.decomposed))

@@ -14,7 +14,7 @@ from rlx.runtime.compiled import CompiledGraph, CompileOptions
 from rlx.runtime.debug import TIMINGS, VALUES, say
 from rlx.runtime.store import State, Store, Weights
 
-PRECISIONS = ("f32", "tf32", "f16", "bf16")
+PRECISIONS = ("f32", "tf32", "f16", "bf16", "int8")
 STORAGES = ("typed", "f32")
 
 
@@ -23,9 +23,11 @@ class Session:
 
     `device` is "auto" (CUDA, then a hardware Vulkan device, then the CPU; RLX_DEVICE overrides), "cpu", "vulkan",
     "cuda", or one with a number, such as "cuda:1". `precision` "f32" is honest float32; "tf32", "f16" and "bf16" let
-    matrix products round their inputs. `fallback` applies to nodes that the device has no kernel for: "host" runs
-    them with NumPy and `report()` lists them, "error" refuses to compile. `threads` limits the CPU's threads.
-    `timings` measures each step of each run, for `CompiledGraph.executable.timings()`.
+    matrix products round their inputs; "int8" lets those with packed weights do so that have integers for it (see
+    `rlx.packed_matmul`; `report()` names them packed_matmul_int8), and leaves all others in f32. `fallback` applies to
+    nodes that the device has no kernel for: "host" runs them with NumPy and `report()` lists them, "error" refuses to
+    compile. `threads` limits the CPU's threads. `timings` measures each step of each run, for
+    `CompiledGraph.executable.timings()`.
 
     Raises: DeviceUnavailable with the reason.
     """

@@ -5,18 +5,22 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+import struct
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx
 import pytest
 
-from examples import demo, onnx_minilm
+import rlx
+from examples import demo, onnx_minilm, splats, welch
 from tests.models.tiny import write_model
 from tests.onnx.models import I64, model, node
 
@@ -60,6 +64,42 @@ def test_train(repo: Path, clean_env: dict[str, str]) -> None:
         first, last = map(float, re.findall(r"(?:loss|steps) (\d\.\d+)", line))
         assert 0.5 < first < 1 and last < 0.01
         assert "100.0% of the points" in line
+
+
+def test_welch(repo: Path, clean_env: dict[str, str], tmp_path: Path) -> None:
+    """The peaks that the example prints are those of the tones that it makes, on every device as by SciPy."""
+    picture = tmp_path / "spectrum.svg"
+    done = run(str(repo / "examples/welch.py"), clean_env, picture)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    lines = [line for line in done.stdout.splitlines() if " Hz " in line]
+    assert lines[0].split(":")[0].strip() == "SciPy" and any("cpu" in line for line in lines)
+    for line in lines:
+        found = [float(f.replace(",", "")) for f in re.findall(r"([\d,.]+) Hz", line)]
+        bin_width = welch.RATE / welch.SEGMENT
+        assert all(min(abs(f - tone) for f in found) < bin_width for tone in welch.TONES)
+    drawn = ElementTree.parse(picture).getroot()
+    svg = "{http://www.w3.org/2000/svg}"
+    assert len(drawn.findall(f".//{svg}polyline")) == len(lines)
+    assert len(drawn.findall(f".//{svg}circle")) == welch.PEAKS * len(lines)
+
+
+def test_splats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A few steps: the error falls, the pictures are PNGs of their sizes, and the file holds the splats."""
+    monkeypatch.setattr(splats, "STEPS", 4)
+    monkeypatch.setattr(splats, "SHOWN", (0, 2))
+    monkeypatch.setattr(sys, "argv", ["splats.py", str(tmp_path / "made")])
+    assert splats.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    first, last = map(float, re.findall(r"0\.\d{5}", next(line for line in lines if line.startswith("error"))))
+    assert last < 0.9 * first
+    assert any(line.lstrip().startswith("cpu:") for line in lines)
+    for name, parts in (("target", 1), ("result", 1), ("course", 4)):
+        content = (tmp_path / f"made/{name}.png").read_bytes()
+        size = struct.unpack(">II", content[16:24])
+        assert content[:8] == b"\x89PNG\r\n\x1a\n" and size == (parts * splats.WIDTH, splats.HEIGHT)
+        rows = zlib.decompress(content[content.index(b"IDAT") + 4 : -16])
+        assert len(rows) == splats.HEIGHT * (1 + 3 * parts * splats.WIDTH)
+    assert len(rlx.splats.read_ply(tmp_path / "made/splats.ply").means) == splats.COUNT
 
 
 class TestDemo:

@@ -97,7 +97,7 @@ def attempt(kind: str, seed: int, folder: Path, originals: dict[str, bytes]) -> 
     name = FILES[kind][seed % len(FILES[kind])]
     way, content = damaged(kind, name, originals[name], seed)
     (folder / name).write_bytes(content)
-    before = _resident("VmRSS")
+    before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     start = time.process_time()
     outcome, text = "loaded", ""
@@ -111,7 +111,7 @@ def attempt(kind: str, seed: int, folder: Path, originals: dict[str, bytes]) -> 
         place = traceback.extract_tb(error.__traceback__)[-1]
         outcome, text = type(error).__name__, f"{place.filename}:{place.lineno}: {error}"
     seconds = time.process_time() - start
-    grown = max(0, _resident("VmHWM") - before)
+    grown = max(0, _memory("VmHWM") - before)
     (folder / name).write_bytes(originals[name])
     return {
         "seed": seed,
@@ -124,7 +124,7 @@ def attempt(kind: str, seed: int, folder: Path, originals: dict[str, bytes]) -> 
     }
 
 
-def _resident(what: str) -> int:
+def _memory(what: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(what):
             return int(line.split()[1]) * 1024
@@ -133,7 +133,10 @@ def _resident(what: str) -> int:
 
 def work(kind: str, start: int, stop: int) -> None:
     """In a process of its own: a line before and after each mutant."""
-    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))  # a greedy file is seen, not the machine lost
+    # Memory is limited so that a greedy file is seen and the machine not lost. What the process has is not counted: the
+    # threads of BLAS reserve address space for each core.
+    limit = _memory("VmSize") + (6 << 30)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     with tempfile.TemporaryDirectory() as outer:
         folder = Path(outer) / "model"
         lay(folder, kind)

@@ -36,6 +36,10 @@ static inline uint atomicAdd(uint* place, uint value) {
 #define __shared__ static
 #define __launch_bounds__(...)
 #define __fmaf_rn(a, b, c) __builtin_fmaf(a, b, c)
+static inline int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 32; i += 8) c += (signed char)(a >> i) * (signed char)(b >> i);
+    return c;
+}
 
 enum { RLX_THREADS = 1024 };  // of a group, at most
 extern uint3 threadIdx, blockIdx, gridDim;

@@ -42,6 +42,7 @@ def mma(a: Array, b: Array, *bias: Array, precision: str = "f32", **words: Any) 
 @pytest.mark.parametrize("ta, tb", [*itertools.product([False, True], repeat=2)])
 @pytest.mark.parametrize("tile", ["s", "m", "l"])
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.sample(6)
 def test_halves_in_every_layout_and_tile(dtype: Any, tile: str, ta: bool, tb: bool) -> None:
     for m, k, n in ((40, 24, 72), (33, 37, 65)):
         a, b = _pair(m, k, n, ta, tb, dtype)
@@ -53,9 +54,10 @@ def test_halves_in_every_layout_and_tile(dtype: Any, tile: str, ta: bool, tb: bo
 @on_host
 @pytest.mark.parametrize("depth, buffers", [(16, 1), (16, 2), (32, 1), (32, 2)])
 @pytest.mark.parametrize("k", [1, 16, 31, 32, 33, 100])
+@pytest.mark.sample(8)
 def test_slices(k: int, depth: int, buffers: int) -> None:
     a, b = _pair(20, k, 24, False, True, np.float16)
-    got = mma(a, b, tile="s", depth=depth, sides=buffers, **_attrs(tb=True))
+    got = mma(a, b, tile="s", depth=depth, stages=buffers, **_attrs(tb=True))
     close(got, _want(a, b, **_attrs(tb=True)), **_TOLERANCE[np.float16])
 
 
@@ -111,22 +113,23 @@ def test_parts_of_long_sums(parts: int) -> None:
     a, b = _pair(20, 300, 40, False, True, np.float32, ml_dtypes.bfloat16)
     bias = np.random.default_rng(0).standard_normal(40).astype(np.float32)
     attrs = _attrs(tb=True, activation="gelu")
-    close(mma(a, b, bias, parts=parts, tile="s", **attrs), _want(a, b, bias, **attrs))
+    close(mma(a, b, bias, split_k=parts, tile="s", **attrs), _want(a, b, bias, **attrs))
     a, b = np.stack([a, a * 2, a - 1])[:, None].astype(np.float16), np.stack([b, -b]).astype(np.float16)
     want = _want(a, b, **_attrs(tb=True))
-    close(mma(a, b, parts=parts, tile="s", **_attrs(tb=True)), want, **_TOLERANCE[np.float16])
+    close(mma(a, b, split_k=parts, tile="s", **_attrs(tb=True)), want, **_TOLERANCE[np.float16])
 
 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("tile", ["s", "t", "w", "l"])
 @pytest.mark.parametrize("ta, tb", [*itertools.product([False, True], repeat=2)])
 @pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.sample(8)
 def test_tiles_and_parts_of_multiply_adds(parts: int, ta: bool, tb: bool, tile: str) -> None:
     for m, k, n, dtype in ((70, 100, 132, np.float32), (65, 67, 33, np.float16)):
         a, b = _pair(m, k, n, ta, tb, dtype)
         bias = np.random.default_rng(0).standard_normal(n).astype(np.float32)
         attrs = _attrs(ta, tb, "relu")
-        with forcing(algorithm="fma", tile=tile, parts=parts):
+        with forcing(algorithm="fma", tile=tile, split_k=parts):
             got = run("matmul", a, b, bias, **attrs)
         close(got, _want(a, b, bias, **attrs), **_TOLERANCE[dtype])
 
@@ -233,7 +236,7 @@ def test_every_barrier_is_needed_and_missed(
 def _by(header: str, a: Array, b: Array) -> None:
     """A product of several slices of k, by the kernel that includes this header."""
     if header == "mma_tile.h":
-        mma(a, b, tile="s", depth=16, sides=1, **_attrs())
+        mma(a, b, tile="s", depth=16, stages=1, **_attrs())
         return
     with forcing(algorithm="fma", tile="s"):
         run("matmul", a, b, backend="cuda", **_attrs())

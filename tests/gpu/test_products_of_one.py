@@ -110,7 +110,7 @@ def test_few_rows_are_one_launch(m: int, k: int, n: int, backend: str) -> None:
 @pytest.mark.vulkan
 @pytest.mark.parametrize("parts", [1, 3])
 def test_tiles_are_one_launch(parts: int) -> None:
-    with forcing(algorithm="fma", parts=parts):
+    with forcing(algorithm="fma", split_k=parts):
         steps = _run("vulkan", 70, 130, 64, activation="tanh")
     assert _stems(steps) == ["matmul", "launch"][:parts]
 

@@ -71,7 +71,7 @@ def test_what_the_units_are_decides_how_sums_are_cut() -> None:
     for units in (1, 8, 132):
         chosen = gemm_choice.choose(Target(units=units), problem)
         assert isinstance(chosen, gemm_choice.FmaTiles)
-        parts[units] = chosen.parts
+        parts[units] = chosen.split_k
     assert parts == {1: 1, 8: 8, 132: 8}
 
 
@@ -83,7 +83,7 @@ def test_a_tuner_chooses_among_the_candidates() -> None:
         asked.append(problem)
         assert len(found) > 1 and cheapest(problem, found) in found
         chosen: Any = max(found, key=lambda c: c.cost)
-        return replace(chosen, parts=2) if isinstance(chosen, gemm_choice.FmaTiles) else chosen
+        return replace(chosen, split_k=2) if isinstance(chosen, gemm_choice.FmaTiles) else chosen
 
     tuned = replace(EIGHT, choose=tuner)
     names = _names(_lowered(_layer(), tuned).steps)

@@ -53,12 +53,12 @@ def attempt(seed: int, folder: Path, source: str = "mutants") -> dict[str, Any]:
     made = SOURCES[source](seed)
     path = folder / "mutant.onnx"
     path.write_bytes(made.content)
-    before = _resident("VmRSS")
+    before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     start = time.process_time()
     outcome, text = _outcome(path, made.budget)
     seconds = time.process_time() - start
-    grown = max(0, _resident("VmHWM") - before)
+    grown = max(0, _memory("VmHWM") - before)
     return {
         "seed": seed, "kind": made.kind, "base": made.base, "outcome": outcome, "text": text,
         "seconds": round(seconds, 3), "bytes": grown, "budget": _allowed(made),
@@ -105,7 +105,7 @@ def _fed(info: TensorInfo, around: Sequence[str]) -> Any:
     return np.full(_shape(info), "text" if dtype.kind == "O" else 1, dtype)
 
 
-def _resident(what: str) -> int:
+def _memory(what: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(what):
             return int(line.split()[1]) * 1024
@@ -114,9 +114,10 @@ def _resident(what: str) -> int:
 
 def work(start: int, stop: int, source: str) -> None:
     """In a process of its own: a line before and after each mutant."""
-    resource.setrlimit(
-        resource.RLIMIT_AS, (4 << 30, 4 << 30)
-    )  # so that a greedy file is seen, not the machine lost
+    # Memory is limited so that a greedy file is seen and the machine not lost. What the process has is not counted: the
+    # threads of BLAS reserve address space for each core.
+    limit = _memory("VmSize") + (4 << 30)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     with tempfile.TemporaryDirectory() as outer:
         folder = Path(outer) / "model"
         folder.mkdir()

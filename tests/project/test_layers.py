@@ -26,8 +26,8 @@ LAYERS = (
     "cli",
 )
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
-# The package's own face, `python -m rlx` and the names `rlx.fft`, `rlx.onnx` and `rlx.random` stand above every layer.
-TOP = {"__init__", "__main__", "fft", "onnx", "random"}
+# The package's own face, `python -m rlx` and names such as `rlx.onnx` stand above every layer.
+TOP = {"__init__", "__main__", "fft", "onnx", "random", "signal", "splats"}
 # What one backend may use of another: the GPU backends share `gpu`; `cpu` is also the host fallback of both.
 BACKEND_USES = {"cpu": set(), "gpu": {"cpu"}, "cuda": {"gpu", "cpu"}, "vulkan": {"gpu", "cpu"}}
 # Third-party packages and the only part of rlx that may import each.

@@ -1,7 +1,8 @@
-// f32 functions for devices that leave theirs open: no doubles, no 64-bit integers, no reliance on fused multiply-add.
-// Every function is within 1.5 ULP over the whole range (tests/gpu/test_prims.py holds the measured figures). Where one
-// float is too little, values are unevaluated sums hi + lo (Dekker, 1971). The polynomials are Chebyshev fits to the
-// functions named beside them. trig32.h holds the circular functions.
+// f32 functions, for devices whose own functions have no specified accuracy. They use no doubles and no 64-bit
+// integers, and they do not rely on a fused multiply-add. Every function is within 1.5 ULP over the whole range
+// (tests/gpu/test_prims.py has the measured figures). Where the precision of one float is not enough, a value is an
+// unevaluated sum hi + lo of two (Dekker, 1971). The polynomials are Chebyshev fits to the functions that the comments
+// name. trig32.h has the circular functions.
 #include "prelude.h"
 #ifndef RLX_MATH32_H
 #define RLX_MATH32_H
@@ -15,8 +16,8 @@ RLX_FN float m_with_sign(const float x, const float sign) {
     return RLX_FLOAT(m_abs_bits(x) | (RLX_BITS(sign) & 0x80000000u));
 }
 
-// a = mantissa in [1, 2) times 2^exponent, from the bits of a positive finite a. Subnormals go through an exact
-// integer conversion, so that devices that flush them read them right.
+// The exponent and the mantissa in [1, 2) of a positive finite float with the bits a. A subnormal is converted as an
+// integer, which is exact, because some devices flush subnormal floats to zero.
 RLX_FN int m_exponent(const uint a) {
     return a >= 0x00800000u ? int(a >> 23) - 127 : int(RLX_BITS(float(a)) >> 23) - 276;
 }
@@ -24,19 +25,20 @@ RLX_FN float m_mantissa(const uint a) {
     const uint u = a >= 0x00800000u ? a : RLX_BITS(float(a));
     return RLX_FLOAT((u & 0x7fffffu) | 0x3f800000u);
 }
-// 2^k for -126 <= k <= 127, and x 2^k for any k and x near 1: rounded once, by the last multiplication.
+// 2^k for -126 <= k <= 127. m_scale gives x 2^k for any k and an x near 1; only its last multiplication rounds.
 RLX_FN float m_pow2(const int k) { return RLX_FLOAT(uint(k + 127) << 23); }
 RLX_FN float m_scale(const float x, const int k) {
     const int n = k < -252 ? -252 : (k > 254 ? 254 : k);
     return (x * m_pow2(n >> 1)) * m_pow2(n - (n >> 1));
 }
 
-// Whether RLX_MAD rounds once: known, or a constant that is set when the pipeline is made.
+// RLX_FUSED says whether RLX_MAD rounds once. It is true where the language has an exact fma, else a specialization
+// constant.
 #if defined(RLX_EXACT_FMA) && !defined(RLX_FUSED)
 #define RLX_FUSED true
 #endif
 
-// a + b and a * b as hi + lo, exactly; m_quick_sum wants |a| >= |b|.
+// The exact sum and the exact product of a and b, as hi + lo. m_quick_sum requires |a| >= |b|.
 RLX_FN RLX_F2 m_sum(const float a, const float b) {
     const float s = a + b;
     const float t = s - a;
@@ -61,14 +63,15 @@ RLX_FN RLX_F2 m_product(const float a, const float b) {
     return RLX_MAKE_F2(p, ((ah * bh - p) + ah * bl + al * bh) + al * bl);
 #endif
 }
-// (n.hi + n.lo) / (d.hi + d.lo) for operands whose product and quotient are far from over- and underflow.
+// (n.hi + n.lo) / (d.hi + d.lo). Product and quotient of the operands must be far from overflow and underflow.
 RLX_FN RLX_F2 m_quotient(const RLX_F2 n, const RLX_F2 d) {
     const float q = n.x / d.x;
     const RLX_F2 p = m_product(q, d.x);
     return m_quick_sum(q, (((n.x - p.x) - p.y) + (n.y - q * d.y)) / d.x);
 }
 
-// Correctly rounded division: mantissas are divided, the quotient is corrected by its exact remainder, then scaled.
+// Correctly rounded division. The mantissas are divided, the exact remainder corrects the quotient, and the result is
+// scaled.
 RLX_FN float m_div(const float a, const float b) {
 #ifdef RLX_EXACT_DIV
     return a / b;
@@ -76,8 +79,8 @@ RLX_FN float m_div(const float a, const float b) {
     const uint ua = m_abs_bits(a);
     const uint ub = m_abs_bits(b);
 #ifdef RLX_FUSED
-    // |a| and |b| in [2^-60, 2^60): nothing on the way is subnormal or infinite. Markstein's steps (1990): the second
-    // remainder is exact, and rounds the quotient correctly.
+    // Where |a| and |b| are in [2^-60, 2^60), no intermediate value is subnormal or infinite. The steps are Markstein's
+    // (1990): the second remainder is exact, so that the quotient is rounded correctly.
     if (RLX_FUSED && ua - 0x21800000u < 0x3c000000u && ub - 0x21800000u < 0x3c000000u) {
         float r = 1.0f / b;
         r = RLX_MAD(RLX_MAD(-b, r, 1.0f), r, r);
@@ -106,7 +109,7 @@ RLX_FN float m_div(const float a, const float b) {
 #endif
 }
 
-// Correctly rounded square root, in the same way.
+// Correctly rounded square root: the exact remainder corrects the root of the mantissa.
 RLX_FN float m_sqrt(const float x) {
 #ifdef RLX_EXACT_DIV
     return RLX_SQRT(x);
@@ -138,7 +141,7 @@ RLX_FN float m_exp_poly(const float r) {
     q = q * r + 1.666666716e-01f;
     return q * r + 0.5f;
 }
-// The number of ln 2 in x, |x| < 128, and exp of the rest minus 1 as hi + lo.
+// For |x| < 128: k = x / ln 2 rounded to an integer, and exp(x - k ln 2) - 1 as hi + lo.
 RLX_FN float m_exp_count(const float x) { return RLX_ROUND(x * 1.442695022e+00f); }
 RLX_FN RLX_F2 m_exp_rest(const float x, const float k) {
     const float h = x - k * 6.9314575195e-01f;
@@ -146,9 +149,9 @@ RLX_FN RLX_F2 m_exp_rest(const float x, const float k) {
     const float r = h - c;
     return m_quick_sum(r, (r * r) * m_exp_poly(r) + ((h - r) - c));
 }
-// exp(x) = 2^k (1 + the result), |x| < 2^20, nearly the shortest way to it; k as an integer.
+// Returns p with exp(x) = 2^k (1 + p), for |x| < 2^20, in few instructions; k is an integer.
 RLX_FN float m_exp_part(const float x, RLX_OUT(int) k) {
-    const float t = RLX_MAD(x, 1.442695022e+00f, 12582912.0f);  // 3 * 2^22: the last bits of the sum are k
+    const float t = RLX_MAD(x, 1.442695022e+00f, 12582912.0f);  // the last bits of x / ln 2 + 3 * 2^22 are k
     k = int(RLX_BITS(t) - 0x4b400000u);
     const float n = t - 12582912.0f;
 #ifdef RLX_EXACT_FMA
@@ -180,7 +183,7 @@ RLX_FN float m_expm1(const float x) {
     return e.x + (e.y + s * r.y);
 }
 
-// k ln 2 + log(1 + f + c) for f in [sqrt(1/2) - 1, sqrt(2) - 1] and a tiny c.
+// k ln 2 + log(1 + f + c) for f in [sqrt(1/2) - 1, sqrt(2) - 1] and a c of at most an ULP of 1 + f.
 RLX_FN float m_log_sum(const float k, const float f, const float c) {
     float p = 6.972518563e-02f;
     p = RLX_MAD(p, f, -1.148121208e-01f);
@@ -221,9 +224,9 @@ RLX_FN float m_log1p(const float x) {
     return m_log_sum(float(k), f, c * (1.0f - f + f * f));
 }
 
-// exp(a) / 2 +- exp(-a) / 2 for a >= 0: sinh and cosh, once they do not cancel.
+// exp(a) / 2 + sign exp(-a) / 2 for a >= 0: cosh, and sinh where the two terms do not cancel.
 RLX_FN float m_half_exps(const float a, const float sign) {
-    const float x = a > 92.0f ? 92.0f : a;  // both overflow from 89.42 on
+    const float x = a > 92.0f ? 92.0f : a;  // sinh and cosh overflow from 89.42 on
     const float k = m_exp_count(x);
     const RLX_F2 r = m_exp_rest(x, k);
     const RLX_F2 e = m_sum(1.0f, r.x);
@@ -245,7 +248,8 @@ RLX_FN float m_sinh(const float x) {
     return x + (x * z) * p;
 }
 RLX_FN float m_cosh(const float x) { return m_is_nan(x) ? x : m_half_exps(RLX_ABS(x), 1.0f); }
-// Computed both ways, lest the threads of a warp part: (tanh(x) / x - 1) / x^2 of x^2 up to 1, and 1 - 2 / (exp(2 x) + 1).
+// Both formulas are computed, so that the threads of a warp do not diverge: a polynomial in x^2 for
+// (tanh(x) / x - 1) / x^2 where |x| < 1, and 1 - 2 / (exp(2 |x|) + 1).
 RLX_FN float m_tanh(const float x) {
     const float a = RLX_ABS(x);
     const float z = x * x;
@@ -264,8 +268,8 @@ RLX_FN float m_tanh(const float x) {
     const float far = 1.0f - 2.0f * RLX_QUICK_RECIP(RLX_MAD(s, e, s) + 1.0f);
     return m_with_sign(a < 1.0f ? near : far, x);
 }
-// Of two polynomials, both computed, lest the threads of a warp part: erf(x) / x - 1 of x^2 up to 1.03, and
-// 1 - erf(u + 2.25) on [1.03, 4].
+// Two polynomials are computed, so that the threads of a warp do not diverge: in x^2 for erf(x) / x - 1 where
+// |x| < 1.03, and in u = |x| - 2.25 for 1 - erf(|x|) on [1.03, 4].
 RLX_FN float m_erf(const float x) {
     const float a = RLX_ABS(x);
     const float z = x * x;
@@ -279,7 +283,7 @@ RLX_FN float m_erf(const float x) {
 #ifdef RLX_EXACT_FMA
     const float near = RLX_EXACT_FMA(x, p, x);
 #else
-    const float t = x * 1.152921504606847e+18f;  // 2^60 times as large on the way, lest a small term be flushed
+    const float t = x * 1.152921504606847e+18f;  // scaled by 2^60, so that small terms are not flushed to zero
     const float near = (t + t * p) * 8.673617379884035e-19f;
 #endif
     const float u = (a > 4.0f ? 4.0f : a) - 2.25f;
@@ -302,7 +306,7 @@ RLX_FN float m_erf(const float x) {
     return a < 1.03f ? near : far;
 }
 
-// log2(a) as hi + lo, about 2^-38 of it, for positive finite a.
+// log2 of the positive finite float with the bits a, as hi + lo, with a relative error of about 2^-38.
 RLX_FN RLX_F2 m_log2(const uint a) {
     const float m = m_mantissa(a);
     const bool big = m > 1.41421356f;
@@ -326,7 +330,8 @@ RLX_FN RLX_F2 m_log2(const uint a) {
     const RLX_F2 h = m_sum(k, g.x);
     return m_quick_sum(h.x, h.y + g.y);
 }
-// C99 Annex F: pow(1, y) = pow(x, 0) = pow(-1, +-infinity) = 1, NaN for a negative base and a fractional exponent.
+// Special cases are those of C99, Annex F: pow(1, y) = pow(x, 0) = pow(-1, +-infinity) = 1; a negative base with a
+// fractional exponent gives NaN.
 RLX_FN float m_pow(const float x, const float y) {
     const uint ux = m_abs_bits(x);
     const uint uy = m_abs_bits(y);
@@ -358,7 +363,7 @@ RLX_FN float m_pow(const float x, const float y) {
     return sign * m_scale(v.x + (v.y + ((r.x * r.x) * m_exp_poly(r.x) + r.y)), int(k));
 }
 
-// The remainder of truncated division, exact: 8 bits of the quotient a round.
+// The exact remainder of truncated division. Each round of the loop finds 8 bits of the quotient.
 RLX_FN float m_fmod(const float a, const float b) {
     const uint ua = m_abs_bits(a);
     const uint ub = m_abs_bits(b);
@@ -375,7 +380,7 @@ RLX_FN float m_fmod(const float a, const float b) {
         left = left - n;
     }
     if (m == 0u) return m_with_sign(0.0f, a);
-    // m 2^(eb - 150), put together from its bits so that nothing is flushed.
+    // The result is m 2^(eb - 150). It is assembled from its bits, because arithmetic may flush subnormals to zero.
     const int up = 23 - RLX_MSB(m);
     const uint r = eb > up ? (uint(eb - up) << 23) + ((m << uint(up)) & 0x7fffffu) : m << uint(eb - 1);
     return m_with_sign(RLX_FLOAT(r), a);

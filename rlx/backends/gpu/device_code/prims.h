@@ -1,6 +1,7 @@
-// The scalar primitives of rlx/ir/expr.py for CUDA C++ and GLSL: p_<primitive>_<class>, classes f (f32), i (i32), l (i64)
-// and b (bool), h (f32 on its way to 16 bits), and the casts p_cast_<from>_<to>. They follow NumPy: NaN goes through max and min, integers wrap,
-// integer division by zero gives 0. u8 and i8 are class i, wrapped by p_wrap_u8 and p_wrap_i8 after every operation.
+// The scalar primitives of rlx/ir/expr.py for CUDA C++ and GLSL. A function is named p_<primitive>_<class>, a cast
+// p_cast_<from>_<to>. The classes are f (f32), i (i32), l (i64), b (bool) and h (f32 values that are rounded to 16 bits
+// afterwards). The functions follow NumPy: max and min return NaN if an operand is NaN, integers wrap, and an integer
+// division by zero gives 0. u8 and i8 are computed in class i; p_wrap_u8 and p_wrap_i8 wrap each result.
 #include "half.h"
 #include "half32.h"
 #include "hyper32.h"
@@ -78,7 +79,7 @@ RLX_FN bool p_gt_f(const float a, const float b) { return a > b; }
 RLX_FN bool p_ge_f(const float a, const float b) { return a >= b; }
 RLX_FN float p_select_f(const bool c, const float a, const float b) { return c ? a : b; }
 
-// ---- h: where everything read and stored has 16 bits
+// ---- h: the fusion group reads and stores 16-bit values only, so that fewer bits are enough
 
 RLX_FN float p_div_h(const float a, const float b) { return h_div(a, b); }
 RLX_FN float p_recip_h(const float x) { return h_div(1.0f, x); }
@@ -88,7 +89,7 @@ RLX_FN float p_one_plus_erf_h(const float x) { return h_one_plus_erf(x); }
 RLX_FN float p_gelu_h(const float x) { return h_gelu(x); }
 RLX_FN float p_logistic_h(const float a, const float x) { return h_logistic(a, x); }
 
-// ---- i and l: signed overflow is left to unsigned arithmetic, which wraps in both languages
+// ---- i and l: unsigned arithmetic wraps in both languages, signed overflow is undefined in C++
 
 #define RLX_INT_PRIMS(I, U, s, BITS)                                                                                   \
     RLX_FN I p_neg_##s(const I x) { return I(U(0) - U(x)); }                                                           \
@@ -157,7 +158,7 @@ RLX_INT_PRIMS(rlx_i64, rlx_u64, l, 64)
 RLX_FN int p_wrap_u8(const int x) { return x & 255; }
 RLX_FN int p_wrap_i8(const int x) { return ((x & 255) ^ 128) - 128; }
 
-// ---- b: addition and maximum are "or", multiplication and minimum "and", as NumPy has them
+// ---- b: as in NumPy, addition and maximum are "or", multiplication and minimum are "and"
 
 RLX_FN bool p_not_b(const bool x) { return !x; }
 RLX_FN bool p_abs_b(const bool x) { return x; }
@@ -178,7 +179,7 @@ RLX_FN bool p_gt_b(const bool a, const bool b) { return a && !b; }
 RLX_FN bool p_ge_b(const bool a, const bool b) { return a || !b; }
 RLX_FN bool p_select_b(const bool c, const bool a, const bool b) { return c ? a : b; }
 
-// ---- casts: floats to integers truncate, saturate and take NaN to 0; integers to integers keep the low bits
+// ---- casts: a float truncates and saturates to an integer, and NaN becomes 0; an integer keeps its low bits
 
 RLX_FN int p_cast_f_i(const float x) {
     const bool high = x >= 2147483648.0f;

@@ -74,18 +74,18 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class FmaTiles:
-    """Tiles of fused multiply-adds; the sum over k is cut into `parts`, which one more launch adds up."""
+    """Tiles of fused multiply-adds; the sum over k is cut into `split_k` parts, which one more launch adds up."""
 
     algorithm: ClassVar[Algorithm] = "fma"
     cost: Cost
     stored: Pair
     tile: str
-    parts: int = 1
+    split_k: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class MmaTiles:
-    """Tiles of matrix instructions: slices of k are `depth` deep, and shared memory holds `sides` of them at once."""
+    """Tiles of matrix instructions: slices of k are `depth` deep, and shared memory holds `stages` of them at once."""
 
     algorithm: ClassVar[Algorithm] = "mma"
     cost: Cost
@@ -93,8 +93,8 @@ class MmaTiles:
     tile: str
     split: Split
     depth: int
-    sides: int
-    parts: int = 1
+    stages: int
+    split_k: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class FewRows:
 class SkinnyTiles:
     """The kernel that reads B once for each 16 rows, by matrix instructions. A warp has `columns` columns, `beside` of
     a workgroup's eight warps lie side by side and the others share their columns; `ahead` slabs of a warp's part of B
-    are read at once. The sum over k is cut into `parts`, which one more launch adds up."""
+    are read at once. The sum over k is cut into `split_k` parts, which one more launch adds up."""
 
     algorithm: ClassVar[Algorithm] = "skinny"
     cost: Cost
@@ -123,7 +123,7 @@ class SkinnyTiles:
     columns: int
     beside: int
     ahead: int
-    parts: int = 1
+    split_k: int = 1
 
     @property
     def width(self) -> int:
@@ -141,9 +141,9 @@ class Forced:
 
     algorithm: Algorithm | None = None
     tile: str | None = None
-    parts: int | None = None
+    split_k: int | None = None
     depth: int | None = None
-    sides: int | None = None
+    stages: int | None = None
     terms: tuple[int, int] | None = None
     across: int | None = None
     sites: int | None = None
@@ -266,7 +266,7 @@ def tiles_across(p: Product, sides: tuple[int, int, float]) -> int:
 def _fma_tiles(target: Target, problem: Problem, rank: int, stored: Pair) -> list[Candidate]:
     tiles = {name: FMA_TILES[name] for name in (("s", "l") if problem.grouped else FMA_TILES)}
     return [
-        FmaTiles(_cost(target, problem, rank, name, sides), stored, name, _parts(target, problem, sides))
+        FmaTiles(_cost(target, problem, rank, name, sides), stored, name, _split_k(target, problem, sides))
         for name, sides in tiles.items()
     ]
 
@@ -277,7 +277,7 @@ def _mma_tiles(target: Target, problem: Problem, rank: int, stored: Pair, split:
     return [
         MmaTiles(
             _cost(target, problem, rank, name, sides), stored, name, split, *_slices(split, name),
-            _parts(target, problem, sides),
+            _split_k(target, problem, sides),
         )
         for name, sides in tiles.items()
     ]  # fmt: skip
@@ -289,7 +289,7 @@ def _cost(target: Target, problem: Problem, rank: int, name: str, sides: tuple[i
     return rank, float(target.software and name != "s"), each * sides[0] * sides[1] / sides[2]
 
 
-def _parts(target: Target, problem: Problem, sides: tuple[int, int, float]) -> int:
+def _split_k(target: Target, problem: Problem, sides: tuple[int, int, float]) -> int:
     """The number of parts of the sum over k that gives every unit a workgroup: 1 where there are enough tiles."""
     p = problem.product
     if problem.grouped or target.software or len(p.batch) > MAX_AXES:
@@ -302,10 +302,10 @@ def _parts(target: Target, problem: Problem, sides: tuple[int, int, float]) -> i
 def _slices(split: Split, tile: str) -> tuple[int, int]:
     """The depth of a slice of k and the number of slices held at once: as much as fits into 48 KiB of shared memory."""
     depth = 16 if split.exact and tile == "m" else 32
-    return depth, _sides(split, tile, depth)
+    return depth, _stages(split, tile, depth)
 
 
-def _sides(split: Split, tile: str, depth: int) -> int:
+def _stages(split: Split, tile: str, depth: int) -> int:
     one = (split.exact and (split.terms_a + split.terms_b > 4 or depth > 16)) or (tile == "l" and depth > 16)
     return 1 if one else 2
 
@@ -361,10 +361,10 @@ def _resized(c: Candidate, wish: Forced, p: Product) -> Candidate:
         return replace(c, across=min(wish.across or 32, _THREADS // sites), sites=sites)
     if isinstance(c, SkinnyTiles):
         sizes = {name: getattr(wish, name) or getattr(c, name) for name in ("columns", "beside", "ahead")}
-        return replace(c, **sizes, parts=min(wish.parts or c.parts, max(1, p.k // 128)))
-    if wish.parts is not None:
-        c = replace(c, parts=max(1, min(wish.parts, math.ceil(p.k / 32))))
+        return replace(c, **sizes, split_k=min(wish.split_k or c.split_k, max(1, p.k // 128)))
+    if wish.split_k is not None:
+        c = replace(c, split_k=max(1, min(wish.split_k, math.ceil(p.k / 32))))
     if isinstance(c, MmaTiles):
         depth = wish.depth or c.depth
-        c = replace(c, depth=depth, sides=wish.sides or _sides(c.split, c.tile, depth))
+        c = replace(c, depth=depth, stages=wish.stages or _stages(c.split, c.tile, depth))
     return c

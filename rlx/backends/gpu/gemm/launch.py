@@ -89,7 +89,7 @@ def _fma_tiles(ctx: Lowering, call: ProductCall, chosen: FmaTiles) -> None:
             "AB": f"{a.dtype}_{b.dtype}", "TILE": chosen.tile, "A_QUADS": a.vectors(pitch_a, 4),
             "B_QUADS": b.vectors(pitch_b, 4), "IN_PARTS": p.k > LONG_SUM, "A_TRANSPOSED": p.transpose_a,
         },
-        tiles_across(p, FMA_TILES[chosen.tile]), chosen.parts,
+        tiles_across(p, FMA_TILES[chosen.tile]), chosen.split_k,
     )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def _mma_tiles(ctx: Lowering, call: ProductCall, chosen: MmaTiles) -> None:
             "A_OCTETS": a.vectors(pitch_a, 8), "B_OCTETS": b.vectors(pitch_b, 8),
             "IN_PARTS": chosen.split.exact, "A_TRANSPOSED": p.transpose_a, **slice_constants(chosen),
         },
-        tiles_across(p, MMA_TILES[chosen.tile]), chosen.parts,
+        tiles_across(p, MMA_TILES[chosen.tile]), chosen.split_k,
     )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def _skinny(ctx: Lowering, call: ProductCall, chosen: SkinnyTiles) -> None:
             "ROWS": next(r for r in (4, 8, 16) if p.m <= r or r == 16), "COLUMNS": chosen.columns,
             "BESIDE": chosen.beside, "AHEAD": chosen.ahead,
         },
-        math.ceil(p.n / chosen.width) * math.ceil(p.m / 16), chosen.parts,
+        math.ceil(p.n / chosen.width) * math.ceil(p.m / 16), chosen.split_k,
     )  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def slice_constants(chosen: MmaTiles) -> dict[str, int]:
     """The constants that say how mma tiles slice k and split operands."""
     split = chosen.split
     return {
-        "BK": chosen.depth, "SIDES": chosen.sides, "TERMS_A": split.terms_a, "TERMS_B": split.terms_b,
+        "BK": chosen.depth, "SIDES": chosen.stages, "TERMS_A": split.terms_a, "TERMS_B": split.terms_b,
     }  # fmt: skip
 
 

@@ -142,7 +142,9 @@ def build(
     device: Records, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
 ) -> GpuExecutable:
     """Lowers and records a graph over an arena of its plan; writes the graph's constants."""
-    lowering, dispatch = lower_graph(graph, plan, device.target, options.precision)
+    # "int8" has its own ops (`passes/integers.py`); the products that are left are honest f32.
+    precision = "f32" if options.precision == "int8" else options.precision
+    lowering, dispatch = lower_graph(graph, plan, device.target, precision)
     return _assemble(device, lowering, dispatch, arena, options)
 
 

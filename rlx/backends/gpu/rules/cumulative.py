@@ -55,6 +55,11 @@ def lower_scan(ctx: Lowering, node: Node) -> None:
     _scan(ctx, product, flags, source, work, ctx.ref(y), lines_of(x, node.attrs["axis"]))
 
 
+def running_sum(ctx: Lowering, x: Ref, y: Ref, n: int) -> None:
+    """The sums of what stands before each of n integers of 32 bits."""
+    _scan(ctx, 0, 1, x, i32, y, (1, n, 1))
+
+
 def _scan(
     ctx: Lowering, product: int, flags: int, x: Ref, dtype: DType, y: Ref, dims: tuple[int, int, int], parts: int = 0
 ) -> None:

@@ -63,7 +63,8 @@ _LAUNCHES = 16  # the most launches of the transposition kernel, for dimensions 
 _NEEDS = {1: "8bit_storage", 2: "16bit_storage"}
 
 
-def _native(node: Node, features: frozenset[str]) -> bool:
+def moves_natively(node: Node, features: frozenset[str]) -> bool:
+    """Whether the device reads and writes elements of the width of a node's output."""
     need = _NEEDS.get(node.outputs[0].dtype.itemsize)
     return need is None or need in features
 
@@ -132,7 +133,7 @@ def _view(ctx: Lowering, tensor: Tensor, strides: Sequence[int], start: int = 0)
     return View(ctx.ref(tensor), ctx.storage(tensor), tuple(strides), start)
 
 
-@lowers("reshape", when=_native)
+@lowers("reshape", when=moves_natively)
 def lower_reshape(ctx: Lowering, node: Node) -> None:
     """A copy, where the planner could not make the output a view."""
     x, y = node.inputs[0], node.output
@@ -140,7 +141,7 @@ def lower_reshape(ctx: Lowering, node: Node) -> None:
     move(ctx, (n,), _view(ctx, x, (1,)), _view(ctx, y, (1,)))
 
 
-@lowers("transpose", when=_native)
+@lowers("transpose", when=moves_natively)
 def lower_transpose(ctx: Lowering, node: Node) -> None:
     """Output axis i has the stride of input axis perm[i]."""
     x, y = node.inputs[0], node.output
@@ -149,14 +150,14 @@ def lower_transpose(ctx: Lowering, node: Node) -> None:
     move(ctx, y.shape, _view(ctx, x, strides), _view(ctx, y, contiguous(y.shape)))
 
 
-@lowers("expand", when=_native)
+@lowers("expand", when=moves_natively)
 def lower_expand(ctx: Lowering, node: Node) -> None:
     """Repeated axes have stride 0."""
     x, y = node.inputs[0], node.output
     move(ctx, y.shape, _view(ctx, x, broadcast(x.shape, y.shape)), _view(ctx, y, contiguous(y.shape)))
 
 
-@lowers("slice", when=_native)
+@lowers("slice", when=moves_natively)
 def lower_slice(ctx: Lowering, node: Node) -> None:
     """The input's strides times the steps, from the element at `starts`."""
     x, y = node.inputs[0], node.output
@@ -166,7 +167,7 @@ def lower_slice(ctx: Lowering, node: Node) -> None:
     move(ctx, y.shape, _view(ctx, x, strides, start), _view(ctx, y, contiguous(y.shape)))
 
 
-@lowers("concat", when=_native)
+@lowers("concat", when=moves_natively)
 def lower_concat(ctx: Lowering, node: Node) -> None:
     """Copies each input into its part of the output."""
     y, axis = node.output, node.attrs["axis"]

@@ -238,6 +238,19 @@ def sort_lines(
     return source if whole else pairs
 
 
+def sorted_pairs(ctx: Lowering, keys: Ref, unit: str, kind: int, dims: tuple[int, int, int]) -> Ref:
+    """The pairs (key, index) of each line of keys of one word, in order: in workspace, line after line."""
+    outer, n, inner = dims
+    pairs = sort_lines(ctx, keys, unit, kind, 0, dims, SPAN, 8, None)
+    run, spare = SPAN, ctx.scratch(pairs.nbytes) if n > SPAN else pairs
+    while run < n:
+        groups = ctx.groups(outer * inner * math.ceil(n / THREADS))
+        refs = [keys, pairs, spare, spare, spare]
+        ctx.launch(SORT_MERGE(U=unit, GIVEN=0), groups, [*refs, outer * inner, n, inner, 0, run])
+        pairs, spare, run = spare, pairs, 2 * run
+    return pairs
+
+
 # -- top_k
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu.elementwise.strided import View, launch_tree
-from rlx.backends.gpu.program.casts import THREADS, cast_ref, convert, groups_for, stores
+from rlx.backends.gpu.program.casts import cast_ref, convert, groups_for, stores
 from rlx.backends.gpu.program.kernel import UNITS, KernelDecl, declare, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
 from rlx.backends.gpu.rules.index import index_word, moves_bits, one_dtype, unit_of
-from rlx.backends.gpu.rules.order import SORT_MERGE, SPAN, sort_lines
+from rlx.backends.gpu.rules.order import sorted_pairs
 from rlx.dtypes import DType, i32
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
@@ -118,13 +118,5 @@ def _pairs(ctx: Lowering, indices: Tensor, n: int, dims: tuple[int, int, int]) -
     key = ex.cast(ex.call("select", inside, front, n), i32)
     keys = ctx.scratch(indices.size * 4)
     launch_tree(ctx, [key], (indices.size,), [View(ctx.ref(indices), stored, (1,))], [View(keys, i32, (1,))])
-    outer, m, inner = dims
     # Keys are ≥ 0, so that their bits compare as unsigned numbers: kind 0.
-    pairs = sort_lines(ctx, keys, "b4", 0, 0, dims, SPAN, 8, None)
-    run, spare = SPAN, ctx.scratch(pairs.nbytes) if m > SPAN else pairs
-    while run < m:
-        kernel = SORT_MERGE(U="b4", GIVEN=0)
-        groups = ctx.groups(outer * inner * math.ceil(m / THREADS))
-        ctx.launch(kernel, groups, [keys, pairs, spare, spare, spare, outer * inner, m, inner, 0, run])
-        pairs, spare, run = spare, pairs, 2 * run
-    return pairs
+    return sorted_pairs(ctx, keys, "b4", 0, dims)

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import f32
+from rlx.formats.onnx.ops.blocks import packed_product
 from rlx.formats.onnx.reader.call import Call, Result
 from rlx.formats.onnx.reader.table import op
 from rlx.ir import Tensor
@@ -16,7 +17,8 @@ from rlx.ir import Tensor
 
 @op("MatMul")
 def matmul(c: Call) -> Result:
-    return o.matmul(c.x(0), c.x(1))
+    made = packed_product(c, c.x(0), c.x(1))
+    return o.matmul(c.x(0), c.x(1)) if made is None else made
 
 
 @op("Gemm")
@@ -27,15 +29,17 @@ def gemm(c: Call) -> Tensor:
         raise c.bad(f"A is {a.shape}, B is {b.shape}; expected two dimensions each")
     alpha = c.float("alpha", 1.0)
     ta, tb = bool(c.int("transA", 0)), bool(c.int("transB", 0))
+    packed = packed_product(c, o.transpose(a) if ta else a, b, tb)
     if (
-        bias is not None
+        packed is None
+        and bias is not None
         and bias.ndim == 1
         and alpha == beta == 1.0
         and bias.shape[0] == b.shape[0 if tb else 1]
         and (a.dtype.is_float)
     ):
         return o.matmul(a, b, bias, transpose_a=ta, transpose_b=tb)
-    y = o.matmul(a, b, transpose_a=ta, transpose_b=tb)
+    y = o.matmul(a, b, transpose_a=ta, transpose_b=tb) if packed is None else packed
     y = y if alpha == 1.0 else o.mul(y, alpha)
     if bias is None or beta == 0.0:
         return y

@@ -94,7 +94,8 @@ class WriteOut(Exception):
 class ConstantEvaluator:
     """The constant evaluator: values of tensors that depend on constants alone, computed by the ops' references;
     strings are numbers in the string table `words`. `steps` counts the steps of compiled loops in the body being built,
-    `bodies` the graphs of control ops that were built or tried, `parts` the parts that sequences were split into."""
+    `bodies` the graphs of control ops that were built or tried, `parts` the parts that sequences were split into.
+    `packed`: matrices for which products may read packed weights, and whether these are their transposed."""
 
     def __init__(self) -> None:
         self.words = StringTable()
@@ -102,6 +103,7 @@ class ConstantEvaluator:
         self.steps = 1
         self.bodies = 0
         self.parts = 0
+        self.packed: dict[tuple[Graph, int], tuple[Callable[[], Tensor], bool]] = {}
         self._values: dict[tuple[Graph, int], Array] = {}
 
     def __call__(self, tensor: Tensor, what: str) -> Array:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from rlx.dtypes import f32
-from rlx.ir import Graph, Leaf, Node, Rewriter, Tensor, bodies
+from rlx.ir import REGISTRY, Graph, Leaf, Node, Op, Rewriter, Tensor, bodies, get_op, inline
 from rlx.ir.body import map_bodies
 from rlx.packed import PackedArray
 
@@ -22,6 +24,8 @@ def unpacked(graph: Graph) -> Graph:
             new.put(node.outputs, new.add(node.op, inputs, attrs, node.label))
         elif node.op.moves_data:  # it moves the numbers as it moved their blocks
             new.put(node.outputs, new.add(node.op, inputs, node.attrs, node.label))
+        elif node.op in _integers():
+            new.put(node.outputs, _rounded(new, node, inputs))
         elif node.op.packed:
             new.put(node.outputs, (_computed(new, node, inputs),))
         else:
@@ -37,6 +41,22 @@ def _leaf(graph: Graph, node: Node) -> Tensor:
         node.op.leaf or Leaf.INPUT
     ]
     return declare(node.attrs["name"], t.shape, f32)
+
+
+@cache
+def _integers() -> frozenset[Op]:
+    """The ops that are products of integers."""
+    return frozenset(get_op(op.integers) for op in REGISTRY.values() if op.integers)
+
+
+def _rounded(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """A product of integers as the one that it decomposes into, of rounded numbers in f32."""
+    body = Graph(node.op.name)
+    given = [body.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(node.inputs)]
+    assert node.op.decompose is not None
+    made = node.op.decompose(given, node.attrs)
+    body.output("y", made if isinstance(made, Tensor) else made[0])
+    return inline(unpacked(body), new, inputs, node.label)
 
 
 def _computed(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Tensor:

@@ -1,11 +1,13 @@
-// C = act(A op(B) + bias) for few rows, ROWS of them a group: as many groups share what they read of B as A has blocks
-// of ROWS. B_TRANSPOSED: as B is stored; ACTIVATION: see activation.h; BIAS: see bias.h; A_QUADS: A may be read four at a
-// time; B_UNITS: B may be read sixteen bytes at a time, by units. A site is the columns of C whose sums a thread holds,
-// QUADS quads of them: eight columns where there are 16 rows, so that A is not most of what is read, and where a unit of B
-// has eight. SITES sites side by side make a group's columns, and 256 / SITES threads share a site's sums: in each step
-// one adds up a unit of k where B is transposed, else a quad. The threads that share a site are joined in two rounds of
-// sums. The units of SETS steps are under way at once. What a step needs of A goes through shared memory, unless it is one
-// row.
+// C = act(A op(B) + bias) for few rows: a workgroup computes ROWS rows, and B is read once for each block of ROWS rows
+// of A. B_TRANSPOSED says how B is stored, ACTIVATION and BIAS are those of activation.h and bias.h. With A_QUADS, A is
+// read four elements at a time; with B_UNITS, B is read 16 bytes (a unit) at a time.
+//
+// A site is the group of columns of C that one thread accumulates: QUADS times four columns. It has eight columns for
+// 16 rows, because A would be most of what is read otherwise, and where a unit of B has eight elements. A workgroup has
+// SITES sites side by side, and 256 / SITES threads split the sum over k of each site: in a step, a thread takes one
+// unit of k where B is transposed, else four rows of B. Their sums are added up at the end, in two rounds. A thread has
+// the loads of SETS steps outstanding. Unless there is only one row, a step's part of A is staged through shared
+// memory.
 #include "pair.h"
 #define MANY_1 1u
 #define MANY_4 4u
@@ -18,7 +20,7 @@
 #define PER RLX_JOIN(PER_, TB)  // elements of a unit of B
 #define MOST_QUADS (PER == 8u || MANY == 16u ? 2u : 1u)
 #define QUADS (B_TRANSPOSED && PER == 8u ? 1u : MOST_QUADS)  // of a site
-#define LENGTH (B_TRANSPOSED ? PER : 4u)  // terms of k that a thread takes in a step
+#define LENGTH (B_TRANSPOSED ? PER : 4u)  // terms of the sum that a thread takes in a step
 #define SPAN (SHARERS * LENGTH / 4u)      // quads of a row of A in a step
 #define SETS (MANY > 4u ? 8u / PER : (MANY > 1u ? 3u : 4u))
 #define LOADS (MANY == 16u && PER == 4u ? 8u : 4u)  // units of a step
@@ -31,13 +33,13 @@
 #include "quads.h"
 #include "stream.h"
 
-SHARED vec4 part[256u * TOGETHER];  // MANY * SPAN of A, which are no more; at the end sums
+SHARED vec4 part[256u * TOGETHER];  // a step's part of A, at most MANY * SPAN quads; at the end, sums
 SHARED vec4 sums[MANY * QUADS * SITES];
 
 RLX_FN vec4 plus_quad(const vec4 a, const vec4 b) { return VEC4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 RLX_QUAD(quad_a, TA, A_QUADS)
 #define UNIT_AT RLX_JOIN(unit_, TB)
-// The values in a unit.
+// The first four values of a unit, and the last four.
 #define FLOATS(a, b, c, d) VEC4(RLX_FLOAT(a), RLX_FLOAT(b), RLX_FLOAT(c), RLX_FLOAT(d))
 #define LOWER_f32(u) FLOATS(u.x, u.y, u.z, u.w)
 #define UPPER_f32(u) LOWER_f32(u)
@@ -63,13 +65,13 @@ RLX_QUAD(quad_a, TA, A_QUADS)
         FMA_ROW(sum, x, upper[j])                                                          \
     }
 
-// Where thread `sharer` of a site puts its sums: threads that are neighbours write, or read, side by side.
+// The index in `part` of the sums of thread `sharer` of a site. Adjacent threads write, or read, adjacent elements.
 RLX_FN uint place(const uint site, const uint sharer) {
     return B_TRANSPOSED ? site * SHARERS + sharer : sharer * SITES + site;
 }
 
-// Adds up the TOGETHER quads of sums from `first` on that each site's threads have put into `part`. Every thread of the
-// group calls it.
+// Adds up the sums that the threads of each site have stored in `part`: TOGETHER quads, from quad `first` on. Every
+// thread of the workgroup must call it.
 RLX_FN void join(const uint first) {
     const uint made = THREAD / SEGMENTS, segment = THREAD % SEGMENTS;
     vec4 sum = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -93,13 +95,14 @@ RLX_FN void finish(PTR(f32) bias, PTR(TA) c, const uint row, const uint column, 
     STORE(TA, c, row * n + column, activated(v));
 }
 
-// The column where quad q of a site's sums begins. Neighbouring sites read neighbouring units of a row of B.
+// The column at which quad q of a site begins. Adjacent sites read adjacent units of a row of B.
 RLX_FN uint quad_column(const uint site, const uint q) {
     return !B_TRANSPOSED && PER == 8u ? (site * QUADS + q) * 4u : (q * SITES + site) * 4u;
 }
 
-// The units of B from term t of k on, of each column of a site or of four rows: unit j is of quad j / 4. What is not there
-// is what is there last: such columns are not stored, and such terms are made zero before they are multiplied.
+// Loads the units of B from term t of the sum on: one for each column of a site where B is transposed, else one for
+// each of four rows; unit j belongs to quad j / 4. Beyond the edge of B the last column or row is read again: the
+// results of such columns are not stored, and such terms are set to zero before they are multiplied.
 #define FETCH(held, t)                                                                                       \
     UNROLL for (uint j = 0u; j < LOADS; j++) {                                                               \
         const uint begins = tile * COLUMNS + quad_column(site, j / 4u);                                      \
@@ -120,7 +123,7 @@ RLX_FN uint quad_column(const uint site, const uint q) {
         }                                                                                                    \
     }
 
-// A step's part of A, from term t of k on, zero where nothing is.
+// Loads a step's part of A, from term t of the sum on; elements beyond the edge of A are zero.
 #define FETCH_A(t)                                                                                           \
     UNROLL for (uint f = 0u; f < 4u; f++) {                                                                  \
         const uint e = f * 256u + THREAD;                                                                    \
@@ -132,7 +135,7 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
                              const uint a2, const uint b0, const uint b1, const uint b2, const uint bias_step) {
     const uint tiles = (n + COLUMNS - 1u) / COLUMNS, blocks = (m + MANY - 1u) / MANY;
     uint z = 0u, z0 = 0u, z1 = 0u, z2 = 0u, tile = GROUP, block = 0u;
-    if (batch > 1u) {  // a division takes as long as many bytes
+    if (batch > 1u) {  // integer divisions are slow, and most products are not batched
         z = GROUP / (tiles * blocks);
         tile = GROUP % (tiles * blocks);
         z2 = z % d2;
@@ -149,7 +152,7 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
     PTR(TA) pc = SKIP(TA, c, z * m + block * MANY, n);
     PTR(f32) add = SKIP(f32, bias, z, bias_step);
     const uint rows = m - block * MANY < MANY ? m - block * MANY : MANY;
-    // Threads that read side by side: along k where B is transposed, else along the columns.
+    // Adjacent threads read along k where B is transposed, else along the columns, so that loads are coalesced.
     const uint site = B_TRANSPOSED ? THREAD / ACROSS % SITES : THREAD % SITES;
     const uint sharer = B_TRANSPOSED ? THREAD / (ACROSS * SITES) * ACROSS + THREAD % ACROSS : THREAD / SITES;
     const uint step = SHARERS * LENGTH, begin = sharer * LENGTH;
@@ -226,7 +229,7 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
     UNROLL for (uint e = 0u; e < MANY * MOST_QUADS; e += TOGETHER) {
         if (e < MANY * QUADS) {
             BARRIER;
-            // Where a site has fewer quads than it may have, their sums are not neighbours.
+            // A site with fewer than MOST_QUADS quads has gaps between the sums of its rows.
             UNROLL for (uint g = 0u; g < TOGETHER; g++)
                 part[g * 256u + place(site, sharer)] = acc[QUADS == MOST_QUADS ? e + g : (e + g) % MANY * MOST_QUADS];
             BARRIER;

@@ -14,6 +14,7 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import f32, i32
+from rlx.formats.onnx.ops.blocks import block_size, packed_rows
 from rlx.formats.onnx.ops.movement import axis_of
 from rlx.formats.onnx.reader.call import Call, Result
 from rlx.formats.onnx.reader.declared import declared
@@ -84,15 +85,11 @@ def _packed_matrix(c: Call, bits: int, size: int, blocks: int) -> PackedArray | 
     """(N, K) in blocks of rlx's own dtypes; None where there is none of these sizes."""
     n, k = c.int("N"), c.int("K")
     zeros = c.has(3)
-    if bits not in (4, 8) or size not in (32, 128) or k % size or c.has(4) or (zeros and c.dtype(3) != np.uint8):
+    if bits not in (4, 8) or block_size(size, k) is None or c.has(4) or (zeros and c.dtype(3) != np.uint8):
         return None
-    codes = c.known(1).reshape(n, blocks, -1)
-    if bits == 8 and not zeros:
-        codes = codes ^ np.uint8(128)  # numbers around 128 as bytes with a sign
-    scales = c.known(2).astype(np.float32).reshape(n, blocks, 1).view(np.uint8)
-    fields = [codes, scales, _zeros(c, bits, n, blocks).astype(np.uint8)[..., None]][: 3 if zeros else 2]
-    name = f"int{bits}{'_zp' if zeros else ''}{'_128' if size == 128 else ''}"
-    return PackedArray.from_gguf(np.concatenate(fields, 2), name, (n, k))
+    codes = _codes(c.known(1).reshape(n, -1), bits, k)
+    points = _zeros(c, bits, n, blocks) if zeros else None
+    return packed_rows(codes, points, c.known(2).astype(np.float32).reshape(n, blocks), size, bits)
 
 
 def _matrix(c: Call, bits: int, size: int, blocks: int) -> Array:

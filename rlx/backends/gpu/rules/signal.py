@@ -1,0 +1,106 @@
+"""Lowering of frame, a strided copy, and of overlap_add."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.gpu.elementwise.strided import View, contiguous
+from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
+from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.steps import Language
+from rlx.backends.gpu.rules.movement import move, moves_natively
+from rlx.backends.gpu.rules.reduce import reduce_middle
+from rlx.dtypes import f32
+from rlx.ir import Node
+from rlx.ops.signal.frames import frame_count
+
+OVERLAP_ADD = declare(
+    KernelDecl(
+        "overlap_add",
+        about="y = the sum of frames of x, each `hop` samples after the one before.",
+        grid="a thread for each element of y, in groups of 256",
+        # x (rows, count, length), y (rows, size), total = rows * size.
+        args=(*reads(x="T"), *writes(y="T"), *uints("total", "size", "count", "length", "hop")),
+        headers=("body64",),
+        variants={"T": ("f32", "f64", "f16", "bf16")},
+    )
+)
+
+SEGMENT_POWER = declare(
+    KernelDecl(
+        "segment_power",
+        about="y = the one-sided power of `count` windowed segments of x (rows, n), added up in `parts` parts.",
+        grid="a group for each part of `each` pairs of segments of each row",
+        # x, window, turns (see the body), y (rows, parts, N / 2 + 1), …, share = 1 / length.
+        args=(
+            *reads(x="f32", window="f32", turns="f32"),
+            *writes(y="f32"),
+            *uints("rows", "parts", "n", "count", "length", "hop", "each"),
+            *floats("share"),
+        ),
+        constants={"N": 256, "DETREND": True, "PADDED": False, "WHOLE": False},
+        trials=((256, True, False, False), (512, False, True, False), (1024, True, True, True),
+                (2048, True, False, False), (4096, True, False, True)),
+        resident="3",  # 80 registers, within which nothing is kept in memory
+        unroll=True,
+        subgroups=True,
+    )
+)
+_GROUPS = 3  # workgroups for each multiprocessor
+_WHOLE = 40 << 10  # bytes of shared memory with which both parts of the numbers are exchanged at once
+
+
+@lowers("frame", when=moves_natively)
+def lower_frame(ctx: Lowering, node: Node) -> None:
+    """A strided copy in which two axes step through the same samples."""
+    x, y = node.inputs[0], node.output
+    strides = (*contiguous(x.shape)[:-1], node.attrs["hop"], 1)
+    target = View(ctx.ref(y), ctx.storage(y), contiguous(y.shape))
+    move(ctx, y.shape, View(ctx.ref(x), ctx.storage(x), strides), target)
+
+
+@lowers("overlap_add", when=lambda node, features: native(node, features, with_f64=True))
+def lower_overlap_add(ctx: Lowering, node: Node) -> None:
+    x, y = node.inputs[0], node.output
+    if y.size == 0:
+        return
+    stored = ctx.storage(y)
+    source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
+    sizes = (y.shape[-1], *x.shape[-2:], node.attrs["hop"])
+    ctx.launch(OVERLAP_ADD(T=stored.name), groups_for(ctx, y.size), [source, ctx.ref(y), y.size, *sizes])
+
+
+def _turns(n: int) -> npt.NDArray[np.float32]:
+    """The factors between the stages of a transform of n: for each of n / 16 threads exp(-2πi m t / n) for m = 1, 2, 4
+    and 8, then likewise those of a transform of n / 16 for each of n / 256."""
+    rows = [np.arange(n // 16) / n, np.arange(n // 256) * 16 / n]
+    turn = np.concatenate(rows)[:, None] * np.array([1, 2, 4, 8])
+    return np.stack([np.cos(2 * np.pi * turn), -np.sin(2 * np.pi * turn)], -1).astype(np.float32)
+
+
+@lowers("segment_power", when=native)
+def lower_segment_power(ctx: Lowering, node: Node) -> None:
+    """Parts of the segments by workgroups that fill the device, then the sum of the parts."""
+    x, window = node.inputs
+    y, attrs = node.output, node.attrs
+    if y.size == 0:
+        return
+    source, weight = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), f32, t.size) for t in (x, window))
+    size, n, length = attrs["nfft"], x.shape[-1], window.shape[0]
+    rows, count = x.size // n, frame_count(n, length, attrs["hop"])
+    at_once = 4096 // size
+    steps = -(-(count + 1) // 2 // at_once)
+    each = max(1, -(-steps * rows // (_GROUPS * ctx.target.units)))
+    parts = max(1, -(-steps // each))
+    target = ctx.ref(y) if parts == 1 else ctx.scratch(4 * rows * parts * y.shape[-1])
+    # Vulkan's compilers make slower code of pairs in shared memory than of their parts, one after the other.
+    whole = ctx.target.language is Language.CUDA and ctx.target.shared_bytes >= _WHOLE
+    kernel = SEGMENT_POWER(N=size, DETREND=attrs["detrend"] is not None, PADDED=length < size, WHOLE=whole)
+    sizes = (rows, parts, n, count, length, attrs["hop"], each * at_once)
+    ctx.launch(
+        kernel, ctx.groups(rows * parts), [source, weight, ctx.block(_turns(size)), target, *sizes, 1.0 / length]
+    )
+    if parts > 1:
+        reduce_middle(ctx, 0, target, f32, ctx.ref(y), f32, (rows, parts, y.shape[-1]), 1.0, 0)

@@ -1,0 +1,133 @@
+"""Conformance of frames, their sum and their power."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlx.conformance.case import Case, InputSpec
+from rlx.conformance.f64_cases import finer, none
+from rlx.conformance.random_rules import MAX_ELEMENTS, Made, is_float, rule
+from rlx.conformance.record import Conformance
+from rlx.conformance.shapes import ALL, FLOATS, label
+from rlx.conformance.terms import over_squares
+from rlx.conformance.tolerances import BITS, NORM
+from rlx.dtypes import DType, f32, f64
+from rlx.ops.signal.frames import frame, frame_count, overlap_add
+from rlx.ops.signal.power import segment_power
+
+if TYPE_CHECKING:
+    from rlx.conformance.random_graphs import Builder
+
+Shape = tuple[int, ...]
+# A signal's shape, the length of a frame, and the distance from one to the next: one sample, one frame, frames side by
+# side, overlapping by half, by a quarter, by all but one sample, with gaps, with samples left over, of prime sizes.
+_FRAMES: tuple[tuple[Shape, int, int], ...] = (
+    ((1,), 1, 1), ((7,), 7, 1), ((7,), 7, 9), ((8,), 4, 4), ((12,), 4, 2), ((13,), 4, 2), ((16,), 8, 2), ((33,), 5, 1),
+    ((31,), 3, 7), ((3, 64), 16, 8), ((2, 3, 40), 10, 5), ((1021,), 127, 31), ((2, 1024), 256, 128), ((0, 9), 4, 2),
+    ((5, 129), 128, 1), ((257,), 2, 300), ((1, 4, 1, 20), 6, 3), ((3, 515), 64, 48), ((2, 2049), 512, 300),
+)  # fmt: skip
+
+
+def _case(shape: Shape, length: int, hop: int, dtype: DType, domain: str) -> Case:
+    name = f"{dtype}-{label(shape)}-{length}-every{hop}-{domain}"
+    return Case("frame", name, (InputSpec(shape, dtype, domain),), {"length": length, "hop": hop}, BITS)
+
+
+def _frames() -> Iterator[Case]:
+    for shape, length, hop in _FRAMES:
+        yield _case(shape, length, hop, f32, "any")
+        yield _case(shape, length, hop, f64, "any")
+    for dtype in ALL:
+        for number in (4, 5, 7, 8, 10, 16):
+            yield _case(*_FRAMES[number], dtype, "any")
+
+
+def _sum(shape: Shape, length: int, hop: int, dtype: DType, domain: str, extra: int) -> Case:
+    count = frame_count(shape[-1], length, hop)
+    size = (count - 1) * hop + length + extra
+    name = f"{dtype}-{label(shape[:-1])}-{count}of{length}-every{hop}-in{size}-{domain}"
+    frames = InputSpec((*shape[:-1], count, length), dtype, domain)
+    return Case("overlap_add", name, (frames,), {"hop": hop, "size": size}, NORM)
+
+
+def _sums() -> Iterator[Case]:
+    for i, frames in enumerate(_FRAMES):
+        yield _sum(*frames, f32, "normal", i % 3)
+        yield _sum(*frames, f64, "normal", 0)
+    for dtype in FLOATS:
+        for number in (4, 6, 7, 8, 9, 10, 13):
+            for domain in ("normal", "offset", "holes", "zeros"):
+                yield _sum(*_FRAMES[number], dtype, domain, number % 2)
+    for dtype in FLOATS:
+        for shape in ((0, 4), (4, 0), (2, 0, 5)):
+            name = f"{dtype}-{label(shape)}-nothing"
+            yield Case("overlap_add", name, (InputSpec(shape, dtype),), {"hop": 3, "size": 7}, NORM)
+
+
+# Samples, the length of a segment, the distance from one to the next, the length of the transform, and what is taken
+# off: every transform; one segment, two, an odd number, several for each thread; filled with zeros. Lengths from 512 on
+# come in few variants, since software drivers take seconds to compile each.
+_EITHER: tuple[str | None, ...] = ("constant", None)
+_SEGMENTS: tuple[tuple[Shape, int, int, int, tuple[str | None, ...]], ...] = (
+    ((256,), 256, 128, 256, _EITHER), ((512,), 256, 256, 256, _EITHER), ((3, 700), 256, 128, 256, _EITHER),
+    ((2, 9000), 256, 100, 256, _EITHER), ((600,), 200, 50, 256, _EITHER), ((1000,), 1, 7, 256, _EITHER),
+    ((40, 256), 256, 128, 256, _EITHER), ((300, 300), 256, 22, 256, _EITHER), ((0, 300), 256, 128, 256, _EITHER),
+    ((2, 3, 1600), 512, 256, 512, ("constant",)), ((9001,), 512, 128, 512, ("constant",)),
+    ((512,), 512, 1, 512, ("constant",)), ((2, 4000), 1024, 512, 1024, (None,)), ((20_000,), 1024, 700, 1024, (None,)),
+    ((1025,), 1024, 1, 1024, (None,)), ((2, 1500), 700, 350, 1024, ("constant",)),
+    ((1, 7000), 2048, 1024, 2048, (None,)), ((3, 2048), 2048, 5, 2048, (None,)),
+    ((2, 9000), 4096, 2048, 4096, ("constant",)), ((12_289,), 4096, 4096, 4096, ("constant",)),
+    ((9000,), 3000, 1500, 4096, (None,)), ((1,), 1, 1, 256, _EITHER), ((5, 70), 9, 3, 256, _EITHER),
+    ((4, 3, 260), 250, 1, 256, _EITHER), ((70, 257), 256, 1, 256, _EITHER), ((3, 5000), 256, 64, 256, _EITHER),
+)  # fmt: skip
+
+
+def _power(shape: Shape, length: int, hop: int, nfft: int, dtype: DType, domain: str, detrend: str | None) -> Case:
+    words = f"{label(shape)}-{length}-every{hop}-of{nfft}{'' if detrend is None else '-' + detrend}"
+    inputs = (InputSpec(shape, dtype, domain), InputSpec((length,), dtype, "positive"))
+    attrs = {"hop": hop, "nfft": nfft, "detrend": detrend}
+    tolerance = finer(NORM) if dtype == f64 else NORM
+    return Case("segment_power", f"{dtype}-{words}-{domain}", inputs, attrs, tolerance)
+
+
+def _powers() -> Iterator[Case]:
+    for shape, length, hop, nfft, detrends in _SEGMENTS:
+        for detrend in detrends:
+            for domain in ("normal", "zeros", "near_one"):
+                yield _power(shape, length, hop, nfft, f32, domain, detrend)
+            if nfft == 256 and len(shape) < 3 and shape[-1] < 1000 and shape[0] != 300:
+                yield _power(shape, length, hop, nfft, f64, "normal", detrend)
+
+
+@rule("segment_power", rough=True)
+def _measured(b: Builder) -> Made:
+    x = b.ranked(1, lambda t: t.dtype in (f32, f64))
+    n = x.shape[-1]
+    if not n or x.size // n * 129 > MAX_ELEMENTS:
+        return (x,)
+    window = np.hanning(3 + b.below(min(n, 256)))[1:-1]
+    return (segment_power(x, window, 1 + b.below(len(window)), 256, b.choose(("constant", None))),)
+
+
+@rule("frame")
+def _framed(b: Builder) -> Made:
+    x = b.ranked(1, is_float)
+    n = x.shape[-1]
+    if not n:
+        return (x,)
+    length = 1 + b.below(n)
+    hop = 1 + b.below(length)
+    if x.size // n * frame_count(n, length, hop) * length > MAX_ELEMENTS:
+        return (x,)
+    frames = frame(x, length, hop)
+    return frames, overlap_add(frames, hop, size=n)
+
+
+OPS = (
+    Conformance("frame", (_frames,), (_framed,)),
+    Conformance("segment_power", (_powers,), (_measured,), in_f64=none),
+    Conformance("overlap_add", (_sums,), (_framed,), terms=over_squares("overlap_add")),
+)

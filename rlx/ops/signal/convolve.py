@@ -1,0 +1,180 @@
+"""Convolution of signals of any rank: by Fourier transforms, in blocks, or directly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from rlx.dtypes import promote
+from rlx.errors import ShapeError, UnsupportedOp
+from rlx.ir import Tensor, apply
+from rlx.ir.types import broadcast_shapes, normalize_axes
+from rlx.ops.base import TensorLike, cast_to, tensors
+from rlx.ops.composite import moveaxis
+from rlx.ops.conv.convolution import conv
+from rlx.ops.fft.functions import irfft, irfftn, rfft, rfftn
+from rlx.ops.fft.pairs import multiply, numbers
+from rlx.ops.movement import arrange
+from rlx.ops.movement import strided as movement
+from rlx.ops.pad import pad
+from rlx.ops.signal.segments import choose
+
+Mode = Literal["full", "same", "valid"]
+MODES = ("full", "same", "valid")
+METHODS = ("auto", "direct", "fft")
+_DIRECT = 64  # elements of the shorter operand up to which "auto" multiplies and adds directly
+
+
+def _operands(op: str, a: TensorLike, b: TensorLike, mode: str) -> tuple[Tensor, Tensor]:
+    choose(op, "mode", mode, MODES)
+    first, second = tensors(op, a, b)
+    dtype = promote(first.dtype, second.dtype)
+    first, second = (numbers(op, cast_to(t, dtype)) for t in (first, second))
+    if first.ndim != second.ndim or first.ndim == 0:
+        raise ShapeError(
+            f"{op}: the inputs are {first.type} and {second.type}; expected equally many axes, at least one"
+        )
+    if 0 in (*first.shape, *second.shape):
+        raise ShapeError(f"{op}: the inputs are {first.type} and {second.type}; expected no empty axis")
+    return first, second
+
+
+def _axes(op: str, a: Tensor, b: Tensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
+    """The axes to convolve; the others broadcast. Raises: ShapeError where they do not."""
+    found = tuple(range(a.ndim)) if axes is None else normalize_axes(axes, a.ndim, op)
+    if not found:
+        raise ShapeError(f"{op}: axes is empty; expected at least one axis")
+    broadcast_shapes(*(tuple(1 if i in found else n for i, n in enumerate(t.shape)) for t in (a, b)), op=op)
+    return tuple(sorted(found))
+
+
+def _ordered(op: str, a: Tensor, b: Tensor, axes: Sequence[int], mode: str) -> tuple[Tensor, Tensor]:
+    """For "valid" the longer operand first. Raises: ShapeError where neither is at least as long along all axes."""
+    if mode != "valid":
+        return a, b
+    if all(a.shape[i] >= b.shape[i] for i in axes):
+        return a, b
+    if all(b.shape[i] >= a.shape[i] for i in axes):
+        return b, a
+    raise ShapeError(
+        f"{op}: mode 'valid' of shapes {a.shape} and {b.shape}; expected one that is at least as long as the other "
+        f"along each of the axes {tuple(axes)}"
+    )
+
+
+def _kept(full: Tensor, a: Tensor, b: Tensor, axes: Sequence[int], mode: str) -> Tensor:
+    """The part of the full convolution that a mode keeps."""
+    if mode == "full":
+        return full
+    cut = [slice(None)] * full.ndim
+    for i in axes:
+        size = a.shape[i] if mode == "same" else a.shape[i] - b.shape[i] + 1
+        start = (full.shape[i] - size) // 2
+        cut[i] = slice(start, start + size)
+    return full[tuple(cut)]
+
+
+def fast_length(n: int) -> int:
+    """The least number from n on without a prime factor above 5, whose transforms take few steps."""
+    best = 1 << max(0, n - 1).bit_length()
+    five = 1
+    while five < best:
+        three = five
+        while three < best:
+            two = three << max(0, -(-n // three) - 1).bit_length()
+            best = min(best, two) if two >= n else best
+            three *= 3
+        five *= 5
+    return best
+
+
+def fftconvolve(
+    in1: TensorLike, in2: TensorLike, mode: Mode = "full", axes: int | Sequence[int] | None = None
+) -> Tensor:
+    """The convolution of two signals by Fourier transforms.
+
+    Shape: equally many axes; those in `axes`, all unless given, are convolved and the others broadcast. Along an axis
+    of n1 and n2 elements "full" gives all n1 + n2 - 1; "same" the n1 in their middle; "valid" the max - min + 1 that
+    need no elements beyond the ends, of signals of which one is at least as long along every axis. Dtype: f64 where one
+    is f64; everything else is computed, and given, in f32. Gradient: to both. Numerics: errors are relative to the
+    largest element of the result, about 1e-7 of it in f32; an infinity or NaN makes all elements of its line NaN.
+    Raises: ShapeError for ranks that differ, empty axes, an unknown mode, and shapes that do not fit. Follows
+    scipy.signal.fftconvolve.
+    """
+    op = "signal.fftconvolve"
+    a, b = _operands(op, in1, in2, mode)
+    over = _axes(op, a, b, axes)
+    a, b = _ordered(op, a, b, over, mode)
+    long = [i for i in over if a.shape[i] != 1 and b.shape[i] != 1]
+    if not long:
+        return _kept(a * b, a, b, over, mode)
+    full = [a.shape[i] + b.shape[i] - 1 for i in long]
+    lengths = [fast_length(n) for n in full]
+    made = irfftn(multiply(rfftn(a, lengths, long), rfftn(b, lengths, long)), lengths, long)
+    sizes = dict(zip(long, full, strict=True))
+    cut = tuple(slice(0, sizes.get(i, n)) for i, n in enumerate(made.shape))
+    return _kept(made[cut], a, b, over, mode)
+
+
+def oaconvolve(
+    in1: TensorLike, in2: TensorLike, mode: Mode = "full", axes: int | Sequence[int] | None = None
+) -> Tensor:
+    """The convolution along one axis of a long signal with a short one, block by block, by the overlap-add method.
+
+    The transforms are a few times as long as the shorter signal, not as long as the sum of both. axes: one axis, which
+    may be left out where there is only one. Otherwise as fftconvolve. Raises: UnsupportedOp for several axes. Follows
+    scipy.signal.oaconvolve.
+    """
+    op = "signal.oaconvolve"
+    a, b = _operands(op, in1, in2, mode)
+    over = _axes(op, a, b, axes)
+    if len(over) > 1:
+        raise UnsupportedOp(f"{op}: convolves along one axis, got the axes {over}; use rlx.signal.fftconvolve")
+    a, b = _ordered(op, a, b, over, mode)
+    (axis,) = over
+    short, long = sorted((a.shape[axis], b.shape[axis]))
+    size = _block(short)
+    if short == 1 or size >= long:
+        return fftconvolve(a, b, mode, over)
+    last = a.ndim - 1
+    lines = [moveaxis(t, axis, last) for t in (a, b)] if axis != last else [a, b]
+    x, h = lines if a.shape[axis] == long else reversed(lines)
+    step = size - short + 1
+    count = -(-long // step)
+    x = pad(x, [(0, 0)] * last + [(0, count * step - long)])
+    blocks = movement.reshape(x, (*x.shape[:-1], count, step))
+    filters = movement.reshape(h, (*h.shape[:-1], 1, short))
+    made = irfft(multiply(rfft(blocks, size), rfft(filters, size)), size)
+    made = apply("overlap_add", made, hop=step, size=(count - 1) * step + size)[..., : long + short - 1]
+    if axis != last:
+        made = moveaxis(made, last, axis)
+    return _kept(made, a, b, over, mode)
+
+
+def _block(short: int) -> int:
+    """The length of the transforms of blocks: about eight times the filter, which keeps most of each block."""
+    return max(64, 1 << (8 * short - 1).bit_length())
+
+
+def convolve(in1: TensorLike, in2: TensorLike, mode: Mode = "full", method: str = "auto") -> Tensor:
+    """The convolution of two signals along all axes.
+
+    method: "direct" multiplies and adds, of one to three axes; "fft" is fftconvolve; "auto" is direct where that is
+    possible and the smaller signal has at most 64 elements. Numerics of "direct": those of rlx.conv. Otherwise as
+    fftconvolve. Raises: UnsupportedOp for "direct" of more axes. Follows scipy.signal.convolve.
+    """
+    op = "signal.convolve"
+    choose(op, "method", method, METHODS)
+    a, b = _operands(op, in1, in2, mode)
+    over = tuple(range(a.ndim))
+    if method == "direct" and a.ndim > 3:
+        raise UnsupportedOp(f"{op}: method 'direct' of {a.ndim} axes; expected one to three, or use method 'fft'")
+    if method == "fft" or (method == "auto" and (a.ndim > 3 or min(a.size, b.size) > _DIRECT)):
+        return fftconvolve(a, b, mode)
+    a, b = _ordered(op, a, b, over, mode)
+    x, h = (a, b) if math.prod(a.shape) >= math.prod(b.shape) else (b, a)
+    pads = [(n - 1, n - 1) for n in h.shape]
+    image, kernel = (movement.reshape(t, (1, 1, *t.shape)) for t in (x, arrange.flip(h)))
+    made = conv(image, kernel, pads=pads)
+    return _kept(movement.reshape(made, made.shape[2:]), a, b, over, mode)

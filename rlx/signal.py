@@ -1,0 +1,32 @@
+"""Signals: windows, frames, short-time Fourier transforms, power spectra and their peaks, convolution by FFT.
+
+Names, arguments, defaults and values are scipy.signal's. Signals are real tensors of any rank, with samples along
+`axis`; complex numbers are pairs, as in rlx.fft. What is known without a run, frequencies and times, is a NumPy array.
+All functions are differentiable, and are computed in f64 for f64 and in f32 for everything else.
+
+>>> @rlx.jit
+... def tones(x):  # (..., n) at 48 kHz
+...     f, p = rlx.signal.welch(x, 48_000, nperseg=4096)
+...     return rlx.signal.largest_peaks(f, p, 3)  # frequencies and power, the largest first
+"""
+
+from rlx.ops.signal.convolve import convolve as convolve
+from rlx.ops.signal.convolve import fftconvolve as fftconvolve
+from rlx.ops.signal.convolve import oaconvolve as oaconvolve
+from rlx.ops.signal.frames import frame as frame
+from rlx.ops.signal.frames import overlap_add as overlap_add
+from rlx.ops.signal.peaks import largest_peaks as largest_peaks
+from rlx.ops.signal.spectra import coherence as coherence
+from rlx.ops.signal.spectra import csd as csd
+from rlx.ops.signal.spectra import periodogram as periodogram
+from rlx.ops.signal.spectra import welch as welch
+from rlx.ops.signal.stft import check_cola as check_cola
+from rlx.ops.signal.stft import check_nola as check_nola
+from rlx.ops.signal.stft import istft as istft
+from rlx.ops.signal.stft import stft as stft
+from rlx.ops.signal.windows import get_window as get_window
+
+__all__ = [
+    "check_cola", "check_nola", "coherence", "convolve", "csd", "fftconvolve", "frame", "get_window", "istft",
+    "largest_peaks", "oaconvolve", "overlap_add", "periodogram", "stft", "welch",
+]  # fmt: skip

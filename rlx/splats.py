@@ -1,0 +1,23 @@
+"""Gaussian splatting: 3-D Gaussians drawn by `render`, differentiable; and the .ply files that hold them.
+
+Sizes are fixed when a program is built, the number of pairs of a splat and a tile too: see `render`.
+
+>>> @rlx.jit
+... def picture(means, scales, rotations, opacities, colors, view):
+...     return rlx.splats.render(means, scales, rotations, opacities, colors, view,
+...                              fx=300.0, fy=300.0, cx=160.0, cy=120.0, width=320, height=240)
+"""
+
+from rlx.formats.ply import Splats as Splats
+from rlx.formats.ply import read_ply as read_ply
+from rlx.formats.ply import write_ply as write_ply
+from rlx.ops.splats.project import Projected as Projected
+from rlx.ops.splats.project import project as project
+from rlx.ops.splats.render import Rendered as Rendered
+from rlx.ops.splats.render import check_pairs as check_pairs
+from rlx.ops.splats.render import default_pairs as default_pairs
+from rlx.ops.splats.render import render as render
+
+__all__ = [
+    "Projected", "Rendered", "Splats", "check_pairs", "default_pairs", "project", "read_ply", "render", "write_ply",
+]  # fmt: skip

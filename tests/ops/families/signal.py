@@ -1,0 +1,65 @@
+"""Judges and gradient cases of frames, their sum and their power."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.signal
+
+from rlx.ir import apply
+from rlx.ops.signal.frames import frame, overlap_add
+from tests.ops.gradient_cases import Gradients
+from tests.ops.judging import Judge, with_torch
+
+
+def _frame(x: np.ndarray, *, length: int, hop: int) -> np.ndarray:
+    return np.lib.stride_tricks.sliding_window_view(x, length, axis=-1)[..., ::hop, :]
+
+
+def _overlap_add(torch: Any, x: Any, *, hop: int, size: int) -> Any:
+    """torch's fold, of images of one row. It knows no frames beyond the first that do not overlap or touch `size`."""
+    count, length = x.shape[-2:]
+    made = torch.zeros(*x.shape[:-2], size, dtype=x.dtype)
+    if x.numel():
+        used = (count - 1) * hop + length
+        columns = x.reshape(-1, count, length).transpose(1, 2)
+        made[..., :used] = torch.nn.functional.fold(columns, (1, used), (1, length), stride=(1, hop)).reshape(
+            *x.shape[:-2], used
+        )
+    return made
+
+
+def _power(x: np.ndarray, window: np.ndarray, *, hop: int, nfft: int, detrend: str | None) -> np.ndarray:
+    """scipy's density, without the average and its scale."""
+    count = (x.shape[-1] - len(window)) // hop + 1
+    how = {"noverlap": len(window) - hop, "nfft": nfft, "detrend": detrend or False}
+    if hop > len(window):  # scipy knows no gaps
+        frames = _frame(x, length=len(window), hop=hop)
+        return scipy.signal.welch(frames, 1.0, window, **{**how, "noverlap": 0})[1].sum(-2) * np.sum(window**2)
+    if x.size == 0:
+        return np.zeros((*x.shape[:-1], nfft // 2 + 1))
+    return scipy.signal.welch(x, 1.0, window, **how)[1] * np.sum(window**2) * count
+
+
+JUDGES: dict[str, Judge] = {
+    "numpy.lib.stride_tricks.sliding_window_view": _frame,
+    "scipy.signal.welch": _power,
+    "torch.nn.functional.fold": with_torch(_overlap_add),
+}
+GRADIENTS: Gradients = {
+    "frame": [
+        (lambda x: frame(x, 4, 2), [(2, 11)], None),
+        (lambda x: frame(x, 3, 5), [(12,)], None),
+        (lambda x: frame(x, 3, 1, axis=0), [(5, 2)], None),
+    ],
+    "segment_power": [
+        (lambda x, w: apply("segment_power", x, w, hop=3, nfft=256, detrend="constant"), [(2, 20), (6,)], None),
+        (lambda x, w: apply("segment_power", x, w, hop=2, nfft=256, detrend=None), [(13,), (5,)], None),
+    ],
+    "overlap_add": [
+        (lambda x: overlap_add(x, 2), [(2, 3, 4)], None),
+        (lambda x: overlap_add(x, 5, size=15), [(2, 3)], None),
+        (lambda x: overlap_add(x, 1, axis=1), [(3, 4, 2)], None),
+    ],
+}

@@ -1,0 +1,191 @@
+"""rlx.splats against a plain loop over pixels in float64, its gradients against finite differences; and odd scenes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import CapacityExceeded, DTypeError, ShapeError
+from tests.devices import session_here
+from tests.ops.plain_splats import picture, rotation
+
+Array = np.ndarray[Any, np.dtype[Any]]
+CAMERA: dict[str, Any] = {"fx": 30.0, "fy": 31.0, "cx": 20.0, "cy": 11.0, "width": 40, "height": 24}
+BACK = (0.1, 0.2, 0.3)
+
+
+def scene(n: int, coefficients: int = 0, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    shape = (n, coefficients, 3) if coefficients else (n, 3)
+    return {
+        "means": rng.uniform(-1, 1, (n, 3)) * [1.4, 1, 0.8] + [0, 0, 3],
+        "scales": np.exp(rng.normal(-2, 0.7, (n, 3))),
+        "rotations": rng.normal(size=(n, 4)),
+        "opacities": rng.uniform(0.1, 1, n),
+        "colors": rng.normal(size=shape) * 0.3 if coefficients else rng.uniform(0, 1, shape),
+    }
+
+
+def view(seed: int = 0) -> Array:
+    rng = np.random.default_rng(seed)
+    made = np.eye(4)
+    made[:3, :3] = rotation(rng.normal(size=4) * [1, 0.1, 0.1, 0.1] + [2, 0, 0, 0])
+    made[:3, 3] = rng.normal(size=3) * 0.2
+    return made
+
+
+def drawn(
+    splats: dict[str, Array], camera: Array, device: str = "cpu", dtype: Any = np.float64, **more: Any
+) -> rlx.splats.Rendered:
+    def run(s: Any, v: Any, back: Any) -> Any:
+        return rlx.splats.render(**s, view=v, background=back, **(CAMERA | more))
+
+    arrays = {name: a.astype(dtype) for name, a in splats.items()}
+    return rlx.jit(run, device=device)(arrays, camera.astype(dtype), np.array(BACK, dtype))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("coefficients", [0, 1, 4, 9, 16])
+def test_a_picture_is_that_of_the_plain_loop(coefficients: int) -> None:
+    splats, camera = scene(30, coefficients, coefficients), view(coefficients)
+    image, light = picture(**splats, view=camera, background=BACK, **CAMERA)
+    for dtype, limit in ((np.float64, 1e-13), (np.float32, 1e-5)):
+        made = drawn(splats, camera, dtype=dtype)
+        assert made.image.dtype == dtype
+        np.testing.assert_allclose(made.image, image, atol=limit)
+        np.testing.assert_allclose(made.light, light, atol=limit)
+
+
+@pytest.mark.parametrize("device", ["vulkan", "cuda"])
+@pytest.mark.parametrize("coefficients", [0, 16])
+def test_a_picture_on_a_gpu(device: str, coefficients: int) -> None:
+    session_here(device)
+    splats, camera = scene(30, coefficients, 1), view(1)
+    image, light = picture(**splats, view=camera, background=BACK, **CAMERA)
+    made = drawn(splats, camera, device, np.float32)
+    np.testing.assert_allclose(made.image, image, atol=1e-5)
+    np.testing.assert_allclose(made.light, light, atol=1e-5)
+
+
+def test_gradients_are_finite_differences() -> None:
+    """To every input and to the camera. Splats cover the picture well, so that no pixel is near a jump."""
+    n = 3
+    splats, camera = scene(n, 4, 5), view(2)
+    splats["scales"] = splats["scales"] * 0.2 + 0.9
+    splats["opacities"] = splats["opacities"] * 0.3 + 0.4
+    weights = np.random.default_rng(1).normal(size=(6, 8, 3))
+    size = {**CAMERA, "width": 8, "height": 6, "fx": 6.0, "fy": 6.5, "cx": 4.2, "cy": 3.1}
+
+    def value(p: dict[str, Any], w: Any) -> Any:
+        made = rlx.splats.render(**p, background=np.array(BACK), **size)
+        return rlx.sum(made.image * w) + rlx.sum(made.light)
+
+    given = {**splats, "view": camera}
+    slopes = rlx.grad(value, device="cpu")(given, weights)
+    run = rlx.jit(value, device="cpu")
+    for name, array in given.items():
+        want = np.zeros_like(array)
+        for at in np.ndindex(array.shape):
+            nudge = np.zeros_like(array)
+            nudge[at] = 1e-5
+            above, below = (run(given | {name: array + s * nudge}, weights) for s in (1, -1))
+            want[at] = (above - below) / 2e-5
+        np.testing.assert_allclose(slopes[name], want, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+ODD: dict[str, tuple[str, float]] = {
+    "NaN mean": ("means", np.nan), "infinite mean": ("means", np.inf), "huge mean": ("means", 1e30),
+    "NaN scale": ("scales", np.nan), "infinite scale": ("scales", np.inf), "wide": ("scales", 1e7),
+    "zero quaternion": ("rotations", 0.0), "NaN quaternion": ("rotations", np.nan),
+    "NaN opacity": ("opacities", np.nan),
+    "zero opacity": ("opacities", 0.0), "negative opacity": ("opacities", -1.0), "NaN colour": ("colors", np.nan),
+    "infinite colour": ("colors", -np.inf), "behind": ("means", -3.0), "around the camera": ("means", 0.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_splats_that_are_not_drawn(dtype: Any) -> None:
+    """The picture is that of the others, and so are the gradients; those of what is not drawn are zero."""
+
+    def value(p: dict[str, Any], v: Any) -> Any:
+        made = rlx.splats.render(**p, view=v, **CAMERA)
+        return rlx.sum(made.image * made.image)
+
+    whole = {k: a.astype(dtype) for k, a in scene(10 + len(ODD), 4, 3).items()}
+    for row, (key, number) in enumerate(ODD.values(), 10):
+        whole[key][row] = number
+    few = {k: a[:10] for k, a in whole.items()}
+    camera = np.eye(4, dtype=dtype)
+    assert np.array_equal(drawn(whole, camera, dtype=dtype).image, drawn(few, camera, dtype=dtype).image)
+    (slopes, turn), (own, own_turn) = (rlx.grad(value, (0, 1), device="cpu")(s, camera) for s in (whole, few))
+    for key, slope in slopes.items():
+        np.testing.assert_allclose(slope[:10], own[key], rtol=1e-5, atol=1e-6, err_msg=key)
+        assert not slope[10:].any(), key
+    np.testing.assert_allclose(turn, own_turn, rtol=1e-4, atol=1e-5)
+
+
+def test_points_and_flat_splats_are_drawn() -> None:
+    splats, camera = scene(12, 0, 4), view(4)
+    splats["scales"][:6] = 0
+    splats["scales"][6:, 2] = 0
+    image, _ = picture(**splats, view=camera, background=BACK, **CAMERA)
+    np.testing.assert_allclose(drawn(splats, camera).image, image, atol=1e-13)
+
+
+def test_no_splats_are_the_background() -> None:
+    made = drawn(scene(0), view(0))
+    assert made.pairs == 0
+    np.testing.assert_array_equal(made.image, np.broadcast_to(BACK, (24, 40, 3)))
+    np.testing.assert_array_equal(made.light, 1)
+
+
+def test_too_many_pairs_are_seen() -> None:
+    splats, camera = scene(30), view(0)
+    pairs = int(drawn(splats, camera).pairs)
+    rlx.splats.check_pairs(pairs, pairs)
+    exact = drawn(splats, camera, max_pairs=pairs)
+    assert np.array_equal(exact.image, drawn(splats, camera).image)
+    over = drawn(splats, camera, max_pairs=pairs - 1)
+    assert over.pairs == pairs and np.isnan(over.image).all()
+    with pytest.raises(
+        CapacityExceeded, match=f"touch {pairs} tiles.*room for {pairs - 1}.*max_pairs={pairs}"
+    ):
+        rlx.splats.check_pairs(over.pairs, pairs - 1)
+
+
+def test_pairs_beyond_31_bits_are_counted_as_many() -> None:
+    depth = np.zeros(1 << 16, np.float32)
+    rects = np.full((1 << 16, 4), [0, 0, 4000, 4000], np.int32)
+    g = rlx.Graph()
+    ins = [g.input("depth", depth.shape), g.input("rects", rects.shape, "i32")]
+    g.output("total", g.add("splat_tiles", ins, {"across": 4000, "down": 4000, "max_pairs": 10})[4])
+    assert rlx.Session("cpu").compile(g).run({"depth": depth, "rects": rects})["total"] == 2**31 - 1
+    with pytest.raises(CapacityExceeded, match="at least 2,147,483,647"):
+        rlx.splats.check_pairs(2**31 - 1, 10)
+
+
+@pytest.mark.parametrize(
+    "change, error, words",
+    [
+        ({"means": np.zeros((3, 2))}, ShapeError, r"means is f64\[3,2\].*expected \(3, 3\)"),
+        ({"rotations": np.zeros((4, 3))}, ShapeError, "rotations"),
+        ({"opacities": np.zeros((5, 1))}, ShapeError, "opacities"),
+        ({"colors": np.zeros((5, 2, 3))}, ShapeError, "1, 4, 9 or 16"),
+        ({"scales": np.zeros((5, 3), np.int32)}, DTypeError, "scales"),
+        ({"width": 0}, ShapeError, "width is 0"),
+        ({"height": 1 << 20}, ShapeError, "height"),
+        ({"near": 0}, ShapeError, "near is 0"),
+        ({"max_pairs": 0}, ShapeError, "max_pairs is 0"),
+        ({"max_pairs": 1 << 29}, ShapeError, "max_pairs is 536870912"),
+        ({"fx": np.zeros(2)}, ShapeError, "fx"),
+        ({"background": np.zeros(4)}, ShapeError, "background"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Exception], words: str) -> None:
+    given: dict[str, Any] = {**scene(5), "view": view(0), **CAMERA} | change
+    g = rlx.Graph()
+    tensors = {k: g.constant(v) if isinstance(v, np.ndarray) else v for k, v in given.items()}
+    with pytest.raises(error, match=words):
+        rlx.splats.render(**tensors)
