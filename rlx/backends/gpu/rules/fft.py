@@ -17,33 +17,45 @@ from rlx.ir import Node
 from rlx.ops.fft.transform import half
 from rlx.ops.numeric import Array
 
+_ARGS = (
+    *reads(x="PAIR", reals="T", factors="PAIR", table="PAIR"),
+    *writes(y="PAIR", parts="T"),
+    *uints("lines", "given", "pitch", "size", "kept", "fine"),
+)
+_CONSTANTS = {
+    "N": 16,
+    "RADICES": 15,
+    "USED": 1 << 15,
+    "LINES": 1,
+    "STRIDE": 1,
+    "APART": 1,
+    "BEFORE": 1,
+    "FORM": 0,
+}
 FFT = declare(
     KernelDecl(
         "fft",
         about="Fourier transforms of lines of N complex numbers, or one pass of longer ones.",
         grid="a group of 256 for each LINES of `lines`",
-        args=(
-            *reads(x="PAIR", reals="T", factors="PAIR", table="PAIR"),
-            *writes(y="PAIR", parts="T"),
-            *uints("lines", "given", "pitch", "size", "kept", "fine"),
-        ),
+        args=_ARGS,
         headers=("body64",),
         variants={"T": ("f32", "f64")},
-        constants={
-            "N": 16,
-            "RADICES": 15,
-            "USED": 1 << 15,
-            "LINES": 1,
-            "STRIDE": 16,
-            "APART": 1,
-            "BEFORE": 1,
-            "FORM": 0,
-        },
-        trials=(
-            (256, 0xFF, 1 << 15, 8, 265, 256, 16, 0x0C40),
-            (1155, 0x357B, 0x8A8, 1, 1191, 1, 1, 0x100),
-            (26, 0x2D, 0x2004, 3, 27, 1, 1, 2),
-        ),
+        constants=_CONSTANTS,
+        trials=((1155, 0x357B, 0x8A8, 1, 1191, 1, 1, 0x100), (26, 0x2D, 0x2004, 3, 27, 1, 1, 2)),
+    )
+)
+FFT_POWERS = declare(
+    KernelDecl(
+        "fft_powers",
+        about="Fourier transforms of lines of N complex numbers, a power of two, or one pass of longer ones.",
+        grid="a group of 256 for each LINES of `lines`",
+        args=_ARGS,
+        headers=("body64",),
+        variants={"T": ("f32", "f64")},
+        constants=_CONSTANTS,
+        trials=((256, 0xFF, 1 << 15, 8, 265, 256, 16, 0x0C40), (32, 0x48, 0x110, 4, 33, 1, 1, 0x1100)),
+        function="fft_body",
+        unroll=True,
     )
 )
 
@@ -260,7 +272,8 @@ class _Transform:
             bits |= ALL_KEPT
         table = self.block(_table(n, before, fine, scale))
         codes = [15 if r == 16 else r for r in self.group.radices(n)]
-        kernel = FFT(
+        unrolled = n > 1 and n & (n - 1) == 0 and not self.ctx.target.software
+        kernel = (FFT_POWERS if unrolled else FFT)(
             T=self.dtype.name,
             N=n,
             RADICES=sum(code << 4 * i for i, code in enumerate(codes)),
