@@ -1,4 +1,4 @@
-"""Conformance of frames, their sum and their power."""
+"""Conformance of frames, their sum and their power, and of peaks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from rlx.conformance.random_rules import MAX_ELEMENTS, Made, is_float, rule
 from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import ALL, FLOATS, label
 from rlx.conformance.terms import over_squares
-from rlx.conformance.tolerances import BITS, NORM
+from rlx.conformance.tolerances import BITS, EQUAL, NORM
 from rlx.dtypes import DType, f32, f64
+from rlx.ir.graph import apply_multi
 from rlx.ops.signal.frames import frame, frame_count, overlap_add
 from rlx.ops.signal.power import segment_power
 
@@ -102,6 +103,22 @@ def _powers() -> Iterator[Case]:
                 yield _power(shape, length, hop, nfft, f64, "normal", detrend)
 
 
+def _peaks() -> Iterator[Case]:
+    shapes: tuple[Shape, ...] = (
+        (0,), (1,), (2,), (3,), (7,), (64,), (255,), (257,), (1021,), (3, 5, 7), (0, 5), (2, 0), (40, 33), (2, 4099),
+    )  # fmt: skip
+    for shape in shapes:
+        for dtype in (*FLOATS, f64):
+            for domain in ("normal", "ties", "any", "zeros"):
+                name = f"{dtype}-{label(shape)}-{domain}"
+                yield Case("peaks", name, (InputSpec(shape, dtype, domain),), {}, EQUAL)
+
+
+@rule("peaks", rough=True)
+def _peaked(b: Builder) -> Made:
+    return apply_multi("peaks", b.ranked(1, is_float))
+
+
 @rule("segment_power", rough=True)
 def _measured(b: Builder) -> Made:
     x = b.ranked(1, lambda t: t.dtype in (f32, f64))
@@ -129,5 +146,6 @@ def _framed(b: Builder) -> Made:
 OPS = (
     Conformance("frame", (_frames,), (_framed,)),
     Conformance("segment_power", (_powers,), (_measured,), in_f64=none),
+    Conformance("peaks", (_peaks,), (_peaked,), in_f64=none),
     Conformance("overlap_add", (_sums,), (_framed,), terms=over_squares("overlap_add")),
 )

@@ -1,4 +1,4 @@
-"""Lowering of frame, a strided copy, and of overlap_add."""
+"""Lowering of frame, a strided copy, and of overlap_add, segment_power and peaks."""
 
 from __future__ import annotations
 
@@ -46,6 +46,17 @@ SEGMENT_POWER = declare(
         resident="3",  # 80 registers, within which nothing is kept in memory
         unroll=True,
         subgroups=True,
+    )
+)
+PEAKS = declare(
+    KernelDecl(
+        "peaks",
+        about="y = the local maxima of the lines of x, elsewhere -inf, and the places in their middle.",
+        grid="a thread for each element, in groups of 256",
+        # x (rows, n), y, place, total = rows * n.
+        args=(*reads(x="T"), *writes(y="T", place="i32"), *uints("total", "n")),
+        headers=("body64",),
+        variants={"T": ("f32", "f64", "f16", "bf16")},
     )
 )
 _GROUPS = 3  # workgroups for each multiprocessor
@@ -104,3 +115,15 @@ def lower_segment_power(ctx: Lowering, node: Node) -> None:
     )
     if parts > 1:
         reduce_middle(ctx, 0, target, f32, ctx.ref(y), f32, (rows, parts, y.shape[-1]), 1.0, 0)
+
+
+@lowers("peaks", when=lambda node, features: native(node, features, with_f64=True))
+def lower_peaks(ctx: Lowering, node: Node) -> None:
+    x, (y, place) = node.inputs[0], node.outputs
+    if y.size == 0:
+        return
+    stored = ctx.storage(y)
+    source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
+    ctx.launch(
+        PEAKS(T=stored.name), groups_for(ctx, y.size), [source, ctx.ref(y), ctx.ref(place), y.size, y.shape[-1]]
+    )
