@@ -12,7 +12,7 @@ from rlx.ir.graph import apply_multi
 from rlx.ops.elementwise import select
 from rlx.ops.numeric import widened
 from rlx.ops.signal.frames import frame, overlap_add
-from tests.ops.gradient_cases import Gradients, apart
+from tests.ops.gradient_cases import KINK, Gradients, apart
 from tests.ops.judging import Judge, with_torch
 
 
@@ -68,7 +68,7 @@ GRADIENTS: Gradients = {
         (lambda x: frame(x, 3, 5), [(12,)], None),
         (lambda x: frame(x, 3, 1, axis=0), [(5, 2)], None),
     ],
-    "peaks": [(lambda x: select.where((y := apply_multi("peaks", x)[0]) > -np.inf, y, 0.0), [(3, 12)], apart)],
+    "peaks": [(lambda x: select.where((y := apply_multi("peaks", x)[0]) > -np.inf, y, 0.0), [(3, 12)], apart, KINK)],
     "segment_power": [
         (lambda x, w: apply("segment_power", x, w, hop=3, nfft=256, detrend="constant"), [(2, 20), (6,)], None),
         (lambda x, w: apply("segment_power", x, w, hop=2, nfft=256, detrend=None), [(13,), (5,)], None),
