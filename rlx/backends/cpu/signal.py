@@ -1,4 +1,4 @@
-"""frame, overlap_add and segment_power on the CPU, by strided views; peaks."""
+"""Frames, their sum and their power on the CPU, by strided views; peaks."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ def bind_frame(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bin
     if outs[0].size == 0:
         return []
     return copies(_frames(ins[0], outs[0].shape[-2:], node.attrs["hop"]), outs[0], ctx)
+
+
+@cpu_kernel("windowed_frames")
+def bind_windowed_frames(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
+    (x, window), out = ins, outs[0]
+    return [partial(np.multiply, _frames(x, out.shape[-2:], node.attrs["hop"]), window, out)] if out.size else []
 
 
 @cpu_kernel("overlap_add")

@@ -56,7 +56,12 @@ def _peaks(x: np.ndarray) -> list[np.ndarray]:
     return [value, place]
 
 
+def _windowed(x: np.ndarray, window: np.ndarray, *, hop: int) -> np.ndarray:
+    return np.multiply(_frame(widened(x), length=len(window), hop=hop), widened(window))
+
+
 JUDGES: dict[str, Judge] = {
+    "NumPy's windows of views, times the window": _windowed,
     "numpy.lib.stride_tricks.sliding_window_view": _frame,
     "scipy.signal.find_peaks": _peaks,
     "scipy.signal.welch": _power,
@@ -73,6 +78,7 @@ GRADIENTS: Gradients = {
         (lambda x, w: apply("segment_power", x, w, hop=3, nfft=256, detrend="constant"), [(2, 20), (6,)], None),
         (lambda x, w: apply("segment_power", x, w, hop=2, nfft=256, detrend=None), [(13,), (5,)], None),
     ],
+    "windowed_frames": [(lambda x, w: apply("windowed_frames", x, w, hop=2), [(2, 9), (4,)], None)],
     "overlap_add": [
         (lambda x: overlap_add(x, 2), [(2, 3, 4)], None),
         (lambda x: overlap_add(x, 5, size=15), [(2, 3)], None),
