@@ -1,4 +1,4 @@
-# make demo   three devices, the same sentences        make test   everything that must hold before a commit
+# make demo   three devices, the same sentences        make test   what must hold before a commit
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PY := .venv/bin/python
@@ -8,10 +8,11 @@ PYTEST_ARGS ?=
 # many tests start programs of their own.
 TEST_ENV := RLX_REQUIRE_VULKAN=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: help demo test judges check conformance onnx-suite mutation shaders bench venv
+.PHONY: help demo test test-all judges check conformance onnx-suite mutation shaders bench venv
 help:
 	@echo "make demo         embed sentences on every device here and compare them with the float64 reference"
 	@echo "make test         lint, types, shipped shaders, tests (installs a software Vulkan driver if there is none)"
+	@echo "make test-all     the same with nothing left out: every combination of parameters, three times the examples"
 	@echo "make judges       every reference and gradient, and ONNX files, beside torch, SciPy, ONNX Runtime (installs them)"
 	@echo "make check        lint and types only"
 	@echo "make conformance  every case on every device (DEVICE=cpu|vulkan|cuda picks one); an interrupted run resumes"
@@ -33,6 +34,10 @@ check: venv
 	@echo "check: mypy"
 	@$(PY) -m mypy --no-error-summary
 
+# What make test leaves out of the suite is marked in it: tests/full.py.
+test-all: export RLX_TEST_FULL = 1
+test-all: test
+
 test: check
 	@tools/system.sh vulkan swiftshader layers glslang cxx
 	@echo "test: shipped SPIR-V against its sources"
@@ -42,7 +47,7 @@ test: check
 judges: venv
 	@tools/venv.sh judges
 	@tools/system.sh vulkan
-	@RLX_REQUIRE_JUDGES=1 $(TEST_ENV) $(PY) -m pytest -q -n 2 --dist worksteal -m "judged and not cuda and not download" $(PYTEST_ARGS)
+	@RLX_REQUIRE_JUDGES=1 RLX_TEST_FULL=1 $(TEST_ENV) $(PY) -m pytest -q -n 2 --dist worksteal -m "judged and not cuda and not download" $(PYTEST_ARGS)
 
 conformance: venv
 	@$(PY) -m rlx.conformance --device $(DEVICE)

@@ -32,7 +32,7 @@ def measured(run: Callable[[], Any], wait: Callable[[], Any], rounds: int = 20) 
 
 
 def by_rlx(device: str, form: str, n: int, batch: int) -> float:
-    """The seconds of one transform, from the times of programs of 2 and of 12."""
+    """The seconds of one transform inside a program of many: what ten more of them add to its time."""
     session = rlx.Session(device)
     times = []
     for count in (2, 12):

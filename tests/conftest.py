@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.full import FULL_ENV, full, spread
+
 # The examples are the same in every CI run, so that a red run repeats; elsewhere they vary, to find more.
 settings.register_profile(
     "rlx",
@@ -135,10 +137,49 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def _combination(item: Any) -> dict[str, object]:
+    """What a test's parameters are, by the names of those that are given together: the same object, the same value."""
+    params = dict(item.callspec.params)
+    found: dict[str, object] = {}
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+        found[str(mark.args[0])] = tuple(id(params.pop(name.strip())) for name in names)
+    return found | {name: id(value) for name, value in params.items()}
+
+
+def _mark_what_samples_leave_out(items: list[pytest.Item]) -> None:
+    """Mark `full` what the mark `sample` of a test leaves out of its parameters' combinations. The mark's keywords name
+    values whose combinations all run: those of a device that few machines have, say."""
+    sampled: dict[tuple[str, str], list[Any]] = {}
+    for function in items:
+        item: Any = function
+        mark = next((mark for mark in item.own_markers if mark.name == "sample"), None)
+        if mark is not None and not mark.kwargs.items() & item.callspec.params.items():
+            sampled.setdefault((item.parent.nodeid, item.originalname), []).append(item)
+    for group in sampled.values():
+        least = group[0].get_closest_marker("sample").args[0]
+        kept = spread([_combination(item) for item in group], least)
+        for at, item in enumerate(group):
+            if at not in kept:
+                item.add_marker(pytest.mark.full)
+
+
+def _leave_out_full(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A run leaves out tests marked `full`, unless it is a full run, or names the mark or a single test."""
+    if full() or "full" in config.option.markexpr or any("::" in arg for arg in config.args):
+        return
+    out = [item for item in items if item.get_closest_marker("full") is not None]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item.get_closest_marker("full") is None]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each case parametrized over devices by the device that its id names. `-k` and `-m` select next, before
     pytest orders thousands of tests that will not run and Hypothesis reads the modules that they stand in."""
+    _mark_what_samples_leave_out(items)
+    _leave_out_full(config, items)
     for item in items:
         callspec = getattr(item, "callspec", None)
         if callspec is not None and _DEVICE_IN_ID.search(callspec.id):
@@ -157,5 +198,6 @@ def repo() -> Path:
 def clean_env(tmp_path: Path) -> dict[str, str]:
     """An environment for subprocesses that find neither this process's settings nor its import path."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("RLX_", "PYTHON", "PYTEST", "COV"))}
+    env |= {FULL_ENV: "1"} if full() else {}
     env["RLX_CACHE_DIR"] = str(tmp_path / "cache")
     return env

@@ -10,6 +10,7 @@ import numpy as np
 from rlx.dtypes import i8, i32, u8
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Op, Tensor, TensorType, apply, register
+from rlx.ir.types import is_index
 from rlx.ops.base import TensorLike, cast_to, check_inputs, tensors
 from rlx.ops.matmul import product_cost
 from rlx.ops.numeric import Array
@@ -60,7 +61,12 @@ def integer_matmul(a: TensorLike, b: TensorLike, a_zero: TensorLike = 0, b_zero:
     zero points any integers; gives i32. Gradient: none. Numerics: exact; sums wrap. Raises: DTypeError, ShapeError.
     Follows ONNX's MatMulInteger.
     """
-    a, b, *zeros = tensors("integer_matmul", a, b, a_zero, b_zero)
+    numbers = []  # which take i32, not the dtype that they would take beside a and b
+    for what, z in (("a", a_zero), ("b", b_zero)):
+        if is_index(z) and not -(2**31) <= z < 2**31:
+            raise DTypeError(f"integer_matmul: {what}_zero is {z}; expected a number that i32 holds")
+        numbers.append(np.asarray(z, np.int32) if is_index(z) else z)
+    a, b, *zeros = tensors("integer_matmul", a, b, *numbers)
     for what, z in zip("ab", zeros, strict=True):
         if not z.dtype.is_int:
             raise DTypeError(f"integer_matmul: {what}_zero is {z.dtype}; expected an integer")

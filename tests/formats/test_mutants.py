@@ -21,6 +21,7 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.models.bert import BertConfig
 from tests.formats import mutants
 from tests.formats.blobs import blob
+from tests.full import count
 from tests.models.tiny import write_model
 
 TENSORS = {
@@ -152,7 +153,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
 def test_the_small_json_files(name: str, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", max_length=16)
     original = (folder / name).read_bytes()
-    for content in byte_mutants(original, 300, 3):
+    for content in byte_mutants(original, count(100, 300), 3):
         (folder / name).write_bytes(content)
         try:
             model = ModelFolder(folder)
@@ -185,7 +186,7 @@ def test_files_that_say_something_else(kind: str, tmp_path: Path) -> None:
     mutants.lay(folder, kind)
     originals = {name: (folder / name).read_bytes() for name in mutants.FILES[kind]}
     mutants.use(folder, kind, 0)
-    found = [mutants.attempt(kind, seed, folder, originals) for seed in range(120)]
+    found = [mutants.attempt(kind, seed, folder, originals) for seed in range(count(50, 120))]
     assert [e for e in found if e["outcome"] not in ("loaded", "ModelFormatError")] == []
     assert {e["outcome"] for e in found} == {"loaded", "ModelFormatError"}
 

@@ -28,6 +28,12 @@ def _identity(*options: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+@cache
+def _linker() -> tuple[str, ...]:
+    """The option for gold where that linker is installed: the usual one takes a fifth of a small kernel's time."""
+    return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
+
+
 def library(
     text: str,
     options: tuple[str, ...],
@@ -45,6 +51,7 @@ def library(
             command = [
                 str(compiler()),
                 *options,
+                *_linker(),
                 *(f"-I{place}" for place in places),
                 *_OPTIONS,
                 "-o",

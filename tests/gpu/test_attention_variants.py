@@ -15,6 +15,7 @@ from rlx.backends.gpu.attention import choice as attention_choice
 from rlx.backends.gpu.program.steps import Launch
 from rlx.conformance.tolerances import NORM, compare
 from rlx.ir import get_op
+from tests.full import some
 from tests.gpu import cuda_host
 from tests.gpu.lowered import Array, carried_out, lower
 from tests.gpu.missed_barriers import every_barrier_is_missed
@@ -66,15 +67,17 @@ _LENGTHS = [np.int32(90), np.array([130, 3], np.int32), np.array([-4, 1 << 30], 
 
 @pytest.mark.parametrize("backend", _BACKENDS)
 @pytest.mark.parametrize("sq, heads", [(1, 4), (3, 4), (70, 2)])
-def test_variants(sq: int, heads: int, backend: str) -> None:
+@pytest.mark.parametrize("attrs", _VARIANTS)
+@pytest.mark.sample(16)
+def test_variants(attrs: dict[str, Any], sq: int, heads: int, backend: str) -> None:
     inputs = given(2, heads, 2, sq, 130, 40)
     assert ("attention_decode" in launches("attention", inputs)) == (sq < 9)
-    for attrs in _VARIANTS:
-        check("attention", inputs, backend, **attrs)
+    check("attention", inputs, backend, **attrs)
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)
 @pytest.mark.parametrize("sq", [1, 5, 66])
+@pytest.mark.sample(4)
 def test_lengths_are_read_when_it_runs(sq: int, backend: str) -> None:
     q, k, v = given(2, 4, 2, sq, 130, 24)
     for lengths in _LENGTHS:
@@ -98,11 +101,11 @@ def test_what_lies_beyond_the_length_may_be_anything(sq: int, backend: str) -> N
 @pytest.mark.parametrize("backend", _BACKENDS)
 @pytest.mark.parametrize("d", [1, 7, 16, 33, 64, 80, 128, 200, 256])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_few_queries_of_every_width(d: int, dtype: Any, backend: str) -> None:
-    inputs = given(1, 6, 2, 1, 150, d, dtype)
-    for rows, splits in ((1, 3), (8, 1), (2, 2)):
-        with attention_choice.forcing(rows=rows, splits=splits):
-            check("attention", inputs, backend)
+@pytest.mark.parametrize("rows, splits", [(1, 3), (8, 1), (2, 2)])
+@pytest.mark.sample(16)
+def test_few_queries_of_every_width(rows: int, splits: int, d: int, dtype: Any, backend: str) -> None:
+    with attention_choice.forcing(rows=rows, splits=splits):
+        check("attention", given(1, 6, 2, 1, 150, d, dtype), backend)
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)
@@ -119,12 +122,13 @@ def test_more_parts_than_keys(backend: str) -> None:
 @pytest.mark.parametrize(
     "size", [(1, 2, 2, 5, 9, 16), (2, 4, 2, 70, 75, 20), (1, 2, 1, 66, 130, 64), (1, 1, 1, 3, 65, 256)]
 )
+@pytest.mark.sample(4)
 def test_gradients(size: tuple[int, ...], backend: str) -> None:
     q, k, v = given(*size)  # type: ignore[arg-type]
     d = np.random.default_rng(3).standard_normal(q.shape).astype(np.float32)
     assert launches("attention_grad", [d, q, k, v]) == ["attention_dq", "attention_dkv"]
     mask = np.random.default_rng(4).random((size[3], size[4])) < 0.7
-    for attrs in _VARIANTS[:: 3 if size[5] < 64 else 6]:
+    for attrs in some(_VARIANTS[:: 3 if size[5] < 64 else 6], 2):
         check("attention_grad", [d, q, k, v], backend, **attrs)
     lengths = np.full(size[0], size[4] - 3, np.int32)
     check("attention_grad", [d, q, k, v, mask, lengths], backend, causal=True, softcap=2.0)
@@ -165,7 +169,7 @@ def test_runs_natively(op: str) -> None:
     from rlx.conformance.case import cases_of
 
     session = rlx.Session("vulkan")
-    for case in cases_of(op)[::9]:
+    for case in some(cases_of(op), 4):
         exe = session.compile(case.graph(), optimize=False)
         exe.run(case.feeds())
         assert all(d.how == "native" and d.steps for d in exe.executable.dispatch if d.op == op), case.id

@@ -40,6 +40,7 @@ _ROWS = [(5, 8), (3, 136), (2051, 40), (2049, 1032), (3, 8192)]
 @on_both
 @pytest.mark.parametrize("dtype", _DTYPES)
 @pytest.mark.parametrize("shape", _ROWS)
+@pytest.mark.sample(6)
 def test_rows_eight_at_a_time(shape: tuple[int, int], dtype: Any, backend: str) -> None:
     if backend == "cuda" and shape[0] == 2049:
         shape = (2049, 520)  # smaller, since the CPU runs it
@@ -75,6 +76,7 @@ def test_softmax_of_far_apart_of_infinite_and_of_no_numbers(dtype: Any, backend:
     [((5, 8), 1, 1), ((3, 1032), 1, 1), ((2, 70000), 1, 1), ((9, 12), 1, 0), ((70, 2), 0, 2), ((3, 37, 66), 1, 2),
      ((1000, 130), 0, 2), ((40, 33), 0, 0)],
 )  # fmt: skip
+@pytest.mark.sample(10)
 def test_sums_and_maxima(shape: tuple[int, ...], axis: int, at_once: int, dtype: Any, backend: str) -> None:
     x = _normal(*shape, dtype=dtype)
     wide = x.astype(np.float64)

@@ -53,6 +53,7 @@ _SIZES = [
 
 @pytest.mark.parametrize("ta, tb", [*itertools.product([False, True], repeat=2)])
 @pytest.mark.parametrize("m, k, n", _SIZES)
+@pytest.mark.sample(14)
 def test_sizes(m: int, k: int, n: int, ta: bool, tb: bool) -> None:
     a, b = _pair(m, k, n, ta, tb)
     close(run("matmul", a, b, **_attrs(ta, tb)), _want(a, b, **_attrs(ta, tb)))
@@ -61,6 +62,7 @@ def test_sizes(m: int, k: int, n: int, ta: bool, tb: bool) -> None:
 @pytest.mark.parametrize("tb", [False, True])
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 8, 16])
 @pytest.mark.parametrize("k, n", [(1, 1), (5, 7), (64, 64), (259, 130), (1000, 17000)])
+@pytest.mark.sample(12)
 def test_few_rows(m: int, k: int, n: int, tb: bool) -> None:
     a, b = _pair(m, k, n, False, tb)
     a /= np.float32(np.sqrt(k))  # keeps tanh's argument small: the test measures the error of the sum
@@ -71,6 +73,7 @@ def test_few_rows(m: int, k: int, n: int, tb: bool) -> None:
 
 @pytest.mark.parametrize("across, sites", [(8, 32), (8, 16), (8, 4), (32, 2), (16, 2)])
 @pytest.mark.parametrize("m", [3, 16, 37])
+@pytest.mark.sample(5)
 def test_few_rows_however_they_are_cut(m: int, across: int, sites: int) -> None:
     bias = np.random.default_rng(0).standard_normal(70).astype(np.float32)
     for k in (20, 385, 1536):

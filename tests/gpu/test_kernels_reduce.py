@@ -51,6 +51,7 @@ def _check(op: str, x: Array, axes: tuple[int, ...], keepdims: bool = False) -> 
      ((256, 3), (1,)), ((3, 257), (1,)), ((5, 1031), (0,)), ((2, 3, 5), (0, 2)),
      ((4, 5, 6, 7), (1, 3)), ((3, 1, 4), (1,)), ((2, 3, 4), ()), ((33, 65, 2), (1,)), ((6, 31, 64), (0, 1))],
 )  # fmt: skip
+@pytest.mark.sample(20)
 def test_axes(op: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     x = np.random.default_rng(3).uniform(0.9, 1.1, shape) * np.where(
         np.arange(np.prod(shape)).reshape(shape) % 3, 1, -1
@@ -60,6 +61,7 @@ def test_axes(op: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("op, dtype", [*itertools.product(["sum", "max"], [np.float16, ml_dtypes.bfloat16])])
+@pytest.mark.sample(2)
 def test_halves(op: str, dtype: Any) -> None:
     x = np.random.default_rng(4).standard_normal((3, 70, 5)).astype(dtype)
     for axes in ((2,), (0, 2), (1,)):

@@ -16,6 +16,7 @@ import rlx.backends.gpu
 from rlx.backends.gpu.gemm.choice import forcing
 from rlx.backends.gpu.program.steps import FileKernel, Launch
 from rlx.driver import Limits
+from tests.full import some
 from tests.gpu import cuda_host, lowered
 from tests.gpu.lowered import ROUNDED, Array, close, lower, run
 from tests.gpu.test_kernels_matmul import _attrs, _pair, _want
@@ -42,7 +43,7 @@ def skinny(a: Array, b: Array, *bias: Array, tb: bool, activation: str | None = 
 @pytest.mark.parametrize("tb", [False, True])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_every_number_of_rows(dtype: Any, tb: bool) -> None:
-    for m in range(1, 17):
+    for m in some(range(1, 17), 4):
         k, n = ((136, 40), (37, 33), (1, 1), (300, 24))[m % 4]
         skinny(*_pair(m, k, n, False, tb, dtype), tb=tb)
 
@@ -50,6 +51,7 @@ def test_every_number_of_rows(dtype: Any, tb: bool) -> None:
 @on_host
 @pytest.mark.parametrize("tb", [False, True])
 @pytest.mark.parametrize("columns, beside, ahead", [(16, 1, 4), (16, 8, 1), (32, 2, 2), (64, 1, 3), (64, 4, 4)])
+@pytest.mark.sample(5)
 def test_every_size_of_slabs(columns: int, beside: int, ahead: int, tb: bool) -> None:
     for m, k, n in ((5, 1096, 72), (16, 520, 200)):
         a, b = _pair(m, k, n, False, tb, np.float16)
@@ -110,7 +112,7 @@ def test_the_barrier_before_the_last_sums_is_needed_and_missed(
 @pytest.mark.parametrize("tb", [False, True])
 @pytest.mark.parametrize("other", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_rows_of_multiply_adds(other: Any, tb: bool) -> None:
-    for m in (1, 2, 4, 7, 9, 16, 17):
+    for m in some((1, 2, 4, 7, 9, 16, 17), 4):
         k, n = ((264, 72), (37, 33), (1, 1))[m % 3]
         a, b = _pair(m, k, n, False, tb, np.float32, other)
         with forcing(algorithm="rows"):

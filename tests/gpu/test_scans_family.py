@@ -14,6 +14,7 @@ from rlx.conformance.oracle import evaluate
 from rlx.conformance.runner import sample
 from rlx.ir import Graph
 from tests.devices import session_here
+from tests.full import count, some
 from tests.gpu import cuda_host
 from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_index_family import through_cuda
@@ -36,7 +37,7 @@ def gpu(request: pytest.FixtureRequest) -> rlx.Session:
 @pytest.mark.parametrize("op", OPS)
 def test_one_launch(gpu: rlx.Session, op: str) -> None:
     """A whole sequence is one launch, whatever the case's sizes and operands; without results there is none."""
-    for case in (c for c in cases_of(op) if not c.has_f64):
+    for case in some((c for c in cases_of(op) if not c.has_f64), 6):
         with gpu.compile(case.graph()) as compiled:
             (entry,) = [d for d in compiled.report() if d.op == op]
             nothing = all(t.size == 0 for t in case.graph().outputs.values())
@@ -45,7 +46,7 @@ def test_one_launch(gpu: rlx.Session, op: str) -> None:
 
 def test_gradients_are_native(gpu: rlx.Session) -> None:
     """The gradient of a selective scan is a launch and a few sums, none of them on the host or by a scan."""
-    for case in (c for c in cases_of("selective_scan_grad") if not c.has_f64):
+    for case in some((c for c in cases_of("selective_scan_grad") if not c.has_f64), 6):
         with gpu.compile(case.graph()) as compiled:
             (entry,) = [d for d in compiled.report() if d.op == "selective_scan_grad"]
             assert entry.how == "native", case.id
@@ -67,7 +68,7 @@ def test_states_too_many_for_registers_are_a_scan(gpu: rlx.Session) -> None:
 
 
 def _some(op: str) -> list[Case]:
-    return sample([c for c in cases_of(op) if not c.has_f64 and c.inputs[0].shape[1] < 40], 8)
+    return sample([c for c in cases_of(op) if not c.has_f64 and c.inputs[0].shape[1] < 40], count(3, 8))
 
 
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
@@ -133,11 +134,11 @@ def test_a_sequence_in_parts(session: rlx.Session, op: str) -> None:
     arrays, along = _sequence(op, 33, np.random.default_rng(5))
     whole, last = _run(session, op, arrays, None)
     state, parts, start = None, [], 0
-    for count in (20, 1, 0, 12):
-        part = [a[:, start : start + count] if i in along else a for i, a in enumerate(arrays)]
+    for steps in (20, 1, 0, 12):
+        part = [a[:, start : start + steps] if i in along else a for i, a in enumerate(arrays)]
         y, state = _run(session, op, part, state)
         parts.append(y)
-        start += count
+        start += steps
     assert state is not None
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(state, last, rtol=1e-5, atol=1e-6)

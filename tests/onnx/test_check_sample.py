@@ -12,6 +12,7 @@ import rlx
 from rlx.conformance.compare import check_nodes
 from rlx.errors import UnsupportedOp
 from rlx.runtime import Session
+from tests.full import count
 
 # A bidirectional GRU with zero inputs: 1 - sigmoid(22) is 0 in f32, and 2.8e-10 in the reference.
 MAGNIFIES = {"test_gru_bidirectional"}
@@ -22,7 +23,7 @@ def test_no_node_of_the_sample_strays(device: str) -> None:
         warnings.simplefilter("ignore")  # making the cases overflows on purpose
         from onnx.backend.test.loader import load_model_tests
 
-        cases = sorted(load_model_tests(kind="node"), key=lambda case: case.name)[::30]
+        cases = sorted(load_model_tests(kind="node"), key=lambda case: case.name)[:: count(90, 30)]
     session, compared, strays = Session(device), 0, []
     for case in cases:
         try:
@@ -41,4 +42,4 @@ def test_no_node_of_the_sample_strays(device: str) -> None:
         compared += len(found)
         if case.name not in MAGNIFIES:
             strays += [f"{case.name}: {d.tensor.node.name}" for d in found if not d.ok]
-    assert strays == [] and len(cases) > 50 and compared > 80
+    assert strays == [] and len(cases) > count(16, 50) and compared > count(26, 80)

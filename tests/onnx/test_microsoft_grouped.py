@@ -148,6 +148,7 @@ TURNS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.sample(36, device="cuda")
 def test_attention(name: str, packed: bool, device: str) -> None:
     case = Case(**CASES[name], packed=packed)
     judged(device, KIND, case.given, case.wanted(), case.names, "y ok ov", **case.attributes)
@@ -156,6 +157,7 @@ def test_attention(name: str, packed: bool, device: str) -> None:
 @pytest.mark.parametrize("turns", TURNS)
 @pytest.mark.parametrize("name", ["a prompt", "a cache that grows", "caches of several lengths that grow",
                                   "a cache with room", "several new at once", "a window in caches"])  # fmt: skip
+@pytest.mark.sample(16, device="cuda")
 def test_turned(name: str, turns: dict[str, Any], device: str) -> None:
     case = Case(**CASES[name], **turns)
     judged(device, KIND, case.given, case.wanted(), case.names, "y ok ov", **case.attributes)

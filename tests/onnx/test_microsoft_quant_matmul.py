@@ -341,6 +341,7 @@ def lstm(x: np.ndarray, w: Mapping[str, np.ndarray], k: int, lengths: np.ndarray
     ("steps", "direction"), [(5, "forward"), (6, "reverse"), (5, "bidirectional"), (20, "bidirectional")]
 )
 @pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.sample(10, device="cuda")
 def test_lstm(dtype: Any, columns: bool, steps: int, direction: str, ends: bool, device: str) -> None:
     rng = np.random.default_rng(steps)
     count, width, hidden, batch = 2 if direction == "bidirectional" else 1, 10, 16, 3

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.full import count
 from tests.onnx.mutant_bases import whole
 from tests.onnx.mutants import PER_PROCESS, run, summary, watched, wrong
 from tests.onnx.mutations import mutant
@@ -17,20 +18,20 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_damaged_files_run_or_are_refused(tmp_path: Path) -> None:
-    first, count = len(whole("tiny")), 300  # behind the cuts, which test_bad_models makes too
+    first, number = len(whole("tiny")), count(100, 300)  # behind the cuts, which test_bad_models makes too
     file = tmp_path / "outcomes.jsonl"
-    entries = run(first, count, file, 0)
-    assert len(entries) == count
+    entries = run(first, number, file, 0)
+    assert len(entries) == number
     assert not [e for e in entries if wrong(e)], summary(entries)
-    assert sum(e["outcome"] == "ran" for e in entries) > count // 20
+    assert sum(e["outcome"] == "ran" for e in entries) > number // 20
     written = file.read_text()
-    assert run(first, count, file, 0) == entries and file.read_text() == written  # all are done
+    assert run(first, number, file, 0) == entries and file.read_text() == written  # all are done
 
 
 def test_a_seed_is_a_file() -> None:
-    for seed in range(0, 3000, 37):
+    for seed in range(0, count(1000, 3000), 37):
         assert mutant(seed).content == mutant(seed).content
-    assert len({mutant(seed).kind for seed in range(3000)}) > 25
+    assert len({mutant(seed).kind for seed in range(count(1000, 3000))}) > 25
     assert PER_PROCESS > 1
 
 

@@ -178,6 +178,7 @@ def test_pairs_beyond_31_bits_are_counted_as_many() -> None:
         ({"height": 1 << 20}, ShapeError, "height"),
         ({"near": 0}, ShapeError, "near is 0"),
         ({"max_pairs": 0}, ShapeError, "max_pairs is 0"),
+        ({"max_pairs": 1 << 29}, ShapeError, "max_pairs is 536870912"),
         ({"fx": np.zeros(2)}, ShapeError, "fx"),
         ({"background": np.zeros(4)}, ShapeError, "background"),
     ],

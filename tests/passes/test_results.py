@@ -13,6 +13,7 @@ from rlx.conformance.random_graphs import RandomGraph, random_graph
 from rlx.dtypes import bool_, f32, f64, i8, i32, i64, u8
 from rlx.ir import Graph, Node, verify
 from rlx.passes.rewriting import Support
+from tests.full import count
 from tests.passes.values import Values, differences, results
 
 
@@ -54,7 +55,7 @@ def given(seed: int, upcast: bool = False, **settings: Any) -> tuple[RandomGraph
 
 @pytest.mark.parametrize("name", PASSES)
 def test_smooth_graphs(name: str) -> None:
-    for seed in range(150):
+    for seed in range(count(50, 150)):
         made, want = given(seed, smooth=True)
         after = PASSES[name](made.graph)
         verify(after)
@@ -66,7 +67,7 @@ def test_smooth_graphs(name: str) -> None:
 
 
 def test_long_graphs() -> None:
-    for seed in range(25):
+    for seed in range(count(8, 25)):
         made = random_graph(seed, nodes=250, smooth=True, dtypes=(f32, f32, f32, f32, i32))
         after = PASSES["optimize"](made.graph)
         found = differences(made.graph, results(made.graph, made.feeds), results(after, made.feeds))
@@ -75,7 +76,7 @@ def test_long_graphs() -> None:
 
 @pytest.mark.parametrize("name", PASSES)
 def test_float_graphs_in_float64(name: str) -> None:
-    for seed in range(100):
+    for seed in range(count(35, 100)):
         made, want = given(seed, upcast=True, smooth=True, dtypes=(f32, f32, f64))
         if any(t.dtype.is_half for t in made.graph.tensors()):
             continue  # 16-bit values may differ in their last bit, since an epilogue rounds once instead of twice
@@ -89,7 +90,7 @@ def test_float_graphs_in_float64(name: str) -> None:
 @pytest.mark.parametrize("name", PASSES)
 def test_integer_graphs_keep_every_bit(name: str) -> None:
     checked = 0
-    for seed in range(300):
+    for seed in range(count(100, 300)):
         made, want = given(seed, dtypes=(i32, i64, i8, u8, bool_))
         if any(t.dtype.is_float for t in made.graph.tensors()):
             continue
@@ -97,7 +98,7 @@ def test_integer_graphs_keep_every_bit(name: str) -> None:
         after = PASSES[name](made.graph)
         found = differences(made.graph, want, results(after, made.feeds))
         assert not found, f"seed {seed}: {found[0]}\n{made.graph}\n{after}"
-    assert checked > 20
+    assert checked > count(6, 20)
 
 
 def test_passes_find_something_to_do() -> None:

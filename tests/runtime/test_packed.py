@@ -11,6 +11,7 @@ import pytest
 import rlx
 from rlx import Graph, PackedArray, Tensor
 from rlx.errors import DTypeError, RlxError, ShapeError
+from rlx.packed.decode import split_planes
 from rlx.passes import optimize
 
 Array = np.ndarray[Any, Any]
@@ -156,6 +157,34 @@ def test_a_product_takes_little_more_memory_than_its_packed_weight(session: rlx.
         exe.run({"x": normal(3, k)})
         assert exe.weights.nbytes <= nbytes * 1.05 + 65536
         assert exe.plan.total_bytes <= 3 * 4 * (n + k) + 4096
+
+
+@pytest.mark.parametrize("rows", [1, 5, 20])
+@pytest.mark.parametrize("name", ["q8_0", "q4_k", "int4"])
+def test_scales_that_are_no_numbers_reach_the_rows_that_they_scale(
+    session: rlx.Session, name: str, rows: int
+) -> None:
+    """No product with another row of the weight is touched, whichever kernel takes these rows of x."""
+    packed, x = rlx.quantize(normal(24, 256), name), normal(rows, 256)
+    for field, plane in split_planes(packed.dtype, packed.data).items():
+        if field in ("d", "dm", "s"):
+            for row, scale in ((3, np.nan), (11, np.inf)):
+                plane[row, 0] = np.full(4, scale, np.float32 if field == "s" else np.float16).view(np.uint8)[
+                    : plane.shape[2]
+                ]
+    g = Graph()
+    w = g.param("w", packed.shape, name)
+    g.output("y", rlx.packed_matmul(g.input("x", x.shape), w))
+    g.output("back", rlx.packed_matmul(g.input("d", (rows, 24)), w, transpose_q=False))
+    with session.compile(g) as exe:
+        exe.set_param("w", packed)
+        made = exe.run({"x": x, "d": np.ones((rows, 24), np.float32)})
+    others = np.isin(np.arange(24), (3, 11), invert=True)
+    w64 = packed.dequantize("f64")[others]
+    np.testing.assert_allclose(made["y"][:, others], x.astype(np.float64) @ w64.T, rtol=1e-4, atol=1e-3)
+    assert not np.isfinite(made["y"][:, ~others]).any() and np.isnan(made["y"][:, 3]).all()
+    first = packed.dtype.storage.elements
+    assert np.isnan(made["back"][:, :first]).all()
 
 
 MISTAKES: dict[str, tuple[Callable[[Tensor], object], type[RlxError], str]] = {

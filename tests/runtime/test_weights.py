@@ -15,6 +15,7 @@ import rlx
 from rlx.driver.memory.chunked_buffer import ChunkedBuffer
 from rlx.dtypes import bf16, f16, f32, i8
 from rlx.errors import OutOfDeviceMemory
+from tests.full import count
 from tests.threads import at_once
 
 MIB = 1 << 20
@@ -278,7 +279,7 @@ class Memory:
         self.closed = True
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(count(6, 20)))
 def test_a_region_keeps_every_byte_and_gives_back_what_is_free(seed: int) -> None:
     """Random stores, changes of size and drops, compared with a dict: no slot moves or overlaps, and dropped slots are
     used again, so that the chunks hold at most a few times the bytes in use."""

@@ -45,7 +45,7 @@ def _all_decoded() -> Iterator[Case]:
             yield _decoded(shape, q)
         for dtype in (f16, bf16):
             yield _decoded((5, 3), q, dtype)
-        for domain in ("any", "zeros"):
+        for domain in ("any", "zeros", "small", "large"):
             yield _decoded((9, 2), q, f32, domain)
 
 

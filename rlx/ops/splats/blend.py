@@ -14,7 +14,7 @@ from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, appl
 from rlx.ops.base import cast_to, check_inputs
 from rlx.ops.matmul import matmul
 from rlx.ops.numeric import Array
-from rlx.ops.splats.tiles import TILE, check_size
+from rlx.ops.splats.tiles import MAX_PAIRS, TILE, check_size
 
 FIELDS = 9  # of a splat: x, y, the inverse covariance's xx, xy and yy, opacity, red, green, blue
 MAX_SIDE = 1 << 16  # pixels
@@ -42,6 +42,8 @@ def _picture(op: str, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
             f"{op}: splats are {splats}, ids {ids}, ranges {ranges}, places {places}, spans {spans}; expected "
             f"(n, {FIELDS}), (pairs,), {(tiles + 1,)}, (pairs,) and (n, 2), for a picture of {across} x {down} tiles"
         )
+    if pairs > MAX_PAIRS:
+        raise ShapeError(f"{op}: ids are {ids}; expected at most {MAX_PAIRS:,}")
     if splats.dtype not in (f32, f64) or any(t.dtype != i32 for t in types[1:]):
         raise DTypeError(
             f"{op}: splats are {splats} and the others {', '.join(map(str, types[1:]))}; expected f32 or "

@@ -12,7 +12,6 @@ from rlx.dtypes import bool_, f32, i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor, apply
 from rlx.ops.base import TensorLike, cast_to, tensors
-from rlx.ops.composite import all as every
 from rlx.ops.elementwise.select import where
 from rlx.ops.splats.blend import ALPHA_MIN, MAX_SIDE, tiles_of
 from rlx.ops.splats.tiles import TILE, check_size
@@ -215,31 +214,30 @@ def _colors(
     """The colours (3, n) seen from the camera, at least 0, and where they are numbers (1, n)."""
     if colors.ndim == 2:
         turned = apply("transpose", colors, perm=(1, 0))
-        sane = every(_sane(turned), axis=0, keepdims=True)
+        sane = _all_sane(turned, (0,))
         return where(_sane(turned), turned, 0.0), sane
     count = colors.shape[1]
     turned = apply("transpose", colors, perm=(1, 2, 0))
-    sane = every(_sane(turned), axis=(0, 1))
+    sane = _all_sane(turned, (0, 1))
     turned = where(_sane(turned), turned, 0.0)
-    basis: list[Any] = _basis(1)
+    parts: Any = _basis(1)[0] * turned
     if count > 1:
         centre = [-_sum([turn[m][c] * shift[m] for m in range(3)]) for c in range(3)]
         away = [world[c] - centre[c] for c in range(3)]
         length = _sum([t * t for t in away])
         shorter = apply("rsqrt", where(length >= _SHORTEST, length, 1.0))
-        basis = _basis(count, *(t * shorter for t in away))
-    n = colors.shape[0]
-    parts = [
-        b
-        * apply(
-            "reshape",
-            apply("slice", turned, starts=(k, 0, 0), stops=(k + 1, 3, n), steps=(1, 1, 1)),
-            shape=(3, n),
-        )
-        for k, b in enumerate(basis)
-    ]
-    made = _sum(parts) + 0.5
-    return apply("relu", made), apply("reshape", sane, shape=(1, n))
+        first, *others = _basis(count, *(t * shorter for t in away))
+        basis = apply("concat", away[0] * 0.0 + first, *others, axis=0)
+        # One product and one sum: each coefficient by itself would have a gradient of the size of all.
+        parts = apply("reshape", basis, shape=(count, 1, colors.shape[0])) * turned
+    made = apply("sum", parts, axes=(0,), keepdims=False) + 0.5
+    return apply("relu", made), sane
+
+
+def _all_sane(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Where all numbers along these axes, all but the last, are of ordinary size: (1, n)."""
+    ends = (apply(op, x, axes=axes, keepdims=False) for op in ("max", "min"))
+    return apply("reshape", _all_of(*(_sane(t) for t in ends)), shape=(1, x.shape[-1]))
 
 
 def _check(op: str, given: dict[str, Tensor], numbers: dict[str, Tensor]) -> None:

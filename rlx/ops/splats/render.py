@@ -13,7 +13,7 @@ from rlx.ops.base import TensorLike, cast_to, tensors
 from rlx.ops.elementwise.select import where
 from rlx.ops.splats.blend import tiles_of
 from rlx.ops.splats.project import project
-from rlx.ops.splats.tiles import MOST, check_size
+from rlx.ops.splats.tiles import MAX_PAIRS, MOST, check_size
 
 _SMALL = 1 << 16  # pairs that any program may have
 _EACH = 8  # pairs of a splat, unless the caller says more
@@ -32,7 +32,7 @@ def default_pairs(count: int, width: int, height: int) -> int:
     """The pairs that `render` has room for unless told: 8 for each splat, but 65,536 at least, and no more than there
     can be."""
     across, down = tiles_of(width, height)
-    return max(1, min(count * across * down, max(_SMALL, _EACH * count), MOST))
+    return max(1, min(count * across * down, max(_SMALL, _EACH * count), MAX_PAIRS))
 
 
 def render(
@@ -84,7 +84,7 @@ def render(
     most = (
         default_pairs(n, width, height)
         if max_pairs is None
-        else check_size(op, "max_pairs", max_pairs, 1, MOST)
+        else check_size(op, "max_pairs", max_pairs, 1, MAX_PAIRS)
     )
     across, down = tiles_of(width, height)
     *lists, pairs = apply_multi(
@@ -107,9 +107,10 @@ def check_pairs(pairs: Any, max_pairs: int) -> None:
     count = int(np.max(pairs, initial=0))
     if count > max_pairs:
         shown = f"{count:,}" if count < MOST else f"at least {MOST:,}"
+        build = f"build it with max_pairs={count}, or " if count <= MAX_PAIRS else ""
         raise CapacityExceeded(
-            f"splats.render: the splats touch {shown} tiles, and the program has room for {max_pairs:,}; build it with "
-            f"max_pairs={count}, or draw fewer or smaller splats"
+            f"splats.render: the splats touch {shown} tiles, and the program has room for {max_pairs:,}; {build}"
+            "draw fewer or smaller splats"
         )
 
 

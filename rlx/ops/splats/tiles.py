@@ -16,6 +16,7 @@ from rlx.ops.order import order
 
 TILE = 16  # pixels along a side of a tile
 MOST = 2**31 - 1  # `total` stays here where there are more pairs
+MAX_PAIRS = 1 << 28  # for which a program has room: 32 bits count the numbers of their gradients
 _LARGEST_SIDE = 1 << 12  # tiles; with it 31 bits count the tiles of a picture
 
 
@@ -35,7 +36,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
     if depth.dtype != f32 or rects.dtype != i32:
         raise DTypeError(f"{op}: depth is {depth} beside rects {rects}; expected f32 and i32")
     across, down = (check_size(op, name, attrs[name], 1, _LARGEST_SIDE) for name in ("across", "down"))
-    pairs = check_size(op, "max_pairs", attrs["max_pairs"], 1, MOST)
+    pairs = check_size(op, "max_pairs", attrs["max_pairs"], 1, MAX_PAIRS)
     n = depth.shape[0]
     shapes: tuple[tuple[int, ...], ...] = ((pairs,), (across * down + 1,), (pairs,), (n, 2), ())
     return tuple(TensorType(shape, i32) for shape in shapes)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rlx import ops as o
-from rlx.dtypes import i32
+from rlx.dtypes import i8, i32, u8
 from rlx.formats.onnx.ops.fill import checked_shape
 from rlx.formats.onnx.ops.windows import Windows, check_table, windows_of
 from rlx.formats.onnx.reader.call import Call, Result
@@ -78,29 +78,56 @@ def conv_transpose(c: Call) -> Result:
     )  # fmt: skip
 
 
-def integer_conv(c: Call, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A convolution of i32 in exact arithmetic: im2col, then a product."""
+def integer_conv(
+    c: Call, x: Tensor, w: Tensor, x_zero: Tensor | None, w_zero: Tensor | None, bias: Tensor | None = None
+) -> Tensor:
+    """A convolution of integers less their zero points, one for x and one for w or for each of its outputs, in exact
+    i32 arithmetic: im2col, then a product. In one group, x and w of 8 bits are read as they are."""
     s = conv_windows(c, x, w)
-    groups = c.int("group", 1)
-    columns = o.im2col(x, s.kernel, strides=s.strides, dilations=s.dilations, pads=s.pads)
-    n, rows, count = columns.shape
-    if groups < 1 or x.shape[1] % groups or w.shape[0] % groups or w.shape[1] * groups != x.shape[1]:
+    groups, outputs = c.int("group", 1), w.shape[0]
+    if groups < 1 or x.shape[1] % groups or outputs % groups or w.shape[1] * groups != x.shape[1]:
         raise c.bad(f"the input is {x.shape}, the weight {w.shape}, group {groups}")
-    split = o.reshape(columns, (n, groups, rows // groups, count))
-    weight = o.reshape(w, (1, groups, w.shape[0] // groups, rows // groups))
-    made = o.reshape(o.matmul(weight, split), (n, w.shape[0], *s.counts))
+    if w_zero is not None and w_zero.size not in (1, outputs):
+        raise c.bad(f"the zero points of the weight are {w_zero.shape}; expected 1 or {outputs}")
+    if x_zero is not None and x_zero.size != 1:
+        raise c.bad(f"the zero point of the input is {x_zero.shape}; expected one number")
+    as_bytes = {x.dtype, w.dtype} <= {i8, u8} and groups == 1 and (x_zero is None or x_zero.node.op.is_constant)
+    multiply = _bytes_under if as_bytes else _integers_under
+    made = multiply(c, x, w, x_zero, w_zero, s)
     return made if bias is None else o.add(made, o.reshape(bias, (1, -1, *(1,) * len(s.counts))))
 
 
+def _bytes_under(
+    c: Call, x: Tensor, w: Tensor, x_zero: Tensor | None, w_zero: Tensor | None, s: Windows
+) -> Tensor:
+    outputs, zero = w.shape[0], 0 if x_zero is None else int(c.known_tensor(x_zero).reshape(-1)[0])
+    padded = o.pad(x, [(0, 0), (0, 0), *s.pads], value=zero)  # with what stands for 0
+    columns = o.im2col(padded, s.kernel, strides=s.strides, dilations=s.dilations)
+    n, rows, count = columns.shape
+    windows = o.reshape(o.transpose(columns, (0, 2, 1)), (n * count, rows))
+    zeros = (0 if w_zero is None else o.reshape(w_zero, (-1,)), zero)
+    made = o.integer_matmul(o.reshape(w, (outputs, rows)), windows, *zeros)
+    return o.reshape(o.transpose(o.reshape(made, (outputs, n, count)), (1, 0, 2)), (n, outputs, *s.counts))
+
+
+def _integers_under(
+    c: Call, x: Tensor, w: Tensor, x_zero: Tensor | None, w_zero: Tensor | None, s: Windows
+) -> Tensor:
+    groups, outputs = c.int("group", 1), w.shape[0]
+    x, w = o.cast(x, i32), o.cast(w, i32)
+    x = x if x_zero is None else o.sub(x, o.cast(o.reshape(x_zero, ()), i32))
+    if w_zero is not None:
+        w = o.sub(w, o.reshape(o.cast(w_zero, i32), (-1, *(1,) * (w.ndim - 1))))
+    columns = o.im2col(x, s.kernel, strides=s.strides, dilations=s.dilations, pads=s.pads)
+    n, rows, count = columns.shape
+    split = o.reshape(columns, (n, groups, rows // groups, count))
+    weight = o.reshape(w, (1, groups, outputs // groups, rows // groups))
+    return o.reshape(o.matmul(weight, split), (n, outputs, *s.counts))
+
+
 @op("ConvInteger")
-def conv_integer(c: Call) -> Result:
-    x, w = o.cast(c.x(0), i32), o.cast(c.x(1), i32)
-    if c.has(2):
-        x = o.sub(x, o.cast(o.reshape(c.x(2), ()), i32))
-    if c.has(3):
-        zero = o.cast(c.x(3), i32)
-        w = o.sub(w, o.reshape(zero, (-1, *(1,) * (w.ndim - 1))) if zero.size > 1 else o.reshape(zero, ()))
-    return integer_conv(c, x, w)
+def conv_integer(c: Call) -> Tensor:
+    return integer_conv(c, c.x(0), c.x(1), c.opt(2), c.opt(3))
 
 
 @op("Col2Im")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from rlx import ops as o
-from rlx.dtypes import bf16, f32, i32
+from rlx.dtypes import bf16, f32, i8, i32, u8
 from rlx.formats.onnx.ops.blocks import keep_packed
 from rlx.formats.onnx.ops.conv import integer_conv
 from rlx.formats.onnx.ops.movement import axis_of
@@ -120,9 +122,35 @@ def same_shape(c: Call, made: Tensor, x: Tensor) -> Tensor:
     return made
 
 
+def _fits(zero: Tensor | None, rows: int) -> bool:
+    """Whether there is one zero point, or one for each of so many rows."""
+    return zero is None or zero.size == 1 or (zero.ndim == 1 and zero.size == rows)
+
+
+def integer_product(c: Call, a: int, b: int, a_zero: int, b_zero: int) -> Tensor:
+    """The inputs a and b less their zero points, multiplied in i32. Matrices of 8 bits are read as they are; a constant
+    one is turned round while the program is built, so that its columns are rows."""
+    x, w = c.x(a), c.x(b)
+    zeros = [c.x(i) if c.has(i) else None for i in (a_zero, b_zero)]
+    rows = x.shape[0] if x.ndim == 2 else 1
+    if not (
+        {x.dtype, w.dtype} <= {i8, u8}
+        and w.ndim == 2
+        and x.ndim > 0
+        and x.shape[-1] == w.shape[0]
+        and _fits(zeros[0], rows)
+        and _fits(zeros[1], w.shape[1])
+    ):
+        return o.matmul(shifted(c, a, a_zero, True), shifted(c, b, b_zero, False))
+    turned = c.tensor(np.ascontiguousarray(c.known(b).T)) if w.node.op.is_constant else o.transpose(w)
+    flat = o.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
+    made = o.integer_matmul(flat, turned, *(0 if z is None else o.reshape(z, (-1,)) for z in zeros))
+    return o.reshape(made, (*x.shape[:-1], w.shape[1]))
+
+
 @op("MatMulInteger")
 def matmul_integer(c: Call) -> Result:
-    return o.matmul(shifted(c, 0, 2, True), shifted(c, 1, 3, False))
+    return integer_product(c, 0, 1, 2, 3)
 
 
 def _spread(v: Tensor, rows: bool) -> Tensor:
@@ -136,7 +164,7 @@ def _spread(v: Tensor, rows: bool) -> Tensor:
 def qlinear_matmul(c: Call) -> Value:
     if not {c.dtype(0), c.dtype(3), c.dtype(7)}.isdisjoint(SMALL_FLOATS):
         raise c.unsupported("is supported for integers only")
-    whole = o.matmul(shifted(c, 0, 2, True), shifted(c, 3, 5, False))
+    whole = integer_product(c, 0, 3, 2, 5)
     scale = o.div(o.mul(_spread(c.x(1), True), _spread(c.x(4), False)), _spread(c.x(6), True))
     real = same_shape(c, o.mul(o.cast(whole, f32), scale), whole)
     return saturated(c, real, o.reshape(c.x(7), ()), c.dtype(7))
@@ -144,12 +172,8 @@ def qlinear_matmul(c: Call) -> Value:
 
 @op("QLinearConv")
 def qlinear_conv(c: Call) -> Value:
-    x, w = o.cast(c.x(0), i32), o.cast(c.x(3), i32)
-    x = o.sub(x, o.cast(o.reshape(c.x(2), ()), i32))
-    zero, scale = o.cast(c.x(5), i32), c.x(4)
-    zero = o.reshape(zero, (-1, *(1,) * (w.ndim - 1))) if zero.size > 1 else o.reshape(zero, ())
-    w = same_shape(c, o.sub(w, zero), w)
-    whole = integer_conv(c, x, w, c.opt(8))
+    w, scale = c.x(3), c.x(4)
+    whole = integer_conv(c, c.x(0), w, c.x(2), c.x(5), c.opt(8))
     scale = o.reshape(scale, (1, -1, *(1,) * (w.ndim - 2))) if scale.size > 1 else o.reshape(scale, ())
     ratio = o.div(o.mul(o.reshape(c.x(1), ()), scale), o.reshape(c.x(6), ()))
     real = same_shape(c, o.mul(o.cast(whole, f32), ratio), whole)

@@ -1,6 +1,7 @@
 // What the kernels of Gaussian splatting share: a splat's fields in shared memory, and what it covers of a pixel.
 #ifndef RLX_SPLAT_H
 #define RLX_SPLAT_H
+#include "near_exp.h"
 #define TILE 16u
 #define FIELDS 9u
 #define MOST 0x7fffffffu
@@ -25,7 +26,7 @@ RLX_FN float reach(const float opacity) { return 2.0f * p_log_f(opacity * 255.0f
 RLX_FN float cover(const vec4 first, const vec4 second, const float dx, const float dy) {
     const float q = exponent(first, second, dx, dy);
     if (!(q >= 0.0f && q <= second.z)) return 0.0f;
-    const float alpha = second.y * p_exp_f(-0.5f * q);
+    const float alpha = second.y * (q < 170.0f ? near_exp(-0.5f * q) : p_exp_f(-0.5f * q));
     return alpha >= ALPHA_MIN ? alpha : 0.0f;
 }
 #endif

@@ -6,7 +6,6 @@
 #include "splat.h"
 
 #define LANES (256u / TOGETHER)
-#define ROOM (2u * TOGETHER > FIELDS ? 2u * TOGETHER : FIELDS)
 
 SHARED vec4 first_of[STAGED];   // x, y, xx, xy
 SHARED vec4 second_of[STAGED];  // yy, opacity, reach, red
@@ -83,17 +82,18 @@ RLX_FN void splat_blend_grad_body(PTR(f32) d, PTR(f32) splats, PTR(i32) ids, PTR
         }
         for (uint sets = (count + TOGETHER - 1u) / TOGETHER; sets > 0u; sets--) {
             const uint base = (sets - 1u) * TOGETHER;
-            for (uint back = 0u; back < TOGETHER; back++) {
-                const uint k = TOGETHER - 1u - back, i = base + k;
+            for (uint turn = 0u; turn < TOGETHER; turn++) {
+                const uint k = TOGETHER - 1u - turn, i = base + k;
                 float weight = 0.0f, of_q = 0.0f;
                 if (i < count && at + i < last) {
                     const vec4 a = first_of[i], b = second_of[i];
                     const float whole = cover(a, b, px - a.x, py - a.y), alpha = p_min_f(whole, ALPHA_MAX);
                     if (alpha > 0.0f) {
-                        light = light / (1.0f - alpha);
+                        const float back_by = 1.0f / (1.0f - alpha);
+                        light *= back_by;
                         weight = alpha * light;
                         const float shade = FMA(red, b.w, FMA(green, third_of[i].x, blue * third_of[i].y));
-                        const float into = light * shade - behind / (1.0f - alpha);
+                        const float into = light * shade - behind * back_by;
                         if (whole < ALPHA_MAX) of_q = -0.5f * alpha * into;
                         behind = FMA(weight, shade, behind);
                     }
@@ -106,7 +106,8 @@ RLX_FN void splat_blend_grad_body(PTR(f32) d, PTR(f32) splats, PTR(i32) ids, PTR
             const uint mine = least(base + own, count - 1u);
             const vec4 a = first_of[mine], b = second_of[mine];
             float sx = 0.0f, sy = 0.0f, sxx = 0.0f, sxy = 0.0f, syy = 0.0f, s = 0.0f, sr = 0.0f, sg = 0.0f, sb = 0.0f;
-            for (uint p = lane; p < 256u; p += LANES) {
+            UNROLL for (uint turn = 0u; turn < TOGETHER; turn++) {
+                const uint p = turn * LANES + lane;
                 const float weight = room[own * 256u + p], of_q = room[(TOGETHER + own) * 256u + p];
                 const float dx = float(left + p % TILE) + 0.5f - a.x, dy = float(top + p / TILE) + 0.5f - a.y;
                 const float qx = of_q * dx, qy = of_q * dy;
@@ -134,7 +135,7 @@ RLX_FN void splat_blend_grad_body(PTR(f32) d, PTR(f32) splats, PTR(i32) ids, PTR
             if (THREAD < TOGETHER * FIELDS && base + THREAD / FIELDS < count) {
                 const uint k = THREAD / FIELDS, f = THREAD % FIELDS;
                 float total = 0.0f;
-                for (uint l = 0u; l < LANES; l++) total += room[f * 256u + k * LANES + (l + THREAD) % LANES];
+                UNROLL for (uint l = 0u; l < LANES; l++) total += room[f * 256u + k * LANES + (l + THREAD) % LANES];
                 PTR(f32) to = SKIP(f32, rows, at + base + k, FIELDS);
                 STORE(f32, to, f, total);
             }

@@ -6,7 +6,7 @@ from rlx import ops as o
 from rlx.dtypes import f32, i32
 from rlx.formats.onnx.contrib.quant.elementwise import one
 from rlx.formats.onnx.contrib.quant.pool import channels_first, channels_last
-from rlx.formats.onnx.ops.quant import qlinear_conv, same_shape, saturated, shifted
+from rlx.formats.onnx.ops.quant import integer_product, qlinear_conv, same_shape, saturated, shifted
 from rlx.formats.onnx.reader.call import Call, Result, Value
 from rlx.formats.onnx.reader.declared import declared
 from rlx.ir import Tensor
@@ -45,7 +45,7 @@ def per_column(scale: Tensor) -> Tensor:
     types={"T1": _BYTES, "T2": _BYTES, "T3": "float16 float"},
 )
 def matmul_integer_to_float(c: Call) -> Result:
-    whole = o.matmul(shifted(c, 0, 4, True), shifted(c, 1, 5, False))
+    whole = integer_product(c, 0, 1, 4, 5)
     scale = o.mul(o.cast(one(c, 2), f32), o.cast(per_column(c.x(3)), f32))
     return _scaled(c, whole, scale, 6)
 

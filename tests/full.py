@@ -1,0 +1,66 @@
+"""What only `make test-all` runs of the suite: tests marked `full`, and the longer half of what is counted."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+FULL_ENV = "RLX_TEST_FULL"
+
+
+def full() -> bool:
+    """Whether this run leaves nothing out."""
+    return os.environ.get(FULL_ENV, "0") not in ("", "0")
+
+
+def count(few: int, many: int) -> int:
+    """How many examples, seeds or runs a test makes: `many` where nothing is left out."""
+    return many if full() else few
+
+
+def some(values: Iterable[Any], most: int) -> list[Any]:
+    """At most `most` of these, evenly spread from the first on; all where nothing is left out.
+
+    Tests that go through an op's cases take their part by it, so that a new op costs as much as any other."""
+    given = list(values)
+    return given if full() else given[:: max(1, -(-len(given) // most))]
+
+
+def thinned(values: Sequence[Any], kept: Callable[[Any], bool]) -> list[Any]:
+    """The values of one parameter, or tuples of several, with the mark `full` on all but those that are kept."""
+    assert any(map(kept, values)), "nothing would be left to run"
+
+    def left_out(value: Any) -> Any:
+        return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.full)
+
+    return [value if kept(value) else left_out(value) for value in values]
+
+
+def spread(combinations_of: Sequence[Mapping[str, object]], least: int) -> set[int]:
+    """The places of at least `least` combinations of parameters, each given by what the value of each name is.
+
+    Every value of every parameter occurs in those that are chosen, and as many pairs of values as their number allows:
+    a fault shows mostly at one value or at a pair of them. The choice is the same in every run.
+    """
+    left = dict(enumerate(frozenset(one.items()) for one in combinations_of))
+    pairs = {at: {frozenset(pair) for pair in combinations(items, 2)} for at, items in left.items()}
+    missing = {item for items in left.values() for item in items}
+    seen: set[frozenset[tuple[str, object]]] = set()
+    used: Counter[tuple[str, object]] = Counter()
+    chosen: set[int] = set()
+
+    def gain(at: int) -> tuple[int, int, int, int]:
+        return len(left[at] & missing), len(pairs[at] - seen), -sum(used[item] for item in left[at]), -at
+
+    while left and (missing or len(chosen) < least):
+        best = max(left, key=gain)
+        chosen.add(best)
+        seen |= pairs[best]
+        used.update(left[best])
+        missing -= left.pop(best)
+    return chosen
