@@ -104,7 +104,8 @@ def _windowed_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 register(
     Op("windowed_frames", "signal", _windowed_infer, computed()(_windowed_reference),
-       "NumPy's windows of views, times the window", _windowed_vjp, kernel="windowed_frames", decompose=_windowed_decompose, cost=lambda node: Cost(2 * written(node)))
+       "NumPy's windows of views, times the window", _windowed_vjp, kernel="windowed_frames",
+       decompose=_windowed_decompose, cost=lambda node: Cost(2 * written(node)))
 )  # fmt: skip
 
 
