@@ -17,33 +17,45 @@ from rlx.ir import Node
 from rlx.ops.fft.transform import half
 from rlx.ops.numeric import Array
 
+_ARGS = (
+    *reads(x="PAIR", reals="T", factors="PAIR", table="PAIR"),
+    *writes(y="PAIR", parts="T"),
+    *uints("lines", "given", "pitch", "size", "kept", "fine"),
+)
+_CONSTANTS = {
+    "N": 16,
+    "RADICES": 15,
+    "USED": 1 << 15,
+    "LINES": 1,
+    "STRIDE": 1,
+    "APART": 1,
+    "BEFORE": 1,
+    "FORM": 0,
+}
 FFT = declare(
     KernelDecl(
         "fft",
         about="Fourier transforms of lines of N complex numbers, or one pass of longer ones.",
         grid="a group of 256 for each LINES of `lines`",
-        args=(
-            *reads(x="PAIR", reals="T", factors="PAIR", table="PAIR"),
-            *writes(y="PAIR", parts="T"),
-            *uints("lines", "given", "pitch", "size", "kept", "fine"),
-        ),
+        args=_ARGS,
         headers=("body64",),
         variants={"T": ("f32", "f64")},
-        constants={
-            "N": 16,
-            "RADICES": 15,
-            "USED": 1 << 15,
-            "LINES": 1,
-            "STRIDE": 16,
-            "APART": 1,
-            "BEFORE": 1,
-            "FORM": 0,
-        },
-        trials=(
-            (256, 0xFF, 1 << 15, 8, 265, 256, 16, 0x0C40),
-            (1155, 0x357B, 0x8A8, 1, 1191, 1, 1, 0x100),
-            (26, 0x2D, 0x2004, 3, 27, 1, 1, 2),
-        ),
+        constants=_CONSTANTS,
+        trials=((1155, 0x357B, 0x8A8, 1, 1191, 1, 1, 0x100), (26, 0x2D, 0x2004, 3, 27, 1, 1, 2)),
+    )
+)
+FFT_POWERS = declare(
+    KernelDecl(
+        "fft_powers",
+        about="Fourier transforms of lines of N complex numbers, a power of two, or one pass of longer ones.",
+        grid="a group of 256 for each LINES of `lines`",
+        args=_ARGS,
+        headers=("body64",),
+        variants={"T": ("f32", "f64")},
+        constants=_CONSTANTS,
+        trials=((256, 0xFF, 1 << 15, 8, 265, 256, 16, 0x0C40), (32, 0x48, 0x110, 4, 33, 1, 1, 0x1100)),
+        function="fft_body",
+        unroll=True,
     )
 )
 
@@ -52,9 +64,9 @@ _HELD = 16  # elements of a line that a thread holds
 _ACROSS = 4  # neighbouring elements that a pass reads and writes at once, at least
 _ODD = (3, 5, 7, 11, 13)
 # Bits of FORM.
-REALS, HALF, PARTS, CONJUGATE_IN, FACTORS_IN = 1, 2, 8, 16, 32
+REALS, HALF, JOINED, PARTS, CONJUGATE_IN, FACTORS_IN = 1, 2, 3, 8, 16, 32
 CONJUGATE, FACTORS_OUT, SCALE, CONJUGATE_OUT = 64, 128, 256, 512
-READ_ACROSS, WRITE_ACROSS, ALL_GIVEN, ALL_KEPT = 1024, 2048, 8192, 16384
+READ_ACROSS, WRITE_ACROSS, SPLIT, ALL_GIVEN, ALL_KEPT = 1024, 2048, 4096, 8192, 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +105,19 @@ class Workgroup:
         found += [1 << (twos + i) // stages for i in range(stages)]
         return tuple(sorted(found, reverse=True)) or (1,)
 
-    def stride(self, n: int) -> int:
-        """The places of a line in shared memory, of which one in 32 is empty; an odd number."""
-        return (n + (n >> 5)) | 1 if len(self.radices(n)) > 1 else 1
+    def stride(self, n: int, shared: bool = False) -> int:
+        """The places of a line in shared memory, of which one in 32 is empty; an odd number. A line of one stage takes
+        none, unless it is `shared` after it."""
+        return (n + (n >> 5)) | 1 if shared or len(self.radices(n)) > 1 else 1
 
-    def lines(self, n: int, most: int) -> int:
+    def lines(self, n: int, most: int, shared: bool = False) -> int:
         """The lines of n that a workgroup takes, a power of two up to `most`; 0 where it cannot take one."""
         found = self.radices(n)
         if not found:
             return 0
         count = min(_THREADS * (_HELD // r) * r for r in found) // n
-        if len(found) > 1:
-            count = min(count, self.shared // (2 * self.itemsize * self.stride(n)))
+        if shared or len(found) > 1:
+            count = min(count, self.shared // (2 * self.itemsize * self.stride(n, shared)))
         return 1 << min(count, max(most, 1)).bit_length() - 1 if count else 0
 
     def plan(self, n: int) -> Plan:
@@ -245,7 +258,7 @@ class _Transform:
     ) -> None:
         length = self.way.length
         lines = self.batch * (length // n)
-        each = self.group.lines(n, lines)
+        each = self.group.lines(n, lines, bool(bits & SPLIT))
         fine = (n * before).bit_length() // 2
         if n < length:
             bits |= READ_ACROSS
@@ -253,13 +266,14 @@ class _Transform:
             bits |= WRITE_ACROSS
         if scale != 1.0 and before * n == length:
             bits |= SCALE
-        if x.size == length and x.given == (half(length) if bits & HALF else length):
+        if x.size == length and x.given == (half(length) if bits & 3 == HALF else length):
             bits |= ALL_GIVEN
         if kept == length:
             bits |= ALL_KEPT
         table = self.block(_table(n, before, fine, scale))
         codes = [15 if r == 16 else r for r in self.group.radices(n)]
-        kernel = FFT(
+        unrolled = n > 1 and n & (n - 1) == 0 and not self.ctx.target.software
+        kernel = (FFT_POWERS if unrolled else FFT)(
             T=self.dtype.name,
             N=n,
             RADICES=sum(code << 4 * i for i, code in enumerate(codes)),
@@ -267,7 +281,7 @@ class _Transform:
             LINES=each,
             APART=length // n,
             BEFORE=before,
-            STRIDE=self.group.stride(n),
+            STRIDE=self.group.stride(n, bool(bits & SPLIT)),
             FORM=bits,
         )
         args = [x.ref, x.ref, table if factors is None else factors, table, y, y]
@@ -284,6 +298,26 @@ def _batch(node: Node) -> int:
 def _native(node: Node, features: frozenset[str]) -> bool:
     n = node.attrs["n"]
     return native(node, features, with_f64=True) and 8 * n * max(1, _batch(node)) < MAX_ELEMENTS
+
+
+def _folds(group: Workgroup, n: int, given: int, reals: bool) -> bool:
+    """Whether a transform from or to n real numbers is one launch for half as many pairs of neighbours, which are all
+    there."""
+    whole = given >= n and given % 2 == 0 if reals else given >= half(n)
+    return n % 2 == 0 and whole and group.lines(n // 2, 1, shared=True) > 0
+
+
+def _folded(ctx: Lowering, transform: _Transform, lines: _Lines, node: Node) -> None:
+    n, inverse, scale = node.attrs["n"], node.attrs["inverse"], node.attrs["scale"]
+    transform.way = Plan(n // 2, (n // 2,))
+    factors = transform.block(roots(n, np.arange(n // 2 + 1)))
+    y = ctx.ref(node.output)
+    if node.output.ndim > node.inputs[0].ndim:
+        form = SPLIT | (CONJUGATE_OUT if inverse else 0)
+        transform.run(lines, form, y, half(n), scale / 2, factors)
+    else:
+        form = JOINED | CONJUGATE_OUT | (0 if inverse else CONJUGATE_IN)
+        transform.run(lines, form, y, n // 2, scale, factors)
 
 
 @lowers("fft", "rfft", "irfft", when=_native)
@@ -304,6 +338,9 @@ def lower_fft(ctx: Lowering, node: Node) -> None:
         aligned = ctx.scratch(source.nbytes)
         ctx.copy(source, aligned)
         source = aligned
+    if (reals or parts) and _folds(transform.group, n, given, reals):
+        _folded(ctx, transform, _Lines(source, n // 2, given // 2 if reals else given, n // 2), node)
+        return
     lines = _Lines(source, min(given, half(n)) if parts else min(given, n), given, n)
     kept = half(n) if reals else n
     into = (REALS if reals else 0) | (HALF if parts else 0) | (CONJUGATE_IN if inverse else 0)

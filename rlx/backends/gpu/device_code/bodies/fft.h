@@ -7,9 +7,10 @@
 // neighbouring threads find different memory banks.
 //
 // Transforms of the other direction are those of the conjugates. FORM: bits 0-1 the input (0 pairs, 1 real numbers, 2
-// half a spectrum), 3 only real parts are written, 4 the input is conjugated, 5 then multiplied by `factors`; 6 the output
+// half a spectrum, 3 that of twice as many real numbers), 3 only real parts are written, 4 the input is conjugated, 5 then multiplied by `factors`; 6 the output
 // is conjugated, 7 then multiplied by `factors`, 8 by the scale, 9 conjugated; 10 neighbouring threads read neighbouring
-// lines, 11 and write those; 13 every input is there, 14 every output is kept.
+// lines, 11 and write those; 12 the output is half the spectrum of twice as many real numbers, 13 every input is there, 14
+// every output is kept. Twice as many real numbers are pairs of neighbours; of these `factors` has the roots of unity.
 // table: the scale, the N-th roots of unity, and those of order N * BEFORE: 2^fine neighbours, and every 2^fine-th.
 #define PAIR_f32 b8
 #define PAIR_f64 f64
@@ -50,6 +51,9 @@ RLX_FN void store_pair_f64(PTR(f64) p, const int i, const RLX_D2 z) {
     STORE(f64, p, 2u * uint(i), z.x);
     STORE(f64, p, 2u * uint(i) + 1u, z.y);
 }
+#define PAIRS_AFTER_f32(p, n) SKIP(b8, p, n, 1u)
+#define PAIRS_AFTER_f64(p, n) SKIP(f64, p, n, 2u)
+#define PAIRS_AFTER(p, n) RLX_JOIN(PAIRS_AFTER_, T)(p, n)
 #define LOAD_PAIR(p, i) RLX_JOIN(load_pair_, T)(p, int(i))
 #define STORE_PAIR(p, i, z) RLX_JOIN(store_pair_, T)(p, int(i), z)
 
@@ -74,17 +78,29 @@ RLX_FN Z root_of_pass(PTR(PAIR) table, const uint angle, const uint fine) {
 }
 
 // Element start + more of a line of `size`, 0 beyond it. A line in memory takes `pitch` elements, of which `given` count. No load
-// waits for a branch: what is not there is read at the start of the line, and not used.
-RLX_FN Z input_at(PTR(PAIR) x, PTR(T) reals, PTR(PAIR) factors, const uint number, const uint start, const uint more,
-                  const uint given, const uint pitch, const uint size) {
+// waits for a branch: what is not there is read at the start of the line, and not used. Element `start` is at `here`, from
+// where the others lie at constant distances.
+RLX_FN Z input_at(PTR(PAIR) x, PTR(T) reals, PTR(PAIR) factors, PTR(PAIR) here, const uint number, const uint start,
+                  const uint more, const uint given, const uint pitch, const uint size) {
     const uint at = start + more;
+    if ((FORM & 3u) == 3u) {
+        Z a = LOAD_PAIR(x, number * pitch + at), b = LOAD_PAIR(x, number * pitch + N - at);
+        if (at == 0u) {
+            a = COMPLEX(a.x, VAL(T)(0));
+            b = COMPLEX(b.x, VAL(T)(0));
+        }
+        if ((FORM & 16u) != 0u) a = conjugate(a);
+        if ((FORM & 16u) == 0u) b = conjugate(b);
+        const Z t = times(conjugate(LOAD_PAIR(factors, at)), difference(a, b));
+        return COMPLEX(a.x + b.x - t.y, -(a.y + b.y + t.x));
+    }
     const bool mirrored = (FORM & 3u) == 2u && at > size / 2u;
     const uint from = mirrored ? size - at : at;
     const bool there = (FORM & 8192u) != 0u || (at < size && from < given);
     const uint place = number * pitch + (there ? from : 0u);
     Z z;
     if ((FORM & 3u) == 1u) z = COMPLEX(LOAD(T, reals, place), VAL(T)(0));
-    else if ((FORM & 8195u) == 8192u) z = LOAD_PAIR(x, int(number * pitch + start) + int(more));
+    else if ((FORM & 8195u) == 8192u) z = LOAD_PAIR(here, more);
     else z = LOAD_PAIR(x, place);
     if ((FORM & 3u) == 2u && (from == 0u || 2u * from == size)) z = COMPLEX(z.x, VAL(T)(0));
     if ((FORM & 16u) != 0u) z = conjugate(z);
@@ -94,8 +110,8 @@ RLX_FN Z input_at(PTR(PAIR) x, PTR(T) reals, PTR(PAIR) factors, const uint numbe
 }
 
 // Writes element start + more, unless it is none of the first `kept`. Its factor comes after those of a whole line.
-RLX_FN void put_output(PTR(PAIR) y, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) table, const uint number, const uint start,
-                       const uint more, const uint kept, const Z found) {
+RLX_FN void put_output(PTR(PAIR) here, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) table, const uint number,
+                       const uint start, const uint more, const uint kept, const Z found) {
     const uint at = start + more;
     Z z = found;
     if ((FORM & 64u) != 0u) z = conjugate(z);
@@ -107,7 +123,7 @@ RLX_FN void put_output(PTR(PAIR) y, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) t
     if ((FORM & 512u) != 0u) z = conjugate(z);
     if ((FORM & 16384u) != 0u || at < kept) {
         if ((FORM & 8u) != 0u) STORE(T, parts, number * kept + at, z.x);
-        else STORE_PAIR(y, int(number * kept + start) + int(more), z);
+        else STORE_PAIR(here, more, z);
     }
 }
 
@@ -171,38 +187,47 @@ RLX_FN void put_output(PTR(PAIR) y, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) t
 #define REVERSED8(i) (((i) & 1u) << 2 | ((i) & 2u) | ((i) >> 2))
 #define REVERSED16(i) (((i) & 1u) << 3 | ((i) & 2u) << 1 | ((i) & 4u) >> 1 | ((i) >> 3))
 
-// One stage of radix R: a thread transforms SETS sets of R elements. `done` is the product of earlier radices. Of the
+// One stage of radix R: a thread transforms SETS sets of R elements, EACH at most. `done` is the product of earlier radices. Of the
 // roots of unity those of the powers of two are read, the others are products of them.
+#define SPLIT ((FORM & 4096u) != 0u)
 #define SETS(R) ((LINES * (N / R) + 255u) / 256u)
+#ifdef POWERS
+#define STAGES 3u
+#define MOST(R, EACH) EACH
+#else
+#define STAGES 8u
+#define MOST(R, EACH) SETS(R)
+#endif
 #define DIGIT(i) ((i) >= 8u ? 3u : (i) >= 4u ? 2u : (i) >= 2u ? 1u : 0u)
 #define HIGH(i) (1u << DIGIT(i))
-#define STAGE(NAME, R, FORMED, AT_BIT)                                                                         \
+#define STAGE(NAME, R, EACH, FORMED, AT_BIT)                                                                   \
     RLX_FN void NAME(PTR(PAIR) x, PTR(T) reals, PTR(PAIR) factors, PTR(PAIR) table, PTR(PAIR) y, PTR(T) parts, \
                      const uint lines, const uint given, const uint pitch, const uint size, const uint kept,   \
                      const uint fine, const uint done, const bool last) {                                      \
         Z v[16], w[16];                                                                                        \
         const bool first = done == 1u;                                                                         \
         const bool across = (first && (FORM & 1024u) != 0u) || (last && (FORM & 2048u) != 0u);                 \
-        UNROLL for (uint b = 0u; b < SETS(R); b++) {                                                           \
+        UNROLL for (uint b = 0u; b < MOST(R, EACH); b++) {                                                     \
             const uint set = THREAD + b * 256u;                                                                \
             const uint c = across ? set % LINES : set / (N / R), j = across ? set / LINES : set % (N / R);     \
             const uint line = GROUP * LINES + c;                                                               \
-            if (!first && set < LINES * (N / R)) {                                                             \
+            if (!first && b < SETS(R) && set < LINES * (N / R)) {                                              \
                 const uint turn = j % done * (N / R / done);                                                   \
                 UNROLL for (uint i = 0u; i < R; i++) {                                                         \
-                    const int at = int(c * STRIDE) + place(j, i * (N / R));                                        \
-                    v[b * R + i] = COMPLEX(tile[at], tile[at + int(LINES * STRIDE)]);                               \
+                    const int at = int(c * STRIDE) + place(j, i * (N / R));                                    \
+                    v[b * R + i] = COMPLEX(tile[at], tile[at + int(LINES * STRIDE)]);                          \
                     if (i == HIGH(i)) w[i] = LOAD_PAIR(table, 1u + turn * i);                                  \
                     else if (i != 0u) w[i] = times(w[i - HIGH(i)], w[HIGH(i)]);                                \
                     if (i != 0u) v[b * R + i] = times(v[b * R + i], w[i]);                                     \
                 }                                                                                              \
                 FORMED(b * R)                                                                                  \
             }                                                                                                  \
-            if (first && set < LINES * (N / R) && line < lines) {                                              \
+            if (first && b < SETS(R) && set < LINES * (N / R) && line < lines) {                               \
                 const uint number = line / APART, column = line % APART, turn = column % BEFORE;               \
+                PTR(PAIR) here = PAIRS_AFTER(x, number * pitch + column + j * APART);                          \
                 UNROLL for (uint i = 0u; i < R; i++) {                                                         \
-                    v[b * R + i] = input_at(x, reals, factors, number, column + j * APART, i * (N / R * APART),\
-                                            given, pitch, size);                                               \
+                    v[b * R + i] = input_at(x, reals, factors, here, number, column + j * APART,               \
+                                            i * (N / R * APART), given, pitch, size);                          \
                 }                                                                                              \
                 if (BEFORE > 1u) {                                                                             \
                     Z step[4];                                                                                 \
@@ -218,40 +243,61 @@ RLX_FN void put_output(PTR(PAIR) y, PTR(T) parts, PTR(PAIR) factors, PTR(PAIR) t
                 FORMED(b * R)                                                                                  \
             }                                                                                                  \
         }                                                                                                      \
-        if (!first && !last) { BARRIER; }                                                                      \
-        UNROLL for (uint b = 0u; b < SETS(R); b++) {                                                           \
+        if (!first && (!last || SPLIT)) { BARRIER; }                                                           \
+        UNROLL for (uint b = 0u; b < MOST(R, EACH); b++) {                                                     \
             const uint set = THREAD + b * 256u;                                                                \
             const uint c = across ? set % LINES : set / (N / R), j = across ? set / LINES : set % (N / R);     \
             const uint line = GROUP * LINES + c;                                                               \
-            if (!last && set < LINES * (N / R)) {                                                              \
+            if ((!last || SPLIT) && b < SETS(R) && set < LINES * (N / R)) {                                    \
                 const uint start = j / done * done * R + j % done;                                             \
                 UNROLL for (uint i = 0u; i < R; i++) {                                                         \
-                    const int at = int(c * STRIDE) + place(start, i * done);                                       \
+                    const int at = int(c * STRIDE) + place(start, i * done);                                   \
                     tile[at] = v[b * R + AT_BIT(i)].x;                                                         \
-                    tile[at + int(LINES * STRIDE)] = v[b * R + AT_BIT(i)].y;                                        \
+                    tile[at + int(LINES * STRIDE)] = v[b * R + AT_BIT(i)].y;                                   \
                 }                                                                                              \
             }                                                                                                  \
-            if (last && set < LINES * (N / R) && line < lines) {                                               \
+            if (last && !SPLIT && b < SETS(R) && set < LINES * (N / R) && line < lines) {                      \
                 const uint number = line / APART, column = line % APART, turn = column % BEFORE;               \
                 const uint start = (column - turn) * N + turn + j * BEFORE;                                    \
+                PTR(PAIR) here = PAIRS_AFTER(y, number * kept + start);                                        \
                 UNROLL for (uint i = 0u; i < R; i++) {                                                         \
-                    put_output(y, parts, factors, table, number, start, i * (N / R * BEFORE), kept,            \
+                    put_output(here, parts, factors, table, number, start, i * (N / R * BEFORE), kept,         \
                                v[b * R + AT_BIT(i)]);                                                          \
                 }                                                                                              \
             }                                                                                                  \
         }                                                                                                      \
-        if (!last) { BARRIER; }                                                                                \
+        if (!last || SPLIT) { BARRIER; }                                                                       \
     }
-STAGE(stage1, 1u, FORM1, AS_IT_IS)
-STAGE(stage2, 2u, FORM2, AS_IT_IS)
-STAGE(stage3, 3u, FORM3, AS_IT_IS)
-STAGE(stage4, 4u, FORM4, REVERSED4)
-STAGE(stage5, 5u, FORM5, AS_IT_IS)
-STAGE(stage7, 7u, FORM7, AS_IT_IS)
-STAGE(stage8, 8u, FORM8, REVERSED8)
-STAGE(stage11, 11u, FORM11, AS_IT_IS)
-STAGE(stage13, 13u, FORM13, AS_IT_IS)
-STAGE(stage16, 16u, FORM16, REVERSED16)
+STAGE(stage2, 2u, 8u, FORM2, AS_IT_IS)
+STAGE(stage4, 4u, 4u, FORM4, REVERSED4)
+STAGE(stage8, 8u, 2u, FORM8, REVERSED8)
+STAGE(stage16, 16u, 1u, FORM16, REVERSED16)
+#ifndef POWERS
+STAGE(stage1, 1u, 16u, FORM1, AS_IT_IS)
+STAGE(stage3, 3u, 5u, FORM3, AS_IT_IS)
+STAGE(stage5, 5u, 3u, FORM5, AS_IT_IS)
+STAGE(stage7, 7u, 2u, FORM7, AS_IT_IS)
+STAGE(stage11, 11u, 1u, FORM11, AS_IT_IS)
+STAGE(stage13, 13u, 1u, FORM13, AS_IT_IS)
+#endif
+
+// The spectrum of 2 N real numbers, from that of pairs of neighbours: elements k and N - k of it follow from the same two.
+RLX_FN void split(PTR(PAIR) factors, PTR(PAIR) table, PTR(PAIR) y, PTR(T) parts, const uint lines, const uint kept) {
+    for (uint item = THREAD; item < LINES * (N / 2u + 1u); item += 256u) {
+        const uint c = item / (N / 2u + 1u), k = item % (N / 2u + 1u), mirror = k == 0u ? 0u : N - k;
+        const uint line = GROUP * LINES + c;
+        if (line < lines) {
+            const int at = int(c * STRIDE) + place(k, 0u), other = int(c * STRIDE) + place(mirror, 0u);
+            const Z a = COMPLEX(tile[at], tile[at + int(LINES * STRIDE)]);
+            const Z b = COMPLEX(tile[other], -tile[other + int(LINES * STRIDE)]);
+            const Z t = times(LOAD_PAIR(factors, k), difference(a, b));
+            PTR(PAIR) here = PAIRS_AFTER(y, line * kept);
+            put_output(here, parts, factors, table, line, 0u, k, kept, COMPLEX(a.x + b.x + t.y, a.y + b.y - t.x));
+            put_output(here, parts, factors, table, line, 0u, N - k, kept, COMPLEX(a.x + b.x - t.y, -(a.y + b.y + t.x)));
+        }
+    }
+}
+
 // USED has a bit for each radix: what is not among RADICES is left out when a pipeline is made.
 #define IF_RADIX(CODE, NAME)                                                                                   \
     if ((USED >> CODE & 1u) != 0u && radix == CODE) {                                                          \
@@ -263,19 +309,22 @@ RLX_FN void fft_body(PTR(PAIR) x, PTR(T) reals, PTR(PAIR) factors, PTR(PAIR) tab
                      const uint fine) {
     if (GROUP * LINES >= lines) return;
     uint done = 1u;
-    UNROLL for (uint s = 0u; s < 8u; s++) {
+    UNROLL for (uint s = 0u; s < STAGES; s++) {
         const uint radix = RADICES >> (4u * s) & 15u;
-        const bool last = s == 7u || RADICES >> (4u * s) <= 15u;
-        IF_RADIX(1u, stage1)
+        const bool last = s == STAGES - 1u || RADICES >> (4u * s) <= 15u;
         IF_RADIX(2u, stage2)
-        IF_RADIX(3u, stage3)
         IF_RADIX(4u, stage4)
+        IF_RADIX(8u, stage8)
+        IF_RADIX(15u, stage16)
+#ifndef POWERS
+        IF_RADIX(1u, stage1)
+        IF_RADIX(3u, stage3)
         IF_RADIX(5u, stage5)
         IF_RADIX(7u, stage7)
-        IF_RADIX(8u, stage8)
         IF_RADIX(11u, stage11)
         IF_RADIX(13u, stage13)
-        IF_RADIX(15u, stage16)
+#endif
         done *= radix == 15u ? 16u : radix == 0u ? 1u : radix;
     }
+    if (SPLIT) split(factors, table, y, parts, lines, kept);
 }
