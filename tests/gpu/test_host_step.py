@@ -200,7 +200,7 @@ def test_the_cases_cover_dtypes_and_flags() -> None:
     for op in BACKWARD:
         dtypes = {s.dtype.name for c in _CASES if c.op == op for s in c.inputs}
         # Of a scan in halves the gradient is composed of other ops, so that its own op has no halves.
-        halves = {"f16", "bf16"} if op != "selective_scan_grad" else set()
+        halves = set() if op in ("selective_scan_grad", "gated_delta_rule_grad") else {"f16", "bf16"}
         assert dtypes >= {"f32", *halves}, op
     flags = {(c.attrs["exclusive"], c.attrs["reverse"]) for c in _CASES if c.op == "cumsum"}
     assert len(flags) == 4
