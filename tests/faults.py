@@ -51,7 +51,7 @@ def each_fault(
     ways: Callable[[str], tuple[Result, ...]],
     expected: Callable[[Result], type[BaseException]],
     after: Callable[[], None],
-    most: int,
+    most: int = 1000,
     share: tuple[int, int] = (0, 1),
 ) -> Counter[str]:
     """Fails each call of the work in turn; it raises what is expected of the result, or succeeds. `after` it all is as
@@ -70,11 +70,11 @@ def each_fault(
         given = ways(name)
         if "all" not in sys.argv and given:
             count = sum(name == other for other, _ in calls)
-            step = -(-count // most)
-            if which % step:
+            if which % -(-count // most):
                 continue
-            turn, turns = which // step, -(-count // step)
-            given = tuple(w for i, w in enumerate(given) if i % turns == turn) or (given[turn % len(given)],)
+            given = tuple(w for i, w in enumerate(given) if i % count == which) or (
+                given[which % len(given)],
+            )
         for result in given:
             number += 1
             if number % share[1] != share[0]:

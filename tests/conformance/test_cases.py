@@ -9,8 +9,9 @@ from rlx.conformance.runner import run_case, sample
 from rlx.ir import REGISTRY
 from rlx.runtime import Session
 from tests.devices import session_here
+from tests.full import count
 
-CASES_PER_OP = 4
+CASES_PER_OP = count(2, 4)
 
 
 @pytest.fixture(params=["cpu", "vulkan", "cuda"])

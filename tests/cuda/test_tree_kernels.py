@@ -14,16 +14,16 @@ from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 from rlx.dtypes import DType, bf16, bool_, f16, f32, i8, i32, i64, u8
 from rlx.ir import Expr
 from rlx.ir.expr import PREDICATES, PRIMS, WORDS, arg, call, cast, lit
-from tests.cuda.compiled import compiled
+from tests.cuda.compiled import UNOPTIMIZED, compiled
 
 DTYPES = (f32, f16, bf16, i32, i64, u8, i8, bool_)
 FLOAT_PRIMS = set(PRIMS) - WORDS - {"and", "or", "xor", "shl", "shr", "not", "index"}
 
 
-def ptx_of(kernel: TreeKernel) -> str:
+def ptx_of(kernel: TreeKernel, *options: str) -> str:
     source = kernel_source(kernel)
     assert source.options == BASE_OPTIONS and source.block == (256, 1, 1)
-    return compiled(source, "compute_80").decode("ascii", "replace")
+    return compiled(source, "compute_80", *options).decode("ascii", "replace")
 
 
 def flat(*dtypes: DType) -> tuple[TreeOperand, ...]:
@@ -60,7 +60,7 @@ def test_every_primitive_of_a_dtype(dtype: DType) -> None:
         assert set(trees) >= FLOAT_PRIMS
     assert set(trees) >= {"add", "eq", "select", "cast"} or dtype is bool_
     outputs = flat(*(tree.dtype for tree in trees.values()))
-    ptx = ptx_of(TreeKernel(tuple(trees.values()), flat(dtype, dtype), outputs, 0))
+    ptx = ptx_of(TreeKernel(tuple(trees.values()), flat(dtype, dtype), outputs, 0), UNOPTIMIZED)
     assert ".entry tree(" in ptx
     assert all(
         bool(tree.dtype is bool_) == (prim in PREDICATES)
@@ -73,7 +73,7 @@ def test_every_primitive_of_a_dtype(dtype: DType) -> None:
 def test_every_cast(source: DType) -> None:
     targets = [d for d in DTYPES if d is not source]
     trees = tuple(cast(arg(0, source), d) for d in targets)
-    ptx_of(TreeKernel(trees, flat(source), flat(*targets), 0))
+    ptx_of(TreeKernel(trees, flat(source), flat(*targets), 0), UNOPTIMIZED)
 
 
 @pytest.mark.parametrize("rank", [1, 3, 6])

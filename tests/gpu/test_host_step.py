@@ -21,7 +21,7 @@ from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.vulkan.memory import VulkanBuffer
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.tolerances import Tolerance
-from rlx.ir import REGISTRY, Graph, Tensor
+from rlx.ir import REGISTRY, Graph, Tensor, get_op
 from rlx.packed import PackedArray
 from tests.devices import session_here
 from tests.full import count
@@ -199,8 +199,8 @@ def test_slots_read_go_over_and_slots_written_come_back(
 def test_the_cases_cover_dtypes_and_flags() -> None:
     for op in BACKWARD:
         dtypes = {s.dtype.name for c in _CASES if c.op == op for s in c.inputs}
-        # Of a scan in halves the gradient is composed of other ops, so that its own op has no halves.
-        halves = {"f16", "bf16"} if op != "selective_scan_grad" else set()
+        # Of a scan in halves the gradient is composed of other ops, so that its own op has no halves; splats have none.
+        halves = set() if get_op(op).family in ("scans", "splats") else {"f16", "bf16"}
         assert dtypes >= {"f32", *halves}, op
     flags = {(c.attrs["exclusive"], c.attrs["reverse"]) for c in _CASES if c.op == "cumsum"}
     assert len(flags) == 4

@@ -29,7 +29,6 @@ import rlx
 from rlx.backends.vulkan import api, recorder
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 from tests.faults import AFTER, BEFORE, Injector, Result, W, X, each_fault, life, program, run
-from tests.full import count
 
 EXHAUSTED = {-1, -2, -5, -10, -12, -1000069000, -1000161000}
 LOST, UNKNOWN = -4, -13
@@ -43,7 +42,6 @@ MORE: dict[str, tuple[Result, ...]] = {
     "vkAllocateCommandBuffers": (-12,),
     "vkCreateComputePipelines": (-1000012000,),
 }
-MOST = count(4, 1000)  # calls of a function that fail
 PROCESSES = 8  # some eight faults in each, with two instances a fault
 _FLAGS = ("-X", "dev", "-W", "error")
 IN_THE_QUEUE = ("vkQueueSubmit", "vkWaitForFences", "vkGetFenceStatus", "vkGetQueryPoolResults")
@@ -146,7 +144,7 @@ def open_part(driver: Driver) -> Counter[str]:
     if not numbers and opened().info.kind != "software":
         return _in_processes()
     share = (numbers[0], numbers[1]) if numbers else (0, 1)
-    return each_fault(driver, lambda: opened() and None, ways, expected, ended, MOST, share)
+    return each_fault(driver, lambda: opened() and None, ways, expected, ended, share=share)
 
 
 def _in_processes() -> Counter[str]:
@@ -170,7 +168,7 @@ def pipeline_part(driver: Driver) -> Counter[str]:
         "vkGetPipelineCacheData",
     )
     return each_fault(
-        driver, lambda: life(opened()), lambda name: ways(name) if name in stems else (), expected, ended, MOST
+        driver, lambda: life(opened()), lambda name: ways(name) if name in stems else (), expected, ended
     )
 
 
@@ -200,7 +198,7 @@ def program_part(driver: Driver) -> Counter[str]:
             life(session)
             left()
 
-    return each_fault(driver, lambda: life(session), ways, expected, after, MOST)
+    return each_fault(driver, lambda: life(session), ways, expected, after)
 
 
 def lost_part(driver: Driver) -> Counter[str]:
@@ -246,7 +244,6 @@ def lost_part(driver: Driver) -> Counter[str]:
         lambda name: (LOST,) if name in IN_THE_QUEUE else (),
         expected,
         after,
-        MOST,
     )
 
 
