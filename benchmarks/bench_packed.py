@@ -40,7 +40,8 @@ ROWS = (1, 4, 16)
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"algorithm": "rows"},
-    {"algorithm": "rows", "across": 16},
+    {"algorithm": "vector"},
+    {"algorithm": "few"},
     *({"algorithm": "mma", "parts": parts} for parts in (1, 2, 4, 8)),
 )
 

@@ -333,10 +333,13 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowered, "SOFTWARE", False)
     cuda, vulkan, q = lowered.target("cuda", _LIMITS), lowered.target("vulkan", _LIMITS), PACKED["q4_k"]
 
-    def chosen(target: Target, m: int, x: rlx.DType = f16, wide: bool = True, grouped: bool = False) -> Any:
-        return choose_packed(target, PackedProblem(m, 4096, 4096, x, q, 128, wide, grouped))
+    def chosen(
+        target: Target, m: int, x: rlx.DType = f16, n: int = 4096, wide: bool = True, grouped: bool = False
+    ) -> Any:
+        return choose_packed(target, PackedProblem(m, n, 4096, x, q, 128, wide, grouped))
 
-    assert isinstance(chosen(cuda, 1), PackedVector) and isinstance(chosen(vulkan, 1), PackedVector)
+    assert isinstance(chosen(cuda, 1, n=14336), PackedVector) and isinstance(chosen(cuda, 1), PackedMma)
+    assert isinstance(chosen(vulkan, 1), PackedVector) and isinstance(chosen(vulkan, 2), PackedVector)
     some, many = chosen(cuda, 4), chosen(cuda, 16, f32)
     assert isinstance(some, PackedMma) and (some.columns, some.terms) == (8, 1)
     assert isinstance(many, PackedMma) and (many.columns, many.terms) == (32, 2)
