@@ -130,7 +130,7 @@ class Shader:
 def shaders() -> tuple[Shader, ...]:
     """Every shader that is compiled."""
     load_rules()  # declares the kernels
-    found = [Shader(stem, glsl_text(decl), decl) for stem, decl in KERNELS.items()]
+    found = [Shader(stem, glsl_text(decl), decl) for stem, decl in KERNELS.items() if not decl.cuda_only]
     found += [Shader(p.stem, p.read_text(encoding="utf-8")) for p in SHADERS.glob("*.comp")]
     return tuple(sorted(found, key=lambda s: s.stem))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import combinations
 from typing import Any
 
@@ -54,13 +55,19 @@ def spread(combinations_of: Sequence[Mapping[str, object]], least: int) -> set[i
     used: Counter[tuple[str, object]] = Counter()
     chosen: set[int] = set()
 
-    def gain(at: int) -> tuple[int, int, int, int]:
-        return len(left[at] & missing), len(pairs[at] - seen), -sum(used[item] for item in left[at]), -at
+    def rank(at: int) -> tuple[int, int, int, int]:
+        return -len(left[at] & missing), -len(pairs[at] - seen), sum(used[item] for item in left[at]), at
 
-    while left and (missing or len(chosen) < least):
-        best = max(left, key=gain)
+    ranked = [rank(at) for at in left]
+    heapify(ranked)
+    while ranked and (missing or len(chosen) < least):
+        best = heappop(ranked)[-1]
+        now = rank(best)
+        if ranked and now > ranked[0]:  # what was chosen meanwhile makes no combination worth more
+            heappush(ranked, now)
+            continue
         chosen.add(best)
         seen |= pairs[best]
         used.update(left[best])
-        missing -= left.pop(best)
+        missing -= left[best]
     return chosen

@@ -93,11 +93,12 @@ def _in_f32(op: str, inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     x = inputs[0]
     blocks = apply("reshape", cast_to(x, f32), shape=(*x.shape[:-1], x.shape[-1] // BLOCK, BLOCK))
     top = apply("max", apply("abs", blocks), axes=(blocks.ndim - 1,), keepdims=True) if x.size else blocks
-    kept = apply("logical_and", apply("isfinite", top), apply("greater_equal", top, _like(top, SMALLEST)))
+    kept = apply("greater_equal", top, _like(top, SMALLEST))
     by = apply("where", kept, apply("div", _like(top, 127.0), top), _like(top, 0.0))
-    whole = apply("round", apply("mul", apply("where", kept, blocks, _like(top, 0.0)), by))
     scale = apply("where", kept, apply("div", top, _like(top, 127.0)), _like(top, 0.0))
+    # NaN, whatever the integers beside it are.
     scale = apply("where", apply("isfinite", top), scale, _like(top, np.nan))
+    whole = apply("round", apply("mul", blocks, by))
     made = apply("reshape", apply("mul", whole, scale), shape=x.shape)
     return cast_to(apply(op, made, *inputs[1:], **attrs), x.dtype)
 

@@ -144,8 +144,8 @@ def test_sixteen_rows(m: int, tb: bool) -> None:
             close(run("matmul", a, b, **_attrs(tb=tb)), _want(a, b, **_attrs(tb=tb)))
 
 
-def _stems(a: Any, b: Any, backend: str, precision: str = "f32", m: int = 64, **kw: Any) -> list[str]:
-    steps = lower("matmul", [np.zeros((m, 512), a), np.zeros((512, 4096), b)], _attrs(), backend=backend,
+def _stems(a: Any, b: Any, backend: str, precision: str = "f32", m: int = 64, n: int = 4096, **kw: Any) -> list[str]:
+    steps = lower("matmul", [np.zeros((m, 512), a), np.zeros((512, n), b)], _attrs(), backend=backend,
                   precision=precision, limits=kw.get("limits", _LIMITS))[2].steps  # fmt: skip
     names = []
     for s in steps:
@@ -166,6 +166,9 @@ def test_the_way_a_product_takes() -> None:
     assert _stems(half, half, "vulkan") == ["matmul_mma"]
     assert _stems(half, half, "vulkan", m=1) == ["matmul_rows"]
     assert _stems(half, half, "vulkan", m=2) == _stems(half, half, "cuda", m=16) == ["matmul_skinny"]
+    assert _stems(half, half, "cuda", m=1) == ["matmul_rows"]
+    for m in (1, 16):  # by the library where B is large
+        assert _stems(half, half, "cuda", m=m, n=1 << 14) == ["gemm bf16 bf16"]
     assert _stems(np.float32, np.float32, "cuda", "tf32") == ["gemm f32 tf32"]
     assert _stems(np.float32, half, "cuda") == ["matmul_mma"]
     assert _stems(np.float32, half, "cuda", "bf16") == ["tree", "gemm bf16 bf16"]

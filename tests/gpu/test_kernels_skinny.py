@@ -117,3 +117,15 @@ def test_rows_of_multiply_adds(other: Any, tb: bool) -> None:
         a, b = _pair(m, k, n, False, tb, np.float32, other)
         with forcing(algorithm="rows"):
             close(run("matmul", a, b, **_attrs(tb=tb)), _want(a, b, **_attrs(tb=tb)))
+
+
+@on_host
+@pytest.mark.parametrize("tb", [False, True])
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_every_number_of_steps_ahead(ahead: int, tb: bool) -> None:
+    """The loads of several steps are outstanding, where the sum has fewer steps than that and where it has more."""
+    for m, k, n, dtype in ((1, 1096, 24, np.float32), (3, 520, 40, np.float16), (16, 300, 72, np.float32)):
+        a, b = _pair(m, k, n, False, tb, dtype)
+        with forcing(algorithm="rows", sites=16, ahead=ahead):
+            got = run("matmul", a, b, limits=_LIMITS, backend="cuda", **_attrs(tb=tb))
+        close(got, _want(a, b, **_attrs(tb=tb)), **ROUNDED.get(dtype, {}))

@@ -38,8 +38,8 @@ TARGETS = {
 }
 # Of the ops that take f64 these only move elements, or order them by their bits: they need no f64 on the device.
 F64_MOVED = {
-    "argmax", "argmin", "argsort", "concat", "dynamic_slice", "dynamic_update_slice", "expand", "gather",
-    "gather_elements", "im2col", "pad", "reshape", "resize", "slice", "sort", "top_k", "transpose",
+    "argmax", "argmin", "argsort", "concat", "dynamic_slice", "dynamic_update_slice", "expand", "frame",
+    "gather", "gather_elements", "im2col", "pad", "reshape", "resize", "slice", "sort", "top_k", "transpose",
 }  # fmt: skip
 # Ops that may be an alias of their input: nothing to launch.
 SAME_BYTES = {"cast", "concat", "copy", "expand", "reshape", "slice", "transpose"}

@@ -8,10 +8,20 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.gpu.gemm.packed import PackedMma, PackedProblem, PackedRows, choose_packed, forcing
+from rlx.backends.gpu.gemm.packed import (
+    DecodedTiles,
+    PackedFew,
+    PackedMma,
+    PackedProblem,
+    PackedRows,
+    PackedVector,
+    choose_packed,
+    forcing,
+)
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import FileKernel, Launch
+from rlx.backends.gpu.program.target import Target
 from rlx.backends.gpu.rules import quantized
 from rlx.driver import Limits
 from rlx.driver.memory.planner import plan
@@ -203,6 +213,57 @@ def test_sixteen_rows_by_multiply_adds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def subnormals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"denorm_preserve"})
+
+
+_LIFTED = ["q4_0", "q5_1", "q2_k", "q4_k", "q6_k", "iq4_xs", "int8_zp", "fp8_e4m3_128", "fp8_e5m2"]
+
+
+@on_host
+@pytest.mark.usefixtures("subnormals")
+@pytest.mark.parametrize("name", _LIFTED)
+def test_quants_as_they_lie_in_their_words(name: str) -> None:
+    blocks = 16 if PACKED[name].storage.elements < 256 else 8
+    product(name, 2, 37, blocks, "f16", "cuda", algorithm="vector")
+    product(name, 6, 70, blocks, "f16", "cuda", algorithm="few")
+
+
+@on_vulkan
+@pytest.mark.parametrize("name", _LIFTED)
+def test_quants_where_subnormal_floats_are_lost(name: str) -> None:
+    blocks = 16 if PACKED[name].storage.elements < 256 else 8
+    product(name, 2, 37, blocks, "f16", "vulkan", algorithm="vector")
+
+
+@on_vulkan
+@pytest.mark.parametrize("name", ["q4_0", "q6_k"])
+def test_four_rows_where_subnormal_floats_are_lost(name: str) -> None:
+    product(name, 6, 70, 16 if name == "q4_0" else 8, "f16", "vulkan", algorithm="few")
+
+
+@on_host
+@pytest.mark.usefixtures("subnormals")
+@pytest.mark.parametrize("words", [{"algorithm": "vector", "slab": 32}, {"algorithm": "few", "across": 32}])
+def test_rows_of_several_slabs(words: dict[str, Any]) -> None:
+    product("q4_0", 3, 37, 80, "f32", "cuda", **words)
+    product("q8_0", 1, 37, 24, "bf16", "cuda", **words)
+
+
+@on_host
+@pytest.mark.usefixtures("subnormals", "matrices")
+@pytest.mark.parametrize("algorithm", ["vector", "few", "mma"])
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_an_f32_of_any_size(size: float, algorithm: str) -> None:
+    q = packed("q8_0", 16, 8)
+    x = (np.random.default_rng(3).standard_normal((2, q.shape[1])) * size).astype(np.float32)
+    with forcing(algorithm=algorithm):
+        got = run("packed_matmul", q, x, backend="cuda", transpose_q=True)
+    w = q.dequantize().astype(np.float64)
+    close(got, x.astype(np.float64) @ w.T, scale=np.sqrt(x.astype(np.float64) ** 2 @ w.T**2))
+
+
+@pytest.fixture
 def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"coopmat", "bf16_coopmat"})
 
@@ -237,46 +298,52 @@ def test_matrix_instructions_for_experts() -> None:
 
 
 @on_host
-@pytest.mark.usefixtures("matrices")
-def test_a_nan_among_the_quants_or_in_x_reaches_the_rows_it_belongs_to() -> None:
+@pytest.mark.usefixtures("subnormals", "matrices")
+@pytest.mark.parametrize("algorithm", ["vector", "few", "mma"])
+def test_a_nan_among_the_quants_or_in_x_reaches_the_rows_it_belongs_to(algorithm: str) -> None:
     q = packed("fp8_e4m3", 20, 16)
     q.data[3, 100] = 0x7F
     x = np.ones((2, q.shape[1]), np.float16)
-    with forcing(algorithm="mma"):
+    with forcing(algorithm=algorithm):
         got = run("packed_matmul", q, x, backend="cuda", transpose_q=True)
         assert (np.isnan(got) == (np.arange(20) == 3)).all()
-        q = packed("q8_0", 20, 8)
-        wide = np.ones((3, q.shape[1]), np.float32)
-        wide[1, 7], wide[2, 9] = np.inf, np.nan
-        got = run("packed_matmul", q, wide, backend="cuda", transpose_q=True)
-    assert np.isfinite(got[0]).all() and np.isnan(got[2]).all()
-    w = q.dequantize()[:, 7]
-    np.testing.assert_array_equal(got[1], np.where(w == 0, np.nan, np.sign(w) * np.inf))
+        for name in ("q8_0", "q4_1"):  # a zero that is taken from the sum, and a minimum
+            q = packed(name, 20, 8)
+            wide = np.ones((3, q.shape[1]), np.float32)
+            wide[1, 7], wide[2, 9] = np.inf, np.nan
+            got = run("packed_matmul", q, wide, backend="cuda", transpose_q=True)
+            assert np.isfinite(got[0]).all() and np.isnan(got[2]).all()
+            w = q.dequantize()[:, 7]
+            np.testing.assert_array_equal(got[1], np.where(w == 0, np.nan, np.sign(w) * np.inf))
 
 
 @on_host
-@pytest.mark.usefixtures("matrices")
-@pytest.mark.parametrize("size", [1e-30, 1e30])
-def test_an_f32_of_any_size_is_two_halves(size: float) -> None:
-    q = packed("q8_0", 16, 8)
-    x = (np.random.default_rng(3).standard_normal((2, q.shape[1])) * size).astype(np.float32)
-    with forcing(algorithm="mma"):
-        got = run("packed_matmul", q, x, backend="cuda", transpose_q=True)
-    w = q.dequantize().astype(np.float64)
-    close(got, x.astype(np.float64) @ w.T, scale=np.sqrt(x.astype(np.float64) ** 2 @ w.T**2))
+@pytest.mark.usefixtures("subnormals")
+@pytest.mark.parametrize("algorithm", ["vector", "few"])
+def test_infinity_among_fp8(algorithm: str) -> None:
+    q = packed("fp8_e5m2", 20, 16)
+    q.data[3, 100] = 0x7C
+    with forcing(algorithm=algorithm):
+        got = run("packed_matmul", q, np.ones((1, q.shape[1]), np.float16), backend="cuda", transpose_q=True)
+    assert np.isinf(got[0, 3]) and np.isfinite(np.delete(got[0], 3)).all()
 
 
 @pytest.mark.usefixtures("matrices")
-def test_the_choice() -> None:
-    target, q = lowered.target("cuda", _LIMITS), PACKED["q4_k"]
-    few = PackedProblem(1, 4096, 4096, f16, q, wide_rows=True, grouped=False)
-    one = choose_packed(target, few)
-    assert isinstance(one, PackedMma) and (one.columns, one.terms) == (8, 1)
-    wide = choose_packed(target, PackedProblem(16, 4096, 4096, f32, q, wide_rows=True, grouped=False))
-    assert isinstance(wide, PackedMma) and (wide.columns, wide.terms) == (32, 2)
-    odd = choose_packed(target, PackedProblem(4, 64, 96, f32, q, wide_rows=False, grouped=False))
+def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "SOFTWARE", False)
+    cuda, vulkan, q = lowered.target("cuda", _LIMITS), lowered.target("vulkan", _LIMITS), PACKED["q4_k"]
+
+    def chosen(target: Target, m: int, x: rlx.DType = f16, wide: bool = True, grouped: bool = False) -> Any:
+        return choose_packed(target, PackedProblem(m, 4096, 4096, x, q, 128, wide, grouped))
+
+    assert isinstance(chosen(cuda, 1), PackedVector) and isinstance(chosen(vulkan, 1), PackedVector)
+    some, many = chosen(cuda, 4), chosen(cuda, 16, f32)
+    assert isinstance(some, PackedMma) and (some.columns, some.terms) == (8, 1)
+    assert isinstance(many, PackedMma) and (many.columns, many.terms) == (32, 2)
+    assert isinstance(chosen(vulkan, 4), PackedFew) and isinstance(chosen(vulkan, 40), DecodedTiles)
+    odd = chosen(cuda, 4, f32, wide=False)
     assert isinstance(odd, PackedRows) and odd.rows == 4
-    assert isinstance(choose_packed(lowered.target("vulkan", _LIMITS), few), PackedRows)  # whose matrices are opaque
+    assert isinstance(chosen(vulkan, 1, grouped=True), PackedRows)
 
 
 @pytest.mark.usefixtures("matrices")

@@ -20,7 +20,7 @@ from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_index_family import through_cuda
 
 OPS = ("selective_scan", "gated_delta_rule", "causal_conv")
-GRADIENTS = ("selective_scan_grad",)
+GRADIENTS = ("selective_scan_grad", "gated_delta_rule_grad")
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -81,6 +81,7 @@ def test_cuda_sources(case: Case) -> None:
 _NEEDS = {
     "selective_scan.h": ("selective_scan", "f32-2x17x40-g2-n16-channels-D-z-state-bias-normal-unit"),
     "selective_scan_grad.h": ("selective_scan_grad", "f32-2x17x40-g2-n16-channels-state-normal-unit"),
+    "delta_rule_grad.h": ("gated_delta_rule_grad", "f32-2x12x4x8-k2x16-g-state-normal-small-scale0.5"),
     "delta_rule.h": ("gated_delta_rule", "f32-1x17x1x40-k1x128-g-state-normal-small-scale0.5"),
 }
 

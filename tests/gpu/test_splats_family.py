@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import rlx
+from rlx.backends.gpu.program.steps import Launch, Ref
+from rlx.backends.gpu.rules.splats import SPLAT_SCAN
 from rlx.conformance.case import cases_of
 from tests.devices import session_here
 from tests.gpu import cuda_host
@@ -57,3 +61,28 @@ def test_cuda_source(name: str) -> None:
 def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path) -> None:
     (case,) = [c for c in cases_of(_NEEDS[header].split("-")[0]) if c.id == _NEEDS[header]]
     every_barrier_is_missed(header, lambda: through_cuda(case), tmp_path)
+
+
+def _scanned(sums: np.ndarray[Any, np.dtype[Any]]) -> tuple[Any, int]:
+    """splat_scan of the sums of workgroups: where each begins, and the total."""
+    n = sums.size
+    memory = {"s": np.zeros(8 * n + 4, np.uint8)}
+    words = memory["s"].view(np.uint32)
+    words[:n] = sums
+    read, starts, total = Ref("s", 0, 4 * n), Ref("s", 4 * n, 4 * n), Ref("s", 8 * n, 4)
+    step = Launch(SPLAT_SCAN(), (1, 1, 1), (read, starts, total, n), (read,), (starts, total))
+    cuda_host.launch(step, memory)
+    return words[n : 2 * n], int(words[-1])
+
+
+@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+def test_sums_of_more_than_65536_splats(tmp_path: Path) -> None:
+    """Several rounds of a workgroup, which sums that leave the range of 31 bits do not wrap."""
+    sums = np.random.default_rng(0).integers(0, 1 << 20, 600).astype(np.uint32)
+    starts, total = _scanned(sums)
+    np.testing.assert_array_equal(starts, np.cumsum(sums) - sums)
+    assert total == sums.sum()
+    sums[300:] = 2**31 - 1
+    starts, total = _scanned(sums)
+    assert total == 2**31 - 1 and (starts[301:] == 2**31 - 1).all()
+    every_barrier_is_missed("splat_scan.h", lambda: _scanned(sums), tmp_path)

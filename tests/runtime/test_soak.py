@@ -26,7 +26,7 @@ def test_memory_is_flat_and_results_are_the_same(session: rlx.Session, kind: soa
         once()
         counted = session.device.info.kind == "software"  # on hardware other processes use the same memory
         free = session.device.free_bytes()
-        _, python, hashes = soak.soak(once, *((30, 20) if few else (count(90, 300), count(70, 220))))
+        _, python, hashes = soak.soak(once, *((30, 20) if few else (count(120, 300), 220)))
         left = session.device.free_bytes()
     assert python < soak.PYTHON_LIMIT
     assert hashes == 1

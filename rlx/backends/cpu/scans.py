@@ -164,6 +164,91 @@ def bind_gated_delta_rule(
     return ctx.split(s.batch * s.key_heads if s.heads * s.values else 0, work, piece)
 
 
+_KEPT = 16  # steps of which the gradient of the delta rule keeps one state
+
+
+@cpu_kernel("gated_delta_rule_grad")
+def bind_gated_delta_rule_grad(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
+) -> list[Step]:
+    do, dlast, q, k, v, beta = ins[:6]
+    given = optional("gated_delta_rule_grad", ins, 6, delta.NAMES, node.attrs["operands"])
+    s = delta.sizes_of(k, v)
+    dq, dk, dv, dbeta, dg, dstate = outs
+    per, dtype = s.heads // s.key_heads, v.dtype
+    scale = dtype.type(node.attrs["scale"])
+
+    def piece(number: int, thread: int) -> list[Step]:
+        """A batch and the heads that one key head serves."""
+        ctx.back_to(marks, thread)
+        i, head = divmod(number, s.key_heads)
+        part = slice(head * per, (head + 1) * per)
+        shape = (per, s.values, s.keys)
+        block = max(1, min(_KEPT, s.length))
+        starts = ctx.scratch((-(-s.length // block), *shape), dtype, thread)
+        states = ctx.scratch((block + 1, *shape), dtype, thread)
+        decayed, back, made = (ctx.scratch(shape, dtype, thread) for _ in range(3))
+        alpha = ctx.scratch((s.length, per, 1, 1), dtype, thread)
+        held, rest, dput = (ctx.scratch((per, s.values), dtype, thread) for _ in range(3))
+        row = ctx.scratch((s.keys,), dtype, thread)
+
+        def left(t: int, before: Array) -> None:
+            """`decayed` and `rest` of a step: what the gate leaves of the state, and of the value what it lacks."""
+            np.multiply(before, alpha[t], decayed)
+            np.einsum("hvk,k->hv", decayed, k[i, t, head], out=held)
+            np.subtract(v[i, t, part], held, rest)
+
+        def forward(at: slice) -> None:
+            """The states of a block of steps, behind the one before it."""
+            for n, t in enumerate(range(at.start, at.stop)):
+                left(t, states[n])
+                np.multiply(rest, beta[i, t, part, None], held)
+                np.multiply(held[:, :, None], k[i, t, head], made)
+                np.add(decayed, made, states[n + 1])
+
+        def run() -> None:
+            np.copyto(alpha[..., 0, 0], np.exp(given["g"][i, :, part]) if "g" in given else 1)
+            np.copyto(states[0], given["state"][i, part] if "state" in given else 0)
+            blocks = [slice(t, min(s.length, t + block)) for t in range(0, s.length, block)]
+            for number, at in enumerate(blocks):
+                np.copyto(starts[number], states[0])
+                forward(at)
+                np.copyto(states[0], states[at.stop - at.start])
+            np.copyto(back, dlast[i, part])
+            for number, at in reversed(list(enumerate(blocks))):
+                np.copyto(states[0], starts[number])
+                forward(at)
+                for n, t in reversed(list(enumerate(range(at.start, at.stop)))):
+                    key, weight = k[i, t, head], beta[i, t, part, None]
+                    np.einsum("hv,hvk->k", do[i, t, part], states[n + 1], out=row)
+                    np.multiply(row, scale, dq[i, t, head])
+                    np.multiply(do[i, t, part, :, None], q[i, t, head], made)
+                    np.multiply(made, scale, made)
+                    np.add(back, made, back)
+                    left(t, states[n])
+                    np.einsum("hvk,k->hv", back, key, out=dput)
+                    np.einsum("hv,hv->h", dput, rest, out=dbeta[i, t, part])
+                    np.multiply(rest, weight, rest)
+                    np.einsum("hv,hvk->k", rest, back, out=dk[i, t, head])
+                    np.multiply(dput, weight, dput)
+                    np.copyto(dv[i, t, part], dput)
+                    np.einsum("hv,hvk->k", dput, decayed, out=row)
+                    np.subtract(dk[i, t, head], row, dk[i, t, head])
+                    np.multiply(dput[:, :, None], key, made)
+                    np.subtract(back, made, back)
+                    np.einsum("hvk,hvk->h", back, decayed, out=dg[i, t, part])
+                    np.multiply(back, alpha[t], back)
+            np.copyto(dstate[i, part], back)
+
+        return [run]
+
+    if dstate.size == 0:
+        return [partial(t.fill, 0) for t in outs if t.size]
+    marks = ctx.mark()
+    work = 12.0 * s.batch * s.length * s.heads * s.values * s.keys
+    return ctx.split(s.batch * s.key_heads, work, piece)
+
+
 @cpu_kernel("causal_conv")
 def bind_causal_conv(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     x, w = ins[:2]

@@ -1,4 +1,4 @@
-"""frame, overlap_add and segment_power on the CPU, by strided views."""
+"""Frames, their sum and their power on the CPU, by strided views; peaks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rlx.backends.cpu.movement import copies
 from rlx.backends.cpu.rows import working
 from rlx.ir import Node
 from rlx.ops.signal.frames import frame_count
+from rlx.ops.signal.peaks import find_peaks
 from rlx.ops.signal.power import blocks, sides, weighted
 
 _NS = 0.5  # a sample of a segment takes about so many nanoseconds for each binary digit of the transform's length
@@ -30,6 +31,12 @@ def bind_frame(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bin
     if outs[0].size == 0:
         return []
     return copies(_frames(ins[0], outs[0].shape[-2:], node.attrs["hop"]), outs[0], ctx)
+
+
+@cpu_kernel("windowed_frames")
+def bind_windowed_frames(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
+    (x, window), out = ins, outs[0]
+    return [partial(np.multiply, _frames(x, out.shape[-2:], node.attrs["hop"]), window, out)] if out.size else []
 
 
 @cpu_kernel("overlap_add")
@@ -74,3 +81,12 @@ def bind_segment_power(node: Node, ins: Sequence[Array], outs: Sequence[Array], 
         return [partial(add, row)]
 
     return ctx.split(len(target), _NS * x.size * max(1, length // attrs["hop"]) * attrs["nfft"].bit_length(), bind)
+
+
+@cpu_kernel("peaks")
+def bind_peaks(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
+    def find() -> None:
+        for out, found in zip(outs, find_peaks(ins[0]), strict=True):
+            np.copyto(out, found)
+
+    return [find] if ins[0].size else []

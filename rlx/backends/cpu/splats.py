@@ -17,7 +17,7 @@ from rlx.ops.splats.blend import ALPHA_MAX, ALPHA_MIN, FIELDS, STOP, bounds_of, 
 from rlx.ops.splats.tiles import MOST, pairs_of
 
 _TOGETHER = 64  # splats taken at a time: their numbers for a tile's pixels stay in a cache
-_NS = 20.0  # for a splat and a pixel, about
+_NOTHING = 150  # an exponent of which so little is left that no opacity makes up for it; subnormal numbers are slow
 
 
 @cpu_kernel("splat_tiles")
@@ -48,28 +48,55 @@ def bind_splat_tiles(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
     return [run]
 
 
+def _running(join: np.ufunc, first: Array, terms: Array) -> Array:
+    """`first`, and it joined with the terms one after the other: NumPy's `accumulate` takes twice as long."""
+    made = np.empty((len(terms) + 1, *terms.shape[1:]), terms.dtype)
+    made[0] = first
+    for i, term in enumerate(terms):
+        join(made[i], term, made[i + 1])
+    return made
+
+
+def _pixels(place: Any, dtype: Any) -> tuple[Array, Array]:
+    """The centres of a tile's pixels, one after the other."""
+    x, y = centres(place, dtype)
+    return np.tile(x, y.size), np.repeat(y, x.size)
+
+
 def _walk(rows: Array, x: Array, y: Array) -> Iterator[tuple[slice, Array, Array, Array]]:
     """Some splats at a time, until every pixel is finished: which, what they cover of each pixel, the light that is
-    left before each of them and after the last, and the Gaussians."""
-    light = np.ones((1, y.size, x.size), rows.dtype)
+    left before each of them and after the last, and the Gaussians.
+
+    Masks are multiplied in: NumPy's `where` takes ten times as long.
+    """
+    dtype = rows.dtype.type
+    light = np.ones(x.size, dtype)
     for first in range(0, len(rows), _TOGETHER):
         part = slice(first, first + _TOGETHER)
-        a, b, c, o = (rows[part, k, None, None] for k in range(2, 6))
-        dx, dy = x - rows[part, 0, None, None], y - rows[part, 1, None, None]
-        q = (2 * b * dy) * dx
-        q += a * dx * dx
-        q += c * dy * dy
-        falls = np.exp(q * rows.dtype.type(-0.5))
-        alpha = np.minimum(falls * o, ALPHA_MAX)
-        alpha *= (q >= 0) & (alpha >= ALPHA_MIN)
-        np.copyto(alpha, 0, where=alpha != alpha)
-        lights = np.cumprod(np.concatenate([light, 1 - alpha]), axis=0)
+        a, b, c, o = (rows[part, k, None] for k in range(2, 6))
+        dx, dy = x - rows[part, 0, None], y - rows[part, 1, None]
+        q = a * dx
+        q += (2 * b) * dy
+        q *= dx
+        dy *= dy
+        dy *= c
+        q += dy
+        seen = q >= 0
+        np.clip(q, 0, _NOTHING, out=q)
+        q *= dtype(-0.5)
+        falls = np.exp(q, out=q)
+        alpha = np.minimum(falls * o, dtype(ALPHA_MAX))
+        seen &= alpha >= ALPHA_MIN
+        alpha *= seen
+        if np.isnan(alpha.sum()):
+            np.copyto(alpha, 0, where=~seen)
+        lights = _running(np.multiply, light, 1 - alpha)
         going = lights[:-1] >= STOP
         alpha *= going
-        # Light only shrinks: the least that a pixel had is what its last splat left.
-        kept = np.concatenate([np.ones_like(going[:1]), going])
-        light = np.min(lights, axis=0, where=kept, initial=1, keepdims=True)
-        yield part, alpha, np.concatenate([lights[:-1], light]), falls
+        # Light only shrinks, so that a finished pixel keeps what its last splat left.
+        last = np.add.reduce(going, axis=0, dtype=np.intp, keepdims=True)
+        lights[-1] = light = np.take_along_axis(lights, last, axis=0)[0]
+        yield part, alpha, lights, falls
         if light.max() < STOP:
             return
 
@@ -84,13 +111,12 @@ def bind_splat_blend(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
         made[...] = (0, 0, 0, 1)
         with np.errstate(all="ignore"):
             for place, _, found in listed(ids, ranges, len(splats), width, height):
-                x, y = centres(place, splats.dtype.type)
                 rows = splats[found]
-                color, left = made[place][..., :3], made[place][..., 3]
-                for part, alpha, lights, _ in _walk(rows, x, y):
+                tile = made[place]
+                for part, alpha, lights, _ in _walk(rows, *_pixels(place, splats.dtype.type)):
                     alpha *= lights[:-1]
-                    color += np.tensordot(alpha, rows[part, 6:], (0, 0))
-                    left[...] = lights[-1]
+                    tile[..., :3] += (alpha.T @ rows[part, 6:]).reshape(*tile.shape[:2], 3)
+                    tile[..., 3] = lights[-1].reshape(tile.shape[:2])
 
     return [run]
 
@@ -106,10 +132,10 @@ def bind_splat_blend_grad(
         parts = np.zeros((ids.size, FIELDS), splats.dtype)
         with np.errstate(all="ignore"):
             for place, at, found in listed(ids, ranges, len(splats), width, height):
-                x, y = centres(place, splats.dtype.type)
-                rows, given = splats[found], d[place]
+                x, y = _pixels(place, splats.dtype.type)
+                rows, given = splats[found], d[place].reshape(x.size, 4)
                 course = list(_walk(rows, x, y))
-                behind = course[-1][2][-1:] * given[..., 3]
+                behind = course[-1][2][-1] * given[:, 3]
                 for part, alpha, lights, falls in reversed(course):
                     behind = _into(
                         parts, at[part], rows[part], given, x, y, (alpha, lights[:-1], falls), behind
@@ -134,22 +160,26 @@ def _into(
 ) -> Array:
     """Writes the gradients of some splats of a tile. Returns: what each pixel gets from the first of them on."""
     alpha, light, falls = seen
-    shade = np.tensordot(rows[:, 6:], given[..., :3], (1, 2))
+    shade = rows[:, 6:] @ given[:, :3].T
     weight = alpha * light
-    shade_weight = weight * shade
-    back = np.cumsum(np.concatenate([shade_weight, behind])[::-1], axis=0)[::-1]
-    bends = (alpha > 0) & (falls * rows[:, 5, None, None] < ALPHA_MAX)
-    into = np.where(bends, light * shade - back[1:] / (1 - alpha), 0)
-    parts[at, 6:] = np.tensordot(weight, given[..., :3], ((1, 2), (0, 1)))
-    parts[at, 5] = np.sum(falls * into, axis=(1, 2), where=bends)
+    back = _running(np.add, behind, (weight * shade)[::-1])[::-1]
+    into = back[1:] / (alpha - 1)
+    into += light * shade
+    into *= (alpha > 0) & (falls * rows[:, 5:6] < ALPHA_MAX)
+    parts[at, 6:] = weight @ given[:, :3]
+    parts[at, 5] = _sums(falls, into)
+    dx, dy = x - rows[:, :1], y - rows[:, 1:2]
     of_q = alpha * into
     of_q *= of_q.dtype.type(-0.5)
-    dx, dy = x - rows[:, :1], y[:, 0] - rows[:, 1:2]
-    along, down = of_q.sum(axis=1), of_q.sum(axis=2)
-    of_x, of_y = np.sum(along * dx, axis=1), np.sum(down * dy, axis=1)
+    along, down = of_q * dx, of_q * dy
+    of_x, of_y = along.sum(axis=1), down.sum(axis=1)
     parts[at, 0] = -2 * (rows[:, 2] * of_x + rows[:, 3] * of_y)
     parts[at, 1] = -2 * (rows[:, 3] * of_x + rows[:, 4] * of_y)
-    parts[at, 2] = np.sum(along * dx * dx, axis=1)
-    parts[at, 3] = 2 * np.einsum("nyx,ny,nx->n", of_q, dy, dx)
-    parts[at, 4] = np.sum(down * dy * dy, axis=1)
-    return back[:1]
+    parts[at, 2], parts[at, 3], parts[at, 4] = _sums(along, dx), 2 * _sums(along, dy), _sums(down, dy)
+    made: Array = back[0]
+    return made
+
+
+def _sums(a: Array, b: Array) -> Array:
+    """The sum of the products of each row."""
+    return np.asarray(np.einsum("np,np->n", a, b))

@@ -46,7 +46,9 @@ from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxErro
 from rlx.ir import Graph, Node
 
 MIN_CAPABILITY = 70  # Volta: independent thread scheduling, and the first with tensor cores
-_FEATURES = frozenset({"16bit_storage", "8bit_storage", "f16", "bf16", "i8", "i64", "f64", "subgroup", "tensorcore"})
+_FEATURES = frozenset(
+    {"16bit_storage", "8bit_storage", "f16", "bf16", "i8", "i64", "f64", "subgroup", "tensorcore", "denorm_preserve"}
+)
 
 
 class CudaBackend:

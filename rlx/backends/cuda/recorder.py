@@ -11,6 +11,7 @@ from rlx.backends.cuda.blas import gemm_call
 from rlx.backends.cuda.blas_lt import lt_gemm
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.packing import pack_args
+from rlx.backends.gpu.program.barriers import place_barriers
 from rlx.backends.gpu.program.steps import ControlCall, Copy, Gemm, HostCall, Launch, Ref, Step
 from rlx.driver import Buffer, DeviceArena
 from rlx.driver.closing import Resources
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice
 
 Enqueue = Callable[[int], None]  # puts one step on a stream
+STREAMS = 2  # of a capture: launches that are independent of each other overlap
 
 
 class Recorded:
@@ -33,6 +35,7 @@ class Recorded:
         self,
         device: CudaDevice,
         steps: Sequence[Step],
+        barriers: frozenset[int],
         enqueues: Sequence[Enqueue],
         exec_: int,
         buffers: frozenset[Buffer],
@@ -41,6 +44,7 @@ class Recorded:
         self._device = device
         self.buffers = buffers
         self._steps = tuple(steps)
+        self._barriers = barriers
         self._enqueues = tuple(enqueues)
         self._exec = exec_
         self._timed = timed
@@ -50,8 +54,8 @@ class Recorded:
 
     @property
     def schedule(self) -> tuple[Sequence[Step], frozenset[int]]:
-        """The steps, and the indices of those that wait for all earlier ones: every one, as there is one stream."""
-        return self._steps, frozenset(range(len(self._steps)))
+        """The steps, and the indices of those that wait for all earlier ones."""
+        return self._steps, self._barriers
 
     def launch(self) -> None:
         """Enqueues one run; a timed one is complete when this returns. Raises: DeviceUnavailable in a forked child,
@@ -133,23 +137,30 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
                 report("kernels", done, len(steps))
                 enqueues.append(_enqueue(device, step, arena))
         label = "the first"
+        barriers = place_barriers(steps)
         with device.doing("capturing steps"):
             stream = device.capture_stream
             _aim_blas(device, steps, stream)
-            try:
-                # Relaxed mode: as in the thread-local mode, calls of other threads do not disturb the capture. It also
-                # lets cuBLAS load a kernel at its first use, in the very call that is captured.
-                runtime.streamBeginCapture(stream, runtime.streamCaptureModeRelaxed)
-                for step, enqueue in zip(steps, enqueues, strict=True):
-                    label = step.label or type(step).__name__
-                    enqueue(stream)
-                label = "the end"
-                graph = runtime.streamEndCapture(stream)
-            except BaseException as error:
-                _abandon(device, stream)
-                if isinstance(error, device.api.errors):
-                    raise device.failed(error, f"capturing step {label}") from error
-                raise
+            with Resources() as held:
+                fork = _Fork(device, stream, held)
+                try:
+                    # Relaxed mode: as in the thread-local mode, calls of other threads do not disturb the capture. It
+                    # also lets cuBLAS load a kernel at its first use, in the very call that is captured.
+                    runtime.streamBeginCapture(stream, runtime.streamCaptureModeRelaxed)
+                    fork.join()
+                    for i, (step, enqueue) in enumerate(zip(steps, enqueues, strict=True)):
+                        label = step.label or type(step).__name__
+                        if i in barriers:
+                            fork.join()
+                        enqueue(fork.stream(step))
+                    label = "the end"
+                    fork.join()
+                    graph = runtime.streamEndCapture(stream)
+                except BaseException as error:
+                    _abandon(device, stream)
+                    if isinstance(error, device.api.errors):
+                        raise device.failed(error, f"capturing step {label}") from error
+                    raise
             made = Resources()
             with made.unwound():
                 with Resources() as captured:
@@ -160,7 +171,45 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
                 runtime.graphUpload(handle, device.stream)
                 segments = {ref.segment for step in steps for ref in (*step.reads, *step.writes)}
                 buffers = frozenset(map(arena.buffer, segments))
-                return Recorded(device, steps, enqueues, handle, buffers, timings)
+                return Recorded(device, steps, barriers, enqueues, handle, buffers, timings)
+
+
+class _Fork:
+    """The streams of a capture. Launches between two barriers take turns on them, so that one can begin while the last
+    workgroups of another run. Calls of cuBLAS share a workspace, so that these and copies stay on the first stream."""
+
+    def __init__(self, device: CudaDevice, stream: int, held: Resources) -> None:
+        runtime = self._runtime = device.api.runtime
+        self._streams = [stream]
+        for _ in range(STREAMS - 1):
+            self._streams.append(runtime.streamCreateWithFlags(runtime.streamNonBlocking))
+            held.callback(runtime.streamDestroy, self._streams[-1])
+        self._event = runtime.eventCreateWithFlags(runtime.eventDisableTiming)
+        held.callback(runtime.eventDestroy, self._event)
+        self._forked: set[int] = set()
+        self._launches = 0
+
+    def stream(self, step: Step) -> int:
+        """The stream of the next step."""
+        if not isinstance(step, Launch):
+            return self._streams[0]
+        chosen = self._streams[self._launches % len(self._streams)]
+        self._launches += 1
+        if chosen != self._streams[0] and chosen not in self._forked:
+            self._forked.add(chosen)
+            self._runtime.streamWaitEvent(chosen, self._event)
+        return chosen
+
+    def join(self) -> None:
+        """Lets the following steps wait for all before them."""
+        first = self._streams[0]
+        for other in self._streams[1:]:
+            if other in self._forked:
+                self._runtime.eventRecord(self._event, other)
+                self._runtime.streamWaitEvent(first, self._event)
+        self._forked.clear()
+        self._launches = 0
+        self._runtime.eventRecord(self._event, first)
 
 
 def _aim_blas(device: CudaDevice, steps: Sequence[Step], stream: int) -> None:

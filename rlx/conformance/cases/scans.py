@@ -150,6 +150,25 @@ def _rules() -> Iterator[Case]:
         yield _rule_case((1, 10, 2, 6, 1, 8), operands=("g", "state"), domain=domain, scale=2.0)
 
 
+def _rule_grads() -> Iterator[Case]:
+    """The gradients of the rule: its inputs with and without gate and state, and gradients of both results."""
+    for i, size in enumerate((*_RULES, (2, 12, 4, 8, 2, 16), (1, 40, 4, 3, 2, 12))):
+        for operands in ((), ("g", "state"), (("g",), ("state",))[i % 2]):
+            yield _rule_grad_of(_rule_case(size, operands=operands))
+        if size[1] < 20:
+            yield _rule_grad_of(_rule_case(size, operands=("g", "state"), domain="zeros"))
+    for domain in ("large", "halves"):
+        for scale in (0.5, 2.0):
+            yield _rule_grad_of(_rule_case((1, 10, 2, 6, 1, 8), operands=("state",), domain=domain, scale=scale))
+
+
+def _rule_grad_of(case: Case) -> Case:
+    q, _, v = case.inputs[:3]
+    state = (v.shape[0], v.shape[2], v.shape[3], q.shape[3])
+    inputs = (InputSpec(v.shape, f32), InputSpec(state, f32), *case.inputs)
+    return Case("gated_delta_rule_grad", case.name, inputs, case.attrs, NORM)
+
+
 _CONVS = (
     # (batch, length, channels, width)
     (1, 1, 1, 2), (2, 7, 3, 4), (1, 8, 33, 4), (1, 9, 5, 8), (3, 2, 4, 5), (1, 129, 2, 3), (1, 3, 130, 8),
@@ -232,9 +251,23 @@ def _scan_gradients(b: Builder) -> Made:
     return apply_multi("selective_scan_grad", *given, operands=())
 
 
+@rule("delta_rule_gradients")
+def _rule_gradients(b: Builder) -> Made:
+    batch, length, heads, n, size = (1 + b.below(k) for k in (2, 6, 4, 6, 4))
+    do, v = (b.leaf((batch, length, heads, size), f32) for _ in range(2))
+    q, k = (ops.normalize(b.leaf((batch, length, 1, n), f32)) for _ in range(2))
+    beta, gate = (b.leaf((batch, length, heads), f32) for _ in range(2))
+    d, state = (b.leaf((batch, heads, size, n), f32) for _ in range(2))
+    given = (do, d, q, k, v, ops.sigmoid(beta), -ops.abs(gate))
+    if b.chance(0.5):
+        return apply_multi("gated_delta_rule_grad", *given, state, operands=("g", "state"), scale=0.5)
+    return apply_multi("gated_delta_rule_grad", *given, operands=("g",), scale=0.5)
+
+
 OPS = (
     Conformance("selective_scan", (_scans,), (_any,)),
     Conformance("selective_scan_grad", (_grads,), (_scan_gradients,)),
     Conformance("gated_delta_rule", (_rules,), (_any,)),
+    Conformance("gated_delta_rule_grad", (_rule_grads,), (_rule_gradients,)),
     Conformance("causal_conv", (_convs,), (_any,)),
 )

@@ -1,4 +1,4 @@
-"""Conformance of frames, their sum and their power."""
+"""Conformance of frames, their sum and their power, and of peaks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from rlx.conformance.random_rules import MAX_ELEMENTS, Made, is_float, rule
 from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import ALL, FLOATS, label
 from rlx.conformance.terms import over_squares
-from rlx.conformance.tolerances import BITS, NORM
+from rlx.conformance.tolerances import BITS, EQUAL, NORM, ROUNDED
 from rlx.dtypes import DType, f32, f64
+from rlx.ir import apply
+from rlx.ir.graph import apply_multi
 from rlx.ops.signal.frames import frame, frame_count, overlap_add
 from rlx.ops.signal.power import segment_power
 
@@ -43,6 +45,15 @@ def _frames() -> Iterator[Case]:
     for dtype in ALL:
         for number in (4, 5, 7, 8, 10, 16):
             yield _case(*_FRAMES[number], dtype, "any")
+
+
+def _windowed() -> Iterator[Case]:
+    for shape, length, hop in _FRAMES:
+        for dtype in (*FLOATS, f64):
+            name = f"{dtype}-{label(shape)}-{length}-every{hop}"
+            inputs = (InputSpec(shape, dtype), InputSpec((length,), dtype, "normal", 1))
+            tolerance = finer(ROUNDED) if dtype == f64 else ROUNDED
+            yield Case("windowed_frames", name, inputs, {"hop": hop}, tolerance)
 
 
 def _sum(shape: Shape, length: int, hop: int, dtype: DType, domain: str, extra: int) -> Case:
@@ -102,6 +113,22 @@ def _powers() -> Iterator[Case]:
                 yield _power(shape, length, hop, nfft, f64, "normal", detrend)
 
 
+def _peaks() -> Iterator[Case]:
+    shapes: tuple[Shape, ...] = (
+        (7,), (0,), (1,), (2,), (3,), (64,), (255,), (257,), (1021,), (3, 5, 7), (0, 5), (2, 0), (40, 33), (2, 4099),
+    )  # fmt: skip
+    for shape in shapes:
+        for dtype in (*FLOATS, f64):
+            for domain in ("normal", "ties", "any", "zeros"):
+                name = f"{dtype}-{label(shape)}-{domain}"
+                yield Case("peaks", name, (InputSpec(shape, dtype, domain),), {}, EQUAL)
+
+
+@rule("peaks", rough=True)
+def _peaked(b: Builder) -> Made:
+    return apply_multi("peaks", b.ranked(1, is_float))
+
+
 @rule("segment_power", rough=True)
 def _measured(b: Builder) -> Made:
     x = b.ranked(1, lambda t: t.dtype in (f32, f64))
@@ -123,11 +150,14 @@ def _framed(b: Builder) -> Made:
     if x.size // n * frame_count(n, length, hop) * length > MAX_ELEMENTS:
         return (x,)
     frames = frame(x, length, hop)
-    return frames, overlap_add(frames, hop, size=n)
+    windowed = apply("windowed_frames", x, frames[(0,) * (frames.ndim - 1)], hop=hop) if x.size else frames
+    return frames, windowed, overlap_add(frames, hop, size=n)
 
 
 OPS = (
     Conformance("frame", (_frames,), (_framed,)),
+    Conformance("windowed_frames", (_windowed,), (_framed,), in_f64=none),
     Conformance("segment_power", (_powers,), (_measured,), in_f64=none),
+    Conformance("peaks", (_peaks,), (_peaked,), in_f64=none),
     Conformance("overlap_add", (_sums,), (_framed,), terms=over_squares("overlap_add")),
 )

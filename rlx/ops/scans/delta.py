@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from rlx.autodiff.pullback import vjp_by_parts
+from rlx.autodiff.pullback import pullback, vjp_by_parts
 from rlx.dtypes import promote
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Op, Tensor, TensorType, apply, register
+from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
-from rlx.ops.base import TensorLike, cast_to
+from rlx.ops.base import TensorLike, cast_to, check_like
 from rlx.ops.control.functions import scan
 from rlx.ops.numeric import F32_MAX, Array, working
 from rlx.ops.scans.operands import (
@@ -128,9 +128,87 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     )
 
 
+def _by_node(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
+    """The op on halves as the one on f32, whose gradient is an op."""
+    o, last = apply_multi("gated_delta_rule", *(wide(t) for t in inputs), **attrs)
+    return cast_to(o, inputs[2].dtype), last
+
+
+def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    if node.inputs[0].dtype.is_half:
+        return pullback(_by_node(node.inputs, node.attrs), grads, node.inputs, stop=True)
+    d = [zeros(t, t.shape, t.dtype) if g is None else g for t, g in zip(node.outputs, grads, strict=True)]
+    *found, dg, dstate = apply_multi("gated_delta_rule_grad", *d, *node.inputs, **node.attrs)
+    of_more = {"g": dg, "state": dstate}
+    return (*found, *(of_more[name] for name in node.attrs["operands"]))
+
+
 register(
     Op("gated_delta_rule", "scans", _infer, rounded(_reference), "torch: the gated delta rule in a loop",
-       vjp_by_parts(_decompose), kernel="delta_rule", decompose=_decompose, renews=renews_state(_REQUIRED))
+       _vjp, kernel="delta_rule", decompose=_decompose, renews=renews_state(_REQUIRED))
+)  # fmt: skip
+
+
+def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    op = "gated_delta_rule_grad"
+    if len(types) < 2 + _REQUIRED:
+        raise ShapeError(f"{op}: takes the gradients of o and the last state, q, k, v, beta, got {len(types)}")
+    if types[2].dtype.is_half:
+        raise DTypeError(f"{op}: q is {types[2]}; expected f32 or f64")
+    made = _infer(types[2:], attrs)
+    for d, t, what in zip(types[:2], made, ("o", "the last state"), strict=True):
+        check_like(op, d, t, what)
+    q, k, v, beta = types[2 : 2 + _REQUIRED]
+    return q, k, v, beta, beta, made[1]
+
+
+def _grad_reference(
+    do: Array, dlast: Array, q: Array, k: Array, v: Array, beta: Array, *more: Array,
+    operands: tuple[str, ...], scale: float,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The derivative of the recurrence, step by step from the end, with all states kept."""
+    given = dict(zip(operands, more, strict=True))
+    s = sizes_of(k, v)
+    per = s.heads // s.key_heads
+    rows, keys = (np.repeat(t, per, axis=2) for t in (q * q.dtype.type(scale), k))
+    with np.errstate(all="ignore"):
+        alpha = np.exp(given["g"]) if "g" in given else np.ones_like(beta)
+        states = [given["state"] if "state" in given else np.zeros_like(dlast)]
+        for t in range(s.length):
+            S = alpha[:, t, :, None, None] * states[-1]
+            rest = v[:, t] - np.sum(S * keys[:, t, :, None], axis=-1)
+            states.append(S + (beta[:, t, :, None] * rest)[..., None] * keys[:, t, :, None])
+        G = dlast
+        dq, dk, dv, dbeta, dg = (np.zeros_like(t) for t in (rows, keys, v, beta, beta))
+        for t in reversed(range(s.length)):
+            key, S = keys[:, t, :, None], alpha[:, t, :, None, None] * states[t]
+            G = G + do[:, t, ..., None] * rows[:, t, :, None]
+            dq[:, t] = scale * np.sum(do[:, t, ..., None] * states[t + 1], axis=2)
+            rest = v[:, t] - np.sum(S * key, axis=-1)
+            dput = np.sum(G * key, axis=-1)
+            dheld = -beta[:, t, :, None] * dput
+            dk[:, t] = np.sum((beta[:, t, :, None] * rest)[..., None] * G + dheld[..., None] * S, axis=2)
+            dv[:, t], dbeta[:, t] = -dheld, np.sum(dput * rest, axis=-1)
+            G = G + dheld[..., None] * key
+            dg[:, t] = np.sum(G * S, axis=(2, 3))
+            G = alpha[:, t, :, None, None] * G
+    dq, dk = (t.reshape(*t.shape[:2], s.key_heads, per, s.keys).sum(3) for t in (dq, dk))
+    return dq, dk, dv, dbeta, dg, np.asarray(G)
+
+
+def _grad_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
+    """The gradient of the recurrence as a scan, which keeps all states."""
+    d, given = inputs[:2], inputs[2 : 2 + _REQUIRED]
+    more = optional("gated_delta_rule_grad", inputs, 2 + _REQUIRED, NAMES, attrs["operands"])
+    gate, state = (more.get(name, zeros(t, t.shape, t.dtype)) for name, t in (("g", given[3]), ("state", d[1])))
+    wrt = (*given, gate, state)
+    found = pullback(_decompose(wrt, {**attrs, "operands": NAMES}), d, wrt, stop=True)
+    return tuple(zeros(t, t.shape, t.dtype) if g is None else g for t, g in zip(wrt, found, strict=True))
+
+
+register(
+    Op("gated_delta_rule_grad", "scans", _grad_infer, _grad_reference, "torch.autograd of the gated delta rule",
+       vjp_by_parts(_grad_decompose), kernel="delta_rule_grad", decompose=_grad_decompose)
 )  # fmt: skip
 
 
@@ -152,7 +230,7 @@ def gated_delta_rule(
     and a decoding step is a length of 1. Without a state the first one is zero. g: the logarithm of α; None is α = 1,
     the plain delta rule. scale is 1/√d_k unless given. Keys are taken as they are: models divide them by their length
     before. Dtype: q, k and v are promoted to one, which is o's; g, beta and the states are f32, or f64 where that is.
-    Gradient: to every input, by a scan in the other direction. Numerics: state and sums in f32.
+    Gradient: to every input. Numerics: state and sums in f32.
     Raises: ShapeError, DTypeError. Follows Yang, Kautz & Hatamizadeh, "Gated Delta Networks", 2024, eq. 10; Schlag et
     al., "Linear Transformers Are Secretly Fast Weight Programmers", 2021.
     """

@@ -9,7 +9,7 @@ import numpy as np
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import is_index, normalize_axis
-from rlx.ops.base import TensorLike, check_float, check_inputs, floating, tensor, written
+from rlx.ops.base import TensorLike, check_float, check_inputs, floating, tensor, unbroadcast, written
 from rlx.ops.composite import moveaxis
 from rlx.ops.numeric import Array, computed
 from rlx.ops.windows import MAX_STEP
@@ -69,6 +69,43 @@ def _frame_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 register(
     Op("frame", "signal", _frame_infer, _frame_reference, "numpy.lib.stride_tricks.sliding_window_view", _frame_vjp,
        kernel="frame", decompose=_frame_decompose, moves_data=True, cost=lambda node: Cost(2 * written(node)))
+)  # fmt: skip
+
+
+# -- windowed_frames: frame times a window, which reads the signal alone
+
+
+def _windowed_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    op = "windowed_frames"
+    check_inputs(op, types, 2)
+    x, window = types
+    check_float(op, x.dtype)
+    if window.rank != 1 or window.dtype != x.dtype or window.shape[0] == 0:
+        raise ShapeError(f"{op}: the window is {window}; expected one axis of {x.dtype}, as long as a frame")
+    return _frame_infer((x,), {"length": window.shape[0], "hop": attrs["hop"]})
+
+
+def _windowed_reference(x: Array, window: Array, *, hop: int) -> Array:
+    return np.asarray(_frame_reference(x, length=len(window), hop=hop) * window)
+
+
+def _windowed_vjp(node: Node, grads: Grads) -> Grads:
+    (x, window), d, hop = node.inputs, grads[0], node.attrs["hop"]
+    if d is None:
+        return (None, None)
+    frames = apply("frame", x, length=window.shape[0], hop=hop)
+    return apply("overlap_add", d * window, hop=hop, size=x.shape[-1]), unbroadcast(d * frames, window)
+
+
+def _windowed_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    x, window = inputs
+    return apply("mul", apply("frame", x, length=window.shape[0], hop=attrs["hop"]), window)
+
+
+register(
+    Op("windowed_frames", "signal", _windowed_infer, computed()(_windowed_reference),
+       "NumPy's windows of views, times the window", _windowed_vjp, kernel="windowed_frames",
+       decompose=_windowed_decompose, cost=lambda node: Cost(2 * written(node)))
 )  # fmt: skip
 
 

@@ -104,11 +104,8 @@ def sizes(op: str, fs: Any, window: Window, nperseg: int, noverlap: int | None, 
     return Segments(window_of(op, window, nperseg), nperseg, nperseg - int(overlap), length, rate(op, fs))
 
 
-def detrended(op: str, frames: Tensor, detrend: Detrend) -> Tensor:
+def detrended(frames: Tensor, detrend: Detrend) -> Tensor:
     """Frames (..., samples) less their mean, or less the line that is nearest to them in the mean square."""
-    choose(op, "detrend", detrend, DETRENDS)
-    if detrend is None or detrend is False:
-        return frames
     away = without_mean(frames)
     n = frames.shape[-1]
     if detrend == "constant" or n == 1:
@@ -122,10 +119,12 @@ def detrended(op: str, frames: Tensor, detrend: Detrend) -> Tensor:
 def transformed(op: str, x: Tensor, cut: Segments, factor: float, detrend: Detrend, onesided: bool) -> Tensor:
     """The transforms of the segments of x (..., n), each of its samples times the window and `factor`, as pairs
     (..., segments, frequencies, 2)."""
-    frames = detrended(op, apply("frame", x, length=cut.nperseg, hop=cut.step), detrend)
-    weight = cut.window * factor
-    if not (weight == 1.0).all():
-        frames = frames * x.graph.constant(weight, x.dtype)
+    weight = x.graph.constant(cut.window * factor, x.dtype)
+    choose(op, "detrend", detrend, DETRENDS)
+    if detrend is None or detrend is False:
+        frames = apply("windowed_frames", x, weight, hop=cut.step)
+    else:
+        frames = detrended(apply("frame", x, length=cut.nperseg, hop=cut.step), detrend) * weight
     return rfft(frames, cut.nfft) if onesided else fft(pair(frames), cut.nfft)
 
 

@@ -78,7 +78,7 @@ def _rule(
     o = torch.zeros_like(v)
     for i in range(batch):
         for head in range(heads):
-            S = last[i, head]
+            S = last[i, head].clone()
             for t in range(length):
                 key = k[i, t, head // per]
                 S = S * torch.exp(more["g"][i, t, head]) if "g" in more else S
@@ -86,6 +86,23 @@ def _rule(
                 o[i, t, head] = (S * (q[i, t, head // per] * scale)).sum(1)
             last[i, head] = S
     return o, last
+
+
+def _rule_back(
+    do: Array, dlast: Array, *inputs: Array, operands: tuple[str, ...], scale: float
+) -> list[Array]:
+    """torch.autograd's gradients of all inputs, and of no gate and the zero state where none is given."""
+    torch = outside("torch")
+    leaves = [torch.tensor(np.array(a), requires_grad=True) for a in inputs]
+    more = dict(zip(operands, leaves[4:], strict=True))
+    for name, shape in (("g", inputs[3].shape), ("state", dlast.shape)):
+        more.setdefault(name, torch.zeros(shape, dtype=torch.float64, requires_grad=True))
+    made = _rule(torch, *leaves[:4], more, scale)
+    wrt = [*leaves[:4], more["g"], more["state"]]
+    d = [torch.from_numpy(np.array(t)) for t in (do, dlast)]
+    pairs = [(t, g) for t, g in zip(made, d, strict=True) if t.requires_grad]
+    found = torch.autograd.grad([t for t, _ in pairs], wrt, [g for _, g in pairs], allow_unused=True)
+    return [np.zeros(t.shape) if g is None else g.numpy() for t, g in zip(wrt, found, strict=True)]
 
 
 def _conv(torch: Any, x: Any, w: Any, more: dict[str, Any], activation: str | None) -> tuple[Any, Any]:
@@ -124,6 +141,11 @@ def _delta(*inputs: Tensor) -> Tensor:
     return whole(ops.gated_delta_rule(q, ops.tanh(k) * 0.5, v, g, beta, *state))
 
 
+def _delta_back(*given: Tensor) -> Tensor:
+    operands = ("g", "state")[: len(given) - 6]
+    return whole(apply_multi("gated_delta_rule_grad", *given, operands=operands, scale=0.5))
+
+
 def _plain(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Tensor:
     return whole(ops.gated_delta_rule(q, k * 0.3, v, None, beta, scale=0.5))
 
@@ -136,6 +158,7 @@ JUDGES: dict[str, Judge] = {
     "torch: the recurrence of Mamba in a loop": _pair(_selective),
     "torch.autograd of the recurrence of Mamba": _selective_back,
     "torch: the gated delta rule in a loop": _pair(_rule),
+    "torch.autograd of the gated delta rule": _rule_back,
     "torch.nn.functional.conv1d": _pair(_conv),
 }
 GRADIENTS: Gradients = {
@@ -155,6 +178,11 @@ GRADIENTS: Gradients = {
     "gated_delta_rule": [
         (_delta, [(1, 3, 1, 2), (1, 3, 1, 2), (1, 3, 2, 3), (1, 3, 2), (1, 3, 2), (1, 2, 3, 2)], None),
         (_plain, [(2, 2, 1, 2), (2, 2, 1, 2), (2, 2, 1, 2), (2, 2, 1)], None),
+    ],
+    "gated_delta_rule_grad": [
+        (_delta_back,
+         [(1, 2, 2, 2), (1, 2, 2, 2), (1, 2, 1, 2), (1, 2, 1, 2), (1, 2, 2, 2), (1, 2, 2), (1, 2, 2), (1, 2, 2, 2)],
+         None, 2e-4),
     ],
     "causal_conv": [
         (_convolved, [(2, 5, 3), (3, 4), (3,), (2, 3, 3)], None),

@@ -1,4 +1,4 @@
-"""Judges and gradient cases of frames, their sum and their power."""
+"""Judges and gradient cases of frames, their sum and their power, and of peaks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import numpy as np
 import scipy.signal
 
 from rlx.ir import apply
+from rlx.ir.graph import apply_multi
+from rlx.ops.elementwise import select
+from rlx.ops.numeric import widened
 from rlx.ops.signal.frames import frame, overlap_add
-from tests.ops.gradient_cases import Gradients
+from tests.ops.gradient_cases import KINK, Gradients, apart
 from tests.ops.judging import Judge, with_torch
 
 
@@ -42,8 +45,25 @@ def _power(x: np.ndarray, window: np.ndarray, *, hop: int, nfft: int, detrend: s
     return scipy.signal.welch(x, 1.0, window, **how)[1] * np.sum(window**2) * count
 
 
+def _peaks(x: np.ndarray) -> list[np.ndarray]:
+    """scipy's peaks, line by line: their values at the right edges of their plateaus, and their places."""
+    value, place = np.full(x.shape, -np.inf), np.zeros(x.shape, np.int32)
+    for at in np.ndindex(x.shape[:-1]) if x.shape[-1] > 2 else ():
+        line = widened(x[at]).astype(np.float64)
+        found, more = scipy.signal.find_peaks(line, plateau_size=1)
+        value[at][more["right_edges"]] = line[found]
+        place[at][more["right_edges"]] = found
+    return [value, place]
+
+
+def _windowed(x: np.ndarray, window: np.ndarray, *, hop: int) -> np.ndarray:
+    return np.multiply(_frame(widened(x), length=len(window), hop=hop), widened(window))
+
+
 JUDGES: dict[str, Judge] = {
+    "NumPy's windows of views, times the window": _windowed,
     "numpy.lib.stride_tricks.sliding_window_view": _frame,
+    "scipy.signal.find_peaks": _peaks,
     "scipy.signal.welch": _power,
     "torch.nn.functional.fold": with_torch(_overlap_add),
 }
@@ -53,10 +73,12 @@ GRADIENTS: Gradients = {
         (lambda x: frame(x, 3, 5), [(12,)], None),
         (lambda x: frame(x, 3, 1, axis=0), [(5, 2)], None),
     ],
+    "peaks": [(lambda x: select.where((y := apply_multi("peaks", x)[0]) > -np.inf, y, 0.0), [(3, 12)], apart, KINK)],
     "segment_power": [
         (lambda x, w: apply("segment_power", x, w, hop=3, nfft=256, detrend="constant"), [(2, 20), (6,)], None),
         (lambda x, w: apply("segment_power", x, w, hop=2, nfft=256, detrend=None), [(13,), (5,)], None),
     ],
+    "windowed_frames": [(lambda x, w: apply("windowed_frames", x, w, hop=2), [(2, 9), (4,)], None)],
     "overlap_add": [
         (lambda x: overlap_add(x, 2), [(2, 3, 4)], None),
         (lambda x: overlap_add(x, 5, size=15), [(2, 3)], None),

@@ -30,6 +30,7 @@ _FEW_ROWS = 8  # the few-rows kernel is the fastest up to this many rows,
 _ROWS = 16  # where B is small up to this many,
 _MAX_ROWS = 64  # and a candidate up to this many
 _SMALL = 1 << 20  # elements of B
+_LIBRARY = 1 << 23  # elements of B from which the library multiplies few rows of halves
 _LARGE = 1 << 30  # multiply-adds from which it pays to round the operands before, by launches of their own
 _THREADS = 256
 
@@ -100,7 +101,7 @@ class MmaTiles:
 @dataclass(frozen=True, slots=True)
 class FewRows:
     """The kernel that reads B once for `rows` rows. A workgroup has `sites` groups of `each` columns, which a thread
-    sums. Where B is transposed, `across` threads read side by side."""
+    sums. Where B is transposed, `across` threads read side by side. The loads of `ahead` steps are outstanding."""
 
     algorithm: ClassVar[Algorithm] = "rows"
     cost: Cost
@@ -109,6 +110,7 @@ class FewRows:
     each: int
     across: int
     sites: int
+    ahead: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ _NOTHING = Forced()
 
 def choose(target: Target, problem: Problem) -> Candidate:
     """The candidate that computes a product."""
-    return target.choose(problem, _with_overrides(candidates(target, problem), problem.product))
+    return target.choose(problem, _with_overrides(target, candidates(target, problem), problem.product))
 
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
@@ -183,17 +185,19 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     found += _fma_tiles(target, problem, 3, pair)
     if problem.grouped:
         return found
+    library = target.library if p.k else None
     straight = p.m == 1 or not p.transpose_a  # whether a row of A is contiguous
+    # cuBLAS reads large weights of halves at 88 to 93 % of the bandwidth, the kernels here at 51 to 89 %.
+    beaten = library is not None and pair[0] == pair[1] and pair[0].is_half and p.n * p.k >= _LIBRARY
     if mma and straight and p.m <= _ROWS and pair in ((f16, f16), (bf16, bf16)):
-        found.append(_skinny(target, p, pair))
+        found.append(_skinny(target, p, 1 if beaten else -2 if p.m > _FMA_ROWS else 0.5, pair))
     if p.m <= _MAX_ROWS and straight:
         first = p.m <= _ROWS and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL)
         # This kernel stores C in A's dtype; tiles may store it in f32.
         few = p.m <= _FEW_ROWS or (p.m <= _ROWS and split is None and p.n * p.k > _SMALL)
-        rank = -1 if few else 1 if first else 5
+        rank = -1 if few and not beaten else 1 if first else 5
         found.append(_few_rows(target, p, rank, pair if problem.c == pair[0] else (f32, f32)))
-    library = target.library
-    if library is None or p.k == 0:
+    if library is None:
         return found
     # f32 operands that the library would round otherwise than the other devices do are rounded to bf16 before, and so
     # are pairs of different dtypes that are multiplied in bf16.
@@ -311,54 +315,80 @@ def _stages(split: Split, tile: str, depth: int) -> int:
 
 
 def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
-    """The sizes of the few-rows kernel. A row of B should be read 128 bytes at a time, and what is read of A be small
-    beside B's part: as many sites as leave each unit its workgroups, of which it needs two (threads of 16 rows need all
-    registers). For one row, all workgroups should run at once: those of a second wave have too few reads under way."""
+    """The sizes of the few-rows kernel, as measured on an H200. A unit needs two workgroups, so that one computes while
+    the other waits for its loads. Where the driver allocates registers, a thread must need at most 128 of them for
+    that, which limits the loads that it may have outstanding. A row of B should be read 64 bytes at a time or more."""
     rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
     half = stored[1].is_half
-    each = 8 if (half and not p.transpose_b) or (rows == 16 and not half) else 4
+    each = 8 if half and not p.transpose_b else 4
     groups = math.ceil(p.n / each) * math.ceil(p.m / rows) * p.count
-    resident = target.units * (1 if rows == 16 else 2)
+    resident = target.units * 2
     if target.software:
         sites = 8
-    elif rows > 1:
-        sites = next((s for s in (8, 4) if groups >= 0.9 * s * resident), 2)
+    elif target.matrices.overlapped:
+        sites = next((s for s in (8, 4) if groups >= 0.8 * s * resident), 2)
+    elif rows > 1 or not p.transpose_b:
+        sites = 16 if rows == 1 and groups > 8 * resident else 8
     else:
         sites = next((s for s in (2, 4, 8) if groups <= s * resident), 16)
-        if sites < 8 and not p.transpose_b and groups >= 0.9 * 4 * target.units:
-            sites = 8 if groups >= 0.9 * 8 * target.units else 4
-    sites = max(sites, _least_sites(rows, stored[1], p.transpose_b))
-    return FewRows((rank,), stored, rows, each, min(32, _THREADS // sites), sites)
+    sites = max(sites, _least_sites(target, rows, stored[1], p.transpose_b))
+    if target.matrices.overlapped:
+        ahead = 4 if rows == 16 else 3
+    elif half:
+        ahead = 2 if rows == 1 or (rows == 4 and p.transpose_b) else 1
+    else:
+        ahead = {1: 2, 4: 3, 8: 2}.get(rows, 1)
+    c = FewRows((rank,), stored, rows, each, min(32, _THREADS // sites), sites, ahead)
+    return replace(c, ahead=_ahead(target, c, p))
 
 
-def _least_sites(rows: int, b: DType, transposed: bool) -> int:
-    """The least number of sites with which a step's part of A fits into the shared memory of the sums at the end."""
-    return max(1, rows * (8 if transposed and b.is_half else 4) // 16)
+def _least_sites(target: Target, rows: int, b: DType, transposed: bool) -> int:
+    """The least number of sites with which two steps' parts of A fit into their shared memory."""
+    length = 8 if transposed and b.is_half else 4
+    return max(1, rows * length // (16 if target.limits.shared_bytes >= _MMA_SHARED else 8))
 
 
-def _skinny(target: Target, p: Product, stored: Pair) -> SkinnyTiles:
-    """The sizes of the skinny kernel. There should be two workgroups for each unit, which then has 64 KiB under way. A
-    row of B that a warp reads should have 128 bytes, and A, which every workgroup reads, be small beside B's part."""
+def _ahead(target: Target, c: FewRows, p: Product) -> int:
+    """The steps whose loads are outstanding: as many of those wished for as shared memory holds, where it holds them
+    beside two steps' parts of A and the sums."""
+    if not target.matrices.overlapped:
+        return c.ahead
+    length = 8 if p.transpose_b and c.stored[1].is_half else 4
+    staged = 2 * c.rows * (_THREADS // c.sites) * length // 4 if c.rows > 1 else 0
+    quads = max(staged, _THREADS * min(c.rows, 4)) + c.rows * c.each // 4 * c.sites
+    return max(1, min(c.ahead, (target.shared_bytes - 16 * quads) // (16 * 4 * _THREADS)))
+
+
+def _skinny(target: Target, p: Product, rank: float, stored: Pair) -> SkinnyTiles:
+    """The sizes of the skinny kernel, as measured on an H200. A row of B that a warp reads should have 64 bytes or
+    more, and A, which every workgroup reads, be small beside B's part."""
+    if not target.matrices.overlapped and p.n * p.count >= 4096:
+        # The driver allocates registers: with more loads outstanding, a unit would hold one workgroup instead of two.
+        wide = math.ceil(p.n / 32) * p.count >= 3.2 * target.units and (p.transpose_b or p.m <= _FEW_ROWS)
+        columns, beside = (32, 2) if wide else (16 if p.transpose_b else 64, 1)
+        return SkinnyTiles((rank,), stored, columns, beside, 2)
     columns = 16 if p.transpose_b else 64 if p.n >= 32 * target.units else 32
     tiles = math.ceil(p.n / columns) * p.count
     beside = next((w for w in (4, 2) if tiles >= 2 * w * target.units), 1)
-    return SkinnyTiles((-2 if p.m > _FMA_ROWS else 0.5,), stored, columns, beside, 4)
+    return SkinnyTiles((rank,), stored, columns, beside, 4)
 
 
-def _with_overrides(found: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
+def _with_overrides(target: Target, found: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
     """The candidates that a test or benchmark asks for, with the sizes that it asks for."""
     wish = forced()
     if wish == _NOTHING:
         return found
-    return [_resized(c, wish, p) for c in narrowed(found, algorithm=wish.algorithm, tile=wish.tile)]
+    return [_resized(target, c, wish, p) for c in narrowed(found, algorithm=wish.algorithm, tile=wish.tile)]
 
 
-def _resized(c: Candidate, wish: Forced, p: Product) -> Candidate:
+def _resized(target: Target, c: Candidate, wish: Forced, p: Product) -> Candidate:
     if isinstance(c, Library):
         return c if wish.fused_bias is None else replace(c, fused_bias=wish.fused_bias)
     if isinstance(c, FewRows):
-        sites = max(wish.sites or c.sites, _least_sites(c.rows, c.stored[1], p.transpose_b))
-        return replace(c, across=min(wish.across or 32, _THREADS // sites), sites=sites)
+        sites = max(wish.sites or c.sites, _least_sites(target, c.rows, c.stored[1], p.transpose_b))
+        across = min(wish.across or 32, _THREADS // sites)
+        c = replace(c, across=across, sites=sites, ahead=wish.ahead or c.ahead)
+        return replace(c, ahead=_ahead(target, c, p))
     if isinstance(c, SkinnyTiles):
         sizes = {name: getattr(wish, name) or getattr(c, name) for name in ("columns", "beside", "ahead")}
         return replace(c, **sizes, split_k=min(wish.split_k or c.split_k, max(1, p.k // 128)))

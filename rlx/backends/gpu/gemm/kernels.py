@@ -62,13 +62,14 @@ MATMUL_ROWS = declare(
             "B_UNITS": False,
             "ACROSS": 32,
             "SITES": 8,
+            "AHEAD": 2,
         },
         trials=(
-            (False, 2, 1, True, True, 32, 8),
-            (True, 0, 0, False, False, 8, 4),
-            (True, 1, 1, True, True, 32, 8),
+            (False, 2, 1, True, True, 32, 8, 2),
+            (True, 0, 0, False, False, 8, 4, 2),
+            (True, 1, 1, True, True, 32, 8, 3),
         ),
-        resident="MANY > 8u || (MANY > 1u && !B_TRANSPOSED && PER == 8u) ? 1 : 2",
+        resident="MANY * PER > 64u ? 1 : MANY * PER > 16u ? 2 : MANY * PER > 4u ? 3 : 4",
         unroll=True,
     )
 )

@@ -168,6 +168,7 @@ def _few_rows(ctx: Lowering, call: ProductCall, chosen: FewRows) -> None:
         B_UNITS=b.vectors(pitch_b, 16 // b.dtype.itemsize),
         ACROSS=chosen.across,
         SITES=chosen.sites,
+        AHEAD=chosen.ahead,
     )
     groups = math.ceil(p.n / (chosen.sites * chosen.each)) * math.ceil(p.m / chosen.rows)
     _launch(ctx, kernel, call, bias, groups, more=(apart,))

@@ -1,7 +1,8 @@
 """The candidates for a product with a packed weight, their costs, and how tests and benchmarks overrule the choice.
 
-A product of few rows is computed from the packed bytes, by fused multiply-adds ("rows") or by matrix instructions
-("mma"). The others decode the weight tile by tile into workspace ("tiles").
+A product of few rows is computed from the packed bytes, by fused multiply-adds ("rows"; "vector" and "few" where rows
+are aligned and the format has chunks) or by matrix instructions ("mma"). The others decode the weight tile by tile into
+workspace ("tiles").
 """
 
 from __future__ import annotations
@@ -14,25 +15,28 @@ from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, f16, f32
 
-Algorithm = Literal["rows", "mma", "tiles"]
+Algorithm = Literal["rows", "vector", "few", "mma", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
 COLUMNS = (8, 16, 32)  # those of packed_mma, or half of them where x is split into two halves
+_ONE_BY_ONE = 2  # rows up to which packed_vector is taken, which reads the weight for each of them
 _FEW = 16  # rows up to which packed_rows is taken where the weight could be decoded instead
 # Rows up to which packed_mma, which reads the weight once for each of its blocks of rows, is taken, by terms.
 _MMA_ROWS = {1: 512, 2: 256}
-_SHARED = 44 << 10  # bytes of shared memory that packed_mma needs
+_SHARED = 46 << 10  # bytes of shared memory that packed_mma needs
 
 
 @dataclass(frozen=True, slots=True)
 class PackedProblem:
-    """m rows of x stored as `x`, for each expert on average, times n packed rows of k elements stored as `q`.
-    `wide_rows`: packed rows begin at multiples of 16 bytes and have chunks; `grouped`: rows of x have experts."""
+    """m rows of x stored as `x`, for each expert on average, times n packed rows of k elements stored as `q`, which are
+    `units` chunks, or eights of elements. `wide_rows`: packed rows begin at multiples of 16 bytes and have chunks;
+    `grouped`: rows of x have experts."""
 
     m: int
     n: int
     k: int
     x: DType
     q: DType
+    units: int
     wide_rows: bool
     grouped: bool
 
@@ -44,6 +48,26 @@ class PackedRows:
     algorithm: ClassVar[Algorithm] = "rows"
     cost: Cost
     rows: int
+    across: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedVector:
+    """Fused multiply-adds with quants that no instruction converts, for one row of x a workgroup, `slab` chunks of
+    which lie in shared memory at a time."""
+
+    algorithm: ClassVar[Algorithm] = "vector"
+    cost: Cost
+    slab: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFew:
+    """As PackedVector, for four rows of x a workgroup, which go through shared memory: `across` threads share four
+    packed rows each."""
+
+    algorithm: ClassVar[Algorithm] = "few"
+    cost: Cost
     across: int
 
 
@@ -68,7 +92,7 @@ class DecodedTiles:
     cost: Cost
 
 
-PackedCandidate = PackedRows | PackedMma | DecodedTiles
+PackedCandidate = PackedRows | PackedVector | PackedFew | PackedMma | DecodedTiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +102,7 @@ class Forced:
     algorithm: Algorithm | None = None
     parts: int | None = None
     across: int | None = None
+    slab: int | None = None
 
 
 forced = Overrides(Forced())
@@ -101,34 +126,52 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
     chunks = math.ceil(p.k / 32)
     across = next((a for a in (4, 8, 16) if chunks <= a), 32)
     found: list[PackedCandidate] = []
-    if "16bit_storage" in target.features:  # the driver that has none, SwiftShader, compiles this kernel for minutes
-        found.append(PackedRows((2 if few else 5,), rows, across))
+    if (
+        "16bit_storage" in target.features
+    ):  # the driver that has none, SwiftShader, compiles this kernel for minutes
+        found.append(PackedRows((4 if few else 7,), rows, across))
+        if p.wide_rows and p.units and not p.grouped:
+            found += _lifted(target, p)
     if not p.grouped:
-        found.append(DecodedTiles((3,)))
+        found.append(DecodedTiles((5,)))
     terms, kind = (2, f16) if p.x == f32 else (1, p.x)
-    # The kernel places elements in matrices itself. Where their places are opaque it finds them by trial, which has
-    # given wrong sums: one of some dozens, in few cases, on NVIDIA's Vulkan driver 580.
+    # The kernel places elements in matrices itself, and has to know which places these are.
     suits = kind in target.matrices.types and not target.matrices.opaque
     if p.wide_rows and suits and target.limits.shared_bytes >= _SHARED:
         columns = next((c for c in COLUMNS if p.m * terms <= c), COLUMNS[-1])
-        found.append(
-            PackedMma(
-                (1 if p.grouped or p.m <= _MMA_ROWS[terms] else 4,), kind, columns, terms, _parts(target, p)
-            )
-        )
+        cost = 2 if p.grouped or p.m <= _MMA_ROWS[terms] else 6
+        found.append(PackedMma((cost,), kind, columns, terms, _parts(target, p)))
+    return found
+
+
+def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
+    """The kernels that multiply quants as they lie in their words. Software drivers take seconds to compile them, and
+    gain nothing."""
+    large, chunk = target.limits.shared_bytes >= _SHARED, p.k // p.units
+    slab = min((8192 if large else 4096) // chunk, math.ceil(p.units / 32) * 32)
+    # One row of x: matrix instructions are faster where the workgroups of 32 rows would leave units idle.
+    full = p.m == 1 and p.n >= 64 * target.units
+    cost = 8 if target.software or p.m > _ONE_BY_ONE else 1 if full else 3
+    found: list[PackedCandidate] = [PackedVector((cost,), slab)]
+    if large:
+        found.append(PackedFew((8 if target.software or p.m > _FEW else 3.5,), 32))
     return found
 
 
 def _parts(target: Target, p: PackedProblem) -> int:
-    """The parts of k that give every unit two workgroups, each part at least four steps long."""
+    """The parts of k that give every unit a workgroup, each part at least four steps long."""
     tiles = math.ceil(p.n / 16)
     fits = [n for n in (1, 2, 4, 8) if n == 1 or p.k >= n * 512]
-    return next((n for n in fits if tiles * n >= 16 * target.units), fits[-1])
+    return next((n for n in fits if tiles * n >= 8 * target.units), fits[-1])
 
 
 def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
     if isinstance(c, PackedRows) and wish.across is not None:
         return replace(c, across=wish.across)
+    if isinstance(c, PackedFew) and wish.across is not None:
+        return replace(c, across=wish.across)
+    if isinstance(c, PackedVector) and wish.slab is not None:
+        return replace(c, slab=wish.slab)
     if isinstance(c, PackedMma) and wish.parts is not None:
         return replace(c, parts=wish.parts)
     return c

@@ -77,6 +77,7 @@ class KernelDecl:
     About the SPIR-V: `unroll`: spirv-opt unrolls the loops marked so and splits local arrays, since a driver that does
     not would keep them in memory. `subgroups`: each module exists twice, and the second exchanges values within
     subgroups. `new_compiler`: the kernel needs a glslang that knows cooperative matrices of bfloat16.
+    `cuda_only`: there is none.
     """
 
     stem: str
@@ -94,6 +95,7 @@ class KernelDecl:
     unroll: bool = False
     subgroups: bool = False
     new_compiler: bool = False
+    cuda_only: bool = False
 
     @property
     def block(self) -> tuple[int, int, int]:

@@ -79,7 +79,7 @@ def move(ctx: Lowering, shape: Sequence[int], source: View, target: View) -> Non
     if a.strides == b.strides == contiguous(dims):
         ctx.copy(a.ref(dims), b.ref(dims))
         return
-    if _transposes(ctx, dims, a, b):
+    if _transposes(ctx, dims, a, b) or _transposes_pairs(ctx, dims, a, b):
         return
     if size == 8 and "i64" not in ctx.target.features:
         a, b = (View(v.slot, i32, (*(2 * s for s in v.strides), 1), 2 * v.start) for v in (a, b))
@@ -127,6 +127,19 @@ def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) 
             parts.append(replace(v, strides=v.strides[len(lead) :], start=start).ref(dims[len(lead) :]))
         ctx.launch(kernel, ctx.groups(tiles), [*parts, tiles, rows, cols, pitch, batch])
     return True
+
+
+def _transposes_pairs(ctx: Lowering, dims: Sequence[int], source: View, target: View) -> bool:
+    """The same for matrices of complex numbers: two neighbours of four bytes move as one element of eight."""
+    if len(dims) < 3 or dims[-1] != 2 or source.storage.itemsize != 4:
+        return False
+    wide = []
+    for v in (source, target):
+        start = v.slot.offset + 4 * v.start
+        if v.strides[-1] != 1 or start % 8 or v.start % 2 or any(s % 2 for s in v.strides[:-1]):
+            return False
+        wide.append(View(v.slot, i64, tuple(s // 2 for s in v.strides[:-1]), v.start // 2))
+    return _transposes(ctx, dims[:-1], *wide)
 
 
 def _view(ctx: Lowering, tensor: Tensor, strides: Sequence[int], start: int = 0) -> View:

@@ -17,7 +17,16 @@ from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.choice import FMA_TILES, LONG_SUM
 from rlx.backends.gpu.gemm.launch import product
 from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall, from_
-from rlx.backends.gpu.gemm.packed import COLUMNS, ROWS, DecodedTiles, PackedProblem, PackedRows, choose_packed
+from rlx.backends.gpu.gemm.packed import (
+    COLUMNS,
+    ROWS,
+    DecodedTiles,
+    PackedFew,
+    PackedProblem,
+    PackedRows,
+    PackedVector,
+    choose_packed,
+)
 from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.gpu.program.casts import THREADS, convert, fits, quads, stores
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
@@ -111,6 +120,33 @@ PACKED_ROWS = declare(
     )
 )  # fmt: skip
 
+PACKED_VECTOR = declare(
+    KernelDecl(
+        "packed_vector",
+        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for very few rows of x.",
+        grid="a group of 256 for each 32 rows of q, for each row of x",
+        args=(*reads(x="T", q="u32"), *writes(y="T"), *uints("m", "n", "blocks", "pitch")),
+        variants={"T": FLOATS},
+        constants={**_CONSTANTS, "SLAB": 32, "SUBNORMALS": False},
+        trials=tuple((*_trial(name, align), slab, normal) for name, align, slab, normal in (
+            ("q4_0", 1, 32, True), ("q6_k", 16, 128, False), ("fp8_e4m3", 4, 64, True))),
+        resident="(HIGH_WORDS || HIGH_WORD ? 2 : 3)",
+        unroll=True,
+    )
+)  # fmt: skip
+PACKED_FEW = declare(
+    KernelDecl(
+        "packed_few",
+        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for four rows of x.",
+        grid="a group of 256 for each 1024 / ACROSS rows of q, for each four rows of x",
+        args=(*reads(x="T", q="u32"), *writes(y="T"), *uints("m", "n", "blocks", "pitch")),
+        variants={"T": FLOATS},
+        constants={**_CONSTANTS, "ACROSS": 32, "SUBNORMALS": False},
+        trials=tuple((*_trial(name, align), across, normal) for name, align, across, normal in (
+            ("q4_0", 1, 32, True), ("q6_k", 16, 64, False), ("fp8_e4m3", 4, 64, True))),
+        unroll=True,
+    )
+)  # fmt: skip
 PACKED_MMA = declare(
     KernelDecl(
         "packed_mma",
@@ -131,7 +167,8 @@ PACKED_MMA = declare(
                 ("q4_0", 8, 1, False), ("q4_k", 4, 2, True), ("fp8_e4m3", 2, 1, False))
         ),
         headers=("mma",),
-        new_compiler=True,
+        resident="(COUNT > 16u ? 1 : 2)",
+        cuda_only=True,
     )
 )  # fmt: skip
 HALF_TERMS = declare(
@@ -183,7 +220,9 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 
 def _native_grouped(node: Node, features: frozenset[str]) -> bool:
-    decoded = node.inputs[1].size * f32.itemsize  # all experts at once, since only the run tells whose rows are whose
+    decoded = (
+        node.inputs[1].size * f32.itemsize
+    )  # all experts at once, since only the run tells whose rows are whose
     # The kernel for experts has no other candidate beside it, and is none without 16-bit storage (gemm/packed.py).
     fits_all = "16bit_storage" in features if node.attrs["transpose_q"] else decoded <= _MOST_DECODED
     return _native(node, features) and fits_all
@@ -253,10 +292,12 @@ def lower_grouped(ctx: Lowering, node: Node) -> None:
 def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
     """The chosen product for m rows of x, `each` of them for an expert."""
     y, grouped = node.output, len(node.inputs) == 3
-    wide = w.constants["ALIGN"] == 16 and w.constants["RUNS"] > 0 and ctx.ref(node.inputs[0]).offset % 8 == 0
     stored = ctx.storage(y)
+    in_fours = quads(ctx.ref(node.inputs[0]), itemsize=stored.itemsize)
+    wide = w.constants["ALIGN"] == 16 and w.constants["RUNS"] > 0 and bool(in_fours)
     chosen = choose_packed(
-        ctx.target, PackedProblem(each, y.shape[-1], w.columns, stored, w.dtype, wide, grouped)
+        ctx.target,
+        PackedProblem(each, y.shape[-1], w.columns, stored, w.dtype, w.blocks * w.units, wide, grouped),
     )
     if isinstance(chosen, DecodedTiles):
         _wide(ctx, node, w, m)
@@ -271,6 +312,24 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
             X_QUADS=quads(x, itemsize=stored.itemsize), GROUPED=grouped,
         )  # fmt: skip
         args: list[Arg] = [x, w.ref, w.book, sizes, ctx.ref(y), *sides]
+    elif isinstance(chosen, PackedVector):
+        rows, columns = 1, 32
+        kernel = PACKED_VECTOR(
+            T=stored.name,
+            **w.constants,
+            SLAB=chosen.slab,
+            SUBNORMALS="denorm_preserve" in ctx.target.features,
+        )
+        args = [x, w.ref, ctx.ref(y), m, n, w.blocks, w.pitch]
+    elif isinstance(chosen, PackedFew):
+        rows, columns = 4, 4 * THREADS // chosen.across
+        kernel = PACKED_FEW(
+            T=stored.name,
+            **w.constants,
+            ACROSS=chosen.across,
+            SUBNORMALS="denorm_preserve" in ctx.target.features,
+        )
+        args = [x, w.ref, ctx.ref(y), m, n, w.blocks, w.pitch]
     else:
         rows, columns = chosen.columns // chosen.terms, 128 // chosen.parts
         steps = _scales(w.dtype)

@@ -88,6 +88,27 @@ DELTA_RULE = declare(
         subgroups=True,
     )
 )
+DELTA_RULE_GRAD = declare(
+    KernelDecl(
+        "delta_rule_grad",
+        about="The gradient of the gated delta rule over values (batch, length, heads, values), `per` heads a key.",
+        grid="a group of 128 for each 128 / LANES rows of the state of each head and batch: `items`",
+        args=(
+            *reads(
+                d_o="f32", dlast="f32", query="f32", key="f32", value="f32", beta="f32", gate="f32", state="f32"
+            ),
+            *updates(work="f32"),
+            *writes(dvalue="f32", dstate="f32"),
+            *uints("items", "length", "heads", "values", "per", "blocks", "given"),
+            *floats("scale"),
+        ),
+        headers=("prims",),
+        constants={"LANES": 8, "KEYS": 128, "STEPS": 16},
+        trials=((32, 128, 16), (1, 3, 16), (64, 250, 16)),
+        threads=128,
+        subgroups=True,
+    )
+)
 CAUSAL_CONV = declare(
     KernelDecl(
         "causal_conv",
@@ -201,15 +222,20 @@ def _grad_native(node: Node, features: frozenset[str]) -> bool:
     return native(node, features) and lanes <= _THREADS // 2 and kept + 2 * sums <= _WORKSPACE_LIMIT
 
 
+def _fill_zeros(ctx: Lowering, node: Node) -> None:
+    """Zeros in every output that has elements."""
+    for t in node.outputs:
+        if t.size:
+            launch_tree(ctx, [expr.lit(0.0, f32)], (t.size,), [], [View(ctx.ref(t), f32, (1,))])
+
+
 @lowers("selective_scan_grad", when=_grad_native)
 def lower_selective_scan_grad(ctx: Lowering, node: Node) -> None:
     """One launch for a whole sequence, and sums of what its workgroups leave for B, C, and where needed delta and A."""
     dx, ddelta, da, db, dc, dstate = (ctx.ref(t) for t in node.outputs)
     s, lanes, blocks = _grad_sizes(node)
     if dstate.nbytes == 0:
-        for t in node.outputs:
-            if t.size:
-                launch_tree(ctx, [expr.lit(0.0, f32)], (t.size,), [], [View(ctx.ref(t), f32, (1,))])
+        _fill_zeros(ctx, node)
         return
     refs = [_cast(ctx, t, f32) for t in node.inputs]
     kept, sums = _grad_scratch(s, blocks)
@@ -274,6 +300,58 @@ def lower_gated_delta_rule(ctx: Lowering, node: Node) -> None:
     args: list[Arg] = [*refs]
     args += [items, s.length, s.heads, s.values, s.heads // s.key_heads, blocks, node.attrs["scale"]]
     ctx.launch(kernel, ctx.groups(items), args)
+
+
+def _rule_grad_sizes(node: Node) -> tuple[delta.Sizes, int, int]:
+    """The sizes of a gradient, the threads of a row of the state, and the workgroups of a head."""
+    s = delta.sizes_of(node.inputs[3], node.inputs[4])
+    lanes = power(-(-s.keys // 4))
+    return s, lanes, math.ceil(s.values * lanes / _THREADS)
+
+
+def _rule_grad_scratch(s: delta.Sizes, blocks: int) -> tuple[int, int, int]:
+    """The floats that the gradient keeps: states, the sums of each workgroup for q (as many for k), for beta."""
+    kept = s.batch * math.ceil(s.length / _KEPT) * s.heads * s.values * s.keys
+    each = s.batch * s.length * s.heads * blocks
+    return kept, each * s.keys, each
+
+
+def _rule_grad_native(node: Node, features: frozenset[str]) -> bool:
+    s, lanes, blocks = _rule_grad_sizes(node)
+    kept, wide, each = _rule_grad_scratch(s, blocks)
+    return native(node, features) and lanes <= _THREADS // 2 and kept + 2 * (wide + each) <= _WORKSPACE_LIMIT
+
+
+@lowers("gated_delta_rule_grad", when=_rule_grad_native)
+def lower_gated_delta_rule_grad(ctx: Lowering, node: Node) -> None:
+    """One launch for a whole sequence, and sums of what its workgroups leave for q, k, beta and g."""
+    dq, dk, dv, dbeta, dg, dstate = (ctx.ref(t) for t in node.outputs)
+    s, lanes, blocks = _rule_grad_sizes(node)
+    if dstate.nbytes == 0:
+        _fill_zeros(ctx, node)
+        return
+    more = optional("gated_delta_rule_grad", node.inputs, 6, delta.NAMES, node.attrs["operands"])
+    refs = [_cast(ctx, t, f32) for t in node.inputs[:6]]
+    refs += _given(ctx, more, delta.NAMES, dict.fromkeys(delta.NAMES, f32), refs[5])
+    kept, wide, each = _rule_grad_scratch(s, blocks)
+    work = ctx.scratch(4 * (kept + 2 * (wide + each)))
+    kernel = DELTA_RULE_GRAD(LANES=lanes, KEYS=s.keys, STEPS=_KEPT)
+    items, per = s.batch * s.heads * blocks, s.heads // s.key_heads
+    args: list[Arg] = [*refs, work, dv, dstate]
+    args += [items, s.length, s.heads, s.values, per, blocks, _flags(more, delta.NAMES), node.attrs["scale"]]
+    ctx.launch(kernel, ctx.groups(items), args)
+    rows, at = s.batch * s.length, kept
+    for made, outer, n, inner in (
+        (dq, rows * s.key_heads, per * blocks, s.keys),
+        (dk, rows * s.key_heads, per * blocks, s.keys),
+        (dbeta, rows * s.heads, blocks, 1),
+        (dg, rows * s.heads, blocks, 1),
+    ):
+        size = outer * n * inner
+        if size:
+            parts = Ref(work.segment, work.offset + 4 * at, 4 * size)
+            reduce_middle(ctx, 0, parts, f32, made, f32, (outer, n, inner), 1.0, 0)
+        at += size
 
 
 @lowers("causal_conv", when=native)

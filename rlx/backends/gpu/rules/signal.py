@@ -1,11 +1,11 @@
-"""Lowering of frame, a strided copy, and of overlap_add."""
+"""Lowering of frames, by strided reads, of their sum and their power, and of peaks."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from rlx.backends.gpu.elementwise.strided import View, contiguous
+from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
@@ -14,6 +14,7 @@ from rlx.backends.gpu.rules.movement import move, moves_natively
 from rlx.backends.gpu.rules.reduce import reduce_middle
 from rlx.dtypes import f32
 from rlx.ir import Node
+from rlx.ir import expr as ex
 from rlx.ops.signal.frames import frame_count
 
 OVERLAP_ADD = declare(
@@ -33,7 +34,7 @@ SEGMENT_POWER = declare(
         "segment_power",
         about="y = the one-sided power of `count` windowed segments of x (rows, n), added up in `parts` parts.",
         grid="a group for each part of `each` pairs of segments of each row",
-        # x, window, turns (see the body), y (rows, parts, N / 2 + 1), …, share = 1 / length.
+        # x, window, turns (see the body), y (rows, N / 2 + 1, parts), …, share = 1 / length.
         args=(
             *reads(x="f32", window="f32", turns="f32"),
             *writes(y="f32"),
@@ -48,17 +49,43 @@ SEGMENT_POWER = declare(
         subgroups=True,
     )
 )
-_GROUPS = 3  # workgroups for each multiprocessor
+PEAKS = declare(
+    KernelDecl(
+        "peaks",
+        about="y = the local maxima of the lines of x, elsewhere -inf, and the places in their middle.",
+        grid="a thread for each element, in groups of 256",
+        # x (rows, n), y, place, total = rows * n.
+        args=(*reads(x="T"), *writes(y="T", place="i32"), *uints("total", "n")),
+        headers=("body64",),
+        variants={"T": ("f32", "f64", "f16", "bf16")},
+    )
+)
+_GROUPS = {Language.CUDA: 3, Language.SPIRV: 2}  # workgroups for each multiprocessor
 _WHOLE = 40 << 10  # bytes of shared memory with which both parts of the numbers are exchanged at once
 
 
 @lowers("frame", when=moves_natively)
 def lower_frame(ctx: Lowering, node: Node) -> None:
     """A strided copy in which two axes step through the same samples."""
-    x, y = node.inputs[0], node.output
-    strides = (*contiguous(x.shape)[:-1], node.attrs["hop"], 1)
+    y = node.output
+    move(ctx, y.shape, _framed(ctx, node), View(ctx.ref(y), ctx.storage(y), contiguous(y.shape)))
+
+
+def _framed(ctx: Lowering, node: Node) -> View:
+    """The node's first input as frames."""
+    x = node.inputs[0]
+    return View(ctx.ref(x), ctx.storage(x), (*contiguous(x.shape)[:-1], node.attrs["hop"], 1))
+
+
+@lowers("windowed_frames", when=lambda node, features: native(node, features, with_f64=True))
+def lower_windowed_frames(ctx: Lowering, node: Node) -> None:
+    """A product that reads the signal as frames."""
+    x, window = node.inputs
+    y = node.output
+    weights = View(ctx.ref(window), ctx.storage(window), (0,) * (len(y.shape) - 1) + (1,))
+    tree = ex.call("mul", ex.arg(0, x.dtype), ex.arg(1, x.dtype))
     target = View(ctx.ref(y), ctx.storage(y), contiguous(y.shape))
-    move(ctx, y.shape, View(ctx.ref(x), ctx.storage(x), strides), target)
+    launch_tree(ctx, [tree], y.shape, [_framed(ctx, node), weights], [target])
 
 
 @lowers("overlap_add", when=lambda node, features: native(node, features, with_f64=True))
@@ -92,7 +119,7 @@ def lower_segment_power(ctx: Lowering, node: Node) -> None:
     rows, count = x.size // n, frame_count(n, length, attrs["hop"])
     at_once = 4096 // size
     steps = -(-(count + 1) // 2 // at_once)
-    each = max(1, -(-steps * rows // (_GROUPS * ctx.target.units)))
+    each = max(1, -(-steps * rows // (_GROUPS[ctx.target.language] * ctx.target.units)))
     parts = max(1, -(-steps // each))
     target = ctx.ref(y) if parts == 1 else ctx.scratch(4 * rows * parts * y.shape[-1])
     # Vulkan's compilers make slower code of pairs in shared memory than of their parts, one after the other.
@@ -103,4 +130,16 @@ def lower_segment_power(ctx: Lowering, node: Node) -> None:
         kernel, ctx.groups(rows * parts), [source, weight, ctx.block(_turns(size)), target, *sizes, 1.0 / length]
     )
     if parts > 1:
-        reduce_middle(ctx, 0, target, f32, ctx.ref(y), f32, (rows, parts, y.shape[-1]), 1.0, 0)
+        reduce_middle(ctx, 0, target, f32, ctx.ref(y), f32, (y.size, parts, 1), 1.0, 0)
+
+
+@lowers("peaks", when=lambda node, features: native(node, features, with_f64=True))
+def lower_peaks(ctx: Lowering, node: Node) -> None:
+    x, (y, place) = node.inputs[0], node.outputs
+    if y.size == 0:
+        return
+    stored = ctx.storage(y)
+    source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
+    ctx.launch(
+        PEAKS(T=stored.name), groups_for(ctx, y.size), [source, ctx.ref(y), ctx.ref(place), y.size, y.shape[-1]]
+    )

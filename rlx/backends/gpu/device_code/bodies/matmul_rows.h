@@ -2,12 +2,11 @@
 // of A. B_TRANSPOSED says how B is stored, ACTIVATION and BIAS are those of activation.h and bias.h. With A_QUADS, A is
 // read four elements at a time; with B_UNITS, B is read 16 bytes (a unit) at a time.
 //
-// A site is the group of columns of C that one thread accumulates: QUADS times four columns. It has eight columns for
-// 16 rows, because A would be most of what is read otherwise, and where a unit of B has eight elements. A workgroup has
-// SITES sites side by side, and 256 / SITES threads split the sum over k of each site: in a step, a thread takes one
-// unit of k where B is transposed, else four rows of B. Their sums are added up at the end, in two rounds. A thread has
-// the loads of SETS steps outstanding. Unless there is only one row, a step's part of A is staged through shared
-// memory.
+// A site is the group of columns of C that one thread accumulates: four, or eight where a unit of B has eight of them.
+// A workgroup has SITES sites side by side, and 256 / SITES threads split the sum over k of each site: in a step, a
+// thread takes one unit of k where B is transposed, else four rows of B. Their sums are added up at the end, in two
+// rounds. A thread has the loads of SETS steps outstanding. With one row, the loads of A are among them. With more
+// rows, a step's part of A goes through shared memory, which has two such parts, so that one barrier a step is enough.
 #include "pair.h"
 #define MANY_1 1u
 #define MANY_4 4u
@@ -18,22 +17,42 @@
 #define PER_f16 8u
 #define PER_bf16 8u
 #define PER RLX_JOIN(PER_, TB)  // elements of a unit of B
-#define MOST_QUADS (PER == 8u || MANY == 16u ? 2u : 1u)
-#define QUADS (B_TRANSPOSED && PER == 8u ? 1u : MOST_QUADS)  // of a site
-#define LENGTH (B_TRANSPOSED ? PER : 4u)  // terms of the sum that a thread takes in a step
-#define SPAN (SHARERS * LENGTH / 4u)      // quads of a row of A in a step
-#define SETS (MANY > 4u ? 8u / PER : (MANY > 1u ? 3u : 4u))
-#define LOADS (MANY == 16u && PER == 4u ? 8u : 4u)  // units of a step
-#define COLUMNS (4u * QUADS * SITES)
+#define HALF_QUADS (PER / 4u)   // quads of a unit
+#define QUADS (B_TRANSPOSED ? 1u : HALF_QUADS)  // of a site
+#define LENGTH (B_TRANSPOSED ? PER : 4u)        // terms of the sum that a thread takes in a step
 #define SHARERS (256u / SITES)
+#define SPAN (SHARERS * LENGTH / 4u)  // quads of a row of A in a step
+#ifdef RLX_GLSL
+#define MOST_SETS (MANY == 4u ? 3u : 2u)  // steps whose units wait in registers
+#define SETS (AHEAD < MOST_SETS ? AHEAD : MOST_SETS)
+#define DISTANCE SETS  // in steps, of the loads of B; and of A's where it has one row
+#define DISTANCE_A SETS
+#else
+#define MOST_SETS 1u
+#define SETS 1u
+#define DISTANCE AHEAD
+#define DISTANCE_A 1u
+#endif
+#define COLUMNS (4u * QUADS * SITES)
 #define TOGETHER (MANY < 4u ? MANY : 4u)
 #define SEGMENTS (16u * TOGETHER * SITES > 256u ? 256u / (TOGETHER * SITES) : 16u)
+#define STAGED (MANY > 1u ? 2u * MANY * SPAN : 0u)
 #include "activation.h"
 #include "bias.h"
 #include "quads.h"
 #include "stream.h"
+#include "matmul_ahead.h"
 
-SHARED vec4 part[256u * TOGETHER];  // a step's part of A, at most MANY * SPAN quads; at the end, sums
+#ifdef RLX_GLSL
+#define UNIT(slot, j) w[(slot) * 4u + (j)]
+#define AT_UNIT(slot, j) 0u
+#else
+UNITS(AHEAD * 1024u)
+#define AT_UNIT(slot, j) (((slot) * 4u + (j)) * 256u + THREAD)
+#define UNIT(slot, j) units[AT_UNIT(slot, j)]
+#endif
+
+SHARED vec4 part[STAGED > 256u * TOGETHER ? STAGED : 256u * TOGETHER];  // two steps' parts of A; at the end, sums
 SHARED vec4 sums[MANY * QUADS * SITES];
 
 RLX_FN vec4 plus_quad(const vec4 a, const vec4 b) { return VEC4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
@@ -52,17 +71,25 @@ RLX_QUAD(quad_a, TA, A_QUADS)
 #define UPPER_f16(u) HALVES(u.z, u.w)
 #define LOWER RLX_JOIN(LOWER_, TB)
 #define UPPER RLX_JOIN(UPPER_, TB)
-#define DOT(sum, p, q)            \
-    sum = FMA((p).x, (q).x, sum); \
-    sum = FMA((p).y, (q).y, sum); \
-    sum = FMA((p).z, (q).z, sum); \
-    sum = FMA((p).w, (q).w, sum);
 
-#define FMA_HALF(sum, x, q, j)                                                              \
-    if (q == 0u) {                                                                         \
-        FMA_ROW(sum, x, lower[j])                                                          \
-    } else {                                                                               \
-        FMA_ROW(sum, x, upper[j])                                                          \
+// acc += s.x * v[0] + s.y * v[1] + s.z * v[2] + s.w * v[3], and v with rows and columns exchanged.
+#ifdef RLX_GLSL
+#define FMA_QUADS(acc, s, v) \
+    acc = fma(vec4((s).w), v[3], fma(vec4((s).z), v[2], fma(vec4((s).y), v[1], fma(vec4((s).x), v[0], acc))));
+#else
+#define FMA_QUADS(acc, s, v)    \
+    FMA_ROW(acc, (s).x, (v[0])) \
+    FMA_ROW(acc, (s).y, (v[1])) \
+    FMA_ROW(acc, (s).z, (v[2])) \
+    FMA_ROW(acc, (s).w, (v[3]))
+#endif
+#define TRANSPOSE(v)                                                \
+    {                                                               \
+        const vec4 v0 = v[0], v1 = v[1], v2 = v[2], v3 = v[3];      \
+        v[0] = VEC4(v0.x, v1.x, v2.x, v3.x);                        \
+        v[1] = VEC4(v0.y, v1.y, v2.y, v3.y);                        \
+        v[2] = VEC4(v0.z, v1.z, v2.z, v3.z);                        \
+        v[3] = VEC4(v0.w, v1.w, v2.w, v3.w);                        \
     }
 
 // The index in `part` of the sums of thread `sharer` of a site. Adjacent threads write, or read, adjacent elements.
@@ -95,33 +122,23 @@ RLX_FN void finish(PTR(f32) bias, PTR(TA) c, const uint row, const uint column, 
     STORE(TA, c, row * n + column, activated(v));
 }
 
-// The column at which quad q of a site begins. Adjacent sites read adjacent units of a row of B.
-RLX_FN uint quad_column(const uint site, const uint q) {
-    return !B_TRANSPOSED && PER == 8u ? (site * QUADS + q) * 4u : (q * SITES + site) * 4u;
-}
-
-// Loads the units of B from term t of the sum on: one for each column of a site where B is transposed, else one for
-// each of four rows; unit j belongs to quad j / 4. Beyond the edge of B the last column or row is read again: the
-// results of such columns are not stored, and such terms are set to zero before they are multiplied.
-#define FETCH(held, t)                                                                                       \
-    UNROLL for (uint j = 0u; j < LOADS; j++) {                                                               \
-        const uint begins = tile * COLUMNS + quad_column(site, j / 4u);                                      \
-        if (B_TRANSPOSED) {                                                                                  \
-            const uint r = least(begins + j % 4u, n - 1u);                                                   \
-            if (B_UNITS) {                                                                                   \
-                w[(held) + j] = LOAD_ONCE(pb, (r * k + (t)) / PER);                                          \
-            } else {                                                                                         \
-                w[(held) + j] = UNIT_AT(pb, r, t, k, k);                                                     \
-            }                                                                                                \
-        } else {                                                                                             \
-            const uint r = least((t) + j % 4u, k - 1u);                                                      \
-            if (B_UNITS) {                                                                                   \
-                w[(held) + j] = LOAD_ONCE(pb, (r * n + least(begins, n - PER)) / PER);                       \
-            } else {                                                                                         \
-                w[(held) + j] = UNIT_AT(pb, r, begins, n, n);                                                \
-            }                                                                                                \
-        }                                                                                                    \
+// Loads unit j of a thread's step: where B is transposed, from term t of the sum on, of column `column` + j; else from
+// this column on, of row t + j of B. Beyond the edge of B the last column or row is read again: the results of such
+// columns are not stored, and such terms are set to zero before they are multiplied.
+#define FETCH_B(slot, j, t)                                                                                  \
+    if (B_UNITS) {                                                                                           \
+        LOAD_AHEAD(w[(slot) * 4u + j], AT_UNIT(slot, j), pb, unit_at(column, t, j, n, k), true)              \
+    } else {                                                                                                 \
+        VALUE_AHEAD(w[(slot) * 4u + j], AT_UNIT(slot, j), unit_of(pb, column, t, j, n, k), true)             \
     }
+RLX_FN uint unit_at(const uint column, const uint t, const uint j, const uint n, const uint k) {
+    if (B_TRANSPOSED) return (least(column + j, n - 1u) * k + t) / PER;
+    return (least(t + j, k - 1u) * n + least(column, n - PER)) / PER;
+}
+RLX_FN uvec4 unit_of(PTR(TB) b, const uint column, const uint t, const uint j, const uint n, const uint k) {
+    if (B_TRANSPOSED) return UNIT_AT(b, least(column + j, n - 1u), t, k, k);
+    return UNIT_AT(b, least(t + j, k - 1u), column, n, n);
+}
 
 // Loads a step's part of A, from term t of the sum on; elements beyond the edge of A are zero.
 #define FETCH_A(t)                                                                                           \
@@ -155,83 +172,88 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
     // Adjacent threads read along k where B is transposed, else along the columns, so that loads are coalesced.
     const uint site = B_TRANSPOSED ? THREAD / ACROSS % SITES : THREAD % SITES;
     const uint sharer = B_TRANSPOSED ? THREAD / (ACROSS * SITES) * ACROSS + THREAD % ACROSS : THREAD / SITES;
-    const uint step = SHARERS * LENGTH, begin = sharer * LENGTH;
-    const uint end = tile * COLUMNS + quad_column(site, 0u) < n ? k : 0u;
+    const uint step = SHARERS * LENGTH, begin = sharer * LENGTH, column = tile * COLUMNS + site * QUADS * 4u;
+    const uint end = column < n ? k : 0u;
     const vec4 zero = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
-    vec4 acc[MANY * MOST_QUADS];
-    uvec4 w[SETS * LOADS];
-    vec4 held[4];
-    UNROLL for (uint e = 0u; e < MANY * MOST_QUADS; e++) acc[e] = zero;
-    UNROLL for (uint h = 0u; h < SETS; h++) {
-        if (begin + h * step < end) FETCH(h * LOADS, begin + h * step)
-    }
+    vec4 acc[MANY * HALF_QUADS];
+#ifdef RLX_GLSL
+    uvec4 w[MOST_SETS * 4u];
+#endif
+    vec4 held[MANY > 1u ? 4u : MOST_SETS * 2u];
+    UNROLL for (uint e = 0u; e < MANY * HALF_QUADS; e++) acc[e] = zero;
+    uint staged = 0u, slot = 0u;
     if (MANY > 1u) FETCH_A(0u)
-    for (uint t = 0u; t < k; t += SETS * step) {
-        UNROLL for (uint h = 0u; h < SETS; h++) {
-            const uint now = t + h * step, here = now + begin;
-            if (MANY > 1u && now < k) {
-                BARRIER;
+    // The first DISTANCE steps only load; every other step multiplies what was loaded so many steps before.
+    for (uint t = 0u; t < k + DISTANCE * step; t += SETS * step) {
+        UNROLL for (uint h = 0u; h < MOST_SETS; h++) {
+            const uint next = t + h * step + begin, now = t + h * step - DISTANCE * step, here = now + begin;
+            const uint next_a = here + DISTANCE_A * step;
+            const bool loaded = t >= DISTANCE * step && h < SETS;
+            if (MANY > 1u && loaded && now < k) {
                 UNROLL for (uint f = 0u; f < 4u; f++) {
-                    if (f * 256u + THREAD < MANY * SPAN) part[f * 256u + THREAD] = held[f];
+                    if (f * 256u + THREAD < MANY * SPAN) part[staged + f * 256u + THREAD] = held[f];
                 }
                 BARRIER;
                 if (now + step < k) FETCH_A(now + step)
             }
-            if (here < end) {
-                vec4 lower[LOADS], upper[LOADS];
-                UNROLL for (uint j = 0u; j < LOADS; j++) {
-                    lower[j] = LOWER(w[h * LOADS + j]);
-                    upper[j] = UPPER(w[h * LOADS + j]);
-                    if (!B_TRANSPOSED && here + j % 4u >= k) {
+            vec4 lower[4], upper[4], x[2];
+            const bool mine = loaded && here < end;
+            LOADS_WAIT(AHEAD - 1u)
+            if (mine) {
+                UNROLL for (uint j = 0u; j < 4u; j++) {
+                    const uvec4 unit = UNIT(slot + h, j);
+                    lower[j] = LOWER(unit);
+                    upper[j] = UPPER(unit);
+                    if (!B_TRANSPOSED && here + j >= k) {
                         lower[j] = zero;
                         upper[j] = zero;
                     }
                 }
-                if (here + SETS * step < end) FETCH(h * LOADS, here + SETS * step)
+                if (MANY == 1u) {
+                    x[0] = held[h * 2u];
+                    x[1] = held[h * 2u + 1u];
+                }
+            }
+            if (h < SETS && next < end) {
+                UNROLL for (uint j = 0u; j < 4u; j++) FETCH_B(slot + h, j, next)
+            }
+            LOADS_END
+            if (MANY == 1u && h < SETS && next_a < end) {
+                held[h * 2u] = quad_a(pa, 0u, next_a, rows, k, k);
+                if (LENGTH == 8u) held[h * 2u + 1u] = quad_a(pa, 0u, next_a + 4u, rows, k, k);
+            }
+            if (mine) {
+                if (B_TRANSPOSED) {
+                    TRANSPOSE(lower)
+                    TRANSPOSE(upper)
+                }
                 UNROLL for (uint r = 0u; r < MANY; r++) {
-                    vec4 va, more = zero;
                     if (MANY > 1u) {
-                        va = part[r * SPAN + sharer * (LENGTH / 4u)];
-                        if (LENGTH == 8u) more = part[r * SPAN + sharer * 2u + 1u];
-                    } else {
-                        va = quad_a(pa, r, here, rows, k, k);
-                        if (LENGTH == 8u) more = quad_a(pa, r, here + 4u, rows, k, k);
+                        const uint at = staged + r * SPAN + sharer * (LENGTH / 4u);
+                        x[0] = part[at];
+                        if (LENGTH == 8u) x[1] = part[at + 1u];
                     }
-                    UNROLL for (uint q = 0u; q < MOST_QUADS; q++) {
-                        const uint e = r * MOST_QUADS + q, j = LOADS == 8u ? q * 4u : 0u;
-                        if (B_TRANSPOSED && q < QUADS) {
-                            DOT(acc[e].x, va, lower[j])
-                            DOT(acc[e].y, va, lower[j + 1u])
-                            DOT(acc[e].z, va, lower[j + 2u])
-                            DOT(acc[e].w, va, lower[j + 3u])
-                            if (PER == 8u) {
-                                DOT(acc[e].x, more, upper[j])
-                                DOT(acc[e].y, more, upper[j + 1u])
-                                DOT(acc[e].z, more, upper[j + 2u])
-                                DOT(acc[e].w, more, upper[j + 3u])
-                            }
-                        } else if (!B_TRANSPOSED && PER == 4u) {
-                            FMA_ROW(acc[e], va.x, lower[j])
-                            FMA_ROW(acc[e], va.y, lower[j + 1u])
-                            FMA_ROW(acc[e], va.z, lower[j + 2u])
-                            FMA_ROW(acc[e], va.w, lower[j + 3u])
-                        } else if (!B_TRANSPOSED) {
-                            FMA_HALF(acc[e], va.x, q, 0u)
-                            FMA_HALF(acc[e], va.y, q, 1u)
-                            FMA_HALF(acc[e], va.z, q, 2u)
-                            FMA_HALF(acc[e], va.w, q, 3u)
-                        }
+                    FMA_QUADS(acc[r * HALF_QUADS], x[0], lower)
+                    if (PER == 8u && B_TRANSPOSED) {
+                        FMA_QUADS(acc[r * HALF_QUADS], x[1], upper)
+                    } else if (PER == 8u) {
+                        FMA_QUADS(acc[r * HALF_QUADS + HALF_QUADS - 1u], x[0], upper)
                     }
                 }
             }
+            if (MANY > 1u && loaded) staged = MANY * SPAN - staged;
+#ifndef RLX_GLSL
+            slot = slot == AHEAD - 1u ? 0u : slot + 1u;
+#endif
         }
     }
-    UNROLL for (uint e = 0u; e < MANY * MOST_QUADS; e += TOGETHER) {
+    UNROLL for (uint e = 0u; e < MANY * HALF_QUADS; e += TOGETHER) {
         if (e < MANY * QUADS) {
             BARRIER;
-            // A site with fewer than MOST_QUADS quads has gaps between the sums of its rows.
+            // A site with fewer than HALF_QUADS quads has gaps between the sums of its rows.
             UNROLL for (uint g = 0u; g < TOGETHER; g++)
-                part[g * 256u + place(site, sharer)] = acc[QUADS == MOST_QUADS ? e + g : (e + g) % MANY * MOST_QUADS];
+                part[g * 256u + place(site, sharer)] =
+                    acc[QUADS == HALF_QUADS ? e + g : (e + g) % MANY * HALF_QUADS];
             BARRIER;
             join(e);
         }
@@ -239,8 +261,7 @@ RLX_FN void matmul_rows_body(PTR(TA) a, PTR(TB) b, PTR(f32) bias, PTR(TA) c, con
     BARRIER;
     for (uint i = THREAD; i < rows * COLUMNS; i += 256u) {
         const uint row = i / COLUMNS, at = i % COLUMNS, out_column = tile * COLUMNS + at;
-        const bool pairs = !B_TRANSPOSED && PER == 8u;
-        const uint q = pairs ? at / 4u % QUADS : at / 4u / SITES, of = pairs ? at / 4u / QUADS : at / 4u % SITES;
+        const uint q = at / 4u % QUADS, of = at / 4u / QUADS;
         const vec4 sum = sums[(row * QUADS + q) * SITES + of];
         const float v = at % 4u == 0u ? sum.x : (at % 4u == 1u ? sum.y : (at % 4u == 2u ? sum.z : sum.w));
         if (out_column < n) finish(add, pc, row, out_column, n, v);

@@ -172,7 +172,10 @@ RLX_FN uint bytes_of(const uint q, const uint h, const uint u, const uint run, c
     // Four bits spread over four bytes: each copy lies 7 bits further, and one of its bits counts.
     if (FORMAT == Q5_0 || FORMAT == Q5_1) return n | (h >> (16u * run + 4u * w) & 15u) * 0x02040810u & 0x10101010u;
     if (FORMAT == Q5_K) return n | (h >> (u / 2u * 2u + run) & 0x01010101u) << 4;
-    if (FORMAT == Q6_K) return n | (h >> (u % 4u / 2u * 2u + 4u * run) & 0x03030303u) << 4;
+    if (FORMAT == Q6_K) {
+        const uint here = h >> (u % 4u / 2u * 2u);
+        return n | (run == 0u ? here << 4 : here) & 0x30303030u;
+    }
     // The values of iq4 plus 127, twice those of e2m1 plus 12.
     if (FORMAT == IQ4_NL || FORMAT == IQ4_XS) return LOOK_UP4(0x3e2c1700u, 0x75695c4eu, 0xa5988c80u, 0xf0d8c4b4u, n);
     if (FORMAT == MXFP4) return LOOK_UP4(0x0f0e0d0cu, 0x18141210u, 0x090a0b0cu, 0x00040608u, n);
@@ -200,51 +203,88 @@ RLX_FN float zero_of() {
     return FORMAT == MXFP4 ? 12.0f : 0.0f;
 }
 
-RLX_FN Scale scale_of(const Row row, const Planes at, const uint b, const uint u, const uint run) {
+// The words that hold the scales of chunk u of block b, so that they can be read before they are needed.
+RLX_FN uvec4 scale_words(const Row row, const Planes at, const uint b, const uint u) {
+    uvec4 w = PACKED4(0u, 0u, 0u, 0u);
+    if (FORMAT == Q4_1 || FORMAT == Q5_1) {
+        w.x = bytes_at(row, (FORMAT == Q4_1 ? at.at1 : at.at2) + b * 4u, 4u);
+    } else if (FORMAT == Q2_K) {
+        w.x = bytes_at(row, at.at2 + b * 4u, 4u);
+        w.y = bytes_at(row, at.at1 + b * 16u + u / 2u * 8u, 4u);
+        w.z = bytes_at(row, at.at1 + b * 16u + u / 2u * 8u + 4u, 4u);
+    } else if (FORMAT == Q3_K) {
+        const uint scales = at.at2 + b * 12u;
+        w.x = bytes_at(row, at.at3 + b * 2u, 2u);
+        w.y = bytes_at(row, scales, 4u);
+        w.z = bytes_at(row, scales + 4u, 4u);
+        w.w = bytes_at(row, scales + 8u, 4u);
+    } else if (FORMAT == Q4_K || FORMAT == Q5_K) {
+        const uint scales = (FORMAT == Q4_K ? at.at1 : at.at2) + b * 12u;
+        w.x = bytes_at(row, (FORMAT == Q4_K ? at.at2 : at.at3) + b * 4u, 4u);
+        w.y = bytes_at(row, scales, 4u);
+        w.z = bytes_at(row, scales + 4u, 4u);
+        w.w = bytes_at(row, scales + 8u, 4u);
+    } else if (FORMAT == Q6_K) {
+        w.x = bytes_at(row, at.at3 + b * 2u, 2u);
+        w.y = bytes_at(row, at.at2 + b * 16u + u / 4u * 8u, 4u);
+        w.z = bytes_at(row, at.at2 + b * 16u + u / 4u * 8u + 4u, 4u);
+    } else if (FORMAT == MXFP4) {
+        w.x = bytes_at(row, at.at1 + b, 1u);
+    } else if (FORMAT == IQ4_XS) {
+        w.x = bytes_at(row, at.at3 + b * 2u, 2u);
+        w.y = bytes_at(row, at.at1 + b * 4u, 4u);
+        w.z = bytes_at(row, at.at2 + b * 2u, 2u);
+    } else if (FORMAT >= INT8) {
+        w.x = bytes_at(row, at.at1 + b * 4u, 4u);
+        if (FORMAT == INT8_ZP || FORMAT == INT4_ZP) w.y = bytes_at(row, at.at2 + b, 1u);
+    } else {
+        w.x = bytes_at(row, (FORMAT == Q5_0 ? at.at2 : at.at1) + b * 2u, 2u);
+    }
+    return w;
+}
+
+// The scale of a run of chunk u, from those words.
+RLX_FN Scale scale_from(const uvec4 w, const uint u, const uint run) {
     Scale made;
     made.m = 0.0f;
     made.zero = zero_of();
     if (FORMAT == Q4_1 || FORMAT == Q5_1) {
-        const uint dm = bytes_at(row, (FORMAT == Q4_1 ? at.at1 : at.at2) + b * 4u, 4u);
-        made.s = half_of(dm);
-        made.m = half_of(dm >> 16);
+        made.s = half_of(w.x);
+        made.m = half_of(w.x >> 16);
     } else if (FORMAT == Q2_K) {
-        const uint dm = bytes_at(row, at.at2 + b * 4u, 4u);
-        const uint sc = byte_at(row, at.at1 + b * 16u + u / 2u * 8u + run * 2u + u % 2u);
-        made.s = half_of(dm) * float(sc & 15u);
-        made.m = -(half_of(dm >> 16) * float(sc >> 4));
+        const uint sc = (run < 2u ? w.y : w.z) >> (run % 2u * 16u + u % 2u * 8u) & 0xffu;
+        made.s = half_of(w.x) * float(sc & 15u);
+        made.m = -(half_of(w.x >> 16) * float(sc >> 4));
     } else if (FORMAT == Q3_K) {
-        const uint i = u / 2u * 8u + run * 2u + u % 2u, scales = at.at2 + b * 12u;
-        const uint low = byte_at(row, scales + i % 8u) >> (i / 8u * 4u) & 15u;
-        const uint high = byte_at(row, scales + 8u + i % 4u) >> (i / 4u * 2u) & 3u;
-        made.s = half_of(pair_at(row, at.at3 + b * 2u)) * float(SIGNED(low | high << 4) - 32);
+        const uint i = u / 2u * 8u + run * 2u + u % 2u;
+        const uint low = ((i & 4u) != 0u ? w.z : w.y) >> (i % 4u * 8u + i / 8u * 4u) & 15u;
+        const uint high = w.w >> (i % 4u * 8u + i / 4u * 2u) & 3u;
+        made.s = half_of(w.x) * float(SIGNED(low | high << 4) - 32);
     } else if (FORMAT == Q4_K || FORMAT == Q5_K) {
-        const uint scales = (FORMAT == Q4_K ? at.at1 : at.at2) + b * 12u;
-        const uint dm = bytes_at(row, (FORMAT == Q4_K ? at.at2 : at.at3) + b * 4u, 4u);
-        const uint shift = (u / 2u * 2u + run) % 4u * 8u;
-        const uint d = bytes_at(row, scales, 4u) >> shift, m = bytes_at(row, scales + 4u, 4u) >> shift;
-        const uint both = bytes_at(row, scales + 8u, 4u) >> shift;
-        const uint sc = u < 4u ? d & 63u : both & 15u | d >> 2 & 48u;
-        const uint low = u < 4u ? m & 63u : both >> 4 & 15u | m >> 2 & 48u;
-        made.s = half_of(dm) * float(sc);
-        made.m = -(half_of(dm >> 16) * float(low));
+        // Those of both runs at once.
+        const uint shift = u / 2u % 2u * 16u, d = w.y >> shift, m = w.z >> shift, both = w.w >> shift;
+        const uint sc = u < 4u ? d & 0x3f3fu : both & 0x0f0fu | d >> 2 & 0x3030u;
+        const uint low = u < 4u ? m & 0x3f3fu : both >> 4 & 0x0f0fu | m >> 2 & 0x3030u;
+        made.s = half_of(w.x) * float(sc >> (8u * run) & 0xffu);
+        made.m = -(half_of(w.x >> 16) * float(low >> (8u * run) & 0xffu));
     } else if (FORMAT == Q6_K) {
-        const uint sc = byte_at(row, at.at2 + b * 16u + u / 4u * 8u + run * 4u + u % 4u);
-        made.s = half_of(pair_at(row, at.at3 + b * 2u)) * signed_byte(sc);
+        made.s = half_of(w.x) * signed_byte((run == 0u ? w.y : w.z) >> (u % 4u * 8u));
     } else if (FORMAT == MXFP4) {
-        const uint e = byte_at(row, at.at1 + b);
+        const uint e = w.x & 0xffu;
         made.s = RLX_FLOAT(e < 2u ? 0x200000u << e : (e - 1u) << 23);
     } else if (FORMAT == IQ4_XS) {
-        const uint low = byte_at(row, at.at1 + b * 4u + u / 2u) >> (u % 2u * 4u) & 15u;
-        const uint high = pair_at(row, at.at2 + b * 2u) >> (2u * u) & 3u;
-        made.s = half_of(pair_at(row, at.at3 + b * 2u)) * float(SIGNED(low | high << 4) - 32);
+        const uint low = w.y >> (u * 4u) & 15u, high = w.z >> (2u * u) & 3u;
+        made.s = half_of(w.x) * float(SIGNED(low | high << 4) - 32);
     } else if (FORMAT >= INT8) {
-        made.s = RLX_FLOAT(bytes_at(row, at.at1 + b * 4u, 4u));
-        if (FORMAT == INT8_ZP || FORMAT == INT4_ZP) made.zero = float(byte_at(row, at.at2 + b));
+        made.s = RLX_FLOAT(w.x);
+        if (FORMAT == INT8_ZP || FORMAT == INT4_ZP) made.zero = float(w.y & 0xffu);
     } else {
-        made.s = half_of(pair_at(row, (FORMAT == Q5_0 ? at.at2 : at.at1) + b * 2u));
+        made.s = half_of(w.x);
     }
     return made;
+}
+RLX_FN Scale scale_of(const Row row, const Planes at, const uint b, const uint u, const uint run) {
+    return scale_from(scale_words(row, at, b, u), u, run);
 }
 
 // The values of bytes of fp8. Those of e4m3 below 2^-6 are differences of larger numbers: no f32 is subnormal.

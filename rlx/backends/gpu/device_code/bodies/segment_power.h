@@ -1,4 +1,4 @@
-// y[row, part, k] = the one-sided power at frequency k, 0 to N / 2, of the segments that a workgroup transforms, added
+// y[row, k, part] = the one-sided power at frequency k, 0 to N / 2, of the segments that a workgroup transforms, added
 // up. A segment is `length` samples of x, each times the window; N samples are transformed. N = 256 R, R a power of two
 // up to 16. DETREND: less their mean. PADDED: length < N. WHOLE: shared memory holds real and imaginary parts at once.
 // Two segments are one complex transform, z = a + i b: |Z[k]|^2 + |Z[N - k]|^2 is twice the power of both at k, so that
@@ -180,6 +180,6 @@ RLX_FN void segment_power_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PTR(
         if (k > 0u && k < N / 2u) {
             for (uint a = N - k; a < 4096u; a += N) sum += WHOLE ? both[a].x : held[a];
         }
-        STORE(f32, y, GROUP * (N / 2u + 1u) + k, sum);
+        STORE(f32, y, (row * (N / 2u + 1u) + k) * parts + GROUP % parts, sum);
     }
 }

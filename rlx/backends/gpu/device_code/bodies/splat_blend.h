@@ -1,11 +1,8 @@
 // A tile of 16 x 16 pixels by a workgroup: the splats of its list blended front to back, a thread for each pixel. Splats
 // go through shared memory some at a time; the workgroup ends when every pixel is finished. y is (height, width, 4):
 // the colour, and the light that is left.
-#include "splat.h"
+#include "splat_stage.h"
 
-SHARED vec4 first_of[STAGED];   // x, y, xx, xy
-SHARED vec4 second_of[STAGED];  // yy, opacity, reach, red
-SHARED vec4 third_of[STAGED];   // green, blue
 SHARED uint going;
 
 RLX_FN void splat_blend_body(PTR(f32) splats, PTR(i32) ids, PTR(i32) ranges, PTR(f32) y, const uint width,
@@ -20,20 +17,7 @@ RLX_FN void splat_blend_body(PTR(f32) splats, PTR(i32) ids, PTR(i32) ranges, PTR
     for (uint at = begin; at < end; at += STAGED) {
         BARRIER;
         if (light >= STOP) going = at + 1u;
-        if (THREAD < STAGED && at + THREAD < end) {
-            const int id = LOAD(i32, ids, at + THREAD);
-            vec4 a = VEC4(0.0f, 0.0f, 0.0f, 0.0f), b = a, c = a;
-            if (id >= 0 && UINT(id) < n) {
-                PTR(f32) p = SKIP(f32, splats, UINT(id), FIELDS);
-                a = VEC4(LOAD(f32, p, 0u), LOAD(f32, p, 1u), LOAD(f32, p, 2u), LOAD(f32, p, 3u));
-                const float opacity = LOAD(f32, p, 5u);
-                b = VEC4(LOAD(f32, p, 4u), opacity, reach(opacity), LOAD(f32, p, 6u));
-                c = VEC4(LOAD(f32, p, 7u), LOAD(f32, p, 8u), 0.0f, 0.0f);
-            }
-            first_of[THREAD] = a;
-            second_of[THREAD] = b;
-            third_of[THREAD] = c;
-        }
+        stage(splats, ids, at, end, n);
         BARRIER;
         if (going != at + 1u) break;
         const uint count = least(end - at, STAGED);
@@ -42,9 +26,9 @@ RLX_FN void splat_blend_body(PTR(f32) splats, PTR(i32) ids, PTR(i32) ranges, PTR
             const float alpha = p_min_f(cover(a, b, px - a.x, py - a.y), ALPHA_MAX);
             if (alpha > 0.0f) {
                 const float weight = alpha * light;
-                red = FMA(weight, b.w, red);
-                green = FMA(weight, third_of[i].x, green);
-                blue = FMA(weight, third_of[i].y, blue);
+                red = FMA(weight, third_of[i].x, red);
+                green = FMA(weight, third_of[i].y, green);
+                blue = FMA(weight, third_of[i].z, blue);
                 light *= 1.0f - alpha;
             }
         }
