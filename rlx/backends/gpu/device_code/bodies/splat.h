@@ -22,17 +22,8 @@ RLX_FN float exponent(const vec4 first, const vec4 second, const float dx, const
 // Where exponents exceed this, alpha is below ALPHA_MIN; what rounding decides is left to alpha itself.
 RLX_FN float reach(const float opacity) { return 2.0f * p_log_f(opacity * 255.0f) + 0.01f; }
 
-// How far above and below its centre a splat may be seen: a bound, with which most rows of pixels are done at once. The
-// determinant of long and narrow splats has few correct digits: they have no bound.
-RLX_FN float height_of(const float xx, const float xy, const float yy, const float most) {
-    const float product = xx * yy, determinant = product - xy * xy;
-    if (!(xx > 0.0f && determinant > 1e-3f * product)) return INFINITE;
-    return 1.01f * p_sqrt_f(p_max_f(most, 0.0f) * xx / determinant);
-}
-
 // What a splat covers of a pixel before the limit ALPHA_MAX; 0 where the pixel skips it.
 RLX_FN float cover(const vec4 first, const vec4 second, const float dx, const float dy) {
-    if (p_abs_f(dy) > second.w) return 0.0f;
     const float q = exponent(first, second, dx, dy);
     if (!(q >= 0.0f && q <= second.z)) return 0.0f;
     const float alpha = second.y * (q < 170.0f ? near_exp(-0.5f * q) : p_exp_f(-0.5f * q));

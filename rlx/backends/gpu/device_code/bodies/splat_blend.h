@@ -26,9 +26,9 @@ RLX_FN void splat_blend_body(PTR(f32) splats, PTR(i32) ids, PTR(i32) ranges, PTR
             const float alpha = p_min_f(cover(a, b, px - a.x, py - a.y), ALPHA_MAX);
             if (alpha > 0.0f) {
                 const float weight = alpha * light;
-                red = FMA(weight, third_of[i].x, red);
-                green = FMA(weight, third_of[i].y, green);
-                blue = FMA(weight, third_of[i].z, blue);
+                red = FMA(weight, b.w, red);
+                green = FMA(weight, third_of[i].x, green);
+                blue = FMA(weight, third_of[i].y, blue);
                 light *= 1.0f - alpha;
             }
         }

@@ -2,14 +2,13 @@
 // walks its list to find where it is finished and what light is left. Then it walks back, from the last splat to the
 // first, and leaves for TOGETHER splats at a time what each gets from it: the weight of the colour, and the gradient of
 // the exponent. Of these the workgroup sums nine numbers for each splat, over some pixels a thread, then over threads,
-// always in the same order; rows of pixels that a splat does not touch are left out.
+// always in the same order.
 #include "splat_stage.h"
 
 #define LANES (256u / TOGETHER)
 
 SHARED float given[3u * 256u];  // the gradient of each pixel's colour
 SHARED float room[(2u * TOGETHER > FIELDS ? 2u * TOGETHER : FIELDS) * 256u];  // weights and gradients, then sums
-SHARED uint touched[TOGETHER * TOGETHER];  // by which splats' set LANES pixels were touched last, for each splat
 SHARED uint going;
 
 RLX_FN void splat_blend_grad_body(PTR(f32) d, PTR(f32) splats, PTR(i32) ids, PTR(i32) ranges, PTR(f32) rows,
@@ -33,7 +32,6 @@ RLX_FN void splat_blend_grad_body(PTR(f32) d, PTR(f32) splats, PTR(i32) ids, PTR
     given[256u + THREAD] = green;
     given[512u + THREAD] = blue;
     if (THREAD == 0u) going = 0u;
-    if (THREAD < TOGETHER * TOGETHER) touched[THREAD] = 0u;
     uint last = begin, seen = begin, staged = end;  // behind this pixel's last splat, and behind all; what is staged
     for (uint at = begin; at < end; at += STAGED) {
         BARRIER;
@@ -63,7 +61,7 @@ RLX_FN void splat_blend_grad_body(PTR(f32) d, PTR(f32) splats, PTR(i32) ids, PTR
             BARRIER;
         }
         for (uint sets = (count + TOGETHER - 1u) / TOGETHER; sets > 0u; sets--) {
-            const uint base = (sets - 1u) * TOGETHER, stamp = at + base + 1u;
+            const uint base = (sets - 1u) * TOGETHER;
             for (uint turn = 0u; turn < TOGETHER; turn++) {
                 const uint k = TOGETHER - 1u - turn, i = base + k;
                 float weight = 0.0f, of_q = 0.0f;
@@ -74,13 +72,12 @@ RLX_FN void splat_blend_grad_body(PTR(f32) d, PTR(f32) splats, PTR(i32) ids, PTR
                         const float back_by = 1.0f / (1.0f - alpha);
                         light *= back_by;
                         weight = alpha * light;
-                        const float shade = FMA(red, third_of[i].x, FMA(green, third_of[i].y, blue * third_of[i].z));
+                        const float shade = FMA(red, b.w, FMA(green, third_of[i].x, blue * third_of[i].y));
                         const float into = light * shade - behind * back_by;
                         if (whole < ALPHA_MAX) of_q = -0.5f * alpha * into;
                         behind = FMA(weight, shade, behind);
                     }
                 }
-                if (weight > 0.0f) touched[k * TOGETHER + THREAD / LANES] = stamp;
                 room[k * 256u + THREAD] = weight;
                 room[(TOGETHER + k) * 256u + THREAD] = of_q;
             }
@@ -90,7 +87,6 @@ RLX_FN void splat_blend_grad_body(PTR(f32) d, PTR(f32) splats, PTR(i32) ids, PTR
             const vec4 a = first_of[mine], b = second_of[mine];
             float sx = 0.0f, sy = 0.0f, sxx = 0.0f, sxy = 0.0f, syy = 0.0f, s = 0.0f, sr = 0.0f, sg = 0.0f, sb = 0.0f;
             UNROLL for (uint turn = 0u; turn < TOGETHER; turn++) {
-                if (touched[own * TOGETHER + turn] != stamp) continue;  // most splats are smaller than a tile
                 const uint p = turn * LANES + lane;
                 const float weight = room[own * 256u + p], of_q = room[(TOGETHER + own) * 256u + p];
                 const float dx = float(left + p % TILE) + 0.5f - a.x, dy = float(top + p / TILE) + 0.5f - a.y;

@@ -3,8 +3,8 @@
 #include "splat.h"
 
 SHARED vec4 first_of[STAGED];   // x, y, xx, xy
-SHARED vec4 second_of[STAGED];  // yy, opacity, reach, height
-SHARED vec4 third_of[STAGED];   // red, green, blue
+SHARED vec4 second_of[STAGED];  // yy, opacity, reach, red
+SHARED vec4 third_of[STAGED];   // green, blue
 
 RLX_FN void stage(PTR(f32) splats, PTR(i32) ids, const uint at, const uint end, const uint n) {
     if (THREAD < STAGED && at + THREAD < end) {
@@ -13,9 +13,9 @@ RLX_FN void stage(PTR(f32) splats, PTR(i32) ids, const uint at, const uint end, 
         if (id >= 0 && UINT(id) < n) {
             PTR(f32) p = SKIP(f32, splats, UINT(id), FIELDS);
             a = VEC4(LOAD(f32, p, 0u), LOAD(f32, p, 1u), LOAD(f32, p, 2u), LOAD(f32, p, 3u));
-            const float yy = LOAD(f32, p, 4u), opacity = LOAD(f32, p, 5u), most = reach(opacity);
-            b = VEC4(yy, opacity, most, height_of(a.z, a.w, yy, most));
-            c = VEC4(LOAD(f32, p, 6u), LOAD(f32, p, 7u), LOAD(f32, p, 8u), 0.0f);
+            const float opacity = LOAD(f32, p, 5u);
+            b = VEC4(LOAD(f32, p, 4u), opacity, reach(opacity), LOAD(f32, p, 6u));
+            c = VEC4(LOAD(f32, p, 7u), LOAD(f32, p, 8u), 0.0f, 0.0f);
         }
         first_of[THREAD] = a;
         second_of[THREAD] = b;
