@@ -107,7 +107,12 @@ def _turns(n: int) -> npt.NDArray[np.float32]:
     return np.stack([np.cos(2 * np.pi * turn), -np.sin(2 * np.pi * turn)], -1).astype(np.float32)
 
 
-@lowers("segment_power", when=native)
+def _compiles(node: Node, features: frozenset[str]) -> bool:
+    """A device without 16-bit storage is a software driver that does not end compiling this kernel, unrolled as it is."""
+    return native(node, features) and "16bit_storage" in features
+
+
+@lowers("segment_power", when=_compiles)
 def lower_segment_power(ctx: Lowering, node: Node) -> None:
     """Parts of the segments by workgroups that fill the device, then the sum of the parts."""
     x, window = node.inputs

@@ -88,7 +88,9 @@ def integer_conv(
     if groups < 1 or x.shape[1] % groups or outputs % groups or w.shape[1] * groups != x.shape[1]:
         raise c.bad(f"the input is {x.shape}, the weight {w.shape}, group {groups}")
     if w_zero is not None and w_zero.size not in (1, outputs):
-        raise c.bad(f"the zero points of the weight are {w_zero.shape}; expected 1 or {outputs}")
+        raise c.bad(
+            f"the zero points of the weight are {w_zero.shape}; expected one, or one for each of {outputs} outputs"
+        )
     if x_zero is not None and x_zero.size != 1:
         raise c.bad(f"the zero point of the input is {x_zero.shape}; expected one number")
     as_bytes = {x.dtype, w.dtype} <= {i8, u8} and groups == 1 and (x_zero is None or x_zero.node.op.is_constant)
