@@ -172,8 +172,8 @@ def given_samples(window: Window) -> int | None:
 def window_of(op: str, window: Window, nperseg: int) -> F64:
     """The window of an op's argument: made of its name, or an array of `nperseg` real samples.
 
-    Raises: ShapeError for an array of another shape, or with complex, infinite or NaN samples, a tensor, and a name that
-    is not known.
+    Raises: ShapeError for an array of another shape, or with complex, infinite or NaN samples, a tensor, and a name
+    that is not known.
     """
     if isinstance(window, Tensor):
         raise ShapeError(f"{op}: the window is a tensor; expected a name, or its samples in a NumPy array")
