@@ -104,7 +104,6 @@ def main() -> int:
             f"error {error:.0e}",
             flush=True,
         )
-        session.close() if hasattr(session, "close") else None
     return 0 if good else 1
 
 

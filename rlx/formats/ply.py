@@ -91,7 +91,7 @@ def write_ply(
     """Writes splats, as `rlx.splats.render` takes them, with colors (n, k, 3), whole or not at all.
 
     A scale of 0 and an opacity of 0 or 1 become infinities, which `read_ply` reads back as they were.
-    Raises: ShapeError, DTypeError for arrays that are no splats; OSError.
+    Raises: ShapeError for arrays that are no splats, and for opacities outside [0, 1]; DTypeError; OSError.
     """
     given = [np.asarray(a) for a in (means, scales, rotations, opacities, colors)]
     n, k = len(given[0]) if given[0].ndim else 0, given[4].shape[1] if given[4].ndim == 3 else 0
@@ -106,17 +106,14 @@ def write_ply(
             f"write_ply: the arrays are {', '.join(str(a.dtype) for a in given)}; expected floats"
         )
     place, sizes, turns, covers, coefficients = (a.astype(np.float64) for a in given)
+    if ((covers < 0) | (covers > 1)).any():
+        raise ShapeError(
+            f"write_ply: the opacities go from {np.nanmin(covers):g} to {np.nanmax(covers):g}; expected numbers from 0 "
+            "to 1, since files hold their logits"
+        )
     rest = 3 * (k - 1)
-    names = [
-        "x",
-        "y",
-        "z",
-        "nx",
-        "ny",
-        "nz",
-        *(f"f_dc_{i}" for i in range(3)),
-        *(f"f_rest_{i}" for i in range(rest)),
-    ]
+    names = ["x", "y", "z", "nx", "ny", "nz"]
+    names += [*(f"f_dc_{i}" for i in range(3)), *(f"f_rest_{i}" for i in range(rest))]
     names += ["opacity", *(f"scale_{i}" for i in range(3)), *(f"rot_{i}" for i in range(4))]
     with np.errstate(all="ignore"):
         logits = np.log(covers) - np.log1p(-covers)

@@ -169,6 +169,8 @@ def test_what_is_no_file_and_what_are_no_splats(tmp_path: Path) -> None:
     splats = some(2, 1)
     with pytest.raises(ShapeError, match="write_ply"):
         write_ply(tmp_path / "a.ply", *splats[:4], np.zeros((2, 3)))
+    with pytest.raises(ShapeError, match=r"opacities go from 0\.5 to 1\.5; expected"):
+        write_ply(tmp_path / "a.ply", *splats[:3], np.array([0.5, 1.5]), splats.colors)
     with pytest.raises(DTypeError, match="write_ply"):
         write_ply(tmp_path / "a.ply", *splats[:3], np.array(["a", "b"]), splats.colors)
     assert list(tmp_path.iterdir()) == []

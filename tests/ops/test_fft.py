@@ -174,6 +174,8 @@ def _made(call: Callable[[Tensor], Any], *shape: int) -> Any:
         (lambda x: rlx.fft.fftshift(x), (4, 3), ShapeError, "as pairs"),
         (lambda x: rlx.fft.fftfreq(0), (4,), ShapeError, "expected an integer from 1"),
         (lambda x: rlx.fft.fftfreq(4, 0.0), (4,), ShapeError, "spacing"),
+        (lambda x: rlx.fft.fftfreq(4, 1j), (4,), ShapeError, "spacing"),
+        (lambda x: rlx.fft.fftshift(np.ones(3), 5), (4,), ShapeError, "axis"),
         (lambda x: rlx.fft.fftfreq(4, dtype="f16"), (4,), DTypeError, "expected f32 or f64"),
         (lambda x: rlx.fft.multiply(x, x[..., 0]), (4, 3, 2), ShapeError, "as pairs"),
     ],

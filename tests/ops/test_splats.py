@@ -148,7 +148,7 @@ def test_too_many_pairs_are_seen() -> None:
     exact = drawn(splats, camera, max_pairs=pairs)
     assert np.array_equal(exact.image, drawn(splats, camera).image)
     over = drawn(splats, camera, max_pairs=pairs - 1)
-    assert over.pairs == pairs and np.isnan(over.image).all()
+    assert over.pairs == pairs and np.isnan(over.image).all() and np.isnan(over.light).all()
     with pytest.raises(
         CapacityExceeded, match=f"touch {pairs} tiles.*room for {pairs - 1}.*max_pairs={pairs}"
     ):

@@ -205,7 +205,7 @@ def _frequencies(op: str, n: int, d: float, dtype: DTypeLike) -> tuple[int, Any]
     kind = as_dtype(dtype)
     if kind not in TYPES:
         raise DTypeError(f"{op}: dtype is {kind}; expected f32 or f64")
-    if d == 0 or not math.isfinite(d):
+    if not isinstance(d, int | float | np.integer | np.floating) or d == 0 or not abs(d) < math.inf:
         raise ShapeError(f"{op}: the spacing of samples is {d}; expected a finite number other than 0")
     return check_length(op, n), kind.np
 
@@ -228,7 +228,8 @@ def rfftfreq(n: int, d: float = 1.0, dtype: DTypeLike = f32) -> npt.NDArray[Any]
 
 def _shifted(op: str, x: Any, axes: Axis, pairs: bool, back: bool) -> Any:
     if not isinstance(x, Tensor):
-        return (np.fft.ifftshift if back else np.fft.fftshift)(np.asarray(x), axes)
+        given = np.asarray(x)
+        return (np.fft.ifftshift if back else np.fft.fftshift)(given, normalize_axes(axes, given.ndim, op))
     x = tensor(op, x)
     if pairs:
         check_pairs(op, x.type)

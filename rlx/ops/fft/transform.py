@@ -168,28 +168,10 @@ register(
     Op("fft", "fft", _infer("fft", True, True), _fft, "scipy.fft.fft", _fft_vjp, kernel="fft", cost=_cost)
 )
 register(
-    Op(
-        "rfft",
-        "fft",
-        _infer("rfft", False, True),
-        _rfft,
-        "scipy.fft.rfft",
-        _rfft_vjp,
-        kernel="fft",
-        cost=_cost,
-    )
+    Op("rfft", "fft", _infer("rfft", False, True), _rfft, "scipy.fft.rfft", _rfft_vjp, kernel="fft", cost=_cost)
 )
 register(
-    Op(
-        "irfft",
-        "fft",
-        _infer("irfft", True, False),
-        _irfft,
-        "scipy.fft.irfft",
-        _irfft_vjp,
-        kernel="fft",
-        cost=_cost,
-    )
+    Op("irfft", "fft", _infer("irfft", True, False), _irfft, "scipy.fft.irfft", _irfft_vjp, kernel="fft", cost=_cost)
 )
 
 

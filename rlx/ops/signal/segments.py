@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from rlx.ops.fft.pairs import numbers, pair
 from rlx.ops.numeric import Array
 from rlx.ops.signal.frames import whole
 from rlx.ops.signal.power import without_mean
-from rlx.ops.signal.windows import F64, Window, window_of
+from rlx.ops.signal.windows import F64, Window, given_samples, is_number, window_of
 
 Detrend = Literal["constant", "linear"] | bool | None
 DETRENDS = ("constant", "linear", False, None)
@@ -51,13 +50,13 @@ class Segments:
 
 def choose(op: str, what: str, value: Any, allowed: tuple[Any, ...]) -> None:
     """Raises: ShapeError unless the value is one of those allowed."""
-    if not any(value is a or (isinstance(a, str) and value == a) for a in allowed):
+    if not any(value is a or (isinstance(a, str) and isinstance(value, str) and value == a) for a in allowed):
         raise ShapeError(f"{op}: {what} is {value!r}; expected one of {', '.join(map(repr, allowed))}")
 
 
 def rate(op: str, fs: Any) -> float:
     """The sampling frequency. Raises: ShapeError unless it is a finite number above 0."""
-    if isinstance(fs, bool) or not isinstance(fs, int | float | np.number) or not 0 < fs < math.inf:
+    if isinstance(fs, bool) or not is_number(fs) or not fs > 0:
         raise ShapeError(f"{op}: fs is {fs!r}; expected a number above 0, the samples in a unit of time")
     return float(fs)
 
@@ -83,7 +82,8 @@ def segments_of(
     transform that is shorter than a segment.
     """
     if nperseg is None:
-        nperseg = len(window) if isinstance(window, np.ndarray | list) else min(_SEGMENT, n)
+        given = given_samples(window)
+        nperseg = min(_SEGMENT, n) if given is None else given
     nperseg = whole(op, "nperseg", nperseg)
     if nperseg > n:
         raise ShapeError(

@@ -28,7 +28,7 @@ from rlx.ops.signal.segments import (
     sizes,
     transformed,
 )
-from rlx.ops.signal.windows import F64, Window
+from rlx.ops.signal.windows import F64, Window, given_samples
 
 Boundary = Literal["zeros", "even", "odd", "constant"] | None
 BOUNDARIES = ("zeros", "even", "odd", "constant", None)
@@ -166,7 +166,8 @@ def _inverse_sizes(
     """The sizes that the transform had. Raises: ShapeError where the frequencies are not as many as nfft gives."""
     usual = max(1, 2 * (bins - 1)) if onesided else bins
     if nperseg is None:
-        nperseg = len(window) if isinstance(window, np.ndarray | list) else usual
+        given = given_samples(window)
+        nperseg = usual if given is None else given
     nperseg = whole(op, "nperseg", nperseg)
     if nfft is None:
         nfft = nperseg if onesided and nperseg == usual + 1 else usual

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -107,6 +107,7 @@ _PARAMETERS = {
     "kaiser": (1, 1), "gaussian": (1, 1), "general_gaussian": (2, 2), "exponential": (0, 2), "tukey": (0, 1),
     "general_cosine": (1, 1), "general_hamming": (1, 1),
 }  # fmt: skip
+_LARGEST = sys.float_info.max
 _ALIASES = {"hanning": "hann", "rect": "boxcar", "rectangular": "boxcar", "triangle": "triang"}
 _POSITIVE = {"gaussian": ("std",), "general_gaussian": ("p", "sig"), "exponential": ("center", "tau")}
 
@@ -118,14 +119,14 @@ def get_window(window: Window, n: int, fftbins: bool = True) -> F64:
     nuttall, blackmanharris, flattop), or a tuple of a name and parameters: ("kaiser", β), ("gaussian", std),
     ("general_gaussian", p, sig), ("exponential", center, tau), ("tukey", alpha), ("general_cosine", coefficients),
     ("general_hamming", alpha); a number is the β of a Kaiser window. fftbins: the window is one period of n samples,
-    for spectra; else it is symmetric. Raises: ShapeError for a name that is not known, an n or
-    parameters that do not fit.
+    for spectra; else it is symmetric. Raises: ShapeError for a name that is not known, an n or parameters that do not
+    fit.
     """
     if isinstance(n, bool) or not is_index(n) or n < 1:
         raise ShapeError(f"get_window: n is {n!r}; expected an int ≥ 1, the number of samples")
     n = int(n)
     if isinstance(window, int | float | np.number) and not isinstance(window, bool):
-        window = ("kaiser", float(window))
+        window = ("kaiser", window)
     given = window if isinstance(window, tuple) and window else (window,)
     name, parameters = given[0], given[1:]
     name = _ALIASES.get(name, name) if isinstance(name, str) else name
@@ -143,6 +144,11 @@ def get_window(window: Window, n: int, fftbins: bool = True) -> F64:
     return np.asarray(_WINDOWS[name](n + 1, *parameters)[:-1] if fftbins else _WINDOWS[name](n, *parameters))
 
 
+def is_number(value: object) -> bool:
+    """Whether an argument is a real number that f64 holds, neither infinite nor NaN."""
+    return isinstance(value, int | float | np.integer | np.floating) and bool(-_LARGEST <= value <= _LARGEST)
+
+
 def _check_parameters(name: str, parameters: Sequence[Any], fftbins: bool) -> None:
     """Raises: ShapeError for a parameter that is no finite number, or one that must be positive and is not."""
     flat = list(parameters[0]) if name == "general_cosine" and np.ndim(parameters[0]) == 1 else list(parameters)
@@ -150,25 +156,37 @@ def _check_parameters(name: str, parameters: Sequence[Any], fftbins: bool) -> No
         del flat[0]
     elif name == "exponential" and flat and not fftbins:
         raise ShapeError("get_window: a symmetric 'exponential' has its center in the middle; give None as center")
-    good = all(isinstance(v, int | float | np.number) and math.isfinite(v) for v in flat)
-    if not flat and parameters and name == "general_cosine":
+    good = all(is_number(v) for v in flat)
+    if name == "general_cosine" and (np.ndim(parameters[0]) != 1 or not flat):
         good = False
     if not good or (name in _POSITIVE and any(v <= 0 for v in flat[-2 if name == "general_gaussian" else -1 :])):
         raise ShapeError(f"get_window: {name!r} has the parameters {tuple(parameters)!r}; expected finite numbers "
                          "(of gaussian, general_gaussian and the tau of exponential above 0)")  # fmt: skip
 
 
+def given_samples(window: Window) -> int | None:
+    """How many samples a window has that is given by them; None for one that is made."""
+    return len(window) if isinstance(window, list) or (isinstance(window, np.ndarray) and window.ndim) else None
+
+
 def window_of(op: str, window: Window, nperseg: int) -> F64:
     """The window of an op's argument: made of its name, or an array of `nperseg` real samples.
 
-    Raises: ShapeError for an array of another shape, or with infinite or NaN samples, a tensor, and a name that is not
-    known.
+    Raises: ShapeError for an array of another shape, or with complex, infinite or NaN samples, a tensor, and a name
+    that is not known.
     """
     if isinstance(window, Tensor):
         raise ShapeError(f"{op}: the window is a tensor; expected a name, or its samples in a NumPy array")
     if not isinstance(window, np.ndarray | list):
         return get_window(window, nperseg)
-    made = np.asarray(window, np.float64)
-    if made.shape != (nperseg,) or not np.isfinite(made).all():
-        raise ShapeError(f"{op}: the window is an array of shape {made.shape}; expected {nperseg} finite samples")
-    return made
+    try:
+        given = np.asarray(window)
+    except ValueError as error:
+        raise ShapeError(f"{op}: the window is a list of {len(window)} parts; expected {nperseg} samples") from error
+    real = given.dtype.kind in "biuf"
+    if given.shape != (nperseg,) or not real or not np.isfinite(given).all():
+        raise ShapeError(
+            f"{op}: the window is an array of {given.dtype} of shape {given.shape}; expected {nperseg} finite "
+            "samples, real numbers"
+        )
+    return given.astype(np.float64)

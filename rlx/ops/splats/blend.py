@@ -19,9 +19,8 @@ from rlx.ops.splats.tiles import MAX_PAIRS, TILE, check_size
 FIELDS = 9  # of a splat: x, y, the inverse covariance's xx, xy and yy, opacity, red, green, blue
 MAX_SIDE = 1 << 16  # pixels
 ALPHA_MIN = 1 / 255  # a pixel skips a splat of less
-ALPHA_MAX = (
-    127 / 128
-)  # not 0.99, of which two leave a light of STOP: rounding would decide whether a pixel is finished
+# Not 0.99, of which two leave a light of STOP: rounding would decide whether a pixel is finished.
+ALPHA_MAX = 127 / 128
 STOP = 1e-4  # a pixel is finished by the splat that lets less light through
 
 

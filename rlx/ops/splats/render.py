@@ -60,9 +60,10 @@ def render(
     coefficients of spherical harmonics, whose sum with 1/2 is the colour, 0 where negative. view (4, 4) takes points to
     the camera's coordinates, x right, y down, z ahead; its last row is not read. A point is at (fx x/z + cx, fy y/z +
     cy), and the centre of the first pixel at (0.5, 0.5). background (3,), black unless given.
-    Dtype: f32, or f64 where an input is. Gradient: to every float; those of two jumps are left out, as usual: a pixel
-    skips a splat of which it would take less than 1/255, and the splat that lets less than 1e-4 of the light through is
-    its last one. Of more than 127/128 a pixel takes 127/128.
+    Dtype: f32, or f64 where an input is; GPUs then compare every pair with every pixel, in memory for as many numbers.
+    Gradient: to every float; those of two jumps are left out, as usual: a pixel skips a splat of which it would take
+    less than 1/255, and the splat that lets less than 1e-4 of the light through is its last one. Of more than 127/128 a
+    pixel takes 127/128.
     Numerics: the order is that of the depths in f32, of equal depths that of the splats. A splat counts for every pixel
     where it would be seen, so the result does not depend on tiles. Sums have a fixed order on every device.
 
@@ -71,8 +72,9 @@ def render(
     are points; without splats the picture is the background.
 
     max_pairs: the pairs of a splat and a 16 x 16 tile that the program has room for; `default_pairs` says how many
-    there are unless given. Where a run has more, the image is NaN throughout, and `check_pairs(pairs, max_pairs)` says
-    how many are needed. Raises: ShapeError, DTypeError.
+    there are unless given. Where a run has more, image and light are NaN throughout, and `check_pairs(pairs,
+    max_pairs)` says how many are needed; gradients are then those of the splats that the lists hold. Raises:
+    ShapeError, DTypeError.
     Follows Kerbl et al., "3D Gaussian Splatting for Real-Time Radiance Field Rendering", 2023.
     """
     op = "splats.render"
@@ -98,8 +100,9 @@ def render(
         if behind.shape != (3,):
             raise ShapeError(f"{op}: background is {behind.type}; expected (3,)")
         image = image + light * cast_to(behind, dtype)
-    image = image + where(pairs > most, np.asarray(np.nan, dtype.np), np.zeros((), dtype.np))
-    return Rendered(image, apply("reshape", light, shape=(height, width)), pairs)
+    missing = where(pairs > most, np.asarray(np.nan, dtype.np), np.zeros((), dtype.np))
+    light = apply("reshape", light, shape=(height, width)) + missing
+    return Rendered(image + missing, light, pairs)
 
 
 def check_pairs(pairs: Any, max_pairs: int) -> None:

@@ -126,9 +126,7 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
     chunks = math.ceil(p.k / 32)
     across = next((a for a in (4, 8, 16) if chunks <= a), 32)
     found: list[PackedCandidate] = []
-    if (
-        "16bit_storage" in target.features
-    ):  # the driver that has none, SwiftShader, compiles this kernel for minutes
+    if "16bit_storage" in target.features:  # SwiftShader, which has none, compiles this kernel for minutes
         found.append(PackedRows((4 if few else 7,), rows, across))
         if p.wide_rows and p.units and not p.grouped:
             found += _lifted(target, p)

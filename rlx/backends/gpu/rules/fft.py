@@ -215,7 +215,7 @@ class _Transform:
         # A driver that compiles for a processor takes a second for a stage of radix 16.
         digits = 2 if ctx.target.software else 4
         self.group = Workgroup(ctx.target.limits.shared_bytes, dtype.itemsize, digits)
-        self.way = self.group.plan(n)
+        self.plan = self.group.plan(n)
         self._buffers: list[Ref] = []
 
     def block(self, table: Array) -> Ref:
@@ -223,13 +223,13 @@ class _Transform:
 
     def lines(self, ref: Ref) -> _Lines:
         """Whole lines in a workspace."""
-        return _Lines(ref, self.way.length, self.way.length, self.way.length)
+        return _Lines(ref, self.plan.length, self.plan.length, self.plan.length)
 
     def buffer(self, but: Ref) -> Ref:
         """A workspace for all lines, another than the one given."""
         found = next((b for b in self._buffers if b != but), None)
         if found is None:
-            found = self.ctx.scratch(2 * self.dtype.itemsize * self.batch * self.way.length)
+            found = self.ctx.scratch(2 * self.dtype.itemsize * self.batch * self.plan.length)
             self._buffers.append(found)
         return found
 
@@ -244,11 +244,11 @@ class _Transform:
     ) -> Ref:
         """All passes over x; the result lies in y, or in a workspace. `form` has the bits of the first pass and of the
         last one."""
-        before, last = 1, len(self.way.passes) - 1
-        for i, n in enumerate(self.way.passes):
+        before, last = 1, len(self.plan.passes) - 1
+        for i, n in enumerate(self.plan.passes):
             bits = (form & _OF_INPUT if i == 0 else 0) | (form & ~_OF_INPUT if i == last else 0)
             out = y if i == last and y is not None else self.buffer(x.ref)
-            count = kept if out is y else self.way.length
+            count = kept if out is y else self.plan.length
             self._pass(n, before, x, out, count, bits, scale, factors)
             x, before = self.lines(out), before * n
         return x.ref
@@ -256,7 +256,7 @@ class _Transform:
     def _pass(
         self, n: int, before: int, x: _Lines, y: Ref, kept: int, bits: int, scale: float, factors: Ref | None
     ) -> None:
-        length = self.way.length
+        length = self.plan.length
         lines = self.batch * (length // n)
         each = self.group.lines(n, lines, bool(bits & SPLIT))
         fine = (n * before).bit_length() // 2
@@ -309,7 +309,7 @@ def _folds(group: Workgroup, n: int, given: int, reals: bool) -> bool:
 
 def _folded(ctx: Lowering, transform: _Transform, lines: _Lines, node: Node) -> None:
     n, inverse, scale = node.attrs["n"], node.attrs["inverse"], node.attrs["scale"]
-    transform.way = Plan(n // 2, (n // 2,))
+    transform.plan = Plan(n // 2, (n // 2,))
     factors = transform.block(roots(n, np.arange(n // 2 + 1)))
     y = ctx.ref(node.output)
     if node.output.ndim > node.inputs[0].ndim:
@@ -331,7 +331,7 @@ def lower_fft(ctx: Lowering, node: Node) -> None:
     reals, parts = y.ndim > x.ndim, y.ndim < x.ndim
     given = x.shape[-1 if reals else -2]
     transform = _Transform(ctx, dtype, _batch(node), n)
-    way = transform.way
+    plan = transform.plan
     source = ctx.ref(x)
     if source.offset % (2 * dtype.itemsize):
         # Pairs are read at once, which needs their alignment; a view may begin at any element.
@@ -345,13 +345,13 @@ def lower_fft(ctx: Lowering, node: Node) -> None:
     kept = half(n) if reals else n
     into = (REALS if reals else 0) | (HALF if parts else 0) | (CONJUGATE_IN if inverse else 0)
     out = (PARTS if parts else 0) | (CONJUGATE_OUT if inverse else 0)
-    if not way.convolved:
+    if not plan.convolved:
         transform.run(lines, into | out, ctx.ref(y), kept, scale)
         return
     # Bluestein: j k = (j² + k² - (k - j)²) / 2 makes the transform a convolution with a chirp.
     chirp = _chirp(n)
     spectrum = transform.run(lines, into | FACTORS_IN, factors=transform.block(chirp))
-    conjugates = _filter(n, way.length) * np.array([1.0, -1.0])
+    conjugates = _filter(n, plan.length) * np.array([1.0, -1.0])
     both = transform.block(np.concatenate([conjugates, chirp]))
     form = CONJUGATE_IN | FACTORS_IN | CONJUGATE | FACTORS_OUT | out
     transform.run(transform.lines(spectrum), form, ctx.ref(y), kept, scale, both)

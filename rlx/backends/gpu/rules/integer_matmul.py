@@ -44,9 +44,8 @@ def lower_integer_matmul(ctx: Lowering, node: Node) -> None:
     (m, k), n = a.shape, b.shape[0]
     places = _words(ctx, a), _words(ctx, b)
     rows = next((r for r in ROWS if m <= r), ROWS[-1])
-    rows = (
-        min(rows, 4) if ctx.target.software else rows
-    )  # unrolled further, a software driver compiles it for seconds
+    # A software driver takes seconds to compile what is unrolled further.
+    rows = min(rows, 4) if ctx.target.software else rows
     across = next((c for c in (4, 8, 16) if math.ceil(k / 16) <= c), 32)
     kernel = INTEGER_MATMUL(
         ROWS=str(rows), DOT="packed" if "intdot" in ctx.target.features else "plain",

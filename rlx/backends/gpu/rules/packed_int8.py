@@ -73,9 +73,8 @@ def lower_integer_product(ctx: Lowering, node: Node) -> None:
     experts = q.shape[0] if sizes else 0
     each = math.ceil(m / max(experts, 1))  # rows of an expert, on average
     rows = next((r for r in ROWS if each <= r), ROWS[-1])
-    rows = (
-        min(rows, 4) if ctx.target.software else rows
-    )  # unrolled further, a software driver compiles it for seconds
+    # A software driver takes seconds to compile what is unrolled further.
+    rows = min(rows, 4) if ctx.target.software else rows
     across = next((a for a in (4, 8, 16) if math.ceil(k / 32) <= a), 32)
     kernel = PACKED_INT8(
         T=ctx.storage(y).name, ROWS=str(rows), DOT="packed" if "intdot" in ctx.target.features else "plain",
@@ -85,16 +84,5 @@ def lower_integer_product(ctx: Lowering, node: Node) -> None:
     ctx.launch(
         kernel,
         ctx.groups(math.ceil(n / (THREADS // across)) * shares),
-        [
-            whole,
-            scales,
-            weight,
-            ctx.ref(sizes[0]) if sizes else scales,
-            ctx.ref(y),
-            m,
-            n,
-            blocks,
-            pitch,
-            experts,
-        ],
+        [whole, scales, weight, ctx.ref(sizes[0]) if sizes else scales, ctx.ref(y), m, n, blocks, pitch, experts],
     )

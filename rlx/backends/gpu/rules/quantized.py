@@ -220,9 +220,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 
 def _native_grouped(node: Node, features: frozenset[str]) -> bool:
-    decoded = (
-        node.inputs[1].size * f32.itemsize
-    )  # all experts at once, since only the run tells whose rows are whose
+    # All experts at once, since only the run tells whose rows are whose.
+    decoded = node.inputs[1].size * f32.itemsize
     # The kernel for experts has no other candidate beside it, and is none without 16-bit storage (gemm/packed.py).
     fits_all = "16bit_storage" in features if node.attrs["transpose_q"] else decoded <= _MOST_DECODED
     return _native(node, features) and fits_all
