@@ -108,7 +108,7 @@ def _turns(n: int) -> npt.NDArray[np.float32]:
 
 
 def _compiles(node: Node, features: frozenset[str]) -> bool:
-    """A device without 16-bit storage is a software driver that does not end compiling this kernel, unrolled as it is."""
+    """A device without 16-bit storage is a software driver that does not end compiling this kernel."""
     return native(node, features) and "16bit_storage" in features
 
 
