@@ -98,10 +98,10 @@ def _picture_back(
 
 def _blend(z: Tensor) -> Tensor:
     """Splats that every pixel of two tiles sees, far from the jumps."""
-    n = z.shape[0]
+    n, kind = z.shape[0], z.dtype.np
     place, bend, rest = (z[:, i:j] for i, j in ((0, 2), (2, 5), (5, 9)))
-    place = ops.tanh(place) * 4.0 + np.array([16.0, 2.0])
-    bend = ops.tanh(bend) * np.array([0.004, 0.003, 0.02]) + np.array([0.008, 0.0, 0.04])
+    place = ops.tanh(place) * 4.0 + np.array([16.0, 2.0], kind)
+    bend = ops.tanh(bend) * np.array([0.004, 0.003, 0.02], kind) + np.array([0.008, 0.0, 0.04], kind)
     splats = ops.concat([place, bend, ops.sigmoid(rest[:, :1]) * 0.5 + 0.2, rest[:, 1:]], axis=1)
     count = 2 * n
     lists = [np.arange(count) % n, [0, n, count], (np.arange(n)[:, None] + [0, n]).ravel(),
