@@ -38,12 +38,12 @@ SWEEPS: dict[tuple[int, int], dict[str, Wish]] = {
         "products by the library": ({"algorithm": "library"}, {}),
         "biases in launches of their own": ({"fused_bias": False}, {}),
         **{
-            f"few rows, {across} threads a column, {cuts} parts": (
-                {"algorithm": "rows", "across": across, "cuts": cuts},
+            f"few rows, {sites} sites, {ahead} steps ahead": (
+                {"algorithm": "rows", "sites": sites, "ahead": ahead},
                 {},
             )
-            for across in (8, 16, 32)
-            for cuts in (2, 4, 8)
+            for sites in (2, 4, 8, 16)
+            for ahead in (1, 2, 4)
         },
         **{f"attention of {n} rows a group": ({}, {"algorithm": "decode", "rows": n}) for n in (1, 2, 4)},
         "attention in tiles": ({}, {"algorithm": "tiles"}),
