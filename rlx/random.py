@@ -3,8 +3,8 @@
 A key is two words of 32 bits as i32, of shape (2,); keys of shape (..., 2) are many of them. A key is a value as
 any other: a program may take it as an input, so that a new key compiles nothing. Element i of a draw is Threefry-2x32
 in 20 rounds of the key and the counter (0, i), where i counts the elements of `shape` in row-major order: it depends on
-nothing else, so it is the same on every device, in every batch and however a graph is fused, and no memory is read for
-it. Use a key once, then make new ones with `split` and `fold_in`.
+nothing else, so it is the same on every device (those of `normal` are within 4 ULP), in every batch and however a graph
+is fused, and no memory is read for it. Use a key once, then make new ones with `split` and `fold_in`.
 
 To draw a tensor in parts, give each part the `offset` of its first element. For rows that must not depend on the batch
 that they run in, use a key for each row, `fold_in(key, rows)` or `split(key, n)`, of shape (n, 2). A draw of `shape` is

@@ -106,7 +106,7 @@ def write_ply(
             f"write_ply: the arrays are {', '.join(str(a.dtype) for a in given)}; expected floats"
         )
     place, sizes, turns, covers, coefficients = (a.astype(np.float64) for a in given)
-    if ((covers < 0) | (covers > 1)).any():
+    if not ((covers >= 0) & (covers <= 1)).all():
         raise ShapeError(
             f"write_ply: the opacities go from {np.nanmin(covers):g} to {np.nanmax(covers):g}; expected numbers from 0 "
             "to 1, since files hold their logits"

@@ -211,7 +211,10 @@ def linear(
     """
     if getattr(getattr(weight, "dtype", None), "is_packed", False):
         made = quantized.packed_matmul(x, weight)
+        linalg.check_activation("linear", activation)
         if bias is not None:
+            if (shape := np.shape(bias) if not isinstance(bias, Tensor) else bias.shape) != made.shape[-1:]:
+                raise ShapeError(f"linear: bias is {shape}; expected {made.shape[-1:]}")
             made = cast_to(made + bias, made.dtype)
         return linalg.activated(made, activation)
     return linalg.matmul(x, weight, bias, transpose_b=True, activation=activation)

@@ -61,10 +61,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
             f"matmul: {a.dtype} beside {b.dtype}; integers must be i32 or i64 (rlx.matmul casts)"
         )
     activation = attrs["activation"]
-    if activation is not None and activation not in ACTIVATIONS:
-        raise ShapeError(
-            f"matmul: activation {activation!r}; expected None or one of {', '.join(ACTIVATIONS)}"
-        )
+    check_activation("matmul", activation)
     if activation is not None and not dtype.is_float:
         raise DTypeError(f"matmul: activation {activation!r} of {dtype}; activations take floats")
     if len(types) == 3:
@@ -98,6 +95,12 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     if len(inputs) == 3:
         out = apply("add", out, cast_to(inputs[2], out.dtype))
     return activated(out, attrs["activation"])
+
+
+def check_activation(op: str, activation: Any) -> None:
+    """Raises: ShapeError for what is neither None nor the name of an activation."""
+    if activation is not None and (not isinstance(activation, str) or activation not in ACTIVATIONS):
+        raise ShapeError(f"{op}: activation {activation!r}; expected None or one of {', '.join(ACTIVATIONS)}")
 
 
 def activated(x: Tensor, activation: str | None) -> Tensor:

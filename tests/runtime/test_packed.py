@@ -232,3 +232,20 @@ def test_a_mistake_in_what_is_given_says_what_to_do(session: rlx.Session) -> Non
             exe.run({"x": packed})
         with pytest.raises(DTypeError, match="cannot be kept as f16"):
             exe.set_param("w", packed, dtype="f16")
+
+
+@pytest.mark.parametrize(
+    ("bias", "activation", "text"),
+    [
+        (np.ones((5, 3, 40), np.float32), None, r"linear: bias is \(5, 3, 40\); expected \(40,\)"),
+        (np.ones(39, np.float32), None, r"linear: bias is \(39,\); expected \(40,\)"),
+        (1.0, None, r"linear: bias is \(\); expected \(40,\)"),
+        (None, "zz", "linear: activation 'zz'; expected None or one of"),
+        (None, ["gelu"], r"linear: activation \['gelu'\]; expected None or one of"),
+    ],
+)
+def test_linear_takes_one_bias_for_each_row_of_the_weight(bias: Any, activation: Any, text: str) -> None:
+    """What a dense weight refuses, a packed one refuses too: no result of another shape."""
+    weight = rlx.quantize(normal(40, 64), "q8_0")
+    with pytest.raises(ShapeError, match=text):
+        rlx.jit(lambda x, w: rlx.linear(x, w, bias, activation=activation), device="cpu")(normal(3, 64), weight)

@@ -42,11 +42,13 @@ def _erf_small(x: Floats) -> Floats:
 
 def _erfc_positive(y: Floats) -> Floats:
     """erfc of y ≥ 0.46875 (or NaN)."""
-    y = np.minimum(y, 30.0)  # erfc is 0 beyond 27; keeps y² finite
-    far = y > 4.0
-    inverse = 1.0 / (y * y)
-    tail = inverse * _poly(_LARGE_P, inverse) / _poly(_LARGE_Q, inverse)
-    ratio = np.where(far, (_INV_SQRT_PI - tail) / y, _poly(_MIDDLE_P, y) / _poly(_MIDDLE_Q, y))
+    y = np.asarray(np.minimum(y, 30.0))  # erfc is 0 beyond 27; keeps y² finite
+    ratio = np.asarray(_poly(_MIDDLE_P, y) / _poly(_MIDDLE_Q, y))
+    far = y > 4.0  # of few elements in most data
+    if far.any():
+        inverse = 1.0 / (y[far] * y[far])
+        tail = inverse * _poly(_LARGE_P, inverse) / _poly(_LARGE_Q, inverse)
+        ratio[far] = (_INV_SQRT_PI - tail) / y[far]
     # exp(-y²) as two factors: y² rounded to one number would cost digits for large y.
     head = np.trunc(y * 16.0) / 16.0
     return np.exp(-head * head) * np.exp(-(y - head) * (y + head)) * ratio
