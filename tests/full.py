@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache
 from heapq import heapify, heappop, heappush
 from itertools import combinations
 from typing import Any
 
 import pytest
+
+from rlx.conformance.case import Case, cases_of
 
 FULL_ENV = "RLX_TEST_FULL"
 
@@ -27,9 +30,36 @@ def count(few: int, many: int) -> int:
 def some(values: Iterable[Any], most: int) -> list[Any]:
     """At most `most` of these, evenly spread from the first on; all where nothing is left out.
 
-    Tests that go through an op's cases take their part by it, so that a new op costs as much as any other."""
+    Tests that compile for each of an op's cases take their part by it, so that a new op costs as much as any other."""
     given = list(values)
     return given if full() else given[:: max(1, -(-len(given) // most))]
+
+
+def covering(op: str, least: int) -> Sequence[Case]:
+    """At least `least` of an op's cases, in which every dtype and domain of each input and every flag and name among
+    the attributes occurs; all where nothing is left out. Names of more values than `least`, such as equations, do not
+    count."""
+    return cases_of(op) if full() else _covering(op, least)
+
+
+@cache
+def _covering(op: str, least: int) -> Sequence[Case]:
+    given = cases_of(op)
+    if len(given) <= least:
+        return given
+    names: dict[str, set[object]] = {}
+    for case in given:
+        for name, value in case.attrs.items():
+            if value is None or isinstance(value, bool | str):
+                names.setdefault(name, set()).add(value)
+    flags = {name for name, values in names.items() if len(values) <= least}
+    values = []
+    for case in given:
+        found: dict[str, object] = {name: case.attrs[name] for name in flags if name in case.attrs}
+        for i, spec in enumerate(case.inputs):
+            found |= {f"dtype {i}": spec.dtype.name, f"domain {i}": spec.domain}
+        values.append({name: v for name, v in found.items() if isinstance(v, Hashable)})
+    return [given[at] for at in sorted(spread(values, least))]
 
 
 def thinned(values: Sequence[Any], kept: Callable[[Any], bool]) -> list[Any]:

@@ -90,10 +90,17 @@ def write_ply(
 ) -> None:
     """Writes splats, as `rlx.splats.render` takes them, with colors (n, k, 3), whole or not at all.
 
-    A scale of 0 and an opacity of 0 or 1 become infinities, which `read_ply` reads back as they were.
+    A scale of 0 and an opacity of 0 or 1 become infinities, which `read_ply` reads back as they were. A scale below 0
+    is written as its absolute value, of which `render` draws the same.
     Raises: ShapeError for arrays that are no splats, and for opacities outside [0, 1]; DTypeError; OSError.
     """
-    given = [np.asarray(a) for a in (means, scales, rotations, opacities, colors)]
+    given = []
+    arguments = {"means": means, "scales": scales, "rotations": rotations, "opacities": opacities, "colors": colors}
+    for name, values in arguments.items():
+        try:
+            given.append(np.asarray(values))
+        except ValueError as error:  # lists of unequal lengths
+            raise ShapeError(f"write_ply: {name} are lists of unequal lengths; expected an array") from error
     n, k = len(given[0]) if given[0].ndim else 0, given[4].shape[1] if given[4].ndim == 3 else 0
     shapes = [(n, 3), (n, 3), (n, 4), (n,), (n, k, 3)]
     if [a.shape for a in given] != shapes or k not in (1, 4, 9, 16):
@@ -117,13 +124,13 @@ def write_ply(
     names += ["opacity", *(f"scale_{i}" for i in range(3)), *(f"rot_{i}" for i in range(4))]
     with np.errstate(all="ignore"):
         logits = np.log(covers) - np.log1p(-covers)
-        parts = [
+        columns = [
             place,
             np.zeros((n, 3)),
             coefficients[:, 0],
             coefficients[:, 1:].transpose(0, 2, 1).reshape(n, rest),
         ]
-        table = np.concatenate([*parts, logits[:, None], np.log(np.abs(sizes)), turns], axis=1).astype("<f4")
+        table = np.concatenate([*columns, logits[:, None], np.log(np.abs(sizes)), turns], axis=1).astype("<f4")
     lines = [
         "ply",
         "format binary_little_endian 1.0",

@@ -174,3 +174,21 @@ def test_what_is_no_file_and_what_are_no_splats(tmp_path: Path) -> None:
     with pytest.raises(DTypeError, match="write_ply"):
         write_ply(tmp_path / "a.ply", *splats[:3], np.array(["a", "b"]), splats.colors)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scale_below_zero_is_written_as_what_draws_the_same(tmp_path: Path) -> None:
+    splats = some(3, 1)
+    write_ply(tmp_path / "a.ply", *splats._replace(scales=-splats.scales))
+    np.testing.assert_allclose(read_ply(tmp_path / "a.ply").scales, splats.scales, rtol=1e-6)
+
+
+def test_ragged_lists_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ShapeError, match="scales are lists of unequal lengths"):
+        write_ply(tmp_path / "a.ply", *some(2, 1)._replace(scales=[[1, 2], [3]]))  # type: ignore[arg-type]
+    assert not (tmp_path / "a.ply").exists()
+
+
+def test_opacities_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    splats = some(2, 1)
+    with pytest.raises(ShapeError, match="expected numbers from 0 to 1"):
+        write_ply(tmp_path / "a.ply", *splats._replace(opacities=np.array([0.5, np.nan], np.float32)))

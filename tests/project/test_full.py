@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations, product
 
 import pytest
 
-from tests.full import FULL_ENV, count, some, spread, thinned
+from rlx.conformance.case import Case, cases_of
+from tests.full import FULL_ENV, count, covering, some, spread, thinned
 
 GRID = [dict(zip("abc", one, strict=True)) for one in product(range(5), range(3), range(2))]
 
@@ -29,6 +31,25 @@ def test_only_a_full_run_takes_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count(2, 9) == 2
     monkeypatch.setenv(FULL_ENV, "1")
     assert some(range(10), 4) == list(range(10)) and count(2, 9) == 9
+
+
+def test_cases_of_a_part_have_every_dtype_and_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken evenly, they would lose some: flags change with the innermost loop that makes cases."""
+    monkeypatch.delenv(FULL_ENV, raising=False)
+    given = cases_of("matmul")
+    part = covering("matmul", 12)
+    assert 12 <= len(part) < len(given) // 4
+
+    def values(cases: Sequence[Case]) -> set[tuple[str, object]]:
+        found: set[tuple[str, object]] = set()
+        for case in cases:
+            found |= {(name, case.attrs[name]) for name in ("transpose_a", "transpose_b", "activation")}
+            found |= {(f"{i}", v) for i, spec in enumerate(case.inputs) for v in (spec.dtype, spec.domain)}
+        return found
+
+    assert values(part) == values(given)
+    monkeypatch.setenv(FULL_ENV, "1")
+    assert covering("matmul", 12) == given
 
 
 def test_values_that_are_not_kept_are_marked() -> None:
