@@ -44,9 +44,10 @@ static inline int __dp4a(int a, int b, int c) {
 enum { RLX_THREADS = 1024 };  // of a group, at most
 extern uint3 threadIdx, blockIdx, gridDim;
 void rlx_meet(int place);
+void rlx_barrier(const char* file, int line);
 float rlx_shuffle(float v, uint lane);
 uint rlx_ballot(bool yes);
-#define __syncthreads() rlx_meet(__LINE__)
+#define __syncthreads() rlx_barrier(__FILE__, __LINE__)
 #define __syncwarp() rlx_meet(-8)
 #define __shfl_xor_sync(mask, v, lane) rlx_shuffle(v, lane)
 #define __ballot_sync(mask, yes) rlx_ballot(yes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -218,7 +217,7 @@ _NEEDS: dict[str, Callable[[], Array]] = {
 
 
 @pytest.mark.parametrize("header", list(_NEEDS))
-def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path) -> None:
+def test_every_barrier_is_needed_and_missed(header: str) -> None:
     ways = {"attention_registers.h": REGISTERS, "attention_opaque.h": SHARED, "attention_wgmma.h": WARPGROUP}
     with forcing(keys=64 if header == "attention_wgmma.h" else 32, **ways[header]):
-        every_barrier_is_missed(header, _NEEDS[header], tmp_path)
+        every_barrier_is_missed(header, _NEEDS[header])

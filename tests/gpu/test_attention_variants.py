@@ -4,7 +4,6 @@ Vulkan device and by the CUDA sources run on the CPU, against the ops' definitio
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -158,8 +157,8 @@ _NEEDS: dict[str, Callable[[], list[Array]]] = {
 
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 @pytest.mark.parametrize("header", list(_NEEDS))
-def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path) -> None:
-    every_barrier_is_missed(header, _NEEDS[header], tmp_path)
+def test_every_barrier_is_needed_and_missed(header: str) -> None:
+    every_barrier_is_missed(header, _NEEDS[header])
 
 
 @pytest.mark.vulkan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -60,8 +59,8 @@ _NEEDS: dict[str, Callable[[], Array]] = {
 
 
 @pytest.mark.parametrize("header", list(_NEEDS))
-def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path) -> None:
-    every_barrier_is_missed(header, _NEEDS[header], tmp_path)
+def test_every_barrier_is_needed_and_missed(header: str) -> None:
+    every_barrier_is_missed(header, _NEEDS[header])
 
 
 def _normal(*shape: int, dtype: Any = np.float32) -> Array:

@@ -4,22 +4,19 @@ shares; and the choice of an algorithm."""
 from __future__ import annotations
 
 import itertools
-import re
-import shutil
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-import rlx.backends.gpu
 from rlx.backends.gpu.gemm.choice import Split, forcing, split_for
 from rlx.backends.gpu.program.steps import FileKernel, Gemm, Launch, TreeKernel
 from rlx.driver import Limits
 from rlx.dtypes import bf16, f16, f32
 from tests.gpu import cuda_host, lowered
 from tests.gpu.lowered import ROUNDED, Array, close, lower, run
+from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_kernels_matmul import _attrs, _pair, _want
 
 _LIMITS = Limits(shared_bytes=48 << 10)
@@ -220,20 +217,9 @@ def test_constants_say_how_operands_lie() -> None:
 
 @on_host
 @pytest.mark.parametrize("header", ["mma_tile.h", "matmul_tile.h"])
-def test_every_barrier_is_needed_and_missed(
-    header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bodies = Path(rlx.backends.gpu.__file__).parent / "device_code/bodies"
-    text = (bodies / header).read_text(encoding="utf-8")
+def test_every_barrier_is_needed_and_missed(header: str) -> None:
     a, b = _pair(40, 70, 72, False, False, np.float32, ml_dtypes.bfloat16)
-    for place in re.finditer("BARRIER;", text):
-        folder = tmp_path / str(place.start())
-        shutil.copytree(bodies, folder / "bodies")
-        planted = text[: place.start()] + ";" + text[place.end() :]
-        (folder / "bodies" / header).write_text(planted, encoding="utf-8")
-        monkeypatch.setattr(cuda_host, "planted", folder)
-        with pytest.raises(AssertionError, match="barrier"):
-            _by(header, a, b)
+    every_barrier_is_missed(header, lambda: _by(header, a, b))
 
 
 def _by(header: str, a: Array, b: Array) -> None:

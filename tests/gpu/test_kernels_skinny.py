@@ -3,22 +3,19 @@ on a Vulkan device, against NumPy in float64."""
 
 from __future__ import annotations
 
-import re
-import shutil
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-import rlx.backends.gpu
 from rlx.backends.gpu.gemm.choice import forcing
 from rlx.backends.gpu.program.steps import FileKernel, Launch
 from rlx.driver import Limits
 from tests.full import some
 from tests.gpu import cuda_host, lowered
 from tests.gpu.lowered import ROUNDED, Array, close, lower, run
+from tests.gpu.missed_barriers import barrier_is_missed, barriers_of
 from tests.gpu.test_kernels_matmul import _attrs, _pair, _want
 
 HALVES = (np.float16, ml_dtypes.bfloat16)
@@ -92,20 +89,13 @@ def test_what_is_read_by_units() -> None:
 
 
 @on_host
-def test_the_barrier_before_the_last_sums_is_needed_and_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_barrier_before_the_last_sums_is_needed_and_missed() -> None:
     """The others cannot be missed here: on the host a warp runs to its next barrier before another begins, and its
     threads meet where they load matrices."""
-    bodies = Path(rlx.backends.gpu.__file__).parent / "device_code/bodies"
-    shutil.copytree(bodies, tmp_path / "bodies")
-    text = (bodies / "matmul_skinny.h").read_text(encoding="utf-8")
-    _, last = re.finditer(r"\bBARRIER;", text)
-    planted = text[: last.start()] + ";" + text[last.end() :]
-    (tmp_path / "bodies/matmul_skinny.h").write_text(planted, encoding="utf-8")
-    monkeypatch.setattr(cuda_host, "planted", tmp_path)
-    with pytest.raises(AssertionError, match="barrier"):
-        skinny(*_pair(16, 1096, 24, False, True, np.float16), tb=True, ahead=1)
+    a, b = _pair(16, 1096, 24, False, True, np.float16)
+    header = "matmul_skinny.h"
+    _, last = barriers_of(header)
+    barrier_is_missed(header, last, lambda: skinny(a, b, tb=True, ahead=1))
 
 
 @pytest.mark.vulkan

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import rlx
-import rlx.backends.gpu
 from rlx.autodiff import gradients
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.fuzz import PlanVariant, run
@@ -22,6 +18,7 @@ from rlx.ir import Graph
 from tests.devices import device_here, session_here
 from tests.full import count, some
 from tests.gpu import cuda_host
+from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_index_family import through_cuda
 
 OPS = (
@@ -97,17 +94,8 @@ _NEEDS = {
 
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 @pytest.mark.parametrize("header", list(_NEEDS))
-def test_every_barrier_is_needed(header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies = Path(rlx.backends.gpu.__file__).parent / "device_code" / "bodies"
-    text = (bodies / header).read_text(encoding="utf-8")
-    for number, found in enumerate(re.finditer("BARRIER;", text)):
-        folder = tmp_path / str(number)
-        shutil.copytree(bodies, folder / "bodies")
-        changed = text[: found.start()] + text[found.end() :]
-        (folder / "bodies" / header).write_text(changed, encoding="utf-8")
-        monkeypatch.setattr(cuda_host, "planted", folder)
-        with pytest.raises(AssertionError, match="barrier"):
-            through_cuda(_case(_NEEDS[header]))
+def test_every_barrier_is_needed_and_missed(header: str) -> None:
+    every_barrier_is_missed(header, lambda: through_cuda(_case(_NEEDS[header])))
 
 
 # -- the same bits each run, and nothing outside the slots

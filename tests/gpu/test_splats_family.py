@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,9 +57,9 @@ def test_cuda_source(name: str) -> None:
 
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 @pytest.mark.parametrize("header", list(_NEEDS))
-def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path) -> None:
+def test_every_barrier_is_needed_and_missed(header: str) -> None:
     (case,) = [c for c in cases_of(_NEEDS[header].split("-")[0]) if c.id == _NEEDS[header]]
-    every_barrier_is_missed(header, lambda: through_cuda(case), tmp_path)
+    every_barrier_is_missed(header, lambda: through_cuda(case))
 
 
 def _scanned(sums: np.ndarray[Any, np.dtype[Any]]) -> tuple[Any, int]:
@@ -76,7 +75,7 @@ def _scanned(sums: np.ndarray[Any, np.dtype[Any]]) -> tuple[Any, int]:
 
 
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
-def test_sums_of_more_than_65536_splats(tmp_path: Path) -> None:
+def test_sums_of_more_than_65536_splats() -> None:
     """Several rounds of a workgroup, which sums that leave the range of 31 bits do not wrap."""
     sums = np.random.default_rng(0).integers(0, 1 << 20, 600).astype(np.uint32)
     starts, total = _scanned(sums)
@@ -85,4 +84,4 @@ def test_sums_of_more_than_65536_splats(tmp_path: Path) -> None:
     sums[300:] = 2**31 - 1
     starts, total = _scanned(sums)
     assert total == 2**31 - 1 and (starts[301:] == 2**31 - 1).all()
-    every_barrier_is_missed("splat_scan.h", lambda: _scanned(sums), tmp_path)
+    every_barrier_is_missed("splat_scan.h", lambda: _scanned(sums))
