@@ -91,6 +91,7 @@ class Shader:
                 made[f"{name}.subgroup.spv"] = {**defines, **_SUBGROUPS}
         return made
 
+    @functools.cached_property
     def includes(self) -> list[Path]:
         """Every file that the text includes, directly or not, each once."""
         found: list[Path] = []
@@ -106,11 +107,12 @@ class Shader:
                     texts.append((path.parent, path.read_text(encoding="utf-8")))
         return found
 
+    @functools.cached_property
     def key(self) -> str:
         """One hash over all that a module is made from: the text, its includes and this recipe."""
         recipe = UNROLLED if self.decl and self.decl.unroll else RECIPE
         parts = [f"{recipe} {TARGET}", f"{self.stem} {sha256(self.text.encode())}"]
-        parts += sorted(f"{p.relative_to(ROOT)} {sha256(p.read_bytes())}" for p in self.includes())
+        parts += sorted(f"{p.relative_to(ROOT)} {sha256(p.read_bytes())}" for p in self.includes)
         return sha256("\n".join(parts).encode())
 
     def compiler(self) -> str:
@@ -268,7 +270,7 @@ def expected() -> dict[str, tuple[Shader, dict[str, str]]]:
 def all_sources() -> dict[str, str]:
     """The hash of every source of a module: of files by path, of texts written from declarations by stem."""
     made = {f"{s.stem}.comp": sha256(s.text.encode()) for s in shaders()}
-    files = {p for shader in shaders() for p in shader.includes()}
+    files = {p for shader in shaders() for p in shader.includes}
     return made | {str(p.relative_to(ROOT)): sha256(p.read_bytes()) for p in sorted(files)}
 
 
@@ -280,7 +282,7 @@ def build(stems: list[str]) -> int:
     modules: dict[str, Any] = {}
     failed = made = 0
     for name, (shader, defines) in wanted.items():
-        key, target, old = shader.key(), SPIRV / name, before.get(name)
+        key, target, old = shader.key, SPIRV / name, before.get(name)
         fresh = (
             old and old["key"] == key and target.is_file() and sha256(target.read_bytes()) == old["sha256"]
         )
@@ -329,7 +331,7 @@ def check() -> list[str]:
             problems.append(f"{name}: not compiled")
         elif sha256(target.read_bytes()) != entry["sha256"]:
             problems.append(f"{name}: not the file that was compiled")
-        elif entry["key"] != wanted[name][0].key():
+        elif entry["key"] != wanted[name][0].key:
             problems.append(f"{name}: compiled from other sources")
     return problems
 

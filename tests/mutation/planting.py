@@ -72,16 +72,15 @@ def planted_modules(root: Path, changed: list[Path]) -> Iterator[None]:
     build = builder(root)
     whole = build.expected()
     found = {path.resolve() for path in changed}
-    hit = {
-        name
-        for name, (shader, _) in whole.items()
-        if not found.isdisjoint([*shader.includes(), (build.SHADERS / f"{shader.stem}.comp").resolve()])
-    }
     own = pipelines.load_spirv
+
+    def is_hit(file: str) -> bool:
+        shader = whole[file][0]
+        return not found.isdisjoint([*shader.includes, (build.SHADERS / f"{shader.stem}.comp").resolve()])
 
     def load(name: str) -> bytes:
         file = f"{name}.spv"
-        if file not in hit:
+        if not is_hit(file):
             return own(name)
         target = build.SPIRV / file
         if not target.is_file():
@@ -94,7 +93,7 @@ def planted_modules(root: Path, changed: list[Path]) -> Iterator[None]:
     @cache
     def planted(wide: bool = False, fused: bool = False) -> Template:
         name = "tree64" if wide else "tree_fused" if fused else "tree"
-        return Template(Module.parse(load(name))) if f"{name}.spv" in hit else template(wide, fused)
+        return Template(Module.parse(load(name))) if is_hit(f"{name}.spv") else template(wide, fused)
 
     pipelines.load_spirv, emit_spirv.template = load, planted  # type: ignore[assignment]
     try:
