@@ -34,7 +34,7 @@ _OPTIONS = ("-O1", "-march=native", "-nostartfiles", "-nodefaultlibs")
 @cache
 def _threads() -> ctypes.CDLL:
     """What runs the threads of every kernel: the kernels' libraries find its functions when they are loaded."""
-    text = (HERE / "cuda_host.cpp").read_text(encoding="utf-8")
+    text = "".join((HERE / name).read_text(encoding="utf-8") for name in ("cuda_host.cpp", "mma_host.cpp"))
     # Debug checks of glibc, which Ubuntu turns on, take a jump from one stack to another for a fault.
     return library(text, ("-O2", "-U_FORTIFY_SOURCE"), mode=ctypes.RTLD_GLOBAL)
 

@@ -1,107 +1,20 @@
 // The matrix instructions of bodies/mma.h on the host: what each lane of a warp holds and gets, after the PTX ISA
 // (ldmatrix, mma.m16n8k16). Sums in double, rounded once.
 #define RLX_ON_HOST 1
-static const unsigned short* rlx_rows[RLX_THREADS];
-static uint rlx_held_a[RLX_THREADS][4], rlx_held_b[RLX_THREADS][2];
-
-static void rlx_load(uint* r, const void* row, bool trans) {
-    rlx_rows[threadIdx.x] = static_cast<const unsigned short*>(row);
-    rlx_meet(-4);
-    const uint warp = threadIdx.x / 32u * 32u, lane = threadIdx.x % 32u;
-    for (uint i = 0; i < 4; i++) {
-        uint half[2];
-        for (uint h = 0; h < 2; h++) {
-            const uint across = lane % 4u * 2u + h, down = lane / 4u;
-            half[h] = trans ? rlx_rows[warp + i * 8u + across][down] : rlx_rows[warp + i * 8u + down][across];
-        }
-        r[i] = half[0] | half[1] << 16;
-    }
-    rlx_meet(-5);
-}
+void rlx_load(uint* r, const void* row, bool trans);
 #define rlx_ldmatrix(r, row) rlx_load(r, row, false)
 #define rlx_ldmatrix_trans(r, row) rlx_load(r, row, true)
 
-// Each row and each column is read once, and turned into numbers once, for all the sums that it is part of.
-template <float value(uint)> static void rlx_mma(float* c, const uint* a, const uint* b) {
-    for (int i = 0; i < 4; i++) rlx_held_a[threadIdx.x][i] = a[i];
-    for (int i = 0; i < 2; i++) rlx_held_b[threadIdx.x][i] = b[i];
-    rlx_meet(-6);
-    const uint warp = threadIdx.x / 32u * 32u, lane = threadIdx.x % 32u;
-    double x[2][16], y[2][16];
-    for (uint h = 0; h < 2; h++)
-        for (uint k = 0; k < 16; k++) {
-            const uint inner = k % 8u / 2u, shift = k % 2u * 16u;
-            x[h][k] = value(rlx_held_a[warp + lane / 4u * 4u + inner][h + k / 8u * 2u] >> shift & 0xffffu);
-            y[h][k] = value(rlx_held_b[warp + (lane % 4u * 2u + h) * 4u + inner][k / 8u] >> shift & 0xffffu);
-        }
-    for (uint e = 0; e < 4; e++) {
-        double sum = c[e];
-        for (uint k = 0; k < 16; k++) sum += x[e / 2u][k] * y[e % 2u][k];
-        c[e] = float(sum);
-    }
-    rlx_meet(-7);
-}
-static float rlx_f16(uint h) { return host_half(h); }
-static float rlx_bf16(uint h) { return host_float(h << 16); }
-#define rlx_mma_f16(c, a, b) rlx_mma<rlx_f16>(c, a, b)
-#define rlx_mma_bf16(c, a, b) rlx_mma<rlx_bf16>(c, a, b)
+void rlx_mma(float* c, const uint* a, const uint* b, bool bf16);
+#define rlx_mma_f16(c, a, b) rlx_mma(c, a, b, false)
+#define rlx_mma_bf16(c, a, b) rlx_mma(c, a, b, true)
 
-// Of wgmma: units of shared memory as a descriptor names them, eight units of a row changing places with the row; the
-// sums are those of one warp's 16 rows of 64, as m16n8k16 spreads them. What runs on its own there is done at once here.
-static uint rlx_panel_value(const uint4* units, uint unit, uint i) {
-    const uint4& held = units[unit ^ (unit >> 3 & 7u)];
-    const uint words[4] = {held.x, held.y, held.z, held.w};
-    return words[i / 2u] >> i % 2u * 16u & 0xffffu;
-}
-static uint rlx_wg_at(rlx_u64 m) { return uint(m) & 0x3fffu; }
-static uint rlx_wg_stride(rlx_u64 m) { return uint(m >> 32) & 0x3fffu; }
-static uint rlx_row_value(const uint4* units, rlx_u64 m, uint row, uint k) {
-    return rlx_panel_value(units, rlx_wg_at(m) + row / 8u * rlx_wg_stride(m) + row % 8u * 8u + k / 8u, k % 8u);
-}
-static uint rlx_column_value(const uint4* units, rlx_u64 m, uint column, uint k) {
-    const uint panel = uint(m) >> 16 & 0x3fffu;
-    const uint at = rlx_wg_at(m) + column / 64u * panel + k / 8u * rlx_wg_stride(m);
-    return rlx_panel_value(units, at + k % 8u * 8u + column % 64u / 8u, column % 8u);
-}
-template <float value(uint)>
-static void rlx_wg_rows(const uint4* units, uint n, float* c, rlx_u64 a, rlx_u64 b, uint more) {
-    const uint warp = threadIdx.x / 32u, lane = threadIdx.x % 32u;
-    double x[2][16], y[16];
-    for (uint h = 0; h < 2; h++)
-        for (uint k = 0; k < 16; k++) x[h][k] = value(rlx_row_value(units, a, warp * 16u + lane / 4u + h * 8u, k));
-    for (uint e = 0; e < n / 2u; e += e % 2u ? 3 : 1) {
-        const uint column = e / 4u * 8u + lane % 4u * 2u + e % 2u;
-        for (uint k = 0; k < 16; k++) y[k] = value(rlx_row_value(units, b, column, k));
-        for (uint h = 0; h < 2; h++) {
-            double sum = more ? c[e + 2u * h] : 0.0;
-            for (uint k = 0; k < 16; k++) sum += x[h][k] * y[k];
-            c[e + 2u * h] = float(sum);
-        }
-    }
-}
-template <float value(uint)>
-static void rlx_wg_columns(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b) {
-    for (int i = 0; i < 4; i++) rlx_held_a[threadIdx.x][i] = a[i];
-    rlx_meet(-6);
-    const uint from = threadIdx.x / 32u * 32u + threadIdx.x % 32u / 4u * 4u, lane = threadIdx.x % 32u;
-    double x[2][16], y[16];
-    for (uint h = 0; h < 2; h++)
-        for (uint k = 0; k < 16; k++)
-            x[h][k] = value(rlx_held_a[from + k % 8u / 2u][h + k / 8u * 2u] >> k % 2u * 16u & 0xffffu);
-    for (uint e = 0; e < n / 2u; e += e % 2u ? 3 : 1) {
-        const uint column = e / 4u * 8u + lane % 4u * 2u + e % 2u;
-        for (uint k = 0; k < 16; k++) y[k] = value(rlx_column_value(units, b, column, k));
-        for (uint h = 0; h < 2; h++) {
-            double sum = c[e + 2u * h];
-            for (uint k = 0; k < 16; k++) sum += x[h][k] * y[k];
-            c[e + 2u * h] = float(sum);
-        }
-    }
-    rlx_meet(-7);
-}
-#define rlx_wg_rows_64_f16(c, a, b, more) rlx_wg_rows<rlx_f16>(units, 64, c, a, b, more)
-#define rlx_wg_rows_64_bf16(c, a, b, more) rlx_wg_rows<rlx_bf16>(units, 64, c, a, b, more)
-#define rlx_wg_columns_64_f16(c, a, b) rlx_wg_columns<rlx_f16>(units, 64, c, a, b)
-#define rlx_wg_columns_64_bf16(c, a, b) rlx_wg_columns<rlx_bf16>(units, 64, c, a, b)
-#define rlx_wg_columns_128_f16(c, a, b) rlx_wg_columns<rlx_f16>(units, 128, c, a, b)
-#define rlx_wg_columns_128_bf16(c, a, b) rlx_wg_columns<rlx_bf16>(units, 128, c, a, b)
+// wgmma of 64 or 128 columns, whose operands lie in the shared `units`.
+void rlx_wg_rows(const uint4* units, uint n, float* c, rlx_u64 a, rlx_u64 b, uint more, bool bf16);
+void rlx_wg_columns(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b, bool bf16);
+#define rlx_wg_rows_64_f16(c, a, b, more) rlx_wg_rows(units, 64, c, a, b, more, false)
+#define rlx_wg_rows_64_bf16(c, a, b, more) rlx_wg_rows(units, 64, c, a, b, more, true)
+#define rlx_wg_columns_64_f16(c, a, b) rlx_wg_columns(units, 64, c, a, b, false)
+#define rlx_wg_columns_64_bf16(c, a, b) rlx_wg_columns(units, 64, c, a, b, true)
+#define rlx_wg_columns_128_f16(c, a, b) rlx_wg_columns(units, 128, c, a, b, false)
+#define rlx_wg_columns_128_bf16(c, a, b) rlx_wg_columns(units, 128, c, a, b, true)
