@@ -8,6 +8,8 @@ from tests.kept import kept
 
 # Without most optimizations: it tells in a third of the time whether a kernel compiles.
 UNOPTIMIZED = "--Ofast-compile=max"
+# Only the compiler's first half, which finds what a kernel's text has wrong; there is no PTX.
+CHECKED = "--fdevice-syntax-only"
 
 
 def compiled(source: Source, arch: str, *options: str) -> bytes:

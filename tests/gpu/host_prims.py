@@ -61,23 +61,39 @@ CASTS = {
 }
 
 
-def _source(exact: bool, flush: bool, fused: bool) -> str:
-    lines = ["#include <immintrin.h>"] if flush else []
-    lines += ['#include "prelude_host.h"', "static inline float sqrt(float x) { return __builtin_sqrtf(x); }"]
+# Between these an x86 processor treats subnormals as zeros, where `flush` was called with 1. The system header of such
+# instructions takes longer to compile than all functions.
+MODES = """
+static int rlx_flushes;
+extern "C" void flush(int on) { rlx_flushes = on; }
+#ifdef __x86_64__
+extern "C" unsigned rlx_begin() {
+    const unsigned mode = __builtin_ia32_stmxcsr();
+    if (rlx_flushes) __builtin_ia32_ldmxcsr(mode | 0x8040);
+    return mode;
+}
+extern "C" void rlx_end(unsigned mode) { __builtin_ia32_ldmxcsr(mode); }
+#else
+extern "C" unsigned rlx_begin() { return 0; }
+extern "C" void rlx_end(unsigned) {}
+#endif
+"""
+
+
+def _source(exact: bool, fused: bool) -> str:
+    lines = [MODES, '#include "prelude_host.h"', "static inline float sqrt(float x) { return __builtin_sqrtf(x); }"]
     lines += ["#define RLX_EXACT_DIV 1"] if exact else []
     if exact or fused:
         lines += ["#define RLX_EXACT_FMA(a, b, c) __builtin_fmaf(a, b, c)"]
         lines += ["#undef RLX_MAD", "#define RLX_MAD(a, b, c) __builtin_fmaf(a, b, c)"]
     lines.append('#include "prims.h"')
 
-    before = "const unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040); " if flush else ""
-    after = " _mm_setcsr(mode);" if flush else ""
-
     def loop(name: str, call: str, ins: list[str], out: str) -> str:
         args = ", ".join(f"const {t}* x{i}" for i, t in enumerate(ins))
         values = ", ".join(f"x{i}[k]" for i in range(len(ins)))
         return (f'extern "C" void v_{name}({args}, {out}* y, long n) '
-                f"{{ {before}for (long k = 0; k < n; ++k) y[k] = {call}({values});{after} }}")  # fmt: skip
+                "{ const unsigned mode = rlx_begin(); "
+                f"for (long k = 0; k < n; ++k) y[k] = {call}({values}); rlx_end(mode); }}")  # fmt: skip
 
     lines += [loop(f"{p}_f", f"p_{p}_f", ["float"], "float") for p in UNARY]
     lines += [loop(f"{p}_h", f"p_{p}_h", ["float"], "float") for p in SHORT]
@@ -96,16 +112,22 @@ def _source(exact: bool, flush: bool, fused: bool) -> str:
 
 
 @cache
+def _library(exact: bool, fused: bool) -> ctypes.CDLL:
+    return library(_source(exact, fused), ("-O0",))
+
+
+@cache
 def build(exact: bool, flush: bool = False, fused: bool = False) -> Callable[..., npt.NDArray[Any]]:
     """Compiles the header: `exact` as for CUDA, with IEEE division and a fused multiply-add, else as for GLSL, there
     with `fused` with a fused multiply-add too; `flush` makes the CPU treat subnormals as zeros (x86 only).
     The result is called as prims("exp_f", x) or prims("pow_f", x, y, out=np.float32)."""
-    loaded = library(_source(exact, flush, fused), ("-O1",))
+    loaded = _library(exact, fused)
 
     def call(name: str, *arrays: npt.NDArray[Any], out: Any = None) -> npt.NDArray[Any]:
         given = [np.ascontiguousarray(a) for a in arrays]
         made = np.empty(given[0].shape, out if out is not None else given[0].dtype)
         pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in (*given, made)]
+        loaded.flush(flush)
         getattr(loaded, f"v_{name}")(*pointers, ctypes.c_long(made.size))
         return made
 

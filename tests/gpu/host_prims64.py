@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import ctypes
+import re
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tests.gpu.host_library import library
+from tests.gpu.host_prims import MODES
 
 F64 = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
 # primitive -> the C++ expression of it in long double
 ORACLES = {
-    "neg": "-x", "abs": "std::fabs(x)", "sqrt": "std::sqrt(x)", "rsqrt": "1 / std::sqrt(x)", "recip": "1 / x",
-    "exp": "std::exp(x)", "expm1": "std::expm1(x)", "log": "std::log(x)", "log1p": "std::log1p(x)",
-    "exp2": "std::exp2(x)", "log2": "std::log2(x)", "log10": "std::log10(x)", "cbrt": "std::cbrt(x)",
-    "sin": "std::sin(x)", "cos": "std::cos(x)", "tan": "std::tan(x)", "asin": "std::asin(x)", "acos": "std::acos(x)",
-    "atan": "std::atan(x)", "sinh": "std::sinh(x)", "cosh": "std::cosh(x)", "tanh": "std::tanh(x)",
-    "asinh": "std::asinh(x)", "acosh": "std::acosh(x)", "atanh": "std::atanh(x)", "erf": "std::erf(x)",
-    "floor": "std::floor(x)", "ceil": "std::ceil(x)", "round": "std::nearbyint(x)", "trunc": "std::trunc(x)",
-    "add": "x + y", "sub": "x - y", "mul": "x * y", "div": "x / y", "pow": "std::pow(x, y)",
-    "fmod": "std::fmod(x, y)", "atan2": "std::atan2(x, y)",
+    "neg": "-x", "abs": "fabsl(x)", "sqrt": "sqrtl(x)", "rsqrt": "1 / sqrtl(x)", "recip": "1 / x",
+    "exp": "expl(x)", "expm1": "expm1l(x)", "log": "logl(x)", "log1p": "log1pl(x)",
+    "exp2": "exp2l(x)", "log2": "log2l(x)", "log10": "log10l(x)", "cbrt": "cbrtl(x)",
+    "sin": "sinl(x)", "cos": "cosl(x)", "tan": "tanl(x)", "asin": "asinl(x)", "acos": "acosl(x)",
+    "atan": "atanl(x)", "sinh": "sinhl(x)", "cosh": "coshl(x)", "tanh": "tanhl(x)",
+    "asinh": "asinhl(x)", "acosh": "acoshl(x)", "atanh": "atanhl(x)", "erf": "erfl(x)",
+    "floor": "floorl(x)", "ceil": "ceill(x)", "round": "nearbyintl(x)", "trunc": "truncl(x)",
+    "add": "x + y", "sub": "x - y", "mul": "x * y", "div": "x / y", "pow": "powl(x, y)",
+    "fmod": "fmodl(x, y)", "atan2": "atan2l(x, y)",
 }  # fmt: skip
+_LIBRARY = sorted({name for text in ORACLES.values() for name in re.findall(r"(\w+)l\(", text)})
+_SQRT = (("float", "f"), ("double", ""))
 BINARY = ("add", "sub", "mul", "div", "pow", "fmod", "atan2", "max", "min", "mod", "floordiv")
 CASTS = {
     "cast_f_d": ("float", "double"), "cast_i_d": ("int", "double"), "cast_l_d": ("rlx_i64", "double"),
@@ -32,22 +37,22 @@ CASTS = {
 }  # fmt: skip
 
 
-def _source(exact: bool, flush: bool) -> str:
-    lines = ["#include <immintrin.h>"] if flush else []
-    lines += ["#include <cmath>", '#include "prelude_host.h"', "using std::sqrt;"]
+def _source(exact: bool) -> str:
+    # Functions of long double by the compiler's own declarations: <cmath> takes longer to compile than they do.
+    lines = [MODES, '#include "prelude_host.h"', *(f"#define {n}l __builtin_{n}l" for n in _LIBRARY)]
+    lines += [f"static inline {t} sqrt({t} x) {{ return __builtin_sqrt{s}(x); }}" for t, s in _SQRT]
     if exact:  # the macros of the CUDA build
-        lines += ["#define RLX_EXACT_DIV 1", "#define RLX_EXACT_FMA(a, b, c) std::fma(a, b, c)"]
-        lines += ["#define RLX_EXACT_FMA64(a, b, c) std::fma(a, b, c)", "#undef RLX_MAD64"]
-        lines += ["#define RLX_MAD64(a, b, c) std::fma(a, b, c)"]
+        lines += ["#define RLX_EXACT_DIV 1", "#define RLX_EXACT_FMA(a, b, c) __builtin_fmaf(a, b, c)"]
+        lines += ["#define RLX_EXACT_FMA64(a, b, c) __builtin_fma(a, b, c)", "#undef RLX_MAD64"]
+        lines += ["#define RLX_MAD64(a, b, c) __builtin_fma(a, b, c)"]
     lines.append('#include "prims64.h"')
-    before = "const unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040); " if flush else ""
-    after = " _mm_setcsr(mode);" if flush else ""
 
     def loop(name: str, call: str, ins: list[str], out: str) -> str:
         args = ", ".join(f"const {t}* x{i}" for i, t in enumerate(ins))
         values = ", ".join(f"x{i}[k]" for i in range(len(ins)))
         return (f'extern "C" void v_{name}({args}, {out}* r, long n) '
-                f"{{ {before}for (long k = 0; k < n; ++k) r[k] = {call}({values});{after} }}")  # fmt: skip
+                "{ const unsigned mode = rlx_begin(); "
+                f"for (long k = 0; k < n; ++k) r[k] = {call}({values}); rlx_end(mode); }}")  # fmt: skip
 
     names = dict.fromkeys([*ORACLES, "sign", *BINARY])
     lines += [loop(p, f"p_{p}_d", ["double"] * (1 + (p in BINARY)), "double") for p in names]
@@ -61,14 +66,20 @@ def _source(exact: bool, flush: bool) -> str:
     return "\n".join(lines)
 
 
+@cache
+def _library(exact: bool) -> ctypes.CDLL:
+    return library(_source(exact), ("-O0",))
+
+
 class Prims:
     """`prims("exp", x)` gives the function's results, `prims.error("exp", x)` also their distances from the truth."""
 
     def __init__(self, exact: bool, flush: bool = False) -> None:
-        self._library = library(_source(exact, flush), ("-O1",))
+        self._library, self._flush = _library(exact), flush
 
     def _call(self, name: str, given: list[Array], made: list[Array]) -> None:
         pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in (*given, *made)]
+        self._library.flush(self._flush)
         getattr(self._library, name)(*pointers, ctypes.c_long(made[0].size))
 
     def __call__(self, name: str, *arrays: Array, out: Any = np.float64) -> Array:

@@ -15,6 +15,7 @@ import pytest
 
 from rlx.dtypes import as_dtype, bf16, f16, f64
 from rlx.ir import expr
+from tests.full import count
 from tests.gpu.host_library import compiler
 from tests.gpu.host_prims64 import BINARY, F64, Prims
 from tests.gpu.test_emit_device import device as device  # a fixture: the devices available
@@ -39,13 +40,13 @@ LIMITS = {
 }  # fmt: skip
 
 
-def inputs(seed: int, count: int = 25_000) -> F64:
+def inputs(seed: int, examples: int = count(6_000, 25_000)) -> F64:
     """Random bit patterns, values where functions bend, neighbours of 1, and specials."""
     rng = np.random.default_rng(seed)
-    bits = rng.integers(0, 1 << 64, count, dtype=np.uint64).view(np.float64)
-    spread = rng.uniform(-1, 1, count) * 10.0 ** rng.uniform(-8, 8, count)
-    middle = rng.uniform(-8, 8, count)
-    near = 1 + rng.normal(0, 1, count) * 10.0 ** rng.uniform(-12, -2, count)
+    bits = rng.integers(0, 1 << 64, examples, dtype=np.uint64).view(np.float64)
+    spread = rng.uniform(-1, 1, examples) * 10.0 ** rng.uniform(-8, 8, examples)
+    middle = rng.uniform(-8, 8, examples)
+    near = 1 + rng.normal(0, 1, examples) * 10.0 ** rng.uniform(-12, -2, examples)
     return np.concatenate([bits, spread, middle, near, -near, np.repeat(SPECIALS, len(SPECIALS))])
 
 

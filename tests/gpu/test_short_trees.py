@@ -18,6 +18,7 @@ from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 from rlx.dtypes import DType, bf16, f16, f32
 from rlx.ir import Expr, expr
 from tests.cuda.compiled import compiled
+from tests.full import count
 from tests.gpu.host_library import compiler
 from tests.gpu.host_prims import build
 from tests.gpu.lowered import float_words, host
@@ -48,9 +49,10 @@ def every(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 def between() -> npt.NDArray[np.float32]:
     """f32 values of every size that 16 bits cannot hold, as an epilogue gets the sums of a product."""
-    bits = np.random.default_rng(0).integers(0, 1 << 32, 1 << 19, np.uint32)
+    size = count(1 << 16, 1 << 19)
+    bits = np.random.default_rng(0).integers(0, 1 << 32, size, np.uint32)
     x = bits.view(np.float32)
-    near = np.random.default_rng(1).uniform(-20, 20, 1 << 19).astype(np.float32)
+    near = np.random.default_rng(1).uniform(-20, 20, size).astype(np.float32)
     return np.concatenate([x[np.isfinite(x) & (np.abs(x) >= 2.0**-126)], near])
 
 
