@@ -27,8 +27,10 @@ _C = {"u32": ctypes.c_uint32, "i32": ctypes.c_int32, "f32": ctypes.c_float}
 
 
 __all__ = ["compiler", "gemm", "launch", "without_barrier"]
-# Without the libraries of C++, which no kernel needs, and whose linking takes as long as compiling a small one.
-_OPTIONS = ("-O1", "-march=native", "-nostartfiles", "-nodefaultlibs")
+# Without optimizations: they take as long as all else, and runs of a few workgroups, which mostly go from thread to
+# thread, gain nothing. Without the libraries of C++, which no kernel needs, and whose linking takes as long as compiling
+# a small one.
+_OPTIONS = ("-O0", "-march=native", "-nostartfiles", "-nodefaultlibs")
 
 
 @cache
