@@ -42,9 +42,22 @@ def covering(op: str, least: int) -> Sequence[Case]:
     return cases_of(op) if full() else _covering(op, least)
 
 
+def budgeted(cases: Iterable[Case], least: int) -> list[Any]:
+    """These cases as values of one parameter, with the mark `full` on all but at least `least`, in which every op,
+    dtype, domain, flag and name among the attributes occurs.
+
+    It is how a family tests the CUDA text of its kernels: another case or dtype costs nothing that is not new."""
+    given = list(cases)
+    kept = _chosen(given, least)
+    return thinned(given, lambda case: case in kept)
+
+
 @cache
 def _covering(op: str, least: int) -> Sequence[Case]:
-    given = cases_of(op)
+    return _chosen(cases_of(op), least)
+
+
+def _chosen(given: Sequence[Case], least: int) -> Sequence[Case]:
     if len(given) <= least:
         return given
     names: dict[str, set[object]] = {}
@@ -55,7 +68,7 @@ def _covering(op: str, least: int) -> Sequence[Case]:
     flags = {name for name, values in names.items() if len(values) <= least}
     values = []
     for case in given:
-        found: dict[str, object] = {name: case.attrs[name] for name in flags if name in case.attrs}
+        found: dict[str, object] = {name: case.attrs[name] for name in flags if name in case.attrs} | {"op": case.op}
         for i, spec in enumerate(case.inputs):
             found |= {f"dtype {i}": spec.dtype.name, f"domain {i}": spec.domain}
         values.append({name: v for name, v in found.items() if isinstance(v, Hashable)})

@@ -12,16 +12,17 @@ from rlx.backends.gpu.elementwise.tree import DEFINED, RAW16, literal_bits
 from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 from rlx.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
 from rlx.ir import Expr, expr
-from tests.cuda.compiled import UNOPTIMIZED, compiled
+from tests.cuda.compiled import CHECKED, UNOPTIMIZED, compiled
+from tests.full import full
 
 OF_CLASS = {"f": f32, "d": f64, "i": i32, "l": i64, "b": bool_}
 STORED = (f32, f64, f16, bf16, i32, i64, i8, u8, bool_)
 
 
-def compile_tree(kernel: TreeKernel) -> str:
+def compile_tree(kernel: TreeKernel, option: str = UNOPTIMIZED if full() else CHECKED) -> str:
     """The source of a kernel, after NVRTC has compiled it."""
     source = kernel_source(kernel)
-    assert compiled(source, "sm_90", UNOPTIMIZED)
+    compiled(source, "compute_90", option)
     return source.text
 
 
@@ -42,7 +43,7 @@ def test_every_primitive(cls: str) -> None:
         else:
             trees.append(expr.call(name, *(args * 2)[: expr.PRIMS[name]]))
     kernel = TreeKernel(tuple(trees), operands(dtype, dtype), operands(*(t.dtype for t in trees)), 0)
-    text = compile_tree(kernel)
+    text = compile_tree(kernel, UNOPTIMIZED)
     assert all(f"p_{name}_{cls}(" in text for name in DEFINED[cls])  # type: ignore[index]
 
 

@@ -19,7 +19,7 @@ from rlx.conformance.random_graphs import RandomGraph
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Graph
 from tests.devices import device_here, session_here
-from tests.full import some
+from tests.full import budgeted, some
 from tests.gpu import cuda_host
 from tests.gpu.lowered import outputs
 
@@ -37,7 +37,7 @@ def session(request: pytest.FixtureRequest) -> rlx.Session:
 @pytest.mark.parametrize("op", OPS)
 def test_native(session: rlx.Session, op: str) -> None:
     """Every op runs as launches of its own, whatever the shape, dtype and attributes of its cases."""
-    for case in some(cases_of(op), 8):
+    for case in some(cases_of(op), 4):
         if case.has_f64 and op in ("log_softmax", "logsumexp"):
             continue  # decomposed into other ops
         # An empty result needs no launch.
@@ -70,10 +70,14 @@ _CUDA = (
 )  # fmt: skip
 
 
-@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
-@pytest.mark.parametrize("name", _CUDA)
-def test_cuda_sources(name: str) -> None:
+def _case(name: str) -> Case:
     (case,) = [c for op in OPS for c in cases_of(op) if c.id == name]
+    return case
+
+
+@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("case", budgeted(map(_case, _CUDA), 12), ids=lambda c: c.id)
+def test_cuda_sources(case: Case) -> None:
     verdict = case.check(through_cuda(case))
     assert verdict.ok, verdict.message
 

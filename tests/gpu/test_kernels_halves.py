@@ -43,7 +43,7 @@ _ROWS = [(5, 8), (3, 136), (2051, 40), (2049, 1032), (3, 8192)]
 @pytest.mark.sample(6)
 def test_rows_eight_at_a_time(shape: tuple[int, int], dtype: Any, backend: str) -> None:
     if backend == "cuda" and shape[0] == 2049:
-        shape = (2049, 520)  # smaller, since the CPU runs it
+        shape = (2049, 136)  # smaller, since the CPU runs it
     x, gamma, beta = _normal(*shape, dtype=dtype), _normal(shape[1], dtype=dtype), _normal(shape[1] * 2, dtype=dtype)
     beta = beta[: shape[1]].copy()
     assert _kernel("softmax", x, axis=1)[1][2] == 2
@@ -78,6 +78,8 @@ def test_softmax_of_far_apart_of_infinite_and_of_no_numbers(dtype: Any, backend:
 )  # fmt: skip
 @pytest.mark.sample(10)
 def test_sums_and_maxima(shape: tuple[int, ...], axis: int, at_once: int, dtype: Any, backend: str) -> None:
+    if backend == "cuda" and shape[1] == 70000:
+        shape = (2, 20000)  # smaller, since the CPU runs it
     x = _normal(*shape, dtype=dtype)
     wide = x.astype(np.float64)
     attrs: dict[str, Any] = {"axes": (axis,), "keepdims": False}

@@ -16,7 +16,7 @@ from rlx.conformance.random_graphs import RandomGraph
 from rlx.conformance.runner import sample
 from rlx.ir import Graph
 from tests.devices import device_here, session_here
-from tests.full import count, some
+from tests.full import budgeted, count, some
 from tests.gpu import cuda_host
 from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_index_family import through_cuda
@@ -36,7 +36,7 @@ def session(request: pytest.FixtureRequest) -> rlx.Session:
 @pytest.mark.parametrize("op", OPS)
 def test_native(session: rlx.Session, op: str) -> None:
     """Every op runs as launches of its own, whatever the shape, dtype and attributes of its cases."""
-    for case in some((c for c in cases_of(op) if not c.has_f64), 6):
+    for case in some((c for c in cases_of(op) if not c.has_f64), 3):
         with session.compile(case.graph()) as compiled:
             (entry,) = [d for d in compiled.report() if d.op == op]
             assert entry.how == "native", case.id
@@ -78,7 +78,7 @@ def _case(name: str) -> Case:
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 @pytest.mark.parametrize(
     "case",
-    [*map(_case, _CUDA), *sample([c for c in cases_of("rope") if not c.has_f64], count(6, 20))],
+    budgeted([*map(_case, _CUDA), *sample([c for c in cases_of("rope") if not c.has_f64], count(6, 20))], 14),
     ids=lambda c: c.id,
 )
 def test_cuda_sources(case: Case) -> None:

@@ -98,6 +98,7 @@ def _stems(steps: list[Step]) -> list[str]:
 
 @pytest.mark.parametrize("backend", _BACKENDS)
 @pytest.mark.parametrize("m, k, n", [(16, 40, 64), (5, 100, 128), (16, 384, 64)])
+@pytest.mark.sample(3)
 def test_few_rows_are_one_launch(m: int, k: int, n: int, backend: str) -> None:
     with forcing(algorithm="rows"):
         for weights in (np.float32, ml_dtypes.bfloat16):

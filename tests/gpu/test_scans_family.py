@@ -36,7 +36,7 @@ def gpu(request: pytest.FixtureRequest) -> rlx.Session:
 @pytest.mark.parametrize("op", OPS)
 def test_one_launch(gpu: rlx.Session, op: str) -> None:
     """A whole sequence is one launch, whatever the case's sizes and operands; without results there is none."""
-    for case in some((c for c in cases_of(op) if not c.has_f64), 6):
+    for case in some((c for c in cases_of(op) if not c.has_f64), 4):
         with gpu.compile(case.graph()) as compiled:
             (entry,) = [d for d in compiled.report() if d.op == op]
             nothing = all(t.size == 0 for t in case.graph().outputs.values())
@@ -45,7 +45,7 @@ def test_one_launch(gpu: rlx.Session, op: str) -> None:
 
 def test_gradients_are_native(gpu: rlx.Session) -> None:
     """The gradient of a selective scan is a launch and a few sums, none of them on the host or by a scan."""
-    for case in some((c for c in cases_of("selective_scan_grad") if not c.has_f64), 6):
+    for case in some((c for c in cases_of("selective_scan_grad") if not c.has_f64), 3):
         with gpu.compile(case.graph()) as compiled:
             (entry,) = [d for d in compiled.report() if d.op == "selective_scan_grad"]
             assert entry.how == "native", case.id
