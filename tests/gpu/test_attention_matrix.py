@@ -18,6 +18,7 @@ from rlx.backends.gpu.program.target import MatrixUnits, Target
 from rlx.driver import Limits
 from rlx.dtypes import bf16, f32
 from rlx.ops.attention.parts import ByToken
+from tests.full import full
 from tests.gpu import cuda_host, lowered, test_attention_variants
 from tests.gpu.lowered import Array, carried_out, close, lower
 from tests.gpu.missed_barriers import every_barrier_is_missed
@@ -65,7 +66,7 @@ def stems(inputs: list[Array], backend: str = "cuda", **words: Any) -> list[str]
 @pytest.mark.parametrize(
     "size", [(1, 2, 1, 70, 130, 64), (1, 1, 1, 20, 33, 20), (2, 1, 1, 9, 64, 16), (1, 1, 1, 129, 65, 97)]
 )
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 def test_lengths_widths_and_groups(
     size: tuple[int, ...], dtype: Any, held: dict[str, Any], deep: int, keys: int
 ) -> None:
@@ -76,7 +77,7 @@ def test_lengths_widths_and_groups(
 
 @HELD
 @pytest.mark.parametrize("d", [128, 136, 256])
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 def test_wide_heads(d: int, held: dict[str, Any]) -> None:
     with forcing(**held):
         check("attention", given(1, 1, 1, 66, 70, d, BF16), "cuda", causal=True)
@@ -104,7 +105,8 @@ def test_masks_and_lengths(held: dict[str, Any]) -> None:
     lengths = np.array([70, 3], np.int32)
     with forcing(**held):
         for mask in (rng.random((2, 1, 1, 75)) < 0.6, rng.standard_normal((2, 70, 75)).astype(np.float32)):
-            check("attention", [q, k, v, mask], "cuda")
+            if held is SHARED or full():  # which of these masks a kernel has is the same text in all three
+                check("attention", [q, k, v, mask], "cuda")
             check("attention", [q, k, v, mask, lengths], "cuda", causal=True)
         hidden = np.where(rng.random((70, 75)) < 0.5, -np.inf, 0).astype(np.float32)
         hidden[[0, 33]] = -np.inf
@@ -114,7 +116,7 @@ def test_masks_and_lengths(held: dict[str, Any]) -> None:
 @HELD
 @pytest.mark.parametrize("tokens", [ByToken(15), ByToken.K | ByToken.V, ByToken.Q | ByToken.Y, ByToken.V])
 @pytest.mark.parametrize("dtype, d", [(BF16, 32), (F16, 20)])
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 def test_heads_side_by_side_in_the_rows_of_tokens(d: int, dtype: Any, tokens: ByToken, held: dict[str, Any]) -> None:
     q, k, v = given(2, 4, 2, 70, 75, d, dtype)
     turned = [x.swapaxes(1, 2).copy() if one in tokens else x for one, x in zip(ByToken, (q, k, v), strict=False)]
@@ -142,7 +144,7 @@ def test_rows_that_see_nothing_large_scores_and_nan(held: dict[str, Any]) -> Non
                                ("tf32", False, 1e-9)]
 )  # fmt: skip
 @pytest.mark.parametrize("d", [32, 21])
-@pytest.mark.sample(6)
+@pytest.mark.sample(5)
 def test_f32_in_a_session_of_lower_precision(
     precision: str, first: bool, nmse: float, d: int, held: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

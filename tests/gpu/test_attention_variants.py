@@ -67,7 +67,7 @@ _LENGTHS = [np.int32(90), np.array([130, 3], np.int32), np.array([-4, 1 << 30], 
 @pytest.mark.parametrize("backend", _BACKENDS)
 @pytest.mark.parametrize("sq, heads", [(1, 4), (3, 4), (70, 2)])
 @pytest.mark.parametrize("attrs", _VARIANTS)
-@pytest.mark.sample(16)
+@pytest.mark.sample(10)
 def test_variants(attrs: dict[str, Any], sq: int, heads: int, backend: str) -> None:
     inputs = given(2, heads, 2, sq, 130, 40)
     assert ("attention_decode" in launches("attention", inputs)) == (sq < 9)
@@ -80,7 +80,7 @@ def test_variants(attrs: dict[str, Any], sq: int, heads: int, backend: str) -> N
 def test_lengths_are_read_when_it_runs(sq: int, backend: str) -> None:
     q, k, v = given(2, 4, 2, sq, 130, 24)
     for lengths in _LENGTHS:
-        for attrs in ({}, {"causal": True}, {"window": 9, "causal": True}):
+        for attrs in some(({}, {"causal": True}, {"window": 9, "causal": True}), 2):
             check("attention", [q, k, v, np.asarray(lengths)], backend, **attrs)
     mask = np.random.default_rng(0).standard_normal((2, 1, sq, 130)).astype(np.float32)
     check("attention", [q, k, v, mask, np.array([129, 65], np.int32)], backend)
@@ -101,7 +101,7 @@ def test_what_lies_beyond_the_length_may_be_anything(sq: int, backend: str) -> N
 @pytest.mark.parametrize("d", [1, 7, 16, 33, 64, 80, 128, 200, 256])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("rows, splits", [(1, 3), (8, 1), (2, 2)])
-@pytest.mark.sample(16)
+@pytest.mark.sample(10)
 def test_few_queries_of_every_width(rows: int, splits: int, d: int, dtype: Any, backend: str) -> None:
     with attention_choice.forcing(rows=rows, splits=splits):
         check("attention", given(1, 6, 2, 1, 150, d, dtype), backend)
@@ -127,7 +127,7 @@ def test_gradients(size: tuple[int, ...], backend: str) -> None:
     d = np.random.default_rng(3).standard_normal(q.shape).astype(np.float32)
     assert launches("attention_grad", [d, q, k, v]) == ["attention_dq", "attention_dkv"]
     mask = np.random.default_rng(4).random((size[3], size[4])) < 0.7
-    for attrs in some(_VARIANTS[:: 3 if size[5] < 64 else 6], 2):
+    for attrs in some(_VARIANTS[:: 3 if size[5] < 64 else 6], 2 if size[5] < 64 else 1):
         check("attention_grad", [d, q, k, v], backend, **attrs)
     lengths = np.full(size[0], size[4] - 3, np.int32)
     check("attention_grad", [d, q, k, v, mask, lengths], backend, causal=True, softcap=2.0)

@@ -16,6 +16,7 @@ from rlx.conformance.tolerances import NORM
 from rlx.dtypes import f32, f64
 from rlx.ir import Graph
 from tests.devices import session_here
+from tests.full import count, thinned
 from tests.gpu import cuda_host
 from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_index_family import through_cuda
@@ -77,10 +78,15 @@ def _of(n: int, batch: int = 2, op: str = "fft", dtype: Any = f32) -> Case:
     return Case(op, f"{dtype}-{op}-{n}", (InputSpec(shape, dtype),), attrs, NORM)
 
 
-_CUDA = [
+# Radices 3 to 5, 7 to 13 and 16, two passes, a prime, and the same in f64.
+_ALWAYS = ("f32-fft-60", "f32-fft-1001", "f32-fft-2048", "f32-fft-6000", "f32-fft-17", "f64-rfft-240", "f64-irfft-37")
+_SIZES = [
     *(_of(n) for n in (2, 3, 5, 7, 8, 11, 13, 16, 60, 256, 1001, 2048, 4096, 1 << 14, 6000, 17, 997)),
     *(_of(n, 3, op, f64) for op in ("rfft", "irfft") for n in (37, 240)),
-    *(c for op in OPS for c in sample([c for c in cases_of(op) if c.attrs["n"] < 600], 4)),
+]
+_CUDA = [
+    *thinned(_SIZES, lambda c: c.name in _ALWAYS),
+    *(c for op in OPS for c in sample([c for c in cases_of(op) if c.attrs["n"] < 600], count(1, 4))),
 ]
 
 

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.full import thinned
 from tests.gpu.lowered import ROUNDED, Array, close, run
 
 pytestmark = pytest.mark.vulkan
@@ -60,7 +61,7 @@ def test_more_rows_than_one_grid_axis() -> None:
     close(run("softmax", x, axis=1), _softmax(x, 1))
 
 
-@pytest.mark.parametrize("n", [384, 1000, 1024, 1030])
+@pytest.mark.parametrize("n", thinned([384, 1000, 1024, 1030], (1000, 1024).__contains__))
 def test_many_rows(n: int) -> None:
     x = np.random.default_rng(2).standard_normal((2053, n)).astype(np.float32)
     gamma, beta = x[0].copy(), x[1].copy()
