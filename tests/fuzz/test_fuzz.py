@@ -20,7 +20,7 @@ CHUNK = 50
 BY_PASSES = {"fused"}
 
 
-@pytest.mark.parametrize("start", range(0, count(150, 500), CHUNK))
+@pytest.mark.parametrize("start", range(0, count(50, 500), CHUNK))
 def test_cpu(start: int) -> None:
     assert fuzz.fuzz(open_device("cpu"), range(start, start + CHUNK)) == []
 

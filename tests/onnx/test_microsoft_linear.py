@@ -32,6 +32,7 @@ PRODUCTS: list[tuple[Any, Any, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.sample(2, device="cuda")
 def test_products_with_turned_axes(device: str, dtype: type) -> None:
     for a_shape, b_shape, said, attributes in PRODUCTS:
         a, b = rand(*a_shape, dtype=dtype), rand(*b_shape, dtype=dtype)
