@@ -171,7 +171,7 @@ def blocks(bits: int, size: int, n: int, k: int) -> tuple[dict[str, np.ndarray],
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize(("size", "n", "k"), [(32, 12, 96), (16, 7, 50), (128, 5, 200)])
-@pytest.mark.sample(8, device="cuda")
+@pytest.mark.sample(4, device="cuda")
 def test_products_with_packed_blocks(bits: int, size: int, n: int, k: int, device: str) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(2, 3, k)).astype(np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -48,6 +49,8 @@ FENCED = {
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted((ROOT / "rlx").rglob("*.py"))
 assert MODULES, f"no Python files under {ROOT / 'rlx'}"
+# Modules and packages, by their dotted names.
+NAMES = {".".join(p.relative_to(ROOT).with_suffix("").parts) for m in MODULES for p in (m, m.parent)}
 
 
 @cache
@@ -58,17 +61,26 @@ def imports(path: Path) -> list[tuple[int, str]]:
     """
     package = path.relative_to(ROOT).with_suffix("").parts
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+    for node in _statements(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = list(package[: -node.level]) if node.level else []
             base += node.module.split(".") if node.module else []
             for alias in node.names:
-                target = ROOT.joinpath(*base, alias.name)
-                is_module = target.is_dir() or target.with_suffix(".py").is_file()
-                found.append((node.lineno, ".".join([*base, alias.name] if is_module else base)))
+                name = ".".join([*base, alias.name])
+                found.append((node.lineno, name if name in NAMES else ".".join(base)))
     return found
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """The statements of a module, those inside others too. Expressions, which are many more, import nothing."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+            left.extend(getattr(node, part, ()))
 
 
 def layer_of(path: Path) -> str:

@@ -5,9 +5,9 @@ first program of a device) or "lost" (calls that find the device gone). After ea
 interrupt, or the results were right; another session on the device is unharmed, or is told that the device is lost;
 nothing made is left; the same life again succeeds. "open" followed by K and N makes every N-th fault, from the K-th on;
 by itself it leaves them to processes of their own where the driver is no software: after some dozens of instances in
-one process NVIDIA's can make no more. Each call fails in one way at least, and each function in each of
-its ways; with "all", each call in each way. The calls and faults are printed as JSON; whatever is wrong ends with a
-traceback.
+one process NVIDIA's can make no more. Each call fails in one way at least (in `make test` only some of the calls of a
+function that is called often), and each function in each of its ways; with "all", each call in each way. The calls and
+faults are printed as JSON; whatever is wrong ends with a traceback.
 """
 
 from __future__ import annotations
