@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 DEVICE ?= all
 PYTEST_ARGS ?=
+RUFF = $(PY) -m ruff check --quiet --output-format concise .
+MYPY = $(PY) -m mypy --no-error-summary
 # Two workers of one BLAS thread each: the tests are many and small. Bytecode is kept, whatever the environment says:
 # many tests start programs of their own.
 TEST_ENV := RLX_REQUIRE_VULKAN=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
@@ -30,19 +32,25 @@ demo:
 
 check: venv
 	@echo "check: ruff"
-	@$(PY) -m ruff check --quiet --output-format concise .
+	@$(RUFF)
 	@echo "check: mypy"
-	@$(PY) -m mypy --no-error-summary
+	@$(MYPY)
 
 # What make test leaves out of the suite is marked in it: tests/full.py.
 test-all: export RLX_TEST_FULL = 1
 test-all: test
 
-test: check
+# mypy reads NumPy's types on one core for half a minute where it has no cache: it runs beside the tests, and speaks last.
+test: venv
+	@echo "test: ruff"
+	@$(RUFF)
 	@tools/system.sh vulkan swiftshader layers glslang cxx
 	@echo "test: shipped SPIR-V against its sources"
 	@$(PY) shaders/build.py --check
-	@$(TEST_ENV) $(PY) -m pytest -q -n 2 --dist worksteal $(PYTEST_ARGS)
+	@echo "test: pytest, and mypy beside it"
+	@types=$$(mktemp); $(MYPY) >$$types 2>&1 & mypy=$$!; trap 'kill $$mypy 2>/dev/null || true; rm -f $$types' EXIT; \
+	status=0; $(TEST_ENV) $(PY) -m pytest -q -n 2 --dist worksteal $(PYTEST_ARGS) || status=$$?; \
+	wait $$mypy || { status=1; echo "test: mypy"; cat $$types; }; exit $$status
 
 judges: venv
 	@tools/venv.sh judges

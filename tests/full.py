@@ -15,6 +15,7 @@ import pytest
 from rlx.conformance.case import Case, cases_of
 
 FULL_ENV = "RLX_TEST_FULL"
+_DOMAINS = 30
 
 
 def full() -> bool:
@@ -38,7 +39,7 @@ def some(values: Iterable[Any], most: int) -> list[Any]:
 def covering(op: str, least: int) -> Sequence[Case]:
     """At least `least` of an op's cases, in which every dtype and domain of each input and every flag and name among
     the attributes occurs; all where nothing is left out. Names of more values than `least`, such as equations, do not
-    count."""
+    count, nor do more domains than `_DOMAINS`, which are data made for a single case."""
     return cases_of(op) if full() else _covering(op, least)
 
 
@@ -65,12 +66,15 @@ def _chosen(given: Sequence[Case], least: int) -> Sequence[Case]:
         for name, value in case.attrs.items():
             if value is None or isinstance(value, bool | str):
                 names.setdefault(name, set()).add(value)
-    flags = {name for name, values in names.items() if len(values) <= least}
+        for i, spec in enumerate(case.inputs):
+            names.setdefault(f"domain {i}", set()).add(spec.domain)
+    flags = {name for name, values in names.items() if len(values) <= (_DOMAINS if " " in name else least)}
     values = []
     for case in given:
         found: dict[str, object] = {name: case.attrs[name] for name in flags if name in case.attrs} | {"op": case.op}
         for i, spec in enumerate(case.inputs):
-            found |= {f"dtype {i}": spec.dtype.name, f"domain {i}": spec.domain}
+            found |= {f"dtype {i}": spec.dtype.name}
+            found |= {f"domain {i}": spec.domain} if f"domain {i}" in flags else {}
         values.append({name: v for name, v in found.items() if isinstance(v, Hashable)})
     return [given[at] for at in sorted(spread(values, least))]
 

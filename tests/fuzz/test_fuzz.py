@@ -20,12 +20,12 @@ CHUNK = 50
 BY_PASSES = {"fused"}
 
 
-@pytest.mark.parametrize("start", range(0, count(150, 500), CHUNK))
+@pytest.mark.parametrize("start", range(0, count(50, 500), CHUNK))
 def test_cpu(start: int) -> None:
     assert fuzz.fuzz(open_device("cpu"), range(start, start + CHUNK)) == []
 
 
-@pytest.mark.parametrize("device, start", [("vulkan", start) for start in range(0, count(20, 40), 10)])
+@pytest.mark.parametrize("device, start", [("vulkan", start) for start in range(0, count(10, 40), 10)])
 def test_vulkan(device: str, start: int) -> None:
     opened = device_here(device)
     assert fuzz.fuzz(opened, range(start, start + 10)) == []

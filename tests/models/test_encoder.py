@@ -25,6 +25,7 @@ def nmse(got: npt.NDArray[Any], exact: npt.NDArray[Any]) -> float:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 class TestGolden:
+    @pytest.mark.sample(6, device="cuda")
     def test_device(self, variant: str, device: str, golden: dict[str, Any], tmp_path: Path) -> None:
         exact = np.array(golden[variant])
         with rlx.models.load(write_model(tmp_path, **VARIANTS[variant]), device) as encoder:
@@ -73,6 +74,7 @@ class TestHalfWeights:
         assert 1e-8 < error < 1e-3
 
     @pytest.mark.parametrize("kept, most", [("bf16", 2e-3), ("f16", 5e-5)])
+    @pytest.mark.sample(2, device="cuda")
     def test_activations_in_halves_cost_what_their_bits_cost(
         self, device: str, golden: dict[str, Any], tiny: Path, kept: str, most: float
     ) -> None:

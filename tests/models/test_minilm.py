@@ -6,12 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import rlx
 from rlx.conformance.embeddings import reference_embeddings
 from tests.models.variants import MINILM_PLACES, MINILM_SENTENCES
 
 
+# `make demo` runs the model on every device.
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("vulkan", marks=pytest.mark.full), pytest.param("cuda", marks=pytest.mark.cuda)],
+    indirect=True,
+)
 def test_embeddings(device: str, minilm: Path, golden: dict[str, Any]) -> None:
     with rlx.models.load(minilm, device) as encoder:
         got = encoder.encode(MINILM_SENTENCES)
@@ -23,6 +30,7 @@ def test_embeddings(device: str, minilm: Path, golden: dict[str, Any]) -> None:
     assert np.max(np.abs(got[:, MINILM_PLACES] - np.array(golden["minilm"]))) <= 1e-6
 
 
+@pytest.mark.full
 def test_the_reference_itself(minilm: Path, golden: dict[str, Any]) -> None:
     with rlx.models.load(minilm, "cpu") as encoder:
         exact = reference_embeddings(encoder, MINILM_SENTENCES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,22 +13,18 @@ from rlx.conformance.compare import check_nodes
 from rlx.errors import UnsupportedOp
 from rlx.runtime import Session
 from tests.full import count
+from tests.onnx.onnx_cases import onnx_cases
 
 # A bidirectional GRU with zero inputs: 1 - sigmoid(22) is 0 in f32, and 2.8e-10 in the reference.
 MAGNIFIES = {"test_gru_bidirectional"}
 
 
-@cache
 def _sample() -> list[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # making the cases overflows on purpose
-        from onnx.backend.test.loader import load_model_tests
-
-        return sorted(load_model_tests(kind="node"), key=lambda case: case.name)[:: count(90, 30)]
+    return sorted((c for c in onnx_cases() if c.kind == "node"), key=lambda case: case.name)[:: count(90, 30)]
 
 
 def test_no_node_of_the_sample_strays(device: str) -> None:
-    cases = _sample()
+    cases = _sample()[:: 1 if device == "cpu" else count(3, 1)]
     session, compared, strays = Session(device), 0, []
     for case in cases:
         try:
@@ -49,4 +43,4 @@ def test_no_node_of_the_sample_strays(device: str) -> None:
         compared += len(found)
         if case.name not in MAGNIFIES:
             strays += [f"{case.name}: {d.tensor.node.name}" for d in found if not d.ok]
-    assert strays == [] and len(cases) > count(16, 50) and compared > count(26, 80)
+    assert strays == [] and len(cases) > count(6, 50) and compared > count(8, 80)

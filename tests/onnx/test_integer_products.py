@@ -47,6 +47,7 @@ def whole(x: np.ndarray, zero: Any) -> np.ndarray:
 
 @SIGNS
 @pytest.mark.parametrize("shape", [(5, 33), (2, 3, 64), (1, 700), (33,)], ids=str)
+@pytest.mark.sample(8, device="cuda")
 def test_integers(ta: Any, tb: Any, shape: tuple[int, ...], device: str) -> None:
     x, b = drawn(ta, *shape), drawn(tb, shape[-1], 20, seed=1)
     az, bz = np.array(7, ta), drawn(tb, 20, seed=2)
@@ -96,6 +97,7 @@ def test_quantized_products(ta: Any, tb: Any, columns: bool, device: str) -> Non
     ],
     ids=str,
 )
+@pytest.mark.sample(8, device="cuda")
 def test_quantized_convolutions(
     ta: Any, tb: Any, shape: tuple[int, ...], kernel: tuple[int, ...], more: dict[str, Any], device: str
 ) -> None:

@@ -1,6 +1,6 @@
 """Whole networks with random weights beside the float64 reference of their graphs, and that beside onnx's evaluator.
 
-The two quick ones; `python -m tests.onnx.light` takes all nine.
+The two quick ones, of them one in `make test`; `python -m tests.onnx.light` takes all nine.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from onnx.reference import ReferenceEvaluator
 import rlx
 from rlx.conformance.compare import distance
 from rlx.conformance.oracle import evaluate
+from tests.full import thinned
 from tests.onnx.light import MAX_NMSE, light, nmse
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
+@pytest.mark.parametrize("name", thinned(["squeezenet", "shufflenet"], "squeezenet".__eq__))
 def test_a_network_with_random_weights(name: str, device: str) -> None:
     (found,) = nmse(name, [device])
     assert found <= MAX_NMSE
 
 
+@pytest.mark.full
 def test_the_float64_reference_is_what_onnx_computes() -> None:
     proto = light("squeezenet")
     model = rlx.onnx.load(proto)

@@ -95,6 +95,7 @@ def test_sigmoid_and_leaky_relu(dtype: Any, device: str) -> None:
 
 @TYPES
 @pytest.mark.parametrize(("opset", "axis"), [(13, -1), (13, 1), (12, 1)])
+@pytest.mark.sample(4, device="cuda")
 def test_softmax(opset: int, axis: int, dtype: Any, device: str) -> None:
     """Over one axis, before version 13 over all from it on. 1 is the greatest number, and does not wrap."""
     a = whole(dtype, 3, 5, 17)

@@ -84,6 +84,7 @@ def in_steps(x: np.ndarray) -> tuple[np.ndarray, float]:
 @pytest.mark.parametrize("tb", [np.uint8, np.int8])
 @COLUMNS
 @pytest.mark.parametrize("shift", [0.0, 5.0, -5.0])
+@pytest.mark.sample(8, device="cuda")
 def test_what_is_quantized_before_a_product(tb: Any, columns: bool, shift: float, device: str) -> None:
     """Within a step of one element, which a device's division may round otherwise; the same as in ONNX Runtime."""
     x = np.random.default_rng(0).normal(shift, 1, (2, 7, 33)).astype(np.float32)
@@ -170,6 +171,7 @@ def blocks(bits: int, size: int, n: int, k: int) -> tuple[dict[str, np.ndarray],
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize(("size", "n", "k"), [(32, 12, 96), (16, 7, 50), (128, 5, 200)])
+@pytest.mark.sample(4, device="cuda")
 def test_products_with_packed_blocks(bits: int, size: int, n: int, k: int, device: str) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(2, 3, k)).astype(np.float32)
@@ -341,7 +343,7 @@ def lstm(x: np.ndarray, w: Mapping[str, np.ndarray], k: int, lengths: np.ndarray
     ("steps", "direction"), [(5, "forward"), (6, "reverse"), (5, "bidirectional"), (20, "bidirectional")]
 )
 @pytest.mark.parametrize("ends", [False, True])
-@pytest.mark.sample(10, device="cuda")
+@pytest.mark.sample(6, device="cuda")
 def test_lstm(dtype: Any, columns: bool, steps: int, direction: str, ends: bool, device: str) -> None:
     rng = np.random.default_rng(steps)
     count, width, hidden, batch = 2 if direction == "bidirectional" else 1, 10, 16, 3

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_damaged_files_run_or_are_refused(tmp_path: Path) -> None:
-    first, number = len(whole("tiny")), count(100, 300)  # behind the cuts, which test_bad_models makes too
+    first, number = len(whole("tiny")), count(50, 300)  # behind the cuts, which test_bad_models makes too
     file = tmp_path / "outcomes.jsonl"
     entries = run(first, number, file, 0)
     assert len(entries) == number
@@ -29,9 +29,9 @@ def test_damaged_files_run_or_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_seed_is_a_file() -> None:
-    for seed in range(0, count(1000, 3000), 37):
+    for seed in range(0, count(500, 3000), 37):
         assert mutant(seed).content == mutant(seed).content
-    assert len({mutant(seed).kind for seed in range(count(1000, 3000))}) > 25
+    assert len({mutant(seed).kind for seed in range(count(500, 3000))}) > 25
     assert PER_PROCESS > 1
 
 

@@ -79,6 +79,7 @@ def check(proto: onnx.ModelProto, x: np.ndarray, want: np.ndarray, device: str, 
     [(INT4, 32), (UINT4, 128), (np.int8, 64), (np.uint8, 32), (INT2, 32), (np.int8, 256)],
     ids=str,
 )
+@pytest.mark.sample(14, device="cuda")
 def test_products_read_packed_weights(dtype: Any, size: int, axis: int, zeros: bool, device: str) -> None:
     shape = (256, 96) if axis == 0 else (40, 256)
     given = weight(dtype, shape, axis, size, zeros)

@@ -34,6 +34,7 @@ def beside_reference(proto: Any, feeds: dict[str, np.ndarray], device: str) -> t
 
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
+@pytest.mark.sample(2, device="cuda")
 def test_roi_align_takes_as_many_samples_as_a_region_is_large(
     device: str, mode: str, coordinates: str
 ) -> None:
@@ -91,6 +92,7 @@ def test_max_roi_pool(device: str, shape: tuple[int, int], scale: float) -> None
 @pytest.mark.filterwarnings("ignore:divide by zero")  # in the reference, of an axis of one place
 @pytest.mark.parametrize("align", [0, 1])
 @pytest.mark.parametrize("size", [[1, 1, 2, 3], [2, 3, 4, 5], [1, 3, 1, 4, 5], [2, 1, 3, 2, 4]])
+@pytest.mark.sample(4, device="cuda")
 def test_affine_grid(device: str, size: list[int], align: int) -> None:
     """A batch of one is a batch, which onnx's own function of the operator takes away."""
     rank = len(size) - 2

@@ -38,6 +38,7 @@ def _same(made: Any, want: Array, tolerance: float = 1e-12) -> None:
 
 @pytest.mark.parametrize("norm", [None, "backward", "ortho", "forward"])
 @pytest.mark.parametrize("name", ["fft", "ifft", "irfft", "hfft", "rfft", "ihfft"])
+@pytest.mark.sample(12)
 def test_one_axis(name: str, norm: Any) -> None:
     x = _normal(4, 5, 3) if name in ("rfft", "ihfft") else _normal(4, 5, 3, 2)
     given = x if name in ("rfft", "ihfft") else _complex(x)

@@ -14,6 +14,7 @@ from rlx.conformance.tolerances import NORM, compare
 from rlx.dtypes import as_dtype
 from rlx.ir import Graph, Tensor
 from tests.devices import session_here
+from tests.full import count
 
 Array = np.ndarray[Any, Any]
 # Numbers with a mantissa of two bits, so that every sum of a few of them is exact.
@@ -34,7 +35,7 @@ def run(session: rlx.Session, build: Callable[[Tensor], Tensor], x: Array) -> Ar
 
 @pytest.mark.parametrize("dtype", TOP)
 @pytest.mark.parametrize("half", [2, 5, 64, 5000, 70_001])
-@pytest.mark.sample(10, session="cuda")
+@pytest.mark.sample(6, session="cuda")
 def test_sums(session: rlx.Session, dtype: str, half: int) -> None:
     top = TOP[dtype]
     x = np.repeat([top, -top], half).astype(as_dtype(dtype).np)
@@ -85,7 +86,7 @@ def test_a_product_that_was_denormal_on_its_way(session: rlx.Session) -> None:
     np.testing.assert_allclose(run(session, lambda t: rlx.cumprod(t, 1), x)[:, -1], want, rtol=1.2e-7)
 
 
-@pytest.mark.parametrize("dtype, n", [("f32", 100_000), ("f64", 30_000)])
+@pytest.mark.parametrize("dtype, n", [("f32", count(20_000, 100_000)), ("f64", count(10_000, 30_000))])
 def test_long_products_stay_within_an_ulp(session: rlx.Session, dtype: str, n: int) -> None:
     """For any number of factors, and for one number many times, where all roundings of a plain product add up."""
     rng = np.random.default_rng(n)

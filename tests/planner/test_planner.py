@@ -23,7 +23,7 @@ from tests.full import count
 from tests.planner.shadow import faults
 from tests.planner.toys import ADD, COPY, MIX, NORM, RESHAPE, SLICE, graphs, stores
 
-MANY = settings(max_examples=count(200, 500))
+MANY = settings(max_examples=count(100, 500))
 
 
 @MANY
@@ -50,7 +50,7 @@ def test_the_arena_is_split_where_the_device_limits_an_allocation(g: Graph, inpl
     assert all(n <= limit for n in apart.segments.values())
 
 
-@settings(max_examples=count(120, 300))
+@settings(max_examples=count(60, 300))
 @given(graphs())
 def test_the_bump_planner_gives_every_tensor_its_own_bytes(g: Graph) -> None:
     made = plan_bump(g, **stores(g))
@@ -66,7 +66,7 @@ def test_the_bump_planner_gives_every_tensor_its_own_bytes(g: Graph) -> None:
     assert made.arena_bytes == made.no_reuse_bytes
 
 
-@settings(max_examples=count(120, 300))
+@settings(max_examples=count(60, 300))
 @given(graphs())
 def test_reuse_is_never_larger_than_its_parts(g: Graph) -> None:
     made, apart = plan_reuse(g, **stores(g)), plan_bump(g, **stores(g))
@@ -107,7 +107,7 @@ def test_interval_problems(problem: list[Block], limit: int) -> None:
     assert planner_pack.max_live(problem) == max(live) <= sum(found.sizes) <= sum(b.nbytes for b in problem)
 
 
-@settings(max_examples=count(80, 200))
+@settings(max_examples=count(40, 200))
 @given(blocks)
 def test_every_order_gives_a_sound_packing(problem: list[Block]) -> None:
     for order in planner_pack._orders(problem):

@@ -82,7 +82,7 @@ def state(session: rlx.Session) -> Iterator[Run]:
 
 @contextmanager
 def weights(session: rlx.Session) -> Iterator[Run]:
-    """A weight that is set before each run, and before every hundredth in another dtype."""
+    """A weight that is set before each run, and after every 25 runs in another dtype."""
     g = rlx.Graph("weights")
     layer(g)
     values = np.round(W * 64) / 64  # bf16 holds these exactly
@@ -92,7 +92,7 @@ def weights(session: rlx.Session) -> Iterator[Run]:
         def once() -> Any:
             nonlocal count
             count += 1
-            exe.set_param("w", values, dtype="bf16" if count // 100 % 2 else None)
+            exe.set_param("w", values, dtype="bf16" if count // 25 % 2 else None)
             exe.run({"x": X})
             return count and 0  # bf16 products may differ in their last bit
 

@@ -22,6 +22,7 @@ from rlx.ir import TensorType
 from rlx.ops.control.steps import step_budget
 from rlx.runtime import debug
 from tests.devices import device_here
+from tests.full import count
 
 LEVELS = ["0", "1", "2", "3", "4"]
 RUNS = 4
@@ -125,8 +126,8 @@ def test_a_counter_counts_runs(device: str, level: str) -> None:
 @pytest.mark.parametrize("start", range(0, 60, 20))
 def test_random_programs_give_the_same_bits(device: str, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs of every kind of op, with states, run several times: without a debug level and at each."""
-    count = 20 if device != "vulkan" else 4
-    for seed in range(start, start + count):
+    number = count(2, 4) if device == "vulkan" else count(8, 20)
+    for seed in range(start, start + number):
         outcomes = []
         for value in ("0", "3", "4"):
             monkeypatch.setenv("RLX_DEBUG", value)

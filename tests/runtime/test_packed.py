@@ -161,6 +161,7 @@ def test_a_product_takes_little_more_memory_than_its_packed_weight(session: rlx.
 
 @pytest.mark.parametrize("rows", [1, 5, 20])
 @pytest.mark.parametrize("name", ["q8_0", "q4_k", "int4"])
+@pytest.mark.sample(6, session="cuda")
 def test_scales_that_are_no_numbers_reach_the_rows_that_they_scale(
     session: rlx.Session, name: str, rows: int
 ) -> None:

@@ -192,7 +192,7 @@ def _grad_reference(
             G = G + dheld[..., None] * key
             dg[:, t] = np.sum(G * S, axis=(2, 3))
             G = alpha[:, t, :, None, None] * G
-    dq, dk = (t.reshape(*t.shape[:2], s.key_heads, per, s.keys).sum(3) for t in (dq, dk))
+        dq, dk = (t.reshape(*t.shape[:2], s.key_heads, per, s.keys).sum(3) for t in (dq, dk))
     return dq, dk, dv, dbeta, dg, np.asarray(G)
 
 

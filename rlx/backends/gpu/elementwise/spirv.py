@@ -84,19 +84,13 @@ class Module:
     @staticmethod
     def parse(data: bytes) -> Module:
         """Reads a module. Raises: UnsupportedOp for bytes that are no little-endian SPIR-V."""
-        if len(data) < 20 or len(data) % 4:
-            raise UnsupportedOp(f"SPIR-V module: {len(data)} bytes; expected a multiple of 4, at least 20")
-        words = np.frombuffer(data, dtype="<u4").tolist()
-        if words[0] != MAGIC:
-            raise UnsupportedOp(f"SPIR-V module: first word {words[0]:#x}, expected {MAGIC:#x}")
-        return Module(words[1], words[2], words[3], list(_instructions(words)))
+        words = words_of(data)
+        return Module(words[1], words[2], words[3], list(instructions(words)))
 
     def encode(self) -> bytes:
         """The module's bytes, little-endian."""
-        words = [MAGIC, self.version, self.generator, self.bound, 0]
-        for inst in self.insts:
-            words += inst.encode()
-        return np.array(words, dtype="<u4").tobytes()
+        head = np.array([MAGIC, self.version, self.generator, self.bound, 0], dtype="<u4").tobytes()
+        return head + _encoded(self.insts)
 
     def names(self) -> dict[str, int]:
         """Ids by the name that the compiler recorded; of equal names the first."""
@@ -111,7 +105,19 @@ class Module:
         return [CAPABILITIES.get(i.words[0], str(i.words[0])) for i in self.insts if i.op == Op.Capability]
 
 
-def _instructions(words: list[int]) -> Iterator[Inst]:
+def words_of(data: bytes) -> list[int]:
+    """A module's words. Raises: UnsupportedOp for bytes that are no little-endian SPIR-V."""
+    if len(data) < 20 or len(data) % 4:
+        raise UnsupportedOp(f"SPIR-V module: {len(data)} bytes; expected a multiple of 4, at least 20")
+    words: list[int] = np.frombuffer(data, dtype="<u4").tolist()
+    if words[0] != MAGIC:
+        raise UnsupportedOp(f"SPIR-V module: first word {words[0]:#x}, expected {MAGIC:#x}")
+    return words
+
+
+def instructions(words: list[int]) -> Iterator[Inst]:
+    """A module's instructions, one after another. Raises: UnsupportedOp at one that does not end where the module does
+    or before."""
     at = 5
     while at < len(words):
         count = words[at] >> 16
@@ -142,17 +148,26 @@ def float_modes(data: bytes, features: frozenset[str]) -> bytes:
     """The module with the arithmetic of 32-bit floats pinned down as far as the device offers it: NaN, infinity and -0
     count ("float_controls"), subnormals stay ("denorm_preserve"), results round to nearest even ("rte"). The same for
     f64, where the module has it, by the features with "_f64" behind these names."""
-    module = Module.parse(data)
-    declared = {i.words[0] for i in module.insts if i.op == Op.Capability}
+    declared: set[int] = set()
+    entry, first_mode = 0, 20
+    for inst in instructions(words_of(data)):  # capabilities and the entry point precede the first execution mode
+        if inst.op == Op.ExecutionMode:
+            break
+        if inst.op == Op.Capability:
+            declared.add(inst.words[0])
+        elif inst.op == Op.EntryPoint:
+            entry = inst.words[1]
+        first_mode += 4 * (len(inst.words) + 1)
     wanted = [pair for word, pair in _FLOAT_MODES.items() if word in features and pair[0] not in declared]
     if not wanted:
         return data
-    entry = next(i.words[1] for i in module.insts if i.op == Op.EntryPoint)
-    first_mode = next(k for k, i in enumerate(module.insts) if i.op == Op.ExecutionMode)
     modes = [Inst(Op.ExecutionMode, [entry, mode, 32]) for _, mode in wanted]
     if _FLOAT64 in declared:
         offered = {pair for word, pair in _FLOAT_MODES.items() if f"{word}_f64" in features}
         modes += [Inst(Op.ExecutionMode, [entry, pair[1], 64]) for pair in wanted if pair in offered]
-    module.insts[first_mode:first_mode] = modes
-    module.insts[0:0] = [Inst(Op.Capability, [capability]) for capability, _ in wanted]
-    return module.encode()
+    capabilities = _encoded([Inst(Op.Capability, [capability]) for capability, _ in wanted])
+    return data[:20] + capabilities + data[20:first_mode] + _encoded(modes) + data[first_mode:]
+
+
+def _encoded(insts: Iterable[Inst]) -> bytes:
+    return np.array([word for inst in insts for word in inst.encode()], dtype="<u4").tobytes()

@@ -55,10 +55,11 @@ def check_parsable(content: bytes, what: str) -> None:
         at, end, kind = stack.pop()
         fields = _fields(kind)
         while at < end:
-            tag, at = _varint(content, at, end)
+            tag, at = (content[at], at + 1) if content[at] < 128 else _varint(content, at, end)
             wire = tag & 7
             if wire == _LENGTH:
-                length, at = _varint(content, at, end)
+                short = at < end and content[at] < 128
+                length, at = (content[at], at + 1) if short else _varint(content, at, end)
                 inner = fields.get(tag >> 3, "number")
                 if inner == "number":
                     total += NUMBER * length * (1 if kind == "onnx.TensorProto" else 2)  # tensors are not copied
@@ -67,7 +68,8 @@ def check_parsable(content: bytes, what: str) -> None:
                 else:
                     total += MESSAGE
                     nodes += inner == "onnx.NodeProto"
-                    stack.append((at, min(at + length, end), inner))
+                    if length:
+                        stack.append((at, min(at + length, end), inner))
                 at += length
             elif wire == _VARINT:
                 _, at = _varint(content, at, end)
