@@ -25,6 +25,7 @@ _CUDA = (
     "splat_tiles-65-3x2-pairs2600-normal-any", "splat_blend-40x24-66-pairs198-lists", "splat_blend-1x1-0-pairs4-lists",
     "splat_blend-16x16-12-pairs300-lists", "splat_blend_grad-17x5-18-pairs18-lists",
     "splat_blend_grad-16x16-12-pairs129-lists", "splat_blend_grad-5x33-3-pairs12-empty",
+    "splat_blend-f64-100x3-66-pairs231-lists", "splat_blend_grad-f64-16x16-12-pairs600-lists",
 )  # fmt: skip
 _NEEDS = {
     "splat_count.h": "splat_tiles-257-3x2-pairs1028-normal-rects",
@@ -42,7 +43,7 @@ def gpu(request: pytest.FixtureRequest) -> rlx.Session:
 
 @pytest.mark.parametrize("op", OPS)
 def test_native(gpu: rlx.Session, op: str) -> None:
-    for case in (c for c in cases_of(op) if not c.has_f64):
+    for case in cases_of(op):
         with gpu.compile(case.graph()) as compiled:
             (entry,) = [d for d in compiled.report() if d.op == op]
             assert entry.how == "native", case.id

@@ -64,9 +64,11 @@ def test_a_picture_on_a_gpu(device: str, coefficients: int) -> None:
     session_here(device)
     splats, camera = scene(30, coefficients, 1), view(1)
     image, light = picture(**splats, view=camera, background=BACK, **CAMERA)
-    made = drawn(splats, camera, device, np.float32)
-    np.testing.assert_allclose(made.image, image, atol=1e-5)
-    np.testing.assert_allclose(made.light, light, atol=1e-5)
+    for dtype, limit in ((np.float32, 1e-5), (np.float64, 1e-13)):
+        made = drawn(splats, camera, device, dtype)
+        assert made.image.dtype == dtype
+        np.testing.assert_allclose(made.image, image, atol=limit)
+        np.testing.assert_allclose(made.light, light, atol=limit)
 
 
 def test_gradients_are_finite_differences() -> None:

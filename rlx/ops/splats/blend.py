@@ -173,7 +173,9 @@ def _column(x: Tensor, k: int) -> Tensor:
 
 
 def _dense(rows: Tensor, real: Tensor, ranges: Tensor, width: int, height: int) -> Tensor:
-    """The picture from a row of fields for each pair of the list, by comparing every pair with every pixel."""
+    """The picture from a row of fields for each pair of the list, by comparing every pair with every pixel.
+
+    This is for ONNX, which has no such operator, and for small pictures: memory is pairs times pixels."""
     g, dtype, pairs = rows.graph, rows.dtype, rows.shape[0]
     across, _ = tiles_of(width, height)
     y, x = np.divmod(np.arange(width * height), width)

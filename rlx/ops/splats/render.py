@@ -60,7 +60,7 @@ def render(
     coefficients of spherical harmonics, whose sum with 1/2 is the colour, 0 where negative. view (4, 4) takes points to
     the camera's coordinates, x right, y down, z ahead; its last row is not read. A point is at (fx x/z + cx, fy y/z +
     cy), and the centre of the first pixel at (0.5, 0.5). background (3,), black unless given.
-    Dtype: f32, or f64 where an input is; GPUs then compare every pair with every pixel, in memory for as many numbers.
+    Dtype: f32, or f64 where an input is.
     Gradient: to every float; those of two jumps are left out, as usual: a pixel skips a splat of which it would take
     less than 1/255, and the splat that lets less than 1e-4 of the light through is its last one. Of more than 127/128 a
     pixel takes 127/128.

@@ -5,14 +5,14 @@
 
 SHARED uint going;
 
-RLX_FN void splat_blend_body(PTR(f32) splats, PTR(i32) ids, PTR(i32) ranges, PTR(f32) y, const uint width,
+RLX_FN void splat_blend_body(PTR(T) splats, PTR(i32) ids, PTR(i32) ranges, PTR(T) y, const uint width,
                              const uint height, const uint across, const uint tiles, const uint n, const uint pairs) {
     if (GROUP >= tiles) return;
     const uint begin = bounded(LOAD(i32, ranges, GROUP), pairs), end = bounded(LOAD(i32, ranges, GROUP + 1u), pairs);
     const uint column = GROUP % across * TILE + THREAD % TILE, row = GROUP / across * TILE + THREAD / TILE;
     const bool inside = column < width && row < height;
-    const float px = float(column) + 0.5f, py = float(row) + 0.5f;
-    float light = inside ? 1.0f : 0.0f, red = 0.0f, green = 0.0f, blue = 0.0f;
+    const REAL px = REAL(column) + 0.5f, py = REAL(row) + 0.5f;
+    REAL light = inside ? 1.0f : 0.0f, red = 0.0f, green = 0.0f, blue = 0.0f;
     if (THREAD == 0u) going = 0u;
     for (uint at = begin; at < end; at += STAGED) {
         BARRIER;
@@ -22,21 +22,21 @@ RLX_FN void splat_blend_body(PTR(f32) splats, PTR(i32) ids, PTR(i32) ranges, PTR
         if (going != at + 1u) break;
         const uint count = least(end - at, STAGED);
         for (uint i = 0u; i < count && light >= STOP; i++) {
-            const vec4 a = first_of[i], b = second_of[i];
-            const float alpha = p_min_f(cover(a, b, px - a.x, py - a.y), ALPHA_MAX);
+            const QUAD a = first_of[i], b = second_of[i];
+            const REAL alpha = limited(cover(a, b, px - a.x, py - a.y));
             if (alpha > 0.0f) {
-                const float weight = alpha * light;
-                red = FMA(weight, b.w, red);
-                green = FMA(weight, third_of[i].x, green);
-                blue = FMA(weight, third_of[i].y, blue);
+                const REAL weight = alpha * light;
+                red = FMA_IN(T, weight, b.w, red);
+                green = FMA_IN(T, weight, third_of[i].x, green);
+                blue = FMA_IN(T, weight, third_of[i].y, blue);
                 light *= 1.0f - alpha;
             }
         }
     }
     if (!inside) return;
-    PTR(f32) to = SKIP(f32, y, row * width + column, 4u);
-    STORE(f32, to, 0u, red);
-    STORE(f32, to, 1u, green);
-    STORE(f32, to, 2u, blue);
-    STORE(f32, to, 3u, light);
+    PTR(T) to = SKIP(T, y, row * width + column, 4u);
+    STORE(T, to, 0u, red);
+    STORE(T, to, 1u, green);
+    STORE(T, to, 2u, blue);
+    STORE(T, to, 3u, light);
 }
