@@ -48,8 +48,8 @@ def graph_of(arrays: Arrays, width: int, height: int, gradients: bool) -> rlx.Gr
     g = rlx.Graph("splats")
     given = {name: g.input(name, a.shape) for name, a in arrays.items()}
     camera = {"fx": float(width), "fy": float(width), "cx": width / 2, "cy": height / 2}
-    most = PAIRS * len(arrays["means"])
-    made = rlx.splats.render(**given, **camera, width=width, height=height, max_pairs=most)
+    room = PAIRS * len(arrays["means"])
+    made = rlx.splats.render(**given, **camera, width=width, height=height, max_pairs=room)
     g.output("image", made.image)
     g.output("pairs", made.pairs)
     if gradients:
