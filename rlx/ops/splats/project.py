@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,7 +134,8 @@ def seen_by(
     width, height = (check_size(op, k, v, 1, MAX_SIDE) for k, v in (("width", width), ("height", height)))
     made = dict(zip((*_GIVEN, *_NUMBERS), tensors(op, *splats, *camera), strict=True))
     _check(op, {k: made[k] for k in _GIVEN}, {k: made[k] for k in _NUMBERS})
-    if isinstance(near, bool) or not isinstance(near, Real) or not 0 < near < math.inf:
+    number = isinstance(near, int | float | np.integer | np.floating) and not isinstance(near, bool)
+    if not number or not 0 < near < math.inf:
         raise ShapeError(f"{op}: near is {near!r}; expected a distance above 0")
     near = float(near)
     dtype = promote(f32, *(made[k].dtype for k in _GIVEN))
@@ -311,8 +311,8 @@ def _check_view(op: str, view: Tensor) -> None:
     if off > _SKEW:
         raise ShapeError(
             f"{op}: view's upper 3 x 3 part is no rotation: products of its rows are {off:.2g} from 1 with themselves, "
-            "or from 0 with each other; expected a matrix that takes points to the camera's coordinates and scales none "
-            "(scale means and scales instead)"
+            "or from 0 with each other; expected a matrix that takes points to the camera's coordinates and scales "
+            "nothing (scale means and scales instead)"
         )
 
 
