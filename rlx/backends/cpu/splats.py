@@ -17,7 +17,9 @@ from rlx.ops.splats.blend import ALPHA_MAX, ALPHA_MIN, FIELDS, STOP, bounds_of, 
 from rlx.ops.splats.tiles import COUNT_LIMIT, pairs_of
 
 _TOGETHER = 64  # splats taken at a time: their numbers for a tile's pixels stay in a cache
-_NOTHING = 150  # an exponent of which so little is left that no opacity makes up for it; subnormal numbers are slow
+# Larger exponents q are taken as this, of which no opacity up to 1e30 leaves 1/255: exp would give subnormal numbers,
+# which are slow.
+_NOTHING = 150
 
 
 @cpu_kernel("splat_tiles")

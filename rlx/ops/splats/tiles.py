@@ -1,4 +1,12 @@
-"""splat_tiles: for each tile of a picture, the splats that touch it, nearest first; of a fixed capacity."""
+"""splat_tiles: for each tile of a picture, the splats that touch it, nearest first; of a fixed capacity.
+
+A pair is a splat and a tile that it touches. Pairs are numbered in the order of the splats' depths, so that those of a
+splat stand together, and by rows of tiles within a splat. `max_pairs` of them are kept. Inputs: depth (n,), and rects
+(n, 4), the first tile across and down that a splat touches and those behind the last. Outputs, all i32: `ids`
+(max_pairs,), the splat at each place of the lists, which stand tile after tile; `ranges` (tiles + 1,), the place where
+each tile's list begins; `places` (max_pairs,), the place of each pair; `spans` (n, 2), each splat's first pair and how
+many it has; `total`, the pairs that there are, kept or not. ids and places are -1 where no pair is.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +22,9 @@ from rlx.ops.base import cast_to, check_inputs
 from rlx.ops.numeric import Array
 from rlx.ops.order import order
 
-TILE = 16  # pixels along a side of a tile
+TILE = 16  # pixels along a side
 COUNT_LIMIT = 2**31 - 1  # pairs at most; `total` stays here where there are more
-MAX_PAIRS = 1 << 28  # for which a program has room: 32 bits count the numbers of their gradients
+MAX_PAIRS = 1 << 28  # for which a program may have room: 32 bits count the numbers of their gradients
 _LARGEST_SIDE = 1 << 12  # tiles; with it 31 bits count the tiles of a picture
 
 

@@ -3,7 +3,7 @@
 // the colour, and the light that is left.
 #include "splat_stage.h"
 
-SHARED uint going;
+SHARED uint going;  // 1 + the place of the last stage that an unfinished pixel asked for
 
 RLX_FN void splat_blend_body(PTR(T) splats, PTR(i32) ids, PTR(i32) ranges, PTR(T) y, const uint width,
                              const uint height, const uint across, const uint tiles, const uint n, const uint pairs) {

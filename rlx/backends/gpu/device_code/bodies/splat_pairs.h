@@ -1,6 +1,6 @@
-// The pairs of a splat and a tile in the order of the depths: (tile, j) in `made` and pair j's splat in `owners`; and
-// each splat's first pair and their number in `spans`. A pair looks for its splat in what splat_count and splat_scan
-// made, so that a large splat keeps no thread for long.
+// The pairs of a splat and a tile, numbered in the order of the depths: (tile, j) in `made` and pair j's splat in
+// `owners`; and each splat's first pair and their number in `spans`. A thread makes pair j, whose splat it finds by
+// bisection in what splat_count and splat_scan made, so that a large splat keeps no thread for long.
 #define KEY_KIND 0u
 #define KEY_FLIP 0u
 #define U b4
