@@ -96,6 +96,7 @@ SPLAT_BLEND = declare(
         ),
         headers=("prims", "body64"),
         variants=_DTYPES,
+        subgroups=True,
     )
 )
 SPLAT_BLEND_GRAD = declare(
@@ -112,6 +113,7 @@ SPLAT_BLEND_GRAD = declare(
         variants=_DTYPES,
         constants={"TOGETHER": 8},
         trials=((8,), (4,)),
+        subgroups=True,
     )
 )
 SPLAT_SUM = declare(
@@ -131,7 +133,7 @@ SPLAT_SUM = declare(
 
 _F32 = 4  # the kind of keys, of bodies/order.h
 _BLOCK = 4096  # pairs that a workgroup moves
-_WIDE = 24 << 10  # bytes of shared memory with which the gradient takes eight splats at a time; in f64 twice as many
+_WIDE = {4: 24 << 10, 8: 48 << 10}  # by the bytes of a number: shared memory with which the gradient takes 8 splats
 
 
 @lowers("splat_tiles", when=native)
@@ -203,7 +205,7 @@ def lower_splat_blend_grad(ctx: Lowering, node: Node) -> None:
     y, dtype = ctx.ref(node.output), node.output.dtype
     rows = ctx.scratch(max(1, dtype.itemsize * FIELDS * pairs))
     d, splats, ids, ranges, places, spans = (ctx.ref(t) if t.size else rows for t in node.inputs)
-    together = 8 if ctx.target.shared_bytes >= _WIDE * dtype.itemsize // 4 else 4
+    together = 8 if ctx.target.shared_bytes >= _WIDE[dtype.itemsize] else 4
     kernel = SPLAT_BLEND_GRAD(T=dtype.name, TOGETHER=together)
     ctx.launch(kernel, ctx.groups(tiles), [d, splats, ids, ranges, rows, *sizes])
     refs = [rows, ranges, places, spans, y]

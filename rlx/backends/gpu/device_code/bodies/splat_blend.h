@@ -17,19 +17,22 @@ RLX_FN void splat_blend_body(PTR(T) splats, PTR(i32) ids, PTR(i32) ranges, PTR(T
     for (uint at = begin; at < end; at += STAGED) {
         BARRIER;
         if (light >= STOP) going = at + 1u;
-        stage(splats, ids, at, end, n);
+        stage(splats, ids, at, end, n, GROUP / across * TILE);
         BARRIER;
         if (going != at + 1u) break;
-        const uint count = least(end - at, STAGED);
-        for (uint i = 0u; i < count && light >= STOP; i++) {
-            const QUAD a = first_of[i], b = second_of[i];
-            const REAL alpha = limited(cover(a, b, px - a.x, py - a.y));
-            if (alpha > 0.0f) {
-                const REAL weight = alpha * light;
-                red = FMA_IN(T, weight, b.w, red);
-                green = FMA_IN(T, weight, third_of[i].x, green);
-                blue = FMA_IN(T, weight, third_of[i].y, blue);
-                light *= 1.0f - alpha;
+        const uint low = walked(0u, end - at), high = walked(32u, end - at);
+        for (uint base = 0u; base < STAGED; base += 32u) {
+            for (uint bits = base == 0u ? low : high; bits != 0u && light >= STOP; bits &= bits - 1u) {
+                const uint i = base + LOWEST(bits);
+                const QUAD a = first_of[i], b = second_of[i];
+                const REAL alpha = limited(cover_at(a, b, px - a.x, py - a.y));
+                if (alpha > 0.0f) {
+                    const REAL weight = alpha * light;
+                    red = FMA_IN(T, weight, b.w, red);
+                    green = FMA_IN(T, weight, third_of[i].x, green);
+                    blue = FMA_IN(T, weight, third_of[i].y, blue);
+                    light *= 1.0f - alpha;
+                }
             }
         }
     }
