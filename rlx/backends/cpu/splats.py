@@ -13,13 +13,10 @@ import numpy as np
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.ir import Node
-from rlx.ops.splats.blend import ALPHA_MAX, ALPHA_MIN, FIELDS, STOP, bounds_of, centres, listed
+from rlx.ops.splats.blend import ALPHA_MAX, ALPHA_MIN, FARTHEST, FIELDS, STOP, bounds_of, centres, listed
 from rlx.ops.splats.tiles import COUNT_LIMIT, pairs_of
 
 _TOGETHER = 64  # splats taken at a time: their numbers for a tile's pixels stay in a cache
-# Larger exponents q are taken as this, of which no opacity up to 1e30 leaves 1/255: exp would give subnormal numbers,
-# which are slow.
-_NOTHING = 150
 
 
 @cpu_kernel("splat_tiles")
@@ -83,8 +80,8 @@ def _walk(rows: Array, x: Array, y: Array) -> Iterator[tuple[slice, Array, Array
         dy *= dy
         dy *= c
         q += dy
-        seen = q >= 0
-        np.clip(q, 0, _NOTHING, out=q)
+        seen = (q >= 0) & (q <= FARTHEST)
+        np.clip(q, 0, FARTHEST, out=q)  # exp of more would give subnormal numbers, which are slow
         q *= dtype(-0.5)
         falls = np.exp(q, out=q)
         alpha = np.minimum(falls * o, dtype(ALPHA_MAX))

@@ -26,6 +26,7 @@ MAX_SIDE = 1 << 16  # pixels
 ALPHA_MIN = 1 / 255  # a pixel skips a splat of which it would take less
 # Not 0.99, of which two leave a light of STOP: rounding would decide whether a pixel is finished.
 ALPHA_MAX = 127 / 128
+FARTHEST = 150.0  # a pixel skips a splat with a larger q, of which no opacity up to 1e30 leaves ALPHA_MIN
 STOP = 1e-4  # a pixel is finished by the splat that lets less light through
 
 
@@ -95,7 +96,7 @@ def _alpha(row: Array, x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
     q = row[2] * dx * dx + 2 * row[3] * dx * dy + row[4] * dy * dy
     falls = np.exp(-0.5 * q)
     alpha = np.minimum(row[5] * falls, ALPHA_MAX)
-    return np.where((q >= 0) & (alpha >= ALPHA_MIN), alpha, 0), dx, dy, falls
+    return np.where((q >= 0) & (q <= FARTHEST) & (alpha >= ALPHA_MIN), alpha, 0), dx, dy, falls
 
 
 def _reference(
@@ -201,7 +202,8 @@ def _dense(rows: Tensor, real: Tensor, ranges: Tensor, width: int, height: int) 
     a, b, c, o = (_column(rows, k) for k in range(2, 6))
     q = a * dx * dx + 2.0 * b * dx * dy + c * dy * dy
     alpha = apply("minimum", o * apply("exp", q * -0.5), g.constant(np.asarray(ALPHA_MAX, dtype.np)))
-    seen = apply("logical_and", here, apply("logical_and", q >= 0.0, alpha >= ALPHA_MIN))
+    seen = apply("logical_and", apply("logical_and", q >= 0.0, q <= FARTHEST), alpha >= ALPHA_MIN)
+    seen = apply("logical_and", here, seen)
     zero = g.constant(np.zeros((), dtype.np))
     alpha = apply("where", seen, alpha, zero)
     light = apply("cumprod", 1.0 - alpha, axis=0, exclusive=True, reverse=False)

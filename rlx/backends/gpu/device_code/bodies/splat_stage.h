@@ -10,6 +10,7 @@
 #define ALPHA_MIN_f64 RLX_D64(0x3f701010u, 0x10101010u)
 #define ALPHA_MIN RLX_JOIN(ALPHA_MIN_, T)
 #define ALPHA_MAX (127.0f / 128.0f)
+#define FARTHEST 150.0f
 #define STOP_f32 1e-4f
 #define STOP_f64 RLX_D64(0x3f1a36e2u, 0xeb1c432du)
 #define STOP RLX_JOIN(STOP_, T)
@@ -51,8 +52,8 @@ SHARED QUAD second_of[STAGED];  // yy, opacity, reach, red
 SHARED QUAD third_of[STAGED];   // green, blue
 SHARED uint strips_of[STAGED];  // a bit for each strip that the splat may touch
 
-// exp(-q / 2) for q >= 0.
-RLX_FN float fall_f32(const float q) { return q < 170.0f ? near_exp(-0.5f * q) : p_exp_f(-0.5f * q); }
+// exp(-q / 2) for q from 0 to FARTHEST.
+RLX_FN float fall_f32(const float q) { return near_exp(-0.5f * q); }
 RLX_FN double fall_f64(const double q) { return d_exp(RLX_D(-0.5) * q); }
 
 // 1 / a for an a between 1 / 255 and 1, or that need not be exact. A language's own division of f64 may be as inexact as
@@ -78,7 +79,7 @@ RLX_FN uint strips(const float y, const float xx, const float xy, const float yy
 
 // Splats from place `at` of the lists on: STAGED of them, or those before `end`. A place without a splat gets one that no
 // pixel sees. Where an exponent exceeds a splat's reach, 2 log(255 opacity) and some more for rounding, it covers less
-// than ALPHA_MIN; nearer than that alpha itself is compared.
+// than ALPHA_MIN; nearer than that alpha itself is compared. No reach exceeds FARTHEST.
 RLX_FN void stage(PTR(T) splats, PTR(i32) ids, const uint at, const uint end, const uint n, const uint top) {
     if (THREAD >= STAGED) return;
     strips_of[THREAD] = 0u;
@@ -89,7 +90,7 @@ RLX_FN void stage(PTR(T) splats, PTR(i32) ids, const uint at, const uint end, co
         PTR(T) p = SKIP(T, splats, UINT(id), FIELDS);
         a = MAKE_QUAD(LOAD(T, p, 0u), LOAD(T, p, 1u), LOAD(T, p, 2u), LOAD(T, p, 3u));
         const REAL opacity = LOAD(T, p, 5u);
-        const float reach = 2.0f * p_log_f(float(opacity) * 255.0f) + 0.01f;
+        const float reach = p_min_f(2.0f * p_log_f(float(opacity) * 255.0f) + 0.01f, FARTHEST);
         b = MAKE_QUAD(LOAD(T, p, 4u), opacity, reach, LOAD(T, p, 6u));
         c = MAKE_QUAD(LOAD(T, p, 7u), LOAD(T, p, 8u), 0.0f, 0.0f);
         strips_of[THREAD] = strips(float(a.y), float(a.z), float(a.w), float(b.x), reach, float(top));
