@@ -4,7 +4,7 @@
 
 Splats lie at random in front of the camera, with colours of degree 3, in sizes such that their number leaves the
 average pixel about as much to blend as a captured scene does. Times are the device's own, the least of 9 runs after 50
-ms of warm-up; `--steps` lists the kernels that take most of them.
+ms of warm-up; `--steps` lists the steps that take longest.
 """
 
 from __future__ import annotations

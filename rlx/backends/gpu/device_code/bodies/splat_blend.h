@@ -1,6 +1,6 @@
-// A tile of 16 x 16 pixels by a workgroup: the splats of its list blended front to back, a thread for each pixel. Splats
-// go through shared memory some at a time; the workgroup ends when every pixel is finished. y is (height, width, 4):
-// the colour, and the light that is left.
+// A tile of 16 x 16 pixels by a workgroup: the splats of its list blended front to back, a thread for each pixel.
+// Splats go through shared memory some at a time; the workgroup ends when every pixel is finished. y is (height,
+// width, 4): the colour, and the light that is left.
 #include "splat_stage.h"
 
 SHARED uint going;  // 1 + the place of the last stage that an unfinished pixel asked for

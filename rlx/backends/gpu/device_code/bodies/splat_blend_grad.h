@@ -1,9 +1,9 @@
 // The gradient of splat_blend for each place of a tile's list, in `rows` (pairs, 9), by a workgroup. First each pixel
 // walks its list to find where it is finished and what light is left. Then it walks back, from the last splat to the
 // first. All sums over pixels have a fixed order. In f32 each warp adds up its own pixels (splat_warps.h) where warps
-// exchange registers. Otherwise each pixel leaves two numbers for each of TOGETHER splats in shared memory, the weight of
-// the colour and the gradient of log(alpha), of which the workgroup makes nine sums for each splat: over some pixels a
-// thread, then over threads.
+// exchange registers. Otherwise each pixel leaves two numbers for each of TOGETHER splats in shared memory, the weight
+// of the colour and the gradient of log(alpha), of which the workgroup makes nine sums for each splat: over some
+// pixels a thread, then over threads.
 #include "splat_stage.h"
 
 #ifdef RLX_GLSL

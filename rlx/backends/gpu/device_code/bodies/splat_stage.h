@@ -1,6 +1,6 @@
-// What blending and its gradient share, in the dtype T: some splats of a tile's list in shared memory, and what a splat
-// covers of a pixel. 32 neighbouring threads, a warp, have a strip of two rows of the tile's pixels. Where they exchange
-// registers (WARPS), each warp walks over the splats that may touch its strip, otherwise over all.
+// What blending and its gradient share, in the dtype T: some splats of a tile's list in shared memory, and what a
+// splat covers of a pixel. 32 neighbouring threads, a warp, have a strip of two rows of the tile's pixels. Where they
+// exchange registers (WARPS), each warp walks over the splats that may touch its strip, otherwise over all.
 #include "near_exp.h"
 #include "splat.h"
 
@@ -56,8 +56,7 @@ SHARED uint strips_of[STAGED];  // a bit for each strip that the splat may touch
 RLX_FN float fall_f32(const float q) { return near_exp(-0.5f * q); }
 RLX_FN double fall_f64(const double q) { return d_exp(RLX_D(-0.5) * q); }
 
-// 1 / a for an a between 1 / 255 and 1, or that need not be exact. A language's own division of f64 may be as inexact as
-// one of f32.
+// 1 / a for a from 1 / 255 on, within an ULP or two. A language's own division of f64 may be as inexact as one of f32.
 RLX_FN float inverse_f32(const float a) {
     const float near = RLX_QUICK_RECIP(a);
     return FMA(near, FMA(-a, near, 1.0f), near);
@@ -65,8 +64,9 @@ RLX_FN float inverse_f32(const float a) {
 RLX_FN double inverse_f64(const double a) { return d_div(RLX_D(1.0), a); }
 #define INVERSE(a) RLX_JOIN(inverse_, T)(a)
 
-// The strips that pixels with an exponent of at most `reach` lie in, of the tile whose first row is `top`: along y these
-// pixels are within sqrt(reach xx / (xx yy - xy^2)) of the centre. All, where rounding may leave nothing of the difference.
+// The strips that pixels with an exponent of at most `reach` lie in, of the tile whose first row is `top`: along y
+// these pixels are within sqrt(reach xx / (xx yy - xy^2)) of the centre. All, where rounding may leave nothing of the
+// difference.
 RLX_FN uint strips(const float y, const float xx, const float xy, const float yy, const float reach, const float top) {
     const float product = xx * yy, square = xy * xy, difference = (product - square) - 1e-6f * (product + square);
     const float by = sqrt(reach * xx / difference) * 1.001f + 0.01f;
@@ -77,9 +77,9 @@ RLX_FN uint strips(const float y, const float xx, const float xy, const float yy
     return (255u << first) & (255u >> (7u - last));
 }
 
-// Splats from place `at` of the lists on: STAGED of them, or those before `end`. A place without a splat gets one that no
-// pixel sees. Where an exponent exceeds a splat's reach, 2 log(255 opacity) and some more for rounding, it covers less
-// than ALPHA_MIN; nearer than that alpha itself is compared. No reach exceeds FARTHEST.
+// Splats from place `at` of the lists on: STAGED of them, or those before `end`. A place without a splat gets one that
+// no pixel sees. Where an exponent exceeds a splat's reach, 2 log(255 opacity) and some more for rounding, it covers
+// less than ALPHA_MIN; nearer than that alpha itself is compared. No reach exceeds FARTHEST.
 RLX_FN void stage(PTR(T) splats, PTR(i32) ids, const uint at, const uint end, const uint n, const uint top) {
     if (THREAD >= STAGED) return;
     strips_of[THREAD] = 0u;

@@ -1,17 +1,20 @@
-// The way back of splat_blend_grad by warps: over the splats that may touch a warp's strip of pixels, whose nine sums over
-// its threads the warp makes right away, where some pixel takes anything of a splat. The strips of a tile are added up
-// for 64 splats at a time.
+// The way back of splat_blend_grad by warps: over the splats that may touch a warp's strip of pixels, whose nine sums
+// over its threads the warp makes right away, where some pixel takes anything of a splat. The strips of a tile are
+// added up for 64 splats at a time.
 
-// Sums of two numbers over pairs of threads `step` apart: of `low` in the thread without this bit, of `high` in the other.
+// Nine sums over 32 threads take twelve exchanges, since each of the first steps halves the numbers that a thread has:
+// `folded` adds up two numbers over a pair of threads `step` apart, `low` in the thread without this bit, `high` in the
+// other. In the end thread 4 f has the sum of number f, and thread 2 that of the ninth. `slope` is the gradient of
+// log(alpha); what an exponent's part in it is multiplied by is left to the end.
 RLX_FN REAL folded(const REAL low, const REAL high, const uint step) {
     const bool upper = (THREAD & step) != 0u;
     return (upper ? high : low) + WARP_SHUFFLE(upper ? low : high, step);
 }
 RLX_FN REAL joined(const REAL v, const uint step) { return v + WARP_SHUFFLE(v, step); }
 
-RLX_FN void back_by_warps(PTR(T) splats, PTR(i32) ids, PTR(T) rows, const uint begin, const uint seen, const uint staged,
-                          const uint last, const uint n, const uint top, const REAL px, const REAL py, REAL light,
-                          REAL behind, const REAL red, const REAL green, const REAL blue) {
+RLX_FN void back_by_warps(PTR(T) splats, PTR(i32) ids, PTR(T) rows, const uint begin, const uint seen,
+                          const uint staged, const uint last, const uint n, const uint top, const REAL px,
+                          const REAL py, REAL light, REAL behind, const REAL red, const REAL green, const REAL blue) {
     const uint lane = THREAD % 32u, strip = THREAD / 32u;
     for (uint parts = (seen - begin + STAGED - 1u) / STAGED; parts > 0u; parts--) {
         const uint at = begin + (parts - 1u) * STAGED, count = least(seen - at, STAGED);
@@ -40,9 +43,9 @@ RLX_FN void back_by_warps(PTR(T) splats, PTR(i32) ids, PTR(T) rows, const uint b
                     const REAL along = slope * dx, down = slope * dy;
                     const REAL s0 = folded(slope * u, down * dy, 16u), s1 = folded(slope * v, slope, 16u),
                                s2 = folded(along * dx, weight * red, 16u), s3 = folded(along * dy, weight * green, 16u);
-                    const REAL eighth = joined(joined(joined(weight * blue, 16u), 8u), 4u);
+                    const REAL ninth = joined(joined(joined(weight * blue, 16u), 8u), 4u);
                     sum = folded(folded(s0, s2, 8u), folded(s1, s3, 8u), 4u);
-                    sum = joined(folded(sum, eighth, 2u), 1u);
+                    sum = joined(folded(sum, ninth, 2u), 1u);
                 }
                 if (lane % 4u == 0u) room[(strip * STAGED + i) * FIELDS + lane / 4u] = sum;
                 if (lane == 2u) room[(strip * STAGED + i) * FIELDS + 8u] = sum;
