@@ -3,8 +3,8 @@
     python benchmarks/bench_splats.py [--device NAME …] [--count N …] [--size WIDTHxHEIGHT] [--steps]
 
 Splats lie at random in front of the camera, with colours of degree 3, in sizes such that their number leaves the
-average pixel about as much to blend as a captured scene does. Times are the device's own, the least of 9 runs after 50
-ms of warm-up; `--steps` lists the kernels that take most of them.
+average pixel about as much to blend as a captured scene does. Times are the device's own, the least of 9 runs after 0.3
+s of warm-up; `--steps` lists the steps that take longest.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def graph_of(arrays: Arrays, width: int, height: int, gradients: bool) -> rlx.Gr
     g = rlx.Graph("splats")
     given = {name: g.input(name, a.shape) for name, a in arrays.items()}
     camera = {"fx": float(width), "fy": float(width), "cx": width / 2, "cy": height / 2}
-    most = PAIRS * len(arrays["means"])
-    made = rlx.splats.render(**given, **camera, width=width, height=height, max_pairs=most)
+    room = PAIRS * len(arrays["means"])
+    made = rlx.splats.render(**given, **camera, width=width, height=height, max_pairs=room)
     g.output("image", made.image)
     g.output("pairs", made.pairs)
     if gradients:
@@ -68,7 +68,7 @@ def measured(
         feeds = arrays | ({"d": np.ones((height, width, 3), np.float32)} if gradients else {})
         pairs = int(exe.run(feeds)["pairs"])
         rlx.splats.check_pairs(pairs, PAIRS * len(arrays["means"]))
-        per_run(exe.executable.run, lambda: None, 0.05)  # raises the GPU's clocks
+        per_run(exe.executable.run, lambda: None, 0.3)  # raises the GPU's clocks
         return min((step_times(exe) for _ in range(9)), key=lambda steps: sum(us for _, us in steps)), pairs
 
 

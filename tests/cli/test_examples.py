@@ -93,12 +93,13 @@ def test_splats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     first, last = map(float, re.findall(r"0\.\d{5}", next(line for line in lines if line.startswith("error"))))
     assert last < 0.9 * first
     assert any(line.lstrip().startswith("cpu:") for line in lines)
-    for name, parts in (("target", 1), ("result", 1), ("course", 4)):
+    devices = len(rlx.devices())
+    for name, across, down in (("target", 1, 1), ("result", 1, 1), ("course", 4, 1), ("devices", devices, 2)):
         content = (tmp_path / f"made/{name}.png").read_bytes()
         size = struct.unpack(">II", content[16:24])
-        assert content[:8] == b"\x89PNG\r\n\x1a\n" and size == (parts * splats.WIDTH, splats.HEIGHT)
+        assert content[:8] == b"\x89PNG\r\n\x1a\n" and size == (across * splats.WIDTH, down * splats.HEIGHT)
         rows = zlib.decompress(content[content.index(b"IDAT") + 4 : -16])
-        assert len(rows) == splats.HEIGHT * (1 + 3 * parts * splats.WIDTH)
+        assert len(rows) == down * splats.HEIGHT * (1 + 3 * across * splats.WIDTH)
     assert len(rlx.splats.read_ply(tmp_path / "made/splats.ply").means) == splats.COUNT
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import CapacityExceeded, DTypeError, ShapeError
+from rlx.errors import CapacityExceeded, DTypeError, RlxError, ShapeError, TracedValueError
 from tests.devices import session_here
 from tests.full import thinned
 from tests.ops.plain_splats import picture, rotation
@@ -65,9 +65,11 @@ def test_a_picture_on_a_gpu(device: str, coefficients: int) -> None:
     session_here(device)
     splats, camera = scene(30, coefficients, 1), view(1)
     image, light = picture(**splats, view=camera, background=BACK, **CAMERA)
-    made = drawn(splats, camera, device, np.float32)
-    np.testing.assert_allclose(made.image, image, atol=1e-5)
-    np.testing.assert_allclose(made.light, light, atol=1e-5)
+    for dtype, limit in ((np.float32, 1e-5), (np.float64, 1e-13)):
+        made = drawn(splats, camera, device, dtype)
+        assert made.image.dtype == dtype
+        np.testing.assert_allclose(made.image, image, atol=limit)
+        np.testing.assert_allclose(made.light, light, atol=limit)
 
 
 def test_gradients_are_finite_differences() -> None:
@@ -142,6 +144,66 @@ def test_no_splats_are_the_background() -> None:
     np.testing.assert_array_equal(made.light, 1)
 
 
+def test_no_splats_have_empty_gradients() -> None:
+    def value(p: dict[str, Any], v: Any) -> Any:
+        return rlx.sum(rlx.splats.render(**p, view=v, **CAMERA).image)
+
+    slopes, turn = rlx.grad(value, (0, 1), device="cpu")(scene(0, 4), view(0))
+    assert {name: a.shape for name, a in slopes.items()} == {name: a.shape for name, a in scene(0, 4).items()}
+    assert not turn.any()
+
+
+def test_a_camera_inside_of_splats() -> None:
+    """Their means lie ahead, so they are drawn: by the same ellipses, here wider than the picture."""
+    splats, camera = scene(5, 0, 6), np.eye(4)
+    splats["means"] = splats["means"] * [1, 1, 0] + [0, 0, 0.4]
+    splats["scales"] = splats["scales"] + 2
+    splats["opacities"] *= 0.5
+    image, light = picture(**splats, view=camera, background=BACK, **CAMERA)
+    made = drawn(splats, camera)
+    assert made.light.max() < 0.9
+    np.testing.assert_allclose(made.image, image, atol=1e-13)
+    np.testing.assert_allclose(made.light, light, atol=1e-13)
+
+
+def test_negative_scales_are_as_their_absolute_values() -> None:
+    splats, camera = scene(8), view(0)
+    image = drawn(splats, camera).image
+    splats["scales"] *= [-1, 1, -1]
+    np.testing.assert_allclose(drawn(splats, camera).image, image, atol=1e-14)
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan"])
+def test_a_camera_that_is_none_in_a_run_gives_nan(device: str) -> None:
+    session_here(device)
+
+    def run(s: dict[str, Any], v: Any, numbers: dict[str, Any]) -> Any:
+        made = rlx.splats.render(**s, view=v, **(CAMERA | numbers))
+        return made, rlx.gradients(rlx.sum(made.image), [*s.values(), v]) if device == "cpu" else []
+
+    jitted = rlx.jit(run, device=device)
+    splats, good = {k: a.astype(np.float32) for k, a in scene(6, 4).items()}, view(0).astype(np.float32)
+    for name, number in (
+        ("fx", 0.0), ("fy", -20.0), ("fx", np.nan), ("cx", np.inf), ("cy", -1e10), ("view", np.nan), ("view", np.inf)
+    ):  # fmt: skip
+        numbers, camera = {k: float(CAMERA[k]) for k in ("fx", "fy", "cx", "cy")}, good.copy()
+        if name == "view":
+            camera[1, 2] = number
+        else:
+            numbers[name] = number
+        made, slopes = jitted(splats, camera, numbers)
+        assert np.isnan(made.image).all() and np.isnan(made.light).all() and made.pairs == 0, (name, number)
+        assert not any(slope.any() for slope in slopes), (name, number)
+
+
+def test_a_scaled_view_in_a_run_is_used_as_it_is() -> None:
+    """Twice as far away, of twice the size: the same ellipses."""
+    splats, camera = scene(8), view(1)
+    image = drawn(splats, camera).image
+    camera[:3] *= 2
+    np.testing.assert_allclose(drawn(splats, camera).image, image, atol=1e-12)
+
+
 def test_too_many_pairs_are_seen() -> None:
     splats, camera = scene(30), view(0)
     pairs = int(drawn(splats, camera).pairs)
@@ -177,7 +239,19 @@ def test_pairs_beyond_31_bits_are_counted_as_many() -> None:
         ({"scales": np.zeros((5, 3), np.int32)}, DTypeError, "scales"),
         ({"width": 0}, ShapeError, "width is 0"),
         ({"height": 1 << 20}, ShapeError, "height"),
+        ({"height": -3}, ShapeError, "height is -3"),
+        ({"width": 40.0}, ShapeError, r"width is 40\.0; expected an int"),
         ({"near": 0}, ShapeError, "near is 0"),
+        ({"near": np.float32(np.nan)}, ShapeError, "near is .*nan"),
+        ({"near": True}, ShapeError, "near is True"),
+        ({"fx": 0}, ShapeError, "fx is 0; expected a focal length"),
+        ({"fy": -31.0}, ShapeError, "fy is -31; .* to mirror a picture negate a row of view"),
+        ({"fx": np.nan}, ShapeError, "fx is nan"),
+        ({"cy": np.inf}, ShapeError, "cy is inf; expected a place"),
+        ({"view": np.full((4, 4), np.nan)}, ShapeError, "view has NaN"),
+        ({"view": 2 * np.eye(4)}, ShapeError, "view's upper 3 x 3 part is no rotation.*scale means"),
+        ({"view": np.eye(4) + 0.1}, ShapeError, "no rotation"),
+        ({"view": np.eye(3)}, ShapeError, "view is"),
         ({"max_pairs": 0}, ShapeError, "max_pairs is 0"),
         ({"max_pairs": 1 << 29}, ShapeError, "max_pairs is 536870912"),
         ({"fx": np.zeros(2)}, ShapeError, "fx"),
@@ -188,5 +262,76 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Except
     given: dict[str, Any] = {**scene(5), "view": view(0), **CAMERA} | change
     g = rlx.Graph()
     tensors = {k: g.constant(v) if isinstance(v, np.ndarray) else v for k, v in given.items()}
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=f"^splats.render: .*{words}"):
         rlx.splats.render(**tensors)
+    if not change.keys() & {"max_pairs", "background"}:
+        with pytest.raises(error, match=f"^splats.project: .*{words}"):
+            rlx.splats.project(**tensors)
+
+
+def test_cameras_that_are_taken() -> None:
+    """A reflection, a rotation of bf16, numbers of NumPy."""
+    g = rlx.Graph()
+    splats = {name: g.constant(a) for name, a in scene(2).items()}
+    mirror = np.diag([-1.0, 1, 1, 1])
+    numbers = {"fx": np.float32(30), "near": np.float32(0.5), "width": np.int64(40)}
+    for camera in (mirror, rlx.dtypes.bf16.np.type(1) * view(2).astype(rlx.dtypes.bf16.np)):
+        rlx.splats.render(**splats, view=camera, **(CAMERA | numbers))
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ((-1, 40, 24), "count is -1; expected an int from 0"),
+        ((2.5, 40, 24), "count is 2.5"),
+        ((float("nan"), 40, 24), "count is nan"),
+        ((True, 40, 24), "count is True"),
+        ((1 << 31, 40, 24), "count is 2147483648"),
+        ((5, 0, 24), "width is 0; expected an int from 1 to 65536"),
+        ((5, 40, 1 << 17), "height is 131072"),
+        ((5, 40.0, 24), "width is 40"),
+    ],
+)
+def test_default_pairs_of_no_sizes(arguments: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(ShapeError, match=f"^splats.default_pairs: {words}"):
+        rlx.splats.default_pairs(*arguments)
+
+
+def test_default_pairs() -> None:
+    assert rlx.splats.default_pairs(0, 40, 24) == 1
+    assert rlx.splats.default_pairs(np.int64(10), 40, 24) == 60
+    assert rlx.splats.default_pairs(10**5, 1920, 1080) == 8 * 10**5
+    assert rlx.splats.default_pairs(2**31 - 1, 1 << 16, 1 << 16) == 1 << 28
+
+
+@pytest.mark.parametrize(
+    "pairs, room, error, words",
+    [
+        (5, 0, ShapeError, "max_pairs is 0; expected an int from 1"),
+        (5, 2.5, ShapeError, "max_pairs is 2.5"),
+        (5, float("nan"), ShapeError, "max_pairs is nan"),
+        (5, 1 << 29, ShapeError, "max_pairs is 536870912"),
+        (2.5, 10, DTypeError, "pairs is 2.5; expected the integers"),
+        (float("nan"), 10, DTypeError, "pairs is nan"),
+        (True, 10, DTypeError, "pairs is True"),
+        (None, 10, DTypeError, "pairs is None"),
+        (1 << 70, 10, DTypeError, "pairs is"),
+        (-1, 10, ShapeError, "pairs is -1; expected integers from 0"),
+        ([[1], [1, 2]], 10, ShapeError, "pairs is"),
+        (np.array([3, 11]), 10, CapacityExceeded, "touch 11 tiles"),
+    ],
+)
+def test_check_pairs_of_no_counts(pairs: Any, room: Any, error: type[RlxError], words: str) -> None:
+    with pytest.raises(error, match=rf"^splats\.(check_pairs|render): .*{words}"):
+        rlx.splats.check_pairs(pairs, room)
+    rlx.splats.check_pairs([], 10)
+
+
+def test_check_pairs_while_tracing() -> None:
+    def run(s: dict[str, Any], v: Any) -> Any:
+        made = rlx.splats.render(**s, view=v, **CAMERA)
+        rlx.splats.check_pairs(made.pairs, 100)
+        return made.image
+
+    with pytest.raises(TracedValueError, match=r"check_pairs: pairs is a tensor.*make it an output"):
+        rlx.jit(run, device="cpu")(scene(3), view(0))

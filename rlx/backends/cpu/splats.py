@@ -13,24 +13,23 @@ import numpy as np
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.ir import Node
-from rlx.ops.splats.blend import ALPHA_MAX, ALPHA_MIN, FIELDS, STOP, bounds_of, centres, listed
-from rlx.ops.splats.tiles import MOST, pairs_of
+from rlx.ops.splats.blend import ALPHA_MAX, ALPHA_MIN, FARTHEST, FIELDS, STOP, bounds_of, centres, listed
+from rlx.ops.splats.tiles import COUNT_LIMIT, pairs_of
 
 _TOGETHER = 64  # splats taken at a time: their numbers for a tile's pixels stay in a cache
-_NOTHING = 150  # an exponent of which so little is left that no opacity makes up for it; subnormal numbers are slow
 
 
 @cpu_kernel("splat_tiles")
 def bind_splat_tiles(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    across, down, most = (node.attrs[name] for name in ("across", "down", "max_pairs"))
+    across, down, capacity = (node.attrs[name] for name in ("across", "down", "max_pairs"))
     ids, ranges, places, spans, total = outs
 
     def run() -> None:
         nearest, inside, ends = pairs_of(ins[0], ins[1], across, down)
         for out in (ids, places):
             out.fill(-1)
-        total[...] = min(int(ends[-1]), MOST) if ends.size else 0
-        kept = np.minimum(ends, most)
+        total[...] = min(int(ends[-1]), COUNT_LIMIT) if ends.size else 0
+        kept = np.minimum(ends, capacity)
         counts = np.diff(kept, prepend=0)
         starts = kept - counts
         spans[nearest] = np.stack([starts, counts], axis=1)
@@ -81,8 +80,8 @@ def _walk(rows: Array, x: Array, y: Array) -> Iterator[tuple[slice, Array, Array
         dy *= dy
         dy *= c
         q += dy
-        seen = q >= 0
-        np.clip(q, 0, _NOTHING, out=q)
+        seen = (q >= 0) & (q <= FARTHEST)
+        np.clip(q, 0, FARTHEST, out=q)  # exp of more would give subnormal numbers, which are slow
         q *= dtype(-0.5)
         falls = np.exp(q, out=q)
         alpha = np.minimum(falls * o, dtype(ALPHA_MAX))

@@ -1,4 +1,9 @@
-"""splat_blend and splat_blend_grad: the splats of each tile's list blended over its pixels, and the gradient."""
+"""splat_blend and splat_blend_grad: the splats of each tile's list blended over its pixels, and the gradient.
+
+Lists are what splat_tiles gives (`tiles.py` says what ids, ranges, places and spans are). A pixel begins with a light
+of 1. Of each splat it takes alpha = opacity * exp(-q / 2), q the squared distance by the inverse covariance, adds
+alpha * light * colour to its own, and multiplies its light by 1 - alpha.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +23,10 @@ from rlx.ops.splats.tiles import MAX_PAIRS, TILE, check_size
 
 FIELDS = 9  # of a splat: x, y, the inverse covariance's xx, xy and yy, opacity, red, green, blue
 MAX_SIDE = 1 << 16  # pixels
-ALPHA_MIN = 1 / 255  # a pixel skips a splat of less
+ALPHA_MIN = 1 / 255  # a pixel skips a splat of which it would take less
 # Not 0.99, of which two leave a light of STOP: rounding would decide whether a pixel is finished.
 ALPHA_MAX = 127 / 128
+FARTHEST = 150.0  # a pixel skips a splat with a larger q, of which no opacity up to 1e30 leaves ALPHA_MIN
 STOP = 1e-4  # a pixel is finished by the splat that lets less light through
 
 
@@ -85,12 +91,12 @@ def centres(place: Any, dtype: Any) -> tuple[Array, Array]:
 
 
 def _alpha(row: Array, x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
-    """What a splat covers of each pixel, 0 where it is skipped; the distances, and the Gaussian."""
+    """alpha of each pixel, 0 where it skips the splat; the distances along x and y, and exp(-q / 2)."""
     dx, dy = x - row[0], y - row[1]
     q = row[2] * dx * dx + 2 * row[3] * dx * dy + row[4] * dy * dy
     falls = np.exp(-0.5 * q)
     alpha = np.minimum(row[5] * falls, ALPHA_MAX)
-    return np.where((q >= 0) & (alpha >= ALPHA_MIN), alpha, 0), dx, dy, falls
+    return np.where((q >= 0) & (q <= FARTHEST) & (alpha >= ALPHA_MIN), alpha, 0), dx, dy, falls
 
 
 def _reference(
@@ -121,7 +127,11 @@ def _grad_reference(
     width: int,
     height: int,
 ) -> Array:
-    """From the last splat to the first, with what each pixel gets from behind; a row for each pair, then their sums."""
+    """From the last splat to the first; a row of gradients for each place of the lists, then each splat's sum.
+
+    With d the gradient of the picture, `behind` is the sum of d times what each pixel gets from the splats behind, and
+    from the light that is left; `shade` is d times the splat's colour, `into` the gradient of alpha, `of_q` that of q.
+    """
     rows = np.zeros((ids.size, FIELDS), splats.dtype)
     with np.errstate(all="ignore"):
         for place, at, found in listed(ids, ranges, len(splats), width, height):
@@ -173,7 +183,9 @@ def _column(x: Tensor, k: int) -> Tensor:
 
 
 def _dense(rows: Tensor, real: Tensor, ranges: Tensor, width: int, height: int) -> Tensor:
-    """The picture from a row of fields for each pair of the list, by comparing every pair with every pixel."""
+    """The picture from a row of fields for each pair of the list, by comparing every pair with every pixel.
+
+    This is for ONNX, which has no such operator, and for small pictures: memory is pairs times pixels."""
     g, dtype, pairs = rows.graph, rows.dtype, rows.shape[0]
     across, _ = tiles_of(width, height)
     y, x = np.divmod(np.arange(width * height), width)
@@ -190,7 +202,8 @@ def _dense(rows: Tensor, real: Tensor, ranges: Tensor, width: int, height: int) 
     a, b, c, o = (_column(rows, k) for k in range(2, 6))
     q = a * dx * dx + 2.0 * b * dx * dy + c * dy * dy
     alpha = apply("minimum", o * apply("exp", q * -0.5), g.constant(np.asarray(ALPHA_MAX, dtype.np)))
-    seen = apply("logical_and", here, apply("logical_and", q >= 0.0, alpha >= ALPHA_MIN))
+    seen = apply("logical_and", apply("logical_and", q >= 0.0, q <= FARTHEST), alpha >= ALPHA_MIN)
+    seen = apply("logical_and", here, seen)
     zero = g.constant(np.zeros((), dtype.np))
     alpha = apply("where", seen, alpha, zero)
     light = apply("cumprod", 1.0 - alpha, axis=0, exclusive=True, reverse=False)

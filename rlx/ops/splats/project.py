@@ -17,6 +17,8 @@ from rlx.ops.splats.blend import ALPHA_MIN, MAX_SIDE, tiles_of
 from rlx.ops.splats.tiles import TILE, check_size
 
 _FAR = 1e9  # larger numbers count as none: their squares leave the range of f32
+_LEAST_FOCAL = 1e-9  # pixels; a picture's size divided by less leaves the range of f32 in gradients
+_SKEW = 0.01  # how far products of a rotation's rows may be from 0 and 1: what bf16 rounds
 _WIDEST = 1e4  # of a splat, in its distances from the camera
 _SHORTEST = 1e-12  # of a quaternion, squared
 _BLUR = 0.3  # square pixels added to each variance
@@ -34,6 +36,10 @@ class Projected(NamedTuple):
     splats: Tensor
     depth: Tensor
     rects: Tensor
+
+
+_GIVEN = ("means", "scales", "rotations", "opacities", "colors", "view")
+_NUMBERS = ("fx", "fy", "cx", "cy")
 
 
 def _rows(x: Tensor) -> list[Tensor]:
@@ -108,34 +114,50 @@ def project(
 ) -> Projected:
     """The ellipses and colours of 3-D Gaussians in the picture of a camera.
 
-    Shape, Raises: as `rlx.splats.render`. Dtype: f32, or f64 where an input is. Gradient: to every input and to the
-    camera, by those of elementwise ops; splats that are not drawn get zeros. The covariance in the picture is
-    J W Σ Wᵀ Jᵀ + 0.3 I, with J the projection's derivative at the mean, or, for means more than 15 % of the picture
-    beside it, at its edge there. Its determinant is a sum of squares, so that no shape makes it singular.
+    Shape, Raises: as `rlx.splats.render`, which also says which splats are not drawn. Of a camera with a NaN, an
+    infinity or a number beyond 1e9, known in a run only, no splat is drawn. Dtype: f32, or f64 where an input is.
+    Gradient: to every input and to the camera, by those of elementwise ops; splats that are not drawn get zeros.
+    The covariance in the picture is J W Σ Wᵀ Jᵀ + 0.3 I, with J the projection's derivative at the mean, or, for means
+    more than 15 % of the picture beside it, at its edge there. Its determinant is a sum of squares, so that no shape
+    makes it singular.
     Follows Zwicker et al., "EWA Splatting", 2002; Kerbl et al., "3D Gaussian Splatting for Real-Time Radiance Field
     Rendering", 2023.
     """
-    op = "splats.project"
+    splats = (means, scales, rotations, opacities, colors, view)
+    return seen_by("splats.project", splats, (fx, fy, cx, cy), width, height, near)[0]
+
+
+def seen_by(
+    op: str, splats: Sequence[TensorLike], camera: Sequence[Any], width: int, height: int, near: Any
+) -> tuple[Projected, Tensor]:
+    """The projection for the public function `op`, and whether the camera is one: (1, 1), known in a run."""
     width, height = (check_size(op, k, v, 1, MAX_SIDE) for k, v in (("width", width), ("height", height)))
-    given = {
-        "means": means, "scales": scales, "rotations": rotations, "opacities": opacities, "colors": colors, "view": view
-    }  # fmt: skip
-    numbers = {"fx": fx, "fy": fy, "cx": cx, "cy": cy}
-    made = dict(zip((*given, *numbers), tensors(op, *given.values(), *numbers.values()), strict=True))
-    _check(op, {k: made[k] for k in given}, {k: made[k] for k in numbers})
-    if not isinstance(near, int | float) or not 0 < near < math.inf:
+    made = dict(zip((*_GIVEN, *_NUMBERS), tensors(op, *splats, *camera), strict=True))
+    _check(op, {k: made[k] for k in _GIVEN}, {k: made[k] for k in _NUMBERS})
+    number = isinstance(near, int | float | np.integer | np.floating) and not isinstance(near, bool)
+    if not number or not 0 < near < math.inf:
         raise ShapeError(f"{op}: near is {near!r}; expected a distance above 0")
-    dtype = promote(f32, *(made[k].dtype for k in given))
+    near = float(near)
+    dtype = promote(f32, *(made[k].dtype for k in _GIVEN))
     dtype = f32 if dtype.is_half else dtype
-    means, scales, rotations, opacities, colors, view = (cast_to(made[k], dtype) for k in given)
-    fx, fy, cx, cy = (cast_to(made[k], dtype) for k in numbers)
+    means, scales, rotations, opacities, colors, view = (cast_to(made[k], dtype) for k in _GIVEN)
     n = means.shape[0]
+
+    fx, fy, cx, cy = (cast_to(made[k], dtype) for k in _NUMBERS)
+    entries = [[_entry(view, i, j) for j in range(4)] for i in range(3)]
+    usable = _all_of(
+        *(_sane(t) for row in entries for t in row), *(_sane(t) for t in (fx, fy, cx, cy)),
+        fx >= _LEAST_FOCAL, fy >= _LEAST_FOCAL,
+    )  # fmt: skip
+    turn = [[where(usable, t, 0.0) for t in row[:3]] for row in entries]
+    shift = [where(usable, row[3], 0.0) for row in entries]
+    fx, fy, cx, cy = (where(usable, t, other) for t, other in ((fx, 1.0), (fy, 1.0), (cx, 0.0), (cy, 0.0)))
 
     # What is no number of ordinary size is replaced before it is used: zero times infinity would be NaN in gradients.
     world, sizes, turns = _rows(means), _rows(scales), _rows(rotations)
     (opacity,) = _rows(apply("reshape", opacities, shape=(n, 1)))
     opacity_sane = _all_of(_sane(opacity), opacity >= ALPHA_MIN)
-    drawn = _all_of(*(_sane(t) for t in (*world, *sizes, *turns)), opacity_sane)
+    drawn = _all_of(usable, *(_sane(t) for t in (*world, *sizes, *turns)), opacity_sane)
     world, sizes = ([where(_sane(t), t, 0.0) for t in ts] for ts in (world, sizes))
     turns = [where(_sane(t), t, 0.0) for t in turns]
     opacity = where(opacity_sane, opacity, 1.0)
@@ -143,8 +165,6 @@ def project(
     drawn = _all_of(drawn, squared >= _SHORTEST)
     squared = where(squared >= _SHORTEST, squared, 1.0)
 
-    turn = [[_entry(view, i, j) for j in range(3)] for i in range(3)]
-    shift = [_entry(view, i, 3) for i in range(3)]
     x, y, z = (_sum([turn[i][j] * world[j] for j in range(3)]) + shift[i] for i in range(3))
     widest = apply(
         "maximum", apply("maximum", apply("abs", sizes[0]), apply("abs", sizes[1])), apply("abs", sizes[2])
@@ -184,15 +204,15 @@ def project(
 
     color, color_sane = _colors(colors, world, turn, shift)
     drawn = _all_of(drawn, color_sane, *(_sane(t) for t in (*place, xx, yy)), determinant <= np.float32(1e37))
-    fields = [*place, *inverse, opacity, color]
-    splats = apply("transpose", apply("concat", *(where(drawn, t, 0.0) for t in fields), axis=0), perm=(1, 0))
+    columns = [where(drawn, t, 0.0) for t in (*place, *inverse, opacity, color)]
+    fields = apply("transpose", apply("concat", *columns, axis=0), perm=(1, 0))
     # A pixel takes alpha ≥ 1/255 where the exponent is below `power`; a hundredth of a pixel more is for rounding.
     power = 2.0 * apply("log", opacity * (1 / ALPHA_MIN))
     power = apply("maximum", power, power * 0.0)
     rects = _tiles(
         place, [apply("sqrt", power * v) * 1.0001 + 0.01 for v in (xx, yy)], (width, height), drawn
     )
-    return Projected(splats, apply("reshape", cast_to(depth, f32), shape=(n,)), rects)
+    return Projected(fields, apply("reshape", cast_to(depth, f32), shape=(n,)), rects), usable
 
 
 def _tiles(place: Sequence[Any], reach: Sequence[Any], sides: tuple[int, int], drawn: Tensor) -> Tensor:
@@ -262,6 +282,38 @@ def _check(op: str, given: dict[str, Tensor], numbers: dict[str, Tensor]) -> Non
     for name, t in numbers.items():
         if t.ndim:
             raise ShapeError(f"{op}: {name} is {t.type}; expected one number")
+        _check_number(op, name, t)
+    _check_view(op, given["view"])
+
+
+def _check_number(op: str, name: str, t: Tensor) -> None:
+    """Of the camera; what only a run knows is looked at there. Raises: ShapeError."""
+    if not t.node.op.is_constant:
+        return
+    value = float(t.node.attrs["value"])
+    low, expected = (
+        (_LEAST_FOCAL, "a focal length in pixels, from 1e-9 to 1e9; to mirror a picture negate a row of view")
+        if name in ("fx", "fy")
+        else (-_FAR, "a place in pixels, from -1e9 to 1e9")
+    )
+    if not low <= value <= _FAR:
+        raise ShapeError(f"{op}: {name} is {value:g}; expected {expected}")
+
+
+def _check_view(op: str, view: Tensor) -> None:
+    """Raises: ShapeError for a known matrix of numbers that are none, or whose rows are not orthonormal."""
+    if not view.node.op.is_constant:
+        return
+    rows = np.asarray(view.node.attrs["value"]).astype(np.float64)[:3]
+    if not (np.abs(rows) <= _FAR).all():
+        raise ShapeError(f"{op}: view has NaN, infinity or numbers beyond 1e9; expected a rotation and a translation")
+    off = np.abs(rows[:, :3] @ rows[:, :3].T - np.eye(3)).max()
+    if off > _SKEW:
+        raise ShapeError(
+            f"{op}: view's upper 3 x 3 part is no rotation: products of its rows are {off:.2g} from 1 with themselves, "
+            "or from 0 with each other; expected a matrix that takes points to the camera's coordinates and scales "
+            "nothing (scale means and scales instead)"
+        )
 
 
 __all__: list[str] = []

@@ -1,4 +1,12 @@
-"""splat_tiles: for each tile of a picture, the splats that touch it, nearest first; of a fixed capacity."""
+"""splat_tiles: for each tile of a picture, the splats that touch it, nearest first; of a fixed capacity.
+
+A pair is a splat and a tile that it touches. Pairs are numbered in the order of the splats' depths, so that those of a
+splat stand together, and by rows of tiles within a splat. `max_pairs` of them are kept. Inputs: depth (n,), and rects
+(n, 4), the first tile across and down that a splat touches and those behind the last. Outputs, all i32: `ids`
+(max_pairs,), the splat at each place of the lists, which stand tile after tile; `ranges` (tiles + 1,), the place where
+each tile's list begins; `places` (max_pairs,), the place of each pair; `spans` (n, 2), each splat's first pair and how
+many it has; `total`, the pairs that there are, kept or not. ids and places are -1 where no pair is.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +22,9 @@ from rlx.ops.base import cast_to, check_inputs
 from rlx.ops.numeric import Array
 from rlx.ops.order import order
 
-TILE = 16  # pixels along a side of a tile
-MOST = 2**31 - 1  # `total` stays here where there are more pairs
-MAX_PAIRS = 1 << 28  # for which a program has room: 32 bits count the numbers of their gradients
+TILE = 16  # pixels along a side
+COUNT_LIMIT = 2**31 - 1  # pairs at most; `total` stays here where there are more
+MAX_PAIRS = 1 << 28  # for which a program may have room: 32 bits count the numbers of their gradients
 _LARGEST_SIDE = 1 << 12  # tiles; with it 31 bits count the tiles of a picture
 
 
@@ -73,7 +81,7 @@ def _reference(
         places[pair] = place
     ranges = np.cumsum([0, *(len(tile) for tile in tiles)]).astype(np.int32)
     total = int(ends[-1]) if len(ends) else 0
-    return ids, ranges, places, spans, np.asarray(min(total, MOST), np.int32)
+    return ids, ranges, places, spans, np.asarray(min(total, COUNT_LIMIT), np.int32)
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
@@ -97,11 +105,11 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     width, height = apply("maximum", x1 - x0, zero), apply("maximum", y1 - y0, zero)
     counts = cast_to(width * height, i64)
     ends = apply("cumsum", counts, axis=0, exclusive=False, reverse=False)
-    most = g.constant(np.int64(pairs))
-    ends32 = cast_to(apply("minimum", ends, most), i32)
-    starts = cast_to(apply("minimum", ends - counts, most), i32)
+    capacity = g.constant(np.int64(pairs))
+    ends32 = cast_to(apply("minimum", ends, capacity), i32)
+    starts = cast_to(apply("minimum", ends - counts, capacity), i32)
     last = apply("slice", ends, starts=(n - 1,), stops=(n,), steps=(1,))
-    total = apply("reshape", cast_to(apply("minimum", last, g.constant(np.int64(MOST))), i32), shape=())
+    total = apply("reshape", cast_to(apply("minimum", last, g.constant(np.int64(COUNT_LIMIT))), i32), shape=())
     # Which splat each pair is of: as many as end before it.
     number = g.constant(np.arange(pairs, dtype=np.int32))
     column = apply("reshape", number, shape=(pairs, 1))

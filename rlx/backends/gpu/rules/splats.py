@@ -13,6 +13,7 @@ from rlx.backends.gpu.rules.order import sorted_pairs
 from rlx.ir import Node
 from rlx.ops.splats.blend import FIELDS, tiles_of
 
+_DTYPES = {"T": ("f32", "f64")}
 SPLAT_COUNT = declare(
     KernelDecl(
         "splat_count",
@@ -89,11 +90,13 @@ SPLAT_BLEND = declare(
         about="The splats of each tile's list, blended front to back.",
         grid="a group for each of `tiles` tiles",
         args=(
-            *reads(splats="f32", ids="i32", ranges="i32"),
-            *writes(y="f32"),
+            *reads(splats="T", ids="i32", ranges="i32"),
+            *writes(y="T"),
             *uints("width", "height", "across", "tiles", "n", "pairs"),
         ),
-        headers=("prims",),
+        headers=("prims", "body64"),
+        variants=_DTYPES,
+        subgroups=True,
     )
 )
 SPLAT_BLEND_GRAD = declare(
@@ -102,13 +105,15 @@ SPLAT_BLEND_GRAD = declare(
         about="The gradient of splat_blend for each place of the lists.",
         grid="a group for each of `tiles` tiles",
         args=(
-            *reads(d="f32", splats="f32", ids="i32", ranges="i32"),
-            *writes(rows="f32"),
+            *reads(d="T", splats="T", ids="i32", ranges="i32"),
+            *writes(rows="T"),
             *uints("width", "height", "across", "tiles", "n", "pairs"),
         ),
-        headers=("prims",),
+        headers=("prims", "body64"),
+        variants=_DTYPES,
         constants={"TOGETHER": 8},
         trials=((8,), (4,)),
+        subgroups=True,
     )
 )
 SPLAT_SUM = declare(
@@ -117,17 +122,18 @@ SPLAT_SUM = declare(
         about="The sum of the rows of each splat's span of places.",
         grid="a group for each 28 of n splats",
         args=(
-            *reads(rows="f32", ranges="i32", places="i32", spans="i32"),
-            *writes(y="f32"),
+            *reads(rows="T", ranges="i32", places="i32", spans="i32"),
+            *writes(y="T"),
             *uints("n", "pairs", "tiles"),
         ),
-        headers=("prims",),
+        headers=("prims", "body64"),
+        variants=_DTYPES,
     )
 )
 
 _F32 = 4  # the kind of keys, of bodies/order.h
 _BLOCK = 4096  # pairs that a workgroup moves
-_WIDE = 24 << 10  # bytes of shared memory with which the gradient takes eight splats at a time
+_WIDE = {4: 24 << 10, 8: 48 << 10}  # by the bytes of a number: shared memory with which the gradient takes 8 splats
 
 
 @lowers("splat_tiles", when=native)
@@ -170,6 +176,10 @@ def _by_key(ctx: Lowering, source: Ref, total: Ref, pairs: int, bits: int) -> Re
     return source
 
 
+def _blends(node: Node, features: frozenset[str]) -> bool:
+    return native(node, features, with_f64=True)
+
+
 def _sizes(node: Node, splats: int) -> tuple[int, int, int, int, int, int]:
     """The last arguments of both kernels: sizes of the picture and of the lists."""
     width, height = node.attrs["width"], node.attrs["height"]
@@ -177,25 +187,26 @@ def _sizes(node: Node, splats: int) -> tuple[int, int, int, int, int, int]:
     return width, height, across, across * down, *(t.shape[0] for t in node.inputs[splats : splats + 2])
 
 
-@lowers("splat_blend", when=native)
+@lowers("splat_blend", when=_blends)
 def lower_splat_blend(ctx: Lowering, node: Node) -> None:
     sizes = _sizes(node, 0)
     y = ctx.ref(node.output)
     refs = [ctx.ref(t) if t.size else y for t in node.inputs[:3]]
-    ctx.launch(SPLAT_BLEND(), ctx.groups(sizes[3]), [*refs, y, *sizes])
+    ctx.launch(SPLAT_BLEND(T=node.output.dtype.name), ctx.groups(sizes[3]), [*refs, y, *sizes])
 
 
-@lowers("splat_blend_grad", when=native)
+@lowers("splat_blend_grad", when=_blends)
 def lower_splat_blend_grad(ctx: Lowering, node: Node) -> None:
     """A row of numbers for each place of the lists, and each splat's sum of its rows."""
     sizes = _sizes(node, 1)
     tiles, n, pairs = sizes[3:]
     if n == 0:
         return
-    y = ctx.ref(node.output)
-    rows = ctx.scratch(max(1, 4 * FIELDS * pairs))
+    y, dtype = ctx.ref(node.output), node.output.dtype
+    rows = ctx.scratch(max(1, dtype.itemsize * FIELDS * pairs))
     d, splats, ids, ranges, places, spans = (ctx.ref(t) if t.size else rows for t in node.inputs)
-    together = 8 if ctx.target.shared_bytes >= _WIDE else 4
-    kernel = SPLAT_BLEND_GRAD(TOGETHER=together)
+    together = 8 if ctx.target.shared_bytes >= _WIDE[dtype.itemsize] else 4
+    kernel = SPLAT_BLEND_GRAD(T=dtype.name, TOGETHER=together)
     ctx.launch(kernel, ctx.groups(tiles), [d, splats, ids, ranges, rows, *sizes])
-    ctx.launch(SPLAT_SUM(), ctx.groups(math.ceil(n / 28)), [rows, ranges, places, spans, y, n, pairs, tiles])
+    refs = [rows, ranges, places, spans, y]
+    ctx.launch(SPLAT_SUM(T=dtype.name), ctx.groups(math.ceil(n / 28)), [*refs, n, pairs, tiles])

@@ -1,6 +1,6 @@
-// How many of the first total[0] pairs (key, ·), at most `pairs`, have each digit, the four bits of the key from `shift`
-// on: counts (16, blocks), a block of 4,096 pairs by each workgroup, 16 neighbours by a thread. Bins b and b + 8 of a
-// thread are the halves of one word.
+// How many of the first total[0] pairs (key, ·), at most `pairs`, have each digit, the four bits of the key from
+// `shift` on: counts (16, blocks), a block of 4,096 pairs by each workgroup, 16 neighbours by a thread. Bins b and b +
+// 8 of a thread are the halves of one word.
 #include "splat.h"
 
 SHARED uint bins[2048];

@@ -1,5 +1,6 @@
-// Each tile's list, from the pairs (tile, j) sorted by tile, total[0] of them but at most `pairs`: the splat at each place, pair j's place, and where the list
-// of each tile begins. -1: there is none.
+// Each tile's list, from the pairs (tile, j) sorted by tile, total[0] of them but at most `pairs`: the splat at each
+// place of the lists, pair j's place, and where the list of each tile begins, which a thread for each tile finds by
+// bisection. -1: there is none.
 #include "splat.h"
 
 RLX_FN void splat_lists_body(PTR(b8) sorted, PTR(u32) owners, PTR(u32) total, PTR(i32) ids, PTR(i32) ranges,

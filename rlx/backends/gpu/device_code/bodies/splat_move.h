@@ -1,5 +1,6 @@
-// The pairs that splat_digits counted, moved to where those of each digit begin in `starts` (16, blocks), in the order in
-// which they stand: one pass of a stable radix sort.
+// The pairs that splat_digits counted, moved to where those of each digit begin, `starts` (16, blocks), in the order
+// in which they stand: one pass of a stable radix sort. As there, a thread takes 16 neighbours, and the bins of a
+// thread are the halves of words.
 #include "splat.h"
 
 SHARED uint bins[2048];

@@ -1,6 +1,6 @@
-// The pairs of a splat and a tile in the order of the depths: (tile, j) in `made` and pair j's splat in `owners`; and
-// each splat's first pair and their number in `spans`. A pair looks for its splat in what splat_count and splat_scan
-// made, so that a large splat keeps no thread for long.
+// The pairs of a splat and a tile, numbered in the order of the depths: (tile, j) in `made` and pair j's splat in
+// `owners`; and each splat's first pair and their number in `spans`. A thread makes pair j, whose splat it finds by
+// bisection in what splat_count and splat_scan made, so that a large splat keeps no thread for long.
 #define KEY_KIND 0u
 #define KEY_FLIP 0u
 #define U b4
@@ -35,7 +35,8 @@ RLX_FN void splat_pairs_body(PTR(b8) nearest, PTR(i32) rects, PTR(u32) ends, PTR
     }
     const uvec2 pair = nearest AT(low);
     const uint own = at - (low > block ? ends AT(low - 1u) : 0u);
-    const uint x0 = bounded(LOAD(i32, rects, pair.y * 4u), across), y0 = bounded(LOAD(i32, rects, pair.y * 4u + 1u), down);
+    const uint x0 = bounded(LOAD(i32, rects, pair.y * 4u), across);
+    const uint y0 = bounded(LOAD(i32, rects, pair.y * 4u + 1u), down);
     const uint wide = bounded(LOAD(i32, rects, pair.y * 4u + 2u), across) - x0;
     made AT(j) = UVEC2((y0 + own / wide) * across + x0 + own % wide, j);
     owners AT(j) = pair.y;

@@ -1,7 +1,7 @@
 // Where each of `blocks` workgroups of splat_count begins, by one workgroup; and the total. Sums stay at 2^31 - 1.
 #include "splat.h"
 
-SHARED uint running[512];
+SHARED uint running[512];  // the sums of a step of the scan, and those of the step before
 
 RLX_FN void splat_scan_body(PTR(u32) sums, PTR(u32) starts, PTR(u32) total, const uint blocks) {
     if (GROUP > 0u) return;
