@@ -44,8 +44,8 @@ def covering(op: str, least: int) -> Sequence[Case]:
 
 
 def budgeted(cases: Iterable[Case], least: int) -> list[Any]:
-    """These cases as values of one parameter, with the mark `full` on all but at least `least`, in which every op,
-    dtype, domain, flag and name among the attributes occurs.
+    """These cases as values of one parameter, with the mark `full` on all but at least `least`. In those occur every
+    dtype of each op, with each rank that it has, and every domain, flag and name among the attributes.
 
     It is how a family tests the CUDA text of its kernels: another case or dtype costs nothing that is not new."""
     given = list(cases)
@@ -61,6 +61,7 @@ def _covering(op: str, least: int) -> Sequence[Case]:
 def _chosen(given: Sequence[Case], least: int) -> Sequence[Case]:
     if len(given) <= least:
         return given
+    several = len({case.op for case in given}) > 1
     names: dict[str, set[object]] = {}
     for case in given:
         for name, value in case.attrs.items():
@@ -71,9 +72,11 @@ def _chosen(given: Sequence[Case], least: int) -> Sequence[Case]:
     flags = {name for name, values in names.items() if len(values) <= (_DOMAINS if " " in name else least)}
     values = []
     for case in given:
-        found: dict[str, object] = {name: case.attrs[name] for name in flags if name in case.attrs} | {"op": case.op}
+        found: dict[str, object] = {name: case.attrs[name] for name in flags if name in case.attrs}
+        if several:
+            found[case.op] = (case.inputs[0].dtype.name, len(case.inputs[0].shape))
         for i, spec in enumerate(case.inputs):
-            found |= {f"dtype {i}": spec.dtype.name}
+            found |= {f"dtype {i} of {case.op}": spec.dtype.name}
             found |= {f"domain {i}": spec.domain} if f"domain {i}" in flags else {}
         values.append({name: v for name, v in found.items() if isinstance(v, Hashable)})
     return [given[at] for at in sorted(spread(values, least))]
