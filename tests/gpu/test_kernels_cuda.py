@@ -170,6 +170,21 @@ def test_attention(d: int, causal: bool, dtype: Any) -> None:
 # -- f64: the kernels that have a variant of it
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pad-bf16-5x9-1.2_2.1-constant--2.5", "pad-i64-3x16-0.0_16.32-constant--3", "pad-i8-5x9-1.2_2.1-reflect",
+        "conv_grad_weight-f32xf32-n1c20o64-8x8-k3x3-p1", "conv_grad_weight-f16xf16-n1c33o129-8x8-k1x1",
+        "conv_grad_weight-bf16xbf16-n1c33o129-8x8-k1x1", "grouped_matmul-f64-f64-70x6x12x20-normal-normal-1",
+        "integer_matmul-u8-u8-17x40x16-1-40-any-normal", "integer_matmul-u8-i8-1x19x64-1-1-any-normal",
+    ],
+)  # fmt: skip
+def test_kernels_that_no_family_runs_on_the_host(name: str) -> None:
+    (case,) = [c for c in cases_of(name.split("-")[0]) if c.id == name]
+    verdict = case.check({"y0": cuda(case.op, *case.arrays(), **case.attrs)})
+    assert verdict.ok, verdict.message
+
+
 @pytest.mark.parametrize("dims", [(3, 4, 5), (33, 40, 65), (1, 7, 1)])
 def test_products_of_f64(dims: tuple[int, int, int]) -> None:
     """By the library, and by a kernel of rlx where there is nothing to add up (k = 0)."""
