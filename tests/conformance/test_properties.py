@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 import rlx
 from rlx.driver import DeviceInfo
 from rlx.errors import DeviceUnavailable
+from tests.full import count
 from tests.hypothesis_strategies import Array, broadcasting, plain_arrays, shapes, special_arrays
 
 DEVICES = ("cpu", "vulkan")
-EXAMPLES = 20
+EXAMPLES = count(10, 20)
 LEAST = 2.0**-126  # results below it may be flushed to zero
 
 
