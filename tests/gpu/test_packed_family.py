@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import rlx
 from rlx.backends.gpu.gemm.packed import (
     DecodedTiles,
     PackedFew,
+    PackedMatrix,
     PackedMma,
     PackedProblem,
     PackedRows,
@@ -252,7 +254,7 @@ def test_rows_of_several_slabs(words: dict[str, Any]) -> None:
 
 @on_host
 @pytest.mark.usefixtures("subnormals", "matrices")
-@pytest.mark.parametrize("algorithm", ["vector", "few", "mma"])
+@pytest.mark.parametrize("algorithm", ["vector", "few", "mma", "matrix"])
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_an_f32_of_any_size(size: float, algorithm: str) -> None:
     q = packed("q8_0", 16, 8)
@@ -293,13 +295,29 @@ def test_matrix_instructions(name: str, m: int, dtype: str, parts: int) -> None:
 
 @on_host
 @pytest.mark.usefixtures("matrices")
+@pytest.mark.parametrize(
+    "name, m, dtype, parts",
+    [
+        ("q4_0", 1, "f16", 4), ("q4_1", 2, "f16", 2), ("q4_k", 16, "f16", 4), ("q4_k", 9, "f32", 2),
+        ("q6_k", 3, "f16", 4), ("q6_k", 19, "bf16", 2), ("q8_0", 5, "f32", 4), ("int8_zp", 4, "f16", 4),
+        ("fp8_e4m3", 17, "f16", 2), ("fp8_e5m2", 2, "bf16", 1), ("q2_k", 5, "f16", 4), ("q3_k", 2, "f32", 4),
+        ("q5_k", 4, "f16", 2),
+    ],
+)  # fmt: skip
+def test_matrices_of_unknown_places(name: str, m: int, dtype: str, parts: int) -> None:
+    blocks = 32 if PACKED[name].storage.elements < 256 else 8
+    product(name, m, 37, blocks, dtype, "cuda", algorithm="matrix", parts=parts)
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
 def test_matrix_instructions_for_experts() -> None:
     product("q4_0", 23, 20, 8, "f16", "cuda", sizes=[3, 0, 9, -1, 4], algorithm="mma")
 
 
 @on_host
 @pytest.mark.usefixtures("subnormals", "matrices")
-@pytest.mark.parametrize("algorithm", ["vector", "few", "mma"])
+@pytest.mark.parametrize("algorithm", ["vector", "few", "mma", "matrix"])
 def test_a_nan_among_the_quants_or_in_x_reaches_the_rows_it_belongs_to(algorithm: str) -> None:
     q = packed("fp8_e4m3", 20, 16)
     q.data[3, 100] = 0x7F
@@ -344,6 +362,10 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(some, PackedMma) and (some.columns, some.terms) == (8, 1)
     assert isinstance(many, PackedMma) and (many.columns, many.terms) == (32, 2)
     assert isinstance(chosen(vulkan, 4), PackedFew) and isinstance(chosen(vulkan, 40), DecodedTiles)
+    narrow = replace(vulkan, features=vulkan.features | {"narrow_coopmat"})
+    few, wide = chosen(narrow, 4), chosen(narrow, 16, f32)
+    assert isinstance(few, PackedMatrix) and (few.rows, few.terms) == (4, 1)
+    assert isinstance(wide, PackedMatrix) and (wide.rows, wide.terms) == (16, 2)
     odd = chosen(cuda, 4, f32, wide=False)
     assert isinstance(odd, PackedRows) and odd.rows == 4
     assert isinstance(chosen(vulkan, 1, grouped=True), PackedRows)

@@ -132,7 +132,7 @@ def describe(handle: Handle, index: int) -> Physical:
     kind = _KINDS.get(int(plain.deviceType), "virtual")
     words = set(wanted.words())
     words |= _property_words(v11, v12)
-    words -= _unusable_matrices(handle, words)
+    words = _with_matrices(handle, words)
     max_alloc = int(v11.maxMemoryAllocationSize)
     if version >= api.API_1_3 and v13.maxBufferSize:
         max_alloc = min(max_alloc, int(v13.maxBufferSize))
@@ -266,22 +266,24 @@ def _property_words(v11: Handle, v12: Handle) -> set[str]:
     return words
 
 
-def _unusable_matrices(handle: Handle, words: set[str]) -> set[str]:
-    """The feature words of cooperative matrices to remove: all, where the device lacks them in the kernels' shape,
-    16 x 16 x 16 from f16 to f32."""
+def _with_matrices(handle: Handle, words: set[str]) -> set[str]:
+    """The feature words without those of cooperative matrices where the device lacks them in the shape of most kernels,
+    16 x 16 x 16 from f16 to f32; with "narrow_coopmat" where it has 16 x 8 x 16 and 16 x 8 x 8 too."""
+    none = words - {"coopmat", "coopmat2", "bf16_coopmat"}
     if "coopmat" not in words:
-        return {"coopmat2", "bf16_coopmat"}
+        return none
     function = api.instance().function("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
     start = api.struct("VkCooperativeMatrixPropertiesKHR", "COOPERATIVE_MATRIX_PROPERTIES_KHR")
-    for shape in api.listed("VkCooperativeMatrixPropertiesKHR", function, handle, item=start):
-        if (
-            (shape.MSize, shape.NSize, shape.KSize) == (16, 16, 16)
-            and int(shape.AType) == int(shape.BType) == _FLOAT16
-            and int(shape.CType) == int(shape.ResultType) == _FLOAT32
-            and int(shape.scope) == _SCOPE_SUBGROUP
-        ):
-            return set()
-    return {"coopmat", "coopmat2", "bf16_coopmat"}
+    shapes = {
+        (int(shape.MSize), int(shape.NSize), int(shape.KSize))
+        for shape in api.listed("VkCooperativeMatrixPropertiesKHR", function, handle, item=start)
+        if int(shape.AType) == int(shape.BType) == _FLOAT16
+        and int(shape.CType) == int(shape.ResultType) == _FLOAT32
+        and int(shape.scope) == _SCOPE_SUBGROUP
+    }
+    if (16, 16, 16) not in shapes:
+        return none
+    return words | {"narrow_coopmat"} if {(16, 8, 16), (16, 8, 8)} <= shapes else words
 
 
 def _queue(handle: Handle) -> tuple[int | None, int]:

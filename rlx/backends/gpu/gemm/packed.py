@@ -1,8 +1,8 @@
 """The candidates for a product with a packed weight, their costs, and how tests and benchmarks overrule the choice.
 
 A product of few rows is computed from the packed bytes, by fused multiply-adds ("rows"; "vector" and "few" where rows
-are aligned and the format has chunks) or by matrix instructions ("mma"). The others decode the weight tile by tile into
-workspace ("tiles").
+are aligned and the format has chunks) or by matrix instructions ("mma", and "matrix" where nobody knows which elements
+of a matrix a thread holds). The others decode the weight tile by tile into workspace ("tiles").
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, f16, f32
 
-Algorithm = Literal["rows", "vector", "few", "mma", "tiles"]
+Algorithm = Literal["rows", "vector", "few", "mma", "matrix", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
 COLUMNS = (8, 16, 32)  # those of packed_mma, or half of them where x is split into two halves
 _ONE_BY_ONE = 2  # rows up to which packed_vector is taken, which reads the weight for each of them
 _FEW = 16  # rows up to which packed_rows is taken where the weight could be decoded instead
 # Rows up to which packed_mma, which reads the weight once for each of its blocks of rows, is taken, by terms.
 _MMA_ROWS = {1: 512, 2: 256}
+# Formats of which packed_matrix makes halves by masks: those of a byte for each element, and all.
+_BYTES = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
+_BY_BYTES = _BYTES | {"q4_0", "q4_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq2_0"}
 _SHARED = 46 << 10  # bytes of shared memory that packed_mma needs
 
 
@@ -29,7 +32,7 @@ _SHARED = 46 << 10  # bytes of shared memory that packed_mma needs
 class PackedProblem:
     """m rows of x stored as `x`, for each expert on average, times n packed rows of k elements stored as `q`, which are
     `units` chunks, or eights of elements. `wide_rows`: packed rows begin at multiples of 16 bytes and have chunks;
-    `grouped`: rows of x have experts."""
+    `grouped`: rows of x have experts; `eights`: x may be read eight elements at a time."""
 
     m: int
     n: int
@@ -39,6 +42,7 @@ class PackedProblem:
     units: int
     wide_rows: bool
     grouped: bool
+    eights: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,21 @@ class PackedMma:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """Matrix instructions in f16 whose matrices may be opaque: `parts` of four subgroups share 16 `tall` packed rows
+    and multiply them by `rows` rows of x, or by half as many that are each the sum of two `terms`, in steps of 4 `span`
+    chunks."""
+
+    algorithm: ClassVar[Algorithm] = "matrix"
+    cost: Cost
+    rows: int
+    terms: int
+    parts: int
+    span: int
+    tall: int
+
+
+@dataclass(frozen=True, slots=True)
 class DecodedTiles:
     """The weight in f32, in tiles, and products with these."""
 
@@ -92,7 +111,7 @@ class DecodedTiles:
     cost: Cost
 
 
-PackedCandidate = PackedRows | PackedVector | PackedFew | PackedMma | DecodedTiles
+PackedCandidate = PackedRows | PackedVector | PackedFew | PackedMma | PackedMatrix | DecodedTiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +158,7 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
         columns = next((c for c in COLUMNS if p.m * terms <= c), COLUMNS[-1])
         cost = 2 if p.grouped or p.m <= _MMA_ROWS[terms] else 6
         found.append(PackedMma((cost,), kind, columns, terms, _parts(target, p)))
-    return found
+    return found + _matrix(target, p)
 
 
 def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
@@ -156,6 +175,26 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     return found
 
 
+def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
+    """The kernel whose matrices may be opaque. Its sizes are those that were fastest on an H200, where shared memory
+    and registers decide how many workgroups a multiprocessor holds."""
+    opaque, name = target.matrices.opaque, p.q.name.removesuffix("_128")
+    suits = f16 in target.matrices.types and target.limits.shared_bytes >= 48 << 10
+    suits = suits and not (opaque and "narrow_coopmat" not in target.features)
+    if p.grouped or not (suits and p.wide_rows and p.eights) or name not in _BY_BYTES or p.units % 4:
+        return []
+    terms = 2 if p.x == f32 else 1
+    rows = next((r for r in (1, 4, 8) if p.m * terms <= r), 16)
+    bytes_, two = name in _BYTES, name in ("q2_k", "q3_k", "tq2_0")
+    # One row of formats of few bits: packed_vector is faster.
+    fast = opaque and p.m <= _FEW and (bytes_ or p.m > 1)
+    # Scales of these formats are cheaper by whole blocks, which are two steps otherwise.
+    span = 2 if name == "q6_k" or (name in ("q4_k", "q5_k") and rows < 16) else 1
+    tall = 1 if two or (rows < 16 and (bytes_ or name in ("q4_k", "q5_k"))) else 2
+    parts = 1 if name == "q6_k" else 2 if p.n >= 64 * target.units else 4
+    return [PackedMatrix((0.5 if fast else 8,), rows, terms, parts, span, tall)]
+
+
 def _parts(target: Target, p: PackedProblem) -> int:
     """The parts of k that give every unit a workgroup, each part at least four steps long."""
     tiles = math.ceil(p.n / 16)
@@ -170,6 +209,6 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         return replace(c, across=wish.across)
     if isinstance(c, PackedVector) and wish.slab is not None:
         return replace(c, slab=wish.slab)
-    if isinstance(c, PackedMma) and wish.parts is not None:
+    if isinstance(c, PackedMma | PackedMatrix) and wish.parts is not None:
         return replace(c, parts=wish.parts)
     return c

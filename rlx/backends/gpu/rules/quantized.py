@@ -22,6 +22,7 @@ from rlx.backends.gpu.gemm.packed import (
     ROWS,
     DecodedTiles,
     PackedFew,
+    PackedMatrix,
     PackedProblem,
     PackedRows,
     PackedVector,
@@ -33,7 +34,7 @@ from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, 
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
 from rlx.backends.gpu.rules.grouped import MATMUL_GROUPED
-from rlx.dtypes import PACKED, DType, f16, f32
+from rlx.dtypes import PACKED, DType, bf16, f16, f32
 from rlx.ir import Node, Tensor, expr
 from rlx.packed.codebooks import codebook
 
@@ -171,12 +172,36 @@ PACKED_MMA = declare(
         cuda_only=True,
     )
 )  # fmt: skip
+PACKED_MATRIX = declare(
+    KernelDecl(
+        "packed_matrix",
+        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, by opaque matrices.",
+        grid="a group of 128 for each 64 TALL / PARTS rows of q, for each X_ROWS / TERMS rows of x",
+        args=(*reads(x="T", q="u32", scales="f32"), *writes(y="T"), *uints("m", "n", "blocks", "pitch")),
+        variants={"T": ("f16",), "DEPTH": ("8", "16")},
+        constants={
+            **_CONSTANTS, "SCALES": 1, "IN_PAIRS": False, "SPAN": 2, "LOWS": 0, "PARTS": 4, "X_ROWS": 4, "TERMS": 1,
+            "Y_TYPE": 0, "TALL": 1,
+        },
+        trials=tuple(
+            (*_trial(name, 16), *(_scales(PACKED[name]) | {"SPAN": span}).values(), parts, rows, terms, kind, tall)
+            for name, span, parts, rows, terms, kind, tall in (
+                ("q4_0", 1, 4, 1, 1, 0, 1), ("q6_k", 2, 2, 8, 1, 1, 1), ("q4_k", 2, 2, 16, 2, 2, 2),
+                ("fp8_e4m3", 2, 1, 4, 1, 0, 2))
+        ),
+        threads=128,
+        headers=("mma",),
+        unroll=True,
+        new_compiler=True,
+    )
+)  # fmt: skip
 HALF_TERMS = declare(
     KernelDecl(
         "half_terms",
         about="y (2 rows, k) = two halves for each element of x (rows, k); `scales` take their power of two back.",
         grid="a group of 256 for each row",
-        args=(*reads(x="f32"), *writes(y="f16", scales="f32"), *uints("rows", "k")),
+        args=(*reads(x="T"), *writes(y="f16", scales="f32"), *uints("rows", "k")),
+        variants={"T": ("f32", "bf16")},
     )
 )
 
@@ -294,9 +319,10 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
     stored = ctx.storage(y)
     in_fours = quads(ctx.ref(node.inputs[0]), itemsize=stored.itemsize)
     wide = w.constants["ALIGN"] == 16 and w.constants["RUNS"] > 0 and bool(in_fours)
+    eights = ctx.ref(node.inputs[0]).offset % (8 * stored.itemsize) == 0
     chosen = choose_packed(
         ctx.target,
-        PackedProblem(each, y.shape[-1], w.columns, stored, w.dtype, w.blocks * w.units, wide, grouped),
+        PackedProblem(each, y.shape[-1], w.columns, stored, w.dtype, w.blocks * w.units, wide, grouped, eights),
     )
     if isinstance(chosen, DecodedTiles):
         _wide(ctx, node, w, m)
@@ -329,14 +355,23 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
             SUBNORMALS="denorm_preserve" in ctx.target.features,
         )
         args = [x, w.ref, ctx.ref(y), m, n, w.blocks, w.pitch]
+    elif isinstance(chosen, PackedMatrix):
+        rows, columns = chosen.rows // chosen.terms, 64 * chosen.tall // chosen.parts
+        scales = x
+        if stored != f16:
+            x, scales = _halves(ctx, x, stored, m, w.columns, chosen.terms)
+        steps = _scales(w.dtype) | {"SPAN": chosen.span}
+        kernel = PACKED_MATRIX(
+            T="f16", DEPTH="16" if steps["IN_PAIRS"] else "8", **w.constants, **steps, PARTS=chosen.parts,
+            X_ROWS=chosen.rows, TERMS=chosen.terms, Y_TYPE=(f16, bf16, f32).index(stored), TALL=chosen.tall,
+        )  # fmt: skip
+        args = [x, w.ref, scales, ctx.ref(y), m, n, w.blocks, w.pitch]
     else:
         rows, columns = chosen.columns // chosen.terms, 128 // chosen.parts
         steps = _scales(w.dtype)
         scales = x
         if chosen.terms == 2:
-            given, k = x, w.columns
-            x, scales = ctx.scratch(m * k * 2 * f16.itemsize), ctx.scratch(m * f32.itemsize)
-            ctx.launch(HALF_TERMS(), ctx.groups(m), [given, x, scales, m, k])
+            x, scales = _halves(ctx, x, stored, m, w.columns, 2)
         kernel = PACKED_MMA(
             T=chosen.type.name, COLS=str(chosen.columns), **w.constants, **steps, PARTS=chosen.parts,
             WHOLE=w.blocks * w.units % (4 * steps["SPAN"]) == 0, TERMS=chosen.terms, GROUPED=grouped,
@@ -345,6 +380,13 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
     # Each expert may have one share that is not full, and so may the rows after the last expert's.
     shares = math.ceil(m / rows) + (experts + 1 if grouped else 0)
     ctx.launch(kernel, ctx.groups(math.ceil(n / columns) * shares), args)
+
+
+def _halves(ctx: Lowering, x: Ref, stored: DType, m: int, k: int, terms: int) -> tuple[Ref, Ref]:
+    """x in f32 or bf16 as halves, and the powers of two of its rows."""
+    halves, scales = ctx.scratch(m * k * terms * f16.itemsize), ctx.scratch(m * f32.itemsize)
+    ctx.launch(HALF_TERMS(T=stored.name), ctx.groups(m), [x, halves, scales, m, k])
+    return halves, scales
 
 
 def _tiles(w: _Weight) -> list[tuple[int, int]]:
