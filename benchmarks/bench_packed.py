@@ -42,6 +42,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"algorithm": "rows"},
     {"algorithm": "vector"},
     {"algorithm": "few"},
+    {"algorithm": "matrix"},
     *({"algorithm": "mma", "parts": parts} for parts in (1, 2, 4, 8)),
 )
 

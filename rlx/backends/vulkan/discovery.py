@@ -42,7 +42,8 @@ _PLAIN_EXTENSIONS = ("VK_EXT_memory_budget", "VK_KHR_portability_subset")
 # VkComponentTypeKHR and VkScopeKHR
 _FLOAT16, _FLOAT32, _SCOPE_SUBGROUP = 0, 1, 3
 # Drivers (VkDriverId) whose fma() rounds once, for which there is no query: NVIDIA's.
-_FUSED_DRIVERS = (4,)
+_NVIDIA = 4
+_FUSED_DRIVERS = (_NVIDIA,)
 # basic, vote, arithmetic, ballot, shuffle
 _SUBGROUP_OPERATIONS = 0x1F
 
@@ -132,7 +133,7 @@ def describe(handle: Handle, index: int) -> Physical:
     kind = _KINDS.get(int(plain.deviceType), "virtual")
     words = set(wanted.words())
     words |= _property_words(v11, v12)
-    words = _with_matrices(handle, words)
+    words = _with_matrices(handle, words, int(v12.driverID))
     max_alloc = int(v11.maxMemoryAllocationSize)
     if version >= api.API_1_3 and v13.maxBufferSize:
         max_alloc = min(max_alloc, int(v13.maxBufferSize))
@@ -266,9 +267,10 @@ def _property_words(v11: Handle, v12: Handle) -> set[str]:
     return words
 
 
-def _with_matrices(handle: Handle, words: set[str]) -> set[str]:
+def _with_matrices(handle: Handle, words: set[str], driver: int) -> set[str]:
     """The feature words without those of cooperative matrices where the device lacks them in the shape of most kernels,
-    16 x 16 x 16 from f16 to f32; with "narrow_coopmat" where it has 16 x 8 x 16 and 16 x 8 x 8 too."""
+    16 x 16 x 16 from f16 to f32; with "narrow_coopmat" where it has 16 x 8 x 16 and 16 x 8 x 8 too, and is known to
+    spread their elements evenly over 32 threads, as NVIDIA's driver does."""
     none = words - {"coopmat", "coopmat2", "bf16_coopmat"}
     if "coopmat" not in words:
         return none
@@ -283,7 +285,8 @@ def _with_matrices(handle: Handle, words: set[str]) -> set[str]:
     }
     if (16, 16, 16) not in shapes:
         return none
-    return words | {"narrow_coopmat"} if {(16, 8, 16), (16, 8, 8)} <= shapes else words
+    narrow = {(16, 8, 16), (16, 8, 8)} <= shapes and driver == _NVIDIA
+    return words | {"narrow_coopmat"} if narrow else words
 
 
 def _queue(handle: Handle) -> tuple[int | None, int]:

@@ -186,12 +186,16 @@ def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     terms = 2 if p.x == f32 else 1
     rows = next((r for r in (1, 4, 8) if p.m * terms <= r), 16)
     bytes_, two = name in _BYTES, name in ("q2_k", "q3_k", "tq2_0")
-    # One row of formats of few bits: packed_vector is faster.
-    fast = opaque and p.m <= _FEW and (bytes_ or p.m > 1)
+    full = p.n >= 64 * target.units
+    # One row of formats of few bits: packed_vector is faster. An x that becomes halves first costs a launch.
+    many = bytes_ or p.m > 1 or (name == "q4_0" and not full)
+    fast = opaque and p.m <= _FEW and (many if p.x == f16 else p.m > 4)
     # Scales of these formats are cheaper by whole blocks, which are two steps otherwise.
     span = 2 if name == "q6_k" or (name in ("q4_k", "q5_k") and rows < 16) else 1
     tall = 1 if two or (rows < 16 and (bytes_ or name in ("q4_k", "q5_k"))) else 2
-    parts = 1 if name == "q6_k" else 2 if p.n >= 64 * target.units else 4
+    # More parts fill more multiprocessors, and bring x through shared memory for fewer rows of the weight.
+    parts = 2 if full else 4
+    parts = 1 if name == "q6_k" else parts if rows < 16 else 1 if full and not bytes_ else 2
     return [PackedMatrix((0.5 if fast else 8,), rows, terms, parts, span, tall)]
 
 

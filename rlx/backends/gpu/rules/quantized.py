@@ -322,7 +322,9 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
     eights = ctx.ref(node.inputs[0]).offset % (8 * stored.itemsize) == 0
     chosen = choose_packed(
         ctx.target,
-        PackedProblem(each, y.shape[-1], w.columns, stored, w.dtype, w.blocks * w.units, wide, grouped, eights),
+        PackedProblem(
+            each, y.shape[-1], w.columns, stored, w.dtype, w.blocks * w.units, wide, grouped, eights
+        ),
     )
     if isinstance(chosen, DecodedTiles):
         _wide(ctx, node, w, m)
