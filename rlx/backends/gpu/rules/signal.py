@@ -10,8 +10,8 @@ from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Language
+from rlx.backends.gpu.program.target import Target
 from rlx.backends.gpu.rules.movement import move, moves_natively
-from rlx.backends.gpu.rules.reduce import reduce_middle
 from rlx.dtypes import f32
 from rlx.ir import Node
 from rlx.ir import expr as ex
@@ -34,19 +34,29 @@ SEGMENT_POWER = declare(
         "segment_power",
         about="y = the one-sided power of `count` windowed segments of x (rows, n), added up in `parts` parts.",
         grid="a group for each part of `each` pairs of segments of each row",
-        # x, window, turns (see the body), y (rows, N / 2 + 1, parts), …, share = 1 / length.
+        # x, window, turns (see the body), y (rows, parts, N / 2 + 1), …, share = 1 / length.
         args=(
             *reads(x="f32", window="f32", turns="f32"),
             *writes(y="f32"),
             *uints("rows", "parts", "n", "count", "length", "hop", "each"),
             *floats("share"),
         ),
-        constants={"N": 256, "DETREND": True, "PADDED": False, "WHOLE": False},
-        trials=((256, True, False, False), (512, False, True, False), (1024, True, True, True),
-                (2048, True, False, False), (4096, True, False, True)),
-        resident="3",  # 80 registers, within which nothing is kept in memory
+        variants={"HELD": ("16", "32")},
+        constants={"N": 256, "DETREND": True, "PADDED": False, "HALVES": False, "SPREAD": 0},
+        trials=((256, True, False, True, 1), (512, False, True, False, 2), (1024, True, True, False, 0),
+                (2048, True, False, False, 2), (4096, True, False, True, 1)),
+        threads=128,
+        resident="(H == 16u ? 5 : 4)",  # registers within which nothing is kept in memory
         unroll=True,
         subgroups=True,
+    )
+)
+SEGMENT_POWER_SUM = declare(
+    KernelDecl(
+        "segment_power_sum",
+        about="y (rows, bins) = the sum of the parts of x (rows, parts, bins).",
+        grid="a group for each eight bins of each row",
+        args=(*reads(x="f32"), *writes(y="f32"), *uints("rows", "parts", "bins")),
     )
 )
 PEAKS = declare(
@@ -60,8 +70,8 @@ PEAKS = declare(
         variants={"T": ("f32", "f64", "f16", "bf16")},
     )
 )
-_GROUPS = {Language.CUDA: 3, Language.SPIRV: 2}  # workgroups for each multiprocessor
-_WHOLE = 40 << 10  # bytes of shared memory with which both parts of the numbers are exchanged at once
+_GROUPS = 4  # workgroups for each multiprocessor
+_AT_ONCE = 40 << 10  # bytes of shared memory with which both parts of the numbers are exchanged at once
 
 
 @lowers("frame", when=moves_natively)
@@ -99,12 +109,38 @@ def lower_overlap_add(ctx: Lowering, node: Node) -> None:
     ctx.launch(OVERLAP_ADD(T=stored.name), groups_for(ctx, y.size), [source, ctx.ref(y), y.size, *sizes])
 
 
-def _turns(n: int) -> npt.NDArray[np.float32]:
-    """The factors between the stages of a transform of n: for each of n / 16 threads exp(-2πi m t / n) for m = 1, 2, 4
-    and 8, then likewise those of a transform of n / 16 for each of n / 256."""
-    rows = [np.arange(n // 16) / n, np.arange(n // 256) * 16 / n]
-    turn = np.concatenate(rows)[:, None] * np.array([1, 2, 4, 8])
-    return np.stack([np.cos(2 * np.pi * turn), -np.sin(2 * np.pi * turn)], -1).astype(np.float32)
+def _factors(base: npt.NDArray[np.float64], k: int) -> npt.NDArray[np.float64]:
+    """The factors of a transform of k numbers, in turns, whose i-th number is to be multiplied by `base` i times: those
+    of each layer, (k / 2, ...)."""
+    rows = [base * (k // 2)]
+    for m in (4 << i for i in range(k.bit_length() - 2)):
+        rows += [base * (k // m) + q / m for q in range(m // 4)]
+    return np.stack(rows)
+
+
+def _turns(n: int, held: int) -> npt.NDArray[np.float32]:
+    """The factors of the stages after the first one (see fft_registers.h)."""
+    lanes = n // held
+    thread, sets = np.arange(lanes), np.arange(held)[:, None]
+    if lanes <= held:
+        stages = [_factors((thread + lanes * sets[: held // lanes]) / n, lanes)]
+    else:
+        r = lanes // held
+        p, first = thread // r, thread % r
+        stages = [
+            _factors(r * p[None] / n, held),
+            _factors((p + held * (first + r * sets[: held // r])) / n, r),
+        ]
+    turn = np.stack([stage.swapaxes(0, 1).reshape(held // 4, 2, lanes) for stage in stages])
+    made = np.stack([np.cos(2 * np.pi * turn), -np.sin(2 * np.pi * turn)], -1)  # (stage, quad, of two, lane, part)
+    return np.ascontiguousarray(made.swapaxes(2, 3)).astype(np.float32)
+
+
+def _form(target: Target, size: int) -> tuple[int, int, int]:
+    """How many numbers a thread holds, how they are exchanged, and how many workgroups a multiprocessor takes."""
+    held = 16 if target.software and size < 4096 else 32
+    spread = 0 if target.shared_bytes < _AT_ONCE else 2 if target.language is Language.CUDA else 1
+    return held, spread, _GROUPS
 
 
 def _compiles(node: Node, features: frozenset[str]) -> bool:
@@ -122,20 +158,22 @@ def lower_segment_power(ctx: Lowering, node: Node) -> None:
     source, weight = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), f32, t.size) for t in (x, window))
     size, n, length = attrs["nfft"], x.shape[-1], window.shape[0]
     rows, count = x.size // n, frame_count(n, length, attrs["hop"])
-    at_once = 4096 // size
-    steps = -(-(count + 1) // 2 // at_once)
-    each = max(1, -(-steps * rows // (_GROUPS[ctx.target.language] * ctx.target.units)))
+    held, spread, groups = _form(ctx.target, size)
+    across = 128 * held // size
+    steps = -(-(count + 1) // 2 // across)
+    each = max(1, -(-steps * rows // (groups * ctx.target.units)))
     parts = max(1, -(-steps // each))
     target = ctx.ref(y) if parts == 1 else ctx.scratch(4 * rows * parts * y.shape[-1])
-    # Vulkan's compilers make slower code of pairs in shared memory than of their parts, one after the other.
-    whole = ctx.target.language is Language.CUDA and ctx.target.shared_bytes >= _WHOLE
-    kernel = SEGMENT_POWER(N=size, DETREND=attrs["detrend"] is not None, PADDED=length < size, WHOLE=whole)
-    sizes = (rows, parts, n, count, length, attrs["hop"], each * at_once)
-    ctx.launch(
-        kernel, ctx.groups(rows * parts), [source, weight, ctx.block(_turns(size)), target, *sizes, 1.0 / length]
-    )
+    hop = attrs["hop"]
+    kernel = SEGMENT_POWER(
+        HELD=str(held), N=size, DETREND=attrs["detrend"] is not None, PADDED=length < size,
+        HALVES=2 * hop == length == size, SPREAD=spread,
+    )  # fmt: skip
+    sizes = (rows, parts, n, count, length, hop, each * across)
+    turns = ctx.block(_turns(size, held))
+    ctx.launch(kernel, ctx.groups(rows * parts), [source, weight, turns, target, *sizes, 1.0 / length])
     if parts > 1:
-        reduce_middle(ctx, 0, target, f32, ctx.ref(y), f32, (y.size, parts, 1), 1.0, 0)
+        ctx.launch(SEGMENT_POWER_SUM(), ctx.groups(rows * -(-y.shape[-1] // 8)), [target, ctx.ref(y), rows, parts, y.shape[-1]])
 
 
 @lowers("peaks", when=lambda node, features: native(node, features, with_f64=True))
