@@ -59,6 +59,7 @@ from rlx.ops.scatter import *
 from rlx.ops.signal import frames as _signal_frames  # noqa: F401  (registers the ops)
 from rlx.ops.signal import peaks as _signal_peaks  # noqa: F401  (registers the op)
 from rlx.ops.signal import power as _signal_power  # noqa: F401  (registers the op)
+from rlx.ops.signal import transforms as _signal_transforms  # noqa: F401  (registers the op)
 from rlx.ops.softmax import *
 from rlx.ops.splats import blend as _splats_blend  # noqa: F401  (registers the ops)
 from rlx.ops.splats import tiles as _splats_tiles  # noqa: F401  (registers the op)

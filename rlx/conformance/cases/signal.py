@@ -19,6 +19,7 @@ from rlx.ir import apply
 from rlx.ir.graph import apply_multi
 from rlx.ops.signal.frames import frame, frame_count, overlap_add
 from rlx.ops.signal.power import segment_power
+from rlx.ops.signal.transforms import segment_spectra
 
 if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
@@ -113,6 +114,29 @@ def _powers() -> Iterator[Case]:
                 yield _power(shape, length, hop, nfft, f64, "normal", detrend)
 
 
+# Samples, the length of a segment, the distance from one to the next, the length of the transform, the zeros before the
+# first sample, and how many segments: of each length a whole workgroup and parts of one; segments that reach over both
+# ends, that end within the signal, beside it; side by side, by halves, with gaps.
+_SPECTRA: tuple[tuple[Shape, int, int, int, int, int], ...] = (
+    ((300,), 256, 128, 256, 128, 4), ((256,), 256, 128, 256, 0, 1), ((2, 5000), 256, 128, 256, 128, 40),
+    ((2, 3, 700), 256, 64, 256, 0, 7), ((1000,), 200, 50, 256, 100, 21), ((5,), 9, 3, 256, 4, 3),
+    ((1,), 1, 1, 256, 0, 1), ((70,), 256, 300, 256, 500, 4), ((0, 300), 256, 128, 256, 128, 4), ((9000,), 250, 125, 256, 0, 71),
+    ((2, 3000), 512, 256, 512, 256, 12), ((4001,), 512, 100, 512, 0, 35), ((3, 900), 400, 200, 512, 200, 5),
+    ((9000,), 1024, 512, 1024, 512, 18), ((2, 1500), 700, 350, 1024, 350, 5), ((1024,), 1024, 1024, 1024, 0, 1),
+    ((2, 9000), 2048, 1024, 2048, 1024, 9), ((4096,), 2048, 500, 2048, 7, 5), ((3000,), 1500, 700, 2048, 0, 3),
+)  # fmt: skip
+
+
+def _spectra() -> Iterator[Case]:
+    for shape, length, hop, nfft, start, count in _SPECTRA:
+        for dtype in (f32, f64):
+            for domain in ("normal", "offset", "zeros") if dtype == f32 else ("normal",):
+                name = f"{dtype}-{label(shape)}-{count}of{length}-every{hop}-from{start}-of{nfft}-{domain}"
+                inputs = (InputSpec(shape, dtype, domain), InputSpec((length,), dtype, "normal", 1))
+                attrs = {"hop": hop, "nfft": nfft, "start": start, "count": count}
+                yield Case("segment_spectra", name, inputs, attrs, finer(NORM) if dtype == f64 else NORM)
+
+
 def _peaks() -> Iterator[Case]:
     shapes: tuple[Shape, ...] = (
         (7,), (0,), (1,), (2,), (3,), (64,), (255,), (257,), (1021,), (3, 5, 7), (0, 5), (2, 0), (40, 33), (2, 4099),
@@ -139,6 +163,17 @@ def _measured(b: Builder) -> Made:
     return (segment_power(x, window, 1 + b.below(len(window)), 256, b.choose(("constant", None))),)
 
 
+@rule("segment_spectra", rough=True)
+def _transformed(b: Builder) -> Made:
+    x = b.ranked(1, lambda t: t.dtype in (f32, f64))
+    n = x.shape[-1]
+    count = 1 + b.below(5)
+    if not n or x.size // n * count * 258 > MAX_ELEMENTS:
+        return (x,)
+    window = np.hanning(3 + b.below(254))[1:-1]
+    return (segment_spectra(x, window, 1 + b.below(len(window)), 256, b.below(len(window)), count),)
+
+
 @rule("frame")
 def _framed(b: Builder) -> Made:
     x = b.ranked(1, is_float)
@@ -158,6 +193,7 @@ OPS = (
     Conformance("frame", (_frames,), (_framed,)),
     Conformance("windowed_frames", (_windowed,), (_framed,), in_f64=none),
     Conformance("segment_power", (_powers,), (_measured,), in_f64=none),
+    Conformance("segment_spectra", (_spectra,), (_transformed,), in_f64=none),
     Conformance("peaks", (_peaks,), (_peaked,), in_f64=none),
     Conformance("overlap_add", (_sums,), (_framed,), terms=over_squares("overlap_add")),
 )

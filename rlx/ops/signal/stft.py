@@ -19,6 +19,7 @@ from rlx.ops.numeric import Array
 from rlx.ops.pad import pad
 from rlx.ops.signal.frames import whole
 from rlx.ops.signal.segments import (
+    DETRENDS,
     Detrend,
     Segments,
     choose,
@@ -28,6 +29,7 @@ from rlx.ops.signal.segments import (
     sizes,
     transformed,
 )
+from rlx.ops.signal.transforms import LENGTHS, segment_spectra
 from rlx.ops.signal.windows import F64, Window, given_samples
 
 Boundary = Literal["zeros", "even", "odd", "constant"] | None
@@ -69,15 +71,22 @@ def stft(
     x, at = signal_of(op, x, axis)
     cut = segments_of(op, x.shape[-1], fs, window, nperseg, noverlap, nfft)
     factor = float(np.sqrt(cut.scale(op, "density" if scaling == "psd" else scaling)))
-    if boundary is not None:
-        x = _extended(op, x, cut.nperseg // 2, boundary)
-    left = x.shape[-1] - cut.nperseg
-    if padded and left % cut.step:
-        x = _padded(x, 0, -left % cut.step)
-    made = transformed(op, x, cut, factor, detrend, return_onesided)  # (..., segments, frequencies, 2)
+    n, around = x.shape[-1], 0 if boundary is None else cut.nperseg // 2
+    if boundary in ("even", "odd", "constant"):
+        x, n, around = _extended(op, x, around, boundary), n + 2 * around, 0
+    left = n + 2 * around - cut.nperseg
+    count = (-(-left // cut.step) if padded else left // cut.step) + 1
+    choose(op, "detrend", detrend, DETRENDS)
+    if not detrend and return_onesided and cut.nfft in LENGTHS:
+        made = segment_spectra(x, cut.window * factor, cut.step, cut.nfft, around, count)
+    else:
+        after = max(0, (count - 1) * cut.step + cut.nperseg - around - n)
+        x = _padded(x, around, after) if around or after else x
+        made = composite.moveaxis(transformed(op, x, cut, factor, detrend, return_onesided), -2, -3)
     middle = cut.nperseg / 2 if boundary is None else 0.0
-    times = ((np.arange(made.shape[-3]) * cut.step + middle) / cut.fs).astype(x.dtype.np)
-    return frequencies(cut, x, return_onesided), times, composite.moveaxis(made, -2, at)
+    times = ((np.arange(count) * cut.step + middle) / cut.fs).astype(x.dtype.np)
+    made = made if at == made.ndim - 3 else composite.moveaxis(made, -3, at)
+    return frequencies(cut, x, return_onesided), times, made
 
 
 def _padded(x: Tensor, before: int, after: int, mode: str = "constant") -> Tensor:
@@ -85,11 +94,11 @@ def _padded(x: Tensor, before: int, after: int, mode: str = "constant") -> Tenso
 
 
 def _extended(op: str, x: Tensor, by: int, boundary: str) -> Tensor:
-    """x with `by` samples before and behind it."""
+    """x with `by` samples before and behind it made from it."""
     if by == 0:
         return x
-    if boundary in ("zeros", "constant"):
-        return _padded(x, by, by, "constant" if boundary == "zeros" else "edge")
+    if boundary == "constant":
+        return _padded(x, by, by, "edge")
     n = x.shape[-1]
     if by > n - 1:
         raise ShapeError(

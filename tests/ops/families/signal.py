@@ -45,6 +45,18 @@ def _power(x: np.ndarray, window: np.ndarray, *, hop: int, nfft: int, detrend: s
     return scipy.signal.welch(x, 1.0, window, **how)[1] * np.sum(window**2) * count
 
 
+def _spectra(x: np.ndarray, window: np.ndarray, *, hop: int, nfft: int, start: int, count: int) -> np.ndarray:
+    """scipy's transforms of the signal with its zeros, without their scale."""
+    length = len(window)
+    size = (count - 1) * hop + length
+    wide = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(start, max(0, size - start - x.shape[-1]))])[..., :size]
+    if hop > length:  # scipy knows no gaps
+        wide, hop = _frame(wide, length=length, hop=hop).reshape(*x.shape[:-1], -1), length
+    how = {"noverlap": length - hop, "nfft": nfft, "boundary": None, "padded": False}
+    z = scipy.signal.stft(wide, 1.0, window, length, **how)[2] * np.sum(window)
+    return np.stack([z.real, z.imag], -1)
+
+
 def _peaks(x: np.ndarray) -> list[np.ndarray]:
     """scipy's peaks, line by line: their values at the right edges of their plateaus, and their places."""
     value, place = np.full(x.shape, -np.inf), np.zeros(x.shape, np.int32)
@@ -64,6 +76,7 @@ JUDGES: dict[str, Judge] = {
     "NumPy's windows of views, times the window": _windowed,
     "numpy.lib.stride_tricks.sliding_window_view": _frame,
     "scipy.signal.find_peaks": _peaks,
+    "scipy.signal.stft": _spectra,
     "scipy.signal.welch": _power,
     "torch.nn.functional.fold": with_torch(_overlap_add),
 }
@@ -77,6 +90,10 @@ GRADIENTS: Gradients = {
     "segment_power": [
         (lambda x, w: apply("segment_power", x, w, hop=3, nfft=256, detrend="constant"), [(2, 20), (6,)], None),
         (lambda x, w: apply("segment_power", x, w, hop=2, nfft=256, detrend=None), [(13,), (5,)], None),
+    ],
+    "segment_spectra": [
+        (lambda x, w: apply("segment_spectra", x, w, hop=3, nfft=256, start=4, count=5), [(2, 9), (5,)], None),
+        (lambda x, w: apply("segment_spectra", x, w, hop=4, nfft=256, start=0, count=2), [(20,), (3,)], None),
     ],
     "windowed_frames": [(lambda x, w: apply("windowed_frames", x, w, hop=2), [(2, 9), (4,)], None)],
     "overlap_add": [

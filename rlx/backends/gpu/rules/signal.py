@@ -59,6 +59,26 @@ SEGMENT_POWER_SUM = declare(
         args=(*reads(x="f32"), *writes(y="f32"), *uints("rows", "parts", "bins")),
     )
 )
+SEGMENT_SPECTRA = declare(
+    KernelDecl(
+        "segment_spectra",
+        about="y = the transforms of `count` windowed segments of x (rows, n), frequencies first.",
+        grid="a group for each 256 HELD / N segments of each row",
+        # x, window, turns (see the body), y (rows, N / 2 + 1, count) pairs, …
+        args=(
+            *reads(x="f32", window="f32", turns="f32"),
+            *writes(y="b8"),
+            *uints("rows", "n", "count", "length", "hop", "start"),
+        ),
+        variants={"HELD": ("16", "32")},
+        constants={"N": 256, "PADDED": False, "HALVES": False, "SPREAD": 1},
+        trials=((256, False, True, 1), (512, True, False, 2), (1024, False, True, 2), (2048, False, False, 1)),
+        threads=128,
+        resident="(H == 16u ? 6 : 4)",
+        unroll=True,
+        subgroups=True,
+    )
+)
 PEAKS = declare(
     KernelDecl(
         "peaks",
@@ -173,7 +193,28 @@ def lower_segment_power(ctx: Lowering, node: Node) -> None:
     turns = ctx.block(_turns(size, held))
     ctx.launch(kernel, ctx.groups(rows * parts), [source, weight, turns, target, *sizes, 1.0 / length])
     if parts > 1:
-        ctx.launch(SEGMENT_POWER_SUM(), ctx.groups(rows * -(-y.shape[-1] // 8)), [target, ctx.ref(y), rows, parts, y.shape[-1]])
+        bins = y.shape[-1]
+        ctx.launch(SEGMENT_POWER_SUM(), ctx.groups(rows * -(-bins // 8)), [target, ctx.ref(y), rows, parts, bins])
+
+
+@lowers("segment_spectra", when=_compiles)
+def lower_segment_spectra(ctx: Lowering, node: Node) -> None:
+    """One launch, which reads the signal and writes the spectra."""
+    x, window = node.inputs
+    y, attrs = node.output, node.attrs
+    if y.size == 0:
+        return
+    size, n, length, hop, count = attrs["nfft"], x.shape[-1], window.shape[0], attrs["hop"], attrs["count"]
+    rows = x.size // n
+    held, spread, _ = _form(ctx.target, size)
+    if spread == 0:
+        held, spread = 16, 1
+    kernel = SEGMENT_SPECTRA(
+        HELD=str(held), N=size, PADDED=length < size, HALVES=2 * hop == length == size, SPREAD=spread
+    )
+    groups = rows * -(-count // (256 * held // size))
+    refs = [ctx.ref(x), ctx.ref(window), ctx.block(_turns(size, held)), ctx.ref(y)]
+    ctx.launch(kernel, ctx.groups(groups), [*refs, rows, n, count, length, hop, attrs["start"]])
 
 
 @lowers("peaks", when=lambda node, features: native(node, features, with_f64=True))
