@@ -1,8 +1,10 @@
 """Signals: windows, frames, short-time Fourier transforms, power spectra and their peaks, convolution by FFT.
 
-Names, arguments, defaults and values are scipy.signal's. Signals are real tensors of any rank, with samples along
-`axis`; complex numbers are pairs, as in rlx.fft. What is known without a run, frequencies and times, is a NumPy array.
-All functions are differentiable, and are computed in f64 for f64 and in f32 for everything else.
+Names, arguments, defaults and values are scipy.signal's, with one exception: segments that are longer than the signal
+raise ShapeError, where SciPy warns and takes shorter ones, whose frequencies are not those that were asked for. Signals
+are real tensors of any rank, with samples along `axis`; complex numbers are pairs, as in rlx.fft. What is known without
+a run, frequencies and times, is a NumPy array. All functions are differentiable, and are computed in f64 for f64 and in
+f32 for everything else.
 
 >>> @rlx.jit
 ... def tones(x):  # (..., n) at 48 kHz

@@ -144,6 +144,14 @@ def _squeeze(self: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
     return composite.squeeze(self, axis)
 
 
+_unformatted = _refuse("formatting", "name it with Graph.output and format the result")
+
+
+def _format(self: Tensor, spec: str) -> str:
+    """A tensor in a string is its description. Raises: TracedValueError for a number, whose digits would be meant."""
+    return _unformatted(self) if spec or isinstance(self, TracedNumber) else str(self)
+
+
 def _same(self: Tensor) -> Tensor:
     return self
 
@@ -178,6 +186,7 @@ _METHODS: dict[str, Any] = {
     "__float__": _refuse("float()", "use rlx.cast(x, 'f32') for a dtype, rlx.exp(x) and the like for math's functions"),
     "__index__": _refuse("use as an index or a count", "use rlx.gather to index, rlx.while_loop to repeat",
                          "; a list times a tensor means it too: make the list a NumPy array"),
+    "__format__": _format,
     "__array__": _refuse("conversion to an array", "name it with Graph.output and run the graph"),
     "__array_ufunc__": _array_ufunc, "__array_function__": _array_function,
     "__setitem__": _refuse("assignment to elements", "tensors never change: use rlx.where, rlx.scatter or "

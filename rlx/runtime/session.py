@@ -113,6 +113,6 @@ class Session:
 def debug_level() -> int:
     """The level of RLX_DEBUG: 0 quiet, 1 plans, 2 launches, 3 timings, 4 each node against the float64 reference."""
     text = os.environ.get("RLX_DEBUG", "0")
-    if not text.isdecimal():
+    if not text.isdecimal() or int(text) > VALUES:
         raise RlxError(f"RLX_DEBUG={text!r} is not a level; levels are 0 to 4")
     return int(text)

@@ -75,6 +75,7 @@ def test_equality_is_elementwise_and_the_hash_is_identity() -> None:
     [
         (bool, "rlx.where"), (bool, "rlx.cond"), (lambda t: [*t], "rlx.split"), (lambda t: 1.0 in t, "rlx.any"),
         (float, "rlx.cast"), (int, "rlx.cast"), (np.asarray, "Graph.output"), (lambda t: [1, 2][t], "rlx.gather"),
+        (lambda t: f"{t:.2f}", "Graph.output"),
     ],
 )  # fmt: skip
 def test_use_as_a_value_names_the_way_out_and_the_line(use: Callable[[Any], Any], word: str) -> None:
@@ -300,7 +301,7 @@ def test_type_checkers_know_every_operator_and_method() -> None:
     stub = Path(rlx.ir.__file__).with_name("methods.pyi").read_text(encoding="utf-8")
     (declared,) = (node for node in ast.parse(stub).body if isinstance(node, ast.ClassDef))
     known = {node.name for node in declared.body if isinstance(node, ast.FunctionDef)}
-    refused = {"bool", "iter", "contains", "setitem", "int", "float", "index"}
+    refused = {"bool", "iter", "contains", "setitem", "int", "float", "index", "format"}
     array = {"array", "array_ufunc", "array_function"}
     assert set(ops.operators._METHODS) - {f"__{name}__" for name in refused | array} == known
 

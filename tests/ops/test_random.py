@@ -192,6 +192,12 @@ def test_permutations_are_those_of_sorting_by_random_words(session: rlx.Session)
     assert len({tuple(row - row.min()) for row in apart}) == 5
 
 
+def test_a_permutation_of_an_array_that_is_no_argument() -> None:
+    x = np.arange(12.0).reshape(4, 3)
+    found = rlx.jit(lambda k: random.permutation(k, x), device="cpu")(KEY)
+    np.testing.assert_array_equal(found, x[_shuffled(KEY, 4, rounds=1)])
+
+
 def _shuffled(key: Any, n: int, rounds: int) -> np.ndarray:
     """jax.random.permutation: a stable sort by new words in each round."""
     order = np.arange(n)

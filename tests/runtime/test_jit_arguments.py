@@ -337,6 +337,8 @@ def test_what_python_cannot_compute_is_pythons_error() -> None:
         h(X, 2, -3)
     with pytest.raises(TracedValueError, match=r"expected a bool, an int or a float"):
         jit(lambda x, n: x * n**0.5)(X, -2.0)
+    with pytest.raises(TracedValueError, match=r"formatting of TracedNumber.*static_argnames=\"n\""):
+        jit(lambda x, n: x.astype(f"f{n}"))(X, 32)
     assert g.cache_info()["size"] == 0
 
 

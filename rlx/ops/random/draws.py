@@ -231,7 +231,7 @@ def randint(
     return cast_to(made + start, kind)
 
 
-def permutation(key: TensorLike, x: int | Tensor, axis: int = 0, independent: bool = False) -> Tensor:
+def permutation(key: TensorLike, x: int | TensorLike, axis: int = 0, independent: bool = False) -> Tensor:
     """x with its slices along an axis in random order; of an int n the numbers 0 to n - 1 in random order, as i32.
 
     With `independent` each line along the axis gets an order of its own. Shape, dtype: x's. Gradient: to where each
@@ -240,11 +240,13 @@ def permutation(key: TensorLike, x: int | Tensor, axis: int = 0, independent: bo
     Raises: ShapeError for several keys, a negative n, or an axis that x lacks.
     """
     op = "random.permutation"
-    key = key_tensor(op, tensors(op, key, x)[0] if isinstance(x, Tensor) else key)
+    if isinstance(x, bool | float):
+        raise DTypeError(f"{op}: x is {x!r}; expected a tensor or an int")
+    if isinstance(key, Tensor) and (isinstance(x, Tensor) or not is_index(x)):
+        key, x = tensors(op, key, x)
+    key = key_tensor(op, key)
     if key.ndim != 1:
         raise ShapeError(f"{op}: keys of shape {key.shape}; expected one key, of shape (2,)")
-    if isinstance(x, bool) or not (isinstance(x, Tensor) or is_index(x)):
-        raise DTypeError(f"{op}: x is {x!r}; expected a tensor or an int")
     if not isinstance(x, Tensor):
         (n,) = as_shape(x, f"{op}: x")
         return _shuffled(op, key, key.graph.constant(np.arange(n, dtype=np.int32)), 0)

@@ -77,7 +77,8 @@ register(
 
 
 def segment_spectra(x: Tensor, window: Array, hop: int, nfft: int, start: int, count: int) -> Tensor:
-    """The transforms of `count` segments of x (..., n), the first of which begins `start` samples before the signal, with
-    zeros around it: pairs (..., nfft // 2 + 1, count, 2)."""
+    """The transforms of `count` segments of x (..., n), the first of which begins `start` samples before the signal.
+
+    Around the signal are zeros. Gives pairs (..., nfft // 2 + 1, count, 2)."""
     given = x.graph.constant(window, x.dtype)
     return apply("segment_spectra", x, given, hop=hop, nfft=nfft, start=start, count=count)

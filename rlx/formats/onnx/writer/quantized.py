@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from rlx.dtypes import f32
 from rlx.ir import REGISTRY, Graph, Leaf, Node, Op, Rewriter, Tensor, bodies, get_op, inline
 from rlx.ir.body import map_bodies
@@ -14,7 +12,7 @@ def unpacked(graph: Graph) -> Graph:
     """The graph with packed weights as tensors of f32, in bodies too; the graph itself where it has none."""
     if not any(t.dtype.is_packed for t in graph.tensors()):
         return graph
-    new = Rewriter(graph)
+    new, integers = Rewriter(graph), _integers()
     for node in graph.nodes:
         inputs = new.inputs(node.inputs)
         if node.op.leaf and node.output.dtype.is_packed:
@@ -24,7 +22,7 @@ def unpacked(graph: Graph) -> Graph:
             new.put(node.outputs, new.add(node.op, inputs, attrs, node.label))
         elif node.op.moves_data:  # it moves the numbers as it moved their blocks
             new.put(node.outputs, new.add(node.op, inputs, node.attrs, node.label))
-        elif node.op in _integers():
+        elif node.op in integers:
             new.put(node.outputs, _rounded(new, node, inputs))
         elif node.op.packed:
             new.put(node.outputs, (_computed(new, node, inputs),))
@@ -43,9 +41,8 @@ def _leaf(graph: Graph, node: Node) -> Tensor:
     return declare(node.attrs["name"], t.shape, f32)
 
 
-@cache
 def _integers() -> frozenset[Op]:
-    """The ops that are products of integers."""
+    """The ops that are products of integers, among those registered by now."""
     return frozenset(get_op(op.integers) for op in REGISTRY.values() if op.integers)
 
 
