@@ -157,13 +157,17 @@ def istft(
         made = made[..., : cut.nperseg]
     scale = 1 / np.sqrt(cut.scale(op, "density" if scaling == "psd" else scaling))
     size = (count - 1) * cut.step + cut.nperseg
-    x = apply("overlap_add", made * made.graph.constant(cut.window * scale, made.dtype), hop=cut.step, size=size)
-    squares = movement.expand(made.graph.constant(cut.window**2, made.dtype), (count, cut.nperseg))
-    norm = apply("overlap_add", squares, hop=cut.step, size=size)
-    x = x / select.where(norm > _LEAST, norm, 1.0)
     trim = cut.nperseg // 2 if boundary else 0
     if 2 * trim >= size:
         raise ShapeError(f"{op}: {size} samples, and {trim} of them are cut off at both ends; expected more segments")
+    window, repeats = cut.window * scale, trim >= cut.nperseg - cut.step
+    if repeats:  # as many segments reach every sample, so that the sum of their squares repeats
+        window = window / np.resize(_overlapped(cut.window**2, cut.step), cut.nperseg)
+    x = apply("overlap_add", made * made.graph.constant(window, made.dtype), hop=cut.step, size=size)
+    if not repeats:
+        squares = movement.expand(made.graph.constant(cut.window**2, made.dtype), (count, cut.nperseg))
+        norm = apply("overlap_add", squares, hop=cut.step, size=size)
+        x = x / select.where(norm > _LEAST, norm, 1.0)
     x = x[..., trim : size - trim] if trim else x
     return (np.arange(x.shape[-1]) / cut.fs).astype(x.dtype.np), x
 
