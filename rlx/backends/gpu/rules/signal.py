@@ -42,9 +42,9 @@ SEGMENT_POWER = declare(
             *floats("share"),
         ),
         variants={"HELD": ("16", "32")},
-        constants={"N": 256, "DETREND": True, "PADDED": False, "HALVES": False, "SPREAD": 0},
-        trials=((256, True, False, True, 1), (512, False, True, False, 2), (1024, True, True, False, 0),
-                (2048, True, False, False, 2), (4096, True, False, True, 1)),
+        constants={"N": 256, "DETREND": True, "PADDED": False, "HALVES": False, "SPREAD": 0, "AHEAD": True},
+        trials=((256, True, False, True, 1, True), (512, False, True, False, 2, True), (1024, True, True, False, 0, True),
+                (2048, True, False, False, 2, True), (4096, True, False, True, 1, True)),
         threads=128,
         resident="(H == 16u ? 5 : 4)",  # registers within which nothing is kept in memory
         unroll=True,
@@ -55,7 +55,7 @@ SEGMENT_POWER_SUM = declare(
     KernelDecl(
         "segment_power_sum",
         about="y (rows, bins) = the sum of the parts of x (rows, parts, bins).",
-        grid="a group for each eight bins of each row",
+        grid="a group for each four bins of each row",
         args=(*reads(x="f32"), *writes(y="f32"), *uints("rows", "parts", "bins")),
     )
 )
@@ -156,11 +156,11 @@ def _turns(n: int, held: int) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(made.swapaxes(2, 3)).astype(np.float32)
 
 
-def _form(target: Target, size: int) -> tuple[int, int, int]:
+def _form(target: Target, size: int) -> tuple[int, int, int, bool]:
     """How many numbers a thread holds, how they are exchanged, and how many workgroups a multiprocessor takes."""
     held = 16 if target.software and size < 4096 else 32
     spread = 0 if target.shared_bytes < _AT_ONCE else 2 if target.language is Language.CUDA else 1
-    return held, spread, _GROUPS
+    return held, spread, _GROUPS, not target.software
 
 
 def _compiles(node: Node, features: frozenset[str]) -> bool:
@@ -178,7 +178,7 @@ def lower_segment_power(ctx: Lowering, node: Node) -> None:
     source, weight = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), f32, t.size) for t in (x, window))
     size, n, length = attrs["nfft"], x.shape[-1], window.shape[0]
     rows, count = x.size // n, frame_count(n, length, attrs["hop"])
-    held, spread, groups = _form(ctx.target, size)
+    held, spread, groups, ahead = _form(ctx.target, size)
     across = 128 * held // size
     steps = -(-(count + 1) // 2 // across)
     each = max(1, -(-steps * rows // (groups * ctx.target.units)))
@@ -187,14 +187,14 @@ def lower_segment_power(ctx: Lowering, node: Node) -> None:
     hop = attrs["hop"]
     kernel = SEGMENT_POWER(
         HELD=str(held), N=size, DETREND=attrs["detrend"] is not None, PADDED=length < size,
-        HALVES=2 * hop == length == size, SPREAD=spread,
+        HALVES=2 * hop == length == size, SPREAD=spread, AHEAD=ahead,
     )  # fmt: skip
     sizes = (rows, parts, n, count, length, hop, each * across)
     turns = ctx.block(_turns(size, held))
     ctx.launch(kernel, ctx.groups(rows * parts), [source, weight, turns, target, *sizes, 1.0 / length])
     if parts > 1:
         bins = y.shape[-1]
-        ctx.launch(SEGMENT_POWER_SUM(), ctx.groups(rows * -(-bins // 8)), [target, ctx.ref(y), rows, parts, bins])
+        ctx.launch(SEGMENT_POWER_SUM(), ctx.groups(rows * -(-bins // 4)), [target, ctx.ref(y), rows, parts, bins])
 
 
 @lowers("segment_spectra", when=_compiles)
@@ -206,7 +206,7 @@ def lower_segment_spectra(ctx: Lowering, node: Node) -> None:
         return
     size, n, length, hop, count = attrs["nfft"], x.shape[-1], window.shape[0], attrs["hop"], attrs["count"]
     rows = x.size // n
-    held, spread, _ = _form(ctx.target, size)
+    held, spread, *_ = _form(ctx.target, size)
     if spread == 0:
         held, spread = 16, 1
     kernel = SEGMENT_SPECTRA(

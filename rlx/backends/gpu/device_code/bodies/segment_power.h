@@ -22,7 +22,16 @@ RLX_FN void segment_power_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PTR(
     PTR(f32) here = SKIP(f32, turns, t, 4u);
     float zr[H], zi[H], total[H];
     UNROLL for (uint i = 0u; i < H; i++) total[i] = 0.0f;
+    const uint none = rows >> 31;  // 0, which no compiler knows
+    uint kept = 0u;
     for (uint at = begin; at < end; at += ACROSS) {
+        // Of what the next pairs read first a word in each 32 bytes is read now, so that it is near when it is needed.
+        uint ahead[4];
+        const uint next = (2u * at + 2u * ACROSS - 1u) * hop + length + THREAD * 8u;
+        UNROLL for (uint i = 0u; i < 4u; i++) {
+            const uint place = next + i * 1024u;
+            ahead[i] = AHEAD ? RLX_BITS(LOAD(f32, p, place < n ? place : 0u)) : 0u;
+        }
         const uint pair = at + across;
         const bool has_a = pair < end, has_b = has_a && 2u * pair + 1u < count;
         PTR(f32) a = SKIP(f32, p, has_a ? 2u * pair : 0u, hop);
@@ -89,7 +98,9 @@ RLX_FN void segment_power_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PTR(
         }
         TRANSFORM({ if (LANES <= 32u) { WARP_MEET; } else if (!DETREND) { BARRIER; } })
         UNROLL for (uint i = 0u; i < H; i++) total[i] = FMA(zr[i], zr[i], FMA(zi[i], zi[i], total[i]));
+        UNROLL for (uint i = 0u; i < 4u; i++) kept |= ahead[i] & none;
     }
+    if (kept != 0u) total[0] = 0.0f;
     BARRIER;
     UNROLL for (uint i = 0u; i < H; i++) {
         const uint k = across * N + frequency(t, i);
