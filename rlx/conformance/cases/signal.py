@@ -19,7 +19,7 @@ from rlx.ir import apply
 from rlx.ir.graph import apply_multi
 from rlx.ops.signal.frames import frame, frame_count, overlap_add
 from rlx.ops.signal.power import segment_power
-from rlx.ops.signal.transforms import segment_spectra
+from rlx.ops.signal.transforms import segment_signal, segment_spectra
 
 if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
@@ -138,6 +138,31 @@ def _spectra() -> Iterator[Case]:
                 yield Case("segment_spectra", name, inputs, attrs, finer(NORM) if dtype == f64 else NORM)
 
 
+# The shape before frequencies, segments, the length of one, the distance from one to the next, the length of the
+# transform, the samples that are cut off: all segments in one workgroup, in several, one segment, gaps between them.
+_SIGNALS: tuple[tuple[Shape, int, int, int, int, int], ...] = (
+    ((), 4, 256, 128, 256, 128), ((2,), 40, 256, 128, 256, 0), ((), 45, 256, 16, 256, 240), ((), 1, 256, 256, 256, 0),
+    ((2, 1), 7, 200, 50, 256, 100), ((), 3, 9, 4, 256, 2), ((0,), 4, 256, 128, 256, 128), ((), 5, 256, 300, 256, 7),
+    ((3,), 12, 512, 256, 512, 256), ((), 21, 400, 101, 512, 0), ((), 18, 1024, 512, 1024, 512),
+    ((2,), 9, 1024, 256, 1024, 768), ((), 2, 700, 350, 1024, 350), ((2,), 9, 2048, 1024, 2048, 1024),
+    ((), 3, 1500, 1400, 2048, 0),
+)  # fmt: skip
+
+
+def _signals() -> Iterator[Case]:
+    for shape, count, length, hop, nfft, start in _SIGNALS:
+        size = (count - 1) * hop + length - 2 * start if count > 1 else length
+        for dtype in (f32, f64):
+            for domain in ("normal", "offset", "zeros") if dtype == f32 else ("normal",):
+                name = f"{dtype}-{label((*shape, count))}of{length}-every{hop}-of{nfft}-from{start}-{domain}"
+                inputs = (
+                    InputSpec((*shape, nfft // 2 + 1, count, 2), dtype, domain),
+                    InputSpec((length,), dtype, "normal", 1),
+                )
+                attrs = {"hop": hop, "nfft": nfft, "start": start, "size": size}
+                yield Case("segment_signal", name, inputs, attrs, finer(NORM) if dtype == f64 else NORM)
+
+
 def _peaks() -> Iterator[Case]:
     shapes: tuple[Shape, ...] = (
         (7,), (0,), (1,), (2,), (3,), (64,), (255,), (257,), (1021,), (3, 5, 7), (0, 5), (2, 0), (40, 33), (2, 4099),
@@ -172,7 +197,10 @@ def _transformed(b: Builder) -> Made:
     if not n or x.size // n * count * 258 > MAX_ELEMENTS:
         return (x,)
     window = np.hanning(3 + b.below(254))[1:-1]
-    return (segment_spectra(x, window, 1 + b.below(len(window)), 256, b.below(len(window)), count),)
+    hop = -(-len(window) // (1 + b.below(16)))
+    z = segment_spectra(x, window, hop, 256, b.below(len(window)), count)
+    start = b.below(len(window))
+    return (z, segment_signal(z, window, hop, 256, start, (count - 1) * hop + len(window) - start))
 
 
 @rule("frame")
@@ -195,6 +223,7 @@ OPS = (
     Conformance("windowed_frames", (_windowed,), (_framed,), in_f64=none),
     Conformance("segment_power", (_powers,), (_measured,), in_f64=none),
     Conformance("segment_spectra", (_spectra,), (_transformed,), in_f64=none),
+    Conformance("segment_signal", (_signals,), (_transformed,), in_f64=none),
     Conformance("peaks", (_peaks,), (_peaked,), in_f64=none),
     Conformance("overlap_add", (_sums,), (_framed,), terms=over_squares("overlap_add")),
 )

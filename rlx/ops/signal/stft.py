@@ -29,7 +29,7 @@ from rlx.ops.signal.segments import (
     sizes,
     transformed,
 )
-from rlx.ops.signal.transforms import LENGTHS, segment_spectra
+from rlx.ops.signal.transforms import LENGTHS, most_reaching, reaches, segment_signal, segment_spectra
 from rlx.ops.signal.windows import F64, Window, given_samples
 
 Boundary = Literal["zeros", "even", "odd", "constant"] | None
@@ -145,16 +145,13 @@ def istft(
     if time == freq:
         raise ShapeError(f"{op}: time_axis and freq_axis are both axis {time}; expected two axes")
     rest = [a for a in range(z.ndim - 1) if a not in (time, freq)]
-    perm = [*rest, time, freq, z.ndim - 1]
+    perm = [*rest, freq, time, z.ndim - 1]
     z = z if perm == list(range(z.ndim)) else movement.transpose(z, perm)
-    count, bins = z.shape[-3:-1]
+    bins, count = z.shape[-3:-1]
     if count == 0 or bins == 0:
         raise ShapeError(f"{op}: the input has {count} segments of {bins} frequencies; expected at least one of each")
     cut = _inverse_sizes(op, bins, fs, window, nperseg, noverlap, nfft, input_onesided)
     _check_nola(op, cut)
-    made = irfft(z, cut.nfft) if input_onesided else real(ifft(z, cut.nfft))
-    if cut.nfft > cut.nperseg:
-        made = made[..., : cut.nperseg]
     scale = 1 / np.sqrt(cut.scale(op, "density" if scaling == "psd" else scaling))
     size = (count - 1) * cut.step + cut.nperseg
     trim = cut.nperseg // 2 if boundary else 0
@@ -163,12 +160,18 @@ def istft(
     window, repeats = cut.window * scale, trim >= cut.nperseg - cut.step
     if repeats:  # as many segments reach every sample, so that the sum of their squares repeats
         window = window / np.resize(_overlapped(cut.window**2, cut.step), cut.nperseg)
-    x = apply("overlap_add", made * made.graph.constant(window, made.dtype), hop=cut.step, size=size)
-    if not repeats:
-        squares = movement.expand(made.graph.constant(cut.window**2, made.dtype), (count, cut.nperseg))
-        norm = apply("overlap_add", squares, hop=cut.step, size=size)
-        x = x / select.where(norm > _LEAST, norm, 1.0)
-    x = x[..., trim : size - trim] if trim else x
+    kept = size - 2 * trim
+    if repeats and input_onesided and cut.nfft in LENGTHS and reaches(cut.nperseg, cut.step) <= most_reaching(cut.nfft):
+        x = segment_signal(z, window, cut.step, cut.nfft, trim, kept)
+    else:
+        z = composite.moveaxis(z, -2, -3)
+        made = (irfft(z, cut.nfft) if input_onesided else real(ifft(z, cut.nfft)))[..., : cut.nperseg]
+        x = apply("overlap_add", made * made.graph.constant(window, made.dtype), hop=cut.step, size=size)
+        if not repeats:
+            squares = movement.expand(made.graph.constant(cut.window**2, made.dtype), (count, cut.nperseg))
+            norm = apply("overlap_add", squares, hop=cut.step, size=size)
+            x = x / select.where(norm > _LEAST, norm, 1.0)
+        x = x[..., trim : size - trim]
     return (np.arange(x.shape[-1]) / cut.fs).astype(x.dtype.np), x
 
 

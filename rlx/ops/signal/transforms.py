@@ -1,4 +1,6 @@
-"""segment_spectra: the transforms of windowed segments of a signal, read from it by the kernel that transforms them."""
+"""segment_spectra and segment_signal: the transforms of windowed segments of a signal, and the signal of transforms.
+
+One kernel each reads segments from the signal and transforms them, or transforms them back and adds them up."""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ops import composite
 from rlx.ops.base import check_inputs, written
-from rlx.ops.fft.functions import rfft
+from rlx.ops.fft.functions import irfft, rfft
 from rlx.ops.fft.transform import TYPES
 from rlx.ops.numeric import Array
 from rlx.ops.pad import pad
@@ -76,9 +78,88 @@ register(
 )  # fmt: skip
 
 
+# -- segment_signal
+
+
+def reaches(length: int, hop: int) -> int:
+    """How many segments hold a sample, at most."""
+    return -(-length // hop)
+
+
+def most_reaching(nfft: int) -> int:
+    """How many segments may hold a sample: as many as a workgroup of any device transforms."""
+    return 4096 // nfft
+
+
+def _signal_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    op = "segment_signal"
+    check_inputs(op, types, 2)
+    z, window = types
+    if z.dtype not in TYPES or window.dtype != z.dtype:
+        raise DTypeError(f"{op}: the inputs are {z} and {window}; expected both f32 or both f64")
+    check_steps(op, attrs, "hop")
+    hop, nfft, start, size = (attrs[name] for name in ("hop", "nfft", "start", "size"))
+    if nfft not in LENGTHS or window.rank != 1 or not 1 <= window.shape[0] <= nfft:
+        raise ShapeError(
+            f"{op}: nfft is {nfft!r} and the window {window}; expected one of {LENGTHS} and at most as many samples; "
+            "rlx.signal.istft takes any"
+        )
+    if z.rank < 3 or z.shape[-3] != nfft // 2 + 1 or z.shape[-2] == 0 or z.shape[-1] != 2:
+        raise ShapeError(f"{op}: the transforms are {z}; expected (..., {nfft // 2 + 1}, segments, 2)")
+    if reaches(window.shape[0], hop) > most_reaching(nfft):
+        raise ShapeError(
+            f"{op}: hop is {hop}, for which {reaches(window.shape[0], hop)} segments hold a sample; expected "
+            f"{most_reaching(nfft)} at most; rlx.signal.istft takes any"
+        )
+    most = (z.shape[-2] - 1) * hop + window.shape[0]
+    if any(type(n) is not int or n < 0 for n in (start, size)) or start + size > most or most > MAX_STEP:
+        raise ShapeError(f"{op}: {size!r} samples from {start!r} on; expected a part of {most}, and of {MAX_STEP}")
+    return TensorType((*z.shape[:-3], size), z.dtype)
+
+
+def _signal_reference(z: Array, window: Array, *, hop: int, nfft: int, start: int, size: int) -> Array:
+    length, count = len(window), z.shape[-2]
+    wide = z.astype(np.float64)
+    with np.errstate(all="ignore"):
+        frames = np.fft.irfft((wide[..., 0] + 1j * wide[..., 1]).swapaxes(-1, -2), nfft)[..., :length] * window
+        made = np.zeros((*z.shape[:-3], (count - 1) * hop + length))
+        for i in range(count):
+            made[..., i * hop : i * hop + length] += frames[..., i, :]
+        return made[..., start : start + size].astype(z.dtype)
+
+
+def _signal_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    """Segments first, transformed back, times the window, and their sum."""
+    z, window = inputs
+    count, length, hop = z.shape[-2], window.shape[0], attrs["hop"]
+    frames = irfft(composite.moveaxis(z, -2, -3), attrs["nfft"])[..., :length] * window
+    made = apply("overlap_add", frames, hop=hop, size=(count - 1) * hop + length)
+    return made[..., attrs["start"] : attrs["start"] + attrs["size"]]
+
+
+def _signal_cost(node: Node) -> Cost:
+    nfft, numbers = node.attrs["nfft"], node.inputs[0].type.numel
+    moved = written(node) + node.inputs[0].type.nbytes
+    return Cost(moved, multiplications=2 * nfft.bit_length() * numbers, tables=16 * nfft, terms=8 * numbers)
+
+
+register(
+    Op("segment_signal", "signal", _signal_infer, _signal_reference, "SciPy's irfft, its frames added up",
+       vjp_by_parts(_signal_decompose),
+       kernel="segment_signal", decompose=_signal_decompose, cost=_signal_cost)
+)  # fmt: skip
+
+
 def segment_spectra(x: Tensor, window: Array, hop: int, nfft: int, start: int, count: int) -> Tensor:
     """The transforms of `count` segments of x (..., n), the first of which begins `start` samples before the signal.
 
     Around the signal are zeros. Gives pairs (..., nfft // 2 + 1, count, 2)."""
     given = x.graph.constant(window, x.dtype)
     return apply("segment_spectra", x, given, hop=hop, nfft=nfft, start=start, count=count)
+
+
+def segment_signal(z: Tensor, window: Array, hop: int, nfft: int, start: int, size: int) -> Tensor:
+    """The sum of windowed segments whose transforms are z (..., nfft // 2 + 1, segments, 2), in their places: of its
+    samples `size` from `start` on, (..., size). Requires: `reaches` is at most `most_reaching`."""
+    given = z.graph.constant(window, z.dtype)
+    return apply("segment_signal", z, given, hop=hop, nfft=nfft, start=start, size=size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.fft
 import scipy.signal
 
 from rlx.ir import apply
@@ -57,6 +58,15 @@ def _spectra(x: np.ndarray, window: np.ndarray, *, hop: int, nfft: int, start: i
     return np.stack([z.real, z.imag], -1)
 
 
+def _signal(z: np.ndarray, window: np.ndarray, *, hop: int, nfft: int, start: int, size: int) -> np.ndarray:
+    """scipy's transforms back, and NumPy's sums at places that repeat."""
+    length, count = len(window), z.shape[-2]
+    frames = scipy.fft.irfft((z[..., 0] + 1j * z[..., 1]).swapaxes(-1, -2), nfft)[..., :length] * window
+    made = np.zeros((*z.shape[:-3], (count - 1) * hop + length))
+    np.add.at(made, (..., np.arange(count)[:, None] * hop + np.arange(length)), frames)
+    return made[..., start : start + size]
+
+
 def _peaks(x: np.ndarray) -> list[np.ndarray]:
     """scipy's peaks, line by line: their values at the right edges of their plateaus, and their places."""
     value, place = np.full(x.shape, -np.inf), np.zeros(x.shape, np.int32)
@@ -75,6 +85,7 @@ def _windowed(x: np.ndarray, window: np.ndarray, *, hop: int) -> np.ndarray:
 JUDGES: dict[str, Judge] = {
     "NumPy's windows of views, times the window": _windowed,
     "numpy.lib.stride_tricks.sliding_window_view": _frame,
+    "SciPy's irfft, its frames added up": _signal,
     "scipy.signal.find_peaks": _peaks,
     "scipy.signal.stft": _spectra,
     "scipy.signal.welch": _power,
@@ -90,6 +101,9 @@ GRADIENTS: Gradients = {
     "segment_power": [
         (lambda x, w: apply("segment_power", x, w, hop=3, nfft=256, detrend="constant"), [(2, 20), (6,)], None),
         (lambda x, w: apply("segment_power", x, w, hop=2, nfft=256, detrend=None), [(13,), (5,)], None),
+    ],
+    "segment_signal": [
+        (lambda z, w: apply("segment_signal", z, w, hop=3, nfft=256, start=1, size=9), [(2, 129, 3, 2), (5,)], None),
     ],
     "segment_spectra": [
         (lambda x, w: apply("segment_spectra", x, w, hop=3, nfft=256, start=4, count=5), [(2, 9), (5,)], None),

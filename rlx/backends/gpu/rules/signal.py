@@ -43,8 +43,9 @@ SEGMENT_POWER = declare(
         ),
         variants={"HELD": ("16", "32")},
         constants={"N": 256, "DETREND": True, "PADDED": False, "HALVES": False, "SPREAD": 0, "AHEAD": True},
-        trials=((256, True, False, True, 1, True), (512, False, True, False, 2, True), (1024, True, True, False, 0, True),
-                (2048, True, False, False, 2, True), (4096, True, False, True, 1, True)),
+        trials=((256, True, False, True, 1, True), (512, False, True, False, 2, True),
+                (1024, True, True, False, 0, True), (2048, True, False, False, 2, True),
+                (4096, True, False, True, 1, True)),
         threads=128,
         resident="(H == 16u ? 5 : 4)",  # registers within which nothing is kept in memory
         unroll=True,
@@ -73,6 +74,26 @@ SEGMENT_SPECTRA = declare(
         variants={"HELD": ("16", "32")},
         constants={"N": 256, "PADDED": False, "HALVES": False, "SPREAD": 1},
         trials=((256, False, True, 1), (512, True, False, 2), (1024, False, True, 2), (2048, False, False, 1)),
+        threads=128,
+        resident="(H == 16u ? 6 : 4)",
+        unroll=True,
+        subgroups=True,
+    )
+)
+SEGMENT_SIGNAL = declare(
+    KernelDecl(
+        "segment_signal",
+        about="y = the sum of `count` windowed segments whose transforms are x, in their places.",
+        grid="a group for each blocks * hop samples of each row",
+        # x (rows, N / 2 + 1, count) pairs, window, turns (see the body), y (rows, size), …
+        args=(
+            *reads(x="b8", window="f32", turns="f32"),
+            *writes(y="f32"),
+            *uints("rows", "count", "length", "hop", "start", "size", "blocks"),
+        ),
+        variants={"HELD": ("16", "32")},
+        constants={"N": 256, "PADDED": False, "SPREAD": 1},
+        trials=((256, False, 1), (512, True, 2), (1024, False, 2), (2048, False, 1)),
         threads=128,
         resident="(H == 16u ? 6 : 4)",
         unroll=True,
@@ -215,6 +236,30 @@ def lower_segment_spectra(ctx: Lowering, node: Node) -> None:
     groups = rows * -(-count // (256 * held // size))
     refs = [ctx.ref(x), ctx.ref(window), ctx.block(_turns(size, held)), ctx.ref(y)]
     ctx.launch(kernel, ctx.groups(groups), [*refs, rows, n, count, length, hop, attrs["start"]])
+
+
+@lowers("segment_signal", when=_compiles)
+def lower_segment_signal(ctx: Lowering, node: Node) -> None:
+    """One launch, which reads the spectra and writes the signal."""
+    x, window = node.inputs
+    y, attrs = node.output, node.attrs
+    if y.size == 0:
+        return
+    size, (*_, bins, count, _), length, hop = attrs["nfft"], x.shape, window.shape[0], attrs["hop"]
+    held, spread, *_ = _form(ctx.target, size)
+    if spread == 0:
+        held, spread = 16, 1
+    blocks = 256 * held // size - (-(-length // hop) - 1)
+    source, rows = ctx.ref(x), x.size // (2 * bins * count)
+    if source.offset % 8:  # pairs are read at once; a view may begin at any element
+        aligned = ctx.scratch(source.nbytes)
+        ctx.copy(source, aligned)
+        source = aligned
+    kernel = SEGMENT_SIGNAL(HELD=str(held), N=size, PADDED=length < size, SPREAD=spread)
+    groups = rows * -(-(attrs["start"] + y.shape[-1]) // (blocks * hop))
+    refs = [source, ctx.ref(window), ctx.block(_turns(size, held)), ctx.ref(y)]
+    numbers = [rows, count, length, hop, attrs["start"], y.shape[-1], blocks]
+    ctx.launch(kernel, ctx.groups(groups), [*refs, *numbers])
 
 
 @lowers("peaks", when=lambda node, features: native(node, features, with_f64=True))
