@@ -56,6 +56,7 @@ from rlx.ops.scans.conv import *
 from rlx.ops.scans.delta import *
 from rlx.ops.scans.selective import *
 from rlx.ops.scatter import *
+from rlx.ops.signal import blocks as _signal_blocks  # noqa: F401  (registers the op)
 from rlx.ops.signal import frames as _signal_frames  # noqa: F401  (registers the ops)
 from rlx.ops.signal import peaks as _signal_peaks  # noqa: F401  (registers the op)
 from rlx.ops.signal import power as _signal_power  # noqa: F401  (registers the op)

@@ -17,6 +17,7 @@ from rlx.conformance.tolerances import BITS, EQUAL, NORM, ROUNDED
 from rlx.dtypes import DType, f32, f64
 from rlx.ir import apply
 from rlx.ir.graph import apply_multi
+from rlx.ops.signal.blocks import block_convolution
 from rlx.ops.signal.frames import frame, frame_count, overlap_add
 from rlx.ops.signal.power import segment_power
 from rlx.ops.signal.transforms import segment_signal, segment_spectra
@@ -163,6 +164,27 @@ def _signals() -> Iterator[Case]:
                 yield Case("segment_signal", name, inputs, attrs, finer(NORM) if dtype == f64 else NORM)
 
 
+# A signal, the taps of the filter, the length of the transform, and whether every row has a filter of its own: shorter
+# than a block, of one block, two, several workgroups; as many taps as the transform has numbers.
+_BLOCKS: tuple[tuple[Shape, int, int, bool], ...] = (
+    ((300,), 17, 256, False), ((1,), 1, 256, False), ((240,), 17, 256, False), ((2, 9000), 31, 256, True),
+    ((2, 3, 700), 100, 256, True), ((50,), 256, 256, False), ((0, 300), 9, 256, True), ((3, 5000), 63, 512, False),
+    ((9001,), 128, 1024, False), ((2, 5000), 200, 2048, True), ((9000,), 1023, 4096, False),
+    ((2, 3073), 1024, 4096, True),
+)  # fmt: skip
+
+
+def _convolutions() -> Iterator[Case]:
+    for shape, taps, nfft, own in _BLOCKS:
+        for dtype in (f32, f64):
+            for domain in ("normal", "offset") if dtype == f32 else ("normal",):
+                line = (*(shape[:-1] if own else ()), taps)
+                name = f"{dtype}-{label(shape)}-{taps}-of{nfft}{'-own' if own else ''}-{domain}"
+                inputs = (InputSpec(shape, dtype, domain), InputSpec(line, dtype, "normal", 1))
+                tolerance = finer(NORM) if dtype == f64 else NORM
+                yield Case("block_convolution", name, inputs, {"nfft": nfft}, tolerance)
+
+
 def _peaks() -> Iterator[Case]:
     shapes: tuple[Shape, ...] = (
         (7,), (0,), (1,), (2,), (3,), (64,), (255,), (257,), (1021,), (3, 5, 7), (0, 5), (2, 0), (40, 33), (2, 4099),
@@ -203,6 +225,15 @@ def _transformed(b: Builder) -> Made:
     return (z, segment_signal(z, window, hop, 256, start, (count - 1) * hop + len(window) - start))
 
 
+@rule("block_convolution", rough=True)
+def _convolved(b: Builder) -> Made:
+    x = b.ranked(1, lambda t: t.dtype in (f32, f64))
+    taps = 1 + b.below(40)
+    if not x.size or x.shape[-1] < taps:
+        return (x,)
+    return (block_convolution(x, x[(0,) * (x.ndim - 1)][:taps], 256),)
+
+
 @rule("frame")
 def _framed(b: Builder) -> Made:
     x = b.ranked(1, is_float)
@@ -224,6 +255,7 @@ OPS = (
     Conformance("segment_power", (_powers,), (_measured,), in_f64=none),
     Conformance("segment_spectra", (_spectra,), (_transformed,), in_f64=none),
     Conformance("segment_signal", (_signals,), (_transformed,), in_f64=none),
+    Conformance("block_convolution", (_convolutions,), (_convolved,), in_f64=none),
     Conformance("peaks", (_peaks,), (_peaked,), in_f64=none),
     Conformance("overlap_add", (_sums,), (_framed,), terms=over_squares("overlap_add")),
 )

@@ -8,16 +8,16 @@ from typing import Literal
 
 from rlx.dtypes import promote
 from rlx.errors import ShapeError, UnsupportedOp
-from rlx.ir import Tensor, apply
+from rlx.ir import Tensor
 from rlx.ir.types import broadcast_shapes, normalize_axes
 from rlx.ops.base import TensorLike, cast_to, tensors
 from rlx.ops.composite import moveaxis
 from rlx.ops.conv.convolution import conv
-from rlx.ops.fft.functions import irfft, irfftn, rfft, rfftn
+from rlx.ops.fft.functions import irfftn, rfftn
 from rlx.ops.fft.pairs import multiply, numbers
 from rlx.ops.movement import arrange
 from rlx.ops.movement import strided as movement
-from rlx.ops.pad import pad
+from rlx.ops.signal.blocks import block_convolution, block_length, by_blocks
 from rlx.ops.signal.segments import choose
 
 Mode = Literal["full", "same", "valid"]
@@ -122,7 +122,8 @@ def oaconvolve(
 ) -> Tensor:
     """The convolution along one axis of a long signal with a short one, block by block, by the overlap-add method.
 
-    The transforms are a few times as long as the shorter signal, not as long as the sum of both. axes: one axis, which
+    The transforms are a few times as long as the shorter signal, not as long as the sum of both. On a GPU up to 1,024
+    elements are convolved by one kernel, which reads the longer signal about once. axes: one axis, which
     may be left out where there is only one. Otherwise as fftconvolve. Raises: UnsupportedOp for several axes. Follows
     scipy.signal.oaconvolve.
     """
@@ -134,27 +135,24 @@ def oaconvolve(
     a, b = _ordered(op, a, b, over, mode)
     (axis,) = over
     short, long = sorted((a.shape[axis], b.shape[axis]))
-    size = _block(short)
+    size = block_length(short) or 1 << (8 * short - 1).bit_length()
     if short == 1 or size >= long:
         return fftconvolve(a, b, mode, over)
     last = a.ndim - 1
     lines = [moveaxis(t, axis, last) for t in (a, b)] if axis != last else [a, b]
     x, h = lines if a.shape[axis] == long else reversed(lines)
-    step = size - short + 1
-    count = -(-long // step)
-    x = pad(x, [(0, 0)] * last + [(0, count * step - long)])
-    blocks = movement.reshape(x, (*x.shape[:-1], count, step))
-    filters = movement.reshape(h, (*h.shape[:-1], 1, short))
-    made = irfft(multiply(rfft(blocks, size), rfft(filters, size)), size)
-    made = apply("overlap_add", made, hop=step, size=(count - 1) * step + size)[..., : long + short - 1]
+    if block_length(short) is not None:
+        lead = broadcast_shapes(x.shape[:-1], h.shape[:-1], op=op)
+        if h.size == short and x.shape[:-1] == lead:
+            h = movement.reshape(h, (short,))
+        else:
+            x, h = (movement.expand(t, (*lead, t.shape[-1])) for t in (x, h))
+        made = block_convolution(x, h, size)
+    else:
+        made = by_blocks(x, h, size)
     if axis != last:
         made = moveaxis(made, last, axis)
     return _kept(made, a, b, over, mode)
-
-
-def _block(short: int) -> int:
-    """The length of the transforms of blocks: about eight times the filter, which keeps most of each block."""
-    return max(64, 1 << (8 * short - 1).bit_length())
 
 
 def convolve(in1: TensorLike, in2: TensorLike, mode: Mode = "full", method: str = "auto") -> Tensor:

@@ -82,11 +82,18 @@ def _windowed(x: np.ndarray, window: np.ndarray, *, hop: int) -> np.ndarray:
     return np.multiply(_frame(widened(x), length=len(window), hop=hop), widened(window))
 
 
+def _convolved(x: np.ndarray, filters: np.ndarray, *, nfft: int) -> np.ndarray:
+    if x.size == 0:
+        return np.zeros((*x.shape[:-1], x.shape[-1] + filters.shape[-1] - 1))
+    return scipy.signal.oaconvolve(x, np.broadcast_to(filters, (*x.shape[:-1], filters.shape[-1])), axes=-1)
+
+
 JUDGES: dict[str, Judge] = {
     "NumPy's windows of views, times the window": _windowed,
     "numpy.lib.stride_tricks.sliding_window_view": _frame,
     "SciPy's irfft, its frames added up": _signal,
     "scipy.signal.find_peaks": _peaks,
+    "scipy.signal.oaconvolve": _convolved,
     "scipy.signal.stft": _spectra,
     "scipy.signal.welch": _power,
     "torch.nn.functional.fold": with_torch(_overlap_add),
@@ -101,6 +108,10 @@ GRADIENTS: Gradients = {
     "segment_power": [
         (lambda x, w: apply("segment_power", x, w, hop=3, nfft=256, detrend="constant"), [(2, 20), (6,)], None),
         (lambda x, w: apply("segment_power", x, w, hop=2, nfft=256, detrend=None), [(13,), (5,)], None),
+    ],
+    "block_convolution": [
+        (lambda x, h: apply("block_convolution", x, h, nfft=256), [(2, 9), (4,)], None),
+        (lambda x, h: apply("block_convolution", x, h, nfft=256), [(2, 3), (2, 5)], None),
     ],
     "segment_signal": [
         (lambda z, w: apply("segment_signal", z, w, hop=3, nfft=256, start=1, size=9), [(2, 129, 3, 2), (5,)], None),

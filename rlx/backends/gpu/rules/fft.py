@@ -289,6 +289,12 @@ class _Transform:
         self.ctx.launch(kernel, self.ctx.groups(math.ceil(lines / each)), [*args, *numbers])
 
 
+def spectra(ctx: Lowering, x: Ref, dtype: DType, lines: int, given: int, n: int, scale: float) -> Ref:
+    """The transforms of lines of `given` real numbers, filled to n with zeros, times the scale, in a workspace."""
+    made = ctx.scratch(2 * dtype.itemsize * lines * n)
+    return _Transform(ctx, dtype, lines, n).run(_Lines(x, given, given, n), REALS, made, n, scale)
+
+
 def _batch(node: Node) -> int:
     """The lines of a node."""
     x = node.inputs[0].shape

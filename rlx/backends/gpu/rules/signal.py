@@ -9,11 +9,12 @@ from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.backends.gpu.program.steps import Language
+from rlx.backends.gpu.program.steps import Language, Ref
 from rlx.backends.gpu.program.target import Target
+from rlx.backends.gpu.rules.fft import spectra
 from rlx.backends.gpu.rules.movement import move, moves_natively
 from rlx.dtypes import f32
-from rlx.ir import Node
+from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
 from rlx.ops.signal.frames import frame_count
 
@@ -96,6 +97,26 @@ SEGMENT_SIGNAL = declare(
         trials=((256, False, 1), (512, True, 2), (1024, False, 2), (2048, False, 1)),
         threads=128,
         resident="(H == 16u ? 6 : 4)",
+        unroll=True,
+        subgroups=True,
+    )
+)
+BLOCK_CONVOLUTION = declare(
+    KernelDecl(
+        "block_convolution",
+        about="y = the convolution of x with a filter of `taps` numbers that is given by its transform.",
+        grid="a group for each 256 HELD / N blocks of each row",
+        # x (rows, n), spectrum (rows or 1, N) pairs, turns (see the body), y (rows, n + taps - 1), …
+        args=(
+            *reads(x="f32", spectrum="b8", turns="f32"),
+            *writes(y="f32"),
+            *uints("rows", "n", "taps", "apart"),
+        ),
+        variants={"HELD": ("16", "32")},
+        constants={"N": 256, "SPREAD": 1},
+        trials=((256, 1), (512, 0), (1024, 2), (2048, 0), (4096, 2)),
+        threads=128,
+        resident="(H == 16u ? 5 : 3)",
         unroll=True,
         subgroups=True,
     )
@@ -238,6 +259,16 @@ def lower_segment_spectra(ctx: Lowering, node: Node) -> None:
     ctx.launch(kernel, ctx.groups(groups), [*refs, rows, n, count, length, hop, attrs["start"]])
 
 
+def _pairs(ctx: Lowering, x: Tensor) -> Ref:
+    """A tensor of pairs that are read at once, which needs their alignment; a view may begin at any element."""
+    source = ctx.ref(x)
+    if source.offset % 8 == 0:
+        return source
+    aligned = ctx.scratch(source.nbytes)
+    ctx.copy(source, aligned)
+    return aligned
+
+
 @lowers("segment_signal", when=_compiles)
 def lower_segment_signal(ctx: Lowering, node: Node) -> None:
     """One launch, which reads the spectra and writes the signal."""
@@ -250,16 +281,30 @@ def lower_segment_signal(ctx: Lowering, node: Node) -> None:
     if spread == 0:
         held, spread = 16, 1
     blocks = 256 * held // size - (-(-length // hop) - 1)
-    source, rows = ctx.ref(x), x.size // (2 * bins * count)
-    if source.offset % 8:  # pairs are read at once; a view may begin at any element
-        aligned = ctx.scratch(source.nbytes)
-        ctx.copy(source, aligned)
-        source = aligned
+    rows = x.size // (2 * bins * count)
     kernel = SEGMENT_SIGNAL(HELD=str(held), N=size, PADDED=length < size, SPREAD=spread)
     groups = rows * -(-(attrs["start"] + y.shape[-1]) // (blocks * hop))
-    refs = [source, ctx.ref(window), ctx.block(_turns(size, held)), ctx.ref(y)]
+    refs = [_pairs(ctx, x), ctx.ref(window), ctx.block(_turns(size, held)), ctx.ref(y)]
     numbers = [rows, count, length, hop, attrs["start"], y.shape[-1], blocks]
     ctx.launch(kernel, ctx.groups(groups), [*refs, *numbers])
+
+
+@lowers("block_convolution", when=_compiles)
+def lower_block_convolution(ctx: Lowering, node: Node) -> None:
+    """The filter's transform, then one launch, which reads the signal and writes the convolution."""
+    x, filters = node.inputs
+    y, taps, size = node.output, filters.shape[-1], node.attrs["nfft"]
+    if y.size == 0:
+        return
+    n = x.shape[-1]
+    rows, lines = x.size // n, filters.size // taps
+    spectrum = spectra(ctx, ctx.ref(filters), f32, lines, taps, size, 1.0 / size)
+    held, spread, *_ = _form(ctx.target, size)
+    blocks = -(-y.shape[-1] // (size - taps + 1))
+    groups = rows * -(-blocks // (256 * held // size))
+    kernel = BLOCK_CONVOLUTION(HELD=str(held), N=size, SPREAD=spread)
+    refs = [ctx.ref(x), spectrum, ctx.block(_turns(size, held)), ctx.ref(y)]
+    ctx.launch(kernel, ctx.groups(groups), [*refs, rows, n, taps, size if lines > 1 else 0])
 
 
 @lowers("peaks", when=lambda node, features: native(node, features, with_f64=True))
