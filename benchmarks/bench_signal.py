@@ -3,7 +3,7 @@
     python benchmarks/bench_signal.py [--torch] [--only WORD …] [--device NAME …] [--samples N]
 
 It measures Welch's spectra, their peaks, short-time transforms, their inverse and convolutions of one long signal, by
-the device's own timestamps: the least of 21 runs after 50 ms of warm-up. The share is that of the time in which the
+the device's own timestamps: the least of 21 runs after 0.3 s of warm-up. The share is that of the time in which the
 memory reads the signal once. torch is timed by events.
 """
 
@@ -69,7 +69,7 @@ def seconds(session: Session, build: Build, x: np.ndarray[Any, Any]) -> float:
     with session.compile(g) as exe:
         exe.prepare()
         exe.arena.write_bytes(exe.program.inputs["x"].id, x)
-        per_run(exe.executable.run, lambda: None, 0.05)  # raises the GPU's clocks
+        per_run(exe.executable.run, lambda: None, 0.3)  # raises the GPU's clocks
         return min(sum(us for _, us in step_times(exe)) for _ in range(21)) / 1e6
 
 
