@@ -62,8 +62,8 @@ def test_cuda_sources(case: Case) -> None:
     assert verdict.ok, verdict.message
 
 
-# Workgroups of several warps that go through their loops twice, since a multiprocessor takes one of them: with and without
-# means, for the two barriers of which a kernel has one or the other.
+# Workgroups of several warps that go through their loops twice, since a multiprocessor takes one of them: with and
+# without means, for the two barriers of which a kernel has one or the other.
 _NEEDS = {
     "segment_power.h": [
         _of("segment_power", (67, 2051), (2048,), hop=1, nfft=2048, detrend=d) for d in ("constant", None)

@@ -41,7 +41,8 @@ def _norm(n: int, inverse: bool, scale: float) -> tuple[str, float]:
     return ("ortho", 1.0) if scale == 1.0 / math.sqrt(n) else (ways[1.0], scale)
 
 
-def _complex(x: Array) -> Array:
+def complex_view(x: Array) -> Array:
+    """Pairs as complex numbers, in the same memory."""
     return x.view(np.complex128 if x.dtype == np.float64 else np.complex64)[..., 0]
 
 
@@ -78,7 +79,7 @@ def bind_fft(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindC
     if outs[0].size == 0:
         return []
     inverse = node.attrs["inverse"]
-    x, out = (_complex(a.reshape(-1, *a.shape[-2:])) for a in (x, outs[0]))
+    x, out = (complex_view(a.reshape(-1, *a.shape[-2:])) for a in (x, outs[0]))
     return steps + _bind(node, x, out, ctx, "ifft" if inverse else "fft", (False, False), inverse)
 
 
@@ -88,7 +89,7 @@ def bind_rfft(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     steps, x = _contiguous(ins[0], ctx)
     if outs[0].size == 0:
         return []
-    out = _complex(outs[0].reshape(-1, *outs[0].shape[-2:]))
+    out = complex_view(outs[0].reshape(-1, *outs[0].shape[-2:]))
     x = x.reshape(-1, x.shape[-1])
     return steps + _bind(node, x, out, ctx, "rfft", (False, node.attrs["inverse"]), False)
 
@@ -99,7 +100,7 @@ def bind_irfft(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bin
     steps, x = _contiguous(ins[0], ctx)
     if outs[0].size == 0:
         return []
-    x = _complex(x.reshape(-1, *x.shape[-2:]))
+    x = complex_view(x.reshape(-1, *x.shape[-2:]))
     out = outs[0].reshape(-1, outs[0].shape[-1])
     return steps + _bind(node, x, out, ctx, "irfft", (not node.attrs["inverse"], False), True)
 

@@ -54,7 +54,7 @@ def _spectra(x: np.ndarray, window: np.ndarray, *, hop: int, nfft: int, start: i
     if hop > length:  # scipy knows no gaps
         wide, hop = _frame(wide, length=length, hop=hop).reshape(*x.shape[:-1], -1), length
     how = {"noverlap": length - hop, "nfft": nfft, "boundary": None, "padded": False}
-    z = scipy.signal.stft(wide, 1.0, window, length, **how)[2] * np.sum(window)
+    z = scipy.signal.stft(wide, 1.0, window, length, **how)[2] * np.abs(np.sum(window))
     return np.stack([z.real, z.imag], -1)
 
 
