@@ -36,8 +36,8 @@ RLX_FN void segment_power_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PTR(
         const bool has_a = pair < end, has_b = has_a && 2u * pair + 1u < count;
         PTR(f32) a = SKIP(f32, p, has_a ? 2u * pair : 0u, hop);
         PTR(f32) b = SKIP(f32, a, has_b ? 1u : 0u, hop);
-        const float near_a = DETREND ? LOAD(f32, HALVES ? b : a, 0u) : 0.0f;
         const float near_b = DETREND ? LOAD(f32, b, 0u) : 0.0f;
+        const float near_a = DETREND && !HALVES ? LOAD(f32, a, 0u) : near_b;
         a = SKIP(f32, a, t, 1u);
         b = SKIP(f32, b, t, 1u);
         float mean_a = 0.0f, mean_b = 0.0f;
