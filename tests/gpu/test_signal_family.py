@@ -78,7 +78,8 @@ _NEEDS = {
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 @pytest.mark.parametrize("header", _NEEDS)
 def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "_form", lambda target, size: (16, 0, 1, False))
+    monkeypatch.setattr(rules, "_form", lambda target, size: (16, 0))
+    monkeypatch.setattr(rules, "_GROUPS", {16: 1})
 
     def run() -> None:
         for case in _NEEDS[header]:

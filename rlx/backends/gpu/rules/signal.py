@@ -76,7 +76,7 @@ SEGMENT_SPECTRA = declare(
         constants={"N": 256, "PADDED": False, "HALVES": False, "SPREAD": 1},
         trials=((256, False, True, 1), (512, True, False, 2), (1024, False, True, 2), (2048, False, False, 1)),
         threads=128,
-        resident="(H == 16u ? 6 : 4)",
+        resident="(H == 16u ? 6 : 5)",
         unroll=True,
         subgroups=True,
     )
@@ -96,7 +96,7 @@ SEGMENT_SIGNAL = declare(
         constants={"N": 256, "PADDED": False, "SPREAD": 1},
         trials=((256, False, 1), (512, True, 2), (1024, False, 2), (2048, False, 1)),
         threads=128,
-        resident="(H == 16u ? 6 : 4)",
+        resident="(H == 16u ? 6 : 5)",
         unroll=True,
         subgroups=True,
     )
@@ -132,7 +132,7 @@ PEAKS = declare(
         variants={"T": ("f32", "f64", "f16", "bf16")},
     )
 )
-_GROUPS = 4  # workgroups for each multiprocessor
+_GROUPS = {16: 5, 32: 4}  # workgroups for each multiprocessor
 _AT_ONCE = 40 << 10  # bytes of shared memory with which both parts of the numbers are exchanged at once
 
 
@@ -198,11 +198,20 @@ def _turns(n: int, held: int) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(made.swapaxes(2, 3)).astype(np.float32)
 
 
-def _form(target: Target, size: int) -> tuple[int, int, int, bool]:
-    """How many numbers a thread holds, how they are exchanged, and how many workgroups a multiprocessor takes."""
-    held = 16 if target.software and size < 4096 else 32
-    spread = 0 if target.shared_bytes < _AT_ONCE else 2 if target.language is Language.CUDA else 1
-    return held, spread, _GROUPS, not target.software
+def _form(target: Target, size: int) -> tuple[int, int]:
+    """How many numbers a thread holds, and how they are exchanged."""
+    if target.software:  # whose compilers take seconds for the longer text
+        return (16, 0) if size < 4096 else (32, 0)
+    if target.language is Language.CUDA:
+        return (16 if size == 256 else 32), (2 if target.shared_bytes >= _AT_ONCE else 0)
+    return (32 if size in (1024, 4096) else 16), 0  # by measurements: more workgroups at once, or fewer exchanges
+
+
+def _beside(target: Target, size: int) -> tuple[int, int]:
+    """The same where both parts of all numbers lie in shared memory beside each other."""
+    if target.software or target.shared_bytes < _AT_ONCE:
+        return 16, 1
+    return 32, (2 if target.language is Language.CUDA else 1)
 
 
 def _compiles(node: Node, features: frozenset[str]) -> bool:
@@ -220,16 +229,17 @@ def lower_segment_power(ctx: Lowering, node: Node) -> None:
     source, weight = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), f32, t.size) for t in (x, window))
     size, n, length = attrs["nfft"], x.shape[-1], window.shape[0]
     rows, count = x.size // n, frame_count(n, length, attrs["hop"])
-    held, spread, groups, ahead = _form(ctx.target, size)
+    held, spread = _form(ctx.target, size)
     across = 128 * held // size
     steps = -(-(count + 1) // 2 // across)
-    each = max(1, -(-steps * rows // (groups * ctx.target.units)))
+    each = max(1, -(-steps * rows // (_GROUPS[held] * ctx.target.units)))
     parts = max(1, -(-steps // each))
     target = ctx.ref(y) if parts == 1 else ctx.scratch(4 * rows * parts * y.shape[-1])
     hop = attrs["hop"]
     kernel = SEGMENT_POWER(
         HELD=str(held), N=size, DETREND=attrs["detrend"] is not None, PADDED=length < size,
-        HALVES=2 * hop == length == size, SPREAD=spread, AHEAD=ahead,
+        HALVES=2 * hop == length == size, SPREAD=spread,
+        AHEAD=ctx.target.language is Language.SPIRV and not ctx.target.software,
     )  # fmt: skip
     sizes = (rows, parts, n, count, length, hop, each * across)
     turns = ctx.block(_turns(size, held))
@@ -248,9 +258,7 @@ def lower_segment_spectra(ctx: Lowering, node: Node) -> None:
         return
     size, n, length, hop, count = attrs["nfft"], x.shape[-1], window.shape[0], attrs["hop"], attrs["count"]
     rows = x.size // n
-    held, spread, *_ = _form(ctx.target, size)
-    if spread == 0:
-        held, spread = 16, 1
+    held, spread = _beside(ctx.target, size)
     kernel = SEGMENT_SPECTRA(
         HELD=str(held), N=size, PADDED=length < size, HALVES=2 * hop == length == size, SPREAD=spread
     )
@@ -277,9 +285,7 @@ def lower_segment_signal(ctx: Lowering, node: Node) -> None:
     if y.size == 0:
         return
     size, (*_, bins, count, _), length, hop = attrs["nfft"], x.shape, window.shape[0], attrs["hop"]
-    held, spread, *_ = _form(ctx.target, size)
-    if spread == 0:
-        held, spread = 16, 1
+    held, spread = _beside(ctx.target, size)
     blocks = 256 * held // size - (-(-length // hop) - 1)
     rows = x.size // (2 * bins * count)
     kernel = SEGMENT_SIGNAL(HELD=str(held), N=size, PADDED=length < size, SPREAD=spread)
@@ -299,10 +305,10 @@ def lower_block_convolution(ctx: Lowering, node: Node) -> None:
     n = x.shape[-1]
     rows, lines = x.size // n, filters.size // taps
     spectrum = spectra(ctx, ctx.ref(filters), f32, lines, taps, size, 1.0 / size)
-    held, spread, *_ = _form(ctx.target, size)
+    held, spread = _form(ctx.target, size)
     blocks = -(-y.shape[-1] // (size - taps + 1))
     groups = rows * -(-blocks // (256 * held // size))
-    kernel = BLOCK_CONVOLUTION(HELD=str(held), N=size, SPREAD=spread)
+    kernel = BLOCK_CONVOLUTION(HELD=str(held), N=size, SPREAD=min(spread, 1))
     refs = [ctx.ref(x), spectrum, ctx.block(_turns(size, held)), ctx.ref(y)]
     ctx.launch(kernel, ctx.groups(groups), [*refs, rows, n, taps, size if lines > 1 else 0])
 

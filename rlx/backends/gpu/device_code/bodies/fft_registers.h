@@ -25,6 +25,29 @@
 SHARED RLX_F2 both[SPREAD == 2u ? PLACES : 1u];
 SHARED float held[SPREAD == 2u ? 1u : SPREAD == 1u ? 2u * PLACES : PLACES];
 
+// A complex number in shared memory, where that has places for both parts: SPREAD is 1 or 2.
+RLX_FN void put_number(const int at, const float a, const float b) {
+    if (SPREAD == 2u) {
+        RLX_F2 z;
+        z.x = a;
+        z.y = b;
+        both[at] = z;
+    } else {
+        held[at] = a;
+        held[at + int(PLACES)] = b;
+    }
+}
+RLX_FN RLX_F2 number_at(const int at) {
+    RLX_F2 z;
+    if (SPREAD == 2u) {
+        z = both[at];
+    } else {
+        z.x = held[at];
+        z.y = held[at + int(PLACES)];
+    }
+    return z;
+}
+
 // Waits for the other threads of a subgroup of 32, where that is known to be one.
 #ifdef RLX_GLSL
 #ifdef RLX_SUBGROUPS

@@ -15,41 +15,28 @@ RLX_FN void segment_signal_body(PTR(b8) x, PTR(f32) window, PTR(f32) turns, PTR(
     // The first segment of the workgroup, plus `before`, which are segments that earlier workgroups transform too.
     const uint first = GROUP % groups * blocks;
     PTR(f32) here = SKIP(f32, turns, t, 4u);
-    const uint c = THREAD % ACROSS, a = first + 2u * c - before, b = a + 1u;  // wraps before segment 0
-    for (uint k = THREAD / ACROSS; k <= N / 2u; k += 128u / ACROSS) {
-        PTR(b8) line = SKIP(b8, x, row * (N / 2u + 1u) + k, count);
-        const uvec2 u = line AT(a < count ? a : 0u), v = line AT(b < count ? b : 0u);
-        const bool real = k == 0u || k == N / 2u;
-        const float ar = a < count ? RLX_FLOAT(u.x) : 0.0f, ai = a < count && !real ? RLX_FLOAT(u.y) : 0.0f;
-        const float br = b < count ? RLX_FLOAT(v.x) : 0.0f, bi = b < count && !real ? RLX_FLOAT(v.y) : 0.0f;
-        const int one = int(c * ROW + k), other = int(c * ROW + (N - k) % N);
-        if (SPREAD == 2u) {
-            RLX_F2 z;
-            z.x = ai + br;
-            z.y = ar - bi;
-            both[one] = z;
-            z.x = br - ai;
-            z.y = ar + bi;
-            both[other] = z;
-        } else {
-            held[one] = ai + br;
-            held[one + int(PLACES)] = ar - bi;
-            held[other] = br - ai;
-            held[other + int(PLACES)] = ar + bi;
+    const uint c = THREAD % ACROSS, begin = THREAD / ACROSS, a = first + 2u * c - before, b = a + 1u;  // wraps before 0
+    const bool has_a = a < count, has_b = b < count;
+    PTR(b8) line = SKIP(b8, x, row * (N / 2u + 1u) + begin, count);
+    // Frequencies begin, begin + 128 / ACROSS, ...: those of a register lie at constant distances.
+    const int place = int(c * ROW), up = place + int(begin), down = place + int(N - begin);
+    const uint apart = 128u / ACROSS * count, from_a = has_a ? a : 0u, from_b = has_b ? b : 0u;
+    UNROLL for (uint i = 0u; i <= H / 2u; i++) {
+        if (i < H / 2u || begin == 0u) {
+            const uvec2 u = line AT(i * apart + from_a), v = line AT(i * apart + from_b);
+            const bool real = (i == 0u || i == H / 2u) && begin == 0u;
+            const float ar = has_a ? RLX_FLOAT(u.x) : 0.0f, ai = has_a && !real ? RLX_FLOAT(u.y) : 0.0f;
+            const float br = has_b ? RLX_FLOAT(v.x) : 0.0f, bi = has_b && !real ? RLX_FLOAT(v.y) : 0.0f;
+            put_number(up + int(i * (128u / ACROSS)), ai + br, ar - bi);
+            if (i > 0u || begin > 0u) put_number(down - int(i * (128u / ACROSS)), br - ai, ar + bi);
         }
     }
     BARRIER;
     float zr[H], zi[H];
     UNROLL for (uint i = 0u; i < H; i++) {
-        const int from = int(across * ROW + t) + int(i * LANES);
-        if (SPREAD == 2u) {
-            const RLX_F2 z = both[from];
-            zr[i] = z.x;
-            zi[i] = z.y;
-        } else {
-            zr[i] = held[from];
-            zi[i] = held[from + int(PLACES)];
-        }
+        const RLX_F2 z = number_at(int(across * ROW + t) + int(i * LANES));
+        zr[i] = z.x;
+        zi[i] = z.y;
     }
     UNROLL for (uint i = 0u; i < H / 2u; i++) PLAIN(i, i + H / 2u)
     TRANSFORM(BARRIER)
@@ -57,16 +44,7 @@ RLX_FN void segment_signal_body(PTR(b8) x, PTR(f32) window, PTR(f32) turns, PTR(
     UNROLL for (uint i = 0u; i < H; i++) {
         const uint at = frequency(t, i);
         const float w = !PADDED || at < length ? LOAD(f32, window, at) * (1.0f / float(N)) : 0.0f;
-        const int to = int(across * ROW + at);
-        if (SPREAD == 2u) {
-            RLX_F2 z;
-            z.x = zi[i] * w;
-            z.y = zr[i] * w;
-            both[to] = z;
-        } else {
-            held[to] = zi[i] * w;
-            held[to + int(PLACES)] = zr[i] * w;
-        }
+        put_number(int(across * ROW + at), zi[i] * w, zr[i] * w);
     }
     BARRIER;
     PTR(f32) made = SKIP(f32, y, row, size);
@@ -76,9 +54,8 @@ RLX_FN void segment_signal_body(PTR(b8) x, PTR(f32) window, PTR(f32) turns, PTR(
             for (uint s = block - before; s <= block; s++) {
                 const uint at = (block - s) * hop + r;
                 if (at < length) {
-                    const int from = int(s / 2u * ROW + at);
-                    if (SPREAD == 2u) sum += s % 2u == 0u ? both[from].x : both[from].y;
-                    else sum += held[from + int(s % 2u * PLACES)];
+                    const RLX_F2 z = number_at(int(s / 2u * ROW + at));
+                    sum += s % 2u == 0u ? z.x : z.y;
                 }
             }
             const uint to = (first + block - before) * hop + r - start;
