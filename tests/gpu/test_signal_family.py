@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,7 +76,7 @@ _NEEDS = {
 
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 @pytest.mark.parametrize("header", _NEEDS)
-def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_barrier_is_needed_and_missed(header: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "_form", lambda target, size: (16, 0))
     monkeypatch.setattr(rules, "_GROUPS", {16: 1})
 
@@ -85,7 +84,7 @@ def test_every_barrier_is_needed_and_missed(header: str, tmp_path: Path, monkeyp
         for case in _NEEDS[header]:
             through_cuda(case)
 
-    every_barrier_is_missed(header, run, tmp_path)
+    every_barrier_is_missed(header, run)
 
 
 @pytest.mark.parametrize("taps", [2, 31, 200])

@@ -17,6 +17,7 @@ from rlx.dtypes import f32
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
 from rlx.ops.signal.frames import frame_count
+from rlx.ops.signal.transforms import reaches
 
 OVERLAP_ADD = declare(
     KernelDecl(
@@ -76,7 +77,7 @@ SEGMENT_SPECTRA = declare(
         constants={"N": 256, "PADDED": False, "HALVES": False, "SPREAD": 1},
         trials=((256, False, True, 1), (512, True, False, 2), (1024, False, True, 2), (2048, False, False, 1)),
         threads=128,
-        resident="(H == 16u ? 6 : 5)",
+        resident="(H == 16u ? 6 : 4)",
         unroll=True,
         subgroups=True,
     )
@@ -207,11 +208,12 @@ def _form(target: Target, size: int) -> tuple[int, int]:
     return (32 if size in (1024, 4096) else 16), 0  # by measurements: more workgroups at once, or fewer exchanges
 
 
-def _beside(target: Target, size: int) -> tuple[int, int]:
-    """The same where both parts of all numbers lie in shared memory beside each other."""
+def _beside(target: Target, small: bool) -> tuple[int, int]:
+    """The same where both parts of all numbers lie in shared memory beside each other; `small` says that Vulkan's
+    compilers make more of workgroups that hold half as many numbers, by measurements."""
     if target.software or target.shared_bytes < _AT_ONCE:
         return 16, 1
-    return 32, (2 if target.language is Language.CUDA else 1)
+    return (32, 2) if target.language is Language.CUDA else (16 if small else 32, 1)
 
 
 def _compiles(node: Node, features: frozenset[str]) -> bool:
@@ -258,7 +260,7 @@ def lower_segment_spectra(ctx: Lowering, node: Node) -> None:
         return
     size, n, length, hop, count = attrs["nfft"], x.shape[-1], window.shape[0], attrs["hop"], attrs["count"]
     rows = x.size // n
-    held, spread = _beside(ctx.target, size)
+    held, spread = _beside(ctx.target, size < 1024)
     kernel = SEGMENT_SPECTRA(
         HELD=str(held), N=size, PADDED=length < size, HALVES=2 * hop == length == size, SPREAD=spread
     )
@@ -285,8 +287,8 @@ def lower_segment_signal(ctx: Lowering, node: Node) -> None:
     if y.size == 0:
         return
     size, (*_, bins, count, _), length, hop = attrs["nfft"], x.shape, window.shape[0], attrs["hop"]
-    held, spread = _beside(ctx.target, size)
-    blocks = 256 * held // size - (-(-length // hop) - 1)
+    held, spread = _beside(ctx.target, 4096 // size >= 2 * reaches(length, hop))
+    blocks = 256 * held // size + 1 - reaches(length, hop)
     rows = x.size // (2 * bins * count)
     kernel = SEGMENT_SIGNAL(HELD=str(held), N=size, PADDED=length < size, SPREAD=spread)
     groups = rows * -(-(attrs["start"] + y.shape[-1]) // (blocks * hop))

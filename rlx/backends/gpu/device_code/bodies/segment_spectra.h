@@ -52,23 +52,40 @@ RLX_FN void segment_spectra_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PT
     }
     TRANSFORM({})
     BARRIER;
-    UNROLL for (uint i = 0u; i < H; i++) put_number(int(across * ROW + frequency(t, i)), zr[i], zi[i]);
-    BARRIER;
-    const uint column = GROUP % groups * (2u * ACROSS) + THREAD % (2u * ACROSS), begin = THREAD / (2u * ACROSS);
-    if (column >= count) return;
-    // Frequencies begin, begin + 64 / ACROSS, ...: those of a register lie at constant distances.
-    const bool second = THREAD % 2u != 0u;
-    const int place = int(THREAD % (2u * ACROSS) / 2u * ROW), up = place + int(begin), down = place + int(N - begin);
-    PTR(b8) line = SKIP(b8, y, row * (N / 2u + 1u) + begin, count);
-    const uint apart = 64u / ACROSS * count;
-    UNROLL for (uint i = 0u; i <= H; i++) {
-        if (i < H || begin == 0u) {
-            const RLX_F2 u = number_at(up + int(i * (64u / ACROSS)));
-            const RLX_F2 v = number_at(i == 0u && begin == 0u ? place : down - int(i * (64u / ACROSS)));
-            uvec2 bits;
-            bits.x = RLX_BITS(second ? u.y + v.y : u.x + v.x);
-            bits.y = RLX_BITS(second ? v.x - u.x : u.y - v.y);
-            line AT(i * apart + column) = bits;
+    UNROLL for (uint i = 0u; i < H; i++) {
+        const int k = int(across * ROW + frequency(t, i));
+        if (SPREAD == 2u) {
+            RLX_F2 z;
+            z.x = zr[i];
+            z.y = zi[i];
+            both[k] = z;
+        } else {
+            held[k] = zr[i];
+            held[k + int(PLACES)] = zi[i];
         }
+    }
+    BARRIER;
+    const uint column = GROUP % groups * (2u * ACROSS) + THREAD % (2u * ACROSS), c = THREAD % (2u * ACROSS) / 2u;
+    if (column >= count) return;
+    for (uint k = THREAD / (2u * ACROSS); k <= N / 2u; k += 64u / ACROSS) {
+        const int one = int(c * ROW + k), other = int(c * ROW + (N - k) % N);
+        RLX_F2 u, v, z;
+        if (SPREAD == 2u) {
+            u = both[one];
+            v = both[other];
+        } else {
+            u.x = held[one];
+            u.y = held[one + int(PLACES)];
+            v.x = held[other];
+            v.y = held[other + int(PLACES)];
+        }
+        const bool second = THREAD % 2u != 0u;
+        z.x = second ? u.y + v.y : u.x + v.x;
+        z.y = second ? v.x - u.x : u.y - v.y;
+        uvec2 bits;
+        bits.x = RLX_BITS(z.x);
+        bits.y = RLX_BITS(z.y);
+        PTR(b8) line = SKIP(b8, y, row * (N / 2u + 1u) + k, count);
+        line AT(column) = bits;
     }
 }
