@@ -89,13 +89,19 @@ def test_what_is_read_by_units() -> None:
 
 
 @on_host
-def test_the_barrier_before_the_last_sums_is_needed_and_missed() -> None:
+@pytest.mark.parametrize("algorithm", ["skinny", "direct"])
+def test_the_barrier_before_the_last_sums_is_needed_and_missed(algorithm: str) -> None:
     """The others cannot be missed here: on the host a warp runs to its next barrier before another begins, and its
     threads meet where they load matrices."""
-    a, b = _pair(16, 1096, 24, False, True, np.float16)
-    header = "matmul_skinny.h"
-    _, last = barriers_of(header)
-    barrier_is_missed(header, last, lambda: skinny(a, b, tb=True, ahead=1))
+    a, b = _pair(16, 1096, 32, False, True, np.float16)
+    header = f"matmul_{algorithm}.h"
+    *_, last = barriers_of(header)
+
+    def product() -> None:
+        with forcing(algorithm=algorithm, ahead=1):
+            run("matmul", a, b, limits=_LIMITS, backend="cuda", **_attrs(tb=True))
+
+    barrier_is_missed(header, last, product)
 
 
 @pytest.mark.vulkan
@@ -119,3 +125,61 @@ def test_every_number_of_steps_ahead(ahead: int, tb: bool) -> None:
         with forcing(algorithm="rows", sites=16, ahead=ahead):
             got = run("matmul", a, b, limits=_LIMITS, backend="cuda", **_attrs(tb=tb))
         close(got, _want(a, b, **_attrs(tb=tb)), **ROUNDED.get(dtype, {}))
+
+
+# -- matrices made in registers
+
+
+def direct(a: Array, b: Array, *bias: Array, tb: bool, activation: str | None = None, **limits: float) -> Array:
+    """Checks one product by matrices made in registers. Returns: it."""
+    attrs = _attrs(tb=tb, activation=activation)
+    with forcing(algorithm="direct"), np.errstate(invalid="ignore"):
+        (step,) = lower("matmul", [a, b, *bias], attrs, limits=_LIMITS, backend="cuda")[2].steps
+        assert isinstance(step, Launch) and isinstance(step.kernel, FileKernel)
+        assert step.kernel.stem == "matmul_direct"
+        got = run("matmul", a, b, *bias, limits=_LIMITS, backend="cuda", **attrs)
+        close(got, _want(a, b, *bias, **attrs), **(limits or ROUNDED.get(a.dtype.type, {})))
+    return got
+
+
+@on_host
+@pytest.mark.parametrize("tb", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, *HALVES])
+def test_every_number_of_rows_by_matrices_in_registers(dtype: Any, tb: bool) -> None:
+    """Sums of one step and of several, whole and not; tiles that fit and that do not; more rows than a matrix has."""
+    for m in some((16, 1, 5, 9, 13, 17, 40), 4):
+        k, n = ((128, 128), (1160, 136), (648, 200))[m % 3]
+        a, b = _pair(m, k, n, False, tb, dtype)
+        direct(a, b, np.random.default_rng(0).standard_normal(n).astype(np.float32), tb=tb, activation="silu")
+
+
+@on_host
+def test_batches_by_matrices_in_registers() -> None:
+    for tb in (False, True):
+        a, b = _pair(4, 136, 72, False, tb)
+        direct(np.stack([a, a * 2, a - 1])[:, None], np.stack([b, -b]), tb=tb)
+
+
+@on_host
+@pytest.mark.parametrize("tb", [False, True])
+def test_f32_in_terms_is_f32(tb: bool) -> None:
+    """Terms of one sign add up their errors; large and small numbers in one sum; numbers near the ends of f32."""
+    a, b = _pair(16, 2056, 40, False, tb)
+    direct(np.abs(a), np.abs(b), tb=tb, nmse=1e-13, worst=1e-6)
+    powers = np.exp2(np.random.default_rng(1).integers(-20, 20, a.shape)).astype(np.float32)
+    got = direct(a * powers, b, tb=tb)
+    for up in (2.0**60, 2.0**-60):
+        np.testing.assert_array_equal(direct(a * powers * np.float32(up), b / np.float32(up), tb=tb), got)
+
+
+@on_host
+@pytest.mark.parametrize("tb", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, *HALVES])
+def test_what_is_not_finite_by_matrices_in_registers(dtype: Any, tb: bool) -> None:
+    """It shows where it belongs: an infinity has no second term, and the last step reads terms once more as zeros."""
+    a, b = _pair(9, 200, 72, False, tb, dtype)
+    lines = b if tb else b.T
+    a[3, 5], a[4, 7], a[5, 8], lines[9, 190], lines[9, 3] = np.nan, np.inf, -np.inf, np.inf, 1
+    a[6, 9] = 3.4e38 if dtype != np.float16 else 65504
+    lines[:, 9] = 2.0**-10
+    direct(a, b, tb=tb)

@@ -1,7 +1,8 @@
 """The candidates for a GEMM, their costs, and how tests and benchmarks override the choice among them.
 
 A product is computed by the vendor's library, by matrix instructions ("mma"), by tiles of fused multiply-adds ("fma"),
-or, where it is skinny, by a kernel that reads B once: by multiply-adds ("rows") or by matrix instructions ("skinny").
+or, where it is skinny, by a kernel that reads B once: by multiply-adds ("rows"), or by matrix instructions on matrices
+from shared memory ("skinny") or made in registers ("direct").
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
-Algorithm = Literal["library", "mma", "fma", "rows", "skinny"]
+Algorithm = Literal["library", "mma", "fma", "rows", "skinny", "direct"]
 Pair = tuple[DType, DType]  # the storage of A and of B
 
 LONG_SUM = 8192  # longer sums are added up in parts, so that rounding stays below the tolerance
@@ -53,7 +54,8 @@ class Split:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """The properties on which the candidates for a product depend: sizes, the storage of A, B, C, the precision.
-    `grouped`: each expert has its own rows of A, and m (or k, in a sum over rows) is their mean number."""
+    `grouped`: each expert has its own rows of A, and m (or k, in a sum over rows) is their mean number. `aligned`: in
+    memory, every row of A and of B begins at a multiple of 16 bytes."""
 
     product: Product
     a: DType
@@ -61,6 +63,7 @@ class Problem:
     c: DType
     precision: str
     grouped: bool = False
+    aligned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,18 @@ class SkinnyTiles:
         return self.columns * self.beside
 
 
-Candidate = Library | FmaTiles | MmaTiles | FewRows | SkinnyTiles
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """The kernel that reads B once for each 16 rows, into the registers of matrix instructions. A workgroup has
+    `columns` columns."""
+
+    algorithm: ClassVar[Algorithm] = "direct"
+    cost: Cost
+    stored: Pair
+    columns: int
+
+
+Candidate = Library | FmaTiles | MmaTiles | FewRows | SkinnyTiles | Direct
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +205,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     beaten = library is not None and pair[0] == pair[1] and pair[0].is_half and p.n * p.k >= _LIBRARY
     if mma and straight and p.m <= _ROWS and pair in ((f16, f16), (bf16, bf16)):
         found.append(_skinny(target, p, 1 if beaten else -2 if p.m > _FMA_ROWS else 0.5, pair))
+    if straight and p.m <= _MAX_ROWS and problem.aligned and pair[0] == pair[1]:
+        found += _direct(target, p, pair, beaten)
     if p.m <= _MAX_ROWS and straight:
         first = p.m <= _ROWS and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL)
         # This kernel stores C in A's dtype; tiles may store it in f32.
@@ -373,6 +389,19 @@ def _skinny(target: Target, p: Product, rank: float, stored: Pair) -> SkinnyTile
     return SkinnyTiles((rank,), stored, columns, beside, 4)
 
 
+def _direct(target: Target, p: Product, stored: Pair, beaten: bool) -> list[Direct]:
+    """The kernel of matrices made in registers, where a warp's step fits into the product. It is the fastest where its
+    workgroups fill the device, as measured on an H200: on Vulkan from two rows on, in f32 on CUDA beyond eight."""
+    unit = 16 // stored[0].itemsize  # elements
+    columns = (32 if p.transpose_b else 8 * unit) * (2 if target.matrices.opaque and stored[0] == f32 else 1)
+    if not multiplies(target, bf16 if stored[0] == f32 else stored[0]) or p.k < 16 * unit or p.n < columns:
+        return []
+    fills = p.n * p.count >= 28 * target.units
+    least = 2 if not target.matrices.overlapped else _FEW_ROWS + 1 if stored[0] == f32 else _MAX_ROWS
+    first = fills and least <= p.m <= _ROWS and not beaten
+    return [Direct((-3 if first else 6,), stored, columns)]
+
+
 def _with_overrides(target: Target, found: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
     """The candidates that a test or benchmark asks for, with the sizes that it asks for."""
     wish = forced()
@@ -382,6 +411,8 @@ def _with_overrides(target: Target, found: Sequence[Candidate], p: Product) -> S
 
 
 def _resized(target: Target, c: Candidate, wish: Forced, p: Product) -> Candidate:
+    if isinstance(c, Direct):
+        return c
     if isinstance(c, Library):
         return c if wish.fused_bias is None else replace(c, fused_bias=wish.fused_bias)
     if isinstance(c, FewRows):

@@ -107,6 +107,26 @@ MATMUL_SKINNY = declare(
         new_compiler=True,
     )
 )
+MATMUL_DIRECT = declare(
+    KernelDecl(
+        "matmul_direct",
+        about=f"{_ABOUT[:-1]}, for few rows, by matrices made in registers.",
+        grid="a group of 128 for each COLUMNS columns of each 16 rows of each matrix",
+        args=(
+            *reads(a="TA", b="TA", bias="f32"),
+            *writes(c="TA"),
+            *uints("m", "n", "k", "batch", *PLACES, "bias_step"),
+        ),
+        headers=("prims", "mma"),
+        variants={"AB": ("f32_f32", "f16_f16", "bf16_bf16"), "LAYOUT": ("n", "t")},
+        constants={"ACTIVATION": 0, "BIAS": 0, "WIDE": False},
+        trials=((2, 1, False), (0, 0, True)),
+        threads=128,
+        resident="TURNED ? 3 : 2",
+        unroll=True,
+        new_compiler=True,
+    )
+)
 MATMUL_MMA = declare(
     KernelDecl(
         "matmul_mma",

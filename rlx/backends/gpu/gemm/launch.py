@@ -12,6 +12,7 @@ from rlx.backends.gpu.gemm.choice import (
     LONG_SUM,
     MAX_AXES,
     MMA_TILES,
+    Direct,
     FewRows,
     FmaTiles,
     Library,
@@ -20,7 +21,14 @@ from rlx.backends.gpu.gemm.choice import (
     choose,
     tiles_across,
 )
-from rlx.backends.gpu.gemm.kernels import MATMUL, MATMUL_INT, MATMUL_MMA, MATMUL_ROWS, MATMUL_SKINNY
+from rlx.backends.gpu.gemm.kernels import (
+    MATMUL,
+    MATMUL_DIRECT,
+    MATMUL_INT,
+    MATMUL_MMA,
+    MATMUL_ROWS,
+    MATMUL_SKINNY,
+)
 from rlx.backends.gpu.gemm.library import library_steps
 from rlx.backends.gpu.gemm.operands import Operand, ProductCall, biases, from_
 from rlx.backends.gpu.gemm.product import outer
@@ -43,6 +51,8 @@ def product(ctx: Lowering, call: ProductCall) -> None:
         by_library(ctx, call, chosen.fused_bias)
     elif isinstance(chosen, FewRows):
         _few_rows(ctx, call, chosen)
+    elif isinstance(chosen, Direct):
+        _direct(ctx, call, chosen)
     elif isinstance(chosen, SkinnyTiles):
         _skinny(ctx, call, chosen)
     elif isinstance(chosen, MmaTiles):
@@ -121,6 +131,21 @@ def _skinny(ctx: Lowering, call: ProductCall, chosen: SkinnyTiles) -> None:
         },
         math.ceil(p.n / chosen.width) * math.ceil(p.m / 16), chosen.split_k,
     )  # fmt: skip
+
+
+def _direct(ctx: Lowering, call: ProductCall, chosen: Direct) -> None:
+    """Matrix instructions for few rows, whose matrices are made in registers."""
+    p, a, b, end = call.product, call.a, call.b, call.end
+    bias, kind, apart = biases(ctx, end, p.count, a.dtype)
+    kernel = MATMUL_DIRECT(
+        AB=f"{a.dtype}_{b.dtype}",
+        LAYOUT="t" if p.transpose_b else "n",
+        ACTIVATION=CODE[end.activation],
+        BIAS=kind,
+        WIDE=call.c.dtype == f32 and a.dtype != f32,
+    )
+    groups = math.ceil(p.n / chosen.columns) * math.ceil(p.m / 16)
+    _launch(ctx, kernel, call, bias, groups, more=(apart,))
 
 
 def slice_constants(chosen: MmaTiles) -> dict[str, int]:

@@ -66,7 +66,9 @@ class ProductCall:
 
     def problem(self, precision: str) -> Problem:
         """The record on which the choice of an algorithm depends."""
-        return Problem(self.product, self.a.dtype, self.b.dtype, self.c.dtype, precision)
+        p, a, b = self.product, self.a, self.b
+        aligned = all(o.vectors(pitch, 16 // o.dtype.itemsize) for o, pitch in zip((a, b), p.pitches, strict=True))
+        return Problem(p, a.dtype, b.dtype, self.c.dtype, precision, aligned=aligned)
 
 
 def from_(ref: Ref, offset: int) -> Ref:
