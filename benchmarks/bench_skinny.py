@@ -196,14 +196,16 @@ def variants(device: str) -> Iterator[tuple[Case, list[Forced]]]:
     def skinny(*sizes: tuple[int, int, int]) -> list[Forced]:
         return [{"algorithm": "skinny", "columns": c, "beside": b, "ahead": a} for c, b, a in sizes]
 
-    tiles = skinny((16, 1, 2), (32, 1, 2), (32, 2, 2), (64, 1, 2), (32, 1, 4))
+    direct: list[Forced] = [{"algorithm": "direct"}]
+    tiles = [*direct, *skinny((16, 1, 2), (32, 1, 2), (64, 1, 2))]
     for shape in SHAPES[:2]:
         for transposed in (True, False):
             for dtype in ("bf16", "f32"):
-                halves = tiles if dtype == "bf16" else []
-                yield Case(dtype, shape, transposed, 1), [*few((4, 2), (4, 3), (8, 2), (8, 3), (16, 2)), *library]
-                yield Case(dtype, shape, transposed, 4), [*few((4, 3), (8, 1), (8, 2), (8, 3)), *halves, *library]
-                yield Case(dtype, shape, transposed, 16), [*(halves or few((4, 4), (8, 1), (8, 2), (8, 4))), *library]
+                matrices = tiles if dtype == "bf16" else direct
+                one = [*few((4, 2), (4, 3), (8, 2), (8, 3), (16, 2)), *direct, *library]
+                yield Case(dtype, shape, transposed, 1), one
+                yield Case(dtype, shape, transposed, 4), [*few((4, 3), (8, 1), (8, 2), (8, 3)), *matrices, *library]
+                yield Case(dtype, shape, transposed, 16), [*matrices, *few((8, 2), (8, 4)), *library]
 
 
 def measure(bench: Bench, case: Case, variant: Forced, detail: bool) -> str:

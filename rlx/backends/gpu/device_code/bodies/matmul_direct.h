@@ -36,7 +36,7 @@
 #define WIDTH 1u
 #endif
 #define SIDE (TURNED ? 2u * WIDTH : UNIT / 2u * WIDTH)
-#define GROUPS (TURNED || WIDTH == 1u ? 2u : 1u)
+#define GROUPS 2u
 // With the groups in registers: matrices of A, those of B for each of them, and the first of these in C.
 #define MATRICES (TURNED ? UNIT : GROUPS * UNIT / SIDE)
 #define BESIDE (TURNED ? GROUPS : SIDE)
@@ -60,13 +60,14 @@ SHARED uvec4 units[WARPS * STAGE];
 #ifdef RLX_GLSL
 #define ROLLED [[dont_unroll]]  // the driver would unroll it, beyond what the instruction cache holds
 #define WORD(u, i) u[i]
-#define HALF_f16(w) uint16BitsToHalf(uint16_t(w))
-#define HALF_bf16(w) uintBitsToBFloat16EXT(uint16_t(w))
+#define HALF_f16(w) uint16BitsToHalf(w)
+#define HALF_bf16(w) uintBitsToBFloat16EXT(w)
 #define HALF RLX_JOIN(HALF_, MATRIX)
-// Elements e and e + 1 of a matrix: the lower, or the upper, halves of two words.
-#define PUT(m, e, w0, w1, UPPER)              \
-    m[e] = HALF((UPPER) ? (w0) >> 16 : (w0)); \
-    m[(e) + 1u] = HALF((UPPER) ? (w1) >> 16 : (w1));
+// Elements e and e + 1 of a matrix: the lower, or the upper, halves of two words. Shifts instead of vectors of two halves
+// would cost the driver's compiler a fifth more instructions.
+#define PUT(m, e, w0, w1, UPPER)                            \
+    m[e] = HALF((UPPER) ? unpack16(w0).y : unpack16(w0).x); \
+    m[(e) + 1u] = HALF((UPPER) ? unpack16(w1).y : unpack16(w1).x);
 #define SUM_AT(i) RLX_FLOAT(units[(i) / 4u][(i) % 4u])
 #define TWO_WORDS(p, i) ptr_uvec2(uvec2(p)).at[i]
 #else
