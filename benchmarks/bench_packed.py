@@ -1,6 +1,6 @@
 """Products of few rows with packed weights on the GPUs of this machine, as shares of the memory bandwidth.
 
-    python benchmarks/bench_packed.py [--device cuda] [--only WORD …] [--x f16] [--quick] [--variants]
+    python benchmarks/bench_packed.py [--device cuda] [--only WORD …] [--x f16] [--precision f32] [--quick] [--variants]
 
 A row of the table is a format and the shape of its weight (outputs x inputs), a column a number of rows of x. Programs
 hold independent products with several weights, 64 MB of them at least. The time of a product is the difference between
@@ -43,7 +43,8 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"algorithm": "vector"},
     {"algorithm": "few"},
     {"algorithm": "matrix"},
-    *({"algorithm": "mma", "parts": parts} for parts in (1, 2, 4, 8)),
+    *({"algorithm": "direct", "parts": parts, "tiles": tiles} for parts, tiles in ((8, 1), (8, 2), (4, 1), (4, 2))),
+    *({"algorithm": "mma", "parts": parts, "tiles": tiles} for parts, tiles in ((1, 1), (2, 1), (2, 2), (4, 1))),
 )
 
 
@@ -129,13 +130,14 @@ def main() -> int:
     parser.add_argument("--device", action="append", help="cuda or vulkan; both where not given")
     parser.add_argument("--only", nargs="*", default=[], help="lines that contain one of these words")
     parser.add_argument("--x", default="f16", choices=("f16", "bf16", "f32"), help="the dtype of x")
+    parser.add_argument("--precision", default="f32", help="int8: x in integers, where the format has them")
     parser.add_argument("--quick", action="store_true", help="the first shape alone")
     parser.add_argument("--variants", action="store_true", help="every algorithm and its sizes")
     args = parser.parse_args()
     print(f"{'x ' + args.x:58}" + "".join(f"{f'{r} rows':>10}" for r in ROWS))
     for device in args.device or ("cuda", "vulkan"):
         try:
-            session = Session(device)
+            session = Session(device, precision=args.precision)
         except DeviceUnavailable as error:
             print(f"{device}: {error}")
             continue

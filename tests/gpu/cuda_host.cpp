@@ -45,13 +45,15 @@ void rlx_barrier(const char* file, int line) {
     rlx_meet(line);
 }
 
-float rlx_shuffle(float v, uint lane) {
+static float rlx_shuffled_from(float v, uint thread) {
     rlx_shuffled[threadIdx.x] = v;
     rlx_meet(-2);
-    const float got = rlx_shuffled[threadIdx.x ^ lane];
+    const float got = rlx_shuffled[thread];
     rlx_meet(-3);
     return got;
 }
+float rlx_shuffle(float v, uint lane) { return rlx_shuffled_from(v, threadIdx.x ^ lane); }
+float rlx_shuffle_from(float v, uint lane) { return rlx_shuffled_from(v, threadIdx.x / 32u * 32u + lane); }
 
 uint rlx_ballot(bool yes) {
     rlx_shuffled[threadIdx.x] = yes ? 1.0f : 0.0f;

@@ -46,12 +46,14 @@ extern uint3 threadIdx, blockIdx, gridDim;
 void rlx_meet(int place);
 void rlx_barrier(const char* file, int line);
 float rlx_shuffle(float v, uint lane);
+float rlx_shuffle_from(float v, uint lane);
 uint rlx_ballot(bool yes);
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz((uint)x); }
 #define __syncthreads() rlx_barrier(__FILE__, __LINE__)
 #define __syncwarp() rlx_meet(-8)
 #define __shfl_xor_sync(mask, v, lane) rlx_shuffle(v, lane)
+#define __shfl_sync(mask, v, lane) rlx_shuffle_from(v, lane)
 #define __ballot_sync(mask, yes) rlx_ballot(yes)
 #include "mma_host.h"
 

@@ -11,6 +11,7 @@ import pytest
 import rlx
 from rlx.backends.gpu.gemm.packed import (
     DecodedTiles,
+    PackedDirect,
     PackedFew,
     PackedMatrix,
     PackedMma,
@@ -32,9 +33,10 @@ from rlx.packed import PackedArray
 from rlx.packed.decode import split_planes
 from tests.gpu import cuda_host, lowered
 from tests.gpu.lowered import ROUNDED, Array, close
+from tests.gpu.missed_barriers import every_barrier_is_missed
 
 load_rules()
-_LIMITS = Limits(shared_bytes=48 << 10, subgroup=32)
+_LIMITS = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=99 << 10, subgroup=32)
 on_host = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 on_vulkan = pytest.mark.vulkan
 
@@ -254,7 +256,7 @@ def test_rows_of_several_slabs(words: dict[str, Any]) -> None:
 
 @on_host
 @pytest.mark.usefixtures("subnormals", "matrices")
-@pytest.mark.parametrize("algorithm", ["vector", "few", "mma", "matrix"])
+@pytest.mark.parametrize("algorithm", ["vector", "few", "direct", "mma", "matrix"])
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_an_f32_of_any_size(size: float, algorithm: str) -> None:
     q = packed("q8_0", 16, 8)
@@ -270,27 +272,26 @@ def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"coopmat", "bf16_coopmat"})
 
 
+def blocks_of(name: str) -> int:
+    """So many that rows begin at multiples of 16 bytes and are whole steps of every algorithm."""
+    return 16 if PACKED[name].storage.elements < 256 else 8
+
+
 @on_host
 @pytest.mark.usefixtures("matrices")
 @pytest.mark.parametrize(
-    "name, m, dtype, parts",
+    "name, m, dtype, sizes",
     [
-        ("q4_0", 1, "f16", 8), ("q4_k", 9, "bf16", 4), ("q6_k", 3, "f32", 2), ("q5_1", 12, "f32", 8),
-        ("q8_0", 2, "bf16", 1), ("int8_zp", 4, "bf16", 8), ("int4_zp_128", 3, "f16", 4), ("fp8_e4m3", 17, "f16", 4),
-        ("fp8_e5m2", 2, "bf16", 2), ("q2_k", 5, "f16", 4), ("q3_k", 2, "f32", 1), ("iq4_xs", 1, "bf16", 2),
+        ("q4_0", 16, "f16", 2), ("q4_k", 9, "bf16", 2), ("q4_k", 16, "f16", 1), ("q6_k", 3, "f32", 1),
+        ("q5_1", 12, "f32", 1), ("q8_0", 2, "bf16", 2), ("q5_0", 9, "f16", 2), ("int8_zp", 4, "bf16", 2),
+        ("int4_zp_128", 3, "f16", 2), ("fp8_e4m3", 17, "f16", 1), ("fp8_e5m2", 2, "bf16", 2), ("q2_k", 5, "f16", 1),
+        ("q3_k", 2, "f32", 1), ("iq4_xs", 1, "bf16", 2), ("tq2_0", 9, "f16", 2), ("int4", 9, "f16", 2),
     ],
 )  # fmt: skip
-def test_matrix_instructions(name: str, m: int, dtype: str, parts: int) -> None:
-    product(
-        name,
-        m,
-        37,
-        16 if PACKED[name].storage.elements < 256 else 8,
-        dtype,
-        "cuda",
-        algorithm="mma",
-        parts=parts,
-    )
+@pytest.mark.sample(8)
+def test_matrix_instructions(name: str, m: int, dtype: str, sizes: int) -> None:
+    words = {"algorithm": "mma", "parts": sizes, "tiles": sizes}
+    product(name, m, 150, blocks_of(name), dtype, "cuda", **words)
 
 
 @on_host
@@ -311,13 +312,40 @@ def test_matrices_of_unknown_places(name: str, m: int, dtype: str, parts: int) -
 
 @on_host
 @pytest.mark.usefixtures("matrices")
-def test_matrix_instructions_for_experts() -> None:
-    product("q4_0", 23, 20, 8, "f16", "cuda", sizes=[3, 0, 9, -1, 4], algorithm="mma")
+@pytest.mark.parametrize(
+    "name, m, dtype, parts, tiles",
+    [
+        ("q4_0", 1, "f16", 8, 1), ("q4_0", 4, "f16", 4, 2), ("q4_k", 3, "f16", 8, 1), ("q4_k", 8, "bf16", 2, 2),
+        ("q6_k", 2, "f32", 8, 1), ("q8_0", 8, "f16", 8, 2), ("fp8_e4m3_128", 16, "f16", 8, 1),
+        ("fp8_e4m3", 3, "bf16", 8, 1), ("fp8_e5m2", 3, "f16", 8, 1), ("q5_1", 4, "f16", 8, 1), ("q5_k", 4, "f16", 8, 1),
+        ("q2_k", 4, "f16", 8, 1), ("iq4_xs", 4, "f16", 8, 1), ("int8_zp", 3, "f16", 8, 1), ("int4", 3, "f32", 4, 1),
+        ("tq2_0", 3, "f16", 4, 1),
+    ],
+)  # fmt: skip
+@pytest.mark.sample(8)
+def test_quants_straight_from_memory(name: str, m: int, dtype: str, parts: int, tiles: int) -> None:
+    words = {"algorithm": "direct", "parts": parts, "tiles": tiles}
+    product(name, m, 37, blocks_of(name), dtype, "cuda", **words)
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+@pytest.mark.parametrize("algorithm, m", [("mma", 9), ("direct", 3)])
+def test_barriers_of_matrix_instructions(algorithm: str, m: int) -> None:
+    words = {"algorithm": algorithm, "parts": 2, "tiles": 2}
+    every_barrier_is_missed(f"packed_{algorithm}.h", lambda: product("q4_0", m, 128, 64, "f16", "cuda", **words))
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+@pytest.mark.parametrize("algorithm", ["mma", "direct"])
+def test_matrix_instructions_for_experts(algorithm: str) -> None:
+    product("q4_0", 23, 20, 8, "f16", "cuda", sizes=[3, 0, 9, -1, 4], algorithm=algorithm)
 
 
 @on_host
 @pytest.mark.usefixtures("subnormals", "matrices")
-@pytest.mark.parametrize("algorithm", ["vector", "few", "mma", "matrix"])
+@pytest.mark.parametrize("algorithm", ["vector", "few", "direct", "mma", "matrix"])
 def test_a_nan_among_the_quants_or_in_x_reaches_the_rows_it_belongs_to(algorithm: str) -> None:
     q = packed("fp8_e4m3", 20, 16)
     q.data[3, 100] = 0x7F
@@ -349,16 +377,26 @@ def test_infinity_among_fp8(algorithm: str) -> None:
 @pytest.mark.usefixtures("matrices")
 def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowered, "SOFTWARE", False)
-    cuda, vulkan, q = lowered.target("cuda", _LIMITS), lowered.target("vulkan", _LIMITS), PACKED["q4_k"]
+    cuda, vulkan = lowered.target("cuda", _LIMITS), lowered.target("vulkan", _LIMITS)
 
     def chosen(
-        target: Target, m: int, x: rlx.DType = f16, n: int = 4096, wide: bool = True, grouped: bool = False
+        target: Target,
+        m: int,
+        x: rlx.DType = f16,
+        n: int = 4096,
+        wide: bool = True,
+        grouped: bool = False,
+        q: rlx.DType = PACKED["q4_k"],
     ) -> Any:
         return choose_packed(target, PackedProblem(m, n, 4096, x, q, 128, wide, grouped))
 
-    assert isinstance(chosen(cuda, 1, n=14336), PackedVector) and isinstance(chosen(cuda, 1), PackedMma)
+    one, odd = chosen(cuda, 1, n=14336), chosen(cuda, 1, f32)
+    assert isinstance(one, PackedDirect) and (one.columns, one.terms, one.tiles) == (8, 1, 2)
+    assert isinstance(odd, PackedVector)
+    assert isinstance(chosen(cuda, 1, n=14336, q=PACKED["q4_0"]), PackedVector)
+    assert isinstance(chosen(cuda, 1, q=PACKED["q4_0"]), PackedDirect)
     assert isinstance(chosen(vulkan, 1), PackedVector) and isinstance(chosen(vulkan, 2), PackedVector)
-    some, many = chosen(cuda, 4), chosen(cuda, 16, f32)
+    some, many = chosen(cuda, 4, q=PACKED["q4_0"]), chosen(cuda, 16, f32)
     assert isinstance(some, PackedMma) and (some.columns, some.terms) == (8, 1)
     assert isinstance(many, PackedMma) and (many.columns, many.terms) == (32, 2)
     assert isinstance(chosen(vulkan, 4), PackedFew) and isinstance(chosen(vulkan, 40), DecodedTiles)
@@ -378,4 +416,4 @@ def test_a_product_of_few_rows_is_one_launch_and_writes_no_weight() -> None:
     _, _, lowering, _ = lower("packed_matmul", q, [x], "cuda", transpose_q=True)
     (step,) = lowering.steps
     assert isinstance(step, Launch) and isinstance(step.kernel, FileKernel)
-    assert step.kernel.stem == "packed_mma" and lowering.scratch_bytes == 0
+    assert step.kernel.stem == "packed_direct" and lowering.scratch_bytes == 0

@@ -1,8 +1,8 @@
 """The candidates for a product with a packed weight, their costs, and how tests and benchmarks overrule the choice.
 
 A product of few rows is computed from the packed bytes, by fused multiply-adds ("rows"; "vector" and "few" where rows
-are aligned and the format has chunks) or by matrix instructions ("mma", and "matrix" where nobody knows which elements
-of a matrix a thread holds). The others decode the weight tile by tile into workspace ("tiles").
+are aligned and the format has chunks) or by matrix instructions ("direct" and "mma"; "matrix" where nobody knows which
+elements of a matrix a thread holds). The others decode the weight tile by tile into workspace ("tiles").
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, f16, f32
 
-Algorithm = Literal["rows", "vector", "few", "mma", "matrix", "tiles"]
+Algorithm = Literal["rows", "vector", "few", "direct", "mma", "matrix", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
-COLUMNS = (8, 16, 32)  # those of packed_mma, or half of them where x is split into two halves
+COLUMNS = (8, 16, 32)  # those of packed_mma, or half of them where x is two halves
 _ONE_BY_ONE = 2  # rows up to which packed_vector is taken, which reads the weight for each of them
 _FEW = 16  # rows up to which packed_rows is taken where the weight could be decoded instead
 # Rows up to which packed_mma, which reads the weight once for each of its blocks of rows, is taken, by terms.
@@ -25,7 +25,8 @@ _MMA_ROWS = {1: 512, 2: 256}
 # Formats of which packed_matrix makes halves by masks: those of a byte for each element, and all.
 _BYTES = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _BY_BYTES = _BYTES | {"q4_0", "q4_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq2_0"}
-_SHARED = 46 << 10  # bytes of shared memory that packed_mma needs
+_LARGE = 46 << 10  # bytes of shared memory that packed_few, and a long slab of packed_vector, need
+_RING = 96 << 10  # and packed_mma
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,9 @@ class PackedFew:
 
 @dataclass(frozen=True, slots=True)
 class PackedMma:
-    """Matrix instructions of type `type`: `parts` subgroups share 16 packed rows and multiply them by `columns` rows of
-    x, or by half as many that are each the sum of two `terms`."""
+    """Matrix instructions of type `type`: `parts` subgroups share 16 times `tiles` packed rows and multiply them by
+    `columns` rows of x, or by half as many that are each the sum of two `terms`. A multiprocessor holds `resident`
+    workgroups."""
 
     algorithm: ClassVar[Algorithm] = "mma"
     cost: Cost
@@ -86,6 +88,24 @@ class PackedMma:
     columns: int
     terms: int
     parts: int
+    tiles: int
+    resident: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedDirect:
+    """Matrix instructions of type `type` on quants in the registers that loaded them: `parts` subgroups share 16 times
+    `tiles` packed rows and multiply them by eight or 16 `columns`, of which each row of x takes as many as four chunks
+    have scales, times `terms`. A multiprocessor holds `resident` workgroups."""
+
+    algorithm: ClassVar[Algorithm] = "direct"
+    cost: Cost
+    type: DType
+    columns: int
+    terms: int
+    parts: int
+    tiles: int
+    resident: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +131,7 @@ class DecodedTiles:
     cost: Cost
 
 
-PackedCandidate = PackedRows | PackedVector | PackedFew | PackedMma | PackedMatrix | DecodedTiles
+PackedCandidate = PackedRows | PackedVector | PackedFew | PackedDirect | PackedMma | PackedMatrix | DecodedTiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +140,8 @@ class Forced:
 
     algorithm: Algorithm | None = None
     parts: int | None = None
+    tiles: int | None = None
+    resident: int | None = None
     across: int | None = None
     slab: int | None = None
 
@@ -154,21 +176,17 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
     terms, kind = (2, f16) if p.x == f32 else (1, p.x)
     # The kernel places elements in matrices itself, and has to know which places these are.
     suits = kind in target.matrices.types and not target.matrices.opaque
-    if p.wide_rows and suits and target.limits.shared_bytes >= _SHARED:
-        columns = next((c for c in COLUMNS if p.m * terms <= c), COLUMNS[-1])
-        cost = 2 if p.grouped or p.m <= _MMA_ROWS[terms] else 6
-        found.append(PackedMma((cost,), kind, columns, terms, _parts(target, p)))
+    if p.wide_rows and (p.eights or terms == 2) and suits and target.shared_bytes >= _RING:
+        found += [c(target, p, kind, terms) for c in (_mma, _direct) if p.units % 8 == 0]
     return found + _matrix(target, p)
 
 
 def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     """The kernels that multiply quants as they lie in their words. Software drivers take seconds to compile them, and
     gain nothing."""
-    large, chunk = target.limits.shared_bytes >= _SHARED, p.k // p.units
+    large, chunk = target.limits.shared_bytes >= _LARGE, p.k // p.units
     slab = min((8192 if large else 4096) // chunk, math.ceil(p.units / 32) * 32)
-    # One row of x: matrix instructions are faster where the workgroups of 32 rows would leave units idle.
-    full = p.m == 1 and p.n >= 64 * target.units
-    cost = 8 if target.software or p.m > _ONE_BY_ONE else 1 if full else 3
+    cost = 8 if target.software or p.m > _ONE_BY_ONE else 1 if p.m == 1 else 3
     found: list[PackedCandidate] = [PackedVector((cost,), slab)]
     if large:
         found.append(PackedFew((8 if target.software or p.m > _FEW else 3.5,), 32))
@@ -199,11 +217,54 @@ def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     return [PackedMatrix((0.5 if fast else 8,), rows, terms, parts, span, tall)]
 
 
-def _parts(target: Target, p: PackedProblem) -> int:
-    """The parts of k that give every unit a workgroup, each part at least four steps long."""
-    tiles = math.ceil(p.n / 16)
-    fits = [n for n in (1, 2, 4, 8) if n == 1 or p.k >= n * 512]
-    return next((n for n in fits if tiles * n >= 8 * target.units), fits[-1])
+def scale_groups(q: DType) -> int:
+    """How many scales four neighbouring chunks, which begin at a multiple of four, have of each run."""
+    name = q.name.removesuffix("_128")
+    if name in ("q4_k", "q5_k"):
+        return 2
+    if name in ("q2_k", "q3_k", "q6_k", "iq4_xs"):
+        return 4
+    first = q.storage.planes[0].nbytes  # of quants: 16 are a chunk
+    return max(1, 64 // first)
+
+
+def _direct(target: Target, p: PackedProblem, kind: DType, terms: int) -> PackedDirect:
+    """Each row of x takes columns of its own for every scale of four chunks. One row is left to packed_vector where
+    that has workgroups enough, but for formats whose scales take it the most time."""
+    groups, large, runs = scale_groups(p.q), p.n >= 64 * target.units, p.k // p.units // 16
+    needed, high = p.m * terms * groups, _high_words(p.q)
+    parts, tiles = (4, 2) if large and not high else (8, 2) if runs == 1 else (8, 1)
+    if needed > 16 or (needed > 8 and runs > 1):
+        cost: float = 7
+    elif p.m == 1 and (terms == 2 or (groups == 4 and (large or high)) or (runs == 1 and large)):
+        cost = 3.2
+    else:
+        cost = 0.5
+    return PackedDirect((cost,), kind, 8 if needed <= 8 else 16, terms, parts, tiles, 2)
+
+
+def _mma(target: Target, p: PackedProblem, kind: DType, terms: int) -> PackedMma:
+    """The sizes that were fastest, of those whose shared memory a workgroup may have."""
+    runs = p.k // p.units // 16
+    allowed = COLUMNS[:-1] if runs == 4 else COLUMNS
+    columns = next((c for c in allowed if p.m * terms <= c), allowed[-1])
+    once = 1 if columns == 16 else 2
+    if p.n >= 64 * target.units:
+        sizes = [(2, 1, 2)] if _high_words(p.q) or columns == 32 else [(2, 2, once), (2, 1, 2)]
+    else:
+        small = columns == 32 or runs == 4 or (columns == 8 and _high_words(p.q))
+        sizes = [*([] if small else [(4, 2, 1)]), (4, 1, 2), (2, 1, 2)]
+    # In KB: three times four chunks of packed rows for each subgroup, five times as many of x, and scales.
+    space = target.shared_bytes / 1024 - 11
+    held = (s for s in sizes if 24 * s[1] + 0.625 * s[0] * runs * columns <= space and p.units % (8 * s[0]) == 0)
+    parts, tiles, resident = next(held, (1, 1, 2))
+    cost = 2 if p.grouped or p.m <= _MMA_ROWS[terms] else 6
+    return PackedMma((cost,), kind, columns, terms, parts, tiles, resident)
+
+
+def _high_words(q: DType) -> bool:
+    """Whether a chunk has so many higher bits or scales that a subgroup takes 16 rows only."""
+    return q.name in ("q2_k", "q3_k", "q5_k", "q6_k")
 
 
 def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
@@ -213,6 +274,9 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         return replace(c, across=wish.across)
     if isinstance(c, PackedVector) and wish.slab is not None:
         return replace(c, slab=wish.slab)
-    if isinstance(c, PackedMma | PackedMatrix) and wish.parts is not None:
+    if isinstance(c, PackedMatrix) and wish.parts is not None:
         return replace(c, parts=wish.parts)
+    if isinstance(c, PackedDirect | PackedMma):
+        wanted = {name: getattr(wish, name) for name in ("parts", "tiles", "resident")}
+        return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     return c

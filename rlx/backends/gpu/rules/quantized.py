@@ -21,12 +21,14 @@ from rlx.backends.gpu.gemm.packed import (
     COLUMNS,
     ROWS,
     DecodedTiles,
+    PackedDirect,
     PackedFew,
     PackedMatrix,
     PackedProblem,
     PackedRows,
     PackedVector,
     choose_packed,
+    scale_groups,
 )
 from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.gpu.program.casts import THREADS, convert, fits, quads, stores
@@ -71,20 +73,18 @@ def _book(name: str) -> npt.NDArray[np.int8]:
 
 
 def _scales(dtype: DType) -> dict[str, int]:
-    """The constants of packed_mma for a packed dtype: which runs share scales, and the length of a step."""
+    """The constants of packed_mma for a packed dtype: how many scales a chunk has, and whether two share them."""
     name = dtype.name.removesuffix("_128")
     own = name in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
     runs = layout(dtype, 1)["RUNS"]
-    scales = runs if own else 1
-    # A step of eight chunks with four scales each would need too much shared memory.
-    span = 1 if scales == 4 else 2
+    return {"SCALES": runs if own else 1, "IN_PAIRS": runs == 1 or name in ("q4_k", "q5_k", "tq2_0")}
+
+
+def _steps(dtype: DType, span: int) -> dict[str, int]:
+    """The same of packed_matrix, the length of a step, and whether there are minimums or zeros."""
+    name = dtype.name.removesuffix("_128")
     lows = int(name.endswith("_zp") or name in ("q4_1", "q5_1", "q2_k", "q4_k", "q5_k"))
-    return {
-        "SCALES": scales,
-        "IN_PAIRS": runs == 1 or name in ("q4_k", "q5_k", "tq2_0"),
-        "SPAN": span,
-        "LOWS": lows,
-    }
+    return {**_scales(dtype), "SPAN": span, "LOWS": lows}
 
 
 def _trial(name: str, align: int) -> tuple[int, ...]:
@@ -152,23 +152,44 @@ PACKED_MMA = declare(
     KernelDecl(
         "packed_mma",
         about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, by matrix instructions.",
-        grid="a group of 256 for each 128 / PARTS rows of q, for each COLS / TERMS rows of x (of an expert)",
+        grid="a group of 256 for each 128 * TILES / PARTS rows of q, for each COLS / TERMS rows of x",
         args=(
             *reads(x="T", q="u32", sizes="i32", scales="f32"), *writes(y="T"),
             *uints("m", "n", "blocks", "pitch", "experts"),
         ),
         variants={"T": ("f16", "bf16"), "COLS": tuple(map(str, COLUMNS))},
         constants={
-            **_CONSTANTS, "SCALES": 1, "IN_PAIRS": False, "SPAN": 2, "LOWS": 0, "WHOLE": False, "PARTS": 8, "TERMS": 1,
-            "GROUPED": False,
+            **_CONSTANTS, "SCALES": 1, "IN_PAIRS": False, "PARTS": 2, "TILES": 2, "TERMS": 1, "GROUPED": False,
+            "RESIDENT": 2,
         },
         trials=tuple(
-            (*_trial(name, 16), *_scales(PACKED[name]).values(), parts == 8, parts, terms, grouped)
-            for name, parts, terms, grouped in (
-                ("q4_0", 8, 1, False), ("q4_k", 4, 2, True), ("fp8_e4m3", 2, 1, False))
+            (*_trial(name, 16), *_scales(PACKED[name]).values(), tiles, tiles, terms, grouped, 2)
+            for name, tiles, terms, grouped in (
+                ("q4_0", 2, 1, False), ("q4_k", 1, 2, True), ("fp8_e4m3", 1, 1, False))
         ),
         headers=("mma",),
-        resident="(COUNT > 16u ? 1 : 2)",
+        resident="RESIDENT",
+        cuda_only=True,
+    )
+)  # fmt: skip
+PACKED_DIRECT = declare(
+    KernelDecl(
+        "packed_direct",
+        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for very few rows of x.",
+        grid="a group of 256 for each 128 * TILES / PARTS rows of q, for each COLS / GROUPS / TERMS rows of x",
+        args=(
+            *reads(x="T", q="u32", sizes="i32", scales="f32"), *writes(y="T"),
+            *uints("m", "n", "blocks", "pitch", "experts"),
+        ),
+        variants={"T": ("f16", "bf16"), "COLS": ("8", "16")},
+        constants={**_CONSTANTS, "PARTS": 8, "TILES": 1, "TERMS": 1, "GROUPED": False, "RESIDENT": 2},
+        trials=tuple(
+            (*_trial(name, 16), parts, tiles, terms, grouped, 2)
+            for name, parts, tiles, terms, grouped in (
+                ("q4_0", 8, 1, 1, False), ("q4_k", 4, 2, 2, True), ("fp8_e4m3", 2, 1, 1, False))
+        ),
+        headers=("mma",),
+        resident="RESIDENT",
         cuda_only=True,
     )
 )  # fmt: skip
@@ -184,7 +205,7 @@ PACKED_MATRIX = declare(
             "Y_TYPE": 0, "TALL": 1,
         },
         trials=tuple(
-            (*_trial(name, 16), *(_scales(PACKED[name]) | {"SPAN": span}).values(), parts, rows, terms, kind, tall)
+            (*_trial(name, 16), *_steps(PACKED[name], span).values(), parts, rows, terms, kind, tall)
             for name, span, parts, rows, terms, kind, tall in (
                 ("q4_0", 1, 4, 1, 1, 0, 1), ("q6_k", 2, 2, 8, 1, 1, 1), ("q4_k", 2, 2, 16, 2, 2, 2),
                 ("fp8_e4m3", 2, 1, 4, 1, 0, 2))
@@ -362,22 +383,29 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
         scales = x
         if stored != f16:
             x, scales = _halves(ctx, x, stored, m, w.columns, chosen.terms)
-        steps = _scales(w.dtype) | {"SPAN": chosen.span}
+        steps = _steps(w.dtype, chosen.span)
         kernel = PACKED_MATRIX(
             T="f16", DEPTH="16" if steps["IN_PAIRS"] else "8", **w.constants, **steps, PARTS=chosen.parts,
             X_ROWS=chosen.rows, TERMS=chosen.terms, Y_TYPE=(f16, bf16, f32).index(stored), TALL=chosen.tall,
         )  # fmt: skip
         args = [x, w.ref, scales, ctx.ref(y), m, n, w.blocks, w.pitch]
     else:
-        rows, columns = chosen.columns // chosen.terms, 128 // chosen.parts
-        steps = _scales(w.dtype)
         scales = x
         if chosen.terms == 2:
             x, scales = _halves(ctx, x, stored, m, w.columns, 2)
-        kernel = PACKED_MMA(
-            T=chosen.type.name, COLS=str(chosen.columns), **w.constants, **steps, PARTS=chosen.parts,
-            WHOLE=w.blocks * w.units % (4 * steps["SPAN"]) == 0, TERMS=chosen.terms, GROUPED=grouped,
-        )  # fmt: skip
+        if isinstance(chosen, PackedDirect):
+            rows = chosen.columns // scale_groups(w.dtype) // chosen.terms
+            columns = 128 * chosen.tiles // chosen.parts
+            kernel = PACKED_DIRECT(
+                T=chosen.type.name, COLS=str(chosen.columns), **w.constants, PARTS=chosen.parts, TILES=chosen.tiles,
+                TERMS=chosen.terms, GROUPED=grouped, RESIDENT=chosen.resident,
+            )  # fmt: skip
+        else:
+            rows, columns = chosen.columns // chosen.terms, 128 * chosen.tiles // chosen.parts
+            kernel = PACKED_MMA(
+                T=chosen.type.name, COLS=str(chosen.columns), **w.constants, **_scales(w.dtype), PARTS=chosen.parts,
+                TILES=chosen.tiles, TERMS=chosen.terms, GROUPED=grouped, RESIDENT=chosen.resident,
+            )  # fmt: skip
         args = [x, w.ref, sizes, scales, ctx.ref(y), *sides]
     # Each expert may have one share that is not full, and so may the rows after the last expert's.
     shares = math.ceil(m / rows) + (experts + 1 if grouped else 0)

@@ -93,6 +93,11 @@ RLX_FN Row row_of(PTR(u32) p, const uint row, const uint pitch) {
 // at whole words, so does every field of four bytes, and those of two lie within words.
 RLX_FN uint bytes_at(const Row row, const uint at, const uint n) {
     const uint from = row.skew + at, shift = from % 4u * 8u;
+#ifndef RLX_GLSL
+    // Nothing is done with what was loaded: a shift would wait for it.
+    if (ALIGN >= 4u && n == 2u) return ((const unsigned short*)row.words)[at / 2u];
+    if (ALIGN >= 4u && n == 1u) return ((const unsigned char*)row.words)[at];
+#endif
     if (ALIGN >= 4u) return n == 4u ? row.words AT(from / 4u) : row.words AT(from / 4u) >> shift;
     uint w = row.words AT(from / 4u) >> shift;
     if (shift + 8u * n > 32u) w |= row.words AT(from / 4u + 1u) << (32u - shift);

@@ -1,10 +1,10 @@
 // Quants as the subnormal floats that their bits are as they lie in their words: 2^-149 times an integer, which no
-// instruction has to convert. What is left of their places is taken from x, which is scaled so that sums are far from the
-// smallest floats. SUBNORMALS: whether the device keeps subnormal floats; if not, quants are converted.
+// instruction has to convert. What is left of their places is taken from x, which is scaled so that sums are far from
+// the smallest floats. SUBNORMALS: whether the device keeps subnormal floats; if not, quants are converted.
 #define NIBBLES (FORMAT == Q4_0 || FORMAT == Q4_1 || FORMAT == Q4_K)
 
-// Four quants of a run as floats: see above. Of nibbles, q is the word of the chunk. `magic` is 2^23 as bits, in a register
-// of its own, so that one instruction takes a quant out of its word and puts it beside the leading one.
+// Four quants of a run as floats: see above. Of nibbles, q is the word of the chunk. `magic` is 2^23 as bits, in a
+// register of its own, so that one instruction takes a quant out of its word and puts it beside the leading one.
 #define MAGIC(size) (0x4b000000u + ((size) >> 31))  // sizes are below 2^31, which compilers do not know
 RLX_FN float lifted(const uint q, const uint mask, const uint magic) {
     return SUBNORMALS ? RLX_FLOAT(q & mask) : RLX_FLOAT(q & mask | magic) - 8388608.0f;
@@ -17,20 +17,24 @@ RLX_FN float lifted(const uint q, const uint mask, const uint magic) {
 // An e4m3 or e5m2 in the top byte, times a power of two: see `power_left`.
 RLX_FN float lifted_fp8(const uint q, const uint magic) {
     if (SUBNORMALS) {
-        return RLX_FLOAT(uint(SIGNED(q) >> (FORMAT == FP8_E4M3 ? 4 : 3)) & (FORMAT == FP8_E4M3 ? 0x87f00000u : 0x8fe00000u));
+        const uint kept = FORMAT == FP8_E4M3 ? 0x87f00000u : 0x8fe00000u;
+        return RLX_FLOAT(uint(SIGNED(q) >> (FORMAT == FP8_E4M3 ? 4 : 3)) & kept);
     }
     // With a larger exponent; what is then between one and two times the smallest power lies where it belongs if the
     // smaller of two lines is taken.
-    const uint bits = FORMAT == FP8_E4M3 ? (q >> 4 & 0x07f00000u) + (magic - 0x0f000000u) : (q >> 3 & 0x0fe00000u) + (magic - 0x13000000u);
+    const uint bits = FORMAT == FP8_E4M3 ? (q >> 4 & 0x07f00000u) + (magic - 0x0f000000u)
+                                         : (q >> 3 & 0x0fe00000u) + (magic - 0x13000000u);
     const float v = RLX_FLOAT(bits), bent = FMA(2.0f, v, FORMAT == FP8_E4M3 ? -0.015625f : -6.103515625e-05f);
     return RLX_FLOAT(RLX_BITS(LOWER(bent, v)) | q & 0x80000000u);
 }
 RLX_FN vec4 lifted_four(const uint q, const uint run, const uint magic) {
     if (IS_FP8) {
-        return VEC4(lifted_fp8(q << 24, magic), lifted_fp8(q << 16, magic), lifted_fp8(q << 8, magic), lifted_fp8(q, magic));
+        return VEC4(lifted_fp8(q << 24, magic), lifted_fp8(q << 16, magic), lifted_fp8(q << 8, magic),
+                    lifted_fp8(q, magic));
     }
     const uint low = NIBBLES ? 0xfu << (4u * run) : 0xffu, upper = q >> 16;
-    return VEC4(lifted(q, low, magic), lifted(q, low << 8, magic), lifted(upper, low, magic), lifted(upper, low << 8, magic));
+    return VEC4(lifted(q, low, magic), lifted(q, low << 8, magic), lifted(upper, low, magic),
+                lifted(upper, low << 8, magic));
 }
 // The sizes of halves lie within what one power of two can place.
 #define NARROW_f16 true

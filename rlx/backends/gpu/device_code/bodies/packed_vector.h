@@ -1,7 +1,8 @@
 // y (m, n) = x times the transposed packed rows of q, for one row of x a workgroup, by multiply-adds: see packed.h. 32
-// threads share four rows of q and take every 32nd chunk of them; the next chunks are under way meanwhile. The row of x lies
-// in shared memory, SLAB chunks of it at a time, a multiple of 32, placed for quants that stay as they lie in their words:
-// see packed_lifted.h. Zeros and minimums are multiplied by the sum of x. IN_CHUNKS holds, and x may be read four at a time.
+// threads share four rows of q and take every 32nd chunk of them; the next chunks are under way meanwhile. The row of x
+// lies in shared memory, SLAB chunks of it at a time, a multiple of 32, placed for quants that stay as they lie in
+// their words: see packed_lifted.h. Zeros and minimums are multiplied by the sum of x. IN_CHUNKS holds, and x may be
+// read four at a time.
 #include "packed.h"
 #include "packed_dot.h"
 #include "packed_lifted.h"
