@@ -133,7 +133,7 @@ class Workgroup:
             return ()
         stages = -(-twos // self.digits)
         found += [1 << (twos + i) // stages for i in range(stages)]
-        return tuple(found) or (1,)
+        return tuple(sorted(found, reverse=True)) or (1,)
 
     def in_registers(self, n: int) -> bool:
         """Whether lines of n are those of `fft_powers`, which holds them in registers."""
@@ -149,7 +149,7 @@ class Workgroup:
         if not shared and n == _HELD if self.in_registers(n) else len(self.radices(n)) == 1 and not shared:
             return 1
         if not self.in_registers(n):
-            return n | 1
+            return (n + (n >> 5)) | 1
         if n < 256:
             return (n + (n >> 4)) | 1
         # Neighbouring threads that hold neighbouring lines then find different banks, of 32.

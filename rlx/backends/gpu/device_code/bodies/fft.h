@@ -3,14 +3,14 @@
 // bits each, the first one lowest (15: radix 16): a stage reads its inputs N / radix apart, multiplies them by roots of
 // unity, and writes its results so that the last stage leaves them in order (Stockham's algorithm). Passes are stages
 // of the same kind, of radix N, in memory; BEFORE is the product of the lengths of earlier passes. Lines lie in shared
-// memory between stages, STRIDE places each, real parts in front of imaginary ones. The first radices are odd, so that
-// neighbouring threads find different memory banks.
+// memory between stages, real parts in front of imaginary ones; one of 32 places is empty, and a line takes STRIDE
+// places, so that neighbouring threads find different memory banks.
 #include "fft_parts.h"
 
 SHARED VAL(T) tile[2u * LINES * STRIDE];
 
-// The place in a line of its element at + more, where `more` may be known when a pipeline is made.
-RLX_FN int place(const uint at, const uint more) { return int(at) + int(more); }
+// The place in a line of its element at + more.
+RLX_FN int place(const uint at, const uint more) { return int(at + more + ((at + more) >> 5)); }
 
 // An odd prime R: sums and differences of mirror images, times cosines and sines.
 #define FORM_ODD(R, o)                                                                    \
