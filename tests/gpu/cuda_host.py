@@ -29,7 +29,7 @@ _C = {"u32": ctypes.c_uint32, "i32": ctypes.c_int32, "f32": ctypes.c_float}
 __all__ = ["compiler", "gemm", "launch", "without_barrier"]
 # Without optimizations: they take as long as all else, and runs of a few workgroups, which mostly go from thread to
 # thread, gain nothing. Without the libraries of C++, which no kernel needs: linking takes as long as a small kernel.
-_OPTIONS = ("-O0", "-march=native", "-nostartfiles", "-nodefaultlibs")
+_OPTIONS = ("-O0", "-march=native", "-nostartfiles", "-nodefaultlibs", "-fno-exceptions")
 
 
 @cache
