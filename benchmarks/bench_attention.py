@@ -112,8 +112,8 @@ def rows() -> Iterator[Row]:
     for dtype, precision in (("f32", "f32"), ("f32", "tf32"), ("f32", "bf16"), ("bf16", "f32")):
         yield Row("MiniLM 32x12x128x32 masked", (32, 12, 12, 128, 128, 32), dtype, precision, mask="bool")
         yield Row("MiniLM 1x12x16x32 masked", (1, 12, 12, 16, 16, 32), dtype, precision, mask="bool")
-    for way in ("matrix", "tiles"):
-        yield Row("MiniLM 1x12x16x32 masked", (1, 12, 12, 16, 16, 32), mask="bool", force={"algorithm": way})
+    for algorithm in ("matrix", "tiles"):
+        yield Row("MiniLM 1x12x16x32 masked", (1, 12, 12, 16, 16, 32), mask="bool", force={"algorithm": algorithm})
     yield from decode_rows()
     for dtype in ("f32", "bf16"):
         yield Row("backward 2x16x2048x128", (2, 16, 16, 2048, 2048, 128), dtype, grad=True)
@@ -145,9 +145,9 @@ def decode_rows() -> Iterator[Row]:
         yield Row(f"decode 4x16/8 cache 8192x{d}", (4, 16, 8, 1, 8192, d), kv_len=8192)
     for queries in (4, 8, 16):
         shape = (1, 32, 8, queries, 32768, 128)
-        for way in ("decode", "matrix", "tiles"):
+        for algorithm in ("decode", "matrix", "tiles"):
             yield Row(f"{queries} queries 32/8 cache 32768x128", shape, attrs={"causal": True}, kv_len=32768,
-                      force={"algorithm": way})  # fmt: skip
+                      force={"algorithm": algorithm})  # fmt: skip
 
 
 def work(row: Row) -> tuple[float, float]:

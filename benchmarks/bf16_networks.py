@@ -59,7 +59,7 @@ ROUNDINGS: dict[str, Rounding] = {
     "bf16 cut": _bits(8, False),
 }
 # Each line of the first table: fields to force of the candidates for GEMMs and for attention.
-WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+FORCED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as the rules say": ({}, {}),
     "products by the library": ({"algorithm": "library"}, {}),
     "products by matrix instructions": ({"algorithm": "mma"}, {}),
@@ -124,8 +124,8 @@ def network(name: str) -> tuple[rlx.Graph, dict[str, Array], dict[str, Array]]:
 def rounded_reference(node: Node, read: list[Array], rounding: Rounding) -> Array:
     """The reference of a GEMM or an attention whose operands (not bias, mask or lengths) are rounded first. The
     rounding of probabilities inside an attention is not modelled."""
-    most = 2 if node.op.name == "matmul" else 3
-    given = [rounding(a) if i < most else a for i, a in enumerate(read)]
+    count = 2 if node.op.name == "matmul" else 3
+    given = [rounding(a) if i < count else a for i, a in enumerate(read)]
     return apply_reference(node, given, upcast=True)[0]
 
 
@@ -167,21 +167,21 @@ def examine(exe: CompiledGraph, reference: Mapping[int, Array], every: bool) -> 
 def measure(device: str, name: str, every: bool, quick: bool) -> None:
     """Prints the tables of one network on one device."""
     graph, params, feeds = network(name)
-    ways = {"as the rules say": WAYS["as the rules say"]} if quick else WAYS
+    forced = {k: fields for k, fields in FORCED.items() if not quick or k == "as the rules say"}
     wanted = evaluate(graph, {**params, **feeds})[graph.outputs["states"].id]
     with ExitStack() as stack:
         session = Session(device, precision="bf16")
         weights = stack.enter_context(Weights(session.device))
-        for way, (products, attention) in ways.items():
+        for choice, (products, attention) in forced.items():
             with product_choice.forcing(**products), attention_choice.forcing(**attention):
                 exe = session.compile(graph, weights=weights)
-                if way == "as the rules say":
+                if choice == "as the rules say":
                     exe.set_params(params)
                 exe.prepare()
             with exe:
                 far = distance(exe.run(feeds)["states"], wanted).nmse
                 best = min(_seconds(exe, feeds) for _ in range(10))
-            print(f"  {device:9} {name:7} {way:34} nmse {far:8.1e} {best * 1e3:9.3f} ms", flush=True)
+            print(f"  {device:9} {name:7} {choice:34} nmse {far:8.1e} {best * 1e3:9.3f} ms", flush=True)
         with session.compile(graph, weights=weights, planner="bump") as exe:
             exe.run(feeds)
             examine(exe, evaluate(exe.program, {**params, **feeds}), every)

@@ -69,20 +69,20 @@ def branch() -> tuple[rlx.Graph, dict[str, Any]]:
 
 
 def main() -> None:
-    most = executable.MAX_STEPS
+    limit = executable.MAX_STEPS
     print(f"{'device':10} {'what':22} {'µs a step':>10} {'ms to make':>11}")
     for name in sys.argv[1:] or ["cpu"]:
         session = rlx.Session(name)
         rows: list[tuple[str, Callable[[], tuple[rlx.Graph, dict[str, Any]]], int, int]] = [
-            ("while_loop", loop, STEPS, most), ("scan", network, STEPS, most),
-            ("scan, step by step", network, STEPS, 0), ("unrolled", lambda: network(True), STEPS, most),
-            ("cond", branch, 1, most),
+            ("while_loop", loop, STEPS, limit), ("scan", network, STEPS, limit),
+            ("scan, step by step", network, STEPS, 0), ("unrolled", lambda: network(True), STEPS, limit),
+            ("cond", branch, 1, limit),
         ]  # fmt: skip
         for what, build, steps, limit in rows:
             executable.MAX_STEPS = limit
             seconds, made = best(session, *build())
             print(f"{session.info.id:10} {what:22} {1e6 * seconds / steps:10.2f} {1e3 * made:11.0f}")
-        executable.MAX_STEPS = most
+        executable.MAX_STEPS = limit
 
 
 if __name__ == "__main__":

@@ -85,24 +85,24 @@ def making(device: Any) -> None:
         subprocess.run([*command, str(ROOT / "benchmarks/tree_interpreter.comp")], check=True)
     interpreter = no_contraction(Module.parse(made.read_bytes())).encode()
     print(f"{device.info.name}: {n} f32 elements")
-    print("nodes  way          emit ms  pipeline ms  first run ms  run ms")
+    print("nodes  kind         emit ms  pipeline ms  first run ms  run ms")
     flat = TreeOperand(f32, "flat")
     from rlx.backends.vulkan.pipelines import Pipeline
 
     for nodes, names in CHAINS.items():
         tree, words = chain(names)
-        for way in ("emitted", "interpreter"):
+        for kind in ("emitted", "interpreter"):
             start = time.perf_counter()
-            if way == "emitted":
+            if kind == "emitted":
                 kernel: Any = TreeKernel((tree,), (flat,), (flat,), 0)
                 code, constants = emit_spirv(kernel, device.info.features, device.info.kind != "software"), ()
             else:
                 kernel = FileKernel("tree_interpreter", (), tuple(words))
                 code, constants = interpreter, tuple(words)
             emitted = time.perf_counter()
-            handle = device.pipelines._compile(way, code, constants, 0, Resources())
+            handle = device.pipelines._compile(kind, code, constants, 0, Resources())
             compiled = time.perf_counter()
-            device.pipelines._made[kernel] = Pipeline(handle, way)
+            device.pipelines._made[kernel] = Pipeline(handle, kind)
             launch = Launch(kernel, (n // 1024, 1, 1), (x, y, n), (x,), (y,))
             recorded = device.record([launch], arena, timings=True)
             begun = time.perf_counter()
@@ -110,7 +110,7 @@ def making(device: Any) -> None:
             recorded.wait()
             first = time.perf_counter() - begun
             steps = [emitted - start, compiled - emitted, first]
-            print(f"{nodes:5}  {way:11}" + "".join(f"{1e3 * s:12.2f}" for s in steps) + f"{best(recorded) / 1e3:9.2f}")
+            print(f"{nodes:5}  {kind:11}" + "".join(f"{1e3 * s:12.2f}" for s in steps) + f"{best(recorded) / 1e3:9.2f}")
             recorded.close()
     arena.close()
 

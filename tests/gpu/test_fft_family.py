@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import rlx
+from rlx.backends.gpu.rules import fft as rules
 from rlx.backends.gpu.rules.fft import Plan, Workgroup
 from rlx.conformance.case import Case, InputSpec, cases_of
 from rlx.conformance.runner import sample
 from rlx.conformance.tolerances import NORM
+from rlx.driver import Limits
 from rlx.dtypes import f32, f64
 from rlx.ir import Graph
 from tests.devices import session_here
 from tests.full import count, thinned
-from tests.gpu import cuda_host
+from tests.gpu import cuda_host, lowered
 from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_index_family import through_cuda
 
@@ -44,6 +47,7 @@ def test_launches(gpu: rlx.Session, n: int, launches: int) -> None:
     "n, plan",
     [
         (4096, Plan(4096, (4096,))),
+        (8192, Plan(8192, (8192,))),
         (1 << 14, Plan(1 << 14, (128, 128))),
         (1 << 20, Plan(1 << 20, (1024, 1024))),
         (1 << 24, Plan(1 << 24, (256, 256, 256))),
@@ -64,12 +68,15 @@ def test_a_plan_fits_into_a_workgroup(group: Workgroup) -> None:
         assert np.prod(plan.passes, dtype=np.int64) == plan.length
         assert plan.length == n or (plan.convolved and plan.length >= 2 * n - 1)
         for length in plan.passes:
-            radices, lines = group.radices(length), group.lines(length, 1 << 20)
+            lines, held = group.lines(length, 1 << 20), group.in_registers(length)
+            assert lines > 0 and group.nbytes(length, lines, group.turns(length, lines)) <= group.shared
+            if held:
+                assert lines * length <= 16 * group.threads(length)
+                continue
+            radices = group.radices(length)
             assert np.prod(radices) == length and len(radices) <= 8
             assert max(radices) <= 13 or max(radices) == 16
             assert all(-(-lines * length // (r * 256)) * r <= 16 for r in radices)
-            if len(radices) > 1:
-                assert 2 * group.itemsize * lines * group.stride(length) <= group.shared
 
 
 def _of(n: int, batch: int = 2, op: str = "fft", dtype: Any = f32) -> Case:
@@ -97,6 +104,54 @@ def test_cuda_sources(case: Case) -> None:
     assert verdict.ok, verdict.message
 
 
+@pytest.fixture(params=[0, 227 << 10], ids=["in turn", "at once"])
+def hardware(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lowering as for a GPU: a software driver gets no kernels that hold lines in registers. Shared memory is known to
+    hold real and imaginary parts of several workgroups, or not."""
+    limits = partial(
+        Limits, shared_bytes=48 << 10, max_group_threads=1024, dynamic_shared_bytes=request.param
+    )
+    monkeypatch.setattr(lowered, "SOFTWARE", False)
+    monkeypatch.setattr(lowered, "Limits", limits)
+
+
+_POWERS = [
+    *(_of(n) for n in (16, 32, 64, 128, 256, 512, 4096, 8192, 1 << 14)),
+    *(_of(n, 3, op) for op in ("rfft", "irfft") for n in (32, 128, 2048, 1 << 14)),
+    *(_of(n, 3, op, f64) for op, n in (("fft", 4096), ("rfft", 64), ("irfft", 4096))),
+]
+
+
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
-def test_every_barrier_is_needed_and_missed() -> None:
-    every_barrier_is_missed("fft.h", lambda: through_cuda(_of(4096, 1)))
+@pytest.mark.parametrize("case", _POWERS, ids=lambda c: c.id)
+@pytest.mark.usefixtures("hardware")
+def test_cuda_sources_of_powers_of_two(case: Case) -> None:
+    verdict = case.check(through_cuda(case))
+    assert verdict.ok, verdict.message
+
+
+@pytest.mark.parametrize("kind, n", [("fft", 37), ("rfft", 6000)])
+def test_chunks(gpu: rlx.Session, kind: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that take all passes chunk by chunk, the last one smaller, give the same bits."""
+    case = _of(n, 5, kind)
+    (x,) = case.arrays()
+
+    def run() -> np.ndarray:
+        graph = Graph("g")
+        graph.output("y", getattr(rlx.fft, kind)(graph.input("x", x.shape), n))
+        with gpu.compile(graph) as compiled:
+            return compiled.run({"x": x})["y"]
+
+    whole = run()
+    monkeypatch.setattr(rules, "CHUNK_BYTES", 2 * 8 * SMALL.plan(n).length)
+    np.testing.assert_array_equal(run(), whole)
+
+
+@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+@pytest.mark.parametrize(
+    "header, cases", [("fft.h", [_of(3000, 1)]), ("fft_powers.h", [_of(1024, 1), _of(128, 1, "rfft")])]
+)
+@pytest.mark.parametrize("hardware", [0], indirect=True, ids=["in turn"])
+@pytest.mark.usefixtures("hardware")
+def test_every_barrier_is_needed_and_missed(header: str, cases: list[Case]) -> None:
+    every_barrier_is_missed(header, lambda: [through_cuda(case) for case in cases])

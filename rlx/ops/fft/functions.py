@@ -33,14 +33,32 @@ def _scale(op: str, norm: str | None, n: int, inverse: bool) -> float:
     return 1.0 / n if inverse == (norm == "backward") else 1.0
 
 
+def _checked_rank(op: str, x: Tensor, rank: int) -> int:
+    """The number of axes of numbers. Raises: ShapeError where there is none."""
+    if rank == 0:
+        held, shape = ("one pair", "(1, 2)") if x.ndim else ("a single number", "(1,)")
+        raise ShapeError(
+            f"{op}: the input is {x.type}, {held}; expected an axis of numbers to transform; reshape it to {shape} for "
+            "a line of one"
+        )
+    return rank
+
+
 def _along(
     op: str, kind: str, x: Tensor, n: int | None, axis: int, inverse: bool, norm: str | None
 ) -> Tensor:
     """The transform `kind` of x along one axis of its numbers; x is in the dtype of transforms already."""
     rank = x.ndim - (kind != "rfft")
-    at = normalize_axis(axis, rank, op)
+    at = normalize_axis(axis, _checked_rank(op, x, rank), op)
     if n is None:
+        if x.shape[at] == 0:
+            raise ShapeError(f"{op}: the input is {x.type}; expected at least one element along axis {axis}")
         n = 2 * (x.shape[at] - 1) if kind == "irfft" else x.shape[at]
+        if n == 0:
+            raise ShapeError(
+                f"{op}: the input is {x.type}, one element along axis {axis}; without n that would be a transform to 0 "
+                "real numbers; give n (n=1 for a single one), or the n // 2 + 1 elements of a spectrum of n"
+            )
     n = check_length(op, n)
     moved = composite.moveaxis(x, at, rank - 1) if at != rank - 1 else x
     made = transform(kind, moved, n, inverse, _scale(op, norm, n, inverse))
@@ -51,6 +69,7 @@ def _several(
     op: str, x: Tensor, s: Sequence[int] | None, axes: Sequence[int] | int | None, rank: int
 ) -> list[tuple[int, int | None]]:
     """The axes of a transform of several, each with its length, in the order in which they are given."""
+    _checked_rank(op, x, rank)
     lengths = None if s is None else as_items(s, f"{op}: s")
     if axes is None:
         count = rank if lengths is None else len(lengths)

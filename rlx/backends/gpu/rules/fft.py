@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,25 +44,52 @@ FFT = declare(
         trials=((1155, 0x357B, 0x8A8, 1, 1191, 1, 1, 0x100), (26, 0x2D, 0x2004, 3, 27, 1, 1, 2)),
     )
 )
-FFT_POWERS = declare(
-    KernelDecl(
-        "fft_powers",
-        about="Fourier transforms of lines of N complex numbers, a power of two, or one pass of longer ones.",
-        grid="a group of 256 for each LINES of `lines`",
-        args=_ARGS,
-        headers=("body64",),
-        variants={"T": ("f32", "f64")},
-        constants=_CONSTANTS,
-        trials=((256, 0xFF, 1 << 15, 8, 265, 256, 16, 0x0C40), (32, 0x48, 0x110, 4, 33, 1, 1, 0x1100)),
-        function="fft_body",
-        unroll=True,
+_LINES_OF_POWERS = {
+    "N": 16,
+    "FIRST": 16,
+    "LINES": 1,
+    "STRIDE": 1,
+    "APART": 1,
+    "BEFORE": 1,
+    "TURNS": 1,
+    "FORM": 0,
+}
+
+
+def _powers(stem: str, threads: int, *trials: tuple[int, ...]) -> KernelDecl:
+    return declare(
+        KernelDecl(
+            stem,
+            about="Fourier transforms of lines of N complex numbers, a power of two, or one pass of longer ones.",
+            grid=f"a group of {threads} for each LINES of `lines`",
+            args=_ARGS,
+            headers=("body64",),
+            variants={"T": ("f32", "f64")},
+            constants=_LINES_OF_POWERS,
+            trials=trials,
+            threads=threads,
+            function="fft_body",
+            unroll=True,
+        )
     )
+
+
+FFT_POWERS = _powers(
+    "fft_powers",
+    256,
+    (256, 16, 8, 293, 256, 16, 1, 0x0C40),
+    (32, 2, 4, 73, 1, 1, 2, 0x1110),
 )
+FFT_WIDE = _powers("fft_wide", 512, (8192, 2, 1, 4385, 1, 1, 4, 0x6000))
 
 _THREADS = 256
 _HELD = 16  # elements of a line that a thread holds
 _ACROSS = 4  # neighbouring elements that a pass reads and writes at once, at least
 _ODD = (3, 5, 7, 11, 13)
+# The bytes of lines that take all passes before the next ones do, at least one line: it bounds the workspaces. Smaller
+# chunks, which a cache holds between two passes, gained an H200 no more than they cost in launches.
+CHUNK_BYTES = 256 << 20
+_AT_ONCE = 4  # workgroups that shared memory should hold at once
 # Bits of FORM.
 REALS, HALF, JOINED, PARTS, CONJUGATE_IN, FACTORS_IN = 1, 2, 3, 8, 16, 32
 CONJUGATE, FACTORS_OUT, SCALE, CONJUGATE_OUT = 64, 128, 256, 512
@@ -81,12 +108,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Workgroup:
-    """What a workgroup can do on a device: the bytes of its shared memory, the bytes of a number, and the binary digits
-    of the largest radix."""
+    """What a workgroup can do on a device: the bytes of its shared memory, the bytes of a number, the binary digits of
+    the largest radix, and the largest number of threads. `several`: the bytes of shared memory that all workgroups of a
+    multiprocessor surely have, 0 where that is unknown."""
 
     shared: int
     itemsize: int
     digits: int = 4
+    max_threads: int = 1024
+    several: int = 0
 
     def radices(self, n: int) -> tuple[int, ...]:
         """The radices of the stages for a line of n; none where n has a prime factor above 13.
@@ -105,20 +135,55 @@ class Workgroup:
         found += [1 << (twos + i) // stages for i in range(stages)]
         return tuple(sorted(found, reverse=True)) or (1,)
 
-    def stride(self, n: int, shared: bool = False) -> int:
-        """The places of a line in shared memory, of which one in 32 is empty; an odd number. A line of one stage takes
-        none, unless it is `shared` after it."""
-        return (n + (n >> 5)) | 1 if shared or len(self.radices(n)) > 1 else 1
+    def in_registers(self, n: int) -> bool:
+        """Whether lines of n are those of `fft_powers`, which holds them in registers."""
+        return self.digits == 4 and n >= _HELD and n & (n - 1) == 0
 
-    def lines(self, n: int, most: int, shared: bool = False) -> int:
-        """The lines of n that a workgroup takes, a power of two up to `most`; 0 where it cannot take one."""
-        found = self.radices(n)
+    def threads(self, n: int) -> int:
+        """The threads of the workgroups that take lines of n."""
+        return 512 if self.in_registers(n) and n > _HELD * _THREADS else _THREADS
+
+    def stride(self, n: int, lines: int, shared: bool = False) -> int:
+        """The places of a line in shared memory, of which some are empty; an odd number. A line of one stage takes
+        none, unless it is `shared` after it."""
+        if not shared and n == _HELD if self.in_registers(n) else len(self.radices(n)) == 1 and not shared:
+            return 1
+        if not self.in_registers(n):
+            return (n + (n >> 5)) | 1
+        if n < 256:
+            return (n + (n >> 4)) | 1
+        # Neighbouring threads that hold neighbouring lines then find different banks, of 32.
+        return (n + (n >> 4) + 31) // 32 * 32 + (max(1, 32 // lines) | 1)
+
+    def nbytes(self, n: int, lines: int, turns: int = 1, shared: bool = False) -> int:
+        """The bytes of shared memory for so many lines whose numbers are exchanged in so many turns."""
+        places = lines * self.stride(n // 2 if turns == 4 else n, lines, shared)
+        return (2 if turns == 1 else 1) * self.itemsize * places
+
+    def turns(self, n: int, lines: int, shared: bool = False) -> int:
+        """The turns of an exchange: 1 where shared memory surely holds several workgroups then. Elsewhere the fewer
+        bytes the better, but for lines that are exchanged only once, where more turns cost more than they gain."""
+        if not self.in_registers(n):
+            return 1
+        if self.several:
+            whole = self.nbytes(n, lines, 1, shared)
+            if whole <= self.shared and _AT_ONCE * whole <= self.several:
+                return 1
+        if n < 512 or (self.several and self.nbytes(n, lines, 2, shared) <= self.shared):
+            return 2
+        return 4
+
+    def lines(self, n: int, limit: int, shared: bool = False) -> int:
+        """The lines of n that a workgroup takes, a power of two up to `limit`; 0 where it cannot take one."""
+        found = (_HELD,) if self.in_registers(n) else self.radices(n)
         if not found:
             return 0
-        count = min(_THREADS * (_HELD // r) * r for r in found) // n
-        if shared or len(found) > 1:
-            count = min(count, self.shared // (2 * self.itemsize * self.stride(n, shared)))
-        return 1 << min(count, max(most, 1)).bit_length() - 1 if count else 0
+        threads = self.threads(n)
+        count = min(threads * (_HELD // r) * r for r in found) // n if threads <= self.max_threads else 0
+        count = 1 << min(count, max(limit, 1)).bit_length() - 1 if count else 0
+        while count and self.nbytes(n, count, self.turns(n, count, shared), shared) > self.shared:
+            count //= 2
+        return count
 
     def plan(self, n: int) -> Plan:
         """The plan for a length."""
@@ -207,31 +272,65 @@ class _Lines:
     size: int
 
 
-class _Transform:
-    """The launches of one node."""
+def _part(ref: Ref, batch: int, first: int, count: int) -> Ref:
+    """Some of the lines that a range holds."""
+    each = ref.nbytes // batch
+    return Ref(ref.segment, ref.offset + first * each, count * each)
 
-    def __init__(self, ctx: Lowering, dtype: DType, batch: int, n: int) -> None:
-        self.ctx, self.dtype, self.batch = ctx, dtype, batch
+
+class _Transform:
+    """The launches of one node, chunk by chunk."""
+
+    def __init__(self, ctx: Lowering, dtype: DType, n: int) -> None:
+        self.ctx, self.dtype, self.batch = ctx, dtype, 0
         # A driver that compiles for a processor takes a second for a stage of radix 16.
         digits = 2 if ctx.target.software else 4
-        self.group = Workgroup(ctx.target.limits.shared_bytes, dtype.itemsize, digits)
+        limits = ctx.target.limits
+        self.group = Workgroup(
+            limits.shared_bytes, dtype.itemsize, digits, limits.max_group_threads, limits.dynamic_shared_bytes
+        )
         self.plan = self.group.plan(n)
         self._buffers: list[Ref] = []
+        self._tables: dict[tuple[int, int, int, float], Ref] = {}
+        self._chirps: tuple[Ref, Ref] | None = None
+
+    def chunks(self, batch: int) -> Iterator[tuple[int, int]]:
+        """The first line and the number of lines of each chunk, in the order of their launches."""
+        each = batch
+        if len(self.plan.passes) > 1 or self.plan.convolved:
+            each = min(batch, max(1, CHUNK_BYTES // (2 * self.dtype.itemsize * self.plan.length)))
+        for first in range(0, batch, each):
+            self.batch = min(each, batch - first)
+            yield first, self.batch
 
     def block(self, table: Array) -> Ref:
         return self.ctx.block(np.ascontiguousarray(table.astype(self.dtype.np)))
+
+    def chirps(self, n: int) -> tuple[Ref, Ref]:
+        """The chirp, and the conjugates of its spectrum with the chirp behind them."""
+        if self._chirps is None:
+            chirp = _chirp(n)
+            conjugates = _filter(n, self.plan.length) * np.array([1.0, -1.0])
+            self._chirps = self.block(chirp), self.block(np.concatenate([conjugates, chirp]))
+        return self._chirps
 
     def lines(self, ref: Ref) -> _Lines:
         """Whole lines in a workspace."""
         return _Lines(ref, self.plan.length, self.plan.length, self.plan.length)
 
     def buffer(self, but: Ref) -> Ref:
-        """A workspace for all lines, another than the one given."""
+        """A workspace for the lines of a chunk, of which the first is the largest, another than the one given."""
         found = next((b for b in self._buffers if b != but), None)
         if found is None:
             found = self.ctx.scratch(2 * self.dtype.itemsize * self.batch * self.plan.length)
             self._buffers.append(found)
         return found
+
+    def table(self, n: int, before: int, fine: int, scale: float) -> Ref:
+        key = n, before, fine, scale
+        if key not in self._tables:
+            self._tables[key] = self.block(_table(*key))
+        return self._tables[key]
 
     def run(
         self,
@@ -258,7 +357,8 @@ class _Transform:
     ) -> None:
         length = self.plan.length
         lines = self.batch * (length // n)
-        each = self.group.lines(n, lines, bool(bits & SPLIT))
+        shared = bool(bits & SPLIT)
+        each = self.group.lines(n, lines, shared)
         fine = (n * before).bit_length() // 2
         if n < length:
             bits |= READ_ACROSS
@@ -270,20 +370,29 @@ class _Transform:
             bits |= ALL_GIVEN
         if kept == length:
             bits |= ALL_KEPT
-        table = self.block(_table(n, before, fine, scale))
-        codes = [15 if r == 16 else r for r in self.group.radices(n)]
-        unrolled = n > 1 and n & (n - 1) == 0 and not self.ctx.target.software
-        kernel = (FFT_POWERS if unrolled else FFT)(
-            T=self.dtype.name,
-            N=n,
-            RADICES=sum(code << 4 * i for i, code in enumerate(codes)),
-            USED=sum(1 << code for code in set(codes)),
-            LINES=each,
-            APART=length // n,
-            BEFORE=before,
-            STRIDE=self.group.stride(n, bool(bits & SPLIT)),
-            FORM=bits,
-        )
+        table = self.table(n, before, fine, scale)
+        turns = self.group.turns(n, each, shared)
+        constants: dict[str, str | int] = {
+            "T": self.dtype.name,
+            "N": n,
+            "LINES": each,
+            "APART": length // n,
+            "BEFORE": before,
+            "STRIDE": self.group.stride(n // 2 if turns == 4 else n, each, shared),
+            "FORM": bits,
+        }
+        if self.group.in_registers(n):
+            first = 1 << ((n.bit_length() - 2) % 4 + 1)
+            kernel = (FFT_WIDE if self.group.threads(n) > _THREADS else FFT_POWERS)(
+                **constants, FIRST=first, TURNS=turns
+            )
+        else:
+            codes = [15 if r == 16 else r for r in self.group.radices(n)]
+            kernel = FFT(
+                **constants,
+                RADICES=sum(code << 4 * i for i, code in enumerate(codes)),
+                USED=sum(1 << code for code in set(codes)),
+            )
         args = [x.ref, x.ref, table if factors is None else factors, table, y, y]
         numbers = [lines, x.given, x.pitch, x.size, kept, fine]
         self.ctx.launch(kernel, self.ctx.groups(math.ceil(lines / each)), [*args, *numbers])
@@ -313,51 +422,62 @@ def _folds(group: Workgroup, n: int, given: int, reals: bool) -> bool:
     return n % 2 == 0 and whole and group.lines(n // 2, 1, shared=True) > 0
 
 
-def _folded(ctx: Lowering, transform: _Transform, lines: _Lines, node: Node) -> None:
-    n, inverse, scale = node.attrs["n"], node.attrs["inverse"], node.attrs["scale"]
-    transform.plan = Plan(n // 2, (n // 2,))
-    factors = transform.block(roots(n, np.arange(n // 2 + 1)))
-    y = ctx.ref(node.output)
-    if node.output.ndim > node.inputs[0].ndim:
-        form = SPLIT | (CONJUGATE_OUT if inverse else 0)
-        transform.run(lines, form, y, half(n), scale / 2, factors)
-    else:
-        form = JOINED | CONJUGATE_OUT | (0 if inverse else CONJUGATE_IN)
-        transform.run(lines, form, y, n // 2, scale, factors)
-
-
 @lowers("fft", "rfft", "irfft", when=_native)
 def lower_fft(ctx: Lowering, node: Node) -> None:
     """The other direction is the transform of the conjugates; real results are the parts that are needed."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
-    n, inverse, scale = node.attrs["n"], node.attrs["inverse"], node.attrs["scale"]
-    dtype = ctx.storage(x)
+    n, batch, dtype = node.attrs["n"], _batch(node), ctx.storage(x)
     reals, parts = y.ndim > x.ndim, y.ndim < x.ndim
     given = x.shape[-1 if reals else -2]
-    transform = _Transform(ctx, dtype, _batch(node), n)
-    plan = transform.plan
-    source = ctx.ref(x)
+    transform = _Transform(ctx, dtype, n)
+    source, target = ctx.ref(x), ctx.ref(y)
     if source.offset % (2 * dtype.itemsize):
         # Pairs are read at once, which needs their alignment; a view may begin at any element.
         aligned = ctx.scratch(source.nbytes)
         ctx.copy(source, aligned)
         source = aligned
-    if (reals or parts) and _folds(transform.group, n, given, reals):
-        _folded(ctx, transform, _Lines(source, n // 2, given // 2 if reals else given, n // 2), node)
-        return
-    lines = _Lines(source, min(given, half(n)) if parts else min(given, n), given, n)
-    kept = half(n) if reals else n
+    folds = (reals or parts) and _folds(transform.group, n, given, reals)
+    if folds:
+        transform.plan = Plan(n // 2, (n // 2,))
+        lines = _Lines(source, n // 2, given // 2 if reals else given, n // 2)
+    else:
+        lines = _Lines(source, min(given, half(n)) if parts else min(given, n), given, n)
+    run = _folded if folds else _convolved if transform.plan.convolved else _plain
+    for first, count in transform.chunks(batch):
+        part = replace(lines, ref=_part(source, batch, first, count))
+        run(transform, part, _part(target, batch, first, count), node, reals, parts)
+
+
+def _folded(transform: _Transform, x: _Lines, y: Ref, node: Node, reals: bool, parts: bool) -> None:
+    """A transform from or to real numbers, as one of half as many pairs of neighbours."""
+    n, inverse, scale = node.attrs["n"], node.attrs["inverse"], node.attrs["scale"]
+    factors = transform.block(roots(n, np.arange(n // 2 + 1)))
+    if reals:
+        form = SPLIT | (CONJUGATE_OUT if inverse else 0)
+        transform.run(x, form, y, half(n), scale / 2, factors)
+    else:
+        form = JOINED | CONJUGATE_OUT | (0 if inverse else CONJUGATE_IN)
+        transform.run(x, form, y, n // 2, scale, factors)
+
+
+def _forms(node: Node, reals: bool, parts: bool) -> tuple[int, int, int]:
+    """The bits of the first pass, those of the last one, and the elements of a line that are kept."""
+    n, inverse = node.attrs["n"], node.attrs["inverse"]
     into = (REALS if reals else 0) | (HALF if parts else 0) | (CONJUGATE_IN if inverse else 0)
-    out = (PARTS if parts else 0) | (CONJUGATE_OUT if inverse else 0)
-    if not plan.convolved:
-        transform.run(lines, into | out, ctx.ref(y), kept, scale)
-        return
-    # Bluestein: j k = (j² + k² - (k - j)²) / 2 makes the transform a convolution with a chirp.
-    chirp = _chirp(n)
-    spectrum = transform.run(lines, into | FACTORS_IN, factors=transform.block(chirp))
-    conjugates = _filter(n, plan.length) * np.array([1.0, -1.0])
-    both = transform.block(np.concatenate([conjugates, chirp]))
+    return into, (PARTS if parts else 0) | (CONJUGATE_OUT if inverse else 0), half(n) if reals else n
+
+
+def _plain(transform: _Transform, x: _Lines, y: Ref, node: Node, reals: bool, parts: bool) -> None:
+    into, out, kept = _forms(node, reals, parts)
+    transform.run(x, into | out, y, kept, node.attrs["scale"])
+
+
+def _convolved(transform: _Transform, x: _Lines, y: Ref, node: Node, reals: bool, parts: bool) -> None:
+    """Bluestein: j k = (j² + k² - (k - j)²) / 2 makes the transform a convolution with a chirp."""
+    into, out, kept = _forms(node, reals, parts)
+    chirp, both = transform.chirps(node.attrs["n"])
+    spectrum = transform.run(x, into | FACTORS_IN, factors=chirp)
     form = CONJUGATE_IN | FACTORS_IN | CONJUGATE | FACTORS_OUT | out
-    transform.run(transform.lines(spectrum), form, ctx.ref(y), kept, scale, both)
+    transform.run(transform.lines(spectrum), form, y, kept, node.attrs["scale"], both)
