@@ -400,8 +400,11 @@ class _Transform:
 
 def spectra(ctx: Lowering, x: Ref, dtype: DType, lines: int, given: int, n: int, scale: float) -> Ref:
     """The transforms of lines of `given` real numbers, filled to n with zeros, times the scale, in a workspace."""
-    made = ctx.scratch(2 * dtype.itemsize * lines * n)
-    return _Transform(ctx, dtype, lines, n).run(_Lines(x, given, given, n), REALS, made, n, scale)
+    made, transform = ctx.scratch(2 * dtype.itemsize * lines * n), _Transform(ctx, dtype, n)
+    for first, count in transform.chunks(lines):
+        part = _Lines(_part(x, lines, first, count), given, given, n)
+        transform.run(part, REALS, _part(made, lines, first, count), n, scale)
+    return made
 
 
 def _batch(node: Node) -> int:
