@@ -41,7 +41,7 @@ Place = tuple[int, int, int]  # buffer, offset, bytes
 
 def _shows(case: Case) -> set[Any]:
     """The features of a case: the dtype of each input, its rank, its attributes that are words, and all its flags as
-    one."""
+    one; in make test flags and five dtypes alone."""
     attrs = case.attrs.items()
     flags = tuple((k, v) for k, v in attrs if isinstance(v, bool))
     words = {(k, v) for k, v in attrs if v is None or isinstance(v, str)}

@@ -137,6 +137,18 @@ def test_points_and_flat_splats_are_drawn() -> None:
     np.testing.assert_allclose(drawn(splats, camera).image, image, atol=1e-13)
 
 
+def test_gradients_at_the_least_depth_are_numbers() -> None:
+    """A splat far beside the picture and nearly at the camera has zeros, and leaves the camera's gradient as it is."""
+
+    def value(p: dict[str, Any], v: Any) -> Any:
+        return rlx.sum(rlx.splats.render(**p, view=v, near=1e-9, **(CAMERA | {"fx": 1e9})).image)
+
+    splats = {name: a.astype(np.float32) for name, a in scene(2).items()}
+    splats["means"] = np.array([[1e9, 1e9, 2e-9], [0, 0, 2]], np.float32)
+    slopes, turn = rlx.grad(value, (0, 1), device="cpu")(splats, np.eye(4, dtype=np.float32))
+    assert np.isfinite(turn).all() and not any(a[0].any() for a in slopes.values())
+
+
 def test_no_splats_are_the_background() -> None:
     made = drawn(scene(0), view(0))
     assert made.pairs == 0
@@ -242,6 +254,7 @@ def test_pairs_beyond_31_bits_are_counted_as_many() -> None:
         ({"height": -3}, ShapeError, "height is -3"),
         ({"width": 40.0}, ShapeError, r"width is 40\.0; expected an int"),
         ({"near": 0}, ShapeError, "near is 0"),
+        ({"near": 1e-30}, ShapeError, "near is 1e-30; expected a distance from 1e-9"),
         ({"near": np.float32(np.nan)}, ShapeError, "near is .*nan"),
         ({"near": True}, ShapeError, "near is True"),
         ({"fx": 0}, ShapeError, "fx is 0; expected a focal length"),

@@ -29,6 +29,6 @@ def test_memory_is_flat_and_results_are_the_same(session: rlx.Session, kind: soa
         runs, warm = (count(10, 30), count(10, 20)) if few else (count(50, 300), count(50, 220))
         _, python, hashes = soak.soak(once, runs, warm)
         left = session.device.free_bytes()
-    assert python < soak.PYTHON_LIMIT
+    assert python < count(16 << 10, soak.PYTHON_LIMIT)  # fewer runs gain less
     assert hashes == 1
     assert not counted or free - left <= 1 << 20  # the size of a weight in its other dtype

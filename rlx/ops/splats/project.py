@@ -18,6 +18,7 @@ from rlx.ops.splats.tiles import TILE, check_size
 
 _FAR = 1e9  # larger numbers count as none: their squares leave the range of f32
 _LEAST_FOCAL = 1e-9  # pixels; a picture's size divided by less leaves the range of f32 in gradients
+_LEAST_NEAR = 1e-9  # numbers divided by the square of a smaller depth leave the range of f32 in gradients
 _SKEW = 0.01  # how far products of a rotation's rows may be from 0 and 1: what bf16 rounds
 _WIDEST = 1e4  # of a splat, in its distances from the camera
 _SHORTEST = 1e-12  # of a quaternion, squared
@@ -135,8 +136,8 @@ def seen_by(
     made = dict(zip((*_GIVEN, *_NUMBERS), tensors(op, *splats, *camera), strict=True))
     _check(op, {k: made[k] for k in _GIVEN}, {k: made[k] for k in _NUMBERS})
     number = isinstance(near, int | float | np.integer | np.floating) and not isinstance(near, bool)
-    if not number or not 0 < near < math.inf:
-        raise ShapeError(f"{op}: near is {near!r}; expected a distance above 0")
+    if not number or not _LEAST_NEAR <= near < math.inf:
+        raise ShapeError(f"{op}: near is {near!r}; expected a distance from 1e-9")
     near = float(near)
     dtype = promote(f32, *(made[k].dtype for k in _GIVEN))
     dtype = f32 if dtype.is_half else dtype

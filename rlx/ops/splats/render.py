@@ -72,10 +72,10 @@ def render(
     Numerics: the order is that of the depths in f32, of equal depths that of the splats. A splat counts for every pixel
     where it would be seen, so the result does not depend on tiles. Sums have a fixed order on every device.
 
-    Not drawn, with gradients of zero: a splat whose mean is nearer than `near` or behind the camera; one with a NaN, an
-    infinity or a number beyond 1e9, with a zero quaternion, with an opacity below 1/255, or larger than 10,000 times
-    its distance. Other splats are drawn also where the camera is inside of them, as ellipses like all. Scales of zero
-    are points; without splats the picture is the background.
+    Not drawn, with gradients of zero: a splat whose mean is behind the camera or nearer than `near`, which is 1e-9 or
+    more; one with a NaN, an infinity or a number beyond 1e9, with a zero quaternion, with an opacity below 1/255, or
+    larger than 10,000 times its distance. Other splats are drawn also where the camera is inside of them, as ellipses
+    like all. Scales of zero are points; without splats the picture is the background.
     A camera with a NaN, an infinity, a number beyond 1e9, or fx or fy not above 0 is refused where its numbers are
     known when the program is built; where only a run knows them, image and light are NaN throughout, `pairs` and all
     gradients zero. A known view whose upper 3 x 3 part is no rotation or reflection (to 1 %) is refused too; in a run
