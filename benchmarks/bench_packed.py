@@ -5,7 +5,7 @@
 A row of the table is a format and the shape of its weight (outputs x inputs), a column a number of rows of x. Programs
 hold independent products with several weights, 64 MB of them at least. The time of a product is the difference between
 a long and a short program, by the number of products between them, so that neither submission nor waiting counts. It is
-the smallest of several, after 50 ms of warm-up. Bytes are those of the packed weight. An error beyond 1e-4 (NMSE,
+the smallest of several, after 150 ms of warm-up. Bytes are those of the packed weight. An error beyond 1e-4 (NMSE,
 against float64, of some columns) is shown as WRONG. --variants adds a line for each algorithm and its sizes.
 """
 
@@ -33,7 +33,7 @@ from rlx.runtime import Session
 
 PEAK = 4.3e12  # bytes a second of a large device copy on an H200
 LEAST = 64 << 20  # bytes of weights in a program
-SHORT = 2e8  # bytes that a short program reads
+SHORT = 6e8  # bytes that a short program reads
 SHAPES = ((14336, 4096), (4096, 14336), (4096, 4096))
 FORMATS = ("bf16", "q8_0", "q4_0", "q4_k", "q6_k", "fp8_e4m3_128")
 ROWS = (1, 4, 16)
@@ -77,8 +77,8 @@ def program(session: Session, name: str, weights: list[Any], x: Any, count: int)
 
 
 def seconds(exe: rlx.CompiledGraph) -> float:
-    """Seconds a run: the smallest of several means, after 50 ms of warm-up."""
-    end = time.perf_counter() + 0.05
+    """Seconds a run: the smallest of several means, after 150 ms of warm-up."""
+    end = time.perf_counter() + 0.15
     while time.perf_counter() < end:
         exe.executable.run()
     best = math.inf

@@ -410,6 +410,16 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("matrices")
+@pytest.mark.parametrize("backend", ("cuda", "vulkan"))
+def test_a_product_over_nothing_needs_no_matrices(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "SOFTWARE", False)
+    target = lowered.target(backend, _LIMITS)
+    target = replace(target, features=target.features | {"narrow_coopmat"})
+    for q in PACKED.values():
+        assert isinstance(choose_packed(target, PackedProblem(4, 64, 0, f16, q, 0, True, False)), PackedRows)
+
+
+@pytest.mark.usefixtures("matrices")
 def test_a_product_of_few_rows_is_one_launch_and_writes_no_weight() -> None:
     q = packed("q4_k", 64, 8)
     x = np.ones((4, q.shape[1]), np.float16)

@@ -176,7 +176,7 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
     terms, kind = (2, f16) if p.x == f32 else (1, p.x)
     # The kernel places elements in matrices itself, and has to know which places these are.
     suits = kind in target.matrices.types and not target.matrices.opaque
-    if p.wide_rows and (p.eights or terms == 2) and suits and target.shared_bytes >= _RING:
+    if p.units and p.wide_rows and (p.eights or terms == 2) and suits and target.shared_bytes >= _RING:
         found += [c(target, p, kind, terms) for c in (_mma, _direct) if p.units % 8 == 0]
     return found + _matrix(target, p)
 
@@ -199,7 +199,7 @@ def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     opaque, name = target.matrices.opaque, p.q.name.removesuffix("_128")
     suits = f16 in target.matrices.types and target.limits.shared_bytes >= 48 << 10
     suits = suits and not (opaque and "narrow_coopmat" not in target.features)
-    if p.grouped or not (suits and p.wide_rows and p.eights) or name not in _BY_BYTES or p.units % 4:
+    if p.grouped or not (suits and p.wide_rows and p.eights) or name not in _BY_BYTES or not p.units or p.units % 4:
         return []
     terms = 2 if p.x == f32 else 1
     rows = next((r for r in (1, 4, 8) if p.m * terms <= r), 16)
