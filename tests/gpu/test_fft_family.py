@@ -130,6 +130,17 @@ def test_cuda_sources_of_powers_of_two(case: Case) -> None:
     assert verdict.ok, verdict.message
 
 
+@pytest.mark.vulkan
+@pytest.mark.parametrize("case", [_of(64, 3, "rfft"), _of(512)], ids=lambda c: c.id)
+@pytest.mark.parametrize("hardware", [0], indirect=True, ids=["in turn"])
+@pytest.mark.usefixtures("hardware")
+def test_modules_of_powers_of_two(case: Case) -> None:
+    """The software driver runs the modules that it gets none of by itself."""
+    made = lowered.outputs(case.op, case.arrays(), dict(case.attrs), "vulkan")
+    verdict = case.check(made, subnormals=False)
+    assert verdict.ok, verdict.message
+
+
 @pytest.mark.parametrize("kind, n", [("fft", 37), ("rfft", 6000)])
 def test_chunks(gpu: rlx.Session, kind: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that take all passes chunk by chunk, the last one smaller, give the same bits."""

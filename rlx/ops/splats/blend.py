@@ -1,8 +1,9 @@
 """splat_blend and splat_blend_grad: the splats of each tile's list blended over its pixels, and the gradient.
 
-Lists are what splat_tiles gives (`tiles.py` says what ids, ranges, places and spans are). A pixel begins with a light
-of 1. Of each splat it takes alpha = opacity * exp(-q / 2), q the squared distance by the inverse covariance, adds
-alpha * light * colour to its own, and multiplies its light by 1 - alpha.
+Lists are what splat_tiles gives (`tiles.py` says what ids, ranges, places and spans are): ranges ascend from 0 without
+a gap, so that the gradient has a row for each place. A pixel begins with a light of 1. Of each splat it takes
+alpha = opacity * exp(-q / 2), q the squared distance by the inverse covariance, adds alpha * light * colour to its own,
+and multiplies its light by 1 - alpha.
 """
 
 from __future__ import annotations

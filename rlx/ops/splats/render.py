@@ -65,7 +65,7 @@ def render(
     and a translation, takes points to the camera's coordinates, x right, y down, z ahead; its last row is not read. A
     point is at (fx x/z + cx, fy y/z + cy), and the centre of the first pixel at (0.5, 0.5). width and height, at most
     65,536, are ints; background (3,), black unless given.
-    Dtype: f32, or f64 where an input is.
+    Dtype: f32, or f64 where a splat's or the camera's number is; the background is converted to it.
     Gradient: to every float; those of two jumps are left out, as usual: a pixel skips a splat of which it would take
     less than 1/255, and the splat that lets less than 1e-4 of the light through is its last one. Of more than 127/128 a
     pixel takes 127/128.
