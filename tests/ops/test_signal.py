@@ -346,6 +346,15 @@ def test_blocks_of_a_long_signal(session: rlx.Session) -> None:
         close(run(session, partial(signal.oaconvolve, mode=mode, axes=axis), x, h), wanted)
 
 
+def test_signals_of_more_samples_than_31_bits_count() -> None:
+    """What one kernel cannot count is taken step by step."""
+    graph = Graph("g")
+    x = graph.input("x", (1 << 31,))
+    assert signal.stft(x, nperseg=2048, noverlap=0)[2].shape == (1025, (1 << 20) + 1, 2)
+    assert signal.oaconvolve(x, x[:31]).shape == ((1 << 31) + 30,)
+    assert not {"segment_spectra", "block_convolution"} & {node.op for node in graph.nodes}
+
+
 def test_the_lengths_of_fast_transforms() -> None:
     import scipy.fft
 
@@ -516,3 +525,15 @@ def test_nan_and_infinity(session: rlx.Session) -> None:
     p, m = of(session, lambda t: (signal.welch(t, nperseg=16)[1], signal.welch(t, nperseg=16, average="median")[1]), x)
     assert np.isnan(p[:2]).all() and np.isfinite(p[2]).all()
     assert np.isnan(m[:2]).all() and np.isfinite(m[2]).all()
+
+
+@every_device
+def test_nan_and_infinity_stay_near(session: rlx.Session) -> None:
+    """They reach the segments and blocks that hold them and at most one neighbour of each."""
+    x = noise((4000,))
+    x[2000] = np.nan
+    z, y = of(session, lambda t: (signal.stft(t, nperseg=256)[2], signal.oaconvolve(t, t[:31])), x)
+    found = set(np.isnan(z).any((0, 2)).nonzero()[0])
+    assert {15, 16} <= found <= {14, 15, 16, 17}
+    at = np.isnan(y).nonzero()[0]
+    assert 2000 in at and at.min() > 2000 - 2 * 256 and at.max() < 2030 + 2 * 256

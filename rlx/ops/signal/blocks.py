@@ -21,6 +21,11 @@ from rlx.ops.signal.power import LENGTHS
 from rlx.ops.windows import MAX_STEP
 
 
+def countable(n: int, nfft: int) -> bool:
+    """Whether 31 bits count n samples and those of two blocks behind them, as the op requires."""
+    return n + 2 * nfft <= MAX_STEP
+
+
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "block_convolution"
     check_inputs(op, types, 2)
@@ -31,10 +36,10 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     if x.rank == 0 or x.shape[-1] == 0:
         raise ShapeError(f"{op}: the signal is {x}; expected samples along its last axis")
     taps = filters.shape[-1] if filters.rank else 0
-    if nfft not in LENGTHS or not 1 <= taps <= nfft or x.shape[-1] + 2 * nfft > MAX_STEP:
+    if nfft not in LENGTHS or not 1 <= taps <= nfft or not countable(x.shape[-1], nfft):
         raise ShapeError(
             f"{op}: {x}, a filter {filters} and transforms of {nfft!r}; expected one of {LENGTHS} that is at least as "
-            f"long as the filter, and a signal shorter than {MAX_STEP}; rlx.signal.oaconvolve takes any"
+            f"long as the filter, and at most {MAX_STEP} samples with two blocks; rlx.signal.oaconvolve takes any"
         )
     if filters.shape not in ((taps,), (*x.shape[:-1], taps)):
         raise ShapeError(f"{op}: the filter is {filters} for {x}; expected one axis, or one filter for each row")

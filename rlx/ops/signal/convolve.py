@@ -17,7 +17,7 @@ from rlx.ops.fft.functions import irfftn, rfftn
 from rlx.ops.fft.pairs import multiply, numbers
 from rlx.ops.movement import arrange
 from rlx.ops.movement import strided as movement
-from rlx.ops.signal.blocks import block_convolution, block_length, by_blocks
+from rlx.ops.signal.blocks import block_convolution, block_length, by_blocks, countable
 from rlx.ops.signal.segments import choose
 
 Mode = Literal["full", "same", "valid"]
@@ -123,9 +123,10 @@ def oaconvolve(
     """The convolution along one axis of a long signal with a short one, block by block, by the overlap-add method.
 
     The transforms are a few times as long as the shorter signal, not as long as the sum of both. On a GPU up to 1,024
-    elements are convolved by one kernel, which reads the longer signal about once. axes: one axis, which
-    may be left out where there is only one. Otherwise as fftconvolve. Raises: UnsupportedOp for several axes. Follows
-    scipy.signal.oaconvolve.
+    elements are convolved by one kernel, which reads the longer signal about once. axes: one axis, which may be left
+    out where there is only one. Numerics: errors are relative to the largest element of a block or of its neighbour,
+    and an infinity or NaN may reach all elements of both. Otherwise as fftconvolve. Raises: UnsupportedOp for several
+    axes. Follows scipy.signal.oaconvolve.
     """
     op = "signal.oaconvolve"
     a, b = _operands(op, in1, in2, mode)
@@ -141,7 +142,7 @@ def oaconvolve(
     last = a.ndim - 1
     lines = [moveaxis(t, axis, last) for t in (a, b)] if axis != last else [a, b]
     x, h = lines if a.shape[axis] == long else reversed(lines)
-    if block_length(short) is not None:
+    if block_length(short) is not None and countable(long, size):
         lead = broadcast_shapes(x.shape[:-1], h.shape[:-1], op=op)
         if h.size == short and x.shape[:-1] == lead:
             h = movement.reshape(h, (short,))

@@ -29,7 +29,14 @@ from rlx.ops.signal.segments import (
     sizes,
     transformed,
 )
-from rlx.ops.signal.transforms import LENGTHS, most_reaching, reaches, segment_signal, segment_spectra
+from rlx.ops.signal.transforms import (
+    LENGTHS,
+    countable,
+    most_reaching,
+    reaches,
+    segment_signal,
+    segment_spectra,
+)
 from rlx.ops.signal.windows import F64, Window, given_samples
 
 Boundary = Literal["zeros", "even", "odd", "constant"] | None
@@ -61,9 +68,11 @@ def stft(
     boundary: what stands for nperseg // 2 samples before and behind the signal: "zeros", the samples mirrored at the
     first and the last one ("even"), mirrored through them ("odd"), or these repeated ("constant"); None: nothing.
     padded: zeros follow until the last segment is whole; else samples behind the last whole one are not used. scaling:
-    "spectrum" divides by the sum of the window, "psd" by the root of fs·Σwindow². Other arguments, dtype, numerics as
-    welch. Gradient: to x. Raises: ShapeError as welch, for an unknown boundary, and where there are fewer samples than
-    a mirror needs. Follows scipy.signal.stft; torch.stft(center=True) has boundary "even", padded False and no scale.
+    "spectrum" divides by the sum of the window, "psd" by the root of fs·Σwindow². Other arguments, dtype as welch.
+    Gradient: to x. Numerics: as rlx.fft.rfft, but on a GPU two neighbouring segments may be one transform: errors are
+    relative to the larger of both, and a NaN or infinity in one of them may reach the other. Raises: ShapeError as
+    welch, for an unknown boundary, and where there are fewer samples than a mirror needs. Follows scipy.signal.stft;
+    torch.stft(center=True) has boundary "even", padded False and no scale.
     """
     op = "signal.stft"
     choose(op, "boundary", boundary, BOUNDARIES)
@@ -77,7 +86,7 @@ def stft(
     left = n + 2 * around - cut.nperseg
     count = (-(-left // cut.step) if padded else left // cut.step) + 1
     choose(op, "detrend", detrend, DETRENDS)
-    if not detrend and return_onesided and cut.nfft in LENGTHS:
+    if not detrend and return_onesided and cut.nfft in LENGTHS and countable(count, cut.step, cut.nfft):
         made = segment_spectra(x, cut.window * factor, cut.step, cut.nfft, around, count)
     else:
         after = max(0, (count - 1) * cut.step + cut.nperseg - around - n)
@@ -132,9 +141,10 @@ def istft(
     also with `input_onesided` False, where an imaginary part is dropped. The arguments are those that stft was called
     with; nperseg is what the frequencies say unless given (it has to be for an odd one). boundary: whether stft
     extended the signal, so that nperseg // 2 samples are cut off at both ends. Samples that no window reaches are what
-    the sum of the segments gives, without a division. Dtype, gradient, numerics: as rlx.fft.irfft. Raises: ShapeError
-    for a window and an overlap that do not satisfy NOLA (see check_nola), frequencies that do not fit nfft, and
-    arguments that do not fit each other. Follows scipy.signal.istft; Griffin and Lim, 1984.
+    the sum of the segments gives, without a division. Dtype, gradient: as rlx.fft.irfft. Numerics: so too, with
+    neighbouring segments as for stft. Raises: ShapeError for a window and an overlap that do not satisfy NOLA (see
+    check_nola), frequencies that do not fit nfft, and arguments that do not fit each other. Follows
+    scipy.signal.istft; Griffin and Lim, 1984.
     """
     op = "signal.istft"
     choose(op, "scaling", scaling, SCALINGS)
@@ -161,7 +171,8 @@ def istft(
     if repeats:  # as many segments reach every sample, so that the sum of their squares repeats
         window = window / np.resize(_overlapped(cut.window**2, cut.step), cut.nperseg)
     kept = size - 2 * trim
-    if repeats and input_onesided and cut.nfft in LENGTHS and reaches(cut.nperseg, cut.step) <= most_reaching(cut.nfft):
+    one_kernel = input_onesided and cut.nfft in LENGTHS and countable(count, cut.step, cut.nfft)
+    if repeats and one_kernel and reaches(cut.nperseg, cut.step) <= most_reaching(cut.nfft):
         x = segment_signal(z, window, cut.step, cut.nfft, trim, kept)
     else:
         z = composite.moveaxis(z, -2, -3)

@@ -23,6 +23,11 @@ from rlx.ops.windows import MAX_STEP
 LENGTHS = (256, 512, 1024, 2048)  # of transforms whose results a workgroup of any device holds beside each other
 
 
+def countable(segments: int, hop: int, nfft: int) -> bool:
+    """Whether 31 bits count the samples up to the last segment's end, as both ops require."""
+    return (segments - 1) * hop + nfft <= MAX_STEP
+
+
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "segment_spectra"
     check_inputs(op, types, 2)
@@ -40,8 +45,10 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
             f"{op}: nfft is {nfft!r}; expected one of {LENGTHS} that is at least {window.shape[0]}, as the window has; "
             "rlx.signal.stft takes any"
         )
-    if (attrs["count"] - 1) * attrs["hop"] + nfft > MAX_STEP:
-        raise ShapeError(f"{op}: {attrs['count']} segments end beyond sample {MAX_STEP}; expected fewer")
+    if not countable(attrs["count"], attrs["hop"], nfft):
+        raise ShapeError(
+            f"{op}: {attrs['count']} segments end beyond sample {MAX_STEP}; expected fewer; rlx.signal.stft takes any"
+        )
     return TensorType((*x.shape[:-1], nfft // 2 + 1, attrs["count"], 2), x.dtype)
 
 
