@@ -10,13 +10,15 @@ import pytest
 import rlx
 import rlx.backends.gpu.rules.signal as rules
 from rlx import signal
+from rlx.backends.gpu.program.lowering import rule_for
 from rlx.conformance.case import Case, InputSpec, cases_of
 from rlx.conformance.runner import sample
 from rlx.conformance.tolerances import NORM
+from rlx.driver import Limits
 from rlx.dtypes import f32
 from rlx.ir import Graph
 from tests.devices import session_here
-from tests.gpu import cuda_host
+from tests.gpu import cuda_host, lowered
 from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_index_family import through_cuda
 
@@ -45,6 +47,16 @@ def test_launches(gpu: rlx.Session, build: Any, shape: tuple[int, ...], op: str,
     with gpu.compile(graph) as compiled:
         (entry,) = [d for d in compiled.report() if d.op == op]
         assert (entry.how, len(entry.steps)) == ("native", launches)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_devices_of_little_shared_memory_take_other_kernels(op: str) -> None:
+    """Vulkan promises 16 KiB, for which the numbers of a workgroup are too many."""
+    (case, *_) = (c for c in cases_of(op) if c.inputs[0].dtype == f32)
+    node = next(node for node in case.graph().nodes if node.op.name == op)
+    little, enough = (lowered.target("vulkan", Limits(shared_bytes=n << 10)) for n in (16, 32))
+    assert rule_for(node, little) is None
+    assert rule_for(node, enough) is not None
 
 
 def _of(op: str, shape: tuple[int, ...], second: tuple[int, ...], **attrs: Any) -> Case:

@@ -134,6 +134,7 @@ PEAKS = declare(
     )
 )
 _GROUPS = {16: 5, 32: 4}  # workgroups for each multiprocessor
+_SHARED = 19 << 10  # bytes of shared memory of a workgroup that exchanges one part at a time: 4736 floats and more
 _AT_ONCE = 40 << 10  # bytes of shared memory with which both parts of the numbers are exchanged at once
 
 
@@ -221,7 +222,7 @@ def _compiles(node: Node, features: frozenset[str]) -> bool:
     return native(node, features) and "16bit_storage" in features
 
 
-@lowers("segment_power", when=_compiles)
+@lowers("segment_power", when=_compiles, shared=_SHARED)
 def lower_segment_power(ctx: Lowering, node: Node) -> None:
     """Parts of the segments by workgroups that fill the device, then the sum of the parts."""
     x, window = node.inputs
@@ -251,7 +252,7 @@ def lower_segment_power(ctx: Lowering, node: Node) -> None:
         ctx.launch(SEGMENT_POWER_SUM(), ctx.groups(rows * -(-bins // 4)), [target, ctx.ref(y), rows, parts, bins])
 
 
-@lowers("segment_spectra", when=_compiles)
+@lowers("segment_spectra", when=_compiles, shared=_SHARED)
 def lower_segment_spectra(ctx: Lowering, node: Node) -> None:
     """One launch, which reads the signal and writes the spectra."""
     x, window = node.inputs
@@ -279,7 +280,7 @@ def _pairs(ctx: Lowering, x: Tensor) -> Ref:
     return aligned
 
 
-@lowers("segment_signal", when=_compiles)
+@lowers("segment_signal", when=_compiles, shared=_SHARED)
 def lower_segment_signal(ctx: Lowering, node: Node) -> None:
     """One launch, which reads the spectra and writes the signal."""
     x, window = node.inputs
@@ -297,7 +298,7 @@ def lower_segment_signal(ctx: Lowering, node: Node) -> None:
     ctx.launch(kernel, ctx.groups(groups), [*refs, *numbers])
 
 
-@lowers("block_convolution", when=_compiles)
+@lowers("block_convolution", when=_compiles, shared=_SHARED)
 def lower_block_convolution(ctx: Lowering, node: Node) -> None:
     """The filter's transform, then one launch, which reads the signal and writes the convolution."""
     x, filters = node.inputs
