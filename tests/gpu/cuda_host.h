@@ -30,6 +30,11 @@ static inline uint atomicAdd(uint* place, uint value) {
     *place = old + value;
     return old;
 }
+static inline uint atomicMax(uint* place, uint value) {
+    const uint old = *place;
+    if (value > old) *place = value;
+    return old;
+}
 #define __device__
 #define __global__
 #define __forceinline__ inline

@@ -528,12 +528,25 @@ def test_nan_and_infinity(session: rlx.Session) -> None:
 
 
 @every_device
+def test_a_quiet_segment_beside_a_loud_one_is_as_accurate(session: rlx.Session) -> None:
+    x = noise((3000,))
+    x[1152:1280] *= 1e6
+    x[512:768] = 0
+    for nperseg, noverlap in ((256, 0), (512, 256)):
+        arguments: Any = {"nperseg": nperseg, "noverlap": noverlap, "boundary": None, "padded": False}
+        (got,) = of(session, lambda t, a=arguments: (signal.stft(t, **a)[2],), x)
+        want = judge.stft(x.astype(np.float64), **arguments)[2]
+        error = np.linalg.norm(got[..., 0] + 1j * got[..., 1] - want, axis=0)
+        assert (error <= 1e-6 * np.linalg.norm(want, axis=0)).all()
+
+
+@every_device
 def test_nan_and_infinity_stay_near(session: rlx.Session) -> None:
-    """They reach the segments and blocks that hold them and at most one neighbour of each."""
+    """They reach the segments that hold them, and of blocks at most one neighbour of each."""
     x = noise((4000,))
     x[2000] = np.nan
     z, y = of(session, lambda t: (signal.stft(t, nperseg=256)[2], signal.oaconvolve(t, t[:31])), x)
     found = set(np.isnan(z).any((0, 2)).nonzero()[0])
-    assert {15, 16} <= found <= {14, 15, 16, 17}
+    assert found == {15, 16}
     at = np.isnan(y).nonzero()[0]
     assert 2000 in at and at.min() > 2000 - 2 * 256 and at.max() < 2030 + 2 * 256

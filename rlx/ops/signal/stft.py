@@ -69,10 +69,9 @@ def stft(
     first and the last one ("even"), mirrored through them ("odd"), or these repeated ("constant"); None: nothing.
     padded: zeros follow until the last segment is whole; else samples behind the last whole one are not used. scaling:
     "spectrum" divides by the sum of the window, "psd" by the root of fs·Σwindow². Other arguments, dtype as welch.
-    Gradient: to x. Numerics: as rlx.fft.rfft, but on a GPU two neighbouring segments may be one transform: errors are
-    relative to the larger of both, and a NaN or infinity in one of them may reach the other. Raises: ShapeError as
-    welch, for an unknown boundary, and where there are fewer samples than a mirror needs. Follows scipy.signal.stft;
-    torch.stft(center=True) has boundary "even", padded False and no scale.
+    Gradient: to x. Numerics: as rlx.fft.rfft, for each segment by itself; one with a NaN or an infinity may be NaN
+    throughout. Raises: ShapeError as welch, for an unknown boundary, and where there are fewer samples than a mirror
+    needs. Follows scipy.signal.stft; torch.stft(center=True) has boundary "even", padded False and no scale.
     """
     op = "signal.stft"
     choose(op, "boundary", boundary, BOUNDARIES)
@@ -141,10 +140,11 @@ def istft(
     also with `input_onesided` False, where an imaginary part is dropped. The arguments are those that stft was called
     with; nperseg is what the frequencies say unless given (it has to be for an odd one). boundary: whether stft
     extended the signal, so that nperseg // 2 samples are cut off at both ends. Samples that no window reaches are what
-    the sum of the segments gives, without a division. Dtype, gradient: as rlx.fft.irfft. Numerics: so too, with
-    neighbouring segments as for stft. Raises: ShapeError for a window and an overlap that do not satisfy NOLA (see
-    check_nola), frequencies that do not fit nfft, and arguments that do not fit each other. Follows
-    scipy.signal.istft; Griffin and Lim, 1984.
+    the sum of the segments gives, without a division. Dtype, gradient: as rlx.fft.irfft. Numerics: so too, but on a
+    GPU two neighbouring segments may be one transform: errors are relative to the larger of both, and a NaN or infinity
+    in one of them may reach the other. Raises: ShapeError for a window and an overlap that do not satisfy NOLA (see
+    check_nola), frequencies that do not fit nfft, and arguments that do not fit each other. Follows scipy.signal.istft;
+    Griffin and Lim, 1984.
     """
     op = "signal.istft"
     choose(op, "scaling", scaling, SCALINGS)

@@ -2,10 +2,26 @@
 // before, the first one `start` samples before the signal, which has zeros around it. A segment is `length` samples, each
 // times the window; N samples are transformed. PADDED: length < N. HALVES: segments overlap by half, so that a half is
 // read once for both. Two segments a, b are one complex transform, z = a + i b, of which Z[k] and Z[N - k] make both at k.
+// Each is scaled by a power of two first, so that the rounding errors of a loud one do not reach a quiet one; one that is
+// not finite is left out and written as NaN.
 // Threads that write are neighbours by segment, and a workgroup writes 2 ACROSS neighbours.
 #include "bodies/fft_registers.h"
 
 #define ROW (N + N / 256u)
+#ifdef RLX_GLSL
+#define ATOMIC_MAX(place, value) atomicMax(place, value)
+#else
+#define ATOMIC_MAX(place, value) atomicMax(&(place), value)
+#endif
+SHARED uint loudest[2u * ACROSS];  // the bits of the largest magnitude of each segment: larger numbers have larger bits
+
+// The exponent of the scale of a segment, whose factor is 2^(127 - e), and the factor that undoes it: infinity for one that
+// is not finite, whose zeros it makes NaN.
+RLX_FN uint level(const uint bits) {
+    const uint e = bits >> 23;
+    return e == 0u ? 1u : e > 253u ? 253u : e;
+}
+RLX_FN float restore(const uint bits) { return RLX_FLOAT((bits >= 0x7f800000u ? 255u : level(bits)) << 23); }
 
 RLX_FN void segment_spectra_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PTR(b8) y, const uint rows, const uint n,
                                  const uint count, const uint length, const uint hop, const uint start) {
@@ -17,6 +33,8 @@ RLX_FN void segment_spectra_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PT
     PTR(f32) weights = SKIP(f32, window, t, 1u);
     PTR(f32) here = SKIP(f32, turns, t, 4u);
     const uint first = segment * hop;  // in a signal with `start` zeros before it
+    if (THREAD < 2u * ACROSS) loudest[THREAD] = 0u;
+    BARRIER;
     float zr[H], zi[H];
     if (segment + 1u < count && first >= start && first - start + hop + length <= n) {
         PTR(f32) a = SKIP(f32, p, first - start + t, 1u);
@@ -38,6 +56,21 @@ RLX_FN void segment_spectra_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PT
             zr[i] = a ? va : 0.0f;
             zi[i] = b ? vb : 0.0f;
         }
+    }
+    uint largest_a = 0u, largest_b = 0u;
+    UNROLL for (uint i = 0u; i < H; i++) {
+        const uint a = RLX_BITS(zr[i]) & 0x7fffffffu, b = RLX_BITS(zi[i]) & 0x7fffffffu;
+        largest_a = a > largest_a ? a : largest_a;
+        largest_b = b > largest_b ? b : largest_b;
+    }
+    ATOMIC_MAX(loudest[2u * across], largest_a);
+    ATOMIC_MAX(loudest[2u * across + 1u], largest_b);
+    BARRIER;
+    const uint bits_a = loudest[2u * across], bits_b = loudest[2u * across + 1u];
+    const float scale_a = RLX_FLOAT((254u - level(bits_a)) << 23), scale_b = RLX_FLOAT((254u - level(bits_b)) << 23);
+    UNROLL for (uint i = 0u; i < H; i++) {
+        zr[i] = bits_a < 0x7f800000u ? zr[i] * scale_a : 0.0f;
+        zi[i] = bits_b < 0x7f800000u ? zi[i] * scale_b : 0.0f;
     }
     // The first layer, of numbers half a segment apart, with the window, of which half is taken for the sums below.
     UNROLL for (uint i = 0u; i < H / 2u; i++) {
@@ -67,6 +100,7 @@ RLX_FN void segment_spectra_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PT
     BARRIER;
     const uint column = GROUP % groups * (2u * ACROSS) + THREAD % (2u * ACROSS), c = THREAD % (2u * ACROSS) / 2u;
     if (column >= count) return;
+    const float back = restore(loudest[THREAD % (2u * ACROSS)]);
     for (uint k = THREAD / (2u * ACROSS); k <= N / 2u; k += 64u / ACROSS) {
         const int one = int(c * ROW + k), other = int(c * ROW + (N - k) % N);
         RLX_F2 u, v, z;
@@ -83,8 +117,8 @@ RLX_FN void segment_spectra_body(PTR(f32) x, PTR(f32) window, PTR(f32) turns, PT
         z.x = second ? u.y + v.y : u.x + v.x;
         z.y = second ? v.x - u.x : u.y - v.y;
         uvec2 bits;
-        bits.x = RLX_BITS(z.x);
-        bits.y = RLX_BITS(z.y);
+        bits.x = RLX_BITS(z.x * back);
+        bits.y = RLX_BITS(z.y * back);
         PTR(b8) line = SKIP(b8, y, row * (N / 2u + 1u) + k, count);
         line AT(column) = bits;
     }
