@@ -540,6 +540,11 @@ def test_a_quiet_segment_beside_a_loud_one_is_as_accurate(session: rlx.Session) 
         assert (error <= 1e-6 * np.linalg.norm(want, axis=0)).all()
 
 
+def test_a_window_that_the_frequencies_do_not_fit_is_refused() -> None:
+    with pytest.raises(ShapeError, match=r"istft: the window has 5 samples, and 65 frequencies.*of 128"):
+        rlx.jit(lambda z: signal.istft(z, window=np.ones(5))[1])(np.zeros((65, 10, 2), np.float32))
+
+
 @every_device
 def test_nan_and_infinity_stay_near(session: rlx.Session) -> None:
     """They reach the segments that hold them, and of blocks at most one neighbour of each."""

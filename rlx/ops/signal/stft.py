@@ -194,6 +194,11 @@ def _inverse_sizes(
     usual = max(1, 2 * (bins - 1)) if onesided else bins
     if nperseg is None:
         given = given_samples(window)
+        if nfft is None and given not in (None, usual, usual + onesided):
+            raise ShapeError(
+                f"{op}: the window has {given} samples, and {bins} frequencies are those of segments of {usual}; give "
+                f"a window of {usual}, or the nperseg and nfft of stft"
+            )
         nperseg = usual if given is None else given
     nperseg = whole(op, "nperseg", nperseg)
     if nfft is None:
