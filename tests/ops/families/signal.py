@@ -49,6 +49,8 @@ def _power(x: np.ndarray, window: np.ndarray, *, hop: int, nfft: int, detrend: s
 def _spectra(x: np.ndarray, window: np.ndarray, *, hop: int, nfft: int, start: int, count: int) -> np.ndarray:
     """scipy's transforms of the signal with its zeros, without their scale."""
     length = len(window)
+    if x.size == 0:  # of which scipy makes an array of another rank
+        return np.zeros((*x.shape[:-1], nfft // 2 + 1, count, 2))
     size = (count - 1) * hop + length
     wide = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(start, max(0, size - start - x.shape[-1]))])[..., :size]
     if hop > length:  # scipy knows no gaps
