@@ -27,10 +27,12 @@ from rlx.ir import Tensor as Tensor
 from rlx.ops import *
 from rlx.packed import PackedArray as PackedArray
 from rlx.packed import quantize as quantize
+from rlx.runtime import Array as Array
 from rlx.runtime import CompiledGraph as CompiledGraph
 from rlx.runtime import Session as Session
 from rlx.runtime import State as State
 from rlx.runtime import Weights as Weights
+from rlx.runtime import array as array
 from rlx.runtime import custom_op as custom_op
 from rlx.runtime import grad as grad
 from rlx.runtime import jit as jit
@@ -52,9 +54,9 @@ _LAZY = {
 }  # fmt: skip
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
-        "CompiledGraph", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights", "bf16", "bool_",
-        "custom_op", "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit",
-        "quantize", "u8", *ops.__all__,
+        "Array", "CompiledGraph", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights", "array",
+        "bf16", "bool_", "custom_op", "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64",
+        "jit", "quantize", "u8", *ops.__all__,
     ]  # fmt: skip
 
 

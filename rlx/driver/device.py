@@ -60,10 +60,11 @@ class DeviceInfo:
 
 
 class Buffer(Protocol):
-    """One allocation of device memory, zero-filled when acquired.
+    """Device memory, acquired from the pool (`Device.acquire`) or another library's (`Device.foreign`).
 
     Offsets and sizes are in bytes; callers have checked the ranges. Reads and writes by the host wait for work
-    running on the device, and return once the bytes are copied."""
+    running on the device that uses the memory, and return once the bytes are copied. A buffer that is dropped without
+    `close` returns its memory to the pool at a later call, once the work under way that uses it is done."""
 
     @property
     def nbytes(self) -> int: ...
@@ -76,7 +77,10 @@ class Buffer(Protocol):
     def read(self, offset: int, out: Bytes) -> None: ...
     def fill(self, offset: int, nbytes: int, byte: int) -> None: ...
     def copy_from(self, source: Buffer, source_offset: int, offset: int, nbytes: int) -> None:
-        """Copies on the device; ranges of one buffer may overlap (memmove)."""
+        """Copies on the device; ranges of one buffer may overlap (memmove).
+
+        The copy comes after the work enqueued so far and before all later work, and the host need not wait for it: the
+        buffers may be dropped before it is done. `source` may be memory of another device, read through the host."""
         ...
 
     def view(self) -> Bytes | None:
@@ -156,8 +160,15 @@ class Device(Protocol):
     info: DeviceInfo
     limits: Limits
 
-    def acquire(self, nbytes: int) -> Buffer:
-        """Zero-filled memory from the pool. Raises: OutOfDeviceMemory."""
+    def acquire(self, nbytes: int, clear: bool = True) -> Buffer:
+        """Memory from the pool: zero-filled, or with old bytes unless `clear`. Raises: OutOfDeviceMemory."""
+        ...
+
+    def foreign(self, address: int, nbytes: int, owner: object) -> Buffer:
+        """A buffer over memory of this device that another library allocated, at an address that kernels can use.
+
+        `owner` is any object that keeps the memory allocated. It is kept until the buffer is closed or dropped and the
+        device's work that uses the memory is done. Raises: UnsupportedOp where kernels take no such addresses."""
         ...
 
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer]) -> DeviceArena:

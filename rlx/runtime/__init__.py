@@ -1,5 +1,7 @@
 """The runtime: sessions, compiled graphs, stores of weights and state, jit."""
 
+from rlx.runtime.array import Array as Array
+from rlx.runtime.array import array as array
 from rlx.runtime.compiled import CompiledGraph as CompiledGraph
 from rlx.runtime.custom import custom_op as custom_op
 from rlx.runtime.jit import grad as grad

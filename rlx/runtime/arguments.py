@@ -29,6 +29,7 @@ from rlx.ir import Tensor
 from rlx.ir.values import as_array, is_foreign, is_foreign_type
 from rlx.ops.pytree import Static, flatten, is_array
 from rlx.packed import PackedArray
+from rlx.runtime.array import Array
 
 StaticNums = int | Sequence[int]
 StaticNames = str | Sequence[str]
@@ -123,7 +124,12 @@ class Call:
 
     def key(self) -> Hashable:
         """A key that is equal for calls that can use the same program."""
-        return (self.skeleton, tuple(type(a) if is_python_number(a) else (a.shape, a.dtype) for a in self.leaves))
+        return (self.skeleton, tuple(type(a) if is_python_number(a) else (a.shape, _dtype(a)) for a in self.leaves))
+
+
+def _dtype(leaf: Any) -> Any:
+    """The dtype by which programs are told apart: an Array of the device runs the program of a NumPy array."""
+    return leaf.dtype.np if isinstance(leaf, Array) and not leaf.dtype.is_packed else leaf.dtype
 
 
 class Parameters:
@@ -151,7 +157,7 @@ class Parameters:
         self.nums |= {i for i, name in enumerate(self.positional) if name in self.names}
 
     def take_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        """Flattens a call's arguments; arrays of other libraries become NumPy's.
+        """Flattens a call's arguments; arrays of other libraries become NumPy's, Arrays stay on their device.
 
         Raises: GraphError for a value that cannot be built in, DTypeError for an array that cannot be read."""
         call = Call(None, [], [])
@@ -171,7 +177,7 @@ class Parameters:
         for i in range(start, len(call.leaves)):
             call.origins.append(at)
             leaf = call.leaves[i]
-            if not is_python_number(leaf) and not is_array(leaf):
+            if not is_python_number(leaf) and not is_array(leaf) and not isinstance(leaf, Array):
                 call.leaves[i] = as_array(leaf, f"{self.name}: {self.label(at)[0]}")
         return skeleton
 

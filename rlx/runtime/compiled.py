@@ -20,12 +20,15 @@ from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
 from rlx.packed import PackedArray
 from rlx.runtime import debug
+from rlx.runtime.array import Array
 from rlx.runtime.entries import Entry
-from rlx.runtime.ports import Array, InputPort, OutputPort, accept_inputs
+from rlx.runtime.ports import InputPort, OutputPort, accept_inputs
 from rlx.runtime.prepare import Prepared, prepare
 from rlx.runtime.report import Report
 from rlx.runtime.rows import feed_rows, rows_of
 from rlx.runtime.store import State, Store, on_host
+
+Out = Literal["host", "device"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,25 +160,35 @@ class CompiledGraph(Closing):
 
     # -- running
 
-    def run(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Array]:
-        """Runs the graph once: NumPy arrays in by name, fresh NumPy arrays out by name.
+    def run(self, inputs: Mapping[str, Any] | None = None, out: Out = "host") -> dict[str, Any]:
+        """Runs the graph once: arrays in by name, NumPy's or rlx.Arrays of this device; fresh arrays out by name.
 
-        Raises: GraphError (names, weights not set), ShapeError, DTypeError, before anything is written.
+        `out="device"` leaves the outputs on the device, as rlx.Arrays, which feed the next run without the host.
+        Raises: GraphError (names, weights not set, an Array of another device), ShapeError, DTypeError, ArenaError for
+        an Array that was closed, before anything is written.
         """
+        check_out("run", out)
         with self._lock:
             self._busy += 1
             try:
                 program = self._ready()
-                arrays = accept_inputs(program.inputs, inputs if inputs is not None else {})
+                values = accept_inputs(program.inputs, inputs if inputs is not None else {}, self.device)
                 if program.broken_off:
                     self.device.synchronize()  # work of an interrupted run may still read its inputs
                 program.broken_off = True
-                for port, array in zip(program.inputs, arrays, strict=True):
-                    port.put.call(array)
+                for port, value in zip(program.inputs, values, strict=True):
+                    if isinstance(value, Array):
+                        port.feed(value)
+                    else:
+                        port.put.call(value)
                 before = debug.before_run(self)
                 program.executable.run()
                 self.state.replaced(self._replaced)
-                results = {port.name: port.take() for port in program.outputs}
+                on_device = out == "device"
+                results = {
+                    port.name: port.give(self.device) if on_device else port.take()
+                    for port in program.outputs
+                }
                 program.broken_off = False
                 debug.show_run(self, before)
                 return results
@@ -398,6 +411,14 @@ class _Program:
 
     def close(self) -> None:
         self._held.close()
+
+
+def check_out(what: str, out: object) -> None:
+    """Raises: GraphError for a place of results that is none."""
+    if out not in ("host", "device"):
+        raise GraphError(
+            f'{what}: out {out!r} is neither "host" (NumPy arrays) nor "device" (rlx.Arrays that stay there)'
+        )
 
 
 def _tensors(graph: Graph) -> Iterator[Tensor]:

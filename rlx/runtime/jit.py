@@ -18,7 +18,7 @@ from rlx.ir import Graph, Tensor
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.pytree import flatten, unflatten
 from rlx.runtime.arguments import Call, Parameters, StaticNames, StaticNums, is_any_array, is_python_number
-from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.compiled import CompiledGraph, Out, check_out
 from rlx.runtime.session import Session
 
 CACHE_SIZE = 64
@@ -123,7 +123,10 @@ class Jitted:
         static_argnums: StaticNums = (),
         static_argnames: StaticNames = (),
         what: str = "jit",
+        out: Out = "host",
     ) -> None:
+        check_out(what, out)
+        self._out: Out = out
         functools.update_wrapper(self, function)
         self._function = function
         self._parameters = Parameters(what, function, static_argnums, static_argnames)
@@ -141,7 +144,7 @@ class Jitted:
             return self._function(*args, **kwargs)
         exe, traced = self._compiled(call)
         feeds, slots = traced.feeds(call)
-        made = exe.run(feeds)
+        made = exe.run(feeds, self._out)
         return unflatten(traced.out, [made[r] if isinstance(r, str) else slots[r] for r in traced.results])
 
     def __repr__(self) -> str:
@@ -205,6 +208,7 @@ def jit(
     precision: str = "f32",
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
+    out: Out = "host",
 ) -> Jitted: ...
 
 
@@ -216,6 +220,7 @@ def jit(
     precision: str = "f32",
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
+    out: Out = "host",
 ) -> Callable[[Callable[..., Any]], Jitted]: ...
 
 
@@ -226,6 +231,7 @@ def jit(
     precision: str = "f32",
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
+    out: Out = "host",
 ) -> Any:
     """Compiles a function of arrays: traced once for each set of argument shapes and dtypes, then cached.
 
@@ -237,6 +243,9 @@ def jit(
     value. Objects that compare by identity are refused, since a change inside them would go unnoticed.
     `static_argnames` (or `static_argnums`, by position) names arguments that are static as a whole; numbers that make
     a shape, an axis or a Python loop must be.
+
+    Results are NumPy arrays; with `out="device"` they are rlx.Arrays, which stay on the device and may be arguments of
+    the next call.
 
     What the function closes over, also attributes of `self`, is read while it is traced: arrays there become
     constants (with a warning above 1 MiB), and later changes of them are not seen. The cache holds 64 programs and
@@ -250,10 +259,11 @@ def jit(
     """
     if function is None:
         return functools.partial(
-            jit, device=device, precision=precision, static_argnums=static_argnums, static_argnames=static_argnames
-        )
+            jit, device=device, precision=precision, static_argnums=static_argnums, static_argnames=static_argnames,
+            out=out,
+        )  # fmt: skip
     _check_function("jit", function)
-    return Jitted(function, device, precision, static_argnums, static_argnames)
+    return Jitted(function, device, precision, static_argnums, static_argnames, out=out)
 
 
 def grad(
@@ -263,12 +273,13 @@ def grad(
     device: str = "auto",
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
+    out: Out = "host",
 ) -> Jitted:
     """The gradient of a scalar-valued function of arrays with respect to the arguments `argnums`.
 
     The function works on arrays (compiled and cached like `jit`, with its rules for arguments) and inside a traced
     function. An argument may be a pytree of tuples, lists and dicts of arrays; its gradient has the same structure. A
-    Python float in it counts as an f32 of rank 0.
+    Python float in it counts as an f32 of rank 0. `out` as in `jit`.
     Raises: ShapeError if the function's result is not a scalar, GraphError for an argument that does not exist or has
     no array, and the errors of `gradients`.
     """
@@ -289,7 +300,7 @@ def grad(
         made = [unflatten(skeleton, found) for skeleton in skeletons]
         return made[0] if isinstance(argnums, int) else tuple(made)
 
-    return Jitted(gradient, device, "f32", static_argnums, static_argnames, "grad")
+    return Jitted(gradient, device, "f32", static_argnums, static_argnames, "grad", out)
 
 
 def _differentiated(name: str, args: list[Any], i: int, wrt: list[Any]) -> Any:

@@ -8,21 +8,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver import DeviceArena
-from rlx.errors import GraphError
+from rlx.driver import Device, DeviceArena
+from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Tensor, TensorType
+from rlx.runtime.array import Array, array, check_device
 from rlx.runtime.store import check_array, on_host
 
-Array = npt.NDArray[Any]
+Given = npt.NDArray[Any] | Array
 
 
 class InputPort:
-    """One input; `put.call` writes an accepted array, like the arena's typed writes.
+    """One input; `put.call` writes an accepted NumPy array, like the arena's typed writes, and `feed` an Array.
 
     `declared` is the type the user gives, `tensor` the planned tensor that holds it (f32 if the storage layout widens
     it)."""
 
-    __slots__ = ("declared", "name", "np_dtype", "put", "shape")
+    __slots__ = ("_arena", "_slot", "declared", "name", "np_dtype", "put", "shape")
 
     def __init__(self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena) -> None:
         self.name = name
@@ -31,30 +32,62 @@ class InputPort:
         self.shape = None if declared.dtype.is_packed else declared.shape
         self.np_dtype = declared.dtype.np
         self.put = arena.input_writer(tensor.id, tensor.dtype, tensor.shape)
+        self._arena, self._slot = arena, arena.slot(tensor.id)
 
-    def accept(self, given: Any) -> Array:
-        """The value as an array of the declared type. Raises: ShapeError, DTypeError."""
+    def accept(self, given: Any, device: Device) -> Given:
+        """The value as an array of the declared type, an Array as it is. Raises: ShapeError, DTypeError, GraphError for
+        an Array of another device, and what a closed Array raises."""
         if type(given) is np.ndarray and given.dtype == self.np_dtype and given.shape == self.shape:
             return given
-        return check_array(f"input {self.name!r}", given, self.declared)
+        what = f"input {self.name!r}"
+        if not isinstance(given, Array):
+            return check_array(what, given, self.declared)
+        check_device(what, given, device)
+        if given.type != self.declared:
+            error = ShapeError if given.dtype == self.declared.dtype else DTypeError
+            raise error(f"{what}: expected {self.declared}, got an rlx.Array of {given.type}")
+        given._held()
+        return given
+
+    def feed(self, value: Array) -> None:
+        """Copies an accepted Array into the slot, on the device; through the host where the slot's dtype is wider."""
+        slot = self._slot
+        if slot.dtype != value.dtype:
+            self.put.call(value.numpy())
+        elif value.nbytes:
+            self._arena.buffer(slot.segment).copy_from(
+                value._held(), value._offset, slot.offset, value.nbytes
+            )
 
 
 class OutputPort:
-    """One output: `take` returns a new array of the declared type, like the arena's typed reads."""
+    """One output: `take` returns a new NumPy array of the declared type, like the arena's typed reads, and `give` an
+    Array."""
 
-    __slots__ = ("_read", "_type", "name")
+    __slots__ = ("_arena", "_read", "_slot", "_type", "name")
 
     def __init__(self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena) -> None:
         self.name = name
         self._type = declared
         self._read = arena.output_reader(tensor.id, tensor.dtype, tensor.shape, declared.dtype)
+        self._arena, self._slot = arena, arena.slot(tensor.id)
 
     def take(self) -> Any:
         data = self._read.call()
         return on_host(self._type, data) if self._type.dtype.is_packed else data
 
+    def give(self, device: Device) -> Array:
+        """A copy in memory of its own, made on the device; through the host where the slot's dtype is wider."""
+        t, slot = self._type, self._slot
+        if slot.dtype != t.dtype:
+            return array(self.take(), t.dtype, device)
+        buffer = device.acquire(max(t.nbytes, 1), clear=False)
+        if t.nbytes:
+            buffer.copy_from(self._arena.buffer(slot.segment), slot.offset, 0, t.nbytes)
+        return Array(device, buffer, t.shape, t.dtype)
 
-def accept_inputs(ports: list[InputPort], given: Mapping[str, Any]) -> list[Array]:
+
+def accept_inputs(ports: list[InputPort], given: Mapping[str, Any], device: Device) -> list[Given]:
     """The inputs as arrays, all checked before any is written. Raises: GraphError for missing or unknown names."""
     if type(given) is not dict and not isinstance(given, Mapping):
         raise GraphError(
@@ -67,4 +100,4 @@ def accept_inputs(ports: list[InputPort], given: Mapping[str, Any]) -> list[Arra
         unknown = [n for n in given if n not in names]
         said = [f"missing {missing}" if missing else "", f"unknown {unknown}" if unknown else ""]
         raise GraphError(f"run: inputs {' and '.join(filter(None, said))}; the graph takes {names}")
-    return [port.accept(given[port.name]) for port in ports]
+    return [port.accept(given[port.name], device) for port in ports]

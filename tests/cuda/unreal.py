@@ -51,6 +51,9 @@ class Runtime:
     def memGetInfo(self) -> tuple[int, int]:
         return 1 << 34, 1 << 34
 
+    def eventQuery(self, event: int) -> int:
+        return 0
+
     def malloc(self, nbytes: int) -> int:
         made = np.empty(nbytes, np.uint8)  # a workspace of many megabytes takes no time: nobody writes it
         self._memory[made.ctypes.data] = made

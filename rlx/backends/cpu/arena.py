@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,12 +13,13 @@ import numpy.typing as npt
 from rlx.driver import Buffer, BufferArena
 from rlx.driver.device import Bytes
 from rlx.driver.memory.arena import Accessor
-from rlx.driver.memory.pool import BufferPool, Pin
+from rlx.driver.memory.pool import Pin
 from rlx.dtypes import DType
 from rlx.errors import ArenaError, DTypeError
 from rlx.ir import Tensor
 
 ALIGNMENT = 64  # a cache line, and the widest vector
+_NONE = np.empty(0, np.uint8)
 
 
 class Block:
@@ -37,18 +40,42 @@ class Block:
         return self.bytes.nbytes
 
 
+class Foreign:
+    """Host memory of another library, which `owner` keeps allocated."""
+
+    __slots__ = ("bytes", "owner", "used")
+
+    def __init__(self, address: int, nbytes: int, owner: object) -> None:
+        raw = (ctypes.c_uint8 * nbytes).from_address(address)
+        self.bytes: Bytes = np.ctypeslib.as_array(raw)
+        self.owner = owner
+        self.used = True
+
+    @property
+    def nbytes(self) -> int:
+        return self.bytes.nbytes
+
+
 class CpuBuffer:
-    """Host memory behind the Buffer contract; `close` returns it to the pool."""
+    """Host memory behind the Buffer contract. Once it is closed or dropped, and no view of it is left, `leave` gets the
+    memory, in a finalizer; `close` then calls `sweep`."""
 
-    __slots__ = ("_bytes", "_pin", "_pool")
+    __slots__ = ("_bytes", "_pin", "_sweep")
 
-    def __init__(self, block: Block, nbytes: int, pool: BufferPool[Block]) -> None:
-        self._pin: Pin[Block] | None = Pin(block, pool.leave)
-        self._pool = pool
-        self._bytes = block.bytes[:nbytes]
-        if block.used:
+    def __init__(
+        self,
+        memory: Block | Foreign,
+        nbytes: int,
+        leave: Callable[[Any], None],
+        sweep: Callable[[], None],
+        clear: bool = True,
+    ) -> None:
+        self._sweep = sweep
+        self._pin: Pin[Any] | None = Pin(memory, leave)
+        self._bytes = memory.bytes[:nbytes]
+        if memory.used and clear:
             self._bytes[...] = 0
-        block.used = True
+        memory.used = True
 
     @property
     def nbytes(self) -> int:
@@ -80,7 +107,7 @@ class CpuBuffer:
     def view(self) -> Bytes:
         return self._open()
 
-    def pin(self) -> Pin[Block]:
+    def pin(self) -> Pin[Any]:
         pin = self._pin
         if pin is None:
             raise ArenaError("this buffer is closed; its memory may be another's by now")
@@ -89,10 +116,16 @@ class CpuBuffer:
     def close(self) -> None:
         pin, self._pin = self._pin, None
         if pin is not None:
-            self._bytes = np.empty(0, np.uint8)
+            self._bytes = _NONE
             pin.close()
             del pin  # unless a view still holds the pin, this was its last reference, and the block goes to the pool
-            self._pool.sweep()
+            self._sweep()
+
+    def __del__(self) -> None:
+        # A finalizer must not call the pool: it may run while this very thread holds the pool's lock.
+        pin = getattr(self, "_pin", None)
+        if pin is not None:
+            pin.close()
 
     def _open(self) -> Bytes:
         if self._pin is None:

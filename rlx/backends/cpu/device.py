@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer
+from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer, Foreign
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
 from rlx.driver.device import Support
 from rlx.driver.locks import renewed
 from rlx.driver.memory.check_plan import check_nbytes
-from rlx.driver.memory.pool import BufferPool
+from rlx.driver.memory.pool import MAX_BUFFERS, BufferPool
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
 from rlx.ir import Graph, Node
 
@@ -65,7 +65,7 @@ class CpuDevice:
         self._pool: BufferPool[Block] = BufferPool(_forget, budget=info.memory_bytes // _POOL_SHARE)
         self._unasked = _UNASKED  # bytes acquired since the system was asked how much is free
 
-    def acquire(self, nbytes: int) -> CpuBuffer:
+    def acquire(self, nbytes: int, clear: bool = True) -> CpuBuffer:
         nbytes = check_nbytes(nbytes, self.info.id)
         block = self._pool.take(nbytes)
         if block is None:
@@ -88,7 +88,17 @@ class CpuDevice:
                 raise OutOfDeviceMemory(
                     f"cpu: the system refused {nbytes:,} bytes ({free_memory():,} free): {error}"
                 ) from None
-        return CpuBuffer(block, nbytes, self._pool)
+        return CpuBuffer(block, nbytes, self._leave, self._pool.sweep, clear)
+
+    def foreign(self, address: int, nbytes: int, owner: object) -> CpuBuffer:
+        """A buffer over host memory at `address` that lives as long as `owner`."""
+        return CpuBuffer(Foreign(address, nbytes, owner), nbytes, _forget, self._pool.sweep, clear=False)
+
+    def _leave(self, block: Block) -> None:
+        """Takes back memory that is closed or dropped. It runs in finalizers. What the pool could not keep anyway does
+        not wait for its next call: NumPy frees it with the last view."""
+        if block.nbytes <= self._pool.budget and self._pool.left < MAX_BUFFERS:
+            self._pool.leave(block)
 
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer] | None = None) -> CpuArena:
         return CpuArena(plan, self, bound)
@@ -112,8 +122,8 @@ class CpuDevice:
         self._pool.close()
 
 
-def _forget(block: Block) -> None:
-    """Frees nothing itself: NumPy frees a block's memory with the last view of it."""
+def _forget(memory: Block | Foreign) -> None:
+    """Frees nothing itself: NumPy frees a block's memory with the last view of it, and an owner its own."""
 
 
 def _cpu_name() -> str:

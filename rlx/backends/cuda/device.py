@@ -23,7 +23,7 @@ from rlx.backends.cuda.blas import WORKSPACE_BYTES, Blas
 from rlx.backends.cuda.blas_lt import adds_bias
 from rlx.backends.cuda.compiler import Compiler
 from rlx.backends.cuda.libraries import load_library
-from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Memory, Staging
+from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Foreign, Memory, Staging
 from rlx.backends.cuda.recorder import Recorded, record
 from rlx.backends.cuda.target import cuda_target
 from rlx.backends.gpu.program.steps import Gemm, Step
@@ -116,6 +116,9 @@ class CudaDevice:
         self.orphans: deque[Memory | int] = deque()
         self._allocated: dict[int, Memory] = {}  # all allocations by address, free ones in the pool included
         self._graphs: set[int] = set()
+        # Memory of other libraries that was closed, each with an event after its last use.
+        self._guests: deque[tuple[int, Memory]] = deque()
+        self._events: list[int] = []  # events to use again
         self._lost = ""
         self._errors = api.errors
         self._set_device = api.runtime.setDevice
@@ -190,16 +193,22 @@ class CudaDevice:
 
     # -- memory
 
-    def acquire(self, nbytes: int) -> CudaBuffer:
-        """Zero-filled memory from the pool. Raises: OutOfDeviceMemory."""
+    def acquire(self, nbytes: int, clear: bool = True) -> CudaBuffer:
+        """Memory from the pool, zero-filled if `clear`. Raises: OutOfDeviceMemory."""
         self.enter()
         # From here on only the buffer returns its memory: memory returned twice would be given to two buffers.
         buffer = CudaBuffer(self, self.take(nbytes), nbytes)
         undo = Resources()
         undo.callback(buffer.close)
-        with undo.unwound(), self.doing("clearing memory"):
-            self.api.runtime.memsetAsync(buffer.address, 0, max(nbytes, 1), self.stream)
+        if clear:
+            with undo.unwound(), self.doing("clearing memory"):
+                self.api.runtime.memsetAsync(buffer.address, 0, max(nbytes, 1), self.stream)
         return buffer
+
+    def foreign(self, address: int, nbytes: int, owner: object) -> CudaBuffer:
+        """A buffer over memory of another library. Requires: the device's stream waits for the work that writes it."""
+        self.enter()
+        return CudaBuffer(self, Foreign(address, nbytes, owner), nbytes)
 
     def take(self, nbytes: int) -> Memory:
         """Memory that is not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
@@ -226,9 +235,43 @@ class CudaDevice:
         raise AssertionError("unreachable")
 
     def give(self, memory: Memory) -> None:
-        """Returns memory to the pool. Work under way may still use it: its next user comes later on the same stream."""
-        if not self.closed and not self._lost:
+        """Returns memory to the pool. Work under way may still use it: its next user comes later on the same stream.
+        Another library knows nothing of that stream: its memory goes back once all work enqueued so far is done."""
+        if self.closed or self._lost:
+            return
+        if isinstance(memory, Foreign):
+            with self.doing("handing memory back"):
+                event = self.event()
+                self.api.runtime.eventRecord(event, self.stream)
+                self._guests.append((event, memory))
+        else:
             self._pool.give(memory)
+
+    def event(self) -> int:
+        """An event without timing, a new one or one that `free_event` took back."""
+        try:
+            return self._events.pop()
+        except IndexError:
+            event = int(self.api.runtime.eventCreateWithFlags(self.api.runtime.eventDisableTiming))
+            self._held.callback(self.api.runtime.eventDestroy, event)
+            return event
+
+    def free_event(self, event: int) -> None:
+        """Takes back an event that nothing waits for any more. Finalizers may call it."""
+        self._events.append(event)
+
+    def _see_guests_off(self) -> None:
+        """Lets go of other libraries' memory that no work under way uses any more."""
+        while self._guests:
+            try:
+                event, memory = self._guests.popleft()
+            except IndexError:  # another thread took it
+                return
+            with self.doing("asking whether work is done"):
+                if self.api.runtime.eventQuery(event) != 0:
+                    self._guests.appendleft((event, memory))
+                    return
+            self.free_event(event)
 
     def free_bytes(self) -> int:
         """Bytes that could still be acquired: those free on the device and those in the pool."""
@@ -237,6 +280,7 @@ class CudaDevice:
 
     def sweep(self) -> None:
         """Frees the memory and graphs of owners that were garbage-collected."""
+        self._see_guests_off()
         while self.orphans:
             try:
                 orphan = self.orphans.popleft()

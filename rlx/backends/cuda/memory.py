@@ -33,6 +33,13 @@ class Memory:
     nbytes: int
 
 
+@dataclass(eq=False, slots=True)
+class Foreign(Memory):
+    """Memory of another library, which `owner` keeps allocated."""
+
+    owner: object
+
+
 def memmove_pieces(source: int, target: int, nbytes: int, piece: int) -> Iterator[tuple[int, int]]:
     """The pieces (offset, bytes) of a move between overlapping ranges, in a safe order.
 

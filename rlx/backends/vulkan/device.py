@@ -35,7 +35,7 @@ from rlx.driver.closing import Resources
 from rlx.driver.device import BuildOptions, Executable, Support
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool, Pin
-from rlx.errors import ArenaError, DeviceLost, DeviceUnavailable, RlxError
+from rlx.errors import ArenaError, DeviceLost, DeviceUnavailable, RlxError, UnsupportedOp
 
 if TYPE_CHECKING:
     from rlx.backends.gpu.program.steps import Kernel, Step
@@ -208,7 +208,7 @@ class VulkanDevice:
 
     # -- memory
 
-    def acquire(self, nbytes: int) -> VulkanBuffer:
+    def acquire(self, nbytes: int, clear: bool = True) -> VulkanBuffer:
         self.alive()
         self.bury()
         nbytes = check_nbytes(nbytes, self.info.id)
@@ -220,8 +220,15 @@ class VulkanDevice:
         undo.callback(buffer.close)
         with undo.unwound():
             self._buffers.add(buffer)
-            buffer.fill(0, nbytes, 0)
+            if clear:
+                buffer.fill(0, nbytes, 0)
         return buffer
+
+    def foreign(self, address: int, nbytes: int, owner: object) -> VulkanBuffer:
+        """Refuses: kernels take the addresses of this device's own buffers only."""
+        raise UnsupportedOp(
+            f"{self.info.id}: memory of another library cannot be used in place on Vulkan; copy it, by rlx.array"
+        )
 
     def release(self, buffer: VulkanBuffer) -> None:
         """Returns a closed buffer's memory to the pool, or leaves it to its views where there are any."""

@@ -90,6 +90,11 @@ class BufferPool(Generic[T]):
         """`give` for finalizers, which may run while their thread holds the lock: the next call takes it in."""
         self._left.append(buffer)
 
+    @property
+    def left(self) -> int:
+        """The number of buffers that finalizers left and no call has taken in yet."""
+        return len(self._left)
+
     def sweep(self) -> None:
         """Gives the pool the buffers that finalizers left."""
         while self._left:

@@ -1,0 +1,259 @@
+"""Array: a value that stays on a device; `array` makes one."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.driver import Buffer, Device
+from rlx.driver.closing import Closing
+from rlx.driver.registry import open_device
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32
+from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, RlxError, ShapeError
+from rlx.ir import TensorType
+from rlx.ir.values import as_array, exactly
+from rlx.packed import PackedArray
+
+SHOWN = 1000  # elements of the largest array whose values `repr` shows: it copies them to the host
+
+
+class Array(Closing):
+    """A value on a device, that a program gave or `rlx.array` made; it never changes.
+
+    It feeds programs of its device without a copy to the host. `numpy()` copies it there, as `np.asarray` does; `to`
+    copies it to another device. Its memory is its own: it outlives the program and the session that made it, and goes
+    back to the device's pool once the array is closed or dropped and the device's work that reads it is done. Any
+    thread may use it. `type` is its shape and dtype, `device` the opened device.
+
+    After `close`, or once it was donated to a run, its use raises ArenaError, which says so; an array whose run failed
+    raises that run's error.
+    """
+
+    __array_priority__ = 100  # NumPy's operators leave the operand to us, that is to Python's TypeError
+
+    def __init__(
+        self, device: Device, buffer: Buffer, shape: tuple[int, ...], dtype: DType, offset: int = 0
+    ) -> None:
+        self.device = device
+        self.type = TensorType(shape, dtype)
+        self._offset = offset
+        self._gone: str | RlxError = ""
+        self._buffer: Buffer | None = buffer
+        if offset < 0 or offset + self.type.nbytes > buffer.nbytes:
+            raise ArenaError(
+                f"an array of {self.type} at byte {offset} leaves its memory of {buffer.nbytes} bytes"
+            )
+
+    @classmethod
+    def _foreign(
+        cls, device: Device, address: int, shape: tuple[int, ...], dtype: DType, owner: object
+    ) -> Self:
+        """An array in memory of another library, in row-major order, which `owner` keeps allocated.
+
+        `owner` is dropped once the array is, and the device's work that reads the memory is done. Requires: nobody
+        writes the memory meanwhile; on CUDA, the device's stream waits for the work that wrote it. Raises:
+        UnsupportedOp on devices whose kernels take no such addresses."""
+        nbytes = TensorType(shape, dtype).nbytes
+        return cls(device, device.foreign(address, nbytes, owner), shape, dtype)
+
+    @classmethod
+    def _failed(cls, device: Device, t: TensorType, error: RlxError) -> Self:
+        """The array that a run which failed did not make: its use raises the error."""
+        made = cls.__new__(cls)
+        made.device, made.type, made._offset = device, t, 0
+        made._gone, made._buffer = error, None
+        return made
+
+    # -- what it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.type.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.type.numel
+
+    @property
+    def nbytes(self) -> int:
+        return self.type.nbytes
+
+    @property
+    def closed(self) -> bool:
+        """Whether its use raises: it was closed or donated, or its run failed."""
+        return self._buffer is None
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"len() of an array of rank 0: {self.type}")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        what = f"{self.type} on {self.device.info.id}"
+        if self._buffer is None:
+            return f"rlx.Array({what}, {self._why()})"
+        if self.size > SHOWN or self.dtype.is_packed:
+            return f"rlx.Array({what}, {self.nbytes:,} bytes)"
+        try:
+            shown = np.array2string(self.numpy(), separator=", ", prefix="rlx.Array(")
+        except RlxError as error:  # the device was lost, or belongs to the parent of this process
+            return f"rlx.Array({what}, {error})"
+        return f"rlx.Array({shown}, {what})"
+
+    # -- its values on the host
+
+    def numpy(self) -> Any:
+        """A copy as a NumPy array, of bf16 with the dtype of `ml_dtypes`; of packed weights a PackedArray."""
+        buffer, out = self._held(), np.empty(self.nbytes, np.uint8)
+        if out.nbytes:
+            buffer.read(self._offset, out)
+        data = out.view(self.dtype.np).reshape(self.type.array_shape)
+        return PackedArray(self.dtype, self.shape, data) if self.dtype.is_packed else data
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if copy is False:
+            raise ValueError(f"{self!r}: NumPy has its values only as a copy; leave out copy=False")
+        if self.dtype.is_packed:
+            raise DTypeError(f"NumPy has no dtype for {self.type}; .numpy() gives a PackedArray")
+        made: npt.NDArray[Any] = self.numpy()
+        return made if dtype is None else made.astype(dtype, copy=False)
+
+    def item(self) -> Any:
+        """The only element, as a Python number. Raises: ShapeError unless there is exactly one."""
+        if self.size != 1 or self.dtype.is_packed:
+            raise ShapeError(f"item: an array of {self.type} is not one number; .numpy() gives all")
+        return self.numpy().item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    # -- copies
+
+    def copy(self) -> Array:
+        """A copy on the same device."""
+        return self._copied(self.device)
+
+    def to(self, device: Any) -> Array:
+        """The array on another device, copied through the host; itself where it is there already.
+
+        `device` is a name such as "cpu" or "cuda:1", a session, an array or an opened device."""
+        target = device_of(device)
+        return self if target is self.device else self._copied(target)
+
+    def _copied(self, target: Device) -> Array:
+        source, nbytes = self._held(), self.nbytes
+        buffer = target.acquire(max(nbytes, 1), clear=False)
+        if nbytes:
+            if target is self.device:
+                buffer.copy_from(source, self._offset, 0, nbytes)
+            else:
+                out = np.empty(nbytes, np.uint8)
+                source.read(self._offset, out)
+                buffer.write(0, out)
+        return Array(target, buffer, self.shape, self.dtype)
+
+    def __copy__(self) -> Array:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Array:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return array, (self.numpy(), None, self.device.info.id)
+
+    # -- the end
+
+    def close(self) -> None:
+        """Returns the memory to the device's pool once the work that reads it is done. Idempotent."""
+        self._end("was closed")
+
+    def _end(self, why: str) -> None:
+        """Makes any further use an error that says why. Its memory returns to the pool with the last reference to the
+        buffer: a run that has just begun may still hold one."""
+        if self._buffer is not None:
+            self._gone = why
+            self._buffer = None
+
+    def _why(self) -> str:
+        return self._gone if isinstance(self._gone, str) else f"whose run failed: {self._gone}"
+
+    def _held(self) -> Buffer:
+        """The memory. Raises: ArenaError that says why there is none, or the error of the run that failed."""
+        buffer = self._buffer  # read once: another thread may close the array
+        if buffer is not None:
+            return buffer
+        if isinstance(self._gone, RlxError):
+            raise type(self._gone)(*self._gone.args) from self._gone
+        raise ArenaError(
+            f"this array of {self.type} on {self.device.info.id} {self._gone}; its values are gone"
+        )
+
+
+def array(values: Any, dtype: DTypeLike | None = None, device: Any = "auto") -> Array:
+    """An Array on a device with these values: numbers, lists, an array of any library, a PackedArray or an Array.
+
+    Dtype: `dtype`, to which floats are rounded; else an array's own, f32 for Python floats and lists of them, i64 for
+    ints. `device` is a name such as "auto" or "cuda:1", a session, another Array or an opened device.
+    Raises: DTypeError for a value that the dtype cannot hold, ShapeError for lists whose rows differ in length,
+    DeviceUnavailable, OutOfDeviceMemory.
+    """
+    target = device_of(device)
+    if isinstance(values, Array) and (dtype is None or as_dtype(dtype) == values.dtype):
+        return values._copied(target)
+    if isinstance(values, PackedArray):
+        if dtype is not None and as_dtype(dtype) != values.dtype:
+            raise DTypeError(f"array: {values!r} is not {dtype}; dequantize it, or quantize the floats anew")
+        t, data = TensorType(values.shape, values.dtype), values.data
+    else:
+        data = as_array(values, "array")
+        if dtype is None:
+            own = isinstance(values, np.ndarray | np.generic) or hasattr(values, "dtype")
+            dtype = f32 if data.dtype == np.float64 and not own else data.dtype
+        wanted = as_dtype(dtype)
+        if wanted.is_packed:
+            raise DTypeError(f"array: {wanted} is made of floats by rlx.quantize; give its PackedArray")
+        if data.dtype != wanted.np:
+            data = exactly(data, wanted, "array")
+        t = TensorType(data.shape, wanted)
+    buffer = target.acquire(max(t.nbytes, 1), clear=False)
+    if t.nbytes:
+        buffer.write(0, np.ascontiguousarray(data).reshape(-1).view(np.uint8))
+    return Array(target, buffer, t.shape, t.dtype)
+
+
+def device_of(given: Any) -> Device:
+    """The opened device that a name, a session, an Array or a device means. Raises: DeviceUnavailable."""
+    if isinstance(given, str):
+        return open_device(given)
+    found: Device | None = given if hasattr(given, "acquire") else getattr(given, "device", None)
+    if found is None or not hasattr(found, "acquire"):
+        raise DeviceUnavailable(
+            f'{given!r} is no device; give a name such as "cpu" or "cuda:0", a session or an rlx.Array'
+        )
+    return found
+
+
+def check_device(what: str, given: Array, device: Device) -> None:
+    """Raises: GraphError for an array of another device."""
+    if given.device is not device:
+        here, there = device.info.id, given.device.info.id
+        raise GraphError(
+            f'{what} is an array on {there}, the program runs on {here}; copy it there, by .to("{here}")'
+        )
