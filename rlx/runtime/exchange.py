@@ -1,0 +1,184 @@
+"""Exchange of arrays with other libraries: DLPack both ways, and the CUDA array interface.
+
+The device's library makes and reads DLPack's capsules: NumPy those of host memory, CuPy those of CUDA memory. Neither
+passes bf16 on: it goes through them as 16-bit integers, and the element type in the capsule is rewritten.
+
+Sources: DLPack 1.1 (dmlc.github.io/dlpack), Python array API standard 2024.12 (data interchange), CUDA array
+interface, version 3.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from rlx.driver.registry import open_device
+from rlx.dtypes import ALL, DType, as_dtype, bf16
+from rlx.errors import ArenaError, DTypeError, RlxError
+
+if TYPE_CHECKING:
+    from rlx.driver import Device
+    from rlx.runtime.array import Array
+
+# DLPack's numbers of the kinds of devices whose memory rlx can use in place, and of the backend that uses it.
+_BACKENDS = {1: "cpu", 2: "cuda", 3: "cpu", 13: "cuda"}  # host, CUDA, pinned host, CUDA managed
+KINDS = {"cpu": 1, "cuda": 2, "vulkan": 7}
+_UINT, _BFLOAT = 1, 4  # DLPack's codes of kinds of numbers
+
+
+class _Type(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _Type),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Versioned(ctypes.Structure):
+    """The struct since DLPack 1.0; the one before begins with its tensor."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+def _element_type(capsule: object) -> _Type:
+    """The element type in a capsule that nobody has consumed, as a view of the producer's struct."""
+    valid, pointer = ctypes.pythonapi.PyCapsule_IsValid, ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype = ctypes.c_void_p
+    for name, kind in ((b"dltensor_versioned", _Versioned), (b"dltensor", _Tensor)):
+        if valid(ctypes.py_object(capsule), name):
+            found = kind.from_address(pointer(ctypes.py_object(capsule), name))
+            tensor: _Tensor = found.tensor if isinstance(found, _Versioned) else found
+            kind_of: _Type = tensor.dtype
+            return kind_of
+    raise DTypeError(f"from_dlpack: __dlpack__ gave {capsule!r}; expected a DLPack capsule that nobody has used")
+
+
+class _Producer:
+    """Another library's array as NumPy and CuPy read it: of bf16 they see 16-bit integers, and `was_bf16` is set."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self.was_bf16 = False
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, index = self._source.__dlpack_device__()
+        return int(kind), int(index)
+
+    def __dlpack__(self, **options: Any) -> object:
+        try:
+            capsule: object = self._source.__dlpack__(**options)
+        except TypeError:  # before DLPack 1.0 the stream was the only option
+            capsule = self._source.__dlpack__(**{k: v for k, v in options.items() if k == "stream"})
+        element = _element_type(capsule)
+        if (element.code, element.bits) == (_BFLOAT, 16):
+            element.code, self.was_bf16 = _UINT, True
+        return capsule
+
+
+def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Array:
+    """Another library's array as an `Array`, in the same memory where that is possible.
+
+    `x` has `__dlpack__` or `__cuda_array_interface__`: an array of NumPy, CuPy, torch or JAX, say. Memory of the host
+    gives an Array on "cpu", CUDA memory one on that CUDA device. The device waits for the work that writes `x` on the
+    caller's stream; the host does not. `x` is kept until the Array is gone and the device's work that uses it is done.
+    What writes into `x` later also changes the Array, and is in no order with rlx's work.
+
+    A copy is made for elements that are not contiguous in row-major order and for another `device`; from a CUDA device
+    to Vulkan it goes through the host. `copy=True` always makes one, `copy=False` never.
+
+    Shape and dtype: those of `x`: f64, f32, f16, bf16, i64, i32, i8, u8 or bool. Gradient: none.
+    Raises: DTypeError for what is no such array, DeviceUnavailable, ArenaError where a copy is needed and refused.
+    """
+    from rlx.runtime.array import Array
+
+    if copy not in (None, True, False):
+        raise RlxError(f"from_dlpack: copy={copy!r} is not None, True or False")
+    found, copied = (x, False) if isinstance(x, Array) else _borrow(x)
+    target = found.device if device is None else open_device(device)
+    if copy is False and (copied or target is not found.device):
+        why = "its elements are not contiguous" if copied else f"it lies on {found.device.info.id}, not on {device}"
+        raise ArenaError(f"from_dlpack: copy=False, and {why}; leave `copy` out to have it copied")
+    if target is not found.device:
+        return found.to(target)
+    return found.copy() if copy and not copied else found
+
+
+def _borrow(x: Any) -> tuple[Array, bool]:
+    """The array over another library's memory, and whether that library had to copy it."""
+    from rlx.runtime.array import Array
+
+    what = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}"
+    try:
+        source: Any = x
+        if hasattr(x, "__dlpack__"):
+            source = _Producer(x)
+            kind, index = source.__dlpack_device__()
+        elif hasattr(x, "__cuda_array_interface__"):
+            kind, index = 2, None
+        else:
+            raise DTypeError(
+                f"from_dlpack: a {what} has neither __dlpack__ nor __cuda_array_interface__; rlx.array takes numbers, "
+                "lists and NumPy arrays"
+            )
+        if kind not in _BACKENDS:
+            raise DTypeError(
+                f"from_dlpack: the {what} lies on a device of DLPack's kind {kind}, whose memory rlx cannot use; copy "
+                "it to the host or to a CUDA device first"
+            )
+        name = _BACKENDS[kind]
+        device = open_device(f"{name}:{index}" if name == "cuda" and index is not None else name)
+        lent = device.borrow(source)
+    except RlxError:
+        raise
+    except Exception as error:
+        detach = "; give it .detach()ed, since no gradient flows back through rlx" if getattr(x, "requires_grad", False) else ""
+        raise DTypeError(f"from_dlpack: the {what} cannot be read: {error}{detach}") from error
+    dtype = bf16 if getattr(source, "was_bf16", False) else _known(lent.dtype, what)
+    buffer = device.foreign(lent.address, dtype.nbytes(lent.shape), lent.owner)
+    return Array(device, buffer, lent.shape, dtype), lent.copied
+
+
+def _known(found: Any, what: str) -> DType:
+    for dtype in ALL:
+        if dtype.np == found:
+            return dtype
+    raise DTypeError(f"from_dlpack: the {what} has elements of {found}; expected one of {', '.join(map(str, ALL))}")
+
+
+def to_dlpack(array: Array, options: dict[str, Any]) -> object:
+    """A capsule over the array's memory, which the consumer keeps out of the pool. Raises: BufferError."""
+    wanted, copy = options.pop("dl_device", None), options.pop("copy", None)
+    if wanted is not None and tuple(wanted) != device_of(array):
+        if tuple(wanted) != (KINDS["cpu"], 0) or copy is False:
+            raise BufferError(f"{array.device.info.id}: cannot lend its memory to DLPack's device {tuple(wanted)}; use `to`")
+        array, copy = array.to("cpu"), None
+        options.pop("stream", None)
+    elif copy:
+        array = array.copy()
+    is_bf16 = array.dtype is bf16
+    capsule = array.device.lend(array.lend(), array.shape, "u2" if is_bf16 else array.dtype.np, options)
+    if is_bf16:
+        _element_type(capsule).code = _BFLOAT
+    return capsule
+
+
+def device_of(array: Array) -> tuple[int, int]:
+    """The array's device in DLPack's numbers."""
+    info = array.device.info
+    return KINDS.get(info.backend, 12), info.index
