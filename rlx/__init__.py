@@ -34,6 +34,7 @@ from rlx.runtime import State as State
 from rlx.runtime import Weights as Weights
 from rlx.runtime import array as array
 from rlx.runtime import custom_op as custom_op
+from rlx.runtime import from_dlpack as from_dlpack
 from rlx.runtime import grad as grad
 from rlx.runtime import jit as jit
 
@@ -55,8 +56,8 @@ _LAZY = {
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights", "array",
-        "bf16", "bool_", "custom_op", "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64",
-        "jit", "quantize", "u8", *ops.__all__,
+        "bf16", "bool_", "custom_op", "devices", "errors", "f16", "f32", "f64", "from_dlpack", "grad", "gradients",
+        "i8", "i32", "i64", "jit", "quantize", "u8", *ops.__all__,
     ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -128,6 +128,19 @@ class Dispatch:
     within: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """Another library's array as a device uses it: the address, shape and NumPy dtype of its row-major elements.
+
+    `owner` keeps the memory allocated. `copied`: it is a copy, since the elements were not contiguous."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    owner: object
+    copied: bool
+
+
 class Executable(Protocol):
     """A lowered, recorded program bound to one arena."""
 
@@ -169,6 +182,26 @@ class Device(Protocol):
 
         `owner` is any object that keeps the memory allocated. It is kept until the buffer is closed or dropped and the
         device's work that uses the memory is done. Raises: UnsupportedOp where kernels take no such addresses."""
+        ...
+
+    def borrow(self, source: Any) -> Borrowed:
+        """Another library's array in this device's memory, which its later work finds written.
+
+        `source` has `__dlpack__` or an array interface. Raises: what that library raises, UnsupportedOp."""
+        ...
+
+    def lend(
+        self,
+        buffer: Buffer,
+        offset: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        options: Mapping[str, Any],
+    ) -> object:
+        """A DLPack capsule over an array in a buffer of this device.
+
+        Whoever consumes it holds the memory until it is done. `options` are those of `__dlpack__` that concern the
+        stream and the version. Raises: BufferError where other libraries cannot use the memory."""
         ...
 
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer]) -> DeviceArena:

@@ -30,6 +30,7 @@ from rlx.ir.values import as_array, is_foreign, is_foreign_type
 from rlx.ops.pytree import Static, flatten, is_array
 from rlx.packed import PackedArray
 from rlx.runtime.array import Array
+from rlx.runtime.exchange import adopted
 
 StaticNums = int | Sequence[int]
 StaticNames = str | Sequence[str]
@@ -157,7 +158,8 @@ class Parameters:
         self.nums |= {i for i, name in enumerate(self.positional) if name in self.names}
 
     def take_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        """Flattens a call's arguments; arrays of other libraries become NumPy's, Arrays stay on their device.
+        """Flattens a call's arguments; arrays of other libraries become NumPy's; those in CUDA memory, and
+        Arrays, stay on their device.
 
         Raises: GraphError for a value that cannot be built in, DTypeError for an array that cannot be read."""
         call = Call(None, [], [])
@@ -176,7 +178,7 @@ class Parameters:
             raise self._refusal(at, refused) from None
         for i in range(start, len(call.leaves)):
             call.origins.append(at)
-            leaf = call.leaves[i]
+            leaf = call.leaves[i] = adopted(call.leaves[i])
             if not is_python_number(leaf) and not is_array(leaf) and not isinstance(leaf, Array):
                 call.leaves[i] = as_array(leaf, f"{self.name}: {self.label(at)[0]}")
         return skeleton

@@ -41,6 +41,7 @@ class Array(Closing):
         self._offset = offset
         self._gone: str | RlxError = ""
         self._buffer: Buffer | None = buffer
+        self._shared: Buffer | None = None  # memory that other libraries may use while this object lives
         if offset < 0 or offset + self.type.nbytes > buffer.nbytes:
             raise ArenaError(
                 f"an array of {self.type} at byte {offset} leaves its memory of {buffer.nbytes} bytes"
@@ -63,7 +64,7 @@ class Array(Closing):
         """The array that a run which failed did not make: its use raises the error."""
         made = cls.__new__(cls)
         made.device, made.type, made._offset = device, t, 0
-        made._gone, made._buffer = error, None
+        made._gone, made._buffer, made._shared = error, None, None
         return made
 
     # -- what it is
@@ -143,6 +144,30 @@ class Array(Closing):
 
     def __bool__(self) -> bool:
         return bool(self.item())
+
+    # -- other libraries
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        from rlx.runtime import exchange
+
+        return exchange.device_of(self)
+
+    def __dlpack__(self, **options: Any) -> object:
+        """A DLPack capsule over the same memory, for torch.from_dlpack, np.from_dlpack and others.
+
+        The consumer's stream waits for the device's; the memory returns to the pool once the consumer is done, even if
+        the array was closed before. Take care: writing into the consumer's array changes this one.
+        Raises: BufferError for packed weights, and on Vulkan, whose memory other libraries cannot use."""
+        from rlx.runtime import exchange
+
+        return exchange.to_dlpack(self, **options)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The memory for libraries that know no DLPack; the host waits until the values are complete."""
+        from rlx.runtime import exchange
+
+        return exchange.cuda_interface(self)
 
     # -- copies
 

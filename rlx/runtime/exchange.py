@@ -10,19 +10,20 @@ interface, version 3.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from rlx.driver.registry import open_device
-from rlx.dtypes import ALL, DType, as_dtype, bf16
+from rlx.dtypes import ALL, DType, bf16
 from rlx.errors import ArenaError, DTypeError, RlxError
-
-if TYPE_CHECKING:
-    from rlx.driver import Device
-    from rlx.runtime.array import Array
+from rlx.ir.values import is_foreign
+from rlx.runtime.array import Array
 
 # DLPack's numbers of the kinds of devices whose memory rlx can use in place, and of the backend that uses it.
 _BACKENDS = {1: "cpu", 2: "cuda", 3: "cpu", 13: "cuda"}  # host, CUDA, pinned host, CUDA managed
-KINDS = {"cpu": 1, "cuda": 2, "vulkan": 7}
+_KINDS = {"cpu": 1, "cuda": 2, "vulkan": 7}
+_OTHER = 12  # a device of an extension
 _UINT, _BFLOAT = 1, 4  # DLPack's codes of kinds of numbers
 
 
@@ -66,7 +67,9 @@ def _element_type(capsule: object) -> _Type:
             tensor: _Tensor = found.tensor if isinstance(found, _Versioned) else found
             kind_of: _Type = tensor.dtype
             return kind_of
-    raise DTypeError(f"from_dlpack: __dlpack__ gave {capsule!r}; expected a DLPack capsule that nobody has used")
+    raise DTypeError(
+        f"from_dlpack: __dlpack__ gave {capsule!r}; expected a DLPack capsule that nobody has used"
+    )
 
 
 class _Producer:
@@ -105,28 +108,43 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     Shape and dtype: those of `x`: f64, f32, f16, bf16, i64, i32, i8, u8 or bool. Gradient: none.
     Raises: DTypeError for what is no such array, DeviceUnavailable, ArenaError where a copy is needed and refused.
     """
-    from rlx.runtime.array import Array
-
     if copy not in (None, True, False):
         raise RlxError(f"from_dlpack: copy={copy!r} is not None, True or False")
     found, copied = (x, False) if isinstance(x, Array) else _borrow(x)
     target = found.device if device is None else open_device(device)
     if copy is False and (copied or target is not found.device):
-        why = "its elements are not contiguous" if copied else f"it lies on {found.device.info.id}, not on {device}"
+        why = (
+            "its elements are not contiguous"
+            if copied
+            else f"it lies on {found.device.info.id}, not on {device}"
+        )
         raise ArenaError(f"from_dlpack: copy=False, and {why}; leave `copy` out to have it copied")
     if target is not found.device:
         return found.to(target)
     return found.copy() if copy and not copied else found
 
 
+def adopted(value: Any) -> Any:
+    """Another library's array in CUDA memory as an Array of that device; any other value as it is."""
+    if isinstance(value, Array) or not is_foreign(value):
+        return value
+    if hasattr(value, "__dlpack_device__"):
+        on_cuda = int(value.__dlpack_device__()[0]) == _KINDS["cuda"]
+    else:
+        on_cuda = hasattr(value, "__cuda_array_interface__")
+    return from_dlpack(value) if on_cuda else value
+
+
 def _borrow(x: Any) -> tuple[Array, bool]:
     """The array over another library's memory, and whether that library had to copy it."""
-    from rlx.runtime.array import Array
-
     what = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}"
     try:
         source: Any = x
-        if hasattr(x, "__dlpack__"):
+        if isinstance(x, np.ndarray) and x.dtype == bf16.np:  # which NumPy does not export itself
+            source = _Producer(x.view(np.uint16))
+            source.was_bf16 = True
+            kind, index = source.__dlpack_device__()
+        elif hasattr(x, "__dlpack__"):
             source = _Producer(x)
             kind, index = source.__dlpack_device__()
         elif hasattr(x, "__cuda_array_interface__"):
@@ -147,38 +165,68 @@ def _borrow(x: Any) -> tuple[Array, bool]:
     except RlxError:
         raise
     except Exception as error:
-        detach = "; give it .detach()ed, since no gradient flows back through rlx" if getattr(x, "requires_grad", False) else ""
-        raise DTypeError(f"from_dlpack: the {what} cannot be read: {error}{detach}") from error
+        attached = getattr(x, "requires_grad", False)
+        advice = "; give it .detach()ed, since no gradient flows back through rlx" if attached else ""
+        raise DTypeError(f"from_dlpack: the {what} cannot be read: {error}{advice}") from error
     dtype = bf16 if getattr(source, "was_bf16", False) else _known(lent.dtype, what)
-    buffer = device.foreign(lent.address, dtype.nbytes(lent.shape), lent.owner)
-    return Array(device, buffer, lent.shape, dtype), lent.copied
+    return Array._foreign(device, lent.address, lent.shape, dtype, lent.owner), lent.copied
 
 
 def _known(found: Any, what: str) -> DType:
     for dtype in ALL:
         if dtype.np == found:
             return dtype
-    raise DTypeError(f"from_dlpack: the {what} has elements of {found}; expected one of {', '.join(map(str, ALL))}")
+    raise DTypeError(
+        f"from_dlpack: the {what} has elements of {found}; expected one of {', '.join(map(str, ALL))}"
+    )
 
 
-def to_dlpack(array: Array, options: dict[str, Any]) -> object:
-    """A capsule over the array's memory, which the consumer keeps out of the pool. Raises: BufferError."""
-    wanted, copy = options.pop("dl_device", None), options.pop("copy", None)
-    if wanted is not None and tuple(wanted) != device_of(array):
-        if tuple(wanted) != (KINDS["cpu"], 0) or copy is False:
-            raise BufferError(f"{array.device.info.id}: cannot lend its memory to DLPack's device {tuple(wanted)}; use `to`")
-        array, copy = array.to("cpu"), None
-        options.pop("stream", None)
+def to_dlpack(
+    array: Array,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> object:
+    """`Array.__dlpack__`."""
+    wanted = device_of(array) if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+    if array.dtype.is_packed:
+        raise BufferError(f"DLPack has no type for elements of {array.dtype}; .numpy() gives a PackedArray")
+    if wanted != device_of(array):
+        if wanted != (1, 0) or copy is False:
+            raise BufferError(
+                f"DLPack's device {wanted} cannot use memory of {array.device.info.id} in place; .numpy() copies it to "
+                "the host, .to(...) to another device"
+            )
+        array, stream = array.to("cpu"), None
     elif copy:
         array = array.copy()
-    is_bf16 = array.dtype is bf16
-    capsule = array.device.lend(array.lend(), array.shape, "u2" if is_bf16 else array.dtype.np, options)
-    if is_bf16:
+    options: dict[str, Any] = {} if max_version is None else {"max_version": max_version}
+    if array.device.info.backend == "cuda":
+        options["stream"] = stream
+    number = np.dtype(np.uint16) if array.dtype is bf16 else array.dtype.np
+    capsule = array.device.lend(array._held(), array._offset, array.shape, number, options)
+    if array.dtype is bf16:
         _element_type(capsule).code = _BFLOAT
     return capsule
+
+
+def cuda_interface(array: Array) -> dict[str, Any]:
+    """`Array.__cuda_array_interface__`. Raises: AttributeError where there is none, so that hasattr is False."""
+    buffer = array._held()
+    whole: dict[str, Any] | None = getattr(buffer, "__cuda_array_interface__", None)
+    if whole is None:
+        raise AttributeError(f"an array on {array.device.info.id} has no __cuda_array_interface__")
+    if array.dtype.is_packed or array.dtype is bf16:
+        raise AttributeError(f"__cuda_array_interface__ has no type for {array.dtype}; DLPack passes on bf16")
+    array._shared = buffer  # who reads the address holds the array, which may be closed meanwhile
+    array.device.synchronize()  # some libraries disregard the stream that the interface names
+    at, shape, number = whole["data"][0] + array._offset, array.shape, array.dtype.np.str
+    return whole | {"shape": shape, "typestr": number, "data": (at, False), "stream": None}
 
 
 def device_of(array: Array) -> tuple[int, int]:
     """The array's device in DLPack's numbers."""
     info = array.device.info
-    return KINDS.get(info.backend, 12), info.index
+    return _KINDS.get(info.backend, _OTHER), info.index

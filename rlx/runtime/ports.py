@@ -12,6 +12,7 @@ from rlx.driver import Device, DeviceArena
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Tensor, TensorType
 from rlx.runtime.array import Array, array, check_device
+from rlx.runtime.exchange import adopted
 from rlx.runtime.store import check_array, on_host
 
 Given = npt.NDArray[Any] | Array
@@ -40,6 +41,8 @@ class InputPort:
         if type(given) is np.ndarray and given.dtype == self.np_dtype and given.shape == self.shape:
             return given
         what = f"input {self.name!r}"
+        if device.info.backend == "cuda":
+            given = adopted(given)
         if not isinstance(given, Array):
             return check_array(what, given, self.declared)
         check_device(what, given, device)

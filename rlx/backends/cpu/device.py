@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer, Foreign
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
-from rlx.driver.device import Support
+from rlx.driver.device import Borrowed, Support
 from rlx.driver.locks import renewed
 from rlx.driver.memory.check_plan import check_nbytes
-from rlx.driver.memory.pool import MAX_BUFFERS, BufferPool
+from rlx.driver.memory.pool import MAX_BUFFERS, BufferPool, kept_alive
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
 from rlx.ir import Graph, Node
 
@@ -93,6 +95,25 @@ class CpuDevice:
     def foreign(self, address: int, nbytes: int, owner: object) -> CpuBuffer:
         """A buffer over host memory at `address` that lives as long as `owner`."""
         return CpuBuffer(Foreign(address, nbytes, owner), nbytes, _forget, self._pool.sweep, clear=False)
+
+    def borrow(self, source: Any) -> Borrowed:
+        found = np.from_dlpack(source)
+        held = np.ascontiguousarray(found).reshape(found.shape)  # which makes a rank of 0 one of 1
+        return Borrowed(held.ctypes.data, held.shape, held.dtype, held, not np.may_share_memory(found, held))
+
+    def lend(
+        self,
+        buffer: Buffer,
+        offset: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        options: Mapping[str, Any],
+    ) -> object:
+        raw = buffer.view()
+        assert raw is not None
+        nbytes = math.prod(shape) * dtype.itemsize
+        held = kept_alive(raw[offset : offset + nbytes], buffer.pin()).view(dtype).reshape(shape)
+        return held.__dlpack__(**options)
 
     def _leave(self, block: Block) -> None:
         """Takes back memory that is closed or dropped. It runs in finalizers. What the pool could not keep anyway does

@@ -10,6 +10,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from rlx.backends.cuda.api import (
     Api,
     check_process,
@@ -39,15 +41,28 @@ from rlx.driver import (
     align,
 )
 from rlx.driver.closing import Resources, close_each
-from rlx.driver.device import Support
+from rlx.driver.device import Borrowed, Support
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 from rlx.ir import Graph, Node
 
+# The handles of the legacy and the per-thread default stream; what is recorded on the first waits for the second.
+LEGACY = frozenset({1, 2})
 MIN_CAPABILITY = 70  # Volta: independent thread scheduling, and the first with tensor cores
 _FEATURES = frozenset(
-    {"16bit_storage", "8bit_storage", "f16", "bf16", "i8", "i64", "f64", "subgroup", "tensorcore", "denorm_preserve"}
+    {
+        "16bit_storage",
+        "8bit_storage",
+        "f16",
+        "bf16",
+        "i8",
+        "i64",
+        "f64",
+        "subgroup",
+        "tensorcore",
+        "denorm_preserve",
+    }
 )
 
 
@@ -210,6 +225,26 @@ class CudaDevice:
         self.enter()
         return CudaBuffer(self, Foreign(address, nbytes, owner), nbytes)
 
+    def borrow(self, source: Any) -> Borrowed:
+        from rlx.backends.cuda.exchange import borrow
+
+        self.enter()
+        return borrow(self, source)
+
+    def lend(
+        self,
+        buffer: Buffer,
+        offset: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        options: Mapping[str, Any],
+    ) -> object:
+        from rlx.backends.cuda.exchange import lend
+
+        self.enter()
+        assert isinstance(buffer, CudaBuffer)
+        return lend(self, buffer, offset, shape, dtype, options)
+
     def take(self, nbytes: int) -> Memory:
         """Memory that is not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
         self.enter()
@@ -239,6 +274,8 @@ class CudaDevice:
         Another library knows nothing of that stream: its memory goes back once all work enqueued so far is done."""
         if self.closed or self._lost:
             return
+        if memory.lent:
+            self._await_borrowers(memory)
         if isinstance(memory, Foreign):
             with self.doing("handing memory back"):
                 event = self.event()
@@ -246,6 +283,22 @@ class CudaDevice:
                 self._guests.append((event, memory))
         else:
             self._pool.give(memory)
+
+    def _await_borrowers(self, memory: Memory) -> None:
+        """Orders later work of this device after the work of those that it lent the memory to, and that let go of it.
+
+        Of the legacy default stream an event says when. Another stream may be gone by now: the host waits for all
+        work on the device."""
+        streams, memory.lent = memory.lent, frozenset()
+        runtime = self.api.runtime
+        with self.doing("waiting for those who borrowed memory"):
+            if streams - LEGACY:
+                runtime.deviceSynchronize()
+                return
+            event = self.event()
+            runtime.eventRecord(event, 0)
+            runtime.streamWaitEvent(self.stream, event)
+            self.free_event(event)
 
     def event(self) -> int:
         """An event without timing, a new one or one that `free_event` took back."""

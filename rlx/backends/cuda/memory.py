@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,10 +27,13 @@ _BOUNCE_BYTES = 32 << 20
 
 @dataclass(eq=False, slots=True)
 class Memory:
-    """One allocation, as the pool keeps it: its address and its full size in bytes."""
+    """One allocation, as the pool keeps it: its address and its full size in bytes.
+
+    `lent` are the streams on which other libraries may use it."""
 
     address: int
     nbytes: int
+    lent: frozenset[int] = field(default=frozenset(), kw_only=True)
 
 
 @dataclass(eq=False, slots=True)
@@ -165,6 +168,7 @@ class CudaBuffer:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The bytes for other GPU libraries (CUDA array interface, version 3), in order with the device's stream."""
+        self.lend(0)
         return {
             "shape": (self._nbytes,),
             "typestr": "|u1",
@@ -213,6 +217,11 @@ class CudaBuffer:
                     runtime.memcpyAsync(target + at, bounce.address, n, kind, stream)
         finally:
             self._device.give(bounce)
+
+    def lend(self, stream: int) -> None:
+        """Notes that another library may use the memory on a stream (0: on any), until it drops this buffer."""
+        memory = self._live()
+        memory.lent |= {stream}
 
     def view(self) -> Bytes | None:
         return None

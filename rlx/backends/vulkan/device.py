@@ -9,8 +9,10 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
+
+import numpy as np
 
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
@@ -32,7 +34,7 @@ from rlx.backends.vulkan.pipelines import Pipeline, Pipelines
 from rlx.backends.vulkan.target import vulkan_target
 from rlx.backends.vulkan.transfer import Transfer
 from rlx.driver.closing import Resources
-from rlx.driver.device import BuildOptions, Executable, Support
+from rlx.driver.device import Borrowed, BuildOptions, Executable, Support
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool, Pin
 from rlx.errors import ArenaError, DeviceLost, DeviceUnavailable, RlxError, UnsupportedOp
@@ -228,6 +230,22 @@ class VulkanDevice:
         """Refuses: kernels take the addresses of this device's own buffers only."""
         raise UnsupportedOp(
             f"{self.info.id}: memory of another library cannot be used in place on Vulkan; copy it, by rlx.array"
+        )
+
+    def borrow(self, source: Any) -> Borrowed:
+        raise UnsupportedOp(f"{self.info.id}: memory of another library cannot be used in place on Vulkan")
+
+    def lend(
+        self,
+        buffer: Buffer,
+        offset: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        options: Mapping[str, Any],
+    ) -> object:
+        raise BufferError(
+            f"{self.info.id}: other libraries cannot use Vulkan's memory; copy the array, by .numpy() to the host, or "
+            'by .to("cuda") to a CUDA device'
         )
 
     def release(self, buffer: VulkanBuffer) -> None:
