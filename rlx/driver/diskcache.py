@@ -30,8 +30,8 @@ _STALE_SECONDS = 3600  # a temporary file this old belongs to a process that was
 _KEPT = 0.9  # fraction of the limit that eviction leaves, so that not every later record causes a read of the folder
 _RECORD = re.compile(r"[0-9a-f]{64}\.bin")
 
-# Where the system has these flags: O_NOFOLLOW refuses links; O_NONBLOCK keeps a pipe in the record's place from blocking
-# the open; O_BINARY keeps Windows from changing line ends.
+# Where the system has these flags: O_NOFOLLOW refuses links; O_NONBLOCK keeps a pipe in the record's place from
+# blocking the open; O_BINARY keeps Windows from changing line ends.
 _READ = os.O_RDONLY
 for _flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
     _READ |= getattr(os, _flag, 0)

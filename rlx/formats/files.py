@@ -14,7 +14,8 @@ from typing import Any, BinaryIO, NoReturn
 
 from rlx.errors import ModelFormatError
 
-# O_NONBLOCK keeps a pipe from blocking the open; O_BINARY keeps Windows from changing line ends. Not all systems have each.
+# Not all systems have these: O_NONBLOCK keeps a pipe from blocking the open, O_BINARY keeps Windows from changing line
+# ends.
 _READ = os.O_RDONLY
 for _flag in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):
     _READ |= getattr(os, _flag, 0)

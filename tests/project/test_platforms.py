@@ -1,4 +1,4 @@
-"""rlx runs on the CPU where the names and folders that only Linux has are taken away, and asks for Vulkan by the right name.
+"""rlx runs on the CPU where the names and folders that only Linux has are taken away.
 
 This is no run on Windows or macOS: it shows that no module takes such a name for granted.
 """

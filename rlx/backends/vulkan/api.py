@@ -2,8 +2,8 @@
 
 The Python wrappers of the package `vulkan` are not used: they let nested temporaries dangle, return wrong objects in
 places, and cost about 12 µs a call. All calls go through a cffi library handle (`loader`), with structures made by
-`struct`, which keeps all data that a structure points to alive as long as the structure. Handles are cffi objects, typed
-`Handle`.
+`struct`, which keeps all data that a structure points to alive as long as the structure. Handles are cffi objects,
+typed `Handle`.
 """
 
 from __future__ import annotations

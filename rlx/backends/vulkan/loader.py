@@ -1,7 +1,7 @@
 """The Vulkan loader of this system, and the C declarations by which its functions are called.
 
-The package `vulkan` brings the declarations. Its own module of Python wrappers is not loaded: it takes long, knows fewer
-names of the loader, and raises where it finds none of them.
+The package `vulkan` brings the declarations. Its own module of Python wrappers is not loaded: it takes long, and knows
+fewer names of the loader.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Binding(NamedTuple):
 def library_names(platform: str = sys.platform) -> list[str]:
     """What the loader may be called on a platform, best first. A name without a folder is searched by the system.
 
-    macOS has no Vulkan of its own: the SDK and Homebrew install a loader in folders that the system does not search, and
-    MoltenVK, which carries Vulkan over to Metal, can be called without a loader.
+    macOS has no Vulkan of its own: the SDK and Homebrew install a loader in folders that the system does not search,
+    and MoltenVK, which carries Vulkan over to Metal, can be called without a loader.
     """
     if platform == "win32":
         return ["vulkan-1.dll"]
