@@ -24,7 +24,10 @@ Inputs = Annotated[
 ]
 Dims = Annotated[
     list[str] | None,
-    typer.Option(help="symbol=length of a dimension; may be repeated. 1 for random inputs if not given."),
+    typer.Option(
+        help="symbol=length of a dimension, or input.axis=length of one without a name; may be repeated. Not given, it "
+        "is 1 for random inputs, or a length that the model takes."
+    ),
 ]
 Strict = Annotated[
     bool,
