@@ -17,7 +17,7 @@ help:
 	@echo "make test-all     the same with nothing left out: every combination of parameters, three times the examples"
 	@echo "make judges       every reference and gradient, and ONNX files, beside torch, SciPy, ONNX Runtime (installs them)"
 	@echo "make check        lint and types only"
-	@echo "make conformance  every case on every device (DEVICE=cpu|vulkan|cuda picks one); an interrupted run resumes"
+	@echo "make conformance  every case on every device but software drivers (DEVICE=cpu|vulkan|cuda picks one); an interrupted run resumes"
 	@echo "make mutation     faults planted in the kernels, one after the other: which conformance case notices each"
 	@echo "make onnx-suite   onnx's own cases on the CPU and Vulkan; fails where anything but the listed ones does not pass"
 	@echo "make shaders      compile the GLSL sources to the SPIR-V that the wheel ships"

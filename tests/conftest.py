@@ -40,7 +40,7 @@ if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
 
 # What a developer may have set for their own work and would change what the tests see.
-_USER_SETTINGS = ("RLX_DEVICE", "RLX_DEBUG", "RLX_CUDA_PTX_CACHE", "RLX_VULKAN_ARENA_DEBUG")
+_USER_SETTINGS = ("RLX_DEVICE", "RLX_DEBUG", "RLX_CUDA_PTX_CACHE")
 _DEVICE_IN_ID = re.compile(r"(?:^|[-\[_:])vulkan(?:$|[-\]_:\d])")
 
 

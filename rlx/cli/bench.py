@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,14 +18,26 @@ import typer
 
 from rlx.cli import contenders
 from rlx.cli.contenders import Contender
-from rlx.cli.each import each_device
+from rlx.cli.each import each_device, kept, limit
 from rlx.cli.inputs import dims_of, feeds_of, load_model, said
-from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, MaxBytes, MaxSteps, Precision, Seed, Strict
+from rlx.cli.options import (
+    Devices,
+    Dims,
+    FileOrFolder,
+    Inputs,
+    MaxBytes,
+    MaxSteps,
+    Precision,
+    Seconds,
+    Seed,
+    Strict,
+)
 from rlx.cli.table import format_table
 from rlx.driver.progress import drawn, report
 from rlx.errors import RlxError
 from rlx.formats.files import plain
 
+First = Callable[[Contender, dict[str, Any]], None]  # takes a contender that was called once, and its inputs
 ROUNDS = 5  # the contenders take turns in each, so that other load and heat affect all alike
 
 
@@ -36,6 +48,7 @@ def bench(
     warmup: Annotated[
         int, typer.Option(help="How many runs of each go before, beside the first.", min=0)
     ] = 5,
+    seconds: Seconds = 60,
     threads: Annotated[
         int | None, typer.Option(help="Of the CPU, and of ONNX Runtime. Default: all processors.", min=1)
     ] = None,
@@ -51,90 +64,113 @@ def bench(
     """Measure a model's latency on every device, and in ONNX Runtime where that is installed: NumPy arrays in and out.
 
     The contenders take turns in one run, after a first call that compiles ("first ms"). Only ratios
-    within one run are meaningful; other work on the machine disturbs them.
+    within one run are meaningful; other work on the machine disturbs them. Ctrl-C ends it with the table so far.
     """
     from rlx.backends.cpu.threads import available_threads
 
     n_threads = threads or available_threads()
     found: list[Contender] = []
-    with ExitStack() as stack:
+    facts: dict[str, Any] = {}
+    end = time.monotonic() + limit(seconds)
+
+    def first(made: Contender, feeds: dict[str, Any]) -> None:
+        """Adds a contender and says how long its first call took; before the first of them, what is measured."""
+        if not found:
+            facts.update(_facts(model, feeds, precision, n_threads, runs, warmup))
+            print("\n".join([*facts.pop("text"), ""]))
+        found.append(made)
+        print(f"{made.name}: first call {made.first_ms:.1f} ms", flush=True)
+
+    def results() -> None:
+        measured = [c for c in found if c.times]
+        if measured:
+            print("\n".join(["", *_table(measured), *_short(measured, runs)]), flush=True)
+            if json is not None:
+                _write(json, {**facts, "results": _figures(measured)})
+
+    with ExitStack() as stack, kept(results):
         if model.is_dir():
             if input:
                 raise RlxError(f"{model} is a folder of a sentence encoder: --input is for ONNX files")
-            able, feeds = _encoders(stack, model, device, dims_of(dim), seed, precision, n_threads, found)
+            able = _encoders(stack, model, device, dims_of(dim), seed, precision, n_threads, first, seconds / 2)
         else:
-            able, feeds = _models(
-                stack, model, device, input, dim, seed, precision, n_threads, found,
+            able = _models(
+                stack, model, device, input, dim, seed, precision, n_threads, first, seconds / 2,
                 {"strict": strict, "max_bytes": max_bytes, "max_steps": max_steps},
             )  # fmt: skip
-        if found:
-            facts = _facts(model, feeds, precision, n_threads, runs, warmup)
-            with drawn():
-                measure(found, runs, warmup)
-            print("\n".join([*facts.pop("text"), "", *_table(found)]))
-            if json is not None:
-                _write(json, {**facts, "results": _figures(found)})
+        with drawn():
+            measure(found, runs, warmup, end)
+        results()
     if not able:
         raise typer.Exit(2)
 
 
-def measure(found: Sequence[Contender], runs: int, warmup: int) -> None:
-    """Times `runs` calls of each contender, in rounds; each turn begins with a call that is not measured."""
-    for contender in found:
-        for _ in range(warmup):
-            contender.call()
-    done, rounds = 0, min(ROUNDS, runs)
-    for turn in range(rounds):
-        for contender in found:
-            contender.call()
-            for _ in range(runs // rounds + (turn < runs % rounds)):
-                begin = time.perf_counter()
+def measure(found: Sequence[Contender], runs: int, warmup: int, end: float = math.inf) -> None:
+    """Times `runs` calls of each contender, in rounds; each turn begins with a call that is not measured.
+
+    All of it ends near the time `end`: a turn has an equal part of the time that is left, and a contender that is too
+    slow for its part is called less often, but once at least."""
+    rounds = min(ROUNDS, runs)
+    turns = [(c, 0, warmup) for c in found]
+    turns += [(c, runs // rounds + (turn < runs % rounds), 1) for turn in range(rounds) for c in found]
+    done = 0
+    for k, (contender, measured, before) in enumerate(turns):
+        now = time.monotonic()
+        until = now + max(0.0, end - now) / (len(turns) - k)
+        for _ in range(before):
+            if time.monotonic() < until:
                 contender.call()
-                contender.times.append(time.perf_counter() - begin)
-                report("measuring", done, runs * len(found))
-                done += 1
+        for _ in range(measured):
+            if contender.times and time.monotonic() >= until:
+                break
+            begin = time.perf_counter()
+            contender.call()
+            contender.times.append(time.perf_counter() - begin)
+            report("measuring", done, runs * len(found))
+            done += 1
 
 
 def _models(
     stack: ExitStack, file: Path, device: Sequence[str] | None, input: Sequence[str] | None,
-    dim: Sequence[str] | None, seed: int, precision: str, threads: int, found: list[Contender],
+    dim: Sequence[str] | None, seed: int, precision: str, threads: int, first: First, seconds: float,
     limits: dict[str, Any],
-) -> tuple[bool, dict[str, Any]]:  # fmt: skip
+) -> bool:  # fmt: skip
     with drawn():
         model = stack.enter_context(load_model(file, dim, threads, **limits))
         feeds = feeds_of(model, input, seed)[0]
 
+    ran = []
+
     def one(name: str) -> None:
         with drawn(name):
-            found.append(contenders.of_model(model, feeds, name, precision))
+            first(contenders.of_model(model, feeds, name, precision), feeds)
+        ran.append(name)
 
-    able = each_device(device, one)
+    able = each_device(device, one, seconds)
     if not contenders.has_onnxruntime():
         print("onnxruntime is not installed: nothing beside; pip install onnxruntime", file=sys.stderr)
-    elif found:
+    elif ran:
         names = [o.name for o in model.outputs]
         try:
-            found.append(contenders.of_onnxruntime(file, feeds, names, threads))
+            first(contenders.of_onnxruntime(file, feeds, names, threads), feeds)
         except RlxError as error:
             print(f"rlx: not beside it: {error}", file=sys.stderr)
-    return able, feeds
+    return able
 
 
 def _encoders(
     stack: ExitStack, folder: Path, device: Sequence[str] | None, dims: dict[str, int], seed: int,
-    precision: str, threads: int, found: list[Contender],
-) -> tuple[bool, dict[str, Any]]:  # fmt: skip
+    precision: str, threads: int, first: First, seconds: float,
+) -> bool:  # fmt: skip
     from rlx.models import load
-
-    feeds: dict[str, Any] = {}
 
     def one(name: str) -> None:
         with drawn(name):
             encoder = stack.enter_context(load(folder, name, precision=precision, threads=threads))
-            feeds.update(contenders.encoder_feeds(encoder, dims, seed))
-            found.append(contenders.of_encoder(encoder, feeds))
+            feeds = contenders.encoder_feeds(encoder, dims, seed)
+            first(contenders.of_encoder(encoder, feeds), feeds)
 
-    return each_device(device, one), feeds
+    return each_device(device, one, seconds)
 
 
 def _facts(
@@ -168,7 +204,8 @@ def _figures(found: Sequence[Contender]) -> list[dict[str, Any]]:
     beside = next((c for c in found if c.name == "onnxruntime"), None)
     rows = []
     for c in found:
-        row: dict[str, Any] = {"device": c.name, "says": c.says, "first_ms": c.first_ms, **c.percentiles()}
+        row: dict[str, Any] = {"device": c.name, "says": c.says, "runs": len(c.times), "first_ms": c.first_ms}
+        row |= c.percentiles()
         if beside is not None:
             row["of_onnxruntime"] = row["p50_ms"] / (beside.percentiles()["p50_ms"])
             apart = contenders.difference(c.results, beside.results)
@@ -199,6 +236,12 @@ def _table(found: Sequence[Contender]) -> list[str]:
     if not any(row[6] for row in rows):
         titles, rows = [*titles[:6], ""], [[*row[:6], row[8]] for row in rows]
     return format_table(titles, rows, right=set(titles[1:-1]))
+
+
+def _short(found: Sequence[Contender], runs: int) -> list[str]:
+    """Who was run less often than asked for, where any was."""
+    few = [f"{c.name} {len(c.times)}" for c in found if len(c.times) < runs]
+    return [f"runs that there was time for, of {runs}: {', '.join(few)}; --seconds gives more"] if few else []
 
 
 def _write(file: Path, figures: dict[str, Any]) -> None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.cli.each import each_device
+from rlx.cli.each import each_device, kept
 from rlx.cli.inputs import feeds_of, load_model, said
-from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, MaxBytes, MaxSteps, Seed, Strict
-from rlx.cli.table import format_table
+from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, MaxBytes, MaxSteps, Seconds, Seed, Strict
+from rlx.cli.table import Rows
 from rlx.driver.progress import drawn
+from rlx.driver.registry import find_device
 from rlx.errors import RlxError
 from rlx.formats.files import plain
 
@@ -28,9 +29,9 @@ _SENTENCES = [
     "A second sentence, a little longer than the first one, so that there is padding to be masked.",
     "Short.",
 ]
-# The result of one device: its info, every node's distance, how many nodes the host ran.
-Checked = tuple["DeviceInfo", "list[NodeDistance]", int]
 Show = Callable[["NodeDistance"], None]
+Run = Callable[[str, Show], int]
+"""Runs the model on a device and shows each node's distance; returns how many nodes the host ran."""
 
 
 def check(
@@ -42,6 +43,7 @@ def check(
     strict: Strict = True,
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = None,
+    seconds: Seconds = 600,
     dtype: Annotated[str | None, typer.Option(help='Keep an encoder\'s matrices as "f16" or "bf16".')] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print every node, not only those that stray.")
@@ -49,24 +51,38 @@ def check(
 ) -> None:
     """Run a model on every device and compare each node's result with the float64 reference of the same program.
 
-    Exit status 1 when a node strays; the first one is named, with its error. 2 when a device could not run the model.
+    Exit status 1 when a node strays; the first one is named, with its error. 2 when a device could not run the model,
+    or not in time; Ctrl-C, with what was compared so far: 130.
     """
-    rows: list[tuple[str, ...]] = []
+    rows = Rows(_TITLES, right=set(_TITLES[2:6]), widths={"device": 8, "name": 24, "of the node": 24})
     strays: list[tuple[str, NodeDistance]] = []
 
     def one(name: str) -> None:
-        with drawn(name):
-            info, found, host = run(name, lambda d: print(_line(d)) if verbose else None)
-        rows.append(_row(info, found, host))
-        strays.extend((info.id, d) for d in found if not d.ok)
+        seen: list[NodeDistance] = []
+
+        def show(found: NodeDistance) -> None:
+            seen.append(found)
+            if verbose:
+                print(_line(found))
+
+        host: int | None = None  # known when every node was compared
+        try:
+            with drawn(name):
+                host = run(name, show)
+        finally:
+            if seen or host is not None:
+                info = find_device(name)
+                strays.extend((info.id, d) for d in seen if not d.ok)
+                rows.add(_row(info, seen, host))
 
     limits = {"strict": strict, "max_bytes": max_bytes, "max_steps": max_steps}
-    with _checker(model, input, dim, seed, limits, dtype) as run:
-        able = each_device(device, one)
-    if rows:
-        print("\n".join(format_table(_TITLES, rows, right=set(_TITLES[2:6]))))
-    for name in dict(strays):
-        _explain(name, next(d for n, d in strays if n == name))
+    def explain() -> None:
+        for name in dict(strays):
+            _explain(name, next(d for n, d in strays if n == name))
+
+    with kept(explain), _checker(model, input, dim, seed, limits, dtype) as run:
+        able = each_device(device, one, seconds)
+    explain()
     if strays or not able:
         raise typer.Exit(1 if able else 2)
 
@@ -75,7 +91,7 @@ def check(
 def _checker(
     path: Path, input: Sequence[str] | None, dim: Sequence[str] | None, seed: int, limits: dict[str, Any],
     dtype: str | None,
-) -> Iterator[Callable[[str, Show], Checked]]:  # fmt: skip
+) -> Iterator[Run]:  # fmt: skip
     """Gives a function that runs the model at `path` on a device and compares its nodes."""
     if path.is_dir():
         if input or dim:
@@ -93,7 +109,7 @@ def _checker(
     yield lambda name, show: _check_built(built, name, show)
 
 
-def _check_built(built: Any, name: str, show: Show) -> Checked:
+def _check_built(built: Any, name: str, show: Show) -> int:
     from rlx.conformance.compare import check_nodes
     from rlx.runtime import Session, Weights
 
@@ -104,11 +120,11 @@ def _check_built(built: Any, name: str, show: Show) -> Checked:
     ):
         built.budget.hold(exe)
         exe.set_params(built.weights)
-        found = check_nodes(exe, built.feeds, built.weights, show, built.budget.steps)
-        return session.info, found, len(exe.report().host_nodes)
+        check_nodes(exe, built.feeds, built.weights, show, built.budget.steps)
+        return len(exe.report().host_nodes)
 
 
-def _check_encoder(folder: Path, name: str, dtype: str | None, show: Show) -> Checked:
+def _check_encoder(folder: Path, name: str, dtype: str | None, show: Show) -> int:
     from rlx.conformance.compare import check_nodes
     from rlx.models import load
 
@@ -116,13 +132,16 @@ def _check_encoder(folder: Path, name: str, dtype: str | None, show: Show) -> Ch
         _, feeds, size = next(iter(encoder.batches(_SENTENCES)))
         graph = encoder.graph(*size)
         with encoder.session.compile(graph, weights=encoder.weights, planner="bump") as exe:
-            found = check_nodes(exe, feeds, encoder.file_weights(), show)
-            return encoder.session.info, found, len(exe.report().host_nodes)
+            check_nodes(exe, feeds, encoder.file_weights(), show)
+            return len(exe.report().host_nodes)
 
 
-def _row(info: DeviceInfo, found: Sequence[NodeDistance], host: int) -> tuple[str, ...]:
+def _row(info: DeviceInfo, found: Sequence[NodeDistance], host: int | None) -> tuple[str, ...]:
+    """A row of the table. `host`: how many nodes the host ran; None where the check was stopped."""
     strays = sum(not d.ok for d in found)
     verdict = f"FAIL: {strays} stray" if strays else "ok"
+    if host is None:
+        verdict += ", stopped there"
     if not found:  # every result was computed at build time
         return (info.id, info.name, "0", "0", "-", "-", "-", verdict)
     # Integers that fell on the other side of a rounding have a distance, but are right.
@@ -131,7 +150,8 @@ def _row(info: DeviceInfo, found: Sequence[NodeDistance], host: int) -> tuple[st
     d = worst.distance
     relative = f"{d.error / d.scale:.1e}" if d.scale else f"{d.error:.1e}"
     return (
-        info.id, info.name, str(len(found)), str(host), f"{d.nmse:.1e}", relative, worst.tensor.node.name, verdict,
+        info.id, info.name, str(len(found)), "?" if host is None else str(host), f"{d.nmse:.1e}", relative,
+        worst.tensor.node.name, verdict,
     )  # fmt: skip
 
 

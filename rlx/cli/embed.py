@@ -11,6 +11,7 @@ import numpy.typing as npt
 import typer
 
 from rlx.cli.options import Device
+from rlx.driver.progress import drawn
 from rlx.errors import RlxError
 
 
@@ -34,7 +35,7 @@ def embed(
     listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line cannot be an answer
     if query is not None and not listed:
         raise RlxError(f"{'standard input' if file == '-' else file}: no sentences to search in")
-    with load(folder, device, dtype=dtype) as encoder:
+    with load(folder, device, dtype=dtype) as encoder, drawn(only="encoding"):
         vectors = encoder.encode(sentences)
         if out is not None:
             _save(out, vectors)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rlx.driver.progress import drawn
 from rlx.errors import RlxError
 from rlx.formats.files import plain, shown
 
 if TYPE_CHECKING:
     from rlx.formats.onnx.model import Model, TensorInfo
 
+LENGTHS = (8, 16, 32, 64, 128, 224, 256, 512)  # tried for open dimensions, for at most SECONDS
+SECONDS = 5.0
 MAX_BYTES = 1 << 32  # of a random input, whose shape comes from the file and the command line
 Array = npt.NDArray[Any]
 _WORDS = ("one", "two", "Three", "a sentence of words")
@@ -25,7 +30,7 @@ _WORDS = ("one", "two", "Three", "a sentence of words")
 def load_model(
     file: Path, dim: Sequence[str] | None, threads: int | None = None, **limits: Any
 ) -> Model:
-    """The model of a file, its dimensions bound as --dim says; `limits` are the other arguments of rlx.onnx.load.
+    """The model of a file, with the lengths that --dim gives; `limits` are the other arguments of rlx.onnx.load.
 
     Raises: RlxError; as rlx.onnx.load."""
     if file.is_dir():
@@ -34,7 +39,28 @@ def load_model(
         from rlx.formats.onnx import load
     except ImportError as error:
         raise RlxError(str(error)) from error
-    return load(file, dims=dims_of(dim), threads=threads, **limits)
+    model = load(file, threads=threads, **limits)
+    _bind(model, dims_of(dim))
+    return model
+
+
+def _bind(model: Model, dims: Mapping[str, int]) -> None:
+    """Sets lengths of dimensions: by their symbols; those that the file gives no name by input and axis, as in x.2."""
+    unnamed = [(i, axis) for i in model.inputs for axis, d in enumerate(i.shape or ()) if d is None]
+    places = {_label(i, axis): (i.name, axis) for i, axis in unnamed}
+    model.bind({name: length for name, length in dims.items() if name not in places})
+    lengths = {places[name]: length for name, length in dims.items() if name in places}
+    model.inputs = [
+        i if i.shape is None else replace(i, shape=tuple(lengths.get((i.name, k), d) for k, d in enumerate(i.shape)))
+        for i in model.inputs
+    ]
+
+
+def _label(info: TensorInfo, axis: int) -> str:
+    """What --dim calls a dimension: its symbol, or input.axis where the file gives it none."""
+    assert info.shape is not None
+    symbol = info.shape[axis]
+    return symbol if isinstance(symbol, str) else f"{info.name}.{axis}"
 
 
 def dims_of(texts: Sequence[str] | None) -> dict[str, int]:
@@ -52,11 +78,11 @@ def dims_of(texts: Sequence[str] | None) -> dict[str, int]:
 
 def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict[str, Any], list[str]]:
     """The inputs by name, those of --input from files (for a sequence one file for each item), and the names of the
-    others, which are random: normal floats, integers 0 and 1, words. Files and --dim set the lengths of dimensions; a
-    dimension that nothing binds is 1, with a message on standard error. Raises: RlxError; as rlx.onnx.Model.run for the
-    contents of files.
+    others, which are random: normal floats, integers 0 and 1, words. Files and --dim set the lengths of dimensions; one
+    that nothing sets is 1 or, where the model cannot be built with that, one of a few other lengths; a message on
+    standard error says which. Raises: RlxError; as rlx.onnx.Model.run for the contents of files.
     """
-    from rlx.formats.onnx.reader.dims import bound, lengths_in, symbols_of
+    from rlx.formats.onnx.reader.dims import bound, lengths_in
 
     given: dict[str, Any] = {}
     sequences = {i.name for i in model.inputs if i.around[-1:] == ("seq",)}
@@ -73,15 +99,55 @@ def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict
     for info in model.inputs:
         if info.name in given and not info.around:
             lengths |= lengths_in(info, given[info.name].shape)
-    rng = np.random.default_rng(seed)
     others = [bound(i, lengths) for i in model.inputs if i.name not in given]
-    made = {i.name: _random(i, rng) for i in others}
-    if free := symbols_of(others):
-        print(
-            f"dimensions taken as 1: {plain(', '.join(free))}; --dim {plain(free[0])}=8 sets one",
-            file=sys.stderr,
-        )
-    return {**made, **given}, list(made)
+    free = [(i, k) for i in others for k, d in enumerate(i.shape or ()) if not isinstance(d, int)]
+
+    def made(length: int) -> dict[str, Any]:
+        """All inputs, where dimensions that nothing sets have this length; the first of each input, which is a batch as
+        a rule, has the length 1."""
+        rng = np.random.default_rng(seed)
+        whole = {_label(i, k): length for i, k in free if k} | {_label(i, k): 1 for i, k in free if not k}
+        return {**{i.name: _random(_of_length(i, whole), rng) for i in others}, **given}
+
+    labels = list(dict.fromkeys(_label(i, k) for i, k in free))
+    feeds = _that_fit(model, made, labels) if free else made(1)
+    return feeds, [i.name for i in others]
+
+
+def _of_length(info: TensorInfo, lengths: Mapping[str, int]) -> TensorInfo:
+    if info.shape is None:
+        return info
+    dims = enumerate(info.shape)
+    return replace(info, shape=tuple(d if isinstance(d, int) else lengths[_label(info, k)] for k, d in dims))
+
+
+def _that_fit(model: Model, made: Callable[[int], dict[str, Any]], labels: Sequence[str]) -> dict[str, Any]:
+    """Inputs of the first length with which the model can be built. Raises: RlxError, what was wrong with the length 1
+    and how to give others."""
+    names, setting = plain(", ".join(labels)), f"--dim {plain(labels[0])}"
+    feeds = made(1)
+    try:
+        with drawn():
+            model.built(feeds)
+    except RlxError as error:
+        begin = time.monotonic()
+        for length in LENGTHS:
+            if time.monotonic() - begin > SECONDS:
+                break
+            try:
+                other = made(length)
+                model.built(other)
+            except RlxError:
+                continue
+            print(f"dimensions taken as {length} (1 for batches): {names}; {setting}=64 sets one", file=sys.stderr)
+            return other
+        wanted = " ".join(f"--dim {plain(label)}=224" for label in labels)
+        raise type(error)(
+            f"{error}. The file leaves lengths open, which were taken as 1: {names}. Give those that the model needs, "
+            f"as in {wanted}"
+        ) from error
+    print(f"dimensions taken as 1: {names}; {setting}=8 sets one", file=sys.stderr)
+    return feeds
 
 
 def said(value: Any) -> str:
@@ -111,7 +177,7 @@ def _random(info: TensorInfo, rng: np.random.Generator) -> Any:
     give = f"give --input {name}=file.npy"
     if info.dtype is None or info.shape is None:
         raise RlxError(f"input {name}: the model does not say its type and shape; {give}")
-    shape = [d if isinstance(d, int) else 1 for d in info.shape]
+    shape = [d for d in info.shape if isinstance(d, int)]
     if math.prod(shape) * info.dtype.itemsize > MAX_BYTES:
         raise RlxError(f"input {name}: {shape} of {info.dtype} is more than {MAX_BYTES:,} bytes; {give}")
     made: Any

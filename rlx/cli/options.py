@@ -12,7 +12,9 @@ FileOrFolder = Annotated[
     Path, typer.Argument(help="An ONNX file, or a Hugging Face folder with a BERT sentence encoder.")
 ]
 Device = Annotated[str, typer.Option(help='"auto", "cpu", "vulkan", "cuda", or one with a number.')]
-Devices = Annotated[list[str] | None, typer.Option(help="A device; may be repeated. Default: all.")]
+Devices = Annotated[
+    list[str] | None, typer.Option(help="A device; may be repeated. Default: all but software drivers.")
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
@@ -22,7 +24,10 @@ Inputs = Annotated[
 ]
 Dims = Annotated[
     list[str] | None,
-    typer.Option(help="symbol=length of a dimension; may be repeated. 1 for random inputs if not given."),
+    typer.Option(
+        help="symbol=length of a dimension, or input.axis=length of one without a name; may be repeated. Not given, it "
+        "is 1 for random inputs, or a length that the model takes."
+    ),
 ]
 Strict = Annotated[
     bool,
@@ -45,6 +50,9 @@ MaxSteps = Annotated[
         "one for each node comes on top. Default: 262144, and an eighth of the bytes of inputs and weights.",
         min=0,
     ),
+]
+Seconds = Annotated[
+    float, typer.Option(help="How long the command may take before it stops with what it has. 0: no limit.", min=0)
 ]
 Seed = Annotated[int, typer.Option(help="Of the random inputs.", min=0)]
 Precision = Annotated[str, typer.Option(help='Of products: "f32", "tf32", "f16", "bf16" or "int8".')]

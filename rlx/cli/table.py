@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 
 def format_table(
@@ -17,3 +17,22 @@ def format_table(
         ).rstrip()
         for row in (titles, *rows)
     ]
+
+
+class Rows:
+    """A table whose rows are printed as they come, so that those that came stay where the command is stopped.
+
+    `widths`: what columns get whose cells are not known yet; a longer cell pushes the rest of its line aside. Cells are
+    two spaces apart."""
+
+    def __init__(self, titles: Sequence[str], right: Collection[str], widths: Mapping[str, int]) -> None:
+        self._titles = titles
+        self._formats = [f"{'>' if t in right else '<'}{max(len(t), widths.get(t, 0))}" for t in titles]
+        self._started = False
+
+    def add(self, cells: Sequence[str]) -> None:
+        """Prints a row, and before the first of them the titles."""
+        for line in (cells,) if self._started else (self._titles, cells):
+            made = [f"{cell:{form}}" for cell, form in zip(line, self._formats, strict=True)]
+            print("  ".join(made).rstrip(), flush=True)
+        self._started = True

@@ -14,28 +14,32 @@ import hashlib
 import json
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import rlx
 from rlx.conformance.case import Case, all_cases
 from rlx.conformance.runner import Outcome, Summary, pick, run_cases
 from rlx.driver import DeviceInfo
-from rlx.driver.registry import probe_all
+from rlx.driver.registry import hardware
 from rlx.errors import RlxError
 from rlx.runtime import Session
 
 PART_SECONDS = 540  # one run of the command ends after this time; the next run continues
 
+INTERRUPTED = 130
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the cases that have no outcome yet.
 
-    Exit status 0: all passed; 1: some failed; 2: could not run; 3: not finished, run the command again.
+    Exit status 0: all passed; 1: some failed; 2: could not run; 3: not finished, run the command again;
+    130: interrupted, the same.
     """
     parser = argparse.ArgumentParser(prog="python -m rlx.conformance", description=__doc__)
-    parser.add_argument("--device", default="all", help='"all", or a device name')
+    parser.add_argument("--device", default="all", help='"all" (no software drivers), or a device name')
     parser.add_argument(
-        "--seconds", type=float, default=0, help=f"stop after this long (a part: {PART_SECONDS})"
+        "--seconds", type=_seconds, default=0, help=f"stop after this long (a part: {PART_SECONDS}); 0: no limit"
     )
     parser.add_argument("--op", action="append", help="only this op's cases; may be repeated")
     parser.add_argument("--folder", type=Path, default=Path(".conformance"), help="where outcomes are kept")
@@ -43,18 +47,31 @@ def main(arguments: list[str] | None = None) -> int:
     end = time.monotonic() + (args.seconds or float("inf"))
     try:
         cases = pick(all_cases(), args.op)
-        names = [i.id for i in probe_all()[0]] if args.device == "all" else [args.device]
-        return max([_run_device(name, cases, args.folder, end) for name in names])
+        names, left_out = hardware() if args.device == "all" else ([args.device], [])
+        for line in left_out:
+            print(f"conformance: {line}", file=sys.stderr)
+        status = 0
+        for name in names:
+            if status != INTERRUPTED:
+                status = max(status, _run_device(name, cases, args.folder, end))
+        return status
     except RlxError as error:
         print(f"conformance: {error}", file=sys.stderr)
         return 2
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds >= 0:
+        raise argparse.ArgumentTypeError(f"{text}: expected a length of time in seconds; 0 sets no limit")
+    return seconds
 
 
 def _run_device(name: str, cases: list[Case], folder: Path, end: float) -> int:
     session = Session(name)
     info = session.info
     folder.mkdir(parents=True, exist_ok=True)
-    outcomes = _run(session, cases, folder / f"{info.id.replace(':', '-')}-{digest(info)}.jsonl", end)
+    outcomes, interrupted = _run(session, cases, folder / f"{info.id.replace(':', '-')}-{digest(info)}.jsonl", end)
     done = len(outcomes) == len(cases)
     rest = "" if done else f" of {len(cases)}: run again"
     print(f"{info.id} ({info.name}): {Summary.of(outcomes)}{rest}")
@@ -63,18 +80,23 @@ def _run_device(name: str, cases: list[Case], folder: Path, end: float) -> int:
     messages: list[str] = getattr(session.device, "messages", [])  # from Vulkan's validation layers
     for message in messages[:10]:
         print(f"  validation: {message}")
+    if interrupted:
+        return INTERRUPTED
     if not done:
         return 3
     return 1 if messages or any(o.status == "fail" for o in outcomes) else 0
 
 
-def _run(session: Session, cases: list[Case], file: Path, end: float) -> list[Outcome]:
+def _run(session: Session, cases: list[Case], file: Path, end: float) -> tuple[list[Outcome], bool]:
+    """The outcomes, those of earlier runs too, and whether Ctrl-C ended the run."""
     outcomes = {o.case: o for o in _read(file)}
     left = [c for c in cases if c.id not in outcomes]
     if len(left) < len(cases):
         print(f"{session.info.id}: {len(cases) - len(left)} of {len(cases)} cases are done already ({file})")
     started = shown = time.monotonic()
-    with file.open("a", encoding="utf-8") as log:
+    interrupted = False
+    with file.open("a", encoding="utf-8") as log, suppress(KeyboardInterrupt):
+        interrupted = True
         for i, outcome in enumerate(run_cases(session, left, guarded=True), 1):
             outcomes[outcome.case] = outcome
             log.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
@@ -86,7 +108,8 @@ def _run(session: Session, cases: list[Case], file: Path, end: float) -> list[Ou
                 shown = now
             if now > end:
                 break
-    return [outcomes[c.id] for c in cases if c.id in outcomes]
+        interrupted = False
+    return [outcomes[c.id] for c in cases if c.id in outcomes], interrupted
 
 
 def _read(file: Path) -> list[Outcome]:

@@ -30,6 +30,15 @@ _STALE_SECONDS = 3600  # a temporary file this old belongs to a process that was
 _KEPT = 0.9  # fraction of the limit that eviction leaves, so that not every later record causes a read of the folder
 _RECORD = re.compile(r"[0-9a-f]{64}\.bin")
 
+# Where the system has these flags: O_NOFOLLOW refuses links; O_NONBLOCK keeps a pipe in the record's place from
+# blocking the open; O_BINARY keeps Windows from changing line ends.
+_READ = os.O_RDONLY
+for _flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
+    _READ |= getattr(os, _flag, 0)
+
+# Windows has neither owners by number nor modes: there the folder's own access list, of the user's profile, decides.
+_OWNERS = hasattr(os, "geteuid")
+
 Part = str | bytes | int
 
 
@@ -81,20 +90,19 @@ class DiskCache:
         if path is None or not self._trusted():
             return None
         try:
-            # O_NOFOLLOW refuses links; O_NONBLOCK keeps a pipe in the record's place from blocking the open.
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(path, _READ)
         except OSError:
             return None
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            if not stat.S_ISREG(status.st_mode) or not _ours(status):
                 return None
             if not _HEAD.size <= status.st_size <= _HEAD.size + _MAX_PAYLOAD:
                 return None
             with open(descriptor, "rb", closefd=False) as file:
                 record = file.read(status.st_size + 1)
             with contextlib.suppress(OSError):  # a read-only folder can still be read
-                os.utime(descriptor)  # marks the record as used now
+                os.utime(descriptor if os.utime in os.supports_fd else path)  # marks the record as used now
         except OSError:
             return None
         finally:
@@ -118,7 +126,13 @@ class DiskCache:
                     file.write(payload)
                     file.flush()
                     os.fsync(file.fileno())
-                os.replace(temporary, path)
+                try:
+                    os.replace(temporary, path)
+                except PermissionError:
+                    # Windows refuses while another process reads this key's record, which is as good as the new one.
+                    if self.get(parts) is None:
+                        raise
+                    os.unlink(temporary)
                 with contextlib.suppress(OSError):
                     self._make_room(path, size)
             except BaseException:
@@ -169,7 +183,7 @@ class DiskCache:
             status = os.lstat(self.folder)
         except OSError:
             return False
-        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+        return stat.S_ISDIR(status.st_mode) and _ours(status) and not (_OWNERS and status.st_mode & 0o022)
 
     def _prepare(self, folder: Path) -> None:
         if self._ready and self._trusted():
@@ -180,12 +194,17 @@ class DiskCache:
             with contextlib.suppress(FileExistsError):  # another process makes the same folder
                 os.mkdir(part, 0o700)
         status = os.lstat(folder)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        if not stat.S_ISDIR(status.st_mode) or not _ours(status):
             raise PermissionError(f"{folder} is not a folder of this user")
-        if status.st_mode & 0o077:
+        if _OWNERS and status.st_mode & 0o077:
             os.chmod(folder, 0o700)
         _sweep(folder)
         self._ready = True
+
+
+def _ours(status: os.stat_result) -> bool:
+    """Whether this user owns the file."""
+    return not _OWNERS or status.st_uid == os.geteuid()
 
 
 def _unpack(record: bytes, key: bytes) -> bytes | None:

@@ -1,8 +1,13 @@
-"""Progress: long work reports its stages to a listener; `drawn` is a listener that draws them on a terminal."""
+"""Progress: long work reports its stages to a listener; `drawn` is a listener that draws them on a terminal.
+
+Where work reports it can also be ended: `within` gives it a time box.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,10 +30,27 @@ STAGES = {
 }
 
 _listener: ContextVar[Listener | None] = ContextVar("rlx progress", default=None)
+_end: ContextVar[float] = ContextVar("rlx time box", default=math.inf)
+
+
+class TimeUp(Exception):
+    """The time that `within` gave has passed. No RlxError: nothing that handles a failure of the work may handle it."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Within this context, work that reports ends after so many seconds, by TimeUp at its next report."""
+    token = _end.set(min(_end.get(), time.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _end.reset(token)
 
 
 def report(stage: str, done: int = 0, total: int = 0) -> None:
-    """Tells the listener of this thread, if there is one."""
+    """Tells the listener of this thread, if there is one. Raises: TimeUp after the end of a time box."""
+    if time.monotonic() > _end.get():
+        raise TimeUp(STAGES[stage])
     listener = _listener.get()
     if listener is not None:
         listener(stage, done, total)

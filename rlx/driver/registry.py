@@ -67,6 +67,18 @@ def devices() -> list[DeviceInfo]:
     return probe_all()[0]
 
 
+def hardware() -> tuple[list[str], list[str]]:
+    """The ids of all devices but software drivers, which may take minutes for what others do in a second; and a line
+    for each that is left out."""
+    infos = devices()
+    left_out = [
+        f"{i.id} ({i.name}) is a software driver: left out; --device {i.id} takes it in"
+        for i in infos
+        if i.kind == "software"
+    ]
+    return [i.id for i in infos if i.kind != "software"], left_out
+
+
 def choose_auto() -> DeviceInfo:
     """The device that "auto" means; the environment variable RLX_DEVICE overrides it.
 

@@ -14,6 +14,11 @@ from typing import Any, BinaryIO, NoReturn
 
 from rlx.errors import ModelFormatError
 
+# Not all systems have these: O_NONBLOCK keeps a pipe from blocking the open, O_BINARY keeps Windows from changing line
+# ends.
+_READ = os.O_RDONLY
+for _flag in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):
+    _READ |= getattr(os, _flag, 0)
 MAX_NAME = 255  # characters
 MAX_JSON = 16_000_000  # bytes; a config is a few thousand
 OBJECT_BYTES = 64 << 20  # memory that the objects of a JSON text may take, unless the caller grants more
@@ -42,7 +47,7 @@ def open_regular(path: Path) -> BinaryIO:
     Raises: ModelFormatError.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        handle = os.open(path, _READ)
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL or a lone surrogate in it
         raise ModelFormatError(
             f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"

@@ -87,19 +87,18 @@ class SentenceEncoder(Closing):
         return f"SentenceEncoder({self.where!r} on {self.session.info.id}, {self.config.hidden_size} wide)"
 
     def encode(
-        self, sentences: Sequence[str], *, batch_size: int = 32, show_progress: bool | None = None
+        self, sentences: Sequence[str], *, batch_size: int = 32, show_progress: bool = False
     ) -> Floats:
         """The embeddings, (n, hidden_size) f32, in the order given.
 
-        Sentences longer than `max_length` tokens are cut there, as the model's authors do. A progress bar is shown on
-        a terminal for more than one batch of work, or as `show_progress` says.
+        Sentences longer than `max_length` tokens are cut there, as the model's authors do. `show_progress` draws a
+        bar on standard error; without it nothing is printed.
         Raises: DTypeError for anything but a sequence of str, ShapeError for a batch_size below 1.
         """
         listed = check_sentences(sentences)
         size = check_batch_size(batch_size)
         out = np.zeros((len(listed), self.config.hidden_size), np.float32)
-        show = False if show_progress is None and len(listed) <= size else show_progress
-        with drawn(show=show, only="encoding"):
+        with drawn(show=show_progress, only="encoding"):
             done = 0
             for rows, feeds, shape in self.batches(listed, size):
                 result = self.compiled(*shape).run(feeds)["embedding"]

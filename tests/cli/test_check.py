@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlx import devices as rlx_devices
 from rlx.backends.cpu.kernels import BINDERS
 from rlx.runtime import CompiledGraph, Weights
 from tests.cli.conftest import Rlx
@@ -58,12 +59,14 @@ def test_half_precision_is_held_to_the_rounded_weights(rlx: Rlx, tiny: Path, dev
     assert ran.status == 0 and [row[-1] for row in rows(ran.out).values()] == ["ok"], ran
 
 
-def test_all_devices_are_the_default(rlx: Rlx, tiny: Path) -> None:
-    from rlx.driver.registry import probe_all
-
+def test_all_devices_but_software_drivers_are_the_default(rlx: Rlx, tiny: Path) -> None:
     ran = rlx("check", tiny)
     assert ran.status == 0
-    assert list(rows(ran.out)) == [info.id for info in probe_all()[0]]
+    found = rlx_devices()
+    assert list(rows(ran.out)) == [info.id for info in found if info.kind != "software"]
+    for info in found:
+        said = f"rlx: {info.id} ({info.name}) is a software driver: left out; --device {info.id} takes it in\n"
+        assert (said in ran.err) == (info.kind == "software")
 
 
 def test_verbose_prints_every_node(rlx: Rlx, tiny: Path) -> None:

@@ -88,6 +88,37 @@ def test_random_inputs_are_as_long_as_those_from_files(rlx: Rlx, tmp_path: Path)
     assert "dimensions taken as 1: m; --dim m=8 sets one\n" in ran.err
 
 
+class TestOpenDimensions:
+    """Lengths that the file leaves open: said where they are taken, chosen where 1 does not fit, set by --dim."""
+
+    def convolution(self, folder: Path, kernel: int) -> Path:
+        w = np.full((2, 3, kernel, kernel), 0.1, np.float32)
+        ins, outs = {"x": [None, 3, None, "wide"]}, {"y": [None, 2, None, None]}
+        proto = model([node("Conv", "x w", "y")], ins, outs, {"w": w})
+        onnx.save(proto, folder / "m.onnx")
+        return folder / "m.onnx"
+
+    def test_a_length_that_fits_is_found(self, rlx: Rlx, tmp_path: Path) -> None:
+        ran = rlx("run", self.convolution(tmp_path, 9), "--device", "cpu")
+        assert ran.status == 0
+        assert "dimensions taken as 16 (1 for batches): x.0, x.2, wide; --dim x.0=64 sets one\n" in ran.err
+        assert "x: random, float32 [1, 3, 16, 16]" in ran.err
+
+    def test_unnamed_ones_are_set_by_input_and_axis(self, rlx: Rlx, tmp_path: Path) -> None:
+        dims = ("--dim", "x.0=2", "--dim", "x.2=11", "--dim", "wide=12")
+        ran = rlx("run", self.convolution(tmp_path, 9), "--device", "cpu", *dims)
+        assert ran.status == 0 and "taken as" not in ran.err and "y: float32 [2, 2, 3, 4]" in ran.out
+        ran = rlx("run", self.convolution(tmp_path, 9), "--device", "cpu", "--dim", "x.1=3")
+        assert ran.status == 2 and "no dimensions ['x.1']" in ran.err
+
+    @pytest.mark.parametrize("command", ["run", "check", "bench", "inspect"])
+    def test_where_none_fits_the_error_says_what_was_taken(self, rlx: Rlx, tmp_path: Path, command: str) -> None:
+        ran = rlx(command, self.convolution(tmp_path, 600), "--device", "cpu")
+        assert ran.status == 2 and "use a smaller kernel" in ran.err
+        assert "which were taken as 1: x.0, x.2, wide." in ran.err
+        assert ran.err.endswith("--dim x.0=224 --dim x.2=224 --dim wide=224\n")
+
+
 @pytest.mark.parametrize("command", ["run", "check", "bench", "inspect"])
 def test_outputs_of_other_shapes_than_declared(rlx: Rlx, tmp_path: Path, command: str) -> None:
     onnx.save(model([node("Relu", "x", "y")], {"x": [2, 3]}, {"y": [3, 2]}), tmp_path / "m.onnx")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,14 @@ class TestOrderAndEdges:
         with rlx.models.load(tiny, device) as encoder:
             found = at_once(12, lambda n: encoder.encode(SENTENCES[: n % 4 + 1]))
             assert all(np.array_equal(found[n], alone[n % 4]) for n in range(12))
+
+    def test_nothing_is_printed_unasked_on_a_terminal_too(
+        self, tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+        with rlx.models.load(tiny, "cpu") as encoder:
+            encoder.encode(SENTENCES, batch_size=1)
+        assert capsys.readouterr() == ("", "")
 
     def test_a_progress_bar_when_asked_for(self, tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with rlx.models.load(tiny, "cpu") as encoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -165,14 +166,13 @@ def test_half_weights_grow(any_memory: VulkanDevice) -> None:
         assert (arena.read_half(1) == values.astype(ml_dtypes.bfloat16)).all()
 
 
-def test_arena_debug_says_sizes(
-    device: VulkanDevice, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_arena_logs_its_sizes_and_prints_nothing(
+    device: VulkanDevice, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("RLX_VULKAN_ARENA_DEBUG", "1")
-    with device.arena(slots_plan(2, 64)):
-        said = capsys.readouterr().err
-    assert "vulkan:0 arena of 512 bytes" in said
-    assert f"arena0 512 ({device.memory_kind(512)})" in said
+    with caplog.at_level(logging.DEBUG, "rlx.backends.vulkan.arena"), device.arena(slots_plan(2, 64)):
+        assert "vulkan:0 arena of 512 bytes" in caplog.text
+        assert f"arena0 512 ({device.memory_kind(512)})" in caplog.text
+    assert capsys.readouterr() == ("", "")
 
 
 def test_larger_than_the_device_says_need_and_free(any_memory: VulkanDevice) -> None:

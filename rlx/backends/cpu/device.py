@@ -193,7 +193,7 @@ def _file_cache(stat: Path) -> int:
 def total_memory() -> int:
     """Bytes of memory that this process may use: the machine's, or the container's limit where that is less."""
     machine = _meminfo("MemTotal")
-    if machine is None and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+    if machine is None and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     group = _cgroup()
     known = [n for n in (machine, group[0] if group else None) if n is not None]

@@ -87,7 +87,7 @@ def device_count(api: Api) -> int:
 def _driver_reason(api: Api) -> str:
     has = int(api.runtime.driverGetVersion())
     if has == 0:
-        return "CUDA: no NVIDIA driver is installed (libcuda.so.1 does not load)"
+        return "CUDA: no NVIDIA driver is installed (its library, libcuda.so.1 or nvcuda.dll, does not load)"
     return (
         f"CUDA: the driver supports CUDA up to {version_text(has)}, this CuPy needs "
         f"{version_text(int(api.runtime.runtimeGetVersion()))}; update the driver, or {_EXTRA}"

@@ -34,14 +34,22 @@ def _toolkit_roots() -> Iterator[Path]:
         yield Path(sys.prefix) / "targets" / targets
 
 
+def _file_name(name: str, major: int) -> str:
+    if sys.platform == "win32":
+        return f"{name}64_{major}0_0.dll" if name == "nvrtc" else f"{name}64_{major}.dll"
+    return f"lib{name}.so.{major}"
+
+
 def _candidates(name: str, major: int) -> Iterator[Path]:
-    soname = f"lib{name}.so.{major}"
+    soname = _file_name(name, major)
+    folders = ("bin", "bin/x86_64", "bin/x64") if sys.platform == "win32" else ("lib64", "lib")
     for root in _wheel_roots():
-        yield root / f"cu{major}" / "lib" / soname
-        yield root / _WHEELS[name] / "lib" / soname
+        for folder in folders:
+            yield root / f"cu{major}" / folder / soname
+            yield root / _WHEELS[name] / folder / soname
     for root in _toolkit_roots():
-        yield root / "lib64" / soname
-        yield root / "lib" / soname
+        for folder in folders:
+            yield root / folder / soname
     yield Path(soname)  # by the loader's search, which also finds a library that another package has loaded
     for system in (f"/usr/local/cuda-{major}", "/usr/local/cuda"):
         yield Path(system) / "lib64" / soname
@@ -49,7 +57,7 @@ def _candidates(name: str, major: int) -> Iterator[Path]:
 
 @cache
 def load_library(name: str, major: int) -> ctypes.CDLL:
-    """The library lib<name>.so.<major>, `name` being "nvrtc", "cublas" or "cublasLt".
+    """The library lib<name>.so.<major>, on Windows <name>64_<major>.dll; `name` is "nvrtc", "cublas" or "cublasLt".
 
     Raises: DeviceUnavailable saying what to install.
     """
@@ -62,7 +70,7 @@ def load_library(name: str, major: int) -> ctypes.CDLL:
         except OSError as error:
             failed.append(str(error))
     raise DeviceUnavailable(
-        f"CUDA: lib{name}.so.{major} cannot be loaded ({'; '.join(failed)}); pip install 'rlx[cuda{major}x]', "
+        f"CUDA: {_file_name(name, major)} cannot be loaded ({'; '.join(failed)}); pip install 'rlx[cuda{major}x]', "
         "or set CUDA_PATH to an installed toolkit"
     )
 

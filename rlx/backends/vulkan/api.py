@@ -1,21 +1,23 @@
-"""The Vulkan API as rlx uses it, and the only file that imports `vulkan`.
+"""The Vulkan API as rlx uses it.
 
-The package's Python wrappers are not used: they let nested temporaries dangle, return wrong objects in places, and cost
-about 12 µs a call. All calls go through its cffi library handle, with structures made by `struct`, which keeps all data
-that a structure points to alive as long as the structure. Handles are cffi objects, typed `Handle`.
+The Python wrappers of the package `vulkan` are not used: they let nested temporaries dangle, return wrong objects in
+places, and cost about 12 µs a call. All calls go through a cffi library handle (`loader`), with structures made by
+`struct`, which keeps all data that a structure points to alive as long as the structure. Handles are cffi objects,
+typed `Handle`.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
+from rlx.backends.vulkan.loader import Binding as Binding
+from rlx.backends.vulkan.loader import binding as binding
 from rlx.driver.closing import Resources
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 
@@ -47,30 +49,6 @@ _UNAVAILABLE = {
 
 class VkError(RlxError):
     """A Vulkan call failed with a result that has no typed error: a bug in rlx or in the driver."""
-
-
-class Binding(NamedTuple):
-    """The binding's cffi pair: `ffi` makes and reads C data, `lib` has the loader's functions and the constants."""
-
-    ffi: Any
-    lib: Any
-
-
-@functools.cache
-def binding() -> Binding:
-    """The loaded library. Raises: DeviceUnavailable without the package or without a Vulkan loader."""
-    try:
-        from vulkan._vulkan import ffi, lib
-    except ImportError as error:
-        raise DeviceUnavailable(
-            f"the Python package vulkan cannot be imported ({error}); pip install vulkan"
-        ) from error
-    except OSError as error:
-        raise DeviceUnavailable(
-            "no Vulkan loader (libvulkan.so.1) on this machine; install libvulkan1, and a driver: the GPU vendor's or "
-            "mesa-vulkan-drivers"
-        ) from error
-    return Binding(ffi, lib)
 
 
 def check(result: int, what: str) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -14,22 +13,21 @@ from rlx.driver.memory.plan import MemoryPlan
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice
 
-DEBUG_ENV = "RLX_VULKAN_ARENA_DEBUG"
+_log = logging.getLogger(__name__)
 
 
 class VulkanArena(BufferArena):
-    """BufferArena over VulkanBuffers. RLX_VULKAN_ARENA_DEBUG=1 logs its segments to stderr when it is made."""
+    """BufferArena over VulkanBuffers. When it is made, it logs its segments at the level DEBUG."""
 
     def __init__(
         self, plan: MemoryPlan, device: VulkanDevice, bound: Mapping[str, Buffer] | None = None
     ) -> None:
         super().__init__(plan, device, bound)
-        if os.environ.get(DEBUG_ENV, "0") not in ("", "0"):
+        if _log.isEnabledFor(logging.DEBUG):
             kinds = {name: getattr(self.buffer(name), "kind", "") for name in plan.segments}
             parts = ", ".join(f"{name} {nbytes} ({kinds[name]})" for name, nbytes in plan.segments.items())
-            print(
-                f"rlx: {device.info.id} arena of {self.size_bytes} bytes: {parts or 'no segments'}; "
-                f"bound: {', '.join(self._bound) or 'none'}; pool: {len(device.pool)} buffers, {device.pool.nbytes} "
-                f"bytes; free: {device.free_bytes()} bytes",
-                file=sys.stderr,
-            )
+            _log.debug(
+                "%s arena of %d bytes: %s; bound: %s; pool: %d buffers, %d bytes; free: %d bytes",
+                device.info.id, self.size_bytes, parts or "no segments", ", ".join(self._bound) or "none",
+                len(device.pool), device.pool.nbytes, device.free_bytes(),
+            )  # fmt: skip

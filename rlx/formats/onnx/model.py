@@ -64,10 +64,7 @@ class Model(Closing):
         self.max_steps = check_limit("max_steps", max_steps)
         with listening(progress), refused_memory("reading the model"):
             self._read(source)
-        inputs = [t for n, t in self._declared.items() if n not in self._initializers]
-        self.dims = check_dims(dims or {}, self._declared.values())
-        self.inputs = [bound(i, self.dims) for i in inputs]
-        self.outputs = [bound(info_of(o), self.dims) for o in self._proto.graph.output]
+        self.bind({} if dims is None else dims)
         self._threads = threads
         self._progress = progress
         self._strict = strict
@@ -96,6 +93,12 @@ class Model(Closing):
         parts = (model.graph, *model.functions)
         self._own = sum(1 for part in parts for _ in all_nodes(part.node))
         self._held = sum(a.nbytes for a in self._initializers.values()) + int(self._proto.ByteSize())
+
+    def bind(self, dims: Mapping[str, int]) -> None:
+        """Binds symbolic dimensions to lengths, in place of those bound before. Raises: GraphError, ShapeError."""
+        self.dims = check_dims(dims, self._declared.values())
+        self.inputs = [bound(t, self.dims) for n, t in self._declared.items() if n not in self._initializers]
+        self.outputs = [bound(info_of(o), self.dims) for o in self._proto.graph.output]
 
     def run(
         self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32"
