@@ -39,7 +39,7 @@ def check(
     input: Inputs = None,
     dim: Dims = None,
     seed: Seed = 0,
-    strict: Strict = True,
+    strict: Strict = False,
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = None,
     dtype: Annotated[str | None, typer.Option(help='Keep an encoder\'s matrices as "f16" or "bf16".')] = None,
