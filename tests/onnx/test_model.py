@@ -221,7 +221,7 @@ def test_domains_that_are_not_imported() -> None:
         rlx.onnx.load(proto, strict=True)
     with pytest.warns(ModelWarning) as warned:
         loaded = rlx.onnx.load(proto)
-    said = ["'ai.onnx.ml' is not imported; rlx takes version ", "'com.microsoft' is not imported; rlx takes version 1 of"]
+    said = ["'ai.onnx.ml' is not imported; rlx takes ", "'com.microsoft' is not imported; rlx takes version 1 of it"]
     assert all(text in str(w.message) for text, w in zip(said, warned, strict=True))
     made = loaded.run({"x": np.float32([[0, 1, 2], [0, 0, 1]])}, device="cpu")["y"]
     np.testing.assert_allclose(made, 0.84134475 * np.float32([[0, 1, 1], [0, 0, 1]]), rtol=1e-6)
