@@ -57,3 +57,7 @@ class ByteLimitExceeded(OutOfDeviceMemory):
 
 class DeviceLost(RlxError):
     """The device stopped answering; its sessions cannot be used any more, but a new one can be made."""
+
+
+class ModelWarning(UserWarning):
+    """A model file that departs from its format; the message says how it is taken. `strict` makes it an error."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +17,7 @@ from rlx.cli.embed import embed
 from rlx.cli.inspect import inspect
 from rlx.cli.run import run
 from rlx.cli.selftest import selftest
-from rlx.errors import RlxError
+from rlx.errors import ModelWarning, RlxError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (devices, embed, run, inspect, check, bench, selftest):
@@ -44,15 +45,23 @@ def root(
     """
 
 
+def _warned(message: Warning | str, *where: Any, **more: Any) -> None:
+    print(f"rlx: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
 def main() -> None:
-    """Runs the command line. An rlx error is one line on stderr and exit status 2; RLX_DEBUG=1 adds the traceback."""
+    """Runs the command line. An rlx error is one line on stderr and exit status 2; RLX_DEBUG=1 adds the traceback. A
+    warning about a model file is one line too."""
     if hasattr(signal, "SIGPIPE"):  # end quietly when the reader of a pipe has exited, as other tools do
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a character that the terminal cannot show must not end the command
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", ModelWarning)
+            warnings.showwarning = _warned
+            app()
     except RlxError as error:
         level = os.environ.get("RLX_DEBUG", "0")
         if level.isdecimal() and int(level) >= 1:

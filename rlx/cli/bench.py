@@ -56,7 +56,7 @@ def bench(
     dim: Dims = None,
     seed: Seed = 0,
     precision: Precision = "f32",
-    strict: Strict = True,
+    strict: Strict = False,
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures here, as JSON.")] = None,

@@ -40,7 +40,7 @@ def check(
     input: Inputs = None,
     dim: Dims = None,
     seed: Seed = 0,
-    strict: Strict = True,
+    strict: Strict = False,
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = None,
     seconds: Seconds = 600,

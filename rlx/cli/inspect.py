@@ -29,7 +29,7 @@ def inspect(
     device: Devices = None,
     input: Inputs = None,
     dim: Dims = None,
-    strict: Strict = True,
+    strict: Strict = False,
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node as each device runs it.")] = False,

@@ -32,7 +32,9 @@ Dims = Annotated[
 Strict = Annotated[
     bool,
     typer.Option(
-        "--strict/--no-strict", help="Whether outputs must have the shapes that an ONNX model declares."
+        "--strict/--no-strict",
+        help="Whether departures of an ONNX model from its format are errors, or warnings: outputs of other shapes "
+        "than declared, unknown attributes, domains that are not imported.",
     ),
 ]
 MaxBytes = Annotated[

@@ -24,7 +24,7 @@ def run(
     dim: Dims = None,
     seed: Seed = 0,
     precision: Precision = "f32",
-    strict: Strict = True,
+    strict: Strict = False,
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = None,
     out: Annotated[

@@ -307,7 +307,7 @@ def tree(**changes: Any) -> Any:
         {"nodes_truenodeids": [0, 0, 0]}, {"nodes_truenodeids": [9, 0, 0]}, {"nodes_featureids": [7, 0, 0]},
         {"nodes_featureids": [-1, 0, 0]}, {"nodes_modes": ["BRANCH_WHAT", "LEAF", "LEAF"]}, {"nodes_values": [0.0]},
         {"nodes_nodeids": [0, 1, 1]}, {"target_ids": [0, 5]}, {"target_nodeids": [1, 9]}, {"target_weights": [1.0]},
-        {"nodes_modes": ["LEAF"]}, {"aggregate_function": "MEDIAN"}, {"post_transform": "PROBIT"},
+        {"nodes_modes": ["LEAF"]}, {"aggregate_function": "MEDIAN"}, {"post_transform": "MORE"},
         {"base_values": [1.0, 2.0]},
         {"nodes_missing_value_tracks_true": [1]}, {"n_targets": 1 << 40},
         {"nodes_values_as_tensor": helper.make_tensor("t", TEXT, [3], [b"a"] * 3)},

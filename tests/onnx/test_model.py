@@ -13,7 +13,15 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import rlx
-from rlx.errors import DeviceUnavailable, DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
+from rlx.errors import (
+    DeviceUnavailable,
+    DTypeError,
+    GraphError,
+    ModelFormatError,
+    ModelWarning,
+    ShapeError,
+    UnsupportedOp,
+)
 from rlx.formats.onnx.reader.elements import ELEMENTS
 from tests.onnx.models import I64, info, model, node
 from tests.threads import at_once
@@ -125,7 +133,7 @@ def test_threads_with_more_shapes_than_the_cache_holds() -> None:
 
 def test_inputs_are_held_against_the_declaration() -> None:
     proto = model([node("Add", "a b", "y")], {"a": ["n", 2], "b": ["n", 2]}, {"y": ["n", 2]})
-    loaded = rlx.onnx.load(proto)
+    loaded = rlx.onnx.load(proto, strict=True)
     a = f32(3, 2)
     for feeds, error, text in (
         ({"a": a}, GraphError, r"\['b'\] are missing"),
@@ -160,27 +168,74 @@ def test_a_length_of_minus_one_is_open() -> None:
         loaded.run({"x": f32(3, 4, 4)}, device="cpu")
 
 
-def test_outputs_of_other_shapes_than_declared_are_taken_where_asked() -> None:
+def test_outputs_of_other_shapes_than_declared_are_taken_unless_strict() -> None:
     proto = model([node("Relu", "x", "y")], {"x": ["n", 2]}, {"y": [1, "n"]})
     with pytest.raises(ModelFormatError, match=r"but comes out \(3, 2\); rlx.onnx.load.*strict=False"):
-        rlx.onnx.load(proto).run({"x": f32(3, 2)}, device="cpu")
-    made = rlx.onnx.load(proto, strict=False).run({"x": f32(3, 2)}, device="cpu")
+        rlx.onnx.load(proto, strict=True).run({"x": f32(3, 2)}, device="cpu")
+    with pytest.warns(ModelWarning, match=r"'y': is declared \[1, 'n'\], but comes out \(3, 2\); rlx takes it so"):
+        made = rlx.onnx.load(proto).run({"x": f32(3, 2)}, device="cpu")
     assert made["y"].shape == (3, 2)
-    (made,) = rlx.onnx.InferenceSession(proto, device="cpu").run(None, {"x": f32(3, 2)})
+    with pytest.warns(ModelWarning, match="comes out"):
+        (made,) = rlx.onnx.InferenceSession(proto, device="cpu").run(None, {"x": f32(3, 2)})
     assert made.shape == (3, 2)
 
 
-def test_dimensions_of_one_name_have_one_length_unless_asked() -> None:
-    proto = model([node("MatMul", "a b", "y")], {"a": ["n", "n"], "b": ["n", "n"]}, {"y": ["n", "n"]})
+def test_dimensions_of_one_name_may_differ_unless_strict() -> None:
+    proto = model([node("MatMul", "a b", "y")], {"a": ["n", "k"], "b": ["n", "m"]}, {"y": None})
     feeds = {"a": f32(3, 2), "b": f32(2, 4)}
-    with pytest.raises(ShapeError, match="dimension 'n' is 2 in shape \\(3, 2\\), but 3 elsewhere"):
-        rlx.onnx.load(proto).run(feeds, device="cpu")
-    for run in (
-        rlx.onnx.load(proto, strict=False).run,
-        lambda f, **_: rlx.onnx.InferenceSession(proto).run(None, f),
-    ):
-        made = run(feeds, device="cpu")
-        assert (made if isinstance(made, list) else list(made.values()))[0].shape == (3, 4)
+    said = "dimension 'n' is 2 in shape \\(2, 4\\), but 3 elsewhere"
+    with pytest.raises(ShapeError, match=said):
+        rlx.onnx.load(proto, strict=True).run(feeds, device="cpu")
+    with pytest.warns(ModelWarning, match=said):
+        assert rlx.onnx.load(proto).run(feeds, device="cpu")["y"].shape == (3, 4)
+    with pytest.warns(ModelWarning, match=said):
+        assert rlx.onnx.InferenceSession(proto, device="cpu").run(None, feeds)[0].shape == (3, 4)
+
+
+def test_nodes_in_any_order() -> None:
+    """Of the graph, of a function, of a graph in a node, and of what such a graph takes from a later node."""
+    branch = helper.make_graph([node("Neg", "t", "b"), node("Add", "x late", "t")], "b", [], [info("b", None)])
+    other = helper.make_graph([node("Relu", "x", "b")], "o", [], [info("b", None)])
+    swapped = helper.make_function(
+        "f", "F", ["p"], ["q"], [node("Abs", "m", "q"), node("Neg", "p", "m")], [helper.make_opsetid("", 21)]
+    )
+    proto = model(
+        [
+            node("Add", "i late", "y"), node("If", "c", "i", then_branch=branch, else_branch=other),
+            node("F", "x", "late", domain="f"),
+        ],
+        {"x": [2, 3], "c": ([], TensorProto.BOOL)}, {"y": [2, 3]}, functions=[swapped], domains=["f"],
+    )  # fmt: skip
+    before, x = proto.SerializeToString(), f32(2, 3)
+    late = np.abs(-x)
+    for taken, want in ((True, -(x + late) + late), (False, np.maximum(x, 0) + late)):
+        made = rlx.onnx.load(proto, strict=True).run({"x": x, "c": np.array(taken)}, device="cpu")
+        np.testing.assert_allclose(made["y"], want, rtol=1e-6, atol=1e-6)
+    assert proto.SerializeToString() == before
+
+
+def test_domains_that_are_not_imported() -> None:
+    ml = node("Binarizer", "x", "b", domain="ai.onnx.ml", threshold=0.5)
+    proto = model([ml, node("Gelu", "b", "y", domain="com.microsoft", name="n")], {"x": [2, 3]}, {"y": [2, 3]})
+    with pytest.raises(ModelFormatError, match=r"Binarizer.*'ai.onnx.ml' is not imported; .*strict=False"):
+        rlx.onnx.load(proto, strict=True)
+    with pytest.warns(ModelWarning) as warned:
+        loaded = rlx.onnx.load(proto)
+    said = ["'ai.onnx.ml' is not imported; rlx takes ", "'com.microsoft' is not imported; rlx takes version 1 of it"]
+    assert all(text in str(w.message) for text, w in zip(said, warned, strict=True))
+    made = loaded.run({"x": np.float32([[0, 1, 2], [0, 0, 1]])}, device="cpu")["y"]
+    np.testing.assert_allclose(made, 0.84134475 * np.float32([[0, 1, 1], [0, 0, 1]]), rtol=1e-6)
+
+
+def test_unknown_attributes_are_ignored_unless_strict() -> None:
+    """As the exporter's `epsion`, which ONNX Runtime takes."""
+    proto = model([node("Elu", "x", "y", name="n", epsion=1.0)], {"x": [2, 3]}, {"y": [2, 3]})
+    x = f32(2, 3)
+    with pytest.raises(ModelFormatError, match=r"'n'.*has no attribute 'epsion'; it has alpha; "):
+        rlx.onnx.load(proto, strict=True).run({"x": x}, device="cpu")
+    with pytest.warns(ModelWarning, match=r"'n'.*'epsion'; it has alpha; rlx ignores it"):
+        made = rlx.onnx.load(proto).run({"x": x}, device="cpu")["y"]
+    np.testing.assert_allclose(made, np.where(x > 0, x, np.expm1(x)), rtol=1e-6, atol=1e-7)
 
 
 def test_what_becomes_of_the_proto_afterwards_changes_nothing() -> None:

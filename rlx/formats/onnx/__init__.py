@@ -34,21 +34,26 @@ def load(
     dims: Mapping[str, int] | None = None,
     threads: int | None = None,
     progress: Callable[[str, int, int], None] | None = None,
-    strict: bool = True,
+    strict: bool = False,
     max_bytes: int | None = None,
     max_steps: int | None = None,
 ) -> Model:
     """Reads an ONNX model: a path, bytes, or an onnx.ModelProto. External data is read from the path's folder.
 
     `dims` binds symbolic dimensions to lengths by name, `threads` limits the CPU's. `progress(stage, done, total)`
-    is called during reading and every later compilation; a total of 0 means that it is unknown. With `strict=False`
-    outputs may have other shapes than the file declares, and dimensions of one name several lengths.
+    is called during reading and every later compilation; a total of 0 means that it is unknown.
+
+    What ONNX Runtime takes is taken, with a ModelWarning: outputs of other shapes than the file declares, dimensions of
+    one name with several lengths, attributes that an operator does not have, domains that are not imported. `strict`
+    refuses them.
 
     `max_bytes` bounds the memory of a program beyond its inputs and weights: values computed while it is built, and its
     tensors; by default 1 GiB and 64 times the bytes of inputs and weights. `max_steps` bounds its time: a node run in a
     loop, 8 KiB written, or 2^18 multiplications of a product is a step; by default 262,144 and an eighth of these
     bytes. Building may take an eighth as many. A program that needs more raises ByteLimitExceeded, an
     OutOfDeviceMemory, or StepLimitExceeded, before the memory or time is spent.
+
+    Warns: ModelWarning.
 
     Raises: ModelFormatError naming the node for a file that is damaged or contradicts itself; UnsupportedOp naming
     every operator that rlx lacks, with domain, version and node; GraphError naming the model's dimensions, for a name

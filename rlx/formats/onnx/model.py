@@ -13,7 +13,7 @@ import numpy as np
 from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.driver.progress import Listener, listening, report
-from rlx.errors import GraphError, ModelFormatError, ShapeError, UnsupportedOp
+from rlx.errors import GraphError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.program import Built
 from rlx.formats.onnx.program import Program as Program
@@ -25,6 +25,7 @@ from rlx.formats.onnx.reader.draws import Sampler
 from rlx.formats.onnx.reader.elements import STRING, Array
 from rlx.formats.onnx.reader.infos import TensorInfo as TensorInfo
 from rlx.formats.onnx.reader.infos import fit, fits, info_of
+from rlx.formats.onnx.reader.lenient import departs, import_used, put_in_order
 from rlx.formats.onnx.reader.missing import missing_operators
 from rlx.formats.onnx.reader.patterns import put_together
 from rlx.formats.onnx.reader.read import all_nodes, check_model, parse, without_initializers
@@ -56,18 +57,18 @@ class Model(Closing):
         dims: Mapping[str, int] | None = None,
         threads: int | None = None,
         progress: Listener | None = None,
-        strict: bool = True,
+        strict: bool = False,
         max_bytes: int | None = None,
         max_steps: int | None = None,
     ) -> None:
         self.max_bytes = check_limit("max_bytes", max_bytes)
         self.max_steps = check_limit("max_steps", max_steps)
+        self._strict = strict
         with listening(progress), refused_memory("reading the model"):
             self._read(source)
         self.bind({} if dims is None else dims)
         self._threads = threads
         self._progress = progress
-        self._strict = strict
         self._fixed: set[str] = set()
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._sessions: dict[tuple[str, str], tuple[Session, Weights]] = {}
@@ -77,9 +78,12 @@ class Model(Closing):
     def _read(self, source: Any) -> None:
         report("reading")
         model, self._folder = parse(source)
-        check_model(model)
+        self._proto = without_initializers(model)
+        put_in_order(self._proto)
+        import_used(self._proto, self._strict)
+        check_model(self._proto, model)
         graph = model.graph
-        unsupported = missing_operators(model)
+        unsupported = missing_operators(self._proto)
         if unsupported:
             raise UnsupportedOp(
                 f"{len(unsupported)} of this model's operators are not in rlx: {'; '.join(unsupported)}"
@@ -89,8 +93,7 @@ class Model(Closing):
             report("reading", done, len(graph.initializer))
             self._initializers[i.name] = to_array(i, f"initializer {shown(i.name)}", self._folder)
         self._declared = {i.name: info_of(i, fed=True) for i in graph.input}
-        self._proto = without_initializers(model)
-        parts = (model.graph, *model.functions)
+        parts = (graph, *model.functions)
         self._own = sum(1 for part in parts for _ in all_nodes(part.node))
         self._held = sum(a.nbytes for a in self._initializers.values()) + int(self._proto.ByteSize())
 
@@ -192,11 +195,11 @@ class Model(Closing):
             raise GraphError(
                 f"the inputs {missing} are missing; the model takes {[i.name for i in self.inputs]}"
             )
-        symbols: dict[str, int] | None = {} if self._strict else None
+        symbols: dict[str, int] = {}
         found = {}
         for name, value in given.items():
             info = self._info(name)
-            found[name] = fit(info, value, symbols)
+            found[name] = fit(info, value, symbols, self._strict)
             check_bound(info, found[name], self.dims if dims is None else dims)
         return found
 
@@ -274,7 +277,7 @@ class Model(Closing):
         Raises: NeedsValues, ModelFormatError, UnsupportedOp.
         """
         limit = self._own + self.budget(arrays).written_out(self._own)
-        builder = GraphBuilder(self._proto, self._initializers, self._folder, self._own, limit)
+        builder = GraphBuilder(self._proto, self._initializers, self._folder, self._own, limit, self._strict)
         graph = builder.build(
             {n: fixed[n] if n in fixed else type_of(a) for n, a in arrays.items()},
             {n: a.dtype for n, a in arrays.items()},
@@ -284,11 +287,12 @@ class Model(Closing):
             made = builder.outputs[info.name]
             if info.shape is None or not isinstance(made, str):
                 continue
-            if self._strict and not fits(graph.outputs[made].shape, info.shape):
-                raise ModelFormatError(
-                    f"output {shown(info.name)}: is declared {list(info.shape)}, but comes out "
-                    f"{graph.outputs[made].shape}; rlx.onnx.load(…, strict=False), or --no-strict, takes it so"
-                )
+            shape = graph.outputs[made].shape
+            if not fits(shape, info.shape):
+                departs(
+                    f"output {shown(info.name)}: is declared {list(info.shape)}, but comes out {shape}",
+                    "takes it so", self._strict,
+                )  # fmt: skip
         return graph, builder
 
     def _compile(

@@ -2,4 +2,5 @@
 
 from rlx.formats.onnx.ml import features as features
 from rlx.formats.onnx.ml import labels as labels
+from rlx.formats.onnx.ml import support as support
 from rlx.formats.onnx.ml import tree as tree

@@ -1,10 +1,8 @@
-"""Operators of ai.onnx.ml that are arithmetic on features: scaling, linear models, support vectors."""
+"""Operators of ai.onnx.ml that are arithmetic on features: scaling, linear models."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -54,8 +52,10 @@ def transformed(c: Call, scores: Tensor, name: str) -> Tensor:
         return o.sigmoid(scores)
     if name == "SOFTMAX":
         return o.softmax(scores, -1)
+    if name == "PROBIT":
+        return _probit(scores)
     if name != "SOFTMAX_ZERO":
-        raise c.unsupported(f"post_transform {name!r} is not supported")
+        raise c.bad(f"post_transform is {name!r}; expected NONE, LOGISTIC, SOFTMAX, SOFTMAX_ZERO or PROBIT")
     # SOFTMAX_ZERO leaves scores of zero out of the softmax.
     top = o.max(scores, -1, keepdims=True)
     kept = o.where(
@@ -63,6 +63,16 @@ def transformed(c: Call, scores: Tensor, name: str) -> Tensor:
     )
     total = o.sum(kept, -1, keepdims=True)
     return o.where(o.equal(total, 0.0), 0.5, o.div(kept, total))
+
+
+def _probit(p: Tensor) -> Tensor:
+    """√2·erf⁻¹(2p - 1) by Winitzki's approximation, as ONNX Runtime computes it; NaN where p is no probability."""
+    a = 0.147
+    x = o.sub(o.mul(p, 2.0), 1.0)
+    log = o.log(o.mul(o.sub(1.0, x), o.add(1.0, x)))
+    v = o.add(o.mul(log, 0.5), 2 / (3.14159 * a))
+    size = o.sqrt(o.sub(o.sqrt(o.sub(o.mul(v, v), o.mul(log, 1 / a))), v))
+    return o.mul(o.where(o.less(x, 0.0), o.neg(size), size), math.sqrt(2))
 
 
 def labels_of(c: Call, ints: str, texts: str) -> Array:
@@ -174,43 +184,3 @@ def linear_classifier(c: Call) -> tuple[Result, ...]:
             f"{scores.shape[1]} scores for {len(labels)} classes with {after} are not supported"
         )
     return labelled(c, scores, labels), transformed(c, scores, after)
-
-
-@op("SVMRegressor", domain=ML)
-def svm_regressor(c: Call) -> Result:
-    """Σ coefficient · kernel(x, support vector) + rho; for a one-class machine the sign of that."""
-    x, count = features(c), c.int("n_supports", 0)
-    weights, rho = numbers_of(c, "coefficients", x), numbers_of(c, "rho", x)
-    vectors = numbers_of(c, "support_vectors", x)
-    rows = count if count else 1
-    kind = c.str("kernel_type", "LINEAR") if count else "LINEAR"
-    vectors = vectors if count else weights
-    if vectors is None or rho is None or weights is None or vectors.size != rows * x.shape[1]:
-        raise c.bad(f"n_supports is {count}, with {count_of(vectors)} numbers for {x.shape[1]} features")
-    if count and weights.size != count:
-        raise c.bad(f"coefficients has {weights.size} numbers for {count} support vectors")
-    made = _kernel(c, x, vectors.reshape(rows, -1), kind, c.floats("kernel_params", []))
-    made = o.matmul(made, c.tensor(weights.reshape(-1, 1))) if count else made
-    made = o.add(made, float(rho[0]))
-    if c.int("one_class", 0):
-        return o.where(o.greater(made, 0.0), 1.0, -1.0)
-    return transformed(c, made, c.str("post_transform", "NONE"))
-
-
-def _kernel(c: Call, x: Tensor, vectors: Array, kind: str, given: Sequence[Any]) -> Tensor:
-    gamma, shift, degree = [*given, 0.0, 0.0, 0.0][:3]
-    if kind == "RBF":
-        # |x - v|² is computed directly: expanded into products, cancellation would lose near vectors.
-        if x.shape[0] * vectors.size > 1 << 26:
-            raise c.unsupported(f"{x.shape[0]} rows by {vectors.shape} support vectors is too large")
-        apart = o.sub(o.expand_dims(x, (1,)), c.tensor(vectors[None]))
-        return o.exp(o.mul(o.sum(o.mul(apart, apart), -1), -float(gamma)))
-    made = o.matmul(x, c.tensor(np.ascontiguousarray(vectors.T)))
-    if kind == "LINEAR":
-        return made
-    made = o.add(o.mul(made, float(gamma)), float(shift))
-    if kind == "POLY":
-        return o.pow(made, float(degree))
-    if kind != "SIGMOID":
-        raise c.bad(f"kernel_type is {kind!r}; expected LINEAR, POLY, RBF or SIGMOID")
-    return o.tanh(made)

@@ -5,6 +5,7 @@ from rlx.formats.onnx.ops import attention as attention
 from rlx.formats.onnx.ops import cast as cast
 from rlx.formats.onnx.ops import conv as conv
 from rlx.formats.onnx.ops import elementwise as elementwise
+from rlx.formats.onnx.ops import experimental as experimental
 from rlx.formats.onnx.ops import fill as fill
 from rlx.formats.onnx.ops import index as index
 from rlx.formats.onnx.ops import legacy as legacy

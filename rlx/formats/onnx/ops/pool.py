@@ -25,7 +25,7 @@ def _pools(w: Windows) -> bool:
 
 
 @op("MaxPool")
-def max_pool(c: Call) -> tuple[Result, ...]:
+def max_pool(c: Call) -> tuple[Tensor, ...]:
     x = _image(c)
     w = windows_of(c, x.shape[2:], None)
     wide = x if x.dtype.is_float else o.cast(x, f32)  # small integers, which f32 holds

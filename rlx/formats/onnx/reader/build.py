@@ -64,11 +64,13 @@ class Counted(Graph):
 
 class GraphBuilder:
     """Builds the rlx graph of a model that lists `own` nodes, of at most `limit` nodes with those of functions and
-    loops. Afterwards `outputs` holds the structure of each output, `output_types` the element types of its tensors."""
+    loops; `strict` refuses unknown attributes. Afterwards `outputs` holds the structure of each output, `output_types`
+    the element types of its tensors."""
 
     def __init__(
-        self, model: Any, initializers: Mapping[str, Array], folder: Path | None, own: int, limit: int
-    ) -> None:
+        self, model: Any, initializers: Mapping[str, Array], folder: Path | None, own: int, limit: int,
+        strict: bool = False,
+    ) -> None:  # fmt: skip
         self.model = model
         self.folder = folder
         self.initializers = initializers
@@ -79,6 +81,7 @@ class GraphBuilder:
         self._built = 0
         self._given: set[int] = set()  # the tensors that are outputs
         self.own = own
+        self._strict = strict
         self._limit = min(MAX_NODES, limit)
         self.outputs: dict[str, Structure] = {}
         self.output_types: dict[str, ElementType] = {}
@@ -186,7 +189,7 @@ class GraphBuilder:
             raise UnsupportedOp(
                 f"{where}: there is no such operator in version {opset} of domain {domain or 'ai.onnx'!r}"
             )
-        bound = check_call(schema, node, inputs, protos, where)
+        bound = check_call(schema, node, inputs, protos, where, self._strict)
         if not domain and node.op_type in CONTROL:
             graphs = {n: protos.pop(n).g for n, a in list(protos.items()) if a.type == Attribute.GRAPH}
             self._control(node, self._call(node, where, schema, inputs, protos), graphs, frame)

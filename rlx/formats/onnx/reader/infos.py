@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from rlx.errors import DTypeError, ModelFormatError, ShapeError
+from rlx.errors import DTypeError, ModelFormatError, ModelWarning, ShapeError
 from rlx.formats.files import shown
 from rlx.formats.onnx.reader.elements import NAMES, STRING, Array, ElementType, key_name
 from rlx.formats.onnx.reader.schemas import declared_type
@@ -68,19 +69,23 @@ def fits(shape: Sequence[int], declared: Sequence[Dim]) -> bool:
     )
 
 
-def fit(info: TensorInfo, value: Any, symbols: dict[str, int] | None) -> Any:
+def fit(info: TensorInfo, value: Any, symbols: dict[str, int], strict: bool) -> Any:
     """The value as arrays, in lists where the model takes sequences, None for an empty optional; `symbols` are
-    the lengths of named dimensions so far, None where these may differ. Raises: DTypeError, ShapeError."""
-    return _fit(info, f"input {info.name!r}", info.around, value, symbols)
+    the lengths of named dimensions so far, which another length contradicts: a warning, unless `strict`.
+
+    Raises: DTypeError, ShapeError."""
+    return _fit(info, f"input {info.name!r}", info.around, value, symbols, strict)
 
 
-def _fit(info: TensorInfo, what: str, around: tuple[Around, ...], value: Any, symbols: dict[str, int] | None) -> Any:
+def _fit(
+    info: TensorInfo, what: str, around: tuple[Around, ...], value: Any, symbols: dict[str, int], strict: bool
+) -> Any:
     if not around:
         if value is None:
             raise DTypeError(f"{what}: is None; expected an array")
-        return _tensor(info, what, value, symbols)
+        return _tensor(info, what, value, symbols, strict)
     if around[0] == "optional":
-        return None if value is None else _fit(info, what, around[1:], value, symbols)
+        return None if value is None else _fit(info, what, around[1:], value, symbols, strict)
     if not isinstance(value, list | tuple):
         raise DTypeError(
             f"{what}: is a {type(value).__name__}; expected a list, for the model takes {info.type}"
@@ -88,11 +93,10 @@ def _fit(info: TensorInfo, what: str, around: tuple[Around, ...], value: Any, sy
     if len(value) > MAX_ITEMS:
         raise ShapeError(f"{what}: has {len(value)} items; at most {MAX_ITEMS} are supported")
     # Named dimensions may differ between the items of a sequence.
-    apart = [None if symbols is None else dict(symbols) for _ in value]
-    return [_fit(info, f"{what}[{k}]", around[1:], v, apart[k]) for k, v in enumerate(value)]
+    return [_fit(info, f"{what}[{k}]", around[1:], v, dict(symbols), strict) for k, v in enumerate(value)]
 
 
-def _tensor(info: TensorInfo, what: str, value: Any, symbols: dict[str, int] | None) -> Array:
+def _tensor(info: TensorInfo, what: str, value: Any, symbols: dict[str, int], strict: bool) -> Array:
     if isinstance(value, np.ndarray | np.generic) or info.dtype is None:
         array = as_array(value)
     else:
@@ -115,8 +119,11 @@ def _tensor(info: TensorInfo, what: str, value: Any, symbols: dict[str, int] | N
     if not fits(array.shape, info.shape):
         raise ShapeError(f"{what}: has shape {array.shape}, expected {list(info.shape)}")
     for n, d in zip(array.shape, info.shape, strict=True):
-        if symbols is not None and isinstance(d, str) and symbols.setdefault(d, n) != n:
-            raise ShapeError(
-                f"{what}: dimension {d!r} is {n} in shape {array.shape}, but {symbols[d]} elsewhere"
+        if isinstance(d, str) and symbols.setdefault(d, n) != n:
+            said = f"{what}: dimension {d!r} is {n} in shape {array.shape}, but {symbols[d]} elsewhere"
+            if strict:
+                raise ShapeError(said)
+            warnings.warn(
+                f"{said}; rlx computes with both, and strict=True refuses it", ModelWarning, stacklevel=2
             )
     return array

@@ -13,6 +13,8 @@ from rlx.formats.onnx.reader.read import all_nodes, called, node_name, opsets
 from rlx.formats.onnx.reader.schemas import schema_of
 from rlx.formats.onnx.reader.table import find
 
+NCHWC = "com.microsoft.nchwc"
+
 
 def missing_operators(model: Any) -> list[str]:
     """Every operator of the model that has neither a builder nor a function of onnx's: domain, name, version, node."""
@@ -33,6 +35,13 @@ def missing_operators(model: Any) -> list[str]:
                 continue
             said = "of a domain that is not imported" if version is None else f"version {version}"
             found[key] = f"{domain or 'ai.onnx'} {shown(node.op_type)} {said} at {node_name(node)}"
+    if any(domain == NCHWC for domain, _, _ in found):
+        return [
+            f"{NCHWC}: ONNX Runtime saved this file at its highest optimization level, for the memory layout of one "
+            "kind of CPU; save it with graph_optimization_level = ORT_ENABLE_EXTENDED, or give the model that it was "
+            "made from",
+            *(said for (domain, _, _), said in found.items() if domain != NCHWC),
+        ]  # fmt: skip
     return list(found.values())
 
 

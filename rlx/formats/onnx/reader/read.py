@@ -136,9 +136,9 @@ def _first(node: Any) -> str:
     return next((o for o in node.output if o), "nothing")
 
 
-def check_model(model: Any) -> None:
-    """Raises: ModelFormatError naming the node, for a model that is not well-formed."""
-    if not model.HasField("graph"):
+def check_model(model: Any, whole: Any) -> None:
+    """Raises: ModelFormatError naming the node, for a model that is not well-formed; `whole` has its initializers."""
+    if not whole.HasField("graph"):
         raise ModelFormatError("the model has no graph")
     if not model.opset_import:
         raise ModelFormatError("the model does not say which opset it uses")
@@ -154,7 +154,7 @@ def check_model(model: Any) -> None:
         known = _distinct(function.input, f"{what}: input")
         _check_nodes(function.node, known, function.output, what, budget, 1)
     _check_functions(model)
-    _check_graph(model.graph, (), "the graph", budget, 1)
+    _check_graph(model.graph, (), "the graph", budget, 1, whole.graph)
 
 
 def _distinct(names: Any, what: str) -> set[str]:
@@ -169,13 +169,16 @@ def _distinct(names: Any, what: str) -> set[str]:
     return found
 
 
-def _check_graph(graph: Any, outer: tuple[set[str], ...], what: str, budget: list[int], depth: int) -> None:
+def _check_graph(
+    graph: Any, outer: tuple[set[str], ...], what: str, budget: list[int], depth: int, whole: Any = None
+) -> None:
     if depth > MAX_DEPTH:
         raise ModelFormatError(f"{what}: graphs are nested more than {MAX_DEPTH} deep")
-    if len(graph.sparse_initializer):
+    whole = graph if whole is None else whole
+    if len(whole.sparse_initializer):
         raise UnsupportedOp(f"{what}: sparse initializers are not supported")
     known = _distinct([i.name for i in graph.input], f"{what}: input")
-    known |= _distinct([i.name for i in graph.initializer], f"{what}: initializer")
+    known |= _distinct([i.name for i in whole.initializer], f"{what}: initializer")
     results = [o.name for o in graph.output]
     _check_nodes(graph.node, known, results, what, budget, depth, outer)
     _distinct(set(results), f"{what}: output")  # one value may be listed as several results
@@ -188,18 +191,14 @@ def _check_nodes(
     budget[0] -= len(nodes)
     if budget[0] < 0:
         raise ModelFormatError(f"the model has more than {MAX_NODES:,} nodes")
-    made = {o for n in nodes for o in n.output}
     for index, node in enumerate(nodes):
         check_text(f"{what}: node number {index}", *called(node), node.name, *node.input, *node.output)
         check_text(f"{what}: node number {index}", *(a.ref_attr_name for a in node.attribute))
         for name in node.input:
             if name and name not in known and not any(name in around for around in outer):
-                why = (
-                    "which a later node makes: the nodes are not in order, or form a cycle"
-                    if name in made
-                    else ("which nothing makes")
+                raise ModelFormatError(
+                    f"{what}: {node_name(node, index)}: takes {shown(name)}, which nothing makes"
                 )
-                raise ModelFormatError(f"{what}: {node_name(node, index)}: takes {shown(name)}, {why}")
         _distinct([a.name for a in node.attribute], f"{what}: {node_name(node, index)}: attribute")
         for inner in subgraphs(node):
             _check_graph(inner, (*outer, known), f"a graph in {node_name(node, index)}", budget, depth + 1)

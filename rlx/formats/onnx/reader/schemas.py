@@ -14,6 +14,7 @@ from rlx.formats.files import shown
 from rlx.formats.onnx.reader.call import AnyValue, Call, Value
 from rlx.formats.onnx.reader.declared import DECLARED
 from rlx.formats.onnx.reader.elements import ELEMENTS, STRING, Array, carrier, element_name
+from rlx.formats.onnx.reader.lenient import departs
 from rlx.formats.onnx.reader.read import check_text
 from rlx.ir import TensorType
 
@@ -28,10 +29,15 @@ def schema_of(domain: str, name: str, opset: int) -> Any | None:
 
 
 def check_call(
-    schema: Any, node: Any, inputs: Sequence[AnyValue | None], protos: dict[str, Any], where: str
+    schema: Any,
+    node: Any,
+    inputs: Sequence[AnyValue | None],
+    protos: dict[str, Any],
+    where: str,
+    strict: bool,
 ) -> dict[str, str]:
-    """Checks a node against its operator's schema: counts, attributes, types. Returns: the type parameters, as ONNX
-    writes types.
+    """Checks a node against its operator's schema: counts, attributes, types. Unknown attributes are removed from
+    `protos`, with a warning unless `strict`. Returns: the type parameters, as ONNX writes types.
 
     Raises: ModelFormatError.
     """
@@ -43,12 +49,16 @@ def check_call(
         raise ModelFormatError(
             f"{where}: has {len(node.output)} outputs; expected {schema.min_output} to {schema.max_output}"
         )
-    for name, proto in protos.items():
+    for name, proto in list(protos.items()):
         declared = schema.attributes.get(name)
         if declared is None:
-            raise ModelFormatError(
-                f"{where}: has no attribute {shown(name)} in version {schema.since_version}"
-            )
+            known = ", ".join(sorted(schema.attributes)) or "none"
+            departs(
+                f"{where}: version {schema.since_version} of the operator has no attribute {shown(name)}; it has "
+                f"{known}", "ignores it", strict,
+            )  # fmt: skip
+            del protos[name]
+            continue
         if int(declared.type.value) != proto.type:
             raise ModelFormatError(
                 f"{where}: attribute {name} is of kind {proto.type}, expected {declared.type.name}"

@@ -1,7 +1,8 @@
-"""Means of com.microsoft over 8-bit numbers: average pooling over windows, over everything, over axes."""
+"""Pools of com.microsoft over 8-bit numbers: means over windows, over everything, over axes; maxima of windows."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 
@@ -11,9 +12,10 @@ from rlx import ops as o
 from rlx.dtypes import f32, i32
 from rlx.formats.onnx.contrib.quant.elementwise import BYTES, one, real, rounded_to, zero_of
 from rlx.formats.onnx.ops.movement import axis_of
+from rlx.formats.onnx.ops.pool import max_pool
 from rlx.formats.onnx.ops.quant import saturated
 from rlx.formats.onnx.ops.windows import seen, windows_of
-from rlx.formats.onnx.reader.call import Call, Value
+from rlx.formats.onnx.reader.call import Call, Result, Value
 from rlx.formats.onnx.reader.declared import declared
 from rlx.ir import Tensor
 
@@ -74,6 +76,26 @@ def _mean(c: Call, axes: tuple[int, ...], keep: bool) -> Value:
     ratio = o.div(one(c, 1), o.mul(one(c, 3), float(count)))
     total = o.cast(o.sum(whole, axes, keep), f32)
     return saturated(c, o.mul(total, ratio), one(c, 4) if c.has(4) else None, c.dtype())
+
+
+@declared(
+    "NhwcMaxPool",
+    inputs="x:T",
+    outputs="y:T",
+    types={"T": "int8 uint8"},
+    attributes={
+        "auto_pad": "NOTSET", "ceil_mode": 0,
+        **dict.fromkeys(("dilations", "kernel_shape", "pads", "strides"), list[int]),
+    },
+    required="kernel_shape",
+)  # fmt: skip
+def nhwc_max_pool(c: Call) -> Result:
+    """MaxPool of an image with its channels last."""
+    if c.x().ndim < 3:
+        raise c.bad(f"the input is {c.x().shape}; expected (N, …, C)")
+    inner = copy.copy(c)
+    inner.inputs = [Value(channels_first(c.x()), c.dtype())]
+    return channels_last(max_pool(inner)[0])
 
 
 @declared(
