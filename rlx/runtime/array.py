@@ -39,7 +39,7 @@ class Array(Closing):
         self.device = device
         self.type = TensorType(shape, dtype)
         self._offset = offset
-        self._gone: str | RlxError = ""
+        self._gone: str | RlxError = ""  # why there is no memory
         self._buffer: Buffer | None = buffer
         self._shared: Buffer | None = None  # memory that other libraries may use while this object lives
         if offset < 0 or offset + self.type.nbytes > buffer.nbytes:
@@ -60,11 +60,12 @@ class Array(Closing):
         return cls(device, device.foreign(address, nbytes, owner), shape, dtype)
 
     @classmethod
-    def _failed(cls, device: Device, t: TensorType, error: RlxError) -> Self:
-        """The array that a run which failed did not make: its use raises the error."""
+    def _of(cls, device: Device, t: TensorType, buffer: Buffer | None, gone: str | RlxError = "") -> Self:
+        """The array at the start of a buffer of its size; without a buffer one whose use raises `gone`, the error of
+        the run that was to make it."""
         made = cls.__new__(cls)
         made.device, made.type, made._offset = device, t, 0
-        made._gone, made._buffer, made._shared = error, None, None
+        made._buffer, made._gone, made._shared = buffer, gone, None
         return made
 
     # -- what it is
@@ -192,7 +193,7 @@ class Array(Closing):
                 out = np.empty(nbytes, np.uint8)
                 source.read(self._offset, out)
                 buffer.write(0, out)
-        return Array(target, buffer, self.shape, self.dtype)
+        return Array._of(target, self.type, buffer)
 
     def __copy__(self) -> Array:
         return self.copy()
@@ -260,7 +261,7 @@ def array(values: Any, dtype: DTypeLike | None = None, device: Any = "auto") -> 
     buffer = target.acquire(max(t.nbytes, 1), clear=False)
     if t.nbytes:
         buffer.write(0, np.ascontiguousarray(data).reshape(-1).view(np.uint8))
-    return Array(target, buffer, t.shape, t.dtype)
+    return Array._of(target, t, buffer)
 
 
 def device_of(given: Any) -> Device:

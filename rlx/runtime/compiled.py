@@ -20,7 +20,7 @@ from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
 from rlx.packed import PackedArray
 from rlx.runtime import debug
-from rlx.runtime.array import Array
+from rlx.runtime.bound import Bound
 from rlx.runtime.entries import Entry
 from rlx.runtime.ports import InputPort, OutputPort, accept_inputs
 from rlx.runtime.prepare import Prepared, prepare
@@ -177,10 +177,7 @@ class CompiledGraph(Closing):
                     self.device.synchronize()  # work of an interrupted run may still read its inputs
                 program.broken_off = True
                 for port, value in zip(program.inputs, values, strict=True):
-                    if isinstance(value, Array):
-                        port.feed(value)
-                    else:
-                        port.put.call(value)
+                    port.write(value)
                 before = debug.before_run(self)
                 program.executable.run()
                 self.state.replaced(self._replaced)
@@ -194,6 +191,17 @@ class CompiledGraph(Closing):
                 return results
             finally:
                 self._busy -= 1
+
+    def bind(self) -> Bound:
+        """The program with its inputs and outputs in place, for runs that copy nothing.
+
+        >>> bound = exe.bind()
+        >>> x, y = bound.inputs["x"], bound.outputs["y"]  # NumPy arrays in the program's memory
+        >>> x[...] = 1.0
+        >>> bound.run()  # y holds the result
+        """
+        with self._lock:
+            return Bound(self)
 
     def prepare(self) -> Self:
         """Allocates and records now instead of at the first run."""

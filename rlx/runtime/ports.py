@@ -18,22 +18,38 @@ from rlx.runtime.store import check_array, on_host
 Given = npt.NDArray[Any] | Array
 
 
-class InputPort:
-    """One input; `put.call` writes an accepted NumPy array, like the arena's typed writes, and `feed` an Array.
+class _Port:
+    """A tensor's slot. `view` is its memory as an array of the declared type; None where the host cannot address it, or
+    the slot's dtype is wider."""
 
-    `declared` is the type the user gives, `tensor` the planned tensor that holds it (f32 if the storage layout widens
-    it)."""
-
-    __slots__ = ("_arena", "_slot", "declared", "name", "np_dtype", "put", "shape")
+    __slots__ = ("_arena", "_nbytes", "_node", "_slot", "declared", "name")
 
     def __init__(self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena) -> None:
         self.name = name
         self.declared = declared
+        self._arena, self._slot = arena, arena.slot(tensor.id)
+        self._node, self._nbytes = tensor.id, declared.nbytes
+
+    def view(self) -> npt.NDArray[Any] | None:
+        t = self.declared
+        raw = self._arena.view(self._node) if self._slot.dtype == t.dtype else None
+        return None if raw is None else raw[: t.nbytes].view(t.dtype.np).reshape(t.array_shape)
+
+
+class InputPort(_Port):
+    """One input; `put.call` writes an accepted NumPy array, like the arena's typed writes, and `write` any.
+
+    `declared` is the type the user gives, `tensor` the planned tensor that holds it (f32 if the storage layout widens
+    it)."""
+
+    __slots__ = ("np_dtype", "put", "shape")
+
+    def __init__(self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena) -> None:
+        super().__init__(name, declared, tensor, arena)
         # A packed weight is given as a PackedArray, never as an array of its bytes.
         self.shape = None if declared.dtype.is_packed else declared.shape
         self.np_dtype = declared.dtype.np
         self.put = arena.input_writer(tensor.id, tensor.dtype, tensor.shape)
-        self._arena, self._slot = arena, arena.slot(tensor.id)
 
     def accept(self, given: Any, device: Device) -> Given:
         """The value as an array of the declared type, an Array as it is. Raises: ShapeError, DTypeError, GraphError for
@@ -46,48 +62,48 @@ class InputPort:
         if not isinstance(given, Array):
             return check_array(what, given, self.declared)
         check_device(what, given, device)
-        if given.type != self.declared:
+        if given.type is not self.declared and given.type != self.declared:
             error = ShapeError if given.dtype == self.declared.dtype else DTypeError
             raise error(f"{what}: expected {self.declared}, got an rlx.Array of {given.type}")
         given._held()
         return given
 
-    def feed(self, value: Array) -> None:
-        """Copies an accepted Array into the slot, on the device; through the host where the slot's dtype is wider."""
+    def write(self, value: Given) -> None:
+        """Copies an accepted array into the slot: an Array on the device, or through the host where the slot's dtype is
+        wider."""
         slot = self._slot
-        if slot.dtype != value.dtype:
+        if not isinstance(value, Array):
+            self.put.call(value)
+        elif slot.dtype != value.dtype:
             self.put.call(value.numpy())
-        elif value.nbytes:
-            self._arena.buffer(slot.segment).copy_from(
-                value._held(), value._offset, slot.offset, value.nbytes
-            )
+        elif self._nbytes:
+            into = self._arena.buffer(slot.segment)
+            into.copy_from(value._held(), value._offset, slot.offset, self._nbytes)
 
 
-class OutputPort:
+class OutputPort(_Port):
     """One output: `take` returns a new NumPy array of the declared type, like the arena's typed reads, and `give` an
     Array."""
 
-    __slots__ = ("_arena", "_read", "_slot", "_type", "name")
+    __slots__ = ("_read",)
 
     def __init__(self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena) -> None:
-        self.name = name
-        self._type = declared
+        super().__init__(name, declared, tensor, arena)
         self._read = arena.output_reader(tensor.id, tensor.dtype, tensor.shape, declared.dtype)
-        self._arena, self._slot = arena, arena.slot(tensor.id)
 
     def take(self) -> Any:
         data = self._read.call()
-        return on_host(self._type, data) if self._type.dtype.is_packed else data
+        return on_host(self.declared, data) if self.declared.dtype.is_packed else data
 
     def give(self, device: Device) -> Array:
         """A copy in memory of its own, made on the device; through the host where the slot's dtype is wider."""
-        t, slot = self._type, self._slot
+        t, slot = self.declared, self._slot
         if slot.dtype != t.dtype:
             return array(self.take(), t.dtype, device)
-        buffer = device.acquire(max(t.nbytes, 1), clear=False)
-        if t.nbytes:
-            buffer.copy_from(self._arena.buffer(slot.segment), slot.offset, 0, t.nbytes)
-        return Array(device, buffer, t.shape, t.dtype)
+        buffer = device.acquire(self._nbytes or 1, clear=False)
+        if self._nbytes:
+            buffer.copy_from(self._arena.buffer(slot.segment), slot.offset, 0, self._nbytes)
+        return Array._of(device, t, buffer)
 
 
 def accept_inputs(ports: list[InputPort], given: Mapping[str, Any], device: Device) -> list[Given]:

@@ -24,6 +24,7 @@ from rlx.ir import Graph, Node
 
 _FEATURES = frozenset({"f64", "f16", "bf16", "i64", "i8"})
 _UNASKED = 1 << 20  # bytes to acquire before the system is asked again how much is free
+_POOLED = 1 << 14  # bytes; less memory is made in the time that the pool takes
 _POOL_SHARE = 8  # the pool keeps at most an eighth of all memory for the next arena
 
 
@@ -69,7 +70,7 @@ class CpuDevice:
 
     def acquire(self, nbytes: int, clear: bool = True) -> CpuBuffer:
         nbytes = check_nbytes(nbytes, self.info.id)
-        block = self._pool.take(nbytes)
+        block = self._pool.take(nbytes) if nbytes >= _POOLED else None
         if block is None:
             # The system overcommits memory and kills a process that uses too much: refuse before that. Asking how much
             # is free takes as long as making a hundred small tensors, so small ones are added up before it is asked.
@@ -118,7 +119,7 @@ class CpuDevice:
     def _leave(self, block: Block) -> None:
         """Takes back memory that is closed or dropped. It runs in finalizers. What the pool could not keep anyway does
         not wait for its next call: NumPy frees it with the last view."""
-        if block.nbytes <= self._pool.budget and self._pool.left < MAX_BUFFERS:
+        if _POOLED <= block.nbytes <= self._pool.budget and self._pool.left < MAX_BUFFERS:
             self._pool.leave(block)
 
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer] | None = None) -> CpuArena:

@@ -13,13 +13,22 @@ import numpy as np
 _IN_CONTEXT = int(np.__version__.partition(".")[0]) >= 2
 
 
-class _Thread(threading.local):
-    """A thread's context in which NumPy gives no warnings; `busy` while the thread is in it."""
+class _Quiet:
+    """A context in which NumPy gives no warnings; `busy` while its thread is in it."""
+
+    __slots__ = ("busy", "context")
 
     def __init__(self) -> None:
         self.context: Context = copy_context()
         self.context.run(np.seterr, all="ignore")
         self.busy = False
+
+
+class _Thread(threading.local):
+    """A thread's own context; one look-up here costs as much as a small step."""
+
+    def __init__(self) -> None:
+        self.quiet = _Quiet()
 
 
 def _by_errstate(work: Callable[[], None]) -> None:
@@ -28,14 +37,15 @@ def _by_errstate(work: Callable[[], None]) -> None:
 
 
 def _by_context(work: Callable[[], None]) -> None:
-    if _thread.busy:  # a context cannot be entered twice, and is in force already
+    quiet = _thread.quiet
+    if quiet.busy:  # a context cannot be entered twice, and is in force already
         work()
         return
-    _thread.busy = True
+    quiet.busy = True
     try:
-        _thread.context.run(work)
+        quiet.context.run(work)
     finally:
-        _thread.busy = False
+        quiet.busy = False
 
 
 quietly: Callable[[Callable[[], None]], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -113,8 +113,9 @@ class BufferPool(Generic[T]):
         self._free_all(evicted)
         return nbytes
 
-    def _free_all(self, buffers: Iterable[T]) -> None:
-        close_each(*(partial(self._free, buffer) for buffer in buffers))
+    def _free_all(self, buffers: Sequence[T]) -> None:
+        if buffers:
+            close_each(*(partial(self._free, buffer) for buffer in buffers))
 
     def close(self) -> None:
         """Frees all waiting buffers; buffers given back later are freed at once. Idempotent."""
