@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from rlx.conformance.record import record_of, records
 from rlx.conformance.terms import order_dependent, term_scale
 from rlx.conformance.tolerances import Tolerance, Verdict, compare, largest
 from rlx.dtypes import DType, f32, f64
-from rlx.ir import Attrs, Graph
+from rlx.ir import Attrs, Graph, get_op
 from rlx.packed import PackedArray
 
 Array = npt.NDArray[Any]
@@ -114,6 +114,21 @@ class Case:
                 )
             worst = max(worst, verdict, key=lambda v: (v.nmse, v.max_ulp))
         return worst
+
+
+def missing_kinds(cases: Iterable[Case]) -> frozenset[str]:
+    """The kinds of numbers (`domains.KINDS`) that no float input of these cases of an op has.
+
+    None for cases without float inputs. An elementwise op meets numbers far from 0 among those of all magnitudes,
+    and an op whose results are exact computes nothing in which they could cancel: both need no "far"."""
+    listed = list(cases)
+    found = {spec.domain.partition(":")[0] for c in listed for spec in c.inputs if spec.dtype.is_float}
+    if not found:
+        return frozenset()
+    kinds = set(domains.KINDS)
+    if get_op(listed[0].op).elementwise or all(c.tolerance.kind in ("bits", "equal") for c in listed):
+        kinds.remove("far")
+    return frozenset(kind for kind in kinds if not found & domains.KINDS[kind])
 
 
 @functools.cache

@@ -25,6 +25,17 @@ _LIMITS = {
 }
 
 
+# The kinds of numbers that the cases of an op of floats must have, since errors hide among them, and the domains with
+# them: zeros; NaN and infinities; all magnitudes, where squares overflow or vanish; rows of numbers far from 0 that
+# are near each other, where differences cancel.
+KINDS = {
+    "zero": frozenset({"zeros", "special", "any", "ties", "masked", "halves"}),
+    "special": frozenset({"special", "any", "holes"}),
+    "wide": frozenset({"wide", "any"}),
+    "far": frozenset({"far", "offset", "shifted", "constant", "angle"}),
+}
+
+
 def special_values(dtype: DType) -> Array:
     """Values for which dtypes have special rules: NaN, infinities, zeros, ends of the range, small integers, halves."""
     if dtype.kind == "b":

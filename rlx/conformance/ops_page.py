@@ -151,7 +151,8 @@ class Column:
 
 
 def columns(seen: Seen, before: str = "") -> dict[str, Column]:
-    """The columns of the devices that have outcomes, and those of other devices from `before`, the old page."""
+    """The columns of the devices that have outcomes. Those of other devices, and the cells of ops that were not run on
+    these, are those of `before`, the old page."""
     said = before.partition("ULP of the result's dtype: ")[2].partition("\n")[0]
     listed = re.findall(r"(\w[^,()]*) \(([\d,]+) cases\)", said)
     found = {device: Column(int(count.replace(",", "")), {}) for device, count in listed}
@@ -166,7 +167,9 @@ def columns(seen: Seen, before: str = "") -> dict[str, Column]:
                 found[device].cells[cells[0].strip("`")] = cell
     for device, ops in seen.items():
         done = sum(e.passed + e.others for e in ops.values())
-        found[device] = Column(done, {op: _worst(errors) for op, errors in ops.items()})
+        kept = {op: cell for op, cell in found[device].cells.items() if op not in ops} if device in found else {}
+        done += sum(len(cases_of(op)) for op in kept if op in REGISTRY and kept[op] != "–")
+        found[device] = Column(done, kept | {op: _worst(errors) for op, errors in ops.items()})
     return dict(sorted(found.items()))
 
 
@@ -179,7 +182,7 @@ def row(op: Op, cases: Sequence[Case], worst: Mapping[str, Column]) -> str:
 
 
 def page(seen: Seen, before: str = "") -> str:
-    """The whole page. Devices without outcomes keep their columns of `before`, the old page."""
+    """The whole page. What was not run, devices or ops of a device, keeps its cells of `before`, the old page."""
     worst = columns(seen, before)
     load_rules()
     cases: dict[str, list[Case]] = {}

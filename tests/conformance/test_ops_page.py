@@ -80,3 +80,7 @@ def test_a_device_that_was_not_run_keeps_what_the_page_says_of_it(monkeypatch: p
     (line,) = (line for line in again.splitlines() if line.startswith("| `exp` |"))
     assert line.endswith("| 0.25 ULP | 0.75 ULP |")
     assert ops_page.page({}, again) == again
+    more = ops_page.page({"cpu": {"log": ops_page.Errors(5, 0, 0.5)}}, again)  # one op was run, as for a new one
+    assert line in more.splitlines() and f"cpu ({5 + len(cases_of('exp')):,} cases), cuda H200 (1 cases)" in more
+    (log,) = (line for line in more.splitlines() if line.startswith("| `log` |"))
+    assert log.endswith("| 0.5 ULP | – |")

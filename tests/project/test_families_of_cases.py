@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from rlx.conformance.case import cases_of
+from rlx.conformance.case import Case, InputSpec, cases_of, missing_kinds
 from rlx.conformance.record import Conformance, families, records, records_of
+from rlx.conformance.tolerances import COMPOSITE, NORM, compare
+from rlx.dtypes import f32
 from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY
+from rlx.ops.numeric import Array
 from tests.ops import by_family
 
 OPS = sorted(name for name, op in REGISTRY.items() if not op.leaf)
 FAMILIES = sorted({REGISTRY[op].family for op in OPS})
 LIBRARIES = ("numpy.", "scipy.", "torch.")
+# Kinds of numbers that cases of these ops lack since before they were asked for; most of them are tried with such
+# numbers by tests of their own (tests/ops). The list only gets shorter: a new op is not on it.
+LACKING = {
+    "wide": "add_layer_norm add_rms_norm batch_norm cross_entropy cross_entropy_grad fake_quantize group_norm "
+    "group_norm_grad layer_norm layer_norm_channels layer_norm_grad log_softmax logsumexp mean overlap_add "
+    "packed_matmul_int8 rms_norm rms_norm_grad softmax sum",
+    "wide zero": "avg_pool conv",
+    "far": "causal_conv cond scan scatter scatter_elements while_loop",
+    "far wide": "cumprod cumsum grouped_matmul grouped_matmul_grad lora_matmul matmul packed_matmul prod rope "
+    "selective_scan_grad softmax_grad",
+    "special wide": "fft irfft rfft segment_signal segment_spectra",
+    "special wide zero": "block_convolution conv_grad_weight fused",
+    "far special wide": "attention attention_grad gated_delta_rule_grad grid_sample max_pool_grad segment_power",
+    "far special wide zero": "conv_grad_input conv_transpose grouped_packed_matmul grouped_packed_matmul_int8 "
+    "splat_blend splat_blend_grad windowed_frames",
+}
 BY_PASSES = {"fused"}  # no random graph makes it: it comes of their fusion
 
 
@@ -37,6 +57,44 @@ def test_the_record_of_an_op_is_its_familys(op: str) -> None:
     assert record.terms is None or _module(record.terms).startswith((_home(record), "rlx.conformance.terms"))
     assert bool(record.random) == (op not in BY_PASSES)
     assert cases_of(op)
+
+
+def test_cases_have_zero_special_wide_and_far_numbers() -> None:
+    """An op whose cases are of plain numbers alone may give NaN at 1e20 and pass."""
+    lacking = {op: set(kinds.split()) for kinds, ops in LACKING.items() for op in ops.split()}
+    missing = {op: set(missing_kinds(cases_of(op))) for op in OPS}
+    wrong = {
+        op: f"has no cases with numbers of the kinds {sorted(kinds)}; domains.KINDS lists the domains that have them"
+        for op, kinds in missing.items()
+        if kinds - lacking.get(op, set())
+    }
+    assert not wrong
+    more = {op: sorted(left) for op, kinds in lacking.items() if (left := kinds - missing.get(op, set()))}
+    assert not more, f"LACKING can be shortened: {more}"
+
+
+def test_an_op_that_gives_nan_at_1e20_needs_cases_that_show_it() -> None:
+    """Softsign by a division of squares: right for plain numbers, NaN where x² is infinite."""
+
+    def softsign(x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(x * np.abs(x) / (np.abs(x) + x * x))
+
+    def case(domain: str) -> Case:
+        return Case("tanh", f"f32-1021-{domain}", (InputSpec((1021,), f32, domain),), {}, COMPOSITE)
+
+    def passes(c: Case) -> bool:
+        (x,) = c.arrays()
+        wide = x.astype(np.float64)
+        return compare(softsign(x), wide / (1 + np.abs(wide)), COMPOSITE).ok
+
+    plain = [case("normal"), case("positive")]
+    assert all(map(passes, plain))
+    assert missing_kinds(plain) == {"zero", "special", "wide"}
+    assert missing_kinds([*plain, case("zeros")]) == {"special", "wide"}
+    assert missing_kinds([*plain, case("any")]) == set() and not passes(case("wide"))
+    summed = [Case("sum", "a", (InputSpec((9,), f32, "any"),), {"axes": (0,), "keepdims": False}, NORM)]
+    assert missing_kinds(summed) == {"far"}
 
 
 def test_a_record_is_of_an_op() -> None:

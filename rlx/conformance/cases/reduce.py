@@ -82,6 +82,8 @@ def _of(op: str) -> Iterator[Case]:
             yield _case(op, shape, axes, dtype, plain)
         yield _case(op, (257,), (0,), dtype, plain, keepdims=True)
         yield _case(op, (33, 129), (1,), dtype, "holes")
+        if record.picks:
+            yield _case(op, (9, 65), (1,), dtype, "any")
         yield _case(op, (33, 12), (1,), dtype, "ties")
     yield _case(op, (33, 12), (0,), f32, "zeros")
     if record.joins == "add":

@@ -83,7 +83,8 @@ def _of_comparisons(op: str) -> Iterator[Case]:
     for dtype in ALL:
         yield _alike(op, ((27, 1), (1, 27)), (dtype, dtype), "special", EQUAL)
     for dtype in NUMBERS:
-        yield _alike(op, ((129,), (129,)), (dtype, dtype), "ties", EQUAL)
+        for domain in ("ties", "any"):
+            yield _alike(op, ((129,), (129,)), (dtype, dtype), domain, EQUAL)
     for dtypes in (*_MIXED, *_MIXED_INTS):
         yield _alike(op, ((3, 5, 7), (5, 1)), dtypes, "ties", EQUAL)
 
