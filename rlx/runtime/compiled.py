@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
-from weakref import WeakMethod
+from weakref import WeakMethod, WeakSet
 
 import numpy.typing as npt
 
@@ -25,6 +25,7 @@ from rlx.runtime.entries import Entry
 from rlx.runtime.ports import InputPort, OutputPort, accept_inputs
 from rlx.runtime.prepare import Prepared, prepare
 from rlx.runtime.report import Report
+from rlx.runtime.room import Room
 from rlx.runtime.rows import feed_rows, rows_of
 from rlx.runtime.store import State, Store, on_host
 
@@ -33,13 +34,16 @@ Out = Literal["host", "device"]
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """The options of `Session.compile`; `smaller`: the options to use instead if memory runs out at the first run."""
+    """The options of `Session.compile`, and the memory that the session's programs share.
+
+    `smaller`: the options to use instead if memory runs out at the first run."""
 
     planner: Literal["reuse", "bump"]
     storage: Literal["typed", "f32"]
     optimize: bool
     fallback: Literal["host", "error"]
     build: BuildOptions
+    room: Room
     smaller: CompileOptions | None = None
 
 
@@ -64,6 +68,9 @@ class CompiledGraph(Closing):
         self._closed = False
         self._busy = 0  # calls in progress that use the program; all are of the thread that holds the lock
         self._program: _Program | None = None
+        self._bound: WeakSet[Bound] = WeakSet()
+        self._gave_way = False  # since the last run: its outputs are gone
+        self.room_bytes = self.last_used = 0
         params = {name: t.type for name, t in graph.params.items()}
         states = {name: t.type for name, t in graph.states.items()}
         weights.check(params)
@@ -80,6 +87,7 @@ class CompiledGraph(Closing):
         self._check_memory(stores + self._plan.total_bytes, prepared.graph)
         weights.declare(params)  # the stores learn of this graph once it is known to fit
         state.reserve(states)
+        options.room.bind(weights, state)
         self._replaced = [n for n, t in graph.updates.items() if t is not graph.states[n]]
 
     def __repr__(self) -> str:
@@ -156,6 +164,7 @@ class CompiledGraph(Closing):
         """
         with self._lock:
             arena = self._ready().arena
+            self._still_there()
             return feed_rows(arena, self._prepare().graph, state, output, at)
 
     # -- running
@@ -172,6 +181,7 @@ class CompiledGraph(Closing):
             self._busy += 1
             try:
                 program = self._ready()
+                self.last_used, self._gave_way = self.options.room.now(), False
                 values = accept_inputs(program.inputs, inputs if inputs is not None else {}, self.device)
                 if program.broken_off:
                     self.device.synchronize()  # work of an interrupted run may still read its inputs
@@ -201,7 +211,9 @@ class CompiledGraph(Closing):
         >>> bound.run()  # y holds the result
         """
         with self._lock:
-            return Bound(self)
+            made = Bound(self)
+            self._bound.add(made)
+            return made
 
     def prepare(self) -> Self:
         """Allocates and records now instead of at the first run."""
@@ -262,7 +274,10 @@ class CompiledGraph(Closing):
         """The value of a tensor of `program` after the last run; complete only with `planner="bump"`."""
         if tensor.graph is not self.program:
             raise GraphError(f"value: {tensor} is of graph {tensor.graph!r}; expected a tensor of `program`")
-        raw = self.arena.read_bytes(tensor.id, tensor.type.nbytes)
+        with self._lock:
+            arena = self._ready().arena
+            self._still_there()
+            raw = arena.read_bytes(tensor.id, tensor.type.nbytes)
         return on_host(tensor.type, raw)
 
     def report(self) -> Report:
@@ -316,10 +331,12 @@ class CompiledGraph(Closing):
         )
 
     def _check_memory(self, need: int, graph: Graph) -> None:
-        free = self.device.free_bytes()
+        free = self.options.room.free()
         if need > free:
+            limit = self.options.room.limit
+            within = "" if limit is None else f" within the session's memory_limit of {limit:,}"
             raise self._out_of_memory(
-                f"needs {need:,} bytes on {self.device.info.id}, {free:,} are free", graph
+                f"needs {need:,} bytes on {self.device.info.id}, {free:,} are free{within}", graph
             )
 
     def _out_of_memory(self, what: str, graph: Graph) -> OutOfDeviceMemory:
@@ -344,7 +361,34 @@ class CompiledGraph(Closing):
     def _drop(self) -> None:
         program, self._program = self._program, None
         if program is not None:
+            self.options.room.leave(self)
             program.close()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it runs now, or is bound: then it does not give way to others."""
+        return self._busy > 0 or len(self._bound) > 0
+
+    def give_way(self) -> bool:
+        """Closes the recording, until the next run, for another program's sake. Returns whether it could."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self.in_use or self._program is None:
+                return False
+            self._drop()
+            self._gave_way = True
+            return True
+        finally:
+            self._lock.release()
+
+    def _still_there(self) -> None:
+        """Raises: GraphError where the outputs of the last run are gone, as the program gave way to another."""
+        if self._gave_way:
+            raise GraphError(
+                f"the outputs of {self.graph.name!r} are gone: the program gave its memory to another of the session "
+                "(memory_limit); run it again first, or bind() it, so that it does not give way"
+            )
 
     def _let_go(self) -> None:
         """Closes a program that will be recorded anew anyway, unless it is running, which frees the old slots of its
@@ -380,17 +424,29 @@ class CompiledGraph(Closing):
             prepared = self._prepare()
             self._plan = self._make_plan(prepared)
             self._version = self.weights.version
-            try:
-                self._program = _Program(self, prepared, self._plan)
-            except (
-                OutOfDeviceMemory
-            ) as error:  # others have taken the memory that was free when this was compiled
-                if self.options.smaller is not None:
-                    debug.say(f"RLX_DEBUG: results are not compared: {error}")
-                    self.options = self.options.smaller
-                    return self._ready()
-                need = f"needs {self._plan.total_bytes:,} bytes now, and got an error: {error}"
-                raise self._out_of_memory(need, prepared.graph) from error
+        room = self.options.room
+        self.last_used = room.now()
+        room.admit(self, self._plan.total_bytes)  # without the lock: programs of other stores may give way
+        failed: OutOfDeviceMemory | None = None
+        with self.weights.lock:
+            if self._version == self.weights.version:
+                try:
+                    self._program = _Program(self, prepared, self._plan)
+                except OutOfDeviceMemory as error:
+                    failed = error  # others have taken the memory that was free when this was compiled
+                except BaseException:
+                    room.leave(self)
+                    raise
+        if self._program is None:
+            room.leave(self)
+            if failed is None or room.evict(self):
+                return self._ready()
+            if self.options.smaller is not None:
+                debug.say(f"RLX_DEBUG: results are not compared: {failed}")
+                self.options = self.options.smaller
+                return self._ready()
+            need = f"needs {self._plan.total_bytes:,} bytes now, and got an error: {failed}"
+            raise self._out_of_memory(need, prepared.graph) from failed
         debug.show_built(self)
         return self._program
 

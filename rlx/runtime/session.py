@@ -12,6 +12,7 @@ from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, RlxError
 from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph, CompileOptions
 from rlx.runtime.debug import TIMINGS, VALUES, say
+from rlx.runtime.room import Room
 from rlx.runtime.store import State, Store, Weights
 
 PRECISIONS = ("f32", "tf32", "f16", "bf16", "int8")
@@ -29,6 +30,10 @@ class Session:
     compile. `threads` limits the CPU's threads. `timings` measures each step of each run, for
     `CompiledGraph.executable.timings()`.
 
+    `memory_limit` is how many bytes of the device the session's programs may take together, with their weights and
+    states: several models can share a device. Where a program does not fit, those whose last run is the longest ago
+    give their memory back until their next run (see `rlx.runtime.room`); `room` shows what is taken.
+
     Raises: DeviceUnavailable with the reason.
     """
 
@@ -40,6 +45,7 @@ class Session:
         fallback: Literal["host", "error"] = "host",
         threads: int | None = None,
         timings: bool = False,
+        memory_limit: int | None = None,
     ) -> None:
         if precision not in PRECISIONS:
             raise DTypeError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}")
@@ -50,6 +56,7 @@ class Session:
                 f"threads {threads!r} is not a number of threads: 1 or more, None for all processors"
             )
         self.device = open_device(device)
+        self.room = Room(self.device, memory_limit)
         self.fallback = fallback
         debug = debug_level()
         self.options = BuildOptions(precision, threads, debug, timed=timings or debug >= TIMINGS)
@@ -98,7 +105,7 @@ class Session:
         if storage not in STORAGES:
             raise GraphError(f"compile: storage {storage!r} is not one of {', '.join(STORAGES)}")
         weights, state = weights or Weights(self.device), state or State(self.device)
-        options = CompileOptions(planner, storage, optimize, self.fallback, self.options)
+        options = CompileOptions(planner, storage, optimize, self.fallback, self.options, self.room)
         if self.options.debug >= VALUES:
             # Each node's result must remain readable after the run, if memory allows it now and at the first run.
             wanted, options = options, replace(options, build=replace(self.options, debug=TIMINGS))

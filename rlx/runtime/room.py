@@ -1,0 +1,93 @@
+"""Room: the device memory that the programs of a session share, and which of them gives way to another."""
+
+from __future__ import annotations
+
+import threading
+from itertools import count
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from rlx.driver import Device
+from rlx.driver.locks import renewed
+from rlx.errors import OutOfDeviceMemory, RlxError
+
+if TYPE_CHECKING:
+    from rlx.runtime.compiled import CompiledGraph
+    from rlx.runtime.store import Store
+
+
+class Room:
+    """The memory of a session's recorded programs and of the stores that they bind, in bytes of one device.
+
+    A program that is recorded takes the memory of its plan. Where it would not fit below `limit`, or the device has no
+    more, the program whose last run is the longest ago gives its memory back, and so on; it records itself anew at its
+    next run, with the same results. Programs that run now or are bound (`CompiledGraph.bind`) do not give way, and
+    neither do weights and states. rlx.Arrays are not counted.
+    """
+
+    def __init__(self, device: Device, limit: int | None = None) -> None:
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise RlxError(
+                f"memory_limit {limit!r} is not a number of bytes: 1 or more, None for all that the device has"
+            )
+        self.device = device
+        self.limit = limit
+        self._lock = renewed(self, "_lock", threading.RLock)
+        self._programs: WeakSet[CompiledGraph] = WeakSet()  # those that are recorded, or about to be
+        self._stores: WeakSet[Store] = WeakSet()
+        self._clock = count(1)
+
+    def __repr__(self) -> str:
+        limit = "" if self.limit is None else f" of {self.limit:,}"
+        return f"Room({self.taken:,}{limit} bytes on {self.device.info.id}, {len(self._programs)} programs)"
+
+    @property
+    def taken(self) -> int:
+        """Bytes of the recorded programs and the stores."""
+        with self._lock:
+            return sum(p.room_bytes for p in self._programs) + sum(s.nbytes for s in self._stores)
+
+    def bind(self, *stores: Store) -> None:
+        """Counts stores from now on."""
+        with self._lock:
+            self._stores.update(stores)
+
+    def now(self) -> int:
+        """A number that grows, by which a program notes when it was last used."""
+        return next(self._clock)
+
+    def free(self) -> int:
+        """Bytes that a program could get if all others gave way."""
+        with self._lock:
+            idle = sum(p.room_bytes for p in self._programs if not p.in_use)
+            free = self.device.free_bytes() + idle
+            return free if self.limit is None else min(free, self.limit - self.taken + idle)
+
+    def admit(self, program: CompiledGraph, nbytes: int) -> None:
+        """Takes memory for a program that is about to be recorded; others give way until it fits.
+
+        Requires: the caller holds no store's lock. Raises: OutOfDeviceMemory where it cannot fit."""
+        with self._lock:
+            self._programs.discard(program)
+            while self.limit is not None and self.taken + nbytes > self.limit:
+                if not self.evict(program):
+                    held = "; ".join(f"{p.graph.name!r} {p.room_bytes:,}" for p in self._programs)
+                    stores = sum(s.nbytes for s in self._stores)
+                    raise OutOfDeviceMemory(
+                        f"graph {program.graph.name!r} needs {nbytes:,} bytes; the session's memory_limit is "
+                        f"{self.limit:,}, of which weights and states take {stores:,} and programs in use "
+                        f"{self.taken - stores:,} ({held or 'none'}). Close what is not used, or raise the limit"
+                    )
+            program.room_bytes = nbytes
+            self._programs.add(program)
+
+    def leave(self, program: CompiledGraph) -> None:
+        """Gives back the memory of a program that is recorded no more."""
+        with self._lock:
+            self._programs.discard(program)
+
+    def evict(self, keep: CompiledGraph) -> bool:
+        """Makes the program that was used the longest ago give way, of all but one. Returns whether any did."""
+        with self._lock:
+            others = sorted((p for p in self._programs if p is not keep), key=lambda p: p.last_used)
+            return any(p.give_way() for p in others)

@@ -1,0 +1,108 @@
+"""Programs that share a session's memory: those not used for the longest time give way, and give the same results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import GraphError, OutOfDeviceMemory, RlxError
+from tests.devices import or_skip
+
+N = 100_000
+MB = 1 << 20
+
+
+def program(session: rlx.Session, factor: float) -> rlx.CompiledGraph:
+    """y = exp(x) * factor + x, of some 1.2 MB."""
+    g = rlx.Graph(f"times {factor}")
+    x = g.input("x", (N,))
+    g.output("y", rlx.cumsum(rlx.sin(x), axis=0) * factor + x)
+    return session.compile(g)
+
+
+@pytest.fixture(params=["cpu", "vulkan"])
+def session(request: pytest.FixtureRequest) -> rlx.Session:
+    with or_skip():
+        return rlx.Session(request.param, memory_limit=int(2.6 * MB))
+
+
+X = np.random.default_rng(0).standard_normal(N).astype(np.float32)
+
+
+def right(made: Any, factor: float) -> bool:
+    want = np.cumsum(np.sin(X.astype(np.float64))) * factor + X
+    return bool(np.allclose(made, want, rtol=1e-4, atol=1e-2))
+
+
+def test_the_least_recently_used_gives_way_and_comes_back(session: rlx.Session) -> None:
+    first, second, third = (program(session, f) for f in (1, 2, 3))
+    size = first.plan.total_bytes
+    assert 2 * size <= session.room.limit < 3 * size
+    results = {f: exe.run({"x": X})["y"] for f, exe in ((1, first), (2, second), (3, third))}
+    assert all(right(y, f) for f, y in results.items())
+    assert session.room.taken == 2 * size
+    assert [exe.room_bytes for exe in (first, second, third)] == [size] * 3
+    for f, exe in ((1, first), (2, second), (3, third), (1, first)):
+        np.testing.assert_array_equal(exe.run({"x": X})["y"], results[f])
+        assert session.room.taken <= session.room.limit
+    second.close()
+    third.close()
+    assert session.room.taken == size
+
+
+def test_what_is_bound_stays(session: rlx.Session) -> None:
+    first, second, third = (program(session, f) for f in (1, 2, 3))
+    held = [first.bind(), second.bind()]
+    with pytest.raises(OutOfDeviceMemory, match="memory_limit is 2,726,297"):
+        third.run({"x": X})
+    held[0].write("x", X)
+    held[0].run()
+    assert right(held[0].read("y"), 1)
+    del held
+    assert right(third.run({"x": X})["y"], 3)
+
+
+def test_state_and_weights_outlive_the_recording(session: rlx.Session) -> None:
+    g = rlx.Graph("count")
+    n = g.state("n", (1,))
+    g.update("n", n + g.param("step", (1,)))
+    g.output("now", n + g.input("x", (N,))[:1] * 0)
+    counter = session.compile(g)
+    counter.set_param("step", np.array([2], np.float32))
+    others = [program(session, f) for f in (1, 2)]
+    for turn in range(3):
+        assert counter.run({"x": X})["now"] == 2 * turn
+        for exe in others:
+            exe.run({"x": X})
+    assert counter.get_state("n") == 6
+
+
+def test_outputs_that_are_gone_are_not_read(session: rlx.Session) -> None:
+    g = rlx.Graph("rows")
+    state = g.state("cache", (4, N // 8))
+    g.update("cache", state)
+    g.output("rows", g.input("x", (1, N // 8)) * 2)
+    g.output("all", rlx.sum(state))
+    cache = session.compile(g)
+    x = {"x": X[None, : N // 8]}
+    cache.run(x)
+    for exe in [program(session, f) for f in (1, 2, 3)]:
+        exe.run({"x": X})
+    with pytest.raises(GraphError, match="run it again"):
+        cache.feed_rows("cache", "rows", at=0)
+    cache.run(x)
+    assert cache.feed_rows("cache", "rows", at=0) == 1
+
+
+def test_a_program_larger_than_the_limit_is_refused_when_compiled() -> None:
+    with pytest.raises(OutOfDeviceMemory, match="memory_limit of 1,000"):
+        program(rlx.Session("cpu", memory_limit=1000), 1)
+
+
+@pytest.mark.parametrize("limit", [0, -5, 1.5, "2 GB", True])
+def test_a_limit_is_a_number_of_bytes(limit: Any) -> None:
+    with pytest.raises(RlxError, match="memory_limit"):
+        rlx.Session("cpu", memory_limit=limit)
