@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,13 +17,27 @@ if TYPE_CHECKING:
     from rlx.backends.cuda.memory import CudaBuffer
 
 
+class _Handle:
+    """A stream of ours by the protocol that CuPy has read since version 14."""
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream
+
+
 @contextmanager
 def _on_our_stream(device: CudaDevice) -> Iterator[Any]:
     """CuPy, whose current stream is the device's."""
     import cupy
 
-    with cupy.cuda.Device(device.info.index), cupy.cuda.ExternalStream(device.stream, device.info.index):
-        yield cupy
+    index = device.info.index
+    with cupy.cuda.Device(index):
+        known = hasattr(cupy.cuda.Stream, "from_external")
+        ours = cupy.cuda.Stream.from_external if known else partial(cupy.cuda.ExternalStream, device_id=index)
+        with ours(_Handle(device.stream) if known else device.stream):
+            yield cupy
 
 
 def borrow(device: CudaDevice, source: Any) -> Borrowed:
