@@ -63,7 +63,8 @@ def test_cupy_and_back_in_the_same_memory(device: CudaDevice, dtype: DType) -> N
 def test_a_tensor_on_the_device_feeds_programs_without_the_host(torch: Any, doubled: rlx.CompiledGraph) -> None:
     x = torch.randn(1000, device="cuda")
     doubled.run({"x": x}, out="device")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    cuda = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=cuda, acc_events=True) as profile:  # without it torch warns
         y = torch.from_dlpack(doubled.run({"x": x}, out="device")["y"])
         torch.cuda.synchronize()
     copies = [event.name for event in profile.events() if "memcpy" in event.name.lower()]
