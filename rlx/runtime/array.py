@@ -39,7 +39,7 @@ class Array(Closing):
         self.device = device
         self.type = TensorType(shape, dtype)
         self._offset = offset
-        self._gone: str | RlxError = ""  # why there is no memory
+        self._gone: str | Exception = ""  # why there is no memory
         self._buffer: Buffer | None = buffer
         self._shared: Buffer | None = None  # memory that other libraries may use while this object lives
         if offset < 0 or offset + self.type.nbytes > buffer.nbytes:
@@ -60,7 +60,7 @@ class Array(Closing):
         return cls(device, device.foreign(address, nbytes, owner), shape, dtype)
 
     @classmethod
-    def _of(cls, device: Device, t: TensorType, buffer: Buffer | None, gone: str | RlxError = "") -> Self:
+    def _of(cls, device: Device, t: TensorType, buffer: Buffer | None, gone: str | Exception = "") -> Self:
         """The array at the start of a buffer of its size; without a buffer one whose use raises `gone`, the error of
         the run that was to make it."""
         made = cls.__new__(cls)
@@ -210,7 +210,7 @@ class Array(Closing):
         """Returns the memory to the device's pool once the work that reads it is done. Idempotent."""
         self._end("was closed")
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str | Exception) -> None:
         """Makes any further use an error that says why. Its memory returns to the pool with the last reference to the
         buffer: a run that has just begun may still hold one."""
         if self._buffer is not None:
@@ -225,8 +225,8 @@ class Array(Closing):
         buffer = self._buffer  # read once: another thread may close the array
         if buffer is not None:
             return buffer
-        if isinstance(self._gone, RlxError):
-            raise type(self._gone)(*self._gone.args) from self._gone
+        if isinstance(self._gone, Exception):
+            raise self._gone
         raise ArenaError(
             f"this array of {self.type} on {self.device.info.id} {self._gone}; its values are gone"
         )

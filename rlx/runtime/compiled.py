@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 from weakref import WeakMethod
@@ -20,20 +20,22 @@ from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
 from rlx.packed import PackedArray
 from rlx.runtime import debug
+from rlx.runtime.array import Array
 from rlx.runtime.bound import Bound
 from rlx.runtime.entries import Entry
-from rlx.runtime.ports import InputPort, OutputPort, accept_inputs
+from rlx.runtime.launch import Launch
+from rlx.runtime.outs import Out, check_out
+from rlx.runtime.ports import Given, InputPort, OutputPort, accept_inputs
 from rlx.runtime.prepare import Prepared, prepare
 from rlx.runtime.report import Report
 from rlx.runtime.rows import feed_rows, rows_of
 from rlx.runtime.store import State, Store, on_host
 
-Out = Literal["host", "device"]
-
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """The options of `Session.compile`; `smaller`: the options to use instead if memory runs out at the first run."""
+    """The options of `Session.compile`; `smaller`: the options to use instead if memory runs out at the first run;
+    `stream`: the address of the user's CUDA stream."""
 
     planner: Literal["reuse", "bump"]
     storage: Literal["typed", "f32"]
@@ -41,6 +43,7 @@ class CompileOptions:
     fallback: Literal["host", "error"]
     build: BuildOptions
     smaller: CompileOptions | None = None
+    stream: int | None = None
 
 
 class CompiledGraph(Closing):
@@ -173,24 +176,66 @@ class CompiledGraph(Closing):
             try:
                 program = self._ready()
                 values = accept_inputs(program.inputs, inputs if inputs is not None else {}, self.device)
-                if program.broken_off:
-                    self.device.synchronize()  # work of an interrupted run may still read its inputs
-                program.broken_off = True
-                for port, value in zip(program.inputs, values, strict=True):
-                    port.write(value)
+                self._feed(program, values)
                 before = debug.before_run(self)
                 program.executable.run()
                 self.state.replaced(self._replaced)
-                on_device = out == "device"
-                results = {
-                    port.name: port.give(self.device) if on_device else port.take()
-                    for port in program.outputs
-                }
+                if out == "device":
+                    results = self._give(program)
+                else:
+                    results = {port.name: port.take() for port in program.outputs}
                 program.broken_off = False
                 debug.show_run(self, before)
                 return results
             finally:
                 self._busy -= 1
+
+    def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch:
+        """Begins a run and returns while the device is at work; inputs as in `run`, and the caller may change them.
+
+        The device does all its work in the order in which runs were begun: those of one program, of several, and of
+        several threads. A run waits for the host only where this one does: before a host step or a control op; on
+        Vulkan also where its program's last run is not done, since its memory is still in use. On the CPU the run is
+        complete when this returns. `close` waits for runs under way.
+        Raises: as `run`, before anything is written; all later errors are those of the Launch and its results.
+        """
+        with self._lock:
+            self._busy += 1
+            try:
+                program = self._ready()
+                values = accept_inputs(program.inputs, inputs if inputs is not None else {}, self.device)
+                try:
+                    self._feed(program, values)
+                    before = debug.before_run(self)
+                    program.executable.begin()
+                    self.state.replaced(self._replaced)
+                    results = self._give(program)
+                    mark = self.device.mark()
+                    program.broken_off = False
+                except Exception as error:  # noqa: BLE001 any error of a user's function, too, is the launch's
+                    failed = {p.name: Array._of(self.device, p.declared, None, error) for p in program.outputs}
+                    return Launch(failed, None, error)
+                debug.show_run(self, before)
+                return Launch(results, mark)
+            finally:
+                self._busy -= 1
+
+    def _feed(self, program: _Program, values: Sequence[Given]) -> None:
+        """Writes a run's inputs, in order with the user's stream where the session has one."""
+        if program.broken_off:
+            self.device.synchronize()  # work of an interrupted run may still read its inputs
+        program.broken_off = True
+        if self.options.stream is not None:
+            self.device.follow(self.options.stream)
+        for port, value in zip(program.inputs, values, strict=True):
+            port.write(value)
+
+    def _give(self, program: _Program) -> dict[str, Array]:
+        """A run's results as Arrays, which the user's stream waits for where the session has one."""
+        results = {port.name: port.give(self.device) for port in program.outputs}
+        if self.options.stream is not None:
+            self.device.lead(self.options.stream)
+        return results
 
     def bind(self) -> Bound:
         """The program with its inputs and outputs in place, for runs that copy nothing.
@@ -419,14 +464,6 @@ class _Program:
 
     def close(self) -> None:
         self._held.close()
-
-
-def check_out(what: str, out: object) -> None:
-    """Raises: GraphError for a place of results that is none."""
-    if out not in ("host", "device"):
-        raise GraphError(
-            f'{what}: out {out!r} is neither "host" (NumPy arrays) nor "device" (rlx.Arrays that stay there)'
-        )
 
 
 def _tensors(graph: Graph) -> Iterator[Tensor]:

@@ -18,7 +18,8 @@ from rlx.ir import Graph, Tensor
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.pytree import flatten, unflatten
 from rlx.runtime.arguments import Call, Parameters, StaticNames, StaticNums, is_any_array, is_python_number
-from rlx.runtime.compiled import CompiledGraph, Out, check_out
+from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.outs import Out, check_out
 from rlx.runtime.session import Session
 
 CACHE_SIZE = 64

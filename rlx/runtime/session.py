@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
-from rlx.driver import BuildOptions, DeviceInfo
+from rlx.driver import BuildOptions, Device, DeviceInfo
+from rlx.driver.device import no_streams
 from rlx.driver.registry import open_device
-from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, RlxError
+from rlx.errors import DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, RlxError
 from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph, CompileOptions
 from rlx.runtime.debug import TIMINGS, VALUES, say
@@ -29,7 +30,11 @@ class Session:
     compile. `threads` limits the CPU's threads. `timings` measures each step of each run, for
     `CompiledGraph.executable.timings()`.
 
-    Raises: DeviceUnavailable with the reason.
+    `stream` is a CUDA stream of the caller's: one of CuPy or torch, or its address. Runs begin after the work that is
+    on it when they are begun, and work that is put on it after a run which left Arrays (`out="device"`, `launch`)
+    begins after that run. The caller keeps the stream alive.
+
+    Raises: DeviceUnavailable with the reason; UnsupportedOp for a stream on another device than CUDA.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class Session:
         fallback: Literal["host", "error"] = "host",
         threads: int | None = None,
         timings: bool = False,
+        stream: Any = None,
     ) -> None:
         if precision not in PRECISIONS:
             raise DTypeError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}")
@@ -51,6 +57,7 @@ class Session:
             )
         self.device = open_device(device)
         self.fallback = fallback
+        self.stream = None if stream is None else stream_address(stream, self.device)
         debug = debug_level()
         self.options = BuildOptions(precision, threads, debug, timed=timings or debug >= TIMINGS)
 
@@ -98,7 +105,9 @@ class Session:
         if storage not in STORAGES:
             raise GraphError(f"compile: storage {storage!r} is not one of {', '.join(STORAGES)}")
         weights, state = weights or Weights(self.device), state or State(self.device)
-        options = CompileOptions(planner, storage, optimize, self.fallback, self.options)
+        options = CompileOptions(
+            planner, storage, optimize, self.fallback, self.options, stream=self.stream
+        )
         if self.options.debug >= VALUES:
             # Each node's result must remain readable after the run, if memory allows it now and at the first run.
             wanted, options = options, replace(options, build=replace(self.options, debug=TIMINGS))
@@ -108,6 +117,26 @@ class Session:
             except OutOfDeviceMemory as error:
                 say(f"RLX_DEBUG: results are not compared: {error}")
         return CompiledGraph(graph, self.device, weights, state, options)
+
+
+def stream_address(stream: Any, device: Device) -> int:
+    """The address of a CUDA stream: an int, a stream of torch or CuPy, or any with `__cuda_stream__`.
+
+    Raises: UnsupportedOp for another device than CUDA, DTypeError for what is no stream."""
+    if device.info.backend != "cuda":
+        raise no_streams(device.info.id)
+    found = stream
+    if hasattr(stream, "__cuda_stream__"):  # the protocol of NVIDIA's libraries: (version, address)
+        given = stream.__cuda_stream__
+        found = (given() if callable(given) else given)[1]
+    else:
+        found = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
+    index = getattr(stream, "device_index", device.info.index)
+    if type(found) is not int or found < 0:
+        raise DTypeError(f"stream {stream!r} is no CUDA stream; give one of torch or CuPy, or its address")
+    if index != device.info.index:
+        raise DeviceUnavailable(f"the stream is on cuda:{index}, the session on {device.info.id}")
+    return found
 
 
 def debug_level() -> int:
