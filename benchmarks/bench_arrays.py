@@ -2,11 +2,11 @@
 
     python benchmarks/bench_arrays.py [--device cuda --device cpu] [--images 32] [--small]
 
-For ResNet-50 with random weights: ms of the program alone (`executable.run`), of `run` with NumPy arrays, with a
-NumPy array in pinned memory (CUDA, with torch), and with rlx.Arrays in and out; the least of 15 runs. For a chain of
-ten small programs: µs with arrays on the host, with Arrays and `run`, and with `launch`; on CUDA also how often the host
-waited and copied in the last, counted at the calls of the runtime and by torch's profiler. For three ops on the CPU:
-µs of `run` and of `Bound.run`.
+For ResNet-50 with random weights: ms of the program alone (`executable.run`), of `run` with NumPy arrays, with one in
+pinned memory (CUDA, with torch), and with rlx.Arrays in and out; the least of 15 runs. For a chain of ten small
+programs: µs with arrays on the host, with Arrays and `run`, and with `launch`; on CUDA also how often the host waited
+and copied in the last, counted at the calls of the runtime and by torch's profiler. For three ops on the CPU: µs of
+`run` and of `Bound.run`.
 """
 
 from __future__ import annotations
