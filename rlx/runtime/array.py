@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -31,6 +32,8 @@ class Array(Closing):
     raises that run's error.
     """
 
+    # Where the values still lie in a state, in which the next run may overwrite them: the call that copies them out.
+    _lender: Callable[[Array], None] | None = None
     __array_priority__ = 100  # NumPy's operators leave the operand to us, that is to Python's TypeError
 
     def __init__(
@@ -215,12 +218,19 @@ class Array(Closing):
         buffer: a run that has just begun may still hold one."""
         if self._buffer is not None:
             self._gone = why
-            self._buffer = None
+            self._buffer = self._lender = None
 
     def _why(self) -> str:
         return self._gone if isinstance(self._gone, str) else f"whose run failed: {self._gone}"
 
     def _held(self) -> Buffer:
+        """The memory, at whose `_offset` the values lie; memory of its own from now on. Raises: as `_alive`."""
+        lender = self._lender
+        if lender is not None:
+            lender(self)
+        return self._alive()
+
+    def _alive(self) -> Buffer:
         """The memory. Raises: ArenaError that says why there is none, or the error of the run that failed."""
         buffer = self._buffer  # read once: another thread may close the array
         if buffer is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Self
 from weakref import WeakMethod
 
@@ -25,7 +26,7 @@ from rlx.runtime.bound import Bound
 from rlx.runtime.entries import Entry
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out, check_out
-from rlx.runtime.ports import Given, InputPort, OutputPort, accept_inputs
+from rlx.runtime.ports import DonatedPort, Given, InputPort, OutputPort, accept_inputs
 from rlx.runtime.prepare import Prepared, prepare
 from rlx.runtime.report import Report
 from rlx.runtime.rows import feed_rows, rows_of
@@ -54,10 +55,12 @@ class CompiledGraph(Closing):
     """
 
     def __init__(
-        self, graph: Graph, device: Device, weights: Store, state: Store, options: CompileOptions
-    ) -> None:
+        self, graph: Graph, device: Device, weights: Store, state: Store, options: CompileOptions,
+        donate: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         verify(graph)
         self.graph = graph
+        self.donated = dict(donate or {})  # the states that are donated inputs, each with the output that replaces it
         self.device = device
         self.weights = weights
         self.state = state
@@ -159,6 +162,7 @@ class CompiledGraph(Closing):
         """
         with self._lock:
             arena = self._ready().arena
+            self.state.reclaim(state)
             return feed_rows(arena, self._prepare().graph, state, output, at)
 
     # -- running
@@ -227,6 +231,9 @@ class CompiledGraph(Closing):
         program.broken_off = True
         if self.options.stream is not None:
             self.device.follow(self.options.stream)
+        for name in self._replaced:
+            if name not in self.donated:
+                self.state.reclaim(name)  # other programs may have lent what this run overwrites
         for port, value in zip(program.inputs, values, strict=True):
             port.write(value)
 
@@ -266,7 +273,7 @@ class CompiledGraph(Closing):
                 state = State(self.device)
                 made.callback(state.close)
                 self.state.copy_to(state, self.graph.states)
-                twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options)
+                twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options, self.donated)
                 made.callback(twin.close)
                 with self.weights.lock:  # so no weight moves between the two checks of the version
                     if self._program is not None and self._version == self.weights.version:
@@ -460,7 +467,15 @@ class _Program:
             self._held.callback(self.executable.close)
             ins, ends = graph.inputs, graph.outputs
             self.inputs = [InputPort(n, t.type, ins[n], self.arena) for n, t in declared.inputs.items()]
-            self.outputs = [OutputPort(n, t.type, ends[n], self.arena) for n, t in declared.outputs.items()]
+            lends: dict[str, Callable[[], Array]] = {}
+            for n, output in owner.donated.items():  # they come last: another input may be the same Array
+                state, t = graph.states[n], declared.states[n]
+                self.inputs.append(DonatedPort(n, t.type, state, self.arena, owner.state, declared.name))
+                if state.dtype == t.dtype:
+                    lends[output] = partial(owner.state.lend, n)
+            self.outputs = [
+                OutputPort(n, t.type, ends[n], self.arena, lends.get(n)) for n, t in declared.outputs.items()
+            ]
 
     def close(self) -> None:
         self._held.close()

@@ -13,6 +13,7 @@ from rlx.errors import DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMem
 from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph, CompileOptions
 from rlx.runtime.debug import TIMINGS, VALUES, say
+from rlx.runtime.donation import Donate, donated
 from rlx.runtime.store import State, Store, Weights
 
 PRECISIONS = ("f32", "tf32", "f16", "bf16", "int8")
@@ -78,12 +79,19 @@ class Session:
         planner: Literal["reuse", "bump"] = "reuse",
         storage: Literal["typed", "f32"] = "typed",
         optimize: bool = True,
+        donate: Donate = (),
     ) -> CompiledGraph:
         """Plans the graph for this device; the first run, or `prepare()`, records it.
 
         `weights` and `state` share tensors with other executables; the state of one may be the weights of another.
         `planner="bump"` gives every tensor its own slot, `storage="f32"` holds 8- and 16-bit tensors and bools as
         f32, `optimize=False` runs the graph as written.
+
+        `donate` names inputs whose memory a run may overwrite by the outputs of the same types, such as a cache of keys
+        and values: `("cache",)`, or `{"cache": "new_cache"}` to say which output. An rlx.Array given for such an input
+        cannot be used any more, and the output takes its place: `exe.run({"cache": cache, ...}, "device")["new_cache"]`
+        given to the next run is not copied, in none of its rows that the program leaves as they are. Programs with one
+        `state` store and one name for the input pass it on to each other likewise.
 
         Raises: GraphError, ShapeError, DTypeError, UnsupportedOp, OutOfDeviceMemory (before anything is allocated).
         """
@@ -104,6 +112,7 @@ class Session:
                 )
         if storage not in STORAGES:
             raise GraphError(f"compile: storage {storage!r} is not one of {', '.join(STORAGES)}")
+        graph, pairs = donated(graph, donate) if donate else (graph, {})
         weights, state = weights or Weights(self.device), state or State(self.device)
         options = CompileOptions(
             planner, storage, optimize, self.fallback, self.options, stream=self.stream
@@ -113,10 +122,10 @@ class Session:
             wanted, options = options, replace(options, build=replace(self.options, debug=TIMINGS))
             try:
                 all_kept = replace(wanted, planner="bump", smaller=options)
-                return CompiledGraph(graph, self.device, weights, state, all_kept)
+                return CompiledGraph(graph, self.device, weights, state, all_kept, pairs)
             except OutOfDeviceMemory as error:
                 say(f"RLX_DEBUG: results are not compared: {error}")
-        return CompiledGraph(graph, self.device, weights, state, options)
+        return CompiledGraph(graph, self.device, weights, state, options, pairs)
 
 
 def stream_address(stream: Any, device: Device) -> int:
