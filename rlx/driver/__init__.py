@@ -11,6 +11,7 @@ from rlx.driver.device import DeviceInfo as DeviceInfo
 from rlx.driver.device import Dispatch as Dispatch
 from rlx.driver.device import Executable as Executable
 from rlx.driver.device import Limits as Limits
+from rlx.driver.device import Mark as Mark
 from rlx.driver.memory.arena import DeviceArena as DeviceArena
 from rlx.driver.memory.buffer_arena import BufferArena as BufferArena
 from rlx.driver.memory.plan import CONST as CONST

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rlx.errors import UnsupportedOp
 from rlx.ir import Graph, Node
 
 if TYPE_CHECKING:
@@ -100,6 +101,18 @@ class Buffer(Protocol):
         ...
 
 
+class Mark(Protocol):
+    """A point in the order of a device's work: the work that was enqueued before it was made."""
+
+    def done(self) -> bool:
+        """Whether the work is complete; never waits. Raises: as `wait`."""
+        ...
+
+    def wait(self) -> None:
+        """Returns when the work is complete. Raises: DeviceLost."""
+        ...
+
+
 @dataclass(slots=True)
 class BuildOptions:
     """Options for lowering a graph to steps.
@@ -148,6 +161,10 @@ class Executable(Protocol):
 
     def run(self) -> None:
         """Runs every step on the data in the arena and returns when the outputs are complete."""
+        ...
+
+    def begin(self) -> None:
+        """Begins a run. The device may still be at work when this returns; later work of the device follows it."""
         ...
 
     def listing(self) -> list[str]:
@@ -220,8 +237,26 @@ class Device(Protocol):
         """Lowers a legalized graph over a plan's slots and records it. Fills the "const" segment."""
         ...
 
+    def follow(self, stream: int) -> None:
+        """Lets all later work of the device wait for what is on the user's stream now. Raises: UnsupportedOp where the
+        device has no streams."""
+        ...
+
+    def lead(self, stream: int) -> None:
+        """Lets later work on the user's stream wait for the device's work enqueued so far. Raises: as `follow`."""
+        ...
+
+    def mark(self) -> Mark:
+        """A mark behind all work enqueued so far."""
+        ...
+
     def synchronize(self) -> None: ...
     def close(self) -> None: ...
+
+
+def no_streams(device: str) -> UnsupportedOp:
+    """The error for a stream that was given to a device without any."""
+    return UnsupportedOp(f"{device} has no streams; only sessions on CUDA take stream=")
 
 
 class Backend(Protocol):

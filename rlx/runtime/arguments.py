@@ -183,6 +183,10 @@ class Parameters:
                 call.leaves[i] = as_array(leaf, f"{self.name}: {self.label(at)[0]}")
         return skeleton
 
+    def argument(self, at: int | str) -> str:
+        """The name of an argument given by position or name."""
+        return self.positional[at] if isinstance(at, int) and at < len(self.positional) else str(at)
+
     def label(self, at: int | str) -> tuple[str, str]:
         """The name of an argument in errors, and the option that makes it static."""
         if isinstance(at, int) and at >= len(self.positional):

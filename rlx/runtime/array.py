@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -31,6 +32,8 @@ class Array(Closing):
     raises that run's error.
     """
 
+    # Where the values still lie in a state, in which the next run may overwrite them: the call that copies them out.
+    _lender: Callable[[Array], None] | None = None
     __array_priority__ = 100  # NumPy's operators leave the operand to us, that is to Python's TypeError
 
     def __init__(
@@ -39,7 +42,7 @@ class Array(Closing):
         self.device = device
         self.type = TensorType(shape, dtype)
         self._offset = offset
-        self._gone: str | RlxError = ""  # why there is no memory
+        self._gone: str | Exception = ""  # why there is no memory
         self._buffer: Buffer | None = buffer
         self._shared: Buffer | None = None  # memory that other libraries may use while this object lives
         if offset < 0 or offset + self.type.nbytes > buffer.nbytes:
@@ -60,7 +63,7 @@ class Array(Closing):
         return cls(device, device.foreign(address, nbytes, owner), shape, dtype)
 
     @classmethod
-    def _of(cls, device: Device, t: TensorType, buffer: Buffer | None, gone: str | RlxError = "") -> Self:
+    def _of(cls, device: Device, t: TensorType, buffer: Buffer | None, gone: str | Exception = "") -> Self:
         """The array at the start of a buffer of its size; without a buffer one whose use raises `gone`, the error of
         the run that was to make it."""
         made = cls.__new__(cls)
@@ -210,23 +213,30 @@ class Array(Closing):
         """Returns the memory to the device's pool once the work that reads it is done. Idempotent."""
         self._end("was closed")
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str | Exception) -> None:
         """Makes any further use an error that says why. Its memory returns to the pool with the last reference to the
         buffer: a run that has just begun may still hold one."""
         if self._buffer is not None:
             self._gone = why
-            self._buffer = None
+            self._buffer = self._lender = None
 
     def _why(self) -> str:
         return self._gone if isinstance(self._gone, str) else f"whose run failed: {self._gone}"
 
     def _held(self) -> Buffer:
+        """The memory, at whose `_offset` the values lie; memory of its own from now on. Raises: as `_alive`."""
+        lender = self._lender
+        if lender is not None:
+            lender(self)
+        return self._alive()
+
+    def _alive(self) -> Buffer:
         """The memory. Raises: ArenaError that says why there is none, or the error of the run that failed."""
         buffer = self._buffer  # read once: another thread may close the array
         if buffer is not None:
             return buffer
-        if isinstance(self._gone, RlxError):
-            raise type(self._gone)(*self._gone.args) from self._gone
+        if isinstance(self._gone, Exception):
+            raise self._gone
         raise ArenaError(
             f"this array of {self.type} on {self.device.info.id} {self._gone}; its values are gone"
         )

@@ -71,6 +71,8 @@ class Bound:
             program.broken_off = True
             try:
                 if self._watched:
+                    for name in owner._replaced:
+                        owner.state.reclaim(name)
                     before = debug.before_run(owner)
                     self._executable.run()
                     owner.state.replaced(owner._replaced)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Self
 from weakref import WeakMethod, WeakSet
 
@@ -20,23 +21,25 @@ from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
 from rlx.packed import PackedArray
 from rlx.runtime import debug
+from rlx.runtime.array import Array
 from rlx.runtime.bound import Bound
 from rlx.runtime.entries import Entry
-from rlx.runtime.ports import InputPort, OutputPort, accept_inputs
+from rlx.runtime.launch import Launch
+from rlx.runtime.outs import Out, check_out
+from rlx.runtime.ports import DonatedPort, Given, InputPort, OutputPort, accept_inputs
 from rlx.runtime.prepare import Prepared, prepare
 from rlx.runtime.report import Report
 from rlx.runtime.room import Room
 from rlx.runtime.rows import feed_rows, rows_of
 from rlx.runtime.store import State, Store, on_host
 
-Out = Literal["host", "device"]
-
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """The options of `Session.compile`, and the memory that the session's programs share.
 
-    `smaller`: the options to use instead if memory runs out at the first run."""
+    `smaller`: the options to use instead if memory runs out at the first run; `stream`: the address of the user's CUDA
+    stream."""
 
     planner: Literal["reuse", "bump"]
     storage: Literal["typed", "f32"]
@@ -45,6 +48,7 @@ class CompileOptions:
     build: BuildOptions
     room: Room
     smaller: CompileOptions | None = None
+    stream: int | None = None
 
 
 class CompiledGraph(Closing):
@@ -55,10 +59,12 @@ class CompiledGraph(Closing):
     """
 
     def __init__(
-        self, graph: Graph, device: Device, weights: Store, state: Store, options: CompileOptions
-    ) -> None:
+        self, graph: Graph, device: Device, weights: Store, state: Store, options: CompileOptions,
+        donate: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         verify(graph)
         self.graph = graph
+        self.donated = dict(donate or {})  # the states that are donated inputs, each with the output that replaces it
         self.device = device
         self.weights = weights
         self.state = state
@@ -165,6 +171,7 @@ class CompiledGraph(Closing):
         with self._lock:
             arena = self._ready().arena
             self._still_there()
+            self.state.reclaim(state)
             return feed_rows(arena, self._prepare().graph, state, output, at)
 
     # -- running
@@ -181,26 +188,71 @@ class CompiledGraph(Closing):
             self._busy += 1
             try:
                 program = self._ready()
-                self.last_used, self._gave_way = self.options.room.now(), False
                 values = accept_inputs(program.inputs, inputs if inputs is not None else {}, self.device)
-                if program.broken_off:
-                    self.device.synchronize()  # work of an interrupted run may still read its inputs
-                program.broken_off = True
-                for port, value in zip(program.inputs, values, strict=True):
-                    port.write(value)
+                self._feed(program, values)
                 before = debug.before_run(self)
                 program.executable.run()
                 self.state.replaced(self._replaced)
-                on_device = out == "device"
-                results = {
-                    port.name: port.give(self.device) if on_device else port.take()
-                    for port in program.outputs
-                }
+                if out == "device":
+                    results = self._give(program)
+                else:
+                    results = {port.name: port.take() for port in program.outputs}
                 program.broken_off = False
                 debug.show_run(self, before)
                 return results
             finally:
                 self._busy -= 1
+
+    def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch:
+        """Begins a run and returns while the device is at work; inputs as in `run`, and the caller may change them.
+
+        The device does all its work in the order in which runs were begun: those of one program, of several, and of
+        several threads. A run waits for the host only where this one does: before a host step or a control op; on
+        Vulkan also where its program's last run is not done, since its memory is still in use. On the CPU the run is
+        complete when this returns. `close` waits for runs under way.
+        Raises: as `run`, before anything is written; all later errors are those of the Launch and its results.
+        """
+        with self._lock:
+            self._busy += 1
+            try:
+                program = self._ready()
+                values = accept_inputs(program.inputs, inputs if inputs is not None else {}, self.device)
+                try:
+                    self._feed(program, values)
+                    before = debug.before_run(self)
+                    program.executable.begin()
+                    self.state.replaced(self._replaced)
+                    results = self._give(program)
+                    mark = self.device.mark()
+                    program.broken_off = False
+                except Exception as error:  # noqa: BLE001 any error of a user's function, too, is the launch's
+                    failed = {p.name: Array._of(self.device, p.declared, None, error) for p in program.outputs}
+                    return Launch(failed, None, error)
+                debug.show_run(self, before)
+                return Launch(results, mark)
+            finally:
+                self._busy -= 1
+
+    def _feed(self, program: _Program, values: Sequence[Given]) -> None:
+        """Writes a run's inputs, in order with the user's stream where the session has one."""
+        if program.broken_off:
+            self.device.synchronize()  # work of an interrupted run may still read its inputs
+        program.broken_off = True
+        self.last_used, self._gave_way = self.options.room.now(), False
+        if self.options.stream is not None:
+            self.device.follow(self.options.stream)
+        for name in self._replaced:
+            if name not in self.donated:
+                self.state.reclaim(name)  # other programs may have lent what this run overwrites
+        for port, value in zip(program.inputs, values, strict=True):
+            port.write(value)
+
+    def _give(self, program: _Program) -> dict[str, Array]:
+        """A run's results as Arrays, which the user's stream waits for where the session has one."""
+        results = {port.name: port.give(self.device) for port in program.outputs}
+        if self.options.stream is not None:
+            self.device.lead(self.options.stream)
+        return results
 
     def bind(self) -> Bound:
         """The program with its inputs and outputs in place, for runs that copy nothing.
@@ -233,7 +285,7 @@ class CompiledGraph(Closing):
                 state = State(self.device)
                 made.callback(state.close)
                 self.state.copy_to(state, self.graph.states)
-                twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options)
+                twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options, self.donated)
                 made.callback(twin.close)
                 with self.weights.lock:  # so no weight moves between the two checks of the version
                     if self._program is not None and self._version == self.weights.version:
@@ -471,18 +523,18 @@ class _Program:
             self._held.callback(self.executable.close)
             ins, ends = graph.inputs, graph.outputs
             self.inputs = [InputPort(n, t.type, ins[n], self.arena) for n, t in declared.inputs.items()]
-            self.outputs = [OutputPort(n, t.type, ends[n], self.arena) for n, t in declared.outputs.items()]
+            lends: dict[str, Callable[[], Array]] = {}
+            for n, output in owner.donated.items():  # they come last: another input may be the same Array
+                state, t = graph.states[n], declared.states[n]
+                self.inputs.append(DonatedPort(n, t.type, state, self.arena, owner.state, declared.name))
+                if state.dtype == t.dtype:
+                    lends[output] = partial(owner.state.lend, n)
+            self.outputs = [
+                OutputPort(n, t.type, ends[n], self.arena, lends.get(n)) for n, t in declared.outputs.items()
+            ]
 
     def close(self) -> None:
         self._held.close()
-
-
-def check_out(what: str, out: object) -> None:
-    """Raises: GraphError for a place of results that is none."""
-    if out not in ("host", "device"):
-        raise GraphError(
-            f'{what}: out {out!r} is neither "host" (NumPy arrays) nor "device" (rlx.Arrays that stay there)'
-        )
 
 
 def _tensors(graph: Graph) -> Iterator[Tensor]:

@@ -18,7 +18,8 @@ from rlx.ir import Graph, Tensor
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.pytree import flatten, unflatten
 from rlx.runtime.arguments import Call, Parameters, StaticNames, StaticNums, is_any_array, is_python_number
-from rlx.runtime.compiled import CompiledGraph, Out, check_out
+from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.outs import Out, check_out
 from rlx.runtime.session import Session
 
 CACHE_SIZE = 64
@@ -124,9 +125,11 @@ class Jitted:
         static_argnames: StaticNames = (),
         what: str = "jit",
         out: Out = "host",
+        donate: StaticNames = (),
     ) -> None:
         check_out(what, out)
         self._out: Out = out
+        self._donate = (donate,) if isinstance(donate, str) else tuple(donate)
         functools.update_wrapper(self, function)
         self._function = function
         self._parameters = Parameters(what, function, static_argnums, static_argnames)
@@ -176,12 +179,27 @@ class Jitted:
                 traced = trace(self._function, call, self._parameters)
                 types = ", ".join(str(t.type) for t in traced.graph.inputs.values())
                 logging.getLogger("rlx.jit").info("compiling %s for %s", self._name, types)
-                self._cache[key] = (self._session.compile(traced.graph), traced)
+                self._cache[key] = (
+                    self._session.compile(traced.graph, donate=self._donated(call)), traced
+                )  # fmt: skip
                 if len(self._cache) > CACHE_SIZE:
                     # Not closed here: another thread may be about to run it. Its memory is freed with its last user.
                     self._cache.popitem(last=False)
             self._cache.move_to_end(key)
             return self._cache[key]
+
+
+    def _donated(self, call: Call) -> list[str]:
+        """The graph's inputs for the arrays of donated arguments."""
+        asked = {self._parameters.argument(o) for o in call.origins} & set(self._donate)
+        if len(asked) < len(self._donate):
+            missing = sorted(set(self._donate) - asked)
+            raise GraphError(f"jit: donate names {missing}, which are no arguments of {self._name} with arrays")
+        return [
+            f"x{i}"
+            for i, (o, leaf) in enumerate(zip(call.origins, call.leaves, strict=True))
+            if self._parameters.argument(o) in asked and not is_python_number(leaf)
+        ]
 
 
 def _statics(skeleton: Any) -> Iterator[Any]:
@@ -209,6 +227,7 @@ def jit(
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
     out: Out = "host",
+    donate: StaticNames = (),
 ) -> Jitted: ...
 
 
@@ -221,6 +240,7 @@ def jit(
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
     out: Out = "host",
+    donate: StaticNames = (),
 ) -> Callable[[Callable[..., Any]], Jitted]: ...
 
 
@@ -232,6 +252,7 @@ def jit(
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
     out: Out = "host",
+    donate: StaticNames = (),
 ) -> Any:
     """Compiles a function of arrays: traced once for each set of argument shapes and dtypes, then cached.
 
@@ -245,7 +266,9 @@ def jit(
     a shape, an axis or a Python loop must be.
 
     Results are NumPy arrays; with `out="device"` they are rlx.Arrays, which stay on the device and may be arguments of
-    the next call.
+    the next call. `donate` names arguments whose arrays results of the same types may replace, such as a cache or the
+    parameters that a training step returns anew: an rlx.Array given for one cannot be used any more, and the result
+    that took its place is not copied when it is given to the next call (see `Session.compile`).
 
     What the function closes over, also attributes of `self`, is read while it is traced: arrays there become
     constants (with a warning above 1 MiB), and later changes of them are not seen. The cache holds 64 programs and
@@ -260,10 +283,10 @@ def jit(
     if function is None:
         return functools.partial(
             jit, device=device, precision=precision, static_argnums=static_argnums, static_argnames=static_argnames,
-            out=out,
+            out=out, donate=donate,
         )  # fmt: skip
     _check_function("jit", function)
-    return Jitted(function, device, precision, static_argnums, static_argnames, out=out)
+    return Jitted(function, device, precision, static_argnums, static_argnames, out=out, donate=donate)
 
 
 def grad(

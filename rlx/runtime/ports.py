@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Tensor, TensorType
 from rlx.runtime.array import Array, array, check_device
 from rlx.runtime.exchange import adopted
-from rlx.runtime.store import check_array, on_host
+from rlx.runtime.store import Store, check_array, on_host
 
 Given = npt.NDArray[Any] | Array
 
@@ -65,7 +65,7 @@ class InputPort(_Port):
         if given.type is not self.declared and given.type != self.declared:
             error = ShapeError if given.dtype == self.declared.dtype else DTypeError
             raise error(f"{what}: expected {self.declared}, got an rlx.Array of {given.type}")
-        given._held()
+        given._alive()
         return given
 
     def write(self, value: Given) -> None:
@@ -81,14 +81,38 @@ class InputPort(_Port):
             into.copy_from(value._held(), value._offset, slot.offset, self._nbytes)
 
 
+class DonatedPort(InputPort):
+    """An input that the run may overwrite: a state. An Array that lies in the state's slot already, as the last run's
+    result does, is not copied; any Array is dead from now on."""
+
+    __slots__ = ("_store", "_why")
+
+    def __init__(
+        self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena, store: Store, program: str
+    ) -> None:
+        super().__init__(name, declared, tensor, arena)
+        self._store = store
+        self._why = f"was donated to a run of {program!r}, as its input {name!r}"
+
+    def write(self, value: Given) -> None:
+        if not self._store.reclaim(self.name, value):
+            super().write(value)
+        if isinstance(value, Array):
+            value._end(self._why)
+
+
 class OutputPort(_Port):
     """One output: `take` returns a new NumPy array of the declared type, like the arena's typed reads, and `give` an
     Array."""
 
-    __slots__ = ("_read",)
+    __slots__ = ("_lend", "_read")
 
-    def __init__(self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena) -> None:
+    def __init__(
+        self, name: str, declared: TensorType, tensor: Tensor, arena: DeviceArena,
+        lend: Callable[[], Array] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(name, declared, tensor, arena)
+        self._lend = lend
         self._read = arena.output_reader(tensor.id, tensor.dtype, tensor.shape, declared.dtype)
 
     def take(self) -> Any:
@@ -96,8 +120,11 @@ class OutputPort(_Port):
         return on_host(self.declared, data) if self.declared.dtype.is_packed else data
 
     def give(self, device: Device) -> Array:
-        """A copy in memory of its own, made on the device; through the host where the slot's dtype is wider."""
+        """A copy in memory of its own, made on the device; through the host where the slot's dtype is wider. The result
+        that took the place of a donated input lies in the state's slot, without a copy."""
         t, slot = self.declared, self._slot
+        if self._lend is not None:
+            return self._lend()
         if slot.dtype != t.dtype:
             return array(self.take(), t.dtype, device)
         buffer = device.acquire(self._nbytes or 1, clear=False)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
-from rlx.driver import BuildOptions, DeviceInfo
+from rlx.driver import BuildOptions, Device, DeviceInfo
+from rlx.driver.device import no_streams
 from rlx.driver.registry import open_device
-from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, RlxError
+from rlx.errors import DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, RlxError
 from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph, CompileOptions
 from rlx.runtime.debug import TIMINGS, VALUES, say
+from rlx.runtime.donation import Donate, donated
 from rlx.runtime.room import Room
 from rlx.runtime.store import State, Store, Weights
 
@@ -34,7 +36,11 @@ class Session:
     states: several models can share a device. Where a program does not fit, those whose last run is the longest ago
     give their memory back until their next run (see `rlx.runtime.room`); `room` shows what is taken.
 
-    Raises: DeviceUnavailable with the reason.
+    `stream` is a CUDA stream of the caller's: one of CuPy or torch, or its address. Runs begin after the work that is
+    on it when they are begun, and work that is put on it after a run which left Arrays (`out="device"`, `launch`)
+    begins after that run. The caller keeps the stream alive.
+
+    Raises: DeviceUnavailable with the reason; UnsupportedOp for a stream on another device than CUDA.
     """
 
     def __init__(
@@ -46,6 +52,7 @@ class Session:
         threads: int | None = None,
         timings: bool = False,
         memory_limit: int | None = None,
+        stream: Any = None,
     ) -> None:
         if precision not in PRECISIONS:
             raise DTypeError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}")
@@ -58,6 +65,7 @@ class Session:
         self.device = open_device(device)
         self.room = Room(self.device, memory_limit)
         self.fallback = fallback
+        self.stream = None if stream is None else stream_address(stream, self.device)
         debug = debug_level()
         self.options = BuildOptions(precision, threads, debug, timed=timings or debug >= TIMINGS)
 
@@ -78,12 +86,19 @@ class Session:
         planner: Literal["reuse", "bump"] = "reuse",
         storage: Literal["typed", "f32"] = "typed",
         optimize: bool = True,
+        donate: Donate = (),
     ) -> CompiledGraph:
         """Plans the graph for this device; the first run, or `prepare()`, records it.
 
         `weights` and `state` share tensors with other executables; the state of one may be the weights of another.
         `planner="bump"` gives every tensor its own slot, `storage="f32"` holds 8- and 16-bit tensors and bools as
         f32, `optimize=False` runs the graph as written.
+
+        `donate` names inputs whose memory a run may overwrite by the outputs of the same types, such as a cache of keys
+        and values: `("cache",)`, or `{"cache": "new_cache"}` to say which output. An rlx.Array given for such an input
+        cannot be used any more, and the output takes its place: `exe.run({"cache": cache, ...}, "device")["new_cache"]`
+        given to the next run is not copied, in none of its rows that the program leaves as they are. Programs with one
+        `state` store and one name for the input pass it on to each other likewise.
 
         Raises: GraphError, ShapeError, DTypeError, UnsupportedOp, OutOfDeviceMemory (before anything is allocated).
         """
@@ -104,17 +119,39 @@ class Session:
                 )
         if storage not in STORAGES:
             raise GraphError(f"compile: storage {storage!r} is not one of {', '.join(STORAGES)}")
+        graph, pairs = donated(graph, donate) if donate else (graph, {})
         weights, state = weights or Weights(self.device), state or State(self.device)
-        options = CompileOptions(planner, storage, optimize, self.fallback, self.options, self.room)
+        build, room = self.options, self.room
+        options = CompileOptions(planner, storage, optimize, self.fallback, build, room, stream=self.stream)
         if self.options.debug >= VALUES:
             # Each node's result must remain readable after the run, if memory allows it now and at the first run.
             wanted, options = options, replace(options, build=replace(self.options, debug=TIMINGS))
             try:
                 all_kept = replace(wanted, planner="bump", smaller=options)
-                return CompiledGraph(graph, self.device, weights, state, all_kept)
+                return CompiledGraph(graph, self.device, weights, state, all_kept, pairs)
             except OutOfDeviceMemory as error:
                 say(f"RLX_DEBUG: results are not compared: {error}")
-        return CompiledGraph(graph, self.device, weights, state, options)
+        return CompiledGraph(graph, self.device, weights, state, options, pairs)
+
+
+def stream_address(stream: Any, device: Device) -> int:
+    """The address of a CUDA stream: an int, a stream of torch or CuPy, or any with `__cuda_stream__`.
+
+    Raises: UnsupportedOp for another device than CUDA, DTypeError for what is no stream."""
+    if device.info.backend != "cuda":
+        raise no_streams(device.info.id)
+    found = stream
+    if hasattr(stream, "__cuda_stream__"):  # the protocol of NVIDIA's libraries: (version, address)
+        given = stream.__cuda_stream__
+        found = (given() if callable(given) else given)[1]
+    else:
+        found = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
+    index = getattr(stream, "device_index", device.info.index)
+    if type(found) is not int or found < 0:
+        raise DTypeError(f"stream {stream!r} is no CUDA stream; give one of torch or CuPy, or its address")
+    if index != device.info.index:
+        raise DeviceUnavailable(f"the stream is on cuda:{index}, the session on {device.info.id}")
+    return found
 
 
 def debug_level() -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
-from weakref import WeakMethod, WeakSet
+from weakref import WeakMethod, WeakSet, ref
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, Ou
 from rlx.ir import TensorType
 from rlx.ir.values import LISTED, as_array, exactly
 from rlx.packed import PackedArray
+from rlx.runtime.array import Array
 
 
 class Lease:
@@ -91,6 +92,7 @@ class Store(Closing):
         self._where: dict[str, Slot] = {}
         self._kept: dict[str, DType] = {}  # dtypes of tensors not yet set, from `expect`
         self._states: set[str] = set()  # tensors that some program replaces: they never move
+        self._lent: dict[str, ref[Array]] = {}
         self._lengths: dict[str, int] = {}  # valid bytes of tensors that are not valid as a whole
 
     def __repr__(self) -> str:
@@ -194,6 +196,7 @@ class Store(Closing):
         if kept != declared.dtype:
             raw = write_typed_from_f32(array, kept)
         with self.lock:
+            self.reclaim(name)
             if kept != declared.dtype and name in self._states:
                 raise DTypeError(
                     f"{self.kind} {name!r} is a state of a program and cannot be kept as {kept}; it stays {declared}"
@@ -341,9 +344,45 @@ class Store(Closing):
                     theirs[b.segment].copy_from(mine[a.segment], a.offset, b.offset, valid)
                 other.set_length(name, valid)
 
+    # -- tensors lent as Arrays
+
+    def lend(self, name: str) -> Array:
+        """A tensor as an Array that lies in its slot until it is used, or the slot is to be written."""
+        with self.lock:
+            slot = self.slot(name)
+            buffer = self.segments()[slot.segment]
+            made = Array(self.device, buffer, self._types[name].shape, slot.dtype, slot.offset)
+            made._lender = self._copy_out
+            self._lent[name] = ref(made)
+            return made
+
+    def reclaim(self, name: str, donated: object = None) -> bool:
+        """Ends a loan before the slot is written: an Array that is still alive gets memory of its own.
+
+        The Array `donated` does not: returns whether it is the one that lies in the slot."""
+        with self.lock:
+            lent = self._lent.pop(name, None)
+            array = None if lent is None else lent()
+            if array is None or array._lender is None:
+                return False
+            if array is not donated:
+                self._copy_out(array)
+            return array is donated
+
+    def _copy_out(self, array: Array) -> None:
+        with self.lock:
+            source = array._buffer
+            if array._lender is not None and source is not None:
+                buffer = self.device.acquire(max(array.nbytes, 1), clear=False)
+                if array.nbytes:
+                    buffer.copy_from(source, array._offset, 0, array.nbytes)
+                array._buffer, array._offset, array._lender = buffer, 0, None
+
     def close(self) -> None:
         """Returns the memory to the pool; executables bound to the store must be closed before. Idempotent."""
         with self.lock:
+            for name in tuple(self._lent):
+                self.reclaim(name)
             self.full.close()
             self.half.close()
             self._where.clear()

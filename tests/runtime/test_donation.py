@@ -272,3 +272,79 @@ def test_only_the_last_state_is_made_over_the_first(session: rlx.Session) -> Non
     g.output("last", last)
     with session.compile(g) as exe:
         assert copies(exe) == 1
+
+
+def donor(session: rlx.Session, **options: Any) -> rlx.CompiledGraph:
+    g = rlx.Graph("donor")
+    cache, row, at = g.input("cache", SHAPE), g.input("row", (1, 4, 1, 32)), g.input("at", (), "i32")
+    made = put(cache, row, at)
+    g.output("made", made)
+    g.output("total", rlx.sum(made, (2, 3)))
+    return session.compile(g, donate=("cache",), **options)
+
+
+def test_a_donated_cache_is_written_where_it_lies(session: rlx.Session) -> None:
+    exe, want = donor(session), np.zeros(SHAPE, np.float32)
+    assert copies(exe) == 0 and exe.plan.arena_bytes < NBYTES
+    cache, places = rlx.array(want, device=session), set()
+    for at in (3, 0, 255):
+        row = rows(at)["q"]
+        given, results = cache, exe.run({"cache": cache, "row": row, "at": np.array(at, np.int32)}, "device")
+        cache = results["made"]
+        places.add((cache._alive().address, cache._offset))  # which do not copy it out, as any use does
+        want[:, :, at] = row[:, :, 0]
+        np.testing.assert_allclose(results["total"], want.sum((2, 3)), rtol=1e-5, atol=1e-5)
+        with pytest.raises(rlx.errors.ArenaError, match="was donated to a run of 'donor', as its input 'cache'"):
+            given.numpy()
+    assert len(places) == 1
+    np.testing.assert_array_equal(cache, want)
+
+
+def test_a_result_that_is_kept_is_not_overwritten(session: rlx.Session) -> None:
+    state = rlx.State(session.device)
+    exe, other = donor(session, state=state), donor(session, state=state)
+    row, zeros, at = rows(0)["q"], np.zeros(SHAPE, np.float32), np.array(7, np.int32)
+    want = zeros.copy()
+    want[:, :, 7] = row[:, :, 0]
+    kept = [exe.run({"cache": zeros, "row": row, "at": at}, "device")["made"]]
+    kept.append(other.launch({"cache": kept[0].copy(), "row": row * 2, "at": at}).results["made"])
+    kept.append(exe.launch({"cache": zeros + 1, "row": row, "at": at}).results["made"])
+    exe.set_state("cache", zeros)
+    for held, factor, base in zip(kept, (1, 2, 1), (0, 0, 1), strict=True):
+        expected = np.full(SHAPE, base, np.float32)
+        expected[:, :, 7] = row[:, :, 0] * np.float32(factor)
+        np.testing.assert_array_equal(held, expected)
+    passed_on = other.run({"cache": exe.run({"cache": zeros, "row": row, "at": at}, "device")["made"],
+                           "row": row, "at": np.array(8, np.int32)}, "device")["made"]  # fmt: skip
+    exe.close()
+    other.close()
+    state.close()
+    want[:, :, 8] = row[:, :, 0]
+    np.testing.assert_array_equal(passed_on, want)
+
+
+def test_a_training_step_donates_its_parameters(session: rlx.Session) -> None:
+    step = rlx.jit(
+        lambda params, g, rate: {n: p - rate * g for n, p in params.items()},
+        device=session.info.id, out="device", donate="params",
+    )  # fmt: skip
+    start = {"a": np.ones((3, 2), np.float32), "b": np.zeros((3, 2), np.float32)}
+    params: Any = start
+    for _ in range(4):
+        params = step(params, np.ones((3, 2), np.float32), 0.5)
+    np.testing.assert_array_equal(params["a"], np.full((3, 2), -1))
+    np.testing.assert_array_equal(params["b"], np.full((3, 2), -2))
+
+
+def test_donations_that_no_output_takes_are_refused() -> None:
+    session = rlx.Session("cpu")
+    g = rlx.Graph("refused")
+    g.output("y", rlx.sum(g.input("x", (2,))))
+    for donate, message in (
+        (("x",), r"no output of type f32\[2\] is left for input 'x'"), ("x", "is a string"),
+        (("z",), r"no inputs \['z'\]"), ({"x": "y"}, r"'y' is f32\[\]"), ({"x": "w"}, "no output 'w'"),
+    ):  # fmt: skip
+        with pytest.raises((rlx.errors.GraphError, rlx.errors.ShapeError), match=message):
+            session.compile(g, donate=donate)  # type: ignore[arg-type]
+    with pytest.raises(rlx.errors.GraphError, match="donate names"):
+        rlx.jit(lambda x: x + 1, device="cpu", donate="y")(np.ones(2, np.float32))

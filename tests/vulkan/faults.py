@@ -184,6 +184,7 @@ def program_part(driver: Driver) -> Counter[str]:
 
     def left() -> dict[str, int]:
         gc.collect()
+        device.copies.trim()
         device.bury()
         device.pool.trim()
         return api.live_objects()

@@ -15,7 +15,7 @@ import numpy as np
 from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer, Foreign
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
-from rlx.driver.device import Borrowed, Support
+from rlx.driver.device import Borrowed, Support, no_streams
 from rlx.driver.locks import renewed
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import MAX_BUFFERS, BufferPool, kept_alive
@@ -57,6 +57,16 @@ class CpuBackend:
             if self._device is None:
                 self._device = CpuDevice(self.probe()[0])
             return self._device
+
+
+class Done:
+    """The mark behind work that is complete: calls return when it is."""
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        """Returns at once."""
 
 
 class CpuDevice:
@@ -136,6 +146,15 @@ class CpuDevice:
         self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
     ) -> CpuExecutable:
         return CpuExecutable(self, graph, plan, arena, options)
+
+    def follow(self, stream: int) -> None:
+        """Refuses: the CPU has no streams."""
+        raise no_streams(self.info.id)
+
+    lead = follow
+
+    def mark(self) -> Done:
+        return Done()
 
     def synchronize(self) -> None:
         """Returns at once: calls return when their work is done."""

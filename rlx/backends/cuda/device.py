@@ -49,6 +49,7 @@ from rlx.ir import Graph, Node
 
 # The handles of the legacy and the per-thread default stream; what is recorded on the first waits for the second.
 LEGACY = frozenset({1, 2})
+NOT_READY = 600  # cudaErrorNotReady: the answer of a query while work is under way
 MIN_CAPABILITY = 70  # Volta: independent thread scheduling, and the first with tensor cores
 _FEATURES = frozenset(
     {
@@ -427,6 +428,32 @@ class CudaDevice:
             finally:  # safe even if the wait failed: the driver keeps the resources of a run under way
                 self.api.runtime.graphExecDestroy(handle)
 
+    def settle(self) -> None:
+        """Returns at once: the host addresses no memory of the device, and its copies are in stream order."""
+
+    def mark(self) -> EventMark:
+        """A mark behind all work enqueued so far: an event."""
+        with self.doing("marking enqueued work"):
+            event = self.event()
+            self.api.runtime.eventRecord(event, self.stream)
+            return EventMark(self, event)
+
+    def follow(self, stream: int) -> None:
+        """Lets all later work of the device wait for what is on the user's stream now."""
+        self._order(stream, self.stream)
+
+    def lead(self, stream: int) -> None:
+        """Lets later work on the user's stream wait for all work of the device enqueued so far."""
+        self._order(self.stream, stream)
+
+    def _order(self, first: int, second: int) -> None:
+        runtime = self.api.runtime
+        with self.doing("ordering streams"):
+            event = self.event()
+            runtime.eventRecord(event, first)
+            runtime.streamWaitEvent(second, event)
+            self.free_event(event)  # the wait is for this record, also where the event is recorded again
+
     def synchronize(self) -> None:
         """Waits for everything under way on the device's stream."""
         with self.doing("waiting for the device"):
@@ -460,6 +487,31 @@ class CudaDevice:
             raise self.failed(error, "closing the device") from error
         finally:
             self.closed = True
+
+
+class EventMark:
+    """A mark on the device's stream."""
+
+    __slots__ = ("_device", "_event")
+
+    def __init__(self, device: CudaDevice, event: int) -> None:
+        self._device = device
+        self._event = event
+
+    def done(self) -> bool:
+        device = self._device
+        device.enter()
+        status = int(device.api.runtime.eventQuery(self._event))
+        if status not in (0, NOT_READY):
+            self.wait()  # which raises what failed
+        return status == 0
+
+    def wait(self) -> None:
+        with self._device.doing("running launched programs"):
+            self._device.api.runtime.eventSynchronize(self._event)
+
+    def __del__(self) -> None:
+        self._device.free_event(self._event)
 
 
 class _Doing:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 GRANULE = 512  # bytes; allocations are multiples of it, so that the pool can reuse them for slightly different sizes
 STAGING_BYTES = 8 << 20
 _BOUNCE_BYTES = 32 << 20
+_PINNED_FROM = 1 << 20  # bytes from which asking whether the caller's memory is pinned costs less than it may save
+_HOST = 1  # cudaMemoryTypeHost
 
 
 @dataclass(eq=False, slots=True)
@@ -73,6 +75,10 @@ class Staging:
 
     def write(self, target: int, data: Bytes) -> None:
         runtime = self._runtime
+        if data.nbytes >= _PINNED_FROM and data.flags.c_contiguous and self._is_pinned(data.ctypes.data):
+            runtime.memcpyAsync(target, data.ctypes.data, data.nbytes, runtime.memcpyHostToDevice, self._stream)
+            runtime.streamSynchronize(self._stream)  # the caller may change the data as soon as this returns
+            return
         with self._lock:
             self._open()
             for at in range(0, data.nbytes, STAGING_BYTES):
@@ -119,6 +125,13 @@ class Staging:
             self._events.clear()
             self._addresses.clear()
             self._held.close()
+
+    def _is_pinned(self, address: int) -> bool:
+        """Whether the GPU can read the caller's own memory at the full speed of the bus."""
+        try:
+            return int(self._runtime.pointerGetAttributes(address).type) == _HOST
+        except Exception:  # noqa: BLE001 whatever the reason, staging memory takes any data
+            return False
 
     def _take(self, out: Bytes, turn: int, at: int, n: int) -> None:
         self._runtime.eventSynchronize(self._events[turn])

@@ -114,6 +114,11 @@ class Fence:
             raise
         self._taken = True
 
+    @property
+    def unsure(self) -> bool:
+        """Whether it is unknown if the pending submission reached the queue: an interrupt came during it."""
+        return self.pending and not self._taken
+
     def ended(self) -> bool:
         """Whether nothing is pending; never waits."""
         if self.pending and self._taken:

@@ -17,6 +17,7 @@ import numpy as np
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import Fence
+from rlx.backends.vulkan.copies import Copies, DeviceCopy, QueueMark
 from rlx.backends.vulkan.discovery import FeatureChain, Physical
 from rlx.backends.vulkan.memory import (
     MEMORY_ENV,
@@ -34,7 +35,7 @@ from rlx.backends.vulkan.pipelines import Pipeline, Pipelines
 from rlx.backends.vulkan.target import vulkan_target
 from rlx.backends.vulkan.transfer import Transfer
 from rlx.driver.closing import Resources
-from rlx.driver.device import Borrowed, BuildOptions, Executable, Support
+from rlx.driver.device import Borrowed, BuildOptions, Executable, Support, no_streams
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool, Pin
 from rlx.errors import ArenaError, DeviceLost, DeviceUnavailable, RlxError, UnsupportedOp
@@ -82,7 +83,7 @@ class VulkanDevice:
         self._emptied = False  # whether everything but pinned memory and the device itself is destroyed
         self._pid = os.getpid()
         self._recordings: WeakSet[Recorded] = WeakSet()
-        self._under_way: set[Recorded] = set()
+        self._under_way: set[Recorded | DeviceCopy] = set()
         self._drains: list[Fence] = []
         self._held = Resources()
         with self._held.unwound():
@@ -95,6 +96,8 @@ class VulkanDevice:
             self._held.callback(self.pipelines.close)
             self.transfer = Transfer(self)
             self._held.callback(self.transfer.close)
+            self.copies = Copies(self)
+            self._held.callback(self.copies.close)
             budget = max(DEFAULT_BUDGET, self.info.memory_bytes // 8)
             self.pool: BufferPool[Allocation] = BufferPool(Allocation.free, budget)
             self._held.callback(self.pool.close)
@@ -177,15 +180,15 @@ class VulkanDevice:
             result = self.lib.vkQueueSubmit(self._queue, count, infos, fence)
         self.check(result, "vkQueueSubmit")
 
-    def under_way(self) -> tuple[Recorded, ...]:
-        """Recordings launched and not yet waited for."""
+    def under_way(self) -> tuple[Recorded | DeviceCopy, ...]:
+        """Recordings and copies launched and not yet waited for."""
         return tuple(self._under_way)
 
-    def started(self, recorded: Recorded) -> None:
-        self._under_way.add(recorded)
+    def started(self, work: Recorded | DeviceCopy) -> None:
+        self._under_way.add(work)
 
-    def finished(self, recorded: Recorded) -> None:
-        self._under_way.discard(recorded)
+    def finished(self, work: Recorded | DeviceCopy) -> None:
+        self._under_way.discard(work)
 
     def drain(self, seconds: float | None = None) -> bool:
         """Waits for all earlier submissions, for at most `seconds` where given, and returns whether they have ended."""
@@ -207,6 +210,23 @@ class VulkanDevice:
 
     def synchronize(self) -> None:
         self.queue_wait()
+
+    def settle(self) -> None:
+        """Waits for the copies under way."""
+        for work in self.under_way():
+            if isinstance(work, DeviceCopy):
+                work.wait()
+
+    def mark(self) -> QueueMark:
+        """A mark behind all work enqueued so far."""
+        self.alive()
+        return QueueMark(self.under_way())
+
+    def follow(self, stream: int) -> None:
+        """Refuses: Vulkan has no streams."""
+        raise no_streams(self.info.id)
+
+    lead = follow
 
     # -- memory
 
@@ -293,8 +313,12 @@ class VulkanDevice:
 
     def leave(self) -> None:
         """Closes a lost device once the last object made from it is closed."""
-        if isinstance(self.dead, DeviceLost) and not (self._buffers or self._recordings or self.orphans):
-            self.close()
+        if isinstance(self.dead, DeviceLost):
+            for work in self.under_way():
+                if isinstance(work, DeviceCopy):
+                    work.drop()
+            if not (self._buffers or self._recordings or self.orphans):
+                self.close()
 
     def allocate_staging(self, nbytes: int) -> Allocation:
         return staging_allocation(self, nbytes)

@@ -31,6 +31,7 @@ from rlx.driver.memory.pool import Pin
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
 
 if TYPE_CHECKING:
+    from rlx.backends.vulkan.copies import DeviceCopy
     from rlx.backends.vulkan.device import VulkanDevice
     from rlx.backends.vulkan.recorder import Recorded
 
@@ -201,7 +202,7 @@ class VulkanBuffer:
         self.device = device
         self.memory = memory
         self.kind = memory.kind
-        self.users: WeakSet[Recorded] = WeakSet()
+        self.users: WeakSet[Recorded | DeviceCopy] = WeakSet()
         self.pinned = device.pin(memory) if memory.kind == "host" else None
         self.closed = False
 
@@ -245,6 +246,11 @@ class VulkanBuffer:
             raise ArenaError(
                 f"copy: the source is not memory of {self.device.info.id}; read it to the host and write it here"
             )
+        source.live()
+        self.live()
+        if source is not self and (self.busy() or source.busy() or self.kind != "host" or source.kind != "host"):
+            self.device.copies.copy(source, source_offset, self, offset, nbytes)
+            return
         source._ready()
         self._ready()
         if self.kind == source.kind == "host":
@@ -293,12 +299,19 @@ class VulkanBuffer:
         """Whether a recording over the memory may be running."""
         return any(recorded.under_way for recorded in tuple(self.users))
 
-    def _ready(self) -> None:
-        """Waits for runs under way that use this memory, and for an interrupted transfer. Raises: ArenaError when the
-        buffer is closed, or why the device cannot be used."""
+    def live(self) -> None:
+        """Raises: ArenaError when the buffer is closed, or why the device cannot be used."""
         if self.closed:
             raise ArenaError("this memory was closed and handed back to the pool")
         self.device.alive()
+
+    def busy(self) -> bool:
+        """Whether work under way may use the memory."""
+        return any(self in work.buffers for work in self.device.under_way())
+
+    def _ready(self) -> None:
+        """Waits for work under way that uses this memory, and for an interrupted transfer. Raises: as `live`."""
+        self.live()
         self.device.transfer.settle()
         for recorded in self.device.under_way():
             if self in recorded.buffers:

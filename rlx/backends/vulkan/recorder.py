@@ -64,6 +64,7 @@ class Recorded(Closing):
         self._steps = tuple(steps)
         self._barriers = place_barriers(self._steps) if barriers is None else barriers
         self._lock = threading.Lock()
+        self.runs = 0  # how often it was launched
         self._retired: str | None = None
         # The time of each command buffer in the first run; None once the steps are divided anew by these times.
         self._seconds: list[float] | None = []
@@ -225,6 +226,7 @@ class Recorded(Closing):
             if commands is None:
                 return
             self._ran = self._batches
+            self.runs += 1
             device.started(self)
             for index in range(count):
                 if index:
@@ -258,7 +260,7 @@ class Recorded(Closing):
         the steps anew."""
         self._finish()
         self._device.finished(self)
-        if self._seconds and len(self._seconds) == len(self._batches):
+        if self._retired is None and self._seconds and len(self._seconds) == len(self._batches):
             self._divide()
 
     def _finish(self) -> None:

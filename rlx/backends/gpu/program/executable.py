@@ -74,6 +74,9 @@ class Records(Protocol):
     def acquire(self, nbytes: int) -> Buffer: ...
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer]) -> DeviceArena: ...
     def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded: ...
+    def settle(self) -> None:
+        """Waits for copies under way in memory that the host addresses: a host step would not wait for them."""
+        ...
 
 
 @functools.cache
@@ -268,11 +271,19 @@ class GpuExecutable:
             self.launch()
             self.wait()
 
+    def begin(self) -> None:
+        """Begins a run; a timed one is complete when this returns."""
+        if self._times.wanted:
+            self._times.measure(self._run_timed)
+        else:
+            self.launch()
+
     def launch(self) -> None:
         """Begins a run. The device may still be at work when this returns; `wait`, or the next launch, follows it."""
         for piece in self._pieces:
             if isinstance(piece, _HostPiece | ControlRun):
                 self.wait()
+                self._device.settle()
                 piece.launch()
             else:
                 self._pending = piece  # set before: a launch that is interrupted may have begun
@@ -291,6 +302,7 @@ class GpuExecutable:
     def _run_timed(self) -> Iterator[tuple[str, float]]:
         """Runs piece by piece, and yields the time of each step."""
         for piece in self._pieces:
+            self._device.settle()
             start = time.perf_counter()
             piece.launch()
             if isinstance(piece, _HostPiece | ControlRun):

@@ -1,0 +1,61 @@
+"""Launch: a run that the device may still be at work on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlx.driver import Mark
+from rlx.errors import RlxError
+from rlx.runtime.array import Array
+from rlx.runtime.outs import Out, check_out
+
+
+class Launch:
+    """A run under way, made by `CompiledGraph.launch`.
+
+    `results` are its outputs as rlx.Arrays. They may feed other runs at once, which the device does in order: the host
+    waits for none of them. Reading one waits for it. Where the run failed, their use raises its error, as `wait` does.
+    """
+
+    def __init__(self, results: Mapping[str, Array], mark: Mark | None, error: Exception | None = None) -> None:
+        self.results = dict(results)
+        self._mark = mark
+        self._error = error
+
+    def __repr__(self) -> str:
+        state = "failed" if self._error is not None else "under way" if self._mark is not None else "done"
+        return f"Launch({state}: {', '.join(f'{n}: {a.type}' for n, a in self.results.items())})"
+
+    def done(self) -> bool:
+        """Whether the run is complete, or has failed; never waits."""
+        if self._mark is None:
+            return True
+        try:
+            ended = self._mark.done()
+        except RlxError as error:
+            self._failed(error)
+            return True
+        if ended:
+            self._mark = None
+        return ended
+
+    def wait(self, out: Out = "device") -> dict[str, Any]:
+        """The results once the run is complete: rlx.Arrays, or with `out="host"` NumPy arrays.
+
+        Raises: the error of the run, at each call."""
+        check_out("wait", out)
+        if self._mark is not None:
+            try:
+                self._mark.wait()
+            except RlxError as error:
+                self._failed(error)
+            self._mark = None  # set after: an interrupt leaves the run under way
+        if self._error is not None:
+            raise self._error
+        return {n: a.numpy() for n, a in self.results.items()} if out == "host" else dict(self.results)
+
+    def _failed(self, error: RlxError) -> None:
+        self._error, self._mark = error, None
+        for result in self.results.values():
+            result._end(error)

@@ -1,0 +1,168 @@
+"""Runs that the host does not wait for: order, threads, drops, failures, interrupts, closing; and bound programs."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import GraphError, StepLimitExceeded, UnsupportedOp
+from rlx.runtime import Session
+from tests.threads import at_once
+
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+ONE = np.float32(1)
+
+
+def stepped(session: Session, shape: tuple[int, ...] = (3, 4)) -> rlx.CompiledGraph:
+    g = rlx.Graph("stepped")
+    x = g.input("x", shape, "f32")
+    g.output("y", x * 2.0 + 1.0)
+    g.output("z", rlx.abs(x))
+    return session.compile(g)
+
+
+def test_a_chain_of_launches_keeps_order(session: Session) -> None:
+    exes = [stepped(session) for _ in range(3)]
+    held, want = {"x": rlx.array(X, device=session)}, X
+    for k in range(10):
+        launch = exes[k % 3].launch(held)
+        held, want = {"x": launch.results["y"]}, want * np.float32(2) + ONE
+    np.testing.assert_array_equal(launch.wait("host")["y"], want)
+    assert launch.done() and launch.wait()["y"] is launch.results["y"]
+
+
+def test_one_program_begun_again_with_other_values(session: Session) -> None:
+    """The caller may change an array as soon as launch returns; each launch has its own values."""
+    exe, values = stepped(session), X.copy()
+    launches = []
+    for k in range(6):
+        values[...] = k
+        launches.append(exe.launch({"x": values}))
+    for k in random.Random(0).sample(range(6), 6):
+        np.testing.assert_array_equal(launches[k].results["z"], np.full_like(X, k))
+    np.testing.assert_array_equal(exe.run({"x": X})["z"], np.abs(X))
+
+
+def test_sixteen_threads_launch_and_drop_in_any_order(session: Session) -> None:
+    exe = stepped(session, (65, 3))
+
+    def work(k: int) -> None:
+        dice = random.Random(k)
+        start = np.random.default_rng(k).standard_normal((65, 3)).astype(np.float32)
+        kept = [(rlx.array(start, device=session), start)]
+        for _ in range(4):
+            held, value = dice.choice(kept)
+            results = exe.launch({"x": held}).results
+            if dice.random() < 0.5:
+                kept = [pair for pair in kept if pair[0] is not held]
+                held.close()
+            kept += [(results["y"], value * np.float32(2) + ONE), (results["z"], np.abs(value))]
+            dice.shuffle(kept)
+            del kept[3:]
+        for held, value in kept:
+            np.testing.assert_array_equal(held, value)
+
+    at_once(16, work)
+
+
+def test_closing_waits_and_results_stay(session: Session) -> None:
+    exe = stepped(session)
+    launch = exe.launch({"x": X})
+    exe.close()
+    del exe
+    gc.collect()
+    np.testing.assert_array_equal(launch.results["z"], np.abs(X))
+    launch.wait()
+    np.testing.assert_array_equal(launch.results["y"], X * np.float32(2) + ONE)
+
+
+def test_a_launch_that_is_dropped_runs_all_the_same(session: Session) -> None:
+    g = rlx.Graph("counted")
+    s = g.state("s", (1,), "f32")
+    g.update("s", s + 1.0)
+    exe = session.compile(g)
+    for _ in range(5):
+        exe.launch()
+    np.testing.assert_array_equal(exe.get_state("s"), [5])
+
+
+def test_a_failed_launch_says_so_when_waited_for_and_at_each_use(session: Session) -> None:
+    g = rlx.Graph("endless")
+    x = g.input("x", (3, 4), "f32")
+    g.output("y", rlx.while_loop(lambda v: rlx.all(v == v), lambda v: v + 1.0, x, max_steps=3))  # it never ends
+    exe, after = session.compile(g), stepped(session)
+    launch = exe.launch({"x": X})
+    assert launch.done() and launch.results["y"].closed
+    for use in (launch.wait, launch.results["y"].numpy, lambda: after.run({"x": launch.results["y"]})):
+        with pytest.raises(StepLimitExceeded, match="3 steps"):
+            use()
+    np.testing.assert_array_equal(after.run({"x": X})["z"], np.abs(X))
+    with pytest.raises(GraphError, match="missing"):
+        exe.launch()
+
+
+def test_an_interrupted_run_leaves_the_next_one_right(session: Session) -> None:
+    stops = [True]
+
+    def stop(x: np.ndarray) -> np.ndarray:
+        if stops and stops.pop():
+            raise KeyboardInterrupt
+        return x + ONE
+
+    op = rlx.custom_op(f"interrupted_launch_{session.info.backend}", stop, lambda types, attrs: types[0])
+    g = rlx.Graph("interrupted")
+    g.output("y", op(g.input("x", (3, 4), "f32") * 2.0))
+    exe, held = session.compile(g), rlx.array(X, device=session)
+    with pytest.raises(KeyboardInterrupt):
+        exe.launch({"x": held})
+    np.testing.assert_array_equal(exe.launch({"x": held}).results["y"], X * np.float32(2) + ONE)
+    np.testing.assert_array_equal(held, X)
+
+
+def test_bound_programs_run_in_place(session: Session) -> None:
+    exe = stepped(session)
+    bound = exe.bind()
+    bound.write("x", rlx.array(X, device=session))
+    bound.run()
+    np.testing.assert_array_equal(bound.read("z"), np.abs(X))
+    np.testing.assert_array_equal(bound.read("y", out="device"), X * np.float32(2) + ONE)
+    if session.info.kind == "discrete":
+        with pytest.raises(UnsupportedOp, match=r"bound\.write"):
+            _ = bound.inputs
+    else:
+        x, y = bound.inputs["x"], bound.outputs["y"]
+        x[...] = 3.0
+        bound.run()
+        np.testing.assert_array_equal(y, np.full_like(X, 7))
+        np.testing.assert_array_equal(exe.run({"x": X})["z"], np.abs(X))
+        np.testing.assert_array_equal(x, X)
+    with pytest.raises(GraphError, match="no input 'w'"):
+        bound.write("w", X)
+    exe.close()
+    with pytest.raises(GraphError, match="is closed"):
+        bound.run()
+
+
+def test_a_weight_that_changes_dtype_ends_a_binding(session: Session) -> None:
+    g = rlx.Graph("weighted")
+    g.output("y", rlx.matmul(g.input("x", (2, 4), "f32"), g.param("w", (4, 3), "f32")))
+    exe = session.compile(g)
+    exe.set_param("w", np.ones((4, 3), np.float32))
+    bound = exe.bind()
+    bound.write("x", np.ones((2, 4), np.float32))
+    bound.run()
+    exe.set_param("w", np.full((4, 3), 2, np.float32))
+    bound.run()
+    np.testing.assert_array_equal(bound.read("y"), np.full((2, 3), 8))
+    exe.set_param("w", np.ones((4, 3), np.float32), "bf16")
+    with pytest.raises(GraphError, match="bind it again"):
+        bound.run()
+
+
+def test_streams_are_for_cuda() -> None:
+    with pytest.raises(UnsupportedOp, match="cpu has no streams"):
+        Session("cpu", stream=0)
