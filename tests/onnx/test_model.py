@@ -411,7 +411,9 @@ def test_the_session_on_a_provider() -> None:
         with pytest.raises(DeviceUnavailable, match="CUDA"):
             rlx.onnx.InferenceSession(file, providers=["CUDAExecutionProvider"])
     with pytest.raises(GraphError, match=r"nothing for \['AbacusExecutionProvider'\]; it has"):
-        rlx.onnx.InferenceSession(file, providers=["AbacusExecutionProvider", cpu])
+        rlx.onnx.InferenceSession(file, providers=["AbacusExecutionProvider"])
+    with pytest.warns(UserWarning, match=r"nothing for \['AbacusExecutionProvider'\], which are left out"):
+        assert rlx.onnx.InferenceSession(file, None, ["AbacusExecutionProvider", cpu]).device.startswith("cpu")
     with pytest.raises(GraphError, match="give one"):
         rlx.onnx.InferenceSession(file, device="cpu", providers=[cpu])
 

@@ -24,6 +24,13 @@ from rlx.formats.onnx.model import Model as Model
 from rlx.formats.onnx.model import Program as Program
 from rlx.formats.onnx.model import TensorInfo as TensorInfo
 from rlx.formats.onnx.session import InferenceSession as InferenceSession
+from rlx.formats.onnx.session import get_available_providers as get_available_providers
+from rlx.formats.onnx.session.binding import IOBinding as IOBinding
+from rlx.formats.onnx.session.binding import OrtValue as OrtValue
+from rlx.formats.onnx.session.options import ExecutionMode as ExecutionMode
+from rlx.formats.onnx.session.options import GraphOptimizationLevel as GraphOptimizationLevel
+from rlx.formats.onnx.session.options import RunOptions as RunOptions
+from rlx.formats.onnx.session.options import SessionOptions as SessionOptions
 from rlx.formats.onnx.writer.model import save as save
 from rlx.formats.onnx.writer.model import to_model as to_model
 
@@ -65,4 +72,7 @@ def load(
     )  # fmt: skip
 
 
-__all__ = ["Backend", "InferenceSession", "Model", "Program", "TensorInfo", "load", "save", "to_model"]
+__all__ = [
+    "Backend", "ExecutionMode", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "Model", "OrtValue",
+    "Program", "RunOptions", "SessionOptions", "TensorInfo", "get_available_providers", "load", "save", "to_model",
+]  # fmt: skip

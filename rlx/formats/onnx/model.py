@@ -26,6 +26,7 @@ from rlx.formats.onnx.reader.elements import STRING, Array
 from rlx.formats.onnx.reader.infos import TensorInfo as TensorInfo
 from rlx.formats.onnx.reader.infos import fit, fits, info_of
 from rlx.formats.onnx.reader.lenient import departs, import_used, put_in_order
+from rlx.formats.onnx.reader.metadata import metadata_of
 from rlx.formats.onnx.reader.missing import missing_operators
 from rlx.formats.onnx.reader.patterns import put_together
 from rlx.formats.onnx.reader.read import all_nodes, check_model, parse, without_initializers
@@ -44,7 +45,8 @@ CACHE = 16  # programs that a model keeps; the least recently used is closed fir
 class Model(Closing):
     """An ONNX model, made by `load`.
 
-    `inputs` and `outputs` describe its ports. `run` compiles once for each set of input shapes and keeps the latest
+    `inputs` and `outputs` describe its ports, `defaults` the inputs that have a value in the file; `metadata` is what
+    the file says of itself. `run` compiles once for each set of input shapes and keeps the latest
     programs; weights are on a device once. `dims` are the lengths that symbolic dimensions are bound to; `max_bytes`
     and `max_steps` limit the memory and the time of a program, as rlx.onnx.load says. Any thread may call. A `with`
     block closes it.
@@ -66,6 +68,7 @@ class Model(Closing):
         self._strict = strict
         with listening(progress), refused_memory("reading the model"):
             self._read(source)
+        self.defaults = [t for n, t in self._declared.items() if n in self._initializers]
         self.bind({} if dims is None else dims)
         self._threads = threads
         self._progress = progress
@@ -82,6 +85,7 @@ class Model(Closing):
         put_in_order(self._proto)
         import_used(self._proto, self._strict)
         check_model(self._proto, model)
+        self.metadata = metadata_of(model)
         graph = model.graph
         unsupported = missing_operators(self._proto)
         if unsupported:
