@@ -39,7 +39,9 @@ def a_graph(folder: Path) -> Names:
     return {"rlx": rlx, "graph": graph, "array": array, "compiled": compiled, "function": lambda x: rlx.exp(x)}
 
 
-PAGES: dict[str, Callable[[Path], Names]] = {"docs/onnx.md": a_model, "docs/onnx-save.md": a_graph}
+PAGES: dict[str, Callable[[Path], Names]] = {
+    "docs/onnx.md": a_model, "docs/onnx-save.md": a_graph, "docs/reports.md": lambda folder: {},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -57,10 +59,18 @@ def test_every_page_with_snippets_is_known(repo: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_snippets_run(repo: Path, folder: Path, page: str) -> None:
+def test_the_snippets_run(
+    repo: Path, folder: Path, page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And print what the page shows next, where it says that they print something."""
     names = PAGES[page](folder)
     for text in snippets(repo / page):
         exec(text.replace('"vulkan"', '"cpu"'), names)  # devices are tried elsewhere
-    onnx.checker.check_model(onnx.load(folder / "model.onnx"))
-    if "compiled" in names:
-        names["compiled"].close()
+    said = capsys.readouterr().out
+    for printed in re.findall(r"^prints\n\n```\n(.*?)^```", (repo / page).read_text("utf-8"), re.M | re.S):
+        assert printed in said
+    if (folder / "model.onnx").exists():
+        onnx.checker.check_model(onnx.load(folder / "model.onnx"))
+    for name in ("compiled", "program"):
+        if name in names:
+            names[name].close()
