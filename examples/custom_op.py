@@ -6,6 +6,7 @@ compiled here with glslangValidator (Debian: glslang-tools); a program of yours 
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import tempfile
@@ -72,6 +73,7 @@ soft_shrink = rlx.custom_op(
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     x = np.linspace(-2, 2, 9, dtype=np.float32)
     for info in rlx.devices():
         g = rlx.Graph("shrink")

@@ -6,6 +6,8 @@ with ten blurred templates. It needs no training, and so no other files.
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
@@ -65,6 +67,7 @@ def model(nodes: list[object], weights: dict[str, np.ndarray], shape: list[objec
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     noise = np.random.default_rng(7).normal(0, 0.25, (10, 1, 8, 8)).astype(np.float32)
     pictures = np.clip(templates() + noise, 0, 1).astype(np.float32)
     print("\n".join("".join(" .:*#"[int(v * 4)] for p in pictures[:5] for v in p[0, r]) for r in range(1, 6)))

@@ -9,6 +9,7 @@ to grey, blurs, and takes the size of the gradient by Sobel's two kernels.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from pathlib import Path
@@ -77,19 +78,23 @@ def drawn_picture() -> np.ndarray:
 
 
 def main() -> None:
-    picture = read_picture(Path(sys.argv[1])) if sys.argv[1:] else drawn_picture()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("picture", type=Path, nargs="?", help="a .pgm or .ppm file; without it one is drawn")
+    parser.add_argument("out", type=Path, nargs="?", help="a .pgm file for the outlines")
+    given = parser.parse_args()
+    picture = read_picture(given.picture) if given.picture else drawn_picture()
     loaded = rlx.onnx.load(network())
     found = {d.id: loaded.run({"picture": picture}, device=d.id)["outlines"] for d in rlx.devices()}
     first = next(iter(found.values()))
-    if not sys.argv[1:]:
+    if given.picture is None:
         print("\n".join("".join(" .:*#"[int(v * 4.99)] for v in row) for row in first[::2]))
     for device, made in found.items():
         print(
             f"{device:>9}: {made.shape[1]} × {made.shape[0]}, apart from the first {np.abs(made - first).max():.1e}"
         )
-    if sys.argv[2:]:
+    if given.out:
         head = f"P5 {first.shape[1]} {first.shape[0]} 255\n".encode()
-        Path(sys.argv[2]).write_bytes(head + np.round(first * 255).astype(np.uint8).tobytes())
+        given.out.write_bytes(head + np.round(first * 255).astype(np.uint8).tobytes())
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ and moves them down the gradient of the difference, by Adam. It takes some ten s
 
 from __future__ import annotations
 
+import argparse
 import struct
-import sys
 import time
 import zlib
 from pathlib import Path
@@ -117,7 +117,9 @@ def write_png(path: Path, picture: np.ndarray) -> None:
 
 
 def main() -> int:
-    folder = Path(sys.argv[1] if sys.argv[1:] else ".")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path(), help="for the files (default: this one)")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     picture = target()
     p, shots, errors = learn(picture)

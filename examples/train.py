@@ -7,6 +7,8 @@ float64.
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 
 import rlx
@@ -73,6 +75,7 @@ def check_gradients(x: np.ndarray, labels: np.ndarray) -> float:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     x, labels = spirals()
     print(f"gradients and finite differences: {check_gradients(x, labels):.0e} apart")
     for info in rlx.devices():

@@ -9,6 +9,7 @@ in one program. The picture has a panel for each: power over frequency, the peak
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -77,7 +78,9 @@ def panel(title: str, number: int, p: np.ndarray, peak_f: np.ndarray, peak_p: np
 
 
 def main() -> None:
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "welch.svg")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path, nargs="?", default=Path("welch.svg"), help="default: welch.svg")
+    target = parser.parse_args().target
     x = synthesized()
     want, want_f, want_p = judged(x)
     print(f"{'SciPy':>9}: " + ", ".join(f"{f:8,.1f} Hz {p:.6f}" for f, p in zip(want_f, want_p, strict=True)))

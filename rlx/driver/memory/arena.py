@@ -1,4 +1,4 @@
-"""DeviceArena: the contract of every backend's memory, keyed by tensor id ("node")."""
+"""DeviceArena: where the tensors of one program live on its device, and how they are read and written by their ids."""
 
 from __future__ import annotations
 

@@ -1,0 +1,76 @@
+"""The Python snippets of the pages run as printed, on what their names stand for."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import rlx
+from tests.onnx.models import model, node
+
+Names = dict[str, Any]
+
+
+def snippets(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def a_model(folder: Path) -> Names:
+    """A network of one input, of pictures; the array is a small one."""
+    proto = model([node("GlobalAveragePool", "x", "y")], {"x": ["batch", 3, 224, 224]}, {"y": ["batch", 3, 1, 1]}, {})
+    onnx.save(proto, folder / "model.onnx")
+    return {"array": np.ones((1, 3, 224, 224), np.float32)}
+
+
+def a_graph(folder: Path) -> Names:
+    """A graph with a weight, compiled too, and a function; what is saved last is checked by ONNX."""
+    graph = rlx.Graph("page")
+    graph.output("y", graph.input("x", (2, 3)) @ graph.param("w", (3, 4)))
+    array = np.ones((3, 4), np.float32)
+    compiled = rlx.Session(device="cpu").compile(graph)
+    compiled.set_params({"w": array})
+    return {"rlx": rlx, "graph": graph, "array": array, "compiled": compiled, "function": lambda x: rlx.exp(x)}
+
+
+PAGES: dict[str, Callable[[Path], Names]] = {
+    "docs/onnx.md": a_model, "docs/onnx-save.md": a_graph, "docs/reports.md": lambda folder: {},
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    yield tmp_path
+    os.chdir(before)
+
+
+def test_every_page_with_snippets_is_known(repo: Path) -> None:
+    """README's is run by test_readme.py."""
+    with_snippets = {str(p.relative_to(repo)) for p in (repo / "docs").glob("*.md") if snippets(p)}
+    assert with_snippets == set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_snippets_run(
+    repo: Path, folder: Path, page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And print what the page shows next, where it says that they print something."""
+    names = PAGES[page](folder)
+    for text in snippets(repo / page):
+        exec(text.replace('"vulkan"', '"cpu"'), names)  # devices are tried elsewhere
+    said = capsys.readouterr().out
+    for printed in re.findall(r"^prints\n\n```\n(.*?)^```", (repo / page).read_text("utf-8"), re.M | re.S):
+        assert printed in said
+    if (folder / "model.onnx").exists():
+        onnx.checker.check_model(onnx.load(folder / "model.onnx"))
+    for name in ("compiled", "program"):
+        if name in names:
+            names[name].close()
