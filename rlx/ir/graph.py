@@ -301,9 +301,10 @@ def _check_name(what: str, name: str) -> None:
 
 
 class Tracing(threading.local):
-    """The body that this thread traces; None outside the functions of control ops."""
+    """What this thread traces: the `body` of a control op, and the `graph` of a function of jit; None where nothing."""
 
     body: Graph | None = None
+    graph: Graph | None = None
 
 
 TRACING = Tracing()
