@@ -33,7 +33,7 @@ def layer(x: rlx.Tensor, w: rlx.Tensor) -> rlx.Tensor:
 
 @rlx.jit
 def twice(x: rlx.Tensor, n: int = 2) -> rlx.Tensor:
-    return layer(layer(x, x.T), x)[[0, 1]].exp()  # strict mypy refuses to return Any, so a jitted function keeps its type
+    return layer(layer(x, x.T), x)[[0, 1]].exp()  # a jitted function keeps its type: strict mypy lets none return Any
 
 
 def gap(x: rlx.Tensor) -> tuple[rlx.Tensor, int]:
